@@ -1,0 +1,473 @@
+"""Building a bundle: decide what to compile, have it compiled, link it, check it, put it in its place."""
+
+from __future__ import annotations
+
+import fnmatch
+import importlib.metadata
+import json
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aot_runtime.manifest as manifest_module
+from aot_runtime.arch import Arch
+from aot_runtime.manifest import FileRecord, HostRecord, KernelRecord, Manifest
+
+from .digests import sha256_of
+from .errors import AotError, BuildError, DeclarationError, UsageError
+from .hosts import Host
+from .link.libraries import EntryFunction, KernelBuild, Linker, describe_file
+from .link.llvm_ir import parse_launcher, symbol_prefix
+from .link.nvidia import find_libraries
+from .link.toolchain import Zig
+from .publish import check_destination, publish, staging
+from .records import encode
+from .selection.decision import decide, unreachable
+from .selection.tables import MAX_ARGUMENTS, CompiledVariant, Group, kernel_library_source
+from .targets import lowest_driver, parse_archs
+from .verify import verify
+from .worker.messages import Compiled, Declared, Failure, KernelInfo, Options, VariantInfo
+from .worker.pool import CompileJob, Worker, compile_all
+
+__all__ = ["BuildResult", "Problem", "Progress", "Settings", "build", "describe"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to build, from what, for what. The command line fills one in; so may a program."""
+
+    kernels: str
+    archs: tuple[str, ...]
+    out: Path | None = None  # dist/<name> where absent
+    name: str | None = None  # the folder's or module's name where absent
+    select: tuple[str, ...] = ()  # globs of kernel names; all where absent
+    hosts: tuple[Host, ...] = field(default_factory=lambda: (Host.native(),))
+    jobs: int = 1
+    timeout: float | None = None  # seconds for one variant
+    options: Options = field(default_factory=Options)
+    shared_cudart: bool = False
+    allow_incomplete: bool = False  # may an incomplete build replace a complete bundle?
+    cache: Path = field(default_factory=lambda: Path(tempfile.gettempdir()) / "cute-aot")
+    wheelhouse: Path | None = None
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A kernel, or one variant of it, that is missing from the bundle."""
+
+    kernel: str
+    arch: str
+    variant: str
+    message: str
+    log: str = ""
+
+
+@dataclass(frozen=True)
+class BuildResult:
+    path: Path
+    manifest: Manifest
+    problems: tuple[Problem, ...]
+
+
+class Progress:
+    """Told how a build goes; does nothing by itself."""
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *error: object) -> None: ...
+
+    def stage(self, text: str) -> None: ...
+
+    def total(self, variants: int) -> None: ...
+
+    def compiled(self, job: CompileJob, outcome: Compiled | Failure) -> None: ...
+
+
+def describe(kernels: str, options: Options | None = None) -> Declared:
+    """What a source declares, without building anything."""
+    with tempfile.TemporaryDirectory(prefix="aot-") as scratch:
+        worker = Worker(kernels, None, options or Options(), Path(scratch) / "log")
+        try:
+            return worker.declared
+        finally:
+            worker.close()
+
+
+def build(settings: Settings, progress: Progress | None = None) -> BuildResult:
+    """Build a bundle. Kernels that fail are listed in the result, and the manifest says it is incomplete."""
+    with tempfile.TemporaryDirectory(prefix="aot-build-") as scratch:
+        return _Build(settings, progress or Progress(), Path(scratch)).run()
+
+
+@dataclass
+class _KernelPlan:
+    """One kernel for one architecture, as it goes through the build."""
+
+    info: KernelInfo
+    arch: Arch
+    variants: tuple[VariantInfo, ...]
+    compiled: dict[str, Compiled] = field(default_factory=dict)
+
+    def complete(self) -> tuple[VariantInfo, ...]:
+        return tuple(variant for variant in self.variants if variant.table.name in self.compiled)
+
+
+class _Build:
+    def __init__(self, settings: Settings, progress: Progress, scratch: Path) -> None:
+        self.settings = settings
+        self.progress = progress
+        self.scratch = scratch
+        self.name = settings.name or _default_name(settings.kernels)
+        self.out = settings.out or Path("dist") / self.name
+        self.problems: list[Problem] = []
+        self.workers: dict[Arch, Worker] = {}
+        self.cuda = 0
+
+    def run(self) -> BuildResult:
+        if not manifest_module.is_name(self.name):
+            raise UsageError(
+                f"{self.name!r} cannot name a bundle", hint="give `--name` letters, digits and underscores"
+            )
+        existing = check_destination(self.out)
+        try:
+            plans = self._plan()
+            self._compile(plans)
+        finally:
+            for worker in self.workers.values():
+                worker.close()
+        plans = [plan for plan in plans if plan.compiled]
+        if not plans:
+            raise BuildError("every kernel failed", problems=self.problems)
+        if self.problems and existing is not None and existing.complete and not self.settings.allow_incomplete:
+            raise BuildError(
+                f"`{self.out}` holds a complete bundle, and this build is not complete: it was left as it is",
+                hint="mend what failed, or say `--allow-incomplete`",
+                problems=self.problems,
+            )
+        with staging(self.out) as staged:
+            manifest = self._assemble(plans, staged)
+            self.progress.stage("verifying")
+            _check(verify(staged))
+            publish(staged, self.out)
+        return BuildResult(self.out, manifest, tuple(self.problems))
+
+    # Deciding what to compile.
+
+    def _plan(self) -> list[_KernelPlan]:
+        declared = self._declared()
+        kernels = self._selected(declared.kernels)
+        available = {arch for kernel in kernels for arch in kernel.archs}
+        archs = parse_archs(self.settings.archs, available)
+        for arch in archs:
+            if arch not in available:
+                raise UsageError(
+                    f"no kernel is written for {arch}",
+                    hint="they are written for " + ", ".join(str(item) for item in sorted(available)),
+                )
+        plans = [plan for arch in archs for plan in self._plan_arch(arch, kernels)]
+        self.progress.total(sum(len(plan.variants) for plan in plans))
+        return plans
+
+    def _declared(self) -> Declared:
+        self.progress.stage("reading declarations")
+        exact = [text for text in self.settings.archs if text != "all"]
+        first = parse_archs(exact, ())[0] if exact else None
+        if first is not None:
+            declared = self._worker(first).declared
+        else:
+            declared = describe(self.settings.kernels, self.settings.options)
+        for failure in declared.failures:
+            self.problems.append(Problem("", "", "", failure.message))
+        if not declared.kernels:
+            raise BuildError("no kernel could be read", problems=self.problems)
+        return declared
+
+    def _worker(self, arch: Arch) -> Worker:
+        if arch not in self.workers:
+            self.workers[arch] = self._start(arch)
+        return self.workers[arch]
+
+    def _start(self, arch: Arch) -> Worker:
+        return Worker(self.settings.kernels, arch, self.settings.options, self.scratch / f"worker-{arch}.log")
+
+    def _selected(self, kernels: Sequence[KernelInfo]) -> list[KernelInfo]:
+        globs = self.settings.select or ("*",)
+        selected = [kernel for kernel in kernels if any(fnmatch.fnmatchcase(kernel.name, glob) for glob in globs)]
+        if not selected:
+            known = ", ".join(kernel.name for kernel in kernels)
+            raise UsageError(f"no kernel matches {', '.join(globs)}", hint=f"there are: {known}")
+        return selected
+
+    def _plan_arch(self, arch: Arch, kernels: Sequence[KernelInfo]) -> list[_KernelPlan]:
+        plans = []
+        worker = self._worker(arch)
+        self.cuda = worker.backend()
+        for kernel in (kernel for kernel in kernels if arch in kernel.archs):
+            try:
+                plan = _KernelPlan(kernel, arch, worker.expand(kernel.name))
+                for function in kernel.functions:
+                    _check_group(plan, function)
+                plans.append(plan)
+            except DeclarationError as error:
+                self._problem(kernel.name, arch, "", error)
+        return plans
+
+    def _problem(self, kernel: str, arch: Arch, variant: str, error: AotError) -> None:
+        self.problems.append(Problem(kernel, str(arch), variant, str(error)))
+
+    # Compiling.
+
+    def _compile(self, plans: Sequence[_KernelPlan]) -> None:
+        by_kernel = {(plan.info.name, plan.arch): plan for plan in plans}
+        jobs = [self._job(plan, variant) for plan in plans for variant in plan.variants]
+
+        def report(job: CompileJob, outcome: Compiled | Failure) -> None:
+            if isinstance(outcome, Compiled):
+                by_kernel[job.kernel, job.arch].compiled[job.variant] = outcome
+            else:
+                self.problems.append(Problem(job.kernel, str(job.arch), job.variant, outcome.message, outcome.log))
+            self.progress.compiled(job, outcome)
+
+        workers, self.workers = self.workers, {}
+        compile_all(
+            jobs, self._start, workers=self.settings.jobs, timeout=self.settings.timeout, warm=workers, report=report
+        )
+
+    def _job(self, plan: _KernelPlan, variant: VariantInfo) -> CompileJob:
+        folder = self.scratch / str(plan.arch)
+        folder.mkdir(exist_ok=True)
+        name = variant.table.name
+        return CompileJob(plan.arch, plan.info.name, name, folder / f"{name}.ll", folder / f"{name}.log")
+
+    # Linking and writing down.
+
+    def _assemble(self, plans: Sequence[_KernelPlan], staged: Path) -> Manifest:
+        zig = Zig.find(self.settings.cache / "zig")
+        hosts = {}
+        for host in self.settings.hosts:
+            self.progress.stage(f"linking for {host}")
+            hosts[host.name] = self._link_host(zig, host, plans, staged)
+        self._write_details(plans, staged)
+        self._write_kept(staged)
+        manifest = Manifest(
+            name=self.name,
+            complete=not self.problems,
+            kernels=_kernel_records(plans),
+            hosts=hosts,
+            files=_file_records(staged),
+            failures=tuple(_failure_record(problem) for problem in self.problems),
+            toolchain=_toolchain(self.cuda),
+            source=_source(self.settings.kernels),
+            requires=self._requires(plans),
+        )
+        (staged / manifest_module.FILE_NAME).write_text(manifest.to_json())
+        return manifest
+
+    def _link_host(self, zig: Zig, host: Host, plans: Sequence[_KernelPlan], staged: Path) -> HostRecord:
+        root = staged / "lib" / host.name
+        linker = self._linker(zig, host)
+        builds: dict[str, list[KernelBuild]] = {}
+        for plan in plans:
+            relative = f"{plan.arch}/{plan.info.name}.so"
+            self._link_kernel(linker, plan, root / relative)
+            builds.setdefault(plan.info.name, []).append(describe_file(root / relative, relative, plan.arch))
+        support = root / f"lib{self.name}_cuda.so"
+        libraries = find_libraries(host, self.cuda, self.settings.cache, self.settings.wheelhouse)
+        linker.support(libraries, support, shared_cudart=self.settings.shared_cudart)
+        entry = root / f"lib{self.name}.so"
+        support_file = describe_file(support, support.name, plans[0].arch)
+        linker.entry(self.name, _entry_functions(plans), builds, support_file, entry)
+        cudart = f"libcudart.so.{self.cuda}" if self.settings.shared_cudart else "static"
+        relative_to = f"lib/{host.name}/"
+        return HostRecord(relative_to + entry.name, relative_to + support.name, host.glibc_text, cudart)
+
+    def _linker(self, zig: Zig, host: Host) -> Linker:
+        import tvm_ffi.libinfo
+
+        work = self.scratch / f"link-{host.name}"
+        work.mkdir()
+        return Linker(zig, host, work, Path(tvm_ffi.libinfo.find_include_path()))
+
+    def _link_kernel(self, linker: Linker, plan: _KernelPlan, output: Path) -> None:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        launchers = {
+            v.table.name: (self.scratch / str(plan.arch) / f"{v.table.name}.ll").read_text() for v in plan.complete()
+        }
+        facts = {name: parse_launcher(text, name) for name, text in launchers.items()}
+        compiled = {
+            v.table.name: _compiled_variant(v, plan.compiled[v.table.name], facts[v.table.name].binaries)
+            for v in plan.complete()
+        }
+        groups = [group for function in plan.info.functions if (group := _group(plan, function, compiled)) is not None]
+        imports = {name for launcher in facts.values() for name in launcher.imports}
+        linker.kernel(
+            plan.info.name, kernel_library_source(plan.info.name, plan.arch, groups, imports), launchers, output
+        )
+
+    def _write_details(self, plans: Sequence[_KernelPlan], staged: Path) -> None:
+        folder = staged / "details"
+        folder.mkdir()
+        for arch in {plan.arch: None for plan in plans}:
+            variants = [_detail(plan, variant) for plan in plans if plan.arch == arch for variant in plan.complete()]
+            (folder / f"{arch}.json").write_text(json.dumps({"arch": str(arch), "variants": variants}, indent=1) + "\n")
+
+    def _write_kept(self, staged: Path) -> None:
+        """What ``--keep`` asked for, in a folder of the bundle that no loader looks at."""
+        for kind in self.settings.options.keep:
+            for path in sorted(self.scratch.glob(f"sm_*/*.{kind}")):
+                folder = staged / "kept" / path.parent.name
+                folder.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, folder / path.name)
+
+    def _requires(self, plans: Sequence[_KernelPlan]) -> dict[str, Any]:
+        drivers = {str(plan.arch): lowest_driver(plan.arch, self.cuda) for plan in plans}
+        return {"driver": dict(sorted(drivers.items())), "tvm_ffi": LOWEST_TVM_FFI}
+
+
+LOWEST_TVM_FFI = "0.1.11"
+
+
+def _default_name(kernels: str) -> str:
+    return Path(kernels).stem if "/" in kernels or Path(kernels).exists() else kernels.rsplit(".", 1)[-1]
+
+
+def _check(problems: Sequence[str]) -> None:
+    if problems:
+        listed = "\n".join(f"  {problem}" for problem in problems)
+        raise BuildError(f"the bundle does not pass its own verification:\n{listed}")
+
+
+def _check_group(plan: _KernelPlan, function: str) -> None:
+    tables = [variant.table for variant in plan.variants if variant.table.function == function]
+    slots = len(plan.info.parameters) + len({path for table in tables for path in table.paths})
+    if slots > MAX_ARGUMENTS:
+        raise DeclarationError(
+            f"{plan.info.origin}: {function} has {slots} arguments, tuples' elements included; {MAX_ARGUMENTS} is the limit"
+        )
+    lost = unreachable(decide(tables), tables)
+    if lost:
+        raise DeclarationError(
+            f"{plan.info.origin}: {function} for {plan.arch}: {', '.join(lost)} can never be chosen, since variants declared "
+            "earlier take everything it takes",
+            hint="declare the more special variant first, or tell them apart by a guard",
+        )
+
+
+def _group(plan: _KernelPlan, function: str, compiled: Mapping[str, CompiledVariant]) -> Group | None:
+    variants = [compiled[v.table.name] for v in plan.complete() if v.table.function == function]
+    if not variants:
+        return None
+    return Group(function, len(plan.info.parameters), tuple(variants), decide([variant.table for variant in variants]))
+
+
+def _compiled_variant(variant: VariantInfo, compiled: Compiled, binaries: int) -> CompiledVariant:
+    launch = compiled.launches[0]
+    return CompiledVariant(
+        table=variant.table,
+        symbol=symbol_prefix(variant.table.name),
+        binaries=binaries,
+        block=launch.block or (1, 1, 1),
+        cluster=launch.cluster or (1, 1, 1),
+        dynamic_shared_memory=launch.dynamic_shared_memory or 0,
+    )
+
+
+def _entry_functions(plans: Sequence[_KernelPlan]) -> list[EntryFunction]:
+    functions: dict[str, EntryFunction] = {}
+    for plan in plans:
+        names = ", ".join(parameter.name for parameter in plan.info.parameters)
+        for variant in plan.complete():
+            function = variant.table.function
+            functions[function] = EntryFunction(
+                function, plan.info.name, f"{function}({names})", len(plan.info.parameters), variant.table.uses_tensors
+            )
+    return [functions[name] for name in sorted(functions)]
+
+
+def _kernel_records(plans: Sequence[_KernelPlan]) -> dict[str, KernelRecord]:
+    records: dict[str, KernelRecord] = {}
+    for name in sorted({plan.info.name for plan in plans}):
+        own = [plan for plan in plans if plan.info.name == name]
+        info = own[0].info
+        built = {variant.table.function for plan in own for variant in plan.complete()}
+        records[name] = KernelRecord(
+            name=name,
+            doc=info.doc,
+            parameters=info.parameters,
+            choices=info.choices,
+            functions=tuple(function for function in info.functions if function in built),
+            archs=tuple(sorted(plan.arch for plan in own)),
+            variants=sum(len(plan.complete()) for plan in own),
+        )
+    return records
+
+
+def _detail(plan: _KernelPlan, variant: VariantInfo) -> dict[str, Any]:
+    compiled = plan.compiled[variant.table.name]
+    return {
+        "name": variant.table.name,
+        "kernel": plan.info.name,
+        "function": variant.table.function,
+        "point": dict(variant.point),
+        "symbol": f"__tvm_ffi_{variant.table.name}",
+        "cubin_sha256": list(compiled.cubin_sha256),
+        "cubin_bytes": compiled.cubin_bytes,
+        "launches": encode(compiled.launches),
+        "requirements": [_requirement_text(item) for item in encode(variant.table.requirements)],
+        "verified_on": [],
+    }
+
+
+def _requirement_text(requirement: Mapping[str, Any]) -> dict[str, Any]:
+    subject = requirement["subject"]
+    return {
+        "of": subject["label"],
+        "is": subject["operation"],
+        "low": requirement["low"],
+        "high": requirement["high"],
+        "parameter": subject["parameter"],
+    }
+
+
+def _file_records(staged: Path) -> dict[str, FileRecord]:
+    records = {}
+    for path in sorted(path for path in staged.rglob("*") if path.is_file()):
+        records[path.relative_to(staged).as_posix()] = FileRecord(sha256_of(path), path.stat().st_size)
+    return records
+
+
+def _failure_record(problem: Problem) -> dict[str, str]:
+    return {"kernel": problem.kernel, "arch": problem.arch, "variant": problem.variant, "message": problem.message}
+
+
+def _toolchain(cuda: int) -> dict[str, str]:
+    names = [
+        d.metadata["Name"]
+        for d in importlib.metadata.distributions()
+        if (d.metadata["Name"] or "").startswith("nvidia-cutlass-dsl")
+    ]
+    wanted = sorted({*names, "cute-aot", "apache-tvm-ffi", "ziglang"})
+    versions = {name: version for name in wanted if (version := _version(name)) is not None}
+    return {**versions, "cuda": str(cuda)}
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _source(kernels: str) -> dict[str, str]:
+    """The commit the kernels came from, where they are under version control."""
+    folder = Path(kernels) if Path(kernels).is_dir() else Path(kernels).parent
+    try:
+        result = subprocess.run(["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True)
+    except OSError:
+        return {}
+    return {"commit": result.stdout.strip()} if result.returncode == 0 else {}

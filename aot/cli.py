@@ -1,0 +1,63 @@
+"""The command line: data on stdout, everything else on stderr, an exit code that tells.
+
+0: good. 1: some kernels failed, or a bundle does not verify. 2: wrong usage. 130: interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from .errors import AotError, BuildError
+
+__all__ = ["main"]
+
+COMMANDS = ("list", "build", "verify", "inspect")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code."""
+    parsed = _parser().parse_args(arguments)
+    try:
+        code: int = parsed.execute(parsed)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        print("interrupted: nothing was written", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except AotError as error:
+        print_error(error)
+        return 1 if isinstance(error, BuildError) else 2
+    return code
+
+
+def print_error(error: AotError) -> None:
+    from .report import print_problems
+
+    if isinstance(error, BuildError):
+        print_problems(error.problems)
+    print(f"error: {error.message}", file=sys.stderr)
+    if error.hint:
+        print(f"\nhint: {error.hint}", file=sys.stderr)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m aot",
+        description="Compile CuTe DSL kernels ahead of time into a bundle of native libraries.",
+        epilog="Exit codes: 0 good; 1 some kernels failed, or a bundle does not verify; 2 wrong usage.",
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name in COMMANDS:
+        module = import_module(f".commands.{name}", __package__)
+        summary = str(module.__doc__)
+        command = commands.add_parser(name, help=summary, description=summary)
+        module.configure_parser(command)
+        command.add_argument("--json", action="store_true", help="print the result as JSON")
+        command.set_defaults(execute=module.execute)
+    return parser

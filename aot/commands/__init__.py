@@ -1,0 +1,1 @@
+"""The subcommands of ``python -m aot``: one module each, with ``configure_parser`` and ``execute``."""

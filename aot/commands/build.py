@@ -1,0 +1,139 @@
+"""Compile kernels and pack them into a bundle."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from pathlib import Path
+
+import platformdirs
+
+from ..build import BuildResult, Settings, build
+from ..errors import UsageError
+from ..hosts import parse_hosts
+from ..records import encode
+from ..report import human_size, make_progress, print_json, print_problems
+from ..worker.messages import Options
+from ._common import add_kernels_argument
+
+__all__ = ["configure_parser", "execute"]
+
+KEEPABLE = ("ptx", "cubin", "ll")
+
+
+def configure_parser(parser: argparse.ArgumentParser) -> None:
+    add_kernels_argument(parser)
+    add = parser.add_argument
+    add(
+        "--arch",
+        action="append",
+        required=True,
+        metavar="ARCH",
+        help="sm80, sm90, sm100, ..., exact names (sm_90a), comma lists, or all; repeatable",
+    )
+    add("--kernel", action="append", default=[], metavar="GLOB", help="only kernels whose name matches; repeatable")
+    add("--name", help="name of the bundle (default: the name of the kernels' folder or module)")
+    add("--out", type=Path, metavar="DIR", help="where the bundle goes (default: dist/<name>)")
+    add(
+        "--host",
+        action="append",
+        default=[],
+        metavar="CPU",
+        help="x86_64, aarch64 or all (default: this machine's); repeatable",
+    )
+    add("--glibc", default="2.28", metavar="VERSION", help="lowest glibc to run on (default: 2.28)")
+    add(
+        "--cudart",
+        choices=("static", "shared"),
+        default="static",
+        help="link the CUDA runtime into the bundle, or use the process's",
+    )
+    add("--cuda", type=int, choices=(12, 13), help="CuTe DSL's backend (default: the one that is installed)")
+    add("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="compile workers (default: one per core)")
+    add("--timeout", type=float, metavar="SECONDS", help="time limit for one variant (default: none)")
+    add(
+        "--keep",
+        default="",
+        metavar="KINDS",
+        help=f"keep intermediate files in the bundle: a comma list of {', '.join(KEEPABLE)}",
+    )
+    add("--line-info", action="store_true", help="let profilers show source lines; puts paths into the code")
+    add("--allow-incomplete", action="store_true", help="let an incomplete build replace a complete bundle")
+    add(
+        "--wheelhouse",
+        type=Path,
+        metavar="DIR",
+        help="where the other host's NVIDIA wheels lie, for machines without a network",
+    )
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    with make_progress() as progress:
+        result = build(_settings(arguments), progress)
+    print_problems(result.problems)
+    if arguments.json:
+        print_json(_data(result))
+    else:
+        _summary(result)
+        print(result.path)
+    return 1 if result.problems else 0
+
+
+def _settings(arguments: argparse.Namespace) -> Settings:
+    if arguments.jobs < 1 or (arguments.timeout is not None and arguments.timeout <= 0):
+        raise UsageError("`--jobs` and `--timeout` must be positive")
+    return Settings(
+        kernels=arguments.kernels,
+        archs=tuple(arguments.arch),
+        out=arguments.out,
+        name=arguments.name,
+        select=tuple(arguments.kernel),
+        hosts=parse_hosts(arguments.host, _glibc(arguments.glibc)),
+        jobs=arguments.jobs,
+        timeout=arguments.timeout,
+        options=Options(arguments.cuda, arguments.line_info, _keep(arguments.keep)),
+        shared_cudart=arguments.cudart == "shared",
+        allow_incomplete=arguments.allow_incomplete,
+        cache=Path(platformdirs.user_cache_dir("cute-aot")),
+        wheelhouse=arguments.wheelhouse,
+    )
+
+
+def _glibc(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d+)\.(\d+)", text)
+    if match is None:
+        raise UsageError(f"not a glibc version: {text!r}", hint="write it like 2.28")
+    return int(match[1]), int(match[2])
+
+
+def _keep(text: str) -> tuple[str, ...]:
+    kinds = tuple(kind.strip() for kind in text.split(",") if kind.strip())
+    for kind in kinds:
+        if kind not in KEEPABLE:
+            raise UsageError(f"cannot keep {kind!r}", hint=f"known: {', '.join(KEEPABLE)}")
+    return kinds
+
+
+def _summary(result: BuildResult) -> None:
+    manifest = result.manifest
+    variants = sum(kernel.variants for kernel in manifest.kernels.values())
+    archs = sorted({arch for kernel in manifest.kernels.values() for arch in kernel.archs})
+    size = sum(record.size for record in manifest.files.values())
+    state = "verified" if manifest.complete else f"INCOMPLETE: {len(result.problems)} failed"
+    print(
+        f"bundle {manifest.name}: {len(manifest.kernels)} kernels ({', '.join(manifest.kernels)}), {variants} variants, "
+        f"{', '.join(map(str, archs))}, hosts {', '.join(manifest.hosts)}, {human_size(size)}, {state}",
+        file=sys.stderr,
+    )
+
+
+def _data(result: BuildResult) -> dict[str, object]:
+    return {
+        "path": str(result.path),
+        "complete": result.manifest.complete,
+        "kernels": {name: kernel.variants for name, kernel in result.manifest.kernels.items()},
+        "hosts": list(result.manifest.hosts),
+        "problems": encode(result.problems),
+    }

@@ -1,0 +1,103 @@
+"""Show what is in a bundle: kernels, variants, registers, shared memory, sizes, toolchain."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from aot_runtime.arch import Arch
+from aot_runtime.manifest import Manifest
+
+from ..errors import UsageError
+from ..report import human_size, print_json, print_table
+from ..verify import read_details
+from ._common import add_bundle_argument
+
+__all__ = ["configure_parser", "execute"]
+
+
+def configure_parser(parser: argparse.ArgumentParser) -> None:
+    add_bundle_argument(parser)
+    parser.add_argument("--kernel", metavar="NAME", help="only this kernel's variants")
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    manifest = Manifest.read(arguments.bundle)
+    if arguments.kernel is not None and arguments.kernel not in manifest.kernels:
+        raise UsageError(f"no kernel is called {arguments.kernel!r}", hint=f"there are: {', '.join(manifest.kernels)}")
+    variants = list(_variants(arguments.bundle, manifest, arguments.kernel))
+    if arguments.json:
+        print_json(_data(manifest, variants))
+        return 0
+    _print_summary(arguments.bundle, manifest)
+    _print_variants(variants)
+    return 0
+
+
+def _variants(bundle: Path, manifest: Manifest, kernel: str | None) -> Iterator[tuple[Arch, dict[str, Any]]]:
+    for arch in sorted({arch for record in manifest.kernels.values() for arch in record.archs}):
+        for variant in read_details(bundle / "details" / f"{arch}.json"):
+            if kernel in (None, variant["kernel"]):
+                yield arch, variant
+
+
+def _print_summary(bundle: Path, manifest: Manifest) -> None:
+    size = sum(record.size for record in manifest.files.values())
+    complete = "complete" if manifest.complete else f"INCOMPLETE, {len(manifest.failures)} failures"
+    print(f"{manifest.name}: {complete}, {human_size(size)} in {len(manifest.files)} files, at {bundle}")
+    for host, record in manifest.hosts.items():
+        print(f"host {host}: glibc >= {record.glibc}, CUDA runtime {record.cudart}")
+    for arch, driver in manifest.requires.get("driver", {}).items():
+        print(f"{arch}: driver >= {driver}")
+    print("built with " + ", ".join(f"{name} {version}" for name, version in manifest.toolchain.items()))
+    for failure in manifest.failures:
+        print(
+            f"failed: {failure.get('arch')} {failure.get('variant') or failure.get('kernel')}: {failure.get('message')}"
+        )
+    rows = [
+        (k.name, k.variants, ", ".join(map(str, k.archs)), (k.doc.splitlines() or [""])[0])
+        for k in manifest.kernels.values()
+    ]
+    print_table(("kernel", "variants", "architectures", "what it computes"), rows)
+    print()
+
+
+def _print_variants(variants: list[tuple[Arch, dict[str, Any]]]) -> None:
+    columns = ("arch", "variant", "registers", "shared memory", "block", "cluster", "stack", "cubin", "verified on")
+    print_table(columns, [_row(arch, variant) for arch, variant in variants])
+
+
+def _row(arch: Arch, variant: Mapping[str, Any]) -> tuple[object, ...]:
+    launch = variant["launches"][0]
+    dynamic = launch["dynamic_shared_memory"]
+    memory = "at run time" if dynamic is None else launch["static_shared_memory"] + dynamic
+    return (
+        arch,
+        variant["name"],
+        launch["registers"],
+        memory,
+        _shape(launch["block"]),
+        _shape(launch["cluster"]),
+        launch["local_memory"],
+        human_size(variant["cubin_bytes"]),
+        ", ".join(variant["verified_on"]) or "never run",
+    )
+
+
+def _shape(sizes: list[int] | None) -> str:
+    return "x".join(map(str, sizes)) if sizes else "-"
+
+
+def _data(manifest: Manifest, variants: list[tuple[Arch, dict[str, Any]]]) -> dict[str, Any]:
+    return {
+        "name": manifest.name,
+        "complete": manifest.complete,
+        "hosts": {name: vars(record) for name, record in manifest.hosts.items()},
+        "files": {name: vars(record) for name, record in manifest.files.items()},
+        "toolchain": dict(manifest.toolchain),
+        "requires": dict(manifest.requires),
+        "failures": [dict(failure) for failure in manifest.failures],
+        "variants": [{"arch": str(arch), **variant} for arch, variant in variants],
+    }

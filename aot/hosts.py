@@ -1,0 +1,74 @@
+"""Hosts: the CPU and C library that a bundle's native code runs on."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from .errors import UsageError
+
+__all__ = ["CPUS", "Host", "parse_hosts"]
+
+CPUS = ("x86_64", "aarch64")
+LOWEST_GLIBC = (2, 17)
+_SPELLINGS = {"amd64": "x86_64", "arm64": "aarch64"}
+# What LLVM wants at the head of a module for the host.
+_DATA_LAYOUTS = {
+    "x86_64": "e-m:e-p270:32:32-p271:32:32-p272:64:64-i64:64-i128:128-f80:128-n8:16:32:64-S128",
+    "aarch64": "e-m:e-p270:32:32-p271:32:32-p272:64:64-i8:8:32-i16:16:32-i64:64-i128:128-n32:64-S128-Fn32",
+}
+
+
+@dataclass(frozen=True, order=True)
+class Host:
+    """``x86_64-linux-gnu`` with the lowest glibc it must run on."""
+
+    cpu: str
+    glibc: tuple[int, int] = (2, 28)
+
+    @classmethod
+    def native(cls, glibc: tuple[int, int] = (2, 28)) -> Host:
+        return cls.parse(platform.machine(), glibc)
+
+    @classmethod
+    def parse(cls, text: str, glibc: tuple[int, int] = (2, 28)) -> Host:
+        cpu = text.removesuffix("-linux-gnu")
+        cpu = _SPELLINGS.get(cpu, cpu)
+        if cpu not in CPUS:
+            raise UsageError(f"unknown host: {text!r}", hint=f"known: {', '.join(CPUS)}, all")
+        if glibc < LOWEST_GLIBC:
+            raise UsageError(f"glibc {glibc[0]}.{glibc[1]} is too old", hint="2.17 and newer are supported")
+        return cls(cpu, glibc)
+
+    @property
+    def name(self) -> str:
+        return f"{self.cpu}-linux-gnu"
+
+    @property
+    def glibc_text(self) -> str:
+        return f"{self.glibc[0]}.{self.glibc[1]}"
+
+    @property
+    def zig_target(self) -> str:
+        return f"{self.name}.{self.glibc_text}"
+
+    @property
+    def llvm_triple(self) -> str:
+        return f"{self.cpu}-unknown-linux-gnu"
+
+    @property
+    def llvm_data_layout(self) -> str:
+        return _DATA_LAYOUTS[self.cpu]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def parse_hosts(texts: Iterable[str], glibc: tuple[int, int]) -> tuple[Host, ...]:
+    """``["x86_64", "all"]`` -> hosts, each once; nothing -> the native one."""
+    hosts: dict[Host, None] = {}
+    for text in (part.strip() for item in texts for part in item.split(",")):
+        names = CPUS if text == "all" else (text,)
+        hosts.update({Host.parse(name, glibc): None for name in names})
+    return tuple(hosts) or (Host.native(glibc),)

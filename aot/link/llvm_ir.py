@@ -1,0 +1,131 @@
+"""Making the launcher that CuTe DSL exports portable, and ours to load.
+
+``export_to_c`` writes the launcher of a kernel, cubin included, as LLVM IR for the build machine. This
+module rewrites that text so that it fits a bundle:
+
+* the head of the module names the target host instead of the build machine;
+* CUDA functions are called through slots that the entry library fills from the bundle's support
+  library, so that a kernel library needs no other library and two bundles never share a CUDA runtime;
+* loading the cubin is left to the dispatcher: NVIDIA's once function visits every device of the
+  machine, tries a failing load three times and then reports success;
+* nothing is unloaded when the process ends: graphs may still hold the kernels.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ..errors import BuildError
+from ..hosts import Host
+
+__all__ = ["Launcher", "for_host", "parse_launcher", "symbol_prefix"]
+
+_DECLARE = re.compile(
+    r"^declare (?P<result>.+?) @(?P<name>[A-Za-z0-9_]+)\((?P<parameters>[^)]*)\)[^\n]*$", re.MULTILINE
+)
+_FROM_SUPPORT = re.compile(r"_?cu(da)?[A-Z]\w*|cuda_dialect_\w+|CuteDSLRT_\w+")
+_ONCE = "cuda_dialect_init_library_once"
+_UNLOAD = "cuda_dialect_unload_library_once"
+_HEAD = re.compile(r'^target (datalayout|triple) = "[^"]*"\n', re.MULTILINE)
+_KERNEL_GLOBAL = re.compile(r"^@(kernels_[\w$.]+|\"kernels_[^\"]+\") = internal global ptr undef$", re.MULTILINE)
+_CONFIG = r"\{ \[3 x i32\], \[3 x i32\], i64, ptr, ptr, i32 \}"
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """What the text of a launcher tells of itself."""
+
+    imports: tuple[str, ...]
+    binaries: int
+    argument_count: int
+    block: tuple[int, int, int] | None  # None where the text does not fix it
+    dynamic_shared_memory: int | None
+
+
+def symbol_prefix(variant: str) -> str:
+    """The prefix CuTe DSL gives a launcher's internal symbols when it exports it under that name."""
+    return f"__cute_internal_{variant}"
+
+
+def parse_launcher(text: str, variant: str) -> Launcher:
+    """Read off a launcher what the builder must know; :class:`BuildError` where it is not as expected."""
+    imports = [name for name in (match["name"] for match in _DECLARE.finditer(text)) if _is_import(name)]
+    return Launcher(
+        imports=tuple(sorted(imports)),
+        binaries=int(_find(rf"@{symbol_prefix(variant)}_cuda_num_binaries\(\) \{{\n  ret i32 (\d+)", text, variant)),
+        argument_count=int(_find(r'c"Expects (\d+) parameters', text, variant)),
+        block=_block(text),
+        dynamic_shared_memory=_single(_stores(text, "i32 0, i32 2", "i64")),
+    )
+
+
+def _is_import(name: str) -> bool:
+    return bool(_FROM_SUPPORT.fullmatch(name)) and name not in (_ONCE, _UNLOAD)
+
+
+def _find(pattern: str, text: str, variant: str) -> str:
+    match = re.search(pattern, text)
+    if match is None:
+        raise BuildError(
+            f"{variant}: the launcher that CuTe DSL exported is not as expected: nothing matches {pattern!r}",
+            hint="this version of nvidia-cutlass-dsl is not supported; install the one that the `build` extra asks for",
+        )
+    return match[1]
+
+
+def _stores(text: str, field: str, kind: str) -> list[str]:
+    """What is stored into a field of the launch configuration, for each launch in the text."""
+    pattern = rf"(%\d+) = getelementptr {_CONFIG}, ptr %\d+, {field}\n  store {kind} (\S+), ptr \1\b"
+    return [match[2] for match in re.finditer(pattern, text)]
+
+
+def _single(values: list[str]) -> int | None:
+    """The number that all launches agree on."""
+    return int(values[0]) if len(set(values)) == 1 and values[0].isdecimal() else None
+
+
+def _block(text: str) -> tuple[int, int, int] | None:
+    x, y, z = (_single(_stores(text, f"i32 0, i32 1, i32 {axis}", "i32")) for axis in range(3))
+    return (x, y, z) if x is not None and y is not None and z is not None else None
+
+
+def for_host(text: str, variant: str, host: Host) -> str:
+    """The launcher for a host, with CUDA behind slots and loading left to the dispatcher."""
+    head = f'target datalayout = "{host.llvm_data_layout}"\ntarget triple = "{host.llvm_triple}"\n'
+    text = head + _HEAD.sub("", text)
+    text = re.sub(r"^@llvm\.global_dtors = .*\n", "", text, flags=re.MULTILINE)
+    text = _DECLARE.sub(_forwarder, text)
+    for function in ("cuda_init", "cuda_load_to_device"):
+        name = f"@{symbol_prefix(variant)}_{function}("
+        if f"define internal i32 {name}" not in text:
+            raise BuildError(f"{variant}: the launcher that CuTe DSL exported has no function {name.strip('@(')}")
+        text = text.replace(f"define internal i32 {name}", f"define hidden i32 {name}")
+    return text + _first_kernel(text, variant)
+
+
+def _forwarder(match: re.Match[str]) -> str:
+    name, result = match["name"], match["result"]
+    if name == _ONCE:
+        return f"define internal i32 @{name}(ptr %0, ptr %1, ptr %2, ptr %3) alwaysinline {{\n  ret i32 0\n}}"
+    if name == _UNLOAD:
+        return f"define internal void @{name}(ptr %0) alwaysinline {{\n  ret void\n}}"
+    if not _is_import(name):
+        return match[0]
+    types = [item.strip() for item in match["parameters"].split(",") if item.strip()]
+    parameters = ", ".join(f"{kind} %{i}" for i, kind in enumerate(types))
+    slot = f"@aot_slot_{name} = external hidden global ptr\n"
+    load = f"  %function = load ptr, ptr @aot_slot_{name}, align 8\n"
+    if result == "void":
+        body = f"  call void %function({parameters})\n  ret void\n"
+    else:
+        body = f"  %result = call {result} %function({parameters})\n  ret {result} %result\n"
+    return f"{slot}define internal {result} @{name}({parameters}) alwaysinline {{\n{load}{body}}}"
+
+
+def _first_kernel(text: str, variant: str) -> str:
+    """A name for the handle of the first kernel, for questions about occupancy."""
+    match = _KERNEL_GLOBAL.search(text)
+    if match is None:
+        raise BuildError(f"{variant}: the launcher that CuTe DSL exported launches no kernel")
+    return f"\n@{symbol_prefix(variant)}_first_kernel = hidden alias ptr, ptr @{match[1]}\n"

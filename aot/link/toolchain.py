@@ -1,0 +1,77 @@
+"""Running zig, the C compiler and linker for every host.
+
+zig carries clang, lld and the C libraries of all hosts and glibc versions in one PyPI package, so that
+a build needs no compiler of the machine and links against an older glibc than the machine has.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from ..errors import ToolchainError
+from ..hosts import Host
+
+__all__ = ["Zig"]
+
+_COMPILE = ("-O2", "-g0", "-fPIC", "-mcpu=baseline", "-fvisibility=hidden", "-ffunction-sections", "-fdata-sections")
+_C = ("-std=gnu99", "-Wall", "-Wextra", "-Werror", "-fno-sanitize=all", "-fno-stack-protector")
+# Local symbols stay where our own code is: `verify` names functions by them, and so do profilers.
+_LINK = (
+    "-shared",
+    "-Wl,--gc-sections",
+    "-Wl,-z,noexecstack",
+    "-Wl,-z,now",
+    "-Wl,-z,nodelete",  # graphs and other threads keep using the code
+    "-Wl,--build-id=none",
+)
+
+
+@dataclass(frozen=True)
+class Zig:
+    """The zig of the ``ziglang`` package, with caches where we want them."""
+
+    executable: Path
+    cache: Path
+
+    @classmethod
+    def find(cls, cache: Path) -> Zig:
+        spec = find_spec("ziglang")
+        if spec is None or spec.origin is None:
+            raise ToolchainError(
+                "ziglang, the compiler for all hosts, is not installed", hint="`pip install cute-aot[build]`"
+            )
+        return cls(Path(spec.origin).with_name("zig"), cache)
+
+    def compile_c(self, host: Host, source: Path, output: Path, includes: Sequence[Path]) -> None:
+        flags = [flag for include in includes for flag in ("-isystem", str(include))]
+        self._cc(host, [*_COMPILE, *_C, *flags, "-c", str(source), "-o", str(output)], source.parent)
+
+    def compile_llvm_ir(self, host: Host, source: Path, output: Path) -> None:
+        self._cc(host, [*_COMPILE, "-Wno-override-module", "-c", str(source), "-o", str(output)], source.parent)
+
+    def link(
+        self, host: Host, inputs: Sequence[str], output: Path, *, exports: Sequence[str], strip: bool = False
+    ) -> None:
+        """Link a shared library that exports just those names, under its own file name."""
+        script = output.with_suffix(".map")
+        script.write_text("{\n global:\n" + "".join(f"  {name};\n" for name in exports) + " local: *;\n};\n")
+        flags = [f"-Wl,--version-script={script}", f"-Wl,-soname,{output.name}", *(["-s"] if strip else [])]
+        self._cc(host, [*_LINK, *flags, *inputs, "-o", str(output)], output.parent)
+        script.unlink()
+
+    def _cc(self, host: Host, arguments: Sequence[str], directory: Path) -> None:
+        command = [str(self.executable), "cc", "-target", host.zig_target, *arguments]
+        result = subprocess.run(command, cwd=directory, env=self._environment(), capture_output=True, text=True)
+        if result.returncode != 0:
+            shown = " ".join(command)
+            raise ToolchainError(f"zig failed with exit code {result.returncode}: {shown}\n{result.stderr.strip()}")
+
+    def _environment(self) -> Mapping[str, str]:
+        # Without HOME zig finds no cache of its own and fails.
+        caches = {"ZIG_GLOBAL_CACHE_DIR": str(self.cache / "global"), "ZIG_LOCAL_CACHE_DIR": str(self.cache / "local")}
+        return {**os.environ, **caches}

@@ -1,0 +1,119 @@
+"""Putting a bundle in its place: at every instant the directory is the old bundle or the new one, whole.
+
+A complete sibling is staged, flushed to disk, and exchanged with what was there. Where the file system
+cannot exchange two directories (some network file systems), the old one is moved aside first; between the
+two renames, for some microseconds, the place is empty.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from aot_runtime.manifest import FILE_NAME, Manifest
+
+from .errors import BuildError, UsageError
+
+__all__ = ["check_destination", "publish", "staging"]
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+
+
+def check_destination(path: Path) -> Manifest | None:
+    """The bundle that a build would replace, if there is one; :class:`UsageError` if something else is there."""
+    if not path.exists() and not path.is_symlink():
+        return None
+    if not path.is_dir():
+        raise UsageError(f"`{path}` is not a directory", hint="give another `--out`")
+    if not any(path.iterdir()):
+        return None
+    if not (path / FILE_NAME).is_file():
+        raise UsageError(
+            f"`{path}` holds something that is not a bundle", hint="give another `--out`, or empty it yourself"
+        )
+    with suppress(Exception):  # a damaged bundle is replaced like any other
+        return Manifest.read(path)
+    return None
+
+
+@contextmanager
+def staging(destination: Path) -> Iterator[Path]:
+    """A directory beside the destination to make the new bundle in; gone afterwards, whatever happens."""
+    try:
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        staged = Path(tempfile.mkdtemp(prefix=f".{destination.name}.", suffix=".staging", dir=destination.parent))
+        staged.chmod(0o755)
+    except OSError as error:
+        raise UsageError(
+            f"cannot write to `{destination.parent}`: {error.strerror}", hint="give another `--out`"
+        ) from None
+    try:
+        yield staged
+    except OSError as error:
+        raise BuildError(f"cannot write the bundle: {error.strerror} (`{error.filename or staged}`)") from error
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+
+
+def publish(staged: Path, destination: Path) -> None:
+    """Exchange a staged bundle with what is at the destination."""
+    _flush(staged)
+    if destination.is_symlink():
+        destination = destination.resolve()  # the link stays, what it points to is replaced
+    if not destination.exists():
+        os.rename(staged, destination)
+    elif not _exchange(staged, destination):
+        _swap(staged, destination)
+    _flush_directory(destination.parent)
+
+
+def _exchange(left: Path, right: Path) -> bool:
+    """Exchange two directories in one step; False where the system cannot."""
+    try:
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+    except AttributeError:
+        return False
+    if renameat2(_AT_FDCWD, os.fsencode(left), _AT_FDCWD, os.fsencode(right), _RENAME_EXCHANGE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
+        return False
+    raise OSError(code, os.strerror(code), str(right))
+
+
+def _swap(staged: Path, destination: Path) -> None:
+    aside = staged.with_suffix(".old")
+    os.rename(destination, aside)
+    try:
+        os.rename(staged, destination)
+    except BaseException:
+        os.rename(aside, destination)
+        raise
+    os.rename(aside, staged)
+
+
+def _flush(directory: Path) -> None:
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            _flush_file(Path(folder) / name)
+        _flush_directory(Path(folder))
+
+
+def _flush_file(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _flush_directory(path: Path) -> None:
+    with suppress(OSError):  # not every file system lets a directory be flushed
+        _flush_file(path)

@@ -1,0 +1,127 @@
+"""The tree that finds the variant which takes the arguments, without trying one after the other.
+
+Variants are tried in the order of their declaration: the first whose requirements all hold is the
+answer. The tree asks only what tells variants apart. A requirement that every variant still in
+question shares is left out, since the compiled entry checks it and no other variant would take over;
+what no entry checks (guards) is always asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Union
+
+from ..errors import DeclarationError
+from .requirements import HIGHEST, Requirement, Subject, VariantTable
+
+__all__ = ["Node", "Tree", "decide", "unreachable"]
+
+MAX_NODES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Node:
+    """Asks for ``subject``; child i answers "i of the cuts are <= the value"."""
+
+    subject: Subject
+    cuts: tuple[int, ...]
+    children: tuple[Tree, ...]
+
+
+Tree = Union[Node, int, None]  # a question, the index of a variant, or "no variant"
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    index: int
+    pending: frozenset[int]  # requirements not yet answered, by number
+
+
+def decide(variants: Sequence[VariantTable]) -> Tree:
+    """Arrange the requirements of the variants of one function into a tree."""
+    builder = _Builder(variants)
+    return builder.build(tuple(_Candidate(i, builder.numbers(variant)) for i, variant in enumerate(variants)))
+
+
+def unreachable(tree: Tree, variants: Sequence[VariantTable]) -> list[str]:
+    """Variants that no arguments lead to, since earlier ones take everything they take."""
+    reached: set[int] = set()
+    _collect(tree, reached, set())
+    return [variant.name for i, variant in enumerate(variants) if i not in reached]
+
+
+def _collect(tree: Tree, reached: set[int], seen: set[int]) -> None:
+    if isinstance(tree, int):
+        reached.add(tree)
+    elif isinstance(tree, Node) and id(tree) not in seen:
+        seen.add(id(tree))
+        for child in tree.children:
+            _collect(child, reached, seen)
+
+
+class _Builder:
+    """Works on numbered requirements: candidates are compared and hashed often."""
+
+    def __init__(self, variants: Sequence[VariantTable]) -> None:
+        self.number: dict[Requirement, int] = {}
+        self.enforced: set[int] = set()
+        self.known: dict[tuple[_Candidate, ...], Tree] = {}
+        for requirement in (item for variant in variants for item in variant.requirements):
+            number = self.number.setdefault(requirement, len(self.number))
+            if requirement.enforced:
+                self.enforced.add(number)
+        self.requirements = list(self.number)
+        self.about: dict[Subject, list[int]] = {}
+        for requirement, number in self.number.items():
+            self.about.setdefault(requirement.subject, []).append(number)
+
+    def numbers(self, variant: VariantTable) -> frozenset[int]:
+        return frozenset(self.number[requirement] for requirement in variant.requirements)
+
+    def build(self, candidates: tuple[_Candidate, ...]) -> Tree:
+        if candidates not in self.known:
+            self.known[candidates] = self._build(candidates)
+            if len(self.known) > MAX_NODES:
+                raise DeclarationError(f"the variants' guards make a decision tree of more than {MAX_NODES} nodes")
+        return self.known[candidates]
+
+    def _build(self, candidates: tuple[_Candidate, ...]) -> Tree:
+        if not candidates:
+            return None
+        questions = self._questions(candidates)
+        if not questions:
+            return candidates[0].index
+        subject = max(questions, key=lambda question: len(self._wanted(question, candidates)))
+        wanted = self._wanted(subject, candidates)
+        cuts = _cuts([self.requirements[number] for number in wanted])
+        # An interval below each cut, and one above the last.
+        samples = [cut - 1 for cut in cuts] + [cuts[-1]]
+        children = tuple(self.build(self._after(candidates, subject, sample)) for sample in samples)
+        return Node(subject, cuts, children)
+
+    def _questions(self, candidates: tuple[_Candidate, ...]) -> list[Subject]:
+        """What must be asked before the first candidate can be taken."""
+        shared = frozenset.intersection(*(candidate.pending for candidate in candidates)) - self.enforced
+        return [self.requirements[number].subject for number in sorted(candidates[0].pending - shared)]
+
+    def _wanted(self, subject: Subject, candidates: tuple[_Candidate, ...]) -> set[int]:
+        """The different answers that the candidates want: the more, the better a question tells them apart."""
+        about = frozenset(self.about[subject])
+        return set().union(*(candidate.pending & about for candidate in candidates))
+
+    def _after(self, candidates: tuple[_Candidate, ...], subject: Subject, value: int) -> tuple[_Candidate, ...]:
+        """The candidates left once the subject is known to lie where ``value`` does."""
+        about = frozenset(self.about[subject])
+        met = {n for n in about if self.requirements[n].low <= value <= self.requirements[n].high}
+        return tuple(
+            _Candidate(candidate.index, candidate.pending - about)
+            for candidate in candidates
+            if candidate.pending & about <= met
+        )
+
+
+def _cuts(requirements: Sequence[Requirement]) -> tuple[int, ...]:
+    cuts = {requirement.low for requirement in requirements}
+    cuts |= {requirement.high + 1 for requirement in requirements if requirement.high < HIGHEST}
+    return tuple(sorted(cuts))

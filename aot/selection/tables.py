@@ -1,0 +1,240 @@
+"""Selection as C source: the tables of ``runtime/src/aot_tables.h`` for one kernel library.
+
+The C compiler turns them into data of the library; nothing is parsed at run time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from aot_runtime.arch import Arch
+
+from .decision import Node, Tree
+from .requirements import SOURCE_ACTIVE_CLUSTERS, Path, Requirement, Step, Subject, VariantTable
+
+__all__ = ["CompiledVariant", "Group", "kernel_library_source"]
+
+NO_VARIANT = -(2**31)
+MAX_ARGUMENTS = 64  # AOT_MAX_ARGUMENTS
+
+
+@dataclass(frozen=True)
+class CompiledVariant:
+    """A variant with what its compilation showed."""
+
+    table: VariantTable
+    symbol: str  # prefix of the launcher's own symbols
+    binaries: int
+    block: tuple[int, int, int]
+    cluster: tuple[int, int, int]
+    dynamic_shared_memory: int
+
+
+@dataclass(frozen=True)
+class Group:
+    """The variants of one public function, and the tree over them."""
+
+    function: str
+    argument_count: int
+    variants: tuple[CompiledVariant, ...]
+    tree: Tree
+
+
+def kernel_library_source(kernel: str, arch: Arch, groups: Sequence[Group], imports: Iterable[str]) -> str:
+    """The C source of the tables of one kernel for one architecture."""
+    return _Writer(kernel, arch).write(groups, sorted(imports))
+
+
+def c_string(text: str) -> str:
+    """A C string literal. JSON's escapes are C's, but for the ones that never occur in names."""
+    return json.dumps(text, ensure_ascii=True).replace("\\/", "/")
+
+
+class _Writer:
+    def __init__(self, kernel: str, arch: Arch) -> None:
+        self.kernel = kernel
+        self.arch = arch
+        self.subjects: list[str] = []
+        self.requirements: dict[tuple[int, int, int], int] = {}
+        self.nodes: list[str] = []
+        self.cuts: list[int] = []
+        self.children: list[int] = []
+        self.steps: list[str] = []
+
+    def write(self, groups: Sequence[Group], imports: Sequence[str]) -> str:
+        bodies: list[str] = []
+        rows: list[str] = []
+        for number, group in enumerate(groups):
+            body, row = self._group(number, group)
+            bodies += body
+            rows.append(row)
+        return "\n".join([*_PREAMBLE, *_imports(imports), *bodies, *self._library(rows, len(imports))]) + "\n"
+
+    def _group(self, number: int, group: Group) -> tuple[list[str], str]:
+        slots = _slots(group)
+        numbers = self._number_subjects(group, slots)
+        root = self._flatten(group.tree, numbers, {})
+        lines = [f"static const aot_slot_t slots_{number}[] = {{{_joined(_slot_rows(slots))}}};"]
+        rows = []
+        for variant in group.variants:
+            lines += self._variant_data(variant, numbers)
+            rows.append(_variant_row(variant))
+        lines.append(f"static const aot_variant_t variants_{number}[] = {{\n  {_lines(rows)}\n}};")
+        row = (
+            f"{{{c_string(group.function)}, {_int32(root)}, {len(group.variants)}, variants_{number}, slots_{number}, "
+            f"{len(slots)}, {group.argument_count}}}"
+        )
+        return lines, row
+
+    def _number_subjects(self, group: Group, slots: Mapping[Path, int]) -> dict[Subject, int]:
+        numbers: dict[Subject, int] = {}
+        for requirement in (item for variant in group.variants for item in variant.table.requirements):
+            subject = requirement.subject
+            if subject not in numbers:
+                numbers[subject] = len(self.subjects)
+                self.subjects.append(self._subject_row(subject, slots))
+        return numbers
+
+    def _subject_row(self, subject: Subject, slots: Mapping[Path, int]) -> str:
+        parameter = self._program(subject.steps, slots) if subject.steps else subject.parameter
+        other_label = c_string(subject.other_label) if subject.other_label else "0"
+        return (
+            f"{{AOT_SUBJECT_{subject.operation.upper()}, {slots.get(subject.path, 0)}, {subject.dim}, "
+            f"{int(subject.other_is_stride)}, {slots.get(subject.other, 0)}, {subject.other_dim}, {{0}}, "
+            f"{_int64(parameter)}, {c_string(subject.label)}, {other_label}}}"
+        )
+
+    def _program(self, steps: tuple[Step, ...], slots: Mapping[Path, int]) -> int:
+        first = len(self.steps)
+        self.steps += [
+            f"{{AOT_STEP_{step.operation.upper()}, {slots.get(step.path, 0)}, {step.dim}, {{0}}, {_int64(step.value)}}}"
+            for step in steps
+        ]
+        self.steps.append("{AOT_STEP_END, 0, 0, {0}, 0}")
+        return first
+
+    def _flatten(self, tree: Tree, numbers: Mapping[Subject, int], done: dict[int, int]) -> int:
+        if tree is None:
+            return NO_VARIANT
+        if isinstance(tree, int):
+            return ~tree
+        if id(tree) not in done:
+            done[id(tree)] = self._flatten_node(tree, numbers, done)
+        return done[id(tree)]
+
+    def _flatten_node(self, node: Node, numbers: Mapping[Subject, int], done: dict[int, int]) -> int:
+        children = [self._flatten(child, numbers, done) for child in node.children]
+        row = f"{{{numbers[node.subject]}, {len(node.cuts)}, {len(self.cuts)}, {len(self.children)}}}"
+        self.nodes.append(row)
+        self.cuts += node.cuts
+        self.children += children
+        return len(self.nodes) - 1
+
+    def _variant_data(self, variant: CompiledVariant, numbers: Mapping[Subject, int]) -> list[str]:
+        table, name = variant.table, variant.table.name
+        indices = [self._requirement(item, numbers[item.subject]) for item in table.requirements]
+        clusters = SOURCE_ACTIVE_CLUSTERS in (table.sources or ())
+        lines = [
+            f"int {variant_symbol(name)}(void*, const TVMFFIAny*, int32_t, TVMFFIAny*);",
+            f"int32_t {variant.symbol}_cuda_init(void**);",
+            f"int32_t {variant.symbol}_cuda_load_to_device(void**, int32_t);",
+            f"static void* libraries_{name}[{max(variant.binaries, 1)}];",
+            f"static const uint32_t requirements_{name}[] = {{{_joined(indices)}}};",
+        ]
+        if clusters:
+            lines += [
+                f"static int32_t clusters_{name}[AOT_MAX_DEVICES];",
+                f"extern void* {variant.symbol}_first_kernel;",
+            ]
+        if table.sources is not None:
+            lines.append(f"static const uint8_t sources_{name}[] = {{{_joined(table.sources)}}};")
+        return [*lines, f"static aot_variant_state_t state_{name} = {{0, {f'clusters_{name}' if clusters else '0'}}};"]
+
+    def _requirement(self, requirement: Requirement, subject: int) -> int:
+        key = (subject, requirement.low, requirement.high)
+        return self.requirements.setdefault(key, len(self.requirements))
+
+    def _library(self, groups: list[str], import_count: int) -> list[str]:
+        requirements = [f"{{{subject}, 0, {_int64(low)}, {_int64(high)}}}" for subject, low, high in self.requirements]
+        return [
+            _array("aot_subject_t", "subjects", self.subjects),
+            _array("aot_requirement_t", "requirements", requirements),
+            _array("aot_node_t", "nodes", self.nodes or ["{0, 0, 0, 0}"]),
+            _array("int64_t", "cuts", [_int64(cut) for cut in self.cuts] or ["0"]),
+            _array("int32_t", "children", [_int32(child) for child in self.children] or ["0"]),
+            _array("aot_step_t", "steps", self.steps or ["{0, 0, 0, {0}, 0}"]),
+            _array("aot_group_t", "groups", groups),
+            '__attribute__((visibility("default"))) const aot_kernel_library_t aot_kernel_library = {',
+            f"  AOT_TABLES_MAJOR, AOT_TABLES_MINOR, {c_string(self.kernel)}, {c_string(str(self.arch))}, groups,",
+            f"  {len(groups)}, {import_count}, imports, subjects, requirements, nodes, cuts, children, steps}};",
+        ]
+
+
+_PREAMBLE = ["/* Generated by cute-aot. */", '#include "aot_tables.h"']
+
+
+def variant_symbol(name: str) -> str:
+    return f"__tvm_ffi_{name}"
+
+
+def _variant_row(variant: CompiledVariant) -> str:
+    table, name = variant.table, variant.table.name
+    clusters = SOURCE_ACTIVE_CLUSTERS in (table.sources or ())
+    fields = [
+        c_string(name),
+        variant_symbol(name),
+        f"{variant.symbol}_cuda_init",
+        f"{variant.symbol}_cuda_load_to_device",
+        f"libraries_{name}",
+        f"&state_{name}",
+        f"requirements_{name}",
+        str(len(table.requirements)),
+        str(table.stream),
+        f"sources_{name}" if table.sources is not None else "0",
+        str(table.entry_arguments),
+        f"{{{_joined(variant.cluster)}}}",
+        f"{{{_joined(variant.block)}}}",
+        str(variant.dynamic_shared_memory),
+        f"&{variant.symbol}_first_kernel" if clusters else "0",
+    ]
+    return f"{{{', '.join(fields)}}}"
+
+
+def _slots(group: Group) -> dict[Path, int]:
+    slots: dict[Path, int] = {(i,): i for i in range(group.argument_count)}
+    for path in (path for variant in group.variants for path in variant.table.paths):
+        slots.setdefault(path, len(slots))
+    assert len(slots) <= MAX_ARGUMENTS, "checked when the declaration was read"
+    return slots
+
+
+def _slot_rows(slots: Mapping[Path, int]) -> list[str]:
+    return [f"{{{slots[path[:-1]] if len(path) > 1 else -1}, {path[-1]}}}" for path in slots] or ["{-1, 0}"]
+
+
+def _imports(names: Sequence[str]) -> list[str]:
+    lines = [f"void* aot_slot_{name};" for name in names]
+    rows = [f"{{{c_string(name)}, &aot_slot_{name}}}" for name in names] or ["{0, 0}"]
+    return [*lines, _array("aot_import_t", "imports", rows)]
+
+
+def _array(kind: str, name: str, rows: Sequence[str]) -> str:
+    return f"static const {kind} {name}[] = {{\n  {_lines(rows)}\n}};"
+
+
+def _lines(rows: Iterable[object]) -> str:
+    return _joined(rows, ",\n  ")
+
+
+def _joined(items: Iterable[object], separator: str = ", ") -> str:
+    return separator.join(str(item) for item in items)
+
+
+def _int64(value: int) -> str:
+    return "INT64_MIN" if value == -(2**63) else f"INT64_C({value})"
+
+
+def _int32(value: int) -> str:
+    return "AOT_NO_VARIANT" if value == NO_VARIANT else str(value)

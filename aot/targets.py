@@ -1,0 +1,85 @@
+"""Architectures as the builder sees them: spellings of the command line, and the limits of each.
+
+The facts are data (``data/archs.json``); a build machine has no device to ask.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from aot_runtime.arch import Arch, ArchError, Capability
+
+__all__ = ["Target", "accepted_archs", "lowest_driver", "parse_archs"]
+
+MAX_THREADS_PER_BLOCK = 1024
+MAX_REGISTERS_PER_BLOCK = 65536
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a declaration may ask about the architecture it is built for."""
+
+    arch: Arch
+    shared_memory: int  # bytes one block may use, opt-in included
+    max_cluster: int  # blocks; 1 where there are no clusters
+    max_threads: int = MAX_THREADS_PER_BLOCK
+    max_registers: int = MAX_REGISTERS_PER_BLOCK
+
+    @classmethod
+    def of(cls, arch: Arch) -> Target:
+        facts = _facts()["capabilities"][_dotted(arch.capability)]
+        return cls(arch, facts["shared_memory"], facts["max_cluster"])
+
+    @property
+    def capability(self) -> Capability:
+        return self.arch.capability
+
+
+@cache
+def _facts() -> dict[str, Any]:
+    facts: dict[str, Any] = json.loads(files("aot").joinpath("data/archs.json").read_text())
+    known = set(facts["accepted"])
+    for spelling, arch in facts["spellings"].items():
+        assert arch in known, f"{spelling} stands for {arch}, which is not accepted"
+    for arch in known:
+        assert _dotted(Arch.parse(arch).capability) in facts["capabilities"], f"no limits for {arch}"
+    return facts
+
+
+def _dotted(capability: Capability) -> str:
+    return f"{capability[0]}.{capability[1]}"
+
+
+def accepted_archs() -> tuple[Arch, ...]:
+    return tuple(Arch.parse(text) for text in _facts()["accepted"])
+
+
+def lowest_driver(arch: Arch, cuda: int) -> str | None:
+    """The lowest driver that runs code for ``arch`` made by that CUDA backend; None where it makes none."""
+    driver: str | None = _facts()["capabilities"][_dotted(arch.capability)]["driver"].get(str(cuda))
+    return driver
+
+
+def parse_archs(texts: Iterable[str], available: Iterable[Arch]) -> tuple[Arch, ...]:
+    """``["sm90,sm_80"]`` -> exact architectures, in order, each once; ``all`` -> all that are available."""
+    archs: dict[Arch, None] = {}
+    for text in (part.strip() for item in texts for part in item.split(",")):
+        archs.update(dict.fromkeys(sorted(available) if text == "all" else [_parse_arch(text)]))
+    return tuple(archs)
+
+
+def _parse_arch(text: str) -> Arch:
+    facts = _facts()
+    exact = facts["spellings"].get(text, text)
+    if exact in facts["accepted"]:
+        return Arch.parse(exact)
+    known = [*facts["spellings"], *facts["accepted"]]
+    close = get_close_matches(text, known, n=1, cutoff=0.5)
+    hint = f"did you mean `{close[0]}`? known: " if close else "known: "
+    raise ArchError(f"unknown architecture: {text!r}", hint=hint + ", ".join(known) + ", all")

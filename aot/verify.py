@@ -1,0 +1,181 @@
+"""Checking a bundle against its own manifest, on any machine, without executing any of it.
+
+Each check returns sentences; no sentence means that it holds.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from aot_runtime.arch import Arch
+from aot_runtime.manifest import FILE_NAME, HostRecord, Manifest
+
+from .binary.cubin import cubins_in_library
+from .binary.elf import ElfError, SharedLibrary, read_shared_library
+from .binary.policy import load_policy, violations
+from .digests import sha256_of
+from .errors import AotError
+from .link.libraries import SUPPORT_EXPORTS, entry_exports
+
+__all__ = ["verify"]
+
+MAX_DETAILS_BYTES = 256 << 20
+_SLOT = "aot_slot_"
+
+
+def verify(bundle: Path) -> list[str]:
+    """Every way in which the bundle is not what its manifest says; an empty list for a sound one."""
+    manifest = Manifest.read(bundle)
+    problems = list(_files(bundle, manifest))
+    if problems:
+        return problems  # what follows reads those files
+    for host, record in manifest.hosts.items():
+        problems += _Host(bundle, manifest, host, record).check()
+    return problems
+
+
+def _files(bundle: Path, manifest: Manifest) -> Iterator[str]:
+    for name, record in manifest.files.items():
+        path = bundle / name
+        if not path.is_file():
+            yield f"{name} is missing"
+        elif path.stat().st_size != record.size:
+            yield f"{name} has {path.stat().st_size} bytes, the manifest says {record.size}"
+        elif (digest := sha256_of(path)) != record.sha256:
+            yield f"{name} has sha256 {digest}, the manifest says {record.sha256}"
+    for folder, _, names in os.walk(bundle):
+        for name in names:
+            relative = (Path(folder) / name).relative_to(bundle).as_posix()
+            if relative not in manifest.files and relative != FILE_NAME:
+                yield f"{relative} is not in the manifest"
+
+
+class _Host:
+    """The libraries of one host."""
+
+    def __init__(self, bundle: Path, manifest: Manifest, host: str, record: HostRecord) -> None:
+        self.bundle, self.manifest, self.host, self.record = bundle, manifest, host, record
+        self.policy = load_policy(host)
+        major, minor = record.glibc.split(".")
+        self.glibc = (int(major), int(minor))
+        self.problems: list[str] = []
+
+    def check(self) -> list[str]:
+        functions = [name for kernel in self.manifest.kernels.values() for name in kernel.functions]
+        self._check_repeated("function", functions)
+        self._check_library(self.record.entry, entry_exports(functions))
+        support = self._check_support()
+        for arch in sorted({arch for kernel in self.manifest.kernels.values() for arch in kernel.archs}):
+            for name, variants in self._details(arch).items():
+                self._check_kernel(arch, name, variants, support)
+        return self.problems
+
+    def _check_library(
+        self, name: str, exports: frozenset[str], *, extra: frozenset[str] = frozenset()
+    ) -> SharedLibrary | None:
+        library = self._read(name)
+        if library is not None:
+            found = violations(library, self.policy, exports=exports, glibc=self.glibc, extra_needed=extra)
+            self.problems += [f"{name}: {sentence}" for sentence in found]
+        return library
+
+    def _read(self, name: str) -> SharedLibrary | None:
+        try:
+            return read_shared_library(self.bundle / name)
+        except ElfError as error:
+            self.problems.append(str(error))
+            return None
+
+    def _check_support(self) -> frozenset[str]:
+        """The support library; returns what it provides to kernel libraries."""
+        library = self._read(self.record.support)
+        if library is None:
+            return frozenset()
+        exported = frozenset(symbol.name for symbol in library.exported)
+        allowed = frozenset(
+            name for name in exported if any(fnmatch.fnmatchcase(name, glob) for glob in SUPPORT_EXPORTS)
+        )
+        extra = frozenset() if self.record.cudart == "static" else frozenset({self.record.cudart})
+        self._check_library(self.record.support, allowed, extra=extra)
+        return exported
+
+    def _details(self, arch: Arch) -> dict[str, list[dict[str, Any]]]:
+        """The variants of an architecture, by kernel."""
+        name = f"details/{arch}.json"
+        by_kernel: dict[str, list[dict[str, Any]]] = {}
+        try:
+            variants = read_details(self.bundle / name)
+        except (OSError, AotError) as error:
+            self.problems.append(f"{name}: {error}")
+            return {}
+        for variant in variants:
+            by_kernel.setdefault(variant["kernel"], []).append(variant)
+        expected = {kernel.name for kernel in self.manifest.kernels.values() if arch in kernel.archs}
+        if expected != by_kernel.keys():
+            self.problems.append(f"{name} describes {sorted(by_kernel)}, the manifest says {sorted(expected)}")
+        return by_kernel
+
+    def _check_kernel(self, arch: Arch, kernel: str, variants: list[dict[str, Any]], support: frozenset[str]) -> None:
+        name = f"lib/{self.host}/{arch}/{kernel}.so"
+        symbols = [variant["symbol"] for variant in variants]
+        self._check_repeated("symbol", symbols)
+        library = self._check_library(name, frozenset({"aot_kernel_library", *symbols}))
+        if library is None:
+            return
+        for slot in library.local_objects:
+            if slot.startswith(_SLOT) and slot.removeprefix(_SLOT) not in support:
+                self.problems.append(
+                    f"{name} needs {slot.removeprefix(_SLOT)}, which {self.record.support} does not provide"
+                )
+        self._check_cubins(name, arch, variants)
+
+    def _check_cubins(self, name: str, arch: Arch, variants: list[dict[str, Any]]) -> None:
+        try:
+            cubins = cubins_in_library(self.bundle / name)
+        except ElfError as error:
+            self.problems.append(str(error))
+            return
+        for cubin in cubins:
+            if cubin.architecture != str(arch):
+                self.problems.append(f"{name} holds code for {cubin.architecture}, the manifest says {arch}")
+        # Identical cubins of two variants may share their bytes in the library.
+        expected = {digest for variant in variants for digest in variant["cubin_sha256"]}
+        found = {cubin.sha256 for cubin in cubins}
+        if expected != found:
+            self.problems.append(
+                f"{name} holds {len(found - expected)} cubins that its details do not name, and lacks {len(expected - found)}"
+            )
+
+    def _check_repeated(self, what: str, names: list[str]) -> None:
+        self.problems += [
+            f"{what} {name} is there {count} times" for name, count in Counter(names).items() if count > 1
+        ]
+
+
+def read_details(path: Path) -> list[dict[str, Any]]:
+    """The variants in a ``details/<arch>.json``."""
+    with open(path, "rb") as file:
+        content = file.read(MAX_DETAILS_BYTES + 1)
+    if len(content) > MAX_DETAILS_BYTES:
+        raise AotError(f"`{path}` is larger than {MAX_DETAILS_BYTES} bytes")
+    try:
+        data = json.loads(content)
+        variants: list[dict[str, Any]] = [_checked(variant) for variant in data["variants"]]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise AotError(f"`{path}` is not well-formed: {error!r}") from None
+    return variants
+
+
+def _checked(variant: Mapping[str, Any]) -> dict[str, Any]:
+    for key in ("name", "kernel", "function", "symbol"):
+        if not isinstance(variant[key], str):
+            raise ValueError(f"{key} is {variant[key]!r}")
+    if not all(isinstance(digest, str) for digest in variant["cubin_sha256"]):
+        raise ValueError("cubin_sha256 must be strings")
+    return dict(variant)

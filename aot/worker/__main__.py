@@ -1,0 +1,129 @@
+"""The worker process: reads one JSON request per line, answers one JSON line each.
+
+Requests come on the file descriptor given first, answers go to the second; standard output and error
+belong to the author's code and are sent to the log that each request names.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from aot_runtime.arch import Arch
+
+from ..declare import Kernel, Variant
+from ..discover import discover
+from ..errors import AotError, DeclarationError
+from ..records import decode, encode
+from ..selection.requirements import variant_table
+from .backend import select_backend
+from .messages import Declared, Failure, KernelInfo, Options, VariantInfo
+
+__all__: list[str] = []
+
+
+class _Worker:
+    def __init__(self) -> None:
+        self.kernels: tuple[Kernel, ...] = ()
+        self.variants: dict[str, Variant] = {}
+        self.options = Options()
+
+    def answer(self, request: dict[str, Any]) -> Any:
+        return getattr(self, f"do_{request['do']}")(request)
+
+    def do_open(self, request: dict[str, Any]) -> Any:
+        """Execute the author's files and say what they declare."""
+        self.options = decode(Options, request["options"])
+        select_backend(self.options.cuda)
+        found = discover(request["source"])
+        self.kernels = found.kernels
+        failures = tuple(Failure("", error.message) for error in found.failures)
+        return encode(Declared(tuple(_info(kernel) for kernel in found.kernels), failures))
+
+    def do_expand(self, request: dict[str, Any]) -> Any:
+        """Every variant of a kernel for an architecture."""
+        arch = Arch.parse(request["arch"])
+        kernel = next(kernel for kernel in self.kernels if kernel.name == request["kernel"])
+        variants = _expand(kernel, arch)
+        self.variants.update({variant.name: variant for variant in variants})
+        return [encode(VariantInfo(v.kernel.name, v.point, variant_table(v))) for v in variants]
+
+    def do_compile(self, request: dict[str, Any]) -> Any:
+        from .compile import compile_variant
+
+        return encode(compile_variant(self.variants[request["variant"]], self.options, Path(request["launcher"])))
+
+    def do_backend(self, request: dict[str, Any]) -> Any:
+        from .compile import backend_version
+
+        return backend_version()
+
+
+def _info(kernel: Kernel) -> KernelInfo:
+    return KernelInfo(
+        name=kernel.name,
+        doc=kernel.doc,
+        origin=kernel.origin,
+        parameters=kernel.parameters,
+        choices=kernel.public_choices(),
+        functions=kernel.functions(),
+        archs=kernel.archs,
+        axes={axis: tuple(values) for axis, values in kernel.axes.items()},
+    )
+
+
+def _expand(kernel: Kernel, arch: Arch) -> tuple[Variant, ...]:
+    """The author's function may raise anything; blame its line, not ours."""
+    try:
+        return kernel.variants(arch)
+    except AotError:
+        raise
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        raise DeclarationError(
+            f"{kernel.origin}: kernel {kernel.name} raises for {arch}: {frame.filename}:{frame.lineno}: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
+def _log_to(path: str) -> None:
+    """Send standard output and error to a file, so that a crash leaves its last words."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+
+
+def _failure(request: dict[str, Any], error: Exception) -> dict[str, Any]:
+    if not isinstance(error, DeclarationError):
+        traceback.print_exc()  # into the log
+    hint = error.hint if isinstance(error, AotError) else None
+    message = error.message if isinstance(error, AotError) else f"{type(error).__name__}: {error}"
+    failure = Failure(request.get("variant", ""), message)
+    return {"failure": encode(failure), "hint": hint, "kind": type(error).__name__}
+
+
+def main() -> None:
+    worker = _Worker()
+    requests = os.fdopen(int(sys.argv[1]), "r")
+    answers = os.fdopen(int(sys.argv[2]), "w")
+    for line in requests:
+        request = json.loads(line)
+        _log_to(request["log"])
+        try:
+            answer = {"answer": worker.answer(request)}
+        except Exception as error:
+            answer = _failure(request, error)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+main()

@@ -1,0 +1,254 @@
+"""Loading a bundle: ``aot_runtime.load(path)`` gives its kernels as Python functions.
+
+The choice among variants and architectures is made in the bundle's own C code, call by call; this
+module only finds the right entry library, checks it, and dresses its functions for Python.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tvm_ffi
+
+from . import errors
+from .arch import Capability, parse_capability
+from .errors import ArgumentError, BundleError, DigestError
+from .functions import make_function
+from .manifest import KernelRecord, Manifest
+
+__all__ = ["Bundle", "Candidate", "Explanation", "TensorInfo", "load"]
+
+TABLES_MAJOR = 1  # of runtime/src/aot_tables.h
+
+errors.register_with_tvm_ffi()
+
+
+def load(path: str | os.PathLike[str], *, verify: bool = True) -> Bundle:
+    """Load a bundle, the directory that ``python -m aot build`` printed.
+
+    Every native file is checked against its digest before it is opened: the entry library here, a
+    kernel's own library when it is first needed. ``verify=False`` turns both checks off.
+    """
+    return Bundle(Path(os.path.abspath(path)), verify=verify)
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """A tensor for :meth:`Bundle.explain` that has a type and a shape, and no memory."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None = None  # row-major where absent
+    align: int = 256
+
+    def resolved_strides(self) -> tuple[int, ...]:
+        if self.strides is not None:
+            return self.strides
+        strides, step = [], 1
+        for extent in reversed(self.shape):
+            strides.append(step)
+            step *= max(extent, 1)
+        return tuple(reversed(strides))
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A variant that was considered. ``reason`` says why it was refused, "" where it would run."""
+
+    arch: str
+    variant: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a call would run, and why not the rest."""
+
+    chosen: Candidate | None
+    candidates: tuple[Candidate, ...]
+
+    def __str__(self) -> str:
+        lines = []
+        for candidate in self.candidates:
+            verdict = candidate.reason or ("chosen" if candidate is self.chosen else "would do, but another goes first")
+            lines.append(f"{candidate.arch} {candidate.variant}: {verdict}")
+        return "\n".join(lines)
+
+
+class Bundle:
+    """A loaded bundle. Its kernels are attributes and items: ``bundle.add(x, y, out)``."""
+
+    def __init__(self, path: Path, *, verify: bool = True) -> None:
+        self.path = path
+        self.manifest = Manifest.read(path)
+        self._module = _open_entry(path, self.manifest, verify)
+        self._functions: dict[str, Callable[..., Any]] = {}
+
+    @property
+    def name(self) -> str:
+        return self.manifest.name
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        return tuple(self.manifest.kernels)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        try:
+            function = self[name]
+        except KeyError as error:
+            raise AttributeError(error.args[0]) from None
+        # From now on ordinary attribute access finds it, as fast as any.
+        self.__dict__[name] = function
+        return function
+
+    def __getitem__(self, name: str) -> Callable[..., Any]:
+        function = self._functions.get(name)
+        if function is None:
+            function = self._functions[name] = make_function(self._record(name), name, self._symbol)
+        return function
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.kernels)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self.kernels})
+
+    def __repr__(self) -> str:
+        return f"<aot_runtime.Bundle {self.name!r} at {str(self.path)!r}: {', '.join(self.kernels)}>"
+
+    def preload(self, device: Any = 0, kernels: Iterable[str] | None = None) -> None:
+        """Load code on a device now rather than at the first call, as a CUDA graph capture needs.
+
+        ``device`` is an index, ``"cuda:1"``, or anything with an ``index``; ``kernels`` defaults to all
+        that have code for it.
+        """
+        index = _device_index(device)
+        for name in self.kernels if kernels is None else kernels:
+            for function in self._symbols_of(name):
+                self._call("aot__preload", function, index)
+
+    def explain(self, kernel: str, capability: str | Capability, /, *args: Any, **kwargs: Any) -> Explanation:
+        """Say what a call would run on a device of that compute capability, without one.
+
+        Takes the arguments of the call: tensors of any device, or :class:`TensorInfo`.
+        """
+        major, minor = parse_capability(capability)
+        symbol, bound = self._bind(kernel, args, kwargs)
+        values = [self._described(value) for value in bound]
+        return _parse_explanation(self._call("aot__explain", symbol, major, minor, *values))
+
+    def _record(self, name: str) -> KernelRecord:
+        kernel = name if name in self.manifest.kernels else name.split("__")[0]
+        if kernel in self.manifest.kernels:
+            record = self.manifest.kernels[kernel]
+            if name == kernel or name in record.functions:
+                return record
+        known = ", ".join(self.kernels)
+        raise KeyError(f"bundle {self.name!r} has no kernel {name!r}; it has {known}")
+
+    def _symbol(self, name: str) -> tvm_ffi.Function:
+        function: tvm_ffi.Function = self._module.get_function(name)
+        return function
+
+    def _symbols_of(self, name: str) -> tuple[str, ...]:
+        record = self._record(name)
+        return record.functions if name == record.name else (name,)
+
+    def _call(self, name: str, *args: Any) -> Any:
+        return self._symbol(name)(*args)
+
+    def _bind(self, kernel: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, list[Any]]:
+        bound: list[Any] = []
+        function = make_function(
+            self._record(kernel), kernel, lambda symbol: lambda *values: bound.extend((symbol, values))
+        )
+        function(*args, **kwargs)
+        return bound[0], list(bound[1])
+
+    def _described(self, value: Any) -> Any:
+        if isinstance(value, (tuple, list)):
+            return [self._described(item) for item in value]
+        if not isinstance(value, TensorInfo):
+            return value
+        dtype = tvm_ffi.dtype(_DTYPE_ALIASES.get(value.dtype, value.dtype))
+        numbers = (*value.shape, *value.resolved_strides())
+        kind = (int(dtype.type_code), dtype.bits, dtype.lanes)
+        return self._call("aot__describe", *kind, value.align, len(value.shape), *numbers)
+
+
+_DTYPE_ALIASES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
+
+
+def _open_entry(path: Path, manifest: Manifest, verify: bool) -> tvm_ffi.Module:
+    host = f"{platform.machine()}-linux-gnu" if sys.platform == "linux" else f"{platform.machine()}-{sys.platform}"
+    if host not in manifest.hosts:
+        built = ", ".join(manifest.hosts) or "none"
+        raise BundleError(
+            f"`{path}` holds no code for this host, {host}; it has: {built}",
+            hint=f"build it with `--host {host.split('-')[0]}`",
+        )
+    entry = manifest.hosts[host].entry
+    if verify:
+        _check_digest(path, entry, manifest)
+    try:
+        module = tvm_ffi.load_module(str(path / entry))
+        major = module.get_function("aot__configure")(int(verify))
+    except (RuntimeError, AttributeError) as error:
+        raise BundleError(f"cannot open `{path / entry}`: {error}") from None
+    if major != TABLES_MAJOR:
+        raise BundleError(f"`{path / entry}` has version {major}, this loader reads {TABLES_MAJOR}")
+    return module
+
+
+def _check_digest(path: Path, name: str, manifest: Manifest) -> None:
+    expected = manifest.files[name]
+    try:
+        with open(path / name, "rb") as file:
+            content = file.read(expected.size + 1)
+    except FileNotFoundError:
+        raise BundleError(f"`{path / name}` is missing", hint="build or install the bundle again") from None
+    except OSError as error:
+        raise BundleError(f"cannot read `{path / name}`: {error.strerror}") from None
+    if len(content) != expected.size:
+        seen = "more" if len(content) > expected.size else str(len(content))
+        raise DigestError(f"`{path / name}` has {seen} bytes, expected {expected.size}", hint=_VERIFY_HINT)
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != expected.sha256:
+        raise DigestError(f"`{path / name}` has sha256 {digest}, expected {expected.sha256}", hint=_VERIFY_HINT)
+
+
+_VERIFY_HINT = "the bundle was altered or copied incompletely; `python -m aot verify` lists what differs"
+
+
+def _device_index(device: Any) -> int:
+    if isinstance(device, str):
+        kind, _, index = device.partition(":")
+        if kind == "cuda" and (index or "0").isdecimal():
+            return int(index or 0)
+    elif isinstance(device, int):
+        return device
+    elif getattr(device, "type", "cuda") == "cuda" and hasattr(device, "index"):
+        return int(device.index or 0)
+    raise ArgumentError(
+        f"not a CUDA device: {device!r}", hint='give an index, "cuda:1", or a device object of your framework'
+    )
+
+
+def _parse_explanation(text: str) -> Explanation:
+    chosen, candidates = None, []
+    for line in str(text).splitlines():
+        arch, variant, reason = line.split("\t")
+        candidate = Candidate(arch.removeprefix("*"), variant, reason)
+        candidates.append(candidate)
+        if arch.startswith("*"):
+            chosen = candidate
+    return Explanation(chosen, tuple(candidates))

@@ -1,0 +1,83 @@
+"""The exceptions of this project, all under :class:`AotError`.
+
+The builder adds its own in ``aot.errors``. Classes named in ``_RAISED_IN_C`` are raised by a bundle's
+native code; the kind that C names is the first column.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AotError",
+    "ArgumentError",
+    "BundleError",
+    "CaptureError",
+    "CudaError",
+    "DeviceError",
+    "DigestError",
+    "DriverError",
+    "ManifestError",
+    "register_with_tvm_ffi",
+]
+
+
+class AotError(Exception):
+    """Base of everything this project raises on purpose. ``hint`` is one next step, if there is one."""
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        # Native code sends both in one text, the hint in its last line.
+        if hint is None and "\nhint: " in message:
+            message, hint = message.rsplit("\nhint: ", 1)
+        self.message = message
+        self.hint = hint
+        super().__init__(message if hint is None else f"{message}\nhint: {hint}")
+
+
+class BundleError(AotError):
+    """A bundle is incomplete, damaged, or not one at all."""
+
+
+class ManifestError(BundleError):
+    """``manifest.json`` is missing, malformed, too new, or points outside the bundle."""
+
+
+class DigestError(BundleError):
+    """A file is not the one the bundle was built with."""
+
+
+class DeviceError(AotError):
+    """The bundle holds no code for the device of the call."""
+
+
+class ArgumentError(AotError, TypeError, ValueError):
+    """No variant takes the arguments; the message lists every candidate with the reason."""
+
+
+class DriverError(AotError):
+    """The CUDA driver is missing or refused."""
+
+
+class CudaError(AotError, RuntimeError):
+    """A CUDA call failed while code was loaded or launched."""
+
+
+class CaptureError(CudaError):
+    """A kernel was first used while its stream was being captured; preload it before."""
+
+
+_RAISED_IN_C: dict[str, type[AotError]] = {
+    "AotArgumentError": ArgumentError,
+    "AotBundleError": BundleError,
+    "AotCaptureError": CaptureError,
+    "AotCudaError": CudaError,
+    "AotDeviceError": DeviceError,
+    "AotDigestError": DigestError,
+    "AotDriverError": DriverError,
+}
+
+
+def register_with_tvm_ffi() -> None:
+    """Let TVM-FFI raise these classes for the error kinds that a bundle's native code names."""
+    import tvm_ffi
+
+    for kind, error in _RAISED_IN_C.items():
+        tvm_ffi.register_error(kind, error)

@@ -1,0 +1,98 @@
+"""Python functions for the entries of a bundle: names, defaults, documentation, keywords.
+
+A plain ``def`` around a TVM-FFI function costs a few tens of nanoseconds and has a signature, defaults
+and keywords by nature, so one is generated per function when it is first asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+from .errors import ArgumentError
+from .manifest import KernelRecord, Parameter
+
+__all__ = ["function_symbol", "make_function"]
+
+
+def function_symbol(kernel: str, choices: tuple[str, ...]) -> str:
+    """The symbol of a kernel for named choices: ``activation`` and ``relu`` give ``activation__relu``."""
+    return "__".join((kernel, *choices))
+
+
+def make_function(record: KernelRecord, name: str, symbol: Callable[[str], Callable[..., Any]]) -> Callable[..., Any]:
+    """A Python function for a kernel, or for one of its functions where ``name`` fixes the choices."""
+    if name != record.name or not record.choices:
+        return _direct(record, name, symbol(name))
+    by_choice = _ByChoice(record)
+    for values in product(*(choice.values for choice in record.choices)):
+        full_name = function_symbol(record.name, values)
+        if full_name in record.functions:
+            by_choice[values if len(values) > 1 else values[0]] = _direct(record, full_name, symbol(full_name))
+    return _choosing(record, by_choice)
+
+
+class _ByChoice(dict[Any, Callable[..., Any]]):
+    """The functions of a kernel by what the caller names; an unknown name is answered with the known ones."""
+
+    def __init__(self, record: KernelRecord) -> None:
+        super().__init__()
+        self.record = record
+
+    def __missing__(self, key: Any) -> Callable[..., Any]:
+        names = ", ".join(choice.name for choice in self.record.choices)
+        known = ", ".join(repr(value) for value in self)
+        raise ArgumentError(f"{self.record.name}: {names} = {key!r} was not built; known: {known}")
+
+
+def _direct(record: KernelRecord, name: str, target: Callable[..., Any]) -> Callable[..., Any]:
+    names = ", ".join(parameter.name for parameter in record.parameters)
+    return _define(record, name, _parameters(record), f"_target({names})", {"_target": target})
+
+
+def _choosing(record: KernelRecord, by_choice: _ByChoice) -> Callable[..., Any]:
+    defaults = {f"_choice_{i}": choice.default for i, choice in enumerate(record.choices)}
+    keywords = [
+        choice.name if choice.default is None else f"{choice.name}=_choice_{i}"
+        for i, choice in enumerate(record.choices)
+    ]
+    key = ", ".join(choice.name for choice in record.choices)
+    names = ", ".join(parameter.name for parameter in record.parameters)
+    parameters = [*_parameters(record), "*", *keywords]
+    function = _define(
+        record, record.name, parameters, f"_targets[{key}]({names})", {"_targets": by_choice, **defaults}
+    )
+    if len(record.choices) == 1:
+        function.__dict__.update(by_choice)  # activation.relu(x, out)
+    return function
+
+
+def _parameters(record: KernelRecord) -> list[str]:
+    return [f"{p.name}=_default_{i}" if p.has_default else p.name for i, p in enumerate(record.parameters)]
+
+
+def _define(
+    record: KernelRecord, name: str, parameters: list[str], call: str, namespace: dict[str, Any]
+) -> Callable[..., Any]:
+    # The names come from a manifest, whose reader admits identifiers alone.
+    namespace |= {f"_default_{i}": p.default for i, p in enumerate(record.parameters) if p.has_default}
+    source = f"def {name}({', '.join(parameters)}):\n    return {call}\n"
+    exec(compile(source, f"<aot bundle function {name}>", "exec"), namespace)
+    function: Callable[..., Any] = namespace[name]
+    function.__doc__ = _documentation(record)
+    function.__module__ = __name__
+    return function
+
+
+def _documentation(record: KernelRecord) -> str:
+    lines = [record.doc.strip(), ""]
+    lines += [_parameter_line(parameter) for parameter in record.parameters]
+    for choice in record.choices:
+        lines.append(f"{choice.name}: one of {', '.join(choice.values)}. {choice.doc}".rstrip())
+    return "\n".join(lines).strip()
+
+
+def _parameter_line(parameter: Parameter) -> str:
+    written = " (written)" if parameter.output else ""
+    return f"{parameter.name}{written}: {parameter.doc}".rstrip(": ")

@@ -1,0 +1,319 @@
+"""``manifest.json``: what a bundle says of itself.
+
+Read by loaders and tools, written by the builder. Everything read from a file is checked here once;
+after that the frozen types below can be trusted. Kernels and files are checked as they are looked at,
+so that reading a manifest costs little however large the bundle is. The format is described in ``docs/bundle.md``.
+"""
+
+from __future__ import annotations
+
+import json
+import keyword
+import posixpath
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from .arch import Arch
+from .errors import AotError, ManifestError
+
+__all__ = ["SCHEMA", "Choice", "FileRecord", "HostRecord", "KernelRecord", "Manifest", "Parameter"]
+
+SCHEMA = 1
+FILE_NAME = "manifest.json"
+MAX_BYTES = 32 << 20  # a manifest of 1,000 kernels is about 2 MB
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a public function. ``default`` counts only where ``has_default``."""
+
+    name: str
+    doc: str = ""
+    has_default: bool = False
+    default: Any = None
+    output: bool = False
+    shape: str | None = None  # of an output, as an expression of the inputs: "x.shape"
+    dtype: str | None = None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A compile-time choice that the caller names: ``op="relu"``."""
+
+    name: str
+    values: tuple[str, ...]
+    default: str | None = None
+    doc: str = ""
+
+
+@dataclass(frozen=True)
+class KernelRecord:
+    name: str
+    doc: str
+    parameters: tuple[Parameter, ...]
+    choices: tuple[Choice, ...]
+    functions: tuple[str, ...]  # symbols, one per combination of choices: "activation__relu"
+    archs: tuple[Arch, ...]
+    variants: int
+
+
+@dataclass(frozen=True)
+class HostRecord:
+    entry: str
+    support: str
+    glibc: str
+    cudart: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    name: str
+    complete: bool
+    kernels: Mapping[str, KernelRecord]
+    hosts: Mapping[str, HostRecord]
+    files: Mapping[str, FileRecord]
+    failures: tuple[Mapping[str, str], ...] = ()
+    toolchain: Mapping[str, str] = field(default_factory=dict)
+    source: Mapping[str, str] = field(default_factory=dict)
+    requires: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, bundle: Path) -> Manifest:
+        """Read and check the manifest of the bundle in that directory."""
+        return _parse(_read_json(bundle), bundle / FILE_NAME)
+
+    def to_json(self) -> str:
+        return json.dumps(_to_data(self), indent=1, ensure_ascii=False) + "\n"
+
+
+def _read_json(bundle: Path) -> Any:
+    path = bundle / FILE_NAME
+    try:
+        with open(path, "rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        what = "holds no manifest.json" if bundle.is_dir() else "is not a directory"
+        raise ManifestError(f"`{bundle}` is not a bundle: it {what}", hint=_BUILD_HINT) from None
+    except OSError as error:
+        raise ManifestError(f"cannot read `{path}`: {error.strerror}") from None
+    if len(content) > MAX_BYTES:
+        raise ManifestError(f"`{path}` is larger than {MAX_BYTES} bytes")
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ManifestError(f"`{path}` is not valid JSON: {error}") from None
+
+
+_BUILD_HINT = "give the directory that `python -m aot build` printed"
+
+
+_T = TypeVar("_T")
+
+
+class _Table(Mapping[str, _T], Generic[_T]):
+    """Records that are checked when looked at: a loader looks at few of a large bundle's."""
+
+    def __init__(self, parse: Callable[[str, _Reader], _T], readers: dict[str, _Reader]) -> None:
+        self._parse = parse
+        self._readers = readers
+
+    def __getitem__(self, name: str) -> _T:
+        return self._parse(name, self._readers[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._readers)
+
+    def __len__(self) -> int:
+        return len(self._readers)
+
+
+class _Reader:
+    """Takes typed fields out of parsed JSON, naming the place of whatever is wrong."""
+
+    def __init__(self, data: Any, where: str) -> None:
+        if not isinstance(data, dict):
+            raise ManifestError(f"{where}: expected an object, got {type(data).__name__}")
+        self.data = data
+        self.where = where
+
+    def get(self, key: str, kind: type | tuple[type, ...], default: Any = ...) -> Any:
+        value = self.data.get(key, default)
+        if value is ...:
+            raise ManifestError(f"{self.where}: `{key}` is missing")
+        if value is not default and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
+            raise ManifestError(f"{self.where}: `{key}` is {value!r}, of type {type(value).__name__}")
+        return value
+
+    def each(self, key: str) -> list[_Reader]:
+        items = self.get(key, list, [])
+        return [_Reader(item, f"{self.where}: {key}[{i}]") for i, item in enumerate(items)]
+
+    def table(self, key: str) -> dict[str, _Reader]:
+        items = self.get(key, dict)
+        return {name: _Reader(item, f"{self.where}: {key}.{name}") for name, item in items.items()}
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        items = self.get(key, list, [])
+        if not all(isinstance(item, str) for item in items):
+            raise ManifestError(f"{self.where}: `{key}` must be a list of strings")
+        return tuple(items)
+
+
+def _parse(data: Any, path: Path) -> Manifest:
+    reader = _Reader(data, f"`{path}`")
+    schema = reader.get("schema", int)
+    if schema > SCHEMA:
+        raise ManifestError(
+            f"`{path}` has schema {schema}, this reader knows up to {SCHEMA}",
+            hint="update cute-aot: `pip install -U cute-aot`",
+        )
+    files = _Table(_file, reader.table("files"))
+    return Manifest(
+        name=_name(reader.get("name", str), reader),
+        complete=reader.get("complete", bool),
+        kernels=_Table(_kernel, reader.table("kernels")),
+        hosts={name: _host(record, files) for name, record in reader.table("hosts").items()},
+        files=files,
+        failures=tuple(record.data for record in reader.each("failures")),
+        toolchain=reader.get("toolchain", dict, {}),
+        source=reader.get("source", dict, {}),
+        requires=reader.get("requires", dict, {}),
+    )
+
+
+def is_name(text: str) -> bool:
+    """Whether a bundle, a kernel or a function may be called so."""
+    return _NAME.fullmatch(text) is not None
+
+
+def _name(name: str, reader: _Reader) -> str:
+    if not is_name(name):
+        raise ManifestError(f"{reader.where}: {name!r} is not a name")
+    return name
+
+
+def _file(name: str, record: _Reader) -> FileRecord:
+    if not _stays_inside(name):
+        raise ManifestError(f"{record.where}: the path leaves the bundle")
+    digest = record.get("sha256", str)
+    if not _DIGEST.fullmatch(digest):
+        raise ManifestError(f"{record.where}: {digest!r} is not a SHA-256")
+    return FileRecord(digest, record.get("size", int))
+
+
+def _stays_inside(name: str) -> bool:
+    normal = posixpath.normpath(name)
+    return normal == name and not name.startswith(("/", "../")) and name not in ("", ".", "..") and "\\" not in name
+
+
+def _host(record: _Reader, files: Mapping[str, FileRecord]) -> HostRecord:
+    host = HostRecord(
+        entry=record.get("entry", str),
+        support=record.get("support", str),
+        glibc=record.get("glibc", str),
+        cudart=record.get("cudart", str),
+    )
+    for name in (host.entry, host.support):
+        if name not in files:
+            raise ManifestError(f"{record.where}: {name!r} is not among the bundle's files")
+    return host
+
+
+def _kernel(name: str, record: _Reader) -> KernelRecord:
+    return KernelRecord(
+        name=_name(name, record),
+        doc=record.get("doc", str, ""),
+        parameters=tuple(_parameter(item) for item in record.each("parameters")),
+        choices=tuple(_choice(item) for item in record.each("choices")),
+        functions=tuple(_name(function, record) for function in record.texts("functions")),
+        archs=tuple(_arch(text, record) for text in record.texts("archs")),
+        variants=record.get("variants", int),
+    )
+
+
+def _arch(text: str, record: _Reader) -> Arch:
+    try:
+        return Arch.parse(text)
+    except AotError as error:
+        raise ManifestError(f"{record.where}: {error.message}") from None
+
+
+def _parameter(record: _Reader) -> Parameter:
+    return Parameter(
+        name=_identifier(record.get("name", str), record),
+        doc=record.get("doc", str, ""),
+        has_default="default" in record.data,
+        default=_scalar(record.data.get("default"), record),
+        output=record.get("output", bool, False),
+        shape=record.get("shape", str, None),
+        dtype=record.get("dtype", str, None),
+    )
+
+
+def _scalar(value: Any, record: _Reader) -> Any:
+    if value is not None and not isinstance(value, (bool, int, float)):
+        raise ManifestError(f"{record.where}: the default {value!r} is neither a number nor null")
+    return value
+
+
+def _identifier(name: str, record: _Reader) -> str:
+    # Loaders write these names into the source of a function.
+    if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
+        raise ManifestError(f"{record.where}: {name!r} cannot name a parameter")
+    return name
+
+
+def _choice(record: _Reader) -> Choice:
+    return Choice(
+        name=_identifier(record.get("name", str), record),
+        values=record.texts("values"),
+        default=record.get("default", str, None),
+        doc=record.get("doc", str, ""),
+    )
+
+
+def _to_data(manifest: Manifest) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "name": manifest.name,
+        "complete": manifest.complete,
+        "kernels": {name: _kernel_data(kernel) for name, kernel in sorted(manifest.kernels.items())},
+        "hosts": {name: vars(host) for name, host in sorted(manifest.hosts.items())},
+        "files": {name: vars(record) for name, record in sorted(manifest.files.items())},
+        "failures": [dict(failure) for failure in manifest.failures],
+        "toolchain": dict(manifest.toolchain),
+        "source": dict(manifest.source),
+        "requires": dict(manifest.requires),
+    }
+
+
+def _kernel_data(kernel: KernelRecord) -> dict[str, Any]:
+    return {
+        "doc": kernel.doc,
+        "parameters": [_parameter_data(parameter) for parameter in kernel.parameters],
+        "choices": [{**vars(choice), "values": list(choice.values)} for choice in kernel.choices],
+        "functions": list(kernel.functions),
+        "archs": [str(arch) for arch in kernel.archs],
+        "variants": kernel.variants,
+    }
+
+
+def _parameter_data(parameter: Parameter) -> dict[str, Any]:
+    data: dict[str, Any] = {"name": parameter.name, "doc": parameter.doc, "output": parameter.output}
+    if parameter.has_default:
+        data["default"] = parameter.default
+    if parameter.output:
+        data.update(shape=parameter.shape, dtype=parameter.dtype)
+    return data

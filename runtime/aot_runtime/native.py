@@ -1,0 +1,23 @@
+"""Where the C sources and headers of the runtime lie: they travel inside this package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["include_directory", "source_directory"]
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def include_directory() -> Path:
+    return _installed_or_checkout("include")
+
+
+def source_directory() -> Path:
+    return _installed_or_checkout("src")
+
+
+def _installed_or_checkout(name: str) -> Path:
+    # A wheel holds them beside this file; a checkout, one folder up.
+    installed = _PACKAGE / name
+    return installed if installed.is_dir() else _PACKAGE.parent / name

@@ -1,0 +1,87 @@
+/* A bundle as its entry library sees it: the public functions, where their code lies, and what of
+ * it has been opened so far. The builder generates one `aot_bundle` per bundle. */
+#ifndef AOT_BUNDLE_H_
+#define AOT_BUNDLE_H_
+
+#include "aot_driver.h"
+#include "aot_select.h"
+
+typedef struct {
+  const char* path; /* relative to the entry library's directory */
+  uint64_t size;
+  uint8_t digest[32];
+} aot_file_t;
+
+/* One kernel for one architecture. */
+typedef struct {
+  const char* arch_name;
+  aot_arch_t arch;
+  aot_file_t file;
+  const aot_kernel_library_t* opened; /* written once, under the lock */
+} aot_build_t;
+
+typedef struct {
+  const char* name;
+  aot_build_t* builds;
+  uint32_t build_count;
+} aot_kernel_t;
+
+typedef struct {
+  aot_build_t* build;
+  const aot_kernel_library_t* library; /* NULL until first needed */
+  const aot_group_t* group;            /* NULL where this architecture lacks the function */
+} aot_candidate_t;
+
+/* The builds that run on one device, best first. Made once per function and device, kept for ever. */
+typedef struct {
+  aot_device_t device;
+  uint32_t count;
+  aot_candidate_t candidates[];
+} aot_plan_t;
+
+enum { AOT_FUNCTION_USES_CURRENT_DEVICE = 1 }; /* no tensor among its arguments */
+
+typedef struct {
+  const char* name;
+  const char* group;
+  const char* signature; /* for messages: `add(x, y, out)` */
+  aot_kernel_t* kernel;
+  uint32_t argument_count;
+  uint32_t flags;
+  aot_plan_t* plans[AOT_MAX_DEVICES];
+} aot_function_t;
+
+typedef struct {
+  const char* name;
+  aot_file_t support;
+  aot_function_t* functions;
+  uint32_t function_count;
+} aot_bundle_t;
+
+extern aot_bundle_t aot_bundle;
+
+/* Slow paths that change the bundle's state run one at a time. */
+void aot_lock(void);
+void aot_unlock(void);
+
+/* Check digests before opening code? Once one loader in the process asks for it, it stays on. */
+void aot_set_verification(int on);
+
+/* Opens what a candidate needs: support library, then the kernel's own, each after its digest matched.
+ * Holds the lock. 0, or -1 with a TVM-FFI error raised. */
+int aot_candidate_open(const aot_function_t* function, aot_candidate_t* candidate);
+
+/* Ranks the builds of a function for a capability into `candidates` (room for all), best first. */
+uint32_t aot_function_rank(const aot_function_t* function, aot_capability_t capability,
+                           aot_candidate_t* candidates);
+
+/* The plan for a device, made when first asked for. NULL with an error raised. */
+aot_plan_t* aot_function_plan(aot_function_t* function, int32_t device);
+
+/* Loads a variant's code on a device. 0, or -1 with an error raised. */
+int aot_variant_load(const aot_kernel_library_t* library, const aot_variant_t* variant, int32_t device);
+int aot_variant_active_clusters(const aot_variant_t* variant, int32_t device, int32_t* clusters);
+
+int aot_dispatch(aot_function_t* function, const TVMFFIAny* args, int32_t count, TVMFFIAny* result);
+
+#endif /* AOT_BUNDLE_H_ */

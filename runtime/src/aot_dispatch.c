@@ -1,0 +1,166 @@
+/* A call: find the device, choose the variant, make sure its code is there, run it. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "aot_bundle.h"
+#include "aot_explain.h"
+#include "aot_text.h"
+
+#include <tvm/ffi/extra/c_env_api.h>
+
+#define UNLIKELY(condition) __builtin_expect(!!(condition), 0)
+
+uint32_t aot_function_rank(const aot_function_t* function, aot_capability_t capability,
+                           aot_candidate_t* candidates) {
+  const aot_kernel_t* kernel = function->kernel;
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < kernel->build_count; ++i) {
+    int32_t rank = aot_arch_rank(kernel->builds[i].arch, capability);
+    if (rank == 0) continue;
+    uint32_t at = count++;
+    for (; at > 0 && aot_arch_rank(candidates[at - 1].build->arch, capability) < rank; --at) {
+      candidates[at] = candidates[at - 1];
+    }
+    candidates[at] = (aot_candidate_t){&kernel->builds[i], NULL, NULL};
+  }
+  return count;
+}
+
+static aot_plan_t* make_plan(aot_function_t* function, int32_t index) {
+  aot_device_t device;
+  if (aot_driver_device(index, &device) != 0) return NULL;
+  size_t room = sizeof(aot_plan_t) + function->kernel->build_count * sizeof(aot_candidate_t);
+  aot_plan_t* plan = (aot_plan_t*)calloc(1, room);
+  if (plan == NULL) {
+    aot_raise("AotBundleError", "out of memory");
+    return NULL;
+  }
+  plan->device = device;
+  plan->count = aot_function_rank(function, device.capability, plan->candidates);
+  if (plan->count > 0) return plan;
+  free(plan);
+  aot_raise_no_build(function, index, device.capability);
+  return NULL;
+}
+
+aot_plan_t* aot_function_plan(aot_function_t* function, int32_t device) {
+  aot_lock();
+  aot_plan_t* plan = function->plans[device];
+  if (plan == NULL) {
+    plan = make_plan(function, device);
+    __atomic_store_n(&function->plans[device], plan, __ATOMIC_RELEASE);
+  }
+  aot_unlock();
+  return plan;
+}
+
+static int open_candidate(aot_function_t* function, aot_candidate_t* candidate) {
+  aot_lock();
+  int status = candidate->library != NULL ? 0 : aot_candidate_open(function, candidate);
+  aot_unlock();
+  return status;
+}
+
+static void* stream_of(const aot_variant_t* variant, const TVMFFIAny* args, int32_t device) {
+  if (variant->stream_argument == AOT_STREAM_FROM_ENVIRONMENT) return TVMFFIEnvGetStream(kDLCUDA, device);
+  if (variant->stream_argument == AOT_STREAM_DEFAULT) return NULL;
+  return args[variant->stream_argument].v_ptr;
+}
+
+static int load_first(const aot_function_t* function, const aot_candidate_t* candidate, const aot_variant_t* variant,
+                      const TVMFFIAny* args, int32_t device) {
+  if (aot_driver_is_capturing(stream_of(variant, args, device))) {
+    return aot_raise("AotCaptureError",
+                     "%s: %s was never used on device %d, and its code cannot be loaded while the stream is being "
+                     "captured\nhint: call bundle.preload(%d) before the capture begins",
+                     function->name, variant->name, device, device);
+  }
+  return aot_variant_load(candidate->library, variant, device);
+}
+
+static int fill_argument(TVMFFIAny* filled, uint8_t source, const aot_plan_t* plan, const aot_variant_t* variant,
+                         const aot_arguments_t* arguments) {
+  if (source < AOT_SOURCE_MULTIPROCESSORS) {
+    *filled = *arguments->values[source].any;
+    return 0;
+  }
+  int32_t number = plan->device.multiprocessors;
+  if (source == AOT_SOURCE_ACTIVE_CLUSTERS &&
+      aot_variant_active_clusters(variant, arguments->device, &number) != 0) {
+    return -1;
+  }
+  memset(filled, 0, sizeof *filled);
+  filled->type_index = kTVMFFIInt;
+  filled->v_int64 = number;
+  return 0;
+}
+
+static int call_filled(const aot_plan_t* plan, const aot_variant_t* variant, const aot_arguments_t* arguments,
+                       TVMFFIAny* result) {
+  TVMFFIAny filled[AOT_MAX_ARGUMENTS];
+  for (uint32_t i = 0; i < variant->source_count; ++i) {
+    if (fill_argument(&filled[i], variant->sources[i], plan, variant, arguments) != 0) return -1;
+  }
+  return variant->entry(NULL, filled, (int32_t)variant->source_count, result);
+}
+
+/* The compiled entry refused: where the arguments are to blame, say it as a refusal always reads. */
+static int explain_failure(aot_function_t* function, const aot_candidate_t* candidate, const aot_variant_t* variant,
+                           const aot_plan_t* plan, const aot_arguments_t* arguments) {
+  if (aot_variant_unmet(candidate->library, variant, arguments) == NULL) return -1;
+  TVMFFIObjectHandle raised = NULL;
+  TVMFFIErrorMoveFromRaised(&raised);
+  if (raised != NULL) TVMFFIObjectDecRef(raised);
+  return aot_raise_no_variant(function, plan->device.capability, arguments);
+}
+
+static int run(aot_function_t* function, const aot_plan_t* plan, const aot_candidate_t* candidate,
+               const aot_variant_t* variant, const aot_arguments_t* arguments, const TVMFFIAny* args,
+               TVMFFIAny* result) {
+  int32_t device = arguments->device;
+  uint64_t loaded_on = __atomic_load_n(&variant->state->loaded_on, __ATOMIC_ACQUIRE);
+  if (UNLIKELY(!(loaded_on >> device & 1)) && load_first(function, candidate, variant, args, device) != 0) return -1;
+  int status = variant->sources == NULL
+                   ? variant->entry(NULL, args, (int32_t)function->argument_count, result)
+                   : call_filled(plan, variant, arguments, result);
+  if (UNLIKELY(status != 0)) return explain_failure(function, candidate, variant, plan, arguments);
+  return 0;
+}
+
+static int find_device(const aot_function_t* function, aot_arguments_t* arguments) {
+  arguments->device = aot_arguments_device(arguments);
+  if (arguments->device < 0) {
+    if (!(function->flags & AOT_FUNCTION_USES_CURRENT_DEVICE)) return aot_raise_no_device(function, arguments);
+    if (aot_driver_current_device(&arguments->device) != 0) return -1;
+  }
+  if (arguments->device < AOT_MAX_DEVICES) return 0;
+  return aot_raise("AotDriverError", "device %d: a bundle serves devices 0 to %d", arguments->device, AOT_MAX_DEVICES - 1);
+}
+
+int aot_dispatch(aot_function_t* function, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
+  aot_arguments_t arguments;
+  if (UNLIKELY(count != (int32_t)function->argument_count)) return aot_raise_argument_count(function, count);
+  aot_arguments_decode(&arguments, args, (uint32_t)count);
+  arguments.hypothetical = 0;
+  if (UNLIKELY(find_device(function, &arguments) != 0)) return -1;
+  aot_plan_t* plan = __atomic_load_n(&function->plans[arguments.device], __ATOMIC_ACQUIRE);
+  if (UNLIKELY(plan == NULL) && (plan = aot_function_plan(function, arguments.device)) == NULL) return -1;
+
+  for (uint32_t i = 0; i < plan->count; ++i) {
+    aot_candidate_t* candidate = &plan->candidates[i];
+    const aot_kernel_library_t* library = __atomic_load_n(&candidate->library, __ATOMIC_ACQUIRE);
+    if (UNLIKELY(library == NULL)) {
+      if (open_candidate(function, candidate) != 0) return -1;
+      library = candidate->library;
+    }
+    const aot_group_t* group = candidate->group;
+    if (group == NULL) continue;
+    if (group->slot_count > function->argument_count) aot_arguments_open_tuples(&arguments, group);
+    const aot_variant_t* variant = aot_group_choose(library, group, &arguments);
+    if (variant == NULL) continue;
+    /* What the tree left to the entry decides whether the next best architecture gets its chance. */
+    if (i + 1 < plan->count && aot_variant_unmet(library, variant, &arguments) != NULL) continue;
+    return run(function, plan, candidate, variant, &arguments, args, result);
+  }
+  return aot_raise_no_variant(function, plan->device.capability, &arguments);
+}

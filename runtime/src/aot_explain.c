@@ -1,0 +1,286 @@
+#include "aot_explain.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char* kind_name(int64_t kind) {
+  switch (kind) {
+    case AOT_KIND_FLOAT: return "a float";
+    case AOT_KIND_BOOL: return "a bool";
+    case AOT_KIND_INT: return "an int";
+    case AOT_KIND_NONE: return "None";
+    case AOT_KIND_HANDLE: return "a pointer";
+    case AOT_KIND_TENSOR: return "a tensor";
+    case AOT_KIND_TUPLE: return "a tuple";
+    default: return "something else";
+  }
+}
+
+/* What an interval of kinds asks for: the last of it names it (an int will do for a float). */
+static const char* kinds_name(const aot_requirement_t* requirement) {
+  if (requirement->low == AOT_KIND_FLOAT) return "a float";
+  return kind_name(requirement->high);
+}
+
+static void append_dtype(aot_text_t* text, int64_t packed) {
+  static const char* const codes[] = {"int", "uint", "float", "handle", "bfloat", "complex", "bool"};
+  static const char* const narrow[] = {"float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float8_e4m3fn",
+                                       "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu",
+                                       "float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn"};
+  int code = (int)(packed & 0xff), lanes = (int)(packed >> 8 & 0xffff), bits = (int)(packed >> 32);
+  if (packed == AOT_MISSING) aot_text_append(text, "not that of a tensor");
+  else if (code == kDLBool) aot_text_append(text, "bool");
+  else if (code < 7) aot_text_append(text, "%s%d", codes[code], bits);
+  else if (code < 18) aot_text_append(text, "%s", narrow[code - 7]);
+  else aot_text_append(text, "dtype %d of %d bits", code, bits);
+  if (packed != AOT_MISSING && lanes != 1) aot_text_append(text, "x%d", lanes);
+}
+
+static double from_ordered(int64_t ordered) {
+  int64_t bits = ordered >= 0 ? ordered : (-ordered) | INT64_MIN;
+  double number;
+  memcpy(&number, &bits, sizeof number);
+  return number;
+}
+
+static void append_value(aot_text_t* text, const aot_subject_t* subject, int64_t value) {
+  if (subject->operation == AOT_SUBJECT_DTYPE) append_dtype(text, value);
+  else if (value == AOT_MISSING) aot_text_append(text, "not there");
+  else if (subject->operation == AOT_SUBJECT_FLOAT) aot_text_append(text, "%.17g", from_ordered(value));
+  else aot_text_append(text, "%lld", (long long)value);
+}
+
+static void append_interval(aot_text_t* text, const aot_subject_t* subject, const aot_requirement_t* wanted) {
+  if (wanted->low == wanted->high) {
+    append_value(text, subject, wanted->low);
+  } else if (wanted->high == INT64_MAX) {
+    aot_text_append(text, ">= ");
+    append_value(text, subject, wanted->low);
+  } else if (wanted->low == INT64_MIN + 1) {
+    aot_text_append(text, "<= ");
+    append_value(text, subject, wanted->high);
+  } else {
+    append_value(text, subject, wanted->low);
+    aot_text_append(text, " to ");
+    append_value(text, subject, wanted->high);
+  }
+}
+
+/* The plain extent, stride or scalar behind a derived subject, so that a message shows what the caller passed. */
+static int64_t plain_value(const aot_kernel_library_t* library, const aot_subject_t* subject, uint8_t operation,
+                           const aot_arguments_t* arguments) {
+  aot_subject_t plain = *subject;
+  plain.operation = operation;
+  return aot_subject_value(library, &plain, arguments);
+}
+
+static void append_plain(aot_text_t* text, const aot_kernel_library_t* library, const aot_subject_t* subject,
+                         uint8_t operation, const aot_arguments_t* arguments) {
+  aot_text_append(text, "%s is ", subject->label);
+  append_value(text, subject, plain_value(library, subject, operation, arguments));
+}
+
+static void append_other(aot_text_t* text, const aot_kernel_library_t* library, const aot_subject_t* subject,
+                         const aot_arguments_t* arguments) {
+  aot_subject_t other = *subject;
+  other.slot = subject->other_slot;
+  other.dim = subject->other_dim;
+  other.operation = subject->other_is_stride ? AOT_SUBJECT_STRIDE : AOT_SUBJECT_EXTENT;
+  aot_text_append(text, ", must equal %s, which is ", subject->other_label);
+  append_value(text, subject, aot_subject_value(library, &other, arguments));
+}
+
+static void append_reason(aot_text_t* text, const aot_kernel_library_t* library, const aot_requirement_t* unmet,
+                          const aot_arguments_t* arguments) {
+  const aot_subject_t* subject = &library->subjects[unmet->subject];
+  int64_t value = aot_subject_value(library, subject, arguments);
+  switch (subject->operation) {
+    case AOT_SUBJECT_KIND:
+      aot_text_append(text, "%s is %s, must be %s", subject->label, kind_name(value), kinds_name(unmet));
+      return;
+    case AOT_SUBJECT_DEVICE_TYPE:
+      aot_text_append(text, "%s lies on a device of type %lld, must lie on a CUDA device", subject->label, (long long)value);
+      return;
+    case AOT_SUBJECT_DEVICE_INDEX:
+      aot_text_append(text, "%s lies on device %lld, the first tensor on device %d", subject->label,
+                      (long long)value + arguments->device, arguments->device);
+      return;
+    case AOT_SUBJECT_EXTENT_MODULO:
+      append_plain(text, library, subject, AOT_SUBJECT_EXTENT, arguments);
+      break;
+    case AOT_SUBJECT_STRIDE_MODULO:
+      append_plain(text, library, subject, AOT_SUBJECT_STRIDE, arguments);
+      break;
+    case AOT_SUBJECT_INTEGER_MODULO:
+      append_plain(text, library, subject, AOT_SUBJECT_INTEGER, arguments);
+      break;
+    case AOT_SUBJECT_ADDRESS_MODULO:
+      aot_text_append(text, "%s starts %lld bytes past a multiple of %lld, must be aligned", subject->label, (long long)value,
+                      (long long)subject->parameter);
+      return;
+    case AOT_SUBJECT_STRIDE_OFF:
+      append_plain(text, library, subject, AOT_SUBJECT_STRIDE, arguments);
+      aot_text_append(text, ", must be %lld", (long long)subject->parameter);
+      return;
+    case AOT_SUBJECT_EXTENT_OFF:
+      append_plain(text, library, subject, AOT_SUBJECT_EXTENT, arguments);
+      append_other(text, library, subject, arguments);
+      return;
+    case AOT_SUBJECT_STRIDE_OFF_BY:
+      append_plain(text, library, subject, AOT_SUBJECT_STRIDE, arguments);
+      append_other(text, library, subject, arguments);
+      return;
+    case AOT_SUBJECT_CONDITION:
+      aot_text_append(text, "`%s` does not hold", subject->label);
+      return;
+    default:
+      aot_text_append(text, "%s is ", subject->label);
+      append_value(text, subject, value);
+      aot_text_append(text, ", must be ");
+      append_interval(text, subject, unmet);
+      return;
+  }
+  aot_text_append(text, ", must be divisible by %lld", (long long)subject->parameter);
+}
+
+static void append_unrunnable(aot_text_t* text, const aot_build_t* build, aot_capability_t capability) {
+  const char* scope = build->arch.suffix == 'a' ? "runs on compute capability %d.%d alone"
+                                                : "runs from compute capability %d.%d within its major version";
+  aot_text_append(text, scope, build->arch.major, build->arch.minor);
+  aot_text_append(text, ", not on %d.%d", capability.major, capability.minor);
+}
+
+static void explain_group(const aot_kernel_library_t* library, const aot_group_t* group, aot_arguments_t* arguments,
+                          int* chosen, aot_text_t* lines) {
+  aot_arguments_open_tuples(arguments, group);
+  for (uint32_t i = 0; i < group->variant_count; ++i) {
+    const aot_variant_t* variant = &group->variants[i];
+    const aot_requirement_t* unmet = aot_variant_unmet(library, variant, arguments);
+    const char* mark = unmet == NULL && !*chosen ? "*" : "";
+    aot_text_append(lines, "%s%s\t%s\t", mark, library->arch, variant->name);
+    if (unmet == NULL) *chosen = 1;
+    else append_reason(lines, library, unmet, arguments);
+    aot_text_append(lines, "\n");
+  }
+}
+
+static int explain_build(const aot_function_t* function, aot_candidate_t* candidate, aot_arguments_t* arguments,
+                         int* chosen, aot_text_t* lines) {
+  aot_lock();
+  int status = aot_candidate_open(function, candidate);
+  aot_unlock();
+  if (status != 0) return -1;
+  if (candidate->group == NULL) {
+    aot_text_append(lines, "%s\t%s\tnot built for this architecture\n", candidate->build->arch_name, function->name);
+    return 0;
+  }
+  explain_group(candidate->library, candidate->group, arguments, chosen, lines);
+  return 0;
+}
+
+int aot_explain(const aot_function_t* function, aot_capability_t capability, aot_arguments_t* arguments,
+                aot_text_t* lines) {
+  const aot_kernel_t* kernel = function->kernel;
+  aot_candidate_t* candidates = (aot_candidate_t*)calloc(kernel->build_count + 1, sizeof *candidates);
+  if (candidates == NULL) return aot_raise("AotBundleError", "out of memory");
+  uint32_t count = aot_function_rank(function, capability, candidates);
+  int chosen = 0, status = 0;
+  for (uint32_t i = 0; i < count && status == 0; ++i) {
+    status = explain_build(function, &candidates[i], arguments, &chosen, lines);
+  }
+  free(candidates);
+  for (uint32_t i = 0; i < kernel->build_count && status == 0; ++i) {
+    const aot_build_t* build = &kernel->builds[i];
+    if (aot_arch_rank(build->arch, capability) != 0) continue;
+    aot_text_append(lines, "%s\t%s\t", build->arch_name, function->name);
+    append_unrunnable(lines, build, capability);
+    aot_text_append(lines, "\n");
+  }
+  return status;
+}
+
+static void append_numbers(aot_text_t* text, const int64_t* numbers, int32_t count) {
+  for (int32_t i = 0; i < count; ++i) aot_text_append(text, "%s%lld", i == 0 ? "" : ", ", (long long)numbers[i]);
+}
+
+static void append_argument(aot_text_t* text, const aot_value_t* value) {
+  const DLTensor* tensor = value->tensor;
+  if (tensor == NULL) {
+    aot_text_append(text, "%s", kind_name(value->kind));
+    return;
+  }
+  append_dtype(text, (int64_t)tensor->dtype.bits << 32 | (int64_t)tensor->dtype.lanes << 8 | tensor->dtype.code);
+  aot_text_append(text, "[");
+  append_numbers(text, tensor->shape, tensor->ndim);
+  aot_text_append(text, "] strides (");
+  append_numbers(text, tensor->strides, tensor->ndim);
+  aot_text_append(text, ")");
+}
+
+static void append_call(aot_text_t* text, const aot_function_t* function, const aot_arguments_t* arguments) {
+  aot_text_append(text, "\n  called as: %s with ", function->signature);
+  for (uint32_t i = 0; i < function->argument_count; ++i) {
+    if (i > 0) aot_text_append(text, "; ");
+    append_argument(text, &arguments->values[i]);
+  }
+}
+
+int aot_raise_argument_count(const aot_function_t* function, int32_t count) {
+  return aot_raise("AotArgumentError", "%s takes %u arguments, got %d\n  called as: %s", function->name,
+                   function->argument_count, count, function->signature);
+}
+
+int aot_raise_no_device(const aot_function_t* function, const aot_arguments_t* arguments) {
+  aot_text_t text = {0};
+  aot_text_append(&text, "%s: none of the tensors lies on a CUDA device", function->name);
+  append_call(&text, function, arguments);
+  aot_text_append(&text, "\nhint: move the tensors to a GPU first");
+  return aot_raise_text("AotArgumentError", &text);
+}
+
+static void append_candidates(aot_text_t* text, const aot_text_t* lines) {
+  const char* line = aot_text_get(lines);
+  while (*line != '\0') {
+    const char* end = strchr(line, '\n');
+    if (end == NULL) break;
+    const char* first = memchr(line, '\t', (size_t)(end - line));
+    const char* second = first == NULL ? NULL : memchr(first + 1, '\t', (size_t)(end - first - 1));
+    if (second != NULL) {
+      aot_text_append(text, "\n  %.*s %.*s: %.*s", (int)(first - line), line, (int)(second - first - 1), first + 1,
+                      (int)(end - second - 1), second + 1);
+    }
+    line = end + 1;
+  }
+}
+
+int aot_raise_no_build(const aot_function_t* function, int32_t device, aot_capability_t capability) {
+  aot_text_t text = {0};
+  aot_text_append(&text, "%s: bundle `%s` holds no code for device %d, of compute capability %d.%d", function->name,
+                  aot_bundle.name, device, capability.major, capability.minor);
+  for (uint32_t i = 0; i < function->kernel->build_count; ++i) {
+    const aot_build_t* build = &function->kernel->builds[i];
+    aot_text_append(&text, "\n  %s: ", build->arch_name);
+    append_unrunnable(&text, build, capability);
+  }
+  aot_text_append(&text, "\nhint: build it for this device too: `python -m aot build --arch sm%d%d`", capability.major,
+                  capability.minor);
+  return aot_raise_text("AotDeviceError", &text);
+}
+
+int aot_raise_no_variant(const aot_function_t* function, aot_capability_t capability,
+                         const aot_arguments_t* arguments) {
+  aot_text_t text = {0}, lines = {0};
+  aot_arguments_t again = *arguments;
+  aot_text_append(&text, "%s: no variant in bundle `%s` takes these arguments on compute capability %d.%d",
+                  function->name, aot_bundle.name, capability.major, capability.minor);
+  append_call(&text, function, arguments);
+  again.count = function->argument_count;
+  if (aot_explain(function, capability, &again, &lines) != 0) {
+    aot_text_free(&text);
+    aot_text_free(&lines);
+    return -1;
+  }
+  append_candidates(&text, &lines);
+  aot_text_free(&lines);
+  return aot_raise_text("AotArgumentError", &text);
+}

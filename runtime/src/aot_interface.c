@@ -1,0 +1,154 @@
+/* What a loader asks of a bundle beside calling its kernels: TVM-FFI functions, so that every language
+ * reaches them the same way and errors travel as errors of TVM-FFI do. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "aot_bundle.h"
+#include "aot_explain.h"
+#include "aot_interface.h"
+
+static int as_text(const TVMFFIAny* any, char* buffer, size_t room) {
+  TVMFFIByteArray bytes = {NULL, 0};
+  switch (any->type_index) {
+    case kTVMFFIRawStr:
+      bytes.data = any->v_c_str;
+      bytes.size = strlen(any->v_c_str);
+      break;
+    case kTVMFFISmallStr:
+      bytes.data = any->v_bytes;
+      bytes.size = any->small_str_len;
+      break;
+    case kTVMFFIStr:
+      bytes = *(const TVMFFIByteArray*)((const char*)any->v_obj + sizeof(TVMFFIObject));
+      break;
+    default: break;
+  }
+  if (bytes.data == NULL || bytes.size >= room) return -1;
+  memcpy(buffer, bytes.data, bytes.size);
+  buffer[bytes.size] = '\0';
+  return 0;
+}
+
+static aot_function_t* find_function(const char* name) {
+  for (uint32_t i = 0; i < aot_bundle.function_count; ++i) {
+    if (strcmp(aot_bundle.functions[i].name, name) == 0) return &aot_bundle.functions[i];
+  }
+  aot_raise("AotArgumentError", "bundle `%s` has no function `%s`", aot_bundle.name, name);
+  return NULL;
+}
+
+static aot_function_t* function_argument(const TVMFFIAny* any) {
+  char name[256];
+  if (as_text(any, name, sizeof name) != 0) {
+    aot_raise("AotArgumentError", "the name of a function must be a string");
+    return NULL;
+  }
+  return find_function(name);
+}
+
+static void return_integer(TVMFFIAny* result, int64_t value) {
+  memset(result, 0, sizeof *result);
+  result->type_index = kTVMFFIInt;
+  result->v_int64 = value;
+}
+
+static int check_integers(const char* function, const TVMFFIAny* args, int32_t first, int32_t last) {
+  for (int32_t i = first; i < last; ++i) {
+    if (args[i].type_index != kTVMFFIInt) return aot_raise("AotArgumentError", "%s: argument %d must be an int", function, i);
+  }
+  return 0;
+}
+
+/* configure(verify): whether digests are checked before code is opened. Returns the tables' major version. */
+int aot_interface_configure(const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
+  if (count != 1 || check_integers("configure", args, 0, 1) != 0) return -1;
+  aot_set_verification(args[0].v_int64 != 0);
+  return_integer(result, AOT_TABLES_MAJOR);
+  return 0;
+}
+
+static int preload_group(const aot_candidate_t* candidate, int32_t device) {
+  const aot_group_t* group = candidate->group;
+  for (uint32_t i = 0; group != NULL && i < group->variant_count; ++i) {
+    if (aot_variant_load(candidate->library, &group->variants[i], device) != 0) return -1;
+  }
+  return 0;
+}
+
+/* preload(function, device): every variant that may run there is loaded. */
+int aot_interface_preload(const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
+  (void)result;
+  if (count != 2 || check_integers("preload", args, 1, 2) != 0) return -1;
+  aot_function_t* function = function_argument(&args[0]);
+  if (function == NULL) return -1;
+  int64_t device = args[1].v_int64;
+  if (device < 0 || device >= AOT_MAX_DEVICES) {
+    return aot_raise("AotArgumentError", "preload: device %lld is not one of 0 to %d", (long long)device, AOT_MAX_DEVICES - 1);
+  }
+  aot_plan_t* plan = aot_function_plan(function, (int32_t)device);
+  if (plan == NULL) return -1;
+  for (uint32_t i = 0; i < plan->count; ++i) {
+    aot_lock();
+    int status = plan->candidates[i].library != NULL ? 0 : aot_candidate_open(function, &plan->candidates[i]);
+    aot_unlock();
+    if (status != 0 || preload_group(&plan->candidates[i], (int32_t)device) != 0) return -1;
+  }
+  return 0;
+}
+
+/* explain(function, major, minor, *arguments): the lines of aot_explain, without touching a device. */
+int aot_interface_explain(const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
+  aot_arguments_t arguments;
+  aot_text_t lines = {0};
+  if (count < 3 || check_integers("explain", args, 1, 3) != 0) return -1;
+  aot_function_t* function = function_argument(&args[0]);
+  if (function == NULL) return -1;
+  if (count - 3 != (int32_t)function->argument_count) return aot_raise_argument_count(function, count - 3);
+  aot_arguments_decode(&arguments, args + 3, (uint32_t)(count - 3));
+  arguments.device = 0;
+  arguments.hypothetical = 1;
+  aot_capability_t capability = {(int32_t)args[1].v_int64, (int32_t)args[2].v_int64};
+  int status = aot_explain(function, capability, &arguments, &lines);
+  if (status == 0) {
+    TVMFFIByteArray bytes = {aot_text_get(&lines), lines.failed ? 0 : lines.length};
+    status = TVMFFIStringFromByteArray(&bytes, result);
+  }
+  aot_text_free(&lines);
+  return status;
+}
+
+static void free_described(DLManagedTensorVersioned* described) { free(described); }
+
+/* describe(code, bits, lanes, alignment, ndim, *shape, *strides): a tensor that has a shape and no
+ * memory, for asking explain about calls that nobody wants to make. */
+int aot_interface_describe(const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
+  if (count < 5 || check_integers("describe", args, 0, count) != 0) return -1;
+  int64_t ndim = args[4].v_int64;
+  if (ndim < 0 || ndim > 32 || count != 5 + 2 * ndim) return aot_raise("AotArgumentError", "describe: shape and strides must agree");
+  size_t room = sizeof(DLManagedTensorVersioned) + 2 * (size_t)ndim * sizeof(int64_t);
+  DLManagedTensorVersioned* described = (DLManagedTensorVersioned*)calloc(1, room);
+  if (described == NULL) return aot_raise("AotBundleError", "out of memory");
+  int64_t* numbers = (int64_t*)(described + 1);
+  for (int64_t i = 0; i < 2 * ndim; ++i) numbers[i] = args[5 + i].v_int64;
+  described->version.major = DLPACK_MAJOR_VERSION;
+  described->version.minor = DLPACK_MINOR_VERSION;
+  described->deleter = free_described;
+  DLTensor* tensor = &described->dl_tensor;
+  tensor->data = (void*)(uintptr_t)args[3].v_int64; /* an address of just that alignment, never read */
+  tensor->device.device_type = kDLCUDA;
+  tensor->ndim = (int32_t)ndim;
+  tensor->dtype.code = (uint8_t)args[0].v_int64;
+  tensor->dtype.bits = (uint8_t)args[1].v_int64;
+  tensor->dtype.lanes = (uint16_t)args[2].v_int64;
+  tensor->shape = numbers;
+  tensor->strides = numbers + ndim;
+  TVMFFIObjectHandle handle = NULL;
+  if (TVMFFITensorFromDLPackVersioned(described, 0, 0, &handle) != 0) {
+    free(described);
+    return -1;
+  }
+  memset(result, 0, sizeof *result);
+  result->type_index = kTVMFFITensor;
+  result->v_obj = (TVMFFIObject*)handle;
+  return 0;
+}

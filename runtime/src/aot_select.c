@@ -1,0 +1,292 @@
+#include "aot_select.h"
+
+#include <stddef.h>
+#include <string.h>
+
+/* Orin and Thor run only code built for them, and that code runs nowhere else. */
+static int is_tegra(int32_t major, int32_t minor) {
+  return (major == 8 && minor == 7) || (major == 11 && minor == 0);
+}
+
+int32_t aot_arch_rank(aot_arch_t arch, aot_capability_t device) {
+  int same_chip = arch.major == device.major && arch.minor == device.minor;
+  int family = arch.major == device.major && arch.minor <= device.minor;
+  if (same_chip && arch.suffix == 'a') return 3000;
+  if (is_tegra(arch.major, arch.minor) || is_tegra(device.major, device.minor)) family = same_chip;
+  if (!family || arch.suffix == 'a') return 0;
+  return (arch.suffix == 'f' ? 2000 : 1000) + arch.minor;
+}
+
+static int32_t kind_of(const TVMFFIAny* any) {
+  switch (any->type_index) {
+    case kTVMFFINone: return AOT_KIND_NONE;
+    case kTVMFFIInt: return AOT_KIND_INT;
+    case kTVMFFIBool: return AOT_KIND_BOOL;
+    case kTVMFFIFloat: return AOT_KIND_FLOAT;
+    case kTVMFFIOpaquePtr: return AOT_KIND_HANDLE;
+    case kTVMFFITensor: return AOT_KIND_TENSOR;
+    case kTVMFFIDLTensorPtr: return AOT_KIND_TENSOR;
+    case kTVMFFIArray: return AOT_KIND_TUPLE;
+    default: return AOT_KIND_OTHER;
+  }
+}
+
+static const void* object_cell(const TVMFFIAny* any) {
+  return (const char*)any->v_obj + sizeof(TVMFFIObject);
+}
+
+static void decode(aot_value_t* value, const TVMFFIAny* any) {
+  value->any = any;
+  value->tensor = NULL;
+  value->kind = kind_of(any);
+  if (value->kind != AOT_KIND_TENSOR) return;
+  const DLTensor* tensor =
+      any->type_index == kTVMFFITensor ? (const DLTensor*)object_cell(any) : (const DLTensor*)any->v_ptr;
+  /* The compiled entry reads shape and strides unasked: a tensor without them is not one. */
+  if (tensor == NULL || (tensor->ndim > 0 && (tensor->shape == NULL || tensor->strides == NULL))) {
+    value->kind = AOT_KIND_OTHER;
+    return;
+  }
+  value->tensor = tensor;
+}
+
+void aot_arguments_decode(aot_arguments_t* arguments, const TVMFFIAny* args, uint32_t count) {
+  arguments->count = count;
+  for (uint32_t i = 0; i < count; ++i) decode(&arguments->values[i], &args[i]);
+}
+
+static const TVMFFIAny* tuple_element(const aot_value_t* tuple, uint32_t index) {
+  if (tuple->kind != AOT_KIND_TUPLE) return NULL;
+  const TVMFFISeqCell* cell = (const TVMFFISeqCell*)object_cell(tuple->any);
+  if ((int64_t)index >= cell->size) return NULL;
+  return (const TVMFFIAny*)cell->data + index;
+}
+
+void aot_arguments_open_tuples(aot_arguments_t* arguments, const aot_group_t* group) {
+  for (uint32_t i = arguments->count; i < group->slot_count; ++i) {
+    const aot_slot_t* slot = &group->slots[i];
+    const TVMFFIAny* element = tuple_element(&arguments->values[slot->parent], slot->index);
+    aot_value_t* value = &arguments->values[i];
+    if (element != NULL) {
+      decode(value, element);
+    } else {
+      value->any = NULL;
+      value->tensor = NULL;
+      value->kind = AOT_KIND_OTHER;
+    }
+  }
+  if (group->slot_count > arguments->count) arguments->count = group->slot_count;
+}
+
+static int32_t device_in_tuple(const TVMFFIAny* any, int depth) {
+  const TVMFFISeqCell* cell = (const TVMFFISeqCell*)object_cell(any);
+  const TVMFFIAny* elements = (const TVMFFIAny*)cell->data;
+  for (int64_t i = 0; i < cell->size; ++i) {
+    aot_value_t value;
+    decode(&value, &elements[i]);
+    if (value.tensor != NULL && value.tensor->device.device_type == kDLCUDA) {
+      return value.tensor->device.device_id;
+    }
+    if (value.kind == AOT_KIND_TUPLE && depth > 0) {
+      int32_t device = device_in_tuple(&elements[i], depth - 1);
+      if (device >= 0) return device;
+    }
+  }
+  return -1;
+}
+
+int32_t aot_arguments_device(const aot_arguments_t* arguments) {
+  for (uint32_t i = 0; i < arguments->count; ++i) {
+    const aot_value_t* value = &arguments->values[i];
+    if (value->tensor != NULL && value->tensor->device.device_type == kDLCUDA) {
+      return value->tensor->device.device_id;
+    }
+    if (value->kind == AOT_KIND_TUPLE) {
+      int32_t device = device_in_tuple(value->any, 4);
+      if (device >= 0) return device;
+    }
+  }
+  return -1;
+}
+
+static int64_t extent(const aot_value_t* value, uint32_t dim) {
+  if (value->tensor == NULL || (int32_t)dim >= value->tensor->ndim) return AOT_MISSING;
+  return value->tensor->shape[dim];
+}
+
+static int64_t stride(const aot_value_t* value, uint32_t dim) {
+  if (value->tensor == NULL || (int32_t)dim >= value->tensor->ndim) return AOT_MISSING;
+  return value->tensor->strides[dim];
+}
+
+static int64_t integer(const aot_value_t* value) {
+  int is_integer = value->kind == AOT_KIND_INT || value->kind == AOT_KIND_BOOL;
+  return is_integer ? value->any->v_int64 : AOT_MISSING;
+}
+
+/* Maps doubles to integers so that a < b is preserved; -0.0 equals 0.0, NaN is missing. */
+static int64_t ordered_float(const aot_value_t* value) {
+  double number;
+  if (value->kind == AOT_KIND_FLOAT) {
+    number = value->any->v_float64;
+  } else if (value->kind == AOT_KIND_INT || value->kind == AOT_KIND_BOOL) {
+    number = (double)value->any->v_int64;
+  } else {
+    return AOT_MISSING;
+  }
+  if (number != number) return AOT_MISSING;
+  if (number == 0.0) return 0;
+  int64_t bits;
+  memcpy(&bits, &number, sizeof bits);
+  return bits >= 0 ? bits : -(bits & INT64_MAX);
+}
+
+/* Modulo with the sign of Python's: the result lies in [0, divisor). */
+static int64_t modulo(int64_t value, int64_t divisor) {
+  if (value == AOT_MISSING || divisor <= 0) return AOT_MISSING;
+  int64_t rest = value % divisor;
+  return rest < 0 ? rest + divisor : rest;
+}
+
+static int64_t floor_divide(int64_t value, int64_t divisor) {
+  if (value == AOT_MISSING || divisor <= 0) return AOT_MISSING;
+  return value / divisor - (value % divisor < 0);
+}
+
+static int64_t difference(int64_t left, int64_t right) {
+  int64_t result;
+  if (left == AOT_MISSING || right == AOT_MISSING) return AOT_MISSING;
+  return __builtin_sub_overflow(left, right, &result) ? AOT_MISSING : result;
+}
+
+static int64_t combine(uint8_t operation, int64_t left, int64_t right) {
+  int64_t result;
+  if (left == AOT_MISSING || right == AOT_MISSING) return AOT_MISSING;
+  switch (operation) {
+    case AOT_STEP_ADD: return __builtin_add_overflow(left, right, &result) ? AOT_MISSING : result;
+    case AOT_STEP_SUBTRACT: return difference(left, right);
+    case AOT_STEP_MULTIPLY: return __builtin_mul_overflow(left, right, &result) ? AOT_MISSING : result;
+    case AOT_STEP_FLOOR_DIVIDE: return floor_divide(left, right);
+    case AOT_STEP_MODULO: return modulo(left, right);
+    case AOT_STEP_MINIMUM: return left < right ? left : right;
+    case AOT_STEP_MAXIMUM: return left > right ? left : right;
+    case AOT_STEP_LESS: return left < right;
+    case AOT_STEP_LESS_EQUAL: return left <= right;
+    case AOT_STEP_EQUAL: return left == right;
+    case AOT_STEP_NOT_EQUAL: return left != right;
+    case AOT_STEP_AND: return left && right;
+    case AOT_STEP_OR: return left || right;
+    default: return AOT_MISSING;
+  }
+}
+
+static int64_t run_program(const aot_step_t* step, const aot_arguments_t* arguments) {
+  int64_t stack[AOT_MAX_PROGRAM_DEPTH];
+  int depth = 0;
+  for (; step->operation != AOT_STEP_END; ++step) {
+    const aot_value_t* value = &arguments->values[step->slot];
+    switch (step->operation) {
+      case AOT_STEP_CONSTANT: stack[depth++] = step->value; break;
+      case AOT_STEP_EXTENT: stack[depth++] = extent(value, step->dim); break;
+      case AOT_STEP_STRIDE: stack[depth++] = stride(value, step->dim); break;
+      case AOT_STEP_INTEGER: stack[depth++] = integer(value); break;
+      case AOT_STEP_NOT:
+        if (stack[depth - 1] != AOT_MISSING) stack[depth - 1] = !stack[depth - 1];
+        break;
+      default:
+        --depth;
+        stack[depth - 1] = combine(step->operation, stack[depth - 1], stack[depth]);
+    }
+  }
+  return stack[0];
+}
+
+static int64_t packed_dtype(DLDataType dtype) {
+  return (int64_t)dtype.bits << 32 | (int64_t)dtype.lanes << 8 | dtype.code;
+}
+
+static int64_t other_operand(const aot_subject_t* subject, const aot_arguments_t* arguments) {
+  const aot_value_t* other = &arguments->values[subject->other_slot];
+  return subject->other_is_stride ? stride(other, subject->other_dim) : extent(other, subject->other_dim);
+}
+
+int64_t aot_subject_value(const aot_kernel_library_t* library, const aot_subject_t* subject,
+                          const aot_arguments_t* arguments) {
+  const aot_value_t* value = &arguments->values[subject->slot];
+  const DLTensor* tensor = value->tensor;
+  switch (subject->operation) {
+    case AOT_SUBJECT_KIND: return value->kind;
+    case AOT_SUBJECT_DTYPE: return tensor == NULL ? AOT_MISSING : packed_dtype(tensor->dtype);
+    case AOT_SUBJECT_NDIM: return tensor == NULL ? AOT_MISSING : tensor->ndim;
+    case AOT_SUBJECT_DEVICE_TYPE:
+      if (tensor == NULL) return AOT_MISSING;
+      return arguments->hypothetical ? kDLCUDA : (int64_t)tensor->device.device_type;
+    case AOT_SUBJECT_DEVICE_INDEX:
+      if (tensor == NULL) return AOT_MISSING;
+      return arguments->hypothetical ? 0 : (int64_t)tensor->device.device_id - arguments->device;
+    case AOT_SUBJECT_EXTENT: return extent(value, subject->dim);
+    case AOT_SUBJECT_EXTENT_MODULO: return modulo(extent(value, subject->dim), subject->parameter);
+    case AOT_SUBJECT_EXTENT_OFF:
+      return difference(extent(value, subject->dim), other_operand(subject, arguments));
+    case AOT_SUBJECT_STRIDE: return stride(value, subject->dim);
+    case AOT_SUBJECT_STRIDE_OFF:
+      /* Frameworks normalise the stride of an extent of 1 as they like. */
+      if (extent(value, subject->dim) == 1) return 0;
+      return difference(stride(value, subject->dim), subject->parameter);
+    case AOT_SUBJECT_STRIDE_MODULO:
+      if (extent(value, subject->dim) == 1) return 0;
+      return modulo(stride(value, subject->dim), subject->parameter);
+    case AOT_SUBJECT_STRIDE_OFF_BY:
+      if (extent(value, subject->dim) == 1) return 0;
+      return difference(stride(value, subject->dim), other_operand(subject, arguments));
+    case AOT_SUBJECT_ADDRESS_MODULO:
+      if (tensor == NULL) return AOT_MISSING;
+      return (int64_t)(((uintptr_t)tensor->data + tensor->byte_offset) % (uint64_t)subject->parameter);
+    case AOT_SUBJECT_INTEGER: return integer(value);
+    case AOT_SUBJECT_INTEGER_MODULO: return modulo(integer(value), subject->parameter);
+    case AOT_SUBJECT_FLOAT: return ordered_float(value);
+    case AOT_SUBJECT_LENGTH:
+      if (value->kind != AOT_KIND_TUPLE) return AOT_MISSING;
+      return ((const TVMFFISeqCell*)object_cell(value->any))->size;
+    case AOT_SUBJECT_PROGRAM:
+    case AOT_SUBJECT_CONDITION: return run_program(&library->steps[subject->parameter], arguments);
+    default: return AOT_MISSING;
+  }
+}
+
+static uint32_t cuts_reached(const int64_t* cuts, uint32_t count, int64_t value) {
+  uint32_t low = 0;
+  while (count > 0) {
+    uint32_t half = count / 2;
+    if (cuts[low + half] <= value) {
+      low += half + 1;
+      count -= half + 1;
+    } else {
+      count = half;
+    }
+  }
+  return low;
+}
+
+const aot_variant_t* aot_group_choose(const aot_kernel_library_t* library, const aot_group_t* group,
+                                      const aot_arguments_t* arguments) {
+  int32_t at = group->root;
+  while (at >= 0) {
+    const aot_node_t* node = &library->nodes[at];
+    int64_t value = aot_subject_value(library, &library->subjects[node->subject], arguments);
+    uint32_t branch = cuts_reached(library->cuts + node->first_cut, node->cut_count, value);
+    at = library->children[node->first_child + branch];
+  }
+  return at == AOT_NO_VARIANT ? NULL : &group->variants[~at];
+}
+
+const aot_requirement_t* aot_variant_unmet(const aot_kernel_library_t* library,
+                                           const aot_variant_t* variant,
+                                           const aot_arguments_t* arguments) {
+  for (uint32_t i = 0; i < variant->requirement_count; ++i) {
+    const aot_requirement_t* requirement = &library->requirements[variant->requirements[i]];
+    int64_t value = aot_subject_value(library, &library->subjects[requirement->subject], arguments);
+    if (value < requirement->low || value > requirement->high) return requirement;
+  }
+  return NULL;
+}

@@ -1,0 +1,203 @@
+/* The tables a bundle is made of.
+ *
+ * A kernel library (one kernel, one architecture) exports one `aot_kernel_library_t` named
+ * `aot_kernel_library`: its variants, what each requires of the arguments, and a decision tree over
+ * those requirements. The entry library holds one `aot_function_t` per public function. The builder
+ * writes both as plain C; nothing here is parsed at run time.
+ *
+ * Every requirement has one form: an integer read off the arguments (the subject) lies in an
+ * interval. Data types, ranks, extents, strides, alignment, `None` and guards all reduce to it, so
+ * that matching, the decision tree and the reasons given for a refusal need one mechanism.
+ */
+#ifndef AOT_TABLES_H_
+#define AOT_TABLES_H_
+
+#include <stdint.h>
+
+#include <dlpack/dlpack.h>
+#include <tvm/ffi/c_api.h>
+
+/* Major: layout or meaning changed, the entry library refuses the kernel library.
+ * Minor: something was added at the end; older readers may still use the rest. */
+#define AOT_TABLES_MAJOR 1
+#define AOT_TABLES_MINOR 0
+
+#define AOT_MAX_ARGUMENTS 64 /* of one call, elements of tuples included */
+#define AOT_MAX_DEVICES 64
+
+/* What a subject yields when the arguments do not have it (no such dimension, not a tensor, an
+ * overflow). No interval contains it. */
+#define AOT_MISSING INT64_MIN
+
+/* Kinds of argument, ordered so that what a compiled entry accepts is always an interval:
+ * float: [FLOAT, INT]; int and bool: [BOOL, INT]; pointer and stream: [INT, HANDLE]. */
+enum {
+  AOT_KIND_FLOAT = 1,
+  AOT_KIND_BOOL = 2,
+  AOT_KIND_INT = 3,
+  AOT_KIND_NONE = 4,
+  AOT_KIND_HANDLE = 5,
+  AOT_KIND_TENSOR = 6,
+  AOT_KIND_TUPLE = 7,
+  AOT_KIND_OTHER = 8
+};
+
+enum {
+  AOT_SUBJECT_KIND = 1,          /* kind of the argument */
+  AOT_SUBJECT_DTYPE = 2,         /* bits << 32 | lanes << 8 | code */
+  AOT_SUBJECT_NDIM = 3,
+  AOT_SUBJECT_DEVICE_TYPE = 4,   /* DLDeviceType */
+  AOT_SUBJECT_DEVICE_INDEX = 5,  /* minus the device of the call: 0 where they agree */
+  AOT_SUBJECT_EXTENT = 6,        /* shape[dim] */
+  AOT_SUBJECT_EXTENT_MODULO = 7, /* shape[dim] % parameter */
+  AOT_SUBJECT_STRIDE_OFF = 8,    /* strides[dim] - parameter; 0 where the extent is 1 */
+  AOT_SUBJECT_STRIDE_MODULO = 9, /* strides[dim] % parameter; 0 where the extent is 1 */
+  AOT_SUBJECT_EXTENT_OFF = 10,   /* shape[dim] - other */
+  AOT_SUBJECT_STRIDE_OFF_BY = 11, /* strides[dim] - other; 0 where the extent is 1 */
+  AOT_SUBJECT_ADDRESS_MODULO = 12, /* (data + byte_offset) % parameter */
+  AOT_SUBJECT_INTEGER = 13,      /* value of an int or bool scalar */
+  AOT_SUBJECT_INTEGER_MODULO = 14,
+  AOT_SUBJECT_FLOAT = 15,        /* order-preserving integer image of a float scalar */
+  AOT_SUBJECT_LENGTH = 16,       /* of a tuple */
+  AOT_SUBJECT_STRIDE = 17,       /* strides[dim], whatever the extent */
+  AOT_SUBJECT_PROGRAM = 18,      /* value of an expression: `parameter` is its first step */
+  AOT_SUBJECT_CONDITION = 19     /* likewise, of one that is true (1) or false (0) */
+};
+
+enum {
+  AOT_STEP_END = 0,
+  AOT_STEP_CONSTANT = 1, /* push value */
+  AOT_STEP_EXTENT = 2,   /* push shape[dim] of slot */
+  AOT_STEP_STRIDE = 3,
+  AOT_STEP_INTEGER = 4, /* push the scalar in slot */
+  AOT_STEP_ADD = 5,
+  AOT_STEP_SUBTRACT = 6,
+  AOT_STEP_MULTIPLY = 7,
+  AOT_STEP_FLOOR_DIVIDE = 8,
+  AOT_STEP_MODULO = 9,
+  AOT_STEP_MINIMUM = 10,
+  AOT_STEP_MAXIMUM = 11,
+  AOT_STEP_LESS = 12,
+  AOT_STEP_LESS_EQUAL = 13,
+  AOT_STEP_EQUAL = 14,
+  AOT_STEP_NOT_EQUAL = 15,
+  AOT_STEP_AND = 16,
+  AOT_STEP_OR = 17,
+  AOT_STEP_NOT = 18
+};
+#define AOT_MAX_PROGRAM_DEPTH 16
+
+typedef struct {
+  uint8_t operation; /* AOT_STEP_* */
+  uint8_t slot;
+  uint8_t dim;
+  uint8_t reserved[5];
+  int64_t value;
+} aot_step_t;
+
+typedef struct {
+  uint8_t operation; /* AOT_SUBJECT_* */
+  uint8_t slot;
+  uint8_t dim;
+  uint8_t other_is_stride; /* the second operand: a stride rather than an extent */
+  uint8_t other_slot;
+  uint8_t other_dim;
+  uint8_t reserved[2];
+  int64_t parameter;
+  const char* label;       /* how messages name it: `x.shape[1]` */
+  const char* other_label; /* of the second operand, where there is one */
+} aot_subject_t;
+
+typedef struct {
+  uint32_t subject;
+  uint32_t reserved;
+  int64_t low; /* both ends included */
+  int64_t high;
+} aot_requirement_t;
+
+/* One question of the decision tree: which of the sorted `cuts` does the subject reach?
+ * Child number i answers "i cuts are <= the value". A child >= 0 is a node, otherwise ~variant,
+ * or AOT_NO_VARIANT. */
+#define AOT_NO_VARIANT INT32_MIN
+typedef struct {
+  uint32_t subject;
+  uint32_t cut_count;
+  uint32_t first_cut;   /* in the library's `cuts` */
+  uint32_t first_child; /* in the library's `children` */
+} aot_node_t;
+
+/* An argument or an element of a tuple. Slots 0..argument_count-1 are the arguments themselves. */
+typedef struct {
+  int16_t parent; /* slot of the tuple, or -1 */
+  uint16_t index;
+} aot_slot_t;
+
+/* Where an argument of the compiled entry comes from: a public argument, or the device. */
+enum {
+  AOT_SOURCE_MULTIPROCESSORS = 0x80,
+  AOT_SOURCE_ACTIVE_CLUSTERS = 0x81
+};
+
+enum {
+  AOT_STREAM_FROM_ENVIRONMENT = -1,
+  AOT_STREAM_DEFAULT = -2 /* stream 0, by the author's wish */
+};
+
+/* What changes while a process runs; written under the bundle's lock, read without. */
+typedef struct {
+  uint64_t loaded_on;       /* bit per device */
+  int32_t* active_clusters; /* per device, where a source asks for them; 0: not asked yet */
+} aot_variant_state_t;
+
+typedef struct {
+  const char* name;
+  TVMFFISafeCallType entry;
+  int32_t (*load_libraries)(void** libraries);
+  int32_t (*load_kernels)(void** libraries, int32_t device);
+  void** libraries;             /* filled by load_libraries */
+  aot_variant_state_t* state;
+  const uint32_t* requirements;
+  uint32_t requirement_count;
+  int32_t stream_argument;      /* public argument that holds the stream, or AOT_STREAM_* */
+  const uint8_t* sources;       /* one per argument of the entry; NULL: the public ones, in order */
+  uint32_t source_count;
+  uint32_t cluster[3];          /* launch shape, for AOT_SOURCE_ACTIVE_CLUSTERS */
+  uint32_t block[3];
+  uint32_t dynamic_shared_memory;
+  void** first_kernel;          /* handle of the kernel launched, valid once loaded */
+} aot_variant_t;
+
+/* The variants that one public function chooses from: those that share the caller's named choices. */
+typedef struct {
+  const char* name;
+  int32_t root; /* a child as in aot_node_t */
+  uint32_t variant_count;
+  const aot_variant_t* variants;
+  const aot_slot_t* slots;
+  uint32_t slot_count;
+  uint32_t argument_count;
+} aot_group_t;
+
+typedef struct {
+  const char* name;
+  void** slot;
+} aot_import_t;
+
+typedef struct {
+  uint32_t major;
+  uint32_t minor;
+  const char* kernel;
+  const char* arch;
+  const aot_group_t* groups;
+  uint32_t group_count;
+  uint32_t import_count;
+  const aot_import_t* imports; /* what the support library provides */
+  const aot_subject_t* subjects;
+  const aot_requirement_t* requirements;
+  const aot_node_t* nodes;
+  const int64_t* cuts;
+  const int32_t* children;
+  const aot_step_t* steps;
+} aot_kernel_library_t;
+
+#endif /* AOT_TABLES_H_ */

@@ -1,0 +1,66 @@
+"""Fixtures that many tests share: the stand-in for CUDA, and a bundle that runs against it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import aot_runtime
+from aot.build import BuildResult, Settings, build
+from standin import RealCudaLoadedError, Standin
+from standin import build as build_standin
+
+TESTS = Path(__file__).parent
+PROJECT = TESTS.parent
+# Between them these meet every rule of selection: portable, exact, family, and two that share a device.
+STANDIN_ARCHS = ("sm_80", "sm_86", "sm_90a", "sm_100f", "sm_103a", "sm_120f")
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """zig's cache, shared by all builds of a session."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="session")
+def build_bundle(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., BuildResult]:
+    """Build a bundle with the settings given, into a place of its own."""
+
+    def run(kernels: str | Path, archs: tuple[str, ...] = ("sm_90a",), **settings: object) -> BuildResult:
+        out = settings.pop("out", None) or tmp_path_factory.mktemp("bundle") / "bundle"
+        name = settings.pop("name", "bundle")
+        return build(Settings(str(kernels), archs, out=Path(str(out)), name=name, cache=cache, jobs=2, **settings))  # type: ignore[arg-type]
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def standin_bundle_path(build_bundle: Callable[..., BuildResult]) -> Path:
+    """The test kernels for all of ``STANDIN_ARCHS``, with the CUDA runtime linked shared."""
+    result = build_bundle(TESTS / "kernels", STANDIN_ARCHS, shared_cudart=True)
+    assert not result.problems
+    return result.path
+
+
+@pytest.fixture(scope="session")
+def standin_process(tmp_path_factory: pytest.TempPathFactory) -> Standin:
+    try:
+        return Standin.load(build_standin(tmp_path_factory.mktemp("standin")))
+    except RealCudaLoadedError as error:
+        pytest.skip(f"the stand-in cannot play beside a real CUDA library: {error}")
+
+
+@pytest.fixture
+def cuda(standin_process: Standin) -> Iterator[Standin]:
+    """A machine with one device of capability 9.0; ``cuda.reset`` makes it another."""
+    standin_process.reset(capabilities=[(9, 0)])
+    yield standin_process
+    standin_process.reset(capabilities=[(9, 0)])
+
+
+@pytest.fixture(scope="session")
+def bundle(standin_process: Standin, standin_bundle_path: Path) -> aot_runtime.Bundle:
+    """The test kernels, loaded once. Devices are asked once per process: see ``fresh_bundle``."""
+    return aot_runtime.load(standin_bundle_path)

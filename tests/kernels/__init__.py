@@ -1,0 +1,1 @@
+"""Kernels that tests declare: small, and between them using everything a declaration can say."""
