@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Union
+from typing import Any
 
 from .errors import DeclarationError
 
@@ -59,7 +59,7 @@ class Dim:
             raise DeclarationError(f"extent {self.name}: divisible_by must be >= 1 and bits 32 or 64")
 
 
-Extent = Union[int, str, Dim]
+Extent = int | str | Dim
 
 
 def _dims(items: Sequence[Extent]) -> tuple[int | Dim, ...]:
@@ -171,5 +171,5 @@ class ActiveClusters:
     """Filled by the device at run time: how many of this kernel's clusters run at once, as an i32."""
 
 
-Argument = Union[Tensor, Scalar, Pointer, Stream, Tuple, Constant, Multiprocessors, ActiveClusters, None]
+Argument = Tensor | Scalar | Pointer | Stream | Tuple | Constant | Multiprocessors | ActiveClusters | None
 ARGUMENT_TYPES = (Tensor, Scalar, Pointer, Stream, Tuple, Constant, Multiprocessors, ActiveClusters, type(None))

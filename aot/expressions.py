@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Union
+from typing import Any
 
 from .errors import DeclarationError
 
@@ -64,7 +64,7 @@ class Negation:
     operand: Expression
 
 
-Expression = Union[Constant, Name, Element, Binary, Compare, Logic, Negation]
+Expression = Constant | Name | Element | Binary | Compare | Logic | Negation
 
 _BINARY: dict[type, str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//", ast.Mod: "%"}
 _COMPARE: dict[type, str] = {ast.Lt: "<", ast.LtE: "<=", ast.Eq: "==", ast.NotEq: "!="}

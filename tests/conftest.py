@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import pytest
-
 import aot_runtime
-from aot.build import BuildResult, Settings, build
+import pytest
 from standin import RealCudaLoadedError, Standin
 from standin import build as build_standin
+
+from aot.build import BuildResult, Settings, build
 
 TESTS = Path(__file__).parent
 PROJECT = TESTS.parent
@@ -64,3 +65,19 @@ def cuda(standin_process: Standin) -> Iterator[Standin]:
 def bundle(standin_process: Standin, standin_bundle_path: Path) -> aot_runtime.Bundle:
     """The test kernels, loaded once. Devices are asked once per process: see ``fresh_bundle``."""
     return aot_runtime.load(standin_bundle_path)
+
+
+@pytest.fixture
+def fresh_bundle(cuda: Standin, standin_bundle_path: Path, tmp_path: Path) -> Callable[..., aot_runtime.Bundle]:
+    """A bundle that nothing has used yet, on a machine with devices of those capabilities.
+
+    A bundle asks each device once per process, so that a test with devices of its own takes a copy.
+    """
+
+    def make(*capabilities: tuple[int, int], verify: bool = True) -> aot_runtime.Bundle:
+        cuda.reset(capabilities=capabilities or [(9, 0)])
+        copy = tmp_path / "bundle"
+        shutil.copytree(standin_bundle_path, copy)
+        return aot_runtime.load(copy, verify=verify)
+
+    return make

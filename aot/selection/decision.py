@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Union
 
 from ..errors import DeclarationError
 from .requirements import HIGHEST, Requirement, Subject, VariantTable
@@ -29,7 +28,7 @@ class Node:
     children: tuple[Tree, ...]
 
 
-Tree = Union[Node, int, None]  # a question, the index of a variant, or "no variant"
+Tree = Node | int | None  # a question, the index of a variant, or "no variant"
 
 
 @dataclass(frozen=True)
