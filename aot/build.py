@@ -249,9 +249,10 @@ class _Build:
     def _assemble(self, plans: Sequence[_KernelPlan], staged: Path) -> Manifest:
         zig = Zig.find(self.settings.cache / "zig")
         hosts = {}
-        for host in self.settings.hosts:
-            self.progress.stage(f"linking for {host}")
-            hosts[host.name] = self._link_host(zig, host, plans, staged)
+        with ThreadPoolExecutor(self.settings.jobs) as pool:
+            for host in self.settings.hosts:
+                self.progress.stage(f"linking for {host}")
+                hosts[host.name] = self._link_host(self._linker(zig, host, pool), plans, staged)
         self._write_details(plans, staged)
         self._write_kept(staged)
         manifest = Manifest(
@@ -268,9 +269,9 @@ class _Build:
         (staged / manifest_module.FILE_NAME).write_text(manifest.to_json())
         return manifest
 
-    def _link_host(self, zig: Zig, host: Host, plans: Sequence[_KernelPlan], staged: Path) -> HostRecord:
+    def _link_host(self, linker: Linker, plans: Sequence[_KernelPlan], staged: Path) -> HostRecord:
+        host = linker.host
         root = staged / "lib" / host.name
-        linker = self._linker(zig, host)
         builds: dict[str, list[KernelBuild]] = {}
         for plan in plans:
             relative = f"{plan.arch}/{plan.info.name}.so"
@@ -286,12 +287,12 @@ class _Build:
         relative_to = f"lib/{host.name}/"
         return HostRecord(relative_to + entry.name, relative_to + support.name, host.glibc_text, cudart)
 
-    def _linker(self, zig: Zig, host: Host) -> Linker:
+    def _linker(self, zig: Zig, host: Host, pool: Executor) -> Linker:
         import tvm_ffi.libinfo
 
         work = self.scratch / f"link-{host.name}"
         work.mkdir()
-        return Linker(zig, host, work, Path(tvm_ffi.libinfo.find_include_path()))
+        return Linker(zig, host, work, Path(tvm_ffi.libinfo.find_include_path()), pool)
 
     def _link_kernel(self, linker: Linker, plan: _KernelPlan, output: Path) -> None:
         output.parent.mkdir(parents=True, exist_ok=True)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import aot_runtime
+import platformdirs
 import pytest
 from standin import RealCudaLoadedError, Standin
 from standin import build as build_standin
@@ -20,9 +21,9 @@ STANDIN_ARCHS = ("sm_80", "sm_86", "sm_90a", "sm_100f", "sm_103a", "sm_120f")
 
 
 @pytest.fixture(scope="session")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """zig's cache, shared by all builds of a session."""
-    return tmp_path_factory.mktemp("cache")
+def cache() -> Path:
+    """Where the command line keeps its caches too: zig's costs some seconds to fill."""
+    return Path(platformdirs.user_cache_dir("cute-aot"))
 
 
 @pytest.fixture(scope="session")

@@ -430,4 +430,6 @@ def _mapping_marks(symbols: Iterable[Any]) -> _Marks:
 
 def _data_ranges(marks: list[tuple[int, bool]], end: int) -> tuple[tuple[int, int], ...]:
     stops = [address for address, _ in marks[1:]] + [end]
-    return tuple((start, stop) for (start, is_data), stop in zip(marks, stops, strict=True) if is_data and start < stop)
+    return tuple(
+        (start, stop) for (start, is_data), stop in zip(marks, stops, strict=False) if is_data and start < stop
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,18 +53,17 @@ def entry_exports(functions: Sequence[str]) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Linker:
-    """Links for one host; ``work`` is a scratch folder of its own."""
+    """Links for one host; ``work`` is a scratch folder of its own, ``pool`` runs several compilers at once."""
 
     zig: Zig
     host: Host
     work: Path
     tvm_ffi_include: Path
+    pool: Executor
 
     def kernel(self, name: str, tables: str, launchers: Mapping[str, str], output: Path) -> None:
         """One kernel's variants for one architecture; ``launchers`` are LLVM IR by variant."""
-        objects = [self._c(f"{name}_tables.c", tables)]
-        for variant, text in launchers.items():
-            objects.append(self._launcher(variant, text))
+        objects = [self._c(f"{name}_tables.c", tables), *self.pool.map(self._launcher, launchers, launchers.values())]
         exports = ["aot_kernel_library", *(variant_symbol(variant) for variant in launchers)]
         self.zig.link(self.host, objects, output, exports=exports)
 
@@ -88,13 +88,14 @@ class Linker:
     ) -> None:
         """The library that callers load: selection, dispatch, and a table of where the code lies."""
         source = entry_source(bundle, functions, builds, support)
-        objects = [self._c("aot_bundle_tables.c", source)]
-        for name in _ENTRY_SOURCES:
-            compiled = self.work / f"aot_{name}.o"
-            self.zig.compile_c(self.host, self._source(name), compiled, [self.tvm_ffi_include])
-            objects.append(str(compiled))
+        objects = [self._c("aot_bundle_tables.c", source), *self.pool.map(self._runtime, _ENTRY_SOURCES)]
         exports = sorted(entry_exports([function.name for function in functions]))
         self.zig.link(self.host, [*objects, "-ldl", "-lpthread"], output, exports=exports)
+
+    def _runtime(self, name: str) -> str:
+        compiled = self.work / f"aot_{name}.o"
+        self.zig.compile_c(self.host, self._source(name), compiled, [self.tvm_ffi_include])
+        return str(compiled)
 
     def _launcher(self, variant: str, text: str) -> str:
         source = self.work / f"{variant}.ll"
