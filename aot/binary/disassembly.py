@@ -162,7 +162,7 @@ class _X86_64:
         end = section.address + len(section.data)
         inside = {f.address for f in library.functions if section.address < f.address < end}
         starts = sorted({section.address} | inside)
-        for start, stop in zip(starts, [*starts[1:], end]):
+        for start, stop in zip(starts, [*starts[1:], end], strict=True):
             yield from self._stretch(library, start, section.data[start - section.address : stop - section.address])
 
     def _stretch(self, library: SharedLibrary, start: int, data: bytes) -> Iterator[Violation]:
