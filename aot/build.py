@@ -23,7 +23,7 @@ from .errors import AotError, BuildError, DeclarationError, UsageError
 from .hosts import Host
 from .link.libraries import EntryFunction, KernelBuild, Linker, describe_file
 from .link.llvm_ir import parse_launcher, symbol_prefix
-from .link.nvidia import find_libraries
+from .link.nvidia import distributions, find_libraries
 from .link.toolchain import Zig
 from .publish import check_destination, publish, staging
 from .records import encode
@@ -453,7 +453,7 @@ def _toolchain(cuda: int) -> dict[str, str]:
         for d in importlib.metadata.distributions()
         if (d.metadata["Name"] or "").startswith("nvidia-cutlass-dsl")
     ]
-    wanted = sorted({*names, "cute-aot", "apache-tvm-ffi", "ziglang"})
+    wanted = sorted({*names, *distributions(cuda), "cute-aot", "apache-tvm-ffi", "ziglang"})
     versions = {name: version for name in wanted if (version := _version(name)) is not None}
     return {**versions, "cuda": str(cuda)}
 

@@ -20,7 +20,7 @@ from ..digests import sha256_of
 from ..errors import ToolchainError
 from ..hosts import Host
 
-__all__ = ["NvidiaLibraries", "find_libraries"]
+__all__ = ["NvidiaLibraries", "distributions", "find_libraries"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,11 @@ _DISTRIBUTIONS = {
 _LAUNCH_SUPPORT = "libcuda_dialect_runtime_static.a"
 _CUDART_STATIC = "libcudart_static.a"
 _CULIBOS = "libculibos.a"
+
+
+def distributions(cuda: int) -> tuple[str, str]:
+    """The distributions whose libraries are linked, for a CUDA major version."""
+    return _DISTRIBUTIONS[cuda]
 
 
 def find_libraries(host: Host, cuda: int, cache: Path, wheelhouse: Path | None = None) -> NvidiaLibraries:
