@@ -20,7 +20,7 @@ from pathlib import Path
 
 from ..errors import BuildError, UsageError
 
-__all__ = ["Content", "Wheel", "parse_epoch", "write_files", "write_wheels"]
+__all__ = ["Content", "Wheel", "parse_epoch", "wheel_file", "write_files", "write_wheels"]
 
 Content = bytes | Path
 
@@ -36,7 +36,6 @@ class Wheel:
     version: str
     tag: str  # py3-none-manylinux_2_28_x86_64
     files: Mapping[str, Content]
-    pure: bool = False
 
     @property
     def name(self) -> str:
@@ -80,9 +79,7 @@ def write_files(files: Mapping[str, Content], directory: Path) -> None:
 
 
 def _write(wheel: Wheel, path: Path, epoch: int | None) -> Path:
-    head = ["Wheel-Version: 1.0", "Generator: cute-aot", f"Root-Is-Purelib: {str(wheel.pure).lower()}"]
-    text = "\n".join([*head, *(f"Tag: {tag}" for tag in _expanded(wheel.tag))]) + "\n"
-    files = {**wheel.files, f"{wheel.dist_info}/WHEEL": text.encode()}
+    files = {**wheel.files, f"{wheel.dist_info}/WHEEL": wheel_file(wheel.tag)}
     moment = time.gmtime(max(_EARLIEST, epoch if epoch is not None else _EARLIEST))[:6]
     record = []
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -96,9 +93,9 @@ def _write(wheel: Wheel, path: Path, epoch: int | None) -> Path:
     return path
 
 
-def _expanded(tag: str) -> list[str]:
-    python, abi, platforms = tag.split("-")
-    return [f"{python}-{abi}-{platform}" for platform in platforms.split(".")]
+def wheel_file(tag: str) -> bytes:
+    """``WHEEL``: what an installer wants to know before it unpacks."""
+    return f"Wheel-Version: 1.0\nGenerator: cute-aot\nRoot-Is-Purelib: false\nTag: {tag}\n".encode()
 
 
 def _add(archive: zipfile.ZipFile, name: str, content: bytes, moment: tuple[int, ...]) -> None:

@@ -13,7 +13,9 @@ import pytest
 from standin import build as build_standin
 
 from aot.build import BuildResult
+from aot.errors import ToolchainError
 from aot.hosts import Host
+from aot.link.nvidia import find_libraries
 from aot.wheel.archive import write_wheels
 from aot.wheel.identity import Identity
 from aot.wheel.make import Project, wheels
@@ -121,3 +123,14 @@ def installed(new_environment: Callable[..., Environment], sample_wheel: Path) -
 @pytest.fixture(scope="session")
 def native() -> Host:
     return Host.native()
+
+
+@pytest.fixture(scope="session")
+def foreign(cache: Path, native: Host) -> Host:
+    """The host that this machine is not, after its NVIDIA wheels were fetched into the cache."""
+    other = Host({"x86_64": "aarch64", "aarch64": "x86_64"}[native.cpu])
+    try:
+        find_libraries(other, 12, cache)
+    except ToolchainError as error:
+        pytest.skip(f"{other}'s wheels cannot be had: {error.message.splitlines()[0]}")
+    return other
