@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 
-import cutlass
 import cutlass.cute as cute
 from cuda.bindings.driver import CUstream
 
