@@ -150,7 +150,7 @@ class _Build:
                 hint="mend what failed, or say `--allow-incomplete`",
                 problems=self.problems,
             )
-        with staging(self.out) as staged:
+        with staging(self.out.absolute()) as staged:
             manifest = self._assemble(plans, staged)
             self.progress.stage("verifying")
             _check(verify(staged))
