@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import subprocess
 import sys
 import tempfile
@@ -50,6 +51,9 @@ class Arguments:
 
 
 def build(kernels: Path, out: Path, archs: str, **environment: str) -> Path:
+    """Build a bundle to measure, unless it is there already."""
+    if out.is_dir():
+        return out
     command = [sys.executable, "-m", "aot", "build", "--kernels", str(kernels), "--arch", archs, "--cudart", "shared"]
     command += ["--name", "bundle", "--out", str(out)]
     subprocess.run(
@@ -81,7 +85,7 @@ def compile_loop(folder: Path) -> Any:
 def measure(
     loop: Any, bundle: Path, function: str, arch: str, kernel: str, variant: str, arguments: Arguments
 ) -> dict[str, float]:
-    host = next((bundle / "lib").iterdir())
+    host = bundle / "lib" / f"{platform.machine()}-linux-gnu"
     entry = ctypes.CDLL(str(host / "libbundle.so"))
     through = ctypes.cast(getattr(entry, f"__tvm_ffi_{function}"), ctypes.c_void_p).value
     assert loop(through, arguments.array, arguments.count, 1) > 0, "the first call opens and binds the kernel's library"
@@ -96,7 +100,9 @@ def measure(
 
 
 def main() -> None:
-    options = parser(__doc__).parse_args()
+    arguments = parser(__doc__)
+    arguments.add_argument("--bundles", type=Path, help="keep the bundles here, to measure them elsewhere")
+    options = arguments.parse_args()
     import standin
 
     results: dict[str, dict[str, float]] = {}
@@ -109,14 +115,17 @@ def main() -> None:
 
         loop = compile_loop(folder)
         # Four kernels of three dtypes and two alignments each would be more; the issue's figure is per call of one.
-        shipped = build(PROJECT / "tests" / "kernels", folder / "shipped", "sm_80,sm_90a,sm_100f")
+        shipped = build(PROJECT / "tests" / "kernels", (options.bundles or folder) / "shipped", "sm_80,sm_90a,sm_100f")
         vector = Arguments(1 << 14, 4, 16, 1, floats=1)
         results["9 kernels, 6 variants each, 3 architectures"] = measure(
             loop, shipped, "fill", "sm_90a", "fill", "fill__bf16__aligned", vector
         )
         for count in COUNTS:
             many = build(
-                PROJECT / "benchmarks" / "kernels", folder / f"many{count}", "sm_90a", AOT_BENCHMARK_VARIANTS=str(count)
+                PROJECT / "benchmarks" / "kernels",
+                (options.bundles or folder) / f"many{count}",
+                "sm_90a",
+                AOT_BENCHMARK_VARIANTS=str(count),
             )
             length = 64 * max(count // 8, 1)
             results[f"1 kernel of {count} variants"] = measure(

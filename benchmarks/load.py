@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import statistics
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from pathlib import Path
 from _common import PROJECT, parser, print_rows, report
 from dispatch import build
 
-COUNTS, PROCESSES = (1, 20, 200, 1000), 15
+DEFAULT_COUNTS, PROCESSES = (1, 20, 200, 1000), 15
 
 # Runs in a process of its own; prints milliseconds.
 MEASURE = """
@@ -52,6 +53,7 @@ def measure(standin: Path, bundle: Path) -> list[float]:
 def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--bundles", type=Path, help="keep the bundles here, to measure them elsewhere")
+    arguments.add_argument("--counts", type=int, nargs="+", default=DEFAULT_COUNTS, help="numbers of variants")
     options = arguments.parse_args()
     sys.path.insert(0, str(PROJECT / "tests"))
     import standin
@@ -60,12 +62,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = options.bundles or Path(scratch)
         built = standin.build(Path(scratch) / "standin")
-        for count in COUNTS:
-            bundle = folder / f"many{count}"
-            if not bundle.is_dir():
-                build(PROJECT / "benchmarks" / "kernels", bundle, "sm_90a", AOT_BENCHMARK_VARIANTS=str(count))
+        for count in options.counts:
+            bundle = build(
+                PROJECT / "benchmarks" / "kernels", folder / f"many{count}", "sm_90a", AOT_BENCHMARK_VARIANTS=str(count)
+            )
             load, find, first, second = measure(built, bundle)
-            library = next(bundle.glob("lib/*/sm_90a/copy0.so")).stat().st_size
+            library = next(bundle.glob(f"lib/{platform.machine()}-*/sm_90a/copy0.so")).stat().st_size
             results[count] = {
                 "load_ms": load,
                 "first_attribute_ms": find,

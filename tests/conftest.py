@@ -82,7 +82,3 @@ def fresh_bundle(cuda: Standin, standin_bundle_path: Path, tmp_path: Path) -> Ca
         return aot_runtime.load(copy, verify=verify)
 
     return make
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--bundle", default="dist/kernels", help="bundle that GPU tests run")

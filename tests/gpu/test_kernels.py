@@ -46,7 +46,7 @@ def contract(name: str) -> ModuleType:
 
 @pytest.fixture(scope="module")
 def bundle(request: pytest.FixtureRequest) -> aot_runtime.Bundle:
-    path = Path(request.config.getoption("--bundle"))
+    path = Path(request.config.getoption("--bundle", default="dist/kernels"))
     if not path.is_dir():
         pytest.skip(f"there is no bundle at {path}: build one, or give --bundle")
     return aot_runtime.load(path)
