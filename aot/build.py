@@ -150,7 +150,7 @@ class _Build:
                 hint="mend what failed, or say `--allow-incomplete`",
                 problems=self.problems,
             )
-        with staging(self.out) as staged:
+        with staging(self.out.absolute()) as staged:
             manifest = self._assemble(plans, staged)
             self.progress.stage("verifying")
             _check(verify(staged))
@@ -331,7 +331,7 @@ class _Build:
         return {"driver": dict(sorted(drivers.items())), "tvm_ffi": LOWEST_TVM_FFI}
 
 
-LOWEST_TVM_FFI = "0.1.11"
+LOWEST_TVM_FFI = "0.1.0"
 
 
 def _default_name(kernels: str) -> str:

@@ -1,0 +1,95 @@
+"""``out = op(x)`` for an activation that the caller names.
+
+Memory is the limit: ``x`` is read once, ``out`` written once; the arithmetic, in f32, hides behind that.
+An activation is a class, and the kernel is compiled for it: a new one is a class and a line in ``OPS``.
+"""
+
+from __future__ import annotations
+
+import math
+
+import cutlass.cute as cute
+from cuda.bindings.driver import CUstream
+from cutlass import Float32
+
+import aot
+
+from ._device import ARCHS, DTYPES, Elementwise, ElementwiseTiling
+from .contracts import activation as contract
+
+TILINGS = {
+    "vector": ElementwiseTiling(threads=256, unroll=4, vector=True),
+    "scalar": ElementwiseTiling(threads=256, unroll=8, vector=False),
+}
+
+
+class Activation:
+    """A function of one variable. NaN in is NaN out."""
+
+    @staticmethod
+    def apply(x: cute.TensorSSA) -> cute.TensorSSA:
+        raise NotImplementedError
+
+
+class Relu(Activation):
+    @staticmethod
+    def apply(x: cute.TensorSSA) -> cute.TensorSSA:
+        return cute.where(x < 0.0, cute.zeros_like(x), x)
+
+
+class Silu(Activation):
+    """``x * sigmoid(x)``."""
+
+    @staticmethod
+    def apply(x: cute.TensorSSA) -> cute.TensorSSA:
+        return x * _sigmoid(x)
+
+
+class GeluTanh(Activation):
+    """``x * (1 + tanh(u)) / 2`` with ``u = sqrt(2 / pi) * (x + 0.044715 * x^3)``.
+
+    Written as ``x * sigmoid(2 * u)``, which is the same, and exact where ``1 + tanh(u)`` would cancel.
+    """
+
+    @staticmethod
+    def apply(x: cute.TensorSSA) -> cute.TensorSSA:
+        scale = 2 * math.sqrt(2 / math.pi)
+        return x * _sigmoid(x * (scale + scale * 0.044715 * x * x))
+
+
+def _sigmoid(x: cute.TensorSSA) -> cute.TensorSSA:
+    # Two instructions of the special function unit, each good to 2 units in the last place.
+    return cute.math.rcp(1.0 + cute.math.exp2(-math.log2(math.e) * x), approx=True, ftz=True)
+
+
+OPS = {"relu": Relu, "gelu": GeluTanh, "silu": Silu}
+
+
+class Activate(Elementwise):
+    def __init__(self, tiling: ElementwiseTiling, rank: int, dtype: str, op: type[Activation]) -> None:
+        super().__init__(tiling, rank, dtype)
+        self.op = op
+
+    def apply(self, x: cute.TensorSSA) -> cute.TensorSSA:
+        return self.op.apply(x.to(Float32))
+
+    @cute.jit
+    def __call__(self, x: cute.Tensor, out: cute.Tensor, stream: CUstream):
+        self.launch([x], out, stream)
+
+
+@aot.kernel(
+    parameters=(aot.In("x"), aot.Out("out", shape="x.shape", dtype="x.dtype")),
+    archs=ARCHS,
+    choices={"op": OPS},
+    axes={"rank": (1, 2), "dtype": DTYPES, "access": TILINGS},
+    reference=contract.reference,
+    inputs=contract.inputs,
+    cost=contract.cost,
+)
+def activation(target: aot.Target, op: type[Activation], rank: int, dtype: str, access: ElementwiseTiling) -> aot.Spec:
+    """``out = op(x)``, element by element, where ``op`` is relu, gelu (its tanh form) or silu."""
+    access.validate(target)
+    function = Activate(access, rank, dtype, op)
+    x = function.tensor
+    return aot.Spec(function, {"x": x, "out": x, "stream": aot.Stream()})

@@ -1,0 +1,44 @@
+"""``out = x + y``: the smallest kernel here, and the place to start reading.
+
+Memory is the limit: every element of ``x`` and ``y`` is read once, every element of ``out`` written once.
+"""
+
+from __future__ import annotations
+
+import cutlass.cute as cute
+from cuda.bindings.driver import CUstream
+
+import aot
+
+from ._device import ARCHS, DTYPES, Elementwise, ElementwiseTiling
+from .contracts import add as contract
+
+TILINGS = {
+    "vector": ElementwiseTiling(threads=256, unroll=2, vector=True),
+    "scalar": ElementwiseTiling(threads=256, unroll=8, vector=False),
+}
+
+
+class Add(Elementwise):
+    def apply(self, x: cute.TensorSSA, y: cute.TensorSSA) -> cute.TensorSSA:
+        return x + y
+
+    @cute.jit
+    def __call__(self, x: cute.Tensor, y: cute.Tensor, out: cute.Tensor, stream: CUstream):
+        self.launch([x, y], out, stream)
+
+
+@aot.kernel(
+    parameters=(aot.In("x"), aot.In("y"), aot.Out("out", shape="x.shape", dtype="x.dtype")),
+    archs=ARCHS,
+    axes={"rank": (1, 2), "dtype": DTYPES, "access": TILINGS},
+    reference=contract.reference,
+    inputs=contract.inputs,
+    cost=contract.cost,
+)
+def add(target: aot.Target, rank: int, dtype: str, access: ElementwiseTiling) -> aot.Spec:
+    """``out = x + y``, element by element."""
+    access.validate(target)
+    function = Add(access, rank, dtype)
+    x = function.tensor
+    return aot.Spec(function, {"x": x, "y": x, "out": x, "stream": aot.Stream()})

@@ -1,0 +1,69 @@
+"""Shapes and layouts that checks of the kernels go through: the corners first, then sizes with some work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A tensor: rows ``stride`` elements apart, the first ``offset`` elements from an aligned address."""
+
+    shape: tuple[int, ...]
+    stride: int | None = None
+    offset: int = 0
+
+    def make(self, make: Any, dtype: str) -> Any:
+        return make.tensor(self.shape, dtype, stride=self.stride, offset=self.offset)
+
+
+ELEMENTWISE = (
+    Layout((0,)),
+    Layout((1,)),
+    Layout((7,)),
+    Layout((8,)),
+    Layout((4099,)),
+    Layout((4099,), offset=1),
+    Layout(((1 << 22) + 5,)),
+    Layout((0, 8)),
+    Layout((3, 0)),
+    Layout((1, 1)),
+    Layout((1000, 1)),
+    Layout((5, 3)),
+    Layout((37, 129)),
+    Layout((70_000, 8)),
+    Layout((513, 40)),
+    Layout((33, 256), stride=512),
+    Layout((33, 256), stride=259),
+    Layout((33, 256), offset=3),
+    Layout((3, 65_537)),
+    Layout((2048, 5120)),
+)
+
+ROWS = (
+    Layout((0, 512)),
+    Layout((1, 1)),
+    Layout((3, 1)),
+    Layout((5, 7)),
+    Layout((1, 8)),
+    Layout((37, 129)),
+    Layout((17, 128)),
+    Layout((33, 264)),
+    Layout((9, 512)),
+    Layout((9, 512), offset=1),
+    Layout((9, 512), stride=1024),
+    Layout((9, 512), stride=515),
+    Layout((7, 1024)),
+    Layout((65, 1032)),
+    Layout((4096, 4096)),
+    Layout((3, 4104)),
+    Layout((6, 5120)),
+    Layout((5, 8192)),
+    Layout((3, 16_384)),
+    Layout((3, 16_384), stride=20_000),
+    Layout((2, 16_392)),
+    Layout((2, 65_537)),
+    Layout((2, 262_136)),
+    Layout((2, 262_144)),
+)

@@ -1,0 +1,33 @@
+"""An activation, element by element."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import aot
+
+from ._layouts import ELEMENTWISE
+
+OPERATIONS = {"relu": 1, "gelu": 8, "silu": 5}  # per element
+
+
+def reference(x: Any, op: str) -> Any:
+    from torch.nn import functional
+
+    if op == "gelu":
+        return functional.gelu(x.double(), approximate="tanh")
+    return getattr(functional, op)(x.double())
+
+
+def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
+    for layout in ELEMENTWISE:
+        yield {"x": layout.make(make, dtype)}
+    special = make.tensor((8,), dtype)
+    special[:4] = special.new_tensor([math.nan, math.inf, 0.0, -30.0])
+    yield {"x": special}
+
+
+def cost(x: Any, op: str, **_: Any) -> aot.Cost:
+    return aot.Cost(operations=OPERATIONS[op] * x.numel(), bytes=2 * x.numel() * x.element_size())

@@ -1,0 +1,25 @@
+"""The sum of two tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import aot
+
+from ._layouts import ELEMENTWISE
+
+
+def reference(x: Any, y: Any) -> Any:
+    return x.double() + y.double()
+
+
+def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
+    for layout in ELEMENTWISE:
+        x, y = layout.make(make, dtype), make.tensor(layout.shape, dtype)
+        yield {"x": x, "y": y}
+        yield {"x": y, "y": x}
+
+
+def cost(x: Any, **_: Any) -> aot.Cost:
+    return aot.Cost(operations=x.numel(), bytes=3 * x.numel() * x.element_size())
