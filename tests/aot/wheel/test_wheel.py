@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import aot_runtime
 import pytest
 
+from aot.build import LOWEST_TVM_FFI
 from aot.cli import main
 from aot.errors import BuildError, UsageError
 from aot.hosts import Host
@@ -289,8 +290,8 @@ def test_older_python_is_refused_with_a_sentence(installed: Environment) -> None
 
 
 def test_older_tvm_ffi_is_refused_with_a_sentence(installed: Environment) -> None:
-    done = installed.run("import tvm_ffi; tvm_ffi.__version__ = '0.1.2'; import sample_kernels; sample_kernels.scale")
-    assert "needs apache-tvm-ffi 0.1.11 or newer, installed is 0.1.2" in done.stderr
+    done = installed.run("import tvm_ffi; tvm_ffi.__version__ = '0.0.9'; import sample_kernels; sample_kernels.scale")
+    assert f"needs apache-tvm-ffi {LOWEST_TVM_FFI} or newer, installed is 0.0.9" in done.stderr
 
 
 # What is refused.
