@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
-import importlib.metadata
 import json
 import os
 import re
@@ -11,15 +11,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import aot_runtime
+from aot_runtime.manifest import FILE_NAME, Manifest
 
 import aot
-from aot_runtime.manifest import FILE_NAME, Manifest
 
 from ..errors import BuildError, UsageError
 from ..hosts import Host
@@ -200,10 +200,17 @@ def _steps(settings: KitSettings, staged: Path) -> Iterator[Step]:
         junit = "{work}/tests.xml"
         # Fixtures of other tests may need what the machine does not have.
         folder = os.path.commonpath([os.path.dirname(test) for test in tests])
-        command = ("-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", f"--confcutdir={folder}", f"--junitxml={junit}")
-        yield Step(
-            "tests", ("{python}", *command, "--bundle", "{kit}/bundle", *tests), _TESTS_TIMEOUT, junit=junit
+        command = (
+            "-m",
+            "pytest",
+            "-m",
+            "gpu",
+            "-p",
+            "no:cacheprovider",
+            f"--confcutdir={folder}",
+            f"--junitxml={junit}",
         )
+        yield Step("tests", ("{python}", *command, "--bundle", "{kit}/bundle", *tests), _TESTS_TIMEOUT, junit=junit)
     for path in sorted((staged / "benchmarks").glob("[!_]*.py")):
         if _needs_gpu(path.read_text()):
             yield _benchmark(path)
@@ -213,7 +220,13 @@ def _steps(settings: KitSettings, staged: Path) -> Iterator[Step]:
 def _marked_gpu(staged: Path) -> list[str]:
     """Test files with tests that want a GPU; others may import what the machine does not have."""
     tests = sorted((staged / "tests").rglob("test_*.py"))
-    return [path.relative_to(staged).as_posix() for path in tests if "pytest.mark.gpu" in path.read_text()]
+    return [path.relative_to(staged).as_posix() for path in tests if _uses_mark(path.read_text(), "gpu")]
+
+
+def _uses_mark(source: str, mark: str) -> bool:
+    """Whether the code, rather than a text in it, says ``pytest.mark.<mark>``."""
+    found = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute) and node.attr == mark)
+    return any(isinstance(node.value, ast.Attribute) and node.value.attr == "mark" for node in found)
 
 
 def _needs_gpu(source: str) -> bool:

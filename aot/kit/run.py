@@ -26,6 +26,17 @@ from typing import Any
 
 KIT = Path(__file__).resolve().parent
 TAIL = 4000  # characters of a step's output that are kept
+# What the results depend on, as the steps find it; prints JSON.
+VERSIONS = """
+import importlib.metadata, json
+versions = {}
+for name in ("apache-tvm-ffi", "numpy", "nvidia-cutlass-dsl", "pytest", "torch", "triton"):
+    try:
+        versions[name] = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        pass
+print(json.dumps(versions))
+"""
 
 
 @dataclass
@@ -119,16 +130,16 @@ def unpack(wheels: list[Path], site: Path) -> None:
 
 
 def machine(environment: dict[str, str]) -> dict[str, Any]:
-    gpus = execute(["nvidia-smi", "--query-gpu=name,driver_version,compute_cap", "--format=csv,noheader"], environment, 60)
-    versions = "import importlib.metadata as m; print({n: v for d in m.distributions() for n, v in [(d.name, d.version)] if n in %r})"
-    names = ("torch", "apache-tvm-ffi", "pytest", "nvidia-cutlass-dsl", "triton", "numpy")
+    gpus = execute(
+        ["nvidia-smi", "--query-gpu=name,driver_version,compute_cap", "--format=csv,noheader"], environment, 60
+    )
     return {
         "date": datetime.date.today().isoformat(),
         "cpu": platform.machine(),
         "glibc": " ".join(platform.libc_ver()),
         "python": platform.python_version(),
         "gpus": gpus[1].strip().splitlines() if gpus[0] == 0 else [],
-        "versions": execute([sys.executable, "-c", versions % (names,)], environment, 120)[1].strip(),
+        "versions": json.loads(execute([sys.executable, "-c", VERSIONS], environment, 120)[1] or "{}"),
     }
 
 

@@ -58,7 +58,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     files = {
         "tests/conftest.py": CONFTEST,
         "tests/test_scale.py": TEST,
-        "tests/test_elsewhere.py": "import a_module_that_no_gpu_machine_has\n",
+        "tests/test_elsewhere.py": "import a_module_that_no_gpu_machine_has\nNOTE = 'pytest.mark.gpu'\n",
         "benchmarks/count.py": BENCHMARK,
         "benchmarks/without.py": '"""Runs anywhere."""\n',
         "pyproject.toml": '[tool.pytest.ini_options]\nmarkers = ["gpu: needs a GPU"]\n',
@@ -100,7 +100,8 @@ def test_kit_runs_everything_and_writes_down_what_came_out(kit: Path, tmp_path: 
     assert results["steps"][2]["results"]["counted"] == 1
     assert results["steps"][3]["output"] == "hello from {the} kit\n"
     assert results["machine"]["cpu"] == Host.native().cpu
-    assert "apache-tvm-ffi" in results["machine"]["versions"]
+    (wheel,) = (kit / "wheels").glob("apache_tvm_ffi-*")
+    assert results["machine"]["versions"]["apache-tvm-ffi"] == wheel.name.split("-")[1]
     assert results["kit"]["bundle"]["name"] == "sample_kernels"
 
 
