@@ -115,6 +115,15 @@ def build_in(project: Path, hook: str, config: Mapping[str, str]) -> str:
         os.chdir(before)
 
 
+def test_project_makes_the_same_bytes_from_any_directory(project: Path, tmp_path: Path) -> None:
+    pyproject = project / "pyproject.toml"
+    pyproject.write_text(pyproject.read_text() + 'select = ["clip"]\n')
+    other = tmp_path / "elsewhere" / "of another length"
+    shutil.copytree(project, other)
+    first, second = (folder / "dist" / build_in(folder, "build_wheel", {"arch": "sm90"}) for folder in (project, other))
+    assert first.read_bytes() == second.read_bytes()
+
+
 def test_prepared_metadata_is_the_wheels_own(project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(project)
     folder = build_backend.prepare_metadata_for_build_wheel(str(tmp_path / "metadata"), {})

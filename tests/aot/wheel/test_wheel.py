@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING
 import aot_runtime
 import pytest
 
-from aot.build import LOWEST_TVM_FFI
+from aot.build import LOWEST_TVM_FFI, BuildResult
 from aot.cli import main
 from aot.errors import BuildError, UsageError
 from aot.hosts import Host
+from aot.link.nvidia import distributions
 from aot.verify import verify
 from aot.wheel.archive import parse_epoch, write_wheels
 from aot.wheel.identity import Identity
@@ -132,11 +133,16 @@ def test_loader_imports_itself_relatively_so_that_any_name_will_do() -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("auditwheel") is None, reason="auditwheel is not installed")
 def test_auditwheel_agrees_with_the_tag(
-    build_bundle: Callable[..., object], make_wheels: Callable[..., list[Path]], native: Host
+    build_bundle: Callable[..., BuildResult], make_wheels: Callable[..., list[Path]], native: Host
 ) -> None:
     """With the CUDA runtime linked in, as wheels that are handed on have it."""
     result = build_bundle(TESTS_SAMPLE, ("sm_90a",), name="sample_kernels", select=("scale",))
-    (wheel,) = make_wheels(result.path)  # type: ignore[attr-defined]
+    (wheel,) = make_wheels(result.path)
+    runtime = distributions(int(result.manifest.toolchain["cuda"]))[1]
+    assert f"pkg:pypi/{runtime}@{result.manifest.toolchain[runtime]}" in dist_info(
+        wheel, "sboms/sample_kernels.cdx.json"
+    )
+    assert f"{runtime} {result.manifest.toolchain[runtime]}" in dist_info(wheel, "licenses/NOTICE")
     done = subprocess.run([sys.executable, "-m", "auditwheel", "show", str(wheel)], capture_output=True, text=True)
     said = " ".join(done.stdout.split())
     assert "requires no external shared libraries" in said
