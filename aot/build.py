@@ -252,12 +252,15 @@ class _Build:
 
     def _assemble(self, plans: Sequence[_KernelPlan], staged: Path) -> Manifest:
         zig = Zig.find(self.settings.cache / "zig")
-        hosts = {}
-        # Linking a library waits for its parts, so that the two wait for processors in lines of their own.
-        with ThreadPoolExecutor(self.settings.jobs) as pool, ThreadPoolExecutor(self.settings.jobs) as libraries:
-            for host in self.settings.hosts:
-                self.progress.stage(f"linking for {host}")
-                hosts[host.name] = self._link_host(self._linker(zig, host, pool), plans, staged, libraries)
+        targets = self.settings.hosts
+        self.progress.stage(f"linking for {', '.join(map(str, targets))}")
+        jobs = self.settings.jobs
+        # A host waits for its libraries, and a library for its parts: each waits in a line of its own.
+        with ThreadPoolExecutor(jobs) as parts, ThreadPoolExecutor(jobs) as libraries, ThreadPoolExecutor() as waiting:
+            linked = waiting.map(
+                lambda host: self._link_host(self._linker(zig, host, parts), plans, staged, libraries), targets
+            )
+            hosts = {host.name: record for host, record in zip(targets, linked, strict=True)}
         self._write_details(plans, staged)
         self._write_kept(staged)
         manifest = Manifest(
