@@ -47,9 +47,15 @@ def standin_bundle_path(build_bundle: Callable[..., BuildResult]) -> Path:
 
 
 @pytest.fixture(scope="session")
-def standin_process(tmp_path_factory: pytest.TempPathFactory) -> Standin:
+def standin_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the stand-in's libraries lie, for tests that start processes of their own."""
+    return build_standin(tmp_path_factory.mktemp("standin"))
+
+
+@pytest.fixture(scope="session")
+def standin_process(standin_directory: Path) -> Standin:
     try:
-        return Standin.load(build_standin(tmp_path_factory.mktemp("standin")))
+        return Standin.load(standin_directory)
     except RealCudaLoadedError as error:
         pytest.skip(f"the stand-in cannot play beside a real CUDA library: {error}")
 
