@@ -219,9 +219,9 @@ def _file(name: str, record: _Reader) -> FileRecord:
 
 
 def _stays_inside(name: str) -> bool:
-    if posixpath.normpath(name) != name or name.startswith(("/", "../")) or name in ("", ".", ".."):
-        return False
-    return "\\" not in name and name.isprintable()
+    normal = posixpath.normpath(name)
+    plain = name.isprintable() and "\\" not in name
+    return plain and normal == name and not name.startswith(("/", "../")) and name not in ("", ".", "..")
 
 
 def _host(record: _Reader, files: Mapping[str, FileRecord]) -> HostRecord:

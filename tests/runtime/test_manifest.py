@@ -25,6 +25,7 @@ optional = st.builds(Parameter, names, texts, has_default=st.just(True), default
 parameters = st.tuples(st.lists(required | outputs, max_size=3), st.lists(optional, max_size=2)).map(
     lambda parts: tuple({parameter.name: parameter for parameter in (*parts[0], *parts[1])}.values())
 )
+versions = st.from_regex(r"[1-9]\.[1-9][0-9]", fullmatch=True)
 archs = st.sampled_from(["sm_80", "sm_90a", "sm_100f", "sm_121"]).map(Arch.parse)
 
 
@@ -47,7 +48,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
         name=draw(names),
         complete=draw(st.booleans()),
         kernels={kernel.name: kernel for kernel in draw(st.lists(kernels(), max_size=3))},
-        hosts={"x86_64-linux-gnu": HostRecord(ENTRY, SUPPORT, draw(texts), draw(texts))},
+        hosts={"x86_64-linux-gnu": HostRecord(ENTRY, SUPPORT, draw(versions), draw(texts))},
         files={ENTRY: draw(records), SUPPORT: draw(records), "details/sm_90a.json": draw(records)},
         failures=tuple(draw(st.lists(st.dictionaries(names, texts), max_size=2))),
         toolchain=draw(st.dictionaries(names, texts)),
