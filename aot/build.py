@@ -331,7 +331,7 @@ class _Build:
         return {"driver": dict(sorted(drivers.items())), "tvm_ffi": LOWEST_TVM_FFI}
 
 
-LOWEST_TVM_FFI = "0.1.11"
+LOWEST_TVM_FFI = "0.1.0"
 
 
 def _default_name(kernels: str) -> str:

@@ -19,7 +19,7 @@ from ..hosts import Host
 __all__ = ["Zig"]
 
 _COMPILE = ("-O2", "-g0", "-fPIC", "-mcpu=baseline", "-fvisibility=hidden", "-ffunction-sections", "-fdata-sections")
-_C = ("-std=gnu99", "-Wall", "-Wextra", "-Werror", "-fno-sanitize=all", "-fno-stack-protector")
+_C = ("-std=gnu99", "-Wall", "-Wextra", "-Werror", "-fno-sanitize=all", "-fno-stack-protector", "-flto")
 # Local symbols stay where our own code is: `verify` names functions by them, and so do profilers.
 _LINK = (
     "-shared",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from aot_runtime.arch import Arch
 
+from .branching import branch_by_range, branch_by_value
 from .decision import Node, Tree
 from .requirements import SOURCE_ACTIVE_CLUSTERS, Path, Requirement, Step, Subject, VariantTable
 
@@ -59,8 +60,7 @@ class _Writer:
         self.subjects: list[str] = []
         self.requirements: dict[tuple[int, int, int], int] = {}
         self.nodes: list[str] = []
-        self.cuts: list[int] = []
-        self.children: list[int] = []
+        self.branches: list[str] = []
         self.steps: list[str] = []
 
     def write(self, groups: Sequence[Group], imports: Sequence[str]) -> str:
@@ -126,10 +126,12 @@ class _Writer:
 
     def _flatten_node(self, node: Node, numbers: Mapping[Subject, int], done: dict[int, int]) -> int:
         children = [self._flatten(child, numbers, done) for child in node.children]
-        row = f"{{{numbers[node.subject]}, {len(node.cuts)}, {len(self.cuts)}, {len(self.children)}}}"
-        self.nodes.append(row)
-        self.cuts += node.cuts
-        self.children += children
+        branching = branch_by_value(node.cuts, children) or branch_by_range(node.cuts, children)
+        self.nodes.append(
+            f"{{{numbers[node.subject]}, {len(branching.branches)}, {len(self.branches)}, {branching.shift}, "
+            f"UINT64_C({branching.multiplier}), {_int32(branching.otherwise)}, 0}}"
+        )
+        self.branches += [f"{{{_int64(value)}, {_int32(child)}, 0}}" for value, child in branching.branches]
         return len(self.nodes) - 1
 
     def _variant_data(self, variant: CompiledVariant, numbers: Mapping[Subject, int]) -> list[str]:
@@ -161,14 +163,13 @@ class _Writer:
         return [
             _array("aot_subject_t", "subjects", self.subjects),
             _array("aot_requirement_t", "requirements", requirements),
-            _array("aot_node_t", "nodes", self.nodes or ["{0, 0, 0, 0}"]),
-            _array("int64_t", "cuts", [_int64(cut) for cut in self.cuts] or ["0"]),
-            _array("int32_t", "children", [_int32(child) for child in self.children] or ["0"]),
+            _array("aot_node_t", "nodes", self.nodes or ["{0, 0, 0, 0, 0, 0, 0}"]),
+            _array("aot_branch_t", "branches", self.branches or ["{0, 0, 0}"]),
             _array("aot_step_t", "steps", self.steps or ["{0, 0, 0, {0}, 0}"]),
             _array("aot_group_t", "groups", groups),
             '__attribute__((visibility("default"))) const aot_kernel_library_t aot_kernel_library = {',
             f"  AOT_TABLES_MAJOR, AOT_TABLES_MINOR, {c_string(self.kernel)}, {c_string(str(self.arch))}, groups,",
-            f"  {len(groups)}, {import_count}, imports, subjects, requirements, nodes, cuts, children, steps}};",
+            f"  {len(groups)}, {import_count}, imports, subjects, requirements, nodes, branches, steps}};",
         ]
 
 

@@ -9,6 +9,7 @@
 #include <tvm/ffi/extra/c_env_api.h>
 
 #define UNLIKELY(condition) __builtin_expect(!!(condition), 0)
+#define SLOW_PATH __attribute__((noinline, cold)) /* keeps the registers it needs out of the fast one */
 
 uint32_t aot_function_rank(const aot_function_t* function, aot_capability_t capability,
                            aot_candidate_t* candidates) {
@@ -54,7 +55,7 @@ aot_plan_t* aot_function_plan(aot_function_t* function, int32_t device) {
   return plan;
 }
 
-static int open_candidate(aot_function_t* function, aot_candidate_t* candidate) {
+SLOW_PATH static int open_candidate(aot_function_t* function, aot_candidate_t* candidate) {
   aot_lock();
   int status = candidate->library != NULL ? 0 : aot_candidate_open(function, candidate);
   aot_unlock();
@@ -67,8 +68,9 @@ static void* stream_of(const aot_variant_t* variant, const TVMFFIAny* args, int3
   return args[variant->stream_argument].v_ptr;
 }
 
-static int load_first(const aot_function_t* function, const aot_plan_t* plan, const aot_candidate_t* candidate,
-                      const aot_variant_t* variant, const aot_arguments_t* arguments, const TVMFFIAny* args) {
+SLOW_PATH static int load_first(const aot_function_t* function, const aot_plan_t* plan,
+                                const aot_candidate_t* candidate, const aot_variant_t* variant,
+                                const aot_arguments_t* arguments, const TVMFFIAny* args) {
   int32_t device = arguments->device;
   /* The entry checks its arguments itself, but the stream among them is asked about before it runs. */
   if (aot_variant_unmet(candidate->library, variant, arguments) != NULL) {
@@ -100,7 +102,7 @@ static int fill_argument(TVMFFIAny* filled, uint8_t source, const aot_plan_t* pl
   return 0;
 }
 
-static int call_filled(const aot_plan_t* plan, const aot_variant_t* variant, const aot_arguments_t* arguments,
+__attribute__((noinline)) static int call_filled(const aot_plan_t* plan, const aot_variant_t* variant, const aot_arguments_t* arguments,
                        TVMFFIAny* result) {
   TVMFFIAny filled[AOT_MAX_ARGUMENTS];
   for (uint32_t i = 0; i < variant->source_count; ++i) {
@@ -110,7 +112,7 @@ static int call_filled(const aot_plan_t* plan, const aot_variant_t* variant, con
 }
 
 /* The compiled entry refused: where the arguments are to blame, say it as a refusal always reads. */
-static int explain_failure(aot_function_t* function, const aot_candidate_t* candidate, const aot_variant_t* variant,
+SLOW_PATH static int explain_failure(aot_function_t* function, const aot_candidate_t* candidate, const aot_variant_t* variant,
                            const aot_plan_t* plan, const aot_arguments_t* arguments) {
   if (aot_variant_unmet(candidate->library, variant, arguments) == NULL) return -1;
   TVMFFIObjectHandle raised = NULL;
@@ -134,8 +136,7 @@ static int run(aot_function_t* function, const aot_plan_t* plan, const aot_candi
   return 0;
 }
 
-static int find_device(const aot_function_t* function, aot_arguments_t* arguments) {
-  arguments->device = aot_arguments_device(arguments);
+SLOW_PATH static int find_device(const aot_function_t* function, aot_arguments_t* arguments) {
   if (arguments->device < 0) {
     if (!(function->flags & AOT_FUNCTION_USES_CURRENT_DEVICE)) return aot_raise_no_device(function, arguments);
     if (aot_driver_current_device(&arguments->device) != 0) return -1;
@@ -149,7 +150,7 @@ int aot_dispatch(aot_function_t* function, const TVMFFIAny* args, int32_t count,
   if (UNLIKELY(count != (int32_t)function->argument_count)) return aot_raise_argument_count(function, count);
   aot_arguments_decode(&arguments, args, (uint32_t)count);
   arguments.hypothetical = 0;
-  if (UNLIKELY(find_device(function, &arguments) != 0)) return -1;
+  if (UNLIKELY((uint32_t)arguments.device >= AOT_MAX_DEVICES) && find_device(function, &arguments) != 0) return -1;
   aot_plan_t* plan = __atomic_load_n(&function->plans[arguments.device], __ATOMIC_ACQUIRE);
   if (UNLIKELY(plan == NULL) && (plan = aot_function_plan(function, arguments.device)) == NULL) return -1;
 

@@ -17,41 +17,71 @@ int32_t aot_arch_rank(aot_arch_t arch, aot_capability_t device) {
 }
 
 static int32_t kind_of(const TVMFFIAny* any) {
-  switch (any->type_index) {
-    case kTVMFFINone: return AOT_KIND_NONE;
-    case kTVMFFIInt: return AOT_KIND_INT;
-    case kTVMFFIBool: return AOT_KIND_BOOL;
-    case kTVMFFIFloat: return AOT_KIND_FLOAT;
-    case kTVMFFIOpaquePtr: return AOT_KIND_HANDLE;
-    case kTVMFFITensor: return AOT_KIND_TENSOR;
-    case kTVMFFIDLTensorPtr: return AOT_KIND_TENSOR;
-    case kTVMFFIArray: return AOT_KIND_TUPLE;
-    default: return AOT_KIND_OTHER;
-  }
+  static const uint8_t kinds[] = {AOT_KIND_NONE, AOT_KIND_INT, AOT_KIND_BOOL, AOT_KIND_FLOAT, AOT_KIND_HANDLE};
+  if (any->type_index <= kTVMFFIOpaquePtr && any->type_index >= 0) return kinds[any->type_index];
+  return any->type_index == kTVMFFIArray ? AOT_KIND_TUPLE : AOT_KIND_OTHER;
 }
 
 static const void* object_cell(const TVMFFIAny* any) {
   return (const char*)any->v_obj + sizeof(TVMFFIObject);
 }
 
-static void decode(aot_value_t* value, const TVMFFIAny* any) {
+static int32_t device_of_tensor(const DLTensor* tensor) {
+  return tensor != NULL && tensor->device.device_type == kDLCUDA ? tensor->device.device_id : -1;
+}
+
+static inline void decode(aot_value_t* value, const TVMFFIAny* any) {
+  const DLTensor* tensor;
   value->any = any;
-  value->tensor = NULL;
-  value->kind = kind_of(any);
-  if (value->kind != AOT_KIND_TENSOR) return;
-  const DLTensor* tensor =
-      any->type_index == kTVMFFITensor ? (const DLTensor*)object_cell(any) : (const DLTensor*)any->v_ptr;
-  /* The compiled entry reads shape and strides unasked: a tensor without them is not one. */
-  if (tensor == NULL || (tensor->ndim > 0 && (tensor->shape == NULL || tensor->strides == NULL))) {
-    value->kind = AOT_KIND_BARE_TENSOR;
+  if (any->type_index == kTVMFFITensor) {
+    tensor = (const DLTensor*)object_cell(any);
+  } else if (any->type_index == kTVMFFIDLTensorPtr) {
+    tensor = (const DLTensor*)any->v_ptr;
+  } else {
+    value->tensor = NULL;
+    value->kind = kind_of(any);
     return;
   }
-  value->tensor = tensor;
+  /* The compiled entry reads shape and strides unasked: a tensor without them is not one. */
+  int is_sound = tensor != NULL && (tensor->ndim <= 0 || (tensor->shape != NULL && tensor->strides != NULL));
+  value->tensor = is_sound ? tensor : NULL;
+  value->kind = is_sound ? AOT_KIND_TENSOR : AOT_KIND_BARE_TENSOR;
+}
+
+static int32_t device_in_tuple(const TVMFFIAny* tuple, int depth) {
+  const TVMFFISeqCell* cell = (const TVMFFISeqCell*)object_cell(tuple);
+  int32_t device = -1;
+  for (int64_t i = 0; i < cell->size && device < 0; ++i) {
+    aot_value_t element;
+    decode(&element, (const TVMFFIAny*)cell->data + i);
+    if (element.kind == AOT_KIND_TUPLE && depth > 1) device = device_in_tuple(element.any, depth - 1);
+    else device = device_of_tensor(element.tensor);
+  }
+  return device;
+}
+
+static int32_t device_in_tuples(const aot_arguments_t* arguments) {
+  int32_t device = -1;
+  for (uint32_t i = 0; i < arguments->count && device < 0; ++i) {
+    const aot_value_t* value = &arguments->values[i];
+    if (value->kind == AOT_KIND_TUPLE) device = device_in_tuple(value->any, AOT_MAX_TUPLE_DEPTH);
+    else device = device_of_tensor(value->tensor);
+  }
+  return device;
 }
 
 void aot_arguments_decode(aot_arguments_t* arguments, const TVMFFIAny* args, uint32_t count) {
+  int32_t device = -1;
+  int has_tuple = 0;
+  for (uint32_t i = 0; i < count; ++i) {
+    aot_value_t* value = &arguments->values[i];
+    decode(value, &args[i]);
+    if (device < 0) device = device_of_tensor(value->tensor);
+    has_tuple |= value->kind == AOT_KIND_TUPLE;
+  }
   arguments->count = count;
-  for (uint32_t i = 0; i < count; ++i) decode(&arguments->values[i], &args[i]);
+  /* A tuple may hold a tensor that comes before the one found. */
+  arguments->device = has_tuple ? device_in_tuples(arguments) : device;
 }
 
 static const TVMFFIAny* tuple_element(const aot_value_t* tuple, uint32_t index) {
@@ -74,37 +104,6 @@ void aot_arguments_open_tuples(aot_arguments_t* arguments, const aot_group_t* gr
       value->kind = AOT_KIND_OTHER;
     }
   }
-}
-
-static int32_t device_in_tuple(const TVMFFIAny* any, int depth) {
-  const TVMFFISeqCell* cell = (const TVMFFISeqCell*)object_cell(any);
-  const TVMFFIAny* elements = (const TVMFFIAny*)cell->data;
-  for (int64_t i = 0; i < cell->size; ++i) {
-    aot_value_t value;
-    decode(&value, &elements[i]);
-    if (value.tensor != NULL && value.tensor->device.device_type == kDLCUDA) {
-      return value.tensor->device.device_id;
-    }
-    if (value.kind == AOT_KIND_TUPLE && depth > 0) {
-      int32_t device = device_in_tuple(&elements[i], depth - 1);
-      if (device >= 0) return device;
-    }
-  }
-  return -1;
-}
-
-int32_t aot_arguments_device(const aot_arguments_t* arguments) {
-  for (uint32_t i = 0; i < arguments->count; ++i) {
-    const aot_value_t* value = &arguments->values[i];
-    if (value->tensor != NULL && value->tensor->device.device_type == kDLCUDA) {
-      return value->tensor->device.device_id;
-    }
-    if (value->kind == AOT_KIND_TUPLE) {
-      int32_t device = device_in_tuple(value->any, 4);
-      if (device >= 0) return device;
-    }
-  }
-  return -1;
 }
 
 static int64_t extent(const aot_value_t* value, uint32_t dim) {
@@ -142,6 +141,7 @@ static int64_t ordered_float(const aot_value_t* value) {
 /* Modulo with the sign of Python's: the result lies in [0, divisor). */
 static int64_t modulo(int64_t value, int64_t divisor) {
   if (value == AOT_MISSING || divisor <= 0) return AOT_MISSING;
+  if ((divisor & (divisor - 1)) == 0) return value & (divisor - 1);
   int64_t rest = value % divisor;
   return rest < 0 ? rest + divisor : rest;
 }
@@ -239,7 +239,8 @@ int64_t aot_subject_value(const aot_kernel_library_t* library, const aot_subject
       return difference(stride(value, subject->dim), other_operand(subject, arguments));
     case AOT_SUBJECT_ADDRESS_MODULO:
       if (tensor == NULL) return AOT_MISSING;
-      return (int64_t)(((uintptr_t)tensor->data + tensor->byte_offset) % (uint64_t)subject->parameter);
+      /* A power of two. */
+      return (int64_t)(((uintptr_t)tensor->data + tensor->byte_offset) & (uint64_t)(subject->parameter - 1));
     case AOT_SUBJECT_INTEGER: return integer(value);
     case AOT_SUBJECT_INTEGER_MODULO: return modulo(integer(value), subject->parameter);
     case AOT_SUBJECT_FLOAT: return ordered_float(value);
@@ -252,18 +253,34 @@ int64_t aot_subject_value(const aot_kernel_library_t* library, const aot_subject
   }
 }
 
-static uint32_t cuts_reached(const int64_t* cuts, uint32_t count, int64_t value) {
-  uint32_t low = 0;
+static int32_t branch_of_value(const aot_node_t* node, const aot_branch_t* branches, int64_t value) {
+  const aot_branch_t* branch = &branches[(uint64_t)value * node->multiplier >> node->shift];
+  return branch->value == value ? branch->child : node->otherwise;
+}
+
+static int32_t branch_of_range(const aot_node_t* node, const aot_branch_t* branches, int64_t value) {
+  uint32_t low = 0, count = node->count;
   while (count > 0) {
     uint32_t half = count / 2;
-    if (cuts[low + half] <= value) {
+    if (branches[low + half].value <= value) {
       low += half + 1;
       count -= half + 1;
     } else {
       count = half;
     }
   }
-  return low;
+  return low == 0 ? node->otherwise : branches[low - 1].child;
+}
+
+/* The questions that almost every tree asks, without the way through all of them. */
+static inline int64_t asked_value(const aot_kernel_library_t* library, const aot_subject_t* subject,
+                                  const aot_arguments_t* arguments) {
+  const DLTensor* tensor = arguments->values[subject->slot].tensor;
+  if (tensor != NULL) {
+    if (subject->operation == AOT_SUBJECT_DTYPE) return packed_dtype(tensor->dtype);
+    if (subject->operation == AOT_SUBJECT_EXTENT && subject->dim < tensor->ndim) return tensor->shape[subject->dim];
+  }
+  return aot_subject_value(library, subject, arguments);
 }
 
 const aot_variant_t* aot_group_choose(const aot_kernel_library_t* library, const aot_group_t* group,
@@ -271,9 +288,9 @@ const aot_variant_t* aot_group_choose(const aot_kernel_library_t* library, const
   int32_t at = group->root;
   while (at >= 0) {
     const aot_node_t* node = &library->nodes[at];
-    int64_t value = aot_subject_value(library, &library->subjects[node->subject], arguments);
-    uint32_t branch = cuts_reached(library->cuts + node->first_cut, node->cut_count, value);
-    at = library->children[node->first_child + branch];
+    const aot_branch_t* branches = library->branches + node->first;
+    int64_t value = asked_value(library, &library->subjects[node->subject], arguments);
+    at = node->multiplier != 0 ? branch_of_value(node, branches, value) : branch_of_range(node, branches, value);
   }
   return at == AOT_NO_VARIANT ? NULL : &group->variants[~at];
 }

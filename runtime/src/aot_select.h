@@ -40,13 +40,13 @@ int aot_is_tegra(int32_t major, int32_t minor);
 /* How good code for `arch` is on a device, higher is better; 0 where it cannot run there. */
 int32_t aot_arch_rank(aot_arch_t arch, aot_capability_t device);
 
-/* Decodes the arguments themselves; tuples are opened by aot_arguments_open_tuples, for each group anew,
- * since groups of different architectures may look at different elements. */
+#define AOT_MAX_TUPLE_DEPTH 4
+
+/* Decodes the arguments themselves and finds the device of the call: that of the first CUDA tensor, elements
+ * of tuples included; -1 where there is none. Tuples are opened by aot_arguments_open_tuples, for each group
+ * anew, since groups of different architectures may look at different elements. */
 void aot_arguments_decode(aot_arguments_t* arguments, const TVMFFIAny* args, uint32_t count);
 void aot_arguments_open_tuples(aot_arguments_t* arguments, const aot_group_t* group);
-
-/* The device of the first CUDA tensor, elements of tuples included; -1 where there is none. */
-int32_t aot_arguments_device(const aot_arguments_t* arguments);
 
 int64_t aot_subject_value(const aot_kernel_library_t* library, const aot_subject_t* subject,
                           const aot_arguments_t* arguments);

@@ -116,16 +116,29 @@ typedef struct {
   int64_t high;
 } aot_requirement_t;
 
-/* One question of the decision tree: which of the sorted `cuts` does the subject reach?
- * Child number i answers "i cuts are <= the value". A child >= 0 is a node, otherwise ~variant,
- * or AOT_NO_VARIANT. */
+/* One question of the decision tree, with `count` branches from `first` on. A branch leads to a child:
+ * >= 0 a node, otherwise ~variant, or AOT_NO_VARIANT.
+ *
+ * Where variants want single values (a dtype, a fixed extent), `multiplier` is not 0, and the branch at
+ * (value * multiplier) >> shift is the only one that may hold the value. Where they want ranges it is 0,
+ * the branches are sorted, and the last one not above the value follows. `otherwise` is where neither
+ * finds any. */
 #define AOT_NO_VARIANT INT32_MIN
 typedef struct {
   uint32_t subject;
-  uint32_t cut_count;
-  uint32_t first_cut;   /* in the library's `cuts` */
-  uint32_t first_child; /* in the library's `children` */
+  uint32_t count;
+  uint32_t first; /* in the library's `branches` */
+  uint32_t shift;
+  uint64_t multiplier;
+  int32_t otherwise;
+  uint32_t reserved;
 } aot_node_t;
+
+typedef struct {
+  int64_t value;
+  int32_t child;
+  uint32_t reserved;
+} aot_branch_t;
 
 /* An argument or an element of a tuple. Slots 0..argument_count-1 are the arguments themselves. */
 typedef struct {
@@ -196,8 +209,7 @@ typedef struct {
   const aot_subject_t* subjects;
   const aot_requirement_t* requirements;
   const aot_node_t* nodes;
-  const int64_t* cuts;
-  const int32_t* children;
+  const aot_branch_t* branches;
   const aot_step_t* steps;
 } aot_kernel_library_t;
 

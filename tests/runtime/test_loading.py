@@ -141,7 +141,7 @@ def test_a_library_that_was_exchanged_after_loading_is_not_opened(copy: Path, cu
     bundle = aot_runtime.load(copy)
     bundle.fill_stream_zero(cuda.tensor((8,), "float32"))
     replace(copy / KERNEL, (copy / f"lib/{HOST}/sm_80/fill.so").read_bytes())
-    with pytest.raises(DigestError, match="not the file this bundle was built with|bytes, expected"):
+    with pytest.raises(DigestError, match=r"not the file this bundle was built with|bytes, expected"):
         call(bundle, cuda)
 
 
