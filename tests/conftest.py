@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import aot_runtime
+import hypothesis
 import platformdirs
 import pytest
 from standin import RealCudaLoadedError, Standin
@@ -18,6 +19,10 @@ TESTS = Path(__file__).parent
 PROJECT = TESTS.parent
 # Between them these meet every rule of selection: portable, exact, family, and two that share a device.
 STANDIN_ARCHS = ("sm_80", "sm_86", "sm_90a", "sm_100f", "sm_103a", "sm_120f")
+
+# Machines that test are busy: how long an example takes says nothing.
+hypothesis.settings.register_profile("tests", deadline=None)
+hypothesis.settings.load_profile("tests")
 
 
 @pytest.fixture(scope="session")

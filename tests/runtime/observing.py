@@ -12,6 +12,7 @@ import aot_runtime
 from standin import Standin
 
 TESTS = Path(__file__).resolve().parents[1]
+PROJECT = TESTS.parent
 
 
 def only_block(cuda: Standin) -> int:

@@ -10,8 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import PROJECT, TESTS
-from observing import run_python
+from observing import PROJECT, TESTS, run_python
 from standin import Standin
 
 FOREIGN = ("cutlass", "torch", "numpy", "aot")

@@ -64,7 +64,7 @@ def plain(manifest: Manifest) -> dict[str, Any]:
 
 
 @given(written=manifests())
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_manifest_reads_as_it_was_written(tmp_path: Path, written: Manifest) -> None:
     (tmp_path / "manifest.json").write_text(written.to_json(), encoding="utf-8")
     read = Manifest.read(tmp_path)
@@ -125,7 +125,7 @@ def test_a_manifest_that_cannot_be_read_says_why(tmp_path: Path) -> None:
         Manifest.read(tmp_path)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe\x00", b"[" * 100_000, b'{"schema": 1,}', b"1" * 5000])
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe\x00", b"[" * 100_000, b'{"schema": 1,}'])
 def test_what_is_not_json_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_bytes(content)
     with pytest.raises(ManifestError, match="is not valid JSON"):
