@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import aot_runtime
+import hypothesis
 import platformdirs
 import pytest
 from standin import RealCudaLoadedError, Standin
@@ -18,6 +19,10 @@ TESTS = Path(__file__).parent
 PROJECT = TESTS.parent
 # Between them these meet every rule of selection: portable, exact, family, and two that share a device.
 STANDIN_ARCHS = ("sm_80", "sm_86", "sm_90a", "sm_100f", "sm_103a", "sm_120f")
+
+# Machines that test are busy: how long an example takes says nothing.
+hypothesis.settings.register_profile("tests", deadline=None)
+hypothesis.settings.load_profile("tests")
 
 
 @pytest.fixture(scope="session")
@@ -47,9 +52,15 @@ def standin_bundle_path(build_bundle: Callable[..., BuildResult]) -> Path:
 
 
 @pytest.fixture(scope="session")
-def standin_process(tmp_path_factory: pytest.TempPathFactory) -> Standin:
+def standin_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the stand-in's libraries lie, for tests that start processes of their own."""
+    return build_standin(tmp_path_factory.mktemp("standin"))
+
+
+@pytest.fixture(scope="session")
+def standin_process(standin_directory: Path) -> Standin:
     try:
-        return Standin.load(build_standin(tmp_path_factory.mktemp("standin")))
+        return Standin.load(standin_directory)
     except RealCudaLoadedError as error:
         pytest.skip(f"the stand-in cannot play beside a real CUDA library: {error}")
 

@@ -13,6 +13,7 @@ import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -24,6 +25,7 @@ __all__ = ["SCHEMA", "Choice", "FileRecord", "HostRecord", "KernelRecord", "Mani
 SCHEMA = 1
 FILE_NAME = "manifest.json"
 MAX_BYTES = 32 << 20  # a manifest of 1,000 kernels is about 2 MB
+MAX_FILE_BYTES = 1 << 40
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -195,7 +197,7 @@ def _parse(data: Any, path: Path) -> Manifest:
 
 def is_name(text: str) -> bool:
     """Whether a bundle, a kernel or a function may be called so."""
-    return _NAME.fullmatch(text) is not None
+    return _NAME.fullmatch(text) is not None and not keyword.iskeyword(text)
 
 
 def _name(name: str, reader: _Reader) -> str:
@@ -210,12 +212,16 @@ def _file(name: str, record: _Reader) -> FileRecord:
     digest = record.get("sha256", str)
     if not _DIGEST.fullmatch(digest):
         raise ManifestError(f"{record.where}: {digest!r} is not a SHA-256")
-    return FileRecord(digest, record.get("size", int))
+    size = record.get("size", int)
+    if not 0 <= size <= MAX_FILE_BYTES:
+        raise ManifestError(f"{record.where}: `size` is {size}")
+    return FileRecord(digest, size)
 
 
 def _stays_inside(name: str) -> bool:
     normal = posixpath.normpath(name)
-    return normal == name and not name.startswith(("/", "../")) and name not in ("", ".", "..") and "\\" not in name
+    plain = name.isprintable() and "\\" not in name
+    return plain and normal == name and not name.startswith(("/", "../")) and name not in ("", ".", "..")
 
 
 def _host(record: _Reader, files: Mapping[str, FileRecord]) -> HostRecord:
@@ -232,15 +238,29 @@ def _host(record: _Reader, files: Mapping[str, FileRecord]) -> HostRecord:
 
 
 def _kernel(name: str, record: _Reader) -> KernelRecord:
+    parameters = tuple(_parameter(item) for item in record.each("parameters"))
+    choices = tuple(_choice(item) for item in record.each("choices"))
+    _check_signature(parameters, choices, record)
     return KernelRecord(
         name=_name(name, record),
         doc=record.get("doc", str, ""),
-        parameters=tuple(_parameter(item) for item in record.each("parameters")),
-        choices=tuple(_choice(item) for item in record.each("choices")),
+        parameters=parameters,
+        choices=choices,
         functions=tuple(_name(function, record) for function in record.texts("functions")),
         archs=tuple(_arch(text, record) for text in record.texts("archs")),
         variants=record.get("variants", int),
     )
+
+
+def _check_signature(parameters: tuple[Parameter, ...], choices: tuple[Choice, ...], record: _Reader) -> None:
+    """What Python asks of a function's parameters, since a loader makes one of them."""
+    names = [*(parameter.name for parameter in parameters), *(choice.name for choice in choices)]
+    for name in names:
+        if names.count(name) > 1:
+            raise ManifestError(f"{record.where}: two parameters or choices are called {name!r}")
+    for earlier, later in pairwise(parameters):
+        if earlier.has_default and not later.has_default:
+            raise ManifestError(f"{record.where}: {later.name} has no default but follows one that has")
 
 
 def _arch(text: str, record: _Reader) -> Arch:

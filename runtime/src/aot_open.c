@@ -174,7 +174,8 @@ static int with_device(const runtime_t* runtime, const aot_variant_t* variant, i
                        int (*action)(const runtime_t*, const aot_variant_t*, int32_t)) {
   int32_t before = 0;
   int32_t code = runtime->get_device(&before);
-  if (code == 0 && before != device) code = runtime->set_device(device);
+  /* Even where it is current already: that makes its context current, which a new thread has not. */
+  if (code == 0) code = runtime->set_device(device);
   if (code != 0) return raise_cuda(runtime, variant, device, code);
   int status = action(runtime, variant, device);
   if (before != device) runtime->set_device(before);
