@@ -19,7 +19,7 @@ import pytest
 from aot.expressions import shape_of
 
 torch = pytest.importorskip("torch", reason="GPU tests need torch")
-from aot.inputs import InputMaker  # noqa: E402
+from aot.inputs import InputMaker, torch_dtype  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,
