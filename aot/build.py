@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -455,7 +456,7 @@ def _toolchain(cuda: int) -> dict[str, str]:
     ]
     wanted = sorted({*names, "cute-aot", "apache-tvm-ffi", "ziglang"})
     versions = {name: version for name in wanted if (version := _version(name)) is not None}
-    return {**versions, "cuda": str(cuda)}
+    return {**versions, "cuda": str(cuda), "python": f"{sys.version_info.major}.{sys.version_info.minor}"}
 
 
 def _version(name: str) -> str | None:
