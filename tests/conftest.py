@@ -7,12 +7,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import aot_runtime
+import hypothesis
 import platformdirs
 import pytest
 from standin import RealCudaLoadedError, Standin
 from standin import build as build_standin
 
 from aot.build import BuildResult, Settings, build
+
+# No test looks at a clock: machines that build are busy.
+hypothesis.settings.register_profile(
+    "project", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True
+)
+hypothesis.settings.load_profile("project")
 
 TESTS = Path(__file__).parent
 PROJECT = TESTS.parent
