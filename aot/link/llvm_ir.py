@@ -100,7 +100,8 @@ def _largest_block(text: str) -> int:
     x, y, z = (_stores(text, f"i32 0, i32 1, i32 {axis}", "i32") for axis in range(3))
     if not len(x) == len(y) == len(z):
         return 0
-    return max((math.prod(sizes) for block in zip(x, y, z) if len(sizes := _fixed(block)) == 3), default=0)
+    blocks = [_fixed(block) for block in zip(x, y, z, strict=True)]
+    return max((math.prod(sizes) for sizes in blocks if len(sizes) == 3), default=0)
 
 
 def _fixed(values: Iterable[str]) -> list[int]:
