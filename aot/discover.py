@@ -17,7 +17,7 @@ from types import ModuleType
 from .declare import Kernel
 from .errors import DeclarationError, UsageError
 
-__all__ = ["Found", "discover"]
+__all__ = ["Found", "discover", "place"]
 
 _PACKAGE = "aot_kernel_sources"  # a name nobody else imports
 
@@ -118,7 +118,7 @@ def _importable(name: str) -> Iterator[ModuleType]:
 
 
 def _import_failure(source: str, error: BaseException) -> DeclarationError:
-    where = _place(error)
+    where = place(error)
     if isinstance(error, DeclarationError):
         named = error.message.startswith(where)
         return error if named else DeclarationError(f"{where}: {error.message}", hint=error.hint)
@@ -129,7 +129,7 @@ def _import_failure(source: str, error: BaseException) -> DeclarationError:
     return DeclarationError(f"`{source}` raises on import: {where}: {type(error).__name__}: {error}")
 
 
-def _place(error: BaseException) -> str:
+def place(error: BaseException) -> str:
     """The innermost line that is neither Python's import machinery nor ours."""
     ours = str(Path(__file__).parent)
     frames = [
