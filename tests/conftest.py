@@ -46,6 +46,15 @@ def build_bundle(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Calla
 
 
 @pytest.fixture(scope="session")
+def small_bundle_path(build_bundle: Callable[..., BuildResult]) -> Path:
+    """Two kernels for two architectures, as a user has them. Tests that alter it take a copy."""
+    kernels = TESTS / "kernels" / "fill.py"
+    result = build_bundle(kernels, ("sm_80", "sm_90a"), name="small", select=("fill_epilogue", "fill_stream_zero"))
+    assert not result.problems
+    return result.path
+
+
+@pytest.fixture(scope="session")
 def standin_bundle_path(build_bundle: Callable[..., BuildResult]) -> Path:
     """The test kernels for all of ``STANDIN_ARCHS``, with the CUDA runtime linked shared."""
     result = build_bundle(TESTS / "kernels", STANDIN_ARCHS, shared_cudart=True)
