@@ -19,7 +19,7 @@ from aot_runtime.manifest import FILE_NAME, HostRecord, Manifest
 
 from .binary.cubin import cubins_in_library
 from .binary.elf import ElfError, SharedLibrary, read_shared_library
-from .binary.policy import load_policy, violations
+from .binary.policy import PolicyError, load_policy, violations
 from .digests import sha256_of
 from .link.libraries import SUPPORT_EXPORTS, entry_exports
 
@@ -36,7 +36,10 @@ def verify(bundle: Path) -> list[str]:
     if problems:
         return problems  # what follows reads those files
     for host, record in manifest.hosts.items():
-        problems += _Host(bundle, manifest, host, record).check()
+        try:
+            problems += _Host(bundle, manifest, host, record).check()
+        except PolicyError as error:
+            problems.append(f"host {host}: {error.message}")
     return problems
 
 
