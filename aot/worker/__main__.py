@@ -109,8 +109,8 @@ def _dump_stack_on_crash() -> None:
 
 
 def _failure(request: dict[str, Any], error: BaseException) -> dict[str, Any]:
-    if not isinstance(error, DeclarationError):
-        traceback.print_exc()  # into the log
+    if not isinstance(error, AotError):
+        traceback.print_exception(error)  # into the log; of what we found ourselves the message says all
     hint = error.hint if isinstance(error, AotError) else None
     message = error.message if isinstance(error, AotError) else f"{type(error).__name__}: {error}"
     failure = Failure(request.get("variant", ""), message)
