@@ -311,6 +311,21 @@ def test_an_incomplete_build_never_replaces_a_complete_bundle_unless_allowed(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["kernels", "out"]
 
 
+def test_a_disk_that_fills_up_is_named_and_keeps_nothing(build_bundle: Build, small_disk: Path, tmp_path: Path) -> None:
+    folder = write_kernels(tmp_path / "kernels", GOOD.replace("(32, 64)", "(32,)"))
+    with pytest.raises(BuildError, match=r"the disk of `.*` is full: \d+ KB left|No space left on device"):
+        build_bundle(folder, out=small_disk / "out")
+    assert list(small_disk.iterdir()) == []
+
+
+def test_line_info_puts_source_lines_into_the_code(build_bundle: Build, tmp_path: Path) -> None:
+    folder = write_kernels(tmp_path / "kernels", GOOD.replace("(32, 64)", "(32,)"))
+    result = build_bundle(folder, options=Options(line_info=True, keep=("ptx",)))
+    ptx = (result.path / "kept" / "sm_90a" / "good__threads32.ptx").read_text()
+    assert ".loc" in ptx
+    assert "part0.py" in ptx
+
+
 def contents(bundle: Path) -> dict[str, bytes]:
     return {path.relative_to(bundle).as_posix(): path.read_bytes() for path in bundle.rglob("*") if path.is_file()}
 

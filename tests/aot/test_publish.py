@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -250,20 +249,6 @@ def test_whatever_fails_while_staging_leaves_nothing(tmp_path: Path) -> None:
         raise KeyboardInterrupt
     assert number_of(tmp_path / "bundle") == 1
     assert left_beside(tmp_path / "bundle") == []
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of one megabyte."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], capture_output=True, text=True
-    ) if os.geteuid() == 0 else None  # fmt: skip
-    if mounted is None or mounted.returncode != 0:
-        pytest.skip(f"cannot mount a small file system: {mounted.stderr.strip() if mounted else 'not root'}")
-    yield disk
-    subprocess.run(["umount", str(disk)], check=True)
 
 
 def test_a_full_disk_keeps_the_old_bundle_and_is_named(small_disk: Path) -> None:
