@@ -70,7 +70,7 @@ def _tables(draw: st.DrawFn) -> list[VariantTable]:
 _value = st.one_of(st.integers(-6, 6), st.sampled_from([MISSING, LOWEST, HIGHEST]), st.integers(LOWEST, HIGHEST))
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(_tables(), st.lists(st.tuples(_value, _value, _value, _value), min_size=1, max_size=12))
 def test_the_tree_agrees_with_trying_one_after_the_other(
     variants: list[VariantTable], rows: list[tuple[int, ...]]
@@ -93,7 +93,7 @@ def test_the_tree_agrees_with_trying_one_after_the_other(
                 assert others or set(left_out) <= set(table.requirements), f"v{index} could have taken over"
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(_tables())
 def test_what_is_left_out_is_shared_by_all_that_remain(variants: list[VariantTable]) -> None:
     """For every path of the tree: what the answer did not ask, each variant not ruled out requires as well."""

@@ -156,7 +156,7 @@ while True:
 """
 
 
-@pytest.mark.parametrize("after", [1, 3, 10, 20, 40])
+@pytest.mark.parametrize("after", [1, 5, 20])
 def test_a_publish_that_is_killed_leaves_the_old_bundle_or_the_new(after: int, tmp_path: Path) -> None:
     command = [sys.executable, "-c", _ENDLESS, str(tmp_path / "bundle"), str(Path(__file__).parent)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
