@@ -20,7 +20,7 @@ from aot_runtime.arch import Arch
 from aot_runtime.manifest import FileRecord, HostRecord, KernelRecord, Manifest
 
 from .digests import sha256_of
-from .errors import AotError, BuildError, DeclarationError, UsageError
+from .errors import BuildError, DeclarationError, UsageError
 from .hosts import Host
 from .link.libraries import EntryFunction, KernelBuild, Linker, describe_file
 from .link.llvm_ir import parse_launcher, symbol_prefix
@@ -33,7 +33,7 @@ from .selection.tables import MAX_ARGUMENTS, CompiledVariant, Group, kernel_libr
 from .targets import lowest_driver, parse_archs
 from .verify import verify
 from .worker.messages import Compiled, Declared, Failure, KernelInfo, Options, VariantInfo
-from .worker.pool import CompileJob, Worker, compile_all
+from .worker.pool import CompileJob, Worker, WorkerLost, compile_all
 
 __all__ = ["BuildResult", "Problem", "Progress", "Settings", "build", "describe"]
 
@@ -93,11 +93,20 @@ class Progress:
 def describe(kernels: str, options: Options | None = None) -> Declared:
     """What a source declares, without building anything."""
     with tempfile.TemporaryDirectory(prefix="aot-") as scratch:
-        worker = Worker(kernels, None, options or Options(), Path(scratch) / "log")
+        worker = _open(kernels, None, options or Options(), Path(scratch) / "log")
         try:
             return worker.declared
         finally:
             worker.close()
+
+
+def _open(kernels: str, arch: Arch | None, options: Options, log: Path) -> Worker:
+    """A worker that has read the author's files, which may take its process down."""
+    try:
+        return Worker(kernels, arch, options, log)
+    except WorkerLost as error:
+        problem = Problem("", str(arch or ""), "", f"reading `{kernels}`: the process {error.reason}", error.log)
+        raise BuildError("no kernel could be read", problems=[problem]) from None
 
 
 def build(settings: Settings, progress: Progress | None = None) -> BuildResult:
@@ -177,12 +186,9 @@ class _Build:
 
     def _declared(self) -> Declared:
         self.progress.stage("reading declarations")
-        exact = [text for text in self.settings.archs if text != "all"]
-        first = parse_archs(exact, ())[0] if exact else None
-        if first is not None:
-            declared = self._worker(first).declared
-        else:
-            declared = describe(self.settings.kernels, self.settings.options)
+        named = parse_archs(self.settings.archs, ())  # all of them but `all`
+        worker = self._worker(named[0]) if named else None
+        declared = worker.declared if worker else describe(self.settings.kernels, self.settings.options)
         for failure in declared.failures:
             self.problems.append(Problem("", "", "", failure.message))
         if not declared.kernels:
@@ -195,7 +201,7 @@ class _Build:
         return self.workers[arch]
 
     def _start(self, arch: Arch) -> Worker:
-        return Worker(self.settings.kernels, arch, self.settings.options, self.scratch / f"worker-{arch}.log")
+        return _open(self.settings.kernels, arch, self.settings.options, self.scratch / f"worker-{arch}.log")
 
     def _selected(self, kernels: Sequence[KernelInfo]) -> list[KernelInfo]:
         globs = self.settings.select or ("*",)
@@ -206,21 +212,25 @@ class _Build:
         return selected
 
     def _plan_arch(self, arch: Arch, kernels: Sequence[KernelInfo]) -> list[_KernelPlan]:
-        plans = []
-        worker = self._worker(arch)
-        self.cuda = worker.backend()
-        for kernel in (kernel for kernel in kernels if arch in kernel.archs):
-            try:
-                plan = _KernelPlan(kernel, arch, worker.expand(kernel.name))
-                for function in kernel.functions:
-                    _check_group(plan, function)
-                plans.append(plan)
-            except DeclarationError as error:
-                self._problem(kernel.name, arch, "", error)
-        return plans
+        self.cuda = self._worker(arch).backend()
+        plans = (self._plan_kernel(kernel, arch) for kernel in kernels if arch in kernel.archs)
+        return [plan for plan in plans if plan is not None]
 
-    def _problem(self, kernel: str, arch: Arch, variant: str, error: AotError) -> None:
-        self.problems.append(Problem(kernel, str(arch), variant, str(error)))
+    def _plan_kernel(self, kernel: KernelInfo, arch: Arch) -> _KernelPlan | None:
+        """What to compile of a kernel; None, and a problem noted, where its declaration is wrong."""
+        try:
+            plan = _KernelPlan(kernel, arch, self._worker(arch).expand(kernel.name, self.settings.timeout))
+            for function in kernel.functions:
+                _check_group(plan, function)
+        except WorkerLost as error:
+            self.workers.pop(arch).close()
+            message = f"{kernel.origin}: the process that runs its declaration {error.reason}"
+            self.problems.append(Problem(kernel.name, str(arch), "", message, error.log))
+            return None
+        except DeclarationError as error:
+            self.problems.append(Problem(kernel.name, str(arch), "", str(error)))
+            return None
+        return plan
 
     # Compiling.
 
@@ -352,7 +362,10 @@ def _check_group(plan: _KernelPlan, function: str) -> None:
         raise DeclarationError(
             f"{plan.info.origin}: {function} has {slots} arguments, tuples' elements included; {MAX_ARGUMENTS} is the limit"
         )
-    lost = unreachable(decide(tables), tables)
+    try:
+        lost = unreachable(decide(tables), tables)
+    except DeclarationError as error:
+        raise DeclarationError(f"{plan.info.origin}: {function}: {error.message}", hint=error.hint) from None
     if lost:
         raise DeclarationError(
             f"{plan.info.origin}: {function} for {plan.arch}: {', '.join(lost)} can never be chosen, since variants declared "

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +16,12 @@ from standin import RealCudaLoadedError, Standin
 from standin import build as build_standin
 
 from aot.build import BuildResult, Settings, build
+
+# No test looks at a clock: machines that build are busy.
+hypothesis.settings.register_profile(
+    "project", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True
+)
+hypothesis.settings.load_profile("project")
 
 TESTS = Path(__file__).parent
 PROJECT = TESTS.parent
@@ -41,6 +49,30 @@ def build_bundle(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Calla
         return build(Settings(str(kernels), archs, out=Path(str(out)), name=name, cache=cache, jobs=2, **settings))  # type: ignore[arg-type]
 
     return run
+
+
+@pytest.fixture(scope="session")
+def small_bundle_path(build_bundle: Callable[..., BuildResult]) -> Path:
+    """Two kernels for two architectures, as a user has them. Tests that alter it take a copy."""
+    kernels = TESTS / "kernels" / "fill.py"
+    result = build_bundle(kernels, ("sm_80", "sm_90a"), name="small", select=("fill_epilogue", "fill_stream_zero"))
+    assert not result.problems
+    return result.path
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of half a megabyte."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a small file system")
+    command = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(disk)]
+    mounted = subprocess.run(command, capture_output=True, text=True)
+    if mounted.returncode != 0:
+        pytest.skip(f"cannot mount a small file system: {mounted.stderr.strip()}")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ a build needs no compiler of the machine and links against an older glibc than t
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ _LINK = (
     "-Wl,-z,nodelete",  # graphs and other threads keep using the code
     "-Wl,--build-id=none",
 )
+_LITTLE_DISK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -69,9 +71,16 @@ class Zig:
         result = subprocess.run(command, cwd=directory, env=self._environment(), capture_output=True, text=True)
         if result.returncode != 0:
             shown = " ".join(command)
-            raise ToolchainError(f"zig failed with exit code {result.returncode}: {shown}\n{result.stderr.strip()}")
+            message = f"zig failed with exit code {result.returncode}: {shown}\n{result.stderr.strip()}"
+            raise ToolchainError(message, hint=_disk_hint(directory))
 
     def _environment(self) -> Mapping[str, str]:
         # Without HOME zig finds no cache of its own and fails.
         caches = {"ZIG_GLOBAL_CACHE_DIR": str(self.cache / "global"), "ZIG_LOCAL_CACHE_DIR": str(self.cache / "local")}
         return {**os.environ, **caches}
+
+
+def _disk_hint(directory: Path) -> str | None:
+    """On a full disk the linker, which maps its output into memory, is killed without a word."""
+    free = shutil.disk_usage(directory).free
+    return f"the disk of `{directory}` is full: {free >> 10} KB left" if free < _LITTLE_DISK else None

@@ -29,6 +29,7 @@ MAX_FILE_BYTES = 1 << 40
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_VERSION = re.compile(r"[0-9]{1,4}\.[0-9]{1,4}")
 
 
 @dataclass(frozen=True)
@@ -176,6 +177,8 @@ class _Reader:
 def _parse(data: Any, path: Path) -> Manifest:
     reader = _Reader(data, f"`{path}`")
     schema = reader.get("schema", int)
+    if schema < 1:
+        raise ManifestError(f"`{path}` has schema {schema}, which never was")
     if schema > SCHEMA:
         raise ManifestError(
             f"`{path}` has schema {schema}, this reader knows up to {SCHEMA}",
@@ -231,6 +234,8 @@ def _host(record: _Reader, files: Mapping[str, FileRecord]) -> HostRecord:
         glibc=record.get("glibc", str),
         cudart=record.get("cudart", str),
     )
+    if not _VERSION.fullmatch(host.glibc):
+        raise ManifestError(f"{record.where}: `glibc` is {host.glibc!r}, not a version")
     for name in (host.entry, host.support):
         if name not in files:
             raise ManifestError(f"{record.where}: {name!r} is not among the bundle's files")

@@ -209,6 +209,7 @@ def bare_library(machine: str, section: CodeSection, functions: tuple[Function, 
         versions_needed=(),
         functions=functions,
         code=(section,),
+        local_objects=(),
         stripped=not functions,
     )
 
