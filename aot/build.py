@@ -481,7 +481,10 @@ def _version(name: str) -> str | None:
 
 def _source(kernels: str) -> dict[str, str]:
     """The commit the kernels came from, where they are under version control."""
-    folder = Path(kernels) if Path(kernels).is_dir() else Path(kernels).parent
+    path = Path(kernels)
+    if not path.exists():
+        return {}  # an importable module: what is checked out here says nothing of it
+    folder = path if path.is_dir() else path.parent
     try:
         result = subprocess.run(["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True)
     except OSError:
