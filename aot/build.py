@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from .errors import BuildError, DeclarationError, UsageError
 from .hosts import Host
 from .link.libraries import EntryFunction, KernelBuild, Linker, describe_file
 from .link.llvm_ir import parse_launcher, symbol_prefix
-from .link.nvidia import find_libraries
+from .link.nvidia import NvidiaLibraries, distributions, find_libraries
 from .link.toolchain import Zig
 from .publish import check_destination, publish, staging
 from .records import encode
@@ -138,6 +138,7 @@ class _Build:
         self.problems: list[Problem] = []
         self.workers: dict[Arch, Worker] = {}
         self.cuda = 0
+        self.libraries: dict[Host, NvidiaLibraries] = {}
 
     def run(self) -> BuildResult:
         if not manifest_module.is_name(self.name):
@@ -147,6 +148,8 @@ class _Build:
         existing = check_destination(self.out)
         try:
             plans = self._plan()
+            # What is missing for a host is said before the long part.
+            self.libraries = {host: self._find_libraries(host) for host in self.settings.hosts}
             self._compile(plans)
         finally:
             for worker in self.workers.values():
@@ -261,10 +264,11 @@ class _Build:
     def _assemble(self, plans: Sequence[_KernelPlan], staged: Path) -> Manifest:
         zig = Zig.find(self.settings.cache / "zig")
         hosts = {}
-        with ThreadPoolExecutor(self.settings.jobs) as pool:
+        # Linking a library waits for its parts, so that the two wait for processors in lines of their own.
+        with ThreadPoolExecutor(self.settings.jobs) as pool, ThreadPoolExecutor(self.settings.jobs) as libraries:
             for host in self.settings.hosts:
                 self.progress.stage(f"linking for {host}")
-                hosts[host.name] = self._link_host(self._linker(zig, host, pool), plans, staged)
+                hosts[host.name] = self._link_host(self._linker(zig, host, pool), plans, staged, libraries)
         self._write_details(plans, staged)
         self._write_kept(staged)
         manifest = Manifest(
@@ -281,23 +285,25 @@ class _Build:
         (staged / manifest_module.FILE_NAME).write_text(manifest.to_json())
         return manifest
 
-    def _link_host(self, linker: Linker, plans: Sequence[_KernelPlan], staged: Path) -> HostRecord:
+    def _link_host(self, linker: Linker, plans: Sequence[_KernelPlan], staged: Path, pool: Executor) -> HostRecord:
         host = linker.host
         root = staged / "lib" / host.name
         builds: dict[str, list[KernelBuild]] = {}
-        for plan in plans:
-            relative = f"{plan.arch}/{plan.info.name}.so"
-            self._link_kernel(linker, plan, root / relative)
+        paths = [f"{plan.arch}/{plan.info.name}.so" for plan in plans]
+        list(pool.map(lambda plan, path: self._link_kernel(linker, plan, root / path), plans, paths))
+        for plan, relative in zip(plans, paths, strict=True):
             builds.setdefault(plan.info.name, []).append(describe_file(root / relative, relative, plan.arch))
         support = root / f"lib{self.name}_cuda.so"
-        libraries = find_libraries(host, self.cuda, self.settings.cache, self.settings.wheelhouse)
-        linker.support(libraries, support, shared_cudart=self.settings.shared_cudart)
+        linker.support(self.libraries[host], support, shared_cudart=self.settings.shared_cudart)
         entry = root / f"lib{self.name}.so"
         support_file = describe_file(support, support.name, plans[0].arch)
         linker.entry(self.name, _entry_functions(plans), builds, support_file, entry)
         cudart = f"libcudart.so.{self.cuda}" if self.settings.shared_cudart else "static"
         relative_to = f"lib/{host.name}/"
         return HostRecord(relative_to + entry.name, relative_to + support.name, host.glibc_text, cudart)
+
+    def _find_libraries(self, host: Host) -> NvidiaLibraries:
+        return find_libraries(host, self.cuda, self.settings.cache, self.settings.wheelhouse)
 
     def _linker(self, zig: Zig, host: Host, pool: Executor) -> Linker:
         import tvm_ffi.libinfo
@@ -308,6 +314,9 @@ class _Build:
 
     def _link_kernel(self, linker: Linker, plan: _KernelPlan, output: Path) -> None:
         output.parent.mkdir(parents=True, exist_ok=True)
+        # Variants of two architectures have the same names, and may be under way together.
+        linker = replace(linker, work=linker.work / str(plan.arch))
+        linker.work.mkdir(exist_ok=True)
         launchers = {
             v.table.name: (self.scratch / str(plan.arch) / f"{v.table.name}.ll").read_text() for v in plan.complete()
         }
@@ -467,7 +476,7 @@ def _toolchain(cuda: int) -> dict[str, str]:
         for d in importlib.metadata.distributions()
         if (d.metadata["Name"] or "").startswith("nvidia-cutlass-dsl")
     ]
-    wanted = sorted({*names, "cute-aot", "apache-tvm-ffi", "ziglang"})
+    wanted = sorted({*names, *distributions(cuda), "cute-aot", "apache-tvm-ffi", "ziglang"})
     versions = {name: version for name in wanted if (version := _version(name)) is not None}
     return {**versions, "cuda": str(cuda), "python": f"{sys.version_info.major}.{sys.version_info.minor}"}
 

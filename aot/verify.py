@@ -22,6 +22,7 @@ from .binary.elf import ElfError, SharedLibrary, read_shared_library
 from .binary.policy import PolicyError, load_policy, violations
 from .digests import sha256_of
 from .link.libraries import SUPPORT_EXPORTS, entry_exports
+from .parts import absent_parts, part_of, stamp_name, stamp_problems
 
 __all__ = ["verify"]
 
@@ -44,7 +45,10 @@ def verify(bundle: Path) -> list[str]:
 
 
 def _files(bundle: Path, manifest: Manifest) -> Iterator[str]:
+    absent = absent_parts(bundle, manifest)
     for name, record in manifest.files.items():
+        if part_of(name) in absent:
+            continue
         path = bundle / name
         if not path.is_file():
             yield f"{name} is missing"
@@ -52,10 +56,14 @@ def _files(bundle: Path, manifest: Manifest) -> Iterator[str]:
             yield f"{name} has {path.stat().st_size} bytes, the manifest says {record.size}"
         elif (digest := sha256_of(path)) != record.sha256:
             yield f"{name} has sha256 {digest}, the manifest says {record.sha256}"
+    installed = sorted(set(manifest.parts) - absent)
+    for arch in installed:
+        yield from stamp_problems(bundle, manifest, arch)
+    stamps = {stamp_name(arch) for arch in installed}
     for folder, _, names in os.walk(bundle):
         for name in names:
             relative = (Path(folder) / name).relative_to(bundle).as_posix()
-            if relative not in manifest.files and relative != FILE_NAME:
+            if relative not in manifest.files and relative not in stamps and relative != FILE_NAME:
                 yield f"{relative} is not in the manifest"
 
 
@@ -74,7 +82,9 @@ class _Host:
         self._check_repeated("function", functions)
         self._check_library(self.record.entry, entry_exports(functions))
         support = self._check_support()
-        for arch in sorted({arch for kernel in self.manifest.kernels.values() for arch in kernel.archs}):
+        absent = absent_parts(self.bundle, self.manifest)
+        archs = {arch for kernel in self.manifest.kernels.values() for arch in kernel.archs}
+        for arch in sorted(arch for arch in archs if str(arch) not in absent):
             for name, variants in self._details(arch).items():
                 self._check_kernel(arch, name, variants, support)
         return self.problems

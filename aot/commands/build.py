@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import platformdirs
 
 from ..build import BuildResult, Settings, build
 from ..errors import UsageError
-from ..hosts import parse_hosts
+from ..hosts import parse_glibc, parse_hosts
 from ..records import encode
 from ..report import human_size, make_progress, print_json, print_problems
 from ..worker.messages import Options
@@ -93,7 +92,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         out=arguments.out,
         name=arguments.name,
         select=tuple(arguments.kernel),
-        hosts=parse_hosts(arguments.host, _glibc(arguments.glibc)),
+        hosts=parse_hosts(arguments.host, parse_glibc(arguments.glibc)),
         jobs=arguments.jobs,
         timeout=arguments.timeout,
         options=Options(arguments.cuda, arguments.line_info, _keep(arguments.keep)),
@@ -102,13 +101,6 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         cache=Path(platformdirs.user_cache_dir("cute-aot")),
         wheelhouse=arguments.wheelhouse,
     )
-
-
-def _glibc(text: str) -> tuple[int, int]:
-    match = re.fullmatch(r"(\d+)\.(\d+)", text)
-    if match is None:
-        raise UsageError(f"not a glibc version: {text!r}", hint="write it like 2.28")
-    return int(match[1]), int(match[2])
 
 
 def _keep(text: str) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ _COMPILE = ("-O2", "-g0", "-fPIC", "-mcpu=baseline", "-fvisibility=hidden", "-ff
 _C = ("-std=gnu99", "-Wall", "-Wextra", "-Werror", "-fno-sanitize=all", "-fno-stack-protector", "-flto")
 # Local symbols stay where our own code is: `verify` names functions by them, and so do profilers.
 _LINK = (
+    "-O2",  # of the compiler's own support routines: unoptimised, zig takes five times as long to make them
     "-shared",
     "-Wl,--gc-sections",
     "-Wl,-z,noexecstack",

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "aot_bundle.h"
 #include "aot_sha256.h"
@@ -60,14 +61,33 @@ static int raise_digest(const char* path, const uint8_t seen[32], const uint8_t 
   return aot_raise_text("AotDigestError", &text);
 }
 
+/* What installs an absent architecture: a split bundle says it in `sm_90a.part`, beside the folder `sm_90a`. */
+static int read_installer(const char* path, char installer[256]) {
+  char note[PATH_MAX];
+  const char* slash = strrchr(path, '/');
+  int size = snprintf(note, sizeof note, "%.*s.part", slash == NULL ? 0 : (int)(slash - path), path);
+  FILE* file = size > 0 && size < (int)sizeof note ? fopen(note, "re") : NULL;
+  if (file == NULL) return 0;
+  int found = fgets(installer, 256, file) != NULL;
+  fclose(file);
+  if (found) installer[strcspn(installer, "\r\n")] = '\0';
+  return found;
+}
+
+static int raise_missing(const char* path) {
+  char installer[256];
+  if (read_installer(path, installer)) {
+    return aot_raise("AotBundleError", "`%s` is missing: this part of bundle `%s` is not installed\nhint: `pip install %s`",
+                     path, aot_bundle.name, installer);
+  }
+  return aot_raise("AotBundleError", "`%s` is missing\nhint: install or build the bundle again", path);
+}
+
 static int check_file(const aot_file_t* file, const char* path) {
   uint8_t digest[32];
   uint64_t size = 0;
   int error = aot_sha256_file(path, file->size, digest, &size);
-  if (error == ENOENT) {
-    return aot_raise("AotBundleError", "`%s` is missing\nhint: install the package that holds this architecture, or "
-                     "build the bundle again", path);
-  }
+  if (error == ENOENT) return raise_missing(path);
   if (error != 0) return aot_raise("AotBundleError", "cannot read `%s`: %s", path, strerror(error));
   if (size != file->size) {
     return aot_raise("AotDigestError", "`%s` has %llu bytes, expected %llu%s", path, (unsigned long long)size,
@@ -82,7 +102,8 @@ static void* open_file(const aot_file_t* file) {
   if (verifies() && check_file(file, path) != 0) return NULL;
   /* Never unmapped: CUDA graphs and other threads keep using the code. */
   void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-  if (library == NULL) aot_raise("AotBundleError", "cannot open `%s`: %s", path, dlerror());
+  if (library == NULL && access(path, F_OK) != 0) raise_missing(path);
+  else if (library == NULL) aot_raise("AotBundleError", "cannot open `%s`: %s", path, dlerror());
   return library;
 }
 
