@@ -18,6 +18,7 @@ import aot_runtime.manifest as manifest_module
 from aot_runtime.arch import Arch
 from aot_runtime.manifest import FileRecord, HostRecord, KernelRecord, Manifest
 
+from . import sidecar
 from .digests import sha256_of
 from .errors import AotError, BuildError, DeclarationError, UsageError
 from .hosts import Host
@@ -284,6 +285,7 @@ class _Build:
         entry = root / f"lib{self.name}.so"
         support_file = describe_file(support, support.name, plans[0].arch)
         linker.entry(self.name, _entry_functions(plans), builds, support_file, entry)
+        (root / sidecar.FILE_NAME).write_text(sidecar.entry_note(self.name, entry.name, _file_record(entry)))
         cudart = f"libcudart.so.{self.cuda}" if self.settings.shared_cudart else "static"
         relative_to = f"lib/{host.name}/"
         return HostRecord(relative_to + entry.name, relative_to + support.name, host.glibc_text, cudart)
@@ -386,7 +388,12 @@ def _entry_functions(plans: Sequence[_KernelPlan]) -> list[EntryFunction]:
         for variant in plan.complete():
             function = variant.table.function
             functions[function] = EntryFunction(
-                function, plan.info.name, f"{function}({names})", len(plan.info.parameters), variant.table.uses_tensors
+                function,
+                plan.info.name,
+                f"{function}({names})",
+                len(plan.info.parameters),
+                variant.table.uses_tensors,
+                plan.info.doc,
             )
     return [functions[name] for name in sorted(functions)]
 
@@ -439,8 +446,12 @@ def _requirement_text(requirement: Mapping[str, Any]) -> dict[str, Any]:
 def _file_records(staged: Path) -> dict[str, FileRecord]:
     records = {}
     for path in sorted(path for path in staged.rglob("*") if path.is_file()):
-        records[path.relative_to(staged).as_posix()] = FileRecord(sha256_of(path), path.stat().st_size)
+        records[path.relative_to(staged).as_posix()] = _file_record(path)
     return records
+
+
+def _file_record(path: Path) -> FileRecord:
+    return FileRecord(sha256_of(path), path.stat().st_size)
 
 
 def _failure_record(problem: Problem) -> dict[str, str]:

@@ -144,6 +144,10 @@ static void append_reason(aot_text_t* text, const aot_kernel_library_t* library,
 }
 
 static void append_unrunnable(aot_text_t* text, const aot_build_t* build, aot_capability_t capability) {
+  if (aot_arch_rank(build->arch, capability) != 0) {
+    aot_text_append(text, "is in the bundle, but was not linked into this program");
+    return;
+  }
   const char* scope = build->arch.suffix == 'a' ? "runs on compute capability %d.%d alone"
                                                 : "runs from compute capability %d.%d within its major version";
   aot_text_append(text, scope, build->arch.major, build->arch.minor);
@@ -191,7 +195,7 @@ int aot_explain(const aot_function_t* function, aot_capability_t capability, aot
   free(candidates);
   for (uint32_t i = 0; i < kernel->build_count && status == 0; ++i) {
     const aot_build_t* build = &kernel->builds[i];
-    if (aot_arch_rank(build->arch, capability) != 0) continue;
+    if (aot_arch_rank(build->arch, capability) != 0 && aot_build_present(build)) continue;
     aot_text_append(lines, "%s\t%s\t", build->arch_name, function->name);
     append_unrunnable(lines, build, capability);
     aot_text_append(lines, "\n");
