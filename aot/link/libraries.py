@@ -71,11 +71,15 @@ class Linker:
     tvm_ffi_include: Path
     pool: Executor
 
-    def kernel(self, name: str, tables: str, launchers: Mapping[str, str], output: Path) -> None:
-        """One kernel's variants for one architecture; ``launchers`` are LLVM IR by variant."""
-        objects = [self._c(f"{name}_tables.c", tables), *self.pool.map(self._launcher, launchers, launchers.values())]
+    def kernel(self, name: str, tables: str, launchers: Mapping[str, str], output: Path) -> list[str]:
+        """One kernel's variants for one architecture; ``launchers`` are LLVM IR by variant. Returns the objects."""
+        objects = [
+            self.compile_c(f"{name}_tables.c", tables),
+            *self.pool.map(self._launcher, launchers, launchers.values()),
+        ]
         exports = ["aot_kernel_library", *(variant_symbol(variant) for variant in launchers)]
         self.zig.link(self.host, objects, output, exports=exports)
+        return objects
 
     def support(self, libraries: NvidiaLibraries, output: Path, *, shared_cudart: bool) -> None:
         """NVIDIA's launch support and the CUDA runtime, once per host."""
@@ -98,7 +102,7 @@ class Linker:
     ) -> None:
         """The library that callers load: selection, dispatch, and a table of where the code lies."""
         source = entry_source(bundle, functions, builds, support, self.host.name)
-        objects = [self._c("aot_bundle_tables.c", source), *self.pool.map(self._runtime, _ENTRY_SOURCES)]
+        objects = [self.compile_c("aot_bundle_tables.c", source), *self.pool.map(self._runtime, _ENTRY_SOURCES)]
         exports = sorted(entry_exports(bundle, [function.name for function in functions]))
         self.zig.link(self.host, [*objects, "-ldl", "-lpthread"], output, exports=exports)
 
@@ -115,7 +119,11 @@ class Linker:
         self.zig.compile_llvm_ir(self.host, source, compiled)
         return str(compiled)
 
-    def _c(self, name: str, text: str) -> str:
+    def runtime_objects(self) -> list[Path]:
+        """What every entry library is linked from, once one was."""
+        return [self.work / f"aot_{name}.o" for name in _ENTRY_SOURCES]
+
+    def compile_c(self, name: str, text: str) -> str:
         source = self.work / name
         source.write_text(text)
         compiled = source.with_suffix(".o")
@@ -232,9 +240,12 @@ def _function_row(function: EntryFunction) -> str:
 
 
 def _build_row(build: KernelBuild) -> str:
-    suffix = f"'{build.arch.suffix}'" if build.arch.suffix else "0"
-    arch = f"{{{build.arch.major}, {build.arch.minor}, {suffix}}}"
-    return f"{{{c_string(str(build.arch))}, {arch}, {_file_row(build)}, 0, 0}}"
+    return f"{{{arch_row(build.arch)}, {_file_row(build)}, 0, 0}}"
+
+
+def arch_row(arch: Arch) -> str:
+    suffix = f"'{arch.suffix}'" if arch.suffix else "0"
+    return f"{c_string(str(arch))}, {{{arch.major}, {arch.minor}, {suffix}}}"
 
 
 def _file_row(file: KernelBuild) -> str:

@@ -390,9 +390,9 @@ AOT_SHARED int aot_attach(const aot_interface* library, aot_bundle* bundle) {
   }
   memset(bundle, 0, sizeof *bundle);
   if (library->major == AOT_ABI_MAJOR) return aot_new_handle_(library, bundle);
-  snprintf(numbers, sizeof numbers, "%lu.%lu, this header speaks %d.%d", (unsigned long)library->major,
+  snprintf(numbers, sizeof numbers, "%lu.%lu of the ABI, this header speaks %d.%d", (unsigned long)library->major,
            (unsigned long)library->minor, AOT_ABI_MAJOR, AOT_ABI_MINOR);
-  return aot_fail_(AOT_ERROR_VERSION, "the bundle speaks version %s of the ABI\nhint: build the bundle and the program "
+  return aot_fail_(AOT_ERROR_VERSION, "the bundle speaks version %s\nhint: build the bundle and the program "
                    "with the same cute-aot", numbers, NULL, NULL);
 }
 
