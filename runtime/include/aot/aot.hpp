@@ -124,6 +124,13 @@ class TensorView {
                                   strides_));
   }
 
+  // A copy of what C described.
+  explicit TensorView(const aot_tensor& tensor)
+      : TensorView(static_cast<char*>(tensor.data) + tensor.byte_offset, tensor.shape, tensor.ndim, tensor.strides,
+                   tensor.dtype, tensor.device_id) {
+    tensor_.device_type = tensor.device_type;
+  }
+
   // A view of what a framework exported: anything with the fields of DLPack's DLTensor.
   template <typename DLTensorLike, typename = decltype(std::declval<DLTensorLike>().byte_offset)>
   static TensorView from_dlpack(const DLTensorLike& other) {
