@@ -31,8 +31,9 @@ function(_cute_aot_define target)
     set_target_properties(${target}_entry PROPERTIES IMPORTED_LOCATION "${lib}/lib${arg_NAME}.so"
                                                      IMPORTED_SONAME "lib${arg_NAME}.so")
     # The entry library needs libtvm_ffi and says so nowhere: it must be linked even if the program itself does not call it.
-    target_link_libraries(${target} INTERFACE ${target}_entry "-Wl,--push-state,--no-as-needed" cute_aot::tvm_ffi
-                                              "-Wl,--pop-state")
+    # In one word, since CMake drops flags that repeat; the target after it is for the search path of the program.
+    target_link_libraries(${target} INTERFACE ${target}_entry
+                          "-Wl,--push-state,--no-as-needed,${CUTE_AOT_TVM_FFI_LIBRARY},--pop-state" cute_aot::tvm_ffi)
     return()
   endif()
 
