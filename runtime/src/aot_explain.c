@@ -90,10 +90,19 @@ static void append_other(aot_text_t* text, const aot_kernel_library_t* library, 
   append_value(text, subject, aot_subject_value(library, &other, arguments));
 }
 
+static int is_about_memory(const aot_subject_t* subject) {
+  return subject->operation == AOT_SUBJECT_DEVICE_TYPE || subject->operation == AOT_SUBJECT_DEVICE_INDEX ||
+         subject->operation == AOT_SUBJECT_ADDRESS_MODULO;
+}
+
 static void append_reason(aot_text_t* text, const aot_kernel_library_t* library, const aot_requirement_t* unmet,
                           const aot_arguments_t* arguments) {
   const aot_subject_t* subject = &library->subjects[unmet->subject];
   int64_t value = aot_subject_value(library, subject, arguments);
+  if (value == AOT_MISSING && is_about_memory(subject)) {
+    aot_text_append(text, "%s is not a tensor", subject->label);
+    return;
+  }
   switch (subject->operation) {
     case AOT_SUBJECT_KIND:
       aot_text_append(text, "%s is %s, must be %s", subject->label, kind_name(value), kinds_name(unmet));

@@ -59,7 +59,9 @@ def test_newer_library_with_this_header(project: Project, tmp_path: Path) -> Non
 
     def newer(source: str) -> str:
         longer = "typedef struct { aot_function_info old; const char* added; } newer_info;\n"
-        head, infos, tail = re.split(r"(static const aot_function_info infos\[\] = \{.*?\n\};)", source, flags=re.DOTALL)
+        head, infos, tail = re.split(
+            r"(static const aot_function_info infos\[\] = \{.*?\n\};)", source, flags=re.DOTALL
+        )
         infos = re.sub(r"^  (\{.*\})(,?)$", r'  {\1, "new"}\2', infos, flags=re.MULTILINE)
         infos = infos.replace("aot_function_info infos", "newer_info infos")
         tail = tail.replace(", infos,", ", &infos[0].old,").replace("sizeof(aot_function_info)", "sizeof(newer_info)")

@@ -21,13 +21,11 @@ def test_ctest_passes(project: Project, built: Path) -> None:
     assert "100% tests passed" in project.test(built)
 
 
-@pytest.mark.parametrize("compiler", ["gcc", "clang"])
-def test_headers_and_core_compile_without_a_warning(project: Project, tmp_path: Path, compiler: str) -> None:
-    if shutil.which(compiler) is None:
-        pytest.skip(f"{compiler} is not installed")
-    plus = {"gcc": "g++", "clang": "clang++"}[compiler]
-    project.configure(tmp_path, f"-DCMAKE_C_COMPILER={compiler}", f"-DCMAKE_CXX_COMPILER={plus}")
-    project.build(tmp_path, "core", "headers_cxx17", "headers_cxx20", "linked_shared", "linked_static")
+def test_headers_and_core_compile_with_clang_too(project: Project, tmp_path: Path) -> None:
+    if shutil.which("clang++") is None:
+        pytest.skip("clang is not installed")
+    project.configure(tmp_path, "-DCMAKE_C_COMPILER=clang", "-DCMAKE_CXX_COMPILER=clang++")
+    project.build(tmp_path, "core", "headers_cxx17", "headers_cxx20", "linked_static")
 
 
 @pytest.mark.parametrize("sanitizer", OPTIONS)
@@ -37,7 +35,9 @@ def test_threads_and_failures_under_sanitizer(project: Project, tmp_path: Path, 
     flags = [f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"]
     bundle = with_entry(project.bundle, tmp_path / "bundle", flags)
     build = tmp_path / "build"
-    project.configure(build, f"-DSANITIZER={sanitizer}", "-DCMAKE_C_COMPILER=gcc", "-DCMAKE_CXX_COMPILER=g++", bundle=bundle)
+    project.configure(
+        build, f"-DSANITIZER={sanitizer}", "-DCMAKE_C_COMPILER=gcc", "-DCMAKE_CXX_COMPILER=g++", bundle=bundle
+    )
     project.build(build)
     project.test(build, OPTIONS[sanitizer])
 
