@@ -32,8 +32,8 @@ def check_destination(path: Path) -> Manifest | None:
         return None
     if not path.is_dir():
         raise UsageError(f"`{path}` is not a directory", hint="give another `--out`")
-    if not any(path.iterdir()):
-        return None
+    if not any(item.is_symlink() or not item.is_dir() for item in path.rglob("*")):
+        return None  # build tools make the folders of what they expect
     if not (path / FILE_NAME).is_file():
         raise UsageError(
             f"`{path}` holds something that is not a bundle", hint="give another `--out`, or empty it yourself"

@@ -218,7 +218,6 @@ function(cute_aot_add_bundle target)
                      DEPENDS ${sources} ${arg_DEPENDS}
                      COMMENT "Building bundle ${arg_NAME}" VERBATIM)
   add_custom_target(${target}_build DEPENDS "${stamp}")
-  file(MAKE_DIRECTORY "${output}/include") # CMake wants include directories to exist
   _cute_aot_define(${target} NAME ${arg_NAME} PATH "${output}" TYPE ${type} HOST ${host} CUDART ${arg_CUDART}
                    ARCHS ${archs} DECLINED)
   add_dependencies(${target} ${target}_build)
