@@ -144,8 +144,14 @@ static int64_t ordered_float(const aot_value_t* value) {
 /* Modulo with the sign of Python's: the result lies in [0, divisor). */
 static int64_t modulo(int64_t value, int64_t divisor) {
   if (value == AOT_MISSING || divisor <= 0) return AOT_MISSING;
+  /* Nearly always a power of two, and a division costs more than the rest of the question. */
+  if ((divisor & (divisor - 1)) == 0) return value & (divisor - 1);
   int64_t rest = value % divisor;
   return rest < 0 ? rest + divisor : rest;
+}
+
+static int64_t address_modulo(uint64_t address, uint64_t divisor) {
+  return (int64_t)((divisor & (divisor - 1)) == 0 ? address & (divisor - 1) : address % divisor);
 }
 
 static int64_t floor_divide(int64_t value, int64_t divisor) {
@@ -210,8 +216,10 @@ static int64_t other_operand(const aot_subject_t* subject, const aot_arguments_t
   return subject->other_is_stride ? stride(other, subject->other_dim) : extent(other, subject->other_dim);
 }
 
-int64_t aot_subject_value(const aot_kernel_library_t* library, const aot_subject_t* subject,
-                          const aot_arguments_t* arguments) {
+/* Inlined where the tree asks: a call per question is a good part of what a choice costs. */
+static inline __attribute__((always_inline)) int64_t subject_value(const aot_kernel_library_t* library,
+                                                                   const aot_subject_t* subject,
+                                                                   const aot_arguments_t* arguments) {
   const aot_value_t* value = &arguments->values[subject->slot];
   const DLTensor* tensor = value->tensor;
   switch (subject->operation) {
@@ -241,7 +249,7 @@ int64_t aot_subject_value(const aot_kernel_library_t* library, const aot_subject
       return difference(stride(value, subject->dim), other_operand(subject, arguments));
     case AOT_SUBJECT_ADDRESS_MODULO:
       if (tensor == NULL) return AOT_MISSING;
-      return (int64_t)(((uintptr_t)tensor->data + tensor->byte_offset) % (uint64_t)subject->parameter);
+      return address_modulo((uintptr_t)tensor->data + tensor->byte_offset, (uint64_t)subject->parameter);
     case AOT_SUBJECT_INTEGER: return integer(value);
     case AOT_SUBJECT_INTEGER_MODULO: return modulo(integer(value), subject->parameter);
     case AOT_SUBJECT_FLOAT: return ordered_float(value);
@@ -254,8 +262,17 @@ int64_t aot_subject_value(const aot_kernel_library_t* library, const aot_subject
   }
 }
 
-static uint32_t cuts_reached(const int64_t* cuts, uint32_t count, int64_t value) {
+int64_t aot_subject_value(const aot_kernel_library_t* library, const aot_subject_t* subject,
+                          const aot_arguments_t* arguments) {
+  return subject_value(library, subject, arguments);
+}
+
+static inline uint32_t cuts_reached(const int64_t* cuts, uint32_t count, int64_t value) {
   uint32_t low = 0;
+  if (count <= 8) { /* nearly always: counting has no branches to guess */
+    for (uint32_t i = 0; i < count; ++i) low += cuts[i] <= value;
+    return low;
+  }
   while (count > 0) {
     uint32_t half = count / 2;
     if (cuts[low + half] <= value) {
@@ -273,7 +290,7 @@ const aot_variant_t* aot_group_choose(const aot_kernel_library_t* library, const
   int32_t at = group->root;
   while (at >= 0) {
     const aot_node_t* node = &library->nodes[at];
-    int64_t value = aot_subject_value(library, &library->subjects[node->subject], arguments);
+    int64_t value = subject_value(library, &library->subjects[node->subject], arguments);
     uint32_t branch = cuts_reached(library->cuts + node->first_cut, node->cut_count, value);
     at = library->children[node->first_child + branch];
   }
