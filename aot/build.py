@@ -19,12 +19,15 @@ import aot_runtime.manifest as manifest_module
 from aot_runtime.arch import Arch
 from aot_runtime.manifest import FileRecord, HostRecord, KernelRecord, Manifest
 
+from . import sidecar
 from .digests import sha256_of
 from .errors import BuildError, DeclarationError, UsageError
+from .headers import write_headers
 from .hosts import Host
 from .link.libraries import EntryFunction, KernelBuild, Linker, describe_file
 from .link.llvm_ir import parse_launcher, symbol_prefix
 from .link.nvidia import NvidiaLibraries, distributions, find_libraries
+from .link.static import StaticArchives
 from .link.toolchain import Zig
 from .publish import check_destination, publish, staging
 from .records import encode
@@ -55,6 +58,7 @@ class Settings:
     allow_incomplete: bool = False  # may an incomplete build replace a complete bundle?
     cache: Path = field(default_factory=lambda: Path(tempfile.gettempdir()) / "cute-aot")
     wheelhouse: Path | None = None
+    archives: bool = True  # for static linking, beside the shared libraries
 
 
 @dataclass(frozen=True)
@@ -271,10 +275,12 @@ class _Build:
                 hosts[host.name] = self._link_host(self._linker(zig, host, pool), plans, staged, libraries)
         self._write_details(plans, staged)
         self._write_kept(staged)
+        kernels = _kernel_records(plans)
+        write_headers(staged / "include", self.name, kernels, sorted((staged / "details").iterdir()))
         manifest = Manifest(
             name=self.name,
             complete=not self.problems,
-            kernels=_kernel_records(plans),
+            kernels=kernels,
             hosts=hosts,
             files=_file_records(staged),
             failures=tuple(_failure_record(problem) for problem in self.problems),
@@ -289,15 +295,23 @@ class _Build:
         host = linker.host
         root = staged / "lib" / host.name
         builds: dict[str, list[KernelBuild]] = {}
+        archives = StaticArchives(linker, self.name) if self.settings.archives else None
         paths = [f"{plan.arch}/{plan.info.name}.so" for plan in plans]
-        list(pool.map(lambda plan, path: self._link_kernel(linker, plan, root / path), plans, paths))
-        for plan, relative in zip(plans, paths, strict=True):
+        linked = list(pool.map(lambda plan, path: self._link_kernel(linker, plan, root / path), plans, paths))
+        for plan, relative, (objects, imports) in zip(plans, paths, linked, strict=True):
+            if archives is not None:
+                archives.add_kernel(plan.info.name, plan.arch, objects, imports)
             builds.setdefault(plan.info.name, []).append(describe_file(root / relative, relative, plan.arch))
         support = root / f"lib{self.name}_cuda.so"
         linker.support(self.libraries[host], support, shared_cudart=self.settings.shared_cudart)
         entry = root / f"lib{self.name}.so"
         support_file = describe_file(support, support.name, plans[0].arch)
         linker.entry(self.name, _entry_functions(plans), builds, support_file, entry)
+        if archives is not None:
+            archives.write(
+                _entry_functions(plans), builds, self.libraries[host], root, shared_cudart=self.settings.shared_cudart
+            )
+        (root / sidecar.FILE_NAME).write_text(sidecar.entry_note(self.name, entry.name, _file_record(entry)))
         cudart = f"libcudart.so.{self.cuda}" if self.settings.shared_cudart else "static"
         relative_to = f"lib/{host.name}/"
         return HostRecord(relative_to + entry.name, relative_to + support.name, host.glibc_text, cudart)
@@ -312,7 +326,8 @@ class _Build:
         work.mkdir()
         return Linker(zig, host, work, Path(tvm_ffi.libinfo.find_include_path()), pool)
 
-    def _link_kernel(self, linker: Linker, plan: _KernelPlan, output: Path) -> None:
+    def _link_kernel(self, linker: Linker, plan: _KernelPlan, output: Path) -> tuple[list[str], set[str]]:
+        """Link a kernel; returns its objects and what they import from the support library."""
         output.parent.mkdir(parents=True, exist_ok=True)
         # Variants of two architectures have the same names, and may be under way together.
         linker = replace(linker, work=linker.work / str(plan.arch))
@@ -327,9 +342,8 @@ class _Build:
         }
         groups = [group for function in plan.info.functions if (group := _group(plan, function, compiled)) is not None]
         imports = {name for launcher in facts.values() for name in launcher.imports}
-        linker.kernel(
-            plan.info.name, kernel_library_source(plan.info.name, plan.arch, groups, imports), launchers, output
-        )
+        source = kernel_library_source(plan.info.name, plan.arch, groups, imports)
+        return linker.kernel(plan.info.name, source, launchers, output), imports
 
     def _write_details(self, plans: Sequence[_KernelPlan], staged: Path) -> None:
         folder = staged / "details"
@@ -409,7 +423,12 @@ def _entry_functions(plans: Sequence[_KernelPlan]) -> list[EntryFunction]:
         for variant in plan.complete():
             function = variant.table.function
             functions[function] = EntryFunction(
-                function, plan.info.name, f"{function}({names})", len(plan.info.parameters), variant.table.uses_tensors
+                function,
+                plan.info.name,
+                f"{function}({names})",
+                len(plan.info.parameters),
+                variant.table.uses_tensors,
+                plan.info.doc,
             )
     return [functions[name] for name in sorted(functions)]
 
@@ -462,8 +481,12 @@ def _requirement_text(requirement: Mapping[str, Any]) -> dict[str, Any]:
 def _file_records(staged: Path) -> dict[str, FileRecord]:
     records = {}
     for path in sorted(path for path in staged.rglob("*") if path.is_file()):
-        records[path.relative_to(staged).as_posix()] = FileRecord(sha256_of(path), path.stat().st_size)
+        records[path.relative_to(staged).as_posix()] = _file_record(path)
     return records
+
+
+def _file_record(path: Path) -> FileRecord:
+    return FileRecord(sha256_of(path), path.stat().st_size)
 
 
 def _failure_record(problem: Problem) -> dict[str, str]:

@@ -15,7 +15,7 @@ from .errors import AotError, BuildError
 
 __all__ = ["main"]
 
-COMMANDS = ("list", "build", "verify", "inspect", "wheel", "kit")
+COMMANDS = ("list", "build", "verify", "inspect", "wheel", "kit", "config")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

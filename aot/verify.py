@@ -10,13 +10,14 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from aot_runtime.arch import Arch
 from aot_runtime.errors import BundleError
 from aot_runtime.manifest import FILE_NAME, HostRecord, Manifest
 
+from . import sidecar
 from .binary.cubin import cubins_in_library
 from .binary.elf import ElfError, SharedLibrary, read_shared_library
 from .binary.policy import PolicyError, load_policy, violations
@@ -80,7 +81,8 @@ class _Host:
     def check(self) -> list[str]:
         functions = [name for kernel in self.manifest.kernels.values() for name in kernel.functions]
         self._check_repeated("function", functions)
-        self._check_library(self.record.entry, entry_exports(functions))
+        self._check_library(self.record.entry, entry_exports(self.manifest.name, functions))
+        self._check_note()
         support = self._check_support()
         absent = absent_parts(self.bundle, self.manifest)
         archs = {arch for kernel in self.manifest.kernels.values() for arch in kernel.archs}
@@ -97,6 +99,16 @@ class _Host:
             found = violations(library, self.policy, exports=exports, glibc=self.glibc, extra_needed=extra)
             self.problems += [f"{name}: {sentence}" for sentence in found]
         return library
+
+    def _check_note(self) -> None:
+        """What C programs read instead of the manifest says the same."""
+        name = f"lib/{self.host}/{sidecar.FILE_NAME}"
+        entry = PurePosixPath(self.record.entry).name
+        expected = sidecar.entry_note(self.manifest.name, entry, self.manifest.files[self.record.entry])
+        if name not in self.manifest.files:
+            self.problems.append(f"{name} is missing: C programs cannot open this bundle")
+        elif (self.bundle / name).read_bytes() != expected.encode():
+            self.problems.append(f"{name} does not say what the manifest says of {self.record.entry}")
 
     def _read(self, name: str) -> SharedLibrary | None:
         try:

@@ -60,6 +60,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         help=f"keep intermediate files in the bundle: a comma list of {', '.join(KEEPABLE)}",
     )
     add("--line-info", action="store_true", help="let profilers show source lines; puts paths into the code")
+    add("--no-archives", action="store_true", help="leave out the archives for static linking")
     add("--allow-incomplete", action="store_true", help="let an incomplete build replace a complete bundle")
     add(
         "--wheelhouse",
@@ -100,6 +101,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         allow_incomplete=arguments.allow_incomplete,
         cache=Path(platformdirs.user_cache_dir("cute-aot")),
         wheelhouse=arguments.wheelhouse,
+        archives=not arguments.no_archives,
     )
 
 
