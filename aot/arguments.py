@@ -63,7 +63,17 @@ Extent = int | str | Dim
 
 
 def _dims(items: Sequence[Extent]) -> tuple[int | Dim, ...]:
-    return tuple(Dim(item) if isinstance(item, str) else item for item in items)
+    if isinstance(items, str):
+        raise DeclarationError(f"the text {items!r} was given for a tuple", hint=f"write ({items!r},)")
+    return tuple(_dim(item) for item in items)
+
+
+def _dim(item: Extent) -> int | Dim:
+    if isinstance(item, str):
+        return Dim(item)
+    if isinstance(item, Dim) or (isinstance(item, int) and not isinstance(item, bool)):
+        return item
+    raise DeclarationError(f"not an extent or a stride: {item!r}", hint="use a number, a name, or aot.Dim")
 
 
 @dataclass(frozen=True)
@@ -83,6 +93,8 @@ class Tensor:
     def __post_init__(self) -> None:
         _check_dtype(self.dtype, tuple(TENSOR_DTYPES))
         object.__setattr__(self, "shape", _dims(self.shape))
+        if any(isinstance(extent, int) and extent < 0 for extent in self.shape):
+            raise DeclarationError(f"an extent is negative: {self.shape}")
         if self.strides is not None:
             object.__setattr__(self, "strides", _dims(self.strides))
             if len(self.strides) != len(self.shape):
@@ -152,6 +164,12 @@ class Tuple:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "elements", tuple(self.elements))
+        for element in self.elements:
+            if not isinstance(element, (Tensor, Scalar, Pointer, Tuple, type(None))):
+                raise DeclarationError(
+                    f"{element!r} cannot be an element of a tuple",
+                    hint="use aot.Tensor, Scalar, Pointer, Tuple or None",
+                )
 
 
 @dataclass(frozen=True)

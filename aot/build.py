@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -18,12 +19,15 @@ import aot_runtime.manifest as manifest_module
 from aot_runtime.arch import Arch
 from aot_runtime.manifest import FileRecord, HostRecord, KernelRecord, Manifest
 
+from . import sidecar
 from .digests import sha256_of
-from .errors import AotError, BuildError, DeclarationError, UsageError
+from .errors import BuildError, DeclarationError, UsageError
+from .headers import write_headers
 from .hosts import Host
 from .link.libraries import EntryFunction, KernelBuild, Linker, describe_file
 from .link.llvm_ir import parse_launcher, symbol_prefix
 from .link.nvidia import NvidiaLibraries, distributions, find_libraries
+from .link.static import StaticArchives
 from .link.toolchain import Zig
 from .publish import check_destination, publish, staging
 from .records import encode
@@ -32,7 +36,7 @@ from .selection.tables import MAX_ARGUMENTS, CompiledVariant, Group, kernel_libr
 from .targets import lowest_driver, parse_archs
 from .verify import verify
 from .worker.messages import Compiled, Declared, Failure, KernelInfo, Options, VariantInfo
-from .worker.pool import CompileJob, Worker, compile_all
+from .worker.pool import CompileJob, Worker, WorkerLost, compile_all
 
 __all__ = ["BuildResult", "Problem", "Progress", "Settings", "build", "describe"]
 
@@ -54,6 +58,7 @@ class Settings:
     allow_incomplete: bool = False  # may an incomplete build replace a complete bundle?
     cache: Path = field(default_factory=lambda: Path(tempfile.gettempdir()) / "cute-aot")
     wheelhouse: Path | None = None
+    archives: bool = True  # for static linking, beside the shared libraries
 
 
 @dataclass(frozen=True)
@@ -92,11 +97,20 @@ class Progress:
 def describe(kernels: str, options: Options | None = None) -> Declared:
     """What a source declares, without building anything."""
     with tempfile.TemporaryDirectory(prefix="aot-") as scratch:
-        worker = Worker(kernels, None, options or Options(), Path(scratch) / "log")
+        worker = _open(kernels, None, options or Options(), Path(scratch) / "log")
         try:
             return worker.declared
         finally:
             worker.close()
+
+
+def _open(kernels: str, arch: Arch | None, options: Options, log: Path) -> Worker:
+    """A worker that has read the author's files, which may take its process down."""
+    try:
+        return Worker(kernels, arch, options, log)
+    except WorkerLost as error:
+        problem = Problem("", str(arch or ""), "", f"reading `{kernels}`: the process {error.reason}", error.log)
+        raise BuildError("no kernel could be read", problems=[problem]) from None
 
 
 def build(settings: Settings, progress: Progress | None = None) -> BuildResult:
@@ -179,12 +193,9 @@ class _Build:
 
     def _declared(self) -> Declared:
         self.progress.stage("reading declarations")
-        exact = [text for text in self.settings.archs if text != "all"]
-        first = parse_archs(exact, ())[0] if exact else None
-        if first is not None:
-            declared = self._worker(first).declared
-        else:
-            declared = describe(self.settings.kernels, self.settings.options)
+        named = parse_archs(self.settings.archs, ())  # all of them but `all`
+        worker = self._worker(named[0]) if named else None
+        declared = worker.declared if worker else describe(self.settings.kernels, self.settings.options)
         for failure in declared.failures:
             self.problems.append(Problem("", "", "", failure.message))
         if not declared.kernels:
@@ -197,7 +208,7 @@ class _Build:
         return self.workers[arch]
 
     def _start(self, arch: Arch) -> Worker:
-        return Worker(self.settings.kernels, arch, self.settings.options, self.scratch / f"worker-{arch}.log")
+        return _open(self.settings.kernels, arch, self.settings.options, self.scratch / f"worker-{arch}.log")
 
     def _selected(self, kernels: Sequence[KernelInfo]) -> list[KernelInfo]:
         globs = self.settings.select or ("*",)
@@ -208,21 +219,25 @@ class _Build:
         return selected
 
     def _plan_arch(self, arch: Arch, kernels: Sequence[KernelInfo]) -> list[_KernelPlan]:
-        plans = []
-        worker = self._worker(arch)
-        self.cuda = worker.backend()
-        for kernel in (kernel for kernel in kernels if arch in kernel.archs):
-            try:
-                plan = _KernelPlan(kernel, arch, worker.expand(kernel.name))
-                for function in kernel.functions:
-                    _check_group(plan, function)
-                plans.append(plan)
-            except DeclarationError as error:
-                self._problem(kernel.name, arch, "", error)
-        return plans
+        self.cuda = self._worker(arch).backend()
+        plans = (self._plan_kernel(kernel, arch) for kernel in kernels if arch in kernel.archs)
+        return [plan for plan in plans if plan is not None]
 
-    def _problem(self, kernel: str, arch: Arch, variant: str, error: AotError) -> None:
-        self.problems.append(Problem(kernel, str(arch), variant, str(error)))
+    def _plan_kernel(self, kernel: KernelInfo, arch: Arch) -> _KernelPlan | None:
+        """What to compile of a kernel; None, and a problem noted, where its declaration is wrong."""
+        try:
+            plan = _KernelPlan(kernel, arch, self._worker(arch).expand(kernel.name, self.settings.timeout))
+            for function in kernel.functions:
+                _check_group(plan, function)
+        except WorkerLost as error:
+            self.workers.pop(arch).close()
+            message = f"{kernel.origin}: the process that runs its declaration {error.reason}"
+            self.problems.append(Problem(kernel.name, str(arch), "", message, error.log))
+            return None
+        except DeclarationError as error:
+            self.problems.append(Problem(kernel.name, str(arch), "", str(error)))
+            return None
+        return plan
 
     # Compiling.
 
@@ -263,10 +278,12 @@ class _Build:
             hosts = {host.name: record for host, record in zip(targets, linked, strict=True)}
         self._write_details(plans, staged)
         self._write_kept(staged)
+        kernels = _kernel_records(plans)
+        write_headers(staged / "include", self.name, kernels, sorted((staged / "details").iterdir()))
         manifest = Manifest(
             name=self.name,
             complete=not self.problems,
-            kernels=_kernel_records(plans),
+            kernels=kernels,
             hosts=hosts,
             files=_file_records(staged),
             failures=tuple(_failure_record(problem) for problem in self.problems),
@@ -281,15 +298,23 @@ class _Build:
         host = linker.host
         root = staged / "lib" / host.name
         builds: dict[str, list[KernelBuild]] = {}
+        archives = StaticArchives(linker, self.name) if self.settings.archives else None
         paths = [f"{plan.arch}/{plan.info.name}.so" for plan in plans]
-        list(pool.map(lambda plan, path: self._link_kernel(linker, plan, root / path), plans, paths))
-        for plan, relative in zip(plans, paths, strict=True):
+        linked = list(pool.map(lambda plan, path: self._link_kernel(linker, plan, root / path), plans, paths))
+        for plan, relative, (objects, imports) in zip(plans, paths, linked, strict=True):
+            if archives is not None:
+                archives.add_kernel(plan.info.name, plan.arch, objects, imports)
             builds.setdefault(plan.info.name, []).append(describe_file(root / relative, relative, plan.arch))
         support = root / f"lib{self.name}_cuda.so"
         linker.support(self.libraries[host], support, shared_cudart=self.settings.shared_cudart)
         entry = root / f"lib{self.name}.so"
         support_file = describe_file(support, support.name, plans[0].arch)
         linker.entry(self.name, _entry_functions(plans), builds, support_file, entry)
+        if archives is not None:
+            archives.write(
+                _entry_functions(plans), builds, self.libraries[host], root, shared_cudart=self.settings.shared_cudart
+            )
+        (root / sidecar.FILE_NAME).write_text(sidecar.entry_note(self.name, entry.name, _file_record(entry)))
         cudart = f"libcudart.so.{self.cuda}" if self.settings.shared_cudart else "static"
         relative_to = f"lib/{host.name}/"
         return HostRecord(relative_to + entry.name, relative_to + support.name, host.glibc_text, cudart)
@@ -304,7 +329,8 @@ class _Build:
         work.mkdir()
         return Linker(zig, host, work, Path(tvm_ffi.libinfo.find_include_path()), pool)
 
-    def _link_kernel(self, linker: Linker, plan: _KernelPlan, output: Path) -> None:
+    def _link_kernel(self, linker: Linker, plan: _KernelPlan, output: Path) -> tuple[list[str], set[str]]:
+        """Link a kernel; returns its objects and what they import from the support library."""
         output.parent.mkdir(parents=True, exist_ok=True)
         # Variants of two architectures have the same names, and may be under way together.
         linker = replace(linker, work=linker.work / str(plan.arch))
@@ -319,9 +345,8 @@ class _Build:
         }
         groups = [group for function in plan.info.functions if (group := _group(plan, function, compiled)) is not None]
         imports = {name for launcher in facts.values() for name in launcher.imports}
-        linker.kernel(
-            plan.info.name, kernel_library_source(plan.info.name, plan.arch, groups, imports), launchers, output
-        )
+        source = kernel_library_source(plan.info.name, plan.arch, groups, imports)
+        return linker.kernel(plan.info.name, source, launchers, output), imports
 
     def _write_details(self, plans: Sequence[_KernelPlan], staged: Path) -> None:
         folder = staged / "details"
@@ -363,7 +388,10 @@ def _check_group(plan: _KernelPlan, function: str) -> None:
         raise DeclarationError(
             f"{plan.info.origin}: {function} has {slots} arguments, tuples' elements included; {MAX_ARGUMENTS} is the limit"
         )
-    lost = unreachable(decide(tables), tables)
+    try:
+        lost = unreachable(decide(tables), tables)
+    except DeclarationError as error:
+        raise DeclarationError(f"{plan.info.origin}: {function}: {error.message}", hint=error.hint) from None
     if lost:
         raise DeclarationError(
             f"{plan.info.origin}: {function} for {plan.arch}: {', '.join(lost)} can never be chosen, since variants declared "
@@ -398,7 +426,12 @@ def _entry_functions(plans: Sequence[_KernelPlan]) -> list[EntryFunction]:
         for variant in plan.complete():
             function = variant.table.function
             functions[function] = EntryFunction(
-                function, plan.info.name, f"{function}({names})", len(plan.info.parameters), variant.table.uses_tensors
+                function,
+                plan.info.name,
+                f"{function}({names})",
+                len(plan.info.parameters),
+                variant.table.uses_tensors,
+                plan.info.doc,
             )
     return [functions[name] for name in sorted(functions)]
 
@@ -451,8 +484,12 @@ def _requirement_text(requirement: Mapping[str, Any]) -> dict[str, Any]:
 def _file_records(staged: Path) -> dict[str, FileRecord]:
     records = {}
     for path in sorted(path for path in staged.rglob("*") if path.is_file()):
-        records[path.relative_to(staged).as_posix()] = FileRecord(sha256_of(path), path.stat().st_size)
+        records[path.relative_to(staged).as_posix()] = _file_record(path)
     return records
+
+
+def _file_record(path: Path) -> FileRecord:
+    return FileRecord(sha256_of(path), path.stat().st_size)
 
 
 def _failure_record(problem: Problem) -> dict[str, str]:
@@ -467,7 +504,7 @@ def _toolchain(cuda: int) -> dict[str, str]:
     ]
     wanted = sorted({*names, *distributions(cuda), "cute-aot", "apache-tvm-ffi", "ziglang"})
     versions = {name: version for name in wanted if (version := _version(name)) is not None}
-    return {**versions, "cuda": str(cuda)}
+    return {**versions, "cuda": str(cuda), "python": f"{sys.version_info.major}.{sys.version_info.minor}"}
 
 
 def _version(name: str) -> str | None:
@@ -479,7 +516,10 @@ def _version(name: str) -> str | None:
 
 def _source(kernels: str) -> dict[str, str]:
     """The commit the kernels came from, where they are under version control."""
-    folder = Path(kernels) if Path(kernels).is_dir() else Path(kernels).parent
+    path = Path(kernels)
+    if not path.exists():
+        return {}  # an importable module: what is checked out here says nothing of it
+    folder = path if path.is_dir() else path.parent
     try:
         result = subprocess.run(["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True)
     except OSError:

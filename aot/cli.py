@@ -15,13 +15,13 @@ from .errors import AotError, BuildError
 
 __all__ = ["main"]
 
-COMMANDS = ("list", "build", "verify", "inspect", "wheel", "kit")
+COMMANDS = ("list", "build", "verify", "inspect", "wheel", "kit", "config")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
-    parsed = _parser().parse_args(arguments)
     try:
+        parsed = _parser().parse_args(arguments)
         code: int = parsed.execute(parsed)
         sys.stdout.flush()
     except KeyboardInterrupt:
@@ -33,7 +33,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except AotError as error:
         print_error(error)
         return 1 if isinstance(error, BuildError) else 2
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] not in _BUILD_EXTRA:
+            raise
+        print(f"error: `{error.name}` is not installed\n\nhint: `pip install cute-aot[build]`", file=sys.stderr)
+        return 2
+    except OSError as error:
+        place = f" (`{error.filename}`)" if error.filename else ""
+        print(f"error: {error.strerror or error}{place}", file=sys.stderr)
+        return 1
     return code
+
+
+# What the command line imports beyond the loader's own dependencies.
+_BUILD_EXTRA = frozenset({"capstone", "elftools", "platformdirs", "rich"})
 
 
 def print_error(error: AotError) -> None:

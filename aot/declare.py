@@ -25,7 +25,7 @@ from typing import Any
 
 from aot_runtime.arch import Arch
 from aot_runtime.functions import function_symbol
-from aot_runtime.manifest import Choice, Parameter
+from aot_runtime.manifest import Choice, Parameter, is_name
 
 from . import expressions
 from .arguments import ARGUMENT_TYPES, ActiveClusters, Argument, Constant, Multiprocessors, Stream, Tensor, Tuple
@@ -35,21 +35,24 @@ from .targets import Target, accepted_archs
 __all__ = ["Cost", "In", "Kernel", "Out", "Spec", "Variant", "kernel"]
 
 _MISSING: Any = object()
-_LABEL = re.compile(r"[A-Za-z0-9_]+")
+_LABEL = re.compile(r"[A-Za-z0-9]+(_[A-Za-z0-9]+)*")
 # Attributes of a loaded bundle: a kernel of that name could not be reached.
 _RESERVED = frozenset({"aot", "explain", "kernels", "manifest", "name", "path", "preload"})
 
 
 def In(name: str, doc: str = "", *, default: Any = _MISSING) -> Parameter:
-    """A parameter that the kernel reads."""
+    """A parameter that the kernel reads; ``default`` is a number, or None."""
     if default is _MISSING:
         return Parameter(name, doc)
+    if default is not None and not isinstance(default, (bool, int, float)):
+        raise DeclarationError(f"parameter {name}: the default {default!r} is neither a number nor None")
     return Parameter(name, doc, has_default=True, default=default)
 
 
 def Out(name: str, doc: str = "", *, shape: str, dtype: str) -> Parameter:
     """A parameter that the kernel writes; shape and dtype as expressions of the inputs."""
     expressions.check_shape(shape)
+    expressions.check_dtype(dtype)
     return Parameter(name, doc, output=True, shape=shape, dtype=dtype)
 
 
@@ -124,6 +127,11 @@ class Kernel:
                         hint="give the specs of one point different labels",
                     )
                 variants[variant.name] = variant
+        if not variants:
+            raise DeclarationError(
+                f"{self.origin}: kernel {self.name} gives no variant for {arch}",
+                hint=f"return a spec for some point, or take {arch} out of archs",
+            )
         return tuple(variants.values())
 
     def functions(self) -> tuple[str, ...]:
@@ -150,7 +158,7 @@ class Kernel:
                 f"{self.origin}: kernel {self.name} at {point} for {target.arch}: {error.message}", hint=error.hint
             ) from None
         for spec in self._specs(made, point):
-            _check_spec(self, spec)
+            _check_spec(self, spec, point)
             labels = [*point.values(), *([spec.label] if spec.label else [])]
             function = function_symbol(self.name, tuple(point[name] for name in self.choices))
             yield Variant("__".join((self.name, *labels)), self, target.arch, function, point, spec)
@@ -191,7 +199,7 @@ def kernel(
             name=name or make.__name__,
             doc=inspect.cleandoc(make.__doc__ or ""),
             parameters=tuple(parameters),
-            archs=tuple(Arch.parse(arch) for arch in archs),
+            archs=_archs(archs, origin),
             axes={axis: _labelled(axis, values, origin) for axis, values in (axes or {}).items()},
             choices={choice: _labelled(choice, values, origin) for choice, values in (choices or {}).items()},
             choice_defaults=dict(choice_defaults or {}),
@@ -213,15 +221,44 @@ def _origin(make: Callable[..., Any]) -> str:
     return f"{code.co_filename}:{code.co_firstlineno}"
 
 
+def _archs(archs: Sequence[str], origin: str) -> tuple[Arch, ...]:
+    """Exact names: which spelling stands for which is the command line's business."""
+    known = {str(arch): arch for arch in accepted_archs()}
+    unknown = [str(arch) for arch in archs if arch not in known] if not isinstance(archs, str) else [archs]
+    if unknown or not archs:
+        raise DeclarationError(
+            f"{origin}: unknown architectures: {', '.join(unknown) or 'none given'}",
+            hint=f"give a list of {', '.join(known)}",
+        )
+    return tuple(known[arch] for arch in archs)
+
+
 def _labelled(axis: str, values: Any, origin: str) -> dict[str, Any]:
-    labelled = dict(values) if isinstance(values, Mapping) else {_label(axis, value): value for value in values}
-    for label in labelled:
-        if not isinstance(label, str) or not _LABEL.fullmatch(label) or "__" in label:
+    pairs = _pairs(axis, values, origin)
+    for label, _ in pairs:
+        if not _is_label(label):
             raise DeclarationError(
                 f"{origin}: {label!r}, of axis {axis}, cannot be part of a name",
                 hint="give a mapping from a label of letters and digits to the value",
             )
+    labelled = dict(pairs)
+    if len(labelled) != len(pairs) or not pairs:
+        listed = ", ".join(label for label, _ in pairs)
+        raise DeclarationError(f"{origin}: axis {axis} needs different values, at least one; got: {listed or 'none'}")
     return labelled
+
+
+def _pairs(axis: str, values: Any, origin: str) -> list[tuple[Any, Any]]:
+    if isinstance(values, Mapping):
+        return list(values.items())
+    if isinstance(values, Sequence) and not isinstance(values, str):
+        return [(_label(axis, value), value) for value in values]
+    raise DeclarationError(f"{origin}: the values of axis {axis} are {values!r}", hint="give a list, or a mapping")
+
+
+def _is_label(label: Any) -> bool:
+    """Labels are joined by two underscores into names, which must come apart again in one way."""
+    return isinstance(label, str) and _LABEL.fullmatch(label) is not None
 
 
 def _label(axis: str, value: Any) -> str:
@@ -232,23 +269,40 @@ def _label(axis: str, value: Any) -> str:
 
 def _check_kernel(kernel: Kernel) -> None:
     where = f"{kernel.origin}: kernel {kernel.name}"
-    if (
-        not _LABEL.fullmatch(kernel.name)
-        or "__" in kernel.name
-        or kernel.name in _RESERVED
-        or keyword.iskeyword(kernel.name)
-    ):
-        raise DeclarationError(f"{where}: the name is taken or is not an identifier without `__`")
+    if not (is_name(kernel.name) and _is_label(kernel.name)) or keyword.iskeyword(kernel.name):
+        raise DeclarationError(f"{where}: the name is not an identifier of letters and digits joined by single `_`")
+    if kernel.name in _RESERVED:
+        raise DeclarationError(f"{where}: bundles have an attribute of that name", hint="give `name` another value")
+    _check_names(kernel, where)
+    _check_outputs(kernel, where)
+    _check_defaults(kernel, where)
+
+
+def _check_names(kernel: Kernel, where: str) -> None:
+    for parameter in kernel.parameters:
+        if not isinstance(parameter, Parameter):
+            raise DeclarationError(f"{where}: {parameter!r} is not a parameter", hint="use aot.In(...) or aot.Out(...)")
     names = [*(parameter.name for parameter in kernel.parameters), *kernel.choices]
-    for parameter in names:
-        if not parameter.isidentifier() or keyword.iskeyword(parameter) or parameter.startswith("_"):
-            raise DeclarationError(f"{where}: {parameter!r} cannot name a parameter")
+    for name in names:
+        if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
+            raise DeclarationError(f"{where}: {name!r} cannot name a parameter")
     if len(set(names)) != len(names):
         raise DeclarationError(f"{where}: two parameters or choices have the same name: {', '.join(names)}")
-    _check_defaults(kernel, where)
-    unknown = [str(arch) for arch in kernel.archs if arch not in accepted_archs()]
-    if unknown or not kernel.archs:
-        raise DeclarationError(f"{where}: unknown architectures: {', '.join(unknown) or 'none given'}")
+    both = kernel.axes.keys() & kernel.choices.keys()
+    if both:
+        raise DeclarationError(f"{where}: both an axis and a choice: {', '.join(sorted(both))}")
+
+
+def _check_outputs(kernel: Kernel, where: str) -> None:
+    known = {parameter.name for parameter in kernel.parameters}
+    for parameter in kernel.parameters:
+        named = expressions.check_shape(parameter.shape) if parameter.shape is not None else set()
+        named |= expressions.check_dtype(parameter.dtype) if parameter.dtype is not None else set()
+        if named - known:
+            raise DeclarationError(
+                f"{where}: the shape or dtype of {parameter.name} speaks of {', '.join(sorted(named - known))}",
+                hint=f"known: {', '.join(sorted(known))}",
+            )
 
 
 def _check_defaults(kernel: Kernel, where: str) -> None:
@@ -262,12 +316,20 @@ def _check_defaults(kernel: Kernel, where: str) -> None:
             raise DeclarationError(f"{where}: {choice} has no value {label!r} to default to")
 
 
-def _check_spec(kernel: Kernel, spec: Spec) -> None:
-    where = f"{kernel.origin}: kernel {kernel.name}"
+def _check_spec(kernel: Kernel, spec: Spec, point: Mapping[str, str]) -> None:
+    where = (
+        f"{kernel.origin}: kernel {kernel.name} at {dict(point)}" if point else f"{kernel.origin}: kernel {kernel.name}"
+    )
     if not callable(spec.function):
         raise DeclarationError(
             f"{where}: {spec.function!r} is not callable", hint="the first argument of aot.Spec is the jit callable"
         )
+    if not isinstance(spec.arguments, Mapping):
+        raise DeclarationError(
+            f"{where}: the arguments are {spec.arguments!r}", hint="give a mapping from names to aot.Tensor, ..."
+        )
+    if spec.label and not _is_label(spec.label):
+        raise DeclarationError(f"{where}: the label {spec.label!r} cannot be part of a name")
     public = {parameter.name for parameter in kernel.parameters}
     for name, argument in spec.arguments.items():
         _check_argument(where, name, argument, name in public)

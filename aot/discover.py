@@ -17,7 +17,7 @@ from types import ModuleType
 from .declare import Kernel
 from .errors import DeclarationError, UsageError
 
-__all__ = ["Found", "discover"]
+__all__ = ["Found", "discover", "place"]
 
 _PACKAGE = "aot_kernel_sources"  # a name nobody else imports
 
@@ -87,6 +87,8 @@ def _folder(path: Path, failures: list[DeclarationError]) -> Iterator[ModuleType
 
 
 def _execute(name: str, path: Path, package: Path | None = None) -> ModuleType:
+    if name in sys.modules:  # a file before it in the alphabet has imported it
+        return sys.modules[name]
     locations = [str(package)] if package else None
     spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=locations)
     if spec is None or spec.loader is None:
@@ -95,7 +97,8 @@ def _execute(name: str, path: Path, package: Path | None = None) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
         raise _import_failure(str(path), error) from error
     return module
 
@@ -109,18 +112,29 @@ def _importable(name: str) -> Iterator[ModuleType]:
                 f"there is no module `{name}`", hint="give a folder, a Python file, or an importable module"
             ) from None
         raise _import_failure(name, error) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _import_failure(name, error) from error
     yield module
 
 
-def _import_failure(source: str, error: Exception) -> DeclarationError:
+def _import_failure(source: str, error: BaseException) -> DeclarationError:
+    where = place(error)
     if isinstance(error, DeclarationError):
-        return error
+        named = error.message.startswith(where)
+        return error if named else DeclarationError(f"{where}: {error.message}", hint=error.hint)
     if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] == "cutlass":
         return DeclarationError(
             f"`{source}` needs CuTe DSL, which is not installed", hint="`pip install cute-aot[build]`"
         )
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
-    where = f"{frames[-1].filename}:{frames[-1].lineno}: " if frames else ""
-    return DeclarationError(f"`{source}` raises on import: {where}{type(error).__name__}: {error}")
+    return DeclarationError(f"`{source}` raises on import: {where}: {type(error).__name__}: {error}")
+
+
+def place(error: BaseException) -> str:
+    """The innermost line that is neither Python's import machinery nor ours."""
+    ours = str(Path(__file__).parent)
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if "importlib" not in frame.filename and not frame.filename.startswith((ours, "<"))
+    ]
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "?"

@@ -8,13 +8,17 @@ there, overflows, or divides by zero makes a condition false, on both sides alik
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .arguments import TENSOR_DTYPES
 from .errors import DeclarationError
 
 __all__ = ["Binary", "Compare", "Constant", "Element", "Expression", "Logic", "Name", "Negation", "names_in", "parse"]
+
+_INT64 = range(-(2**63) + 1, 2**63)  # -2**63 stands for "not there"
 
 
 @dataclass(frozen=True)
@@ -73,11 +77,14 @@ _MIRRORED: dict[type, str] = {ast.Gt: "<", ast.GtE: "<="}
 
 def parse(text: str) -> Expression:
     """Parse an expression; :class:`DeclarationError` names what is not understood."""
+    return _Parser(text).visit(_tree(text))
+
+
+def _tree(text: str) -> ast.expr:
     try:
-        tree = ast.parse(text.strip(), mode="eval")
-    except (SyntaxError, ValueError) as error:
+        return ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise DeclarationError(f"not an expression: {text!r} ({error})") from None
-    return _Parser(text).visit(tree.body)
 
 
 def names_in(expression: Expression) -> set[str]:
@@ -98,8 +105,14 @@ class _Parser:
         self.text = text
 
     def visit(self, node: ast.expr) -> Expression:
+        try:
+            return self._visit(node)
+        except RecursionError:
+            raise DeclarationError(f"nested too deeply: {self.text!r}") from None
+
+    def _visit(self, node: ast.expr) -> Expression:
         if isinstance(node, ast.Constant) and isinstance(node.value, (bool, int, float)):
-            return Constant(int(node.value) if isinstance(node.value, bool) else node.value)
+            return self._constant(int(node.value) if isinstance(node.value, bool) else node.value)
         if isinstance(node, ast.Name):
             return Name(node.id)
         if isinstance(node, ast.Subscript):
@@ -116,13 +129,20 @@ class _Parser:
             return self._call(node)
         raise self._unknown(node)
 
+    def _constant(self, value: int | float) -> Constant:
+        if isinstance(value, float) and not math.isfinite(value):
+            raise DeclarationError(f"a number in {self.text!r} is not finite")
+        if isinstance(value, int) and value not in _INT64:
+            raise DeclarationError(f"{value} in {self.text!r} does not fit in 64 bits")
+        return Constant(value)
+
     def _element(self, node: ast.Subscript) -> Expression:
-        value, index = node.value, node.slice
+        value, index = node.value, self.visit(node.slice) if _is_number(node.slice) else None
         if (
             isinstance(value, ast.Attribute)
             and isinstance(value.value, ast.Name)
             and value.attr in ("shape", "strides")
-            and isinstance(index, ast.Constant)
+            and isinstance(index, Constant)
             and isinstance(index.value, int)
         ):
             return Element(value.value.id, value.attr, index.value)
@@ -168,6 +188,12 @@ class _Parser:
         )
 
 
+def _is_number(node: ast.expr) -> bool:
+    """Whether this is a literal like ``1`` or ``-1``."""
+    node = node.operand if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) else node
+    return isinstance(node, ast.Constant) and not isinstance(node.value, bool)
+
+
 def _chain(operator: str, parts: list[Expression]) -> Expression:
     result = parts[0]
     for part in parts[1:]:
@@ -177,23 +203,58 @@ def _chain(operator: str, parts: list[Expression]) -> Expression:
 
 def shape_of(text: str, arguments: Mapping[str, Any]) -> tuple[int, ...]:
     """The shape an output must have, given arrays and numbers by name: ``"x.shape"``, ``"(x.shape[0], 4)"``."""
-    tree = ast.parse(text.strip(), mode="eval").body
-    if isinstance(tree, ast.Attribute) and isinstance(tree.value, ast.Name) and tree.attr == "shape":
-        return tuple(arguments[tree.value.id].shape)
-    parts = tree.elts if isinstance(tree, ast.Tuple) else [tree]
-    return tuple(int(_evaluate(_Parser(text).visit(part), arguments)) for part in parts)
+    whole = _whole_shape(_tree(text))
+    if whole is not None:
+        return tuple(arguments[whole].shape)
+    return tuple(int(_evaluate(part, arguments)) for part in _extents(text))
 
 
-def check_shape(text: str) -> None:
-    """Raise unless :func:`shape_of` could evaluate this."""
-    try:
-        tree = ast.parse(text.strip(), mode="eval").body
-    except SyntaxError:
-        raise DeclarationError(f"not a shape: {text!r}", hint='write it like "x.shape" or "(x.shape[0], 4)"') from None
+def check_shape(text: str) -> set[str]:
+    """The names that a shape speaks of; raises unless :func:`shape_of` could evaluate it."""
+    whole = _whole_shape(_tree(text))
+    if whole is not None:
+        return {whole}
+    parts = list(_extents(text))
+    for part in parts:
+        if not _is_extent(part):
+            raise DeclarationError(
+                f"{render(part)!r} is not an extent in {text!r}",
+                hint='write a shape like "x.shape" or "(x.shape[0], 4)"',
+            )
+    return set().union(*(names_in(part) for part in parts))
+
+
+def check_dtype(text: str) -> set[str]:
+    """The names that the dtype of an output speaks of: ``"x.dtype"`` or ``"f32"``."""
+    name, dot, field = text.partition(".")
+    if name.isidentifier() and (dot, field) == (".", "dtype"):
+        return {name}
+    if text in TENSOR_DTYPES:
+        return set()
+    raise DeclarationError(
+        f"not the dtype of an output: {text!r}", hint=f"write x.dtype, or one of {', '.join(TENSOR_DTYPES)}"
+    )
+
+
+def _whole_shape(tree: ast.expr) -> str | None:
+    """``x`` of ``x.shape``."""
     if isinstance(tree, ast.Attribute) and isinstance(tree.value, ast.Name) and tree.attr == "shape":
-        return
-    for part in tree.elts if isinstance(tree, ast.Tuple) else [tree]:
-        _Parser(text).visit(part)
+        return tree.value.id
+    return None
+
+
+def _extents(text: str) -> Iterator[Expression]:
+    tree = _tree(text)
+    parser = _Parser(text)
+    return (parser.visit(part) for part in (tree.elts if isinstance(tree, ast.Tuple) else [tree]))
+
+
+def _is_extent(expression: Expression) -> bool:
+    if isinstance(expression, Binary):
+        return _is_extent(expression.left) and _is_extent(expression.right)
+    if isinstance(expression, Constant):
+        return isinstance(expression.value, int)
+    return isinstance(expression, Name) or (isinstance(expression, Element) and expression.field == "shape")
 
 
 def _evaluate(expression: Expression, arguments: Mapping[str, Any]) -> Any:
@@ -206,7 +267,7 @@ def _evaluate(expression: Expression, arguments: Mapping[str, Any]) -> Any:
     if isinstance(expression, Binary):
         left, right = _evaluate(expression.left, arguments), _evaluate(expression.right, arguments)
         return _ARITHMETIC[expression.operator](left, right)
-    raise DeclarationError("a shape is made of numbers, not of conditions")
+    raise AssertionError("refused when it was declared")
 
 
 _ARITHMETIC: dict[str, Any] = {

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from aot_runtime.errors import ManifestError
 from aot_runtime.manifest import FILE_NAME, Manifest
 
 from .errors import BuildError, UsageError
@@ -27,26 +28,50 @@ _RENAME_EXCHANGE = 2
 
 
 def check_destination(path: Path) -> Manifest | None:
-    """The bundle that a build would replace, if there is one; :class:`UsageError` if something else is there."""
+    """The bundle that a build would replace, if there is one; :class:`UsageError` where none can be put."""
+    try:
+        _check_place(path)
+        _check_writable(_real(path).parent)
+    except OSError as error:
+        raise UsageError(f"cannot look at `{path}`: {error.strerror}", hint="give another `--out`") from None
+    with suppress(ManifestError):  # a damaged bundle is replaced like any other
+        return Manifest.read(path)
+    return None
+
+
+def _check_place(path: Path) -> None:
     if not path.exists() and not path.is_symlink():
-        return None
+        return
     if not path.is_dir():
         raise UsageError(f"`{path}` is not a directory", hint="give another `--out`")
-    if not any(path.iterdir()):
-        return None
+    if not any(item.is_symlink() or not item.is_dir() for item in path.rglob("*")):
+        return  # build tools make the folders of what they expect
     if not (path / FILE_NAME).is_file():
         raise UsageError(
             f"`{path}` holds something that is not a bundle", hint="give another `--out`, or empty it yourself"
         )
-    with suppress(Exception):  # a damaged bundle is replaced like any other
-        return Manifest.read(path)
-    return None
+
+
+def _check_writable(folder: Path) -> None:
+    """Said before an hour of compiling rather than after it."""
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir():
+        raise UsageError(f"`{folder}` is not a directory", hint="give another `--out`")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(f"cannot write to `{folder}`", hint="give another `--out`")
+
+
+def _real(path: Path) -> Path:
+    """Where the directory itself lies: a link stays, what it points to is replaced."""
+    return path.resolve() if path.is_symlink() else path.absolute()
 
 
 @contextmanager
 def staging(destination: Path) -> Iterator[Path]:
     """A directory beside the destination to make the new bundle in; gone afterwards, whatever happens."""
     try:
+        destination = _real(destination)
         destination.parent.mkdir(parents=True, exist_ok=True)
         staged = Path(tempfile.mkdtemp(prefix=f".{destination.name}.", suffix=".staging", dir=destination.parent))
         staged.chmod(0o755)
@@ -65,8 +90,7 @@ def staging(destination: Path) -> Iterator[Path]:
 def publish(staged: Path, destination: Path) -> None:
     """Exchange a staged bundle with what is at the destination."""
     _flush(staged)
-    if destination.is_symlink():
-        destination = destination.resolve()  # the link stays, what it points to is replaced
+    destination = _real(destination)
     if not destination.exists():
         os.rename(staged, destination)
     elif not _exchange(staged, destination):

@@ -10,17 +10,18 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from aot_runtime.arch import Arch
+from aot_runtime.errors import BundleError
 from aot_runtime.manifest import FILE_NAME, HostRecord, Manifest
 
+from . import sidecar
 from .binary.cubin import cubins_in_library
 from .binary.elf import ElfError, SharedLibrary, read_shared_library
-from .binary.policy import load_policy, violations
+from .binary.policy import PolicyError, load_policy, violations
 from .digests import sha256_of
-from .errors import AotError
 from .link.libraries import SUPPORT_EXPORTS, entry_exports
 from .parts import absent_parts, part_of, stamp_name, stamp_problems
 
@@ -37,7 +38,10 @@ def verify(bundle: Path) -> list[str]:
     if problems:
         return problems  # what follows reads those files
     for host, record in manifest.hosts.items():
-        problems += _Host(bundle, manifest, host, record).check()
+        try:
+            problems += _Host(bundle, manifest, host, record).check()
+        except PolicyError as error:
+            problems.append(f"host {host}: {error.message}")
     return problems
 
 
@@ -77,7 +81,8 @@ class _Host:
     def check(self) -> list[str]:
         functions = [name for kernel in self.manifest.kernels.values() for name in kernel.functions]
         self._check_repeated("function", functions)
-        self._check_library(self.record.entry, entry_exports(functions))
+        self._check_library(self.record.entry, entry_exports(self.manifest.name, functions))
+        self._check_note()
         support = self._check_support()
         absent = absent_parts(self.bundle, self.manifest)
         archs = {arch for kernel in self.manifest.kernels.values() for arch in kernel.archs}
@@ -94,6 +99,16 @@ class _Host:
             found = violations(library, self.policy, exports=exports, glibc=self.glibc, extra_needed=extra)
             self.problems += [f"{name}: {sentence}" for sentence in found]
         return library
+
+    def _check_note(self) -> None:
+        """What C programs read instead of the manifest says the same."""
+        name = f"lib/{self.host}/{sidecar.FILE_NAME}"
+        entry = PurePosixPath(self.record.entry).name
+        expected = sidecar.entry_note(self.manifest.name, entry, self.manifest.files[self.record.entry])
+        if name not in self.manifest.files:
+            self.problems.append(f"{name} is missing: C programs cannot open this bundle")
+        elif (self.bundle / name).read_bytes() != expected.encode():
+            self.problems.append(f"{name} does not say what the manifest says of {self.record.entry}")
 
     def _read(self, name: str) -> SharedLibrary | None:
         try:
@@ -121,7 +136,7 @@ class _Host:
         by_kernel: dict[str, list[dict[str, Any]]] = {}
         try:
             variants = read_details(self.bundle / name)
-        except (OSError, AotError) as error:
+        except BundleError as error:
             self.problems.append(f"{name}: {error}")
             return {}
         for variant in variants:
@@ -170,22 +185,51 @@ class _Host:
 
 def read_details(path: Path) -> list[dict[str, Any]]:
     """The variants in a ``details/<arch>.json``."""
-    with open(path, "rb") as file:
-        content = file.read(MAX_DETAILS_BYTES + 1)
+    try:
+        with open(path, "rb") as file:
+            content = file.read(MAX_DETAILS_BYTES + 1)
+    except OSError as error:
+        raise BundleError(f"cannot read `{path}`: {error.strerror}") from None
     if len(content) > MAX_DETAILS_BYTES:
-        raise AotError(f"`{path}` is larger than {MAX_DETAILS_BYTES} bytes")
+        raise BundleError(f"`{path}` is larger than {MAX_DETAILS_BYTES} bytes")
     try:
         data = json.loads(content)
         variants: list[dict[str, Any]] = [_checked(variant) for variant in data["variants"]]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise AotError(f"`{path}` is not well-formed: {error!r}") from None
+        raise BundleError(f"`{path}` is not well-formed: {error!r}") from None
     return variants
 
 
 def _checked(variant: Mapping[str, Any]) -> dict[str, Any]:
-    for key in ("name", "kernel", "function", "symbol"):
-        if not isinstance(variant[key], str):
+    for key, kind in _VARIANT_FIELDS.items():
+        if not isinstance(variant[key], kind):
             raise ValueError(f"{key} is {variant[key]!r}")
-    if not all(isinstance(digest, str) for digest in variant["cubin_sha256"]):
-        raise ValueError("cubin_sha256 must be strings")
+    if not all(isinstance(text, str) for text in (*variant["cubin_sha256"], *variant["verified_on"])):
+        raise ValueError("cubin_sha256 and verified_on must be strings")
+    if not variant["launches"]:
+        raise ValueError("no launches")
+    for launch in variant["launches"]:
+        for key, kinds in _LAUNCH_FIELDS.items():
+            if not isinstance(launch[key], kinds):
+                raise ValueError(f"{key} of a launch is {launch[key]!r}")
     return dict(variant)
+
+
+_VARIANT_FIELDS: dict[str, type] = {
+    "name": str,
+    "kernel": str,
+    "function": str,
+    "symbol": str,
+    "cubin_sha256": list,
+    "cubin_bytes": int,
+    "launches": list,
+    "verified_on": list,
+}
+_LAUNCH_FIELDS: dict[str, type | tuple[type, ...]] = {
+    "registers": int,
+    "static_shared_memory": int,
+    "dynamic_shared_memory": (int, type(None)),
+    "block": (list, type(None)),
+    "cluster": (list, type(None)),
+    "local_memory": int,
+}

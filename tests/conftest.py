@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import aot_runtime
+import hypothesis
 import platformdirs
 import pytest
 from standin import RealCudaLoadedError, Standin
@@ -14,10 +17,20 @@ from standin import build as build_standin
 
 from aot.build import BuildResult, Settings, build
 
+# No test looks at a clock: machines that build are busy.
+hypothesis.settings.register_profile(
+    "project", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True
+)
+hypothesis.settings.load_profile("project")
+
 TESTS = Path(__file__).parent
 PROJECT = TESTS.parent
 # Between them these meet every rule of selection: portable, exact, family, and two that share a device.
 STANDIN_ARCHS = ("sm_80", "sm_86", "sm_90a", "sm_100f", "sm_103a", "sm_120f")
+
+# Machines that test are busy: how long an example takes says nothing.
+hypothesis.settings.register_profile("tests", deadline=None)
+hypothesis.settings.load_profile("tests")
 
 
 @pytest.fixture(scope="session")
@@ -39,6 +52,30 @@ def build_bundle(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Calla
 
 
 @pytest.fixture(scope="session")
+def small_bundle_path(build_bundle: Callable[..., BuildResult]) -> Path:
+    """Two kernels for two architectures, as a user has them. Tests that alter it take a copy."""
+    kernels = TESTS / "kernels" / "fill.py"
+    result = build_bundle(kernels, ("sm_80", "sm_90a"), name="small", select=("fill_epilogue", "fill_stream_zero"))
+    assert not result.problems
+    return result.path
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of half a megabyte."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a small file system")
+    command = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(disk)]
+    mounted = subprocess.run(command, capture_output=True, text=True)
+    if mounted.returncode != 0:
+        pytest.skip(f"cannot mount a small file system: {mounted.stderr.strip()}")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+@pytest.fixture(scope="session")
 def standin_bundle_path(build_bundle: Callable[..., BuildResult]) -> Path:
     """The test kernels for all of ``STANDIN_ARCHS``, with the CUDA runtime linked shared."""
     result = build_bundle(TESTS / "kernels", STANDIN_ARCHS, shared_cudart=True)
@@ -47,9 +84,15 @@ def standin_bundle_path(build_bundle: Callable[..., BuildResult]) -> Path:
 
 
 @pytest.fixture(scope="session")
-def standin_process(tmp_path_factory: pytest.TempPathFactory) -> Standin:
+def standin_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the stand-in's libraries lie, for tests that start processes of their own."""
+    return build_standin(tmp_path_factory.mktemp("standin"))
+
+
+@pytest.fixture(scope="session")
+def standin_process(standin_directory: Path) -> Standin:
     try:
-        return Standin.load(build_standin(tmp_path_factory.mktemp("standin")))
+        return Standin.load(standin_directory)
     except RealCudaLoadedError as error:
         pytest.skip(f"the stand-in cannot play beside a real CUDA library: {error}")
 

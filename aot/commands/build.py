@@ -20,6 +20,7 @@ from ._common import add_kernels_argument
 __all__ = ["configure_parser", "execute"]
 
 KEEPABLE = ("ptx", "cubin", "ll")
+LONGEST_TIMEOUT = 7 * 24 * 3600
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
@@ -59,6 +60,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         help=f"keep intermediate files in the bundle: a comma list of {', '.join(KEEPABLE)}",
     )
     add("--line-info", action="store_true", help="let profilers show source lines; puts paths into the code")
+    add("--no-archives", action="store_true", help="leave out the archives for static linking")
     add("--allow-incomplete", action="store_true", help="let an incomplete build replace a complete bundle")
     add(
         "--wheelhouse",
@@ -81,8 +83,10 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:
-    if arguments.jobs < 1 or (arguments.timeout is not None and arguments.timeout <= 0):
-        raise UsageError("`--jobs` and `--timeout` must be positive")
+    if arguments.jobs < 1:
+        raise UsageError(f"`--jobs` is {arguments.jobs}", hint="give at least 1")
+    if arguments.timeout is not None and not 0 < arguments.timeout <= LONGEST_TIMEOUT:
+        raise UsageError(f"`--timeout` is {arguments.timeout:g}", hint=f"give seconds, up to {LONGEST_TIMEOUT}")
     return Settings(
         kernels=arguments.kernels,
         archs=tuple(arguments.arch),
@@ -97,6 +101,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         allow_incomplete=arguments.allow_incomplete,
         cache=Path(platformdirs.user_cache_dir("cute-aot")),
         wheelhouse=arguments.wheelhouse,
+        archives=not arguments.no_archives,
     )
 
 

@@ -49,7 +49,8 @@ def _print_summary(bundle: Path, manifest: Manifest) -> None:
     print(f"{manifest.name}: {complete}, {human_size(size)} in {len(manifest.files)} files, at {bundle}")
     for host, record in manifest.hosts.items():
         print(f"host {host}: glibc >= {record.glibc}, CUDA runtime {record.cudart}")
-    for arch, driver in manifest.requires.get("driver", {}).items():
+    drivers = manifest.requires.get("driver")
+    for arch, driver in drivers.items() if isinstance(drivers, dict) else ():
         print(f"{arch}: driver >= {driver}")
     print("built with " + ", ".join(f"{name} {version}" for name, version in manifest.toolchain.items()))
     for failure in manifest.failures:

@@ -13,7 +13,9 @@ module rewrites that text so that it fits a bundle:
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..errors import BuildError
@@ -39,8 +41,10 @@ class Launcher:
     imports: tuple[str, ...]
     binaries: int
     argument_count: int
-    block: tuple[int, int, int] | None  # None where the text does not fix it
+    block: tuple[int, int, int] | None  # None where the text does not fix it, or launches differ
     dynamic_shared_memory: int | None
+    largest_block: int  # threads, of all the launches that the text fixes; 0 where it fixes none
+    largest_dynamic_shared_memory: int
 
 
 def symbol_prefix(variant: str) -> str:
@@ -57,6 +61,8 @@ def parse_launcher(text: str, variant: str) -> Launcher:
         argument_count=int(_find(r'c"Expects (\d+) parameters', text, variant)),
         block=_block(text),
         dynamic_shared_memory=_single(_stores(text, "i32 0, i32 2", "i64")),
+        largest_block=_largest_block(text),
+        largest_dynamic_shared_memory=max(_fixed(_stores(text, "i32 0, i32 2", "i64")), default=0),
     )
 
 
@@ -88,6 +94,18 @@ def _single(values: list[str]) -> int | None:
 def _block(text: str) -> tuple[int, int, int] | None:
     x, y, z = (_single(_stores(text, f"i32 0, i32 1, i32 {axis}", "i32")) for axis in range(3))
     return (x, y, z) if x is not None and y is not None and z is not None else None
+
+
+def _largest_block(text: str) -> int:
+    x, y, z = (_stores(text, f"i32 0, i32 1, i32 {axis}", "i32") for axis in range(3))
+    if not len(x) == len(y) == len(z):
+        return 0
+    blocks = [_fixed(block) for block in zip(x, y, z, strict=True)]
+    return max((math.prod(sizes) for sizes in blocks if len(sizes) == 3), default=0)
+
+
+def _fixed(values: Iterable[str]) -> list[int]:
+    return [int(value) for value in values if value.isdecimal()]
 
 
 def for_host(text: str, variant: str, host: Host) -> str:

@@ -69,7 +69,7 @@ def _installed_version(name: str) -> str:
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        raise ToolchainError(f"{name} is not installed", hint="`pip install cute-aot[build]`") from None
+        raise ToolchainError(f"{name} is not installed", hint=f"`pip install {name}`") from None
 
 
 def _installed(name: str) -> dict[str, Path]:

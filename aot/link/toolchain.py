@@ -7,6 +7,7 @@ a build needs no compiler of the machine and links against an older glibc than t
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,17 +20,21 @@ from ..hosts import Host
 __all__ = ["Zig"]
 
 _COMPILE = ("-O2", "-g0", "-fPIC", "-mcpu=baseline", "-fvisibility=hidden", "-ffunction-sections", "-fdata-sections")
-_C = ("-std=gnu99", "-Wall", "-Wextra", "-Werror", "-fno-sanitize=all", "-fno-stack-protector", "-flto")
+_C = ("-std=gnu99", "-Wall", "-Wextra", "-Werror", "-fno-sanitize=all", "-fno-stack-protector")
 # Local symbols stay where our own code is: `verify` names functions by them, and so do profilers.
 _LINK = (
     "-O2",  # of the compiler's own support routines: unoptimised, zig takes five times as long to make them
     "-shared",
     "-Wl,--gc-sections",
+    # A kernel without axes and its public function have one name: in a program that links the entry library,
+    # the kernel library would otherwise find that function instead of its own, which then calls itself for ever.
+    "-Wl,-Bsymbolic",
     "-Wl,-z,noexecstack",
     "-Wl,-z,now",
     "-Wl,-z,nodelete",  # graphs and other threads keep using the code
     "-Wl,--build-id=none",
 )
+_LITTLE_DISK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -65,14 +70,29 @@ class Zig:
         self._cc(host, [*_LINK, *flags, *inputs, "-o", str(output)], output.parent)
         script.unlink()
 
+    def archive(self, directory: Path, script: str) -> None:
+        """Run a script of ``ar``, whose file names are relative to the directory."""
+        self._run([str(self.executable), "ar", "-M"], directory, script)
+
     def _cc(self, host: Host, arguments: Sequence[str], directory: Path) -> None:
-        command = [str(self.executable), "cc", "-target", host.zig_target, *arguments]
-        result = subprocess.run(command, cwd=directory, env=self._environment(), capture_output=True, text=True)
+        self._run([str(self.executable), "cc", "-target", host.zig_target, *arguments], directory)
+
+    def _run(self, command: Sequence[str], directory: Path, text: str | None = None) -> None:
+        result = subprocess.run(
+            command, cwd=directory, env=self._environment(), input=text, capture_output=True, text=True
+        )
         if result.returncode != 0:
             shown = " ".join(command)
-            raise ToolchainError(f"zig failed with exit code {result.returncode}: {shown}\n{result.stderr.strip()}")
+            message = f"zig failed with exit code {result.returncode}: {shown}\n{result.stderr.strip()}"
+            raise ToolchainError(message, hint=_disk_hint(directory))
 
     def _environment(self) -> Mapping[str, str]:
         # Without HOME zig finds no cache of its own and fails.
         caches = {"ZIG_GLOBAL_CACHE_DIR": str(self.cache / "global"), "ZIG_LOCAL_CACHE_DIR": str(self.cache / "local")}
         return {**os.environ, **caches}
+
+
+def _disk_hint(directory: Path) -> str | None:
+    """On a full disk the linker, which maps its output into memory, is killed without a word."""
+    free = shutil.disk_usage(directory).free
+    return f"the disk of `{directory}` is full: {free >> 10} KB left" if free < _LITTLE_DISK else None

@@ -17,6 +17,7 @@ from .requirements import HIGHEST, Requirement, Subject, VariantTable
 __all__ = ["Node", "Tree", "decide", "unreachable"]
 
 MAX_NODES = 1 << 16
+MAX_DEPTH = 200  # questions of one call
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class _Builder:
     """Works on numbered requirements: candidates are compared and hashed often."""
 
     def __init__(self, variants: Sequence[VariantTable]) -> None:
+        self.variants = variants
         self.number: dict[Requirement, int] = {}
         self.enforced: set[int] = set()
         self.known: dict[tuple[_Candidate, ...], Tree] = {}
@@ -78,14 +80,19 @@ class _Builder:
     def numbers(self, variant: VariantTable) -> frozenset[int]:
         return frozenset(self.number[requirement] for requirement in variant.requirements)
 
-    def build(self, candidates: tuple[_Candidate, ...]) -> Tree:
+    def build(self, candidates: tuple[_Candidate, ...], depth: int = 0) -> Tree:
         if candidates not in self.known:
-            self.known[candidates] = self._build(candidates)
+            if depth > MAX_DEPTH:
+                raise DeclarationError(
+                    f"to choose among {len(self.variants)} variants a call would ask more than {MAX_DEPTH} questions",
+                    hint="let guards compare the same expression with different numbers: one question answers them all",
+                )
+            self.known[candidates] = self._build(candidates, depth)
             if len(self.known) > MAX_NODES:
                 raise DeclarationError(f"the variants' guards make a decision tree of more than {MAX_NODES} nodes")
         return self.known[candidates]
 
-    def _build(self, candidates: tuple[_Candidate, ...]) -> Tree:
+    def _build(self, candidates: tuple[_Candidate, ...], depth: int) -> Tree:
         if not candidates:
             return None
         questions = self._questions(candidates)
@@ -96,7 +103,7 @@ class _Builder:
         cuts = _cuts([self.requirements[number] for number in wanted])
         # An interval below each cut, and one above the last.
         samples = [cut - 1 for cut in cuts] + [cuts[-1]]
-        children = tuple(self.build(self._after(candidates, subject, sample)) for sample in samples)
+        children = tuple(self.build(self._after(candidates, subject, sample), depth + 1) for sample in samples)
         return Node(subject, cuts, children)
 
     def _questions(self, candidates: tuple[_Candidate, ...]) -> list[Subject]:

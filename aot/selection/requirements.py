@@ -172,7 +172,7 @@ class _Deriver:
             if name in positions:
                 yield from self._argument(argument, (positions[name],), name)
         for guard in self.spec.guards:
-            yield from self._guard(expressions.parse(guard))
+            yield from self._guard(self._parsed(guard))
 
     def _argument(self, argument: Argument, path: Path, label: str) -> Iterator[Requirement]:
         if len(path) > 1:
@@ -259,6 +259,14 @@ class _Deriver:
     def _remember(self, dim: Dim, place: _Place) -> None:
         self.dims[dim.name] = dim
         self.places[dim.name] = place
+
+    def _parsed(self, guard: str) -> Expression:
+        if not isinstance(guard, str):
+            raise self._error(f"{guard!r} is not a text")
+        try:
+            return expressions.parse(guard)
+        except DeclarationError as error:
+            raise self._error(error.message, hint=error.hint) from None
 
     def _guard(self, guard: Expression) -> Iterator[Requirement]:
         if isinstance(guard, Logic) and guard.operator == "and":

@@ -5,7 +5,6 @@ The C compiler turns them into data of the library; nothing is parsed at run tim
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -49,8 +48,11 @@ def kernel_library_source(kernel: str, arch: Arch, groups: Sequence[Group], impo
 
 
 def c_string(text: str) -> str:
-    """A C string literal. JSON's escapes are C's, but for the ones that never occur in names."""
-    return json.dumps(text, ensure_ascii=True).replace("\\/", "/")
+    """A C string literal. Whatever is not plain goes in as octal UTF-8, which ends after three digits."""
+    return '"' + "".join(chr(byte) if byte in _PLAIN else f"\\{byte:03o}" for byte in text.encode()) + '"'
+
+
+_PLAIN = frozenset(range(0x20, 0x7F)) - frozenset(b'"\\?')
 
 
 class _Writer:

@@ -6,8 +6,10 @@ belong to the author's code and are sent to the log that each request names.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -16,10 +18,10 @@ from typing import Any
 from aot_runtime.arch import Arch
 
 from ..declare import Kernel, Variant
-from ..discover import discover
+from ..discover import discover, place
 from ..errors import AotError, DeclarationError
 from ..records import decode, encode
-from ..selection.requirements import variant_table
+from ..selection.requirements import VariantTable, variant_table
 from .backend import select_backend
 from .messages import Declared, Failure, KernelInfo, Options, VariantInfo
 
@@ -41,16 +43,16 @@ class _Worker:
         select_backend(self.options.cuda)
         found = discover(request["source"])
         self.kernels = found.kernels
-        failures = tuple(Failure("", error.message) for error in found.failures)
+        failures = tuple(Failure("", str(error)) for error in found.failures)
         return encode(Declared(tuple(_info(kernel) for kernel in found.kernels), failures))
 
     def do_expand(self, request: dict[str, Any]) -> Any:
         """Every variant of a kernel for an architecture."""
         arch = Arch.parse(request["arch"])
         kernel = next(kernel for kernel in self.kernels if kernel.name == request["kernel"])
-        variants = _expand(kernel, arch)
-        self.variants.update({variant.name: variant for variant in variants})
-        return [encode(VariantInfo(v.kernel.name, v.point, variant_table(v))) for v in variants]
+        expanded = _expand(kernel, arch)
+        self.variants.update({variant.name: variant for variant, _ in expanded})
+        return [encode(VariantInfo(variant.kernel.name, variant.point, table)) for variant, table in expanded]
 
     def do_compile(self, request: dict[str, Any]) -> Any:
         from .compile import compile_variant
@@ -76,17 +78,15 @@ def _info(kernel: Kernel) -> KernelInfo:
     )
 
 
-def _expand(kernel: Kernel, arch: Arch) -> tuple[Variant, ...]:
+def _expand(kernel: Kernel, arch: Arch) -> list[tuple[Variant, VariantTable]]:
     """The author's function may raise anything; blame its line, not ours."""
     try:
-        return kernel.variants(arch)
-    except AotError:
+        return [(variant, variant_table(variant)) for variant in kernel.variants(arch)]
+    except DeclarationError:
         raise
-    except Exception as error:
-        frame = traceback.extract_tb(error.__traceback__)[-1]
+    except (Exception, SystemExit) as error:
         raise DeclarationError(
-            f"{kernel.origin}: kernel {kernel.name} raises for {arch}: {frame.filename}:{frame.lineno}: "
-            f"{type(error).__name__}: {error}"
+            f"{kernel.origin}: kernel {kernel.name} raises for {arch}: {place(error)}: {type(error).__name__}: {error}"
         ) from error
 
 
@@ -100,9 +100,17 @@ def _log_to(path: str) -> None:
     os.close(log)
 
 
-def _failure(request: dict[str, Any], error: Exception) -> dict[str, Any]:
-    if not isinstance(error, DeclarationError):
-        traceback.print_exc()  # into the log
+def _dump_stack_on_crash() -> None:
+    """Name the Python line that crashed; libraries loaded meanwhile may have put their own handlers first."""
+    for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL):
+        signal.signal(number, signal.SIG_DFL)
+    faulthandler.disable()
+    faulthandler.enable(all_threads=False)
+
+
+def _failure(request: dict[str, Any], error: BaseException) -> dict[str, Any]:
+    if not isinstance(error, AotError):
+        traceback.print_exception(error)  # into the log; of what we found ourselves the message says all
     hint = error.hint if isinstance(error, AotError) else None
     message = error.message if isinstance(error, AotError) else f"{type(error).__name__}: {error}"
     failure = Failure(request.get("variant", ""), message)
@@ -116,9 +124,10 @@ def main() -> None:
     for line in requests:
         request = json.loads(line)
         _log_to(request["log"])
+        _dump_stack_on_crash()
         try:
             answer = {"answer": worker.answer(request)}
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             answer = _failure(request, error)
         sys.stdout.flush()
         sys.stderr.flush()

@@ -186,23 +186,26 @@ def _check(variant: Variant, facts: Launcher, cubins: tuple[Cubin, ...], launche
                 hint="this backend does not know the architecture; try `--cuda 13`",
             )
     for launch in launches:
-        _check_launch(launch, target)
+        _check_launch(launch, facts, target)
 
 
-def _check_launch(launch: KernelLaunch, target: Target) -> None:
-    threads = _product(launch.block or (1, 1, 1))
+def _check_launch(launch: KernelLaunch, facts: Launcher, target: Target) -> None:
+    # Where launches differ the text does not tell which is whose: the largest speaks for all.
+    threads = _product(launch.block) if launch.block else facts.largest_block
     if threads > target.max_threads:
-        raise BuildError(f"a block of {launch.block} has {threads} threads, {target.arch} allows {target.max_threads}")
+        shape = f" of {launch.block}" if launch.block else ""
+        raise BuildError(f"a block{shape} has {threads} threads, {target.arch} allows {target.max_threads}")
     cluster = _product(launch.cluster or (1, 1, 1))
     if cluster > target.max_cluster:
         raise BuildError(
             f"a cluster of {launch.cluster} has {cluster} blocks, {target.arch} allows {target.max_cluster}"
         )
-    memory = launch.static_shared_memory + (launch.dynamic_shared_memory or 0)
+    dynamic = facts.largest_dynamic_shared_memory
+    memory = launch.static_shared_memory + dynamic
     if memory > target.shared_memory:
         raise BuildError(
             f"a block needs {memory} bytes of shared memory ({launch.static_shared_memory} static, "
-            f"{launch.dynamic_shared_memory} dynamic), {target.arch} has {target.shared_memory}",
+            f"{dynamic} dynamic), {target.arch} has {target.shared_memory}",
             hint="use a smaller tile or fewer stages",
         )
     registers = launch.registers * threads

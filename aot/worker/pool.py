@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,16 @@ from .messages import Compiled, Declared, Failure, Options, VariantInfo
 __all__ = ["CompileJob", "Worker", "WorkerLost", "compile_all"]
 
 LOG_TAIL_LINES = 20
+CRASH_TAIL_LINES = 80  # a dump of Python's stack has the line that matters first
 
 
-class WorkerLost(Exception):
-    """A worker ended or was ended while it was asked something."""
+class WorkerLost(errors.BuildError):
+    """A worker ended or was ended while it was asked something; ``log`` are its last words."""
+
+    def __init__(self, reason: str, log: str) -> None:
+        super().__init__(f"the worker process {reason}")
+        self.reason = reason
+        self.log = log
 
 
 @dataclass(frozen=True)
@@ -57,15 +64,15 @@ class Worker:
             self.close()
             raise
 
-    def expand(self, kernel: str) -> tuple[VariantInfo, ...]:
+    def expand(self, kernel: str, timeout: float | None) -> tuple[VariantInfo, ...]:
         """The variants of a kernel for this worker's architecture."""
-        answer = self.ask("expand", timeout=None, kernel=kernel, arch=str(self.arch))
+        answer = self.ask("expand", timeout=timeout, kernel=kernel, arch=str(self.arch))
         self._expanded.add(kernel)
         return tuple(decode(VariantInfo, item) for item in answer)
 
     def compile(self, job: CompileJob, timeout: float | None) -> Compiled:
         if job.kernel not in self._expanded:
-            self.expand(job.kernel)
+            self.expand(job.kernel, timeout)
         answer = self.ask("compile", timeout=timeout, log=job.log, variant=job.variant, launcher=str(job.launcher))
         return decode(Compiled, answer)
 
@@ -74,41 +81,50 @@ class Worker:
 
     def ask(self, do: str, *, timeout: float | None, log: Path | None = None, **request: Any) -> Any:
         """Send a request and wait for its answer; errors of the worker are raised here as what they were."""
-        message = json.dumps({"do": do, "log": str(log or self.log), **request})
+        log = log or self.log
+        message = json.dumps({"do": do, "log": str(log), **request})
         try:
             self._requests.write(message.encode() + b"\n")
             self._requests.flush()
         except BrokenPipeError:
-            raise self._lost("ended before it was asked") from None
-        return _unwrap(json.loads(self._read_line(timeout)))
+            raise self._lost("ended before it was asked", log) from None
+        return _unwrap(json.loads(self._read_line(timeout, log)))
+
+    def alive(self) -> bool:
+        return self._process.poll() is None
 
     def close(self) -> None:
         """End the process, whatever it is doing."""
         for pipe in (self._requests, self._answers):
-            pipe.close()
-        if self._process.poll() is None:
+            with suppress(OSError):  # a request that never arrived is flushed once more
+                pipe.close()
+        if self.alive():
             self._process.kill()
         self._process.wait()
 
-    def _read_line(self, timeout: float | None) -> bytes:
+    def _read_line(self, timeout: float | None, log: Path) -> bytes:
         deadline = None if timeout is None else time.monotonic() + timeout
         while b"\n" not in self._buffer:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and (left <= 0 or not select.select([self._answers], [], [], left)[0]):
                 self._process.kill()
-                raise self._lost(f"did not finish within {timeout:g} s")
+                raise self._lost(f"did not finish within {timeout:g} s", log)
             block = os.read(self._answers.fileno(), 1 << 16)
             if not block:
-                raise self._lost(None)
+                raise self._lost(None, log)
             self._buffer += block
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
 
-    def _lost(self, reason: str | None) -> WorkerLost:
-        code = self._process.wait()
-        if reason is None:
-            reason = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        return WorkerLost(reason)
+    def _lost(self, reason: str | None, log: Path) -> WorkerLost:
+        return WorkerLost(reason or _ending(self._process.wait()), _tail(log, CRASH_TAIL_LINES))
+
+
+def _ending(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    names = {member.value: member.name for member in signal.Signals}
+    return f"was ended by {names.get(-code, f'signal {-code}')}"
 
 
 def _start(arch: Arch | None) -> tuple[subprocess.Popen[bytes], Any, Any]:
@@ -214,7 +230,7 @@ class _Pool:
                     self._end(worker)
                     worker = self._worker(job.arch)
                 outcome = self._compile(worker, job)
-                if isinstance(outcome, Failure) and worker._process.poll() is not None:
+                if isinstance(outcome, Failure) and not worker.alive():
                     self._end(worker)
                     worker = None
                 self.report(job, outcome)
@@ -245,15 +261,15 @@ class _Pool:
         try:
             return worker.compile(job, self.timeout)
         except WorkerLost as error:
-            return Failure(job.variant, f"the compiler {error}", _tail(job.log))
+            return Failure(job.variant, f"the compiler {error.reason}", error.log)
         except errors.AotError as error:
             hint = f"\nhint: {error.hint}" if error.hint else ""
-            return Failure(job.variant, error.message + hint, _tail(job.log))
+            return Failure(job.variant, error.message + hint, _tail(job.log, LOG_TAIL_LINES))
 
 
-def _tail(log: Path) -> str:
+def _tail(log: Path, count: int) -> str:
     try:
         lines = log.read_text(errors="replace").splitlines()
     except OSError:
         return ""
-    return "\n".join(lines[-LOG_TAIL_LINES:])
+    return "\n".join(lines[-count:])

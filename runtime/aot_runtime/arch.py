@@ -15,7 +15,8 @@ __all__ = ["Arch", "ArchError", "Capability", "parse_capability"]
 
 Capability = tuple[int, int]
 
-_ARCH = re.compile(r"sm_(\d{1,2})(\d)([af]?)")
+_ARCH = re.compile(r"sm_([1-9][0-9]?)([0-9])([af]?)")
+_CAPABILITY = re.compile(r"([0-9]{1,2})\.([0-9]{1,2})")
 _TEGRA = frozenset({(8, 7), (11, 0)})  # these parts run only code built for them
 
 
@@ -55,10 +56,8 @@ class Arch:
 
 def parse_capability(value: str | Capability) -> Capability:
     """``"9.0"``, ``(9, 0)`` -> ``(9, 0)``."""
-    if isinstance(value, str):
-        major, dot, minor = value.partition(".")
-        if dot and major.isdecimal() and minor.isdecimal():
-            return (int(major), int(minor))
-    elif len(value) == 2 and all(isinstance(part, int) for part in value):
-        return (value[0], value[1])
+    pair = isinstance(value, tuple) and len(value) == 2 and all(isinstance(part, int) for part in value)
+    match = _CAPABILITY.fullmatch(f"{value[0]:d}.{value[1]:d}" if pair else str(value))
+    if match is not None and (pair or isinstance(value, str)):
+        return (int(match[1]), int(match[2]))
     raise ArchError(f"not a compute capability: {value!r}", hint='write it like "9.0" or (9, 0)')

@@ -20,7 +20,7 @@ import tvm_ffi
 
 from . import errors
 from .arch import Capability, parse_capability
-from .errors import ArgumentError, BundleError, DigestError
+from .errors import ArgumentError, BundleError, DeviceError, DigestError
 from .functions import make_function
 from .manifest import KernelRecord, Manifest
 
@@ -126,16 +126,23 @@ class Bundle:
     def __repr__(self) -> str:
         return f"<aot_runtime.Bundle {self.name!r} at {str(self.path)!r}: {', '.join(self.kernels)}>"
 
-    def preload(self, device: Any = 0, kernels: Iterable[str] | None = None) -> None:
+    def preload(self, device: Any = 0, kernels: str | Iterable[str] | None = None) -> None:
         """Load code on a device now rather than at the first call, as a CUDA graph capture needs.
 
         ``device`` is an index, ``"cuda:1"``, or anything with an ``index``; ``kernels`` defaults to all
         that have code for it.
         """
         index = _device_index(device)
-        for name in self.kernels if kernels is None else kernels:
-            for function in self._symbols_of(name):
+        names = self.kernels if kernels is None else [kernels] if isinstance(kernels, str) else list(kernels)
+        functions = [function for name in names for function in self._symbols_of(name)]
+        refused: list[DeviceError] = []
+        for function in functions:
+            try:
                 self._call("aot__preload", function, index)
+            except DeviceError as error:
+                refused.append(error)
+        if refused and (kernels is not None or len(refused) == len(functions)):
+            raise refused[0]
 
     def explain(self, kernel: str, capability: str | Capability, /, *args: Any, **kwargs: Any) -> Explanation:
         """Say what a call would run on a device of that compute capability, without one.

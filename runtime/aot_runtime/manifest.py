@@ -13,6 +13,7 @@ import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -24,9 +25,11 @@ __all__ = ["SCHEMA", "Choice", "FileRecord", "HostRecord", "KernelRecord", "Mani
 SCHEMA = 1
 FILE_NAME = "manifest.json"
 MAX_BYTES = 32 << 20  # a manifest of 1,000 kernels is about 2 MB
+MAX_FILE_BYTES = 1 << 40
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_VERSION = re.compile(r"[0-9]{1,4}\.[0-9]{1,4}")
 
 
 @dataclass(frozen=True)
@@ -175,6 +178,8 @@ class _Reader:
 def _parse(data: Any, path: Path) -> Manifest:
     reader = _Reader(data, f"`{path}`")
     schema = reader.get("schema", int)
+    if schema < 1:
+        raise ManifestError(f"`{path}` has schema {schema}, which never was")
     if schema > SCHEMA:
         raise ManifestError(
             f"`{path}` has schema {schema}, this reader knows up to {SCHEMA}",
@@ -197,7 +202,7 @@ def _parse(data: Any, path: Path) -> Manifest:
 
 def is_name(text: str) -> bool:
     """Whether a bundle, a kernel or a function may be called so."""
-    return _NAME.fullmatch(text) is not None
+    return _NAME.fullmatch(text) is not None and not keyword.iskeyword(text)
 
 
 def _name(name: str, reader: _Reader) -> str:
@@ -212,12 +217,16 @@ def _file(name: str, record: _Reader) -> FileRecord:
     digest = record.get("sha256", str)
     if not _DIGEST.fullmatch(digest):
         raise ManifestError(f"{record.where}: {digest!r} is not a SHA-256")
-    return FileRecord(digest, record.get("size", int))
+    size = record.get("size", int)
+    if not 0 <= size <= MAX_FILE_BYTES:
+        raise ManifestError(f"{record.where}: `size` is {size}")
+    return FileRecord(digest, size)
 
 
 def _stays_inside(name: str) -> bool:
     normal = posixpath.normpath(name)
-    return normal == name and not name.startswith(("/", "../")) and name not in ("", ".", "..") and "\\" not in name
+    plain = name.isprintable() and "\\" not in name
+    return plain and normal == name and not name.startswith(("/", "../")) and name not in ("", ".", "..")
 
 
 def _host(record: _Reader, files: Mapping[str, FileRecord]) -> HostRecord:
@@ -227,6 +236,8 @@ def _host(record: _Reader, files: Mapping[str, FileRecord]) -> HostRecord:
         glibc=record.get("glibc", str),
         cudart=record.get("cudart", str),
     )
+    if not _VERSION.fullmatch(host.glibc):
+        raise ManifestError(f"{record.where}: `glibc` is {host.glibc!r}, not a version")
     for name in (host.entry, host.support):
         if name not in files:
             raise ManifestError(f"{record.where}: {name!r} is not among the bundle's files")
@@ -234,15 +245,29 @@ def _host(record: _Reader, files: Mapping[str, FileRecord]) -> HostRecord:
 
 
 def _kernel(name: str, record: _Reader) -> KernelRecord:
+    parameters = tuple(_parameter(item) for item in record.each("parameters"))
+    choices = tuple(_choice(item) for item in record.each("choices"))
+    _check_signature(parameters, choices, record)
     return KernelRecord(
         name=_name(name, record),
         doc=record.get("doc", str, ""),
-        parameters=tuple(_parameter(item) for item in record.each("parameters")),
-        choices=tuple(_choice(item) for item in record.each("choices")),
+        parameters=parameters,
+        choices=choices,
         functions=tuple(_name(function, record) for function in record.texts("functions")),
         archs=tuple(_arch(text, record) for text in record.texts("archs")),
         variants=record.get("variants", int),
     )
+
+
+def _check_signature(parameters: tuple[Parameter, ...], choices: tuple[Choice, ...], record: _Reader) -> None:
+    """What Python asks of a function's parameters, since a loader makes one of them."""
+    names = [*(parameter.name for parameter in parameters), *(choice.name for choice in choices)]
+    for name in names:
+        if names.count(name) > 1:
+            raise ManifestError(f"{record.where}: two parameters or choices are called {name!r}")
+    for earlier, later in pairwise(parameters):
+        if earlier.has_default and not later.has_default:
+            raise ManifestError(f"{record.where}: {later.name} has no default but follows one that has")
 
 
 def _arch(text: str, record: _Reader) -> Arch:

@@ -17,7 +17,7 @@ uint32_t aot_function_rank(const aot_function_t* function, aot_capability_t capa
   uint32_t count = 0;
   for (uint32_t i = 0; i < kernel->build_count; ++i) {
     int32_t rank = aot_arch_rank(kernel->builds[i].arch, capability);
-    if (rank == 0) continue;
+    if (rank == 0 || !aot_build_present(&kernel->builds[i])) continue;
     uint32_t at = count++;
     for (; at > 0 && aot_arch_rank(candidates[at - 1].build->arch, capability) < rank; --at) {
       candidates[at] = candidates[at - 1];
@@ -68,8 +68,14 @@ static void* stream_of(const aot_variant_t* variant, const TVMFFIAny* args, int3
   return args[variant->stream_argument].v_ptr;
 }
 
-SLOW_PATH static int load_first(const aot_function_t* function, const aot_candidate_t* candidate, const aot_variant_t* variant,
-                      const TVMFFIAny* args, int32_t device) {
+SLOW_PATH static int load_first(const aot_function_t* function, const aot_plan_t* plan,
+                                const aot_candidate_t* candidate, const aot_variant_t* variant,
+                                const aot_arguments_t* arguments, const TVMFFIAny* args) {
+  int32_t device = arguments->device;
+  /* The entry checks its arguments itself, but the stream among them is asked about before it runs. */
+  if (aot_variant_unmet(candidate->library, variant, arguments) != NULL) {
+    return aot_raise_no_variant(function, plan->device.capability, arguments);
+  }
   if (aot_driver_is_capturing(stream_of(variant, args, device))) {
     return aot_raise("AotCaptureError",
                      "%s: %s was never used on device %d, and its code cannot be loaded while the stream is being "
@@ -118,9 +124,11 @@ SLOW_PATH static int explain_failure(aot_function_t* function, const aot_candida
 static int run(aot_function_t* function, const aot_plan_t* plan, const aot_candidate_t* candidate,
                const aot_variant_t* variant, const aot_arguments_t* arguments, const TVMFFIAny* args,
                TVMFFIAny* result) {
-  int32_t device = arguments->device;
   uint64_t loaded_on = __atomic_load_n(&variant->state->loaded_on, __ATOMIC_ACQUIRE);
-  if (UNLIKELY(!(loaded_on >> device & 1)) && load_first(function, candidate, variant, args, device) != 0) return -1;
+  if (UNLIKELY(!(loaded_on >> arguments->device & 1)) &&
+      load_first(function, plan, candidate, variant, arguments, args) != 0) {
+    return -1;
+  }
   int status = variant->sources == NULL
                    ? variant->entry(NULL, args, (int32_t)function->argument_count, result)
                    : call_filled(plan, variant, arguments, result);

@@ -12,6 +12,7 @@ static const char* kind_name(int64_t kind) {
     case AOT_KIND_HANDLE: return "a pointer";
     case AOT_KIND_TENSOR: return "a tensor";
     case AOT_KIND_TUPLE: return "a tuple";
+    case AOT_KIND_BARE_TENSOR: return "a tensor without strides";
     default: return "something else";
   }
 }
@@ -90,10 +91,19 @@ static void append_other(aot_text_t* text, const aot_kernel_library_t* library, 
   append_value(text, subject, aot_subject_value(library, &other, arguments));
 }
 
+static int is_about_memory(const aot_subject_t* subject) {
+  return subject->operation == AOT_SUBJECT_DEVICE_TYPE || subject->operation == AOT_SUBJECT_DEVICE_INDEX ||
+         subject->operation == AOT_SUBJECT_ADDRESS_MODULO;
+}
+
 static void append_reason(aot_text_t* text, const aot_kernel_library_t* library, const aot_requirement_t* unmet,
                           const aot_arguments_t* arguments) {
   const aot_subject_t* subject = &library->subjects[unmet->subject];
   int64_t value = aot_subject_value(library, subject, arguments);
+  if (value == AOT_MISSING && is_about_memory(subject)) {
+    aot_text_append(text, "%s is not a tensor", subject->label);
+    return;
+  }
   switch (subject->operation) {
     case AOT_SUBJECT_KIND:
       aot_text_append(text, "%s is %s, must be %s", subject->label, kind_name(value), kinds_name(unmet));
@@ -144,10 +154,19 @@ static void append_reason(aot_text_t* text, const aot_kernel_library_t* library,
 }
 
 static void append_unrunnable(aot_text_t* text, const aot_build_t* build, aot_capability_t capability) {
-  const char* scope = build->arch.suffix == 'a' ? "runs on compute capability %d.%d alone"
-                                                : "runs from compute capability %d.%d within its major version";
-  aot_text_append(text, scope, build->arch.major, build->arch.minor);
-  aot_text_append(text, ", not on %d.%d", capability.major, capability.minor);
+  if (aot_arch_rank(build->arch, capability) != 0) {
+    aot_text_append(text, "is in the bundle, but was not linked into this program");
+    return;
+  }
+  int32_t major = build->arch.major, minor = build->arch.minor;
+  int alone = build->arch.suffix == 'a' || aot_is_tegra(major, minor);
+  const char* scope = alone ? "runs on compute capability %d.%d alone"
+                            : "runs from compute capability %d.%d within its major version";
+  const char* verdict = !alone && major == capability.major && minor <= capability.minor
+                            ? ", save on %d.%d, which runs only code built for it"
+                            : ", not on %d.%d";
+  aot_text_append(text, scope, major, minor);
+  aot_text_append(text, verdict, capability.major, capability.minor);
 }
 
 static void explain_group(const aot_kernel_library_t* library, const aot_group_t* group, aot_arguments_t* arguments,
@@ -191,7 +210,7 @@ int aot_explain(const aot_function_t* function, aot_capability_t capability, aot
   free(candidates);
   for (uint32_t i = 0; i < kernel->build_count && status == 0; ++i) {
     const aot_build_t* build = &kernel->builds[i];
-    if (aot_arch_rank(build->arch, capability) != 0) continue;
+    if (aot_arch_rank(build->arch, capability) != 0 && aot_build_present(build)) continue;
     aot_text_append(lines, "%s\t%s\t", build->arch_name, function->name);
     append_unrunnable(lines, build, capability);
     aot_text_append(lines, "\n");
@@ -230,11 +249,20 @@ int aot_raise_argument_count(const aot_function_t* function, int32_t count) {
                    function->argument_count, count, function->signature);
 }
 
+static int any_of_kind(const aot_arguments_t* arguments, int32_t kind) {
+  for (uint32_t i = 0; i < arguments->count; ++i) {
+    if (arguments->values[i].kind == kind) return 1;
+  }
+  return 0;
+}
+
 int aot_raise_no_device(const aot_function_t* function, const aot_arguments_t* arguments) {
   aot_text_t text = {0};
+  const char* hint = any_of_kind(arguments, AOT_KIND_BARE_TENSOR) ? "fill in the strides of every DLTensor; NULL will not do"
+                                                                  : "move the tensors to a GPU first";
   aot_text_append(&text, "%s: none of the tensors lies on a CUDA device", function->name);
   append_call(&text, function, arguments);
-  aot_text_append(&text, "\nhint: move the tensors to a GPU first");
+  aot_text_append(&text, "\nhint: %s", hint);
   return aot_raise_text("AotArgumentError", &text);
 }
 
@@ -274,7 +302,6 @@ int aot_raise_no_variant(const aot_function_t* function, aot_capability_t capabi
   aot_text_append(&text, "%s: no variant in bundle `%s` takes these arguments on compute capability %d.%d",
                   function->name, aot_bundle.name, capability.major, capability.minor);
   append_call(&text, function, arguments);
-  again.count = function->argument_count;
   if (aot_explain(function, capability, &again, &lines) != 0) {
     aot_text_free(&text);
     aot_text_free(&lines);

@@ -139,17 +139,35 @@ int aot_candidate_open(const aot_function_t* function, aot_candidate_t* candidat
   return 0;
 }
 
+static int open_support(void) {
+  if (aot_bundle.provided != NULL || support != NULL) return 0;
+  support = open_file(&aot_bundle.support);
+  return support == NULL ? -1 : 0;
+}
+
+static void* support_symbol(const char* name) {
+  if (aot_bundle.provided == NULL) return dlsym(support, name);
+  for (const aot_provided_t* provided = aot_bundle.provided; provided->name != NULL; ++provided) {
+    if (strcmp(provided->name, name) == 0) return provided->address;
+  }
+  return NULL;
+}
+
+static const char* support_name(void) {
+  return aot_bundle.support.path == NULL ? "the support archive" : aot_bundle.support.path;
+}
+
 static int bind_imports(const aot_kernel_library_t* library) {
-  if (support == NULL) support = open_file(&aot_bundle.support);
-  if (support == NULL) return -1;
+  if (open_support() != 0) return -1;
   for (uint32_t i = 0; i < library->import_count; ++i) {
     const aot_import_t* import = &library->imports[i];
-    void* address = dlsym(support, import->name);
+    void* address = support_symbol(import->name);
     if (address == NULL) {
       return aot_raise("AotBundleError", "`%s` lacks `%s`, which %s for %s needs\nhint: build the bundle again",
-                       aot_bundle.support.path, import->name, library->kernel, library->arch);
+                       support_name(), import->name, library->kernel, library->arch);
     }
-    *import->slot = address;
+    /* Launches in other threads may be reading it: once written, a slot is left alone. */
+    if (*import->slot == NULL) __atomic_store_n(import->slot, address, __ATOMIC_RELEASE);
   }
   return 0;
 }
@@ -162,10 +180,10 @@ typedef struct {
 } runtime_t;
 
 static int bind_runtime(runtime_t* runtime) {
-  void* addresses[4] = {dlsym(support, "_cudaGetDevice"), dlsym(support, "_cudaSetDevice"),
-                        dlsym(support, "aot_cuda_error_name"), dlsym(support, "aot_cuda_error_text")};
+  void* addresses[4] = {support_symbol("_cudaGetDevice"), support_symbol("_cudaSetDevice"),
+                        support_symbol("aot_cuda_error_name"), support_symbol("aot_cuda_error_text")};
   for (int i = 0; i < 4; ++i) {
-    if (addresses[i] == NULL) return aot_raise("AotBundleError", "`%s` is not a support library", aot_bundle.support.path);
+    if (addresses[i] == NULL) return aot_raise("AotBundleError", "`%s` is not a support library", support_name());
   }
   memcpy(&runtime->get_device, &addresses[0], sizeof addresses[0]);
   memcpy(&runtime->set_device, &addresses[1], sizeof addresses[1]);
@@ -184,7 +202,10 @@ static int load_on_current_device(const runtime_t* runtime, const aot_variant_t*
   uint64_t loaded_on = variant->state->loaded_on;
   int32_t code = 0;
   /* The libraries are shared by all devices, the kernels' attributes are set for each. */
-  if (variant->libraries[0] == NULL) code = variant->load_libraries(variant->libraries);
+  if (variant->libraries[0] == NULL) {
+    code = variant->load_libraries(variant->libraries);
+    if (code != 0) variant->libraries[0] = NULL; /* of several, some may be loaded: begin anew next time */
+  }
   if (code == 0) code = variant->load_kernels(variant->libraries, device);
   if (code != 0) return raise_cuda(runtime, variant, device, code);
   __atomic_store_n(&variant->state->loaded_on, loaded_on | UINT64_C(1) << device, __ATOMIC_RELEASE);
@@ -195,7 +216,8 @@ static int with_device(const runtime_t* runtime, const aot_variant_t* variant, i
                        int (*action)(const runtime_t*, const aot_variant_t*, int32_t)) {
   int32_t before = 0;
   int32_t code = runtime->get_device(&before);
-  if (code == 0 && before != device) code = runtime->set_device(device);
+  /* Even where it is current already: that makes its context current, which a new thread has not. */
+  if (code == 0) code = runtime->set_device(device);
   if (code != 0) return raise_cuda(runtime, variant, device, code);
   int status = action(runtime, variant, device);
   if (before != device) runtime->set_device(before);

@@ -3,8 +3,7 @@
 #include <stddef.h>
 #include <string.h>
 
-/* Orin and Thor run only code built for them, and that code runs nowhere else. */
-static int is_tegra(int32_t major, int32_t minor) {
+int aot_is_tegra(int32_t major, int32_t minor) {
   return (major == 8 && minor == 7) || (major == 11 && minor == 0);
 }
 
@@ -12,7 +11,7 @@ int32_t aot_arch_rank(aot_arch_t arch, aot_capability_t device) {
   int same_chip = arch.major == device.major && arch.minor == device.minor;
   int family = arch.major == device.major && arch.minor <= device.minor;
   if (same_chip && arch.suffix == 'a') return 3000;
-  if (is_tegra(arch.major, arch.minor) || is_tegra(device.major, device.minor)) family = same_chip;
+  if (aot_is_tegra(arch.major, arch.minor) || aot_is_tegra(device.major, device.minor)) family = same_chip;
   if (!family || arch.suffix == 'a') return 0;
   return (arch.suffix == 'f' ? 2000 : 1000) + arch.minor;
 }
@@ -46,7 +45,7 @@ static inline void decode(aot_value_t* value, const TVMFFIAny* any) {
   /* The compiled entry reads shape and strides unasked: a tensor without them is not one. */
   int is_sound = tensor != NULL && (tensor->ndim <= 0 || (tensor->shape != NULL && tensor->strides != NULL));
   value->tensor = is_sound ? tensor : NULL;
-  value->kind = is_sound ? AOT_KIND_TENSOR : AOT_KIND_OTHER;
+  value->kind = is_sound ? AOT_KIND_TENSOR : AOT_KIND_BARE_TENSOR;
 }
 
 static int32_t device_in_tuple(const TVMFFIAny* tuple, int depth) {
@@ -93,7 +92,7 @@ static const TVMFFIAny* tuple_element(const aot_value_t* tuple, uint32_t index) 
 }
 
 void aot_arguments_open_tuples(aot_arguments_t* arguments, const aot_group_t* group) {
-  for (uint32_t i = arguments->count; i < group->slot_count; ++i) {
+  for (uint32_t i = group->argument_count; i < group->slot_count; ++i) {
     const aot_slot_t* slot = &group->slots[i];
     const TVMFFIAny* element = tuple_element(&arguments->values[slot->parent], slot->index);
     aot_value_t* value = &arguments->values[i];
@@ -105,7 +104,6 @@ void aot_arguments_open_tuples(aot_arguments_t* arguments, const aot_group_t* gr
       value->kind = AOT_KIND_OTHER;
     }
   }
-  if (group->slot_count > arguments->count) arguments->count = group->slot_count;
 }
 
 static int64_t extent(const aot_value_t* value, uint32_t dim) {

@@ -16,7 +16,7 @@ typedef struct {
 
 typedef struct {
   aot_value_t values[AOT_MAX_ARGUMENTS];
-  uint32_t count;
+  uint32_t count; /* elements of tuples not included */
   int32_t device;
   /* Asked "what would run?" rather than to run: tensors count as lying on the device asked about. */
   int32_t hypothetical;
@@ -34,13 +34,17 @@ typedef struct {
   char suffix; /* 'a': this chip; 'f': its family; 0: the portable subset */
 } aot_arch_t;
 
+/* Orin and Thor run only code built for them, and that code runs nowhere else. */
+int aot_is_tegra(int32_t major, int32_t minor);
+
 /* How good code for `arch` is on a device, higher is better; 0 where it cannot run there. */
 int32_t aot_arch_rank(aot_arch_t arch, aot_capability_t device);
 
 #define AOT_MAX_TUPLE_DEPTH 4
 
-/* Decodes the arguments themselves (tuples are opened by aot_arguments_open_tuples) and finds the device
- * of the call: that of the first CUDA tensor, elements of tuples included; -1 where there is none. */
+/* Decodes the arguments themselves and finds the device of the call: that of the first CUDA tensor, elements
+ * of tuples included; -1 where there is none. Tuples are opened by aot_arguments_open_tuples, for each group
+ * anew, since groups of different architectures may look at different elements. */
 void aot_arguments_decode(aot_arguments_t* arguments, const TVMFFIAny* args, uint32_t count);
 void aot_arguments_open_tuples(aot_arguments_t* arguments, const aot_group_t* group);
 

@@ -14,7 +14,7 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <immintrin.h>
-#elif defined(__aarch64__) && !defined(__AARCH64EB__)
+#elif defined(AOT_SHA256_ARM)
 #include <arm_neon.h>
 #include <sys/auxv.h>
 #ifndef HWCAP_SHA2
@@ -174,7 +174,7 @@ int aot_sha256_has_cpu_instructions(void) {
 
 #define CPU_BLOCKS aot_sha256_blocks_x86_sha
 
-#elif defined(__aarch64__) && !defined(__AARCH64EB__)
+#elif defined(AOT_SHA256_ARM)
 
 /* GCC 12 keeps the SHA-256 intrinsics behind "+crypto"; clang spells the narrower feature bare. */
 #if defined(__clang__)

@@ -39,7 +39,8 @@ enum {
   AOT_KIND_HANDLE = 5,
   AOT_KIND_TENSOR = 6,
   AOT_KIND_TUPLE = 7,
-  AOT_KIND_OTHER = 8
+  AOT_KIND_OTHER = 8,
+  AOT_KIND_BARE_TENSOR = 9 /* without shape or strides: no entry takes it */
 };
 
 enum {

@@ -258,5 +258,6 @@ def _library(functions: tuple[Function, ...]) -> SharedLibrary:
         versions_needed=(),
         functions=functions,
         code=(),
+        local_objects=(),
         stripped=False,
     )

@@ -41,6 +41,7 @@ def good(machine: str) -> SharedLibrary:
         versions_needed=(("libc.so.6", "GLIBC_2.17"),),
         functions=(Function("entry", 0x1000, 4),),
         code=(CodeSection(".text", 0x1000, RETURN[machine]),),
+        local_objects=(),
         stripped=False,
     )
 

@@ -1,0 +1,267 @@
+"""A declaration expands into variants in order, and whatever is wrong with it is said with its file and line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from aot_runtime.arch import Arch
+from aot_runtime.manifest import Choice, Parameter
+
+import aot
+from aot import DeclarationError
+
+SM90 = Arch.parse("sm_90a")
+X = aot.Tensor("f32", ("n",))
+STREAM = aot.Stream()
+PLACE = re.escape(__file__) + r":\d+: "
+
+
+def jit(*arguments: object) -> None:
+    """Stands for a jit function; nothing is compiled here."""
+
+
+def spec(**changes: Any) -> aot.Spec:
+    return aot.Spec(**{"function": jit, "arguments": {"x": X, "stream": STREAM}, **changes})
+
+
+def declare(make: Callable[..., Any] | None = None, **settings: Any) -> aot.Kernel:
+    def scale(target: aot.Target, **point: Any) -> aot.Spec:
+        """``x *= 2``.
+
+        In place.
+        """
+        return spec()
+
+    return aot.kernel(**{"parameters": (aot.In("x"),), "archs": ("sm_90a",), **settings})(make or scale)
+
+
+def test_a_declaration_knows_its_name_documentation_and_place() -> None:
+    kernel = declare()
+    assert kernel.name == "scale"
+    assert kernel.doc == "``x *= 2``.\n\nIn place."
+    assert re.fullmatch(re.escape(__file__) + r":\d+", kernel.origin)
+    assert declare(name="other").name == "other"
+
+
+def test_variants_come_in_the_order_of_the_axes() -> None:
+    kernel = declare(axes={"dtype": ("f16", "f32"), "aligned": (True, False), "tile": {"small": object(), "big": 2}})
+    names = [variant.name for variant in kernel.variants(SM90)]
+    assert names[:3] == ["scale__f16__aligned__small", "scale__f16__aligned__big", "scale__f16__not_aligned__small"]
+    assert len(names) == 8
+
+
+def test_the_function_gets_the_target_and_the_values_not_the_labels() -> None:
+    seen: list[Any] = []
+
+    def make(target: aot.Target, threads: int, epilogue: type) -> aot.Spec:
+        seen.append((target, threads, epilogue))
+        return spec()
+
+    kernel = declare(make, axes={"threads": (32,)}, choices={"epilogue": {"plain": dict}})
+    (variant,) = kernel.variants(SM90)
+    assert seen == [(aot.Target.of(SM90), 32, dict)]
+    assert variant.name == "make__plain__threads32"
+    assert variant.point == {"epilogue": "plain", "threads": "threads32"}
+
+
+def test_the_target_tells_limits_without_a_device() -> None:
+    target = aot.Target.of(Arch.parse("sm_86"))
+    assert (target.capability, target.shared_memory, target.max_cluster, target.max_threads) == (
+        (8, 6),
+        101376,
+        1,
+        1024,
+    )
+
+
+def test_choices_make_functions_and_axes_do_not() -> None:
+    kernel = declare(
+        choices={"op": ("relu", "gelu"), "causal": (True, False)},
+        choice_defaults={"op": "gelu"},
+        axes={"dtype": ("f16", "f32")},
+    )
+    assert kernel.functions() == (
+        "scale__relu__causal", "scale__relu__not_causal", "scale__gelu__causal", "scale__gelu__not_causal",
+    )  # fmt: skip
+    assert kernel.public_choices()[0] == Choice("op", ("relu", "gelu"), "gelu")
+    assert {variant.function for variant in kernel.variants(SM90)} == set(kernel.functions())
+
+
+def test_a_point_may_give_several_specs_or_none() -> None:
+    def make(target: aot.Target, dtype: str) -> list[aot.Spec]:
+        return [spec(label="fast"), spec(label="plain")] if dtype == "f16" else []
+
+    kernel = declare(make, axes={"dtype": ("f16", "f32")})
+    assert [variant.name for variant in kernel.variants(SM90)] == ["make__f16__fast", "make__f16__plain"]
+
+
+def test_a_kernel_that_leaves_out_every_point_is_refused() -> None:
+    with pytest.raises(DeclarationError, match=PLACE + "kernel make gives no variant for sm_90a"):
+        declare(lambda target: [], name="make").variants(SM90)
+
+
+def test_a_variant_given_twice_names_both_points() -> None:
+    kernel = declare(lambda target, dtype: [spec(), spec()], name="make", axes={"dtype": ("f16",)})
+    with pytest.raises(DeclarationError, match=PLACE + r".*make__f16 twice, at \{'dtype': 'f16'\} and at") as caught:
+        kernel.variants(SM90)
+    assert caught.value.hint == "give the specs of one point different labels"
+
+
+@pytest.mark.parametrize("nonsense", [None, 3, "spec", [jit], {"a": 1}, jit, (spec(), None)])
+def test_a_function_that_returns_nonsense_is_told_what_it_returned(nonsense: object) -> None:
+    with pytest.raises(DeclarationError, match=PLACE + "kernel make returned .* at ") as caught:
+        declare(lambda target: nonsense, name="make").variants(SM90)
+    assert "aot.Spec" in (caught.value.hint or "")
+
+
+def test_an_error_of_the_function_says_point_and_architecture() -> None:
+    def make(target: aot.Target, dtype: str) -> aot.Spec:
+        return spec(arguments={"x": aot.Tensor(dtype, ("n",)), "stream": STREAM})
+
+    with pytest.raises(
+        DeclarationError, match=PLACE + r"kernel make at \{'dtype': 'f99'\} for sm_90a: unknown dtype: 'f99'"
+    ):
+        declare(make, axes={"dtype": ("f99",)}).variants(SM90)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"function": 3}, "3 is not callable"),
+        ({"arguments": [X]}, "the arguments are "),
+        ({"arguments": {"x": 7, "stream": STREAM}}, "argument x is 7"),
+        ({"arguments": {"x": jit, "stream": STREAM}}, "argument x is <function"),
+        ({"arguments": {"stream": STREAM}}, "no argument for parameter x"),
+        ({"arguments": {"x": X, "y": X, "stream": STREAM}}, "argument y is not among the kernel's parameters"),
+        ({"arguments": {"x": aot.Constant(1), "stream": STREAM}}, "x is a parameter of the call, but Constant"),
+        ({"arguments": {"x": aot.Multiprocessors(), "stream": STREAM}}, "x is a parameter of the call"),
+        ({"arguments": {"x": X, "s": aot.Stream(explicit=True)}}, "argument s is not among"),
+        ({"arguments": {"x": X, "a": STREAM, "b": STREAM}}, "2 streams; a launch has one"),
+        (
+            {"arguments": {"x": aot.Pointer("f32"), "stream": STREAM}},
+            "without a tensor the current stream is not known",
+        ),
+        ({"label": "a b"}, "the label 'a b' cannot be part of a name"),
+        ({"label": "../../x"}, "cannot be part of a name"),
+        ({"label": "a__b"}, "cannot be part of a name"),
+    ],
+)
+def test_a_wrong_spec_is_refused_with_its_place(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(DeclarationError, match=PLACE + "kernel make.*" + re.escape(message)):
+        declare(lambda target: spec(**changes), name="make").variants(SM90)
+
+
+def test_a_kernel_without_a_stream_is_refused_with_a_hint_unless_it_means_stream_zero() -> None:
+    without = {"x": X}
+    with pytest.raises(DeclarationError, match="it would launch on stream 0") as caught:
+        declare(lambda target: spec(arguments=without), name="k").variants(SM90)
+    assert "aot.Stream()" in (caught.value.hint or "")
+    assert "default_stream=True" in (caught.value.hint or "")
+    assert declare(lambda target: spec(arguments=without, default_stream=True), name="k").variants(SM90)
+
+
+def test_a_tensor_within_a_tuple_makes_the_current_stream_known() -> None:
+    nested = {"x": aot.Tuple((aot.Scalar("i32"), aot.Tuple((X,)))), "stream": STREAM}
+    assert declare(lambda target: spec(arguments=nested), name="k").variants(SM90)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"archs": ()}, "unknown architectures: none given"),
+        ({"archs": ("sm90",)}, "unknown architectures: sm90"),
+        ({"archs": "sm_90a"}, "unknown architectures: sm_90a"),
+        ({"archs": ("sm_80", "sm_75")}, "unknown architectures: sm_75"),
+        ({"axes": {"dtype": ("f16", "f16")}}, "axis dtype needs different values"),
+        ({"axes": {"dtype": ()}}, "axis dtype needs different values, at least one; got: none"),
+        ({"axes": {"dtype": "f16"}}, "the values of axis dtype are 'f16'"),
+        ({"axes": {"tile": 4}}, "the values of axis tile are 4"),
+        ({"axes": {"tile": (1.5,)}}, "'1.5', of axis tile, cannot be part of a name"),
+        ({"axes": {"tile": {"a__b": 1}}}, "cannot be part of a name"),
+        ({"axes": {"tile": {"_a": 1}}}, "cannot be part of a name"),
+        ({"axes": {"tile": {7: 1}}}, "7, of axis tile, cannot be part of a name"),
+        ({"choices": {"op": ("a",)}, "axes": {"op": ("b",)}}, "both an axis and a choice: op"),
+        ({"choices": {"op": ("a",)}, "choice_defaults": {"op": "b"}}, "op has no value 'b' to default to"),
+        ({"choice_defaults": {"op": "b"}}, "op has no value 'b' to default to"),
+        ({"choices": {"x": ("a",)}}, "two parameters or choices have the same name"),
+        ({"parameters": (aot.In("x"), aot.In("x"))}, "two parameters or choices have the same name"),
+        ({"parameters": ("x",)}, "'x' is not a parameter"),
+        ({"parameters": (aot.In("class"),)}, "'class' cannot name a parameter"),
+        ({"parameters": (aot.In("_x"),)}, "'_x' cannot name a parameter"),
+        ({"parameters": (aot.In("a b"),)}, "'a b' cannot name a parameter"),
+        ({"parameters": (aot.In("x", default=1), aot.In("y"))}, "y has no default but follows one that has"),
+        ({"parameters": (aot.Out("x", shape="y.shape", dtype="f32"),)}, "the shape or dtype of x speaks of y"),
+        ({"parameters": (aot.Out("x", shape="x.shape", dtype="y.dtype"),)}, "the shape or dtype of x speaks of y"),
+        ({"name": "preload"}, "bundles have an attribute of that name"),
+        ({"name": "a__b"}, "the name is not an identifier"),
+        ({"name": "1d"}, "the name is not an identifier"),
+        ({"name": "_x"}, "the name is not an identifier"),
+        ({"name": "x_"}, "the name is not an identifier"),
+        ({"name": "lambda"}, "the name is not an identifier"),
+        ({"name": "a b"}, "the name is not an identifier"),
+    ],
+)  # fmt: skip
+def test_a_wrong_declaration_is_refused_when_it_is_made(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(DeclarationError, match=PLACE + ".*" + re.escape(message)):
+        declare(**settings)
+
+
+def test_every_attribute_of_a_loaded_bundle_is_a_reserved_name() -> None:
+    from aot_runtime.bundle import Bundle
+
+    attributes = {name for name in [*vars(Bundle), "path", "manifest"] if not name.startswith("_")}
+    for name in attributes:
+        with pytest.raises(DeclarationError, match="bundles have an attribute of that name"):
+            declare(name=name)
+
+
+def test_defaults_are_numbers_or_none() -> None:
+    for default in (None, 1, 0.5, True):
+        assert aot.In("x", default=default) == Parameter("x", has_default=True, default=default)
+    for default in ("text", (1, 2), object()):
+        with pytest.raises(DeclarationError, match="is neither a number nor None"):
+            aot.In("x", default=default)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: aot.Tensor("f33", ("n",)), "unknown dtype: 'f33'"),
+        (lambda: aot.Tensor("f32", "n"), "the text 'n' was given for a tuple"),
+        (lambda: aot.Tensor("f32", (1.5,)), "not an extent or a stride: 1.5"),
+        (lambda: aot.Tensor("f32", (None,)), "not an extent or a stride: None"),
+        (lambda: aot.Tensor("f32", (True,)), "not an extent or a stride: True"),
+        (lambda: aot.Tensor("f32", (-1,)), "an extent is negative"),
+        (lambda: aot.Tensor("f32", ("n",), strides=(1, 1)), "a tensor of rank 1 was given 2 strides"),
+        (lambda: aot.Tensor("f32", ("n",), align=12), "align must be a power of two, got 12"),
+        (lambda: aot.Tensor("f32", ("1n",)), "not a name for an extent: '1n'"),
+        (lambda: aot.Dim("n", divisible_by=0), "divisible_by must be >= 1"),
+        (lambda: aot.Dim("n", bits=16), "bits 32 or 64"),
+        (lambda: aot.Scalar("f8e4m3"), "unknown dtype: 'f8e4m3'"),
+        (lambda: aot.Pointer("f32", align=0), "align must be a power of two, got 0"),
+        (lambda: aot.Tuple((X, 3)), "3 cannot be an element of a tuple"),
+        (lambda: aot.Tuple((X, aot.Stream())), "cannot be an element of a tuple"),
+        (lambda: aot.Out("x", shape="(", dtype="f32"), "not an expression"),
+        (lambda: aot.Out("x", shape="x.shape", dtype="f33"), "not the dtype of an output: 'f33'"),
+    ],
+)
+def test_wrong_arguments_are_refused_where_they_are_written(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(DeclarationError, match=re.escape(message)):
+        make()
+
+
+def test_alignment_is_one_element_where_none_is_given() -> None:
+    assert aot.Tensor("bf16", ("n",)).alignment == 2
+    assert aot.Tensor("bf16", ("n",), align=16).alignment == 16
+
+
+def test_a_layout_without_strides_is_row_major_with_free_outer_strides() -> None:
+    free = aot.Tensor("f16", ("b", aot.Dim("m", 4), 8)).layout("x")
+    assert free[2] == 1
+    assert free[1] == 8
+    assert free[0] == aot.Dim("x_stride_0", 32, 64)
+    assert aot.Tensor("f16", (2, 3, 4)).layout("x") == (12, 4, 1)
+    assert aot.Tensor("f16", (2, 3), strides=(1, "s")).layout("x") == (1, aot.Dim("s"))

@@ -1,0 +1,152 @@
+"""What the loader needs: TVM-FFI and the standard library. No compiler, no framework, nothing of the builder."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from observing import PROJECT, TESTS, run_python
+from standin import Standin
+
+FOREIGN = ("cutlass", "torch", "numpy", "aot")
+
+# Prints the modules that a piece of code brings in, by the first part of their names.
+NEW_MODULES = """
+import json, sys
+before = set(sys.modules)
+exec(sys.argv[1])
+print(json.dumps(sorted({name.split(".")[0] for name in set(sys.modules) - before})))
+"""
+
+
+def new_modules(code: str, *arguments: object) -> set[str]:
+    return set(json.loads(run_python(NEW_MODULES, code, *arguments)))
+
+
+def test_importing_the_loader_imports_the_standard_library_alone() -> None:
+    added = new_modules("import aot_runtime")
+    assert added - {"aot_runtime"} <= sys.stdlib_module_names
+    assert not added & {"tvm_ffi", *FOREIGN}
+
+
+def test_importing_the_loader_prints_nothing_and_opens_no_library() -> None:
+    code = """
+    from pathlib import Path
+    def mapped():
+        return {line.split(maxsplit=5)[-1] for line in Path("/proc/self/maps").read_text().splitlines()}
+    import json, keyword, posixpath, re, dataclasses, pathlib  # what it may load of the standard library
+    before = mapped()
+    import aot_runtime
+    print(*(path for path in mapped() - before if ".so" in path and "lib-dynload" not in path))
+    """
+    assert run_python(code) == ""
+
+
+def test_reading_a_manifest_needs_no_tvm_ffi(standin_bundle_path: Path) -> None:
+    code = """
+from pathlib import Path
+from aot_runtime.manifest import Manifest
+assert Manifest.read(Path(sys.argv[2])).kernels["fill"].variants
+"""
+    assert new_modules(code, standin_bundle_path) - {"aot_runtime"} <= sys.stdlib_module_names
+
+
+def test_loading_and_explaining_imports_tvm_ffi_alone(standin_bundle_path: Path) -> None:
+    # TVM-FFI itself imports torch where that is installed; what counts is what comes on top.
+    code = """
+import tvm_ffi
+before.update(sys.modules)
+import aot_runtime
+bundle = aot_runtime.load(sys.argv[2])
+info = aot_runtime.TensorInfo("f32", (8,))
+assert bundle.explain("fill", "9.0", info).chosen.variant == "fill__f32__aligned"
+"""
+    added = new_modules(code, standin_bundle_path)
+    assert added - {"aot_runtime"} <= sys.stdlib_module_names
+
+
+def test_loading_and_explaining_opens_nothing_of_cuda(standin_bundle_path: Path) -> None:
+    code = """
+    import sys
+    from pathlib import Path
+    import aot_runtime
+    bundle = aot_runtime.load(sys.argv[1])
+    print(bundle.explain("fill", "9.0", aot_runtime.TensorInfo("f32", (8,))).chosen.variant)
+    maps = Path("/proc/self/maps").read_text()
+    assert "sm_90a/fill.so" in maps and "libbundle_cuda.so" not in maps
+    assert "torch" in sys.modules or not any(name in maps for name in ("libcuda.so", "libcudart"))
+    """
+    assert run_python(code, standin_bundle_path) == "fill__f32__aligned"
+
+
+# An environment without CuTe DSL
+
+
+@pytest.fixture(scope="module")
+def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python that has this project's wheel and TVM-FFI, and nothing else."""
+    folder = tmp_path_factory.mktemp("bare")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "env")], check=True)
+    python = folder / "env" / "bin" / "python"
+    # What is installed for building is used; else pip fetches it.
+    isolation = ["--no-build-isolation"] if importlib.util.find_spec("scikit_build_core") else []
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "wheel", str(PROJECT), "--no-deps", *isolation, "--wheel-dir", str(folder)], check=True)
+    (wheel,) = folder.glob("*.whl")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    subprocess.run([*pip, "--python", str(python), "install", "--no-deps", "--no-index", str(wheel)], check=True)
+    link_distribution("apache-tvm-ffi", next(folder.glob("env/lib/python*/site-packages")))
+    link_distribution("typing-extensions", next(folder.glob("env/lib/python*/site-packages")))
+    return python
+
+
+def link_distribution(name: str, packages: Path) -> None:
+    """Put an installed distribution into another environment without fetching it again."""
+    distribution = importlib.metadata.distribution(name)
+    for top in {file.parts[0] for file in distribution.files or () if file.parts[0] not in ("..", "__pycache__")}:
+        (packages / top).symlink_to(Path(str(distribution.locate_file(top))).resolve())
+
+
+def test_a_bundle_runs_where_cute_dsl_is_not_installed(
+    bare_python: Path, standin_bundle_path: Path, standin_process: Standin, standin_directory: Path
+) -> None:
+    code = """
+import importlib.util, inspect, sys
+from pathlib import Path
+sys.path.append(sys.argv[1])
+for name in ("cutlass", "torch", "numpy", "elftools", "ziglang"):
+    assert importlib.util.find_spec(name) is None, name
+from standin import Standin
+cuda = Standin.load(Path(sys.argv[2]))
+cuda.reset([(9, 0), (8, 9)])
+import aot_runtime
+assert "site-packages" in aot_runtime.__file__
+bundle = aot_runtime.load(sys.argv[3])
+for device in (0, 1):
+    bundle.fill(cuda.tensor((300,), "float16", device=device), value=2.0)
+try:
+    bundle.fill(cuda.tensor((300,), "int8"))
+except aot_runtime.ArgumentError as error:
+    assert "out.dtype is int8, must be float16" in error.message
+assert not {"aot", "cutlass", "torch", "numpy"} & set(sys.modules)
+print([(launch.device, launch.grid[0], launch.block[0]) for launch in cuda.launches])
+"""
+    command = [str(bare_python), "-I", "-c", code, str(TESTS), str(standin_directory), str(standin_bundle_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[(0, 3, 128), (1, 3, 128)]"
+
+
+def test_the_wheel_carries_the_sources_of_the_runtime(bare_python: Path) -> None:
+    code = """
+from aot_runtime.native import include_directory, source_directory
+print(*sorted(path.name for path in source_directory().iterdir()))
+assert "site-packages" in str(source_directory())
+"""
+    done = subprocess.run([str(bare_python), "-I", "-c", code], capture_output=True, text=True, check=True)
+    assert {path.name for path in (PROJECT / "runtime" / "src").iterdir()} <= set(done.stdout.split())
