@@ -294,9 +294,7 @@ class _Build:
         support_file = describe_file(support, support.name, plans[0].arch)
         linker.entry(self.name, _entry_functions(plans), builds, support_file, entry)
         if archives is not None:
-            archives.write(
-                _entry_functions(plans), builds, libraries, root, shared_cudart=self.settings.shared_cudart
-            )
+            archives.write(_entry_functions(plans), builds, libraries, root, shared_cudart=self.settings.shared_cudart)
         (root / sidecar.FILE_NAME).write_text(sidecar.entry_note(self.name, entry.name, _file_record(entry)))
         cudart = f"libcudart.so.{self.cuda}" if self.settings.shared_cudart else "static"
         relative_to = f"lib/{host.name}/"
