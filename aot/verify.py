@@ -18,6 +18,7 @@ from aot_runtime.errors import BundleError
 from aot_runtime.manifest import FILE_NAME, HostRecord, Manifest
 
 from . import sidecar
+from .archives import archive_problems
 from .binary.cubin import cubins_in_library
 from .binary.elf import ElfError, SharedLibrary, read_shared_library
 from .binary.policy import PolicyError, load_policy, violations
@@ -83,6 +84,7 @@ class _Host:
         self._check_repeated("function", functions)
         self._check_library(self.record.entry, entry_exports(self.manifest.name, functions))
         self._check_note()
+        self.problems += archive_problems(self.bundle, self.manifest, self.host, self.record)
         support = self._check_support()
         absent = absent_parts(self.bundle, self.manifest)
         archs = {arch for kernel in self.manifest.kernels.values() for arch in kernel.archs}
