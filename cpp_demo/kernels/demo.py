@@ -72,6 +72,4 @@ def launch_activate(x: cute.Tensor, out: cute.Tensor, kind: cutlass.Constexpr, s
 def activate(target: aot.Target, kind: type) -> aot.Spec:
     """``out = max(x, 0)``, or ``max(x, -1)`` for ``clamp``."""
     vector = aot.Tensor("f32", ("n",))
-    return aot.Spec(
-        launch_activate, {"x": vector, "out": vector, "kind": aot.Constant(kind), "stream": aot.Stream()}
-    )
+    return aot.Spec(launch_activate, {"x": vector, "out": vector, "kind": aot.Constant(kind), "stream": aot.Stream()})
