@@ -23,6 +23,7 @@ DTYPES = ("bf16",)
 ROUNDS = 21
 _CALLS = 16  # in one graph, at least
 _COPY_BYTES = 1 << 30
+_CACHE = 128 << 20  # where torch does not tell the size of the L2 cache
 _MEMORY = 24 << 30  # for the sets of buffers of one measurement
 
 
@@ -104,7 +105,7 @@ def _measure(
 
     assert contract.cost is not None
     cost = contract.cost(**arguments, **choices)
-    cache = int(torch.cuda.get_device_properties(0).L2_cache_size)
+    cache = int(getattr(torch.cuda.get_device_properties(gpu.device), "L2_cache_size", _CACHE))
     sets = [arguments, *(_copied(arguments) for _ in range(copies_beyond(cache, cost.bytes) - 1))]
     outputs = [make_outputs(bundle.manifest.kernels[kernel], own, gpu.device) for own in sets]
     chosen = bundle.explain(kernel, gpu.capability, **arguments, **outputs[0], **choices).chosen

@@ -101,3 +101,34 @@ def test_wrong_calls_are_refused_before_anything_runs(bundle: aot_runtime.Bundle
     with pytest.raises(aot_runtime.ArgumentError, match=r"x\.dtype is float64"):
         bundle["add"](x.double(), x, out)
     assert not out.any()
+
+
+@pytest.mark.parametrize("columns", [40, 512, 4096, 4097, 40_000])
+def test_a_residual_is_updated_in_place(bundle: aot_runtime.Bundle, columns: int) -> None:
+    x, residual = torch.randn(2, 33, columns, device="cuda", dtype=torch.bfloat16).unbind(0)
+    weight = torch.randn(columns, device="cuda", dtype=torch.bfloat16)
+    out, total = torch.empty_like(x), torch.empty_like(x)
+    bundle["rmsnorm_residual"](x, residual, weight, out, total)
+    bundle["rmsnorm_residual"](x, residual, weight, x, residual)
+    assert torch.equal(x, out)
+    assert torch.equal(residual, total)
+
+
+@pytest.mark.parametrize("columns", [40, 4096, 4097, 40_000])
+def test_a_row_is_replaced_in_place(bundle: aot_runtime.Bundle, columns: int) -> None:
+    x = torch.randn(33, columns, device="cuda", dtype=torch.bfloat16)
+    out = torch.empty_like(x)
+    bundle["softmax"](x, out)
+    bundle["softmax"](x, x)
+    assert torch.equal(x, out)
+
+
+def test_shapes_that_make_no_sense_are_refused(bundle: aot_runtime.Bundle) -> None:
+    x, out = torch.ones(4, 16, device="cuda"), torch.zeros(4, device="cuda")
+    with pytest.raises(aot_runtime.ArgumentError, match="n >= 1"):
+        bundle["reduce"](x[:, :0], out, op="max")
+    with pytest.raises(aot_runtime.ArgumentError, match="both == 2 \\* n"):
+        bundle["silu_and_mul"](x, torch.zeros(4, 7, device="cuda"))
+    with pytest.raises(aot_runtime.ArgumentError, match=r"weight\.shape\[0\] is 15"):
+        bundle["layernorm"](x, torch.ones(15, device="cuda"), torch.ones(16, device="cuda"), torch.empty_like(x))
+    assert not out.any()
