@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fnmatch
 import importlib.metadata
-import json
 import shutil
 import subprocess
 import sys
@@ -20,6 +19,8 @@ from aot_runtime.arch import Arch
 from aot_runtime.manifest import FileRecord, HostRecord, KernelRecord, Manifest
 
 from . import sidecar
+from .contracts import FOLDER, contract_sources
+from .details import details_name, details_text
 from .digests import sha256_of
 from .errors import BuildError, DeclarationError, UsageError
 from .headers import write_headers
@@ -277,6 +278,7 @@ class _Build:
             )
             hosts = {host.name: record for host, record in zip(targets, linked, strict=True)}
         self._write_details(plans, staged)
+        self._write_contracts(plans, staged)
         self._write_kept(staged)
         kernels = _kernel_records(plans)
         write_headers(staged / "include", self.name, kernels, sorted((staged / "details").iterdir()))
@@ -349,11 +351,16 @@ class _Build:
         return linker.kernel(plan.info.name, source, launchers, output), imports
 
     def _write_details(self, plans: Sequence[_KernelPlan], staged: Path) -> None:
-        folder = staged / "details"
-        folder.mkdir()
+        (staged / "details").mkdir()
         for arch in {plan.arch: None for plan in plans}:
             variants = [_detail(plan, variant) for plan in plans if plan.arch == arch for variant in plan.complete()]
-            (folder / f"{arch}.json").write_text(json.dumps({"arch": str(arch), "variants": variants}, indent=1) + "\n")
+            (staged / details_name(arch)).write_text(details_text(arch, variants))
+
+    def _write_contracts(self, plans: Sequence[_KernelPlan], staged: Path) -> None:
+        sources = contract_sources({plan.info.name: plan.info.contract for plan in plans if plan.info.contract})
+        for name, path in sources.items():
+            (staged / FOLDER).mkdir(exist_ok=True)
+            shutil.copyfile(path, staged / FOLDER / name)
 
     def _write_kept(self, staged: Path) -> None:
         """What ``--keep`` asked for, in a folder of the bundle that no loader looks at."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ..build import Problem
-from ..worker.messages import Failure
+if TYPE_CHECKING:  # the builder is not needed to check a bundle
+    from ..build import Problem
+    from ..worker.messages import Failure
 
 __all__ = ["add_bundle_argument", "add_kernels_argument", "failures_as_problems"]
 
@@ -26,4 +28,6 @@ def add_bundle_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def failures_as_problems(failures: Sequence[Failure]) -> list[Problem]:
+    from ..build import Problem
+
     return [Problem("", "", failure.variant, failure.message, failure.log) for failure in failures]
