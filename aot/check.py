@@ -25,7 +25,7 @@ from .contracts import Contract
 from .details import details_name, details_text, read_details
 from .digests import sha256_of
 from .errors import UsageError
-from .inputs import InputMaker, dtype_name
+from .inputs import InputMaker, dtype_name, torch_dtype
 from .publish import publish, staging
 from .running import Gpu, arguments_text, choices_of, make_outputs, variants_of
 
@@ -194,11 +194,20 @@ def compare(result: Any, expected: Any) -> tuple[str, float, float]:
     if not bool(finite.any()):
         return "", 0.0, 0.0
     error, exact = (result - exact)[finite], exact[finite]
-    norm = float(error.norm()) / (tolerance.norm * float(exact.norm()) + 1e-30)
-    worst = float(error.abs().max()) / (tolerance.worst * float(exact.abs().max()) + 1e-30)
+    # Below the smallest normal number the steps do not shrink any more: rounding costs half of one.
+    step = _subnormal_step(dtype)
+    norm = float(error.norm()) / (tolerance.norm * float(exact.norm()) + step * math.sqrt(error.numel()))
+    worst = float(error.abs().max()) / (tolerance.worst * float(exact.abs().max()) + step)
     if norm > 1 or worst > 1:
         return f"the error is {norm:.3g} of what {dtype} tolerates by norm, {worst:.3g} by worst element", norm, worst
     return "", norm, worst
+
+
+def _subnormal_step(dtype: str) -> float:
+    import torch
+
+    limits = torch.finfo(torch_dtype(dtype))
+    return float(limits.smallest_normal * limits.eps)
 
 
 # What a check found out, written down.
