@@ -19,6 +19,10 @@ import aot_runtime.manifest as manifest_module
 from aot_runtime.arch import Arch
 from aot_runtime.manifest import FileRecord, HostRecord, KernelRecord, Manifest
 
+from .cache import bundles, keys, plans
+from .cache.links import CachingLinker
+from .cache.store import Store
+from .cache.variants import keep_variant, restore_variant
 from .digests import sha256_of
 from .errors import BuildError, DeclarationError, UsageError
 from .hosts import Host
@@ -31,8 +35,8 @@ from .records import encode
 from .selection.decision import decide, unreachable
 from .selection.tables import MAX_ARGUMENTS, CompiledVariant, Group, kernel_library_source
 from .targets import lowest_driver, parse_archs
-from .verify import verify
-from .worker.messages import Compiled, Declared, Failure, KernelInfo, Options, VariantInfo
+from .verify import damaged_files, verify
+from .worker.messages import Closure, Compiled, Declared, Failure, KernelInfo, Options, VariantInfo
 from .worker.pool import CompileJob, Worker, WorkerLost, compile_all
 
 __all__ = ["BuildResult", "Problem", "Progress", "Settings", "build", "describe"]
@@ -53,7 +57,8 @@ class Settings:
     options: Options = field(default_factory=Options)
     shared_cudart: bool = False
     allow_incomplete: bool = False  # may an incomplete build replace a complete bundle?
-    cache: Path = field(default_factory=lambda: Path(tempfile.gettempdir()) / "cute-aot")
+    cache: Path = field(default_factory=lambda: Path(tempfile.gettempdir()) / "cute-aot")  # of the tools
+    artifacts: Path | None = None  # where compiled and linked code is kept from build to build; None: nowhere
     wheelhouse: Path | None = None
 
 
@@ -122,6 +127,7 @@ class _KernelPlan:
     info: KernelInfo
     arch: Arch
     variants: tuple[VariantInfo, ...]
+    keys: dict[str, str] = field(default_factory=dict)  # of the cache, by variant
     compiled: dict[str, Compiled] = field(default_factory=dict)
 
     def complete(self) -> tuple[VariantInfo, ...]:
@@ -138,6 +144,9 @@ class _Build:
         self.problems: list[Problem] = []
         self.workers: dict[Arch, Worker] = {}
         self.cuda = 0
+        self.store = Store(settings.artifacts) if settings.artifacts is not None else None
+        self.request = plans.Request(settings.kernels, settings.archs, settings.select, settings.options)
+        self.made_by: str | None = None  # what made this bundle, as a key of the cache
 
     def run(self) -> BuildResult:
         if not manifest_module.is_name(self.name):
@@ -145,14 +154,16 @@ class _Build:
                 f"{self.name!r} cannot name a bundle", hint="give `--name` letters, digits and underscores"
             )
         existing = check_destination(self.out)
+        if existing is not None and self._is_done():
+            return BuildResult(self.out, existing, ())
         try:
-            plans = self._plan()
-            self._compile(plans)
+            made = self._recall() or self._plan()
+            self._compile(made)
         finally:
             for worker in self.workers.values():
                 worker.close()
-        plans = [plan for plan in plans if plan.compiled]
-        if not plans:
+        made = [plan for plan in made if plan.compiled]
+        if not made:
             raise BuildError("every kernel failed", problems=self.problems)
         if self.problems and existing is not None and existing.complete and not self.settings.allow_incomplete:
             raise BuildError(
@@ -161,11 +172,85 @@ class _Build:
                 problems=self.problems,
             )
         with staging(self.out.absolute()) as staged:
-            manifest = self._assemble(plans, staged)
-            self.progress.stage("verifying")
-            _check(verify(staged))
+            manifest = self._assemble(made, staged)
+            self._verify(staged)
             publish(staged, self.out)
+        self._note_done()
         return BuildResult(self.out, manifest, tuple(self.problems))
+
+    # What earlier builds have left.
+
+    def _is_done(self) -> bool:
+        """Whether what lies at the destination is what this build would end with."""
+        digest = plans.unchanged(self.store, self.request) if self.store is not None else None
+        if self.store is None or digest is None:
+            return False
+        self.made_by = self._made_by(digest)
+        return bundles.is_made(self.store, self.made_by, self.out) and not any(damaged_files(self.out))
+
+    def _made_by(self, plan: str) -> str:
+        settings = self.settings
+        hosts = [host.zig_target for host in settings.hosts]
+        return keys.digest_of(
+            [plan, self.name, hosts, settings.shared_cudart, keys.linking(), _source(self.settings.kernels)]
+        )
+
+    def _recall(self) -> list[_KernelPlan] | None:
+        """The plan of an earlier build, where nothing it came from has changed."""
+        digest = plans.unchanged(self.store, self.request) if self.store is not None else None
+        plan = plans.recall(self.store, digest) if self.store is not None and digest is not None else None
+        if plan is None or digest is None:
+            return None
+        self.cuda, self.made_by = plan.cuda, self._made_by(digest)
+        recalled = []
+        for kernel in plan.kernels:
+            names = [variant.table.name for variant in kernel.variants]
+            known = dict(zip(names, kernel.keys, strict=True))
+            recalled.append(_KernelPlan(kernel.info, kernel.arch, kernel.variants, known))
+        return recalled
+
+    def _remember(self, made: Sequence[_KernelPlan]) -> None:
+        """Give each variant its key; keep the plan, unless something was wrong with it."""
+        if self.store is None:
+            return
+        closures: dict[Arch, Closure] = {}
+        for plan in made:
+            if plan.arch not in closures:
+                closures[plan.arch] = self._worker(plan.arch).closure()
+            plan.keys = self._keys(plan, closures[plan.arch])
+        if not self.problems:
+            kernels = [plans.KernelPlan(p.info, p.arch, p.variants, tuple(p.keys.values())) for p in made]
+            kept = plans.Plan(self.cuda, tuple(kernels))
+            self.made_by = self._made_by(plans.remember(self.store, self.request, kept, list(closures.values())))
+
+    def _keys(self, plan: _KernelPlan, closure: Closure) -> dict[str, str]:
+        return {
+            variant.table.name: keys.variant_key(
+                plan.info,
+                variant,
+                plan.arch,
+                options=self.settings.options,
+                cuda=self.cuda,
+                closure=closure.kernels[plan.info.name],
+                cutlass=keys.cutlass_distributions(),
+                python=keys.python_version(),
+                code=keys.generation(),
+            )
+            for variant in plan.variants
+        }
+
+    def _verify(self, staged: Path) -> None:
+        self.progress.stage("verifying")
+        if self.store is not None and bundles.is_verified(self.store, staged):
+            _check(list(damaged_files(staged)))
+            return
+        _check(verify(staged))
+        if self.store is not None:
+            bundles.note_verified(self.store, staged)
+
+    def _note_done(self) -> None:
+        if self.store is not None and self.made_by is not None and not self.problems:
+            bundles.note_made(self.store, self.made_by, self.out)
 
     # Deciding what to compile.
 
@@ -180,9 +265,9 @@ class _Build:
                     f"no kernel is written for {arch}",
                     hint="they are written for " + ", ".join(str(item) for item in sorted(available)),
                 )
-        plans = [plan for arch in archs for plan in self._plan_arch(arch, kernels)]
-        self.progress.total(sum(len(plan.variants) for plan in plans))
-        return plans
+        made = [plan for arch in archs for plan in self._plan_arch(arch, kernels)]
+        self._remember(made)
+        return made
 
     def _declared(self) -> Declared:
         self.progress.stage("reading declarations")
@@ -213,8 +298,8 @@ class _Build:
 
     def _plan_arch(self, arch: Arch, kernels: Sequence[KernelInfo]) -> list[_KernelPlan]:
         self.cuda = self._worker(arch).backend()
-        plans = (self._plan_kernel(kernel, arch) for kernel in kernels if arch in kernel.archs)
-        return [plan for plan in plans if plan is not None]
+        made = (self._plan_kernel(kernel, arch) for kernel in kernels if arch in kernel.archs)
+        return [plan for plan in made if plan is not None]
 
     def _plan_kernel(self, kernel: KernelInfo, arch: Arch) -> _KernelPlan | None:
         """What to compile of a kernel; None, and a problem noted, where its declaration is wrong."""
@@ -236,11 +321,15 @@ class _Build:
 
     def _compile(self, plans: Sequence[_KernelPlan]) -> None:
         by_kernel = {(plan.info.name, plan.arch): plan for plan in plans}
-        jobs = [self._job(plan, variant) for plan in plans for variant in plan.variants]
+        every = [(plan, self._job(plan, variant)) for plan in plans for variant in plan.variants]
+        jobs = [job for plan, job in every if not self._restore(plan, job)]
+        self.progress.total(len(jobs))
+        if len(jobs) < len(every):
+            self.progress.stage(f"{len(every) - len(jobs)} of {len(every)} variants are in the cache")
 
         def report(job: CompileJob, outcome: Compiled | Failure) -> None:
             if isinstance(outcome, Compiled):
-                by_kernel[job.kernel, job.arch].compiled[job.variant] = outcome
+                self._keep(by_kernel[job.kernel, job.arch], job, outcome)
             else:
                 self.problems.append(Problem(job.kernel, str(job.arch), job.variant, outcome.message, outcome.log))
             self.progress.compiled(job, outcome)
@@ -249,6 +338,18 @@ class _Build:
         compile_all(
             jobs, self._start, workers=self.settings.jobs, timeout=self.settings.timeout, warm=workers, report=report
         )
+
+    def _restore(self, plan: _KernelPlan, job: CompileJob) -> bool:
+        key = plan.keys.get(job.variant)
+        compiled = restore_variant(self.store, key, job.launcher) if self.store is not None and key else None
+        if compiled is not None:
+            plan.compiled[job.variant] = compiled
+        return compiled is not None
+
+    def _keep(self, plan: _KernelPlan, job: CompileJob, compiled: Compiled) -> None:
+        plan.compiled[job.variant] = compiled
+        if self.store is not None and job.variant in plan.keys:
+            keep_variant(self.store, plan.keys[job.variant], job.launcher, compiled, self.settings.options.keep)
 
     def _job(self, plan: _KernelPlan, variant: VariantInfo) -> CompileJob:
         folder = self.scratch / str(plan.arch)
@@ -304,7 +405,10 @@ class _Build:
 
         work = self.scratch / f"link-{host.name}"
         work.mkdir()
-        return Linker(zig, host, work, Path(tvm_ffi.libinfo.find_include_path()), pool)
+        include = Path(tvm_ffi.libinfo.find_include_path())
+        if self.store is not None:
+            return CachingLinker(zig, host, work, include, pool, self.store)
+        return Linker(zig, host, work, include, pool)
 
     def _link_kernel(self, linker: Linker, plan: _KernelPlan, output: Path) -> None:
         output.parent.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ from .errors import AotError, BuildError
 
 __all__ = ["main"]
 
-COMMANDS = ("list", "build", "verify", "inspect")
+COMMANDS = ("list", "build", "verify", "inspect", "cache")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

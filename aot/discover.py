@@ -17,7 +17,7 @@ from types import ModuleType
 from .declare import Kernel
 from .errors import DeclarationError, UsageError
 
-__all__ = ["Found", "discover", "place"]
+__all__ = ["Found", "discover", "is_discovered", "place"]
 
 _PACKAGE = "aot_kernel_sources"  # a name nobody else imports
 
@@ -50,6 +50,11 @@ def discover(source: str) -> Found:
             f"no kernel is declared in `{source}`", hint="declare one with @aot.kernel; see kernels/add.py"
         )
     return Found(tuple(kernels[name] for name in sorted(kernels)), tuple(failures))
+
+
+def is_discovered(name: str) -> bool:
+    """Whether a module was executed because of where it lies, whoever imports it."""
+    return name.startswith(_PACKAGE)
 
 
 def _declared(module: ModuleType) -> list[Kernel]:

@@ -23,7 +23,7 @@ from .binary.policy import PolicyError, load_policy, violations
 from .digests import sha256_of
 from .link.libraries import SUPPORT_EXPORTS, entry_exports
 
-__all__ = ["verify"]
+__all__ = ["damaged_files", "verify"]
 
 MAX_DETAILS_BYTES = 256 << 20
 _SLOT = "aot_slot_"
@@ -41,6 +41,11 @@ def verify(bundle: Path) -> list[str]:
         except PolicyError as error:
             problems.append(f"host {host}: {error.message}")
     return problems
+
+
+def damaged_files(bundle: Path) -> Iterator[str]:
+    """The first half of :func:`verify`: files that are not those of the manifest, one sentence each."""
+    return _files(bundle, Manifest.read(bundle))
 
 
 def _files(bundle: Path, manifest: Manifest) -> Iterator[str]:

@@ -16,7 +16,7 @@ from ..hosts import parse_hosts
 from ..records import encode
 from ..report import human_size, make_progress, print_json, print_problems
 from ..worker.messages import Options
-from ._common import add_kernels_argument
+from ._common import add_cache_argument, add_kernels_argument, artifacts_folder
 
 __all__ = ["configure_parser", "execute"]
 
@@ -60,6 +60,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         metavar="KINDS",
         help=f"keep intermediate files in the bundle: a comma list of {', '.join(KEEPABLE)}",
     )
+    add_cache_argument(parser)
     add("--line-info", action="store_true", help="let profilers show source lines; puts paths into the code")
     add("--allow-incomplete", action="store_true", help="let an incomplete build replace a complete bundle")
     add(
@@ -100,6 +101,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         shared_cudart=arguments.cudart == "shared",
         allow_incomplete=arguments.allow_incomplete,
         cache=Path(platformdirs.user_cache_dir("cute-aot")),
+        artifacts=artifacts_folder(arguments.cache),
         wheelhouse=arguments.wheelhouse,
     )
 

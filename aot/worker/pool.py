@@ -21,7 +21,7 @@ from aot_runtime.arch import Arch
 
 from .. import errors
 from ..records import decode, encode
-from .messages import Compiled, Declared, Failure, Options, VariantInfo
+from .messages import Closure, Compiled, Declared, Failure, Options, VariantInfo
 
 __all__ = ["CompileJob", "Worker", "WorkerLost", "compile_all"]
 
@@ -75,6 +75,10 @@ class Worker:
             self.expand(job.kernel, timeout)
         answer = self.ask("compile", timeout=timeout, log=job.log, variant=job.variant, launcher=str(job.launcher))
         return decode(Compiled, answer)
+
+    def closure(self) -> Closure:
+        """What the kernels' code came from."""
+        return decode(Closure, self.ask("closure", timeout=None))
 
     def backend(self) -> int:
         return int(self.ask("backend", timeout=None))
