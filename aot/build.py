@@ -23,9 +23,11 @@ from .cache import bundles, keys, plans
 from .cache.links import CachingLinker
 from .cache.store import Store
 from .cache.variants import keep_variant, restore_variant
+from .compose import Member, compose
 from .digests import sha256_of
 from .errors import BuildError, DeclarationError, UsageError
 from .hosts import Host
+from .leftovers import owned_directory, sweep
 from .link.libraries import EntryFunction, KernelBuild, Linker, describe_file
 from .link.llvm_ir import parse_launcher, symbol_prefix
 from .link.nvidia import find_libraries
@@ -39,7 +41,7 @@ from .verify import damaged_files, verify
 from .worker.messages import Closure, Compiled, Declared, Failure, KernelInfo, Options, VariantInfo
 from .worker.pool import CompileJob, Worker, WorkerLost, compile_all
 
-__all__ = ["BuildResult", "Problem", "Progress", "Settings", "build", "describe"]
+__all__ = ["BuildResult", "Problem", "Progress", "Settings", "build", "check_verified", "describe", "make_linker"]
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class Settings:
     timeout: float | None = None  # seconds for one variant
     options: Options = field(default_factory=Options)
     shared_cudart: bool = False
+    replace: bool = False  # a bundle of the same name at the destination: begin anew instead of adding to it
     allow_incomplete: bool = False  # may an incomplete build replace a complete bundle?
     cache: Path = field(default_factory=lambda: Path(tempfile.gettempdir()) / "cute-aot")  # of the tools
     artifacts: Path | None = None  # where compiled and linked code is kept from build to build; None: nowhere
@@ -116,8 +119,17 @@ def _open(kernels: str, arch: Arch | None, options: Options, log: Path) -> Worke
 
 def build(settings: Settings, progress: Progress | None = None) -> BuildResult:
     """Build a bundle. Kernels that fail are listed in the result, and the manifest says it is incomplete."""
-    with tempfile.TemporaryDirectory(prefix="aot-build-") as scratch:
-        return _Build(settings, progress or Progress(), Path(scratch)).run()
+    folder = Path(tempfile.gettempdir())
+    sweep(folder, prefix=_SCRATCH)
+    with owned_directory(folder, prefix=_SCRATCH) as scratch:
+        run = _Build(settings, progress or Progress(), scratch)
+        try:
+            return run.run()
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(run.kept()) from None
+
+
+_SCRATCH = "aot-build-"
 
 
 @dataclass
@@ -146,6 +158,8 @@ class _Build:
         self.cuda = 0
         self.store = Store(settings.artifacts) if settings.artifacts is not None else None
         self.request = plans.Request(settings.kernels, settings.archs, settings.select, settings.options)
+        self.hosts = settings.hosts
+        self.compiled = 0  # variants, by this build
         self.made_by: str | None = None  # what made this bundle, as a key of the cache
 
     def run(self) -> BuildResult:
@@ -172,11 +186,38 @@ class _Build:
                 problems=self.problems,
             )
         with staging(self.out.absolute()) as staged:
-            manifest = self._assemble(made, staged)
+            if existing is not None and existing.name == self.name and not self.settings.replace:
+                manifest = self._grow(existing, made, staged)
+            else:
+                manifest = self._assemble(made, staged)
             self._verify(staged)
             publish(staged, self.out)
         self._note_done()
         return BuildResult(self.out, manifest, tuple(self.problems))
+
+    def _grow(self, existing: Manifest, made: Sequence[_KernelPlan], staged: Path) -> Manifest:
+        """What is there and this build does not make stays, byte for byte; the rest is added."""
+        fresh = {(plan.info.name, plan.arch) for plan in made}
+        old = Member(self.out, lambda kernel, arch: (kernel, arch) not in fresh)
+        if not old.pairs:
+            return self._assemble(made, staged)
+        self.hosts = _joined_hosts(self.settings.hosts, existing)
+        added = self.scratch / "added"
+        added.mkdir()
+        self._assemble(made, added)
+        with ThreadPoolExecutor(self.settings.jobs) as pool:
+            return compose(
+                [old, Member(added)],
+                staged,
+                lambda host: make_linker(host, self.settings.cache, self.scratch, pool, self.store),
+                later_wins=True,
+            )
+
+    def kept(self) -> str:
+        """What is left of a build that ends here, for a person to read."""
+        if self.store is None or not self.compiled:
+            return "nothing was written"
+        return f"{self.compiled} compiled variants are kept in `{self.store.root}`; the next build goes on from there"
 
     # What earlier builds have left.
 
@@ -192,7 +233,15 @@ class _Build:
         settings = self.settings
         hosts = [host.zig_target for host in settings.hosts]
         return keys.digest_of(
-            [plan, self.name, hosts, settings.shared_cudart, keys.linking(), _source(self.settings.kernels)]
+            [
+                plan,
+                self.name,
+                hosts,
+                settings.shared_cudart,
+                settings.replace,
+                keys.linking(),
+                _source(self.settings.kernels),
+            ]
         )
 
     def _recall(self) -> list[_KernelPlan] | None:
@@ -242,9 +291,9 @@ class _Build:
     def _verify(self, staged: Path) -> None:
         self.progress.stage("verifying")
         if self.store is not None and bundles.is_verified(self.store, staged):
-            _check(list(damaged_files(staged)))
+            check_verified(list(damaged_files(staged)))
             return
-        _check(verify(staged))
+        check_verified(verify(staged))
         if self.store is not None:
             bundles.note_verified(self.store, staged)
 
@@ -348,6 +397,7 @@ class _Build:
 
     def _keep(self, plan: _KernelPlan, job: CompileJob, compiled: Compiled) -> None:
         plan.compiled[job.variant] = compiled
+        self.compiled += 1
         if self.store is not None and job.variant in plan.keys:
             keep_variant(self.store, plan.keys[job.variant], job.launcher, compiled, self.settings.options.keep)
 
@@ -360,12 +410,12 @@ class _Build:
     # Linking and writing down.
 
     def _assemble(self, plans: Sequence[_KernelPlan], staged: Path) -> Manifest:
-        zig = Zig.find(self.settings.cache / "zig")
         hosts = {}
         with ThreadPoolExecutor(self.settings.jobs) as pool:
-            for host in self.settings.hosts:
+            for host in self.hosts:
                 self.progress.stage(f"linking for {host}")
-                hosts[host.name] = self._link_host(self._linker(zig, host, pool), plans, staged)
+                linker = make_linker(host, self.settings.cache, self.scratch, pool, self.store)
+                hosts[host.name] = self._link_host(linker, plans, staged)
         self._write_details(plans, staged)
         self._write_kept(staged)
         manifest = Manifest(
@@ -399,16 +449,6 @@ class _Build:
         cudart = f"libcudart.so.{self.cuda}" if self.settings.shared_cudart else "static"
         relative_to = f"lib/{host.name}/"
         return HostRecord(relative_to + entry.name, relative_to + support.name, host.glibc_text, cudart)
-
-    def _linker(self, zig: Zig, host: Host, pool: Executor) -> Linker:
-        import tvm_ffi.libinfo
-
-        work = self.scratch / f"link-{host.name}"
-        work.mkdir()
-        include = Path(tvm_ffi.libinfo.find_include_path())
-        if self.store is not None:
-            return CachingLinker(zig, host, work, include, pool, self.store)
-        return Linker(zig, host, work, include, pool)
 
     def _link_kernel(self, linker: Linker, plan: _KernelPlan, output: Path) -> None:
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -453,7 +493,28 @@ def _default_name(kernels: str) -> str:
     return Path(kernels).stem if "/" in kernels or Path(kernels).exists() else kernels.rsplit(".", 1)[-1]
 
 
-def _check(problems: Sequence[str]) -> None:
+def _joined_hosts(asked: Sequence[Host], existing: Manifest) -> tuple[Host, ...]:
+    """Every host of a bundle gets what is added, with the glibc that the bundle was built for."""
+    hosts = {host.name: host for host in asked}
+    for name, record in existing.hosts.items():
+        major, minor = record.glibc.split(".")
+        hosts.setdefault(name, Host.parse(name, (int(major), int(minor))))
+    return tuple(hosts.values())
+
+
+def make_linker(host: Host, cache: Path, work: Path, pool: Executor, store: Store | None) -> Linker:
+    """A linker for a host, with a folder of its own below ``work``."""
+    import tvm_ffi.libinfo
+
+    folder = Path(tempfile.mkdtemp(prefix=f"link-{host.name}-", dir=work))
+    include = Path(tvm_ffi.libinfo.find_include_path())
+    zig = Zig.find(cache / "zig")
+    if store is not None:
+        return CachingLinker(zig, host, folder, include, pool, store)
+    return Linker(zig, host, folder, include, pool)
+
+
+def check_verified(problems: Sequence[str]) -> None:
     if problems:
         listed = "\n".join(f"  {problem}" for problem in problems)
         raise BuildError(f"the bundle does not pass its own verification:\n{listed}")
@@ -539,6 +600,7 @@ def _detail(plan: _KernelPlan, variant: VariantInfo) -> dict[str, Any]:
         "cubin_bytes": compiled.cubin_bytes,
         "launches": encode(compiled.launches),
         "requirements": [_requirement_text(item) for item in encode(variant.table.requirements)],
+        "uses_tensors": variant.table.uses_tensors,
         "verified_on": [],
     }
 

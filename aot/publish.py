@@ -10,16 +10,15 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from aot_runtime.errors import ManifestError
 from aot_runtime.manifest import FILE_NAME, Manifest
 
 from .errors import BuildError, UsageError
+from .leftovers import owned_directory, sweep
 
 __all__ = ["check_destination", "publish", "staging"]
 
@@ -71,18 +70,28 @@ def staging(destination: Path) -> Iterator[Path]:
     try:
         destination = _real(destination)
         destination.parent.mkdir(parents=True, exist_ok=True)
-        staged = Path(tempfile.mkdtemp(prefix=f".{destination.name}.", suffix=".staging", dir=destination.parent))
+        prefix, suffix = f".{destination.name}.", ".staging"
+        _restore(destination)
+        sweep(destination.parent, prefix=prefix, suffix=suffix)
+        stack = ExitStack()
+        staged = stack.enter_context(owned_directory(destination.parent, prefix=prefix, suffix=suffix))
         staged.chmod(0o755)
     except OSError as error:
         raise UsageError(
             f"cannot write to `{destination.parent}`: {error.strerror}", hint="give another `--out`"
         ) from None
     try:
-        yield staged
+        with stack:
+            yield staged
     except OSError as error:
         raise BuildError(f"cannot write the bundle: {error.strerror} (`{error.filename or staged}`)") from error
-    finally:
-        shutil.rmtree(staged, ignore_errors=True)
+
+
+def _restore(destination: Path) -> None:
+    """Put back a bundle that was moved aside by a build that then was killed."""
+    for aside in sorted(destination.parent.glob(f".{destination.name}.*.old")):
+        if not destination.exists():
+            os.rename(aside, destination)
 
 
 def publish(staged: Path, destination: Path) -> None:

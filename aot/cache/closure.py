@@ -21,7 +21,7 @@ from typing import Any
 
 from ..declare import Kernel
 from ..digests import sha256_of
-from ..discover import is_discovered
+from ..discover import is_discovered, is_sibling
 from ..worker.messages import Closure, KernelClosure
 
 __all__ = ["Watch", "closure_of"]
@@ -122,8 +122,13 @@ def _compiler_settings() -> list[str]:
 
 
 def _data_files(watch: Watch, modules: set[Path]) -> list[Path]:
+    """Files that were read and are not modules: tuning tables, say."""
     paths = (Path(path) for path in watch.opened if not path.endswith(".pyc") and _is_source(path))
-    return sorted(path for path in paths if path.is_file() and path.resolve() not in modules and not _is_own_file(path))
+    return sorted(path for path in paths if path.is_file() and path.resolve() not in modules and not _is_known(path))
+
+
+def _is_known(path: Path) -> bool:
+    return is_sibling(path) or _is_own_file(path)
 
 
 def _is_own_file(path: Path) -> bool:

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import argparse
 import os
+import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import platformdirs
+from aot_runtime.manifest import Manifest
 
-from ..build import Problem
+from ..build import Problem, check_verified, make_linker
+from ..cache.store import Store
+from ..compose import Member, compose
+from ..publish import publish, staging
+from ..verify import verify
 from ..worker.messages import Failure
 
 __all__ = [
@@ -17,6 +24,7 @@ __all__ = [
     "add_cache_argument",
     "add_kernels_argument",
     "artifacts_folder",
+    "compose_into",
     "failures_as_problems",
 ]
 
@@ -48,6 +56,24 @@ def artifacts_folder(text: str | None) -> Path | None:
     if text == "none":
         return None
     return Path(text) if text else Path(platformdirs.user_cache_dir("cute-aot")) / "artifacts"
+
+
+def compose_into(members: Sequence[Member], out: Path) -> Manifest:
+    """Make a bundle of others, verify it, put it in its place."""
+    with (
+        tempfile.TemporaryDirectory(prefix="aot-compose-") as scratch,
+        ThreadPoolExecutor(os.cpu_count() or 1) as pool,
+        staging(out.absolute()) as staged,
+    ):
+        cache = Path(platformdirs.user_cache_dir("cute-aot"))
+        artifacts = artifacts_folder(None)
+        store = Store(artifacts) if artifacts is not None else None
+        manifest = compose(
+            members, staged, lambda host: make_linker(host, cache, Path(scratch), pool, store), later_wins=False
+        )
+        check_verified(verify(staged))
+        publish(staged, out)
+    return manifest
 
 
 def failures_as_problems(failures: Sequence[Failure]) -> list[Problem]:

@@ -62,6 +62,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     )
     add_cache_argument(parser)
     add("--line-info", action="store_true", help="let profilers show source lines; puts paths into the code")
+    add("--replace", action="store_true", help="begin anew instead of adding to the bundle that is there")
     add("--allow-incomplete", action="store_true", help="let an incomplete build replace a complete bundle")
     add(
         "--wheelhouse",
@@ -98,6 +99,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         jobs=arguments.jobs,
         timeout=arguments.timeout,
         options=Options(arguments.cuda, arguments.line_info, _keep(arguments.keep)),
+        replace=arguments.replace,
         shared_cudart=arguments.cudart == "shared",
         allow_incomplete=arguments.allow_incomplete,
         cache=Path(platformdirs.user_cache_dir("cute-aot")),

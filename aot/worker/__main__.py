@@ -141,6 +141,7 @@ def _failure(request: dict[str, Any], error: BaseException) -> dict[str, Any]:
 
 
 def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the parent, which ends us
     worker = _Worker()
     requests = os.fdopen(int(sys.argv[1]), "r")
     answers = os.fdopen(int(sys.argv[2]), "w")

@@ -205,6 +205,7 @@ def compile_all(
             thread.join()
     except BaseException:
         queue.clear()
+        pool.stopped = True
         raise
     finally:
         pool.close()
@@ -225,6 +226,7 @@ class _Pool:
         self.lock = threading.Lock()
         self.running: set[Worker] = set(warm.values())
         self.broken: list[BaseException] = []
+        self.stopped = False
 
     def work(self) -> None:
         worker: Worker | None = None
@@ -234,6 +236,8 @@ class _Pool:
                     self._end(worker)
                     worker = self._worker(job.arch)
                 outcome = self._compile(worker, job)
+                if self.stopped:
+                    return
                 if isinstance(outcome, Failure) and not worker.alive():
                     self._end(worker)
                     worker = None

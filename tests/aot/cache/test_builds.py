@@ -152,7 +152,8 @@ def test_damaged_entries_are_found_and_made_again(run: Run, folder: Path) -> Non
     assert compiled == ALL
     assert contents(result.path) == before
     assert verify(result.path) == []
-    assert len(Store(folder / "cache").check()) == 2  # the plan and the bundle of the other folder's build
+    left = {entry.kind for entry in Store(folder / "cache").check()}
+    assert not left & {"variants", "libraries"}  # what only builds at the other place look at
 
 
 def test_a_cache_that_cannot_be_written_does_not_stop_a_build(run: Run, folder: Path) -> None:
