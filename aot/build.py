@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from .link.libraries import EntryFunction, KernelBuild, Linker, describe_file
 from .link.llvm_ir import parse_launcher, symbol_prefix
 from .link.nvidia import find_libraries
 from .link.toolchain import Zig
-from .publish import check_destination, publish, staging
+from .publish import check_destination, clear_leftovers, publish, staging
 from .records import encode
 from .selection.decision import decide, unreachable
 from .selection.tables import MAX_ARGUMENTS, CompiledVariant, Group, kernel_library_source
@@ -167,6 +168,8 @@ class _Build:
             raise UsageError(
                 f"{self.name!r} cannot name a bundle", hint="give `--name` letters, digits and underscores"
             )
+        with suppress(OSError):  # what is wrong with the place is said next
+            clear_leftovers(self.out)
         existing = check_destination(self.out)
         if existing is not None and self._is_done():
             return BuildResult(self.out, existing, ())

@@ -20,10 +20,11 @@ from aot_runtime.manifest import FILE_NAME, Manifest
 from .errors import BuildError, UsageError
 from .leftovers import owned_directory, sweep
 
-__all__ = ["check_destination", "publish", "staging"]
+__all__ = ["check_destination", "clear_leftovers", "publish", "staging"]
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
+_STAGING = ".staging"
 
 
 def check_destination(path: Path) -> Manifest | None:
@@ -70,11 +71,10 @@ def staging(destination: Path) -> Iterator[Path]:
     try:
         destination = _real(destination)
         destination.parent.mkdir(parents=True, exist_ok=True)
-        prefix, suffix = f".{destination.name}.", ".staging"
-        _restore(destination)
-        sweep(destination.parent, prefix=prefix, suffix=suffix)
+        clear_leftovers(destination)
+        prefix = f".{destination.name}."
         stack = ExitStack()
-        staged = stack.enter_context(owned_directory(destination.parent, prefix=prefix, suffix=suffix))
+        staged = stack.enter_context(owned_directory(destination.parent, prefix=prefix, suffix=_STAGING))
         staged.chmod(0o755)
     except OSError as error:
         raise UsageError(
@@ -87,11 +87,13 @@ def staging(destination: Path) -> Iterator[Path]:
         raise BuildError(f"cannot write the bundle: {error.strerror} (`{error.filename or staged}`)") from error
 
 
-def _restore(destination: Path) -> None:
-    """Put back a bundle that was moved aside by a build that then was killed."""
+def clear_leftovers(destination: Path) -> None:
+    """What killed builds left beside a bundle is removed; a bundle that one had moved aside is put back."""
+    destination = _real(destination)
     for aside in sorted(destination.parent.glob(f".{destination.name}.*.old")):
         if not destination.exists():
             os.rename(aside, destination)
+    sweep(destination.parent, prefix=f".{destination.name}.", suffix=_STAGING)
 
 
 def publish(staged: Path, destination: Path) -> None:

@@ -18,7 +18,7 @@ from aot.leftovers import owned_directory, sweep
 from aot.verify import verify
 
 KILLS = 25
-LONGEST = 3.0  # seconds until a kill: about a build, most of which is starting up
+LONGEST = 2.2  # seconds until a kill: about a build, most of which is starting up
 KERNEL = """
 import cutlass.cute as cute
 from cuda.bindings.driver import CUstream
