@@ -20,13 +20,14 @@ import aot_runtime.manifest as manifest_module
 from aot_runtime.arch import Arch
 from aot_runtime.manifest import FileRecord, HostRecord, KernelRecord, Manifest
 
-from .cache import bundles, keys, plans
+from .cache import bundles, durations, keys, plans
 from .cache.links import CachingLinker
 from .cache.store import Store
 from .cache.variants import keep_variant, restore_variant
 from .compose import Member, compose
 from .digests import sha256_of
 from .errors import BuildError, DeclarationError, UsageError
+from .files import damaged_files
 from .hosts import Host
 from .leftovers import owned_directory, sweep
 from .link.libraries import EntryFunction, KernelBuild, Linker, describe_file
@@ -38,7 +39,6 @@ from .records import encode
 from .selection.decision import decide, unreachable
 from .selection.tables import MAX_ARGUMENTS, CompiledVariant, Group, kernel_library_source
 from .targets import lowest_driver, parse_archs
-from .verify import damaged_files, verify
 from .worker.messages import Closure, Compiled, Declared, Failure, KernelInfo, Options, VariantInfo
 from .worker.pool import CompileJob, Worker, WorkerLost, compile_all
 
@@ -56,6 +56,7 @@ class Settings:
     select: tuple[str, ...] = ()  # globs of kernel names; all where absent
     hosts: tuple[Host, ...] = field(default_factory=lambda: (Host.native(),))
     jobs: int = 1
+    memory: int | None = None  # bytes that all workers together may take; None: no limit but ``jobs``
     timeout: float | None = None  # seconds for one variant
     options: Options = field(default_factory=Options)
     shared_cudart: bool = False
@@ -176,6 +177,7 @@ class _Build:
         try:
             made = self._recall() or self._plan()
             self._compile(made)
+            self._note_durations(made)
         finally:
             for worker in self.workers.values():
                 worker.close()
@@ -230,7 +232,9 @@ class _Build:
         if self.store is None or digest is None:
             return False
         self.made_by = self._made_by(digest)
-        return bundles.is_made(self.store, self.made_by, self.out) and not any(damaged_files(self.out))
+        return bundles.is_made(self.store, self.made_by, self.out) and not any(
+            damaged_files(self.out, manifest_module.Manifest.read(self.out))
+        )
 
     def _made_by(self, plan: str) -> str:
         settings = self.settings
@@ -292,9 +296,11 @@ class _Build:
         }
 
     def _verify(self, staged: Path) -> None:
+        from .verify import verify  # its readers of machine code take long to import, and are not always needed
+
         self.progress.stage("verifying")
         if self.store is not None and bundles.is_verified(self.store, staged):
-            check_verified(list(damaged_files(staged)))
+            check_verified(list(damaged_files(staged, Manifest.read(staged))))
             return
         check_verified(verify(staged))
         if self.store is not None:
@@ -375,6 +381,7 @@ class _Build:
         by_kernel = {(plan.info.name, plan.arch): plan for plan in plans}
         every = [(plan, self._job(plan, variant)) for plan in plans for variant in plan.variants]
         jobs = [job for plan, job in every if not self._restore(plan, job)]
+        jobs = self._largest_first(jobs)
         self.progress.total(len(jobs))
         if len(jobs) < len(every):
             self.progress.stage(f"{len(every) - len(jobs)} of {len(every)} variants are in the cache")
@@ -388,8 +395,18 @@ class _Build:
 
         workers, self.workers = self.workers, {}
         compile_all(
-            jobs, self._start, workers=self.settings.jobs, timeout=self.settings.timeout, warm=workers, report=report
+            jobs, self._start, workers=self._worker_count(), timeout=self.settings.timeout, warm=workers, report=report
         )
+
+    def _worker_count(self) -> int:
+        """As many as asked for, and as many as fit into the memory allowed; at least one."""
+        memory = self.settings.memory
+        return self.settings.jobs if memory is None else max(1, min(self.settings.jobs, memory // WORKER_BYTES))
+
+    def _largest_first(self, jobs: Sequence[CompileJob]) -> list[CompileJob]:
+        """By how long each took last time, so that no long one is left for the end; those not known first."""
+        known = durations.recall(self.store, self.settings.kernels) if self.store is not None else {}
+        return sorted(jobs, key=lambda job: -known.get(f"{job.arch} {job.variant}", float("inf")))
 
     def _restore(self, plan: _KernelPlan, job: CompileJob) -> bool:
         key = plan.keys.get(job.variant)
@@ -409,6 +426,11 @@ class _Build:
         folder.mkdir(exist_ok=True)
         name = variant.table.name
         return CompileJob(plan.arch, plan.info.name, name, folder / f"{name}.ll", folder / f"{name}.log")
+
+    def _note_durations(self, made: Sequence[_KernelPlan]) -> None:
+        if self.store is not None:
+            took = {f"{p.arch} {name}": compiled.seconds for p in made for name, compiled in p.compiled.items()}
+            durations.note(self.store, self.settings.kernels, took)
 
     # Linking and writing down.
 
@@ -489,6 +511,7 @@ class _Build:
         return {"driver": dict(sorted(drivers.items())), "tvm_ffi": LOWEST_TVM_FFI}
 
 
+WORKER_BYTES = 800 << 20  # seen: 0.4 to 0.7 GB
 LOWEST_TVM_FFI = "0.1.0"
 
 

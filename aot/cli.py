@@ -21,7 +21,8 @@ COMMANDS = ("list", "build", "verify", "inspect", "cache", "prune", "merge")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
     try:
-        parsed = _parser().parse_args(arguments)
+        given = sys.argv[1:] if arguments is None else list(arguments)
+        parsed = _parser(given[:1]).parse_args(given)
         code: int = parsed.execute(parsed)
         sys.stdout.flush()
     except KeyboardInterrupt as error:
@@ -59,14 +60,15 @@ def print_error(error: AotError) -> None:
         print(f"\nhint: {error.hint}", file=sys.stderr)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(first: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser; where the first word names a command, of that command alone: importing all takes a while."""
     parser = argparse.ArgumentParser(
         prog="python -m aot",
         description="Compile CuTe DSL kernels ahead of time into a bundle of native libraries.",
         epilog="Exit codes: 0 good; 1 some kernels failed, or a bundle does not verify; 2 wrong usage.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for name in COMMANDS:
+    for name in [name for name in COMMANDS if name in first] or COMMANDS:
         module = import_module(f".commands.{name}", __package__)
         summary = str(module.__doc__)
         command = commands.add_parser(name, help=summary, description=summary)

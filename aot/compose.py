@@ -22,7 +22,6 @@ from .digests import sha256_of
 from .errors import BuildError
 from .hosts import Host
 from .link.libraries import EntryFunction, KernelBuild, Linker, describe_file
-from .verify import read_details
 
 __all__ = ["Member", "compose"]
 
@@ -48,6 +47,8 @@ class Member:
 
     @cached_property
     def details(self) -> dict[tuple[str, Arch], list[dict[str, Any]]]:
+        from .verify import read_details
+
         found: dict[tuple[str, Arch], list[dict[str, Any]]] = {}
         for arch in sorted({arch for _, arch in self.pairs}):
             for variant in read_details(self.path / "details" / f"{arch}.json"):

@@ -7,23 +7,22 @@ from __future__ import annotations
 
 import fnmatch
 import json
-import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from aot_runtime.arch import Arch
 from aot_runtime.errors import BundleError
-from aot_runtime.manifest import FILE_NAME, HostRecord, Manifest
+from aot_runtime.manifest import HostRecord, Manifest
 
 from .binary.cubin import cubins_in_library
 from .binary.elf import ElfError, SharedLibrary, read_shared_library
 from .binary.policy import PolicyError, load_policy, violations
-from .digests import sha256_of
+from .files import damaged_files
 from .link.libraries import SUPPORT_EXPORTS, entry_exports
 
-__all__ = ["damaged_files", "verify"]
+__all__ = ["verify"]
 
 MAX_DETAILS_BYTES = 256 << 20
 _SLOT = "aot_slot_"
@@ -32,7 +31,7 @@ _SLOT = "aot_slot_"
 def verify(bundle: Path) -> list[str]:
     """Every way in which the bundle is not what its manifest says; an empty list for a sound one."""
     manifest = Manifest.read(bundle)
-    problems = list(_files(bundle, manifest))
+    problems = list(damaged_files(bundle, manifest))
     if problems:
         return problems  # what follows reads those files
     for host, record in manifest.hosts.items():
@@ -41,27 +40,6 @@ def verify(bundle: Path) -> list[str]:
         except PolicyError as error:
             problems.append(f"host {host}: {error.message}")
     return problems
-
-
-def damaged_files(bundle: Path) -> Iterator[str]:
-    """The first half of :func:`verify`: files that are not those of the manifest, one sentence each."""
-    return _files(bundle, Manifest.read(bundle))
-
-
-def _files(bundle: Path, manifest: Manifest) -> Iterator[str]:
-    for name, record in manifest.files.items():
-        path = bundle / name
-        if not path.is_file():
-            yield f"{name} is missing"
-        elif path.stat().st_size != record.size:
-            yield f"{name} has {path.stat().st_size} bytes, the manifest says {record.size}"
-        elif (digest := sha256_of(path)) != record.sha256:
-            yield f"{name} has sha256 {digest}, the manifest says {record.sha256}"
-    for folder, _, names in os.walk(bundle):
-        for name in names:
-            relative = (Path(folder) / name).relative_to(bundle).as_posix()
-            if relative not in manifest.files and relative != FILE_NAME:
-                yield f"{relative} is not in the manifest"
 
 
 class _Host:

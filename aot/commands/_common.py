@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,8 +16,8 @@ from aot_runtime.manifest import Manifest
 from ..build import Problem, check_verified, make_linker
 from ..cache.store import Store
 from ..compose import Member, compose
+from ..errors import UsageError
 from ..publish import publish, staging
-from ..verify import verify
 from ..worker.messages import Failure
 
 __all__ = [
@@ -26,7 +27,12 @@ __all__ = [
     "artifacts_folder",
     "compose_into",
     "failures_as_problems",
+    "parse_age",
+    "parse_size",
 ]
+
+_SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_TIMES = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600, "w": 7 * 24 * 3600}
 
 
 def add_kernels_argument(parser: argparse.ArgumentParser) -> None:
@@ -60,6 +66,8 @@ def artifacts_folder(text: str | None) -> Path | None:
 
 def compose_into(members: Sequence[Member], out: Path) -> Manifest:
     """Make a bundle of others, verify it, put it in its place."""
+    from ..verify import verify
+
     with (
         tempfile.TemporaryDirectory(prefix="aot-compose-") as scratch,
         ThreadPoolExecutor(os.cpu_count() or 1) as pool,
@@ -78,3 +86,20 @@ def compose_into(members: Sequence[Member], out: Path) -> Manifest:
 
 def failures_as_problems(failures: Sequence[Failure]) -> list[Problem]:
     return [Problem("", "", failure.variant, failure.message, failure.log) for failure in failures]
+
+
+def parse_size(text: str) -> int:
+    """``500M`` -> bytes."""
+    return _quantity(text, _SIZES, "10G")
+
+
+def parse_age(text: str) -> int:
+    """``36h`` -> seconds."""
+    return _quantity(text, _TIMES, "30d")
+
+
+def _quantity(text: str, units: dict[str, int], example: str) -> int:
+    match = re.fullmatch(r"(\d{1,15})([A-Za-z]?)", text)
+    if match is None or match[2] not in units:
+        raise UsageError(f"not a quantity: {text!r}", hint=f"write it like {example}")
+    return int(match[1]) * units[match[2]]

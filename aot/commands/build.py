@@ -16,7 +16,7 @@ from ..hosts import parse_hosts
 from ..records import encode
 from ..report import human_size, make_progress, print_json, print_problems
 from ..worker.messages import Options
-from ._common import add_cache_argument, add_kernels_argument, artifacts_folder
+from ._common import add_cache_argument, add_kernels_argument, artifacts_folder, parse_size
 
 __all__ = ["configure_parser", "execute"]
 
@@ -53,6 +53,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     )
     add("--cuda", type=int, choices=(12, 13), help="CuTe DSL's backend (default: the one that is installed)")
     add("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="compile workers (default: one per core)")
+    add("--memory", metavar="SIZE", help="let workers take no more than this together, like 4G (default: no limit)")
     add("--timeout", type=float, metavar="SECONDS", help="time limit for one variant (default: none)")
     add(
         "--keep",
@@ -97,6 +98,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         select=tuple(arguments.kernel),
         hosts=parse_hosts(arguments.host, _glibc(arguments.glibc)),
         jobs=arguments.jobs,
+        memory=parse_size(arguments.memory) if arguments.memory is not None else None,
         timeout=arguments.timeout,
         options=Options(arguments.cuda, arguments.line_info, _keep(arguments.keep)),
         replace=arguments.replace,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,12 +10,9 @@ from pathlib import Path
 from ..cache.store import KINDS, Entry, Store
 from ..errors import UsageError
 from ..report import human_size, print_json, print_table
-from ._common import add_cache_argument, artifacts_folder
+from ._common import add_cache_argument, artifacts_folder, parse_age, parse_size
 
 __all__ = ["configure_parser", "execute"]
-
-_SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_TIMES = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600, "w": 7 * 24 * 3600}
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
@@ -55,16 +51,9 @@ def _folder(arguments: argparse.Namespace) -> Path:
 def _prune(store: Store, arguments: argparse.Namespace) -> list[Entry]:
     if arguments.max_size is None and arguments.older_than is None:
         raise UsageError("`--prune` needs to know how much", hint="say `--max-size 10G` or `--older-than 30d`")
-    size = _quantity(arguments.max_size, _SIZES, "10G") if arguments.max_size is not None else None
-    age = _quantity(arguments.older_than, _TIMES, "30d") if arguments.older_than is not None else None
+    size = parse_size(arguments.max_size) if arguments.max_size is not None else None
+    age = parse_age(arguments.older_than) if arguments.older_than is not None else None
     return store.prune(max_size=size, older_than=age)
-
-
-def _quantity(text: str, units: dict[str, int], example: str) -> int:
-    match = re.fullmatch(r"(\d{1,15})([A-Za-z]?)", text)
-    if match is None or match[2] not in units:
-        raise UsageError(f"not a quantity: {text!r}", hint=f"write it like {example}")
-    return int(match[1]) * units[match[2]]
 
 
 def _by_kind(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
