@@ -88,7 +88,7 @@ def test_killed_at_any_moment_the_bundle_is_whole_and_the_next_build_completes(p
     project.build()
     assert verify(project.out) == []
     assert [path.name for path in project.out.parent.iterdir()] == ["bundle"]
-    assert list((project.folder / "tmp").iterdir()) == []
+    assert list((project.folder / "tmp").glob("aot-*")) == []  # CuTe DSL has a folder of its own there
 
 
 def test_what_a_killed_build_had_compiled_is_not_compiled_again(project: Project) -> None:
