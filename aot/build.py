@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fnmatch
 import importlib.metadata
-import json
 import shutil
 import subprocess
 import sys
@@ -12,7 +11,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +19,24 @@ import aot_runtime.manifest as manifest_module
 from aot_runtime.arch import Arch
 from aot_runtime.manifest import FileRecord, HostRecord, KernelRecord, Manifest
 
+from . import sidecar
 from .cache import bundles, durations, keys, plans
 from .cache.links import CachingLinker
 from .cache.store import Store
 from .cache.variants import keep_variant, restore_variant
 from .compose import Member, compose
+from .contracts import FOLDER, contract_sources
+from .details import details_name, details_text
 from .digests import sha256_of
 from .errors import BuildError, DeclarationError, UsageError
 from .files import damaged_files
+from .headers import write_headers
 from .hosts import Host
 from .leftovers import owned_directory, sweep
 from .link.libraries import EntryFunction, KernelBuild, Linker, describe_file
 from .link.llvm_ir import parse_launcher, symbol_prefix
-from .link.nvidia import find_libraries
+from .link.nvidia import NvidiaLibraries, distributions, find_libraries
+from .link.static import StaticArchives
 from .link.toolchain import Zig
 from .publish import check_destination, clear_leftovers, publish, staging
 from .records import encode
@@ -65,6 +69,7 @@ class Settings:
     cache: Path = field(default_factory=lambda: Path(tempfile.gettempdir()) / "cute-aot")  # of the tools
     artifacts: Path | None = None  # where compiled and linked code is kept from build to build; None: nowhere
     wheelhouse: Path | None = None
+    archives: bool = True  # for static linking, beside the shared libraries
 
 
 @dataclass(frozen=True)
@@ -163,6 +168,7 @@ class _Build:
         self.hosts = settings.hosts
         self.compiled = 0  # variants, by this build
         self.made_by: str | None = None  # what made this bundle, as a key of the cache
+        self.libraries: dict[Host, NvidiaLibraries] = {}
 
     def run(self) -> BuildResult:
         if not manifest_module.is_name(self.name):
@@ -176,12 +182,15 @@ class _Build:
             return BuildResult(self.out, existing, ())
         try:
             made = self._recall() or self._plan()
+            # What is missing for a host is said before the long part.
+            self.libraries = {host: self._find_libraries(host) for host in self.hosts}
             self._compile(made)
             self._note_durations(made)
         finally:
             for worker in self.workers.values():
                 worker.close()
-        made = [plan for plan in made if plan.compiled]
+        # In the order of :func:`compose`: a bundle that was built at once is one that has grown.
+        made = sorted((plan for plan in made if plan.compiled), key=lambda plan: (plan.arch, plan.info.name))
         if not made:
             raise BuildError("every kernel failed", problems=self.problems)
         if self.problems and existing is not None and existing.complete and not self.settings.allow_incomplete:
@@ -207,6 +216,7 @@ class _Build:
         if not old.pairs:
             return self._assemble(made, staged)
         self.hosts = _joined_hosts(self.settings.hosts, existing)
+        self.libraries = {host: self.libraries.get(host) or self._find_libraries(host) for host in self.hosts}
         added = self.scratch / "added"
         added.mkdir()
         self._assemble(made, added)
@@ -231,22 +241,31 @@ class _Build:
         digest = plans.unchanged(self.store, self.request) if self.store is not None else None
         if self.store is None or digest is None:
             return False
-        self.made_by = self._made_by(digest)
+        plan = plans.recall(self.store, digest)
+        if plan is None:
+            return False
+        self.made_by = self._made_by(digest, plan)
         return bundles.is_made(self.store, self.made_by, self.out) and not any(
             damaged_files(self.out, manifest_module.Manifest.read(self.out))
         )
 
-    def _made_by(self, plan: str) -> str:
+    def _made_by(self, digest: str, plan: plans.Plan) -> str:
+        """The key of what this build ends with: all that shapes it beside our own code, which is in the request's."""
         settings = self.settings
+        contracts = contract_sources({k.info.name: k.info.contract for k in plan.kernels if k.info.contract})
         hosts = [host.zig_target for host in settings.hosts]
         return keys.digest_of(
             [
-                plan,
+                digest,
                 self.name,
                 hosts,
                 settings.shared_cudart,
+                settings.archives,
                 settings.replace,
                 keys.linking(),
+                {name: _version(name) for name in distributions(plan.cuda)},
+                str(settings.wheelhouse.resolve()) if settings.wheelhouse else "",
+                {name: sha256_of(path) for name, path in contracts.items()},
                 _source(self.settings.kernels),
             ]
         )
@@ -257,7 +276,7 @@ class _Build:
         plan = plans.recall(self.store, digest) if self.store is not None and digest is not None else None
         if plan is None or digest is None:
             return None
-        self.cuda, self.made_by = plan.cuda, self._made_by(digest)
+        self.cuda, self.made_by = plan.cuda, self._made_by(digest, plan)
         recalled = []
         for kernel in plan.kernels:
             names = [variant.table.name for variant in kernel.variants]
@@ -277,7 +296,8 @@ class _Build:
         if not self.problems:
             kernels = [plans.KernelPlan(p.info, p.arch, p.variants, tuple(p.keys.values())) for p in made]
             kept = plans.Plan(self.cuda, tuple(kernels))
-            self.made_by = self._made_by(plans.remember(self.store, self.request, kept, list(closures.values())))
+            digest = plans.remember(self.store, self.request, kept, list(closures.values()))
+            self.made_by = self._made_by(digest, kept)
 
     def _keys(self, plan: _KernelPlan, closure: Closure) -> dict[str, str]:
         return {
@@ -435,18 +455,23 @@ class _Build:
     # Linking and writing down.
 
     def _assemble(self, plans: Sequence[_KernelPlan], staged: Path) -> Manifest:
-        hosts = {}
-        with ThreadPoolExecutor(self.settings.jobs) as pool:
-            for host in self.hosts:
-                self.progress.stage(f"linking for {host}")
-                linker = make_linker(host, self.settings.cache, self.scratch, pool, self.store)
-                hosts[host.name] = self._link_host(linker, plans, staged)
+        self.progress.stage(f"linking for {', '.join(map(str, self.hosts))}")
+        jobs = self.settings.jobs
+        # A host waits for its libraries, and a library for its parts: each waits in a line of its own.
+        with ThreadPoolExecutor(jobs) as parts, ThreadPoolExecutor(jobs) as libraries, ThreadPoolExecutor() as waiting:
+            linked = waiting.map(
+                lambda host: self._link_host(self._linker(host, parts), plans, staged, libraries), self.hosts
+            )
+            hosts = {host.name: record for host, record in zip(self.hosts, linked, strict=True)}
         self._write_details(plans, staged)
+        self._write_contracts(plans, staged)
         self._write_kept(staged)
+        kernels = _kernel_records(plans)
+        write_headers(staged / "include", self.name, kernels, sorted((staged / "details").iterdir()))
         manifest = Manifest(
             name=self.name,
             complete=not self.problems,
-            kernels=_kernel_records(plans),
+            kernels=kernels,
             hosts=hosts,
             files=_file_records(staged),
             failures=tuple(_failure_record(problem) for problem in self.problems),
@@ -457,26 +482,43 @@ class _Build:
         (staged / manifest_module.FILE_NAME).write_text(manifest.to_json())
         return manifest
 
-    def _link_host(self, linker: Linker, plans: Sequence[_KernelPlan], staged: Path) -> HostRecord:
+    def _link_host(self, linker: Linker, plans: Sequence[_KernelPlan], staged: Path, pool: Executor) -> HostRecord:
         host = linker.host
         root = staged / "lib" / host.name
         builds: dict[str, list[KernelBuild]] = {}
-        for plan in plans:
-            relative = f"{plan.arch}/{plan.info.name}.so"
-            self._link_kernel(linker, plan, root / relative)
+        archives = StaticArchives(linker, self.name) if self.settings.archives else None
+        paths = [f"{plan.arch}/{plan.info.name}.so" for plan in plans]
+        linked = list(pool.map(lambda plan, path: self._link_kernel(linker, plan, root / path), plans, paths))
+        for plan, relative, (objects, imports) in zip(plans, paths, linked, strict=True):
+            if archives is not None:
+                archives.add_kernel(plan.info.name, plan.arch, objects, imports)
             builds.setdefault(plan.info.name, []).append(describe_file(root / relative, relative, plan.arch))
         support = root / f"lib{self.name}_cuda.so"
-        libraries = find_libraries(host, self.cuda, self.settings.cache, self.settings.wheelhouse)
-        linker.support(libraries, support, shared_cudart=self.settings.shared_cudart)
+        linker.support(self.libraries[host], support, shared_cudart=self.settings.shared_cudart)
         entry = root / f"lib{self.name}.so"
         support_file = describe_file(support, support.name, plans[0].arch)
         linker.entry(self.name, _entry_functions(plans), builds, support_file, entry)
+        if archives is not None:
+            archives.write(
+                _entry_functions(plans), builds, self.libraries[host], root, shared_cudart=self.settings.shared_cudart
+            )
+        (root / sidecar.FILE_NAME).write_text(sidecar.entry_note(self.name, entry.name, _file_record(entry)))
         cudart = f"libcudart.so.{self.cuda}" if self.settings.shared_cudart else "static"
         relative_to = f"lib/{host.name}/"
         return HostRecord(relative_to + entry.name, relative_to + support.name, host.glibc_text, cudart)
 
-    def _link_kernel(self, linker: Linker, plan: _KernelPlan, output: Path) -> None:
+    def _find_libraries(self, host: Host) -> NvidiaLibraries:
+        return find_libraries(host, self.cuda, self.settings.cache, self.settings.wheelhouse)
+
+    def _linker(self, host: Host, pool: Executor) -> Linker:
+        return make_linker(host, self.settings.cache, self.scratch, pool, self.store)
+
+    def _link_kernel(self, linker: Linker, plan: _KernelPlan, output: Path) -> tuple[list[str], set[str]]:
+        """Link a kernel; returns its objects and what they import from the support library."""
         output.parent.mkdir(parents=True, exist_ok=True)
+        # Variants of two architectures have the same names, and may be under way together.
+        linker = replace(linker, work=linker.work / str(plan.arch))
+        linker.work.mkdir(exist_ok=True)
         launchers = {
             v.table.name: (self.scratch / str(plan.arch) / f"{v.table.name}.ll").read_text() for v in plan.complete()
         }
@@ -487,16 +529,20 @@ class _Build:
         }
         groups = [group for function in plan.info.functions if (group := _group(plan, function, compiled)) is not None]
         imports = {name for launcher in facts.values() for name in launcher.imports}
-        linker.kernel(
-            plan.info.name, kernel_library_source(plan.info.name, plan.arch, groups, imports), launchers, output
-        )
+        source = kernel_library_source(plan.info.name, plan.arch, groups, imports)
+        return linker.kernel(plan.info.name, source, launchers, output), imports
 
     def _write_details(self, plans: Sequence[_KernelPlan], staged: Path) -> None:
-        folder = staged / "details"
-        folder.mkdir()
+        (staged / "details").mkdir()
         for arch in {plan.arch: None for plan in plans}:
             variants = [_detail(plan, variant) for plan in plans if plan.arch == arch for variant in plan.complete()]
-            (folder / f"{arch}.json").write_text(json.dumps({"arch": str(arch), "variants": variants}, indent=1) + "\n")
+            (staged / details_name(arch)).write_text(details_text(arch, variants))
+
+    def _write_contracts(self, plans: Sequence[_KernelPlan], staged: Path) -> None:
+        sources = contract_sources({plan.info.name: plan.info.contract for plan in plans if plan.info.contract})
+        for name, path in sources.items():
+            (staged / FOLDER).mkdir(exist_ok=True)
+            shutil.copyfile(path, staged / FOLDER / name)
 
     def _write_kept(self, staged: Path) -> None:
         """What ``--keep`` asked for, in a folder of the bundle that no loader looks at."""
@@ -591,7 +637,12 @@ def _entry_functions(plans: Sequence[_KernelPlan]) -> list[EntryFunction]:
         for variant in plan.complete():
             function = variant.table.function
             functions[function] = EntryFunction(
-                function, plan.info.name, f"{function}({names})", len(plan.info.parameters), variant.table.uses_tensors
+                function,
+                plan.info.name,
+                f"{function}({names})",
+                len(plan.info.parameters),
+                variant.table.uses_tensors,
+                plan.info.doc,
             )
     return [functions[name] for name in sorted(functions)]
 
@@ -645,8 +696,12 @@ def _requirement_text(requirement: Mapping[str, Any]) -> dict[str, Any]:
 def _file_records(staged: Path) -> dict[str, FileRecord]:
     records = {}
     for path in sorted(path for path in staged.rglob("*") if path.is_file()):
-        records[path.relative_to(staged).as_posix()] = FileRecord(sha256_of(path), path.stat().st_size)
+        records[path.relative_to(staged).as_posix()] = _file_record(path)
     return records
+
+
+def _file_record(path: Path) -> FileRecord:
+    return FileRecord(sha256_of(path), path.stat().st_size)
 
 
 def _failure_record(problem: Problem) -> dict[str, str]:
@@ -659,7 +714,7 @@ def _toolchain(cuda: int) -> dict[str, str]:
         for d in importlib.metadata.distributions()
         if (d.metadata["Name"] or "").startswith("nvidia-cutlass-dsl")
     ]
-    wanted = sorted({*names, "cute-aot", "apache-tvm-ffi", "ziglang"})
+    wanted = sorted({*names, *distributions(cuda), "cute-aot", "apache-tvm-ffi", "ziglang"})
     versions = {name: version for name in wanted if (version := _version(name)) is not None}
     return {**versions, "cuda": str(cuda), "python": f"{sys.version_info.major}.{sys.version_info.minor}"}
 
@@ -673,7 +728,10 @@ def _version(name: str) -> str | None:
 
 def _source(kernels: str) -> dict[str, str]:
     """The commit the kernels came from, where they are under version control."""
-    folder = Path(kernels) if Path(kernels).is_dir() else Path(kernels).parent
+    path = Path(kernels)
+    if not path.exists():
+        return {}  # an importable module: what is checked out here says nothing of it
+    folder = path if path.is_dir() else path.parent
     try:
         result = subprocess.run(["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True)
     except OSError:

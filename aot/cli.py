@@ -1,6 +1,7 @@
 """The command line: data on stdout, everything else on stderr, an exit code that tells.
 
-0: good. 1: some kernels failed, or a bundle does not verify. 2: wrong usage. 130: interrupted.
+0: good. 1: some kernels failed, or a bundle does not verify. 2: wrong usage, or nothing here to run it on.
+130: interrupted.
 """
 
 from __future__ import annotations
@@ -15,14 +16,16 @@ from .errors import AotError, BuildError
 
 __all__ = ["main"]
 
-COMMANDS = ("list", "build", "verify", "inspect", "cache", "prune", "merge")
+COMMANDS = (
+    "list", "build", "verify", "inspect", "check", "bench", "wheel", "kit", "config", "cache", "prune", "merge",
+)  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
     try:
-        given = sys.argv[1:] if arguments is None else list(arguments)
-        parsed = _parser(given[:1]).parse_args(given)
+        arguments = sys.argv[1:] if arguments is None else arguments
+        parsed = _parser(arguments[:1]).parse_args(arguments)
         code: int = parsed.execute(parsed)
         sys.stdout.flush()
     except KeyboardInterrupt as error:
@@ -51,24 +54,24 @@ _BUILD_EXTRA = frozenset({"capstone", "elftools", "platformdirs", "rich"})
 
 
 def print_error(error: AotError) -> None:
-    from .report import print_problems
-
     if isinstance(error, BuildError):
+        from .report import print_problems
+
         print_problems(error.problems)
     print(f"error: {error.message}", file=sys.stderr)
     if error.hint:
         print(f"\nhint: {error.hint}", file=sys.stderr)
 
 
-def _parser(first: Sequence[str]) -> argparse.ArgumentParser:
-    """The parser; where the first word names a command, of that command alone: importing all takes a while."""
+def _parser(named: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser of the command that is named, or of all: what builds is not installed where bundles are checked."""
     parser = argparse.ArgumentParser(
         prog="python -m aot",
         description="Compile CuTe DSL kernels ahead of time into a bundle of native libraries.",
         epilog="Exit codes: 0 good; 1 some kernels failed, or a bundle does not verify; 2 wrong usage.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for name in [name for name in COMMANDS if name in first] or COMMANDS:
+    for name in named if named and named[0] in COMMANDS else COMMANDS:
         module = import_module(f".commands.{name}", __package__)
         summary = str(module.__doc__)
         command = commands.add_parser(name, help=summary, description=summary)

@@ -1,6 +1,7 @@
 """Making a bundle out of others: growing, slimming, joining. Kernel libraries go over byte for byte.
 
-Only the entry libraries, which hold the table of what there is, the details and the manifest are made again.
+Only what says which kernels there are is made again: the entry libraries and their notes, the headers, the
+details, the manifest. Static archives are made again of the objects in the old ones.
 """
 
 from __future__ import annotations
@@ -11,17 +12,22 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import aot_runtime.manifest as manifest_module
 from aot_runtime.arch import Arch
 from aot_runtime.manifest import FileRecord, HostRecord, KernelRecord, Manifest
 
+from . import sidecar
+from .contracts import FOLDER
+from .details import details_name, details_text, read_details
 from .digests import sha256_of
 from .errors import BuildError
+from .headers import write_headers
 from .hosts import Host
 from .link.libraries import EntryFunction, KernelBuild, Linker, describe_file
+from .link.static import StaticArchives, archive_names
 
 __all__ = ["Member", "compose"]
 
@@ -47,13 +53,23 @@ class Member:
 
     @cached_property
     def details(self) -> dict[tuple[str, Arch], list[dict[str, Any]]]:
-        from .verify import read_details
-
         found: dict[tuple[str, Arch], list[dict[str, Any]]] = {}
         for arch in sorted({arch for _, arch in self.pairs}):
-            for variant in read_details(self.path / "details" / f"{arch}.json"):
+            for variant in read_details(self.path / details_name(arch)):
                 found.setdefault((variant["kernel"], arch), []).append(variant)
         return found
+
+    @cached_property
+    def has_archives(self) -> bool:
+        return any(path.endswith(".a") for path in self.manifest.files)
+
+    @cached_property
+    def contracts(self) -> frozenset[str]:
+        """The files that check the kernels taken, with what those files share."""
+        paths = {path for path in self.manifest.files if PurePosixPath(path).parent == PurePosixPath(FOLDER)}
+        own = paths & {f"{FOLDER}/{kernel}.py" for kernel, _ in self.pairs}
+        shared = {path for path in paths if PurePosixPath(path).name.startswith("_")}
+        return frozenset(own | shared) if own else frozenset()
 
 
 def compose(
@@ -83,6 +99,25 @@ class _Composition:
             self._check_pair(*pair)
         for kernel in {kernel for kernel, _ in self.pairs}:
             self._check_signature(kernel)
+        self._check_archives()
+        self._check_contracts()
+
+    def _check_archives(self) -> None:
+        """Archives are of all kernels or of none; a later member that has none takes those of the others away."""
+        wanted = self.members[-1].has_archives
+        for member in self.members:
+            if member.has_archives != wanted and (wanted or not self.later_wins):
+                without = next(m for m in self.members if not m.has_archives)
+                raise BuildError(
+                    f"`{without.path}` has no archives for static linking, what it is joined with has",
+                    hint="build both with or both without `--no-archives`, or begin anew with `--replace`",
+                )
+
+    def _check_contracts(self) -> None:
+        for path in sorted({path for member in self.members for path in member.contracts}):
+            holders = [member for member in self.members if path in member.contracts]
+            if len({holder.manifest.files[path].sha256 for holder in holders}) > 1 and not self.later_wins:
+                raise BuildError(f"{path} differs between the bundles", hint="build both from the same source")
 
     def _check_toolchain(self, one: Manifest, other: Manifest) -> None:
         if one.name != other.name:
@@ -138,12 +173,15 @@ class _Composition:
     def write(self, staged: Path, linker: Callable[[Host], Linker]) -> Manifest:
         hosts = {host: self._write_host(staged, host, linker) for host in sorted(self.hosts)}
         self._write_details(staged)
+        self._write_contracts(staged)
+        kernels = {kernel: self._record(kernel) for kernel in sorted({kernel for kernel, _ in self.pairs})}
+        write_headers(staged / "include", self.name, kernels, sorted((staged / "details").iterdir()))
         failures = self._failures()
         last = self.members[-1].manifest
         manifest = Manifest(
             name=self.name,
             complete=not failures,
-            kernels={kernel: self._record(kernel) for kernel in sorted({kernel for kernel, _ in self.pairs})},
+            kernels=kernels,
             hosts=hosts,
             files=_file_records(staged),
             failures=failures,
@@ -161,14 +199,43 @@ class _Composition:
             path = library_path(host, arch, kernel)
             _take(self._holders(kernel, arch, host)[-1], path, staged)
             builds.setdefault(kernel, []).append(describe_file(staged / path, f"{arch}/{kernel}.so", arch))
-        _take([m for m in self.members if host in m.manifest.hosts][-1], record.support, staged)
+        last = [member for member in self.members if host in member.manifest.hosts][-1]
+        _take(last, record.support, staged)
         support = staged / record.support
         support_file = describe_file(support, support.name, self.pairs[0][1])
         major, minor = record.glibc.split(".")
-        linker(Host.parse(host, (int(major), int(minor)))).entry(
-            self.name, self._functions(), builds, support_file, staged / record.entry
-        )
+        host_linker = linker(Host.parse(host, (int(major), int(minor))))
+        entry = staged / record.entry
+        host_linker.entry(self.name, self._functions(), builds, support_file, entry)
+        note = sidecar.entry_note(self.name, entry.name, FileRecord(sha256_of(entry), entry.stat().st_size))
+        (entry.parent / sidecar.FILE_NAME).write_text(note)
+        if self.members[-1].has_archives:
+            self._write_archives(host_linker, last, builds, staged)
         return record
+
+    def _write_archives(self, linker: Linker, last: Member, builds: dict[str, list[KernelBuild]], staged: Path) -> None:
+        host = linker.host.name
+        archives = StaticArchives(linker, self.name)
+        for kernel, arch in self.pairs:
+            holder = self._holders(kernel, arch, host)[-1]
+            name = f"lib/{host}/lib{self.name}_{arch}.a"
+            archives.adopt_kernel(kernel, arch, _read(holder, name), holder.manifest.kernels)
+        archives.write_code(self._functions(), builds, staged / "lib" / host)
+        for name in archive_names(self.name, (), cudart=self.hosts[host].cudart == "static")[1:]:
+            _take(last, f"lib/{host}/{name}", staged)
+
+    def _write_contracts(self, staged: Path) -> None:
+        """Of each kernel, the contract of the last member that gives it; shared files of the last that has them."""
+        givers = {kernel: member for member in self.members for kernel, _ in member.pairs}
+        wanted: dict[str, Member] = {}
+        for member in self.members:
+            for path in member.contracts:
+                kernel = PurePosixPath(path).stem
+                if kernel not in givers or givers[kernel] is member or not self.later_wins:
+                    wanted[path] = member
+        if any(PurePosixPath(path).stem in givers for path in wanted):
+            for path in sorted(wanted):
+                _take(wanted[path], path, staged)
 
     def _functions(self) -> list[EntryFunction]:
         functions: dict[str, EntryFunction] = {}
@@ -181,7 +248,12 @@ class _Composition:
                 if "uses_tensors" not in variant:
                     raise BuildError(f"`{giver.path}` was made by an older cute-aot", hint="build it again")
                 functions[name] = EntryFunction(
-                    name, kernel, f"{name}({names})", len(parameters), variant["uses_tensors"]
+                    name,
+                    kernel,
+                    f"{name}({names})",
+                    len(parameters),
+                    variant["uses_tensors"],
+                    giver.manifest.kernels[kernel].doc,
                 )
         return [functions[name] for name in sorted(functions)]
 
@@ -189,8 +261,7 @@ class _Composition:
         (staged / "details").mkdir()
         for arch in sorted({arch for _, arch in self.pairs}):
             variants = [v for kernel, a in self.pairs if a == arch for v in self._variants(kernel, arch, staged)]
-            text = json.dumps({"arch": str(arch), "variants": variants}, indent=1) + "\n"
-            (staged / "details" / f"{arch}.json").write_text(text)
+            (staged / details_name(arch)).write_text(details_text(arch, variants))
 
     def _variants(self, kernel: str, arch: Arch, staged: Path) -> list[dict[str, Any]]:
         """The variants of a kernel; what ``--keep`` kept of them comes along."""
@@ -259,11 +330,21 @@ def _comparable(variants: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{key: value for key, value in variant.items() if key != "verified_on"} for variant in variants]
 
 
+def _sound(member: Member, path: str) -> Path:
+    """Where a file of a bundle lies; what is damaged is refused."""
+    source, record = (member.path / path).resolve(), member.manifest.files.get(path)
+    if record is None or not source.is_file() or sha256_of(source) != record.sha256:
+        raise BuildError(f"`{member.path}`: {path} is not what its manifest says", hint="build that bundle again")
+    return source
+
+
+def _read(member: Member, path: str) -> bytes:
+    return _sound(member, path).read_bytes()
+
+
 def _take(member: Member, path: str, staged: Path) -> None:
     """Link a file over, or copy it where that cannot be; what is damaged is refused."""
-    source, target = (member.path / path).resolve(), staged / path
-    if not source.is_file() or sha256_of(source) != member.manifest.files[path].sha256:
-        raise BuildError(f"`{member.path}`: {path} is not what its manifest says", hint="build that bundle again")
+    source, target = _sound(member, path), staged / path
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(source, target)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import platform
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from .errors import UsageError
 
-__all__ = ["CPUS", "Host", "parse_hosts"]
+__all__ = ["CPUS", "DEFAULT_GLIBC", "Host", "parse_glibc", "parse_hosts"]
 
 CPUS = ("x86_64", "aarch64")
+DEFAULT_GLIBC = (2, 28)
 LOWEST_GLIBC = (2, 17)
 _SPELLINGS = {"amd64": "x86_64", "arm64": "aarch64"}
 # What LLVM wants at the head of a module for the host.
@@ -25,18 +28,20 @@ class Host:
     """``x86_64-linux-gnu`` with the lowest glibc it must run on."""
 
     cpu: str
-    glibc: tuple[int, int] = (2, 28)
+    glibc: tuple[int, int] = DEFAULT_GLIBC
 
     @classmethod
-    def native(cls, glibc: tuple[int, int] = (2, 28)) -> Host:
+    def native(cls, glibc: tuple[int, int] = DEFAULT_GLIBC) -> Host:
         return cls.parse(platform.machine(), glibc)
 
     @classmethod
-    def parse(cls, text: str, glibc: tuple[int, int] = (2, 28)) -> Host:
+    def parse(cls, text: str, glibc: tuple[int, int] = DEFAULT_GLIBC) -> Host:
         cpu = text.removesuffix("-linux-gnu")
         cpu = _SPELLINGS.get(cpu, cpu)
         if cpu not in CPUS:
-            raise UsageError(f"unknown host: {text!r}", hint=f"known: {', '.join(CPUS)}, all")
+            close = get_close_matches(text, [*CPUS, *_SPELLINGS], n=1, cutoff=0.5)
+            start = f"did you mean `{close[0]}`? known: " if close else "known: "
+            raise UsageError(f"unknown host: {text!r}", hint=f"{start}{', '.join(CPUS)}, all")
         if glibc < LOWEST_GLIBC:
             raise UsageError(f"glibc {glibc[0]}.{glibc[1]} is too old", hint="2.17 and newer are supported")
         return cls(cpu, glibc)
@@ -63,6 +68,14 @@ class Host:
 
     def __str__(self) -> str:
         return self.name
+
+
+def parse_glibc(text: str) -> tuple[int, int]:
+    """``"2.28"`` -> ``(2, 28)``."""
+    match = re.fullmatch(r"(\d{1,3})\.(\d{1,3})", text)
+    if match is None:
+        raise UsageError(f"not a glibc version: {text!r}", hint="write it like 2.28")
+    return int(match[1]), int(match[2])
 
 
 def parse_hosts(texts: Iterable[str], glibc: tuple[int, int]) -> tuple[Host, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["InputMaker", "torch_dtype"]
+__all__ = ["InputMaker", "dtype_name", "torch_dtype"]
 
 _TORCH_NAMES = {
     "bool": "bool", "i8": "int8", "u8": "uint8", "i16": "int16", "i32": "int32", "i64": "int64",
@@ -18,6 +18,12 @@ def torch_dtype(dtype: str) -> Any:
     import torch
 
     return getattr(torch, _TORCH_NAMES[dtype])
+
+
+def dtype_name(dtype: Any) -> str:
+    """Our name for one of torch's."""
+    name = str(dtype).removeprefix("torch.")
+    return next((ours for ours, theirs in _TORCH_NAMES.items() if theirs == name), name)
 
 
 class InputMaker:

@@ -44,7 +44,9 @@ def _check_place(path: Path) -> None:
         return
     if not path.is_dir():
         raise UsageError(f"`{path}` is not a directory", hint="give another `--out`")
-    if any(path.iterdir()) and not (path / FILE_NAME).is_file():
+    if not any(item.is_symlink() or not item.is_dir() for item in path.rglob("*")):
+        return  # build tools make the folders of what they expect
+    if not (path / FILE_NAME).is_file():
         raise UsageError(
             f"`{path}` holds something that is not a bundle", hint="give another `--out`, or empty it yourself"
         )

@@ -6,25 +6,26 @@ Each check returns sentences; no sentence means that it holds.
 from __future__ import annotations
 
 import fnmatch
-import json
 from collections import Counter
-from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from aot_runtime.arch import Arch
 from aot_runtime.errors import BundleError
 from aot_runtime.manifest import HostRecord, Manifest
 
+from . import sidecar
+from .archives import archive_problems
 from .binary.cubin import cubins_in_library
 from .binary.elf import ElfError, SharedLibrary, read_shared_library
 from .binary.policy import PolicyError, load_policy, violations
+from .details import details_name, read_details
 from .files import damaged_files
 from .link.libraries import SUPPORT_EXPORTS, entry_exports
+from .parts import absent_parts
 
 __all__ = ["verify"]
 
-MAX_DETAILS_BYTES = 256 << 20
 _SLOT = "aot_slot_"
 
 
@@ -55,9 +56,13 @@ class _Host:
     def check(self) -> list[str]:
         functions = [name for kernel in self.manifest.kernels.values() for name in kernel.functions]
         self._check_repeated("function", functions)
-        self._check_library(self.record.entry, entry_exports(functions))
+        self._check_library(self.record.entry, entry_exports(self.manifest.name, functions))
+        self._check_note()
+        self.problems += archive_problems(self.bundle, self.manifest, self.host, self.record)
         support = self._check_support()
-        for arch in sorted({arch for kernel in self.manifest.kernels.values() for arch in kernel.archs}):
+        absent = absent_parts(self.bundle, self.manifest)
+        archs = {arch for kernel in self.manifest.kernels.values() for arch in kernel.archs}
+        for arch in sorted(arch for arch in archs if str(arch) not in absent):
             for name, variants in self._details(arch).items():
                 self._check_kernel(arch, name, variants, support)
         return self.problems
@@ -70,6 +75,16 @@ class _Host:
             found = violations(library, self.policy, exports=exports, glibc=self.glibc, extra_needed=extra)
             self.problems += [f"{name}: {sentence}" for sentence in found]
         return library
+
+    def _check_note(self) -> None:
+        """What C programs read instead of the manifest says the same."""
+        name = f"lib/{self.host}/{sidecar.FILE_NAME}"
+        entry = PurePosixPath(self.record.entry).name
+        expected = sidecar.entry_note(self.manifest.name, entry, self.manifest.files[self.record.entry])
+        if name not in self.manifest.files:
+            self.problems.append(f"{name} is missing: C programs cannot open this bundle")
+        elif (self.bundle / name).read_bytes() != expected.encode():
+            self.problems.append(f"{name} does not say what the manifest says of {self.record.entry}")
 
     def _read(self, name: str) -> SharedLibrary | None:
         try:
@@ -93,7 +108,7 @@ class _Host:
 
     def _details(self, arch: Arch) -> dict[str, list[dict[str, Any]]]:
         """The variants of an architecture, by kernel."""
-        name = f"details/{arch}.json"
+        name = details_name(arch)
         by_kernel: dict[str, list[dict[str, Any]]] = {}
         try:
             variants = read_details(self.bundle / name)
@@ -142,55 +157,3 @@ class _Host:
         self.problems += [
             f"{what} {name} is there {count} times" for name, count in Counter(names).items() if count > 1
         ]
-
-
-def read_details(path: Path) -> list[dict[str, Any]]:
-    """The variants in a ``details/<arch>.json``."""
-    try:
-        with open(path, "rb") as file:
-            content = file.read(MAX_DETAILS_BYTES + 1)
-    except OSError as error:
-        raise BundleError(f"cannot read `{path}`: {error.strerror}") from None
-    if len(content) > MAX_DETAILS_BYTES:
-        raise BundleError(f"`{path}` is larger than {MAX_DETAILS_BYTES} bytes")
-    try:
-        data = json.loads(content)
-        variants: list[dict[str, Any]] = [_checked(variant) for variant in data["variants"]]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise BundleError(f"`{path}` is not well-formed: {error!r}") from None
-    return variants
-
-
-def _checked(variant: Mapping[str, Any]) -> dict[str, Any]:
-    for key, kind in _VARIANT_FIELDS.items():
-        if not isinstance(variant[key], kind):
-            raise ValueError(f"{key} is {variant[key]!r}")
-    if not all(isinstance(text, str) for text in (*variant["cubin_sha256"], *variant["verified_on"])):
-        raise ValueError("cubin_sha256 and verified_on must be strings")
-    if not variant["launches"]:
-        raise ValueError("no launches")
-    for launch in variant["launches"]:
-        for key, kinds in _LAUNCH_FIELDS.items():
-            if not isinstance(launch[key], kinds):
-                raise ValueError(f"{key} of a launch is {launch[key]!r}")
-    return dict(variant)
-
-
-_VARIANT_FIELDS: dict[str, type] = {
-    "name": str,
-    "kernel": str,
-    "function": str,
-    "symbol": str,
-    "cubin_sha256": list,
-    "cubin_bytes": int,
-    "launches": list,
-    "verified_on": list,
-}
-_LAUNCH_FIELDS: dict[str, type | tuple[type, ...]] = {
-    "registers": int,
-    "static_shared_memory": int,
-    "dynamic_shared_memory": (int, type(None)),
-    "block": (list, type(None)),
-    "cluster": (list, type(None)),
-    "local_memory": int,
-}

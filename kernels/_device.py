@@ -1,4 +1,4 @@
-"""What the kernels share: how rows are read, written and summed, and how elementwise kernels walk them.
+"""What the kernels share: how rows are read, written and reduced, and how elementwise kernels walk them.
 
 A thread moves data in *chunks*: 16 bytes, the widest access, where addresses and extents allow it, else
 one element. A kernel is compiled for either; nothing else differs between the two.
@@ -55,30 +55,12 @@ def store(values: cute.TensorSSA, row: cute.Tensor, index: Int64, end: Int64, si
         cute.autovec_copy(chunk, cute.local_tile(row, (size,), (index,)))
 
 
-@cute.jit
-def sum_over(threads: int, value: Float32) -> Float32:
-    """The sum of a value over groups of threads, known to each of them: part of a warp, or the whole block.
-
-    Every thread of the block must come here, and only once.
-    """
-    value = cute.arch.warp_reduction_sum(value, threads_in_group=min(threads, WARP))
-    if cutlass.const_expr(threads > WARP):
-        thread, _, _ = cute.arch.thread_idx()
-        warps = threads // WARP
-        of_warps = SmemAllocator().allocate_tensor(Float32, cute.make_layout(warps))
-        if thread % WARP == 0:
-            of_warps[thread // WARP] = value
-        cute.arch.sync_threads()
-        value = cute.arch.warp_reduction_sum(of_warps[thread % warps], threads_in_group=warps)
-    return value
-
-
 # Elementwise kernels.
 
 
 @dataclass(frozen=True)
 class ElementwiseTiling:
-    """A block covers ``threads * unroll`` chunks of a row, or ``threads`` chunks of several short rows."""
+    """A warp covers ``unroll`` chunks per thread of one row, or of several short ones."""
 
     threads: int
     unroll: int  # chunks per thread, all loaded before the first is used
@@ -114,12 +96,18 @@ class Elementwise:
     def kernel(self, inputs: list[cute.Tensor], out: cute.Tensor, shift: Int32, tiles_per_row: Int32):
         thread, _, _ = cute.arch.thread_idx()
         block, _, _ = cute.arch.block_idx()
-        rows, columns = _extents(out)
+        rows, columns = extents(out)
         whole = columns // self.chunk
-        row = Int64(block // tiles_per_row) * (self.tiling.threads >> shift) + (thread >> shift)
+        # A row's tiles go to neighbouring groups of threads. Rows of several tiles fill memory long before
+        # their number exceeds 32 bits.
+        row = Int64(block) * (self.tiling.threads >> shift) + (thread >> shift)
+        tile = Int32(0)
+        if tiles_per_row > 1:
+            tile = Int32(row) % tiles_per_row
+            row = Int64(Int32(row) // tiles_per_row)
         if row < rows:
             lane = thread & ((1 << shift) - 1)
-            first = Int64(block % tiles_per_row) * (self.tiling.unroll << shift) + lane
+            first = Int64(tile) * (self.tiling.unroll << shift) + lane
             indices = [first + (i << shift) for i in range(self.tiling.unroll)]
             self.move([x[row, None] for x in inputs], out[row, None], indices, whole, self.chunk)
         if cutlass.const_expr(self.ragged):  # noqa: SIM102  decided when compiled: not joined by `and`
@@ -138,17 +126,18 @@ class Elementwise:
     @cute.jit
     def launch(self, inputs: list[cute.Tensor], out: cute.Tensor, stream: CUstream):
         inputs, out = [_as_rows(tensor) for tensor in inputs], _as_rows(out)
-        rows, columns = _extents(out)
+        rows, columns = extents(out)
         chunks = _ceil_div(columns, self.chunk)
-        # Threads side by side in a row: a power of two, so that each finds its place by shifts.
+        # Threads side by side in a row: a power of two, so that each finds its place by shifts; as few as
+        # leave every thread all its chunks, and a warp at most, so that little is idle at the end of a row.
         shift = Int32(0)
-        while shift < self.tiling.threads.bit_length() - 1 and (Int64(1) << shift) < chunks:
+        while shift < WARP.bit_length() - 1 and (Int64(self.tiling.unroll) << shift) < chunks:
             shift += 1
         tiles_per_row = _ceil_div(chunks, Int64(self.tiling.unroll) << shift)
-        tiles = _ceil_div(rows, Int64(self.tiling.threads) >> shift) * tiles_per_row
-        if tiles > 0:  # CUDA refuses an empty grid
+        blocks = _ceil_div(rows * tiles_per_row, Int64(self.tiling.threads) >> shift)
+        if blocks > 0:  # CUDA refuses an empty grid
             self.kernel(inputs, out, shift, Int32(tiles_per_row)).launch(
-                grid=[Int32(tiles), 1, 1], block=[self.tiling.threads, 1, 1], stream=stream
+                grid=[Int32(blocks), 1, 1], block=[self.tiling.threads, 1, 1], stream=stream
             )
 
 
@@ -159,7 +148,7 @@ def _as_rows(tensor: cute.Tensor) -> cute.Tensor:
     return cute.make_tensor(tensor.iterator, cute.make_layout((1, cute.size(tensor)), stride=(0, 1)))
 
 
-def _extents(tensor: cute.Tensor) -> tuple[Int64, Int64]:
+def extents(tensor: cute.Tensor) -> tuple[Int64, Int64]:
     # tensor.shape cuts extents of 64 bits to 32; cute.size does not.
     return Int64(cute.size(tensor, mode=[0])), Int64(cute.size(tensor, mode=[1]))
 
@@ -167,3 +156,155 @@ def _extents(tensor: cute.Tensor) -> tuple[Int64, Int64]:
 def _ceil_div(dividend: Int64, divisor: Int64) -> Int64:
     # cute.ceil_div takes no run-time divisor of 64 bits.
     return (dividend + divisor - 1) // divisor
+
+
+# Kernels that need something of a whole row before they can write it.
+
+
+@dataclass(frozen=True)
+class RowTiling:
+    """A block works on ``rows``, with ``threads`` on each; a thread holds ``unroll`` chunks at a time."""
+
+    threads: int
+    unroll: int
+    rows: int = 1
+    looped: bool = False  # over rows longer than the threads can hold
+
+    @property
+    def label(self) -> str:
+        return f"looped{self.threads}" if self.looped else f"threads{self.threads}"
+
+    @property
+    def chunks(self) -> int:
+        return self.threads * self.unroll
+
+    def validate(self, target: aot.Target) -> None:
+        block = self.threads * self.rows
+        if block % WARP or block > target.max_threads:
+            raise aot.DeclarationError(
+                f"{self.rows} rows of {self.threads} threads make a block of {block}; "
+                f"{target.arch} takes whole warps, up to {target.max_threads} threads"
+            )
+        if self.threads & (self.threads - 1) or (self.rows > 1 and self.threads > WARP):
+            raise aot.DeclarationError(
+                f"{self.threads} threads cannot add up a row: must be a power of two, "
+                f"and a whole block if more than {WARP}, not one of {self.rows} rows"
+            )
+
+
+# By how a row is accessed: a row gets as many threads as can hold it; the last tiling takes what is longer.
+ROW_TILINGS = {
+    "vector": (
+        RowTiling(threads=8, unroll=4, rows=16),
+        RowTiling(threads=32, unroll=4, rows=4),
+        RowTiling(threads=128, unroll=4),
+        RowTiling(threads=256, unroll=4),
+        RowTiling(threads=512, unroll=4),
+        RowTiling(threads=512, unroll=4, looped=True),
+    ),
+    "scalar": (
+        RowTiling(threads=32, unroll=16, rows=4),
+        RowTiling(threads=256, unroll=8, looped=True),
+    ),
+}
+
+
+class RowKernel:
+    """Rows of a matrix, each by a group of threads: what kernels that reduce rows have in common.
+
+    Subclasses define the kernel; ``reductions`` says how often it reduces over the threads of a row.
+    """
+
+    reductions = 1
+
+    def __init__(self, tiling: RowTiling, chunk: int) -> None:
+        self.tiling = tiling
+        self.chunk = chunk  # elements
+
+    @cute.jit
+    def place(self, x: cute.Tensor) -> tuple[Int32, Int32, Int32]:
+        """The row of this thread, its first chunk there, and where the chunks that it may write end.
+
+        Threads past the last row work on it too, since warps reduce together; they have nothing to write.
+        """
+        thread, _, _ = cute.arch.thread_idx()
+        block, _, _ = cute.arch.block_idx()
+        rows, columns = x.shape
+        row = block * self.tiling.rows + thread // self.tiling.threads
+        end = columns // self.chunk if row < rows else 0
+        return cutlass.min(row, rows - 1), thread % self.tiling.threads, end
+
+    def indices(self, first: Int32) -> list[Int32]:
+        """The chunks a thread holds, from its first on. Neighbouring threads hold neighbouring chunks."""
+        return [first + i * self.tiling.threads for i in range(self.tiling.unroll)]
+
+    def load(self, row: cute.Tensor, first: Int32, cached: bool = True) -> list[cute.Tensor]:
+        """The chunks a thread holds; those past the end of the row are its last one again."""
+        return [load(row, index, self.chunk, cached) for index in self.indices(first)]
+
+    def load_once(self, row: cute.Tensor, first: Int32) -> list[cute.Tensor]:
+        """As :meth:`load`, of what is not read again, by this thread or, a chunk being wide, by its neighbours."""
+        return self.load(row, first, cached=self.chunk == 1)
+
+    def full(self, value: float) -> cute.TensorSSA:
+        """An accumulator: a chunk of f32."""
+        return cute.full(self.chunk, value, Float32)
+
+    def steps(self, columns: Int32) -> Int32:
+        """How often the threads of a looped tiling must load to see all of a row."""
+        return cute.ceil_div(columns // self.chunk, self.tiling.chunks)
+
+    def scratch(self) -> cute.Tensor | None:
+        """Shared memory for the reductions of a block; to be called once in a kernel."""
+        if self.tiling.threads <= WARP:
+            return None
+        layout = cute.make_layout((self.tiling.threads // WARP, self.reductions))
+        return SmemAllocator().allocate_tensor(Float32, layout)
+
+    @cute.jit
+    def over_row(self, combine, value: Float32, scratch, use: int) -> Float32:
+        """A value combined over the threads of a row, and known to each of them.
+
+        Every thread of the block must come here, once for each ``use``, a number below ``reductions``.
+        """
+        threads = self.tiling.threads
+        value = cute.arch.warp_reduction(value, combine, threads_in_group=min(threads, WARP))
+        if cutlass.const_expr(threads > WARP):
+            thread, _, _ = cute.arch.thread_idx()
+            warps = threads // WARP
+            if thread % WARP == 0:
+                scratch[thread // WARP, use] = value
+            cute.arch.sync_threads()
+            value = cute.arch.warp_reduction(scratch[thread % warps, use], combine, threads_in_group=warps)
+        return value
+
+    def sum_over_row(self, values: cute.TensorSSA, scratch, use: int = 0) -> Float32:
+        return self.over_row(add, values.reduce(cute.ReductionOp.ADD, Float32(0), 0), scratch, use)
+
+    def grid(self, rows: Int32) -> dict:
+        """Where to launch: arguments of ``launch``."""
+        return {
+            "grid": [cute.ceil_div(rows, self.tiling.rows), 1, 1],
+            "block": [self.tiling.threads * self.tiling.rows, 1, 1],
+        }
+
+
+def add(left: Float32, right: Float32) -> Float32:
+    return left + right
+
+
+def maximum(left: Float32, right: Float32) -> Float32:
+    """The larger; NaN where one is."""
+    return cute.arch.fmax(left, right, nan=True)
+
+
+def row_specs(
+    target: aot.Target, tilings: tuple[RowTiling, ...], chunk: int, make, arguments: dict, guards: tuple[str, ...] = ()
+) -> list[aot.Spec]:
+    """A spec per tiling of a kernel over rows of ``n`` columns; ``make`` takes the tiling and the elements of a chunk."""
+    specs = []
+    for tiling in tilings:
+        tiling.validate(target)
+        fits = () if tiling.looped else (f"n <= {tiling.chunks * chunk}",)
+        specs.append(aot.Spec(make(tiling, chunk), arguments, (*guards, *fits), tiling.label))
+    return specs

@@ -30,7 +30,7 @@ _GENERATION = (
     "worker/compile.py", "worker/backend.py", "worker/messages.py", "arguments.py", "declare.py", "expressions.py",
     "targets.py", "data/archs.json", "binary/cubin.py", "link/llvm_ir.py", "selection/*.py",
 )  # fmt: skip
-_LINKING = ("link/*.py", "hosts.py", "selection/tables.py")
+_LINKING = ("link/*.py", "cache/links.py", "hosts.py", "selection/tables.py")
 _CUTLASS = "nvidia_cutlass_dsl"
 
 
@@ -105,7 +105,8 @@ def _ours(patterns: Iterable[str]) -> list[Path]:
 
 
 def _runtime_sources() -> list[Path]:
-    return sorted(path for path in aot_runtime.native.source_directory().iterdir() if path.is_file())
+    folders = (aot_runtime.native.source_directory(), aot_runtime.native.include_directory())
+    return [path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()]
 
 
 def _files_digest(paths: Iterable[Path]) -> str:

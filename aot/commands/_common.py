@@ -9,16 +9,16 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import platformdirs
-from aot_runtime.manifest import Manifest
-
-from ..build import Problem, check_verified, make_linker
-from ..cache.store import Store
-from ..compose import Member, compose
 from ..errors import UsageError
-from ..publish import publish, staging
-from ..worker.messages import Failure
+
+if TYPE_CHECKING:  # the builder is not needed to check a bundle
+    from aot_runtime.manifest import Manifest
+
+    from ..build import Problem
+    from ..compose import Member
+    from ..worker.messages import Failure
 
 __all__ = [
     "add_bundle_argument",
@@ -61,11 +61,19 @@ def artifacts_folder(text: str | None) -> Path | None:
     text = text or os.environ.get("AOT_CACHE")
     if text == "none":
         return None
+    import platformdirs
+
     return Path(text) if text else Path(platformdirs.user_cache_dir("cute-aot")) / "artifacts"
 
 
 def compose_into(members: Sequence[Member], out: Path) -> Manifest:
     """Make a bundle of others, verify it, put it in its place."""
+    import platformdirs
+
+    from ..build import check_verified, make_linker
+    from ..cache.store import Store
+    from ..compose import compose
+    from ..publish import publish, staging
     from ..verify import verify
 
     with (
@@ -85,6 +93,8 @@ def compose_into(members: Sequence[Member], out: Path) -> Manifest:
 
 
 def failures_as_problems(failures: Sequence[Failure]) -> list[Problem]:
+    from ..build import Problem
+
     return [Problem("", "", failure.variant, failure.message, failure.log) for failure in failures]
 
 

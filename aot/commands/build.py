@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import platformdirs
 
 from ..build import BuildResult, Settings, build
 from ..errors import UsageError
-from ..hosts import parse_hosts
+from ..hosts import parse_glibc, parse_hosts
 from ..records import encode
 from ..report import human_size, make_progress, print_json, print_problems
 from ..worker.messages import Options
@@ -64,6 +63,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     add_cache_argument(parser)
     add("--line-info", action="store_true", help="let profilers show source lines; puts paths into the code")
     add("--replace", action="store_true", help="begin anew instead of adding to the bundle that is there")
+    add("--no-archives", action="store_true", help="leave out the archives for static linking")
     add("--allow-incomplete", action="store_true", help="let an incomplete build replace a complete bundle")
     add(
         "--wheelhouse",
@@ -96,7 +96,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         out=arguments.out,
         name=arguments.name,
         select=tuple(arguments.kernel),
-        hosts=parse_hosts(arguments.host, _glibc(arguments.glibc)),
+        hosts=parse_hosts(arguments.host, parse_glibc(arguments.glibc)),
         jobs=arguments.jobs,
         memory=parse_size(arguments.memory) if arguments.memory is not None else None,
         timeout=arguments.timeout,
@@ -107,14 +107,8 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         cache=Path(platformdirs.user_cache_dir("cute-aot")),
         artifacts=artifacts_folder(arguments.cache),
         wheelhouse=arguments.wheelhouse,
+        archives=not arguments.no_archives,
     )
-
-
-def _glibc(text: str) -> tuple[int, int]:
-    match = re.fullmatch(r"(\d+)\.(\d+)", text)
-    if match is None:
-        raise UsageError(f"not a glibc version: {text!r}", hint="write it like 2.28")
-    return int(match[1]), int(match[2])
 
 
 def _keep(text: str) -> tuple[str, ...]:

@@ -10,9 +10,9 @@ from typing import Any
 from aot_runtime.arch import Arch
 from aot_runtime.manifest import Manifest
 
+from ..details import details_name, read_details
 from ..errors import UsageError
 from ..report import human_size, print_json, print_table
-from ..verify import read_details
 from ._common import add_bundle_argument
 
 __all__ = ["configure_parser", "execute"]
@@ -38,7 +38,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _variants(bundle: Path, manifest: Manifest, kernel: str | None) -> Iterator[tuple[Arch, dict[str, Any]]]:
     for arch in sorted({arch for record in manifest.kernels.values() for arch in record.archs}):
-        for variant in read_details(bundle / "details" / f"{arch}.json"):
+        for variant in read_details(bundle / details_name(arch)):
             if kernel in (None, variant["kernel"]):
                 yield arch, variant
 

@@ -8,10 +8,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-import platformdirs
-
-from ..build import Settings
-from ..rebuild import rebuild
 from ..report import make_progress, print_json
 from ..verify import verify
 from ._common import add_bundle_argument, add_kernels_argument
@@ -43,6 +39,11 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _rebuilt(arguments: argparse.Namespace) -> list[str]:
+    import platformdirs
+
+    from ..build import Settings
+    from ..rebuild import rebuild
+
     settings = Settings(
         kernels=arguments.kernels,
         archs=(),

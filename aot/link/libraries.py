@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ __all__ = ["SUPPORT_EXPORTS", "EntryFunction", "KernelBuild", "Linker", "entry_e
 
 # Patterns of what the support library provides to kernel libraries.
 SUPPORT_EXPORTS = ("_cu*", "cuda_dialect_*", "CuteDSLRT_*", "aot_cuda_*")
-_ENTRY_SOURCES = ("select", "text", "driver", "open", "dispatch", "explain", "interface", "sha256")
+_ENTRY_SOURCES = ("select", "text", "driver", "open", "dispatch", "explain", "interface", "abi", "sha256")
 _INTERFACE = ("configure", "preload", "explain", "describe")
 _CURRENT_DEVICE = 1  # AOT_FUNCTION_USES_CURRENT_DEVICE
 
@@ -45,10 +46,19 @@ class EntryFunction:
     signature: str
     argument_count: int
     uses_tensors: bool
+    doc: str = ""
 
 
-def entry_exports(functions: Sequence[str]) -> frozenset[str]:
-    return frozenset(f"__tvm_ffi_{name}" for name in (*functions, *(f"aot__{name}" for name in _INTERFACE)))
+def entry_exports(bundle: str, functions: Sequence[str]) -> frozenset[str]:
+    """What the entry library exports: for TVM-FFI, for a C program that links it, and for one that opens it."""
+    for_tvm_ffi = [f"__tvm_ffi_{name}" for name in (*functions, *(f"aot__{name}" for name in _INTERFACE))]
+    for_c = [f"aot_{bundle}_core", f"aot_{bundle}_interface", *(call_symbol(bundle, name) for name in functions)]
+    return frozenset([*for_tvm_ffi, *for_c, "aot_abi_version", "aot_abi_interface"])
+
+
+def call_symbol(bundle: str, function: str) -> str:
+    """The name by which C programs link a function: unlike TVM-FFI's, it differs between bundles."""
+    return f"aot_{bundle}_call__{function}"
 
 
 @dataclass(frozen=True)
@@ -61,11 +71,15 @@ class Linker:
     tvm_ffi_include: Path
     pool: Executor
 
-    def kernel(self, name: str, tables: str, launchers: Mapping[str, str], output: Path) -> None:
-        """One kernel's variants for one architecture; ``launchers`` are LLVM IR by variant."""
-        objects = [self._c(f"{name}_tables.c", tables), *self.pool.map(self._launcher, launchers, launchers.values())]
+    def kernel(self, name: str, tables: str, launchers: Mapping[str, str], output: Path) -> list[str]:
+        """One kernel's variants for one architecture; ``launchers`` are LLVM IR by variant. Returns the objects."""
+        objects = [
+            self.compile_c(f"{name}_tables.c", tables),
+            *self.pool.map(self._launcher, launchers, launchers.values()),
+        ]
         exports = ["aot_kernel_library", *(variant_symbol(variant) for variant in launchers)]
         self.zig.link(self.host, objects, output, exports=exports)
+        return objects
 
     def support(self, libraries: NvidiaLibraries, output: Path, *, shared_cudart: bool) -> None:
         """NVIDIA's launch support and the CUDA runtime, once per host."""
@@ -87,14 +101,15 @@ class Linker:
         output: Path,
     ) -> None:
         """The library that callers load: selection, dispatch, and a table of where the code lies."""
-        source = entry_source(bundle, functions, builds, support)
-        objects = [self._c("aot_bundle_tables.c", source), *self.pool.map(self._runtime, _ENTRY_SOURCES)]
-        exports = sorted(entry_exports([function.name for function in functions]))
+        source = entry_source(bundle, functions, builds, support, self.host.name)
+        objects = [self.compile_c("aot_bundle_tables.c", source), *self.pool.map(self._runtime, _ENTRY_SOURCES)]
+        exports = sorted(entry_exports(bundle, [function.name for function in functions]))
         self.zig.link(self.host, [*objects, "-ldl", "-lpthread"], output, exports=exports)
 
     def _runtime(self, name: str) -> str:
         compiled = self.work / f"aot_{name}.o"
-        self.zig.compile_c(self.host, self._source(name), compiled, [self.tvm_ffi_include])
+        includes = [aot_runtime.native.include_directory(), self.tvm_ffi_include]
+        self.zig.compile_c(self.host, self._source(name), compiled, includes)
         return str(compiled)
 
     def _launcher(self, variant: str, text: str) -> str:
@@ -104,11 +119,17 @@ class Linker:
         self.zig.compile_llvm_ir(self.host, source, compiled)
         return str(compiled)
 
-    def _c(self, name: str, text: str) -> str:
+    def runtime_objects(self) -> list[Path]:
+        """What every entry library is linked from, once one was."""
+        return [self.work / f"aot_{name}.o" for name in _ENTRY_SOURCES]
+
+    def compile_c(self, name: str, text: str) -> str:
         source = self.work / name
         source.write_text(text)
         compiled = source.with_suffix(".o")
-        self.zig.compile_c(self.host, source, compiled, [aot_runtime.native.source_directory(), self.tvm_ffi_include])
+        native = aot_runtime.native
+        includes = [native.source_directory(), native.include_directory(), self.tvm_ffi_include]
+        self.zig.compile_c(self.host, source, compiled, includes)
         return str(compiled)
 
     @staticmethod
@@ -121,30 +142,93 @@ def entry_source(
     functions: Sequence[EntryFunction],
     builds: Mapping[str, Sequence[KernelBuild]],
     support: KernelBuild | None,
+    host: str,
 ) -> str:
     """The C source of a bundle's own tables and exported functions."""
-    lines = ["/* Generated by cute-aot. */", '#include "aot_bundle.h"', '#include "aot_interface.h"']
+    lines = ["/* Generated by cute-aot. */", '#include "aot_abi.h"', '#include "aot_interface.h"']
     for kernel, kernel_builds in builds.items():
         rows = ",\n  ".join(_build_row(build) for build in kernel_builds)
-        lines.append(f"static aot_build_t builds_{kernel}[] = {{\n  {rows}\n}};")
-        lines.append(
-            f"static aot_kernel_t kernel_{kernel} = {{{c_string(kernel)}, builds_{kernel}, {len(kernel_builds)}}};"
-        )
-    rows = ",\n  ".join(_function_row(function) for function in functions)
-    lines.append(f"static aot_function_t functions[] = {{\n  {rows}\n}};")
+        lines += kernel_tables(kernel, len(kernel_builds), rows)
     support_row = _file_row(support) if support else "{0, 0, {0}}"
-    lines.append(f"aot_bundle_t aot_bundle = {{{c_string(bundle)}, {support_row}, functions, {len(functions)}}};")
-    for index, function in enumerate(functions):
-        lines.append(_exported(function.name, f"aot_dispatch(&functions[{index}], args, count, result)"))
+    lines.append(f"const aot_bundle_t aot_bundle = {{{c_string(bundle)}, {support_row}, 0}};")
+    lines += public_tables(bundle, functions, builds, host)
+    for function in functions:
+        call = f"aot_dispatch(&function_{function.name}, args, count, result)"
+        lines.append(_exported(f"__tvm_ffi_{function.name}", call))
     for name in _INTERFACE:
-        lines.append(_exported(f"aot__{name}", f"aot_interface_{name}(args, count, result)"))
-    return "\n".join(lines) + "\n"
+        lines.append(_exported(f"__tvm_ffi_aot__{name}", f"aot_interface_{name}(args, count, result)"))
+    return "\n".join([*lines, *_ABI_FUNCTIONS.format(bundle=bundle).splitlines()]) + "\n"
+
+
+def kernel_tables(kernel: str, count: int, rows: str) -> list[str]:
+    return [
+        f"static aot_build_t builds_{kernel}[] = {{\n  {rows}\n}};",
+        f"static aot_kernel_t kernel_{kernel} = {{{c_string(kernel)}, builds_{kernel}, {count}}};",
+    ]
+
+
+def public_tables(
+    bundle: str, functions: Sequence[EntryFunction], builds: Mapping[str, Sequence[KernelBuild]], host: str
+) -> list[str]:
+    """The functions, and the structures of ``aot/abi.h`` that C programs reach them by."""
+    lines = []
+    infos = []
+    for function in functions:
+        call = call_symbol(bundle, function.name)
+        lines.append(f"static aot_function_t function_{function.name} = {_function_row(function)};")
+        lines.append(_exported(call, f"aot_dispatch(&function_{function.name}, args, count, result)"))
+        archs = " ".join(str(build.arch) for build in builds[function.kernel])
+        texts = ", ".join(map(c_text, (function.name, function.signature, function.doc, archs)))
+        infos.append(f"{{{texts}, (aot_entry){call}, {function.argument_count}, 0}}")
+    pointers = ", ".join(f"&function_{function.name}" for function in functions)
+    core, interface = f"aot_{bundle}_core", f"aot_{bundle}_interface"
+    version = "AOT_ABI_MAJOR, AOT_ABI_MINOR"
+    texts = ", ".join(c_string(text) for text in (bundle, host, _build_identity(functions, builds)))
+    return [
+        *lines,
+        f"aot_function_t* const aot_functions[] = {{{pointers}}};",
+        f"const uint32_t aot_function_count = {len(functions)};",
+        f"static const aot_function_info infos[] = {{\n  {_joined_lines(infos)}\n}};",
+        f"{_VISIBLE} const aot_core {core} = {{{version}, aot_abi_set_stream, aot_abi_take_error}};",
+        f"{_VISIBLE} const aot_interface {interface} = {{{version}, {texts}, &{core}, infos, {len(functions)},",
+        "  sizeof(aot_function_info), aot_abi_configure, aot_abi_preload, aot_abi_explain};",
+    ]
+
+
+def c_text(text: str) -> str:
+    """A C string literal of any text, as UTF-8."""
+    plain = {ord("\n"): "\\n", ord('"'): '\\"', ord("\\"): "\\\\"}
+    parts = [plain.get(byte) or (chr(byte) if 32 <= byte < 127 else f"\\{byte:03o}") for byte in text.encode()]
+    return '"' + "".join(parts) + '"'
+
+
+def _joined_lines(rows: Sequence[str]) -> str:
+    return ",\n  ".join(rows)
+
+
+def _build_identity(functions: Sequence[EntryFunction], builds: Mapping[str, Sequence[KernelBuild]]) -> str:
+    """A digest of the code that a bundle holds, to tell two builds apart."""
+    parts = [f"{kernel} {build.arch} {build.sha256}" for kernel in sorted(builds) for build in builds[kernel]]
+    text = "\n".join([*parts, *(function.signature for function in functions)])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+_VISIBLE = '__attribute__((visibility("default")))'
+_ABI_FUNCTIONS = """\
+__attribute__((visibility("default"))) int aot_abi_version(uint32_t* major, uint32_t* minor);
+__attribute__((visibility("default"))) const aot_interface* aot_abi_interface(void);
+int aot_abi_version(uint32_t* major, uint32_t* minor) {{
+  *major = AOT_ABI_MAJOR;
+  *minor = AOT_ABI_MINOR;
+  return 0;
+}}
+const aot_interface* aot_abi_interface(void) {{ return &aot_{bundle}_interface; }}
+"""
 
 
 def _exported(name: str, call: str) -> str:
-    head = f"int __tvm_ffi_{name}(void* handle, const TVMFFIAny* args, int32_t count, TVMFFIAny* result)"
-    visible = '__attribute__((visibility("default")))'
-    return f"{visible} {head};\n{head} {{\n  (void)handle;\n  return {call};\n}}"
+    head = f"int {name}(void* handle, const TVMFFIAny* args, int32_t count, TVMFFIAny* result)"
+    return f"{_VISIBLE} {head};\n{head} {{\n  (void)handle;\n  return {call};\n}}"
 
 
 def _function_row(function: EntryFunction) -> str:
@@ -156,9 +240,12 @@ def _function_row(function: EntryFunction) -> str:
 
 
 def _build_row(build: KernelBuild) -> str:
-    suffix = f"'{build.arch.suffix}'" if build.arch.suffix else "0"
-    arch = f"{{{build.arch.major}, {build.arch.minor}, {suffix}}}"
-    return f"{{{c_string(str(build.arch))}, {arch}, {_file_row(build)}, 0}}"
+    return f"{{{arch_row(build.arch)}, {_file_row(build)}, 0, 0}}"
+
+
+def arch_row(arch: Arch) -> str:
+    suffix = f"'{arch.suffix}'" if arch.suffix else "0"
+    return f"{c_string(str(arch))}, {{{arch.major}, {arch.minor}, {suffix}}}"
 
 
 def _file_row(file: KernelBuild) -> str:

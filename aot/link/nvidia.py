@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from ..digests import sha256_of
 from ..errors import ToolchainError
 from ..hosts import Host
 
-__all__ = ["NvidiaLibraries", "find_libraries"]
+__all__ = ["NvidiaLibraries", "distributions", "fetch_command", "find_libraries"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,11 @@ _DISTRIBUTIONS = {
 _LAUNCH_SUPPORT = "libcuda_dialect_runtime_static.a"
 _CUDART_STATIC = "libcudart_static.a"
 _CULIBOS = "libculibos.a"
+
+
+def distributions(cuda: int) -> tuple[str, str]:
+    """The distributions whose libraries are linked, for a CUDA major version."""
+    return _DISTRIBUTIONS[cuda]
 
 
 def find_libraries(host: Host, cuda: int, cache: Path, wheelhouse: Path | None = None) -> NvidiaLibraries:
@@ -79,71 +85,74 @@ def _is_wanted(name: str) -> bool:
 def _from_wheel(name: str, version: str, host: Host, cache: Path, wheelhouse: Path | None) -> dict[str, Path]:
     folder = cache / "wheels" / f"{name}-{version}-{host.cpu}"
     if not folder.is_dir():
-        wheel = _find_wheel(name, version, host, wheelhouse) if wheelhouse else _fetch_wheel(name, version, host, cache)
-        _check_wheel(wheel, name, version, host)
-        _unpack(wheel, folder)
+        digest = _pinned_digest(name, version, host)
+        with tempfile.TemporaryDirectory(prefix="aot-wheels-") as downloads:
+            source = wheelhouse or _fetch(name, version, host, Path(downloads))
+            _unpack(_find_wheel(name, version, host, source, digest), folder)
     return {path.name: path for path in folder.iterdir()}
 
 
-def _fetch_command(name: str, version: str, host: Host, folder: Path) -> list[str]:
-    platforms = [f"--platform=manylinux_2_{minor}_{host.cpu}" for minor in (28, 27, 17)] + [
-        f"--platform=manylinux2014_{host.cpu}"
-    ]
-    requirement = f"{name}=={version}"
-    return [
-        "download",
-        "--no-deps",
-        "--only-binary=:all:",
-        *platforms,
-        "--python-version=312",
-        "--dest",
-        str(folder),
-        requirement,
-    ]
+def _pinned_digest(name: str, version: str, host: Host) -> str:
+    pinned: dict[str, str] = json.loads(files("aot").joinpath("data/wheels.json").read_text())["sha256"]
+    key = f"{name}-{version}-{host.cpu}"
+    if key not in pinned:
+        known = sorted(other for other in pinned if other.startswith(f"{name}-") and other.endswith(host.cpu))
+        raise ToolchainError(
+            f"no digest is recorded for {name} {version} on {host.cpu}, so that its wheel cannot be checked",
+            hint=f"install a version that was tested: {', '.join(known) or 'none for this host'}",
+        )
+    return pinned[key]
 
 
-def _fetch_wheel(name: str, version: str, host: Host, cache: Path) -> Path:
-    folder = cache / "downloads"
-    folder.mkdir(parents=True, exist_ok=True)
-    command = _fetch_command(name, version, host, folder)
+def fetch_command(name: str, version: str, host: Host, folder: Path) -> list[str]:
+    """What pip is told to fetch another host's wheel."""
+    platforms = [f"--platform=manylinux_2_{minor}_{host.cpu}" for minor in (28, 27, 17)]
+    choice = ["--no-deps", "--only-binary=:all:", *platforms, f"--platform=manylinux2014_{host.cpu}"]
+    return ["download", *choice, "--python-version=312", "--dest", str(folder), f"{name}=={version}"]
+
+
+def _fetch(name: str, version: str, host: Host, folder: Path) -> Path:
+    command = fetch_command(name, version, host, folder)
     result = subprocess.run([sys.executable, "-m", "pip", "-q", *command], capture_output=True, text=True)
     if result.returncode != 0:
+        elsewhere = " ".join(fetch_command(name, version, host, Path("wheelhouse")))
         raise ToolchainError(
             f"pip could not fetch {name} {version} for {host}: {result.stderr.strip()}",
-            hint=f"on a machine with a network run `pip {' '.join(command)}`, then build with `--wheelhouse`",
+            hint=f"on a machine with a network run `pip {elsewhere}`, then build with `--wheelhouse wheelhouse`",
         )
-    return _find_wheel(name, version, host, folder)
+    return folder
 
 
-def _find_wheel(name: str, version: str, host: Host, folder: Path) -> Path:
-    pattern = f"{name.replace('-', '_')}-{version}-*{host.cpu}.whl"
-    wheels = sorted(folder.glob(pattern))
+def _find_wheel(name: str, version: str, host: Host, folder: Path, digest: str) -> Path:
+    """The wheel in a folder that has the digest. Those of other Python versions may lie beside it."""
+    stem = f"{name.replace('-', '_')}-{version}"
+    wheels = [wheel for tag in ("cp312", "py3") for wheel in sorted(folder.glob(f"{stem}-{tag}-*{host.cpu}.whl"))]
+    command = f"pip {' '.join(fetch_command(name, version, host, folder))}"
     if not wheels:
-        command = " ".join(_fetch_command(name, version, host, folder))
-        raise ToolchainError(f"`{folder}` holds no {pattern}", hint=f"fetch it with `pip {command}`")
-    return wheels[0]
-
-
-def _check_wheel(wheel: Path, name: str, version: str, host: Host) -> None:
-    pinned: dict[str, Any] = json.loads(files("aot").joinpath("data/wheels.json").read_text())
-    expected = pinned["sha256"].get(f"{name}-{version}-{host.cpu}")
-    digest = sha256_of(wheel)
-    if expected is None:
-        raise ToolchainError(
-            f"no digest is recorded for {name} {version} on {host.cpu}",
-            hint=f"tested versions: {', '.join(pinned['sha256'])}",
-        )
-    if digest != expected:
-        raise ToolchainError(f"`{wheel}` has sha256 {digest}, expected {expected}", hint="delete it and fetch it again")
+        raise ToolchainError(f"`{folder}` holds no wheel of {name} {version} for {host}", hint=f"fetch it: `{command}`")
+    seen = {wheel: sha256_of(wheel) for wheel in wheels}
+    for wheel, found in seen.items():
+        if found == digest:
+            return wheel
+    raise ToolchainError(
+        f"`{wheels[0]}` has sha256 {seen[wheels[0]]}, expected {digest}: it is not the wheel that was tested",
+        hint=f"delete it and fetch it again: `{command}`",
+    )
 
 
 def _unpack(wheel: Path, folder: Path) -> None:
-    """Take the wanted files out of the wheel, flat, and let the folder appear whole."""
-    staged = folder.with_name(folder.name + ".partial")
-    staged.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(wheel) as archive:
-        for member in archive.namelist():
-            name = PurePosixPath(member).name
-            if _is_wanted(name):
-                (staged / name).write_bytes(archive.read(member))
-    staged.rename(folder)
+    """Take the wanted files out of the wheel, flat, and let the folder appear whole, whoever else does the same."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    staged = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            for member in archive.namelist():
+                name = PurePosixPath(member).name
+                if _is_wanted(name):
+                    (staged / name).write_bytes(archive.read(member))
+        staged.rename(folder)
+    except OSError:
+        if not folder.is_dir():  # nobody else was first
+            raise
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)

@@ -20,11 +20,15 @@ from ..hosts import Host
 __all__ = ["Zig"]
 
 _COMPILE = ("-O2", "-g0", "-fPIC", "-mcpu=baseline", "-fvisibility=hidden", "-ffunction-sections", "-fdata-sections")
-_C = ("-std=gnu99", "-Wall", "-Wextra", "-Werror", "-fno-sanitize=all", "-fno-stack-protector", "-flto")
+_C = ("-std=gnu99", "-Wall", "-Wextra", "-Werror", "-fno-sanitize=all", "-fno-stack-protector")
 # Local symbols stay where our own code is: `verify` names functions by them, and so do profilers.
 _LINK = (
+    "-O2",  # of the compiler's own support routines: unoptimised, zig takes five times as long to make them
     "-shared",
     "-Wl,--gc-sections",
+    # A kernel without axes and its public function have one name: in a program that links the entry library,
+    # the kernel library would otherwise find that function instead of its own, which then calls itself for ever.
+    "-Wl,-Bsymbolic",
     "-Wl,-z,noexecstack",
     "-Wl,-z,now",
     "-Wl,-z,nodelete",  # graphs and other threads keep using the code
@@ -66,9 +70,17 @@ class Zig:
         self._cc(host, [*_LINK, *flags, *inputs, "-o", str(output)], output.parent)
         script.unlink()
 
+    def archive(self, directory: Path, script: str) -> None:
+        """Run a script of ``ar``, whose file names are relative to the directory."""
+        self._run([str(self.executable), "ar", "-M"], directory, script)
+
     def _cc(self, host: Host, arguments: Sequence[str], directory: Path) -> None:
-        command = [str(self.executable), "cc", "-target", host.zig_target, *arguments]
-        result = subprocess.run(command, cwd=directory, env=self._environment(), capture_output=True, text=True)
+        self._run([str(self.executable), "cc", "-target", host.zig_target, *arguments], directory)
+
+    def _run(self, command: Sequence[str], directory: Path, text: str | None = None) -> None:
+        result = subprocess.run(
+            command, cwd=directory, env=self._environment(), input=text, capture_output=True, text=True
+        )
         if result.returncode != 0:
             shown = " ".join(command)
             message = f"zig failed with exit code {result.returncode}: {shown}\n{result.stderr.strip()}"

@@ -87,7 +87,16 @@ def _info(kernel: Kernel) -> KernelInfo:
         functions=kernel.functions(),
         archs=kernel.archs,
         axes={axis: tuple(values) for axis, values in kernel.axes.items()},
+        contract=_contract_file(kernel),
     )
+
+
+def _contract_file(kernel: Kernel) -> str:
+    """The file of the functions that check a kernel; none where it is the kernel's own, which needs CuTe DSL."""
+    functions = [function for function in (kernel.reference, kernel.inputs) if function is not None]
+    files = {getattr(getattr(function, "__code__", None), "co_filename", "") for function in functions}
+    files -= {kernel.origin.rpartition(":")[0]}
+    return files.pop() if len(functions) == 2 and len(files) == 1 else ""
 
 
 def _expand(kernel: Kernel, arch: Arch) -> list[tuple[Variant, VariantTable]]:

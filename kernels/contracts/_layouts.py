@@ -18,6 +18,8 @@ class Layout:
         return make.tensor(self.shape, dtype, stride=self.stride, offset=self.offset)
 
 
+BENCH = (Layout((1024, 1024)), Layout((32_768, 4096)), Layout((8192, 16_384)))
+
 ELEMENTWISE = (
     Layout((0,)),
     Layout((1,)),

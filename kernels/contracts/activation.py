@@ -8,7 +8,7 @@ from typing import Any
 
 import aot
 
-from ._layouts import ELEMENTWISE
+from ._layouts import BENCH, ELEMENTWISE
 
 OPERATIONS = {"relu": 1, "gelu": 8, "silu": 5}  # per element
 
@@ -31,3 +31,14 @@ def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
 
 def cost(x: Any, op: str, **_: Any) -> aot.Cost:
     return aot.Cost(operations=OPERATIONS[op] * x.numel(), bytes=2 * x.numel() * x.element_size())
+
+
+def bench_inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
+    for layout in BENCH:
+        yield {"x": layout.make(make, dtype)}
+
+
+def torch_equivalent(x: Any, op: str) -> Any:
+    from torch.nn import functional
+
+    return functional.gelu(x, approximate="tanh") if op == "gelu" else getattr(functional, op)(x)

@@ -7,7 +7,7 @@ from typing import Any
 
 import aot
 
-from ._layouts import ELEMENTWISE
+from ._layouts import BENCH, ELEMENTWISE
 
 
 def reference(x: Any, y: Any) -> Any:
@@ -23,3 +23,12 @@ def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
 
 def cost(x: Any, **_: Any) -> aot.Cost:
     return aot.Cost(operations=x.numel(), bytes=3 * x.numel() * x.element_size())
+
+
+def bench_inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
+    for layout in BENCH:
+        yield {"x": layout.make(make, dtype), "y": layout.make(make, dtype)}
+
+
+def torch_equivalent(x: Any, y: Any) -> Any:
+    return x + y

@@ -7,7 +7,7 @@ from typing import Any
 
 import aot
 
-from ._layouts import ROWS
+from ._layouts import BENCH, ROWS
 
 
 def reference(x: Any, weight: Any, eps: float = 1e-6) -> Any:
@@ -26,3 +26,14 @@ def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
 def cost(x: Any, weight: Any, **_: Any) -> aot.Cost:
     elements = 2 * x.numel() + weight.numel()
     return aot.Cost(operations=4 * x.numel(), bytes=elements * x.element_size())
+
+
+def bench_inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
+    for layout in BENCH:
+        yield {"x": layout.make(make, dtype), "weight": make.tensor(layout.shape[1:], dtype)}
+
+
+def torch_equivalent(x: Any, weight: Any, eps: float = 1e-6) -> Any:
+    from torch.nn import functional
+
+    return functional.rms_norm(x, x.shape[-1:], weight, eps)

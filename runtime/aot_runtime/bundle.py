@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -195,7 +196,23 @@ class Bundle:
 _DTYPE_ALIASES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
 
 
+def _check_tvm_ffi(path: Path, manifest: Manifest) -> None:
+    lowest = str(manifest.requires.get("tvm_ffi", "0"))
+    if _release(tvm_ffi.__version__) < _release(lowest):
+        raise BundleError(
+            f"`{path}` needs apache-tvm-ffi {lowest} or newer, installed is {tvm_ffi.__version__}",
+            hint=f'`pip install "apache-tvm-ffi>={lowest}"`',
+        )
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """The numbers a version starts with; all that a lower bound compares."""
+    match = re.match(r"\d+(\.\d+)*", version)
+    return tuple(int(part) for part in match[0].split(".")) if match else ()
+
+
 def _open_entry(path: Path, manifest: Manifest, verify: bool) -> tvm_ffi.Module:
+    _check_tvm_ffi(path, manifest)
     host = f"{platform.machine()}-linux-gnu" if sys.platform == "linux" else f"{platform.machine()}-{sys.platform}"
     if host not in manifest.hosts:
         built = ", ".join(manifest.hosts) or "none"

@@ -76,8 +76,18 @@ _RAISED_IN_C: dict[str, type[AotError]] = {
 
 
 def register_with_tvm_ffi() -> None:
-    """Let TVM-FFI raise these classes for the error kinds that a bundle's native code names."""
+    """Let TVM-FFI raise these classes for the error kinds that a bundle's native code names.
+
+    Every generated package brings a copy of this module. What native code raises belongs to all copies in
+    the process, so that each package's ``except`` catches it.
+    """
     import tvm_ffi
+    from tvm_ffi import core
 
     for kind, error in _RAISED_IN_C.items():
-        tvm_ffi.register_error(kind, error)
+        other = core.ERROR_NAME_TO_TYPE.get(kind)
+        if other is None or issubclass(error, other):
+            tvm_ffi.register_error(kind, error)
+        elif not issubclass(other, error):
+            names = {"__module__": error.__module__, "__doc__": error.__doc__}
+            tvm_ffi.register_error(kind, type(error.__name__, (error, other), names))

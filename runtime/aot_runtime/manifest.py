@@ -91,6 +91,7 @@ class Manifest:
     toolchain: Mapping[str, str] = field(default_factory=dict)
     source: Mapping[str, str] = field(default_factory=dict)
     requires: Mapping[str, Any] = field(default_factory=dict)
+    parts: Mapping[str, str] = field(default_factory=dict)  # architectures that may be absent, and who installs them
 
     @classmethod
     def read(cls, bundle: Path) -> Manifest:
@@ -195,6 +196,7 @@ def _parse(data: Any, path: Path) -> Manifest:
         toolchain=reader.get("toolchain", dict, {}),
         source=reader.get("source", dict, {}),
         requires=reader.get("requires", dict, {}),
+        parts=reader.get("parts", dict, {}),
     )
 
 
@@ -321,6 +323,7 @@ def _to_data(manifest: Manifest) -> dict[str, Any]:
         "toolchain": dict(manifest.toolchain),
         "source": dict(manifest.source),
         "requires": dict(manifest.requires),
+        **({"parts": dict(manifest.parts)} if manifest.parts else {}),
     }
 
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["include_directory", "source_directory"]
+__all__ = ["cmake_directory", "include_directory", "source_directory"]
 
 _PACKAGE = Path(__file__).resolve().parent
+
+
+def cmake_directory() -> Path:
+    return _installed_or_checkout("cmake")
 
 
 def include_directory() -> Path:

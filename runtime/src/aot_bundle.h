@@ -17,8 +17,14 @@ typedef struct {
   const char* arch_name;
   aot_arch_t arch;
   aot_file_t file;
-  const aot_kernel_library_t* opened; /* written once, under the lock */
+  const aot_kernel_library_t* opened; /* written once, under the lock; set from the start in a static link */
+  const char* anchor;                 /* static link: what makes the linker ask for this architecture's archive */
 } aot_build_t;
+
+/* In a static link an architecture that the program declined is neither a file nor linked. */
+static inline int aot_build_present(const aot_build_t* build) {
+  return build->file.path != NULL || build->opened != NULL;
+}
 
 typedef struct {
   const char* name;
@@ -51,14 +57,24 @@ typedef struct {
   aot_plan_t* plans[AOT_MAX_DEVICES];
 } aot_function_t;
 
+/* A function of the support library that was linked statically. */
+typedef struct {
+  const char* name;
+  void* address;
+} aot_provided_t;
+
 typedef struct {
   const char* name;
   aot_file_t support;
-  aot_function_t* functions;
-  uint32_t function_count;
+  const aot_provided_t* provided; /* static link: what the support library would export, up to a NULL name */
 } aot_bundle_t;
 
-extern aot_bundle_t aot_bundle;
+extern const aot_bundle_t aot_bundle;
+
+/* All public functions. Apart from `aot_bundle`, which every call needs: a static link drops what nobody calls, and
+ * whoever refers to this table keeps all. */
+extern aot_function_t* const aot_functions[];
+extern const uint32_t aot_function_count;
 
 /* Slow paths that change the bundle's state run one at a time. */
 void aot_lock(void);

@@ -17,7 +17,7 @@ uint32_t aot_function_rank(const aot_function_t* function, aot_capability_t capa
   uint32_t count = 0;
   for (uint32_t i = 0; i < kernel->build_count; ++i) {
     int32_t rank = aot_arch_rank(kernel->builds[i].arch, capability);
-    if (rank == 0) continue;
+    if (rank == 0 || !aot_build_present(&kernel->builds[i])) continue;
     uint32_t at = count++;
     for (; at > 0 && aot_arch_rank(candidates[at - 1].build->arch, capability) < rank; --at) {
       candidates[at] = candidates[at - 1];

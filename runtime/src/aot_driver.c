@@ -1,6 +1,7 @@
 #include "aot_driver.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <string.h>
 
 #include "aot_text.h"
@@ -46,16 +47,17 @@ typedef struct {
   int (*error_name)(int, const char**);
 } driver_t;
 
-/* Filled by whoever comes first; filling twice writes the same values, so that no lock is needed. */
+/* Filled under the lock by whoever comes first, read without once `driver_ready` says so. */
+static pthread_mutex_t driver_lock = PTHREAD_MUTEX_INITIALIZER;
 static driver_t driver;
 static int driver_ready;
 
 static aot_device_t devices[AOT_MAX_DEVICES];
 static int device_ready[AOT_MAX_DEVICES];
 
-static int raise_code(const char* what, int code) {
+static int raise_code(const driver_t* bound, const char* what, int code) {
   const char* name = NULL;
-  if (driver.error_name != NULL) driver.error_name(code, &name);
+  bound->error_name(code, &name);
   return aot_raise("AotDriverError", "%s failed: %s (%d)\nhint: run `nvidia-smi` to see what the driver makes of this machine",
                    what, name == NULL ? "unknown error" : name, code);
 }
@@ -87,22 +89,29 @@ static int bind(driver_t* bound) {
   return aot_raise("AotDriverError", "libcuda.so.1 lacks functions of CUDA 11\nhint: update the NVIDIA driver");
 }
 
-static int start(void) {
+static int start_locked(void) {
   driver_t bound = {0};
-  if (__atomic_load_n(&driver_ready, __ATOMIC_ACQUIRE)) return 0;
+  if (driver_ready) return 0;
   if (bind(&bound) != 0) return -1;
-  driver.error_name = bound.error_name;
   int code = bound.init(0);
-  if (code != 0) return raise_code("cuInit", code);
+  if (code != 0) return raise_code(&bound, "cuInit", code);
   driver = bound;
   __atomic_store_n(&driver_ready, 1, __ATOMIC_RELEASE);
   return 0;
 }
 
+static int start(void) {
+  if (__atomic_load_n(&driver_ready, __ATOMIC_ACQUIRE)) return 0;
+  pthread_mutex_lock(&driver_lock);
+  int status = start_locked();
+  pthread_mutex_unlock(&driver_lock);
+  return status;
+}
+
 static int ask_device(int32_t index, aot_device_t* device) {
   int handle, count = 0;
   int code = driver.get_device_count(&count);
-  if (code != 0) return raise_code("cuDeviceGetCount", code);
+  if (code != 0) return raise_code(&driver, "cuDeviceGetCount", code);
   if (index >= count) {
     return aot_raise("AotDriverError", "device %d was asked for, but there are %d\nhint: check CUDA_VISIBLE_DEVICES", index, count);
   }
@@ -110,7 +119,7 @@ static int ask_device(int32_t index, aot_device_t* device) {
   if (code == 0) code = driver.get_attribute(&device->capability.major, ATTRIBUTE_MAJOR, handle);
   if (code == 0) code = driver.get_attribute(&device->capability.minor, ATTRIBUTE_MINOR, handle);
   if (code == 0) code = driver.get_attribute(&device->multiprocessors, ATTRIBUTE_MULTIPROCESSORS, handle);
-  return code == 0 ? 0 : raise_code("asking for the device's capability", code);
+  return code == 0 ? 0 : raise_code(&driver, "asking for the device's capability", code);
 }
 
 int aot_driver_device(int32_t index, aot_device_t* device) {
@@ -119,8 +128,12 @@ int aot_driver_device(int32_t index, aot_device_t* device) {
     return 0;
   }
   if (start() != 0 || ask_device(index, device) != 0) return -1;
-  devices[index] = *device;
-  __atomic_store_n(&device_ready[index], 1, __ATOMIC_RELEASE);
+  pthread_mutex_lock(&driver_lock);
+  if (!device_ready[index]) {
+    devices[index] = *device;
+    __atomic_store_n(&device_ready[index], 1, __ATOMIC_RELEASE);
+  }
+  pthread_mutex_unlock(&driver_lock);
   return 0;
 }
 
@@ -130,7 +143,7 @@ int aot_driver_current_device(int32_t* index) {
   if (start() != 0) return -1;
   int code = driver.get_context(&context);
   if (code == 0 && context != NULL) code = driver.get_context_device(index);
-  return code == 0 ? 0 : raise_code("asking for the current device", code);
+  return code == 0 ? 0 : raise_code(&driver, "asking for the current device", code);
 }
 
 int aot_driver_is_capturing(void* stream) {
@@ -156,7 +169,7 @@ int aot_driver_active_clusters(const aot_variant_t* variant, int32_t* clusters) 
   memcpy(config.grid, variant->cluster, sizeof config.grid);
   memcpy(cluster.value.cluster, variant->cluster, sizeof cluster.value.cluster);
   int code = driver.active_clusters(clusters, *variant->first_kernel, &config);
-  if (code != 0) return raise_code("cuOccupancyMaxActiveClusters", code);
+  if (code != 0) return raise_code(&driver, "cuOccupancyMaxActiveClusters", code);
   if (*clusters > 0) return 0;
   return aot_raise("AotDriverError", "%s: no cluster of %ux%ux%u blocks fits on this device", variant->name,
                    variant->cluster[0], variant->cluster[1], variant->cluster[2]);

@@ -91,10 +91,19 @@ static void append_other(aot_text_t* text, const aot_kernel_library_t* library, 
   append_value(text, subject, aot_subject_value(library, &other, arguments));
 }
 
+static int is_about_memory(const aot_subject_t* subject) {
+  return subject->operation == AOT_SUBJECT_DEVICE_TYPE || subject->operation == AOT_SUBJECT_DEVICE_INDEX ||
+         subject->operation == AOT_SUBJECT_ADDRESS_MODULO;
+}
+
 static void append_reason(aot_text_t* text, const aot_kernel_library_t* library, const aot_requirement_t* unmet,
                           const aot_arguments_t* arguments) {
   const aot_subject_t* subject = &library->subjects[unmet->subject];
   int64_t value = aot_subject_value(library, subject, arguments);
+  if (value == AOT_MISSING && is_about_memory(subject)) {
+    aot_text_append(text, "%s is not a tensor", subject->label);
+    return;
+  }
   switch (subject->operation) {
     case AOT_SUBJECT_KIND:
       aot_text_append(text, "%s is %s, must be %s", subject->label, kind_name(value), kinds_name(unmet));
@@ -145,6 +154,10 @@ static void append_reason(aot_text_t* text, const aot_kernel_library_t* library,
 }
 
 static void append_unrunnable(aot_text_t* text, const aot_build_t* build, aot_capability_t capability) {
+  if (aot_arch_rank(build->arch, capability) != 0) {
+    aot_text_append(text, "is in the bundle, but was not linked into this program");
+    return;
+  }
   int32_t major = build->arch.major, minor = build->arch.minor;
   int alone = build->arch.suffix == 'a' || aot_is_tegra(major, minor);
   const char* scope = alone ? "runs on compute capability %d.%d alone"
@@ -197,7 +210,7 @@ int aot_explain(const aot_function_t* function, aot_capability_t capability, aot
   free(candidates);
   for (uint32_t i = 0; i < kernel->build_count && status == 0; ++i) {
     const aot_build_t* build = &kernel->builds[i];
-    if (aot_arch_rank(build->arch, capability) != 0) continue;
+    if (aot_arch_rank(build->arch, capability) != 0 && aot_build_present(build)) continue;
     aot_text_append(lines, "%s\t%s\t", build->arch_name, function->name);
     append_unrunnable(lines, build, capability);
     aot_text_append(lines, "\n");

@@ -29,9 +29,9 @@ static int as_text(const TVMFFIAny* any, char* buffer, size_t room) {
   return 0;
 }
 
-static aot_function_t* find_function(const char* name) {
-  for (uint32_t i = 0; i < aot_bundle.function_count; ++i) {
-    if (strcmp(aot_bundle.functions[i].name, name) == 0) return &aot_bundle.functions[i];
+aot_function_t* aot_find_function(const char* name) {
+  for (uint32_t i = 0; i < aot_function_count; ++i) {
+    if (strcmp(aot_functions[i]->name, name) == 0) return aot_functions[i];
   }
   aot_raise("AotArgumentError", "bundle `%s` has no function `%s`", aot_bundle.name, name);
   return NULL;
@@ -43,7 +43,7 @@ static aot_function_t* function_argument(const TVMFFIAny* any) {
     aot_raise("AotArgumentError", "the name of a function must be a string");
     return NULL;
   }
-  return find_function(name);
+  return aot_find_function(name);
 }
 
 static void return_integer(TVMFFIAny* result, int64_t value) {
@@ -75,40 +75,51 @@ static int preload_group(const aot_candidate_t* candidate, int32_t device) {
   return 0;
 }
 
-/* preload(function, device): every variant that may run there is loaded. */
-int aot_interface_preload(const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
-  (void)result;
-  if (count != 2 || check_integers("preload", args, 1, 2) != 0) return -1;
-  aot_function_t* function = function_argument(&args[0]);
-  if (function == NULL) return -1;
-  int64_t device = args[1].v_int64;
-  if (device < 0 || device >= AOT_MAX_DEVICES) {
-    return aot_raise("AotArgumentError", "preload: device %lld is not one of 0 to %d", (long long)device, AOT_MAX_DEVICES - 1);
-  }
-  aot_plan_t* plan = aot_function_plan(function, (int32_t)device);
+int aot_check_device(int64_t device) {
+  if (device >= 0 && device < AOT_MAX_DEVICES) return 0;
+  return aot_raise("AotArgumentError", "preload: device %lld is not one of 0 to %d", (long long)device, AOT_MAX_DEVICES - 1);
+}
+
+int aot_preload(aot_function_t* function, int32_t device) {
+  if (aot_check_device(device) != 0) return -1;
+  aot_plan_t* plan = aot_function_plan(function, device);
   if (plan == NULL) return -1;
   for (uint32_t i = 0; i < plan->count; ++i) {
     aot_lock();
     int status = plan->candidates[i].library != NULL ? 0 : aot_candidate_open(function, &plan->candidates[i]);
     aot_unlock();
-    if (status != 0 || preload_group(&plan->candidates[i], (int32_t)device) != 0) return -1;
+    if (status != 0 || preload_group(&plan->candidates[i], device) != 0) return -1;
   }
   return 0;
 }
 
+/* preload(function, device): every variant that may run there is loaded. */
+int aot_interface_preload(const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
+  (void)result;
+  if (count != 2 || check_integers("preload", args, 1, 2) != 0) return -1;
+  aot_function_t* function = function_argument(&args[0]);
+  if (function == NULL || aot_check_device(args[1].v_int64) != 0) return -1;
+  return aot_preload(function, (int32_t)args[1].v_int64);
+}
+
+int aot_explain_call(aot_function_t* function, aot_capability_t capability, const TVMFFIAny* args, int32_t count,
+                     aot_text_t* lines) {
+  aot_arguments_t arguments;
+  if (count != (int32_t)function->argument_count) return aot_raise_argument_count(function, count);
+  aot_arguments_decode(&arguments, args, (uint32_t)count);
+  arguments.device = 0;
+  arguments.hypothetical = 1;
+  return aot_explain(function, capability, &arguments, lines);
+}
+
 /* explain(function, major, minor, *arguments): the lines of aot_explain, without touching a device. */
 int aot_interface_explain(const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
-  aot_arguments_t arguments;
   aot_text_t lines = {0};
   if (count < 3 || check_integers("explain", args, 1, 3) != 0) return -1;
   aot_function_t* function = function_argument(&args[0]);
   if (function == NULL) return -1;
-  if (count - 3 != (int32_t)function->argument_count) return aot_raise_argument_count(function, count - 3);
-  aot_arguments_decode(&arguments, args + 3, (uint32_t)(count - 3));
-  arguments.device = 0;
-  arguments.hypothetical = 1;
   aot_capability_t capability = {(int32_t)args[1].v_int64, (int32_t)args[2].v_int64};
-  int status = aot_explain(function, capability, &arguments, &lines);
+  int status = aot_explain_call(function, capability, args + 3, count - 3, &lines);
   if (status == 0) {
     TVMFFIByteArray bytes = {aot_text_get(&lines), lines.failed ? 0 : lines.length};
     status = TVMFFIStringFromByteArray(&bytes, result);

@@ -2,11 +2,19 @@
 #ifndef AOT_INTERFACE_H_
 #define AOT_INTERFACE_H_
 
-#include <tvm/ffi/c_api.h>
+#include "aot_bundle.h"
+#include "aot_text.h"
 
 int aot_interface_configure(const TVMFFIAny* args, int32_t count, TVMFFIAny* result);
 int aot_interface_preload(const TVMFFIAny* args, int32_t count, TVMFFIAny* result);
 int aot_interface_explain(const TVMFFIAny* args, int32_t count, TVMFFIAny* result);
 int aot_interface_describe(const TVMFFIAny* args, int32_t count, TVMFFIAny* result);
+
+/* The same for callers that speak C. Each returns 0 or raises; aot_find_function returns NULL then. */
+aot_function_t* aot_find_function(const char* name);
+int aot_check_device(int64_t device);
+int aot_preload(aot_function_t* function, int32_t device);
+int aot_explain_call(aot_function_t* function, aot_capability_t capability, const TVMFFIAny* args, int32_t count,
+                     aot_text_t* lines);
 
 #endif /* AOT_INTERFACE_H_ */

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "aot_bundle.h"
 #include "aot_sha256.h"
@@ -60,14 +61,33 @@ static int raise_digest(const char* path, const uint8_t seen[32], const uint8_t 
   return aot_raise_text("AotDigestError", &text);
 }
 
+/* What installs an absent architecture: a split bundle says it in `sm_90a.part`, beside the folder `sm_90a`. */
+static int read_installer(const char* path, char installer[256]) {
+  char note[PATH_MAX];
+  const char* slash = strrchr(path, '/');
+  int size = snprintf(note, sizeof note, "%.*s.part", slash == NULL ? 0 : (int)(slash - path), path);
+  FILE* file = size > 0 && size < (int)sizeof note ? fopen(note, "re") : NULL;
+  if (file == NULL) return 0;
+  int found = fgets(installer, 256, file) != NULL;
+  fclose(file);
+  if (found) installer[strcspn(installer, "\r\n")] = '\0';
+  return found;
+}
+
+static int raise_missing(const char* path) {
+  char installer[256];
+  if (read_installer(path, installer)) {
+    return aot_raise("AotBundleError", "`%s` is missing: this part of bundle `%s` is not installed\nhint: `pip install %s`",
+                     path, aot_bundle.name, installer);
+  }
+  return aot_raise("AotBundleError", "`%s` is missing\nhint: install or build the bundle again", path);
+}
+
 static int check_file(const aot_file_t* file, const char* path) {
   uint8_t digest[32];
   uint64_t size = 0;
   int error = aot_sha256_file(path, file->size, digest, &size);
-  if (error == ENOENT) {
-    return aot_raise("AotBundleError", "`%s` is missing\nhint: install the package that holds this architecture, or "
-                     "build the bundle again", path);
-  }
+  if (error == ENOENT) return raise_missing(path);
   if (error != 0) return aot_raise("AotBundleError", "cannot read `%s`: %s", path, strerror(error));
   if (size != file->size) {
     return aot_raise("AotDigestError", "`%s` has %llu bytes, expected %llu%s", path, (unsigned long long)size,
@@ -82,7 +102,8 @@ static void* open_file(const aot_file_t* file) {
   if (verifies() && check_file(file, path) != 0) return NULL;
   /* Never unmapped: CUDA graphs and other threads keep using the code. */
   void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-  if (library == NULL) aot_raise("AotBundleError", "cannot open `%s`: %s", path, dlerror());
+  if (library == NULL && access(path, F_OK) != 0) raise_missing(path);
+  else if (library == NULL) aot_raise("AotBundleError", "cannot open `%s`: %s", path, dlerror());
   return library;
 }
 
@@ -118,17 +139,35 @@ int aot_candidate_open(const aot_function_t* function, aot_candidate_t* candidat
   return 0;
 }
 
+static int open_support(void) {
+  if (aot_bundle.provided != NULL || support != NULL) return 0;
+  support = open_file(&aot_bundle.support);
+  return support == NULL ? -1 : 0;
+}
+
+static void* support_symbol(const char* name) {
+  if (aot_bundle.provided == NULL) return dlsym(support, name);
+  for (const aot_provided_t* provided = aot_bundle.provided; provided->name != NULL; ++provided) {
+    if (strcmp(provided->name, name) == 0) return provided->address;
+  }
+  return NULL;
+}
+
+static const char* support_name(void) {
+  return aot_bundle.support.path == NULL ? "the support archive" : aot_bundle.support.path;
+}
+
 static int bind_imports(const aot_kernel_library_t* library) {
-  if (support == NULL) support = open_file(&aot_bundle.support);
-  if (support == NULL) return -1;
+  if (open_support() != 0) return -1;
   for (uint32_t i = 0; i < library->import_count; ++i) {
     const aot_import_t* import = &library->imports[i];
-    void* address = dlsym(support, import->name);
+    void* address = support_symbol(import->name);
     if (address == NULL) {
       return aot_raise("AotBundleError", "`%s` lacks `%s`, which %s for %s needs\nhint: build the bundle again",
-                       aot_bundle.support.path, import->name, library->kernel, library->arch);
+                       support_name(), import->name, library->kernel, library->arch);
     }
-    *import->slot = address;
+    /* Launches in other threads may be reading it: once written, a slot is left alone. */
+    if (*import->slot == NULL) __atomic_store_n(import->slot, address, __ATOMIC_RELEASE);
   }
   return 0;
 }
@@ -141,10 +180,10 @@ typedef struct {
 } runtime_t;
 
 static int bind_runtime(runtime_t* runtime) {
-  void* addresses[4] = {dlsym(support, "_cudaGetDevice"), dlsym(support, "_cudaSetDevice"),
-                        dlsym(support, "aot_cuda_error_name"), dlsym(support, "aot_cuda_error_text")};
+  void* addresses[4] = {support_symbol("_cudaGetDevice"), support_symbol("_cudaSetDevice"),
+                        support_symbol("aot_cuda_error_name"), support_symbol("aot_cuda_error_text")};
   for (int i = 0; i < 4; ++i) {
-    if (addresses[i] == NULL) return aot_raise("AotBundleError", "`%s` is not a support library", aot_bundle.support.path);
+    if (addresses[i] == NULL) return aot_raise("AotBundleError", "`%s` is not a support library", support_name());
   }
   memcpy(&runtime->get_device, &addresses[0], sizeof addresses[0]);
   memcpy(&runtime->set_device, &addresses[1], sizeof addresses[1]);
@@ -163,7 +202,10 @@ static int load_on_current_device(const runtime_t* runtime, const aot_variant_t*
   uint64_t loaded_on = variant->state->loaded_on;
   int32_t code = 0;
   /* The libraries are shared by all devices, the kernels' attributes are set for each. */
-  if (variant->libraries[0] == NULL) code = variant->load_libraries(variant->libraries);
+  if (variant->libraries[0] == NULL) {
+    code = variant->load_libraries(variant->libraries);
+    if (code != 0) variant->libraries[0] = NULL; /* of several, some may be loaded: begin anew next time */
+  }
   if (code == 0) code = variant->load_kernels(variant->libraries, device);
   if (code != 0) return raise_cuda(runtime, variant, device, code);
   __atomic_store_n(&variant->state->loaded_on, loaded_on | UINT64_C(1) << device, __ATOMIC_RELEASE);

@@ -7,14 +7,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <immintrin.h>
-#elif defined(__aarch64__) && !defined(__AARCH64EB__)
+#elif defined(AOT_SHA256_ARM)
 #include <arm_neon.h>
 #include <sys/auxv.h>
 #ifndef HWCAP_SHA2
@@ -174,7 +173,7 @@ int aot_sha256_has_cpu_instructions(void) {
 
 #define CPU_BLOCKS aot_sha256_blocks_x86_sha
 
-#elif defined(__aarch64__) && !defined(__AARCH64EB__)
+#elif defined(AOT_SHA256_ARM)
 
 /* GCC 12 keeps the SHA-256 intrinsics behind "+crypto"; clang spells the narrower feature bare. */
 #if defined(__clang__)
@@ -278,12 +277,14 @@ void aot_sha256_final(aot_sha256_t* hash, uint8_t digest[AOT_SHA256_DIGEST_SIZE]
 
 /* ---- files ---- */
 
+/* Not by fstat: before glibc 2.33 that is a function of the linker's own, which would bring in a piece of the
+ * toolchain with paths of the build machine in it. */
 static int regular_file_size(int fd, uint64_t* size) {
-  struct stat info;
-  if (fstat(fd, &info) != 0) return errno;
-  if (S_ISDIR(info.st_mode)) return EISDIR;
-  if (!S_ISREG(info.st_mode)) return EINVAL;
-  *size = (uint64_t)info.st_size;
+  char nothing;
+  if (pread(fd, &nothing, 0, 0) != 0) return errno == ESPIPE ? EINVAL : errno; /* a directory: EISDIR */
+  const off_t end = lseek(fd, 0, SEEK_END);
+  if (end < 0 || lseek(fd, 0, SEEK_SET) != 0) return errno;
+  *size = (uint64_t)end;
   return 0;
 }
 

@@ -16,6 +16,11 @@ extern "C" {
 
 #pragma GCC visibility push(hidden)
 
+/* Before clang 16 the instructions are there only if the whole file may use them, which is not wanted. */
+#if defined(__aarch64__) && !defined(__AARCH64EB__) && !(defined(__clang__) && __clang_major__ < 16)
+#define AOT_SHA256_ARM 1
+#endif
+
 enum { AOT_SHA256_DIGEST_SIZE = 32, AOT_SHA256_BLOCK_SIZE = 64 };
 
 /* Folds `count` blocks of 64 bytes, of any alignment, into `state`. */
@@ -54,7 +59,7 @@ int aot_sha256_has_cpu_instructions(void);
 void aot_sha256_blocks_portable(uint32_t state[8], const uint8_t* data, size_t count);
 #if defined(__x86_64__)
 void aot_sha256_blocks_x86_sha(uint32_t state[8], const uint8_t* data, size_t count);
-#elif defined(__aarch64__) && !defined(__AARCH64EB__)
+#elif defined(AOT_SHA256_ARM)
 void aot_sha256_blocks_arm_sha2(uint32_t state[8], const uint8_t* data, size_t count);
 #endif
 

@@ -63,7 +63,7 @@ def test_help_documents_the_exit_codes_and_every_command(run: Run) -> None:
     assert done.code == 0
     words = " ".join(done.out.split())
     assert "Exit codes: 0 good; 1 some kernels failed, or a bundle does not verify; 2 wrong usage." in words
-    for command in ("list", "build", "verify", "inspect"):
+    for command in ("list", "build", "verify", "inspect", "check", "bench"):
         assert re.search(rf"^    {command} ", done.out, re.MULTILINE)
 
 
@@ -404,3 +404,25 @@ def test_a_reader_that_goes_away_is_no_error(small_bundle_path: Path) -> None:
     done = subprocess.run(command, env=environment, stdout=write, stderr=subprocess.PIPE, text=True)
     os.close(write)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+# -- check and bench -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["check", "bench"])
+def test_what_needs_a_gpu_says_so_in_one_sentence(run: Run, small_bundle_path: Path, command: str) -> None:
+    done = run(command, small_bundle_path, env={"CUDA_VISIBLE_DEVICES": ""})
+    assert_refused(done, 2, f"`{command}` needs ")
+
+
+@pytest.mark.parametrize("command", ["check", "bench"])
+def test_checking_and_measuring_need_nothing_that_builds(run: Run, small_bundle_path: Path, command: str) -> None:
+    code = (
+        "import sys\n"
+        "for name in ('rich', 'elftools', 'capstone', 'platformdirs', 'cutlass', 'ziglang'): sys.modules[name] = None\n"
+        "from aot.cli import main\n"
+        f"sys.exit(main(['{command}', {str(small_bundle_path)!r}, '--kernel', 'absent']))"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert_refused(Done(done.returncode, done.stdout, done.stderr), 2, "no kernel matches absent", "hint: there are: ")

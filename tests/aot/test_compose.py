@@ -157,3 +157,43 @@ def test_merge_refuses_conflicts_with_the_reason(
         assert main(["merge", str(grown[0]), str(bundle), "--out", str(tmp_path / "out")]) == 1
         assert said in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_headers_notes_and_archives_go_with_what_the_bundle_holds(grown: list[Path], tmp_path: Path) -> None:
+    out = shutil.copytree(grown[2], tmp_path / "bundle")
+    header = (out / "include" / "bundle.h").read_text()
+    assert "bundle_fill_everywhere(" in header
+    assert len(list(out.glob("lib/*/libbundle_sm_80.a"))) == len(list(out.glob("lib/*/libbundle_sm_90a.a"))) == 1
+    assert main(["prune", str(out), "--kernel", "fill_everywhere"]) == 0
+    assert contents(out) == contents(grown[1])
+    assert main(["prune", str(out), "--arch", "sm_90a"]) == 0
+    assert contents(out) == contents(grown[0])
+
+
+def test_archives_are_of_all_kernels_or_of_none(
+    make: Callable[..., Path], build_bundle: Build, artifacts: Path, grown: list[Path], tmp_path: Path
+) -> None:
+    without = make(None, "fill_everywhere", "sm_80", archives=False)
+    assert not list(without.rglob("*.a"))
+    assert main(["merge", str(grown[0]), str(without), "--out", str(tmp_path / "joined")]) == 1
+    with pytest.raises(BuildError, match="has no archives for static linking"):
+        build_bundle(FILL, ("sm_80",), select=("fill_epilogue",), out=without, artifacts=artifacts)
+    out = shutil.copytree(grown[0], tmp_path / "bundle")
+    make(out, "fill_everywhere", "sm_80", archives=False)
+    assert not list(out.rglob("*.a"))
+    assert len(kernels_of(out)) == 2
+
+
+def test_contracts_go_with_their_kernels(tmp_path: Path, build_bundle: Build, artifacts: Path) -> None:
+    kernels = Path(__file__).parents[2] / "kernels"
+
+    def build(kernel: str) -> set[str]:
+        result = build_bundle(kernels, select=(kernel,), out=tmp_path / "bundle", artifacts=artifacts)
+        assert verify(result.path) == []
+        return {path.name for path in (tmp_path / "bundle" / "contracts").iterdir()}
+
+    shared = build("add") - {"add.py"}
+    assert all(name.startswith("_") for name in shared)
+    assert build("softmax") == {*shared, "add.py", "softmax.py"}
+    assert main(["prune", str(tmp_path / "bundle"), "--kernel", "add"]) == 0
+    assert {path.name for path in (tmp_path / "bundle" / "contracts").iterdir()} == {*shared, "softmax.py"}

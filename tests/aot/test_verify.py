@@ -17,8 +17,9 @@ from aot_runtime.manifest import Manifest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from aot.details import read_details
 from aot.hosts import Host
-from aot.verify import read_details, verify
+from aot.verify import verify
 
 HOST = Host.native().name
 LIB = f"lib/{HOST}"

@@ -62,6 +62,8 @@ static int shared_memory_fits(const standin_kernel *kernel, const standin_launch
 
 static int refusal(const standin_kernel *kernel, const standin_launch_record *launch) {
     if (!standin_device_at(launch->device)) return STANDIN_INVALID_DEVICE;
+    /* "The kernel launch will fail if it is issued to a stream that is not associated to the current device." */
+    if (standin_stream_device(launch->stream) != launch->device) return STANDIN_INVALID_HANDLE;
     if (!standin_kernel_runs_on(kernel, launch->device)) return STANDIN_NO_IMAGE_FOR_DEVICE;
     if (!grid_fits(launch) || !shared_memory_fits(kernel, launch)) return STANDIN_INVALID_VALUE;
     return cluster_fits(kernel, launch) ? STANDIN_OK : STANDIN_INVALID_CLUSTER;

@@ -120,6 +120,19 @@ def test_a_bundle_that_is_gone_or_damaged_is_made_again_from_the_cache_without_a
     assert contents(_build(first, cache, out=tmp_path / "out")[0].path) == before
 
 
+def test_other_settings_are_not_nothing_changed(run: Run, folder: Path, no_worker: Callable[[], None]) -> None:
+    before = contents(run()[0].path)
+    no_worker()
+    without = contents(run(archives=False)[0].path)
+    assert before.keys() - without.keys() == {name for name in before if name.endswith(".a")} != set()
+    again = run()[0]
+    assert contents(again.path) == before
+    host = aot.build.Host.native((2, 31))
+    assert next(iter(run(hosts=(host,))[0].manifest.hosts.values())).glibc == "2.31"
+    assert next(iter(run(shared_cudart=True)[0].manifest.hosts.values())).cudart != "static"
+    assert verify(folder / "out") == []
+
+
 def test_from_cache_or_not_the_bytes_are_the_same(run: Run, folder: Path) -> None:
     options = {"options": Options(keep=("ll", "ptx", "cubin")), "select": ("first",)}
     built, compiled = run(**options, out=folder / "built")

@@ -1,0 +1,111 @@
+"""The PEP 517 backend: ``build-backend = "aot.build_backend"`` in a kernel project's ``pyproject.toml``.
+
+``pip wheel .`` and ``python -m build`` then compile the project's kernels and make one wheel, for this
+machine or for ``--config-settings=host=x86_64``. ``tests/sample`` is such a project.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from .errors import AotError, BuildError
+
+__all__ = [
+    "build_editable",
+    "build_sdist",
+    "build_wheel",
+    "get_requires_for_build_editable",
+    "get_requires_for_build_sdist",
+    "get_requires_for_build_wheel",
+    "prepare_metadata_for_build_editable",
+    "prepare_metadata_for_build_wheel",
+]
+
+_Config = Mapping[str, Any] | None
+_F = TypeVar("_F", bound=Callable[..., str])
+
+
+def _hook(function: _F) -> _F:
+    """Callers' mistakes end the frontend's subprocess with a sentence, not with a traceback."""
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> str:
+        from .cli import print_error
+
+        try:
+            return function(*args, **kwargs)
+        except AotError as error:
+            print_error(error)
+            sys.stderr.flush()
+            raise SystemExit(1 if isinstance(error, BuildError) else 2) from None
+
+    return wrapped  # type: ignore[return-value]
+
+
+def get_requires_for_build_wheel(config_settings: _Config = None) -> list[str]:
+    return []
+
+
+get_requires_for_build_sdist = get_requires_for_build_wheel
+get_requires_for_build_editable = get_requires_for_build_wheel
+
+
+@_hook
+def build_wheel(wheel_directory: str, config_settings: _Config = None, metadata_directory: str | None = None) -> str:
+    from .project import ConfigSettings, read_project
+    from .wheel.archive import write_wheels
+    from .wheel.project import project_wheels
+
+    config = ConfigSettings.parse(config_settings)
+    project = read_project(Path.cwd())
+    made = project_wheels(project, (project.host(config),), config)
+    return write_wheels(made, Path(wheel_directory), _epoch())[0].name
+
+
+@_hook
+def prepare_metadata_for_build_wheel(metadata_directory: str, config_settings: _Config = None) -> str:
+    """Nothing is compiled for this, so that resolving dependencies is quick."""
+    from .project import ConfigSettings, read_project
+    from .wheel.archive import write_files
+    from .wheel.project import metadata_files
+
+    config = ConfigSettings.parse(config_settings)
+    project = read_project(Path.cwd())
+    files = metadata_files(project, project.host(config))
+    write_files(files, Path(metadata_directory))
+    return next(iter(files)).split("/")[0]
+
+
+prepare_metadata_for_build_editable = prepare_metadata_for_build_wheel
+
+
+@_hook
+def build_editable(wheel_directory: str, config_settings: _Config = None, metadata_directory: str | None = None) -> str:
+    """Builds the package inside the project, in ``build/aot``, and installs a pointer to it."""
+    from .project import ConfigSettings, read_project
+    from .wheel.archive import write_wheels
+    from .wheel.project import editable_wheel
+
+    config = ConfigSettings.parse(config_settings)
+    project = read_project(Path.cwd())
+    made = editable_wheel(project, project.host(config), config)
+    return write_wheels([made], Path(wheel_directory), _epoch())[0].name
+
+
+@_hook
+def build_sdist(sdist_directory: str, config_settings: _Config = None) -> str:
+    from .project import read_project
+    from .wheel.sdist import write_sdist
+
+    return write_sdist(read_project(Path.cwd()), Path(sdist_directory), _epoch()).name
+
+
+def _epoch() -> int | None:
+    from .wheel.archive import parse_epoch
+
+    return parse_epoch(os.environ.get("SOURCE_DATE_EPOCH"))

@@ -1,0 +1,61 @@
+"""Make a folder that tests and measures a bundle on a machine without a network."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+
+from ..errors import UsageError
+from ..hosts import parse_hosts
+from ..report import human_size, print_json
+from ._common import add_bundle_argument
+
+__all__ = ["configure_parser", "execute"]
+
+
+def configure_parser(parser: argparse.ArgumentParser) -> None:
+    add_bundle_argument(parser)
+    add = parser.add_argument
+    add("--out", type=Path, default=Path("kit"), metavar="DIR", help="where the kit goes (default: kit)")
+    add("--host", action="append", default=[], metavar="CPU", help="x86_64 or aarch64 (default: this machine's)")
+    add(
+        "--python",
+        default=f"{sys.version_info[0]}.{sys.version_info[1]}",
+        metavar="VERSION",
+        help="Python of the machine it runs on, such as 3.12 (default: this one's)",
+    )
+    add("--project", type=Path, default=Path(), metavar="DIR", help="folder with tests/ and benchmarks/ (default: .)")
+    add("--include", type=Path, action="append", default=[], metavar="PATH", help="more of the project; repeatable")
+    add("--step", action="append", default=[], metavar="NAME=COMMAND", help="one more thing to run; repeatable")
+    add("--require", action="append", default=[], metavar="REQUIREMENT", help="one more wheel; repeatable")
+    add("--wheelhouse", type=Path, metavar="DIR", help="where the wheels lie, for machines without a network")
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    from ..kit.make import REQUIREMENTS, KitSettings, Step, make_kit
+
+    hosts = parse_hosts(arguments.host, (2, 28))
+    if len(hosts) != 1:
+        raise UsageError("a kit is for one host", hint="make one for each")
+    settings = KitSettings(
+        bundle=arguments.bundle,
+        project=arguments.project,
+        out=arguments.out,
+        host=hosts[0],
+        python=arguments.python,
+        requirements=(*REQUIREMENTS, *arguments.require),
+        include=tuple(arguments.include),
+        steps=tuple(Step.parse(text) for text in arguments.step),
+        wheelhouse=arguments.wheelhouse,
+    )
+    kit = make_kit(settings)
+    size = sum(path.stat().st_size for path in kit.rglob("*") if path.is_file())
+    if arguments.json:
+        print_json({"kit": str(kit), "bytes": size})
+    else:
+        command = shlex.join(["python3", str(kit / "run.py")])
+        print(f"{human_size(size)}; copy it to the machine and run `{command}`", file=sys.stderr)
+        print(kit)
+    return 0

@@ -1,0 +1,71 @@
+"""What a wheel is called: distribution, import package, version, platform tag. All checked here, once."""
+
+from __future__ import annotations
+
+import keyword
+import sys
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from aot_runtime.manifest import HostRecord, is_name
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from ..errors import UsageError
+
+__all__ = ["PUBLIC_NAMES", "Identity", "platform_tag"]
+
+# What a generated package offers beside the kernels.
+PUBLIC_NAMES = ("AotError", "TensorInfo", "explain", "preload")
+_TAKEN = frozenset({"aot", "aot_runtime", "cutlass", "tvm_ffi", "torch", "numpy"})
+
+
+@dataclass(frozen=True)
+class Identity:
+    """``kernels_demo`` 1.0: the package that is imported and the distribution that is installed."""
+
+    package: str
+    version: Version
+    distribution: str  # as pip writes it: kernels-demo
+
+    @classmethod
+    def parse(cls, package: str, version: str, distribution: str | None = None) -> Identity:
+        return cls(_package(package), _version(version), canonicalize_name(distribution or package))
+
+    @property
+    def file_name(self) -> str:
+        """The distribution as it is spelled in file names."""
+        return self.distribution.replace("-", "_")
+
+    def check_kernels(self, kernels: Collection[str]) -> None:
+        """A kernel must not hide what every generated package offers."""
+        for name in kernels:
+            if name in PUBLIC_NAMES:
+                raise UsageError(f"a kernel called {name} would hide `{self.package}.{name}`", hint="rename the kernel")
+
+
+def _package(name: str) -> str:
+    if not is_name(name) or keyword.iskeyword(name):
+        raise UsageError(
+            f"{name!r} cannot name a package", hint="give `--package` a Python identifier, such as my_kernels"
+        )
+    if name in sys.stdlib_module_names:
+        raise UsageError(f"a package called {name} would hide Python's own module", hint="give another `--package`")
+    if name in _TAKEN:
+        raise UsageError(f"a package called {name} would hide another project's", hint="give another `--package`")
+    return name
+
+
+def _version(text: str) -> Version:
+    try:
+        return Version(text)
+    except InvalidVersion:
+        raise UsageError(
+            f"not a version: {text!r}", hint="write it as PEP 440 says, like 1.0, 1.0rc1 or 1.0+cu12"
+        ) from None
+
+
+def platform_tag(host: str, record: HostRecord) -> str:
+    """The wheel tag of a host's code: ``py3-none-manylinux_2_28_x86_64``."""
+    major, minor = record.glibc.split(".")
+    return f"py3-none-manylinux_{major}_{minor}_{host.split('-')[0]}"

@@ -1,0 +1,85 @@
+"""Wheels of a kernel project: its kernels are built first, into a bundle that nobody else sees."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..build import BuildResult, build
+from ..errors import BuildError
+from ..hosts import Host
+from ..project import ConfigSettings, KernelProject
+from ..publish import publish, staging
+from ..report import make_progress
+from .archive import Content, Wheel, wheel_file, write_files
+from .identity import platform_tag
+from .make import package_files, project_metadata, wheels
+
+__all__ = ["EDITABLE", "editable_wheel", "metadata_files", "project_wheels"]
+
+EDITABLE = Path("build") / "aot"  # inside the project
+
+
+def project_wheels(
+    project: KernelProject, hosts: Sequence[Host], config: ConfigSettings, *, split_arch: bool = False
+) -> list[Wheel]:
+    """Build a project for those hosts, in one go, and make its wheels."""
+    with tempfile.TemporaryDirectory(prefix="aot-wheel-") as scratch:
+        result = _build(project, hosts, config, Path(scratch) / "bundle")
+        made = wheels(result.path, project.project, hosts=hosts, split_arch=split_arch)
+        return [_in_memory(wheel) for wheel in made]
+
+
+def _build(project: KernelProject, hosts: Sequence[Host], config: ConfigSettings, out: Path) -> BuildResult:
+    with make_progress() as progress:
+        result = build(project.settings(hosts, config, out), progress)
+    if result.problems:
+        raise BuildError("some kernels failed", problems=result.problems)
+    return result
+
+
+def _in_memory(wheel: Wheel) -> Wheel:
+    # The bundle is about to go; wheels are small.
+    files = {name: item if isinstance(item, bytes) else item.read_bytes() for name, item in wheel.files.items()}
+    return dataclasses.replace(wheel, files=files)
+
+
+def metadata_files(project: KernelProject, host: Host) -> dict[str, bytes]:
+    """The ``.dist-info`` of a wheel that is not built yet."""
+    identity = project.project.identity
+    dist_info = f"{identity.file_name}-{identity.version}.dist-info"
+    tag = f"py3-none-manylinux_{host.glibc[0]}_{host.glibc[1]}_{host.cpu}"
+    return {
+        f"{dist_info}/METADATA": bytes(project_metadata(project.project).as_rfc822()),
+        f"{dist_info}/WHEEL": wheel_file(tag),
+    }
+
+
+def editable_wheel(project: KernelProject, host: Host, config: ConfigSettings) -> Wheel:
+    """Build the package into the project, and make a wheel that points there."""
+    identity = project.project.identity
+    folder = (project.root / EDITABLE).resolve()
+    with tempfile.TemporaryDirectory(prefix="aot-editable-") as scratch:
+        result = _build(project, (host,), config, Path(scratch) / "bundle")
+        _place(package_files(result.path, result.manifest, host.name, identity), folder / identity.package)
+    dist_info = f"{identity.file_name}-{identity.version}.dist-info"
+    files: dict[str, Content] = {
+        f"__editable__.{identity.file_name}.pth": f"{folder}\n".encode(),
+        f"{dist_info}/METADATA": bytes(project_metadata(project.project).as_rfc822()),
+    }
+    tag = platform_tag(host.name, result.manifest.hosts[host.name])
+    return Wheel(identity.file_name, str(identity.version), tag, files)
+
+
+def _place(files: dict[str, Content], package: Path) -> None:
+    """Exchange the package for the new one, whole: a process may be using the old."""
+    with staging(package) as staged:
+        write_files(files, staged)
+        inner = staged / package.name
+        for path in inner.iterdir():
+            shutil.move(path, staged / path.name)
+        inner.rmdir()
+        publish(staged, package)

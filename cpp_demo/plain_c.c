@@ -1,0 +1,64 @@
+/* Demo 4: C99, with the bundle linked. */
+#include <demo.h>
+
+#include <math.h>
+
+#include "device.h"
+
+enum { N = 5000 };
+
+static float x[N], y[N], out[N];
+
+static int refused(int code) {
+  printf("c: refused: %s\n", aot_error_text());
+  return code == AOT_ERROR_DRIVER ? EXIT_NO_GPU : EXIT_FAILED;
+}
+
+static int holds(const device_driver* driver, const float* on_gpu, float alpha) {
+  if (driver->synchronize(NULL) != 0 || driver->download(out, device_at(on_gpu), sizeof out) != 0) return 0;
+  for (int i = 0; i < N; ++i) {
+    if (fabsf(out[i] - (alpha * x[i] + y[i])) > 1e-6f) return 0;
+  }
+  return 1;
+}
+
+int main(void) {
+  device_driver driver;
+  float *gpu_x = NULL, *gpu_y = NULL, *gpu_out = NULL;
+  aot_tensor tensor_x, tensor_y, tensor_out;
+  int64_t shape[1] = {N}, strides[1] = {1};
+  const aot_dtype f32 = aot_make_dtype(AOT_DTYPE_FLOAT, 32);
+  int failures = 0;
+
+  for (int i = 0; i < N; ++i) {
+    x[i] = (float)(i % 100) - 50.0f;
+    y[i] = (float)(i % 3);
+  }
+  if (!device_open(&driver)) {
+    /* An address that nobody will look at: the bundle says why not. */
+    if (aot_make_tensor(&tensor_x, (void*)256, 0, f32, 1, shape, strides, NULL) != AOT_OK) return EXIT_FAILED;
+    return refused(demo_axpy(&tensor_x, &tensor_x, &tensor_x, 1.0));
+  }
+  if (!device_fill(&driver, &gpu_x, x, N) || !device_fill(&driver, &gpu_y, y, N) || !device_fill(&driver, &gpu_out, y, N)) {
+    printf("c: FAIL: the GPU gave no memory\n");
+    return EXIT_FAILED;
+  }
+  if (aot_make_tensor(&tensor_x, gpu_x, 0, f32, 1, shape, strides, NULL) != AOT_OK ||
+      aot_make_tensor(&tensor_y, gpu_y, 0, f32, 1, shape, strides, NULL) != AOT_OK ||
+      aot_make_tensor(&tensor_out, gpu_out, 0, f32, 1, shape, strides, NULL) != AOT_OK) {
+    return refused(AOT_ERROR_OTHER);
+  }
+
+  int code = demo_axpy(&tensor_x, &tensor_y, &tensor_out, 4.0);
+  if (code != AOT_OK) return refused(code);
+  report("c: axpy", holds(&driver, gpu_out, 4.0f), &failures);
+  code = demo_axpy_on(NULL, &tensor_x, &tensor_y, &tensor_out, 1.5);
+  if (code != AOT_OK) return refused(code);
+  report("c: axpy on the default stream", holds(&driver, gpu_out, 1.5f), &failures);
+  report("c: a null tensor is refused", demo_axpy(NULL, &tensor_y, &tensor_out, 1.0) == AOT_ERROR_ARGUMENT, &failures);
+  report("c: the reason is a sentence", strlen(aot_error_text()) > 20, &failures);
+  driver.release(device_at(gpu_x));
+  driver.release(device_at(gpu_y));
+  driver.release(device_at(gpu_out));
+  return failures == 0 ? EXIT_OK : EXIT_FAILED;
+}

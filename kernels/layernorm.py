@@ -1,0 +1,121 @@
+"""``out = (x - mean(x)) / sqrt(variance(x) + eps) * weight + bias``, row by row, computed in f32, rounded once.
+
+Memory is the limit: ``x`` is read once and ``out`` written once, as long as a row waits in registers. The
+variance is that of the differences from the mean, so nothing cancels; a row too long for a block is
+therefore read three times, the last two mostly from a cache. All rows share ``weight`` and ``bias``.
+"""
+
+from __future__ import annotations
+
+import cutlass
+import cutlass.cute as cute
+from cuda.bindings.driver import CUstream
+from cutlass import Float32
+
+import aot
+
+from ._device import ARCHS, DTYPES, ROW_TILINGS, VECTOR_BYTES, RowKernel, chunk_elements, row_specs, store
+from .contracts import layernorm as contract
+
+
+class LayerNorm(RowKernel):
+    reductions = 2
+
+    @cute.kernel
+    def kernel(self, x: cute.Tensor, weight: cute.Tensor, bias: cute.Tensor, out: cute.Tensor, eps, inverse):
+        row, first, end = self.place(x)
+        source, target = x[row, None], out[row, None]
+        if cutlass.const_expr(self.tiling.looped):
+            self.looped(source, weight, bias, target, eps, inverse, first, end)
+        else:
+            self.held(source, weight, bias, target, eps, inverse, first, end)
+
+    @cute.jit
+    def held(self, x: cute.Tensor, weight: cute.Tensor, bias: cute.Tensor, out: cute.Tensor, eps, inverse, first, end):
+        scratch = self.scratch()
+        held = self.load_once(x, first)
+        weights, biases = self.load(weight, first), self.load(bias, first)
+        mean = self.sum_over_row(self.add_up(self.full(0.0), held, first, end), scratch, 0) * inverse
+        squares = self.add_squares(self.full(0.0), held, mean, first, end)
+        factor = cute.math.rsqrt(self.sum_over_row(squares, scratch, 1) * inverse + eps)
+        self.store(held, weights, biases, mean, factor, out, first, end)
+
+    @cute.jit
+    def looped(self, x: cute.Tensor, weight: cute.Tensor, bias: cute.Tensor, out: cute.Tensor, eps, inverse, lane, end):
+        scratch = self.scratch()
+        steps = self.steps(cute.size(x))
+        total = self.full(0.0)
+        for step in cutlass.range(steps):
+            first = step * self.tiling.chunks + lane
+            total = self.add_up(total, self.load(x, first), first, end)
+        mean = self.sum_over_row(total, scratch, 0) * inverse
+        squares = self.full(0.0)
+        # Backwards, then forwards: what was read last is what the caches still have.
+        for step in cutlass.range(steps):
+            first = (steps - 1 - step) * self.tiling.chunks + lane
+            squares = self.add_squares(squares, self.load(x, first), mean, first, end)
+        factor = cute.math.rsqrt(self.sum_over_row(squares, scratch, 1) * inverse + eps)
+        for step in cutlass.range(steps):
+            first = step * self.tiling.chunks + lane
+            weights, biases = self.load(weight, first), self.load(bias, first)
+            self.store(self.load(x, first), weights, biases, mean, factor, out, first, end)
+
+    @cute.jit
+    def add_up(self, total: cute.TensorSSA, held: list[cute.Tensor], first, end):
+        for index, chunk in zip(self.indices(first), held, strict=True):
+            if index < end:
+                total = total + chunk.load().to(Float32)
+        return total
+
+    @cute.jit
+    def add_squares(self, squares: cute.TensorSSA, held: list[cute.Tensor], mean, first, end):
+        for index, chunk in zip(self.indices(first), held, strict=True):
+            if index < end:
+                difference = chunk.load().to(Float32) - mean
+                squares = squares + difference * difference
+        return squares
+
+    @cute.jit
+    def store(self, held: list[cute.Tensor], weights, biases, mean, factor, out, first, end):
+        for index, chunk, weight, bias in zip(self.indices(first), held, weights, biases, strict=True):
+            normal = (chunk.load().to(Float32) - mean) * factor
+            store(normal * weight.load().to(Float32) + bias.load().to(Float32), out, index, end, self.chunk)
+
+    @cute.jit
+    def __call__(
+        self,
+        x: cute.Tensor,
+        weight: cute.Tensor,
+        bias: cute.Tensor,
+        out: cute.Tensor,
+        eps: Float32,
+        stream: CUstream,
+    ):
+        rows, columns = x.shape
+        if rows > 0 and columns > 0:  # CUDA refuses an empty grid
+            self.kernel(x, weight, bias, out, eps, 1 / Float32(columns)).launch(**self.grid(rows), stream=stream)
+
+
+@aot.kernel(
+    parameters=(
+        aot.In("x"),
+        aot.In("weight"),
+        aot.In("bias"),
+        aot.Out("out", shape="x.shape", dtype="x.dtype"),
+        aot.In("eps", default=1e-5),
+    ),
+    archs=ARCHS,
+    axes={"dtype": DTYPES, "access": tuple(ROW_TILINGS)},
+    reference=contract.reference,
+    inputs=contract.inputs,
+    cost=contract.cost,
+)
+def layernorm(target: aot.Target, dtype: str, access: str) -> list[aot.Spec]:
+    """``out = (x - mean(x)) / sqrt(variance(x) + eps) * weight + bias`` for every row of ``x``, computed in f32."""
+    chunk = chunk_elements(dtype, access == "vector")
+    columns, align = aot.Dim("n", divisible_by=chunk), VECTOR_BYTES if access == "vector" else None
+    x, weight = aot.Tensor(dtype, ("m", columns), align=align), aot.Tensor(dtype, (columns,), align=align)
+    arguments = {
+        "x": x, "weight": weight, "bias": weight, "out": x, "eps": aot.Scalar("f32"), "stream": aot.Stream()
+    }  # fmt: skip
+    return row_specs(target, ROW_TILINGS[access], chunk, LayerNorm, arguments)

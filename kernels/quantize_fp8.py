@@ -1,0 +1,89 @@
+"""``scale = max(|x|) / 448`` and ``out = x / scale`` as f8e4m3, row by row: the largest of a row becomes 448.
+
+Memory is the limit: ``x`` is read once, as long as a row waits in registers for its largest value; ``out``
+takes a byte an element, ``scale`` four a row. A row too long for a block is read twice.
+"""
+
+from __future__ import annotations
+
+import cutlass
+import cutlass.cute as cute
+from cuda.bindings.driver import CUstream
+from cutlass import Float32
+
+import aot
+
+from ._device import DTYPES, ROW_TILINGS, VECTOR_BYTES, RowKernel, chunk_elements, maximum, row_specs, store
+from .contracts import quantize_fp8 as contract
+
+LARGEST = contract.LARGEST  # of f8e4m3
+SMALLEST = contract.SMALLEST  # what a row's largest value counts as, at least: its inverse is finite
+
+
+class QuantizeFp8(RowKernel):
+    @cute.kernel
+    def kernel(self, x: cute.Tensor, out: cute.Tensor, scale: cute.Tensor):
+        row, lane, end = self.place(x)
+        source, target = x[row, None], out[row, None]
+        largest = Float32(SMALLEST)
+        if cutlass.const_expr(self.tiling.looped):
+            steps = self.steps(cute.size(source))
+            for step in cutlass.range(steps):
+                first = step * self.tiling.chunks + lane
+                largest = self.largest(largest, self.load(source, first))
+            largest = self.over_row(maximum, largest, self.scratch(), 0)
+            # Backwards: what was read last is what the caches still have.
+            for step in cutlass.range(steps):
+                first = (steps - 1 - step) * self.tiling.chunks + lane
+                self.store(self.load(source, first), largest, target, first, end)
+        else:
+            held = self.load_once(source, lane)
+            largest = self.over_row(maximum, self.largest(largest, held), self.scratch(), 0)
+            self.store(held, largest, target, lane, end)
+        if lane == 0 and end > 0:
+            scale[row] = largest * (1 / LARGEST)
+
+    def largest(self, largest: Float32, held: list[cute.Tensor]) -> Float32:
+        """The largest magnitude; chunks past the end repeat one of the row, so that all count."""
+        for chunk in held:
+            values = chunk.load().to(Float32)
+            for i in range(self.chunk):
+                largest = maximum(largest, maximum(values[i], -values[i]))
+        return largest
+
+    @cute.jit
+    def store(self, held: list[cute.Tensor], largest: Float32, out: cute.Tensor, first, end):
+        factor = LARGEST / largest
+        for index, chunk in zip(self.indices(first), held, strict=True):
+            store(chunk.load().to(Float32) * factor, out, index, end, self.chunk)
+
+    @cute.jit
+    def __call__(self, x: cute.Tensor, out: cute.Tensor, scale: cute.Tensor, stream: CUstream):
+        rows, _ = x.shape
+        if rows > 0:  # CUDA refuses an empty grid
+            self.kernel(x, out, scale).launch(**self.grid(rows), stream=stream)
+
+
+@aot.kernel(
+    parameters=(
+        aot.In("x"),
+        aot.Out("out", shape="x.shape", dtype="f8e4m3"),
+        aot.Out("scale", "per row: `x` is about `out * scale`", shape="(x.shape[0],)", dtype="f32"),
+    ),
+    archs=("sm_90a", "sm_100f"),  # sm_80 has no conversion to f8
+    axes={"dtype": DTYPES, "access": tuple(ROW_TILINGS)},
+    reference=contract.reference,
+    inputs=contract.inputs,
+    cost=contract.cost,
+)
+def quantize_fp8(target: aot.Target, dtype: str, access: str) -> list[aot.Spec]:
+    """``scale = max(|x|) / 448`` and ``out = x / scale`` as f8e4m3, for every row of ``x``, which must not be empty."""
+    chunk = chunk_elements(dtype, access == "vector")
+    columns, vector = aot.Dim("n", divisible_by=chunk), access == "vector"
+    arguments = {
+        "x": aot.Tensor(dtype, ("m", columns), align=VECTOR_BYTES if vector else None),
+        "out": aot.Tensor("f8e4m3", ("m", columns), align=chunk),
+        "scale": aot.Tensor("f32", ("m",)),
+        "stream": aot.Stream(),
+    }
+    return row_specs(target, ROW_TILINGS[access], chunk, QuantizeFp8, arguments, ("n >= 1",))

@@ -1,0 +1,112 @@
+"""``out = exp(x - max(x)) / sum(exp(x - max(x)))``, row by row, computed in f32 and rounded once.
+
+Memory is the limit: ``x`` is read once and ``out`` written once, as long as a row waits in registers. A row
+too long for a block is read twice: the first time each thread keeps the largest value so far and the sum
+relative to it, scaled down whenever a larger one comes.
+"""
+
+from __future__ import annotations
+
+import math
+
+import cutlass
+import cutlass.cute as cute
+from cuda.bindings.driver import CUstream
+from cutlass import Float32
+
+import aot
+
+from ._device import ARCHS, DTYPES, ROW_TILINGS, VECTOR_BYTES, RowKernel, add, chunk_elements, row_specs, store
+from .contracts import softmax as contract
+
+# Below every finite value: what is larger than all of a row of -inf is finite, so that x - largest is never
+# NaN unless x is.
+LOWEST = -3.4028234663852886e38
+
+
+def exponential(x):
+    return cute.math.exp2(x * math.log2(math.e))
+
+
+class Softmax(RowKernel):
+    reductions = 2
+
+    @cute.kernel
+    def kernel(self, x: cute.Tensor, out: cute.Tensor):
+        row, first, end = self.place(x)
+        if cutlass.const_expr(self.tiling.looped):
+            self.looped(x[row, None], out[row, None], first, end)
+        else:
+            self.held(x[row, None], out[row, None], first, end)
+
+    @cute.jit
+    def held(self, x: cute.Tensor, out: cute.Tensor, first, end):
+        scratch = self.scratch()
+        held = self.load_once(x, first)
+        largest = self.over_row(cute.arch.fmax, self.largest(held, Float32(LOWEST)), scratch, 0)
+        powers = [exponential(chunk.load().to(Float32) - largest) for chunk in held]
+        total = self.sum_over_row(self.add_up(powers, first, end), scratch, 1)
+        self.store(powers, 1 / total, out, first, end)
+
+    @cute.jit
+    def looped(self, x: cute.Tensor, out: cute.Tensor, lane, end):
+        scratch = self.scratch()
+        steps = self.steps(cute.size(x))
+        largest, total = Float32(LOWEST), Float32(0)
+        for step in cutlass.range(steps):
+            first = step * self.tiling.chunks + lane
+            held = self.load(x, first)
+            before, largest = largest, self.largest(held, largest)
+            powers = [exponential(chunk.load().to(Float32) - largest) for chunk in held]
+            added = self.add_up(powers, first, end).reduce(cute.ReductionOp.ADD, Float32(0), 0)
+            total = total * exponential(before - largest) + added
+        overall = self.over_row(cute.arch.fmax, largest, scratch, 0)
+        total = self.over_row(add, total * exponential(largest - overall), scratch, 1)
+        # Backwards: what was read last is what the caches still have.
+        for step in cutlass.range(steps):
+            first = (steps - 1 - step) * self.tiling.chunks + lane
+            powers = [exponential(chunk.load().to(Float32) - overall) for chunk in self.load(x, first)]
+            self.store(powers, 1 / total, out, first, end)
+
+    def largest(self, held: list[cute.Tensor], largest: Float32) -> Float32:
+        """The largest value; chunks past the end repeat one of the row, so that all count. NaN does not."""
+        for chunk in held:
+            values = chunk.load().to(Float32)
+            for i in range(self.chunk):
+                largest = cute.arch.fmax(largest, values[i])
+        return largest
+
+    @cute.jit
+    def add_up(self, powers: list[cute.TensorSSA], first, end):
+        total = self.full(0.0)
+        for index, values in zip(self.indices(first), powers, strict=True):
+            if index < end:
+                total = total + values
+        return total
+
+    @cute.jit
+    def store(self, powers: list[cute.TensorSSA], factor: Float32, out: cute.Tensor, first, end):
+        for index, values in zip(self.indices(first), powers, strict=True):
+            store(values * factor, out, index, end, self.chunk)
+
+    @cute.jit
+    def __call__(self, x: cute.Tensor, out: cute.Tensor, stream: CUstream):
+        rows, columns = x.shape
+        if rows > 0 and columns > 0:  # CUDA refuses an empty grid
+            self.kernel(x, out).launch(**self.grid(rows), stream=stream)
+
+
+@aot.kernel(
+    parameters=(aot.In("x"), aot.Out("out", shape="x.shape", dtype="x.dtype")),
+    archs=ARCHS,
+    axes={"dtype": DTYPES, "access": tuple(ROW_TILINGS)},
+    reference=contract.reference,
+    inputs=contract.inputs,
+    cost=contract.cost,
+)
+def softmax(target: aot.Target, dtype: str, access: str) -> list[aot.Spec]:
+    """``out = softmax(x)`` over the last dimension, computed in f32."""
+    chunk = chunk_elements(dtype, access == "vector")
+    columns, align = aot.Dim("n", divisible_by=chunk), VECTOR_BYTES if access == "vector" else None
+    x = aot.Tensor(dtype, ("m", columns), align=align)
+    return row_specs(target, ROW_TILINGS[access], chunk, Softmax, {"x": x, "out": x, "stream": aot.Stream()})

@@ -1,0 +1,142 @@
+/* The C ABI between a bundle and the programs that use it: layouts and version numbers, no functions.
+ *
+ * The entry library of every bundle, and its static archive, hold one `aot_interface`. Two functions of
+ * the library stay for ever, whatever else changes:
+ *
+ *     int aot_abi_version(uint32_t* major, uint32_t* minor);
+ *     const aot_interface* aot_abi_interface(void);
+ *
+ * Major: layout or meaning changed. On a mismatch touch nothing but `major` and `minor`.
+ * Minor: something was added at the end of a structure. A reader that knows an older minor uses what it
+ * knows; one that knows a newer minor must not read the fields that came after the library's.
+ *
+ * Values and tensors have the layout of TVM-FFI's TVMFFIAny and DLPack's DLTensor, so that neither of their
+ * headers is needed here. Pointers to the one may be cast to the other.
+ */
+#ifndef AOT_ABI_H_
+#define AOT_ABI_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define AOT_ABI_MAJOR 1
+#define AOT_ABI_MINOR 0
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What a value holds: numbers of TVM-FFI. */
+enum {
+  AOT_NONE = 0,
+  AOT_INT = 1,
+  AOT_BOOL = 2,
+  AOT_FLOAT = 3,
+  AOT_POINTER = 4,
+  AOT_TENSOR = 7, /* pointer to an aot_tensor that outlives the call */
+  AOT_TUPLE = 71  /* pointer to an aot_tuple_header */
+};
+
+typedef struct aot_value {
+  int32_t type;
+  uint32_t zero;
+  union {
+    int64_t integer; /* AOT_INT, AOT_BOOL */
+    double number;   /* AOT_FLOAT */
+    const void* pointer;
+  } as;
+} aot_value;
+
+/* Numbers of DLPack. */
+enum { AOT_DEVICE_CPU = 1, AOT_DEVICE_CUDA = 2 };
+enum {
+  AOT_DTYPE_INT = 0,
+  AOT_DTYPE_UINT = 1,
+  AOT_DTYPE_FLOAT = 2,
+  AOT_DTYPE_BFLOAT = 4,
+  AOT_DTYPE_BOOL = 6,
+  AOT_DTYPE_FLOAT8_E4M3FN = 10,
+  AOT_DTYPE_FLOAT8_E5M2 = 12,
+  AOT_DTYPE_FLOAT8_E8M0FNU = 14
+};
+
+typedef struct aot_dtype {
+  uint8_t code;
+  uint8_t bits;
+  uint16_t lanes; /* 1 but for vector types */
+} aot_dtype;
+
+typedef struct aot_tensor {
+  void* data;
+  int32_t device_type;
+  int32_t device_id;
+  int32_t ndim;
+  aot_dtype dtype;
+  int64_t* shape;
+  int64_t* strides; /* in elements; a bundle refuses NULL where ndim > 0 */
+  uint64_t byte_offset;
+} aot_tensor;
+
+/* A tuple of values, laid out as a TVM-FFI array object. It may lie on the stack: callees only read it. */
+typedef struct aot_tuple_header {
+  uint64_t reference_count;
+  int32_t type;
+  uint32_t zero;
+  void (*deleter)(void* self, int flags);
+  void* values;
+  int64_t size;
+  int64_t capacity;
+  void (*values_deleter)(void*);
+} aot_tuple_header;
+
+/* 0, or -1 with an error raised in this thread: see aot_core.take_error. */
+typedef int (*aot_entry)(void* self, const aot_value* args, int32_t count, aot_value* result);
+
+typedef void (*aot_error_receiver)(void* context, const char* kind, size_t kind_size, const char* text,
+                                   size_t text_size);
+
+/* What every call may need, apart from the table of all functions: a static link keeps only the kernels that are
+ * called, and that table would keep all. */
+typedef struct aot_core {
+  uint32_t major;
+  uint32_t minor;
+  /* The stream that kernels launch on in this thread, for one device. `previous` may be NULL. */
+  int (*set_stream)(int32_t device, void* stream, void** previous);
+  /* Hands this thread's raised error to `receive`, and clears it. */
+  void (*take_error)(void* context, aot_error_receiver receive);
+} aot_core;
+
+typedef struct aot_function_info {
+  const char* name;      /* fill, activation__relu */
+  const char* signature; /* fill(out, value) */
+  const char* doc;
+  const char* archs; /* what it was built for: "sm_80 sm_90a" */
+  aot_entry call;
+  uint32_t argument_count;
+  uint32_t flags;
+} aot_function_info;
+
+typedef struct aot_interface {
+  uint32_t major;
+  uint32_t minor;
+  const char* name;  /* of the bundle */
+  const char* host;  /* x86_64-linux-gnu */
+  const char* build; /* differs between two builds that differ in code */
+  const aot_core* core;
+  const aot_function_info* functions; /* sorted by name */
+  uint32_t function_count;
+  uint32_t function_size; /* of one entry of `functions`: a newer minor may have longer ones */
+  /* Each returns 0, or -1 with an error raised. */
+  int (*configure)(int32_t verify);
+  int (*preload)(const char* function, int32_t device); /* NULL: all that have code for the device */
+  /* Writes lines "[*]arch TAB variant TAB reason", as much as `room` holds and a final zero; `needed` is the whole
+   * length without it. Touches no device. */
+  int (*explain)(const char* function, int32_t major, int32_t minor, const aot_value* args, int32_t count, char* text,
+                 size_t room, size_t* needed);
+} aot_interface;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* AOT_ABI_H_ */

@@ -1,0 +1,159 @@
+"""Bundles, compilers and the stand-in for the C and C++ tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import aot_runtime.native
+import pytest
+import tvm_ffi.libinfo
+from aot_runtime.arch import Arch
+from aot_runtime.manifest import FileRecord, Manifest
+from standin import build as build_standin
+
+from aot import sidecar
+from aot.build import BuildResult
+from aot.digests import sha256_of
+from aot.headers import function_kinds
+from aot.hosts import Host
+from aot.link.libraries import EntryFunction, KernelBuild, entry_source
+from aot.selection.requirements import TENSOR
+
+HERE = Path(__file__).parent
+KERNELS = HERE.parent / "kernels"
+PROJECT = HERE.parents[1]
+HOST = Host.native().name
+SOURCES = aot_runtime.native.source_directory()
+INCLUDES = (aot_runtime.native.include_directory(), Path(tvm_ffi.libinfo.find_include_path()))
+TVM_FFI = Path(tvm_ffi.libinfo.find_libtvm_ffi())
+# Without what finds a Python package from a checkout: tests of installed things set their own.
+SELECTED = ("fill", "fill_pair", "fill_pointer", "fill_optional", "fill_epilogue", "fill_everywhere")
+
+
+def run(*command: str | Path, cwd: Path | None = None, environment: dict[str, str] | None = None) -> str:
+    """Run a command that must succeed; returns what it printed."""
+    done = subprocess.run(
+        [str(word) for word in command],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env=None if environment is None else {**os.environ, **environment},
+    )
+    assert done.returncode == 0, f"{' '.join(map(str, command))}\n{done.stdout[-6000:]}{done.stderr[-6000:]}"
+    return done.stdout
+
+
+def cmake() -> str:
+    found = shutil.which("cmake")
+    if found is None:
+        pytest.skip("cmake is not installed")
+    return found
+
+
+def entry_symbol_source(bundle: Path) -> str:
+    """The C source of a bundle's entry library, made again from what the bundle says of itself."""
+    manifest = Manifest.read(bundle)
+    details = [v for path in sorted((bundle / "details").iterdir()) for v in json.loads(path.read_text())["variants"]]
+    kinds = function_kinds(details)
+    root = bundle / "lib" / HOST
+
+    def linked(path: Path, arch: Arch) -> KernelBuild:
+        return KernelBuild(arch, path.relative_to(root).as_posix(), path.stat().st_size, sha256_of(path))
+
+    builds = {
+        kernel.name: [linked(root / str(arch) / f"{kernel.name}.so", arch) for arch in kernel.archs]
+        for kernel in manifest.kernels.values()
+    }
+    functions = [
+        EntryFunction(
+            name,
+            kernel.name,
+            f"{name}({', '.join(parameter.name for parameter in kernel.parameters)})",
+            len(kernel.parameters),
+            any((TENSOR, TENSOR) in intervals for intervals in kinds[name].values()),
+            kernel.doc,
+        )
+        for kernel in manifest.kernels.values()
+        for name in kernel.functions
+    ]
+    support = linked(root / f"lib{manifest.name}_cuda.so", manifest.kernels[next(iter(manifest.kernels))].archs[0])
+    return entry_source(manifest.name, sorted(functions, key=lambda item: item.name), builds, support, HOST)
+
+
+def with_entry(bundle: Path, out: Path, flags: Sequence[str], edit: Callable[[str], str] = lambda text: text) -> Path:
+    """A copy of a bundle whose entry library this machine's compiler made, with other flags or tables."""
+    shutil.copytree(bundle, out)
+    root = out / "lib" / HOST
+    name = Manifest.read(bundle).name
+    tables = out / "tables.c"
+    tables.write_text(edit(entry_symbol_source(bundle)))
+    core = [SOURCES / f"aot_{part}.c" for part in
+            ("select", "text", "driver", "open", "dispatch", "explain", "interface", "abi", "sha256")]  # fmt: skip
+    includes = [word for path in (SOURCES, *INCLUDES) for word in ("-isystem", str(path))]
+    entry = root / f"lib{name}.so"
+    run("cc", "-std=gnu99", "-g", "-O1", "-fPIC", "-shared", "-fvisibility=hidden", "-Wl,-Bsymbolic", *flags, *includes,
+        tables, *core, "-o", entry, "-ldl", "-pthread")  # fmt: skip
+    record = FileRecord(sha256_of(entry), entry.stat().st_size)
+    (root / sidecar.FILE_NAME).write_text(sidecar.entry_note(name, entry.name, record))
+    return out
+
+
+@pytest.fixture(scope="session")
+def cpp_bundle(build_bundle: Callable[..., BuildResult]) -> Path:
+    result = build_bundle(KERNELS, ("sm_80", "sm_90a"), select=SELECTED, shared_cudart=True)
+    assert not result.problems
+    return result.path
+
+
+@pytest.fixture(scope="session")
+def other_bundle(build_bundle: Callable[..., BuildResult]) -> Path:
+    return build_bundle(KERNELS, ("sm_90a",), select=("fill",), shared_cudart=True, name="other").path
+
+
+@pytest.fixture(scope="session")
+def standin_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_standin(tmp_path_factory.mktemp("standin"))
+
+
+@dataclass(frozen=True)
+class Project:
+    """The CMake project in this folder, ready to be configured in several ways."""
+
+    bundle: Path
+    other: Path
+    standin: Path
+
+    def configure(self, folder: Path, *settings: str, bundle: Path | None = None) -> None:
+        run(
+            cmake(), "-S", HERE, "-B", folder, *(["-G", "Ninja"] if shutil.which("ninja") else []),
+            f"-Dcute_aot_DIR={aot_runtime.native.cmake_directory()}", f"-DBUNDLE={bundle or self.bundle}",
+            f"-DOTHER_BUNDLE={self.other}", f"-DSTANDIN={self.standin}", f"-DCUTE_AOT_TVM_FFI_LIBRARY={TVM_FFI}",
+            f"-DTVM_FFI_INCLUDE={INCLUDES[1]}", *settings,
+        )  # fmt: skip
+
+    def build(self, folder: Path, *targets: str) -> None:
+        run(cmake(), "--build", folder, *(["--target", *targets] if targets else []))
+
+    def test(self, folder: Path, environment: dict[str, str] | None = None) -> str:
+        ctest = Path(cmake()).with_name("ctest")
+        return run(ctest, "--test-dir", folder, "--output-on-failure", environment=environment)
+
+
+@pytest.fixture(scope="session")
+def project(cpp_bundle: Path, other_bundle: Path, standin_path: Path) -> Project:
+    return Project(cpp_bundle, other_bundle, standin_path)
+
+
+@pytest.fixture(scope="session")
+def built(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project, built with the machine's own compiler."""
+    folder = tmp_path_factory.mktemp("cpp")
+    project.configure(folder)
+    project.build(folder)
+    return folder

@@ -1,0 +1,100 @@
+"""Headers and libraries of different versions: a newer minor works, another major is refused by name."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from conftest import INCLUDES, TVM_FFI, Project, run, with_entry
+
+PROGRAM = """
+#include <aot/aot.h>
+int main(int count, char** arguments) {
+  aot_bundle bundle;
+  aot_function function;
+  aot_options options = {0, 0, arguments[2]};
+  int code = aot_open(arguments[1], &options, &bundle);
+  if (code != AOT_OK) {
+    printf("%d %s\\n", code, aot_error_text());
+    return 0;
+  }
+  code = aot_find(bundle, "fill_optional", &function);
+  const aot_interface* library;
+  aot_describe(bundle, &library);
+  printf("%d %s %u of %u\\n", code, function.info->signature, (unsigned)library->function_count, (unsigned)library->function_size);
+  return count == 0;
+}
+"""
+
+
+def newer_header(folder: Path, major: int, minor: int) -> Path:
+    """This project's headers as another version of it might have them."""
+    include = folder / "include" / "aot"
+    include.mkdir(parents=True)
+    for name in ("abi.h", "aot.h"):
+        text = (INCLUDES[0] / "aot" / name).read_text()
+        text = re.sub(r"(#define AOT_ABI_MAJOR) \d+", rf"\1 {major}", text)
+        (include / name).write_text(re.sub(r"(#define AOT_ABI_MINOR) \d+", rf"\1 {minor}", text))
+    return include.parent
+
+
+def outcome(project: Project, bundle: Path, include: Path, folder: Path) -> str:
+    (folder / "program.c").write_text(PROGRAM)
+    run("cc", "-std=c99", f"-I{include}", folder / "program.c", "-o", folder / "program", "-ldl", "-pthread")
+    return run(folder / "program", bundle, TVM_FFI, environment={"LD_LIBRARY_PATH": str(project.standin)})
+
+
+@pytest.mark.parametrize(("major", "minor", "expected"), [(1, 0, "0 fill_optional(out, bias)"), (1, 7, "0 fill_optional"),
+                                                          (2, 3, "5 ")])  # fmt: skip
+def test_header_with_this_library(project: Project, tmp_path: Path, major: int, minor: int, expected: str) -> None:
+    said = outcome(project, project.bundle, newer_header(tmp_path, major, minor), tmp_path)
+    assert said.startswith(expected)
+    if major != 1:
+        assert "speaks version 1.0 of the ABI, this header speaks 2.3" in said
+
+
+def test_newer_library_with_this_header(project: Project, tmp_path: Path) -> None:
+    """A library of a newer minor version has longer entries in its table of functions."""
+
+    def newer(source: str) -> str:
+        longer = "typedef struct { aot_function_info old; const char* added; } newer_info;\n"
+        head, infos, tail = re.split(
+            r"(static const aot_function_info infos\[\] = \{.*?\n\};)", source, flags=re.DOTALL
+        )
+        infos = re.sub(r"^  (\{.*\})(,?)$", r'  {\1, "new"}\2', infos, flags=re.MULTILINE)
+        infos = infos.replace("aot_function_info infos", "newer_info infos")
+        tail = tail.replace(", infos,", ", &infos[0].old,").replace("sizeof(aot_function_info)", "sizeof(newer_info)")
+        return head + longer + infos + tail.replace("AOT_ABI_MINOR", "(AOT_ABI_MINOR + 5)")
+
+    bundle = with_entry(project.bundle, tmp_path / "newer", [], newer)
+    said = outcome(project, bundle, INCLUDES[0], tmp_path)
+    assert said.startswith("0 fill_optional(out, bias)")
+    assert said.strip().endswith("of 56")
+
+
+def test_library_of_another_major_is_refused(project: Project, tmp_path: Path) -> None:
+    bundle = with_entry(
+        project.bundle, tmp_path / "newer", [], lambda text: text.replace("AOT_ABI_MAJOR", "(AOT_ABI_MAJOR + 1)")
+    )
+    said = outcome(project, bundle, INCLUDES[0], tmp_path)
+    assert said.startswith("5 ")
+    assert "speaks version 2.0 of the ABI, this header speaks 1.0" in said
+
+
+def test_library_without_this_interface_is_refused(project: Project, tmp_path: Path) -> None:
+    bundle = with_entry(
+        project.bundle, tmp_path / "older", [], lambda text: text.replace("aot_abi_version", "aot_unknown_version")
+    )
+    assert "without a C interface" in outcome(project, bundle, INCLUDES[0], tmp_path)
+
+
+def test_missing_dependency_of_a_library_is_named(project: Project, tmp_path: Path) -> None:
+    (tmp_path / "gone.c").write_text("int gone(void) { return 1; }\n")
+    gone = tmp_path / "libgone.so"
+    run("cc", "-shared", "-fPIC", "-Wl,-soname,libgone.so", tmp_path / "gone.c", "-o", gone)
+    bundle = with_entry(project.bundle, tmp_path / "bundle", ["-Wl,--no-as-needed", str(gone)])
+    gone.unlink()
+    said = outcome(project, bundle, INCLUDES[0], tmp_path)
+    assert said.startswith("3 ")
+    assert "libgone.so" in said

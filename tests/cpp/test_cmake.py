@@ -1,0 +1,113 @@
+"""The CMake package: found where it was installed, builds bundles when it must and only then."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import aot_runtime.native
+import pytest
+from conftest import HERE, KERNELS, PROJECT, TVM_FFI, Project, cmake, run
+
+CMAKE_DIR = aot_runtime.native.cmake_directory()
+
+BUNDLE_PROJECT = """
+cmake_minimum_required(VERSION 3.20)
+project(app CXX)
+set(CMAKE_CXX_STANDARD 17)
+find_package(cute_aot CONFIG REQUIRED)
+cute_aot_add_bundle(bundle KERNELS kernels ARCHS sm90 SELECT fill CUDART shared {kind})
+add_executable(app hello.cpp)
+target_link_libraries(app PRIVATE bundle "{standin}/libcudart.so.12")
+target_link_options(app PRIVATE "-Wl,-rpath-link,{standin}")
+"""
+
+
+def test_version_is_the_one_of_the_project() -> None:
+    (version,) = re.findall(r'^version = "(.*)"$', (PROJECT / "pyproject.toml").read_text(), re.MULTILINE)
+    text = (CMAKE_DIR / "cute_aotConfigVersion.cmake").read_text()
+    assert f'set(PACKAGE_VERSION "{version}")' in text
+    assert f'"{".".join(version.split(".")[:2])}"' in text
+
+
+@pytest.mark.parametrize(("wanted", "found"), [("", True), ("0", True), ("0.1", True), ("0.1.0", True), ("0.2", False),
+                                               ("1.0", False), ("0.1.9", False)])  # fmt: skip
+def test_version_that_is_asked_for(tmp_path: Path, wanted: str, found: bool) -> None:
+    script = tmp_path / "ask.cmake"
+    parts = [*wanted.split("."), "", ""]
+    script.write_text(
+        f'set(PACKAGE_FIND_VERSION "{wanted or "0"}")\nset(PACKAGE_FIND_VERSION_MAJOR "{parts[0] or 0}")\n'
+        f'set(PACKAGE_FIND_VERSION_MINOR "{parts[1] or 0}")\nset(PACKAGE_FIND_VERSION_COUNT {len([p for p in parts if p])})\n'
+        f'include("{CMAKE_DIR}/cute_aotConfigVersion.cmake")\nmessage(STATUS "compatible=${{PACKAGE_VERSION_COMPATIBLE}}")\n'
+    )
+    assert f"compatible={str(found).upper()}" in run(cmake(), "-P", script)
+
+
+def test_installed_package_is_relocatable(project: Project, tmp_path: Path) -> None:
+    run(cmake(), "-S", PROJECT, "-B", tmp_path / "build")
+    run(cmake(), "--install", tmp_path / "build", "--prefix", tmp_path / "first")
+    shutil.move(tmp_path / "first", tmp_path / "moved")
+    source = tmp_path / "app"
+    source.mkdir()
+    shutil.copy(HERE / "hello.cpp", source)
+    (source / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.20)\nproject(app CXX)\nset(CMAKE_CXX_STANDARD 17)\n"
+        f'find_package(cute_aot 0.1 CONFIG REQUIRED)\ncute_aot_import_bundle(kernels "{project.bundle}")\n'
+        "add_executable(app hello.cpp)\ntarget_link_libraries(app PRIVATE kernels)\n"
+    )
+    run(cmake(), "-S", source, "-B", tmp_path / "app_build", f"-DCMAKE_PREFIX_PATH={tmp_path / 'moved'}",
+        f"-DCUTE_AOT_TVM_FFI_LIBRARY={TVM_FFI}", "-G", "Unix Makefiles")  # fmt: skip
+    run(cmake(), "--build", tmp_path / "app_build")
+    run(tmp_path / "app_build" / "app")
+    assert "moved/include" in (tmp_path / "app_build" / "CMakeFiles" / "app.dir" / "flags.make").read_text()
+
+
+@pytest.mark.parametrize(("kind", "generator"), [("STATIC", "Ninja"), ("SHARED", "Unix Makefiles")])
+def test_bundle_is_built_when_a_kernel_changed_and_only_then(
+    project: Project, tmp_path: Path, kind: str, generator: str
+) -> None:
+    if generator == "Ninja" and shutil.which("ninja") is None:
+        pytest.skip("ninja is not installed")
+    source, build = tmp_path / "app", tmp_path / "build"
+    source.mkdir()
+    shutil.copytree(KERNELS, source / "kernels", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(HERE / "hello.cpp", source)
+    (source / "CMakeLists.txt").write_text(BUNDLE_PROJECT.format(kind=kind, standin=project.standin))
+    run(cmake(), "-S", source, "-B", build, "-G", generator, f"-Dcute_aot_DIR={CMAKE_DIR}",
+        f"-DCUTE_AOT_PYTHON={sys.executable}", f"-DCUTE_AOT_TVM_FFI_LIBRARY={TVM_FFI}")  # fmt: skip
+    run(cmake(), "--build", build)
+    app, manifest = build / "app", build / "bundle" / "manifest.json"
+    first = (app.stat().st_mtime_ns, manifest.stat().st_mtime_ns)
+    run(cmake(), "--build", build)
+    assert (app.stat().st_mtime_ns, manifest.stat().st_mtime_ns) == first
+    (source / "kernels" / "fill.py").touch()
+    run(cmake(), "--build", build)
+    assert manifest.stat().st_mtime_ns > first[1]
+    assert kind == "SHARED" or app.stat().st_mtime_ns > first[0], "a static program was not linked again"
+    run(app, environment={"LD_LIBRARY_PATH": str(project.standin)})
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ('cute_aot_import_bundle(b "/nowhere")', "is not a bundle"),
+        ('cute_aot_import_bundle(b "{bundle}" STATIC ARCHS sm_100f)', "was not built for sm_100f"),
+        ('cute_aot_import_bundle(b "{bundle}" HOST riscv64-linux-gnu)', "holds no code for riscv64"),
+        ('cute_aot_import_bundle(b "{bundle}" STATTIC)', "not understood: STATTIC"),
+        ("cute_aot_add_bundle(b KERNELS nowhere ARCHS sm90)", "does not exist"),
+        ("cute_aot_add_bundle(b ARCHS sm90)", "KERNELS and ARCHS"),
+    ],
+)
+def test_mistakes_are_explained_when_configuring(project: Project, tmp_path: Path, lines: str, said: str) -> None:
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.20)\nproject(app C)\nfind_package(cute_aot CONFIG REQUIRED)\n"
+        + lines.format(bundle=project.bundle)
+    )
+    command = [cmake(), "-S", tmp_path, "-B", tmp_path / "build", f"-Dcute_aot_DIR={CMAKE_DIR}",
+               f"-DCUTE_AOT_TVM_FFI_LIBRARY={TVM_FFI}"]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert said in re.sub(r"\s+", " ", done.stderr)

@@ -1,0 +1,57 @@
+"""Drives ctest: the C and C++ tests, with every compiler there is, and under the sanitizers."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import HERE, Project, with_entry
+
+# What gcc's sanitizers are told. Code that was opened stays mapped, and what it holds with it.
+OPTIONS = {
+    "address": {"ASAN_OPTIONS": "detect_leaks=1:abort_on_error=0"},
+    "undefined": {"UBSAN_OPTIONS": "print_stacktrace=1"},
+    "thread": {"TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1"},
+}
+
+
+def test_ctest_passes(project: Project, built: Path) -> None:
+    assert "100% tests passed" in project.test(built)
+
+
+def test_headers_and_core_compile_with_clang_too(project: Project, tmp_path: Path) -> None:
+    if shutil.which("clang++") is None:
+        pytest.skip("clang is not installed")
+    project.configure(tmp_path, "-DCMAKE_C_COMPILER=clang", "-DCMAKE_CXX_COMPILER=clang++")
+    project.build(tmp_path, "core", "headers_cxx17", "headers_cxx20", "linked_static")
+
+
+@pytest.mark.parametrize("sanitizer", OPTIONS)
+def test_threads_and_failures_under_sanitizer(project: Project, tmp_path: Path, sanitizer: str) -> None:
+    if not _works(sanitizer, tmp_path):
+        pytest.skip(f"this compiler does not run -fsanitize={sanitizer} here")
+    flags = [f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"]
+    bundle = with_entry(project.bundle, tmp_path / "bundle", flags)
+    build = tmp_path / "build"
+    project.configure(
+        build, f"-DSANITIZER={sanitizer}", "-DCMAKE_C_COMPILER=gcc", "-DCMAKE_CXX_COMPILER=g++", bundle=bundle
+    )
+    project.build(build)
+    project.test(build, OPTIONS[sanitizer])
+
+
+def _works(sanitizer: str, folder: Path) -> bool:
+    if shutil.which("gcc") is None or shutil.which("g++") is None:
+        return False
+    program = folder / "probe"
+    (folder / "probe.c").write_text("int main(void) { return 0; }\n")
+    command = ["gcc", f"-fsanitize={sanitizer}", str(folder / "probe.c"), "-o", str(program)]
+    return subprocess.run(command, capture_output=True).returncode == 0 and subprocess.run([program]).returncode == 0
+
+
+def test_every_cpp_file_is_part_of_the_build() -> None:
+    listed = (HERE / "CMakeLists.txt").read_text()
+    for source in [*HERE.glob("*.c"), *HERE.glob("*.cpp")]:
+        assert source.name in listed or source.name == "selection_module.cpp", f"{source.name} is never compiled"

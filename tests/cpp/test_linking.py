@@ -1,0 +1,82 @@
+"""Static linking: nothing goes missing in silence, nothing clashes, nothing unused stays."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from aot_runtime.manifest import Manifest
+from conftest import HERE, HOST, INCLUDES, TVM_FFI, Project, run
+
+from aot.cli import main
+from aot.link.objects import defined_symbols, members
+
+
+def link(project: Project, source: Path, output: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = ["c++", "-std=c++17", f"-I{INCLUDES[0]}", f"-I{project.bundle / 'include'}", str(source), *arguments,
+               str(TVM_FFI), str(project.standin / "libcudart.so.12"), f"-Wl,-rpath-link,{project.standin}", "-ldl",
+               "-pthread", "-Wl,--gc-sections", "-o", str(output)]  # fmt: skip
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def archives(project: Project, *parts: str) -> list[str]:
+    return [str(project.bundle / "lib" / HOST / f"libbundle{part}.a") for part in parts]
+
+
+def test_forgotten_architecture_is_a_link_error(project: Project, tmp_path: Path) -> None:
+    done = link(project, HERE / "hello.cpp", tmp_path / "hello", *archives(project, "", "_sm_90a", "_cuda"))
+    assert done.returncode != 0
+    assert "aot_bundle_arch__sm_80" in done.stderr
+
+
+def test_no_architecture_at_all_is_a_link_error(project: Project, tmp_path: Path) -> None:
+    done = link(project, HERE / "hello.cpp", tmp_path / "hello", *archives(project, "", "_cuda"))
+    assert done.returncode != 0
+    assert "aot_bundle_arch__sm_80" in done.stderr
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_all_architectures_are_there_and_unused_kernels_are_not(project: Project, tmp_path: Path, whole: bool) -> None:
+    files = archives(project, "", "_sm_90a", "_sm_80", "_cuda")
+    given = ["-Wl,--whole-archive", *files[:-1], "-Wl,--no-whole-archive", files[-1]] if whole else files
+    done = link(project, HERE / "hello.cpp", tmp_path / "hello", *given)
+    assert done.returncode == 0, done.stderr
+    symbols = run("nm", tmp_path / "hello")
+    for arch in ("sm_80", "sm_90a"):
+        assert f"aot_bundle_kernel__fill__{arch}\n" in symbols
+    assert "kernel__fill_pair__" not in symbols
+    assert "fill_epilogue" not in symbols
+
+
+def test_every_symbol_of_an_archive_carries_the_bundles_name(project: Project) -> None:
+    for part in ("", "_sm_80", "_sm_90a"):
+        for name, content in members(Path(archives(project, part)[0]).read_bytes()):
+            wrong = [symbol for symbol in defined_symbols(content) if not symbol.startswith("aot_bundle_")]
+            assert not wrong, f"{name} in libbundle{part}.a defines {wrong}"
+
+
+def test_archives_have_every_kernel_that_the_manifest_names(project: Project) -> None:
+    manifest = Manifest.read(project.bundle)
+    for arch in ("sm_80", "sm_90a"):
+        (archive,) = archives(project, f"_{arch}")
+        defined = {symbol for _, content in members(Path(archive).read_bytes()) for symbol in defined_symbols(content)}
+        expected = {f"aot_bundle_kernel__{kernel.name}__{arch}" for kernel in manifest.kernels.values()}
+        assert expected <= defined
+
+
+def test_config_prints_what_links(project: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for extra in (["--static", "--arch", "sm90"], []):
+        assert main(["config", "--cflags", "--ldflags", "--libs", *extra, str(project.bundle)]) == 0
+        flags = capsys.readouterr().out.split()
+        program = tmp_path / "program"
+        run("c++", "-std=c++17", HERE / "hello.cpp", *flags, project.standin / "libcudart.so.12",
+            f"-Wl,-rpath-link,{project.standin}", "-o", program)  # fmt: skip
+        run(program, environment={"LD_LIBRARY_PATH": str(project.standin)})
+
+
+def test_config_explains_what_it_cannot_do(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config"]) == 2
+    assert main(["config", "--libs", "--static"]) == 2
+    assert main(["config", "--libs", "--static", "--arch", "sm100", str(project.bundle)]) == 2
+    assert "was not built for sm_100f" in capsys.readouterr().err

@@ -1,0 +1,229 @@
+// Opening bundles at run time with aot.hpp: what works, and every refusal. Usage: test_open BUNDLE LIBTVM_FFI SCRATCH
+#include <aot/aot.hpp>
+
+#include <filesystem>
+#include <fstream>
+
+#include "harness.hpp"
+
+namespace fs = std::filesystem;
+
+static aot::Options options;
+
+static fs::path copy_of(const fs::path& bundle, const fs::path& scratch, const char* name) {
+  const fs::path copy = scratch / name;
+  fs::remove_all(copy);
+  fs::copy(bundle, copy, fs::copy_options::recursive);
+  return copy;
+}
+
+static fs::path entry_of(const fs::path& bundle) {
+  for (const auto& item : fs::directory_iterator(bundle / "lib" / AOT_HOST)) {
+    const std::string name = item.path().filename().string();
+    if (item.path().extension() == ".so" && name.find("_cuda") == std::string::npos) return item.path();
+  }
+  return {};
+}
+
+static void test_calls(const fs::path& path) {
+  play({h100, a100});
+  aot::Bundle bundle(path.string(), options);
+  auto out = aot::tensor(static_cast<float*>(fake_memory), {1000});
+  auto fill = bundle["fill"];
+  fill(out, 2.0);
+  CHECK(standin_launch_count() == 1);
+  CHECK(last_launch().grid[0] == 8 && last_launch().block[0] == 128 && last_launch().stream == 0);
+  fill.on(reinterpret_cast<void*>(0x77))(out, 1);
+  CHECK(last_launch().stream == 0x77);
+  fill(out, 2.0);
+  CHECK(last_launch().stream == 0);
+  {
+    aot::StreamScope scope(bundle, reinterpret_cast<void*>(0x88));
+    fill(out, 2.0);
+    CHECK(last_launch().stream == 0x88);
+    aot::StreamScope inner(bundle, reinterpret_cast<void*>(0x99));
+    fill(out, 2.0);
+    CHECK(last_launch().stream == 0x99);
+  }
+  fill(out, 2.0);
+  CHECK(last_launch().stream == 0);
+
+  fill(aot::tensor(static_cast<float*>(fake_memory), {1000}, 1), 2.0);
+  CHECK(last_launch().device == 1);
+  aot::Tuple pair(out, out), weights(1.5, 3);
+  bundle["fill_pair"](pair.value(), weights.value());
+  CHECK(last_launch().grid[0] == 3);
+  bundle["fill_pointer"](static_cast<const void*>(fake_memory), 64, reinterpret_cast<void*>(0x55));
+  CHECK(last_launch().stream == 0x55 && last_launch().grid[0] == 2);
+  bundle["fill_optional"](out, nullptr);
+  CHECK(last_launch().block[0] == 32);
+  bundle["fill_optional"](out, aot::tensor(static_cast<float*>(fake_memory), {4, 1000}));
+  CHECK(last_launch().block[0] == 64);
+  bundle["fill_epilogue__relu"](out);
+  CHECK(last_launch().block[0] == 160);
+  bundle["fill_everywhere"](out);
+  CHECK(last_launch().grid[0] == 132);
+
+  CHECK(bundle.name() == "bundle" || !bundle.name().empty());
+  CHECK(bundle.functions().size() >= 7);
+  CHECK(std::string(fill.signature()) == "fill(out, value)");
+  CHECK(std::string(fill.doc()) == "Fill a vector with a value.");
+  CHECK(std::string(fill.archs()).find("sm_90a") != std::string::npos);
+  bundle.preload(0);
+  bundle.preload("fill", 1);
+  const std::string lines = bundle.explain("fill", 9, 0, out, 1.0);
+  CHECK(lines.find("*sm_90a\tfill__f32__aligned\t\n") != std::string::npos);
+  CHECK(lines.find("sm_80\tfill\truns from compute capability 8.0") != std::string::npos);
+}
+
+static void test_bad_arguments(const fs::path& path) {
+  play({h100, a100});
+  aot::Bundle bundle(path.string(), options);
+  auto fill = bundle["fill"];
+  auto out = aot::tensor(static_cast<float*>(fake_memory), {1000});
+  CHECK_THROWS(aot::ArgumentError, "out.dtype", fill(aot::tensor(static_cast<int*>(fake_memory), {10}), 1.0));
+  CHECK_THROWS(aot::ArgumentError, "out.ndim", fill(aot::tensor(static_cast<float*>(fake_memory), {10, 10}), 1.0));
+  CHECK_THROWS(aot::ArgumentError, "stride", fill(aot::TensorView(fake_memory, {10}, {2}, aot::float32), 1.0));
+  CHECK_THROWS(aot::ArgumentError, "takes 2 arguments, got 1", fill(out));
+  CHECK_THROWS(aot::ArgumentError, "value is", fill(out, nullptr));
+  CHECK_THROWS(aot::ArgumentError, "out", fill(nullptr, 1.0));
+  CHECK_THROWS(aot::ArgumentError, "address is null", aot::tensor(static_cast<float*>(nullptr), {10}));
+  CHECK_THROWS(aot::ArgumentError, "negative", aot::tensor(static_cast<float*>(fake_memory), {-1}));
+  CHECK_THROWS(aot::ArgumentError, "2^63", aot::tensor(static_cast<float*>(fake_memory), {INT64_MAX, 2}));
+  CHECK_THROWS(aot::ArgumentError, "strides", aot::TensorView(fake_memory, {10}, {2, 1}, aot::float32));
+  CHECK_THROWS(aot::ArgumentError, "no tensor says", bundle["fill_pointer"].on(nullptr)(fake_memory, 1, nullptr));
+  CHECK_THROWS(aot::NotFoundError, "has no function `nothing`", bundle["nothing"]);
+  CHECK_THROWS(aot::DriverError, "device 7", fill(aot::tensor(static_cast<float*>(fake_memory), {8}, 7), 1.0));
+  CHECK_THROWS(aot::ArgumentError, "device 99", bundle.preload("fill", 99));
+  CHECK_THROWS(aot::NotFoundError, "nope", bundle["nope"]);
+  CHECK_THROWS(aot::Error, "nope", bundle.preload("nope", 0));
+
+  // A tensor without strides, as a C caller may leave them.
+  aot_tensor bare = *out.get();
+  bare.strides = nullptr;
+  CHECK_THROWS(aot::ArgumentError, "fill", fill(aot_from_tensor(&bare), 1.0));
+  aot_value null_tensor = aot_none();
+  null_tensor.type = AOT_TENSOR;
+  CHECK_THROWS(aot::ArgumentError, "fill", fill(null_tensor, 1.0));
+
+  // A stream of another device.
+  standin_add_stream(0xABC0, 1);
+  fill(out, 1.0);
+  CHECK_THROWS(aot::CudaError, "400", fill.on(reinterpret_cast<void*>(0xABC0))(out, 1.0));
+
+  // After closing, everything through the handle is refused, code that was found before included.
+  bundle.close();
+  CHECK_THROWS(aot::UsageError, "closed", fill(out, 1.0));
+  CHECK_THROWS(aot::UsageError, "never opened", bundle["fill"]);
+  aot::Bundle again(path.string(), options);
+  CHECK_THROWS(aot::UsageError, "closed", fill(out, 1.0));
+  const aot_bundle handle = again.get();
+  aot::Bundle moved(std::move(again));
+  moved["fill"](out, 1.0);
+  CHECK(moved.get().generation == handle.generation);
+  CHECK_THROWS(aot::UsageError, "never opened", again.preload(0));
+  CHECK(aot_close(handle) == AOT_OK && aot_close(handle) == AOT_ERROR_USAGE);
+  CHECK(aot_open(nullptr, nullptr, nullptr) == AOT_ERROR_USAGE);
+  CHECK(aot_call(fill.get(), nullptr, 1) == AOT_ERROR_USAGE);
+  int code = 0;
+  const char* text = nullptr;
+  CHECK(aot_last_error(&code, &text) == AOT_OK && code == AOT_ERROR_USAGE && std::string(text).size() > 10);
+}
+
+static void test_devices(const fs::path& path) {
+  aot::Bundle bundle(path.string(), options);
+  play({h100});
+  auto out = aot::tensor(static_cast<float*>(fake_memory), {1000}, 15);
+  CHECK_THROWS(aot::DriverError, "device 15", bundle["fill"](out, 1.0));
+}
+
+static void test_capture(const fs::path& path) {
+  play({h100});
+  aot::Bundle bundle(path.string(), options);
+  auto out = aot::tensor(static_cast<float*>(fake_memory), {1000});
+  standin_begin_capture(0x66, 0);
+  CHECK_THROWS(aot::CaptureError, "preload", bundle["fill"].on(reinterpret_cast<void*>(0x66))(out, 1.0));
+  standin_end_capture(0x66);
+  bundle.preload(0);
+  standin_begin_capture(0x66, 0);
+  bundle["fill"].on(reinterpret_cast<void*>(0x66))(out, 1.0);
+  standin_end_capture(0x66);
+  CHECK(last_launch().captured == 1);
+}
+
+static void test_bad_bundles(const fs::path& path, const fs::path& scratch) {
+  play({h100});
+  CHECK_THROWS(aot::BundleError, "not a bundle", aot::Bundle("/nowhere/at/all", options));
+  CHECK_THROWS(aot::BundleError, "not a bundle", aot::Bundle(scratch.string(), options));
+  CHECK_THROWS(aot::BundleError, "not a bundle", aot::Bundle("", options));
+  CHECK_THROWS(aot::BundleError, "too long", aot::Bundle(std::string(5000, 'x'), options));
+
+  fs::path copy = copy_of(path, scratch, "other_host");
+  fs::rename(copy / "lib" / AOT_HOST, copy / "lib" / "riscv64-linux-gnu");
+  CHECK_THROWS(aot::HostError, "it has: riscv64-linux-gnu", aot::Bundle(copy.string(), options));
+
+  copy = copy_of(path, scratch, "damaged");
+  { std::fstream(entry_of(copy), std::ios::in | std::ios::out | std::ios::binary).seekp(5000).write("x", 1); }
+  CHECK_THROWS(aot::DigestError, "sha256", aot::Bundle(copy.string(), options));
+
+  copy = copy_of(path, scratch, "empty_entry");
+  fs::resize_file(entry_of(copy), 0);
+  aot::Options trusting = options;
+  trusting.verify = false;
+  CHECK_THROWS(aot::DigestError, "sha256", aot::Bundle(copy.string(), options));
+  CHECK_THROWS(aot::BundleError, "cannot open", aot::Bundle(copy.string(), trusting));
+
+  copy = copy_of(path, scratch, "no_entry");
+  fs::remove(entry_of(copy));
+  CHECK_THROWS(aot::BundleError, "cannot read", aot::Bundle(copy.string(), options));
+
+  for (const char* text : {"", "garbage", "aot-entry 2\n", "aot-entry 1\nentry ../x\nsize 1\nsha256 00\n"}) {
+    copy = copy_of(path, scratch, "bad_note");
+    std::ofstream(copy / "lib" / AOT_HOST / "entry.txt") << text;
+    CHECK_THROWS(aot::BundleError, "damaged", aot::Bundle(copy.string(), options));
+  }
+
+  copy = copy_of(path, scratch, "missing_kernel");
+  for (const char* arch : {"sm_90a", "sm_80"}) fs::remove(copy / "lib" / AOT_HOST / arch / "fill.so");
+  aot::Bundle missing(copy.string(), options);
+  auto out = aot::tensor(static_cast<float*>(fake_memory), {1000});
+  CHECK_THROWS(aot::BundleError, "is missing", missing["fill"](out, 1.0));
+  missing["fill_optional"](out, nullptr);
+
+  copy = copy_of(path, scratch, "damaged_kernel");
+  { std::ofstream(copy / "lib" / AOT_HOST / "sm_90a" / "fill.so", std::ios::app) << "x"; }
+  aot::Bundle damaged(copy.string(), options);
+  CHECK_THROWS(aot::DigestError, "bytes, expected", damaged["fill"](out, 1.0));
+
+  // Two copies of a bundle are two bundles, each with its own files and state.
+  aot::Bundle first(path.string(), options), second(copy_of(path, scratch, "second").string(), options);
+  standin_clear();
+  first["fill"](out, 1.0);
+  second["fill"](out, 1.0);
+  CHECK(standin_launch_count() == 2);
+}
+
+static void test_handles_run_out(const fs::path& path) {
+  std::vector<aot::Bundle> many;
+  CHECK_THROWS(aot::UsageError, "1024 handles", for (int i = 0; i < 2000; ++i) many.emplace_back(path.string(), options));
+  CHECK(many.size() <= 1024 && many.size() > 1000);
+}
+
+int main(int count, char** arguments) {
+  if (count != 4) return 2;
+  const fs::path bundle = arguments[1], scratch = arguments[3];
+  if (std::string(arguments[2]) != "linked") {
+    aot::Options nowhere;
+    nowhere.tvm_ffi = "/nowhere/libtvm_ffi.so";
+    CHECK_THROWS(aot::TvmFfiError, "/nowhere/libtvm_ffi.so", aot::Bundle(bundle.string(), nowhere));
+    options.tvm_ffi = arguments[2];
+  }
+  fs::create_directories(scratch);
+  test_capture(bundle); /* first: code is loaded once per process */
+  test_calls(bundle);
+  test_bad_arguments(bundle);
+  test_devices(bundle);
+  test_bad_bundles(bundle, scratch);
+  test_handles_run_out(bundle);
+  return finish("test_open");
+}

@@ -1,0 +1,489 @@
+"""Selection in C against a plain model of it in Python, on random tables, arguments and devices."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import shutil
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aot_runtime.arch import Arch
+from conftest import INCLUDES, SOURCES, TVM_FFI, run
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aot.selection.branching import branch_by_range, branch_by_value
+from aot.selection.decision import Node, Tree, decide
+from aot.selection.requirements import Requirement, Step, Subject, VariantTable
+from aot.targets import accepted_archs
+
+MISSING = -(2**63)
+LOW, HIGH = -(2**63) + 1, 2**63 - 1
+KINDS = {
+    1: "a float", 2: "a bool", 3: "an int", 4: "None", 5: "a pointer", 6: "a tensor", 7: "a tuple", 8: "something else",
+}  # fmt: skip
+OPERATIONS = (
+    "kind", "dtype", "ndim", "device_type", "device_index", "extent", "extent_modulo", "stride_off", "stride_modulo",
+    "extent_off", "stride_off_by", "address_modulo", "integer", "integer_modulo", "float", "length", "stride",
+    "program", "condition",
+)  # fmt: skip
+STEPS = (
+    "end", "constant", "extent", "stride", "integer", "add", "subtract", "multiply", "floor_divide", "modulo",
+    "minimum", "maximum", "less", "less_equal", "equal", "not_equal", "and", "or", "not",
+)  # fmt: skip
+
+
+# The module under test.
+
+
+@pytest.fixture(scope="session")
+def selection(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    pybind11 = pytest.importorskip("pybind11")
+    if shutil.which("c++") is None:
+        pytest.skip("no C++ compiler")
+    import sysconfig
+
+    folder = tmp_path_factory.mktemp("selection")
+    includes = [word for path in (SOURCES, *INCLUDES, Path(pybind11.get_include()), Path(sysconfig.get_path("include")))
+                for word in ("-isystem", path)]  # fmt: skip
+    objects = []
+    for part in ("select", "text", "driver", "open", "dispatch", "explain", "interface", "sha256"):
+        objects.append(folder / f"{part}.o")
+        run("cc", "-std=gnu99", "-O1", "-fPIC", *includes, "-c", SOURCES / f"aot_{part}.c", "-o", objects[-1])
+    module = folder / "selection_module.so"
+    run("c++", "-std=c++17", "-O1", "-fPIC", "-shared", *includes, Path(__file__).with_name("selection_module.cpp"),
+        *objects, TVM_FFI, f"-Wl,-rpath,{TVM_FFI.parent}", "-ldl", "-pthread", "-o", module)  # fmt: skip
+    spec = importlib.util.spec_from_file_location("selection_module", module)
+    assert spec is not None and spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+# The model: arguments are Python values, tensors are dictionaries.
+
+
+@dataclass(frozen=True)
+class Call:
+    values: tuple[Any, ...]
+    device: int = 0
+    hypothetical: bool = True
+
+    def at(self, path: Sequence[int]) -> Any:
+        value: Any = self.values[path[0]]
+        for index in path[1:]:
+            if not isinstance(value, tuple) or index >= len(value):
+                return ...
+            value = value[index]
+        return value
+
+
+def kind(value: Any) -> int:
+    if value is ...:
+        return 8
+    if value is None:
+        return 4
+    if isinstance(value, dict):
+        return 6 if "shape" in value else 5
+    return {bool: 2, int: 3, float: 1, tuple: 7}[type(value)]
+
+
+def is_tensor(value: Any) -> bool:
+    return kind(value) == 6
+
+
+def extent(value: Any, dim: int, key: str = "shape") -> int:
+    return value[key][dim] if is_tensor(value) and dim < len(value[key]) else MISSING
+
+
+def integer(value: Any) -> int:
+    return int(value) if kind(value) in (2, 3) else MISSING
+
+
+def modulo(value: int, divisor: int) -> int:
+    return MISSING if value == MISSING or divisor <= 0 else value % divisor
+
+
+def checked(value: int) -> int:
+    """A result as 64 bits hold it: what does not fit is missing, and so is the number that stands for it."""
+    return value if LOW <= value <= HIGH else MISSING
+
+
+def difference(left: int, right: int) -> int:
+    return MISSING if MISSING in (left, right) else checked(left - right)
+
+
+def ordered(value: Any) -> int:
+    if kind(value) not in (1, 2, 3) or math.isnan(value):
+        return MISSING
+    number = float(value)
+    if number == 0:
+        return 0
+    bits: int = struct.unpack("<q", struct.pack("<d", number))[0]
+    return bits if bits >= 0 else -(bits & HIGH)
+
+
+BINARY = {
+    "add": lambda a, b: checked(a + b),
+    "subtract": lambda a, b: checked(a - b),
+    "multiply": lambda a, b: checked(a * b),
+    "floor_divide": lambda a, b: a // b if b > 0 else MISSING,
+    "modulo": lambda a, b: a % b if b > 0 else MISSING,
+    "minimum": min,
+    "maximum": max,
+    "less": lambda a, b: int(a < b),
+    "less_equal": lambda a, b: int(a <= b),
+    "equal": lambda a, b: int(a == b),
+    "not_equal": lambda a, b: int(a != b),
+    "and": lambda a, b: int(bool(a) and bool(b)),
+    "or": lambda a, b: int(bool(a) or bool(b)),
+}
+
+
+def run_program(steps: Sequence[Step], call: Call) -> int:
+    stack: list[int] = []
+    for step in steps:
+        if step.operation == "constant":
+            stack.append(step.value)
+        elif step.operation in ("extent", "stride"):
+            stack.append(extent(call.at(step.path), step.dim, {"extent": "shape", "stride": "strides"}[step.operation]))
+        elif step.operation == "integer":
+            stack.append(integer(call.at(step.path)))
+        elif step.operation == "not":
+            stack.append(MISSING if (top := stack.pop()) == MISSING else int(not top))
+        else:
+            right, left = stack.pop(), stack.pop()
+            stack.append(MISSING if MISSING in (left, right) else BINARY[step.operation](left, right))
+    return stack[0]
+
+
+def value_of(subject: Subject, call: Call) -> int:
+    value, dim, parameter = call.at(subject.path or (0,)), subject.dim, subject.parameter
+    tensor = is_tensor(value)
+    single = extent(value, dim) == 1
+    other = (
+        extent(call.at(subject.other), subject.other_dim, "strides" if subject.other_is_stride else "shape")
+        if subject.other
+        else 0
+    )
+    return {
+        "kind": lambda: kind(value),
+        "dtype": lambda: value["dtype"][1] << 32 | value["dtype"][2] << 8 | value["dtype"][0] if tensor else MISSING,
+        "ndim": lambda: len(value["shape"]) if tensor else MISSING,
+        "device_type": lambda: MISSING if not tensor else 2 if call.hypothetical else value["device_type"],
+        "device_index": lambda: MISSING if not tensor else 0 if call.hypothetical else value["device"] - call.device,
+        "extent": lambda: extent(value, dim),
+        "extent_modulo": lambda: modulo(extent(value, dim), parameter),
+        "stride": lambda: extent(value, dim, "strides"),
+        "stride_off": lambda: 0 if single else difference(extent(value, dim, "strides"), parameter),
+        "stride_modulo": lambda: 0 if single else modulo(extent(value, dim, "strides"), parameter),
+        "extent_off": lambda: difference(extent(value, dim), other),
+        "stride_off_by": lambda: 0 if single else difference(extent(value, dim, "strides"), other),
+        "address_modulo": lambda: (value["data"] + value["byte_offset"]) % 2**64 % parameter if tensor else MISSING,
+        "integer": lambda: integer(value),
+        "integer_modulo": lambda: modulo(integer(value), parameter),
+        "float": lambda: ordered(value),
+        "length": lambda: len(value) if isinstance(value, tuple) else MISSING,
+        "program": lambda: run_program(subject.steps, call),
+        "condition": lambda: run_program(subject.steps, call),
+    }[subject.operation]()
+
+
+def first_unmet(variant: VariantTable, call: Call) -> Requirement | None:
+    for requirement in variant.requirements:
+        if not requirement.low <= value_of(requirement.subject, call) <= requirement.high:
+            return requirement
+    return None
+
+
+def rank(arch: Arch, device: tuple[int, int]) -> int:
+    """How good code is on a device: NVIDIA's rules, said once more."""
+    tegra = {(8, 7), (11, 0)}
+    same = arch.capability == device
+    if arch.suffix == "a":
+        return 3000 if same else 0
+    family = arch.major == device[0] and arch.minor <= device[1]
+    runs = same if arch.capability in tegra or device in tegra else family
+    return (2000 if arch.suffix == "f" else 1000) + arch.minor if runs else 0
+
+
+# Reasons, in the model's words.
+
+
+def dtype_text(packed: int) -> str:
+    if packed == MISSING:
+        return "not that of a tensor"
+    code, lanes, bits = packed & 0xFF, packed >> 8 & 0xFFFF, packed >> 32
+    name = {0: f"int{bits}", 1: f"uint{bits}", 2: f"float{bits}", 4: f"bfloat{bits}", 6: "bool"}[code]
+    return name if lanes == 1 else f"{name}x{lanes}"
+
+
+def number_text(subject: Subject, value: int) -> str:
+    if subject.operation == "dtype":
+        return dtype_text(value)
+    if value == MISSING:
+        return "not there"
+    if subject.operation == "float":
+        bits = value if value >= 0 else -value | -(2**63)
+        return f"{struct.unpack('<d', struct.pack('<q', bits))[0]:.17g}"
+    return str(value)
+
+
+def plain(subject: Subject, operation: str, call: Call) -> str:
+    return f"{subject.label} is {number_text(subject, value_of(Subject(operation, subject.path, subject.dim), call))}"
+
+
+def reason(requirement: Requirement, call: Call) -> str:
+    subject, low, high = requirement.subject, requirement.low, requirement.high
+    value = value_of(subject, call)
+    derived = {"extent_modulo": "extent", "stride_modulo": "stride", "integer_modulo": "integer"}
+    if subject.operation == "kind":
+        wanted = "a float" if low == 1 else KINDS[high]
+        return f"{subject.label} is {KINDS[value]}, must be {wanted}"
+    if value == MISSING and subject.operation in ("device_type", "device_index", "address_modulo"):
+        return f"{subject.label} is not a tensor"
+    if subject.operation in derived:
+        return f"{plain(subject, derived[subject.operation], call)}, must be divisible by {subject.parameter}"
+    if subject.operation == "stride_off":
+        return f"{plain(subject, 'stride', call)}, must be {subject.parameter}"
+    if subject.operation == "address_modulo":
+        return f"{subject.label} starts {value} bytes past a multiple of {subject.parameter}, must be aligned"
+    if subject.operation in ("extent_off", "stride_off_by"):
+        other = Subject("stride" if subject.other_is_stride else "extent", subject.other, subject.other_dim)
+        seen = number_text(subject, value_of(other, call))
+        return f"{plain(subject, subject.operation.split('_')[0], call)}, must equal {subject.other_label}, which is {seen}"
+    if subject.operation == "condition":
+        return f"`{subject.label}` does not hold"
+    shown = number_text(subject, low)
+    if low != high:
+        upper = number_text(subject, high)
+        shown = f">= {shown}" if high == HIGH else f"<= {upper}" if low == LOW else f"{shown} to {upper}"
+    return f"{subject.label} is {number_text(subject, value)}, must be {shown}"
+
+
+# From the model's tables to the ones of C.
+
+
+def flatten(variants: Sequence[VariantTable], tree: Tree, argument_count: int) -> dict[str, Any]:
+    slots: dict[tuple[int, ...], int] = {(i,): i for i in range(argument_count)}
+    for path in (path for variant in variants for path in variant.paths):
+        slots.setdefault(path, len(slots))
+    subjects: dict[Subject, int] = {}
+    rows: list[tuple[Any, ...]] = []
+    steps: list[tuple[int, int, int, int]] = []
+    for subject in (item.subject for variant in variants for item in variant.requirements):
+        if subject in subjects:
+            continue
+        subjects[subject] = len(rows)
+        parameter = subject.parameter
+        if subject.steps:
+            parameter = len(steps)
+            steps += [(STEPS.index(s.operation), slots.get(s.path, 0), s.dim, s.value) for s in subject.steps]
+            steps.append((0, 0, 0, 0))
+        rows.append((OPERATIONS.index(subject.operation) + 1, slots.get(subject.path, 0), subject.dim,
+                     int(subject.other_is_stride), slots.get(subject.other, 0), subject.other_dim, parameter,
+                     subject.label, subject.other_label))  # fmt: skip
+    requirements = list({item: None for variant in variants for item in variant.requirements})
+    nodes: list[tuple[int, int, int, int, int, int]] = []
+    branches: list[tuple[int, int]] = []
+
+    def place(node: Tree) -> int:
+        if node is None:
+            return -(2**31)
+        if not isinstance(node, Node):
+            return ~node
+        below = [place(child) for child in node.children]
+        made = branch_by_value(node.cuts, below) or branch_by_range(node.cuts, below)
+        row = (len(made.branches), len(branches), made.shift, made.multiplier, made.otherwise)
+        nodes.append((subjects[node.subject], *row))
+        branches.extend(made.branches)
+        return len(nodes) - 1
+
+    root = place(tree)
+    return {
+        "subjects": rows,
+        "requirements": [(subjects[item.subject], item.low, item.high) for item in requirements],
+        "nodes": nodes,
+        "branches": branches or [(0, 0)],
+        "steps": steps or [(0, 0, 0, 0)],
+        "slots": [(slots[path[:-1]] if len(path) > 1 else -1, path[-1]) for path in slots],
+        "variants": [(v.name, [requirements.index(item) for item in v.requirements]) for v in variants],
+        "root": root,
+        "argument_count": argument_count,
+    }
+
+
+# Random tables and arguments. Small numbers, so that requirements are often met; a few huge ones.
+
+ARGUMENTS = 3
+PATHS: tuple[tuple[int, ...], ...] = ((0,), (1,), (2,), (2, 0), (2, 1))
+numbers = st.one_of(st.integers(-3, 9), st.sampled_from([0, 1, 2, 4, 8, 16, 100, 2**31, 2**62, 2**63 - 1, -(2**62)]))
+dtypes = st.sampled_from([(2, 16, 1), (2, 32, 1), (4, 16, 1), (0, 32, 1), (6, 8, 1), (2, 32, 4)])
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> dict[str, Any]:
+    rank_ = draw(st.integers(0, 3))
+    extents = st.lists(numbers, min_size=rank_, max_size=rank_)
+    return {
+        "shape": draw(extents),
+        "strides": draw(extents),
+        "dtype": draw(dtypes),
+        "data": draw(st.sampled_from([0, 64, 72, 4096, 2**40 + 4])),
+        "byte_offset": draw(st.sampled_from([0, 4, 16])),
+        "device_type": draw(st.sampled_from([1, 2])),
+        "device": draw(st.integers(0, 2)),
+    }
+
+
+floats = st.one_of(st.sampled_from([0.0, -0.0, 0.5, -0.5, 1.0, math.inf, -math.inf, math.nan]), st.floats())
+scalars = st.one_of(st.none(), st.booleans(), numbers, floats, st.just({"address": 4096}))
+leaves = st.one_of(tensors(), tensors(), scalars)
+arguments = st.tuples(leaves, leaves, st.one_of(leaves, st.lists(leaves, max_size=3).map(tuple)))
+
+
+@st.composite
+def programs(draw: st.DrawFn, depth: int = 2) -> tuple[Step, ...]:
+    if depth == 0 or draw(st.booleans()):
+        path = draw(st.sampled_from(PATHS))
+        return (draw(st.sampled_from([
+            Step("constant", value=draw(numbers)), Step("extent", path, draw(st.integers(0, 2))),
+            Step("stride", path, draw(st.integers(0, 2))), Step("integer", path),
+        ])),)  # fmt: skip
+    operation = draw(st.sampled_from(STEPS[5:]))
+    left = draw(programs(depth - 1))
+    if operation == "not":
+        return (*left, Step("not"))
+    return (*left, *draw(programs(depth - 1)), Step(operation))
+
+
+@st.composite
+def subjects(draw: st.DrawFn) -> Subject:
+    operation = draw(st.sampled_from(OPERATIONS))
+    path = draw(st.sampled_from(PATHS))
+    dim = draw(st.integers(0, 2))
+    if operation in ("program", "condition"):
+        return Subject(operation, (), steps=draw(programs()), label="some expression")
+    relation = operation in ("extent_off", "stride_off_by")
+    parametric = operation.endswith("modulo") or operation == "stride_off"
+    with_dim = operation.startswith(("extent", "stride"))
+    return Subject(
+        operation,
+        path,
+        dim if with_dim else 0,
+        parameter=draw(st.sampled_from([1, 2, 4, 8, 16])) if parametric else 0,
+        other=draw(st.sampled_from(PATHS)) if relation else (),
+        other_dim=draw(st.integers(0, 2)) if relation else 0,
+        other_is_stride=draw(st.booleans()) if relation else False,
+        label=f"argument {path}{'.' + str(dim) if with_dim else ''}",
+        other_label="the other" if relation else "",
+    )
+
+
+KIND_INTERVALS = st.sampled_from([(1, 3), (2, 3), (3, 5), (4, 4), (6, 6), (7, 7)])
+
+
+@st.composite
+def requirements(draw: st.DrawFn, among: st.SearchStrategy[Subject]) -> Requirement:
+    subject = draw(among)
+    if subject.operation == "kind":
+        low, high = draw(KIND_INTERVALS)
+    elif subject.operation == "dtype":
+        code, bits, lanes = draw(dtypes)
+        low = high = bits << 32 | lanes << 8 | code
+    elif subject.operation in ("device_type", "device_index"):
+        low = high = 2 if subject.operation == "device_type" else 0
+    elif subject.operation.endswith("_off") or subject.operation.endswith(("modulo", "off_by")):
+        low = high = 0
+    elif subject.operation == "condition":
+        low = high = 1
+    elif subject.operation == "float":
+        low, high = sorted(ordered(draw(st.floats(allow_nan=False))) for _ in range(2))
+    else:
+        low, high = draw(st.one_of(numbers.map(lambda n: (max(n, LOW), max(n, LOW))), st.tuples(numbers, numbers).map(lambda p: (min(p), max(p))),
+                                   numbers.map(lambda n: (LOW, n)), numbers.map(lambda n: (n, HIGH))))  # fmt: skip
+    return Requirement(subject, low, high, draw(st.booleans()))
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> list[VariantTable]:
+    """Variants over a common handful of subjects, so that they differ in a few things, as real ones do."""
+    common = st.sampled_from(draw(st.lists(subjects(), min_size=1, max_size=5)))
+    found = []
+    for number in range(draw(st.integers(1, 6))):
+        drawn = draw(st.lists(requirements(common), max_size=5))
+        unique = {requirement.subject: requirement for requirement in drawn}
+        found.append(
+            VariantTable(
+                f"variant{number}", "tested", tuple(unique.values()), ((2, 0), (2, 1)), None, -1, ARGUMENTS, True
+            )
+        )
+    return found
+
+
+@settings(max_examples=300, deadline=None)
+@given(tables(), arguments, st.integers(0, 2))
+def test_tree_finds_the_first_variant_that_fits(
+    selection: Any, variants: list[VariantTable], values: Any, device: int
+) -> None:
+    library = selection.Library("sm_80", flatten(variants, decide(variants), ARGUMENTS))
+    call = Call(values, device, hypothetical=False)
+    fitting = [i for i, variant in enumerate(variants) if first_unmet(variant, call) is None]
+    chosen, meets_all = library.choose(values, device)
+    if fitting:
+        assert (chosen, meets_all) == (fitting[0], True)
+    else:
+        # What every variant asks is left to the compiled entry, which refuses then.
+        assert chosen == -1 or not meets_all
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.dictionaries(st.sampled_from(accepted_archs()), tables(), min_size=1, max_size=3),
+    st.sampled_from([(8, 0), (8, 6), (8, 7), (8, 9), (9, 0), (10, 0), (10, 3), (11, 0), (12, 0), (12, 1)]),
+    arguments,
+)
+def test_explanations_agree_word_for_word(
+    selection: Any, builds: dict[Arch, list[VariantTable]], device: tuple[int, int], values: Any
+) -> None:
+    libraries = {
+        arch: selection.Library(str(arch), flatten(variants, decide(variants), ARGUMENTS))
+        for arch, variants in builds.items()
+    }
+    said = selection.explain(list(libraries.values()), *device, values).splitlines()
+    assert said == model_lines(builds, device, Call(values))
+
+
+def model_lines(builds: dict[Arch, list[VariantTable]], device: tuple[int, int], call: Call) -> list[str]:
+    lines: list[str] = []
+    chosen = False
+    ranked = sorted((arch for arch in builds if rank(arch, device)), key=lambda arch: -rank(arch, device))
+    for arch in ranked:
+        for variant in builds[arch]:
+            unmet = first_unmet(variant, call)
+            mark = "*" if unmet is None and not chosen else ""
+            chosen = chosen or unmet is None
+            lines.append(f"{mark}{arch}\t{variant.name}\t{'' if unmet is None else reason(unmet, call)}")
+    for arch in builds:
+        if not rank(arch, device):
+            scope = (
+                "runs on compute capability {}.{} alone"
+                if arch.suffix == "a"
+                else "runs from compute capability {}.{} within its major version"
+            )
+            lines.append(f"{arch}\ttested\t{scope.format(*arch.capability)}, not on {device[0]}.{device[1]}")
+    return lines
+
+
+@given(
+    st.sampled_from(accepted_archs()),
+    st.tuples(st.integers(7, 13), st.integers(0, 9)),
+)
+def test_ranks_agree(selection: Any, arch: Arch, device: tuple[int, int]) -> None:
+    assert selection.rank(arch.major, arch.minor, arch.suffix, *device) == rank(arch, device)
+    assert bool(rank(arch, device)) == arch.runs_on(device)
