@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,27 +20,33 @@ from aot_runtime.arch import Arch
 from aot_runtime.manifest import FileRecord, HostRecord, KernelRecord, Manifest
 
 from . import sidecar
+from .cache import bundles, durations, keys, plans
+from .cache.links import CachingLinker
+from .cache.store import Store
+from .cache.variants import keep_variant, restore_variant
+from .compose import Member, compose
 from .contracts import FOLDER, contract_sources
 from .details import details_name, details_text
 from .digests import sha256_of
 from .errors import BuildError, DeclarationError, UsageError
+from .files import damaged_files
 from .headers import write_headers
 from .hosts import Host
+from .leftovers import owned_directory, sweep
 from .link.libraries import EntryFunction, KernelBuild, Linker, describe_file
 from .link.llvm_ir import parse_launcher, symbol_prefix
 from .link.nvidia import NvidiaLibraries, distributions, find_libraries
 from .link.static import StaticArchives
 from .link.toolchain import Zig
-from .publish import check_destination, publish, staging
+from .publish import check_destination, clear_leftovers, publish, staging
 from .records import encode
 from .selection.decision import decide, unreachable
 from .selection.tables import MAX_ARGUMENTS, CompiledVariant, Group, kernel_library_source
 from .targets import lowest_driver, parse_archs
-from .verify import verify
-from .worker.messages import Compiled, Declared, Failure, KernelInfo, Options, VariantInfo
+from .worker.messages import Closure, Compiled, Declared, Failure, KernelInfo, Options, VariantInfo
 from .worker.pool import CompileJob, Worker, WorkerLost, compile_all
 
-__all__ = ["BuildResult", "Problem", "Progress", "Settings", "build", "describe"]
+__all__ = ["BuildResult", "Problem", "Progress", "Settings", "build", "check_verified", "describe", "make_linker"]
 
 
 @dataclass(frozen=True)
@@ -53,11 +60,14 @@ class Settings:
     select: tuple[str, ...] = ()  # globs of kernel names; all where absent
     hosts: tuple[Host, ...] = field(default_factory=lambda: (Host.native(),))
     jobs: int = 1
+    memory: int | None = None  # bytes that all workers together may take; None: no limit but ``jobs``
     timeout: float | None = None  # seconds for one variant
     options: Options = field(default_factory=Options)
     shared_cudart: bool = False
+    replace: bool = False  # a bundle of the same name at the destination: begin anew instead of adding to it
     allow_incomplete: bool = False  # may an incomplete build replace a complete bundle?
-    cache: Path = field(default_factory=lambda: Path(tempfile.gettempdir()) / "cute-aot")
+    cache: Path = field(default_factory=lambda: Path(tempfile.gettempdir()) / "cute-aot")  # of the tools
+    artifacts: Path | None = None  # where compiled and linked code is kept from build to build; None: nowhere
     wheelhouse: Path | None = None
     archives: bool = True  # for static linking, beside the shared libraries
 
@@ -116,8 +126,17 @@ def _open(kernels: str, arch: Arch | None, options: Options, log: Path) -> Worke
 
 def build(settings: Settings, progress: Progress | None = None) -> BuildResult:
     """Build a bundle. Kernels that fail are listed in the result, and the manifest says it is incomplete."""
-    with tempfile.TemporaryDirectory(prefix="aot-build-") as scratch:
-        return _Build(settings, progress or Progress(), Path(scratch)).run()
+    folder = Path(tempfile.gettempdir())
+    sweep(folder, prefix=_SCRATCH)
+    with owned_directory(folder, prefix=_SCRATCH) as scratch:
+        run = _Build(settings, progress or Progress(), scratch)
+        try:
+            return run.run()
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(run.kept()) from None
+
+
+_SCRATCH = "aot-build-"
 
 
 @dataclass
@@ -127,6 +146,7 @@ class _KernelPlan:
     info: KernelInfo
     arch: Arch
     variants: tuple[VariantInfo, ...]
+    keys: dict[str, str] = field(default_factory=dict)  # of the cache, by variant
     compiled: dict[str, Compiled] = field(default_factory=dict)
 
     def complete(self) -> tuple[VariantInfo, ...]:
@@ -143,6 +163,11 @@ class _Build:
         self.problems: list[Problem] = []
         self.workers: dict[Arch, Worker] = {}
         self.cuda = 0
+        self.store = Store(settings.artifacts) if settings.artifacts is not None else None
+        self.request = plans.Request(settings.kernels, settings.archs, settings.select, settings.options)
+        self.hosts = settings.hosts
+        self.compiled = 0  # variants, by this build
+        self.made_by: str | None = None  # what made this bundle, as a key of the cache
         self.libraries: dict[Host, NvidiaLibraries] = {}
 
     def run(self) -> BuildResult:
@@ -150,17 +175,23 @@ class _Build:
             raise UsageError(
                 f"{self.name!r} cannot name a bundle", hint="give `--name` letters, digits and underscores"
             )
+        with suppress(OSError):  # what is wrong with the place is said next
+            clear_leftovers(self.out)
         existing = check_destination(self.out)
+        if existing is not None and self._is_done():
+            return BuildResult(self.out, existing, ())
         try:
-            plans = self._plan()
+            made = self._recall() or self._plan()
             # What is missing for a host is said before the long part.
-            self.libraries = {host: self._find_libraries(host) for host in self.settings.hosts}
-            self._compile(plans)
+            self.libraries = {host: self._find_libraries(host) for host in self.hosts}
+            self._compile(made)
+            self._note_durations(made)
         finally:
             for worker in self.workers.values():
                 worker.close()
-        plans = [plan for plan in plans if plan.compiled]
-        if not plans:
+        # In the order of :func:`compose`: a bundle that was built at once is one that has grown.
+        made = sorted((plan for plan in made if plan.compiled), key=lambda plan: (plan.arch, plan.info.name))
+        if not made:
             raise BuildError("every kernel failed", problems=self.problems)
         if self.problems and existing is not None and existing.complete and not self.settings.allow_incomplete:
             raise BuildError(
@@ -169,11 +200,135 @@ class _Build:
                 problems=self.problems,
             )
         with staging(self.out.absolute()) as staged:
-            manifest = self._assemble(plans, staged)
-            self.progress.stage("verifying")
-            _check(verify(staged))
+            if existing is not None and existing.name == self.name and not self.settings.replace:
+                manifest = self._grow(existing, made, staged)
+            else:
+                manifest = self._assemble(made, staged)
+            self._verify(staged)
             publish(staged, self.out)
+        self._note_done()
         return BuildResult(self.out, manifest, tuple(self.problems))
+
+    def _grow(self, existing: Manifest, made: Sequence[_KernelPlan], staged: Path) -> Manifest:
+        """What is there and this build does not make stays, byte for byte; the rest is added."""
+        fresh = {(plan.info.name, plan.arch) for plan in made}
+        old = Member(self.out, lambda kernel, arch: (kernel, arch) not in fresh)
+        if not old.pairs:
+            return self._assemble(made, staged)
+        self.hosts = _joined_hosts(self.settings.hosts, existing)
+        self.libraries = {host: self.libraries.get(host) or self._find_libraries(host) for host in self.hosts}
+        added = self.scratch / "added"
+        added.mkdir()
+        self._assemble(made, added)
+        with ThreadPoolExecutor(self.settings.jobs) as pool:
+            return compose(
+                [old, Member(added)],
+                staged,
+                lambda host: make_linker(host, self.settings.cache, self.scratch, pool, self.store),
+                later_wins=True,
+            )
+
+    def kept(self) -> str:
+        """What is left of a build that ends here, for a person to read."""
+        if self.store is None or not self.compiled:
+            return "nothing was written"
+        return f"{self.compiled} compiled variants are kept in `{self.store.root}`; the next build goes on from there"
+
+    # What earlier builds have left.
+
+    def _is_done(self) -> bool:
+        """Whether what lies at the destination is what this build would end with."""
+        digest = plans.unchanged(self.store, self.request) if self.store is not None else None
+        if self.store is None or digest is None:
+            return False
+        plan = plans.recall(self.store, digest)
+        if plan is None:
+            return False
+        self.made_by = self._made_by(digest, plan)
+        return bundles.is_made(self.store, self.made_by, self.out) and not any(
+            damaged_files(self.out, manifest_module.Manifest.read(self.out))
+        )
+
+    def _made_by(self, digest: str, plan: plans.Plan) -> str:
+        """The key of what this build ends with: all that shapes it beside our own code, which is in the request's."""
+        settings = self.settings
+        contracts = contract_sources({k.info.name: k.info.contract for k in plan.kernels if k.info.contract})
+        hosts = [host.zig_target for host in settings.hosts]
+        return keys.digest_of(
+            [
+                digest,
+                self.name,
+                hosts,
+                settings.shared_cudart,
+                settings.archives,
+                settings.replace,
+                keys.linking(),
+                {name: _version(name) for name in distributions(plan.cuda)},
+                str(settings.wheelhouse.resolve()) if settings.wheelhouse else "",
+                {name: sha256_of(path) for name, path in contracts.items()},
+                _source(self.settings.kernels),
+            ]
+        )
+
+    def _recall(self) -> list[_KernelPlan] | None:
+        """The plan of an earlier build, where nothing it came from has changed."""
+        digest = plans.unchanged(self.store, self.request) if self.store is not None else None
+        plan = plans.recall(self.store, digest) if self.store is not None and digest is not None else None
+        if plan is None or digest is None:
+            return None
+        self.cuda, self.made_by = plan.cuda, self._made_by(digest, plan)
+        recalled = []
+        for kernel in plan.kernels:
+            names = [variant.table.name for variant in kernel.variants]
+            known = dict(zip(names, kernel.keys, strict=True))
+            recalled.append(_KernelPlan(kernel.info, kernel.arch, kernel.variants, known))
+        return recalled
+
+    def _remember(self, made: Sequence[_KernelPlan]) -> None:
+        """Give each variant its key; keep the plan, unless something was wrong with it."""
+        if self.store is None:
+            return
+        closures: dict[Arch, Closure] = {}
+        for plan in made:
+            if plan.arch not in closures:
+                closures[plan.arch] = self._worker(plan.arch).closure()
+            plan.keys = self._keys(plan, closures[plan.arch])
+        if not self.problems:
+            kernels = [plans.KernelPlan(p.info, p.arch, p.variants, tuple(p.keys.values())) for p in made]
+            kept = plans.Plan(self.cuda, tuple(kernels))
+            digest = plans.remember(self.store, self.request, kept, list(closures.values()))
+            self.made_by = self._made_by(digest, kept)
+
+    def _keys(self, plan: _KernelPlan, closure: Closure) -> dict[str, str]:
+        return {
+            variant.table.name: keys.variant_key(
+                plan.info,
+                variant,
+                plan.arch,
+                options=self.settings.options,
+                cuda=self.cuda,
+                closure=closure.kernels[plan.info.name],
+                cutlass=keys.cutlass_distributions(),
+                python=keys.python_version(),
+                code=keys.generation(),
+            )
+            for variant in plan.variants
+        }
+
+    def _verify(self, staged: Path) -> None:
+        from .verify import verify  # its readers of machine code take long to import, and are not always needed
+
+        self.progress.stage("verifying")
+        if self.store is not None and bundles.is_verified(self.store, staged):
+            check_verified(list(damaged_files(staged, Manifest.read(staged))))
+            return
+        check_verified(verify(staged))
+        if self.store is not None:
+            bundles.note_verified(self.store, staged)
+
+    def _note_done(self) -> None:
+        if self.store is not None and self.made_by is not None and not self.problems:
+            bundles.note_made(self.store, self.made_by, self.out)
 
     # Deciding what to compile.
 
@@ -188,9 +343,9 @@ class _Build:
                     f"no kernel is written for {arch}",
                     hint="they are written for " + ", ".join(str(item) for item in sorted(available)),
                 )
-        plans = [plan for arch in archs for plan in self._plan_arch(arch, kernels)]
-        self.progress.total(sum(len(plan.variants) for plan in plans))
-        return plans
+        made = [plan for arch in archs for plan in self._plan_arch(arch, kernels)]
+        self._remember(made)
+        return made
 
     def _declared(self) -> Declared:
         self.progress.stage("reading declarations")
@@ -221,8 +376,8 @@ class _Build:
 
     def _plan_arch(self, arch: Arch, kernels: Sequence[KernelInfo]) -> list[_KernelPlan]:
         self.cuda = self._worker(arch).backend()
-        plans = (self._plan_kernel(kernel, arch) for kernel in kernels if arch in kernel.archs)
-        return [plan for plan in plans if plan is not None]
+        made = (self._plan_kernel(kernel, arch) for kernel in kernels if arch in kernel.archs)
+        return [plan for plan in made if plan is not None]
 
     def _plan_kernel(self, kernel: KernelInfo, arch: Arch) -> _KernelPlan | None:
         """What to compile of a kernel; None, and a problem noted, where its declaration is wrong."""
@@ -244,19 +399,47 @@ class _Build:
 
     def _compile(self, plans: Sequence[_KernelPlan]) -> None:
         by_kernel = {(plan.info.name, plan.arch): plan for plan in plans}
-        jobs = [self._job(plan, variant) for plan in plans for variant in plan.variants]
+        every = [(plan, self._job(plan, variant)) for plan in plans for variant in plan.variants]
+        jobs = [job for plan, job in every if not self._restore(plan, job)]
+        jobs = self._largest_first(jobs)
+        self.progress.total(len(jobs))
+        if len(jobs) < len(every):
+            self.progress.stage(f"{len(every) - len(jobs)} of {len(every)} variants are in the cache")
 
         def report(job: CompileJob, outcome: Compiled | Failure) -> None:
             if isinstance(outcome, Compiled):
-                by_kernel[job.kernel, job.arch].compiled[job.variant] = outcome
+                self._keep(by_kernel[job.kernel, job.arch], job, outcome)
             else:
                 self.problems.append(Problem(job.kernel, str(job.arch), job.variant, outcome.message, outcome.log))
             self.progress.compiled(job, outcome)
 
         workers, self.workers = self.workers, {}
         compile_all(
-            jobs, self._start, workers=self.settings.jobs, timeout=self.settings.timeout, warm=workers, report=report
+            jobs, self._start, workers=self._worker_count(), timeout=self.settings.timeout, warm=workers, report=report
         )
+
+    def _worker_count(self) -> int:
+        """As many as asked for, and as many as fit into the memory allowed; at least one."""
+        memory = self.settings.memory
+        return self.settings.jobs if memory is None else max(1, min(self.settings.jobs, memory // WORKER_BYTES))
+
+    def _largest_first(self, jobs: Sequence[CompileJob]) -> list[CompileJob]:
+        """By how long each took last time, so that no long one is left for the end; those not known first."""
+        known = durations.recall(self.store, self.settings.kernels) if self.store is not None else {}
+        return sorted(jobs, key=lambda job: -known.get(f"{job.arch} {job.variant}", float("inf")))
+
+    def _restore(self, plan: _KernelPlan, job: CompileJob) -> bool:
+        key = plan.keys.get(job.variant)
+        compiled = restore_variant(self.store, key, job.launcher) if self.store is not None and key else None
+        if compiled is not None:
+            plan.compiled[job.variant] = compiled
+        return compiled is not None
+
+    def _keep(self, plan: _KernelPlan, job: CompileJob, compiled: Compiled) -> None:
+        plan.compiled[job.variant] = compiled
+        self.compiled += 1
+        if self.store is not None and job.variant in plan.keys:
+            keep_variant(self.store, plan.keys[job.variant], job.launcher, compiled, self.settings.options.keep)
 
     def _job(self, plan: _KernelPlan, variant: VariantInfo) -> CompileJob:
         folder = self.scratch / str(plan.arch)
@@ -264,19 +447,22 @@ class _Build:
         name = variant.table.name
         return CompileJob(plan.arch, plan.info.name, name, folder / f"{name}.ll", folder / f"{name}.log")
 
+    def _note_durations(self, made: Sequence[_KernelPlan]) -> None:
+        if self.store is not None:
+            took = {f"{p.arch} {name}": compiled.seconds for p in made for name, compiled in p.compiled.items()}
+            durations.note(self.store, self.settings.kernels, took)
+
     # Linking and writing down.
 
     def _assemble(self, plans: Sequence[_KernelPlan], staged: Path) -> Manifest:
-        zig = Zig.find(self.settings.cache / "zig")
-        targets = self.settings.hosts
-        self.progress.stage(f"linking for {', '.join(map(str, targets))}")
+        self.progress.stage(f"linking for {', '.join(map(str, self.hosts))}")
         jobs = self.settings.jobs
         # A host waits for its libraries, and a library for its parts: each waits in a line of its own.
         with ThreadPoolExecutor(jobs) as parts, ThreadPoolExecutor(jobs) as libraries, ThreadPoolExecutor() as waiting:
             linked = waiting.map(
-                lambda host: self._link_host(self._linker(zig, host, parts), plans, staged, libraries), targets
+                lambda host: self._link_host(self._linker(host, parts), plans, staged, libraries), self.hosts
             )
-            hosts = {host.name: record for host, record in zip(targets, linked, strict=True)}
+            hosts = {host.name: record for host, record in zip(self.hosts, linked, strict=True)}
         self._write_details(plans, staged)
         self._write_contracts(plans, staged)
         self._write_kept(staged)
@@ -324,12 +510,8 @@ class _Build:
     def _find_libraries(self, host: Host) -> NvidiaLibraries:
         return find_libraries(host, self.cuda, self.settings.cache, self.settings.wheelhouse)
 
-    def _linker(self, zig: Zig, host: Host, pool: Executor) -> Linker:
-        import tvm_ffi.libinfo
-
-        work = self.scratch / f"link-{host.name}"
-        work.mkdir()
-        return Linker(zig, host, work, Path(tvm_ffi.libinfo.find_include_path()), pool)
+    def _linker(self, host: Host, pool: Executor) -> Linker:
+        return make_linker(host, self.settings.cache, self.scratch, pool, self.store)
 
     def _link_kernel(self, linker: Linker, plan: _KernelPlan, output: Path) -> tuple[list[str], set[str]]:
         """Link a kernel; returns its objects and what they import from the support library."""
@@ -375,6 +557,7 @@ class _Build:
         return {"driver": dict(sorted(drivers.items())), "tvm_ffi": LOWEST_TVM_FFI}
 
 
+WORKER_BYTES = 800 << 20  # seen: 0.4 to 0.7 GB
 LOWEST_TVM_FFI = "0.1.0"
 
 
@@ -382,7 +565,28 @@ def _default_name(kernels: str) -> str:
     return Path(kernels).stem if "/" in kernels or Path(kernels).exists() else kernels.rsplit(".", 1)[-1]
 
 
-def _check(problems: Sequence[str]) -> None:
+def _joined_hosts(asked: Sequence[Host], existing: Manifest) -> tuple[Host, ...]:
+    """Every host of a bundle gets what is added, with the glibc that the bundle was built for."""
+    hosts = {host.name: host for host in asked}
+    for name, record in existing.hosts.items():
+        major, minor = record.glibc.split(".")
+        hosts.setdefault(name, Host.parse(name, (int(major), int(minor))))
+    return tuple(hosts.values())
+
+
+def make_linker(host: Host, cache: Path, work: Path, pool: Executor, store: Store | None) -> Linker:
+    """A linker for a host, with a folder of its own below ``work``."""
+    import tvm_ffi.libinfo
+
+    folder = Path(tempfile.mkdtemp(prefix=f"link-{host.name}-", dir=work))
+    include = Path(tvm_ffi.libinfo.find_include_path())
+    zig = Zig.find(cache / "zig")
+    if store is not None:
+        return CachingLinker(zig, host, folder, include, pool, store)
+    return Linker(zig, host, folder, include, pool)
+
+
+def check_verified(problems: Sequence[str]) -> None:
     if problems:
         listed = "\n".join(f"  {problem}" for problem in problems)
         raise BuildError(f"the bundle does not pass its own verification:\n{listed}")
@@ -473,6 +677,7 @@ def _detail(plan: _KernelPlan, variant: VariantInfo) -> dict[str, Any]:
         "cubin_bytes": compiled.cubin_bytes,
         "launches": encode(compiled.launches),
         "requirements": [_requirement_text(item) for item in encode(variant.table.requirements)],
+        "uses_tensors": variant.table.uses_tensors,
         "verified_on": [],
     }
 

@@ -16,7 +16,9 @@ from .errors import AotError, BuildError
 
 __all__ = ["main"]
 
-COMMANDS = ("list", "build", "verify", "inspect", "check", "bench", "wheel", "kit", "config")
+COMMANDS = (
+    "list", "build", "verify", "inspect", "check", "bench", "wheel", "kit", "config", "cache", "prune", "merge",
+)  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,8 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parsed = _parser(arguments[:1]).parse_args(arguments)
         code: int = parsed.execute(parsed)
         sys.stdout.flush()
-    except KeyboardInterrupt:
-        print("interrupted: nothing was written", file=sys.stderr)
+    except KeyboardInterrupt as error:
+        print(f"interrupted: {error if error.args else 'nothing was written'}", file=sys.stderr)
         return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

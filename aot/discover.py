@@ -17,7 +17,7 @@ from types import ModuleType
 from .declare import Kernel
 from .errors import DeclarationError, UsageError
 
-__all__ = ["Found", "discover", "place"]
+__all__ = ["Found", "discover", "is_discovered", "is_sibling", "place"]
 
 _PACKAGE = "aot_kernel_sources"  # a name nobody else imports
 
@@ -50,6 +50,17 @@ def discover(source: str) -> Found:
             f"no kernel is declared in `{source}`", hint="declare one with @aot.kernel; see kernels/add.py"
         )
     return Found(tuple(kernels[name] for name in sorted(kernels)), tuple(failures))
+
+
+def is_discovered(name: str) -> bool:
+    """Whether a module was executed because of where it lies, whoever imports it."""
+    return name.startswith(_PACKAGE)
+
+
+def is_sibling(path: Path) -> bool:
+    """Whether a file is one that :func:`discover` reads because it lies in the folder."""
+    folders = [Path(folder).resolve() for folder in getattr(sys.modules.get(_PACKAGE), "__path__", ())]
+    return path.suffix == ".py" and path.resolve().parent in folders
 
 
 def _declared(module: ModuleType) -> list[Kernel]:

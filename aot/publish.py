@@ -10,21 +10,21 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from aot_runtime.errors import ManifestError
 from aot_runtime.manifest import FILE_NAME, Manifest
 
 from .errors import BuildError, UsageError
+from .leftovers import owned_directory, sweep
 
-__all__ = ["check_destination", "publish", "staging"]
+__all__ = ["check_destination", "clear_leftovers", "publish", "staging"]
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
+_STAGING = ".staging"
 
 
 def check_destination(path: Path) -> Manifest | None:
@@ -73,18 +73,29 @@ def staging(destination: Path) -> Iterator[Path]:
     try:
         destination = _real(destination)
         destination.parent.mkdir(parents=True, exist_ok=True)
-        staged = Path(tempfile.mkdtemp(prefix=f".{destination.name}.", suffix=".staging", dir=destination.parent))
+        clear_leftovers(destination)
+        prefix = f".{destination.name}."
+        stack = ExitStack()
+        staged = stack.enter_context(owned_directory(destination.parent, prefix=prefix, suffix=_STAGING))
         staged.chmod(0o755)
     except OSError as error:
         raise UsageError(
             f"cannot write to `{destination.parent}`: {error.strerror}", hint="give another `--out`"
         ) from None
     try:
-        yield staged
+        with stack:
+            yield staged
     except OSError as error:
         raise BuildError(f"cannot write the bundle: {error.strerror} (`{error.filename or staged}`)") from error
-    finally:
-        shutil.rmtree(staged, ignore_errors=True)
+
+
+def clear_leftovers(destination: Path) -> None:
+    """What killed builds left beside a bundle is removed; a bundle that one had moved aside is put back."""
+    destination = _real(destination)
+    for aside in sorted(destination.parent.glob(f".{destination.name}.*.old")):
+        if not destination.exists():
+            os.rename(aside, destination)
+    sweep(destination.parent, prefix=f".{destination.name}.", suffix=_STAGING)
 
 
 def publish(staged: Path, destination: Path) -> None:

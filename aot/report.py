@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 from rich.table import Table
 
@@ -65,6 +65,7 @@ class PlainProgress(Progress):
     def __init__(self) -> None:
         self.started = time.monotonic()
         self.done = self.expected = 0
+        self.began = 0.0  # when the first was compiled
 
     def stage(self, text: str) -> None:
         self._print(text)
@@ -75,7 +76,15 @@ class PlainProgress(Progress):
     def compiled(self, job: CompileJob, outcome: Compiled | Failure) -> None:
         self.done += 1
         verdict = f"{outcome.seconds:.1f} s" if isinstance(outcome, Compiled) else "FAILED"
-        self._print(f"[{self.done}/{self.expected}] {job.arch} {job.variant}: {verdict}")
+        self.began = self.began or time.monotonic()
+        self._print(f"[{self.done}/{self.expected}] {job.arch} {job.variant}: {verdict}{self._left()}")
+
+    def _left(self) -> str:
+        """How long the rest takes if it goes on like this; said once there is something to go by."""
+        if self.done < 5 or self.done == self.expected:
+            return ""
+        seconds = (time.monotonic() - self.began) / (self.done - 1) * (self.expected - self.done)
+        return f", about {seconds:.0f} s left"
 
     def _print(self, text: str) -> None:
         print(f"{time.monotonic() - self.started:6.1f} s  {text}", file=sys.stderr, flush=True)
@@ -85,7 +94,13 @@ class TerminalProgress(Progress):
     """A bar."""
 
     def __init__(self) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+        )
         self.bar = RichProgress(*columns, console=Console(stderr=True), transient=True)
         self.task = self.bar.add_task("starting", total=None)
 

@@ -6,15 +6,13 @@ Each check returns sentences; no sentence means that it holds.
 from __future__ import annotations
 
 import fnmatch
-import os
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from aot_runtime.arch import Arch
 from aot_runtime.errors import BundleError
-from aot_runtime.manifest import FILE_NAME, HostRecord, Manifest
+from aot_runtime.manifest import HostRecord, Manifest
 
 from . import sidecar
 from .archives import archive_problems
@@ -22,9 +20,9 @@ from .binary.cubin import cubins_in_library
 from .binary.elf import ElfError, SharedLibrary, read_shared_library
 from .binary.policy import PolicyError, load_policy, violations
 from .details import details_name, read_details
-from .digests import sha256_of
+from .files import damaged_files
 from .link.libraries import SUPPORT_EXPORTS, entry_exports
-from .parts import absent_parts, part_of, stamp_name, stamp_problems
+from .parts import absent_parts
 
 __all__ = ["verify"]
 
@@ -34,7 +32,7 @@ _SLOT = "aot_slot_"
 def verify(bundle: Path) -> list[str]:
     """Every way in which the bundle is not what its manifest says; an empty list for a sound one."""
     manifest = Manifest.read(bundle)
-    problems = list(_files(bundle, manifest))
+    problems = list(damaged_files(bundle, manifest))
     if problems:
         return problems  # what follows reads those files
     for host, record in manifest.hosts.items():
@@ -43,29 +41,6 @@ def verify(bundle: Path) -> list[str]:
         except PolicyError as error:
             problems.append(f"host {host}: {error.message}")
     return problems
-
-
-def _files(bundle: Path, manifest: Manifest) -> Iterator[str]:
-    absent = absent_parts(bundle, manifest)
-    for name, record in manifest.files.items():
-        if part_of(name) in absent:
-            continue
-        path = bundle / name
-        if not path.is_file():
-            yield f"{name} is missing"
-        elif path.stat().st_size != record.size:
-            yield f"{name} has {path.stat().st_size} bytes, the manifest says {record.size}"
-        elif (digest := sha256_of(path)) != record.sha256:
-            yield f"{name} has sha256 {digest}, the manifest says {record.sha256}"
-    installed = sorted(set(manifest.parts) - absent)
-    for arch in installed:
-        yield from stamp_problems(bundle, manifest, arch)
-    stamps = {stamp_name(arch) for arch in installed}
-    for folder, _, names in os.walk(bundle):
-        for name in names:
-            relative = (Path(folder) / name).relative_to(bundle).as_posix()
-            if relative not in manifest.files and relative not in stamps and relative != FILE_NAME:
-                yield f"{relative} is not in the manifest"
 
 
 class _Host:

@@ -23,6 +23,9 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("project")
 
+# Tests of the cache name one of their own; the others build as if for the first time.
+os.environ["AOT_CACHE"] = "none"
+
 TESTS = Path(__file__).parent
 PROJECT = TESTS.parent
 # Between them these meet every rule of selection: portable, exact, family, and two that share a device.

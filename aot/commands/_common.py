@@ -3,15 +3,36 @@
 from __future__ import annotations
 
 import argparse
+import os
+import re
+import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..errors import UsageError
+
 if TYPE_CHECKING:  # the builder is not needed to check a bundle
+    from aot_runtime.manifest import Manifest
+
     from ..build import Problem
+    from ..compose import Member
     from ..worker.messages import Failure
 
-__all__ = ["add_bundle_argument", "add_kernels_argument", "failures_as_problems"]
+__all__ = [
+    "add_bundle_argument",
+    "add_cache_argument",
+    "add_kernels_argument",
+    "artifacts_folder",
+    "compose_into",
+    "failures_as_problems",
+    "parse_age",
+    "parse_size",
+]
+
+_SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_TIMES = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600, "w": 7 * 24 * 3600}
 
 
 def add_kernels_argument(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +48,68 @@ def add_bundle_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="directory that `build` printed")
 
 
+def add_cache_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--cache",
+        metavar="DIR",
+        help="where compiled code is kept from build to build, or `none` (default: AOT_CACHE, else the user's cache)",
+    )
+
+
+def artifacts_folder(text: str | None) -> Path | None:
+    """What ``--cache`` says; the environment where it says nothing."""
+    text = text or os.environ.get("AOT_CACHE")
+    if text == "none":
+        return None
+    import platformdirs
+
+    return Path(text) if text else Path(platformdirs.user_cache_dir("cute-aot")) / "artifacts"
+
+
+def compose_into(members: Sequence[Member], out: Path) -> Manifest:
+    """Make a bundle of others, verify it, put it in its place."""
+    import platformdirs
+
+    from ..build import check_verified, make_linker
+    from ..cache.store import Store
+    from ..compose import compose
+    from ..publish import publish, staging
+    from ..verify import verify
+
+    with (
+        tempfile.TemporaryDirectory(prefix="aot-compose-") as scratch,
+        ThreadPoolExecutor(os.cpu_count() or 1) as pool,
+        staging(out.absolute()) as staged,
+    ):
+        cache = Path(platformdirs.user_cache_dir("cute-aot"))
+        artifacts = artifacts_folder(None)
+        store = Store(artifacts) if artifacts is not None else None
+        manifest = compose(
+            members, staged, lambda host: make_linker(host, cache, Path(scratch), pool, store), later_wins=False
+        )
+        check_verified(verify(staged))
+        publish(staged, out)
+    return manifest
+
+
 def failures_as_problems(failures: Sequence[Failure]) -> list[Problem]:
     from ..build import Problem
 
     return [Problem("", "", failure.variant, failure.message, failure.log) for failure in failures]
+
+
+def parse_size(text: str) -> int:
+    """``500M`` -> bytes."""
+    return _quantity(text, _SIZES, "10G")
+
+
+def parse_age(text: str) -> int:
+    """``36h`` -> seconds."""
+    return _quantity(text, _TIMES, "30d")
+
+
+def _quantity(text: str, units: dict[str, int], example: str) -> int:
+    match = re.fullmatch(r"(\d{1,15})([A-Za-z]?)", text)
+    if match is None or match[2] not in units:
+        raise UsageError(f"not a quantity: {text!r}", hint=f"write it like {example}")
+    return int(match[1]) * units[match[2]]

@@ -15,7 +15,7 @@ from ..hosts import parse_glibc, parse_hosts
 from ..records import encode
 from ..report import human_size, make_progress, print_json, print_problems
 from ..worker.messages import Options
-from ._common import add_kernels_argument
+from ._common import add_cache_argument, add_kernels_argument, artifacts_folder, parse_size
 
 __all__ = ["configure_parser", "execute"]
 
@@ -52,6 +52,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     )
     add("--cuda", type=int, choices=(12, 13), help="CuTe DSL's backend (default: the one that is installed)")
     add("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="compile workers (default: one per core)")
+    add("--memory", metavar="SIZE", help="let workers take no more than this together, like 4G (default: no limit)")
     add("--timeout", type=float, metavar="SECONDS", help="time limit for one variant (default: none)")
     add(
         "--keep",
@@ -59,7 +60,9 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         metavar="KINDS",
         help=f"keep intermediate files in the bundle: a comma list of {', '.join(KEEPABLE)}",
     )
+    add_cache_argument(parser)
     add("--line-info", action="store_true", help="let profilers show source lines; puts paths into the code")
+    add("--replace", action="store_true", help="begin anew instead of adding to the bundle that is there")
     add("--no-archives", action="store_true", help="leave out the archives for static linking")
     add("--allow-incomplete", action="store_true", help="let an incomplete build replace a complete bundle")
     add(
@@ -95,11 +98,14 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         select=tuple(arguments.kernel),
         hosts=parse_hosts(arguments.host, parse_glibc(arguments.glibc)),
         jobs=arguments.jobs,
+        memory=parse_size(arguments.memory) if arguments.memory is not None else None,
         timeout=arguments.timeout,
         options=Options(arguments.cuda, arguments.line_info, _keep(arguments.keep)),
+        replace=arguments.replace,
         shared_cudart=arguments.cudart == "shared",
         allow_incomplete=arguments.allow_incomplete,
         cache=Path(platformdirs.user_cache_dir("cute-aot")),
+        artifacts=artifacts_folder(arguments.cache),
         wheelhouse=arguments.wheelhouse,
         archives=not arguments.no_archives,
     )

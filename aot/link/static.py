@@ -28,6 +28,7 @@ __all__ = ["StaticArchives", "anchor_symbol", "archive_names", "decline_flag"]
 
 # What the dispatcher itself asks of the support library: see bind_runtime in aot_open.c.
 _OWN_SUPPORT = ("aot_cuda_error_name", "aot_cuda_error_text")
+SLOT = "aot_slot_"  # what a kernel's tables call the place of a function of the support library
 _RUNTIME = ("_cudaGetDevice", "_cudaSetDevice", *_OWN_SUPPORT)
 
 
@@ -80,6 +81,19 @@ class StaticArchives:
         self.kernels.setdefault(arch, {})[kernel] = renamed
         self.imports.update(imports)
 
+    def adopt_kernel(self, kernel: str, arch: Arch, archive: bytes, others: Iterable[str]) -> None:
+        """Take a kernel's objects out of an archive that an earlier build wrote; ``others`` are all kernels in there."""
+        longer = tuple(f"{other}__{arch}__" for other in others if other.startswith(f"{kernel}__"))
+        own = [
+            (name, content)
+            for name, content in objects.members(archive)
+            if name.startswith(f"{kernel}__{arch}__") and not (longer and name.startswith(longer))
+        ]
+        self.kernels.setdefault(arch, {})[kernel] = [self._write(name, content) for name, content in own]
+        slot = f"{_internal(self.bundle)}{kernel}__{arch}__{SLOT}"
+        defined = {name for _, content in own for name in objects.defined_symbols(content)}
+        self.imports.update(name.removeprefix(slot) for name in defined if name.startswith(slot))
+
     def write(
         self,
         functions: Sequence[EntryFunction],
@@ -89,16 +103,22 @@ class StaticArchives:
         *,
         shared_cudart: bool,
     ) -> None:
-        for arch, kernels in self.kernels.items():
-            anchor = self.linker.compile_c(f"anchor__{arch}.c", self._anchor_source(arch, kernels))
-            members = [path for files in kernels.values() for path in files]
-            self._archive(root / f"lib{self.bundle}_{arch}.a", [Path(anchor), *members])
-        self._archive(root / f"lib{self.bundle}.a", self._entry(functions, builds))
+        self.write_code(functions, builds, root)
         support = self._renamed([self.linker.work / "aot_support.o"], public=_is_foreign)
         self._archive(root / f"lib{self.bundle}_cuda.a", support, libraries.launch_support)
         if not shared_cudart:
             runtime = [libraries.cudart_static, *([libraries.culibos] if libraries.culibos else [])]
             self._archive(root / f"lib{self.bundle}_cudart.a", [], *runtime)
+
+    def write_code(
+        self, functions: Sequence[EntryFunction], builds: Mapping[str, Sequence[KernelBuild]], root: Path
+    ) -> None:
+        """The archives that depend on which kernels there are."""
+        for arch, kernels in self.kernels.items():
+            anchor = self.linker.compile_c(f"anchor__{arch}.c", self._anchor_source(arch, kernels))
+            members = [path for files in kernels.values() for path in files]
+            self._archive(root / f"lib{self.bundle}_{arch}.a", [Path(anchor), *members])
+        self._archive(root / f"lib{self.bundle}.a", self._entry(functions, builds))
 
     def _entry(self, functions: Sequence[EntryFunction], builds: Mapping[str, Sequence[KernelBuild]]) -> list[Path]:
         source = static_entry_source(
@@ -143,7 +163,7 @@ class StaticArchives:
             lines.append(f"ADDLIB merged{number}.a")
         lines += [f"ADDMOD {path.relative_to(self.folder)}" for path in map(self._inside, files)]
         self.linker.zig.archive(self.folder, "\n".join([*lines, "SAVE", "END", ""]))
-        (self.folder / "out.a").replace(output)
+        shutil.move(self.folder / "out.a", output)  # to another file system, it may be
 
     def _inside(self, path: Path) -> Path:
         if path.parent != self.folder:

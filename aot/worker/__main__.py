@@ -9,6 +9,7 @@ from __future__ import annotations
 import faulthandler
 import json
 import os
+import re
 import signal
 import sys
 import traceback
@@ -17,6 +18,7 @@ from typing import Any
 
 from aot_runtime.arch import Arch
 
+from ..cache.closure import Watch, closure_of
 from ..declare import Kernel, Variant
 from ..discover import discover, place
 from ..errors import AotError, DeclarationError
@@ -33,6 +35,7 @@ class _Worker:
         self.kernels: tuple[Kernel, ...] = ()
         self.variants: dict[str, Variant] = {}
         self.options = Options()
+        self.watch = Watch()
 
     def answer(self, request: dict[str, Any]) -> Any:
         return getattr(self, f"do_{request['do']}")(request)
@@ -41,7 +44,8 @@ class _Worker:
         """Execute the author's files and say what they declare."""
         self.options = decode(Options, request["options"])
         select_backend(self.options.cuda)
-        found = discover(request["source"])
+        with self.watch:
+            found = discover(request["source"])
         self.kernels = found.kernels
         failures = tuple(Failure("", str(error)) for error in found.failures)
         return encode(Declared(tuple(_info(kernel) for kernel in found.kernels), failures))
@@ -50,9 +54,17 @@ class _Worker:
         """Every variant of a kernel for an architecture."""
         arch = Arch.parse(request["arch"])
         kernel = next(kernel for kernel in self.kernels if kernel.name == request["kernel"])
-        expanded = _expand(kernel, arch)
+        with self.watch:
+            expanded = _expand(kernel, arch)
         self.variants.update({variant.name: variant for variant, _ in expanded})
-        return [encode(VariantInfo(variant.kernel.name, variant.point, table)) for variant, table in expanded]
+        return [
+            encode(VariantInfo(variant.kernel.name, variant.point, table, _compiled_with(variant)))
+            for variant, table in expanded
+        ]
+
+    def do_closure(self, request: dict[str, Any]) -> Any:
+        """What the kernels came from; asked after they were expanded."""
+        return encode(closure_of(self.kernels, self.watch))
 
     def do_compile(self, request: dict[str, Any]) -> Any:
         from .compile import compile_variant
@@ -99,6 +111,17 @@ def _expand(kernel: Kernel, arch: Arch) -> list[tuple[Variant, VariantTable]]:
         ) from error
 
 
+def _compiled_with(variant: Variant) -> str:
+    """What a variant is compiled with, as text that is the same in every process."""
+    spec = variant.spec
+    owner = getattr(spec.function, "__self__", spec.function)
+    settings = {name: value for name, value in getattr(owner, "__dict__", {}).items() if not name.startswith("_")}
+    return _ADDRESS.sub("", f"{variant.kernel.options} | {dict(spec.arguments)} | {settings}")
+
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
 def _log_to(path: str) -> None:
     """Send standard output and error to a file, so that a crash leaves its last words."""
     sys.stdout.flush()
@@ -127,6 +150,7 @@ def _failure(request: dict[str, Any], error: BaseException) -> dict[str, Any]:
 
 
 def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the parent, which ends us
     worker = _Worker()
     requests = os.fdopen(int(sys.argv[1]), "r")
     answers = os.fdopen(int(sys.argv[2]), "w")

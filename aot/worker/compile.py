@@ -56,7 +56,7 @@ def compile_variant(variant: Variant, options: Options, launcher: Path) -> Compi
     """Compile a variant and write its launcher; what came out is checked against what was asked."""
     started = time.perf_counter()
     clusters: dict[str, tuple[int, int, int]] = {}
-    with tempfile.TemporaryDirectory(prefix="aot-dump-") as dump:
+    with tempfile.TemporaryDirectory(prefix="aot-dump-", dir=launcher.parent) as dump:
         function = _compile(variant, options, dump, clusters)
         text = _export(function, variant.name)
         _keep(options, dump, launcher)

@@ -10,7 +10,17 @@ from aot_runtime.manifest import Choice, Parameter
 
 from ..selection.requirements import VariantTable
 
-__all__ = ["Compiled", "Declared", "Failure", "KernelInfo", "KernelLaunch", "Options", "VariantInfo"]
+__all__ = [
+    "Closure",
+    "Compiled",
+    "Declared",
+    "Failure",
+    "KernelClosure",
+    "KernelInfo",
+    "KernelLaunch",
+    "Options",
+    "VariantInfo",
+]
 
 
 @dataclass(frozen=True)
@@ -42,6 +52,7 @@ class VariantInfo:
     kernel: str
     point: Mapping[str, str]
     table: VariantTable
+    arguments: str  # what it is compiled with, as text; part of the cache's key
 
 
 @dataclass(frozen=True)
@@ -83,3 +94,23 @@ class Declared:
 
     kernels: tuple[KernelInfo, ...]
     failures: tuple[Failure, ...]
+
+
+@dataclass(frozen=True)
+class KernelClosure:
+    """What a kernel's code came from: enters its variants' keys."""
+
+    modules: Mapping[str, str]  # the author's modules and files -> SHA-256
+    distributions: Mapping[str, str]  # installed ones that they import -> version
+    environment: Mapping[str, str | None]  # variables that were asked for
+
+
+@dataclass(frozen=True)
+class Closure:
+    """What all kernels of a source came from, and where to look to see that nothing changed."""
+
+    kernels: Mapping[str, KernelClosure]
+    files: Mapping[str, str]  # path -> SHA-256
+    folders: Mapping[str, tuple[str, ...]]  # path -> the Python files in it
+    environment: Mapping[str, str | None]
+    distributions: Mapping[str, str]

@@ -21,7 +21,7 @@ from aot_runtime.arch import Arch
 
 from .. import errors
 from ..records import decode, encode
-from .messages import Compiled, Declared, Failure, Options, VariantInfo
+from .messages import Closure, Compiled, Declared, Failure, Options, VariantInfo
 
 __all__ = ["CompileJob", "Worker", "WorkerLost", "compile_all"]
 
@@ -75,6 +75,10 @@ class Worker:
             self.expand(job.kernel, timeout)
         answer = self.ask("compile", timeout=timeout, log=job.log, variant=job.variant, launcher=str(job.launcher))
         return decode(Compiled, answer)
+
+    def closure(self) -> Closure:
+        """What the kernels' code came from."""
+        return decode(Closure, self.ask("closure", timeout=None))
 
     def backend(self) -> int:
         return int(self.ask("backend", timeout=None))
@@ -201,6 +205,7 @@ def compile_all(
             thread.join()
     except BaseException:
         queue.clear()
+        pool.stopped = True
         raise
     finally:
         pool.close()
@@ -221,6 +226,7 @@ class _Pool:
         self.lock = threading.Lock()
         self.running: set[Worker] = set(warm.values())
         self.broken: list[BaseException] = []
+        self.stopped = False
 
     def work(self) -> None:
         worker: Worker | None = None
@@ -230,6 +236,8 @@ class _Pool:
                     self._end(worker)
                     worker = self._worker(job.arch)
                 outcome = self._compile(worker, job)
+                if self.stopped:
+                    return
                 if isinstance(outcome, Failure) and not worker.alive():
                     self._end(worker)
                     worker = None

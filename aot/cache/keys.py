@@ -1,0 +1,120 @@
+"""The keys of the cache: digests of everything that shapes what is kept under them.
+
+What belongs into a key is listed here and nowhere else. A key too many costs a compile; one too few
+would hand out stale code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import aot_runtime.native
+from aot_runtime.arch import Arch
+
+from ..digests import sha256_of
+from ..records import encode
+from ..worker.messages import KernelClosure, KernelInfo, Options, VariantInfo
+
+__all__ = ["cutlass_distributions", "digest_of", "generation", "linking", "ourselves", "python_version", "variant_key"]
+
+_AOT = Path(__file__).resolve().parent.parent
+# Our own code that decides what comes out of a compile, and of a link.
+_GENERATION = (
+    "worker/compile.py", "worker/backend.py", "worker/messages.py", "arguments.py", "declare.py", "expressions.py",
+    "targets.py", "data/archs.json", "binary/cubin.py", "link/llvm_ir.py", "selection/*.py",
+)  # fmt: skip
+_LINKING = ("link/*.py", "cache/links.py", "hosts.py", "selection/tables.py")
+_CUTLASS = "nvidia_cutlass_dsl"
+
+
+def digest_of(data: Any) -> str:
+    """The digest of JSON's types, whatever the order of keys."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def variant_key(
+    kernel: KernelInfo,
+    variant: VariantInfo,
+    arch: Arch,
+    *,
+    options: Options,
+    cuda: int,
+    closure: KernelClosure,
+    cutlass: Mapping[str, str],
+    python: str,
+    code: str,
+) -> str:
+    """The key of a compiled variant: its launcher and the facts about it."""
+    place = kernel.origin if options.line_info else ""  # line info puts the path into the code
+    return digest_of({
+        "kernel": kernel.name,
+        "variant": encode(variant),
+        "arch": str(arch),
+        "options": [options.line_info, sorted(options.keep), place],
+        "cuda": cuda,
+        "closure": encode(closure),
+        "cutlass": dict(cutlass),
+        "python": python,
+        "code": code,
+    })  # fmt: skip
+
+
+def python_version() -> str:
+    return f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def cutlass_distributions(folders: Iterable[str] | None = None) -> dict[str, str]:
+    """Every ``nvidia-cutlass-dsl*`` distribution with its version, read off the names of their folders."""
+    found: dict[str, str] = {}
+    for folder in sys.path if folders is None else folders:
+        for path in sorted(Path(folder or ".").glob(f"{_CUTLASS}*.dist-info")):
+            name, _, version = path.name.removesuffix(".dist-info").partition("-")
+            found.setdefault(name, version)
+    return found
+
+
+@cache
+def generation() -> str:
+    """Our own code generation: what turns a declaration into a launcher, and the C it is linked with."""
+    return _files_digest([*_ours(_GENERATION), *_runtime_sources()])
+
+
+@cache
+def linking() -> str:
+    """Our own linking, and the compilers and headers it uses."""
+    versions = {name: _version(name) for name in ("ziglang", "apache-tvm-ffi")}
+    return digest_of([_files_digest([*_ours(_LINKING), *_runtime_sources()]), versions])
+
+
+@cache
+def ourselves() -> str:
+    """All of our own code, for what is cheap to make again."""
+    runtime = Path(aot_runtime.native.__file__).parent
+    return _files_digest([*_ours(("**/*.py", "data/*")), *sorted(runtime.glob("*.py")), *_runtime_sources()])
+
+
+def _ours(patterns: Iterable[str]) -> list[Path]:
+    return [path for pattern in patterns for path in sorted(_AOT.glob(pattern)) if path.is_file()]
+
+
+def _runtime_sources() -> list[Path]:
+    folders = (aot_runtime.native.source_directory(), aot_runtime.native.include_directory())
+    return [path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()]
+
+
+def _files_digest(paths: Iterable[Path]) -> str:
+    return digest_of([[path.name, sha256_of(path)] for path in paths])
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None

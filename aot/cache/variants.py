@@ -1,0 +1,36 @@
+"""Compiled variants: the launcher, the facts about it, and what ``--keep`` asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..records import decode, encode
+from ..worker.messages import Compiled
+from .store import Store, pack, unpack
+
+__all__ = ["keep_variant", "restore_variant"]
+
+_FACTS = "facts.json"
+
+
+def keep_variant(store: Store, key: str, launcher: Path, compiled: Compiled, kinds: Sequence[str]) -> bool:
+    """Keep what a worker wrote beside the launcher, by the endings of the names."""
+    parts = {_FACTS: json.dumps(encode(compiled)).encode(), "ll": launcher.read_bytes()}
+    for kind in kinds:
+        for path in launcher.parent.glob(f"{launcher.stem}.*{kind}"):
+            parts[path.name.removeprefix(f"{launcher.stem}.")] = path.read_bytes()
+    return store.put("variants", key, pack(parts))
+
+
+def restore_variant(store: Store, key: str, launcher: Path) -> Compiled | None:
+    """Put a variant's files where a worker would have written them; None where it is not there."""
+    kept = store.get("variants", key)
+    if kept is None:
+        return None
+    parts = unpack(kept)
+    facts = json.loads(parts.pop(_FACTS))
+    for ending, content in parts.items():
+        launcher.with_name(f"{launcher.stem}.{ending}").write_bytes(content)
+    return decode(Compiled, facts)

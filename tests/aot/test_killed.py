@@ -1,0 +1,135 @@
+"""A build that is killed at any moment loses nothing: the old bundle stays whole, the next build goes on."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from aot.leftovers import owned_directory, sweep
+from aot.verify import verify
+
+KILLS = 25
+LONGEST = 2.2  # seconds until a kill: about a build, most of which is starting up
+KERNEL = """
+import cutlass.cute as cute
+from cuda.bindings.driver import CUstream
+import aot
+
+@cute.kernel
+def write(out: cute.Tensor):
+    out[cute.arch.thread_idx()[0]] = out.element_type(VALUE)
+
+@cute.jit
+def launch(out: cute.Tensor, stream: CUstream):
+    write(out).launch(grid=[1, 1, 1], block=[32, 1, 1], stream=stream)
+
+@aot.kernel(parameters=(aot.Out("out", shape="out.shape", dtype="out.dtype"),), archs=("sm_90a",),
+            axes={"n": tuple(range(32, 32 + VARIANTS))})
+def fill(target, n):
+    return aot.Spec(launch, {"out": aot.Tensor("f32", (n,)), "stream": aot.Stream()})
+"""
+
+
+class Project:
+    """A kernel file, a bundle and a cache, built through the command line."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.out = folder / "out" / "bundle"
+
+    def write(self, value: int, variants: int = 2) -> None:
+        text = KERNEL.replace("VALUE", str(value)).replace("VARIANTS", str(variants))
+        (self.folder / "fill.py").write_text(text)
+
+    def start(self) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "aot", "build", "--kernels", "fill.py", "--name", "bundle", "--arch", "sm90"]
+        command += ["--out", str(self.out), "--cache", str(self.folder / "cache"), "--jobs", "1"]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+        environment["TMPDIR"] = str(self.folder / "tmp")
+        (self.folder / "tmp").mkdir(exist_ok=True)
+        return subprocess.Popen(
+            command, cwd=self.folder, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+
+    def build(self) -> str:
+        process = self.start()
+        _, said = process.communicate()
+        assert process.returncode == 0, said
+        return said
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path)
+
+
+def test_killed_at_any_moment_the_bundle_is_whole_and_the_next_build_completes(project: Project) -> None:
+    chance = random.Random(2026)
+    project.write(1)
+    project.build()
+    for kill in range(KILLS):
+        project.write(1 + kill % 3)
+        process = project.start()
+        time.sleep(chance.uniform(0, LONGEST))
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        assert verify(project.out) == []
+    project.write(1)
+    project.build()
+    assert verify(project.out) == []
+    assert [path.name for path in project.out.parent.iterdir()] == ["bundle"]
+    assert list((project.folder / "tmp").glob("aot-*")) == []  # CuTe DSL has a folder of its own there
+
+
+def test_what_a_killed_build_had_compiled_is_not_compiled_again(project: Project) -> None:
+    project.write(1, variants=6)
+    process = project.start()
+    assert process.stderr is not None
+    seen = ""
+    while seen.count("sm_90a fill__") < 3:
+        seen += process.stderr.readline()
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    said = project.build()
+    found = re.search(r"(\d) of 6 variants are in the cache", said)
+    assert found is not None, said
+    assert int(found[1]) >= 3
+    assert said.count("sm_90a fill__") == 6 - int(found[1])
+
+
+def test_interrupted_one_line_says_what_is_kept_and_workers_end(project: Project) -> None:
+    project.write(1, variants=6)
+    process = project.start()
+    assert process.stderr is not None
+    while "sm_90a fill__" not in process.stderr.readline():
+        pass
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate()
+    assert process.returncode == 130
+    (line,) = [line for line in said.splitlines() if "interrupted" in line]
+    assert re.fullmatch(r"interrupted: \d compiled variants are kept in `.*`; the next build goes on from there", line)
+    assert "FAILED" not in said
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
+    assert not project.out.exists()
+
+
+def test_only_directories_without_an_owner_are_swept(tmp_path: Path) -> None:
+    left = Path(tempfile.mkdtemp(prefix="build-", dir=tmp_path))
+    (left / "file").write_text("half")
+    other = tmp_path / "mine"
+    other.mkdir()
+    with owned_directory(tmp_path, prefix="build-") as owned:
+        assert sweep(tmp_path, prefix="build-") == [left]
+        assert sorted(tmp_path.iterdir()) == sorted([owned, other])
+    assert list(tmp_path.iterdir()) == [other]
