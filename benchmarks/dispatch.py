@@ -102,6 +102,7 @@ def measure(
 def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--bundles", type=Path, help="keep the bundles here, to measure them elsewhere")
+    arguments.add_argument("--counts", type=int, nargs="+", default=COUNTS, help="numbers of variants")
     options = arguments.parse_args()
     import standin
 
@@ -114,13 +115,12 @@ def main() -> None:
         import tvm_ffi  # noqa: F401  its library must be in the process before a bundle is
 
         loop = compile_loop(folder)
-        # Four kernels of three dtypes and two alignments each would be more; the figure is per call of one.
         shipped = build(PROJECT / "tests" / "kernels", (options.bundles or folder) / "shipped", "sm_80,sm_90a,sm_100f")
         vector = Arguments(1 << 14, 4, 16, 1, floats=1)
-        results["9 kernels, 6 variants each, 3 architectures"] = measure(
+        results["6 variants, 3 architectures"] = measure(
             loop, shipped, "fill", "sm_90a", "fill", "fill__bf16__aligned", vector
         )
-        for count in COUNTS:
+        for count in options.counts:
             many = build(
                 PROJECT / "benchmarks" / "kernels",
                 (options.bundles or folder) / f"many{count}",
