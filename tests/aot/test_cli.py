@@ -298,11 +298,14 @@ def test_without_cute_dsl_a_bundle_can_be_verified_and_inspected(
     assert run("verify", small_bundle_path, env=hide("cutlass")).code == 0
 
 
-@pytest.mark.parametrize("package", ["rich", "platformdirs", "elftools", "capstone"])
+@pytest.mark.parametrize(
+    ("command", "package"),
+    [("verify", "rich"), ("build", "platformdirs"), ("verify", "elftools"), ("verify", "capstone")],
+)
 def test_without_the_build_extra_the_command_line_says_what_to_install(
-    run: Run, hide: Callable[[str], dict[str, str]], package: str, small_bundle_path: Path
+    run: Run, hide: Callable[[str], dict[str, str]], command: str, package: str, small_bundle_path: Path
 ) -> None:
-    done = run("verify", small_bundle_path, env=hide(package))
+    done = run(command, small_bundle_path, env=hide(package))
     assert_refused(done, 2, f"`{package}", "is not installed", "hint: `pip install cute-aot[build]`")
 
 
