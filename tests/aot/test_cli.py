@@ -135,7 +135,6 @@ def test_list_shows_the_rest_of_a_folder_with_a_broken_file(run: Run, tmp_path: 
     ("source", "said"),
     [
         ("nowhere/at/all", "`nowhere/at/all` does not exist"),
-        ("absent_kernels", "there is no module `absent_kernels`"),
         ("no_such_module", "there is no module `no_such_module`"),
         (".", "no kernel is declared in `.`"),
     ],
