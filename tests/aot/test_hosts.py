@@ -34,7 +34,7 @@ def test_the_native_host_is_this_machines() -> None:
 def test_an_unknown_host_is_answered_with_the_known_ones(text: str) -> None:
     with pytest.raises(UsageError, match=f"unknown host: '{text}'") as caught:
         parse_hosts([text], (2, 28))
-    assert caught.value.hint == "known: x86_64, aarch64, all"
+    assert str(caught.value.hint).endswith("known: x86_64, aarch64, all")
 
 
 def test_lists_and_all_name_each_host_once() -> None:
