@@ -27,6 +27,7 @@ LOW, HIGH = -(2**63) + 1, 2**63 - 1
 KINDS = {
     1: "a float", 2: "a bool", 3: "an int", 4: "None", 5: "a pointer", 6: "a tensor", 7: "a tuple", 8: "something else",
 }  # fmt: skip
+TEGRA = ((8, 7), (11, 0))
 OPERATIONS = (
     "kind", "dtype", "ndim", "device_type", "device_index", "extent", "extent_modulo", "stride_off", "stride_modulo",
     "extent_off", "stride_off_by", "address_modulo", "integer", "integer_modulo", "float", "length", "stride",
@@ -203,12 +204,11 @@ def first_unmet(variant: VariantTable, call: Call) -> Requirement | None:
 
 def rank(arch: Arch, device: tuple[int, int]) -> int:
     """How good code is on a device: NVIDIA's rules, said once more."""
-    tegra = {(8, 7), (11, 0)}
     same = arch.capability == device
     if arch.suffix == "a":
         return 3000 if same else 0
     family = arch.major == device[0] and arch.minor <= device[1]
-    runs = same if arch.capability in tegra or device in tegra else family
+    runs = same if arch.capability in TEGRA or device in TEGRA else family
     return (2000 if arch.suffix == "f" else 1000) + arch.minor if runs else 0
 
 
@@ -459,6 +459,16 @@ def test_explanations_agree_word_for_word(
     assert said == model_lines(builds, device, Call(values))
 
 
+def unrunnable(arch: Arch, device: tuple[int, int]) -> str:
+    (major, minor), at = arch.capability, f"{device[0]}.{device[1]}"
+    if arch.suffix == "a" or arch.capability in TEGRA:
+        return f"runs on compute capability {major}.{minor} alone, not on {at}"
+    scope = f"runs from compute capability {major}.{minor} within its major version"
+    if major == device[0] and minor <= device[1]:
+        return f"{scope}, save on {at}, which runs only code built for it"
+    return f"{scope}, not on {at}"
+
+
 def model_lines(builds: dict[Arch, list[VariantTable]], device: tuple[int, int], call: Call) -> list[str]:
     lines: list[str] = []
     chosen = False
@@ -471,12 +481,7 @@ def model_lines(builds: dict[Arch, list[VariantTable]], device: tuple[int, int],
             lines.append(f"{mark}{arch}\t{variant.name}\t{'' if unmet is None else reason(unmet, call)}")
     for arch in builds:
         if not rank(arch, device):
-            scope = (
-                "runs on compute capability {}.{} alone"
-                if arch.suffix == "a"
-                else "runs from compute capability {}.{} within its major version"
-            )
-            lines.append(f"{arch}\ttested\t{scope.format(*arch.capability)}, not on {device[0]}.{device[1]}")
+            lines.append(f"{arch}\ttested\t{unrunnable(arch, device)}")
     return lines
 
 
