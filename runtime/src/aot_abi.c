@@ -68,7 +68,7 @@ static void copy_text(const aot_text_t* lines, char* text, size_t room, size_t* 
 
 int aot_abi_explain(const char* name, int32_t major, int32_t minor, const aot_value* args, int32_t count, char* text,
                     size_t room, size_t* needed) {
-  aot_text_t lines = {0};
+  aot_text_t lines = AOT_TEXT_EMPTY;
   aot_capability_t capability = {major, minor};
   aot_function_t* function = aot_find_function(name);
   if (function == NULL) return -1;

@@ -42,7 +42,7 @@ typedef struct {
 typedef struct {
   aot_device_t device;
   uint32_t count;
-  aot_candidate_t candidates[];
+  aot_candidate_t candidates[1]; /* `count` of them: the allocation is as long as that takes */
 } aot_plan_t;
 
 enum { AOT_FUNCTION_USES_CURRENT_DEVICE = 1 }; /* no tensor among its arguments */

@@ -22,7 +22,9 @@ uint32_t aot_function_rank(const aot_function_t* function, aot_capability_t capa
     for (; at > 0 && aot_arch_rank(candidates[at - 1].build->arch, capability) < rank; --at) {
       candidates[at] = candidates[at - 1];
     }
-    candidates[at] = (aot_candidate_t){&kernel->builds[i], NULL, NULL};
+    candidates[at].build = &kernel->builds[i];
+    candidates[at].library = NULL;
+    candidates[at].group = NULL;
   }
   return count;
 }

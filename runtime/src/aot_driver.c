@@ -90,8 +90,9 @@ static int bind(driver_t* bound) {
 }
 
 static int start_locked(void) {
-  driver_t bound = {0};
+  driver_t bound;
   if (driver_ready) return 0;
+  memset(&bound, 0, sizeof bound);
   if (bind(&bound) != 0) return -1;
   int code = bound.init(0);
   if (code != 0) return raise_code(&bound, "cuInit", code);

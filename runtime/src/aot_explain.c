@@ -257,7 +257,7 @@ static int any_of_kind(const aot_arguments_t* arguments, int32_t kind) {
 }
 
 int aot_raise_no_device(const aot_function_t* function, const aot_arguments_t* arguments) {
-  aot_text_t text = {0};
+  aot_text_t text = AOT_TEXT_EMPTY;
   const char* hint = any_of_kind(arguments, AOT_KIND_BARE_TENSOR) ? "fill in the strides of every DLTensor; NULL will not do"
                                                                   : "move the tensors to a GPU first";
   aot_text_append(&text, "%s: none of the tensors lies on a CUDA device", function->name);
@@ -271,8 +271,8 @@ static void append_candidates(aot_text_t* text, const aot_text_t* lines) {
   while (*line != '\0') {
     const char* end = strchr(line, '\n');
     if (end == NULL) break;
-    const char* first = memchr(line, '\t', (size_t)(end - line));
-    const char* second = first == NULL ? NULL : memchr(first + 1, '\t', (size_t)(end - first - 1));
+    const char* first = (const char*)memchr(line, '\t', (size_t)(end - line));
+    const char* second = first == NULL ? NULL : (const char*)memchr(first + 1, '\t', (size_t)(end - first - 1));
     if (second != NULL) {
       aot_text_append(text, "\n  %.*s %.*s: %.*s", (int)(first - line), line, (int)(second - first - 1), first + 1,
                       (int)(end - second - 1), second + 1);
@@ -282,7 +282,7 @@ static void append_candidates(aot_text_t* text, const aot_text_t* lines) {
 }
 
 int aot_raise_no_build(const aot_function_t* function, int32_t device, aot_capability_t capability) {
-  aot_text_t text = {0};
+  aot_text_t text = AOT_TEXT_EMPTY;
   aot_text_append(&text, "%s: bundle `%s` holds no code for device %d, of compute capability %d.%d", function->name,
                   aot_bundle.name, device, capability.major, capability.minor);
   for (uint32_t i = 0; i < function->kernel->build_count; ++i) {
@@ -297,7 +297,7 @@ int aot_raise_no_build(const aot_function_t* function, int32_t device, aot_capab
 
 int aot_raise_no_variant(const aot_function_t* function, aot_capability_t capability,
                          const aot_arguments_t* arguments) {
-  aot_text_t text = {0}, lines = {0};
+  aot_text_t text = AOT_TEXT_EMPTY, lines = AOT_TEXT_EMPTY;
   aot_arguments_t again = *arguments;
   aot_text_append(&text, "%s: no variant in bundle `%s` takes these arguments on compute capability %d.%d",
                   function->name, aot_bundle.name, capability.major, capability.minor);

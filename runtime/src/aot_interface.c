@@ -114,7 +114,7 @@ int aot_explain_call(aot_function_t* function, aot_capability_t capability, cons
 
 /* explain(function, major, minor, *arguments): the lines of aot_explain, without touching a device. */
 int aot_interface_explain(const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
-  aot_text_t lines = {0};
+  aot_text_t lines = AOT_TEXT_EMPTY;
   if (count < 3 || check_integers("explain", args, 1, 3) != 0) return -1;
   aot_function_t* function = function_argument(&args[0]);
   if (function == NULL) return -1;

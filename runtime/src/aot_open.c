@@ -1,5 +1,7 @@
 /* Opening native code: find it beside the entry library, check its digest, map it for good. */
+#ifndef _GNU_SOURCE /* C++ compilers define it themselves */
 #define _GNU_SOURCE /* dladdr */
+#endif
 #include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
@@ -52,7 +54,7 @@ static const char* const REPLACED =
     "a restart loads what is there now";
 
 static int raise_digest(const char* path, const uint8_t seen[32], const uint8_t expected[32]) {
-  aot_text_t text = {0};
+  aot_text_t text = AOT_TEXT_EMPTY;
   aot_text_append(&text, "`%s` is not the file this bundle was built with: sha256 ", path);
   append_hex(&text, seen);
   aot_text_append(&text, ", expected ");

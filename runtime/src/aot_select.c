@@ -218,7 +218,7 @@ int64_t aot_subject_value(const aot_kernel_library_t* library, const aot_subject
     case AOT_SUBJECT_NDIM: return tensor == NULL ? AOT_MISSING : tensor->ndim;
     case AOT_SUBJECT_DEVICE_TYPE:
       if (tensor == NULL) return AOT_MISSING;
-      return arguments->hypothetical ? kDLCUDA : (int64_t)tensor->device.device_type;
+      return arguments->hypothetical ? (int64_t)kDLCUDA : (int64_t)tensor->device.device_type;
     case AOT_SUBJECT_DEVICE_INDEX:
       if (tensor == NULL) return AOT_MISSING;
       return arguments->hypothetical ? 0 : (int64_t)tensor->device.device_id - arguments->device;

@@ -241,7 +241,7 @@ void aot_sha256_init(aot_sha256_t* hash) {
 
 void aot_sha256_update(aot_sha256_t* hash, const void* data, size_t size) {
   if (size == 0) return; /* `data` may be NULL then, which memcpy must not see */
-  const uint8_t* from = data;
+  const uint8_t* from = (const uint8_t*)data;
   size_t used = (size_t)(hash->length % AOT_SHA256_BLOCK_SIZE);
   hash->length += size;
 
@@ -295,7 +295,7 @@ static int hash_contents(int fd, uint64_t limit, aot_sha256_t* hash, uint64_t* t
   *total = 0;
   while (*total < limit) {
     const uint64_t left = limit - *total;
-    const ssize_t got = read(fd, buffer, left < READ_SIZE ? (size_t)left : READ_SIZE);
+    const ssize_t got = read(fd, buffer, left < READ_SIZE ? (size_t)left : (size_t)READ_SIZE);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return errno;
     if (got == 0) break;

@@ -57,7 +57,7 @@ int aot_raise_text(const char* kind, aot_text_t* text) {
 }
 
 int aot_raise(const char* kind, const char* format, ...) {
-  aot_text_t text = {0};
+  aot_text_t text = AOT_TEXT_EMPTY;
   va_list arguments;
   va_start(arguments, format);
   append(&text, format, arguments);

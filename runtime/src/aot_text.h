@@ -11,6 +11,9 @@ typedef struct {
   int failed;
 } aot_text_t;
 
+/* Not {0}: C++ compilers warn of the fields that it leaves out. */
+#define AOT_TEXT_EMPTY {NULL, 0, 0, 0}
+
 void aot_text_append(aot_text_t* text, const char* format, ...) __attribute__((format(printf, 2, 3)));
 const char* aot_text_get(const aot_text_t* text);
 void aot_text_free(aot_text_t* text);

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from conftest import HERE, Project, with_entry
+from conftest import HERE, INCLUDES, SOURCES, Project, run, with_entry
 
 # What gcc's sanitizers are told. Code that was opened stays mapped, and what it holds with it.
 OPTIONS = {
@@ -21,11 +22,32 @@ def test_ctest_passes(project: Project, built: Path) -> None:
     assert "100% tests passed" in project.test(built)
 
 
-def test_headers_and_core_compile_with_clang_too(project: Project, tmp_path: Path) -> None:
+def test_programs_of_clang_link_archives_too(project: Project, tmp_path: Path) -> None:
     if shutil.which("clang++") is None:
         pytest.skip("clang is not installed")
     project.configure(tmp_path, "-DCMAKE_C_COMPILER=clang", "-DCMAKE_CXX_COMPILER=clang++")
-    project.build(tmp_path, "core", "headers_cxx17", "headers_cxx20", "linked_static")
+    project.build(tmp_path, "headers_cxx17", "linked_static")
+
+
+# By language; zig's compiler is clang, and is there wherever bundles are built.
+COMPILERS = {
+    "gcc": {"c": ("gcc",), "c++": ("g++",)},
+    "clang": {"c": (sys.executable, "-m", "ziglang", "cc"), "c++": (sys.executable, "-m", "ziglang", "c++")},
+}
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+@pytest.mark.parametrize("standard", ["c99", "c++17", "c++20"])
+def test_core_and_headers_compile_without_a_warning(
+    project: Project, cache: Path, tmp_path: Path, compiler: str, standard: str
+) -> None:
+    language = standard.rstrip("0123456789")
+    sources = [*SOURCES.glob("*.c"), HERE / "headers.c", *([] if language == "c" else [HERE / "headers.cpp"])]
+    includes = [f"-I{INCLUDES[0]}", f"-I{project.bundle / 'include'}", "-isystem", str(INCLUDES[1])]
+    zig_caches = {f"ZIG_{name.upper()}_CACHE_DIR": str(cache / "zig" / name) for name in ("global", "local")}
+    for source in sources:
+        run(*COMPILERS[compiler][language], "-x", language, f"-std={standard}", "-Wall", "-Wextra", "-Wpedantic",
+            "-Werror", *includes, "-c", source, "-o", tmp_path / "object.o", environment=zig_caches)  # fmt: skip
 
 
 @pytest.mark.parametrize("sanitizer", OPTIONS)
