@@ -15,6 +15,7 @@ __all__ = ["CPUS", "DEFAULT_GLIBC", "Host", "parse_glibc", "parse_hosts"]
 CPUS = ("x86_64", "aarch64")
 DEFAULT_GLIBC = (2, 28)
 LOWEST_GLIBC = (2, 17)
+HIGHEST_GLIBC = (2, 44)  # the newest that zig knows; it takes a newer one for that without a word
 _SPELLINGS = {"amd64": "x86_64", "arm64": "aarch64"}
 # What LLVM wants at the head of a module for the host.
 _DATA_LAYOUTS = {
@@ -42,8 +43,10 @@ class Host:
             close = get_close_matches(text, [*CPUS, *_SPELLINGS], n=1, cutoff=0.5)
             start = f"did you mean `{close[0]}`? known: " if close else "known: "
             raise UsageError(f"unknown host: {text!r}", hint=f"{start}{', '.join(CPUS)}, all")
-        if glibc < LOWEST_GLIBC:
-            raise UsageError(f"glibc {glibc[0]}.{glibc[1]} is too old", hint="2.17 and newer are supported")
+        if not LOWEST_GLIBC <= glibc <= HIGHEST_GLIBC:
+            known = " to ".join(f"{major}.{minor}" for major, minor in (LOWEST_GLIBC, HIGHEST_GLIBC))
+            wrong = "too old" if glibc < LOWEST_GLIBC else "not known"
+            raise UsageError(f"glibc {glibc[0]}.{glibc[1]} is {wrong}", hint=f"{known} are supported")
         return cls(cpu, glibc)
 
     @property

@@ -20,8 +20,14 @@ from .toolchain import Zig
 
 __all__ = ["SUPPORT_EXPORTS", "EntryFunction", "KernelBuild", "Linker", "entry_exports"]
 
-# Patterns of what the support library provides to kernel libraries.
-SUPPORT_EXPORTS = ("_cu*", "cuda_dialect_*", "CuteDSLRT_*", "aot_cuda_*")
+# Patterns of what the support library provides to kernel libraries. Not cuda_dialect_assert_success, which aborts.
+SUPPORT_EXPORTS = (
+    "_cu*",
+    "cuda_dialect_get_error_name",
+    "cuda_dialect_print_on_error",
+    "CuteDSLRT_*",
+    "aot_cuda_*",
+)
 _ENTRY_SOURCES = ("select", "text", "driver", "open", "dispatch", "explain", "interface", "abi", "sha256")
 _INTERFACE = ("configure", "preload", "explain", "describe")
 _CURRENT_DEVICE = 1  # AOT_FUNCTION_USES_CURRENT_DEVICE

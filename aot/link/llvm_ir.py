@@ -29,6 +29,8 @@ _DECLARE = re.compile(
 _FROM_SUPPORT = re.compile(r"_?cu(da)?[A-Z]\w*|cuda_dialect_\w+|CuteDSLRT_\w+")
 _ONCE = "cuda_dialect_init_library_once"
 _UNLOAD = "cuda_dialect_unload_library_once"
+# The only functions of NVIDIA's launch support and of C that a launcher might call and never come back from.
+_ENDS_PROCESS = re.compile(r"\bcall\b[^\n]*@(cuda_dialect_assert_success|abort|exit|_exit)\(")
 _HEAD = re.compile(r'^target (datalayout|triple) = "[^"]*"\n', re.MULTILINE)
 _KERNEL_GLOBAL = re.compile(r"^@(kernels_[\w$.]+|\"kernels_[^\"]+\") = internal global ptr undef$", re.MULTILINE)
 _CONFIG = r"\{ \[3 x i32\], \[3 x i32\], i64, ptr, ptr, i32 \}"
@@ -54,6 +56,7 @@ def symbol_prefix(variant: str) -> str:
 
 def parse_launcher(text: str, variant: str) -> Launcher:
     """Read off a launcher what the builder must know; :class:`BuildError` where it is not as expected."""
+    _refuse_abort(text, variant)
     imports = [name for name in (match["name"] for match in _DECLARE.finditer(text)) if _is_import(name)]
     return Launcher(
         imports=tuple(sorted(imports)),
@@ -64,6 +67,16 @@ def parse_launcher(text: str, variant: str) -> Launcher:
         largest_block=_largest_block(text),
         largest_dynamic_shared_memory=max(_fixed(_stores(text, "i32 0, i32 2", "i64")), default=0),
     )
+
+
+def _refuse_abort(text: str, variant: str) -> None:
+    """A failing CUDA call is an error that the caller gets, never the end of the caller's process."""
+    match = _ENDS_PROCESS.search(text)
+    if match is not None:
+        raise BuildError(
+            f"{variant}: its launcher calls `{match[1]}`, which ends the process when something fails",
+            hint="make tensor maps with `cute.nvgpu.cpasync.make_tiled_tma_atom`; those of `cutlass.experimental.cuda` abort",
+        )
 
 
 def _is_import(name: str) -> bool:

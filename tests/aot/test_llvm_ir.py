@@ -134,6 +134,15 @@ def test_a_launcher_of_another_compiler_version_is_refused(broken: str, missing:
     assert "nvidia-cutlass-dsl" in (caught.value.hint or "")
 
 
+@pytest.mark.parametrize("name", ["cuda_dialect_assert_success", "abort"])
+def test_a_launcher_that_would_end_the_process_is_refused(name: str) -> None:
+    declared = ONE.replace("declare i32 @printf", f"declare void @{name}(i32)\n\ndeclare i32 @printf")
+    assert parse_launcher(declared, "v"), "what nobody calls does no harm"
+    calls = declared + f"\ndefine void @helper() {{\n  call void @{name}(i32 0)\n  ret void\n}}\n"
+    with pytest.raises(BuildError, match=f"v: its launcher calls `{name}`, which ends the process"):
+        parse_launcher(calls, "v")
+
+
 def test_a_launcher_without_the_functions_that_load_is_refused() -> None:
     with pytest.raises(BuildError, match="has no function __cute_internal_v_cuda_init"):
         for_host(ONE.replace("_v_cuda_init(", "_v_start("), "v", Host("x86_64"))

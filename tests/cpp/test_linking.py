@@ -9,6 +9,7 @@ import pytest
 from aot_runtime.manifest import Manifest
 from conftest import HERE, HOST, INCLUDES, TVM_FFI, Project, run
 
+from aot.binary.elf import read_shared_library
 from aot.cli import main
 from aot.link.objects import defined_symbols, members
 
@@ -63,6 +64,15 @@ def test_archives_have_every_kernel_that_the_manifest_names(project: Project) ->
         defined = {symbol for _, content in members(Path(archive).read_bytes()) for symbol in defined_symbols(content)}
         expected = {f"aot_bundle_kernel__{kernel.name}__{arch}" for kernel in manifest.kernels.values()}
         assert expected <= defined
+
+
+def test_nothing_that_a_call_reaches_ends_the_process(project: Project) -> None:
+    root = project.bundle / "lib" / HOST
+    support = root / "libbundle_cuda.so"
+    assert "cuda_dialect_assert_success" not in {symbol.name for symbol in read_shared_library(support).exported}
+    for library in (path for path in root.rglob("*.so") if path != support):
+        undefined = {symbol.name for symbol in read_shared_library(library).undefined}
+        assert not undefined & {"abort", "exit", "_exit", "raise", "__assert_fail"}, library
 
 
 def test_config_prints_what_links(project: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

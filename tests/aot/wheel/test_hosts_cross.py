@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import io
 import json
 import shutil
 import subprocess
@@ -13,15 +14,19 @@ from pathlib import Path
 
 import aot_runtime.manifest
 import pytest
+from elftools.elf.elffile import ELFFile
+from elftools.elf.relocation import RelocationSection
 
 from aot.binary.elf import read_shared_library
 from aot.binary.policy import load_policies
 from aot.build import BuildResult, Progress, Settings, build
 from aot.cli import main
 from aot.errors import ToolchainError, UsageError
-from aot.hosts import CPUS, DEFAULT_GLIBC, LOWEST_GLIBC, Host, parse_glibc, parse_hosts
+from aot.hosts import CPUS, DEFAULT_GLIBC, HIGHEST_GLIBC, LOWEST_GLIBC, Host, parse_glibc, parse_hosts
 from aot.link import nvidia
 from aot.link.nvidia import distributions, fetch_command, find_libraries
+from aot.link.objects import members
+from aot.link.toolchain import Zig
 from aot.verify import verify
 from aot.worker.messages import Compiled, Failure
 from aot.worker.pool import CompileJob
@@ -112,13 +117,24 @@ def test_glibc_floors_are_the_policys() -> None:
         assert (policy.glibc_default, policy.glibc_lowest) == (DEFAULT_GLIBC, LOWEST_GLIBC)
 
 
+def test_newest_glibc_is_the_newest_that_zig_knows(cache: Path) -> None:
+    """zig's list: a count, names that end with a zero, a count, versions of three bytes, the newest last."""
+    content = Zig.find(cache / "zig").executable.with_name("lib").joinpath("libc/glibc/abilists").read_bytes()
+    at = 1
+    for _ in range(content[0]):
+        at = content.index(0, at) + 1
+    newest = at + 1 + 3 * (content[at] - 1)
+    assert tuple(content[newest : newest + 2]) == HIGHEST_GLIBC
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--host", "riscv64"], "unknown host: 'riscv64'"),
         (["--host", "amd"], "unknown host: 'amd'\n\nhint: did you mean `amd64`?"),
         (["--glibc", "new"], "not a glibc version: 'new'"),
-        (["--glibc", "2.16"], "glibc 2.16 is too old\n\nhint: 2.17 and newer are supported"),
+        (["--glibc", "2.16"], "glibc 2.16 is too old\n\nhint: 2.17 to 2.44 are supported"),
+        (["--glibc", "2.99"], "glibc 2.99 is not known\n\nhint: 2.17 to 2.44 are supported"),
     ],
 )
 def test_wrong_host_is_answered_with_a_sentence(
@@ -201,3 +217,46 @@ def test_wheels_of_every_host_and_backend_are_pinned() -> None:
         for name in distributions(cuda):
             for cpu in CPUS:
                 assert any(key.startswith(f"{name}-") and key.endswith(f"-{cpu}") for key in pinned), (name, cpu)
+
+
+# What ends a process. NVIDIA's launch support asserts in one function, which no launcher may call: see llvm_ir.py.
+ENDS_PROCESS = {"abort", "exit", "_exit", "_Exit", "quick_exit", "raise", "__assert_fail"}
+
+
+def functions_that_call(content: bytes, names: set[str]) -> set[str]:
+    """The functions of an object file that refer to one of the names."""
+    if not any(f"\0{name}\0".encode() in content for name in names):
+        return set()
+    elf = ELFFile(io.BytesIO(content))
+    symbols = elf.get_section_by_name(".symtab")
+    functions = [symbol for symbol in symbols.iter_symbols() if symbol["st_info"]["type"] == "STT_FUNC"]
+    found = set()
+    for section in elf.iter_sections():
+        if not isinstance(section, RelocationSection):
+            continue
+        for relocation in section.iter_relocations():
+            if symbols.get_symbol(relocation["r_info_sym"]).name not in names:
+                continue
+            at = relocation["r_offset"]
+            inside = [
+                symbol.name
+                for symbol in functions
+                if symbol["st_shndx"] == section["sh_info"]
+                and symbol["st_value"] <= at < symbol["st_value"] + symbol["st_size"]
+            ]
+            found.update(inside or [f"{section.name}+{at}"])
+    return found
+
+
+def test_only_one_function_of_nvidias_ends_the_process(native: Host, foreign: Host, cache: Path) -> None:
+    for host in (native, foreign):
+        libraries = find_libraries(host, 12, cache)
+        archives = [libraries.launch_support, libraries.cudart_static, libraries.culibos]
+        calls = {
+            name
+            for archive in archives
+            if archive is not None
+            for _, content in members(archive.read_bytes())
+            for name in functions_that_call(content, ENDS_PROCESS)
+        }
+        assert calls == {"cuda_dialect_assert_success"}, host
