@@ -28,6 +28,7 @@ from .headers import write_headers
 from .hosts import Host
 from .link.libraries import EntryFunction, KernelBuild, Linker, describe_file
 from .link.static import StaticArchives, archive_names
+from .parts import absent_parts
 
 __all__ = ["Member", "compose"]
 
@@ -81,6 +82,16 @@ def compose(
     return composition.write(staged, linker)
 
 
+def _check_parts(member: Member) -> None:
+    """What was split into distributions can be taken from where they are installed."""
+    absent = absent_parts(member.path, member.manifest) & {str(arch) for _, arch in member.pairs}
+    for arch in sorted(absent):
+        raise BuildError(
+            f"`{member.path}` lacks its code for {arch}: that part is not installed",
+            hint=f"`pip install {member.manifest.parts[arch]}`, or go without it: `python -m aot prune {member.path} --arch {arch}`",
+        )
+
+
 class _Composition:
     def __init__(self, members: Sequence[Member], later_wins: bool) -> None:
         self.members, self.later_wins = members, later_wins
@@ -93,6 +104,8 @@ class _Composition:
     def check(self) -> None:
         if not self.pairs:
             raise BuildError("no kernel would be left", hint="see what there is with `python -m aot inspect`")
+        for member in self.members:
+            _check_parts(member)
         for member in self.members[:-1]:
             self._check_toolchain(member.manifest, self.members[-1].manifest)
         for pair in self.pairs:

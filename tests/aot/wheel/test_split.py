@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from aot_runtime.manifest import Manifest
 
+from aot.cli import main
 from aot.errors import UsageError
 from aot.verify import verify
 from aot.wheel.identity import Identity
@@ -109,9 +111,8 @@ def test_verify_knows_optional_parts(installed_split: Path, native: object) -> N
     library = f"lib/{native}/sm_80/scale.so"
     (installed_split / library).unlink()
     assert verify(installed_split) == [f"{library} is missing"]  # a part that is there is there whole
-    shutil.rmtree(installed_split / "lib" / str(native) / "sm_80")
-    (installed_split / "details" / "sm_80.json").unlink()
-    (installed_split / "parts" / "sm_80.json").unlink()
+    (installed_split / library).touch()
+    remove_part(installed_split, "sm_80", native)
     assert verify(installed_split) == []
 
 
@@ -135,3 +136,37 @@ def test_base_without_the_support_library_is_not_sound(installed_split: Path, na
 def test_bundle_that_was_split_is_not_packed_again(installed_split: Path) -> None:
     with pytest.raises(UsageError, match="was split by architecture already"):
         wheels(installed_split, Project(Identity.parse("again", "1.0")))
+
+
+def remove_part(bundle: Path, arch: str, host: object) -> None:
+    """As `pip uninstall` of the distribution leaves it."""
+    shutil.rmtree(bundle / "lib" / str(host) / arch)
+    (bundle / "details" / f"{arch}.json").unlink()
+    (bundle / "parts" / f"{arch}.json").unlink()
+
+
+def test_parts_that_are_installed_compose_into_a_whole_bundle(installed_split: Path, tmp_path: Path) -> None:
+    joined = tmp_path / "joined"
+    assert main(["merge", str(installed_split), str(installed_split), "--out", str(joined)]) == 0
+    assert verify(joined) == []
+    whole, split = Manifest.read(joined), Manifest.read(installed_split)
+    assert (whole.parts, whole.kernels) == ({}, split.kernels)
+    assert main(["prune", str(joined), "--arch", "sm80"]) == 0
+    assert verify(joined) == []
+    assert wheels(joined, Project(Identity.parse("again", "1.0")), split_arch=True), "it can be split once more"
+
+
+def test_part_that_is_not_installed_is_named_when_composing(
+    installed_split: Path, native: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    remove_part(installed_split, "sm_80", native)
+    before = sorted(installed_split.rglob("*"))
+    assert main(["prune", str(installed_split), "--kernel", "clip"]) == 1
+    said = capsys.readouterr().err
+    assert f"`{installed_split}` lacks its code for sm_80: that part is not installed" in said
+    assert "hint: `pip install sample-kernels-sm-80==1.0`, or go without it: `python -m aot prune" in said
+    assert sorted(installed_split.rglob("*")) == before
+    assert main(["prune", str(installed_split), "--arch", "sm80"]) == 0
+    assert verify(installed_split) == []
+    assert main(["prune", str(installed_split), "--kernel", "clip"]) == 0
+    assert verify(installed_split) == []

@@ -265,15 +265,27 @@ def test_stub_agrees_with_the_package(installed: Environment) -> None:
     assert complaints == ["5", "6", "7"], done.stdout
 
 
-def test_wheel_of_another_platform_is_refused_by_pip(
-    new_environment: Callable[..., Environment], sample_wheel: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("platform", "python", "message"),
+    [
+        ("manylinux_2_28_{native}", "3.12", None),
+        ("manylinux_2_28_{other}", "3.12", "is not a supported wheel on this platform"),
+        ("manylinux_2_17_{native}", "3.12", "is not a supported wheel on this platform"),
+        ("musllinux_1_2_{native}", "3.12", "is not a supported wheel on this platform"),
+        ("manylinux_2_28_{native}", "3.9", "requires a different Python: 3.9.0 not in '>=3.10'"),
+    ],
+)
+def test_pip_refuses_the_wheel_on_the_wrong_platform_or_python(
+    sample_wheel: Path, tmp_path: Path, native: Host, platform: str, python: str, message: str | None
 ) -> None:
-    other = {"x86_64": "aarch64", "aarch64": "x86_64"}[Host.native().cpu]
-    foreign = tmp_path / sample_wheel.name.replace(Host.native().cpu, other)
-    shutil.copyfile(sample_wheel, foreign)
-    done = new_environment().pip("install", "--no-deps", foreign)
-    assert done.returncode != 0
-    assert "is not a supported wheel on this platform" in done.stderr
+    other = {"x86_64": "aarch64", "aarch64": "x86_64"}[native.cpu]
+    command = [sys.executable, "-m", "pip", "download", "--no-index", "--no-deps", "--only-binary=:all:",
+               f"--platform={platform.format(native=native.cpu, other=other)}", f"--python-version={python}", "--dest",
+               str(tmp_path), str(sample_wheel)]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode == 0) is (message is None), done.stderr
+    assert (message or "") in done.stderr
+    assert any(tmp_path.iterdir()) is (message is None)
 
 
 def test_code_for_another_host_is_named_when_used(installed: Environment, tmp_path: Path) -> None:
