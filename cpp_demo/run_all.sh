@@ -53,4 +53,4 @@ else
   echo "left out: extension (no Python headers or no pybind11)"
 fi
 [ "$failed" -eq 0 ] || exit 1
-[ "$refused" -eq 0 ] || exit 77
+[ "$refused" -eq 0 ] || { echo "skipped: there is no usable GPU, as the lines above say"; exit 77; }

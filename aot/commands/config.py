@@ -150,7 +150,9 @@ def _libs(bundle: _Bundle | None) -> list[str]:
     tvm_ffi = ["-Wl,--push-state,--no-as-needed", str(_tvm_ffi()), "-Wl,--pop-state"]
     if not bundle.static:
         return [str(bundle.folder / f"lib{bundle.manifest.name}.so"), *tvm_ffi, *SYSTEM]
-    return [*map(str, bundle.archives), *tvm_ffi, *SYSTEM]
+    entry, *others = map(str, bundle.archives)
+    # Whole, so that another version of the bundle in the same program is an error of the linker, not a silent choice.
+    return ["-Wl,--whole-archive", entry, "-Wl,--no-whole-archive", *others, *tvm_ffi, *SYSTEM]
 
 
 def _tvm_ffi() -> Path:

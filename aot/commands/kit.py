@@ -30,10 +30,13 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     add("--include", type=Path, action="append", default=[], metavar="PATH", help="more of the project; repeatable")
     add("--step", action="append", default=[], metavar="NAME=COMMAND", help="one more thing to run; repeatable")
     add("--require", action="append", default=[], metavar="REQUIREMENT", help="one more wheel; repeatable")
+    add("--no-cpp-demo", action="store_true", help="leave out cpp_demo/ and the bundle that is built for it")
     add("--wheelhouse", type=Path, metavar="DIR", help="where the wheels lie, for machines without a network")
 
 
 def execute(arguments: argparse.Namespace) -> int:
+    import platformdirs
+
     from ..kit.make import REQUIREMENTS, KitSettings, Step, make_kit
 
     hosts = parse_hosts(arguments.host, (2, 28))
@@ -49,6 +52,8 @@ def execute(arguments: argparse.Namespace) -> int:
         include=tuple(arguments.include),
         steps=tuple(Step.parse(text) for text in arguments.step),
         wheelhouse=arguments.wheelhouse,
+        cpp_demo=not arguments.no_cpp_demo,
+        cache=Path(platformdirs.user_cache_dir("cute-aot")),
     )
     kit = make_kit(settings)
     size = sum(path.stat().st_size for path in kit.rglob("*") if path.is_file())

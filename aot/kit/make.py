@@ -1,4 +1,8 @@
-"""Making a kit: a bundle for one host, the loader, the GPU tests, the benchmarks and the wheels they need."""
+"""Making a kit: a bundle for one host, the loader, the GPU tests, the benchmarks and the wheels they need.
+
+The C++ demos of the project are part of it too, with the headers, the CMake package and a bundle of their own: they
+are compiled where the kit is run, if there is a compiler.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +33,7 @@ __all__ = ["REQUIREMENTS", "KitSettings", "Step", "make_kit"]
 
 MAX_BYTES = 60 << 20
 PLAN = "kit.json"
+DEMO = "cpp_demo"
 # What the tests and `verify` import; the GPU machine brings torch itself.
 REQUIREMENTS = (
     "apache-tvm-ffi",
@@ -56,6 +61,7 @@ class Step:
     timeout: float
     junit: str | None = None
     json: str | None = None
+    tools: tuple[str, ...] = ()  # programs without which the step is skipped
 
     @classmethod
     def parse(cls, text: str) -> Step:
@@ -66,8 +72,7 @@ class Step:
         return cls(name.strip(), ("bash", "-c", command.strip().replace("{", "{{").replace("}", "}}")), _TESTS_TIMEOUT)
 
     def to_data(self) -> dict[str, Any]:
-        data = {key: value for key, value in dataclasses.asdict(self).items() if value is not None}
-        return {**data, "command": list(self.command)}
+        return {key: value for key, value in dataclasses.asdict(self).items() if value not in (None, ())}
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,8 @@ class KitSettings:
     include: tuple[Path, ...] = ()  # more files and folders of the project
     steps: tuple[Step, ...] = ()  # after the tests and benchmarks
     wheelhouse: Path | None = None
+    cpp_demo: bool = True  # where the project has one
+    cache: Path = field(default_factory=lambda: Path(tempfile.gettempdir()) / "cute-aot")  # of the tools that build it
 
 
 def make_kit(settings: KitSettings) -> Path:
@@ -95,6 +102,8 @@ def make_kit(settings: KitSettings) -> Path:
         staged.mkdir()
         _copy_bundle(settings, manifest, staged / "bundle")
         _copy_sources(settings, staged)
+        if _has_demo(settings):
+            _build_demo(settings, staged)
         _fetch_wheels(settings, staged / "wheels")
         _write_plan(settings, manifest, staged)
         _check_size(staged)
@@ -144,12 +153,35 @@ def _copy_sources(settings: KitSettings, staged: Path) -> None:
     runtime = Path(aot_runtime.__file__).resolve().parent
     shutil.copytree(Path(aot.__file__).resolve().parent, staged / "aot", ignore=_SKIPPED)
     shutil.copytree(runtime, staged / "aot_runtime", ignore=_SKIPPED)
-    for name in ("src", "include"):  # in a checkout these lie beside the loader
+    for name in ("src", "include", "cmake"):  # in a checkout these lie beside the loader
         if (runtime.parent / name).is_dir() and not (runtime / name).exists():
             shutil.copytree(runtime.parent / name, staged / "aot_runtime" / name, ignore=_SKIPPED)
     for path in (*map(Path, ("tests", "benchmarks", "kernels", "pyproject.toml")), *settings.include):
         _copy(settings.project / path, staged / path)
     shutil.copyfile(Path(__file__).with_name("run.py"), staged / "run.py")
+
+
+def _has_demo(settings: KitSettings) -> bool:
+    return settings.cpp_demo and (settings.project / DEMO / "kernels").is_dir()
+
+
+def _build_demo(settings: KitSettings, staged: Path) -> None:
+    """The demos, and the bundle they call, for the kit's host."""
+    from ..build import Settings, build
+
+    _copy(settings.project / DEMO, staged / DEMO)
+    result = build(
+        Settings(
+            str(settings.project / DEMO / "kernels"), ("all",), out=staged / DEMO / "bundle", name="demo",
+            hosts=(settings.host,), jobs=os.cpu_count() or 1, cache=settings.cache,
+            wheelhouse=settings.wheelhouse,
+        )
+    )  # fmt: skip
+    if result.problems:
+        raise BuildError(
+            f"the bundle of `{settings.project / DEMO}` is incomplete: {result.problems[0].message}",
+            hint="see `python -m aot build --kernels cpp_demo/kernels`, or go without it: `--no-cpp-demo`",
+        )
 
 
 def _copy(source: Path, target: Path) -> None:
@@ -214,6 +246,9 @@ def _steps(settings: KitSettings, staged: Path) -> Iterator[Step]:
     for path in sorted((staged / "benchmarks").glob("[!_]*.py")):
         if _needs_gpu(path.read_text()):
             yield _benchmark(path)
+    if _has_demo(settings):
+        demo = ("sh", f"{DEMO}/run_all.sh", f"{DEMO}/bundle", f"{{work}}/{DEMO}")
+        yield Step(DEMO, ("env", "PYTHON={python}", *demo), _BENCHMARK_TIMEOUT, tools=("cmake", "cc", "c++"))
     yield from settings.steps
 
 

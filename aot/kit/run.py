@@ -26,6 +26,7 @@ from typing import Any
 
 KIT = Path(__file__).resolve().parent
 TAIL = 4000  # characters of a step's output that are kept
+SKIPPED = 77  # what a step ends with where this machine is not one it can run on; its last line says why
 # What the results depend on, as the steps find it; prints JSON.
 VERSIONS = """
 import importlib.metadata, json
@@ -59,7 +60,7 @@ class Run:
         for step in self.plan["steps"]:
             self.report["steps"].append(self.step(step))
             self.save()
-        passed = all(step["passed"] for step in self.report["steps"])
+        passed = all(step["passed"] for step in self.report["steps"] if "skipped" not in step)
         self.report["passed"] = passed
         self.save()
         print(f"{'passed' if passed else 'FAILED'}: {self.results}", file=sys.stderr)
@@ -67,11 +68,16 @@ class Run:
 
     def step(self, step: dict[str, Any]) -> dict[str, Any]:
         """Run one step in a process of its own; a time limit ends it, not the run."""
+        missing = [tool for tool in step.get("tools", ()) if shutil.which(tool) is None]
+        if missing:
+            return skipped(step, f"not installed: {', '.join(missing)}")
         places = {"kit": str(KIT), "work": str(self.work), "python": sys.executable}
         command = [part.format(**places) for part in step["command"]]
         print(f"{step['name']}: {' '.join(command)}", file=sys.stderr, flush=True)
         started = time.monotonic()
         code, output = execute(command, self.environment(), float(step["timeout"]))
+        if code == SKIPPED:
+            return {**skipped(step, (output.strip().splitlines() or ["no reason given"])[-1]), "output": output[-TAIL:]}
         done = {
             "name": step["name"],
             "command": step["command"],
@@ -103,6 +109,11 @@ class Run:
         unfinished = self.results.with_name(self.results.name + ".partial")
         unfinished.write_text(json.dumps(self.report, indent=1) + "\n")
         unfinished.replace(self.results)
+
+
+def skipped(step: dict[str, Any], reason: str) -> dict[str, Any]:
+    print(f"{step['name']}: skipped: {reason}", file=sys.stderr, flush=True)
+    return {"name": step["name"], "command": step["command"], "passed": False, "skipped": reason}
 
 
 def execute(command: list[str], environment: dict[str, str], timeout: float) -> tuple[int, str]:

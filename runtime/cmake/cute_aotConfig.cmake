@@ -7,6 +7,7 @@
 # Functions:
 #   cute_aot_import_bundle(<target> <directory> ...)   link a bundle that was built before
 #   cute_aot_add_bundle(<target> KERNELS ... ARCHS ...) build a bundle as part of this build, and link it
+#   cute_aot_install_bundle(<directory> DESTINATION ...) install one beside the programs that use it
 #
 # Variables to set where the defaults do not do:
 #   CUTE_AOT_TVM_FFI_LIBRARY   path of libtvm_ffi.so

@@ -26,6 +26,10 @@ function(_cute_aot_define target)
   add_library(${target} INTERFACE)
   target_include_directories(${target} SYSTEM INTERFACE "${arg_PATH}/include")
   target_link_libraries(${target} INTERFACE cute_aot::headers)
+  # Two versions of a bundle have the same symbols, of which a linker takes one without a word: CMake refuses a program
+  # that would link both, naming the bundle.
+  set_target_properties(${target} PROPERTIES INTERFACE_AOT_BUNDLE_${arg_NAME} "${arg_PATH}"
+                                             COMPATIBLE_INTERFACE_STRING AOT_BUNDLE_${arg_NAME})
   if(arg_TYPE STREQUAL "SHARED")
     add_library(${target}_entry SHARED IMPORTED GLOBAL)
     set_target_properties(${target}_entry PROPERTIES IMPORTED_LOCATION "${lib}/lib${arg_NAME}.so"
@@ -227,9 +231,14 @@ endfunction()
 
 # cute_aot_install_bundle(<directory of the bundle> DESTINATION <directory>)
 #
-# Installs a bundle whole, for programs that link it SHARED or open it at run time. Bundles are relocatable.
+# Installs a bundle whole, for programs that link it SHARED or open it at run time. Bundles are relocatable: a program in
+# bin/ that links one in share/kernels finds it by INSTALL_RPATH "$ORIGIN/../share/kernels/lib/<host>".
 function(cute_aot_install_bundle directory)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "DESTINATION" "")
+  if(arg_UNPARSED_ARGUMENTS OR NOT arg_DESTINATION)
+    message(FATAL_ERROR "cute_aot_install_bundle: give the bundle's directory and DESTINATION <directory>; "
+                        "not understood: ${arg_UNPARSED_ARGUMENTS}")
+  endif()
   get_filename_component(directory "${directory}" ABSOLUTE BASE_DIR "${CMAKE_CURRENT_BINARY_DIR}")
   install(DIRECTORY "${directory}/" DESTINATION "${arg_DESTINATION}" USE_SOURCE_PERMISSIONS)
 endfunction()

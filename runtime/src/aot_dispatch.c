@@ -168,6 +168,7 @@ int aot_dispatch(aot_function_t* function, const TVMFFIAny* args, int32_t count,
     if (group->slot_count > function->argument_count) aot_arguments_open_tuples(&arguments, group);
     const aot_variant_t* variant = aot_group_choose(library, group, &arguments);
     if (variant == NULL) continue;
+    if (UNLIKELY(arguments.unsound)) break;
     /* What the tree left to the entry decides whether the next best architecture gets its chance. */
     if (i + 1 < plan->count && aot_variant_unmet(library, variant, &arguments) != NULL) continue;
     return run(function, plan, candidate, variant, &arguments, args, result);

@@ -13,6 +13,7 @@ static const char* kind_name(int64_t kind) {
     case AOT_KIND_TENSOR: return "a tensor";
     case AOT_KIND_TUPLE: return "a tuple";
     case AOT_KIND_BARE_TENSOR: return "a tensor without strides";
+    case AOT_KIND_NULL_TENSOR: return "a tensor whose address is null";
     default: return "something else";
   }
 }
@@ -258,8 +259,9 @@ static int any_of_kind(const aot_arguments_t* arguments, int32_t kind) {
 
 int aot_raise_no_device(const aot_function_t* function, const aot_arguments_t* arguments) {
   aot_text_t text = AOT_TEXT_EMPTY;
-  const char* hint = any_of_kind(arguments, AOT_KIND_BARE_TENSOR) ? "fill in the strides of every DLTensor; NULL will not do"
-                                                                  : "move the tensors to a GPU first";
+  const char* hint = "move the tensors to a GPU first";
+  if (any_of_kind(arguments, AOT_KIND_NULL_TENSOR)) hint = "give every tensor the address of memory on a GPU";
+  if (any_of_kind(arguments, AOT_KIND_BARE_TENSOR)) hint = "fill in the strides of every DLTensor; NULL will not do";
   aot_text_append(&text, "%s: none of the tensors lies on a CUDA device", function->name);
   append_call(&text, function, arguments);
   aot_text_append(&text, "\nhint: %s", hint);

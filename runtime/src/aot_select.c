@@ -16,15 +16,38 @@ int32_t aot_arch_rank(aot_arch_t arch, aot_capability_t device) {
   return (arch.suffix == 'f' ? 2000 : 1000) + arch.minor;
 }
 
-static int32_t kind_of(const TVMFFIAny* any) {
-  static const uint8_t kinds[] = {AOT_KIND_NONE, AOT_KIND_INT, AOT_KIND_BOOL, AOT_KIND_FLOAT, AOT_KIND_HANDLE};
-  if (any->type_index <= kTVMFFIOpaquePtr && any->type_index >= 0) return kinds[any->type_index];
-  return any->type_index == kTVMFFIArray ? AOT_KIND_TUPLE : AOT_KIND_OTHER;
-}
-
 static const void* object_cell(const TVMFFIAny* any) {
   return (const char*)any->v_obj + sizeof(TVMFFIObject);
 }
+
+static int is_tuple(const TVMFFIAny* any) {
+  if (any->type_index != kTVMFFIArray || any->v_obj == NULL) return 0;
+  const TVMFFISeqCell* cell = (const TVMFFISeqCell*)object_cell(any);
+  return cell->size == 0 || cell->data != NULL;
+}
+
+static int32_t kind_of(const TVMFFIAny* any) {
+  static const uint8_t kinds[] = {AOT_KIND_NONE, AOT_KIND_INT, AOT_KIND_BOOL, AOT_KIND_FLOAT, AOT_KIND_HANDLE};
+  if (any->type_index <= kTVMFFIOpaquePtr && any->type_index >= 0) return kinds[any->type_index];
+  return is_tuple(any) ? AOT_KIND_TUPLE : AOT_KIND_OTHER;
+}
+
+static int has_elements(const DLTensor* tensor) {
+  for (int32_t i = 0; i < tensor->ndim; ++i) {
+    if (tensor->shape[i] <= 0) return 0;
+  }
+  return 1;
+}
+
+/* The compiled entry reads shape and strides unasked, and hands the address to the GPU: both must be there. */
+static inline int32_t tensor_kind(const DLTensor* tensor) {
+  if (tensor == NULL || (tensor->ndim > 0 && (tensor->shape == NULL || tensor->strides == NULL))) {
+    return AOT_KIND_BARE_TENSOR;
+  }
+  return tensor->data == NULL && has_elements(tensor) ? AOT_KIND_NULL_TENSOR : AOT_KIND_TENSOR;
+}
+
+static inline int is_unsound(const aot_value_t* value) { return value->kind > AOT_KIND_OTHER; }
 
 static int32_t device_of_tensor(const DLTensor* tensor) {
   return tensor != NULL && tensor->device.device_type == kDLCUDA ? tensor->device.device_id : -1;
@@ -42,10 +65,8 @@ static inline void decode(aot_value_t* value, const TVMFFIAny* any) {
     value->kind = kind_of(any);
     return;
   }
-  /* The compiled entry reads shape and strides unasked: a tensor without them is not one. */
-  int is_sound = tensor != NULL && (tensor->ndim <= 0 || (tensor->shape != NULL && tensor->strides != NULL));
-  value->tensor = is_sound ? tensor : NULL;
-  value->kind = is_sound ? AOT_KIND_TENSOR : AOT_KIND_BARE_TENSOR;
+  value->kind = tensor_kind(tensor);
+  value->tensor = value->kind == AOT_KIND_TENSOR ? tensor : NULL;
 }
 
 static int32_t device_in_tuple(const TVMFFIAny* tuple, int depth) {
@@ -72,14 +93,16 @@ static int32_t device_in_tuples(const aot_arguments_t* arguments) {
 
 void aot_arguments_decode(aot_arguments_t* arguments, const TVMFFIAny* args, uint32_t count) {
   int32_t device = -1;
-  int has_tuple = 0;
+  int has_tuple = 0, unsound = 0;
   for (uint32_t i = 0; i < count; ++i) {
     aot_value_t* value = &arguments->values[i];
     decode(value, &args[i]);
     if (device < 0) device = device_of_tensor(value->tensor);
     has_tuple |= value->kind == AOT_KIND_TUPLE;
+    unsound |= is_unsound(value);
   }
   arguments->count = count;
+  arguments->unsound = unsound;
   /* A tuple may hold a tensor that comes before the one found. */
   arguments->device = has_tuple ? device_in_tuples(arguments) : device;
 }
@@ -98,6 +121,7 @@ void aot_arguments_open_tuples(aot_arguments_t* arguments, const aot_group_t* gr
     aot_value_t* value = &arguments->values[i];
     if (element != NULL) {
       decode(value, element);
+      arguments->unsound |= is_unsound(value);
     } else {
       value->any = NULL;
       value->tensor = NULL;
@@ -203,6 +227,11 @@ static int64_t packed_dtype(DLDataType dtype) {
   return (int64_t)dtype.bits << 32 | (int64_t)dtype.lanes << 8 | dtype.code;
 }
 
+/* `alignment` is a power of two. */
+static int64_t address_modulo(const DLTensor* tensor, int64_t alignment) {
+  return (int64_t)(((uintptr_t)tensor->data + tensor->byte_offset) & (uint64_t)(alignment - 1));
+}
+
 static int64_t other_operand(const aot_subject_t* subject, const aot_arguments_t* arguments) {
   const aot_value_t* other = &arguments->values[subject->other_slot];
   return subject->other_is_stride ? stride(other, subject->other_dim) : extent(other, subject->other_dim);
@@ -238,9 +267,7 @@ int64_t aot_subject_value(const aot_kernel_library_t* library, const aot_subject
       if (extent(value, subject->dim) == 1) return 0;
       return difference(stride(value, subject->dim), other_operand(subject, arguments));
     case AOT_SUBJECT_ADDRESS_MODULO:
-      if (tensor == NULL) return AOT_MISSING;
-      /* A power of two. */
-      return (int64_t)(((uintptr_t)tensor->data + tensor->byte_offset) & (uint64_t)(subject->parameter - 1));
+      return tensor == NULL ? AOT_MISSING : address_modulo(tensor, subject->parameter);
     case AOT_SUBJECT_INTEGER: return integer(value);
     case AOT_SUBJECT_INTEGER_MODULO: return modulo(integer(value), subject->parameter);
     case AOT_SUBJECT_FLOAT: return ordered_float(value);
@@ -253,13 +280,28 @@ int64_t aot_subject_value(const aot_kernel_library_t* library, const aot_subject
   }
 }
 
+/* Up to this many branches are compared one by one. A processor guesses the way through comparisons and goes on with the
+ * next question meanwhile; a child that is looked up by the value has to wait for it. */
+#define FEW_BRANCHES 8
+
 static int32_t branch_of_value(const aot_node_t* node, const aot_branch_t* branches, int64_t value) {
+  if (node->count <= FEW_BRANCHES) {
+    for (uint32_t i = 0; i < node->count; ++i) {
+      /* Slots that hold no value lead where the value would lead without them. */
+      if (branches[i].value == value && branches[i].child != node->otherwise) return branches[i].child;
+    }
+    return node->otherwise;
+  }
   const aot_branch_t* branch = &branches[(uint64_t)value * node->multiplier >> node->shift];
   return branch->value == value ? branch->child : node->otherwise;
 }
 
 static int32_t branch_of_range(const aot_node_t* node, const aot_branch_t* branches, int64_t value) {
   uint32_t low = 0, count = node->count;
+  if (count <= FEW_BRANCHES) {
+    while (count > 0 && branches[count - 1].value > value) --count;
+    return count == 0 ? node->otherwise : branches[count - 1].child;
+  }
   while (count > 0) {
     uint32_t half = count / 2;
     if (branches[low + half].value <= value) {
@@ -278,6 +320,7 @@ static inline int64_t asked_value(const aot_kernel_library_t* library, const aot
   const DLTensor* tensor = arguments->values[subject->slot].tensor;
   if (tensor != NULL) {
     if (subject->operation == AOT_SUBJECT_DTYPE) return packed_dtype(tensor->dtype);
+    if (subject->operation == AOT_SUBJECT_ADDRESS_MODULO) return address_modulo(tensor, subject->parameter);
     if (subject->operation == AOT_SUBJECT_EXTENT && subject->dim < tensor->ndim) return tensor->shape[subject->dim];
   }
   return aot_subject_value(library, subject, arguments);

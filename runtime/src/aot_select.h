@@ -18,6 +18,7 @@ typedef struct {
   aot_value_t values[AOT_MAX_ARGUMENTS];
   uint32_t count; /* elements of tuples not included */
   int32_t device;
+  int32_t unsound; /* one of them is a tensor that no entry may see */
   /* Asked "what would run?" rather than to run: tensors count as lying on the device asked about. */
   int32_t hypothetical;
 } aot_arguments_t;

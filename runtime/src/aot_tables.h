@@ -40,7 +40,9 @@ enum {
   AOT_KIND_TENSOR = 6,
   AOT_KIND_TUPLE = 7,
   AOT_KIND_OTHER = 8,
-  AOT_KIND_BARE_TENSOR = 9 /* without shape or strides: no entry takes it */
+  /* No entry may see what follows. */
+  AOT_KIND_BARE_TENSOR = 9, /* without shape or strides */
+  AOT_KIND_NULL_TENSOR = 10 /* with elements, and no address */
 };
 
 enum {

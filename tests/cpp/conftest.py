@@ -117,6 +117,14 @@ def other_bundle(build_bundle: Callable[..., BuildResult]) -> Path:
 
 
 @pytest.fixture(scope="session")
+def newer_bundle(build_bundle: Callable[..., BuildResult], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundle as its author might build it a day later: the same name, other code."""
+    changed = tmp_path_factory.mktemp("newer") / "fill.py"
+    changed.write_text((KERNELS / "fill.py").read_text().replace("THREADS = 96", "THREADS = 224"))
+    return build_bundle(changed, ("sm_90a",), select=("fill_epilogue",), shared_cudart=True).path
+
+
+@pytest.fixture(scope="session")
 def standin_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_standin(tmp_path_factory.mktemp("standin"))
 
@@ -127,13 +135,14 @@ class Project:
 
     bundle: Path
     other: Path
+    newer: Path
     standin: Path
 
     def configure(self, folder: Path, *settings: str, bundle: Path | None = None) -> None:
         run(
             cmake(), "-S", HERE, "-B", folder, *(["-G", "Ninja"] if shutil.which("ninja") else []),
             f"-Dcute_aot_DIR={aot_runtime.native.cmake_directory()}", f"-DBUNDLE={bundle or self.bundle}",
-            f"-DOTHER_BUNDLE={self.other}", f"-DSTANDIN={self.standin}", f"-DCUTE_AOT_TVM_FFI_LIBRARY={TVM_FFI}",
+            f"-DOTHER_BUNDLE={self.other}", f"-DNEWER_BUNDLE={self.newer}", f"-DSTANDIN={self.standin}", f"-DCUTE_AOT_TVM_FFI_LIBRARY={TVM_FFI}",
             f"-DTVM_FFI_INCLUDE={INCLUDES[1]}", *settings,
         )  # fmt: skip
 
@@ -146,8 +155,8 @@ class Project:
 
 
 @pytest.fixture(scope="session")
-def project(cpp_bundle: Path, other_bundle: Path, standin_path: Path) -> Project:
-    return Project(cpp_bundle, other_bundle, standin_path)
+def project(cpp_bundle: Path, other_bundle: Path, newer_bundle: Path, standin_path: Path) -> Project:
+    return Project(cpp_bundle, other_bundle, newer_bundle, standin_path)
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,42 @@ def test_library_without_this_interface_is_refused(project: Project, tmp_path: P
         project.bundle, tmp_path / "older", [], lambda text: text.replace("aot_abi_version", "aot_unknown_version")
     )
     assert "without a C interface" in outcome(project, bundle, INCLUDES[0], tmp_path)
+
+
+CALLS = """
+#include <aot/aot.h>
+int main(int count, char** arguments) {
+  aot_bundle bundle;
+  aot_function fill;
+  aot_tensor out;
+  int64_t shape[1] = {8}, strides[1] = {1};
+  aot_options options = {0, 0, arguments[2]};
+  int code = aot_open(arguments[1], &options, &bundle);
+  if (code == AOT_OK) code = aot_find(bundle, "fill", &fill);
+  if (code == AOT_OK) code = aot_make_tensor(&out, (void*)4096, 0, aot_make_dtype(AOT_DTYPE_FLOAT, 32), 1, shape, strides, NULL);
+  if (code == AOT_OK) {
+    aot_value args[2];
+    args[0] = aot_from_tensor(&out);
+    args[1] = aot_from_float(1.0);
+    code = aot_call(fill, args, 2);
+  }
+  printf("%d %s\\n", code, aot_error_text());
+  return count == 0;
+}
+"""
+
+
+def test_missing_cuda_runtime_is_named_at_the_first_call(project: Project, tmp_path: Path) -> None:
+    """The bundle was built to use the process's CUDA runtime: here is a driver, and no runtime."""
+    driver = tmp_path / "driver"
+    driver.mkdir()
+    for name in ("libcuda.so.1", "libstandin.so"):
+        shutil.copy(project.standin / name, driver)
+    (tmp_path / "program.c").write_text(CALLS)
+    run("cc", "-std=c99", f"-I{INCLUDES[0]}", tmp_path / "program.c", "-o", tmp_path / "program", "-ldl", "-pthread")
+    said = run(tmp_path / "program", project.bundle, TVM_FFI, environment={"LD_LIBRARY_PATH": str(driver)})
+    assert said.startswith("3 cannot open `")
+    assert "libcudart.so.12" in said
 
 
 def test_missing_dependency_of_a_library_is_named(project: Project, tmp_path: Path) -> None:

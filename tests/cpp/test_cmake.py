@@ -10,7 +10,9 @@ from pathlib import Path
 
 import aot_runtime.native
 import pytest
-from conftest import HERE, KERNELS, PROJECT, TVM_FFI, Project, cmake, run
+from conftest import HERE, HOST, KERNELS, PROJECT, TVM_FFI, Project, cmake, run
+
+from aot.verify import verify
 
 CMAKE_DIR = aot_runtime.native.cmake_directory()
 
@@ -65,6 +67,39 @@ def test_installed_package_is_relocatable(project: Project, tmp_path: Path) -> N
     assert "moved/include" in (tmp_path / "app_build" / "CMakeFiles" / "app.dir" / "flags.make").read_text()
 
 
+INSTALLING_PROJECT = """
+cmake_minimum_required(VERSION 3.20)
+project(app CXX)
+set(CMAKE_CXX_STANDARD 17)
+find_package(cute_aot CONFIG REQUIRED)
+cute_aot_import_bundle(kernels "{bundle}")
+cute_aot_install_bundle("{bundle}" DESTINATION share/kernels)
+add_executable(app hello.cpp)
+target_link_libraries(app PRIVATE kernels "{standin}/libcudart.so.12" "{standin}/libcuda.so.1")
+set_target_properties(app PROPERTIES INSTALL_RPATH "$ORIGIN/../share/kernels/lib/{host}")
+install(TARGETS app DESTINATION bin)
+"""
+
+
+def test_installed_bundle_moves_with_its_program(project: Project, tmp_path: Path) -> None:
+    source, build, copy = tmp_path / "app", tmp_path / "build", tmp_path / "bundle"
+    source.mkdir()
+    shutil.copytree(project.bundle, copy)
+    shutil.copy(HERE / "hello.cpp", source)
+    text = INSTALLING_PROJECT.format(bundle=copy, standin=project.standin, host=HOST)
+    (source / "CMakeLists.txt").write_text(text)
+    run(cmake(), "-S", source, "-B", build, f"-Dcute_aot_DIR={CMAKE_DIR}", f"-DCUTE_AOT_TVM_FFI_LIBRARY={TVM_FFI}")
+    run(cmake(), "--build", build)
+    run(cmake(), "--install", build, "--prefix", tmp_path / "first")
+    shutil.move(tmp_path / "first", tmp_path / "moved")
+    shutil.rmtree(copy)
+    shutil.rmtree(build)
+    assert verify(tmp_path / "moved" / "share" / "kernels") == []
+    # An argument makes it call the kernel, whose code lies in the bundle.
+    paths = f"{TVM_FFI.parent}:{project.standin}"
+    run(tmp_path / "moved" / "bin" / "app", "call", environment={"LD_LIBRARY_PATH": paths})
+
+
 @pytest.mark.parametrize(("kind", "generator"), [("STATIC", "Ninja"), ("SHARED", "Unix Makefiles")])
 def test_bundle_is_built_when_a_kernel_changed_and_only_then(
     project: Project, tmp_path: Path, kind: str, generator: str
@@ -99,12 +134,19 @@ def test_bundle_is_built_when_a_kernel_changed_and_only_then(
         ('cute_aot_import_bundle(b "{bundle}" STATTIC)', "not understood: STATTIC"),
         ("cute_aot_add_bundle(b KERNELS nowhere ARCHS sm90)", "does not exist"),
         ("cute_aot_add_bundle(b ARCHS sm90)", "KERNELS and ARCHS"),
+        ('cute_aot_install_bundle("{bundle}")', "give the bundle's directory and DESTINATION"),
+        (
+            'cute_aot_import_bundle(one "{bundle}" STATIC)\ncute_aot_import_bundle(two "{newer}" STATIC)\n'
+            'file(WRITE "${{CMAKE_BINARY_DIR}}/main.c" "int main(void) {{ return 0; }}")\n'
+            'add_executable(app "${{CMAKE_BINARY_DIR}}/main.c")\ntarget_link_libraries(app PRIVATE one two)',
+            "does not agree with the value of AOT_BUNDLE_bundle already determined",
+        ),
     ],
 )
 def test_mistakes_are_explained_when_configuring(project: Project, tmp_path: Path, lines: str, said: str) -> None:
     (tmp_path / "CMakeLists.txt").write_text(
         "cmake_minimum_required(VERSION 3.20)\nproject(app C)\nfind_package(cute_aot CONFIG REQUIRED)\n"
-        + lines.format(bundle=project.bundle)
+        + lines.format(bundle=project.bundle, newer=project.newer)
     )
     command = [cmake(), "-S", tmp_path, "-B", tmp_path / "build", f"-Dcute_aot_DIR={CMAKE_DIR}",
                f"-DCUTE_AOT_TVM_FFI_LIBRARY={TVM_FFI}"]  # fmt: skip

@@ -85,6 +85,18 @@ def test_config_prints_what_links(project: Project, tmp_path: Path, capsys: pyte
         run(program, environment={"LD_LIBRARY_PATH": str(project.standin)})
 
 
+def test_two_versions_of_a_bundle_do_not_link_into_one_program(
+    project: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = []
+    for bundle in (project.bundle, project.newer):
+        assert main(["config", "--ldflags", "--libs", "--static", str(bundle)]) == 0
+        words += capsys.readouterr().out.split()
+    done = link(project, HERE / "hello.cpp", tmp_path / "hello", *words)
+    assert done.returncode != 0
+    assert "multiple definition of `aot_bundle_core'" in done.stderr
+
+
 def test_config_explains_what_it_cannot_do(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config"]) == 2
     assert main(["config", "--libs", "--static"]) == 2

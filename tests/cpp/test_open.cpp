@@ -76,6 +76,46 @@ static void test_calls(const fs::path& path) {
   CHECK(lines.find("sm_80\tfill\truns from compute capability 8.0") != std::string::npos);
 }
 
+// Each is refused, with a sentence of its own.
+static void test_null_pointers(const fs::path& path) {
+  aot::Bundle bundle(path.string(), options);
+  const aot_bundle open = bundle.get();
+  const aot_function fill = bundle["fill"].get();
+  aot_function nothing = fill, found;
+  nothing.info = nullptr;
+  aot_bundle handle;
+  aot_tensor tensor;
+  std::int64_t shape[1] = {4};
+  const aot_interface* library = nullptr;
+  const aot_value args[1] = {aot_none()};
+  const auto refused = [](int code, const char* part) {
+    const std::string text = aot_error_text();
+    if (code != AOT_ERROR_USAGE || text.find(part) == std::string::npos) std::printf("%d: %s\n", code, text.c_str());
+    return code == AOT_ERROR_USAGE && text.find(part) != std::string::npos;
+  };
+  CHECK(refused(aot_open(nullptr, nullptr, &handle), "aot_open: a null pointer"));
+  CHECK(refused(aot_open(path.c_str(), nullptr, nullptr), "aot_open: a null pointer"));
+  CHECK(refused(aot_attach(nullptr, &handle), "aot_attach: a null pointer"));
+  CHECK(refused(aot_describe(open, nullptr), "aot_describe: a null pointer"));
+  CHECK(refused(aot_find(open, nullptr, &found), "aot_find: a null pointer"));
+  CHECK(refused(aot_find(open, "fill", nullptr), "aot_find: a null pointer"));
+  CHECK(refused(aot_function_at(open, 0, nullptr), "aot_function_at: a null pointer"));
+  CHECK(refused(aot_call(fill, nullptr, 1), "aot_call: a null pointer"));
+  CHECK(refused(aot_call(nothing, args, 1), "aot_call: a null pointer"));
+  CHECK(refused(aot_call_on(fill, nullptr, nullptr, 1), "aot_call_on: a null pointer"));
+  CHECK(refused(aot_call_on(nothing, nullptr, args, 1), "aot_call_on: a null pointer"));
+  CHECK(refused(aot_explain(open, nullptr, 9, 0, args, 1, nullptr, 0, nullptr), "aot_explain: a null pointer"));
+  CHECK(refused(aot_explain(open, "fill", 9, 0, nullptr, 1, nullptr, 0, nullptr), "aot_explain: a null pointer"));
+  CHECK(refused(aot_make_tensor(nullptr, fake_memory, 0, aot::float32, 1, shape, shape, nullptr), "aot_make_tensor: a null"));
+  CHECK(refused(aot_make_tensor(&tensor, fake_memory, 0, aot::float32, 1, nullptr, shape, nullptr), "aot_make_tensor: a null"));
+  CHECK(refused(aot_set_stream(open, -1, nullptr, nullptr), "not a device"));
+  const aot_function never{};
+  CHECK(refused(aot_call(never, args, 1), "never opened"));
+  const aot_bundle invented{3, 77};
+  CHECK(refused(aot_describe(invented, &library), "closed, or belongs to another"));
+  CHECK(refused(aot_close(aot_bundle{99999, 1}), "closed, or belongs to another"));
+}
+
 static void test_bad_arguments(const fs::path& path) {
   play({h100, a100});
   aot::Bundle bundle(path.string(), options);
@@ -106,6 +146,31 @@ static void test_bad_arguments(const fs::path& path) {
   null_tensor.type = AOT_TENSOR;
   CHECK_THROWS(aot::ArgumentError, "fill", fill(null_tensor, 1.0));
 
+  // Tensors that no entry may see, among others that are sound, once the code is loaded and nothing but the call is left.
+  aot::Tuple both(out, out), half(out, aot_from_tensor(&bare)), weights(1.5, 3);
+  auto pair = bundle["fill_pair"];
+  pair(both.value(), weights.value());
+  CHECK_THROWS(aot::ArgumentError, "pair[1] is a tensor without strides", pair(half.value(), weights.value()));
+  aot_tensor nowhere = *out.get();
+  nowhere.data = nullptr;
+  aot::Tuple unallocated(out, aot_from_tensor(&nowhere));
+  CHECK_THROWS(aot::ArgumentError, "whose address is null", fill(aot_from_tensor(&nowhere), 1.0));
+  CHECK_THROWS(aot::ArgumentError, "pair[1] is a tensor whose address is null", pair(unallocated.value(), weights.value()));
+  std::int64_t no_elements[1] = {0};
+  nowhere.shape = no_elements;
+  aot::Tuple empty(aot_from_tensor(&nowhere), aot_from_tensor(&nowhere));
+  pair(empty.value(), weights.value());
+  aot_tensor negative = *out.get();
+  negative.ndim = -1;
+  CHECK_THROWS(aot::ArgumentError, "out.ndim is -1", fill(aot_from_tensor(&negative), 1.0));
+  aot_tuple_header header;
+  CHECK_THROWS(aot::ArgumentError, "pair", pair(aot_from_tuple(nullptr, nullptr, 2), weights.value()));
+  CHECK_THROWS(aot::ArgumentError, "pair", pair(aot_from_tuple(&header, nullptr, 2), weights.value()));
+  CHECK_THROWS(aot::ArgumentError, "no tensor", pair.on(nullptr)(aot_from_tuple(&header, nullptr, 2), weights.value()));
+  aot_value unknown = aot_none();
+  unknown.type = 12345;
+  CHECK_THROWS(aot::ArgumentError, "value is something else", fill(out, unknown));
+
   // A stream of another device.
   standin_add_stream(0xABC0, 1);
   fill(out, 1.0);
@@ -123,8 +188,6 @@ static void test_bad_arguments(const fs::path& path) {
   CHECK(moved.get().generation == handle.generation);
   CHECK_THROWS(aot::UsageError, "never opened", again.preload(0));
   CHECK(aot_close(handle) == AOT_OK && aot_close(handle) == AOT_ERROR_USAGE);
-  CHECK(aot_open(nullptr, nullptr, nullptr) == AOT_ERROR_USAGE);
-  CHECK(aot_call(fill.get(), nullptr, 1) == AOT_ERROR_USAGE);
   int code = 0;
   const char* text = nullptr;
   CHECK(aot_last_error(&code, &text) == AOT_OK && code == AOT_ERROR_USAGE && std::string(text).size() > 10);
@@ -222,6 +285,7 @@ int main(int count, char** arguments) {
   test_capture(bundle); /* first: code is loaded once per process */
   test_calls(bundle);
   test_bad_arguments(bundle);
+  test_null_pointers(bundle);
   test_devices(bundle);
   test_bad_bundles(bundle, scratch);
   test_handles_run_out(bundle);

@@ -26,6 +26,7 @@ MISSING = -(2**63)
 LOW, HIGH = -(2**63) + 1, 2**63 - 1
 KINDS = {
     1: "a float", 2: "a bool", 3: "an int", 4: "None", 5: "a pointer", 6: "a tensor", 7: "a tuple", 8: "something else",
+    10: "a tensor whose address is null",
 }  # fmt: skip
 TEGRA = ((8, 7), (11, 0))
 OPERATIONS = (
@@ -89,8 +90,10 @@ def kind(value: Any) -> int:
         return 8
     if value is None:
         return 4
+    if isinstance(value, dict) and "shape" in value:
+        return 10 if value["data"] == 0 and all(extent > 0 for extent in value["shape"]) else 6
     if isinstance(value, dict):
-        return 6 if "shape" in value else 5
+        return 5
     return {bool: 2, int: 3, float: 1, tuple: 7}[type(value)]
 
 

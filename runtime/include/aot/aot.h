@@ -169,6 +169,7 @@ static inline aot_value aot_from_tensor(const aot_tensor* tensor) {
 /* `header` and `values` must outlive the call. */
 static inline aot_value aot_from_tuple(aot_tuple_header* header, aot_value* values, int64_t size) {
   aot_value value = {AOT_TUPLE, 0, {0}};
+  if (header == NULL) return value; /* no function takes it */
   /* Two references that nobody counts down: the object never deletes itself. */
   header->reference_count = UINT64_C(2) << 32 | 2;
   header->type = AOT_TUPLE;
@@ -657,7 +658,9 @@ static inline int aot_call(aot_function function, const aot_value* args, int32_t
   aot_value result = {AOT_NONE, 0, {0}};
   const aot_interface* library = aot_library_(function.bundle);
   if (library == NULL) return aot_refuse_handle_(function.bundle);
-  if (args == NULL && count != 0) return aot_fail_(AOT_ERROR_USAGE, "aot_call: a null pointer was given", NULL, NULL, NULL);
+  if (function.info == NULL || (args == NULL && count != 0)) {
+    return aot_fail_(AOT_ERROR_USAGE, "aot_call: a null pointer was given", NULL, NULL, NULL);
+  }
   if (function.info->call(NULL, args, count, &result) == 0) return AOT_OK;
   return aot_raised_(library->core);
 }
@@ -670,7 +673,7 @@ static inline int32_t aot_first_device_(const aot_value* args, int64_t count) {
     }
     if (args[i].type == AOT_TUPLE && args[i].as.pointer != NULL) {
       const aot_tuple_header* tuple = (const aot_tuple_header*)args[i].as.pointer;
-      int32_t device = aot_first_device_((const aot_value*)tuple->values, tuple->size);
+      int32_t device = aot_first_device_((const aot_value*)tuple->values, tuple->values == NULL ? 0 : tuple->size);
       if (device >= 0) return device;
     }
   }
@@ -697,7 +700,9 @@ static inline int aot_call_entry_on_(const aot_core* core, aot_entry entry, void
 static inline int aot_call_on(aot_function function, void* stream, const aot_value* args, int32_t count) {
   const aot_interface* library = aot_library_(function.bundle);
   if (library == NULL) return aot_refuse_handle_(function.bundle);
-  if (args == NULL && count != 0) return aot_fail_(AOT_ERROR_USAGE, "aot_call_on: a null pointer was given", NULL, NULL, NULL);
+  if (function.info == NULL || (args == NULL && count != 0)) {
+    return aot_fail_(AOT_ERROR_USAGE, "aot_call_on: a null pointer was given", NULL, NULL, NULL);
+  }
   return aot_call_entry_on_(library->core, function.info->call, stream, args, count);
 }
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +19,9 @@ from aot.errors import BuildError, UsageError
 from aot.hosts import Host
 from aot.kit import make as kit_module
 from aot.kit.make import KitSettings, Step, make_kit
+from aot.verify import verify
 
+CPP_DEMO = Path(__file__).parents[3] / "cpp_demo"
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 CONFTEST = """
@@ -103,6 +107,40 @@ def test_kit_runs_everything_and_writes_down_what_came_out(kit: Path, tmp_path: 
     (wheel,) = (kit / "wheels").glob("apache_tvm_ffi-*")
     assert results["machine"]["versions"]["apache-tvm-ffi"] == wheel.name.split("-")[1]
     assert results["kit"]["bundle"]["name"] == "sample_kernels"
+
+
+def test_kit_holds_the_cpp_demos_and_runs_them_where_there_is_a_compiler(
+    project: Path, sample_bundle: Path, native: Host, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kit_module, "_fetch_wheels", _take_installed_tvm_ffi)
+    shutil.copytree(project, tmp_path / "project")
+    shutil.copytree(CPP_DEMO, tmp_path / "project" / "cpp_demo")
+    kit = make_kit(KitSettings(sample_bundle, tmp_path / "project", tmp_path / "kit", native, PYTHON, cache=cache))
+    assert verify(kit / "cpp_demo" / "bundle") == []
+    assert (kit / "aot_runtime" / "cmake" / "cute_aotConfig.cmake").is_file()
+    plan = json.loads((kit / "kit.json").read_text())
+    plan["steps"] = [step for step in plan["steps"] if step["name"] == "cpp_demo"]
+    (kit / "kit.json").write_text(json.dumps(plan))
+
+    paths = {"PYTHONPATH": str(Path(sysconfig.get_path("purelib"))), "PATH": os.environ["PATH"]}
+    assert run(kit, tmp_path / "results.json", **paths).returncode == 0
+    (step,) = json.loads((tmp_path / "results.json").read_text())["steps"]
+    if "skipped" in step:  # no driver: every program was built, and said why it was refused
+        assert step["skipped"] == "skipped: there is no usable GPU, as the lines above say"
+        for name in ("static_link", "dynamic_link", "open_at_run_time", "plain_c"):
+            assert f"exit : {name} 77" in step["output"]
+        assert "refused: there is no NVIDIA driver on this machine" in step["output"]
+    else:
+        assert step["passed"]
+
+    run(kit, tmp_path / "results.json", PATH=str(tmp_path))
+    (step,) = json.loads((tmp_path / "results.json").read_text())["steps"]
+    assert step["skipped"] == "not installed: cmake, cc, c++"
+
+
+def _take_installed_tvm_ffi(settings: KitSettings, folder: Path) -> None:
+    """The steps find it in this interpreter's packages."""
+    folder.mkdir()
 
 
 def test_kit_that_fails_says_so_and_finishes(kit: Path, tmp_path: Path) -> None:
