@@ -46,11 +46,12 @@ def machine_facts() -> dict[str, Any]:
     }
 
 
-def report(name: str, results: Any, out: Path | None) -> None:
+def report(name: str, results: Any, out: Path | None, *, quiet: bool = False) -> None:
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps({"benchmark": name, "machine": machine_facts(), "results": results}, indent=1) + "\n")
-        print(f"written to {out}", file=sys.stderr)
+        if not quiet:
+            print(f"written to {out}", file=sys.stderr)
 
 
 def print_rows(columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
