@@ -9,7 +9,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor as Threads
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,6 +30,9 @@ from .contracts import FOLDER, contract_sources
 from .details import details_name, details_text
 from .digests import sha256_of
 from .errors import BuildError, DeclarationError, UsageError
+from .executors.choose import open_executor
+from .executors.jobs import CompileJob, Executor, Session
+from .executors.local import WORKER_BYTES, LocalExecutor, fitting
 from .files import damaged_files
 from .headers import write_headers
 from .hosts import Host
@@ -44,7 +48,7 @@ from .selection.decision import decide, unreachable
 from .selection.tables import MAX_ARGUMENTS, CompiledVariant, Group, kernel_library_source
 from .targets import lowest_driver, parse_archs
 from .worker.messages import Closure, Compiled, Declared, Failure, KernelInfo, Options, VariantInfo
-from .worker.pool import CompileJob, Worker, WorkerLost, compile_all
+from .worker.process import Worker, WorkerLost
 
 __all__ = ["BuildResult", "Problem", "Progress", "Settings", "build", "check_verified", "describe", "make_linker"]
 
@@ -60,8 +64,9 @@ class Settings:
     select: tuple[str, ...] = ()  # globs of kernel names; all where absent
     hosts: tuple[Host, ...] = field(default_factory=lambda: (Host.native(),))
     jobs: int = 1
-    memory: int | None = None  # bytes that all workers together may take; None: no limit but ``jobs``
-    timeout: float | None = None  # seconds for one variant
+    memory: int | None = None  # bytes that the build may take with all its processes; None: no limit but ``jobs``
+    timeout: float | None = None  # seconds for one variant, and for one file of the kernels to be imported
+    executor: str | None = None  # the cluster that compiles, like dask://host:port; None: this machine
     options: Options = field(default_factory=Options)
     shared_cudart: bool = False
     replace: bool = False  # a bundle of the same name at the destination: begin anew instead of adding to it
@@ -108,20 +113,25 @@ class Progress:
 def describe(kernels: str, options: Options | None = None) -> Declared:
     """What a source declares, without building anything."""
     with tempfile.TemporaryDirectory(prefix="aot-") as scratch:
-        worker = _open(kernels, None, options or Options(), Path(scratch) / "log")
+        worker, failures = open_source(Session(kernels, options or Options()), None, Path(scratch) / "log")
+        worker.close()
+        return replace(worker.declared, failures=(*worker.declared.failures, *failures.values()))
+
+
+def open_source(session: Session, arch: Arch | None, log: Path) -> tuple[Worker, dict[str, Failure]]:
+    """A worker that has read the author's files, and those that took its process down or did not come to an end."""
+    failures: dict[str, Failure] = {}
+    while True:
+        skip = [*session.skip, *failures]
         try:
-            return worker.declared
-        finally:
-            worker.close()
-
-
-def _open(kernels: str, arch: Arch | None, options: Options, log: Path) -> Worker:
-    """A worker that has read the author's files, which may take its process down."""
-    try:
-        return Worker(kernels, arch, options, log)
-    except WorkerLost as error:
-        problem = Problem("", str(arch or ""), "", f"reading `{kernels}`: the process {error.reason}", error.log)
-        raise BuildError("no kernel could be read", problems=[problem]) from None
+            return Worker(session.source, arch, session.options, log, timeout=session.timeout, skip=skip), failures
+        except WorkerLost as error:
+            path = error.reading or session.source
+            failure = Failure("", f"reading `{path}`: the process {error.reason}", error.log)
+            if path in skip or Path(path).parent != Path(session.source) or Path(path).name == "__init__.py":
+                problem = Problem("", str(arch or ""), "", failure.message, failure.log)
+                raise BuildError("no kernel could be read", problems=[problem]) from None
+            failures[path] = failure
 
 
 def build(settings: Settings, progress: Progress | None = None) -> BuildResult:
@@ -162,6 +172,9 @@ class _Build:
         self.out = settings.out or Path("dist") / self.name
         self.problems: list[Problem] = []
         self.workers: dict[Arch, Worker] = {}
+        self.closures: dict[Arch, Closure] = {}
+        self.session = Session(settings.kernels, settings.options, settings.timeout)
+        self.executor: Executor | None = None  # None: processes of this machine
         self.cuda = 0
         self.store = Store(settings.artifacts) if settings.artifacts is not None else None
         self.request = plans.Request(settings.kernels, settings.archs, settings.select, settings.options)
@@ -181,12 +194,15 @@ class _Build:
         if existing is not None and self._is_done():
             return BuildResult(self.out, existing, ())
         try:
+            self.executor = open_executor(self.settings.executor)
             made = self._recall() or self._plan()
             # What is missing for a host is said before the long part.
             self.libraries = {host: self._find_libraries(host) for host in self.hosts}
             self._compile(made)
             self._note_durations(made)
         finally:
+            if self.executor is not None:
+                self.executor.close()
             for worker in self.workers.values():
                 worker.close()
         # In the order of :func:`compose`: a bundle that was built at once is one that has grown.
@@ -285,35 +301,15 @@ class _Build:
         return recalled
 
     def _remember(self, made: Sequence[_KernelPlan]) -> None:
-        """Give each variant its key; keep the plan, unless something was wrong with it."""
-        if self.store is None:
-            return
-        closures: dict[Arch, Closure] = {}
-        for plan in made:
-            if plan.arch not in closures:
-                closures[plan.arch] = self._worker(plan.arch).closure()
-            plan.keys = self._keys(plan, closures[plan.arch])
-        if not self.problems:
+        """Keep the plan, unless something was wrong with it."""
+        if self.store is not None and not self.problems:
             kernels = [plans.KernelPlan(p.info, p.arch, p.variants, tuple(p.keys.values())) for p in made]
             kept = plans.Plan(self.cuda, tuple(kernels))
-            digest = plans.remember(self.store, self.request, kept, list(closures.values()))
+            digest = plans.remember(self.store, self.request, kept, list(self.closures.values()))
             self.made_by = self._made_by(digest, kept)
 
-    def _keys(self, plan: _KernelPlan, closure: Closure) -> dict[str, str]:
-        return {
-            variant.table.name: keys.variant_key(
-                plan.info,
-                variant,
-                plan.arch,
-                options=self.settings.options,
-                cuda=self.cuda,
-                closure=closure.kernels[plan.info.name],
-                cutlass=keys.cutlass_distributions(),
-                python=keys.python_version(),
-                code=keys.generation(),
-            )
-            for variant in plan.variants
-        }
+    def _needs_keys(self) -> bool:
+        return self.store is not None or (self.executor is not None and self.executor.is_remote)
 
     def _verify(self, staged: Path) -> None:
         from .verify import verify  # its readers of machine code take long to import, and are not always needed
@@ -350,8 +346,10 @@ class _Build:
     def _declared(self) -> Declared:
         self.progress.stage("reading declarations")
         named = parse_archs(self.settings.archs, ())  # all of them but `all`
-        worker = self._worker(named[0]) if named else None
-        declared = worker.declared if worker else describe(self.settings.kernels, self.settings.options)
+        worker = self._worker(named[0]) if named else self._start(None)
+        declared = worker.declared
+        if not named:
+            worker.close()
         for failure in declared.failures:
             self.problems.append(Problem("", "", "", failure.message))
         if not declared.kernels:
@@ -359,12 +357,19 @@ class _Build:
         return declared
 
     def _worker(self, arch: Arch) -> Worker:
+        """The worker that plans an architecture, and is kept to compile it as far as the memory allows."""
         if arch not in self.workers:
+            while self.settings.memory is not None and len(self.workers) >= self._worker_count():
+                self.workers.pop(next(iter(self.workers))).close()
             self.workers[arch] = self._start(arch)
         return self.workers[arch]
 
-    def _start(self, arch: Arch) -> Worker:
-        return _open(self.settings.kernels, arch, self.settings.options, self.scratch / f"worker-{arch}.log")
+    def _start(self, arch: Arch | None) -> Worker:
+        worker, failures = open_source(self.session, arch, self.scratch / f"worker-{arch}.log")
+        for failure in failures.values():
+            self.problems.append(Problem("", "", "", failure.message, failure.log))
+        self.session = replace(self.session, skip=(*self.session.skip, *failures))
+        return worker
 
     def _selected(self, kernels: Sequence[KernelInfo]) -> list[KernelInfo]:
         globs = self.settings.select or ("*",)
@@ -376,13 +381,24 @@ class _Build:
 
     def _plan_arch(self, arch: Arch, kernels: Sequence[KernelInfo]) -> list[_KernelPlan]:
         self.cuda = self._worker(arch).backend()
-        made = (self._plan_kernel(kernel, arch) for kernel in kernels if arch in kernel.archs)
-        return [plan for plan in made if plan is not None]
+        made = [self._plan_kernel(kernel, arch) for kernel in kernels if arch in kernel.archs]
+        planned = [plan for plan in made if plan is not None]
+        if self._needs_keys() and planned:
+            self._give_keys(planned, arch)
+        return planned
+
+    def _give_keys(self, made: Sequence[_KernelPlan], arch: Arch) -> None:
+        self.closures[arch] = closure = self._worker(arch).closure()
+        for plan in made:
+            kernel = closure.kernels[plan.info.name]
+            plan.keys = keys.variant_keys(
+                plan.info, plan.variants, arch, kernel, options=self.settings.options, cuda=self.cuda
+            )
 
     def _plan_kernel(self, kernel: KernelInfo, arch: Arch) -> _KernelPlan | None:
         """What to compile of a kernel; None, and a problem noted, where its declaration is wrong."""
         try:
-            plan = _KernelPlan(kernel, arch, self._worker(arch).expand(kernel.name, self.settings.timeout))
+            plan = _KernelPlan(kernel, arch, self._worker(arch).expand(kernel.name))
             for function in kernel.functions:
                 _check_group(plan, function)
         except WorkerLost as error:
@@ -413,15 +429,26 @@ class _Build:
                 self.problems.append(Problem(job.kernel, str(job.arch), job.variant, outcome.message, outcome.log))
             self.progress.compiled(job, outcome)
 
-        workers, self.workers = self.workers, {}
-        compile_all(
-            jobs, self._start, workers=self._worker_count(), timeout=self.settings.timeout, warm=workers, report=report
-        )
+        self._executor().compile(self._session(plans), jobs, report)
+
+    def _executor(self) -> Executor:
+        if self.executor is None:
+            workers, self.workers = self.workers, {}
+            settings = self.settings
+            self.executor = LocalExecutor(self._start, jobs=settings.jobs, memory=settings.memory, warm=workers)
+        return self.executor
+
+    def _session(self, plans: Sequence[_KernelPlan]) -> Session:
+        kernels: dict[Arch, tuple[str, ...]] = {}
+        for plan in plans:
+            kernels[plan.arch] = (*kernels.get(plan.arch, ()), plan.info.name)
+        return replace(self.session, kernels=kernels)
 
     def _worker_count(self) -> int:
-        """As many as asked for, and as many as fit into the memory allowed; at least one."""
-        memory = self.settings.memory
-        return self.settings.jobs if memory is None else max(1, min(self.settings.jobs, memory // WORKER_BYTES))
+        return fitting(self.settings.jobs, self.settings.memory, WORKER_BYTES)
+
+    def _link_count(self) -> int:
+        return fitting(self.settings.jobs, self.settings.memory, LINK_BYTES)
 
     def _largest_first(self, jobs: Sequence[CompileJob]) -> list[CompileJob]:
         """By how long each took last time, so that no long one is left for the end; those not known first."""
@@ -445,7 +472,8 @@ class _Build:
         folder = self.scratch / str(plan.arch)
         folder.mkdir(exist_ok=True)
         name = variant.table.name
-        return CompileJob(plan.arch, plan.info.name, name, folder / f"{name}.ll", folder / f"{name}.log")
+        launcher, log = folder / f"{name}.ll", folder / f"{name}.log"
+        return CompileJob(plan.arch, plan.info.name, name, launcher, log, plan.keys.get(name, ""))
 
     def _note_durations(self, made: Sequence[_KernelPlan]) -> None:
         if self.store is not None:
@@ -482,7 +510,7 @@ class _Build:
         (staged / manifest_module.FILE_NAME).write_text(manifest.to_json())
         return manifest
 
-    def _link_host(self, linker: Linker, plans: Sequence[_KernelPlan], staged: Path, pool: Executor) -> HostRecord:
+    def _link_host(self, linker: Linker, plans: Sequence[_KernelPlan], staged: Path, pool: Threads) -> HostRecord:
         host = linker.host
         root = staged / "lib" / host.name
         builds: dict[str, list[KernelBuild]] = {}
@@ -510,7 +538,7 @@ class _Build:
     def _find_libraries(self, host: Host) -> NvidiaLibraries:
         return find_libraries(host, self.cuda, self.settings.cache, self.settings.wheelhouse)
 
-    def _linker(self, host: Host, pool: Executor) -> Linker:
+    def _linker(self, host: Host, pool: Threads) -> Linker:
         return make_linker(host, self.settings.cache, self.scratch, pool, self.store)
 
     def _link_kernel(self, linker: Linker, plan: _KernelPlan, output: Path) -> tuple[list[str], set[str]]:
@@ -557,7 +585,7 @@ class _Build:
         return {"driver": dict(sorted(drivers.items())), "tvm_ffi": LOWEST_TVM_FFI}
 
 
-WORKER_BYTES = 800 << 20  # seen: 0.4 to 0.7 GB
+LINK_BYTES = 300 << 20  # TODO
 LOWEST_TVM_FFI = "0.1.0"
 
 
@@ -574,7 +602,7 @@ def _joined_hosts(asked: Sequence[Host], existing: Manifest) -> tuple[Host, ...]
     return tuple(hosts.values())
 
 
-def make_linker(host: Host, cache: Path, work: Path, pool: Executor, store: Store | None) -> Linker:
+def make_linker(host: Host, cache: Path, work: Path, pool: Threads, store: Store | None) -> Linker:
     """A linker for a host, with a folder of its own below ``work``."""
     import tvm_ffi.libinfo
 

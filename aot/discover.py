@@ -9,7 +9,7 @@ import importlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -30,14 +30,15 @@ class Found:
     failures: tuple[DeclarationError, ...]
 
 
-def discover(source: str) -> Found:
+def discover(source: str, skip: Collection[str] = (), reading: Callable[[str], None] = lambda path: None) -> Found:
     """The kernels declared in ``source``, a path or an import string, in the order of their names.
 
-    A file that fails is reported and the others are read; two kernels of one name are an error.
+    A file that fails is reported and the others are read; two kernels of one name are an error. Files of a folder
+    may be skipped; ``reading`` hears of each file before it is executed, since that may take the process down.
     """
     kernels: dict[str, Kernel] = {}
     failures: list[DeclarationError] = []
-    for module in _modules(source, failures):
+    for module in _modules(source, skip, reading, failures):
         for kernel in _declared(module):
             other = kernels.setdefault(kernel.name, kernel)
             if other is not kernel:
@@ -45,7 +46,7 @@ def discover(source: str) -> Found:
                     f"two kernels are called {kernel.name}: {other.origin} and {kernel.origin}",
                     hint="rename one of them",
                 )
-    if not kernels and not failures:
+    if not kernels and not failures and not skip:
         raise UsageError(
             f"no kernel is declared in `{source}`", hint="declare one with @aot.kernel; see kernels/add.py"
         )
@@ -67,30 +68,38 @@ def _declared(module: ModuleType) -> list[Kernel]:
     return [value for value in vars(module).values() if isinstance(value, Kernel)]
 
 
-def _modules(source: str, failures: list[DeclarationError]) -> Iterator[ModuleType]:
+def _modules(
+    source: str, skip: Collection[str], reading: Callable[[str], None], failures: list[DeclarationError]
+) -> Iterator[ModuleType]:
     path = Path(source)
     if path.is_dir():
-        yield from _folder(path, failures)
+        yield from _folder(path, skip, reading, failures)
     elif path.is_file():
+        reading(source)
         yield _execute(f"{_PACKAGE}_{path.stem}", path)
     elif path.suffix == ".py" or "/" in source:
         raise UsageError(f"`{source}` does not exist", hint="give a folder, a Python file, or an importable module")
     else:
+        reading(source)
         yield from _importable(source)
 
 
-def _folder(path: Path, failures: list[DeclarationError]) -> Iterator[ModuleType]:
+def _folder(
+    path: Path, skip: Collection[str], reading: Callable[[str], None], failures: list[DeclarationError]
+) -> Iterator[ModuleType]:
     """Each file of a folder as a module of one package, so that they may import one another."""
     initial = path / "__init__.py"
     package = ModuleType(_PACKAGE)
     if initial.is_file():
+        reading(str(initial))
         package = _execute(_PACKAGE, initial, package=path)
     else:
         package.__path__ = [str(path)]
         sys.modules[_PACKAGE] = package
     yield package
     for file in sorted(path.glob("*.py")):
-        if not file.name.startswith("_"):
+        if not file.name.startswith("_") and str(file) not in skip:
+            reading(str(file))
             try:
                 yield _execute(f"{_PACKAGE}.{file.stem}", file)
             except DeclarationError as error:

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from typing import Any
 
 from aot_runtime.errors import AotError
 
-__all__ = ["AotError", "BuildError", "DeclarationError", "ToolchainError", "UsageError"]
+__all__ = [
+    "NOTHING_LEFT",
+    "NO_MEMORY",
+    "AotError",
+    "BuildError",
+    "DeclarationError",
+    "ToolchainError",
+    "UsageError",
+    "system_hint",
+]
+
+NOTHING_LEFT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+NO_MEMORY = "memory ran out; give `--memory` or fewer `--jobs`"
 
 
 class UsageError(AotError):
@@ -28,3 +41,12 @@ class BuildError(AotError):
 
 class ToolchainError(BuildError):
     """A tool or library that the build needs is missing or failed."""
+
+
+def system_hint(error: OSError) -> str | None:
+    """What to do where the system has run out of something."""
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return "file handles ran out; raise the limit (`ulimit -n`) or give fewer `--jobs`"
+    if error.errno == errno.ENOMEM:
+        return NO_MEMORY
+    return "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else None

@@ -14,8 +14,8 @@ from rich.progress import Progress as RichProgress
 from rich.table import Table
 
 from .build import Problem, Progress
+from .executors.jobs import CompileJob
 from .worker.messages import Compiled, Failure
-from .worker.pool import CompileJob
 
 __all__ = [
     "PlainProgress",

@@ -10,7 +10,7 @@ import hashlib
 import importlib.metadata
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,16 @@ from ..digests import sha256_of
 from ..records import encode
 from ..worker.messages import KernelClosure, KernelInfo, Options, VariantInfo
 
-__all__ = ["cutlass_distributions", "digest_of", "generation", "linking", "ourselves", "python_version", "variant_key"]
+__all__ = [
+    "cutlass_distributions",
+    "digest_of",
+    "generation",
+    "linking",
+    "ourselves",
+    "python_version",
+    "variant_key",
+    "variant_keys",
+]
 
 _AOT = Path(__file__).resolve().parent.parent
 # Our own code that decides what comes out of a compile, and of a link.
@@ -64,6 +73,26 @@ def variant_key(
         "python": python,
         "code": code,
     })  # fmt: skip
+
+
+def variant_keys(
+    kernel: KernelInfo,
+    variants: Sequence[VariantInfo],
+    arch: Arch,
+    closure: KernelClosure,
+    *,
+    options: Options,
+    cuda: int,
+) -> dict[str, str]:
+    """The key of each variant of a kernel, made here with what is installed here."""
+    cutlass, python, code = cutlass_distributions(), python_version(), generation()
+    return {
+        variant.table.name: variant_key(
+            kernel, variant, arch,
+            options=options, cuda=cuda, closure=closure, cutlass=cutlass, python=python, code=code,
+        )
+        for variant in variants
+    }  # fmt: skip
 
 
 def python_version() -> str:

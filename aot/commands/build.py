@@ -20,6 +20,7 @@ from ._common import add_cache_argument, add_kernels_argument, artifacts_folder,
 __all__ = ["configure_parser", "execute"]
 
 KEEPABLE = ("ptx", "cubin", "ll")
+DEFAULT_TIMEOUT = 3600
 LONGEST_TIMEOUT = 7 * 24 * 3600
 
 
@@ -52,8 +53,15 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     )
     add("--cuda", type=int, choices=(12, 13), help="CuTe DSL's backend (default: the one that is installed)")
     add("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="compile workers (default: one per core)")
-    add("--memory", metavar="SIZE", help="let workers take no more than this together, like 4G (default: no limit)")
-    add("--timeout", type=float, metavar="SECONDS", help="time limit for one variant (default: none)")
+    add("--memory", metavar="SIZE", help="let the build take no more than this, like 4G (default: no limit)")
+    add(
+        "--timeout",
+        type=float,
+        default=DEFAULT_TIMEOUT,
+        metavar="SECONDS",
+        help=f"time limit for one variant, and for importing one file of the kernels (default: {DEFAULT_TIMEOUT})",
+    )
+    add("--executor", metavar="URL", help="compile on a cluster: dask://host:port (default: on this machine)")
     add(
         "--keep",
         default="",
@@ -88,7 +96,7 @@ def execute(arguments: argparse.Namespace) -> int:
 def _settings(arguments: argparse.Namespace) -> Settings:
     if arguments.jobs < 1:
         raise UsageError(f"`--jobs` is {arguments.jobs}", hint="give at least 1")
-    if arguments.timeout is not None and not 0 < arguments.timeout <= LONGEST_TIMEOUT:
+    if not 0 < arguments.timeout <= LONGEST_TIMEOUT:
         raise UsageError(f"`--timeout` is {arguments.timeout:g}", hint=f"give seconds, up to {LONGEST_TIMEOUT}")
     return Settings(
         kernels=arguments.kernels,
@@ -100,6 +108,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         jobs=arguments.jobs,
         memory=parse_size(arguments.memory) if arguments.memory is not None else None,
         timeout=arguments.timeout,
+        executor=arguments.executor,
         options=Options(arguments.cuda, arguments.line_info, _keep(arguments.keep)),
         replace=arguments.replace,
         shared_cudart=arguments.cudart == "shared",

@@ -13,6 +13,9 @@ import re
 import signal
 import sys
 import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,7 @@ from aot_runtime.arch import Arch
 from ..cache.closure import Watch, closure_of
 from ..declare import Kernel, Variant
 from ..discover import discover, place
-from ..errors import AotError, DeclarationError
+from ..errors import NO_MEMORY, NOTHING_LEFT, AotError, DeclarationError, system_hint
 from ..records import decode, encode
 from ..selection.requirements import VariantTable, variant_table
 from .backend import select_backend
@@ -31,7 +34,8 @@ __all__: list[str] = []
 
 
 class _Worker:
-    def __init__(self) -> None:
+    def __init__(self, say: Callable[[dict[str, Any]], None]) -> None:
+        self.say = say
         self.kernels: tuple[Kernel, ...] = ()
         self.variants: dict[str, Variant] = {}
         self.options = Options()
@@ -44,8 +48,10 @@ class _Worker:
         """Execute the author's files and say what they declare."""
         self.options = decode(Options, request["options"])
         select_backend(self.options.cuda)
+        with suppress(ImportError):  # whatever is wrong with CuTe DSL is said where it is needed
+            import_module(".compile", __package__)  # its time is not that of the author's first file
         with self.watch:
-            found = discover(request["source"])
+            found = discover(request["source"], request["skip"], lambda path: self.say({"reading": path}))
         self.kernels = found.kernels
         failures = tuple(Failure("", str(error)) for error in found.failures)
         return encode(Declared(tuple(_info(kernel) for kernel in found.kernels), failures))
@@ -145,15 +151,33 @@ def _failure(request: dict[str, Any], error: BaseException) -> dict[str, Any]:
         traceback.print_exception(error)  # into the log; of what we found ourselves the message says all
     hint = error.hint if isinstance(error, AotError) else None
     message = error.message if isinstance(error, AotError) else f"{type(error).__name__}: {error}"
+    spent = _is_spent(error)
+    if spent and not isinstance(error, AotError):
+        message += f"\nhint: {system_hint(error) if isinstance(error, OSError) else NO_MEMORY}"
     failure = Failure(request.get("variant", ""), message)
-    return {"failure": encode(failure), "hint": hint, "kind": type(error).__name__}
+    return {"failure": encode(failure), "hint": hint, "kind": type(error).__name__, "spent": spent}
+
+
+def _is_spent(error: BaseException) -> bool:
+    """Whether memory or file handles ran out: what took them may hold on to them."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, MemoryError) or (isinstance(cause, OSError) and cause.errno in NOTHING_LEFT):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
 
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the parent, which ends us
-    worker = _Worker()
     requests = os.fdopen(int(sys.argv[1]), "r")
     answers = os.fdopen(int(sys.argv[2]), "w")
+
+    def say(message: dict[str, Any]) -> None:
+        answers.write(json.dumps(message) + "\n")
+        answers.flush()
+
+    worker = _Worker(say)
     for line in requests:
         request = json.loads(line)
         _log_to(request["log"])
@@ -164,8 +188,7 @@ def main() -> None:
             answer = _failure(request, error)
         sys.stdout.flush()
         sys.stderr.flush()
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
+        say(answer)
 
 
 main()

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from aot.build import Settings
+from aot.executors.local import WORKER_BYTES, fitting
 from aot.rebuild import rebuild
 
 FILL = Path(__file__).parents[1] / "kernels" / "fill.py"
@@ -26,9 +27,6 @@ def test_a_bundle_made_again_has_the_same_bytes_and_another_source_has_not(
 
 @pytest.mark.parametrize(("memory", "jobs", "workers"), [(None, 8, 8), (4 << 30, 8, 5), (1, 8, 1), (64 << 30, 2, 2)])
 def test_there_are_never_more_workers_than_fit_into_the_memory_allowed(
-    memory: int | None, jobs: int, workers: int, tmp_path: Path
+    memory: int | None, jobs: int, workers: int
 ) -> None:
-    from aot.build import Progress, _Build
-
-    build = _Build(Settings(str(FILL), ("sm_90a",), memory=memory, jobs=jobs), Progress(), tmp_path)
-    assert build._worker_count() == workers
+    assert fitting(jobs, memory, WORKER_BYTES) == workers

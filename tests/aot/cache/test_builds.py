@@ -11,9 +11,10 @@ import pytest
 import aot.build
 from aot.build import BuildResult, Progress
 from aot.cache.store import Store
+from aot.executors.jobs import CompileJob
 from aot.verify import verify
 from aot.worker.messages import Compiled, Failure, Options
-from aot.worker.pool import CompileJob, Worker
+from aot.worker.process import Worker
 
 Run = Callable[..., tuple[BuildResult, list[str]]]
 ALL = ["first__f16", "first__f32", "second__f16", "second__f32"]

@@ -11,7 +11,7 @@ from aot_runtime.arch import Arch
 
 from aot.cache import keys
 from aot.worker.messages import Options
-from aot.worker.pool import Worker
+from aot.worker.process import Worker
 
 # Nothing is compiled here, so that the kernels need no CuTe DSL and a worker starts fast.
 ARCH = Arch.parse("sm_90a")
@@ -58,7 +58,7 @@ def variant_keys(folder: Path) -> dict[str, str]:
     worker = Worker(str(folder / "kernels"), ARCH, Options(), folder / "log")
     try:
         assert worker.declared.failures == ()
-        expanded = {kernel.name: (kernel, worker.expand(kernel.name, None)) for kernel in worker.declared.kernels}
+        expanded = {kernel.name: (kernel, worker.expand(kernel.name)) for kernel in worker.declared.kernels}
         closure = worker.closure()
     finally:
         worker.close()

@@ -22,6 +22,7 @@ from aot.binary.policy import load_policies
 from aot.build import BuildResult, Progress, Settings, build
 from aot.cli import main
 from aot.errors import ToolchainError, UsageError
+from aot.executors.jobs import CompileJob
 from aot.hosts import CPUS, DEFAULT_GLIBC, HIGHEST_GLIBC, LOWEST_GLIBC, Host, parse_glibc, parse_hosts
 from aot.link import nvidia
 from aot.link.nvidia import distributions, fetch_command, find_libraries
@@ -29,7 +30,6 @@ from aot.link.objects import members
 from aot.link.toolchain import Zig
 from aot.verify import verify
 from aot.worker.messages import Compiled, Failure
-from aot.worker.pool import CompileJob
 
 SAMPLE = Path(__file__).parents[2] / "sample" / "kernels"
 
