@@ -23,6 +23,7 @@ from aot_runtime.manifest import FileRecord, HostRecord, KernelRecord, Manifest
 from . import sidecar
 from .cache import bundles, durations, keys, plans
 from .cache.links import CachingLinker
+from .cache.remote import Remote, SharedStore
 from .cache.store import Store
 from .cache.variants import keep_variant, restore_variant
 from .compose import Member, compose
@@ -73,6 +74,8 @@ class Settings:
     allow_incomplete: bool = False  # may an incomplete build replace a complete bundle?
     cache: Path = field(default_factory=lambda: Path(tempfile.gettempdir()) / "cute-aot")  # of the tools
     artifacts: Path | None = None  # where compiled and linked code is kept from build to build; None: nowhere
+    remote: str | None = None  # a URL: what is not among the artifacts here is looked for there
+    remote_read_only: bool = False  # put nothing there
     wheelhouse: Path | None = None
     archives: bool = True  # for static linking, beside the shared libraries
 
@@ -104,6 +107,8 @@ class Progress:
     def __exit__(self, *error: object) -> None: ...
 
     def stage(self, text: str) -> None: ...
+
+    def warn(self, text: str) -> None: ...
 
     def total(self, variants: int) -> None: ...
 
@@ -147,6 +152,7 @@ def build(settings: Settings, progress: Progress | None = None) -> BuildResult:
 
 
 _SCRATCH = "aot-build-"
+_FETCHES = 16  # requests to a remote cache at once: each waits for the network most of its time
 
 
 @dataclass
@@ -176,12 +182,19 @@ class _Build:
         self.session = Session(settings.kernels, settings.options, settings.timeout)
         self.executor: Executor | None = None  # None: processes of this machine
         self.cuda = 0
-        self.store = Store(settings.artifacts) if settings.artifacts is not None else None
+        self.store = self._open_store()
         self.request = plans.Request(settings.kernels, settings.archs, settings.select, settings.options)
         self.hosts = settings.hosts
         self.compiled = 0  # variants, by this build
         self.made_by: str | None = None  # what made this bundle, as a key of the cache
         self.libraries: dict[Host, NvidiaLibraries] = {}
+
+    def _open_store(self) -> Store | None:
+        settings = self.settings
+        if settings.remote is None:
+            return Store(settings.artifacts) if settings.artifacts is not None else None
+        remote = Remote.open(settings.remote, read_only=settings.remote_read_only, warn=self.progress.warn)
+        return SharedStore(settings.artifacts or self.scratch / "artifacts", remote)
 
     def run(self) -> BuildResult:
         if not manifest_module.is_name(self.name):
@@ -416,8 +429,9 @@ class _Build:
     def _compile(self, plans: Sequence[_KernelPlan]) -> None:
         by_kernel = {(plan.info.name, plan.arch): plan for plan in plans}
         every = [(plan, self._job(plan, variant)) for plan in plans for variant in plan.variants]
-        jobs = [job for plan, job in every if not self._restore(plan, job)]
-        jobs = self._largest_first(jobs)
+        with ThreadPoolExecutor(_FETCHES if self.settings.remote else 1) as pool:
+            found = list(pool.map(lambda one: self._restore(*one), every))
+        jobs = self._largest_first([job for (_, job), is_there in zip(every, found, strict=True) if not is_there])
         self.progress.total(len(jobs))
         if len(jobs) < len(every):
             self.progress.stage(f"{len(every) - len(jobs)} of {len(every)} variants are in the cache")

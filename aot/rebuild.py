@@ -34,6 +34,7 @@ def rebuild(bundle: Path, settings: Settings, scratch: Path, progress: Progress 
                 shared_cudart=any(host.cudart != "static" for host in manifest.hosts.values()),
                 options=_options(manifest),
                 artifacts=None,
+                remote=None,
                 archives=any(path.endswith(".a") for path in manifest.files),
             )
             made = build(build_settings, progress).manifest

@@ -70,6 +70,9 @@ class PlainProgress(Progress):
     def stage(self, text: str) -> None:
         self._print(text)
 
+    def warn(self, text: str) -> None:
+        self._print(f"warning: {text}")
+
     def total(self, variants: int) -> None:
         self.expected = variants
 
@@ -113,6 +116,9 @@ class TerminalProgress(Progress):
 
     def stage(self, text: str) -> None:
         self.bar.update(self.task, description=text)
+
+    def warn(self, text: str) -> None:
+        self.bar.console.print(f"warning: {text}", markup=False, highlight=False)
 
     def total(self, variants: int) -> None:
         self.bar.update(self.task, description="compiling", total=variants)

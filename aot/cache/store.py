@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Entry", "Store", "pack", "unpack"]
+__all__ = ["Entry", "Store", "checked", "pack", "sealed", "unpack"]
 
 KINDS = ("variants", "libraries", "plans", "sources", "bundles", "verdicts", "durations")
 _SUFFIX = ".entry"
@@ -46,13 +46,13 @@ class Store:
             content = path.read_bytes()
         except OSError:
             return None
-        checked = _checked(content)
+        found = checked(content)
         with suppress(OSError):
-            if checked is None:
+            if found is None:
                 path.unlink()
             else:
                 os.utime(path)  # so that pruning takes the least used first
-        return checked
+        return found
 
     def put(self, kind: str, key: str, content: bytes) -> bool:
         """Keep an entry; False where the folder cannot be written to."""
@@ -62,8 +62,7 @@ class Store:
             descriptor, temporary = tempfile.mkstemp(prefix=".", suffix=".partial", dir=path.parent)
             try:
                 with os.fdopen(descriptor, "wb") as file:
-                    file.write(hashlib.sha256(content).hexdigest().encode() + b"\n")
-                    file.write(content)
+                    file.write(sealed(content))
                 os.replace(temporary, path)
             except BaseException:
                 with suppress(OSError):
@@ -90,7 +89,7 @@ class Store:
 
     def check(self) -> list[Entry]:
         """Remove what is damaged, and say what it was."""
-        damaged = [entry for entry in self.entries() if _checked(entry.path.read_bytes()) is None]
+        damaged = [entry for entry in self.entries() if checked(entry.path.read_bytes()) is None]
         for entry in damaged:
             entry.path.unlink(missing_ok=True)
         return damaged
@@ -121,7 +120,13 @@ class Store:
         return self.root / kind / key[:2] / f"{key}{_SUFFIX}"
 
 
-def _checked(content: bytes) -> bytes | None:
+def sealed(content: bytes) -> bytes:
+    """An entry as it is written: the digest of the content, then the content."""
+    return hashlib.sha256(content).hexdigest().encode() + b"\n" + content
+
+
+def checked(content: bytes) -> bytes | None:
+    """The content of an entry; None where it is not what was written."""
     digest, separator, rest = content.partition(b"\n")
     return rest if separator and hashlib.sha256(rest).hexdigest().encode() == digest else None
 

@@ -29,6 +29,7 @@ __all__ = [
     "failures_as_problems",
     "parse_age",
     "parse_size",
+    "remote_cache",
 ]
 
 _SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -51,19 +52,26 @@ def add_bundle_argument(parser: argparse.ArgumentParser) -> None:
 def add_cache_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cache",
-        metavar="DIR",
-        help="where compiled code is kept from build to build, or `none` (default: AOT_CACHE, else the user's cache)",
+        metavar="DIR_OR_URL",
+        help="where compiled code is kept from build to build: a folder, `none`, or the URL of a cache to share, like "
+        "s3://bucket/prefix, behind the folder (default: AOT_CACHE, else the user's cache)",
     )
 
 
 def artifacts_folder(text: str | None) -> Path | None:
-    """What ``--cache`` says; the environment where it says nothing."""
-    text = text or os.environ.get("AOT_CACHE")
-    if text == "none":
+    """The folder that ``--cache`` names; where it names none the environment's, else the user's."""
+    named = [item for item in (text, os.environ.get("AOT_CACHE")) if item and "://" not in item]
+    if named and named[0] == "none":
         return None
     import platformdirs
 
-    return Path(text) if text else Path(platformdirs.user_cache_dir("cute-aot")) / "artifacts"
+    return Path(named[0]) if named else Path(platformdirs.user_cache_dir("cute-aot")) / "artifacts"
+
+
+def remote_cache(text: str | None) -> str | None:
+    """The URL that ``--cache`` or the environment names, if one is."""
+    text = text or os.environ.get("AOT_CACHE")
+    return text if text and "://" in text else None
 
 
 def compose_into(members: Sequence[Member], out: Path) -> Manifest:

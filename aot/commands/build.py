@@ -15,7 +15,7 @@ from ..hosts import parse_glibc, parse_hosts
 from ..records import encode
 from ..report import human_size, make_progress, print_json, print_problems
 from ..worker.messages import Options
-from ._common import add_cache_argument, add_kernels_argument, artifacts_folder, parse_size
+from ._common import add_cache_argument, add_kernels_argument, artifacts_folder, parse_size, remote_cache
 
 __all__ = ["configure_parser", "execute"]
 
@@ -69,6 +69,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         help=f"keep intermediate files in the bundle: a comma list of {', '.join(KEEPABLE)}",
     )
     add_cache_argument(parser)
+    add("--cache-read-only", action="store_true", help="put nothing into the cache that a URL names")
     add("--line-info", action="store_true", help="let profilers show source lines; puts paths into the code")
     add("--replace", action="store_true", help="begin anew instead of adding to the bundle that is there")
     add("--no-archives", action="store_true", help="leave out the archives for static linking")
@@ -115,6 +116,8 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         allow_incomplete=arguments.allow_incomplete,
         cache=Path(platformdirs.user_cache_dir("cute-aot")),
         artifacts=artifacts_folder(arguments.cache),
+        remote=remote_cache(arguments.cache),
+        remote_read_only=arguments.cache_read_only,
         wheelhouse=arguments.wheelhouse,
         archives=not arguments.no_archives,
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 from ..cache.store import KINDS, Entry, Store
 from ..errors import UsageError
 from ..report import human_size, print_json, print_table
-from ._common import add_cache_argument, artifacts_folder, parse_age, parse_size
+from ._common import add_cache_argument, artifacts_folder, parse_age, parse_size, remote_cache
 
 __all__ = ["configure_parser", "execute"]
 
@@ -42,6 +42,8 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _folder(arguments: argparse.Namespace) -> Path:
+    if remote_cache(arguments.cache) is not None and arguments.cache is not None:
+        raise UsageError(f"`{arguments.cache}` is not a folder", hint="a shared cache is looked after where it lies")
     folder = artifacts_folder(arguments.cache)
     if folder is None:
         raise UsageError("the cache is turned off", hint="name one with `--cache DIR`")

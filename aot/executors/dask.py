@@ -19,7 +19,7 @@ from .remote import Artifact, Refusal, carry_out, differences, identity, order_f
 
 __all__ = ["DaskExecutor"]
 
-CONNECT_SECONDS = 10.0
+CONNECT_SECONDS = 5.0
 NO_WORKER_SECONDS = 60.0  # how long a cluster may be without any worker
 ATTEMPTS = 3  # of an artifact that arrives damaged
 

@@ -138,6 +138,8 @@ def carry_out(data: Mapping[str, Any]) -> Artifact | Failure | Refusal:
         return Refusal(error.message)
     try:
         return opened.carry_out(order)
+    except Exception as error:  # an exception that cannot be sent would never arrive
+        return Failure(order.variant, f"on the cluster: {type(error).__name__}: {error}")
     finally:
         _IDLE.put_back(opened)
 

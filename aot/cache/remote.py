@@ -1,0 +1,145 @@
+"""A cache on another machine, behind the folder here: anything that fsspec can reach.
+
+Only what is found by a digest of all that shaped it goes there: compiled variants and linked libraries. A remote
+that is slow or fails is left alone for the rest of the build after a few attempts, with one warning.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ..errors import UsageError
+from .store import Store, checked, sealed
+
+__all__ = ["Remote", "SharedStore"]
+
+KINDS = frozenset({"variants", "libraries"})
+SECONDS = 6.0  # for one request, and for the connection before the first
+ATTEMPTS = 2  # failures in a row until the remote is left alone
+
+_T = TypeVar("_T")
+
+
+class Remote:
+    """Entries below a URL. Nothing that goes wrong there is an error here."""
+
+    def __init__(self, url: str, files: Any, root: str, *, read_only: bool, warn: Callable[[str], None]) -> None:
+        self.url, self.files, self.root, self.read_only, self.warn = url, files, root, read_only, warn
+        self.lock = threading.Lock()
+        self.failures = 0
+
+    @classmethod
+    def open(cls, url: str, *, read_only: bool, warn: Callable[[str], None]) -> Remote:
+        """The remote of a URL; it is not asked anything yet."""
+        try:
+            import fsspec
+        except ModuleNotFoundError:
+            raise UsageError(f"`--cache {url}` needs fsspec", hint="`pip install cute-aot[remote]`") from None
+        try:
+            files, root = fsspec.core.url_to_fs(url)
+        except ImportError as error:
+            raise UsageError(f"`--cache {url}`: {error}", hint="`pip install cute-aot[remote]` has s3") from None
+        except ValueError as error:
+            known = ", ".join(sorted(fsspec.available_protocols()))
+            raise UsageError(f"`--cache {url}`: {error}", hint=f"known: {known}") from None
+        return cls(url, files, root.rstrip("/"), read_only=read_only, warn=warn)
+
+    def get(self, kind: str, key: str) -> bytes | None:
+        """An entry's content, its digest checked; None where there is none."""
+        if kind not in KINDS:
+            return None
+        content = self._ask(lambda: self._read(self._path(kind, key)))
+        return checked(content) if content is not None else None
+
+    def put(self, kind: str, key: str, content: bytes) -> None:
+        if kind in KINDS and not self.read_only:
+            self._ask(lambda: self._write(self._path(kind, key), sealed(content)))
+
+    def _path(self, kind: str, key: str) -> str:
+        return f"{self.root}/{kind}/{key[:2]}/{key}"
+
+    def _read(self, path: str) -> bytes | None:
+        try:
+            content: bytes = self.files.cat_file(path)
+        except FileNotFoundError:
+            return None
+        return content
+
+    def _write(self, path: str, content: bytes) -> None:
+        try:
+            self.files.pipe_file(path, content)
+        except FileNotFoundError:
+            if _is_object_store(self.files):  # has no folders: here it is the bucket that is missing
+                raise
+            self.files.makedirs(path.rpartition("/")[0], exist_ok=True)
+            self.files.pipe_file(path, content)
+
+    def _ask(self, request: Callable[[], _T]) -> _T | None:
+        """The answer to a request; None where it fails or takes too long."""
+        if self.failures >= ATTEMPTS:
+            return None
+        try:
+            answer = _within(SECONDS, request)
+        except Exception as error:  # a file system may raise anything
+            self._note_failure(error)
+            return None
+        self.failures = 0
+        return answer
+
+    def _note_failure(self, error: Exception) -> None:
+        with self.lock:
+            self.failures += 1
+            if self.failures == ATTEMPTS:
+                text = str(error).strip() or type(error).__name__
+                self.warn(f"the cache at `{self.url}` is left alone from here on: {text.splitlines()[0]}")
+
+
+def _is_object_store(files: Any) -> bool:
+    protocols = files.protocol if isinstance(files.protocol, (tuple, list)) else (files.protocol,)
+    return not _OBJECT_STORES.isdisjoint(protocols)
+
+
+_OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "az", "oci", "oss"})
+
+
+class SharedStore(Store):
+    """A folder here with a remote behind it: what is missing here is looked for there, and kept here."""
+
+    def __init__(self, root: Path, remote: Remote) -> None:
+        super().__init__(root)
+        self.remote = remote
+
+    def get(self, kind: str, key: str) -> bytes | None:
+        content = super().get(kind, key)
+        if content is None and (content := self.remote.get(kind, key)) is not None:
+            super().put(kind, key, content)
+        return content
+
+    def put(self, kind: str, key: str, content: bytes) -> bool:
+        kept = super().put(kind, key, content)
+        self.remote.put(kind, key, content)
+        return kept
+
+
+def _within(seconds: float, request: Callable[[], _T]) -> _T:
+    """Wait that long for a request. One that hangs keeps a thread of its own, which does not outlive the process."""
+    answers: queue.SimpleQueue[tuple[_T | None, Exception | None]] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            answers.put((request(), None))
+        except Exception as error:
+            answers.put((None, error))
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        answer, error = answers.get(timeout=seconds)
+    except queue.Empty:
+        raise TimeoutError(f"no answer within {seconds:g} s") from None
+    if error is not None:
+        raise error
+    return answer  # type: ignore[return-value]
