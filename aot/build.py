@@ -51,7 +51,17 @@ from .targets import lowest_driver, parse_archs
 from .worker.messages import Closure, Compiled, Declared, Failure, KernelInfo, Options, VariantInfo
 from .worker.process import Worker, WorkerLost
 
-__all__ = ["BuildResult", "Problem", "Progress", "Settings", "build", "check_verified", "describe", "make_linker"]
+__all__ = [
+    "BuildResult",
+    "Problem",
+    "Progress",
+    "Settings",
+    "build",
+    "check_verified",
+    "describe",
+    "make_linker",
+    "open_source",
+]
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,9 @@ import pytest
 from aot_runtime.manifest import Manifest
 
 from aot import BuildError, ToolchainError, UsageError
-from aot.build import BuildResult, Problem, describe
+from aot.build import BuildResult, Problem, describe, open_source
 from aot.errors import DeclarationError
+from aot.executors.jobs import Session
 from aot.verify import verify
 from aot.worker.messages import Options
 
@@ -78,6 +79,34 @@ def segfault_spec(target):
 @declare()
 def hangs_tracing(target):
     return aot.Spec(Launch(before=lambda: time.sleep(600)), ARGUMENTS)
+""",
+    "killed_tracing": """
+@declare()
+def killed_tracing(target):
+    return aot.Spec(Launch(before=lambda: os.kill(os.getpid(), signal.SIGKILL)), ARGUMENTS)
+""",
+    "memory_tracing": """
+def take():
+    import resource
+    pages = int(open("/proc/self/statm").read().split()[0])
+    limit = pages * resource.getpagesize() + (64 << 20)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    bytearray(1 << 30)
+
+@declare()
+def memory_tracing(target):
+    return aot.Spec(Launch(before=take), ARGUMENTS)
+""",
+    "handles_tracing": """
+taken = []
+
+def take_all():
+    while True:
+        taken.append(os.open(os.devnull, os.O_RDONLY))
+
+@declare()
+def handles_tracing(target):
+    return aot.Spec(Launch(before=take_all), ARGUMENTS)
 """,
     "exits_spec": """
 @declare()
@@ -215,8 +244,11 @@ def test_a_file_that_raises_on_import_is_named_with_its_line(partial: BuildResul
         ("segfault_tracing", r"the compiler was ended by SIGSEGV"),
         ("segfault_spec", r"part2\.py:\d+: the process that runs its declaration was ended by SIGSEGV"),
         ("hangs_tracing", r"the compiler did not finish within 12 s"),
-        ("exits_spec", r"part4\.py:\d+: kernel exits_spec raises for sm_90a: .*part4\.py:\d+: SystemExit: 7"),
-        ("raises_spec", r"kernel raises_spec raises for sm_90a: .*part5\.py:\d+: KeyError: 'nothing'"),
+        ("killed_tracing", r"ended by SIGKILL, as the system does where memory runs out\nhint: give `--memory`"),
+        ("memory_tracing", r"MemoryError.*\nhint: memory ran out; give `--memory` or fewer `--jobs`"),
+        ("handles_tracing", r"Too many open files.*\nhint: file handles ran out; raise the limit \(`ulimit -n`\)"),
+        ("exits_spec", r"part7\.py:\d+: kernel exits_spec raises for sm_90a: .*part7\.py:\d+: SystemExit: 7"),
+        ("raises_spec", r"kernel raises_spec raises for sm_90a: .*part8\.py:\d+: KeyError: 'nothing'"),
         ("raises_tracing", r"no such tile"),
         (
             "shared_memory",
@@ -276,6 +308,17 @@ def test_a_file_that_takes_the_process_down_is_reported_with_the_signal_and_the_
     found = problem(caught.value, "")
     assert "the process was ended by SIGABRT" in found.message
     assert "importing" in found.log
+
+
+def test_a_file_that_hangs_or_crashes_on_import_is_named_and_the_others_are_read(tmp_path: Path) -> None:
+    crash = "\nos.kill(os.getpid(), signal.SIGSEGV)\n"
+    folder = write_kernels(tmp_path / "kernels", "\ntime.sleep(600)\n", GOOD, crash)
+    worker, failures = open_source(Session(str(folder), Options(), timeout=5.0), None, tmp_path / "log")
+    worker.close()
+    assert [kernel.name for kernel in worker.declared.kernels] == ["good"]
+    hangs, crashes = (failures[str(folder / f"part{number}.py")].message for number in (0, 2))
+    assert hangs == f"reading `{folder / 'part0.py'}`: the process did not finish within 5 s"
+    assert crashes == f"reading `{folder / 'part2.py'}`: the process was ended by SIGSEGV"
 
 
 def test_a_spec_function_that_hangs_is_ended_too(build_bundle: Build, tmp_path: Path) -> None:
