@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from .errors import AotError, BuildError
+from .errors import AotError, BuildError, system_hint
 
 __all__ = ["main"]
 
@@ -44,7 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except OSError as error:
         place = f" (`{error.filename}`)" if error.filename else ""
-        print(f"error: {error.strerror or error}{place}", file=sys.stderr)
+        hint = system_hint(error)
+        print(f"error: {error.strerror or error}{place}" + (f"\n\nhint: {hint}" if hint else ""), file=sys.stderr)
         return 1
     return code
 

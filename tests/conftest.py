@@ -78,6 +78,25 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(disk)], check=True)
 
 
+@pytest.fixture
+def read_only() -> Iterator[Callable[[Path], None]]:
+    """Makes a folder read-only, even for root."""
+    mounted: list[Path] = []
+
+    def mount(folder: Path) -> None:
+        if os.geteuid() != 0:
+            pytest.skip("only root can mount a folder read-only")
+        for options in (["--bind", str(folder), str(folder)], ["-o", "remount,bind,ro", str(folder)]):
+            done = subprocess.run(["mount", *options], capture_output=True, text=True)
+            if done.returncode != 0:
+                pytest.skip(f"cannot mount a folder read-only: {done.stderr.strip()}")
+            mounted.append(folder)
+
+    yield mount
+    for folder in dict.fromkeys(mounted):
+        subprocess.run(["umount", str(folder)], check=True)
+
+
 @pytest.fixture(scope="session")
 def standin_bundle_path(build_bundle: Callable[..., BuildResult]) -> Path:
     """The test kernels for all of ``STANDIN_ARCHS``, with the CUDA runtime linked shared."""

@@ -6,6 +6,7 @@ a build needs no compiler of the machine and links against an older glibc than t
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from ..errors import ToolchainError
+from ..errors import ToolchainError, system_hint
 from ..hosts import Host
 
 __all__ = ["Zig"]
@@ -78,18 +79,26 @@ class Zig:
         self._run([str(self.executable), "cc", "-target", host.zig_target, *arguments], directory)
 
     def _run(self, command: Sequence[str], directory: Path, text: str | None = None) -> None:
-        result = subprocess.run(
-            command, cwd=directory, env=self._environment(), input=text, capture_output=True, text=True
-        )
+        try:
+            result = subprocess.run(
+                command, cwd=directory, env=self._environment(), input=text, capture_output=True, text=True
+            )
+        except OSError as error:
+            raise ToolchainError(f"cannot run zig: {error.strerror}", hint=system_hint(error)) from None
         if result.returncode != 0:
             shown = " ".join(command)
             message = f"zig failed with exit code {result.returncode}: {shown}\n{result.stderr.strip()}"
-            raise ToolchainError(message, hint=_disk_hint(directory))
+            raise ToolchainError(message, hint=_handles_hint(result.stderr) or _disk_hint(directory))
 
     def _environment(self) -> Mapping[str, str]:
         # Without HOME zig finds no cache of its own and fails.
         caches = {"ZIG_GLOBAL_CACHE_DIR": str(self.cache / "global"), "ZIG_LOCAL_CACHE_DIR": str(self.cache / "local")}
         return {**os.environ, **caches}
+
+
+def _handles_hint(said: str) -> str | None:
+    """zig's own words where it cannot open another file."""
+    return system_hint(OSError(errno.EMFILE, "")) if "FdQuotaExceeded" in said else None
 
 
 def _disk_hint(directory: Path) -> str | None:

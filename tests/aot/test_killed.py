@@ -50,12 +50,14 @@ class Project:
         text = KERNEL.replace("VALUE", str(value)).replace("VARIANTS", str(variants))
         (self.folder / "fill.py").write_text(text)
 
-    def start(self) -> subprocess.Popen[str]:
+    def start(self, handles: int | None = None) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "aot", "build", "--kernels", "fill.py", "--name", "bundle", "--arch", "sm90"]
         command += ["--out", str(self.out), "--cache", str(self.folder / "cache"), "--jobs", "1"]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
         environment["TMPDIR"] = str(self.folder / "tmp")
         (self.folder / "tmp").mkdir(exist_ok=True)
+        if handles is not None:
+            command = ["bash", "-c", f'ulimit -n {handles}; exec "$@"', "bash", *command]
         return subprocess.Popen(
             command, cwd=self.folder, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
             start_new_session=True,
@@ -121,6 +123,31 @@ def test_interrupted_one_line_says_what_is_kept_and_workers_end(project: Project
     assert "FAILED" not in said
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)
+    assert not project.out.exists()
+
+
+def test_two_builds_into_one_directory_at_once_both_succeed_and_leave_one_whole_bundle(project: Project) -> None:
+    project.write(1)
+    first = project.start()
+    while "fill__" not in first.stderr.readline():  # type: ignore[union-attr]
+        pass  # it has read the source
+    project.write(2)
+    second = project.start()
+    for process in (first, second):
+        _, said = process.communicate()
+        assert process.returncode == 0, said
+    assert verify(project.out) == []
+    assert [path.name for path in project.out.parent.iterdir()] == ["bundle"]
+
+
+@pytest.mark.parametrize("handles", [8, 12])  # too few to start a worker, and to run the linker
+def test_a_build_without_file_handles_says_so_and_leaves_nothing(project: Project, handles: int) -> None:
+    project.write(1)
+    process = project.start(handles=handles)
+    _, said = process.communicate()
+    assert process.returncode == 1
+    assert "hint: file handles ran out; raise the limit (`ulimit -n`)" in said
+    assert "Traceback" not in said
     assert not project.out.exists()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from aot.worker.messages import Compiled, Failure, Options
 from aot.worker.process import Worker
 
 Run = Callable[..., tuple[BuildResult, list[str]]]
+ReadOnly = Callable[[Path], None]
 ALL = ["first__f16", "first__f32", "second__f16", "second__f32"]
 
 KERNEL = """
@@ -184,3 +186,33 @@ def test_a_kernel_that_failed_is_tried_again(run: Run, folder: Path) -> None:
     (folder / "kernels" / "third.py").write_text("")
     second, compiled = run(out=folder / "third")
     assert (len(second.problems), compiled) == (0, [])
+
+
+def test_a_clock_that_jumps_changes_nothing(run: Run, folder: Path) -> None:
+    """Contents decide, never times: of sources, of the bundle, of the cache's entries."""
+    first, _ = run()  # at this place
+    before = contents(first.path)
+    for number, path in enumerate(sorted(path for path in folder.rglob("*") if path.is_file())):
+        moment = (0, 2**33)[number % 2]  # 1970, 2242
+        os.utime(path, (moment, moment))
+    assert run()[1] == []
+    shutil.rmtree(first.path)
+    assert run()[1] == []
+    assert contents(first.path) == before
+    second = folder / "kernels" / "second.py"
+    second.write_text(second.read_text().replace("element_type(1)", "element_type(2)"))
+    os.utime(second, (0, 0))  # older than all that was made of it
+    assert run()[1] == ["second__f16", "second__f32"]
+    assert Store(folder / "cache").check() == []
+
+
+def test_a_cache_that_may_only_be_read_is_used_and_stops_nothing(run: Run, folder: Path, read_only: ReadOnly) -> None:
+    run()  # at this place
+    second = folder / "kernels" / "second.py"
+    second.write_text(second.read_text().replace("element_type(1)", "element_type(2)"))
+    entries = [entry.key for entry in Store(folder / "cache").entries()]
+    read_only(folder / "cache")
+    result, compiled = run(out=folder / "again")
+    assert compiled == ["second__f16", "second__f32"]
+    assert verify(result.path) == []
+    assert [entry.key for entry in Store(folder / "cache").entries()] == entries

@@ -112,3 +112,11 @@ def test_pruning_sweeps_what_killed_writers_left(store: Store) -> None:
 def test_parts_come_back_as_they_were_in_any_order(parts: dict[str, bytes]) -> None:
     assert unpack(pack(parts)) == parts
     assert pack(dict(reversed(parts.items()))) == pack(parts)
+
+
+def test_a_full_disk_is_a_store_that_keeps_nothing_more(small_disk: Path) -> None:
+    store = Store(small_disk / "cache")
+    assert store.put("variants", KEY, b"small")
+    assert not store.put("variants", "0" * 64, b"large" * (1 << 18))
+    assert store.get("variants", KEY) == b"small"
+    assert [path.name for path in small_disk.rglob("*.partial")] == []
