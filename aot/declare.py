@@ -49,11 +49,16 @@ def In(name: str, doc: str = "", *, default: Any = _MISSING) -> Parameter:
     return Parameter(name, doc, has_default=True, default=default)
 
 
-def Out(name: str, doc: str = "", *, shape: str, dtype: str) -> Parameter:
-    """A parameter that the kernel writes; shape and dtype as expressions of the inputs."""
+def Out(name: str, doc: str = "", *, shape: str, dtype: str, may_be: str | Sequence[str] = ()) -> Parameter:
+    """A parameter that the kernel writes; shape and dtype as expressions of the inputs.
+
+    ``may_be`` are inputs whose very tensor the caller may pass here, so that the kernel works in place. Any
+    other overlap of what is written is refused before a launch.
+    """
     expressions.check_shape(shape)
     expressions.check_dtype(dtype)
-    return Parameter(name, doc, output=True, shape=shape, dtype=dtype)
+    inputs = (may_be,) if isinstance(may_be, str) else tuple(may_be)
+    return Parameter(name, doc, output=True, shape=shape, dtype=dtype, may_be=inputs)
 
 
 @dataclass(frozen=True)
@@ -302,6 +307,14 @@ def _check_outputs(kernel: Kernel, where: str) -> None:
             raise DeclarationError(
                 f"{where}: the shape or dtype of {parameter.name} speaks of {', '.join(sorted(named - known))}",
                 hint=f"known: {', '.join(sorted(known))}",
+            )
+    inputs = [parameter.name for parameter in kernel.parameters if not parameter.output]
+    for parameter in kernel.parameters:
+        unknown = [name for name in parameter.may_be if name not in inputs]
+        if unknown:
+            raise DeclarationError(
+                f"{where}: {parameter.name} may be {', '.join(unknown)}, which is not an input",
+                hint=f"inputs: {', '.join(inputs) or 'none'}",
             )
 
 

@@ -41,7 +41,7 @@ class Arguments:
     def __init__(self, shape: int, code: int, bits: int, tensors: int, floats: int = 0) -> None:
         self.numbers = [(ctypes.c_int64 * 1)(shape), (ctypes.c_int64 * 1)(1)]
         addresses = [ctypes.addressof(number) for number in self.numbers]
-        self.tensors = [DLTensor(1 << 20, 2, 0, 1, code, bits, 1, *addresses, 0) for _ in range(tensors)]
+        self.tensors = [DLTensor((i + 1) << 20, 2, 0, 1, code, bits, 1, *addresses, 0) for i in range(tensors)]
         self.count = tensors + floats
         self.array = (Any_ * self.count)()
         for i, tensor in enumerate(self.tensors):

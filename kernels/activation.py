@@ -45,6 +45,25 @@ class Silu(Activation):
         return x * _sigmoid(x)
 
 
+class Gelu(Activation):
+    """``x * (1 + erf(x / sqrt(2))) / 2``: ``x`` times the part of a normal distribution that lies below it.
+
+    By formula 7.1.26 of Abramowitz and Stegun, to 1.5e-7, with a quarter fewer instructions than the library's
+    ``erf``: memory should not have to wait. It gives the part beyond ``|x|``, so that nothing cancels.
+    """
+
+    P, A = 0.3275911, (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
+
+    @classmethod
+    def apply(cls, x: cute.TensorSSA) -> cute.TensorSSA:
+        t = cute.math.rcp(1.0 + cls.P * math.sqrt(0.5) * cute.math.abs(x), approx=True, ftz=True)
+        series = 0.0
+        for a in cls.A:
+            series = series * t + 0.5 * a
+        beyond = series * t * cute.math.exp2(-0.5 * math.log2(math.e) * x * x)
+        return x * cute.where(x < 0.0, beyond, 1.0 - beyond)
+
+
 class GeluTanh(Activation):
     """``x * (1 + tanh(u)) / 2`` with ``u = sqrt(2 / pi) * (x + 0.044715 * x^3)``.
 
@@ -62,7 +81,7 @@ def _sigmoid(x: cute.TensorSSA) -> cute.TensorSSA:
     return cute.math.rcp(1.0 + cute.math.exp2(-math.log2(math.e) * x), approx=True, ftz=True)
 
 
-OPS = {"relu": Relu, "gelu": GeluTanh, "silu": Silu}
+OPS = {"relu": Relu, "gelu": Gelu, "gelu_tanh": GeluTanh, "silu": Silu}
 
 
 class Activate(Elementwise):
@@ -79,7 +98,7 @@ class Activate(Elementwise):
 
 
 @aot.kernel(
-    parameters=(aot.In("x"), aot.Out("out", shape="x.shape", dtype="x.dtype")),
+    parameters=(aot.In("x"), aot.Out("out", shape="x.shape", dtype="x.dtype", may_be="x")),
     archs=ARCHS,
     choices={"op": OPS},
     axes={"rank": (1, 2), "dtype": DTYPES, "access": TILINGS},
@@ -88,7 +107,7 @@ class Activate(Elementwise):
     cost=contract.cost,
 )
 def activation(target: aot.Target, op: type[Activation], rank: int, dtype: str, access: ElementwiseTiling) -> aot.Spec:
-    """``out = op(x)``, element by element, where ``op`` is relu, gelu (its tanh form) or silu."""
+    """``out = op(x)``, element by element, where ``op`` is relu, gelu (by erf), gelu_tanh or silu."""
     access.validate(target)
     function = Activate(access, rank, dtype, op)
     x = function.tensor

@@ -29,7 +29,7 @@ class Add(Elementwise):
 
 
 @aot.kernel(
-    parameters=(aot.In("x"), aot.In("y"), aot.Out("out", shape="x.shape", dtype="x.dtype")),
+    parameters=(aot.In("x"), aot.In("y"), aot.Out("out", shape="x.shape", dtype="x.dtype", may_be=("x", "y"))),
     archs=ARCHS,
     axes={"rank": (1, 2), "dtype": DTYPES, "access": TILINGS},
     reference=contract.reference,

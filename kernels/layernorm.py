@@ -101,7 +101,7 @@ class LayerNorm(RowKernel):
         aot.In("x"),
         aot.In("weight"),
         aot.In("bias"),
-        aot.Out("out", shape="x.shape", dtype="x.dtype"),
+        aot.Out("out", shape="x.shape", dtype="x.dtype", may_be="x"),
         aot.In("eps", default=1e-5),
     ),
     archs=ARCHS,

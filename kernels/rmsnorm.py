@@ -77,7 +77,7 @@ class RmsNorm(RowKernel):
     parameters=(
         aot.In("x"),
         aot.In("weight"),
-        aot.Out("out", shape="x.shape", dtype="x.dtype"),
+        aot.Out("out", shape="x.shape", dtype="x.dtype", may_be="x"),
         aot.In("eps", default=1e-6),
     ),
     archs=ARCHS,

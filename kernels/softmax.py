@@ -97,7 +97,7 @@ class Softmax(RowKernel):
 
 
 @aot.kernel(
-    parameters=(aot.In("x"), aot.Out("out", shape="x.shape", dtype="x.dtype")),
+    parameters=(aot.In("x"), aot.Out("out", shape="x.shape", dtype="x.dtype", may_be="x")),
     archs=ARCHS,
     axes={"dtype": DTYPES, "access": tuple(ROW_TILINGS)},
     reference=contract.reference,

@@ -28,7 +28,7 @@ SUPPORT_EXPORTS = (
     "CuteDSLRT_*",
     "aot_cuda_*",
 )
-_ENTRY_SOURCES = ("select", "text", "driver", "open", "dispatch", "explain", "interface", "abi", "sha256")
+_ENTRY_SOURCES = ("select", "overlap", "text", "driver", "open", "dispatch", "explain", "interface", "abi", "sha256")
 _INTERFACE = ("configure", "preload", "explain", "describe")
 _CURRENT_DEVICE = 1  # AOT_FUNCTION_USES_CURRENT_DEVICE
 

@@ -1,7 +1,8 @@
 """What a call must satisfy for a variant to take it, derived from the declared arguments.
 
 Everything is one form: an integer read off the arguments (:class:`Subject`) lies in an interval. The
-compiled entry checks most of this itself, in the same sense; ``enforced`` marks what it does not.
+compiled entry, or dispatch just before it, checks most of this, in the same sense; ``enforced`` marks what
+neither does.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from ..declare import Kernel, Spec, Variant
 from ..errors import DeclarationError
 from ..expressions import Compare, Element, Expression, Logic, Name, Negation
 
-__all__ = ["HIGHEST", "LOWEST", "Requirement", "Step", "Subject", "VariantTable", "variant_table"]
+__all__ = ["HIGHEST", "LOWEST", "Region", "Requirement", "Step", "Subject", "VariantTable", "variant_table"]
 
 LOWEST = -(2**63) + 1  # -2**63 stands for "not there"
 HIGHEST = 2**63 - 1
@@ -61,6 +62,16 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Region:
+    """A tensor whose memory a call touches; ``may_be`` are the outputs that may be this very tensor, as bits."""
+
+    path: Path
+    is_output: bool
+    may_be: int = 0
+    label: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True)
 class Subject:
     """An integer that can be read off the arguments; ``operation`` as in ``aot_tables.h``, in lower case."""
 
@@ -72,6 +83,7 @@ class Subject:
     other_dim: int = 0
     other_is_stride: bool = False
     steps: tuple[Step, ...] = ()
+    regions: tuple[Region, ...] = ()
     # How messages name it; two subjects that read the same integer are the same, whatever they are called.
     label: str = field(default="", compare=False)
     other_label: str = field(default="", compare=False)
@@ -82,7 +94,7 @@ class Requirement:
     subject: Subject
     low: int
     high: int
-    enforced: bool = field(default=False, compare=False)  # the compiled entry does not check this itself
+    enforced: bool = field(default=False, compare=False)  # only the tree checks this
 
 
 @dataclass(frozen=True)
@@ -173,6 +185,29 @@ class _Deriver:
                 yield from self._argument(argument, (positions[name],), name)
         for guard in self.spec.guards:
             yield from self._guard(self._parsed(guard))
+        regions = self._regions()
+        if any(region.is_output for region in regions):
+            # The last: whoever reads a refusal should hear of what the arguments are before where they lie.
+            # Dispatch asks for this before it calls the entry, apart from the tree, in fewer instructions.
+            yield Requirement(Subject("overlap", (), regions=regions, label="memory"), 0, 0)
+
+    def _regions(self) -> tuple[Region, ...]:
+        """The tensors of a call, outputs first."""
+        outputs = [parameter for parameter in self.kernel.parameters if parameter.output]
+        written = [
+            (path, label, parameter) for parameter in outputs for path, label in self._tensors_of(parameter.name)
+        ]
+        regions = [Region(path, True, label=label) for path, label, _ in written]
+        for parameter in self.kernel.parameters:
+            if not parameter.output:
+                bits = sum(1 << i for i, (*_, output) in enumerate(written) if parameter.name in output.may_be)
+                regions += [Region(path, False, bits, label) for path, label in self._tensors_of(parameter.name)]
+        return tuple(regions)
+
+    def _tensors_of(self, parameter: str) -> list[tuple[Path, str]]:
+        """The tensor that a parameter is, or those inside its tuple."""
+        position = [item.name for item in self.kernel.parameters].index(parameter)
+        return [(path, label) for label, (path, _) in self.tensors.items() if path[0] == position]
 
     def _argument(self, argument: Argument, path: Path, label: str) -> Iterator[Requirement]:
         if len(path) > 1:

@@ -12,7 +12,7 @@ from aot_runtime.arch import Arch
 
 from .branching import branch_by_range, branch_by_value
 from .decision import Node, Tree
-from .requirements import SOURCE_ACTIVE_CLUSTERS, Path, Requirement, Step, Subject, VariantTable
+from .requirements import SOURCE_ACTIVE_CLUSTERS, Path, Region, Requirement, Step, Subject, VariantTable
 
 __all__ = ["CompiledVariant", "Group", "kernel_library_source"]
 
@@ -64,6 +64,7 @@ class _Writer:
         self.nodes: list[str] = []
         self.branches: list[str] = []
         self.steps: list[str] = []
+        self.regions: list[str] = []
 
     def write(self, groups: Sequence[Group], imports: Sequence[str]) -> str:
         bodies: list[str] = []
@@ -76,13 +77,14 @@ class _Writer:
 
     def _group(self, number: int, group: Group) -> tuple[list[str], str]:
         slots = _slots(group)
-        numbers = self._number_subjects(group, slots)
+        memory: dict[tuple[Region, ...], int] = {}
+        numbers = self._number_subjects(group, slots, memory)
         root = self._flatten(group.tree, numbers, {})
         lines = [f"static const aot_slot_t slots_{number}[] = {{{_joined(_slot_rows(slots))}}};"]
         rows = []
         for variant in group.variants:
             lines += self._variant_data(variant, numbers)
-            rows.append(_variant_row(variant))
+            rows.append(_variant_row(variant, memory))
         lines.append(f"static const aot_variant_t variants_{number}[] = {{\n  {_lines(rows)}\n}};")
         row = (
             f"{{{c_string(group.function)}, {_int32(root)}, {len(group.variants)}, variants_{number}, slots_{number}, "
@@ -90,20 +92,28 @@ class _Writer:
         )
         return lines, row
 
-    def _number_subjects(self, group: Group, slots: Mapping[Path, int]) -> dict[Subject, int]:
+    def _number_subjects(
+        self, group: Group, slots: Mapping[Path, int], memory: dict[tuple[Region, ...], int]
+    ) -> dict[Subject, int]:
         numbers: dict[Subject, int] = {}
         for requirement in (item for variant in group.variants for item in variant.table.requirements):
             subject = requirement.subject
             if subject not in numbers:
+                if subject.regions:
+                    memory[subject.regions] = self._memory(subject.regions, slots)
                 numbers[subject] = len(self.subjects)
-                self.subjects.append(self._subject_row(subject, slots))
+                self.subjects.append(self._subject_row(subject, slots, memory))
         return numbers
 
-    def _subject_row(self, subject: Subject, slots: Mapping[Path, int]) -> str:
+    def _subject_row(
+        self, subject: Subject, slots: Mapping[Path, int], memory: Mapping[tuple[Region, ...], int]
+    ) -> str:
         parameter = self._program(subject.steps, slots) if subject.steps else subject.parameter
+        parameter = memory.get(subject.regions, parameter)
+        dim = len(subject.regions) or subject.dim
         other_label = c_string(subject.other_label) if subject.other_label else "0"
         return (
-            f"{{AOT_SUBJECT_{subject.operation.upper()}, {slots.get(subject.path, 0)}, {subject.dim}, "
+            f"{{AOT_SUBJECT_{subject.operation.upper()}, {slots.get(subject.path, 0)}, {dim}, "
             f"{int(subject.other_is_stride)}, {slots.get(subject.other, 0)}, {subject.other_dim}, {{0}}, "
             f"{_int64(parameter)}, {c_string(subject.label)}, {other_label}}}"
         )
@@ -115,6 +125,14 @@ class _Writer:
             for step in steps
         ]
         self.steps.append("{AOT_STEP_END, 0, 0, {0}, 0}")
+        return first
+
+    def _memory(self, regions: tuple[Region, ...], slots: Mapping[Path, int]) -> int:
+        first = len(self.regions)
+        self.regions += [
+            f"{{{slots[region.path]}, {int(region.is_output)}, {{0}}, UINT64_C({region.may_be}), {c_string(region.label)}}}"
+            for region in regions
+        ]
         return first
 
     def _flatten(self, tree: Tree, numbers: Mapping[Subject, int], done: dict[int, int]) -> int:
@@ -168,10 +186,11 @@ class _Writer:
             _array("aot_node_t", "nodes", self.nodes or ["{0, 0, 0, 0, 0, 0, 0}"]),
             _array("aot_branch_t", "branches", self.branches or ["{0, 0, 0}"]),
             _array("aot_step_t", "steps", self.steps or ["{0, 0, 0, {0}, 0}"]),
+            _array("aot_region_t", "regions", self.regions or ["{0, 0, {0}, 0, 0}"]),
             _array("aot_group_t", "groups", groups),
             '__attribute__((visibility("default"))) const aot_kernel_library_t aot_kernel_library = {',
             f"  AOT_TABLES_MAJOR, AOT_TABLES_MINOR, {c_string(self.kernel)}, {c_string(str(self.arch))}, groups,",
-            f"  {len(groups)}, {import_count}, imports, subjects, requirements, nodes, branches, steps}};",
+            f"  {len(groups)}, {import_count}, imports, subjects, requirements, nodes, branches, steps, regions}};",
         ]
 
 
@@ -182,8 +201,9 @@ def variant_symbol(name: str) -> str:
     return f"__tvm_ffi_{name}"
 
 
-def _variant_row(variant: CompiledVariant) -> str:
+def _variant_row(variant: CompiledVariant, memory: Mapping[tuple[Region, ...], int]) -> str:
     table, name = variant.table, variant.table.name
+    regions = next((item.subject.regions for item in table.requirements if item.subject.regions), ())
     clusters = SOURCE_ACTIVE_CLUSTERS in (table.sources or ())
     fields = [
         c_string(name),
@@ -194,6 +214,8 @@ def _variant_row(variant: CompiledVariant) -> str:
         f"&state_{name}",
         f"requirements_{name}",
         str(len(table.requirements)),
+        str(memory.get(regions, 0)),
+        str(len(regions)),
         str(table.stream),
         f"sources_{name}" if table.sources is not None else "0",
         str(table.entry_arguments),

@@ -29,7 +29,7 @@ def launch_axpy(x: cute.Tensor, y: cute.Tensor, out: cute.Tensor, alpha: cutlass
     parameters=(
         aot.In("x", "a vector of float32"),
         aot.In("y", "another, as long"),
-        aot.Out("out", "where the result goes", shape="x.shape", dtype="x.dtype"),
+        aot.Out("out", "where the result goes", shape="x.shape", dtype="x.dtype", may_be=("x", "y")),
         aot.In("alpha", "what x is multiplied with", default=1.0),
     ),
     archs=ARCHS,
@@ -64,7 +64,7 @@ def launch_activate(x: cute.Tensor, out: cute.Tensor, kind: cutlass.Constexpr, s
 
 
 @aot.kernel(
-    parameters=(aot.In("x"), aot.Out("out", shape="x.shape", dtype="x.dtype")),
+    parameters=(aot.In("x"), aot.Out("out", shape="x.shape", dtype="x.dtype", may_be="x")),
     archs=ARCHS,
     choices={"kind": {"relu": Relu, "clamp": Clamp}},
     choice_defaults={"kind": "relu"},

@@ -26,7 +26,7 @@ from .manifest import KernelRecord, Manifest
 
 __all__ = ["Bundle", "Candidate", "Explanation", "TensorInfo", "load"]
 
-TABLES_MAJOR = 1  # of runtime/src/aot_tables.h
+TABLES_MAJOR = 2  # of runtime/src/aot_tables.h
 
 errors.register_with_tvm_ffi()
 

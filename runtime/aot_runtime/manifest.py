@@ -49,6 +49,7 @@ class Parameter:
     output: bool = False
     shape: str | None = None  # of an output, as an expression of the inputs: "x.shape"
     dtype: str | None = None
+    may_be: tuple[str, ...] = ()  # of an output: inputs whose very tensor may be passed here
 
 
 @dataclass(frozen=True)
@@ -286,6 +287,7 @@ def _parameter(record: _Reader) -> Parameter:
         output=record.get("output", bool, False),
         shape=record.get("shape", str, None),
         dtype=record.get("dtype", str, None),
+        may_be=record.texts("may_be"),
     )
 
 
@@ -344,4 +346,6 @@ def _parameter_data(parameter: Parameter) -> dict[str, Any]:
         data["default"] = parameter.default
     if parameter.output:
         data.update(shape=parameter.shape, dtype=parameter.dtype)
+    if parameter.may_be:
+        data["may_be"] = list(parameter.may_be)
     return data

@@ -4,6 +4,7 @@
 
 #include "aot_bundle.h"
 #include "aot_explain.h"
+#include "aot_overlap.h"
 #include "aot_text.h"
 
 #include <tvm/ffi/extra/c_env_api.h>
@@ -171,6 +172,11 @@ int aot_dispatch(aot_function_t* function, const TVMFFIAny* args, int32_t count,
     if (UNLIKELY(arguments.unsound)) break;
     /* What the tree left to the entry decides whether the next best architecture gets its chance. */
     if (i + 1 < plan->count && aot_variant_unmet(library, variant, &arguments) != NULL) continue;
+    const aot_region_t* regions = &library->regions[variant->first_region];
+    if (UNLIKELY(!aot_plainly_apart(regions, variant->region_count, &arguments)) &&
+        aot_overlap(regions, variant->region_count, &arguments) != 0) {
+      break;
+    }
     return run(function, plan, candidate, variant, &arguments, args, result);
   }
   return aot_raise_no_variant(function, plan->device.capability, &arguments);

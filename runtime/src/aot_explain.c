@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "aot_overlap.h"
+
 static const char* kind_name(int64_t kind) {
   switch (kind) {
     case AOT_KIND_FLOAT: return "a float";
@@ -92,6 +94,23 @@ static void append_other(aot_text_t* text, const aot_kernel_library_t* library, 
   append_value(text, subject, aot_subject_value(library, &other, arguments));
 }
 
+static void append_overlap(aot_text_t* text, const aot_kernel_library_t* library, const aot_subject_t* subject,
+                           int64_t overlap, const aot_arguments_t* arguments) {
+  const aot_region_t* regions = &library->regions[subject->parameter];
+  const aot_region_t* output = &regions[aot_overlap_output(overlap)];
+  const aot_region_t* other = &regions[aot_overlap_other(overlap)];
+  if (output == other) {
+    aot_text_append(text, "elements of %s share memory with each other, must lie apart", output->label);
+    return;
+  }
+  int64_t after = (int64_t)(aot_address(arguments->values[output->slot].tensor) -
+                            aot_address(arguments->values[other->slot].tensor));
+  int may_be = other->may_be >> aot_overlap_output(overlap) & 1;
+  aot_text_append(text, "%s starts %lld bytes %s %s and shares memory with it, must lie apart%s", output->label,
+                  (long long)(after < 0 ? -after : after), after < 0 ? "before" : "after", other->label,
+                  may_be ? " or be the same tensor, of equal shape and strides" : "");
+}
+
 static int is_about_memory(const aot_subject_t* subject) {
   return subject->operation == AOT_SUBJECT_DEVICE_TYPE || subject->operation == AOT_SUBJECT_DEVICE_INDEX ||
          subject->operation == AOT_SUBJECT_ADDRESS_MODULO;
@@ -144,6 +163,9 @@ static void append_reason(aot_text_t* text, const aot_kernel_library_t* library,
     case AOT_SUBJECT_CONDITION:
       aot_text_append(text, "`%s` does not hold", subject->label);
       return;
+    case AOT_SUBJECT_OVERLAP:
+      append_overlap(text, library, subject, value, arguments);
+      return;
     default:
       aot_text_append(text, "%s is ", subject->label);
       append_value(text, subject, value);
@@ -170,22 +192,40 @@ static void append_unrunnable(aot_text_t* text, const aot_build_t* build, aot_ca
   aot_text_append(text, verdict, capability.major, capability.minor);
 }
 
+/* What an explanation comes to. */
+typedef struct {
+  int chosen;
+  /* The first variant, if any, that takes all of the arguments but for where they lie. */
+  const aot_kernel_library_t* overlapping;
+  const aot_requirement_t* overlap;
+} aot_outcome_t;
+
+static void note_refusal(aot_outcome_t* outcome, const aot_kernel_library_t* library, const aot_requirement_t* unmet) {
+  if (outcome->overlap != NULL || library->subjects[unmet->subject].operation != AOT_SUBJECT_OVERLAP) return;
+  outcome->overlapping = library;
+  outcome->overlap = unmet;
+}
+
 static void explain_group(const aot_kernel_library_t* library, const aot_group_t* group, aot_arguments_t* arguments,
-                          int* chosen, aot_text_t* lines) {
+                          aot_outcome_t* outcome, aot_text_t* lines) {
   aot_arguments_open_tuples(arguments, group);
   for (uint32_t i = 0; i < group->variant_count; ++i) {
     const aot_variant_t* variant = &group->variants[i];
     const aot_requirement_t* unmet = aot_variant_unmet(library, variant, arguments);
-    const char* mark = unmet == NULL && !*chosen ? "*" : "";
+    const char* mark = unmet == NULL && !outcome->chosen ? "*" : "";
     aot_text_append(lines, "%s%s\t%s\t", mark, library->arch, variant->name);
-    if (unmet == NULL) *chosen = 1;
-    else append_reason(lines, library, unmet, arguments);
+    if (unmet == NULL) {
+      outcome->chosen = 1;
+    } else {
+      note_refusal(outcome, library, unmet);
+      append_reason(lines, library, unmet, arguments);
+    }
     aot_text_append(lines, "\n");
   }
 }
 
 static int explain_build(const aot_function_t* function, aot_candidate_t* candidate, aot_arguments_t* arguments,
-                         int* chosen, aot_text_t* lines) {
+                         aot_outcome_t* outcome, aot_text_t* lines) {
   aot_lock();
   int status = aot_candidate_open(function, candidate);
   aot_unlock();
@@ -194,19 +234,19 @@ static int explain_build(const aot_function_t* function, aot_candidate_t* candid
     aot_text_append(lines, "%s\t%s\tnot built for this architecture\n", candidate->build->arch_name, function->name);
     return 0;
   }
-  explain_group(candidate->library, candidate->group, arguments, chosen, lines);
+  explain_group(candidate->library, candidate->group, arguments, outcome, lines);
   return 0;
 }
 
-int aot_explain(const aot_function_t* function, aot_capability_t capability, aot_arguments_t* arguments,
-                aot_text_t* lines) {
+static int explain(const aot_function_t* function, aot_capability_t capability, aot_arguments_t* arguments,
+                   aot_outcome_t* outcome, aot_text_t* lines) {
   const aot_kernel_t* kernel = function->kernel;
   aot_candidate_t* candidates = (aot_candidate_t*)calloc(kernel->build_count + 1, sizeof *candidates);
   if (candidates == NULL) return aot_raise("AotBundleError", "out of memory");
   uint32_t count = aot_function_rank(function, capability, candidates);
-  int chosen = 0, status = 0;
+  int status = 0;
   for (uint32_t i = 0; i < count && status == 0; ++i) {
-    status = explain_build(function, &candidates[i], arguments, &chosen, lines);
+    status = explain_build(function, &candidates[i], arguments, outcome, lines);
   }
   free(candidates);
   for (uint32_t i = 0; i < kernel->build_count && status == 0; ++i) {
@@ -217,6 +257,12 @@ int aot_explain(const aot_function_t* function, aot_capability_t capability, aot
     aot_text_append(lines, "\n");
   }
   return status;
+}
+
+int aot_explain(const aot_function_t* function, aot_capability_t capability, aot_arguments_t* arguments,
+                aot_text_t* lines) {
+  aot_outcome_t outcome = {0, NULL, NULL};
+  return explain(function, capability, arguments, &outcome, lines);
 }
 
 static void append_numbers(aot_text_t* text, const int64_t* numbers, int32_t count) {
@@ -297,19 +343,30 @@ int aot_raise_no_build(const aot_function_t* function, int32_t device, aot_capab
   return aot_raise_text("AotDeviceError", &text);
 }
 
+static int raise_overlap(const aot_function_t* function, const aot_outcome_t* outcome, const aot_arguments_t* arguments) {
+  aot_text_t text = {0};
+  aot_text_append(&text, "%s: ", function->name);
+  append_reason(&text, outcome->overlapping, outcome->overlap, arguments);
+  append_call(&text, function, arguments);
+  aot_text_append(&text, "\nhint: give each output memory of its own");
+  return aot_raise_text("AotArgumentError", &text);
+}
+
 int aot_raise_no_variant(const aot_function_t* function, aot_capability_t capability,
                          const aot_arguments_t* arguments) {
   aot_text_t text = AOT_TEXT_EMPTY, lines = AOT_TEXT_EMPTY;
   aot_arguments_t again = *arguments;
-  aot_text_append(&text, "%s: no variant in bundle `%s` takes these arguments on compute capability %d.%d",
-                  function->name, aot_bundle.name, capability.major, capability.minor);
-  append_call(&text, function, arguments);
-  if (aot_explain(function, capability, &again, &lines) != 0) {
-    aot_text_free(&text);
-    aot_text_free(&lines);
-    return -1;
+  aot_outcome_t outcome = {0, NULL, NULL};
+  int status = explain(function, capability, &again, &outcome, &lines);
+  if (status == 0 && outcome.overlap != NULL) {
+    status = raise_overlap(function, &outcome, &again);
+  } else if (status == 0) {
+    aot_text_append(&text, "%s: no variant in bundle `%s` takes these arguments on compute capability %d.%d",
+                    function->name, aot_bundle.name, capability.major, capability.minor);
+    append_call(&text, function, arguments);
+    append_candidates(&text, &lines);
+    status = aot_raise_text("AotArgumentError", &text);
   }
-  append_candidates(&text, &lines);
   aot_text_free(&lines);
-  return aot_raise_text("AotArgumentError", &text);
+  return status;
 }

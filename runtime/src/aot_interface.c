@@ -147,6 +147,7 @@ int aot_interface_describe(const TVMFFIAny* args, int32_t count, TVMFFIAny* resu
   DLTensor* tensor = &described->dl_tensor;
   tensor->data = (void*)(uintptr_t)args[3].v_int64; /* an address of just that alignment, never read */
   tensor->device.device_type = kDLCUDA;
+  tensor->device.device_id = -1; /* it overlaps nothing */
   tensor->ndim = (int32_t)ndim;
   tensor->dtype.code = (uint8_t)args[0].v_int64;
   tensor->dtype.bits = (uint8_t)args[1].v_int64;

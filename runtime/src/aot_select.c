@@ -1,5 +1,7 @@
 #include "aot_select.h"
 
+#include "aot_overlap.h"
+
 #include <stddef.h>
 #include <string.h>
 
@@ -276,6 +278,7 @@ int64_t aot_subject_value(const aot_kernel_library_t* library, const aot_subject
       return ((const TVMFFISeqCell*)object_cell(value->any))->size;
     case AOT_SUBJECT_PROGRAM:
     case AOT_SUBJECT_CONDITION: return run_program(&library->steps[subject->parameter], arguments);
+    case AOT_SUBJECT_OVERLAP: return aot_overlap(&library->regions[subject->parameter], subject->dim, arguments);
     default: return AOT_MISSING;
   }
 }

@@ -53,7 +53,8 @@ int64_t aot_subject_value(const aot_kernel_library_t* library, const aot_subject
                           const aot_arguments_t* arguments);
 
 /* The variant of `group` that the arguments fit, or NULL. Requirements shared by every variant
- * still in question are left to the compiled entry, which checks all of its own. */
+ * still in question are left to the compiled entry, which checks all of its own; where tensors lie, which
+ * it does not, is left to whoever calls it. */
 const aot_variant_t* aot_group_choose(const aot_kernel_library_t* library, const aot_group_t* group,
                                       const aot_arguments_t* arguments);
 

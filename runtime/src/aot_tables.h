@@ -19,7 +19,7 @@
 
 /* Major: layout or meaning changed, the entry library refuses the kernel library.
  * Minor: something was added at the end; older readers may still use the rest. */
-#define AOT_TABLES_MAJOR 1
+#define AOT_TABLES_MAJOR 2
 #define AOT_TABLES_MINOR 0
 
 #define AOT_MAX_ARGUMENTS 64 /* of one call, elements of tuples included */
@@ -64,7 +64,8 @@ enum {
   AOT_SUBJECT_LENGTH = 16,       /* of a tuple */
   AOT_SUBJECT_STRIDE = 17,       /* strides[dim], whatever the extent */
   AOT_SUBJECT_PROGRAM = 18,      /* value of an expression: `parameter` is its first step */
-  AOT_SUBJECT_CONDITION = 19     /* likewise, of one that is true (1) or false (0) */
+  AOT_SUBJECT_CONDITION = 19,    /* likewise, of one that is true (1) or false (0) */
+  AOT_SUBJECT_OVERLAP = 20       /* of the `dim` regions from `parameter` on: 0 where outputs lie apart; aot_overlap.h */
 };
 
 enum {
@@ -110,6 +111,15 @@ typedef struct {
   const char* label;       /* how messages name it: `x.shape[1]` */
   const char* other_label; /* of the second operand, where there is one */
 } aot_subject_t;
+
+/* A tensor whose memory a call touches. Outputs come first: each must lie apart from all other regions. */
+typedef struct {
+  uint8_t slot;
+  uint8_t is_output;
+  uint8_t reserved[6];
+  uint64_t may_be; /* bit i: may be the very tensor that is output i, which then works in place */
+  const char* label;
+} aot_region_t;
 
 typedef struct {
   uint32_t subject;
@@ -174,6 +184,8 @@ typedef struct {
   aot_variant_state_t* state;
   const uint32_t* requirements;
   uint32_t requirement_count;
+  uint32_t first_region;        /* of what must lie apart, in the library's `regions` */
+  uint32_t region_count;
   int32_t stream_argument;      /* public argument that holds the stream, or AOT_STREAM_* */
   const uint8_t* sources;       /* one per argument of the entry; NULL: the public ones, in order */
   uint32_t source_count;
@@ -213,6 +225,7 @@ typedef struct {
   const aot_node_t* nodes;
   const aot_branch_t* branches;
   const aot_step_t* steps;
+  const aot_region_t* regions;
 } aot_kernel_library_t;
 
 #endif /* AOT_TABLES_H_ */

@@ -265,3 +265,10 @@ def test_a_layout_without_strides_is_row_major_with_free_outer_strides() -> None
     assert free[0] == aot.Dim("x_stride_0", 32, 64)
     assert aot.Tensor("f16", (2, 3, 4)).layout("x") == (12, 4, 1)
     assert aot.Tensor("f16", (2, 3), strides=(1, "s")).layout("x") == (1, aot.Dim("s"))
+
+
+def test_an_output_may_be_an_input_and_nothing_else() -> None:
+    out = aot.Out("out", shape="x.shape", dtype="x.dtype", may_be=("x", "out"))
+    with pytest.raises(DeclarationError, match="out may be out, which is not an input") as caught:
+        aot.kernel(parameters=(aot.In("x"), out), archs=("sm_90a",))(lambda target: [])
+    assert caught.value.hint == "inputs: x"

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aot.records import decode, encode
-from aot.selection.requirements import Requirement, Step, Subject, VariantTable
+from aot.selection.requirements import Region, Requirement, Step, Subject, VariantTable
 from aot.worker.messages import Compiled, Declared, Failure, KernelInfo, KernelLaunch, Options, VariantInfo
 
 
@@ -47,7 +47,19 @@ def test_every_message_survives_json(kind: type, data: st.DataObject) -> None:
 
 
 def test_labels_that_do_not_count_in_comparison_survive_too() -> None:
-    subject = Subject("extent_off", (1, 2), 3, 4, (5,), 6, True, (Step("add", (1,), 2, 3),), "y[2]", "x")
+    subject = Subject(
+        "extent_off",
+        (1, 2),
+        3,
+        4,
+        (5,),
+        6,
+        True,
+        (Step("add", (1,), 2, 3),),
+        (Region((1,), True, 2, "y"),),
+        "y[2]",
+        "x",
+    )
     returned = through_json(Requirement(subject, -(2**63) + 1, 2**63 - 1, True))
     assert (returned.enforced, returned.subject.label, returned.subject.other_label) == (True, "y[2]", "x")
 

@@ -72,6 +72,31 @@ def test_a_vector_asks_for_kind_device_dtype_rank_extent_stride_and_alignment() 
     }
 
 
+def test_outputs_must_lie_apart_from_all_other_tensors_but_those_they_may_be() -> None:
+    tensor = aot.Tensor("f16", ("n",))
+    arguments = {"pair": aot.Tuple((tensor, tensor)), "out": tensor, "x": tensor, "scale": aot.Scalar("f32"),
+                 "other": tensor, "stream": aot.Stream()}  # fmt: skip
+    outputs = (
+        aot.Out("out", shape="x.shape", dtype="x.dtype", may_be="x"),
+        aot.Out("other", shape="x.shape", dtype="x.dtype"),
+    )
+
+    @aot.kernel(parameters=(aot.In("pair"), outputs[0], aot.In("x"), aot.In("scale"), outputs[1]), archs=("sm_90a",))
+    def kernel(target: aot.Target) -> aot.Spec:
+        return aot.Spec(jit, arguments)
+
+    last = variant_table(kernel.variants(kernel.archs[0])[0]).requirements[-1]
+    assert (last.subject.operation, last.low, last.high) == ("overlap", 0, 0)
+    regions = [(region.label, region.path, region.is_output, region.may_be) for region in last.subject.regions]
+    assert regions == [
+        ("out", (1,), True, 0),
+        ("other", (4,), True, 0),
+        ("pair[0]", (0, 0), False, 0),
+        ("pair[1]", (0, 1), False, 0),
+        ("x", (2,), False, 0b01),
+    ]
+
+
 def test_every_dtype_of_a_tensor_has_dlpacks_code_with_its_bits() -> None:
     assert DTYPE_CODES.keys() == TENSOR_DTYPES.keys()
     for dtype, (_, bits) in DTYPE_CODES.items():

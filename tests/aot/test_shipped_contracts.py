@@ -15,7 +15,10 @@ from aot.inputs import InputMaker
 
 KERNELS = Path(__file__).parents[2] / "kernels"
 NAMES = sorted(path.stem for path in (KERNELS / "contracts").glob("[a-z]*.py"))
-CHOICES = {"activation": ({"op": "relu"}, {"op": "gelu"}, {"op": "silu"}), "reduce": ({"op": "sum"}, {"op": "max"}, {"op": "mean"})}  # fmt: skip
+CHOICES = {
+    "activation": [{"op": op} for op in ("relu", "gelu", "gelu_tanh", "silu")],
+    "reduce": [{"op": op} for op in ("sum", "max", "mean")],
+}
 LARGEST = 1 << 18  # elements; larger inputs are for GPUs
 
 

@@ -19,6 +19,7 @@
 
 extern "C" {
 #include "aot_explain.h"
+#include "aot_overlap.h"
 #include "aot_select.h"
 
 // What a bundle's generated tables define.
@@ -82,6 +83,7 @@ class Arguments {
 
 using SubjectRow = std::tuple<int, int, int, int, int, int, int64_t, std::string, std::string>;
 using StepRow = std::tuple<int, int, int, int64_t>;
+using RegionRow = std::tuple<int, int, uint64_t, std::string>;
 
 // One kernel library: the tables of aot_tables.h.
 class Library {
@@ -108,6 +110,10 @@ class Library {
     for (auto [operation, slot, dim, value] : tables["steps"].cast<std::vector<StepRow>>()) {
       steps_.push_back({byte(operation), byte(slot), byte(dim), {0}, value});
     }
+    for (auto [slot, is_output, may_be, label] : tables["regions"].cast<std::vector<RegionRow>>()) {
+      texts_.push_back(label);
+      regions_.push_back({byte(slot), byte(is_output), {0}, may_be, texts_.back().c_str()});
+    }
     for (auto [parent, index] : tables["slots"].cast<std::vector<std::tuple<int16_t, uint16_t>>>()) {
       slots_.push_back({parent, index});
     }
@@ -123,7 +129,7 @@ class Library {
     group_ = {"tested", tables["root"].cast<int32_t>(), static_cast<uint32_t>(variants_.size()), variants_.data(),
               slots_.data(), static_cast<uint32_t>(slots_.size()), tables["argument_count"].cast<uint32_t>()};
     library_ = {AOT_TABLES_MAJOR, AOT_TABLES_MINOR, "tested", arch_.c_str(), &group_, 1, 0, nullptr, subjects_.data(),
-                requirements_.data(), nodes_.data(), branches_.data(), steps_.data()};
+                requirements_.data(), nodes_.data(), branches_.data(), steps_.data(), regions_.data()};
   }
   Library(const Library&) = delete;
 
@@ -137,6 +143,15 @@ class Library {
     const aot_variant_t* variant = aot_group_choose(&library_, &group_, &arguments);
     if (variant == nullptr) return {-1, false};
     return {static_cast<int>(variant - variants_.data()), aot_variant_unmet(&library_, variant, &arguments) == nullptr};
+  }
+
+  // What dispatch asks of the regions of all variants, which must be the same, before it looks closely.
+  bool plainly_apart(const py::sequence& values) const {
+    const Arguments given(values);
+    aot_arguments_t arguments{};
+    aot_arguments_decode(&arguments, given.data(), given.size());
+    aot_arguments_open_tuples(&arguments, &group_);
+    return aot_plainly_apart(regions_.data(), static_cast<uint32_t>(regions_.size()), &arguments) != 0;
   }
 
   aot_build_t build() const {
@@ -158,6 +173,7 @@ class Library {
   std::vector<aot_node_t> nodes_;
   std::vector<aot_branch_t> branches_;
   std::vector<aot_step_t> steps_;
+  std::vector<aot_region_t> regions_;
   std::vector<aot_slot_t> slots_;
   std::vector<aot_variant_t> variants_;
   aot_group_t group_;
@@ -187,7 +203,9 @@ std::string explain(const std::vector<const Library*>& libraries, int major, int
 }  // namespace
 
 PYBIND11_MODULE(selection_module, module) {
-  py::class_<Library>(module, "Library").def(py::init<const std::string&, const py::dict&>()).def("choose", &Library::choose);
+  py::class_<Library>(module, "Library").def(py::init<const std::string&, const py::dict&>())
+      .def("choose", &Library::choose)
+      .def("plainly_apart", &Library::plainly_apart);
   module.def("explain", &explain);
   module.def("rank", [](int major, int minor, const std::string& suffix, int device_major, int device_minor) {
     return aot_arch_rank({major, minor, suffix.empty() ? '\0' : suffix[0]}, {device_major, device_minor});

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from aot.selection.branching import branch_by_range, branch_by_value
 from aot.selection.decision import Node, Tree, decide
-from aot.selection.requirements import Requirement, Step, Subject, VariantTable
+from aot.selection.requirements import Region, Requirement, Step, Subject, VariantTable
 from aot.targets import accepted_archs
 
 MISSING = -(2**63)
@@ -32,7 +32,7 @@ TEGRA = ((8, 7), (11, 0))
 OPERATIONS = (
     "kind", "dtype", "ndim", "device_type", "device_index", "extent", "extent_modulo", "stride_off", "stride_modulo",
     "extent_off", "stride_off_by", "address_modulo", "integer", "integer_modulo", "float", "length", "stride",
-    "program", "condition",
+    "program", "condition", "overlap",
 )  # fmt: skip
 STEPS = (
     "end", "constant", "extent", "stride", "integer", "add", "subtract", "multiply", "floor_divide", "modulo",
@@ -54,7 +54,7 @@ def selection(tmp_path_factory: pytest.TempPathFactory) -> Any:
     includes = [word for path in (SOURCES, *INCLUDES, Path(pybind11.get_include()), Path(sysconfig.get_path("include")))
                 for word in ("-isystem", path)]  # fmt: skip
     objects = []
-    for part in ("select", "text", "driver", "open", "dispatch", "explain", "interface", "sha256"):
+    for part in ("select", "overlap", "text", "driver", "open", "dispatch", "explain", "interface", "sha256"):
         objects.append(folder / f"{part}.o")
         run("cc", "-std=gnu99", "-O1", "-fPIC", *includes, "-c", SOURCES / f"aot_{part}.c", "-o", objects[-1])
     module = folder / "selection_module.so"
@@ -166,6 +166,65 @@ def run_program(steps: Sequence[Step], call: Call) -> int:
     return stack[0]
 
 
+def span(tensor: dict[str, Any]) -> tuple[int, int]:
+    """The first byte, and the one past the last."""
+    reaches = [(n - 1) * stride for n, stride in zip(tensor["shape"], tensor["strides"], strict=True)]
+    start, size = tensor["data"] + tensor["byte_offset"], element_bytes(tensor)
+    return start + size * sum(r for r in reaches if r < 0), start + size * (1 + sum(r for r in reaches if r > 0))
+
+
+def element_bytes(tensor: dict[str, Any]) -> int:
+    _, bits, lanes = tensor["dtype"]
+    return (bits * lanes + 7) // 8
+
+
+def touched(tensor: dict[str, Any]) -> set[int]:
+    """Every byte, one after the other."""
+    starts = {tensor["data"] + tensor["byte_offset"]}
+    size = element_bytes(tensor)
+    for extent_, stride in zip(tensor["shape"], tensor["strides"], strict=True):
+        starts = {start + i * stride * size for start in starts for i in range(extent_)}
+    return {start + i for start in starts for i in range(size)}
+
+
+def identity(tensor: dict[str, Any]) -> tuple[Any, ...]:
+    """What makes two tensors the same: the stride of an extent of 1 means nothing."""
+    pairs = zip(tensor["shape"], tensor["strides"], strict=True)
+    layout = [(n, stride if n != 1 else 0) for n, stride in pairs]
+    return tensor["data"] + tensor["byte_offset"], element_bytes(tensor), layout
+
+
+def has_memory(value: Any) -> bool:
+    return is_tensor(value) and value["data"] != 0 and value["device"] >= 0 and all(n > 0 for n in value["shape"])
+
+
+def is_crowded(tensor: dict[str, Any]) -> bool:
+    first, end = span(tensor)
+    return math.prod(tensor["shape"]) > (end - first) // element_bytes(tensor)
+
+
+def overlap(regions: Sequence[Region], call: Call) -> int:
+    outputs: list[Any] = []
+    for number, region in enumerate(regions):
+        value = call.at(region.path)
+        here = has_memory(value)
+        for output, other in enumerate(outputs):
+            if (
+                not here
+                or not has_memory(other)
+                or (region.may_be >> output & 1 and identity(value) == identity(other))
+            ):
+                continue
+            apart = span(value)[0] >= span(other)[1] or span(other)[0] >= span(value)[1]
+            if not apart and touched(value) & touched(other):
+                return 1 + 64 * number + output
+        if region.is_output:
+            if here and is_crowded(value):
+                return 1 + 64 * number + number
+            outputs.append(value)
+    return 0
+
+
 def value_of(subject: Subject, call: Call) -> int:
     value, dim, parameter = call.at(subject.path or (0,)), subject.dim, subject.parameter
     tensor = is_tensor(value)
@@ -195,6 +254,7 @@ def value_of(subject: Subject, call: Call) -> int:
         "length": lambda: len(value) if isinstance(value, tuple) else MISSING,
         "program": lambda: run_program(subject.steps, call),
         "condition": lambda: run_program(subject.steps, call),
+        "overlap": lambda: overlap(subject.regions, call),
     }[subject.operation]()
 
 
@@ -262,11 +322,25 @@ def reason(requirement: Requirement, call: Call) -> str:
         return f"{plain(subject, subject.operation.split('_')[0], call)}, must equal {subject.other_label}, which is {seen}"
     if subject.operation == "condition":
         return f"`{subject.label}` does not hold"
+    if subject.operation == "overlap":
+        return overlap_reason(subject.regions, value, call)
     shown = number_text(subject, low)
     if low != high:
         upper = number_text(subject, high)
         shown = f">= {shown}" if high == HIGH else f"<= {upper}" if low == LOW else f"{shown} to {upper}"
     return f"{subject.label} is {number_text(subject, value)}, must be {shown}"
+
+
+def overlap_reason(regions: Sequence[Region], value: int, call: Call) -> str:
+    other, output = divmod(value - 1, 64)
+    name = regions[output].label
+    if other == output:
+        return f"elements of {name} share memory with each other, must lie apart"
+    tensors = call.at(regions[output].path), call.at(regions[other].path)
+    after = identity(tensors[0])[0] - identity(tensors[1])[0]
+    where = f"{abs(after)} bytes {'before' if after < 0 else 'after'} {regions[other].label}"
+    same = " or be the same tensor, of equal shape and strides" if regions[other].may_be >> output & 1 else ""
+    return f"{name} starts {where} and shares memory with it, must lie apart{same}"
 
 
 # From the model's tables to the ones of C.
@@ -279,6 +353,7 @@ def flatten(variants: Sequence[VariantTable], tree: Tree, argument_count: int) -
     subjects: dict[Subject, int] = {}
     rows: list[tuple[Any, ...]] = []
     steps: list[tuple[int, int, int, int]] = []
+    regions: list[tuple[int, int, int, str]] = []
     for subject in (item.subject for variant in variants for item in variant.requirements):
         if subject in subjects:
             continue
@@ -288,7 +363,10 @@ def flatten(variants: Sequence[VariantTable], tree: Tree, argument_count: int) -
             parameter = len(steps)
             steps += [(STEPS.index(s.operation), slots.get(s.path, 0), s.dim, s.value) for s in subject.steps]
             steps.append((0, 0, 0, 0))
-        rows.append((OPERATIONS.index(subject.operation) + 1, slots.get(subject.path, 0), subject.dim,
+        if subject.regions:
+            parameter = len(regions)
+            regions += [(slots[r.path], int(r.is_output), r.may_be, r.label) for r in subject.regions]
+        rows.append((OPERATIONS.index(subject.operation) + 1, slots.get(subject.path, 0), len(subject.regions) or subject.dim,
                      int(subject.other_is_stride), slots.get(subject.other, 0), subject.other_dim, parameter,
                      subject.label, subject.other_label))  # fmt: skip
     requirements = list({item: None for variant in variants for item in variant.requirements})
@@ -314,6 +392,7 @@ def flatten(variants: Sequence[VariantTable], tree: Tree, argument_count: int) -
         "nodes": nodes,
         "branches": branches or [(0, 0)],
         "steps": steps or [(0, 0, 0, 0)],
+        "regions": regions,
         "slots": [(slots[path[:-1]] if len(path) > 1 else -1, path[-1]) for path in slots],
         "variants": [(v.name, [requirements.index(item) for item in v.requirements]) for v in variants],
         "root": root,
@@ -367,7 +446,7 @@ def programs(draw: st.DrawFn, depth: int = 2) -> tuple[Step, ...]:
 
 @st.composite
 def subjects(draw: st.DrawFn) -> Subject:
-    operation = draw(st.sampled_from(OPERATIONS))
+    operation = draw(st.sampled_from(OPERATIONS[:-1]))  # where tensors lie: below, with small ones
     path = draw(st.sampled_from(PATHS))
     dim = draw(st.integers(0, 2))
     if operation in ("program", "condition"):
@@ -460,6 +539,118 @@ def test_explanations_agree_word_for_word(
     }
     said = selection.explain(list(libraries.values()), *device, values).splitlines()
     assert said == model_lines(builds, device, Call(values))
+
+
+# Memory: tensors of a few elements, close to each other, so that the model can look at every byte.
+
+
+@st.composite
+def small_tensors(draw: st.DrawFn) -> dict[str, Any]:
+    rank_ = draw(st.integers(0, 3))
+    code, bits, lanes = draw(st.sampled_from([(0, 8, 1), (2, 16, 1), (2, 32, 1)]))
+    return {
+        "shape": draw(st.lists(st.integers(0, 4), min_size=rank_, max_size=rank_)),
+        "strides": draw(st.lists(st.integers(-9, 17), min_size=rank_, max_size=rank_)),
+        "dtype": (code, bits, lanes),
+        "data": draw(st.sampled_from([0, 2**40, 2**40 + 4, 2**40 + 7, 2**40 + 64])),
+        "byte_offset": draw(st.sampled_from([0, 1, 8])),
+        "device_type": 2,
+        "device": draw(st.sampled_from([0, 0, 0, -1])),
+    }
+
+
+@st.composite
+def calls_with_memory(draw: st.DrawFn) -> tuple[Any, ...]:
+    """Three arguments, the last one perhaps a tuple; often one tensor twice."""
+    pool = draw(st.lists(small_tensors(), min_size=1, max_size=3))
+    one = st.one_of(st.sampled_from(pool), st.sampled_from(pool), st.none())
+    return draw(st.tuples(one, one, st.one_of(one, st.tuples(one, one))))
+
+
+@st.composite
+def memories(draw: st.DrawFn) -> tuple[Region, ...]:
+    paths = draw(st.permutations(PATHS))[: draw(st.integers(1, 4))]
+    outputs = draw(st.integers(1, len(paths)))
+    may_be = st.integers(0, (1 << outputs) - 1)
+    return tuple(
+        Region(path, i < outputs, 0 if i < outputs else draw(may_be), f"argument {path}")
+        for i, path in enumerate(paths)
+    )
+
+
+def variants_with(regions: tuple[Region, ...], first: Requirement) -> list[VariantTable]:
+    """One that asks something else first, and one that asks for memory alone."""
+    memory = Requirement(Subject("overlap", (), regions=regions, label="memory"), 0, 0)
+    asked = ((first, memory), (memory,))
+    return [
+        VariantTable(f"variant{i}", "tested", items, ((2, 0), (2, 1)), None, -1, ARGUMENTS, True)
+        for i, items in enumerate(asked)
+    ]
+
+
+@settings(max_examples=200)
+@given(memories(), calls_with_memory(), requirements(subjects()))
+def test_outputs_that_overlap_are_refused_and_no_others(
+    selection: Any, regions: tuple[Region, ...], values: tuple[Any, ...], first: Requirement
+) -> None:
+    variants = variants_with(regions, first)
+    library = selection.Library("sm_80", flatten(variants, decide(variants), ARGUMENTS))
+    call = Call(values, 0, hypothetical=False)
+    fitting = [i for i, variant in enumerate(variants) if first_unmet(variant, call) is None]
+    chosen, meets_all = library.choose(values, 0)
+    assert (chosen, meets_all) == (fitting[0], True) if fitting else chosen == -1 or not meets_all
+    assert not library.plainly_apart(values) or value_of(variants[1].requirements[0].subject, call) == 0
+    said = selection.explain([library], 8, 0, values).splitlines()
+    assert said == model_lines({Arch.parse("sm_80"): variants}, (8, 0), Call(values))
+
+
+def matrix(data: int, shape: Sequence[int], strides: Sequence[int]) -> dict[str, Any]:
+    return {"shape": shape, "strides": strides, "dtype": (4, 16, 1), "data": data, "byte_offset": 0, "device_type": 2,
+            "device": 0}  # fmt: skip
+
+
+BASE, ROWS = 2**40, 100_000
+
+
+@pytest.mark.parametrize(
+    ("out", "x", "refused"),
+    [
+        pytest.param(matrix(BASE, (ROWS, 512), (1024, 1)), matrix(BASE + 1024, (ROWS, 512), (1024, 1)), False, id="halves"),
+        pytest.param(matrix(BASE, (ROWS, 513), (1024, 1)), matrix(BASE + 1024, (ROWS, 512), (1024, 1)), True, id="a column"),
+        pytest.param(matrix(BASE, (ROWS, 8), (32, 1)), matrix(BASE + 32, (ROWS // 2, 8), (64, 1)), False, id="every other"),
+        pytest.param(matrix(BASE, (ROWS, 8), (-1024, 1)), matrix(BASE + 16, (ROWS, 8), (-1024, 1)), False, id="upwards"),
+        pytest.param(matrix(BASE, (64, 64), (64, 1)), matrix(BASE, (64, 64), (1, 64)), True, id="transposed"),
+        pytest.param(matrix(BASE, (64, 64), (64, 1)), matrix(BASE + 2 * 64 * 64, (1,), (1,)), False, id="right behind"),
+        pytest.param(matrix(BASE, (64, 64), (64, 1)), matrix(BASE + 2 * 64 * 64 - 2, (1,), (1,)), True, id="the last"),
+        pytest.param(matrix(BASE, (4, 8), (8, 1)), matrix(BASE, (2**40, 2**40), (0, 0)), True, id="a broadcast"),
+        pytest.param(matrix(BASE, (4, 8), (8, 1)), matrix(BASE + 64, (2**40, 2**40), (0, 0)), False, id="another"),
+        pytest.param(matrix(BASE, (4, 8), (2**62, 1)), matrix(2**30, (4, 8), (8, 1)), True, id="more than there is"),
+        pytest.param(matrix(BASE, (4, 8), (0, 1)), matrix(2**30, (4, 8), (8, 1)), True, id="rows on rows"),
+        pytest.param(matrix(BASE, (4, 8), (7, 1)), matrix(2**30, (4, 8), (8, 1)), True, id="rows into rows"),
+        # These lie apart, but finding that out would take as many steps as there are rows.
+        pytest.param(matrix(BASE, (40_000, 1), (99_991, 1)), matrix(BASE + 6, (40_000, 1), (99_989, 1)), True, id="hard"),
+    ],
+)  # fmt: skip
+def test_overlap_of_large_tensors(selection: Any, out: dict[str, Any], x: dict[str, Any], refused: bool) -> None:
+    regions = (Region((0,), True, label="out"), Region((1,), False, label="x"))
+    requirement = Requirement(Subject("overlap", (), regions=regions), 0, 0)
+    variants = [VariantTable("variant0", "tested", (requirement,), (), None, -1, ARGUMENTS, True)]
+    library = selection.Library("sm_80", flatten(variants, decide(variants), ARGUMENTS))
+    assert library.choose((out, x, None), 0) == (0, not refused)
+
+
+def test_common_calls_need_no_closer_look(selection: Any) -> None:
+    regions = (Region((0,), True, label="out"), Region((1,), False, label="x"), Region((2,), False, label="bias"))
+    requirement = Requirement(Subject("overlap", (), regions=regions), 0, 0)
+    variants = [VariantTable("variant0", "tested", (requirement,), (), None, -1, ARGUMENTS, True)]
+    library = selection.Library("sm_80", flatten(variants, decide(variants), ARGUMENTS))
+    out, x, bias = (
+        matrix(BASE, (ROWS, 512), (512, 1)),
+        matrix(2**41, (ROWS, 512), (1024, 1)),
+        matrix(2**42, (512,), (1,)),
+    )
+    assert library.plainly_apart((out, x, bias)) and library.plainly_apart((out, x, None))
+    assert not library.plainly_apart((out, out, bias)) and not library.plainly_apart((x, x, bias))
 
 
 def unrunnable(arch: Arch, device: tuple[int, int]) -> str:

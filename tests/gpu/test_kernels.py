@@ -58,7 +58,7 @@ def test_nan_and_infinity_travel_as_in_the_reference(bundle: aot_runtime.Bundle)
     bundle["add"](x, y, out)
     assert torch.equal(torch.isnan(out), torch.isnan(x))
     assert torch.equal(out[1:], (x + y)[1:])
-    for op in ("relu", "gelu", "silu"):
+    for op in ("relu", "gelu", "gelu_tanh", "silu"):
         bundle["activation"](x, out, op=op)
         assert torch.isnan(out[0, 0])
         assert out[1, 5] == float("inf")

@@ -19,7 +19,8 @@ ENTRY, SUPPORT = "lib/x86_64-linux-gnu/libdemo.so", "lib/x86_64-linux-gnu/libdem
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 names = st.from_regex(r"[a-z][a-z0-9]{0,8}", fullmatch=True).map(lambda name: f"k{name}")
 defaults = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False)
-outputs = st.builds(Parameter, names, texts, output=st.just(True), shape=texts, dtype=texts)
+aliases = st.lists(names, max_size=2).map(tuple)
+outputs = st.builds(Parameter, names, texts, output=st.just(True), shape=texts, dtype=texts, may_be=aliases)
 required = st.builds(Parameter, names, texts)
 optional = st.builds(Parameter, names, texts, has_default=st.just(True), default=defaults)
 parameters = st.tuples(st.lists(required | outputs, max_size=3), st.lists(optional, max_size=2)).map(

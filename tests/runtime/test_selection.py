@@ -88,11 +88,11 @@ class CapabilityStruct(ctypes.Structure):
 def rank(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Arch, Capability], int]:
     """``aot_arch_rank`` itself, to ask about architectures that no bundle here was built for."""
     folder = tmp_path_factory.mktemp("select")
-    source = aot_runtime.native.source_directory() / "aot_select.c"
+    sources = [aot_runtime.native.source_directory() / f"aot_{part}.c" for part in ("select", "overlap")]
     library = folder / "libselect.so"
     flags = ["-std=gnu99", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
     include = ["-isystem", tvm_ffi.libinfo.find_include_path()]
-    command = [*compiler(), *flags, *include, "-o", str(library), str(source)]
+    command = [*compiler(), *flags, *include, "-o", str(library), *map(str, sources)]
     subprocess.run(command, check=True, env=compiler_environment(folder))
     function = ctypes.CDLL(str(library)).aot_arch_rank
     function.argtypes, function.restype = [ArchStruct, CapabilityStruct], ctypes.c_int32
@@ -413,6 +413,57 @@ def test_an_i32_parameter_takes_ints_and_bools_that_fit(
     else:
         bundle.fill_pair((out, out), (1.0, value))
         assert len(cuda.launches) == 2
+
+
+# Where tensors lie
+
+
+def overlapping(cuda: Standin, bytes_after: int) -> tuple[Any, Any]:
+    """``out`` of 100 floats, so many bytes after the start of a ``bias`` of 4 rows of 100."""
+    base = 0x7E00_0000_0000
+    out = cuda.tensor((100,), "float32", address=base + bytes_after)
+    return out, cuda.tensor((4, 100), "float32", address=base)
+
+
+@pytest.mark.parametrize("bytes_after", [0, 4, 1600 - 4, -400 + 4])
+def test_an_output_that_overlaps_an_input_is_refused_before_any_launch(
+    bytes_after: int, cuda: Standin, bundle: aot_runtime.Bundle
+) -> None:
+    out, bias = overlapping(cuda, bytes_after)
+    where = f"{abs(bytes_after)} bytes {'before' if bytes_after < 0 else 'after'} bias"
+    reason = f"out starts {where} and shares memory with it, must lie apart"
+    with pytest.raises(ArgumentError, match=f"^fill_optional: {reason}\n  called as: .*\n") as caught:
+        bundle.fill_optional(out, bias)
+    assert caught.value.hint == "give each output memory of its own"
+    assert cuda.launches == []
+    explanation = bundle.explain("fill_optional", "9.0", out, bias)
+    assert explanation.chosen is None
+    assert next(item.reason for item in explanation.candidates if item.variant == "fill_optional__bias") == reason
+
+
+@pytest.mark.parametrize("bytes_after", [1600, -400])
+def test_neighbours_in_memory_are_not_refused(bytes_after: int, cuda: Standin, bundle: aot_runtime.Bundle) -> None:
+    bundle.fill_optional(*overlapping(cuda, bytes_after))
+    assert len(cuda.launches) == 1
+
+
+def test_what_the_arguments_are_comes_before_where_they_lie(cuda: Standin, bundle: aot_runtime.Bundle) -> None:
+    out, _ = overlapping(cuda, 0)
+    bias = cuda.tensor((3, 100), "float32", address=0x7E00_0000_0000)
+    with pytest.raises(ArgumentError, match=r"bias\.shape\[0\] is 3, must be 4"):
+        bundle.fill_optional(out, bias)
+
+
+def test_an_output_whose_elements_share_memory_is_refused(cuda: Standin, bundle: aot_runtime.Bundle) -> None:
+    out = cuda.tensor((100,), "float32", strides=(0,))
+    with pytest.raises(ArgumentError, match=r"out\.strides\[0\] is 0, must be 1"):
+        bundle.fill_optional(out, None)
+
+
+def test_described_tensors_overlap_nothing(bundle: aot_runtime.Bundle) -> None:
+    out, bias = TensorInfo("float32", (100,)), TensorInfo("float32", (4, 100))
+    chosen = bundle.explain("fill_optional", "9.0", out, bias).chosen
+    assert chosen is not None and chosen.variant == "fill_optional__bias"
 
 
 # What the device supplies

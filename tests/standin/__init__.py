@@ -52,7 +52,9 @@ _FLAGS = [
     "-Wl,-Bsymbolic",
 ]
 _MAX_DEVICES = 16
-_FAKE_ADDRESS = 0x7F00_0000_0000  # where tensors pretend to be; nothing may read there
+_FAKE_ADDRESS = 0x7F00_0000_0000  # from where on tensors pretend to be; nothing may read there
+_PAGE = 4096
+_LARGEST = 1 << 40  # of what a tensor pretends to occupy
 _SM_COUNTS = {(8, 0): 108, (8, 6): 84, (8, 9): 128, (9, 0): 132, (10, 0): 148, (10, 3): 148, (12, 0): 188}
 # A capsule keeps the address of its name, so the name must live as long as the process.
 _CAPSULE_NAME = ctypes.create_string_buffer(b"dltensor_versioned")
@@ -249,6 +251,7 @@ class Standin:
         self._state = state
         self.driver = driver  # for tests that call driver and runtime functions themselves
         self.runtime = runtime
+        self._next_address = _FAKE_ADDRESS
         _declare(state)
 
     @classmethod
@@ -378,7 +381,7 @@ class Standin:
         kind = tvm_ffi.dtype(dtype)
         owns_memory = device_type == CPU and address is None
         host_bytes = _span(shape, strides, kind) + byte_offset if owns_memory else 0
-        where = (_FAKE_ADDRESS if address is None else address, host_bytes, byte_offset)
+        where = (self._fake_address(shape, strides, kind) if address is None else address, host_bytes, byte_offset)
         extents = (len(shape), _extents(shape), None if strides is None else _extents(strides))
         managed = self._state.standin_new_tensor(
             *where, device_type, device, *extents, kind.type_code, kind.bits, kind.lanes
@@ -387,6 +390,13 @@ class Standin:
         if null_strides:
             self._state.standin_take_strides(made.__chandle__())
         return made
+
+    def _fake_address(self, shape: Sequence[int], strides: Sequence[int] | None, dtype: tvm_ffi.dtype) -> int:
+        """Past every tensor made before, as memory would be: dispatch refuses outputs that overlap."""
+        address = self._next_address
+        reach = min(_span(shape, strides, dtype), _LARGEST)
+        self._next_address += (reach + _PAGE - 1) // _PAGE * _PAGE + _PAGE
+        return address
 
     @property
     def live_tensors(self) -> int:

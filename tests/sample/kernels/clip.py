@@ -26,7 +26,7 @@ def launch(x: cute.Tensor, out: cute.Tensor, bound: cutlass.Constexpr, stream: C
 
 
 @aot.kernel(
-    parameters=(aot.In("x"), aot.Out("out", shape="x.shape", dtype="x.dtype")),
+    parameters=(aot.In("x"), aot.Out("out", shape="x.shape", dtype="x.dtype", may_be="x")),
     archs=("sm_80", "sm_90a"),
     choices={"bound": {"zero": 0.0, "one": 1.0}},
     choice_defaults={"bound": "zero"},

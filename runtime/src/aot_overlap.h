@@ -1,0 +1,77 @@
+/* Whether what a call writes lies apart from whatever else it touches. */
+#ifndef AOT_OVERLAP_H_
+#define AOT_OVERLAP_H_
+
+#include <stddef.h>
+
+#include "aot_select.h"
+
+/* 0 where every output lies apart from the other regions, or is one of those it may be; else the two that share memory,
+ * to be taken apart by the functions below. They are one where an output's own elements do. */
+int64_t aot_overlap(const aot_region_t* regions, uint32_t count, const aot_arguments_t* arguments);
+
+static inline uint32_t aot_overlap_output(int64_t overlap) { return (uint32_t)(overlap - 1) % AOT_MAX_ARGUMENTS; }
+static inline uint32_t aot_overlap_other(int64_t overlap) { return (uint32_t)(overlap - 1) / AOT_MAX_ARGUMENTS; }
+
+static inline uint64_t aot_address(const DLTensor* tensor) {
+  return (uint64_t)(uintptr_t)tensor->data + tensor->byte_offset;
+}
+
+static inline int64_t aot_element_bytes(const DLTensor* tensor) {
+  return ((int64_t)tensor->dtype.bits * tensor->dtype.lanes + 7) / 8;
+}
+
+/* Where a tensor lies, and whether it needs a closer look: bits from 31 on are set where an extent or a stride is not
+ * positive or does not fit. */
+typedef struct {
+  uint64_t first;
+  uint64_t end;
+  uint64_t unusual;
+} aot_plain_span_t;
+
+static inline aot_plain_span_t aot_plain_span(const DLTensor* tensor, int is_output) {
+  const int64_t *shape = tensor->shape, *strides = tensor->strides;
+  uint64_t reach = 0, unusual = 0, crowded = 0;
+  if (tensor->ndim == 2) { /* the loop, unrolled */
+    uint64_t rows = (uint64_t)shape[0] - 1, columns = (uint64_t)shape[1] - 1;
+    uint64_t row_stride = (uint64_t)strides[0], stride = (uint64_t)strides[1];
+    reach = (uint64_t)(uint32_t)columns * (uint32_t)stride;
+    crowded = row_stride <= reach || stride == 0;
+    reach += (uint64_t)(uint32_t)rows * (uint32_t)row_stride;
+    unusual = rows | columns | row_stride | stride;
+  } else {
+    for (int32_t i = tensor->ndim - 1; i >= 0; --i) {
+      uint64_t last = (uint64_t)shape[i] - 1, stride = (uint64_t)strides[i];
+      crowded |= stride <= reach;
+      reach += (uint64_t)(uint32_t)last * (uint32_t)stride;
+      unusual |= last | stride | reach >> 16;
+    }
+  }
+  uint64_t first = aot_address(tensor);
+  uint64_t end = first + (reach + 1) * (uint64_t)aot_element_bytes(tensor);
+  return (aot_plain_span_t){first, end, unusual | (uint64_t)(is_output && crowded) << 31};
+}
+
+#define AOT_PLAIN_OUTPUTS 4
+
+/* Whether aot_overlap is surely 0, found in few instructions: so it is in almost every call, all of whose tensors have
+ * positive extents and strides, outputs row-major, and no common address between first and last. */
+static inline int aot_plainly_apart(const aot_region_t* region, uint32_t count, const aot_arguments_t* arguments) {
+  uint64_t firsts[AOT_PLAIN_OUTPUTS], ends[AOT_PLAIN_OUTPUTS], unusual = 0;
+  uint32_t outputs = 0;
+  for (; count > 0; --count, ++region) {
+    const DLTensor* tensor = arguments->values[region->slot].tensor;
+    if (tensor == NULL) continue; /* an optional argument */
+    aot_plain_span_t span = aot_plain_span(tensor, region->is_output);
+    unusual |= span.unusual;
+    for (uint32_t i = 0; i < outputs; ++i) unusual |= (uint64_t)(span.first < ends[i] && firsts[i] < span.end) << 31;
+    if (region->is_output) {
+      if (outputs == AOT_PLAIN_OUTPUTS) return 0;
+      firsts[outputs] = span.first;
+      ends[outputs++] = span.end;
+    }
+  }
+  return unusual >> 31 == 0;
+}
+
+#endif /* AOT_OVERLAP_H_ */
