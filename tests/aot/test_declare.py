@@ -270,5 +270,5 @@ def test_a_layout_without_strides_is_row_major_with_free_outer_strides() -> None
 def test_an_output_may_be_an_input_and_nothing_else() -> None:
     out = aot.Out("out", shape="x.shape", dtype="x.dtype", may_be=("x", "out"))
     with pytest.raises(DeclarationError, match="out may be out, which is not an input") as caught:
-        aot.kernel(parameters=(aot.In("x"), out), archs=("sm_90a",))(lambda target: [])
+        aot.kernel(parameters=(aot.In("x"), out), archs=("sm_90a",), name="lone")(lambda target: [])
     assert caught.value.hint == "inputs: x"
