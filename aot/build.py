@@ -47,7 +47,7 @@ from .publish import check_destination, clear_leftovers, publish, staging
 from .records import encode
 from .selection.decision import decide, unreachable
 from .selection.tables import MAX_ARGUMENTS, CompiledVariant, Group, kernel_library_source
-from .targets import lowest_driver, parse_archs
+from .targets import builds_for, lowest_driver, parse_archs
 from .worker.messages import Closure, Compiled, Declared, Failure, KernelInfo, Options, VariantInfo
 from .worker.process import Worker, WorkerLost
 
@@ -357,7 +357,7 @@ class _Build:
         available = {arch for kernel in kernels for arch in kernel.archs}
         archs = parse_archs(self.settings.archs, available)
         for arch in archs:
-            if arch not in available:
+            if not builds_for(available, arch):
                 raise UsageError(
                     f"no kernel is written for {arch}",
                     hint="they are written for " + ", ".join(str(item) for item in sorted(available)),
@@ -404,7 +404,7 @@ class _Build:
 
     def _plan_arch(self, arch: Arch, kernels: Sequence[KernelInfo]) -> list[_KernelPlan]:
         self.cuda = self._worker(arch).backend()
-        made = [self._plan_kernel(kernel, arch) for kernel in kernels if arch in kernel.archs]
+        made = [self._plan_kernel(kernel, arch) for kernel in kernels if builds_for(kernel.archs, arch)]
         planned = [plan for plan in made if plan is not None]
         if self._needs_keys() and planned:
             self._give_keys(planned, arch)

@@ -15,7 +15,7 @@ from typing import Any
 
 from aot_runtime.arch import Arch, ArchError, Capability
 
-__all__ = ["Target", "accepted_archs", "lowest_driver", "parse_archs"]
+__all__ = ["Target", "accepted_archs", "builds_for", "lowest_driver", "parse_archs"]
 
 MAX_THREADS_PER_BLOCK = 1024
 MAX_REGISTERS_PER_BLOCK = 65536
@@ -58,6 +58,17 @@ def _dotted(capability: Capability) -> str:
 
 def accepted_archs() -> tuple[Arch, ...]:
     return tuple(Arch.parse(text) for text in _facts()["accepted"])
+
+
+def builds_for(written_for: Iterable[Arch], arch: Arch) -> bool:
+    """Whether a kernel written for those architectures can be built for another.
+
+    What is written for a portable one uses nothing that later ones lack: sm_80 code built as sm_90 runs, and
+    can be checked, where there is no device of compute capability 8.0.
+    """
+    written_for = tuple(written_for)
+    earlier = (own for own in written_for if not own.suffix and own.capability <= arch.capability)
+    return arch in written_for or (not arch.suffix and any(earlier))
 
 
 def lowest_driver(arch: Arch, cuda: int) -> str | None:

@@ -32,6 +32,7 @@ def execute(arguments: argparse.Namespace) -> int:
         print_json(_data(manifest, variants))
         return 0
     _print_summary(arguments.bundle, manifest)
+    _print_verified(variants)
     _print_variants(variants)
     return 0
 
@@ -63,6 +64,24 @@ def _print_summary(bundle: Path, manifest: Manifest) -> None:
     ]
     print_table(("kernel", "variants", "architectures", "what it computes"), rows)
     print()
+
+
+def _print_verified(variants: list[tuple[Arch, dict[str, Any]]]) -> None:
+    for arch, (total, places) in _verified(variants).items():
+        where = [f"{count} of {total} variants verified on {place}" for place, count in places.items()]
+        print(f"{arch}: {'; '.join(where) or f'none of {total} variants was ever run on a GPU and checked'}")
+    print()
+
+
+def _verified(variants: list[tuple[Arch, dict[str, Any]]]) -> dict[Arch, tuple[int, dict[str, int]]]:
+    """By architecture: how many variants there are, and how many were verified on which device."""
+    verified: dict[Arch, tuple[int, dict[str, int]]] = {}
+    for arch, variant in variants:
+        total, places = verified.get(arch, (0, {}))
+        for place in variant["verified_on"]:
+            places[place] = places.get(place, 0) + 1
+        verified[arch] = (total + 1, places)
+    return verified
 
 
 def _print_variants(variants: list[tuple[Arch, dict[str, Any]]]) -> None:
@@ -100,5 +119,9 @@ def _data(manifest: Manifest, variants: list[tuple[Arch, dict[str, Any]]]) -> di
         "toolchain": dict(manifest.toolchain),
         "requires": dict(manifest.requires),
         "failures": [dict(failure) for failure in manifest.failures],
+        "verified": {
+            str(arch): {"variants": total, "verified_on": places}
+            for arch, (total, places) in _verified(variants).items()
+        },
         "variants": [{"arch": str(arch), **variant} for arch, variant in variants],
     }

@@ -15,6 +15,7 @@ from aot_runtime.bundle import Candidate, Explanation
 from aot_runtime.manifest import KernelRecord, Manifest, Parameter
 
 from aot.check import check, compare, record, report_data
+from aot.cli import main
 from aot.contracts import Contract
 from aot.details import details_text, read_details
 from aot.errors import UsageError
@@ -134,7 +135,9 @@ def test_what_overflows_the_outputs_type_may_be_infinite() -> None:
     assert compare(overflown, torch.tensor([1e6, 1.0], dtype=torch.float64))[0] == ""
 
 
-def test_a_report_is_recorded_in_the_bundle_which_stays_sound(small_bundle_path: Path, tmp_path: Path) -> None:
+def test_a_report_is_recorded_in_the_bundle_which_stays_sound(
+    small_bundle_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     bundle = Path(shutil.copytree(small_bundle_path, tmp_path / "bundle"))
     first, second = read_details(bundle / "details/sm_80.json")[:2]
     data = {
@@ -151,6 +154,10 @@ def test_a_report_is_recorded_in_the_bundle_which_stays_sound(small_bundle_path:
     again = read_details(bundle / "details/sm_80.json")
     assert [v["verified_on"] for v in again[:2]] == [["NVIDIA Test 2026-01-02"], []]
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
+    assert main(["inspect", str(bundle)]) == 0
+    shown = capsys.readouterr().out
+    assert f"sm_80: 1 of {len(again)} variants verified on NVIDIA Test 2026-01-02\n" in shown
+    assert f"sm_90a: none of {len(again)} variants was ever run on a GPU and checked\n" in shown
 
 
 def test_a_report_round_trips_through_json(tmp_path: Path) -> None:

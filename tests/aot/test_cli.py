@@ -351,6 +351,7 @@ def test_inspect_shows_kernels_resources_and_toolchain(run: Run, small_bundle_pa
     (row,) = [line for line in done.out.splitlines() if line.startswith("sm_90a") and "fill_epilogue__relu" in line]
     assert "160x1x1" in row
     assert "never run" in row
+    assert "sm_90a: none of 3 variants was ever run on a GPU and checked" in done.out
 
 
 def test_inspect_as_json_is_json_alone(run: Run, small_bundle_path: Path) -> None:

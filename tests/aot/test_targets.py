@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from aot_runtime.arch import Arch, ArchError
 
-from aot.targets import Target, accepted_archs, lowest_driver, parse_archs
+from aot.targets import Target, accepted_archs, builds_for, lowest_driver, parse_archs
 
 ALL = accepted_archs()
 
@@ -69,6 +69,24 @@ def test_limits_are_nvidias(arch: str, shared_memory: int, cluster: int) -> None
     target = Target.of(Arch.parse(arch))
     assert (target.shared_memory, target.max_cluster) == (shared_memory * 1024, cluster)
     assert (target.max_threads, target.max_registers) == (1024, 65536)
+
+
+@pytest.mark.parametrize(
+    ("written_for", "arch", "builds"),
+    [
+        ("sm_80 sm_90a", "sm_80", True),
+        ("sm_80 sm_90a", "sm_90a", True),
+        ("sm_80 sm_90a", "sm_90", True),  # sm_80's code, on a device that is there
+        ("sm_80", "sm_120", True),
+        ("sm_80", "sm_90a", False),  # the author has something else in mind for it, or nothing
+        ("sm_80", "sm_100f", False),
+        ("sm_90", "sm_80", False),
+        ("sm_90a", "sm_90", False),  # may use what the portable subset lacks
+        ("sm_100f", "sm_100", False),
+    ],
+)
+def test_portable_code_is_built_for_later_portable_architectures(written_for: str, arch: str, builds: bool) -> None:
+    assert builds_for(map(Arch.parse, written_for.split()), Arch.parse(arch)) == builds
 
 
 def test_every_accepted_architecture_has_limits_and_a_driver_for_cuda_13() -> None:

@@ -94,7 +94,7 @@ def with_entry(bundle: Path, out: Path, flags: Sequence[str], edit: Callable[[st
     tables = out / "tables.c"
     tables.write_text(edit(entry_symbol_source(bundle)))
     core = [SOURCES / f"aot_{part}.c" for part in
-            ("select", "text", "driver", "open", "dispatch", "explain", "interface", "abi", "sha256")]  # fmt: skip
+            ("select", "overlap", "text", "driver", "open", "dispatch", "explain", "interface", "abi", "sha256")]  # fmt: skip
     includes = [word for path in (SOURCES, *INCLUDES) for word in ("-isystem", str(path))]
     entry = root / f"lib{name}.so"
     run("cc", "-std=gnu99", "-g", "-O1", "-fPIC", "-shared", "-fvisibility=hidden", "-Wl,-Bsymbolic", *flags, *includes,

@@ -47,6 +47,7 @@ inline void play(std::initializer_list<standin_device> devices) {
 
 inline const standin_device h100{9, 0, 132}, a100{8, 0, 108}, b200{10, 0, 148};
 inline void* const fake_memory = reinterpret_cast<void*>(std::uintptr_t{0x7F0000000000});
+inline void* const other_memory = reinterpret_cast<void*>(std::uintptr_t{0x7F0000100000});
 
 inline standin_launch_record last_launch() {
   standin_launch_record record{};

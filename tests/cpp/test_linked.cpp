@@ -18,7 +18,7 @@ static void test_functions() {
   }
   bundle::fill_optional(out);
   CHECK(last_launch().block[0] == 32 && last_launch().stream == 0);
-  bundle::fill_optional(out, aot::tensor(static_cast<float*>(fake_memory), {4, 1000}));
+  bundle::fill_optional(out, aot::tensor(static_cast<float*>(other_memory), {4, 1000}));
   CHECK(last_launch().block[0] == 64);
   bundle::fill_epilogue(bundle::fill_epilogue_epilogue::relu, out);
   CHECK(last_launch().block[0] == 160);

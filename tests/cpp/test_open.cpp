@@ -57,7 +57,7 @@ static void test_calls(const fs::path& path) {
   CHECK(last_launch().stream == 0x55 && last_launch().grid[0] == 2);
   bundle["fill_optional"](out, nullptr);
   CHECK(last_launch().block[0] == 32);
-  bundle["fill_optional"](out, aot::tensor(static_cast<float*>(fake_memory), {4, 1000}));
+  bundle["fill_optional"](out, aot::tensor(static_cast<float*>(other_memory), {4, 1000}));
   CHECK(last_launch().block[0] == 64);
   bundle["fill_epilogue__relu"](out);
   CHECK(last_launch().block[0] == 160);
@@ -128,6 +128,8 @@ static void test_bad_arguments(const fs::path& path) {
   CHECK_THROWS(aot::ArgumentError, "value is", fill(out, nullptr));
   CHECK_THROWS(aot::ArgumentError, "out", fill(nullptr, 1.0));
   CHECK_THROWS(aot::ArgumentError, "address is null", aot::tensor(static_cast<float*>(nullptr), {10}));
+  CHECK_THROWS(aot::ArgumentError, "out starts 0 bytes after bias and shares memory with it",
+               bundle["fill_optional"](out, aot::tensor(static_cast<float*>(fake_memory), {4, 1000})));
   CHECK_THROWS(aot::ArgumentError, "negative", aot::tensor(static_cast<float*>(fake_memory), {-1}));
   CHECK_THROWS(aot::ArgumentError, "2^63", aot::tensor(static_cast<float*>(fake_memory), {INT64_MAX, 2}));
   CHECK_THROWS(aot::ArgumentError, "strides", aot::TensorView(fake_memory, {10}, {2, 1}, aot::float32));
