@@ -43,6 +43,14 @@ class Element:
 
 
 @dataclass(frozen=True)
+class Shape:
+    """``x.shape``, or ``x.shape[:stop]``: several extents in the shape of an output."""
+
+    parameter: str
+    stop: int | None
+
+
+@dataclass(frozen=True)
 class Binary:
     operator: str  # + - * // % min max
     left: Expression
@@ -202,26 +210,30 @@ def _chain(operator: str, parts: list[Expression]) -> Expression:
 
 
 def shape_of(text: str, arguments: Mapping[str, Any]) -> tuple[int, ...]:
-    """The shape an output must have, given arrays and numbers by name: ``"x.shape"``, ``"(x.shape[0], 4)"``."""
-    whole = _whole_shape(_tree(text))
-    if whole is not None:
-        return tuple(arguments[whole].shape)
-    return tuple(int(_evaluate(part, arguments)) for part in _extents(text))
+    """The shape an output must have, given arrays and numbers by name.
+
+    ``"x.shape"``, ``"(x.shape[0], 4)"``, or for any rank ``"(*x.shape[:-1], 4)"``.
+    """
+    shape: list[int] = []
+    for part in _extents(text):
+        if isinstance(part, Shape):
+            shape.extend(arguments[part.parameter].shape[: part.stop])
+        else:
+            shape.append(int(_evaluate(part, arguments)))
+    return tuple(shape)
 
 
 def check_shape(text: str) -> set[str]:
     """The names that a shape speaks of; raises unless :func:`shape_of` could evaluate it."""
-    whole = _whole_shape(_tree(text))
-    if whole is not None:
-        return {whole}
-    parts = list(_extents(text))
-    for part in parts:
-        if not _is_extent(part):
+    names: set[str] = set()
+    for part in _extents(text):
+        if not isinstance(part, Shape) and not _is_extent(part):
             raise DeclarationError(
                 f"{render(part)!r} is not an extent in {text!r}",
-                hint='write a shape like "x.shape" or "(x.shape[0], 4)"',
+                hint='write a shape like "x.shape", "(x.shape[0], 4)" or "(*x.shape[:-1], 4)"',
             )
-    return set().union(*(names_in(part) for part in parts))
+        names |= {part.parameter} if isinstance(part, Shape) else names_in(part)
+    return names
 
 
 def check_dtype(text: str) -> set[str]:
@@ -236,17 +248,27 @@ def check_dtype(text: str) -> set[str]:
     )
 
 
-def _whole_shape(tree: ast.expr) -> str | None:
-    """``x`` of ``x.shape``."""
-    if isinstance(tree, ast.Attribute) and isinstance(tree.value, ast.Name) and tree.attr == "shape":
-        return tree.value.id
-    return None
-
-
-def _extents(text: str) -> Iterator[Expression]:
+def _extents(text: str) -> Iterator[Expression | Shape]:
     tree = _tree(text)
     parser = _Parser(text)
-    return (parser.visit(part) for part in (tree.elts if isinstance(tree, ast.Tuple) else [tree]))
+    for part in tree.elts if isinstance(tree, ast.Tuple) else [tree]:
+        shape = _shape(part.value if isinstance(part, ast.Starred) else part)
+        # Several extents stand for themselves, or with a star among others.
+        starred_or_alone = isinstance(part, ast.Starred) or not isinstance(tree, ast.Tuple)
+        yield shape if shape is not None and starred_or_alone else parser.visit(part)
+
+
+def _shape(node: ast.expr) -> Shape | None:
+    """``x.shape``, or its beginning: ``x.shape[:-1]``."""
+    stop = None
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
+        bounds = node.slice
+        if bounds.lower or bounds.step or bounds.upper is None or not _is_number(bounds.upper):
+            return None
+        stop, node = ast.literal_eval(bounds.upper), node.value
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr == "shape":
+        return Shape(node.value.id, stop)
+    return None
 
 
 def _is_extent(expression: Expression) -> bool:

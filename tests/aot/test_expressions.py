@@ -124,6 +124,7 @@ ARGUMENTS = {"x": SimpleNamespace(shape=(6, 8)), "k": 3}
 @pytest.mark.parametrize(
     ("text", "shape"),
     [
+        ("(*x.shape[:-1], 4)", (6, 4)),
         ("x.shape", (6, 8)),
         ("(x.shape[0], 4)", (6, 4)),
         ("x.shape[-1]", (8,)),

@@ -1,0 +1,42 @@
+"""What the GEMM of every architecture shares: the problem, the epilogue, and the order of the tiles.
+
+The problem is ``out[m, n, l] = epilogue(sum over k of a[m, k, l] * b[n, k, l] + bias[n])``, for each ``l`` of a batch.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32
+
+
+class Epilogue(Protocol):
+    """What becomes of a sum before it is rounded: a class, so that the kernel is compiled for it."""
+
+    @staticmethod
+    def apply(x: cute.TensorSSA) -> cute.TensorSSA: ...
+
+
+def batched(tensor: cute.Tensor) -> cute.Tensor:
+    """A matrix, or a batch of them, with the batch as its last mode: ``(rows, columns, batch)``."""
+    if cute.rank(tensor) == 3:
+        return cute.make_tensor(tensor.iterator, cute.select(tensor.layout, mode=[1, 2, 0]))
+    return cute.make_tensor(tensor.iterator, cute.append(tensor.layout, cute.make_layout(1, stride=0)))
+
+
+@cute.jit
+def tile_at(index: Int32, tiles: tuple[Int32, Int32, Int32], group: cutlass.Constexpr) -> tuple[Int32, Int32, Int32]:
+    """The tile at a place in the order of work: ``(m, n, l)``.
+
+    ``group`` rows of tiles are taken together, column by column, so that tiles at work at the same time
+    share rows of ``a`` and of ``b``, which then come from the L2 cache.
+    """
+    tiles_m, tiles_n, _ = tiles
+    batch = index // (tiles_m * tiles_n)
+    within = index % (tiles_m * tiles_n)
+    first = within // (group * tiles_n) * group
+    height = cutlass.min(tiles_m - first, group)
+    within = within - first * tiles_n
+    return first + within % height, within // height, batch

@@ -1,0 +1,365 @@
+"""GEMM for sm_90a: TMA brings tiles into shared memory, wgmma multiplies them from there.
+
+A block is one warp group that only loads and one or two that multiply, each 64 rows of the block's tile. Blocks
+stay: each takes tiles until none is left, so that loading of the next tile goes on while this one is written.
+Each warp group writes its own rows when it is done, without waiting for the other: while one is busy with
+its epilogue, the other keeps the tensor cores busy. A cluster of blocks one above the other shares the tile of ``b``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import cutlass
+import cutlass.cute as cute
+from cuda.bindings.driver import CUstream
+from cutlass import Float32, Int32, pipeline
+from cutlass.cute.nvgpu import cpasync, warpgroup
+from cutlass.memory import SmemAllocator
+from cutlass.utils import LayoutEnum, hopper_helpers
+
+import aot
+
+from ._gemm import Epilogue, batched, tile_at
+
+WARP_GROUP = 128  # threads
+WARP_GROUP_ROWS = 64  # of the tile: what one wgmma computes
+EPILOGUE_COLUMNS = 64  # 128 bytes: what one TMA store swizzles
+# Registers per thread: wgmma needs its sums there, loading needs next to none.
+LOADING_REGISTERS, MULTIPLYING_REGISTERS = 40, 232
+ELEMENT_BYTES = 2
+BARRIER_BYTES = 8
+ALIGNMENT = 1024  # of swizzled tiles in shared memory
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """A block computes ``m`` x ``n`` of the output, ``k`` at a time; ``cluster`` blocks share a tile of ``b``."""
+
+    m: int
+    n: int
+    k: int = 64
+    cluster: int = 1
+    rows: int | None = None  # of ``a``, where it never has more than so many: all that is loaded of its tile
+    group: int = 8  # rows of clusters that are computed together: see ``tile_at``
+
+    @property
+    def label(self) -> str:
+        return f"tile{self.loaded_rows}x{self.n}"
+
+    @property
+    def warp_groups(self) -> int:
+        """Those that multiply."""
+        return self.m // WARP_GROUP_ROWS
+
+    @property
+    def threads(self) -> int:
+        return (1 + self.warp_groups) * WARP_GROUP
+
+    @property
+    def loaded_rows(self) -> int:
+        return self.rows or self.m
+
+    @property
+    def stage_bytes(self) -> int:
+        return (self.m + self.n) * self.k * ELEMENT_BYTES
+
+    @property
+    def epilogue_stages(self) -> int:
+        """Slices of the output that a warp group has in shared memory: one is filled while another is stored."""
+        return min(2, self.n // EPILOGUE_COLUMNS)
+
+    @property
+    def epilogue_bytes(self) -> int:
+        staged = WARP_GROUP_ROWS * EPILOGUE_COLUMNS * self.epilogue_stages * ELEMENT_BYTES
+        return self.warp_groups * (staged + self.n * Float32.width // 8)
+
+    def stages(self, target: aot.Target) -> int:
+        """Tiles of ``a`` and ``b`` that fit into shared memory beside the epilogue's."""
+        return (target.shared_memory - self.epilogue_bytes - ALIGNMENT) // (self.stage_bytes + 2 * BARRIER_BYTES)
+
+    def validate(self, target: aot.Target) -> None:
+        if self.m not in (64, 128) or self.n % EPILOGUE_COLUMNS or not 64 <= self.n <= 256 or self.k != 64:
+            raise aot.DeclarationError(
+                f"a tile of {self.m} x {self.n} x {self.k}",
+                hint="m is 64 or 128, n a multiple of 64 up to 256, k 64",
+            )
+        if self.rows is not None and (self.rows % 8 or self.rows > self.m or self.cluster > 1):
+            raise aot.DeclarationError(
+                f"{self.rows} rows of {self.m}, in clusters of {self.cluster}",
+                hint="rows is a multiple of 8 up to m, without a cluster",
+            )
+        if not 1 <= self.cluster <= target.max_cluster:
+            raise aot.DeclarationError(f"clusters of {self.cluster}; {target.arch} takes up to {target.max_cluster}")
+        if self.stages(target) < 2:
+            raise aot.DeclarationError(
+                f"two stages of {self.stage_bytes} bytes and {self.epilogue_bytes} for the epilogue; "
+                f"a block of {target.arch} has {target.shared_memory}"
+            )
+
+
+class Gemm:
+    def __init__(self, tiling: Tiling, target: aot.Target, epilogue: type[Epilogue]) -> None:
+        self.tiling = tiling
+        self.stages = tiling.stages(target)
+        self.epilogue = epilogue
+
+    @cute.jit
+    def __call__(self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, bias, clusters: Int32, stream: CUstream):
+        tiling = self.tiling
+        a, b, out = batched(a), batched(b), batched(out)
+        self.dtype = a.element_type
+        a_layout, b_layout = LayoutEnum.from_tensor(a), LayoutEnum.from_tensor(b)
+        majors = a_layout.sm90_mma_major_mode(), b_layout.sm90_mma_major_mode()
+        # The same instruction for the whole block, and for a warp group by itself, whose rows it writes alone.
+        mma, mma_of_group = [
+            hopper_helpers.make_trivial_tiled_mma(
+                self.dtype, self.dtype, *majors, Float32, atom_layout_mnk=(groups, 1, 1), tiler_mn=(64, tiling.n)
+            )
+            for groups in (tiling.warp_groups, 1)
+        ]
+        tile = (tiling.m, tiling.n, tiling.k)
+        a_staged = hopper_helpers.make_smem_layout_a(a_layout, tile, self.dtype, self.stages)
+        b_staged = hopper_helpers.make_smem_layout_b(b_layout, tile, self.dtype, self.stages)
+        # One buffer after the other: of each warp group, its stages.
+        out_tile = (WARP_GROUP_ROWS, EPILOGUE_COLUMNS)
+        out_staged = hopper_helpers.make_smem_layout_epi(
+            self.dtype, LayoutEnum.ROW_MAJOR, out_tile, tiling.epilogue_stages * tiling.warp_groups
+        )
+        a_tile = (tiling.loaded_rows, tiling.k)
+        a_loaded = hopper_helpers.make_smem_layout_a(a_layout, (tiling.loaded_rows, tiling.n, tiling.k), self.dtype, 1)
+        load_a, a_tiles = cpasync.make_tiled_tma_atom(
+            cpasync.CopyBulkTensorTileG2SOp(), a, cute.select(a_loaded, mode=[0, 1]), a_tile
+        )
+        load_b, b_tiles = cpasync.make_tiled_tma_atom(
+            cpasync.CopyBulkTensorTileG2SMulticastOp() if tiling.cluster > 1 else cpasync.CopyBulkTensorTileG2SOp(),
+            b,
+            cute.select(b_staged, mode=[0, 1]),
+            (tiling.n, tiling.k),
+            num_multicast=tiling.cluster,
+        )
+        store_out, out_tiles = cpasync.make_tiled_tma_atom(
+            cpasync.CopyBulkTensorTileS2GOp(), out, cute.select(out_staged, mode=[0, 1]), out_tile
+        )
+        m, n, batch = out.shape
+        tiles = (cute.ceil_div(m, tiling.m * tiling.cluster), cute.ceil_div(n, tiling.n), batch)
+        count = tiles[0] * tiles[1] * tiles[2]
+        if count > 0:  # CUDA refuses an empty grid
+            self.kernel(
+                mma, mma_of_group, load_a, a_tiles, load_b, b_tiles, store_out, out_tiles,
+                bias, a_staged, b_staged, out_staged, tiles,
+            ).launch(
+                grid=[tiling.cluster, cutlass.min(count, clusters), 1],
+                block=[tiling.threads, 1, 1],
+                cluster=[tiling.cluster, 1, 1],
+                min_blocks_per_mp=1,
+                stream=stream,
+            )  # fmt: skip
+
+    @cute.kernel
+    def kernel(
+        self,
+        mma: cute.TiledMma,
+        mma_of_group: cute.TiledMma,
+        load_a: cute.CopyAtom,
+        a: cute.Tensor,
+        load_b: cute.CopyAtom,
+        b: cute.Tensor,
+        store_out: cute.CopyAtom,
+        out: cute.Tensor,
+        bias,
+        a_staged: cute.ComposedLayout,
+        b_staged: cute.ComposedLayout,
+        out_staged: cute.ComposedLayout,
+        tiles: tuple[Int32, Int32, Int32],
+    ):
+        tiling = self.tiling
+        thread, _, _ = cute.arch.thread_idx()
+        warp = cute.arch.make_warp_uniform(thread // cute.arch.WARP_SIZE)
+        group = cute.arch.make_warp_uniform(thread // WARP_GROUP)
+        if warp == 0:
+            for atom in (load_a, load_b, store_out):
+                cpasync.prefetch_descriptor(atom)
+
+        shared = SmemAllocator()
+        barriers = shared.allocate_array(cutlass.Int64, 2 * self.stages)
+        shared_a, shared_b, shared_out = [
+            shared.allocate_tensor(self.dtype, staged.outer, ALIGNMENT, swizzle=staged.inner)
+            for staged in (a_staged, b_staged, out_staged)
+        ]
+        shared_bias = shared.allocate_tensor(Float32, cute.make_layout((tiling.n, tiling.warp_groups)), 16)
+        # Each warp of each block that gets a tile says when it is free again.
+        consumers = tiling.cluster * tiling.warp_groups * (WARP_GROUP // cute.arch.WARP_SIZE)
+        loaded = pipeline.PipelineTmaAsync.create(
+            barrier_storage=barriers,
+            num_stages=self.stages,
+            producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
+            consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, consumers),
+            tx_count=(tiling.loaded_rows + tiling.n) * tiling.k * ELEMENT_BYTES,
+            cta_layout_vmnk=cute.make_layout((1, tiling.cluster, 1, 1)),
+            defer_sync=True,
+        )
+        pipeline.pipeline_init_arrive(cluster_shape_mn=(tiling.cluster, 1), is_relaxed=True)
+        pipeline.pipeline_init_wait(cluster_shape_mn=(tiling.cluster, 1))
+
+        if group == 0:
+            cute.arch.setmaxregister_decrease(LOADING_REGISTERS)
+            if warp == 0:
+                self.load_tiles(loaded, load_a, a, shared_a, load_b, b, shared_b, tiles)
+        else:
+            cute.arch.setmaxregister_increase(MULTIPLYING_REGISTERS)
+            self.multiply_tiles(
+                loaded, mma, mma_of_group, shared_a, shared_b, shared_out, shared_bias, store_out, out, bias, tiles,
+                cute.size(a, mode=[1]), group - 1,
+            )  # fmt: skip
+
+    @cute.jit
+    def load_tiles(self, loaded, load_a, a, shared_a, load_b, b, shared_b, tiles):
+        """One warp: bring the tiles of ``a`` and ``b``, in the order in which they are multiplied."""
+        tiling = self.tiling
+        rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
+        _, first, _ = cute.arch.block_idx()
+        _, step, _ = cute.arch.grid_dim()
+        # Rows that are not loaded hold what was there: they make rows of the output that do not exist.
+        a_tile = (tiling.loaded_rows, tiling.k)
+        a, shared_a = cute.local_tile(a, a_tile, (None, None, None)), cute.local_tile(shared_a, a_tile, (0, 0, None))
+        b = cute.local_tile(b, (tiling.n, tiling.k), (None, None, None))
+        alone = cute.make_layout(1)
+        to_a, from_a = cpasync.tma_partition(
+            load_a, 0, alone, cute.group_modes(shared_a, 0, 2), cute.group_modes(a, 0, 2)
+        )
+        # Each block of a cluster loads its share of the tile of ``b`` into all of them.
+        to_b, from_b = cpasync.tma_partition(
+            load_b, rank, cute.make_layout(tiling.cluster), cute.group_modes(shared_b, 0, 2), cute.group_modes(b, 0, 2)
+        )
+        everyone = Int32((1 << tiling.cluster) - 1).to(cutlass.Int16) if tiling.cluster > 1 else None
+        state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.stages)
+        for index in cutlass.range(first, tiles[0] * tiles[1] * tiles[2], step):
+            m, n, batch = tile_at(index, tiles, tiling.group)
+            a_row, b_row = from_a[None, m * tiling.cluster + rank, None, batch], from_b[None, n, None, batch]
+            for k in cutlass.range(cute.size(a, mode=[3])):
+                loaded.producer_acquire(state)
+                barrier = loaded.producer_get_barrier(state)
+                cute.copy(load_a, a_row[None, k], to_a[None, state.index], tma_bar_ptr=barrier)
+                cute.copy(load_b, b_row[None, k], to_b[None, state.index], tma_bar_ptr=barrier, mcast_mask=everyone)
+                state.advance()
+        loaded.producer_tail(state)
+
+    @cute.jit
+    def multiply_tiles(
+        self, loaded, mma, mma_of_group, shared_a, shared_b, shared_out, shared_bias, store_out, out, bias, tiles,
+        depth, group,
+    ):  # fmt: skip
+        """A warp group: multiply what was loaded, and write its rows of each tile."""
+        tiling = self.tiling
+        rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
+        _, first, _ = cute.arch.block_idx()
+        _, step, _ = cute.arch.grid_dim()
+        thread = cute.arch.thread_idx()[0] % WARP_GROUP
+        rows = mma.get_slice(group * WARP_GROUP)
+        a, b = mma.make_fragment_A(rows.partition_A(shared_a)), mma.make_fragment_B(rows.partition_B(shared_b))
+        sums = cute.make_rmem_tensor(mma_of_group.partition_shape_C((WARP_GROUP_ROWS, tiling.n)), Float32)
+        spread = None
+        if cutlass.const_expr(bias is not None):
+            # The bias of each sum: the same for all rows.
+            every_row = cute.make_layout((WARP_GROUP_ROWS, tiling.n), stride=(0, 1))
+            bias_of_group = shared_bias[None, group]
+            spread = mma_of_group.get_slice(thread).partition_C(cute.make_tensor(bias_of_group.iterator, every_row))
+        steps = cute.ceil_div(depth, tiling.k)
+        read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, self.stages)
+        freed = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, self.stages)
+        for index in cutlass.range(first, tiles[0] * tiles[1] * tiles[2], step):
+            m, n, batch = tile_at(index, tiles, tiling.group)
+            early = self.fetch_bias(bias, n, thread)
+            read, freed = self.multiply(loaded, mma, sums, a, b, steps, read, freed)
+            if cutlass.const_expr(bias is not None):
+                self.place_bias(early, bias_of_group, thread)
+            row = (m * tiling.cluster + rank) * tiling.warp_groups + group
+            self.write(mma_of_group, sums, spread, shared_out, store_out, out, row, n, batch, thread, group)
+        # Shared memory must outlive the stores that read it.
+        cute.arch.cp_async_bulk_wait_group(0, read=True)
+
+    @cute.jit
+    def multiply(self, loaded, mma, sums, a, b, steps, read, freed):
+        """The sums of one tile. While one product is under way, the shared memory of the one before it is freed."""
+        mma.set(warpgroup.Field.ACCUMULATE, False)
+        loaded.consumer_wait(read)
+        self.start_product(mma, sums, a, b, read.index)
+        read.advance()
+        for _ in cutlass.range(1, steps):
+            loaded.consumer_wait(read)
+            self.start_product(mma, sums, a, b, read.index)
+            read.advance()
+            warpgroup.wait_group(1)
+            loaded.consumer_release(freed)
+            freed.advance()
+        warpgroup.wait_group(0)
+        loaded.consumer_release(freed)
+        freed.advance()
+        return read, freed
+
+    @cute.jit
+    def start_product(self, mma, sums, a, b, stage):
+        warpgroup.fence()
+        for i in cutlass.range_constexpr(cute.size(a, mode=[2])):
+            at = (None, None, i, stage)
+            cute.gemm(mma, sums, a[at], b[at], sums)
+            mma.set(warpgroup.Field.ACCUMULATE, True)
+        warpgroup.commit_group()
+
+    @cute.jit
+    def fetch_bias(self, bias, n, thread):
+        """This thread's share of the tile's bias, asked for early: it arrives while the tile is multiplied."""
+        share = cute.ceil_div(self.tiling.n, WARP_GROUP)
+        early = cute.make_rmem_tensor(share, Float32)
+        if cutlass.const_expr(bias is not None):
+            for i in cutlass.range_constexpr(share):
+                column = n * self.tiling.n + i * WARP_GROUP + thread
+                early[i] = Float32(0)
+                if column < cute.size(bias):
+                    early[i] = Float32(bias[column])
+        return early
+
+    @cute.jit
+    def place_bias(self, early, shared_bias, thread):
+        """Where every thread of the warp group finds the bias of its columns."""
+        for i in cutlass.range_constexpr(cute.size(early)):
+            if i * WARP_GROUP + thread < self.tiling.n:
+                shared_bias[i * WARP_GROUP + thread] = early[i]
+
+    @cute.jit
+    def write(self, mma, sums, bias, shared_out, store_out, out, row, n, batch, thread, group):
+        """Bias, epilogue, rounding; then by way of shared memory, so that whole lines leave."""
+        stages = self.tiling.epilogue_stages
+        slices = self.tiling.n // EPILOGUE_COLUMNS
+        together = pipeline.NamedBarrier(barrier_id=1 + group, num_threads=WARP_GROUP)
+        storing = cute.arch.make_warp_uniform(thread // cute.arch.WARP_SIZE) == 0
+        copy = self.copy_to_shared(mma)
+        mine = copy.get_slice(thread)
+        target, source = mine.partition_D(shared_out), copy.retile(sums)
+        values = cute.make_rmem_tensor(cute.shape(mine.partition_S(shared_out))[:3], Float32)
+        rounded = cute.make_rmem_tensor_like(values, self.dtype)
+        out = cute.local_tile(out, (WARP_GROUP_ROWS, EPILOGUE_COLUMNS), (None, None, None))
+        stored, stored_to = cpasync.tma_partition(
+            store_out, 0, cute.make_layout(1), cute.group_modes(shared_out, 0, 2), cute.group_modes(out, 0, 2)
+        )
+        for i in cutlass.range_constexpr(slices):
+            buffer = group * stages + i % stages
+            if storing:  # the store that read this buffer last has finished
+                cute.arch.cp_async_bulk_wait_group(stages - 1, read=True)
+            together.arrive_and_wait()
+            for v in cutlass.range_constexpr(cute.size(values)):
+                values[v] = source[i * cute.size(values) + v]
+                if cutlass.const_expr(bias is not None):
+                    values[v] += bias[i * cute.size(values) + v]
+            rounded.store(self.epilogue.apply(values.load()).to(self.dtype))
+            cute.copy(copy, rounded, target[None, None, None, buffer])
+            cute.arch.fence_proxy("async.shared", space="cta")
+            together.arrive_and_wait()
+            if storing:
+                cute.copy(store_out, stored[None, buffer], stored_to[None, row, n * slices + i, batch])
+                cute.arch.cp_async_bulk_commit_group()
+
+    def copy_to_shared(self, mma: cute.TiledMma) -> cute.TiledCopy:
+        matrices = cute.make_copy_atom(cute.nvgpu.warp.StMatrix8x8x16bOp(False, 4), self.dtype)
+        return cute.make_tiled_copy_S(matrices, cute.make_tiled_copy_C_atom(matrices, mma))

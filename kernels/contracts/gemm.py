@@ -1,0 +1,96 @@
+"""Matrix products: rows of ``a`` with rows of ``b``, a bias per column, an epilogue."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import aot
+
+# m, n, k. The last ones are large enough for every tiling; extents off the tiles' edges are the rule.
+SHAPES = (
+    (0, 8, 8),
+    (1, 8, 8),
+    (16, 72, 64),
+    (17, 64, 40),
+    (64, 128, 1032),
+    (65, 200, 64),
+    (129, 264, 72),
+    (333, 1000, 520),
+    (1000, 2056, 264),
+    (2049, 4104, 200),
+)
+BATCHES = ((1, 64, 64, 64), (3, 104, 136, 72), (2, 304, 264, 520))
+BENCH = ((2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192), *((m, 8192, 8192) for m in (16, 64, 256)))
+
+
+def reference(a: Any, b: Any, bias: Any = None, epilogue: str = "identity") -> Any:
+    product = a.double() @ b.double().mT
+    return _epilogue(epilogue)(product if bias is None else product + bias.double())
+
+
+def _epilogue(name: str) -> Any:
+    from torch.nn import functional
+
+    if name == "identity":
+        return lambda x: x
+    if name == "gelu":
+        return lambda x: functional.gelu(x, approximate="tanh")
+    return getattr(functional, name)
+
+
+def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
+    for (m, n, k), biased in product(SHAPES, (False, True)):
+        yield _problem(make, dtype, (m, k), (n, k), biased)
+    for (batch, m, n, k), a_rows, b_rows, biased in product(BATCHES, (True, False), (True, False), (False, True)):
+        yield _problem(make, dtype, (batch, m, k), (batch, n, k), biased, a_rows, b_rows)
+    for a_rows, b_rows, biased in product((True, False), (True, False), (False, True)):
+        yield _problem(make, dtype, (136, 72), (264, 72), biased, a_rows, b_rows)
+    yield {"a": make.tensor((40, 64), dtype, stride=72), "b": make.tensor((72, 64), dtype, stride=128)}
+    yield _special(make, dtype)
+
+
+def _problem(make: Any, dtype: str, a: Any, b: Any, biased: bool, a_rows: bool = True, b_rows: bool = True) -> dict:
+    problem = {"a": _matrix(make, dtype, a, a_rows), "b": _matrix(make, dtype, b, b_rows)}
+    return {**problem, "bias": make.tensor((b[-2],), dtype)} if biased else problem
+
+
+def _matrix(make: Any, dtype: str, shape: tuple[int, ...], row_major: bool) -> Any:
+    """Elements near 1 / sqrt(k), so that sums are where epilogues bend."""
+    *batch, rows, columns = shape
+    laid_out = (*batch, rows, columns) if row_major else (*batch, columns, rows)
+    # A multiple of 16 bytes apart, as the kernel wants its rows.
+    tensor = make.tensor(laid_out, dtype, stride=-(-laid_out[-1] // 8) * 8)
+    tensor *= max(columns, 1) ** -0.25
+    return tensor if row_major else tensor.mT
+
+
+def _special(make: Any, dtype: str) -> dict[str, Any]:
+    """NaN and infinity reach the elements of their row and column, and no others."""
+    problem = _problem(make, dtype, (40, 72), (72, 72), True)
+    problem["a"][3, 5], problem["a"][9, 0], problem["b"][7, 70], problem["bias"][11] = (
+        math.nan,
+        math.inf,
+        -math.inf,
+        math.nan,
+    )
+    return problem
+
+
+def cost(a: Any, b: Any, **_: Any) -> aot.Cost:
+    m, k, n = a.shape[-2], a.shape[-1], b.shape[-2]
+    batch = a.numel() // max(m * k, 1)
+    return aot.Cost(operations=2 * batch * m * n * k, bytes=(a.numel() + b.numel() + batch * m * n) * a.element_size())
+
+
+def bench_inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
+    for m, n, k in BENCH:
+        yield {"a": make.tensor((m, k), dtype), "b": make.tensor((n, k), dtype)}
+
+
+def torch_equivalent(a: Any, b: Any, bias: Any = None, epilogue: str = "identity") -> Any:
+    from torch.nn import functional
+
+    return _epilogue(epilogue)(functional.linear(a, b, bias) if a.ndim == 2 else a @ b.mT)
