@@ -16,7 +16,7 @@ import aot
 
 from . import _gemm_sm80, _gemm_sm90, _gemm_sm100
 from ._gemm import Epilogue
-from .activation import GeluTanh, Relu, Silu
+from .activation import Gelu, Relu, Silu
 from .contracts import gemm as contract
 
 ALIGNMENT = 16  # bytes: of addresses and strides, as TMA and the widest copies need it
@@ -29,7 +29,7 @@ class Identity:
         return x
 
 
-EPILOGUES = {"identity": Identity, "relu": Relu, "gelu": GeluTanh, "silu": Silu}
+EPILOGUES = {"identity": Identity, "relu": Relu, "gelu": Gelu, "silu": Silu}
 
 # The first whose condition holds is taken.
 SM80_TILINGS = (
@@ -72,8 +72,7 @@ class Code(NamedTuple):
 SM80 = Code(_gemm_sm80.Gemm, SM80_TILINGS, {}, tma=False)
 SM90 = Code(_gemm_sm90.Gemm, SM90_TILINGS, {"clusters": aot.ActiveClusters()}, tma=True)
 SM100 = Code(_gemm_sm100.Gemm, SM100_TILINGS, {"multiprocessors": aot.Multiprocessors()}, tma=True)
-# The code of sm_80 runs on sm_90 too: there its logic can be checked on devices of that architecture.
-CODE = {"sm_80": SM80, "sm_90": SM80, "sm_90a": SM90, "sm_100f": SM100}
+CODE = {"sm_80": SM80, "sm_90a": SM90, "sm_100f": SM100}
 
 
 @aot.kernel(
@@ -101,7 +100,7 @@ def gemm(
     target: aot.Target, epilogue: type[Epilogue], dtype: str, batched: bool, bias: bool, a: bool, b: bool
 ) -> list[aot.Spec]:
     """``out = epilogue(a @ b.T + bias)``; ``a`` and ``b`` row- or column-major, ``out`` row-major, summed in f32."""
-    code = CODE[str(target.arch)]
+    code = CODE.get(str(target.arch), SM80)  # portable code is built for later architectures too
     # TMA fills up what is outside of a matrix; where threads copy, a chunk is inside or outside as a whole.
     m = aot.Dim("m", divisible_by=1 if code.tma or a else CHUNK)
     n = aot.Dim("n", divisible_by=1 if code.tma else CHUNK)
