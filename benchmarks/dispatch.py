@@ -36,18 +36,16 @@ class Any_(ctypes.Structure):
 
 
 class Arguments:
-    """The arguments of a call as C sees them: tensors first, then float scalars."""
+    """The arguments of a call as C sees them: tensors of one shape."""
 
-    def __init__(self, shape: int, code: int, bits: int, tensors: int, floats: int = 0) -> None:
+    def __init__(self, shape: int, code: int, bits: int, tensors: int) -> None:
         self.numbers = [(ctypes.c_int64 * 1)(shape), (ctypes.c_int64 * 1)(1)]
         addresses = [ctypes.addressof(number) for number in self.numbers]
         self.tensors = [DLTensor((i + 1) << 20, 2, 0, 1, code, bits, 1, *addresses, 0) for i in range(tensors)]
-        self.count = tensors + floats
+        self.count = tensors
         self.array = (Any_ * self.count)()
         for i, tensor in enumerate(self.tensors):
             self.array[i] = Any_(7, 0, ctypes.addressof(tensor))
-        for i in range(tensors, self.count):
-            self.array[i] = Any_(3, 0, 0)
 
 
 def build(kernels: Path, out: Path, archs: str, **environment: str) -> Path:
@@ -115,10 +113,15 @@ def main() -> None:
         import tvm_ffi  # noqa: F401  its library must be in the process before a bundle is
 
         loop = compile_loop(folder)
-        shipped = build(PROJECT / "tests" / "kernels", (options.bundles or folder) / "shipped", "sm_80,sm_90a,sm_100f")
-        vector = Arguments(1 << 14, 4, 16, 1, floats=1)
-        results["6 variants, 3 architectures"] = measure(
-            loop, shipped, "fill", "sm_90a", "fill", "fill__bf16__aligned", vector
+        several = build(
+            PROJECT / "benchmarks" / "kernels",
+            (options.bundles or folder) / "several",
+            "sm_80,sm_90a,sm_100f",
+            AOT_BENCHMARK_KERNELS="4",
+            AOT_BENCHMARK_VARIANTS="3",
+        )
+        results["4 kernels x 3 dtypes x 3 architectures"] = measure(
+            loop, several, "copy2", "sm_90a", "copy2", "copy2__bf16__n64", Arguments(64, 4, 16, 2)
         )
         for count in options.counts:
             many = build(
