@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -45,9 +46,13 @@ def test_core_and_headers_compile_without_a_warning(
     sources = [*SOURCES.glob("*.c"), HERE / "headers.c", *([] if language == "c" else [HERE / "headers.cpp"])]
     includes = [f"-I{INCLUDES[0]}", f"-I{project.bundle / 'include'}", "-isystem", str(INCLUDES[1])]
     zig_caches = {f"ZIG_{name.upper()}_CACHE_DIR": str(cache / "zig" / name) for name in ("global", "local")}
-    for source in sources:
+
+    def compile_one(source: Path) -> None:
         run(*COMPILERS[compiler][language], "-x", language, f"-std={standard}", "-Wall", "-Wextra", "-Wpedantic",
-            "-Werror", *includes, "-c", source, "-o", tmp_path / "object.o", environment=zig_caches)  # fmt: skip
+            "-Werror", *includes, "-c", source, "-o", tmp_path / f"{source.name}.o", environment=zig_caches)  # fmt: skip
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(compile_one, sources))
 
 
 @pytest.mark.parametrize("sanitizer", OPTIONS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -150,3 +151,44 @@ assert "site-packages" in str(source_directory())
 """
     done = subprocess.run([str(bare_python), "-I", "-c", code], capture_output=True, text=True, check=True)
     assert {path.name for path in (PROJECT / "runtime" / "src").iterdir()} <= set(done.stdout.split())
+
+
+CMAKE_PROJECT = """
+cmake_minimum_required(VERSION 3.20)
+project(app C)
+find_package(cute_aot 0.1 CONFIG REQUIRED)
+cute_aot_import_bundle(kernels "{bundle}")
+add_executable(app main.c)
+target_link_libraries(app PRIVATE kernels)
+"""
+PROGRAM = """
+#include <bundle.h>
+int main(void) {
+  aot_bundle handle;
+  const aot_interface* library = NULL;
+  if (bundle_aot(&handle) == AOT_OK && aot_describe(handle, &library) == AOT_OK) puts(library->name);
+  return 0;
+}
+"""
+
+
+def test_cmake_finds_headers_and_functions_in_the_installed_wheel(
+    bare_python: Path, standin_bundle_path: Path, tmp_path: Path
+) -> None:
+    cmake = shutil.which("cmake")
+    if cmake is None:
+        pytest.skip("cmake is not installed")
+    asked = [str(bare_python), "-I", "-m", "aot", "config", "--cmakedir"]
+    folder = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    assert "site-packages" in folder
+    (tmp_path / "CMakeLists.txt").write_text(CMAKE_PROJECT.format(bundle=standin_bundle_path))
+    (tmp_path / "main.c").write_text(PROGRAM)
+    for command in (
+        ["-S", tmp_path, "-B", tmp_path / "build", f"-Dcute_aot_DIR={folder}"],
+        ["--build", tmp_path / "build"],
+    ):
+        done = subprocess.run([cmake, *command], capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+    # libtvm_ffi was found where pip put it, beside the package.
+    said = subprocess.run([tmp_path / "build" / "app"], capture_output=True, text=True, check=True).stdout
+    assert said == "bundle\n"
