@@ -344,7 +344,7 @@ int aot_raise_no_build(const aot_function_t* function, int32_t device, aot_capab
 }
 
 static int raise_overlap(const aot_function_t* function, const aot_outcome_t* outcome, const aot_arguments_t* arguments) {
-  aot_text_t text = {0};
+  aot_text_t text = AOT_TEXT_EMPTY;
   aot_text_append(&text, "%s: ", function->name);
   append_reason(&text, outcome->overlapping, outcome->overlap, arguments);
   append_call(&text, function, arguments);

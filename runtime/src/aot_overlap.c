@@ -38,7 +38,8 @@ static span_t span_of(const DLTensor* tensor, int* crowded) {
   }
   if (boundless) return everything;
   *crowded = countless || elements > above - below + 1;
-  return (span_t){aot_address(tensor) + (uint64_t)(below * size), aot_address(tensor) + (uint64_t)((above + 1) * size)};
+  span_t span = {aot_address(tensor) + (uint64_t)(below * size), aot_address(tensor) + (uint64_t)((above + 1) * size)};
+  return span;
 }
 
 /* What two tensors reach, as terms: the bytes of a tensor are those at `step * k` past the first, added up over its
@@ -69,7 +70,8 @@ static int add_term(search_t* search, int64_t step, int64_t last) {
   }
   if (search->count == MAX_TERMS) return 0;
   for (int i = search->count++; i > at; --i) search->terms[i] = search->terms[i - 1];
-  search->terms[at] = (term_t){step, last};
+  search->terms[at].step = step;
+  search->terms[at].last = last;
   return 1;
 }
 
@@ -116,7 +118,8 @@ static int makes(search_t* search, int at, int64_t sum) {
 /* Both tensors have memory, and their spans meet. A byte of one is a byte of the other where the terms of both, those
  * of the second counted from its last byte down, add up to the distance from the first's first to the second's last. */
 static int share_bytes(const DLTensor* left, const span_t* left_span, const DLTensor* right, const span_t* right_span) {
-  search_t search = {.count = 0, .work = 0};
+  search_t search;
+  search.count = search.work = 0;
   if (left_span->end == UINT64_MAX || right_span->end == UINT64_MAX) return 1;
   if (!add_terms(&search, left) || !add_terms(&search, right)) return 1;
   search.rest[search.count] = 0;

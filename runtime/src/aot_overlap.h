@@ -49,7 +49,8 @@ static inline aot_plain_span_t aot_plain_span(const DLTensor* tensor, int is_out
   }
   uint64_t first = aot_address(tensor);
   uint64_t end = first + (reach + 1) * (uint64_t)aot_element_bytes(tensor);
-  return (aot_plain_span_t){first, end, unusual | (uint64_t)(is_output && crowded) << 31};
+  aot_plain_span_t span = {first, end, unusual | (uint64_t)(is_output && crowded) << 31};
+  return span;
 }
 
 #define AOT_PLAIN_OUTPUTS 4
