@@ -60,11 +60,17 @@ def store(values: cute.TensorSSA, row: cute.Tensor, index: Int64, end: Int64, si
 
 @dataclass(frozen=True)
 class ElementwiseTiling:
-    """A warp covers ``unroll`` chunks per thread of one row, or of several short ones."""
+    """``width`` threads side by side cover ``unroll`` chunks each of one row, or of several short ones."""
 
     threads: int
     unroll: int  # chunks per thread, all loaded before the first is used
     vector: bool
+    width: int = WARP  # at most: what does not fill them at the end of a row is idle
+    chunks: int | None = None  # of the largest problem it is for; None: of any
+
+    @property
+    def label(self) -> str:
+        return "" if self.chunks is None else "small"
 
     def validate(self, target: aot.Target) -> None:
         if self.threads & (self.threads - 1) or not WARP <= self.threads <= target.max_threads:
@@ -72,6 +78,13 @@ class ElementwiseTiling:
                 f"{self.threads} threads per block; "
                 f"{target.arch} takes a power of two from {WARP} to {target.max_threads}"
             )
+        if self.width & (self.width - 1) or self.width > self.threads:
+            raise aot.DeclarationError(f"{self.width} threads side by side: not a power of two up to {self.threads}")
+
+
+# Small problems are over before all multiprocessors have work, unless each thread takes little of it.
+SMALL = ElementwiseTiling(threads=128, unroll=1, vector=True, width=128, chunks=1 << 19)
+SCALAR = ElementwiseTiling(threads=256, unroll=8, vector=False)
 
 
 class Elementwise:
@@ -129,9 +142,9 @@ class Elementwise:
         rows, columns = extents(out)
         chunks = _ceil_div(columns, self.chunk)
         # Threads side by side in a row: a power of two, so that each finds its place by shifts; as few as
-        # leave every thread all its chunks, and a warp at most, so that little is idle at the end of a row.
+        # leave every thread all its chunks.
         shift = Int32(0)
-        while shift < WARP.bit_length() - 1 and (Int64(self.tiling.unroll) << shift) < chunks:
+        while shift < self.tiling.width.bit_length() - 1 and (Int64(self.tiling.unroll) << shift) < chunks:
             shift += 1
         tiles_per_row = _ceil_div(chunks, Int64(self.tiling.unroll) << shift)
         blocks = _ceil_div(rows * tiles_per_row, Int64(self.tiling.threads) >> shift)
@@ -139,6 +152,18 @@ class Elementwise:
             self.kernel(inputs, out, shift, Int32(tiles_per_row)).launch(
                 grid=[Int32(blocks), 1, 1], block=[self.tiling.threads, 1, 1], stream=stream
             )
+
+
+def elementwise_specs(target: aot.Target, tilings: tuple[ElementwiseTiling, ...], make, arguments, *guards: str):
+    """A spec per tiling; ``make`` takes it, ``arguments`` what that made. The last tiling takes what is left."""
+    specs = []
+    for tiling in tilings:
+        tiling.validate(target)
+        function = make(tiling)
+        elements = "n" if len(function.tensor.shape) == 1 else "m * n"
+        fits = () if tiling.chunks is None else (f"{elements} <= {tiling.chunks * function.chunk}",)
+        specs.append(aot.Spec(function, arguments(function), (*guards, *fits), tiling.label))
+    return specs
 
 
 def _as_rows(tensor: cute.Tensor) -> cute.Tensor:

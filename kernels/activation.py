@@ -14,13 +14,10 @@ from cutlass import Float32
 
 import aot
 
-from ._device import ARCHS, DTYPES, Elementwise, ElementwiseTiling
+from ._device import ARCHS, DTYPES, SCALAR, SMALL, Elementwise, ElementwiseTiling, elementwise_specs
 from .contracts import activation as contract
 
-TILINGS = {
-    "vector": ElementwiseTiling(threads=256, unroll=4, vector=True),
-    "scalar": ElementwiseTiling(threads=256, unroll=8, vector=False),
-}
+TILINGS = {"vector": (SMALL, ElementwiseTiling(threads=256, unroll=4, vector=True)), "scalar": (SCALAR,)}
 
 
 class Activation:
@@ -106,9 +103,9 @@ class Activate(Elementwise):
     inputs=contract.inputs,
     cost=contract.cost,
 )
-def activation(target: aot.Target, op: type[Activation], rank: int, dtype: str, access: ElementwiseTiling) -> aot.Spec:
+def activation(
+    target: aot.Target, op: type[Activation], rank: int, dtype: str, access: tuple[ElementwiseTiling, ...]
+) -> list[aot.Spec]:
     """``out = op(x)``, element by element, where ``op`` is relu, gelu (by erf), gelu_tanh or silu."""
-    access.validate(target)
-    function = Activate(access, rank, dtype, op)
-    x = function.tensor
-    return aot.Spec(function, {"x": x, "out": x, "stream": aot.Stream()})
+    arguments = lambda made: {"x": made.tensor, "out": made.tensor, "stream": aot.Stream()}  # noqa: E731
+    return elementwise_specs(target, access, lambda tiling: Activate(tiling, rank, dtype, op), arguments)

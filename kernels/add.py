@@ -10,13 +10,10 @@ from cuda.bindings.driver import CUstream
 
 import aot
 
-from ._device import ARCHS, DTYPES, Elementwise, ElementwiseTiling
+from ._device import ARCHS, DTYPES, SCALAR, SMALL, Elementwise, ElementwiseTiling, elementwise_specs
 from .contracts import add as contract
 
-TILINGS = {
-    "vector": ElementwiseTiling(threads=256, unroll=2, vector=True),
-    "scalar": ElementwiseTiling(threads=256, unroll=8, vector=False),
-}
+TILINGS = {"vector": (SMALL, ElementwiseTiling(threads=256, unroll=2, vector=True)), "scalar": (SCALAR,)}
 
 
 class Add(Elementwise):
@@ -36,9 +33,7 @@ class Add(Elementwise):
     inputs=contract.inputs,
     cost=contract.cost,
 )
-def add(target: aot.Target, rank: int, dtype: str, access: ElementwiseTiling) -> aot.Spec:
+def add(target: aot.Target, rank: int, dtype: str, access: tuple[ElementwiseTiling, ...]) -> list[aot.Spec]:
     """``out = x + y``, element by element."""
-    access.validate(target)
-    function = Add(access, rank, dtype)
-    x = function.tensor
-    return aot.Spec(function, {"x": x, "y": x, "out": x, "stream": aot.Stream()})
+    arguments = lambda made: {"x": made.tensor, "y": made.tensor, "out": made.tensor, "stream": aot.Stream()}  # noqa: E731
+    return elementwise_specs(target, access, lambda tiling: Add(tiling, rank, dtype), arguments)

@@ -14,13 +14,20 @@ from cutlass import Float32
 
 import aot
 
-from ._device import ARCHS, DTYPES, VECTOR_BYTES, Elementwise, ElementwiseTiling, extents
+from ._device import (
+    ARCHS,
+    DTYPES,
+    SCALAR,
+    SMALL,
+    VECTOR_BYTES,
+    Elementwise,
+    ElementwiseTiling,
+    elementwise_specs,
+    extents,
+)
 from .contracts import silu_and_mul as contract
 
-TILINGS = {
-    "vector": ElementwiseTiling(threads=256, unroll=2, vector=True),
-    "scalar": ElementwiseTiling(threads=256, unroll=8, vector=False),
-}
+TILINGS = {"vector": (SMALL, ElementwiseTiling(threads=256, unroll=2, vector=True)), "scalar": (SCALAR,)}
 
 
 class SiluAndMul(Elementwise):
@@ -45,10 +52,13 @@ class SiluAndMul(Elementwise):
     inputs=contract.inputs,
     cost=contract.cost,
 )
-def silu_and_mul(target: aot.Target, dtype: str, access: ElementwiseTiling) -> aot.Spec:
+def silu_and_mul(target: aot.Target, dtype: str, access: tuple[ElementwiseTiling, ...]) -> list[aot.Spec]:
     """``out = silu(x[:, :n]) * x[:, n:]`` for ``x`` of ``(m, 2 n)``, computed in f32."""
-    access.validate(target)
-    function = SiluAndMul(access, 2, dtype)
-    both = aot.Dim("both", divisible_by=function.chunk, bits=64)
-    x = aot.Tensor(dtype, (aot.Dim("m", bits=64), both), align=VECTOR_BYTES if access.vector else None)
-    return aot.Spec(function, {"x": x, "out": function.tensor, "stream": aot.Stream()}, ("both == 2 * n",))
+
+    def arguments(made: SiluAndMul) -> dict:
+        both = aot.Dim("both", divisible_by=made.chunk, bits=64)
+        align = VECTOR_BYTES if made.tiling.vector else None
+        x = aot.Tensor(dtype, (aot.Dim("m", bits=64), both), align=align)
+        return {"x": x, "out": made.tensor, "stream": aot.Stream()}
+
+    return elementwise_specs(target, access, lambda tiling: SiluAndMul(tiling, 2, dtype), arguments, "both == 2 * n")
