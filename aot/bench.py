@@ -1,4 +1,4 @@
-"""Measuring the kernels of a bundle on a GPU, against the bandwidth of a copy and against torch.
+"""Measuring the kernels of a bundle on a GPU, against the bandwidth of a copy, torch and torch.compile.
 
 A measurement is a CUDA graph of many calls, replayed between two events: what is timed is the GPU's work,
 not Python's. The calls go through as many sets of buffers as it takes to leave the L2 cache behind. Contenders
@@ -7,16 +7,19 @@ take turns, and medians are reported, so that ratios hold on a machine whose clo
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Any
 
 from .contracts import Contract
+from .errors import UsageError
 from .inputs import InputMaker
 from .running import Gpu, arguments_text, choices_of, make_outputs
 
-__all__ = ["AGAINST", "Result", "bench", "copies_beyond", "plot", "results_data"]
+__all__ = ["AGAINST", "Result", "bench", "copies_beyond", "read_results", "results_data"]
 
 AGAINST = ("torch", "torch.compile")
 DTYPES = ("bf16",)
@@ -25,6 +28,7 @@ _CALLS = 16  # in one graph, at least
 _COPY_BYTES = 1 << 30
 _CACHE = 128 << 20  # where torch does not tell the size of the L2 cache
 _MEMORY = 24 << 30  # for the sets of buffers of one measurement
+_OPERATIONS_PER_BYTE = 8  # more than any chain of elementwise operations needs, fewer than a product with 16 rows
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,11 @@ class Result:
     @property
     def teraflops(self) -> float:
         return self.operations / self.microseconds["aot"] * 1e-6
+
+    @property
+    def counts_operations(self) -> bool:
+        """Whether operations are the measure, as for matrix products, and not bytes."""
+        return self.operations > _OPERATIONS_PER_BYTE * self.bytes
 
     def speedup(self, contender: str) -> float | None:
         """How many times faster than a contender; None where that one was not measured."""
@@ -149,8 +158,12 @@ def _contender(
     import torch
 
     assert equivalent is not None
-    function = equivalent if name == "torch" else torch.compile(equivalent, dynamic=False)
-    return lambda i: function(**sets[i], **choices)
+    if name == "torch":
+        return lambda i: equivalent(**sets[i], **choices)
+    # Forgets what it compiled for other shapes and choices: after eight of them it would compile no more.
+    torch.compiler.reset()
+    compiled = torch.compile(equivalent, dynamic=False)
+    return lambda i: compiled(**sets[i], **choices)
 
 
 def _timer(run: Callable[[int], Any], sets: int, calls: int = _CALLS) -> Callable[[], float]:
@@ -198,59 +211,25 @@ def _medians(timers: Mapping[str, Callable[[], float]], rounds: int) -> dict[str
     return {name: statistics.median(values) for name, values in samples.items()}
 
 
-# What people read.
+# Results as JSON.
 
 
 def results_data(gpu: Gpu, results: Sequence[Result]) -> dict[str, Any]:
     rows = []
     for result in results:
         derived = {"bandwidth": result.bandwidth, "of_copy": result.of_copy, "teraflops": result.teraflops}
-        rows.append({**asdict(result), **derived})
+        speedups = {name: result.speedup(name) for name in result.microseconds if name != "aot"}
+        rows.append({**asdict(result), **derived, "speedups": speedups})
     return {"benchmark": "kernels", "machine": gpu.facts(), "results": rows}
 
 
-_BAR, _GAP, _LEFT, _WIDTH = 11, 9, 330, 420
-_COLOURS = {"aot": "#2b6cb0", "torch": "#dd6b20", "torch.compile": "#a0aec0"}
-
-
-def plot(gpu: Gpu, results: Sequence[Result]) -> str:
-    """Bars of bandwidth as a fraction of a copy's, as SVG."""
-    parts, y = [], 48
-    largest = max([1.0, *(fraction for result in results for fraction in _fractions(result).values())])
-    for result in results:
-        fractions = _fractions(result)
-        middle = y + len(fractions) * _BAR / 2 + 4
-        shape = result.arguments.split(",")[0]
-        parts.append(_text(_LEFT - 8, middle, f"{result.label}, {shape}", "end"))
-        for name, fraction in fractions.items():
-            length = fraction / largest * _WIDTH
-            parts.append(
-                f'<rect x="{_LEFT}" y="{y}" width="{length:.1f}" height="{_BAR - 1}" fill="{_COLOURS[name]}"/>'
-            )
-            parts.append(_text(_LEFT + length + 4, y + _BAR - 2, f"{fraction:.2f}", "start"))
-            y += _BAR
-        y += _GAP
-    limit = _LEFT + _WIDTH / largest
-    line = f'<line x1="{limit:.1f}" y1="40" x2="{limit:.1f}" y2="{y}" stroke="#718096" stroke-dasharray="3 3"/>'
-    legend = [_text(8, 16, f"{gpu.name}: bandwidth as a fraction of a copy's", "start", 13)]
-    for i, name in enumerate(name for name in _COLOURS if any(name in r.microseconds for r in results)):
-        legend.append(f'<rect x="{_LEFT + i * 110}" y="24" width="10" height="10" fill="{_COLOURS[name]}"/>')
-        legend.append(_text(_LEFT + i * 110 + 14, 33, name, "start"))
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_LEFT + _WIDTH + 60}" height="{y}" font-family="sans-serif">'
-        '<rect width="100%" height="100%" fill="white"/>'
-    )
-    return "\n".join((head, *legend, line, *parts, "</svg>")) + "\n"
-
-
-def _fractions(result: Result) -> dict[str, float]:
-    return {
-        name: result.bytes / time * 1e6 / result.copy_bandwidth
-        for name, time in result.microseconds.items()
-        if name in _COLOURS
-    }
-
-
-def _text(x: float, y: float, text: str, anchor: str, size: int = 10) -> str:
-    safe = text.replace("&", "&amp;").replace("<", "&lt;")
-    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}">{safe}</text>'
+def read_results(path: Path) -> tuple[str, list[Result]]:
+    """The GPU and the results of a file that ``bench`` wrote."""
+    try:
+        data = json.loads(path.read_text())
+        names = [field.name for field in fields(Result)]
+        return data["machine"]["gpu"], [Result(**{name: row[name] for name in names}) for row in data["results"]]
+    except OSError as error:
+        raise UsageError(f"cannot read `{path}`: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"`{path}` is not what `bench --out` writes: {error!r}") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import sys
 from collections.abc import Sequence
@@ -10,8 +11,10 @@ from pathlib import Path
 
 from aot_runtime.manifest import Manifest
 
-from ..bench import AGAINST, Result, bench, plot, results_data
+from ..bench import AGAINST, Result, bench, results_data
 from ..contracts import load_contracts
+from ..errors import UsageError
+from ..plot import plot
 from ..running import find_gpu, print_json, select_kernels, table
 from ._common import add_bundle_argument
 
@@ -23,33 +26,51 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--kernel", action="append", default=[], metavar="GLOB", help="only kernels whose name matches; repeatable")
     add("--dtype", action="append", default=[], metavar="DTYPE", help="f16, bf16, f32 (default: bf16); repeatable")
-    add("--against", action="append", default=[], choices=AGAINST, help="measure this too; repeatable")
+    add(
+        "--against",
+        action="append",
+        default=[],
+        metavar="NAMES",
+        help=f"measure these too, in turns: a comma list of {', '.join(AGAINST)}; repeatable",
+    )
     add("--out", type=Path, metavar="FILE", help="write the results here, as JSON")
     add("--plot", type=Path, metavar="FILE", help="draw them here, as SVG")
 
 
 def execute(arguments: argparse.Namespace) -> int:
+    against = contenders(arguments.against)
     manifest = Manifest.read(arguments.bundle)
     kernels = select_kernels(manifest, arguments.kernel)
     gpu = find_gpu("bench")
+    if "torch.compile" in against and importlib.util.find_spec("triton") is None:
+        raise UsageError("`torch.compile` needs triton, which is not installed here", hint="`pip install triton`")
     contracts = load_contracts(arguments.bundle, manifest, kernels)
     import aot_runtime
 
     bundle = aot_runtime.load(arguments.bundle)
     results = []
-    for result in bench(bundle, contracts, kernels, gpu, dtypes=arguments.dtype, against=arguments.against):
+    for result in bench(bundle, contracts, kernels, gpu, dtypes=arguments.dtype, against=against):
         results.append(result)
         print(f"{result.label}: {result.arguments}: {result.microseconds['aot']:.1f} us", file=sys.stderr, flush=True)
     data = results_data(gpu, results)
     if arguments.out is not None:
         arguments.out.write_text(json.dumps(data, indent=1) + "\n")
     if arguments.plot is not None:
-        arguments.plot.write_text(plot(gpu, results))
+        arguments.plot.write_text(plot(gpu.name, results))
     if arguments.json:
         print_json(data)
     else:
-        print(results_table(results, arguments.against))
+        print(results_table(results, against))
     return 0
+
+
+def contenders(texts: Sequence[str]) -> tuple[str, ...]:
+    """``["torch,torch.compile"]`` -> each once, in the order given."""
+    names = dict.fromkeys(name.strip() for text in texts for name in text.split(","))
+    unknown = [name for name in names if name not in AGAINST]
+    if unknown:
+        raise UsageError(f"cannot measure against {', '.join(map(repr, unknown))}", hint=f"known: {', '.join(AGAINST)}")
+    return tuple(names)
 
 
 def results_table(results: Sequence[Result], against: Sequence[str]) -> str:
@@ -62,11 +83,16 @@ def results_table(results: Sequence[Result], against: Sequence[str]) -> str:
                 result.label,
                 result.arguments,
                 round(result.microseconds["aot"], 1),
-                round(result.bandwidth / 1e9),
-                round(result.of_copy, 3),
-                round(result.teraflops, 1),
+                *_speed(result),
                 *("-" if ratio is None else f"{ratio:.2f}" for ratio in speedups),
                 result.variant,
             )
         )
     return table(columns, rows)
+
+
+def _speed(result: Result) -> tuple[object, object, object]:
+    """Bytes or operations, whichever is the measure."""
+    if result.counts_operations:
+        return "-", "-", f"{result.teraflops:.1f}"
+    return f"{result.bandwidth / 1e9:.0f}", f"{result.of_copy:.3f}", "-"
