@@ -1,0 +1,163 @@
+"""Calls every kernel of a bundle with small and ragged inputs, for compute-sanitizer to watch.
+
+    compute-sanitizer --tool memcheck  --error-exitcode 9 python benchmarks/sanitize.py dist/kernels
+    compute-sanitizer --tool racecheck --error-exitcode 9 python benchmarks/sanitize.py dist/kernels --dtype bf16
+    compute-sanitizer --tool initcheck --error-exitcode 9 python benchmarks/sanitize.py dist/kernels --dtype bf16
+
+Inputs are made, and results compared, on the CPU; the GPU sees copies and our kernels, nothing of torch's, whose
+reductions have races of their own to report. Beside the bundle it takes torch, apache-tvm-ffi and aot_runtime; the
+inputs and references are those of the contracts in the bundle. `python -m aot check` compares more closely. Under
+racecheck a call takes seconds: `--kernel`, `--dtype` and `--elements` narrow what is called.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import importlib
+import itertools
+import json
+import sys
+import types
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+GUARD = 256  # bytes on either side of an output
+# Of the norm of a result: far above rounding, far below what a wrong element does to these few.
+TOLERANCES = {"float8_e4m3fn": 0.1, "bfloat16": 0.02, "float16": 0.004, "float32": 1e-5}
+DTYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f8e4m3": "float8_e4m3fn"}
+
+
+class Inputs:
+    """What the contracts' generators make tensors with: as in a check, but on the CPU."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self.torch = torch
+        self.generator = torch.Generator().manual_seed(0)
+
+    def tensor(self, shape: tuple[int, ...], dtype: str, *, stride: int | None = None, offset: int = 0) -> Any:
+        *rows, columns = shape
+        width = columns if stride is None else stride
+        count = width
+        for extent in rows:
+            count *= extent
+        flat = self.torch.randn(count + offset, generator=self.generator)
+        return flat.to(getattr(self.torch, DTYPES[dtype]))[offset:].view(*rows, width)[..., :columns]
+
+
+def load_contract(bundle: Path, kernel: str) -> Any:
+    """The contract's module; all that it wants of the builder is a name for costs, which are not asked for here."""
+    sys.dont_write_bytecode = True  # a bundle holds what its manifest lists
+    sys.modules.setdefault("aot", types.ModuleType("aot"))
+    if str(bundle) not in sys.path:
+        sys.path.insert(0, str(bundle))
+    return importlib.import_module(f"contracts.{kernel}")
+
+
+def choices_of(record: Any) -> Iterator[dict[str, str]]:
+    for labels in itertools.product(*(choice.values for choice in record.choices)):
+        if "__".join((record.name, *labels)) in record.functions:
+            yield {choice.name: label for choice, label in zip(record.choices, labels, strict=True)}
+
+
+def on_device(tensor: Any, device: str) -> Any:
+    """The tensor's whole storage copied, and the same view of it: no kernel gathers elements."""
+    import torch
+
+    whole = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())
+    return whole.to(device, copy=True).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+
+def make_outputs(record: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Outputs of the declared shapes on the CPU, between guard bytes, every bit set: NaN."""
+    import torch
+
+    made: dict[str, Any] = {}
+    for parameter in record.parameters:
+        if parameter.output:
+            name, dot, _ = parameter.dtype.partition(".")
+            dtype = arguments[name].dtype if dot else getattr(torch, DTYPES[name])
+            shape = eval(parameter.shape, {"__builtins__": {}}, {**arguments, **made})  # an expression of the manifest
+            size = dtype.itemsize
+            for extent in shape:
+                size *= extent
+            raw = torch.full((GUARD + size + GUARD,), 255, dtype=torch.uint8)
+            made[parameter.name] = raw[GUARD : GUARD + size].view(dtype).view(shape)
+    return made
+
+
+def problem_of(result: Any, exact: Any) -> str:
+    """What is wrong with an output, both on the CPU; "" where nothing is."""
+    import torch
+
+    storage = torch.empty(0, dtype=torch.uint8).set_(result.untyped_storage())
+    if not bool((storage[:GUARD] == 255).all()) or not bool((storage[storage.numel() - GUARD :] == 255).all()):
+        return "bytes beside the output were overwritten"
+    rounded, values = exact.to(result.dtype).double(), result.double()
+    finite = torch.isfinite(rounded)
+    if not torch.equal(finite, torch.isfinite(values)):
+        return "not finite in other places than the reference"
+    error, size = float((values - exact.double())[finite].norm()), float(exact.double()[finite].norm())
+    limit = TOLERANCES[str(result.dtype).removeprefix("torch.")] * size + 1e-6
+    return f"the error's norm is {error:.3g}, {limit:.3g} tolerated" if error > limit else ""
+
+
+def call(
+    bundle: Any, kernel: str, contract: Any, arguments: dict[str, Any], choices: dict[str, str], device: str
+) -> str:
+    """One call, and what is wrong with it."""
+    outputs = make_outputs(bundle.manifest.kernels[kernel], arguments)
+    moved = {name: on_device(value, device) if hasattr(value, "shape") else value for name, value in arguments.items()}
+    written = {name: on_device(value, device) for name, value in outputs.items()}
+    bundle[kernel](**moved, **written, **choices)
+    returned = [on_device(value, "cpu") for value in written.values()]  # waits for the kernel
+    expected = contract.reference(**arguments, **choices)
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    problems = [problem_of(result, exact) for result, exact in zip(returned, expected, strict=True)]
+    return "; ".join(filter(None, problems))
+
+
+def calls_of(bundle: Any, kernel: str, dtypes: list[str], elements: int, device: str) -> Iterator[tuple[str, str]]:
+    """Each call that the kernel takes, in words, and what is wrong with it."""
+    contract = load_contract(Path(bundle.path), kernel)
+    for choices, dtype in itertools.product(choices_of(bundle.manifest.kernels[kernel]), dtypes):
+        for arguments in contract.inputs(Inputs(), dtype):
+            tensors = {name: value for name, value in arguments.items() if hasattr(value, "shape")}
+            if max(value.numel() for value in tensors.values()) <= elements:
+                shapes = ", ".join(f"{name} {tuple(value.shape)}" for name, value in tensors.items())
+                what = " ".join((kernel, *choices.values(), dtype, shapes))
+                yield what, call(bundle, kernel, contract, arguments, choices, device)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("--kernel", action="append", default=[], metavar="GLOB", help="only these; repeatable")
+    parser.add_argument("--dtype", action="append", default=[], choices=("f16", "bf16", "f32"), help="repeatable")
+    parser.add_argument("--elements", type=int, default=300_000, help="of the largest tensor that is tried")
+    parser.add_argument("--out", type=Path, help="write what was called here, as JSON")
+    options = parser.parse_args()
+    import aot_runtime
+
+    bundle = aot_runtime.load(options.bundle.resolve())
+    chosen = [name for name in bundle.kernels if any(fnmatch.fnmatchcase(name, g) for g in options.kernel or ["*"])]
+    counts: dict[str, int] = {}
+    problems: list[str] = []
+    for kernel in chosen:
+        for what, problem in calls_of(bundle, kernel, options.dtype or ["bf16", "f32"], options.elements, "cuda"):
+            counts[kernel] = counts.get(kernel, 0) + 1
+            if problem:
+                problems.append(f"{what}: {problem}")
+                print(f"failed: {problems[-1]}", file=sys.stderr, flush=True)
+        print(f"{kernel}: {counts.get(kernel, 0)} calls", file=sys.stderr, flush=True)
+    if options.out is not None:
+        options.out.write_text(json.dumps({"calls": counts, "problems": problems}, indent=1) + "\n")
+    print(f"{sum(counts.values())} calls, {len(problems)} wrong results")
+    return 1 if problems or not counts else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
