@@ -18,6 +18,26 @@ class Layout:
         return make.tensor(self.shape, dtype, stride=self.stride, offset=self.offset)
 
 
+def special_rows(make: Any, dtype: str, columns: int, positions: int = 24) -> Any:
+    """NaN and both infinities, alone in their row, in every one of the first and the last ``positions``; then rows
+    of zeros of either sign, of numbers too small to be normal, and of these among others.
+    """
+    places = sorted({*range(min(positions, columns)), *range(max(columns - positions, 0), columns)})
+    count = len(places)
+    x = make.tensor((3 * count + 4, columns), dtype)
+    for row, column in enumerate(places):
+        x[row, column], x[count + row, column] = float("nan"), float("inf")
+        x[2 * count + row, column] = float("-inf")
+    smallest = make.torch.finfo(x.dtype).smallest_normal
+    x[-4], x[-3] = 0.0, -0.0
+    x[-2] *= smallest / 8
+    x[-1, ::2] *= smallest / 8
+    return x
+
+
+# Widths of special rows: in chunks, one by one, and too long for registers.
+SPECIAL = ((24, 24), (25, 24), (40_000, 2))
+
 BENCH = (Layout((1024, 1024)), Layout((32_768, 4096)), Layout((8192, 16_384)))
 
 ELEMENTWISE = (

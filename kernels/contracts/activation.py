@@ -8,7 +8,7 @@ from typing import Any
 
 import aot
 
-from ._layouts import BENCH, ELEMENTWISE
+from ._layouts import BENCH, ELEMENTWISE, SPECIAL, special_rows
 
 OPERATIONS = {"relu": 1, "gelu": 20, "gelu_tanh": 8, "silu": 5}  # per element
 
@@ -23,6 +23,8 @@ def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
     special = make.tensor((8,), dtype)
     special[:4] = special.new_tensor([math.nan, math.inf, 0.0, -30.0])
     yield {"x": special}
+    for columns, positions in SPECIAL:
+        yield {"x": special_rows(make, dtype, columns, positions)}
 
 
 def cost(x: Any, op: str, **_: Any) -> aot.Cost:

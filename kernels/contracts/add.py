@@ -7,7 +7,7 @@ from typing import Any
 
 import aot
 
-from ._layouts import BENCH, ELEMENTWISE
+from ._layouts import BENCH, ELEMENTWISE, SPECIAL, special_rows
 
 
 def reference(x: Any, y: Any) -> Any:
@@ -19,6 +19,10 @@ def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
         x, y = layout.make(make, dtype), make.tensor(layout.shape, dtype)
         yield {"x": x, "y": y}
         yield {"x": y, "y": x}
+    for columns, positions in SPECIAL:
+        x = special_rows(make, dtype, columns, positions)
+        yield {"x": x, "y": make.tensor(tuple(x.shape), dtype)}
+        yield {"x": make.tensor(tuple(x.shape), dtype), "y": x}
 
 
 def cost(x: Any, **_: Any) -> aot.Cost:

@@ -7,7 +7,7 @@ from typing import Any
 
 import aot
 
-from ._layouts import BENCH, ROWS
+from ._layouts import BENCH, ROWS, SPECIAL, special_rows
 
 
 def reference(x: Any, weight: Any, bias: Any, eps: float = 1e-5) -> Any:
@@ -26,6 +26,8 @@ def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
         yield {**_with_parameters(make, x, dtype), "eps": 0.5}
         yield _with_parameters(make, make.tensor((4, columns), dtype) + 3, dtype)
     yield {**_with_parameters(make, make.tensor((16, 512), dtype), dtype), "bias": make.tensor((512,), dtype, offset=1)}
+    for columns, positions in SPECIAL:
+        yield _with_parameters(make, special_rows(make, dtype, columns, positions), dtype)
 
 
 def _with_parameters(make: Any, x: Any, dtype: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import aot
 
-from ._layouts import BENCH, ROWS
+from ._layouts import BENCH, ROWS, SPECIAL, special_rows
 
 LARGEST = 448.0  # of f8e4m3
 SMALLEST = 2.0**-100  # what a row's largest value counts as, at least
@@ -27,6 +27,8 @@ def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
         x = make.tensor((6, columns), dtype)
         x[0, 3], x[1, 5], x[2, 7], x[3] = float("nan"), float("inf"), float("-inf"), 0.0
         yield {"x": x}
+    for columns, positions in SPECIAL:
+        yield {"x": special_rows(make, dtype, columns, positions)}
 
 
 def cost(x: Any) -> aot.Cost:

@@ -7,7 +7,7 @@ from typing import Any
 
 import aot
 
-from ._layouts import BENCH, ROWS
+from ._layouts import BENCH, ROWS, SPECIAL, special_rows
 
 
 def reference(x: Any, weight: Any, eps: float = 1e-6) -> Any:
@@ -21,6 +21,8 @@ def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
     x = make.tensor((16, 512), dtype)
     yield {"x": x, "weight": make.tensor((512,), dtype, offset=1)}
     yield {"x": x, "weight": make.tensor((512,), dtype), "eps": 0.5}
+    for columns, positions in SPECIAL:
+        yield {"x": special_rows(make, dtype, columns, positions), "weight": make.tensor((columns,), dtype)}
 
 
 def cost(x: Any, weight: Any, **_: Any) -> aot.Cost:

@@ -7,7 +7,7 @@ from typing import Any
 
 import aot
 
-from ._layouts import BENCH, ROWS
+from ._layouts import BENCH, ROWS, SPECIAL, special_rows
 
 
 def reference(x: Any, residual: Any, weight: Any, eps: float = 1e-6) -> Any:
@@ -24,6 +24,10 @@ def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
     x, residual = make.tensor((8, 512), dtype), make.tensor((8, 512), dtype)
     x[0, 3], x[1, 5], residual[2, 7] = float("nan"), float("inf"), float("-inf")
     yield {**_call(make, x, residual, dtype), "eps": 0.5}
+    for columns, positions in SPECIAL:
+        x = special_rows(make, dtype, columns, positions)
+        yield _call(make, x, make.tensor(tuple(x.shape), dtype), dtype)
+        yield _call(make, make.tensor(tuple(x.shape), dtype), x, dtype)
 
 
 def _call(make: Any, x: Any, residual: Any, dtype: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import aot
 
-from ._layouts import BENCH, ROWS, Layout
+from ._layouts import BENCH, ROWS, SPECIAL, Layout, special_rows
 
 
 def reference(x: Any) -> Any:
@@ -25,6 +25,9 @@ def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
     x = make.tensor((4, 16), dtype)
     x[0, 0], x[1, 9], x[2, 3] = float("nan"), float("inf"), float("-inf")
     yield {"x": x}
+    for columns, positions in SPECIAL:
+        x = special_rows(make, dtype, columns, positions)
+        yield {"x": x[:, : columns // 2 * 2]}
 
 
 def cost(x: Any, **_: Any) -> aot.Cost:

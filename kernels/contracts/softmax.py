@@ -7,7 +7,7 @@ from typing import Any
 
 import aot
 
-from ._layouts import BENCH, ROWS
+from ._layouts import BENCH, ROWS, SPECIAL, special_rows
 
 
 def reference(x: Any) -> Any:
@@ -23,6 +23,8 @@ def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
         x[4, : columns // 2] = float("-inf")
         x[5] *= 1000
         yield {"x": x}
+    for columns, positions in SPECIAL:
+        yield {"x": special_rows(make, dtype, columns, positions)}
 
 
 def cost(x: Any) -> aot.Cost:
