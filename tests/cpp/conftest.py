@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
 import subprocess
+import sysconfig
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import aot_runtime.native
 import pytest
@@ -166,3 +169,26 @@ def built(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
     project.configure(folder)
     project.build(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def selection(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The selection of ``runtime/src`` as a Python module."""
+    pybind11 = pytest.importorskip("pybind11")
+    if shutil.which("c++") is None:
+        pytest.skip("no C++ compiler")
+    folder = tmp_path_factory.mktemp("selection")
+    includes = [word for path in (SOURCES, *INCLUDES, Path(pybind11.get_include()), Path(sysconfig.get_path("include")))
+                for word in ("-isystem", path)]  # fmt: skip
+    objects = []
+    for part in ("select", "overlap", "text", "driver", "open", "dispatch", "explain", "interface", "sha256"):
+        objects.append(folder / f"{part}.o")
+        run("cc", "-std=gnu99", "-O1", "-fPIC", *includes, "-c", SOURCES / f"aot_{part}.c", "-o", objects[-1])
+    module = folder / "selection_module.so"
+    run("c++", "-std=c++17", "-O1", "-fPIC", "-shared", *includes, HERE / "selection_module.cpp",
+        *objects, TVM_FFI, f"-Wl,-rpath,{TVM_FFI.parent}", "-ldl", "-pthread", "-o", module)  # fmt: skip
+    spec = importlib.util.spec_from_file_location("selection_module", module)
+    assert spec is not None and spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import shutil
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 from aot_runtime.arch import Arch
-from conftest import INCLUDES, SOURCES, TVM_FFI, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -38,33 +34,6 @@ STEPS = (
     "end", "constant", "extent", "stride", "integer", "add", "subtract", "multiply", "floor_divide", "modulo",
     "minimum", "maximum", "less", "less_equal", "equal", "not_equal", "and", "or", "not",
 )  # fmt: skip
-
-
-# The module under test.
-
-
-@pytest.fixture(scope="session")
-def selection(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    pybind11 = pytest.importorskip("pybind11")
-    if shutil.which("c++") is None:
-        pytest.skip("no C++ compiler")
-    import sysconfig
-
-    folder = tmp_path_factory.mktemp("selection")
-    includes = [word for path in (SOURCES, *INCLUDES, Path(pybind11.get_include()), Path(sysconfig.get_path("include")))
-                for word in ("-isystem", path)]  # fmt: skip
-    objects = []
-    for part in ("select", "overlap", "text", "driver", "open", "dispatch", "explain", "interface", "sha256"):
-        objects.append(folder / f"{part}.o")
-        run("cc", "-std=gnu99", "-O1", "-fPIC", *includes, "-c", SOURCES / f"aot_{part}.c", "-o", objects[-1])
-    module = folder / "selection_module.so"
-    run("c++", "-std=c++17", "-O1", "-fPIC", "-shared", *includes, Path(__file__).with_name("selection_module.cpp"),
-        *objects, TVM_FFI, f"-Wl,-rpath,{TVM_FFI.parent}", "-ldl", "-pthread", "-o", module)  # fmt: skip
-    spec = importlib.util.spec_from_file_location("selection_module", module)
-    assert spec is not None and spec.loader is not None
-    loaded = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaded)
-    return loaded
 
 
 # The model: arguments are Python values, tensors are dictionaries.

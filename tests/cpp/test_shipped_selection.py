@@ -1,0 +1,227 @@
+"""Bad input to the shipped kernels: what their declarations and the selection in C make of it, before any launch.
+
+Nothing is compiled. Each kernel is called as in ``CALLS`` with one thing changed, and the answer is the variant that
+would run, or the reason why none does.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import pytest
+from conftest import PROJECT
+from test_selection_model import flatten
+
+from aot.records import decode
+from aot.selection.decision import decide
+from aot.selection.requirements import VariantTable
+
+M, N = 6, 512
+BF16, F8, F32 = (4, 16, 1), (10, 8, 1), (2, 32, 1)
+# The arguments of a sound call, by kernel: shapes of tensors, or numbers. Outputs are those that follow inputs.
+CALLS: dict[str, dict[str, Any]] = {
+    "activation": {"x": (M, N), "out": (M, N)},
+    "add": {"x": (M, N), "y": (M, N), "out": (M, N)},
+    "layernorm": {"x": (M, N), "weight": (N,), "bias": (N,), "out": (M, N), "eps": 1e-5},
+    "quantize_fp8": {"x": (M, N), "out": (M, N), "scale": (M,)},
+    "reduce": {"x": (M, N), "out": (M,)},
+    "rmsnorm": {"x": (M, N), "weight": (N,), "out": (M, N), "eps": 1e-6},
+    "rmsnorm_residual": {"x": (M, N), "residual": (M, N), "weight": (N,), "out": (M, N), "residual_out": (M, N),
+                         "eps": 1e-6},
+    "silu_and_mul": {"x": (M, 2 * N), "out": (M, N)},
+    "softmax": {"x": (M, N), "out": (M, N)},
+}  # fmt: skip
+# Where the caller may pass one tensor twice.
+IN_PLACE = {
+    ("activation", "x", "out"), ("add", "x", "out"), ("add", "y", "out"), ("layernorm", "x", "out"),
+    ("rmsnorm", "x", "out"), ("softmax", "x", "out"), ("rmsnorm_residual", "x", "out"),
+    ("rmsnorm_residual", "residual", "out"), ("rmsnorm_residual", "x", "residual_out"),
+    ("rmsnorm_residual", "residual", "residual_out"),
+}  # fmt: skip
+
+
+def rank_of(item: Any) -> int:
+    return len(item) if isinstance(item, tuple) else 0
+
+
+MATRICES = [(kernel, name) for kernel, call in CALLS.items() for name, item in call.items() if rank_of(item) == 2]
+TENSORS = [(kernel, name) for kernel, call in CALLS.items() for name, item in call.items() if rank_of(item)]
+_DECLARED = """
+import json, sys
+from aot_runtime.arch import Arch
+from aot.discover import discover
+from aot.records import encode
+from aot.selection.requirements import variant_table
+arch = Arch.parse("sm_90a")
+kernels = [kernel for kernel in discover(sys.argv[1]).kernels if kernel.name in sys.argv[2:]]
+tables = {kernel.name: [encode(variant_table(variant)) for variant in kernel.variants(arch)] for kernel in kernels}
+parameters = {kernel.name: [[item.name, item.output] for item in kernel.parameters] for kernel in kernels}
+print(json.dumps({"tables": tables, "parameters": parameters}))
+"""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The variants of one of a kernel's functions, as a bundle would hold them."""
+
+    parameters: dict[str, bool]  # name -> whether it is an output
+    explain: Callable[[tuple[Any, ...]], str]
+
+    def answer(self, arguments: dict[str, Any]) -> tuple[str, list[str]]:
+        """The variant that takes a call, "" where none does, and the reasons of the others."""
+        lines = self.explain(tuple(arguments[name] for name in self.parameters)).splitlines()
+        rows = [line.split("\t") for line in lines]
+        chosen = [variant for arch, variant, _ in rows if arch.startswith("*")]
+        return (chosen[0] if chosen else ""), [reason for _, _, reason in rows if reason]
+
+
+@pytest.fixture(scope="module")
+def kernels(selection: Any) -> dict[str, Kernel]:
+    command = [sys.executable, "-c", _DECLARED, str(PROJECT / "kernels"), *CALLS]
+    declared = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    made = {}
+    for name, encoded in declared["tables"].items():
+        tables = [decode(VariantTable, item) for item in encoded]
+        variants = [table for table in tables if table.function == tables[0].function]
+        parameters = dict(declared["parameters"][name])
+        library = selection.Library("sm_90a", flatten(variants, decide(variants), len(parameters)))
+        made[name] = Kernel(parameters, lambda values, library=library: selection.explain([library], 9, 0, values))
+    return made
+
+
+def tensor(number: int, shape: tuple[int, ...], dtype: tuple[int, int, int] = BF16) -> dict[str, Any]:
+    strides = [prod(shape[i + 1 :]) for i in range(len(shape))]
+    return {"shape": list(shape), "strides": strides, "dtype": dtype, "data": (number + 1) << 46, "byte_offset": 0,
+            "device_type": 2, "device": 0}  # fmt: skip
+
+
+def sound_call(kernel: str) -> dict[str, Any]:
+    dtypes = {("quantize_fp8", "out"): F8, ("quantize_fp8", "scale"): F32}
+    return {
+        name: tensor(i, item, dtypes.get((kernel, name), BF16)) if rank_of(item) else item
+        for i, (name, item) in enumerate(CALLS[kernel].items())
+    }
+
+
+def with_extent(call: dict[str, Any], old: int, new: int) -> dict[str, Any]:
+    """The call with an extent replaced wherever it occurs, rows as close as they go."""
+    changed = {}
+    for i, (name, value) in enumerate(call.items()):
+        if isinstance(value, dict):
+            shape = tuple(new if n == old else 2 * new if n == 2 * old else n for n in value["shape"])
+            value = tensor(i, shape, value["dtype"])
+        changed[name] = value
+    return changed
+
+
+@pytest.mark.parametrize("kernel", CALLS)
+def test_a_sound_call_runs_in_chunks(kernels: dict[str, Kernel], kernel: str) -> None:
+    chosen, _ = kernels[kernel].answer(sound_call(kernel))
+    assert "__vector" in chosen
+
+
+@pytest.mark.parametrize(("kernel", "name"), TENSORS)
+def test_a_misaligned_tensor_is_read_element_by_element_or_refused(
+    kernels: dict[str, Kernel], kernel: str, name: str
+) -> None:
+    call = sound_call(kernel)
+    size = call[name]["dtype"][1] // 8
+    call[name]["byte_offset"] = size
+    per_row = rank_of(CALLS[kernel][name]) == 1 and CALLS[kernel][name] == (M,)
+    chosen, _ = kernels[kernel].answer(call)
+    assert ("__vector" if per_row else "__scalar") in chosen
+    if size > 1:
+        call[name]["byte_offset"] = 1
+        chosen, reasons = kernels[kernel].answer(call)
+        assert not chosen and any(f"{name} starts 1 bytes past a multiple of" in reason for reason in reasons)
+
+
+@pytest.mark.parametrize("kernel", CALLS)
+@pytest.mark.parametrize("extent", [M, N])
+def test_extents_beyond_32_bits_are_taken_or_refused(kernels: dict[str, Kernel], kernel: str, extent: int) -> None:
+    chosen, reasons = kernels[kernel].answer(with_extent(sound_call(kernel), extent, 1 << 32))
+    if kernel in ("activation", "add", "silu_and_mul"):
+        assert "__vector" in chosen
+    else:
+        assert not chosen
+        assert any(f"is {1 << 32}, must be {0 if extent == M else ''}" in reason for reason in reasons)
+
+
+@pytest.mark.parametrize("kernel", CALLS)
+def test_no_rows_are_fine(kernels: dict[str, Kernel], kernel: str) -> None:
+    chosen, _ = kernels[kernel].answer(with_extent(sound_call(kernel), M, 0))
+    assert "__vector" in chosen
+
+
+@pytest.mark.parametrize("kernel", CALLS)
+def test_empty_rows_are_fine_where_they_mean_something(kernels: dict[str, Kernel], kernel: str) -> None:
+    chosen, reasons = kernels[kernel].answer(with_extent(sound_call(kernel), N, 0))
+    if kernel in ("quantize_fp8", "reduce"):  # the largest of nothing
+        assert not chosen and any("x.shape[1] is 0, must be 1 to" in reason for reason in reasons)
+    else:
+        assert "__vector" in chosen
+
+
+@pytest.mark.parametrize(("kernel", "name"), MATRICES)
+def test_rows_may_lie_anywhere_but_elements_follow_each_other(
+    kernels: dict[str, Kernel], kernel: str, name: str
+) -> None:
+    call = sound_call(kernel)
+    for stride, access in [(1 << 33, "__vector"), (-(1 << 20), "__vector"), (1 << 20 | 1, "__scalar")]:
+        call[name]["strides"][0] = stride
+        assert access in kernels[kernel].answer(call)[0]
+    call[name]["strides"] = [1 << 20, -1]
+    chosen, reasons = kernels[kernel].answer(call)
+    assert not chosen and any(f"{name}.strides[1] is -1, must be 1" in reason for reason in reasons)
+
+
+@pytest.mark.parametrize(("kernel", "name"), MATRICES)
+def test_strides_that_reach_beyond_all_memory_are_refused(kernels: dict[str, Kernel], kernel: str, name: str) -> None:
+    call = sound_call(kernel)
+    call[name]["strides"][0] = 1 << 62
+    chosen, reasons = kernels[kernel].answer(call)
+    assert not chosen and any("shares memory with it" in reason for reason in reasons)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "name"), [("layernorm", "weight"), ("layernorm", "bias"), ("rmsnorm", "weight"), ("rmsnorm_residual", "weight")]
+)  # fmt: skip
+@pytest.mark.parametrize("length", [0, 1, N - 1, N + 8])
+def test_weights_of_the_wrong_length_are_refused(
+    kernels: dict[str, Kernel], kernel: str, name: str, length: int
+) -> None:
+    call = sound_call(kernel)
+    call[name]["shape"] = [length]
+    chosen, reasons = kernels[kernel].answer(call)
+    assert not chosen
+    assert any(f"{name}.shape[0] is {length}, must equal x.shape[1], which is {N}" in reason for reason in reasons)
+
+
+@pytest.mark.parametrize("kernel", CALLS)
+def test_outputs_may_be_inputs_where_that_is_declared_and_overlap_nothing_else(
+    kernels: dict[str, Kernel], kernel: str
+) -> None:
+    parameters, call = kernels[kernel].parameters, sound_call(kernel)
+    tensors = [name for name in parameters if rank_of(CALLS[kernel][name])]
+    for output in (name for name in tensors if parameters[name]):
+        for other in (name for name in tensors if name != output):
+            same = {**call, output: {**call[output], "data": call[other]["data"]}}
+            assert bool(kernels[kernel].answer(same)[0]) == ((kernel, other, output) in IN_PLACE), (other, output)
+            shifted = {**same, output: {**same[output], "byte_offset": 16}}
+            chosen, reasons = kernels[kernel].answer(shifted)
+            assert not chosen and any("and shares memory with it" in reason for reason in reasons), (other, output)
+
+
+def test_halves_of_a_matrix_interleave(kernels: dict[str, Kernel]) -> None:
+    call = sound_call("softmax")
+    for name, start in (("x", 0), ("out", 2 * N)):
+        call[name].update(data=1 << 42, byte_offset=start, strides=[2 * N, 1])
+    assert "__vector" in kernels["softmax"].answer(call)[0]
+    call["out"]["byte_offset"] -= 16
+    assert not kernels["softmax"].answer(call)[0]
