@@ -16,8 +16,7 @@ from typing import Any
 
 from .contracts import Contract
 from .errors import UsageError
-from .inputs import InputMaker
-from .running import Gpu, arguments_text, choices_of, make_outputs
+from .running import Gpu, arguments_text, calls_of, make_outputs
 
 __all__ = ["AGAINST", "Result", "bench", "copies_beyond", "read_results", "results_data"]
 
@@ -87,10 +86,9 @@ def bench(
         contract = contracts.get(kernel)
         if contract is None or contract.bench_inputs is None or contract.cost is None:
             continue
-        for choices in choices_of(bundle.manifest.kernels[kernel]):
-            for dtype in dtypes or DTYPES:
-                for arguments in contract.bench_inputs(InputMaker(gpu.device), dtype):
-                    yield _measure(bundle, kernel, contract, dtype, choices, arguments, gpu, against, rounds)
+        record = bundle.manifest.kernels[kernel]
+        for dtype, choices, arguments in calls_of(record, contract.bench_inputs, dtypes or DTYPES, gpu.device):
+            yield _measure(bundle, kernel, contract, dtype, choices, arguments, gpu, against, rounds)
 
 
 def copies_beyond(cache: int, of_call: int, memory: int = _MEMORY) -> int:

@@ -25,9 +25,9 @@ from .contracts import Contract
 from .details import details_name, details_text, read_details
 from .digests import sha256_of
 from .errors import UsageError
-from .inputs import InputMaker, dtype_name, torch_dtype
+from .inputs import dtype_name, torch_dtype
 from .publish import publish, staging
-from .running import Gpu, arguments_text, choices_of, make_outputs, variants_of
+from .running import Gpu, arguments_text, calls_of, make_outputs, variants_of
 
 __all__ = ["TOLERANCES", "Outcome", "Report", "Tolerance", "check", "compare", "record"]
 
@@ -92,9 +92,8 @@ def check(
     outcomes: list[Outcome] = []
     for kernel in kernels:
         if kernel in contracts:
-            for dtype in _dtypes(variants, kernel):
-                if not dtypes or dtype in dtypes:
-                    outcomes += check_kernel(bundle, kernel, contracts[kernel], dtype, gpu)
+            wanted = [dtype for dtype in _dtypes(variants, kernel) if not dtypes or dtype in dtypes]
+            outcomes += check_kernel(bundle, kernel, contracts[kernel], wanted, gpu)
     ran = {(outcome.kernel, outcome.arch) for outcome in outcomes}
     reached = {(outcome.arch, outcome.variant) for outcome in outcomes}
     unreached = [
@@ -114,11 +113,11 @@ def _dtypes(variants: Mapping[Arch, Sequence[Mapping[str, Any]]], kernel: str) -
     return list(found) or ["f32"]
 
 
-def check_kernel(bundle: Any, kernel: str, contract: Contract, dtype: str, gpu: Gpu) -> Iterator[Outcome]:
+def check_kernel(bundle: Any, kernel: str, contract: Contract, dtypes: Sequence[str], gpu: Gpu) -> Iterator[Outcome]:
     """Every input of a contract with every combination of the kernel's choices."""
-    for choices in choices_of(bundle.manifest.kernels[kernel]):
-        for arguments in contract.inputs(InputMaker(gpu.device), dtype):
-            yield _check_call(bundle, kernel, contract, dtype, choices, arguments, gpu)
+    calls = calls_of(bundle.manifest.kernels[kernel], contract.inputs, dtypes, gpu.device)
+    for dtype, choices, arguments in calls:
+        yield _check_call(bundle, kernel, contract, dtype, choices, arguments, gpu)
 
 
 def _check_call(

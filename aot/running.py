@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 import fnmatch
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -20,11 +20,12 @@ from aot_runtime.manifest import KernelRecord, Manifest
 from .details import details_name, read_details
 from .errors import UsageError
 from .expressions import shape_of
-from .inputs import torch_dtype
+from .inputs import InputMaker, torch_dtype
 
 __all__ = [
     "Gpu",
     "arguments_text",
+    "calls_of",
     "choices_of",
     "find_gpu",
     "make_outputs",
@@ -86,6 +87,16 @@ def choices_of(record: KernelRecord) -> Iterator[dict[str, str]]:
     for labels in product(*(choice.values for choice in record.choices)):
         if "__".join((record.name, *labels)) in record.functions:
             yield dict(zip(names, labels, strict=True))
+
+
+def calls_of(
+    record: KernelRecord, inputs: Callable[..., Any], dtypes: Sequence[str], device: str
+) -> Iterator[tuple[str, dict[str, str], dict[str, Any]]]:
+    """Dtype, choices and arguments of each call that a contract's ``inputs`` make, with each of those dtypes."""
+    for choices in choices_of(record):
+        for dtype in dtypes:
+            for arguments in inputs(InputMaker(device), dtype):
+                yield dtype, choices, arguments
 
 
 def variants_of(bundle: Path, manifest: Manifest) -> dict[Arch, list[dict[str, Any]]]:

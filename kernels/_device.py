@@ -323,6 +323,33 @@ def maximum(left: Float32, right: Float32) -> Float32:
     return cute.arch.fmax(left, right, nan=True)
 
 
+@dataclass(frozen=True)
+class RowTensors:
+    """The arguments of kernels over rows: a matrix of ``m`` rows of ``n`` columns, and a vector as long as a row."""
+
+    dtype: str
+    vector: bool  # whole chunks, aligned
+
+    @property
+    def chunk(self) -> int:
+        return chunk_elements(self.dtype, self.vector)
+
+    @property
+    def columns(self) -> aot.Dim:
+        return aot.Dim("n", divisible_by=self.chunk)
+
+    @property
+    def matrix(self) -> aot.Tensor:
+        return self._tensor("m", self.columns)
+
+    @property
+    def row(self) -> aot.Tensor:
+        return self._tensor(self.columns)
+
+    def _tensor(self, *shape: str | aot.Dim) -> aot.Tensor:
+        return aot.Tensor(self.dtype, shape, align=VECTOR_BYTES if self.vector else None)
+
+
 def row_specs(
     target: aot.Target, tilings: tuple[RowTiling, ...], chunk: int, make, arguments: dict, guards: tuple[str, ...] = ()
 ) -> list[aot.Spec]:

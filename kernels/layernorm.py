@@ -14,7 +14,7 @@ from cutlass import Float32
 
 import aot
 
-from ._device import ARCHS, DTYPES, ROW_TILINGS, VECTOR_BYTES, RowKernel, RowTiling, chunk_elements, row_specs, store
+from ._device import ARCHS, DTYPES, ROW_TILINGS, RowKernel, RowTensors, RowTiling, row_specs, store
 from .contracts import layernorm as contract
 
 # The last pass over a long row reads three tensors at once: with two chunks of each at a time, instead of
@@ -118,10 +118,9 @@ class LayerNorm(RowKernel):
 )
 def layernorm(target: aot.Target, dtype: str, access: str) -> list[aot.Spec]:
     """``out = (x - mean(x)) / sqrt(variance(x) + eps) * weight + bias`` for every row of ``x``, computed in f32."""
-    chunk = chunk_elements(dtype, access == "vector")
-    columns, align = aot.Dim("n", divisible_by=chunk), VECTOR_BYTES if access == "vector" else None
-    x, weight = aot.Tensor(dtype, ("m", columns), align=align), aot.Tensor(dtype, (columns,), align=align)
+    rows = RowTensors(dtype, access == "vector")
+    x = rows.matrix
     arguments = {
-        "x": x, "weight": weight, "bias": weight, "out": x, "eps": aot.Scalar("f32"), "stream": aot.Stream()
+        "x": x, "weight": rows.row, "bias": rows.row, "out": x, "eps": aot.Scalar("f32"), "stream": aot.Stream()
     }  # fmt: skip
-    return row_specs(target, TILINGS[access], chunk, LayerNorm, arguments)
+    return row_specs(target, TILINGS[access], rows.chunk, LayerNorm, arguments)

@@ -13,7 +13,7 @@ from cutlass import Float32
 
 import aot
 
-from ._device import DTYPES, ROW_TILINGS, VECTOR_BYTES, RowKernel, chunk_elements, maximum, row_specs, store
+from ._device import DTYPES, ROW_TILINGS, RowKernel, RowTensors, maximum, row_specs, store
 from .contracts import quantize_fp8 as contract
 
 LARGEST = contract.LARGEST  # of f8e4m3
@@ -78,12 +78,11 @@ class QuantizeFp8(RowKernel):
 )
 def quantize_fp8(target: aot.Target, dtype: str, access: str) -> list[aot.Spec]:
     """``scale = max(|x|) / 448`` and ``out = x / scale`` as f8e4m3, for every row of ``x``, which must not be empty."""
-    chunk = chunk_elements(dtype, access == "vector")
-    columns, vector = aot.Dim("n", divisible_by=chunk), access == "vector"
+    rows = RowTensors(dtype, access == "vector")
     arguments = {
-        "x": aot.Tensor(dtype, ("m", columns), align=VECTOR_BYTES if vector else None),
-        "out": aot.Tensor("f8e4m3", ("m", columns), align=chunk),
+        "x": rows.matrix,
+        "out": aot.Tensor("f8e4m3", ("m", rows.columns), align=rows.chunk),
         "scale": aot.Tensor("f32", ("m",)),
         "stream": aot.Stream(),
     }
-    return row_specs(target, ROW_TILINGS[access], chunk, QuantizeFp8, arguments, ("n >= 1",))
+    return row_specs(target, ROW_TILINGS[access], rows.chunk, QuantizeFp8, arguments, ("n >= 1",))

@@ -13,18 +13,7 @@ from cutlass import Float32
 
 import aot
 
-from ._device import (
-    ARCHS,
-    DTYPES,
-    ROW_TILINGS,
-    VECTOR_BYTES,
-    RowKernel,
-    RowTiling,
-    add,
-    chunk_elements,
-    maximum,
-    row_specs,
-)
+from ._device import ARCHS, DTYPES, ROW_TILINGS, RowKernel, RowTensors, RowTiling, add, maximum, row_specs
 from .contracts import reduce as contract
 
 
@@ -111,12 +100,11 @@ class Reduce(RowKernel):
 )
 def reduce(target: aot.Target, op: type[Reduction], dtype: str, access: str) -> list[aot.Spec]:
     """``out = op(x)`` over the last dimension, which has an element at least; ``op`` is sum, max or mean."""
-    chunk = chunk_elements(dtype, access == "vector")
-    columns, align = aot.Dim("n", divisible_by=chunk), VECTOR_BYTES if access == "vector" else None
+    rows = RowTensors(dtype, access == "vector")
     arguments = {
-        "x": aot.Tensor(dtype, ("m", columns), align=align),
+        "x": rows.matrix,
         "out": aot.Tensor(dtype, ("m",)),
         "stream": aot.Stream(),
     }
     make = lambda tiling, chunk: Reduce(tiling, chunk, op)  # noqa: E731
-    return row_specs(target, ROW_TILINGS[access], chunk, make, arguments, ("n >= 1",))
+    return row_specs(target, ROW_TILINGS[access], rows.chunk, make, arguments, ("n >= 1",))

@@ -10,43 +10,55 @@ from __future__ import annotations
 import cutlass
 import cutlass.cute as cute
 from cuda.bindings.driver import CUstream
-from cutlass import Float32
+from cutlass import Float32, Int32
 
 import aot
 
-from ._device import ARCHS, DTYPES, ROW_TILINGS, VECTOR_BYTES, RowKernel, chunk_elements, row_specs, store
+from ._device import ARCHS, DTYPES, ROW_TILINGS, RowKernel, RowTensors, row_specs, store
 from .contracts import rmsnorm as contract
 
 
 class RmsNorm(RowKernel):
+    """``take`` and ``again`` say where the values of a row come from, the first time and, in a loop, the second."""
+
+    def take(self, sources: list[cute.Tensor], first: Int32, end: Int32) -> list[cute.Tensor]:
+        """The chunks a thread holds."""
+        return self.load(sources[0], first) if self.tiling.looped else self.load_once(sources[0], first)
+
+    def again(self, sources: list[cute.Tensor]) -> cute.Tensor:
+        return sources[0]
+
     @cute.kernel
     def kernel(self, x: cute.Tensor, weight: cute.Tensor, out: cute.Tensor, eps: Float32, inverse: Float32):
         row, first, end = self.place(x)
-        source, target = x[row, None], out[row, None]
-        if cutlass.const_expr(self.tiling.looped):
-            self.scale_looped(source, weight, target, eps, inverse, first, end)
-        else:
-            self.scale_held(source, weight, target, eps, inverse, first, end)
+        self.scale([x[row, None]], weight, out[row, None], eps, inverse, first, end)
 
     @cute.jit
-    def scale_held(self, x: cute.Tensor, weight: cute.Tensor, out: cute.Tensor, eps, inverse, first, end):
-        held = self.load_once(x, first)
+    def scale(self, sources: list[cute.Tensor], weight: cute.Tensor, out: cute.Tensor, eps, inverse, first, end):
+        if cutlass.const_expr(self.tiling.looped):
+            self.scale_looped(sources, weight, out, eps, inverse, first, end)
+        else:
+            self.scale_held(sources, weight, out, eps, inverse, first, end)
+
+    @cute.jit
+    def scale_held(self, sources: list[cute.Tensor], weight: cute.Tensor, out: cute.Tensor, eps, inverse, first, end):
+        held = self.take(sources, first, end)
         weights = self.load(weight, first)
         factor = self.factor(self.add_squares(self.full(0.0), held, first, end), eps, inverse)
         self.store(held, weights, factor, out, first, end)
 
     @cute.jit
-    def scale_looped(self, x: cute.Tensor, weight: cute.Tensor, out: cute.Tensor, eps, inverse, lane, end):
-        steps = self.steps(cute.size(x))
+    def scale_looped(self, sources: list[cute.Tensor], weight: cute.Tensor, out: cute.Tensor, eps, inverse, lane, end):
+        steps = self.steps(cute.size(out))
         squares = self.full(0.0)
         for step in cutlass.range(steps):
             first = step * self.tiling.chunks + lane
-            squares = self.add_squares(squares, self.load(x, first), first, end)
+            squares = self.add_squares(squares, self.take(sources, first, end), first, end)
         factor = self.factor(squares, eps, inverse)
-        # Backwards: what was read last is what the caches still have.
+        # Backwards: what was touched last is what the caches still have.
         for step in cutlass.range(steps):
             first = (steps - 1 - step) * self.tiling.chunks + lane
-            self.store(self.load(x, first), self.load(weight, first), factor, out, first, end)
+            self.store(self.load(self.again(sources), first), self.load(weight, first), factor, out, first, end)
 
     @cute.jit
     def add_squares(self, squares: cute.TensorSSA, held: list[cute.Tensor], first, end):
@@ -88,8 +100,7 @@ class RmsNorm(RowKernel):
 )
 def rmsnorm(target: aot.Target, dtype: str, access: str) -> list[aot.Spec]:
     """``out = x / sqrt(mean(x^2) + eps) * weight`` for every row of ``x``, computed in f32."""
-    chunk = chunk_elements(dtype, access == "vector")
-    columns, align = aot.Dim("n", divisible_by=chunk), VECTOR_BYTES if access == "vector" else None
-    x, weight = aot.Tensor(dtype, ("m", columns), align=align), aot.Tensor(dtype, (columns,), align=align)
-    arguments = {"x": x, "weight": weight, "out": x, "eps": aot.Scalar("f32"), "stream": aot.Stream()}
-    return row_specs(target, ROW_TILINGS[access], chunk, RmsNorm, arguments)
+    rows = RowTensors(dtype, access == "vector")
+    x = rows.matrix
+    arguments = {"x": x, "weight": rows.row, "out": x, "eps": aot.Scalar("f32"), "stream": aot.Stream()}
+    return row_specs(target, ROW_TILINGS[access], rows.chunk, RmsNorm, arguments)

@@ -8,19 +8,33 @@ that ``out`` is the norm of what ``residual_out`` says. A row too long for a blo
 
 from __future__ import annotations
 
-import cutlass
 import cutlass.cute as cute
 from cuda.bindings.driver import CUstream
-from cutlass import Float32
+from cutlass import Float32, Int32
 
 import aot
 
-from ._device import ARCHS, DTYPES, ROW_TILINGS, VECTOR_BYTES, chunk_elements, row_specs
+from ._device import ARCHS, DTYPES, ROW_TILINGS, RowTensors, row_specs
 from .contracts import rmsnorm_residual as contract
 from .rmsnorm import RmsNorm
 
 
 class RmsNormResidual(RmsNorm):
+    """The sources of a row are ``x``, ``residual`` and ``residual_out``; the values, what is written to the last."""
+
+    def take(self, sources: list[cute.Tensor], first: Int32, end: Int32) -> list[cute.Tensor]:
+        x, residual, residual_out = sources
+        held = [
+            self.rounded_sum(*pair)
+            for pair in zip(self.load_once(x, first), self.load_once(residual, first), strict=True)
+        ]
+        self.keep(held, residual_out, first, end)
+        return held
+
+    def again(self, sources: list[cute.Tensor]) -> cute.Tensor:
+        # A thread reads only what it wrote, but for chunks past the end, which it does not use.
+        return sources[2]
+
     @cute.kernel
     def residual_kernel(
         self,
@@ -33,48 +47,17 @@ class RmsNormResidual(RmsNorm):
         inverse: Float32,
     ):
         row, first, end = self.place(x)
-        x, residual, out, residual_out = x[row, None], residual[row, None], out[row, None], residual_out[row, None]
-        if cutlass.const_expr(self.tiling.looped):
-            self.add_looped(x, residual, weight, out, residual_out, eps, inverse, first, end)
-        else:
-            self.add_held(x, residual, weight, out, residual_out, eps, inverse, first, end)
+        sources = [x[row, None], residual[row, None], residual_out[row, None]]
+        self.scale(sources, weight, out[row, None], eps, inverse, first, end)
+
+    def rounded_sum(self, left: cute.Tensor, right: cute.Tensor) -> cute.Tensor:
+        chunk = cute.make_rmem_tensor(self.chunk, left.element_type)
+        chunk.store((left.load().to(Float32) + right.load().to(Float32)).to(left.element_type))
+        return chunk
 
     @cute.jit
-    def add_held(self, x, residual, weight, out, residual_out, eps, inverse, first, end):
-        sums = self.sums(self.load_once(x, first), self.load_once(residual, first))
-        weights = self.load(weight, first)
-        self.keep(sums, residual_out, first, end)
-        factor = self.factor(self.add_squares(self.full(0.0), sums, first, end), eps, inverse)
-        self.store(sums, weights, factor, out, first, end)
-
-    @cute.jit
-    def add_looped(self, x, residual, weight, out, residual_out, eps, inverse, lane, end):
-        steps = self.steps(cute.size(x))
-        squares = self.full(0.0)
-        for step in cutlass.range(steps):
-            first = step * self.tiling.chunks + lane
-            sums = self.sums(self.load_once(x, first), self.load_once(residual, first))
-            self.keep(sums, residual_out, first, end)
-            squares = self.add_squares(squares, sums, first, end)
-        factor = self.factor(squares, eps, inverse)
-        # Backwards: what was written last is what the caches still have. A thread reads only what it wrote,
-        # but for chunks past the end, which it does not use.
-        for step in cutlass.range(steps):
-            first = (steps - 1 - step) * self.tiling.chunks + lane
-            self.store(self.load(residual_out, first), self.load(weight, first), factor, out, first, end)
-
-    def sums(self, left: list[cute.Tensor], right: list[cute.Tensor]) -> list[cute.Tensor]:
-        """Chunks added and rounded."""
-        made = []
-        for one, other in zip(left, right, strict=True):
-            chunk = cute.make_rmem_tensor(self.chunk, one.element_type)
-            chunk.store((one.load().to(Float32) + other.load().to(Float32)).to(one.element_type))
-            made.append(chunk)
-        return made
-
-    @cute.jit
-    def keep(self, sums: list[cute.Tensor], row: cute.Tensor, first, end):
-        for index, chunk in zip(self.indices(first), sums, strict=True):
+    def keep(self, held: list[cute.Tensor], row: cute.Tensor, first, end):
+        for index, chunk in zip(self.indices(first), held, strict=True):
             if index < end:
                 cute.autovec_copy(chunk, cute.local_tile(row, (self.chunk,), (index,)))
 
@@ -113,11 +96,10 @@ class RmsNormResidual(RmsNorm):
 )
 def rmsnorm_residual(target: aot.Target, dtype: str, access: str) -> list[aot.Spec]:
     """``residual_out = x + residual``, and ``out = rmsnorm(residual_out) * weight``, row by row."""
-    chunk = chunk_elements(dtype, access == "vector")
-    columns, align = aot.Dim("n", divisible_by=chunk), VECTOR_BYTES if access == "vector" else None
-    x, weight = aot.Tensor(dtype, ("m", columns), align=align), aot.Tensor(dtype, (columns,), align=align)
+    rows = RowTensors(dtype, access == "vector")
+    x = rows.matrix
     arguments = {
-        "x": x, "residual": x, "weight": weight, "out": x, "residual_out": x, "eps": aot.Scalar("f32"),
+        "x": x, "residual": x, "weight": rows.row, "out": x, "residual_out": x, "eps": aot.Scalar("f32"),
         "stream": aot.Stream(),
     }  # fmt: skip
-    return row_specs(target, ROW_TILINGS[access], chunk, RmsNormResidual, arguments)
+    return row_specs(target, ROW_TILINGS[access], rows.chunk, RmsNormResidual, arguments)

@@ -16,7 +16,7 @@ from cutlass import Float32
 
 import aot
 
-from ._device import ARCHS, DTYPES, ROW_TILINGS, VECTOR_BYTES, RowKernel, add, chunk_elements, row_specs, store
+from ._device import ARCHS, DTYPES, ROW_TILINGS, RowKernel, RowTensors, add, row_specs, store
 from .contracts import softmax as contract
 
 # Below every finite value: what is larger than all of a row of -inf is finite, so that x - largest is never
@@ -106,7 +106,6 @@ class Softmax(RowKernel):
 )
 def softmax(target: aot.Target, dtype: str, access: str) -> list[aot.Spec]:
     """``out = softmax(x)`` over the last dimension, computed in f32."""
-    chunk = chunk_elements(dtype, access == "vector")
-    columns, align = aot.Dim("n", divisible_by=chunk), VECTOR_BYTES if access == "vector" else None
-    x = aot.Tensor(dtype, ("m", columns), align=align)
-    return row_specs(target, ROW_TILINGS[access], chunk, Softmax, {"x": x, "out": x, "stream": aot.Stream()})
+    rows = RowTensors(dtype, access == "vector")
+    arguments = {"x": rows.matrix, "out": rows.matrix, "stream": aot.Stream()}
+    return row_specs(target, ROW_TILINGS[access], rows.chunk, Softmax, arguments)

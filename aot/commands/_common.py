@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from aot_runtime.manifest import Manifest
+
+from ..contracts import Contract, load_contracts
 from ..errors import UsageError
+from ..running import Gpu, find_gpu, select_kernels
 
 if TYPE_CHECKING:  # the builder is not needed to check a bundle
-    from aot_runtime.manifest import Manifest
+    from aot_runtime import Bundle
 
     from ..build import Problem
     from ..compose import Member
@@ -24,13 +30,27 @@ __all__ = [
     "add_bundle_argument",
     "add_cache_argument",
     "add_kernels_argument",
+    "add_run_arguments",
     "artifacts_folder",
     "compose_into",
     "failures_as_problems",
+    "open_to_run",
     "parse_age",
     "parse_size",
     "remote_cache",
+    "write_json",
 ]
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A bundle on a machine that can run it."""
+
+    bundle: Bundle
+    kernels: list[str]
+    contracts: dict[str, Contract]
+    gpu: Gpu
+
 
 _SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _TIMES = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600, "w": 7 * 24 * 3600}
@@ -47,6 +67,31 @@ def add_kernels_argument(parser: argparse.ArgumentParser) -> None:
 
 def add_bundle_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="directory that `build` printed")
+
+
+def add_run_arguments(parser: argparse.ArgumentParser, dtypes: str, out: str) -> None:
+    """Of commands that run a bundle's kernels on a GPU."""
+    add_bundle_argument(parser)
+    add = parser.add_argument
+    add("--kernel", action="append", default=[], metavar="GLOB", help="only kernels whose name matches; repeatable")
+    add("--dtype", action="append", default=[], metavar="DTYPE", help=f"{dtypes}; repeatable")
+    add("--out", type=Path, metavar="FILE", help=f"write the {out} here, as JSON")
+
+
+def open_to_run(arguments: argparse.Namespace, command: str) -> Opened:
+    manifest = Manifest.read(arguments.bundle)
+    kernels = select_kernels(manifest, arguments.kernel)
+    gpu = find_gpu(command)
+    contracts = load_contracts(arguments.bundle, manifest, kernels)
+    import aot_runtime
+
+    return Opened(aot_runtime.load(arguments.bundle), kernels, contracts, gpu)
+
+
+def write_json(path: Path | None, data: Any) -> None:
+    """To the file that ``--out`` names, if it names one."""
+    if path is not None:
+        path.write_text(json.dumps(data, indent=1) + "\n")
 
 
 def add_cache_argument(parser: argparse.ArgumentParser) -> None:

@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from aot_runtime.manifest import Manifest
-
 from ..bench import AGAINST, Result, bench, results_data
-from ..contracts import load_contracts
 from ..errors import UsageError
 from ..plot import plot
-from ..running import find_gpu, print_json, select_kernels, table
-from ._common import add_bundle_argument
+from ..running import print_json, table
+from ._common import add_run_arguments, open_to_run, write_json
 
 __all__ = ["configure_parser", "execute"]
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
-    add_bundle_argument(parser)
+    add_run_arguments(parser, "f16, bf16, f32 (default: bf16)", "results")
     add = parser.add_argument
-    add("--kernel", action="append", default=[], metavar="GLOB", help="only kernels whose name matches; repeatable")
-    add("--dtype", action="append", default=[], metavar="DTYPE", help="f16, bf16, f32 (default: bf16); repeatable")
     add(
         "--against",
         action="append",
@@ -33,30 +27,24 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         metavar="NAMES",
         help=f"measure these too, in turns: a comma list of {', '.join(AGAINST)}; repeatable",
     )
-    add("--out", type=Path, metavar="FILE", help="write the results here, as JSON")
     add("--plot", type=Path, metavar="FILE", help="draw them here, as SVG")
 
 
 def execute(arguments: argparse.Namespace) -> int:
     against = contenders(arguments.against)
-    manifest = Manifest.read(arguments.bundle)
-    kernels = select_kernels(manifest, arguments.kernel)
-    gpu = find_gpu("bench")
+    opened = open_to_run(arguments, "bench")
     if "torch.compile" in against and importlib.util.find_spec("triton") is None:
         raise UsageError("`torch.compile` needs triton, which is not installed here", hint="`pip install triton`")
-    contracts = load_contracts(arguments.bundle, manifest, kernels)
-    import aot_runtime
-
-    bundle = aot_runtime.load(arguments.bundle)
     results = []
-    for result in bench(bundle, contracts, kernels, gpu, dtypes=arguments.dtype, against=against):
+    for result in bench(
+        opened.bundle, opened.contracts, opened.kernels, opened.gpu, dtypes=arguments.dtype, against=against
+    ):
         results.append(result)
         print(f"{result.label}: {result.arguments}: {result.microseconds['aot']:.1f} us", file=sys.stderr, flush=True)
-    data = results_data(gpu, results)
-    if arguments.out is not None:
-        arguments.out.write_text(json.dumps(data, indent=1) + "\n")
+    data = results_data(opened.gpu, results)
+    write_json(arguments.out, data)
     if arguments.plot is not None:
-        arguments.plot.write_text(plot(gpu.name, results))
+        arguments.plot.write_text(plot(opened.gpu.name, results))
     if arguments.json:
         print_json(data)
     else:

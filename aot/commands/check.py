@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
-from aot_runtime.manifest import Manifest
-
 from ..check import Report, check, read_report, record, report_data
-from ..contracts import load_contracts
-from ..running import find_gpu, print_json, select_kernels, table
-from ._common import add_bundle_argument
+from ..running import print_json, table
+from ._common import add_run_arguments, open_to_run, write_json
 
 __all__ = ["configure_parser", "execute"]
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
-    add_bundle_argument(parser)
-    add = parser.add_argument
-    add("--kernel", action="append", default=[], metavar="GLOB", help="only kernels whose name matches; repeatable")
-    add("--dtype", action="append", default=[], metavar="DTYPE", help="only this dtype: f16, bf16, ...; repeatable")
-    add("--out", type=Path, metavar="FILE", help="write the report here, as JSON")
-    add(
+    add_run_arguments(parser, "only this dtype: f16, bf16, ...", "report")
+    parser.add_argument(
         "--record",
         type=Path,
         metavar="FILE",
@@ -35,16 +27,10 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     if arguments.record is not None:
         return _record(arguments)
-    manifest = Manifest.read(arguments.bundle)
-    kernels = select_kernels(manifest, arguments.kernel)
-    gpu = find_gpu("check")
-    contracts = load_contracts(arguments.bundle, manifest, kernels)
-    import aot_runtime
-
-    report = check(aot_runtime.load(arguments.bundle), contracts, kernels, gpu, arguments.dtype)
-    data = report_data(arguments.bundle, manifest, report)
-    if arguments.out is not None:
-        arguments.out.write_text(json.dumps(data, indent=1) + "\n")
+    opened = open_to_run(arguments, "check")
+    report = check(opened.bundle, opened.contracts, opened.kernels, opened.gpu, arguments.dtype)
+    data = report_data(arguments.bundle, opened.bundle.manifest, report)
+    write_json(arguments.out, data)
     if arguments.json:
         print_json(data)
     else:
