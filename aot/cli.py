@@ -14,7 +14,7 @@ from importlib import import_module
 
 from .errors import AotError, BuildError, system_hint
 
-__all__ = ["main"]
+__all__ = ["main", "make_parser"]
 
 COMMANDS = (
     "list", "build", "verify", "inspect", "check", "bench", "wheel", "kit", "config", "cache", "prune", "merge",
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
     try:
         arguments = sys.argv[1:] if arguments is None else arguments
-        parsed = _parser(arguments[:1]).parse_args(arguments)
+        parsed = make_parser(arguments[:1]).parse_args(arguments)
         code: int = parsed.execute(parsed)
         sys.stdout.flush()
     except KeyboardInterrupt as error:
@@ -64,7 +64,7 @@ def print_error(error: AotError) -> None:
         print(f"\nhint: {error.hint}", file=sys.stderr)
 
 
-def _parser(named: Sequence[str]) -> argparse.ArgumentParser:
+def make_parser(named: Sequence[str] = ()) -> argparse.ArgumentParser:
     """The parser of the command that is named, or of all: what builds is not installed where bundles are checked."""
     parser = argparse.ArgumentParser(
         prog="python -m aot",

@@ -57,6 +57,13 @@ def load_contract(bundle: Path, kernel: str) -> Any:
     return importlib.import_module(f"contracts.{kernel}")
 
 
+def dtypes_of(bundle: Any, kernel: str) -> list[str]:
+    """What the kernel was built for, on any architecture."""
+    details = [json.loads(path.read_text()) for path in sorted((Path(bundle.path) / "details").glob("*.json"))]
+    variants = (variant for detail in details for variant in detail["variants"] if variant["kernel"] == kernel)
+    return sorted({variant["point"]["dtype"] for variant in variants if "dtype" in variant["point"]})
+
+
 def choices_of(record: Any) -> Iterator[dict[str, str]]:
     for labels in itertools.product(*(choice.values for choice in record.choices)):
         if "__".join((record.name, *labels)) in record.functions:
@@ -147,7 +154,8 @@ def main() -> int:
     counts: dict[str, int] = {}
     problems: list[str] = []
     for kernel in chosen:
-        for what, problem in calls_of(bundle, kernel, options.dtype or ["bf16", "f32"], options.elements, "cuda"):
+        dtypes = [dtype for dtype in dtypes_of(bundle, kernel) if dtype in (options.dtype or ("bf16", "f32"))]
+        for what, problem in calls_of(bundle, kernel, dtypes, options.elements, "cuda"):
             counts[kernel] = counts.get(kernel, 0) + 1
             if problem:
                 problems.append(f"{what}: {problem}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
 import shutil
 import subprocess
 import sys
@@ -69,6 +70,13 @@ def test_results_are_compared_on_the_cpu(script: ModuleType, tmp_path: Path, fla
     assert len(outcomes) > 10
     assert any(problem for _, problem in outcomes) == bool(flaw)
     assert sorted(path.name for path in tmp_path.rglob("__pycache__")) == []
+
+
+def test_only_dtypes_that_were_built_are_called(script: ModuleType, tmp_path: Path) -> None:
+    variants = [{"kernel": "a", "point": {"dtype": "f16"}}, {"kernel": "b", "point": {"dtype": "f32"}}]
+    (tmp_path / "details").mkdir()
+    (tmp_path / "details" / "sm_90a.json").write_text(json.dumps({"variants": variants}))
+    assert script.dtypes_of(Bundle(path=tmp_path), "a") == ["f16"]
 
 
 def test_views_keep_their_strides_and_offsets(script: ModuleType) -> None:

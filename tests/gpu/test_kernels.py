@@ -114,13 +114,47 @@ def test_a_residual_is_updated_in_place(bundle: aot_runtime.Bundle, columns: int
     assert torch.equal(residual, total)
 
 
+IN_PLACE = {
+    "softmax": {},
+    "rmsnorm": {"weight": 1},
+    "layernorm": {"weight": 1, "bias": 1},
+    "activation": {"op": "gelu"},
+    "add": {"y": 2},
+}
+
+
 @pytest.mark.parametrize("columns", [40, 4096, 4097, 40_000])
-def test_a_row_is_replaced_in_place(bundle: aot_runtime.Bundle, columns: int) -> None:
+@pytest.mark.parametrize("kernel", IN_PLACE)
+def test_a_tensor_is_replaced_in_place(bundle: aot_runtime.Bundle, kernel: str, columns: int) -> None:
     x = torch.randn(33, columns, device="cuda", dtype=torch.bfloat16)
+    shapes = {1: (columns,), 2: (33, columns)}
+    others = {
+        name: torch.randn(shapes[item], device="cuda", dtype=torch.bfloat16) if item in shapes else item
+        for name, item in IN_PLACE[kernel].items()
+    }
     out = torch.empty_like(x)
-    bundle["softmax"](x, out)
-    bundle["softmax"](x, x)
+    bundle[kernel](x=x, out=out, **others)
+    bundle[kernel](x=x, out=x, **others)
     assert torch.equal(x, out)
+
+
+def test_an_output_that_overlaps_an_input_is_refused(bundle: aot_runtime.Bundle) -> None:
+    both = torch.randn(9, 512, device="cuda", dtype=torch.bfloat16)
+    before = both.clone()
+    with pytest.raises(aot_runtime.ArgumentError, match="out starts 1024 bytes after x and shares memory with it"):
+        bundle["softmax"](both[:8], both[1:])
+    with pytest.raises(aot_runtime.ArgumentError, match="out starts 0 bytes after weight and shares memory with it"):
+        bundle["rmsnorm"](both[:1], both[8], both[8:])
+    torch.cuda.synchronize()
+    assert torch.equal(both, before)
+
+
+def test_halves_of_the_columns_of_one_matrix_do_not_overlap(bundle: aot_runtime.Bundle) -> None:
+    both = torch.randn(300, 1024, device="cuda")
+    left, right = both[:, :512], both[:, 512:]
+    expected = left.double().softmax(-1)
+    bundle["softmax"](left, right)
+    assert torch.allclose(right.double(), expected, atol=1e-6)
 
 
 def test_shapes_that_make_no_sense_are_refused(bundle: aot_runtime.Bundle) -> None:
