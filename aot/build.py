@@ -259,7 +259,7 @@ class _Build:
         added = self.scratch / "added"
         added.mkdir()
         self._assemble(made, added)
-        with ThreadPoolExecutor(self.settings.jobs) as pool:
+        with ThreadPoolExecutor(self._link_count()) as pool:
             return compose(
                 [old, Member(added)],
                 staged,
@@ -508,7 +508,7 @@ class _Build:
 
     def _assemble(self, plans: Sequence[_KernelPlan], staged: Path) -> Manifest:
         self.progress.stage(f"linking for {', '.join(map(str, self.hosts))}")
-        jobs = self.settings.jobs
+        jobs = self._link_count()
         # A host waits for its libraries, and a library for its parts: each waits in a line of its own.
         with ThreadPoolExecutor(jobs) as parts, ThreadPoolExecutor(jobs) as libraries, ThreadPoolExecutor() as waiting:
             linked = waiting.map(
@@ -609,7 +609,7 @@ class _Build:
         return {"driver": dict(sorted(drivers.items())), "tvm_ffi": LOWEST_TVM_FFI}
 
 
-LINK_BYTES = 300 << 20  # TODO
+LINK_BYTES = 400 << 20  # a compiler and a linker at once; seen: 60 to 150 MB each
 LOWEST_TVM_FFI = "0.1.0"
 
 

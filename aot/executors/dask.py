@@ -5,10 +5,12 @@ Dask carries orders to its workers and artifacts back, and gives the orders of a
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import queue
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from ..errors import BuildError, ToolchainError, UsageError
@@ -53,17 +55,19 @@ class DaskExecutor:
         return executor
 
     def compile(self, session: Session, jobs: Sequence[CompileJob], report: Report) -> None:
-        run = _Run(self.client, session, report)
+        run = _Run(self.client, self.address, session, report)
         try:
             for number, job in enumerate(jobs):
                 run.submit(job, priority=-number)
             while run.pending:
                 self._wait(run)
         finally:
-            self.client.cancel([future for future, _, _ in run.pending.values()])
+            if self.client.status == "running":
+                self.client.cancel([future for future, _, _ in run.pending.values()])
 
     def close(self) -> None:
-        self.client.close(timeout=CONNECT_SECONDS)
+        with suppress(Exception):  # nobody may be there any more to say goodbye to
+            self.client.close(timeout=CONNECT_SECONDS if self.client.status == "running" else 1)
 
     def _wait(self, run: _Run) -> None:
         try:
@@ -133,8 +137,8 @@ def _lost(address: str, error: BaseException) -> BuildError:
 class _Run:
     """The tasks of one build that are under way."""
 
-    def __init__(self, client: Any, session: Session, report: Report) -> None:
-        self.client, self.session, self.report = client, session, report
+    def __init__(self, client: Any, address: str, session: Session, report: Report) -> None:
+        self.client, self.address, self.session, self.report = client, address, session, report
         self.build = uuid.uuid4().hex
         self.done: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.pending: dict[str, tuple[Any, CompileJob, int]] = {}
@@ -174,8 +178,8 @@ class _Run:
             raise ToolchainError(
                 f"a Dask worker lacks `{error.name}`", hint="`pip install cute-aot[build,dask]` there"
             ) from None
-        except Exception as error:  # cancelled, closed: of Dask's many ways to say that nobody is there
-            raise _lost(str(self.client.scheduler and self.client.scheduler.address), error) from None
+        except (Exception, asyncio.CancelledError) as error:  # of Dask's many ways to say that nobody is there
+            raise _lost(self.address, error) from None
         return outcome
 
 

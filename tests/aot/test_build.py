@@ -321,6 +321,24 @@ def test_a_file_that_hangs_or_crashes_on_import_is_named_and_the_others_are_read
     assert crashes == f"reading `{folder / 'part2.py'}`: the process was ended by SIGSEGV"
 
 
+def test_a_kernel_that_takes_more_than_the_memory_allowed_fails_alone(build_bundle: Build, tmp_path: Path) -> None:
+    large = """
+held = []
+
+def take():
+    held.append(b"1" * (1 << 30))
+    time.sleep(600)
+
+@declare()
+def large(target):
+    return aot.Spec(Launch(before=take), ARGUMENTS)
+"""
+    folder = write_kernels(tmp_path / "kernels", GOOD.replace("(32, 64)", "(32,)"), large)
+    result = build_bundle(folder, out=tmp_path / "out", memory=900 << 20)
+    assert list(result.manifest.kernels) == ["good"]
+    assert re.search(r"the compiler took \d+ MB, its share of `--memory` is \d+ MB", problem(result, "large").message)
+
+
 def test_a_spec_function_that_hangs_is_ended_too(build_bundle: Build, tmp_path: Path) -> None:
     text = "\n@declare()\ndef hangs(target):\n    time.sleep(600)\n"
     with pytest.raises(BuildError, match="every kernel failed") as caught:

@@ -201,6 +201,22 @@ if not hasattr(remote, "make_whole"):  # Dask loads this twice
 """
 
 
+def test_a_scheduler_that_is_lost_is_named_and_no_bundle_is_left(project: Project) -> None:
+    cluster = Cluster(project.folder)
+    (project.folder / "kernels" / "wait").touch()
+    with workers(cluster, 1):
+        process = project.start("remote", "--arch", "sm90", "--executor", cluster.url)
+        while not project.begun():
+            assert process.poll() is None
+            time.sleep(0.1)
+        cluster.close()
+        _, said = process.communicate(timeout=LONGEST)
+    assert process.returncode == 1
+    assert f"error: lost the Dask scheduler at tcp://127.0.0.1:{cluster.port}" in said
+    assert "Traceback" not in said
+    assert not (project.folder / "remote").exists()
+
+
 def test_a_worker_with_other_versions_is_refused_before_anything_is_compiled(
     cluster: Cluster, project: Project
 ) -> None:
