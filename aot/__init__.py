@@ -4,10 +4,15 @@ This module holds what a kernel's declaration needs; it imports no compiler. See
 declarations to copy.
 """
 
-from .arguments import ActiveClusters, Constant, Dim, Multiprocessors, Pointer, Scalar, Stream, Tensor, Tuple
-from .declare import Cost, In, Kernel, Out, Spec, Variant, kernel
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from .errors import AotError, BuildError, DeclarationError, ToolchainError, UsageError
-from .targets import Target
+
+if TYPE_CHECKING:
+    from .arguments import ActiveClusters, Constant, Dim, Multiprocessors, Pointer, Scalar, Stream, Tensor, Tuple
+    from .declare import Cost, In, Kernel, Out, Spec, Variant, kernel
+    from .targets import Target
 
 __all__ = [
     "ActiveClusters",
@@ -33,3 +38,20 @@ __all__ = [
     "Variant",
     "kernel",
 ]
+
+# The command line looks at bundles without declaring anything: what declarations need comes with its first use.
+_ARGUMENTS = ("ActiveClusters", "Constant", "Dim", "Multiprocessors", "Pointer", "Scalar", "Stream", "Tensor", "Tuple")
+_DECLARE = ("Cost", "In", "Kernel", "Out", "Spec", "Variant", "kernel")
+_MODULES = {
+    **dict.fromkeys(_ARGUMENTS, ".arguments"),
+    **dict.fromkeys(_DECLARE, ".declare"),
+    "Target": ".targets",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_MODULES[name], __name__), name)
+    globals()[name] = value
+    return value

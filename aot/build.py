@@ -43,6 +43,7 @@ from .link.llvm_ir import parse_launcher, symbol_prefix
 from .link.nvidia import NvidiaLibraries, distributions, find_libraries
 from .link.static import StaticArchives
 from .link.toolchain import Zig
+from .progress import Problem, Progress
 from .publish import check_destination, clear_leftovers, publish, staging
 from .records import encode
 from .selection.decision import decide, unreachable
@@ -91,38 +92,10 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Problem:
-    """A kernel, or one variant of it, that is missing from the bundle."""
-
-    kernel: str
-    arch: str
-    variant: str
-    message: str
-    log: str = ""
-
-
-@dataclass(frozen=True)
 class BuildResult:
     path: Path
     manifest: Manifest
     problems: tuple[Problem, ...]
-
-
-class Progress:
-    """Told how a build goes; does nothing by itself."""
-
-    def __enter__(self) -> Progress:
-        return self
-
-    def __exit__(self, *error: object) -> None: ...
-
-    def stage(self, text: str) -> None: ...
-
-    def warn(self, text: str) -> None: ...
-
-    def total(self, variants: int) -> None: ...
-
-    def compiled(self, job: CompileJob, outcome: Compiled | Failure) -> None: ...
 
 
 def describe(kernels: str, options: Options | None = None) -> Declared:

@@ -23,11 +23,16 @@ def details_name(arch: Arch) -> str:
 
 
 def details_text(arch: Arch, variants: Sequence[Mapping[str, Any]]) -> str:
-    return json.dumps({"arch": str(arch), "variants": list(variants)}, indent=1) + "\n"
+    """JSON with a line for each variant, so that those of one kernel are found without parsing all."""
+    rows = ",\n".join(json.dumps(variant) for variant in variants)
+    return f'{_HEAD}{json.dumps(str(arch))}, "variants": [\n{rows}\n]}}\n'
 
 
-def read_details(path: Path) -> list[dict[str, Any]]:
-    """The variants in a ``details/<arch>.json``."""
+_HEAD = '{"arch": '
+
+
+def read_details(path: Path, kernel: str | None = None) -> list[dict[str, Any]]:
+    """The variants in a ``details/<arch>.json``: all, or one kernel's."""
     try:
         with open(path, "rb") as file:
             content = file.read(MAX_DETAILS_BYTES + 1)
@@ -36,11 +41,21 @@ def read_details(path: Path) -> list[dict[str, Any]]:
     if len(content) > MAX_DETAILS_BYTES:
         raise BundleError(f"`{path}` is larger than {MAX_DETAILS_BYTES} bytes")
     try:
-        data = json.loads(content)
-        variants: list[dict[str, Any]] = [_checked(variant) for variant in data["variants"]]
+        found = json.loads(content)["variants"] if kernel is None else _of_kernel(content, kernel)
+        variants: list[dict[str, Any]] = [_checked(variant) for variant in found]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise BundleError(f"`{path}` is not well-formed: {error!r}") from None
     return variants
+
+
+def _of_kernel(content: bytes, kernel: str) -> list[Any]:
+    if content.startswith(_HEAD.encode()) and content.endswith(b"\n]}\n"):
+        named = f'"kernel": {json.dumps(kernel)}'.encode()
+        rows = [line.rstrip(b",") for line in content.splitlines() if named in line]
+        found = json.loads(b"[" + b",".join(rows) + b"]")
+    else:  # laid out by somebody else
+        found = json.loads(content)["variants"]
+    return [variant for variant in found if variant["kernel"] == kernel]
 
 
 def _checked(variant: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ import aot.build
 from aot.build import Settings
 from aot.executors.jobs import CompileJob, Report, Session
 from aot.executors.local import LocalExecutor
-from aot.report import make_progress
+from aot.progress import make_progress
 from aot.worker.messages import Compiled, Failure
 
 KERNELS, VARIANTS, PROCESSES = 50, 200, 21

@@ -12,8 +12,9 @@ import platformdirs
 from ..build import BuildResult, Settings, build
 from ..errors import UsageError
 from ..hosts import parse_glibc, parse_hosts
+from ..progress import make_progress
 from ..records import encode
-from ..report import human_size, make_progress, print_json, print_problems
+from ..report import human_size, print_json, print_problems
 from ..worker.messages import Options
 from ._common import add_cache_argument, add_kernels_argument, artifacts_folder, parse_size, remote_cache
 

@@ -39,9 +39,8 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _variants(bundle: Path, manifest: Manifest, kernel: str | None) -> Iterator[tuple[Arch, dict[str, Any]]]:
     for arch in sorted({arch for record in manifest.kernels.values() for arch in record.archs}):
-        for variant in read_details(bundle / details_name(arch)):
-            if kernel in (None, variant["kernel"]):
-                yield arch, variant
+        for variant in read_details(bundle / details_name(arch), kernel):
+            yield arch, variant
 
 
 def _print_summary(bundle: Path, manifest: Manifest) -> None:

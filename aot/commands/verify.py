@@ -8,7 +8,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from ..report import make_progress, print_json
+from ..progress import make_progress
+from ..report import print_json
 from ..verify import verify
 from ._common import add_bundle_argument, add_kernels_argument
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from ..build import BuildResult, build
 from ..errors import BuildError
 from ..hosts import Host
+from ..progress import make_progress
 from ..project import ConfigSettings, KernelProject
 from ..publish import publish, staging
-from ..report import make_progress
 from .archive import Content, Wheel, wheel_file, write_files
 from .identity import platform_tag
 from .make import package_files, project_metadata, wheels
