@@ -250,25 +250,22 @@ class _Build:
 
     def _is_done(self) -> bool:
         """Whether what lies at the destination is what this build would end with."""
-        digest = plans.unchanged(self.store, self.request) if self.store is not None else None
-        if self.store is None or digest is None:
+        outline = plans.unchanged(self.store, self.request) if self.store is not None else None
+        if self.store is None or outline is None:
             return False
-        plan = plans.recall(self.store, digest)
-        if plan is None:
-            return False
-        self.made_by = self._made_by(digest, plan)
+        self.made_by = self._made_by(outline)
         return bundles.is_made(self.store, self.made_by, self.out) and not any(
             damaged_files(self.out, manifest_module.Manifest.read(self.out))
         )
 
-    def _made_by(self, digest: str, plan: plans.Plan) -> str:
+    def _made_by(self, plan: plans.Outline) -> str:
         """The key of what this build ends with: all that shapes it beside our own code, which is in the request's."""
         settings = self.settings
-        contracts = contract_sources({k.info.name: k.info.contract for k in plan.kernels if k.info.contract})
+        contracts = contract_sources(dict(plan.contracts))
         hosts = [host.zig_target for host in settings.hosts]
         return keys.digest_of(
             [
-                digest,
+                plan.digest,
                 self.name,
                 hosts,
                 settings.shared_cudart,
@@ -284,11 +281,11 @@ class _Build:
 
     def _recall(self) -> list[_KernelPlan] | None:
         """The plan of an earlier build, where nothing it came from has changed."""
-        digest = plans.unchanged(self.store, self.request) if self.store is not None else None
-        plan = plans.recall(self.store, digest) if self.store is not None and digest is not None else None
-        if plan is None or digest is None:
+        outline = plans.unchanged(self.store, self.request) if self.store is not None else None
+        plan = plans.recall(self.store, outline) if self.store is not None and outline is not None else None
+        if plan is None or outline is None:
             return None
-        self.cuda, self.made_by = plan.cuda, self._made_by(digest, plan)
+        self.cuda, self.made_by = plan.cuda, self._made_by(outline)
         recalled = []
         for kernel in plan.kernels:
             names = [variant.table.name for variant in kernel.variants]
@@ -301,8 +298,8 @@ class _Build:
         if self.store is not None and not self.problems:
             kernels = [plans.KernelPlan(p.info, p.arch, p.variants, tuple(p.keys.values())) for p in made]
             kept = plans.Plan(self.cuda, tuple(kernels))
-            digest = plans.remember(self.store, self.request, kept, list(self.closures.values()))
-            self.made_by = self._made_by(digest, kept)
+            outline = plans.remember(self.store, self.request, kept, list(self.closures.values()))
+            self.made_by = self._made_by(outline)
 
     def _needs_keys(self) -> bool:
         return self.store is not None or (self.executor is not None and self.executor.is_remote)

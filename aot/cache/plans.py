@@ -22,7 +22,7 @@ from . import keys
 from .closure import python_files
 from .store import Store
 
-__all__ = ["KernelPlan", "Plan", "Request", "recall", "remember", "unchanged"]
+__all__ = ["KernelPlan", "Outline", "Plan", "Request", "recall", "remember", "unchanged"]
 
 
 @dataclass(frozen=True)
@@ -60,14 +60,24 @@ class Plan:
     kernels: tuple[KernelPlan, ...]
 
 
-def remember(store: Store, request: Request, plan: Plan, closures: Sequence[Closure]) -> str:
-    """Keep a plan and what it depends on; returns the plan's digest."""
+@dataclass(frozen=True)
+class Outline:
+    """What tells one plan from another, without its thousands of variants."""
+
+    digest: str
+    cuda: int
+    contracts: Mapping[str, str]  # kernel -> the file that its checks are in
+
+
+def remember(store: Store, request: Request, plan: Plan, closures: Sequence[Closure]) -> Outline:
+    """Keep a plan and what it depends on."""
     data = encode(plan)
-    digest = keys.digest_of(data)
-    store.put_json("plans", digest, data)
+    contracts = {kernel.info.name: kernel.info.contract for kernel in plan.kernels if kernel.info.contract}
+    outline = Outline(keys.digest_of(data), plan.cuda, contracts)
+    store.put_json("plans", outline.digest, data)
     watched = [_watched(closure) for closure in closures]
-    store.put_json("sources", request.key(), {"plan": digest, "closures": watched})
-    return digest
+    store.put_json("sources", request.key(), {"plan": encode(outline), "closures": watched})
+    return outline
 
 
 def _watched(closure: Closure) -> dict[str, Any]:
@@ -79,16 +89,16 @@ def _watched(closure: Closure) -> dict[str, Any]:
     }
 
 
-def unchanged(store: Store, request: Request) -> str | None:
-    """The digest of the plan that holds for a request, if one is remembered and nothing it came from changed."""
+def unchanged(store: Store, request: Request) -> Outline | None:
+    """The plan that holds for a request, if one is remembered and nothing it came from changed."""
     record = store.get_json("sources", request.key())
     if not isinstance(record, dict) or not all(_holds(closure) for closure in record["closures"]):
         return None
-    return str(record["plan"])
+    return decode(Outline, record["plan"])
 
 
-def recall(store: Store, digest: str) -> Plan | None:
-    data = store.get_json("plans", digest)
+def recall(store: Store, outline: Outline) -> Plan | None:
+    data = store.get_json("plans", outline.digest)
     return decode(Plan, data) if data is not None else None
 
 
