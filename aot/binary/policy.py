@@ -153,14 +153,10 @@ def violations(
     exports: frozenset[str],
     glibc: tuple[int, int],
     extra_needed: frozenset[str] = frozenset(),
-    extra_undefined: frozenset[str] = frozenset(),
-    instructions: bool = True,
 ) -> list[str]:
     """Everything in which the library breaks the policy, one sentence each; empty when it may ship.
 
-    ``extra_needed`` names further libraries that may be needed (libcudart.so.12), ``extra_undefined`` symbols that
-    a library opened earlier supplies. ``instructions=False`` leaves the code unread: for a stripped copy of a
-    library that was checked before.
+    ``extra_needed`` names further libraries that may be needed (libcudart.so.12).
     """
     if glibc < policy.glibc_lowest:
         asked, lowest = _dotted(glibc), _dotted(policy.glibc_lowest)
@@ -173,8 +169,8 @@ def violations(
         *_memory(library, policy),
         *_exports(library, exports),
         *_versions(library, glibc, policy.needed | extra_needed),
-        *_undefined(library, policy, extra_undefined, bool(extra_needed)),
-        *(_instructions(beyond_baseline(library, policy.guards), policy) if instructions else ()),
+        *_undefined(library, policy, bool(extra_needed)),
+        *_instructions(beyond_baseline(library, policy.guards), policy),
     ]
 
 
@@ -226,13 +222,11 @@ def _because(library: SharedLibrary, version: str) -> str:
     return f" for {_listed(names)}" if names else ""
 
 
-def _undefined(
-    library: SharedLibrary, policy: HostPolicy, extra: frozenset[str], has_more_libraries: bool
-) -> list[str]:
+def _undefined(library: SharedLibrary, policy: HostPolicy, has_more_libraries: bool) -> list[str]:
     # A symbol without a version names no library. With further libraries allowed, one of them may supply it.
     if has_more_libraries:
         return []
-    lost = [s for s in library.undefined if s.name not in extra and not _is_supplied(s, policy)]
+    lost = [s for s in library.undefined if not _is_supplied(s, policy)]
     prefixes = ", ".join(f"{prefix}*" for prefix in policy.undefined_prefixes)
     return [f"It leaves {s.name} undefined and no library supplies it; allowed are {prefixes}." for s in lost]
 
