@@ -313,11 +313,11 @@ def test_a_file_that_takes_the_process_down_is_reported_with_the_signal_and_the_
 def test_a_file_that_hangs_or_crashes_on_import_is_named_and_the_others_are_read(tmp_path: Path) -> None:
     crash = "\nos.kill(os.getpid(), signal.SIGSEGV)\n"
     folder = write_kernels(tmp_path / "kernels", "\ntime.sleep(600)\n", GOOD, crash)
-    worker, failures = open_source(Session(str(folder), Options(), timeout=5.0), None, tmp_path / "log")
+    worker, failures = open_source(Session(str(folder), Options(), timeout=3.0), None, tmp_path / "log")
     worker.close()
     assert [kernel.name for kernel in worker.declared.kernels] == ["good"]
     hangs, crashes = (failures[str(folder / f"part{number}.py")].message for number in (0, 2))
-    assert hangs == f"reading `{folder / 'part0.py'}`: the process did not finish within 5 s"
+    assert hangs == f"reading `{folder / 'part0.py'}`: the process did not finish within 3 s"
     assert crashes == f"reading `{folder / 'part2.py'}`: the process was ended by SIGSEGV"
 
 
