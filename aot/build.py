@@ -165,19 +165,13 @@ class _Build:
         self.session = Session(settings.kernels, settings.options, settings.timeout)
         self.executor: Executor | None = None  # None: processes of this machine
         self.cuda = 0
-        self.store = self._open_store()
+        artifacts = settings.artifacts or (scratch / "artifacts" if settings.remote else None)
+        self.store = Store(artifacts) if artifacts is not None else None
         self.request = plans.Request(settings.kernels, settings.archs, settings.select, settings.options)
         self.hosts = settings.hosts
         self.compiled = 0  # variants, by this build
         self.made_by: str | None = None  # what made this bundle, as a key of the cache
         self.libraries: dict[Host, NvidiaLibraries] = {}
-
-    def _open_store(self) -> Store | None:
-        settings = self.settings
-        if settings.remote is None:
-            return Store(settings.artifacts) if settings.artifacts is not None else None
-        remote = Remote.open(settings.remote, read_only=settings.remote_read_only, warn=self.progress.warn)
-        return SharedStore(settings.artifacts or self.scratch / "artifacts", remote)
 
     def run(self) -> BuildResult:
         if not manifest_module.is_name(self.name):
@@ -189,6 +183,10 @@ class _Build:
         existing = check_destination(self.out)
         if existing is not None and self._is_done():
             return BuildResult(self.out, existing, ())
+        if self.store is not None and self.settings.remote is not None:
+            read_only = self.settings.remote_read_only
+            remote = Remote.open(self.settings.remote, read_only=read_only, warn=self.progress.warn)
+            self.store = SharedStore(self.store.root, remote)
         try:
             self.executor = open_executor(self.settings.executor)
             made = self._recall() or self._plan()
@@ -199,8 +197,7 @@ class _Build:
         finally:
             if self.executor is not None:
                 self.executor.close()
-            for worker in self.workers.values():
-                worker.close()
+            self._close_workers()
         # In the order of :func:`compose`: a bundle that was built at once is one that has grown.
         made = sorted((plan for plan in made if plan.compiled), key=lambda plan: (plan.arch, plan.info.name))
         if not made:
@@ -357,6 +354,11 @@ class _Build:
             self.workers[arch] = self._start(arch)
         return self.workers[arch]
 
+    def _close_workers(self) -> None:
+        for worker in self.workers.values():
+            worker.close()
+        self.workers = {}
+
     def _start(self, arch: Arch | None) -> Worker:
         worker, failures = open_source(self.session, arch, self.scratch / f"worker-{arch}.log")
         for failure in failures.values():
@@ -426,7 +428,9 @@ class _Build:
         self._executor().compile(self._session(plans), jobs, report)
 
     def _executor(self) -> Executor:
-        if self.executor is None:
+        if self.executor is not None:
+            self._close_workers()  # they have planned, others compile
+        else:
             workers, self.workers = self.workers, {}
             settings = self.settings
             self.executor = LocalExecutor(self._start, jobs=settings.jobs, memory=settings.memory, warm=workers)

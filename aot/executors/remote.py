@@ -28,7 +28,7 @@ from ..errors import AotError
 from ..leftovers import owned_directory, sweep
 from ..records import decode
 from ..worker.messages import Closure, Compiled, Failure, Options
-from ..worker.process import Worker
+from ..worker.process import Worker, WorkerLost
 from .jobs import CompileJob, Session
 
 __all__ = ["Artifact", "Order", "Refusal", "carry_out", "differences", "identity", "order_for", "receive"]
@@ -134,6 +134,8 @@ def carry_out(data: Mapping[str, Any]) -> Artifact | Failure | Refusal:
     order = decode(Order, data)
     try:
         opened = _IDLE.take(order) or _Opened(order)
+    except WorkerLost as error:
+        return Failure(order.variant, f"the compiler {error.reason}", error.log)
     except AotError as error:
         return Refusal(error.message)
     try:
