@@ -215,8 +215,7 @@ class _Watch:
             with self.pool.lock:
                 running = list(self.pool.running)
             sizes = {worker: worker.resident_bytes() for worker in running}
-            own = max(resident_bytes(os.getpid()) - sum(sizes.values()), 0)  # they may have grown meanwhile
-            share = max(self.memory - own, 0) // self.workers
+            share = max(self.memory - resident_bytes(os.getpid(), alone=True), 0) // self.workers
             for worker, size in sizes.items():
                 if size > share and worker not in self.pool.too_large:
                     self.pool.too_large.add(worker)

@@ -200,16 +200,23 @@ def _start(arch: Arch | None) -> tuple[subprocess.Popen[bytes], Any, Any]:
     return process, os.fdopen(request_write, "wb"), os.fdopen(answer_read, "rb", buffering=0)
 
 
-def resident_bytes(process: int) -> int:
-    """The memory that a process and those it started take; 0 once it is gone."""
+def resident_bytes(process: int, *, alone: bool = False) -> int:
+    """The memory that a process takes, with those that its threads started or alone; 0 once it is gone."""
     try:
         with open(f"/proc/{process}/statm") as file:
-            pages = int(file.read().split()[1])
-        with open(f"/proc/{process}/task/{process}/children") as file:
-            children = file.read().split()
+            size = int(file.read().split()[1]) * _PAGE
+        threads = [] if alone else os.listdir(f"/proc/{process}/task")
     except OSError:
         return 0
-    return pages * _PAGE + sum(resident_bytes(int(child)) for child in children)
+    return size + sum(resident_bytes(child) for thread in threads for child in _children(process, thread))
+
+
+def _children(process: int, thread: str) -> list[int]:
+    try:
+        with open(f"/proc/{process}/task/{thread}/children") as file:
+            return [int(child) for child in file.read().split()]
+    except OSError:
+        return []
 
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from aot.errors import BuildError
 from aot.executors.jobs import CompileJob, Session
 from aot.executors.local import LocalExecutor
 from aot.worker.messages import Compiled, Failure, Options
+from aot.worker.process import resident_bytes
 
 ARCH = Arch.parse("sm_90a")
 SESSION = Session("kernels", Options())
@@ -85,7 +88,7 @@ def test_where_no_worker_can_be_started_the_reason_is_named() -> None:
 @pytest.fixture
 def own_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """This process itself takes nothing, and its workers what they say."""
-    monkeypatch.setattr("aot.executors.local.resident_bytes", lambda process: 0)
+    monkeypatch.setattr("aot.executors.local.resident_bytes", lambda process, alone: 0)
 
 
 @pytest.mark.usefixtures("own_memory")
@@ -97,3 +100,28 @@ def test_a_job_beyond_its_share_is_tried_again_alone_with_all_of_the_memory() ->
     failure = outcomes["9"]
     assert isinstance(failure, Failure)
     assert failure.message == "took 9216 MB, its share of `--memory` is 8192 MB"
+
+
+def test_memory_is_counted_of_processes_that_any_thread_has_started() -> None:
+    children: list[subprocess.Popen[bytes]] = []
+    command = [sys.executable, "-c", "held = b'1' * (64 << 20); print(1, flush=True); input()"]
+
+    def start() -> None:
+        children.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+        ready.wait()
+
+    ready = threading.Event()  # a process belongs to the thread that started it as long as that lives
+    threads = [threading.Thread(target=start) for _ in range(2)]
+    before = resident_bytes(os.getpid())
+    for thread in threads:
+        thread.start()
+    while len(children) < 2:
+        pass
+    for child in children:
+        assert child.stdout is not None and child.stdout.readline() == b"1\n"
+    assert resident_bytes(os.getpid()) - before > 2 * (64 << 20)
+    assert resident_bytes(os.getpid(), alone=True) < resident_bytes(os.getpid()) - 2 * (64 << 20)
+    ready.set()
+    for child in children:
+        child.communicate()
+    assert resident_bytes(children[0].pid) == 0
