@@ -10,23 +10,40 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .progress import Problem
 
-__all__ = ["human_size", "print_json", "print_problems", "print_table"]
+__all__ = ["human_size", "print_json", "print_problems", "print_table", "table"]
 
 
 def print_json(data: Any) -> None:
     print(json.dumps(data, indent=1, ensure_ascii=False))
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None) -> None:
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None) -> None:
+    """On a terminal as wide as that; elsewhere unfolded, since tools read it line by line."""
+    if not sys.stdout.isatty():
+        print(*([title] if title else []), table(columns, rows), sep="\n")
+        return
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(*columns, title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    shown = Table(*columns, title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for row in rows:
-        table.add_row(*(str(cell) for cell in row))
-    # Piped output is not folded: tools read it line by line.
-    width = None if sys.stdout.isatty() else 10_000
-    Console(file=sys.stdout, width=width, highlight=False, markup=False, soft_wrap=not sys.stdout.isatty()).print(table)
+        shown.add_row(*(str(cell) for cell in row))
+    Console(file=sys.stdout, highlight=False, markup=False).print(shown)
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Columns aligned with spaces; numbers to the right."""
+    cells = [[str(cell) for cell in row] for row in (columns, *rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
+    numeric = [bool(rows) and all(isinstance(row[i], (int, float)) for row in rows) for i in range(len(columns))]
+    lines = []
+    for row in cells:
+        padded = [
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, numeric, strict=True)
+        ]
+        lines.append("  ".join(padded).rstrip())
+    return "\n".join(lines)
 
 
 def human_size(size: int) -> str:

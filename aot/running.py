@@ -1,4 +1,4 @@
-"""What checking and measuring share: a GPU to run on, the kernels asked for, plain tables. Needs torch.
+"""What checking and measuring share: a GPU to run on, the kernels asked for. Needs torch.
 
 None of this imports what builds: bundles run on machines that have only torch and the bundle.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime
 import fnmatch
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -29,9 +28,7 @@ __all__ = [
     "choices_of",
     "find_gpu",
     "make_outputs",
-    "print_json",
     "select_kernels",
-    "table",
     "variants_of",
 ]
 
@@ -133,22 +130,3 @@ def arguments_text(arguments: Mapping[str, Any]) -> str:
         strides = "" if value.is_contiguous() else f" strides {tuple(value.stride())}"
         parts.append(f"{name} {'x'.join(map(str, value.shape)) or 'scalar'}{strides}")
     return ", ".join(parts)
-
-
-def print_json(data: Any) -> None:
-    print(json.dumps(data, indent=1, ensure_ascii=False))
-
-
-def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Columns aligned with spaces; numbers to the right."""
-    cells = [[str(cell) for cell in row] for row in (columns, *rows)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
-    numeric = [bool(rows) and all(isinstance(row[i], (int, float)) for row in rows) for i in range(len(columns))]
-    lines = []
-    for row in cells:
-        padded = [
-            cell.rjust(width) if right else cell.ljust(width)
-            for cell, width, right in zip(row, widths, numeric, strict=True)
-        ]
-        lines.append("  ".join(padded).rstrip())
-    return "\n".join(lines)

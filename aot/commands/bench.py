@@ -11,7 +11,7 @@ from pathlib import Path
 from ..bench import AGAINST, Result, bench, results_data
 from ..errors import UsageError
 from ..plot import plot
-from ..running import print_json, table
+from ..report import print_json, table
 from ._common import add_run_arguments, open_to_run, write_json
 
 __all__ = ["configure_parser", "execute"]

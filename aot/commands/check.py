@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..check import Report, check, read_report, record, report_data
-from ..running import print_json, table
+from ..report import print_json, table
 from ._common import add_run_arguments, open_to_run, write_json
 
 __all__ = ["configure_parser", "execute"]

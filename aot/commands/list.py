@@ -26,7 +26,7 @@ def execute(arguments: argparse.Namespace) -> int:
     else:
         print_table(
             ("kernel", "parameters", "choices", "axes", "architectures", "what it computes"),
-            map(_row, declared.kernels),
+            [_row(kernel) for kernel in declared.kernels],
         )
     return 1 if problems else 0
 

@@ -103,7 +103,8 @@ def _import_distributed() -> Any:
         import distributed
     except ModuleNotFoundError:
         raise UsageError("`--executor dask://...` needs Dask", hint="`pip install cute-aot[dask]`") from None
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what matters of it we say ourselves
+    for name in ("distributed", "tornado", "asyncio"):  # what matters of theirs we say ourselves
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     return distributed
 
 
