@@ -41,7 +41,7 @@ class DaskExecutor:
         address = f"tcp://{host}:{port}"
         try:
             client = distributed.Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
-        except (OSError, TimeoutError) as error:
+        except (OSError, asyncio.TimeoutError) as error:
             raise UsageError(
                 f"no Dask scheduler answers at {host}:{port}: {error}",
                 hint="start one with `dask scheduler`, and give the address that it prints",
@@ -81,14 +81,14 @@ class DaskExecutor:
 
     def _workers(self) -> list[str]:
         try:
-            return list(self.client.scheduler_info(n_workers=-1)["workers"])
+            return list(self.client.nthreads())
         except Exception as error:  # of Dask's many ways to say that nobody is there
             raise _lost(self.address, error) from None
 
     def _check_workers(self) -> None:
         try:
             self.client.wait_for_workers(1, timeout=CONNECT_SECONDS)
-        except TimeoutError:
+        except (TimeoutError, asyncio.TimeoutError):  # two until Python 3.11
             raise UsageError(
                 f"the Dask cluster at {self.address} has no workers",
                 hint=f"start some with `dask worker {self.address} --nthreads 1`",
