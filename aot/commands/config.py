@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,6 @@ from aot_runtime.manifest import Manifest
 from ..errors import UsageError
 from ..hosts import Host
 from ..link.static import archive_names, decline_flag
-from ..report import print_json
 from ..targets import parse_archs
 
 __all__ = ["configure_parser", "execute"]
@@ -56,7 +56,8 @@ def execute(arguments: argparse.Namespace) -> int:
     if bundle is None and (arguments.static or arguments.arch):
         raise UsageError("`--static` and `--arch` are about a bundle", hint="name its directory")
     if arguments.json:
-        print_json(_data(bundle))
+        # Not through `report`, which needs more than the base package: all that a C++ build has.
+        print(json.dumps(_data(bundle), indent=1))
         return 0
     words = _wanted(arguments, bundle)
     if not words:
