@@ -6,7 +6,7 @@ Standard library only: bundles are checked on machines that cannot build.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +50,19 @@ def read_details(path: Path, kernel: str | None = None) -> list[dict[str, Any]]:
 
 def _of_kernel(content: bytes, kernel: str) -> list[Any]:
     if content.startswith(_HEAD.encode()) and content.endswith(b"\n]}\n"):
-        named = f'"kernel": {json.dumps(kernel)}'.encode()
-        rows = [line.rstrip(b",") for line in content.splitlines() if named in line]
-        found = json.loads(b"[" + b",".join(rows) + b"]")
+        rows = _lines_with(content, f'"kernel": {json.dumps(kernel)}'.encode())
+        found = json.loads(b"[" + b",".join(row.rstrip(b",") for row in rows) + b"]")
     else:  # laid out by somebody else
         found = json.loads(content)["variants"]
     return [variant for variant in found if variant["kernel"] == kernel]
+
+
+def _lines_with(content: bytes, text: bytes) -> Iterator[bytes]:
+    at = content.find(text)
+    while at >= 0:
+        end = content.find(b"\n", at)
+        yield content[content.rfind(b"\n", 0, at) + 1 : end]
+        at = content.find(text, end)
 
 
 def _checked(variant: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -54,6 +55,7 @@ class PlainProgress(Progress):
         self.started = time.monotonic()
         self.done = self.expected = 0
         self.began = 0.0  # when the first was compiled
+        self.lock = threading.Lock()  # several threads have something compiled
 
     def stage(self, text: str) -> None:
         self._print(text)
@@ -65,10 +67,11 @@ class PlainProgress(Progress):
         self.expected = variants
 
     def compiled(self, job: CompileJob, outcome: Compiled | Failure) -> None:
-        self.done += 1
         verdict = f"{outcome.seconds:.1f} s" if isinstance(outcome, Compiled) else "FAILED"
-        self.began = self.began or time.monotonic()
-        self._print(f"[{self.done}/{self.expected}] {job.arch} {job.variant}: {verdict}{self._left()}")
+        with self.lock:
+            self.done += 1
+            self.began = self.began or time.monotonic()
+            self._print(f"[{self.done}/{self.expected}] {job.arch} {job.variant}: {verdict}{self._left()}")
 
     def _left(self) -> str:
         """How long the rest takes if it goes on like this; said once there is something to go by."""

@@ -68,7 +68,7 @@ def build(scratch: Path, source: Path, variants: int, jobs: int, *extra: str) ->
     seconds, taken = time.perf_counter() - started, _cpu_seconds() - before
     if done.returncode != 0:
         sys.exit(done.stderr)
-    compiled = len(re.findall(r"^ *\S+ s  \[\d+/", done.stderr, re.MULTILINE))
+    compiled = len(re.findall(r" s  \[\d+/\d+\] ", done.stderr))
     return {"seconds": round(seconds, 2), "cpu_seconds": round(taken, 2), "compiled": compiled}
 
 

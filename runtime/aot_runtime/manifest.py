@@ -130,18 +130,22 @@ _T = TypeVar("_T")
 class _Table(Mapping[str, _T], Generic[_T]):
     """Records that are checked when looked at: a loader looks at few of a large bundle's."""
 
-    def __init__(self, parse: Callable[[str, _Reader], _T], readers: dict[str, _Reader]) -> None:
+    def __init__(self, parse: Callable[[str, _Reader], _T], items: dict[str, Any], where: str) -> None:
         self._parse = parse
-        self._readers = readers
+        self._items = items
+        self._where = where
 
     def __getitem__(self, name: str) -> _T:
-        return self._parse(name, self._readers[name])
+        return self._parse(name, _Reader(self._items[name], f"{self._where}.{name}"))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._items
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._readers)
+        return iter(self._items)
 
     def __len__(self) -> int:
-        return len(self._readers)
+        return len(self._items)
 
 
 class _Reader:
@@ -165,9 +169,8 @@ class _Reader:
         items = self.get(key, list, [])
         return [_Reader(item, f"{self.where}: {key}[{i}]") for i, item in enumerate(items)]
 
-    def table(self, key: str) -> dict[str, _Reader]:
-        items = self.get(key, dict)
-        return {name: _Reader(item, f"{self.where}: {key}.{name}") for name, item in items.items()}
+    def table(self, key: str, parse: Callable[[str, _Reader], _T]) -> _Table[_T]:
+        return _Table(parse, self.get(key, dict), f"{self.where}: {key}")
 
     def texts(self, key: str) -> tuple[str, ...]:
         items = self.get(key, list, [])
@@ -186,12 +189,12 @@ def _parse(data: Any, path: Path) -> Manifest:
             f"`{path}` has schema {schema}, this reader knows up to {SCHEMA}",
             hint="update cute-aot: `pip install -U cute-aot`",
         )
-    files = _Table(_file, reader.table("files"))
+    files = reader.table("files", _file)
     return Manifest(
         name=_name(reader.get("name", str), reader),
         complete=reader.get("complete", bool),
-        kernels=_Table(_kernel, reader.table("kernels")),
-        hosts={name: _host(record, files) for name, record in reader.table("hosts").items()},
+        kernels=reader.table("kernels", _kernel),
+        hosts=dict(reader.table("hosts", lambda name, record: _host(record, files))),
         files=files,
         failures=tuple(record.data for record in reader.each("failures")),
         toolchain=reader.get("toolchain", dict, {}),
