@@ -226,7 +226,7 @@ def test_build_of_nothing_but_failures_writes_nothing(run: Run, tmp_path: Path) 
         (("--arch", "sm_90b"), ("unknown architecture: 'sm_90b'", "hint: did you mean `sm_90", "known: sm80")),
         (("--arch", "sm90,sm7"), ("unknown architecture: 'sm7'",)),
         (("--arch", ""), ("unknown architecture: ''",)),
-        (("--arch", "sm_121"), ("no kernel is written for sm_121", "hint: they are written for sm_80")),
+        (("--arch", "sm_121a"), ("no kernel is written for sm_121a", "hint: they are written for sm_80")),
         (("--arch", "all", "--kernel", "gemm"), ("no kernel matches gemm", "hint: there are: fill, fill_clusters")),
         (("--arch", "sm80", "--kernel", "fill_clusters"), ("no kernel is written for sm_80", "sm_90a, sm_100f")),
     ],
