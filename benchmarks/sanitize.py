@@ -74,7 +74,7 @@ def on_device(tensor: Any, device: str) -> Any:
     """The tensor's whole storage copied, and the same view of it: no kernel gathers elements."""
     import torch
 
-    whole = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())
+    whole = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(tensor.untyped_storage())
     return whole.to(device, copy=True).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
 
