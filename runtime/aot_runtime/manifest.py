@@ -138,9 +138,6 @@ class _Table(Mapping[str, _T], Generic[_T]):
     def __getitem__(self, name: str) -> _T:
         return self._parse(name, _Reader(self._items[name], f"{self._where}.{name}"))
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._items
-
     def __iter__(self) -> Iterator[str]:
         return iter(self._items)
 
