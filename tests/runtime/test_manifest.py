@@ -23,9 +23,11 @@ aliases = st.lists(names, max_size=2).map(tuple)
 outputs = st.builds(Parameter, names, texts, output=st.just(True), shape=texts, dtype=texts, may_be=aliases)
 required = st.builds(Parameter, names, texts)
 optional = st.builds(Parameter, names, texts, has_default=st.just(True), default=defaults)
-parameters = st.tuples(st.lists(required | outputs, max_size=3), st.lists(optional, max_size=2)).map(
-    # Of two parameters that are called the same, the first.
-    lambda parts: tuple({item.name: item for item in reversed([*parts[0], *parts[1]])}.values())[::-1]
+parameters = st.tuples(
+    st.lists(required | outputs, max_size=3, unique_by=lambda item: item.name),
+    st.lists(optional, max_size=2, unique_by=lambda item: item.name),
+).map(  # Of two parameters that are called the same, the first.
+    lambda parts: (*parts[0], *(item for item in parts[1] if item.name not in {other.name for other in parts[0]}))
 )
 versions = st.from_regex(r"[1-9]\.[1-9][0-9]", fullmatch=True)
 archs = st.sampled_from(["sm_80", "sm_90a", "sm_100f", "sm_121"]).map(Arch.parse)
