@@ -103,7 +103,7 @@ def _import_distributed() -> Any:
         import distributed
     except ModuleNotFoundError:
         raise UsageError("`--executor dask://...` needs Dask", hint="`pip install cute-aot[dask]`") from None
-    for name in ("distributed", "tornado", "asyncio"):  # what matters of theirs we say ourselves
+    for name in ("distributed", "distributed.client", "tornado", "asyncio"):  # what matters of theirs we say ourselves
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return distributed
 
@@ -129,8 +129,9 @@ def _check_worker(worker: str, here: dict[str, str], there: dict[str, str] | Exc
 
 
 def _lost(address: str, error: BaseException) -> BuildError:
+    said = str(error).strip() or type(error).__name__  # some of Dask's hold whole tracebacks
     return BuildError(
-        f"lost the Dask scheduler at {address}: {error or type(error).__name__}",
+        f"lost the Dask scheduler at {address}: {said.splitlines()[0]}",
         hint="start it again, and build again: what is compiled is in the cache",
     )
 
