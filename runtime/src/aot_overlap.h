@@ -32,7 +32,12 @@ typedef struct {
 static inline aot_plain_span_t aot_plain_span(const DLTensor* tensor, int is_output) {
   const int64_t *shape = tensor->shape, *strides = tensor->strides;
   uint64_t reach = 0, unusual = 0, crowded = 0;
-  if (tensor->ndim == 2) { /* the loop, unrolled */
+  if (tensor->ndim == 1) { /* the loop, unrolled */
+    uint64_t last = (uint64_t)shape[0] - 1, stride = (uint64_t)strides[0];
+    reach = (uint64_t)(uint32_t)last * (uint32_t)stride;
+    crowded = stride == 0;
+    unusual = last | stride;
+  } else if (tensor->ndim == 2) {
     uint64_t rows = (uint64_t)shape[0] - 1, columns = (uint64_t)shape[1] - 1;
     uint64_t row_stride = (uint64_t)strides[0], stride = (uint64_t)strides[1];
     reach = (uint64_t)(uint32_t)columns * (uint32_t)stride;
@@ -53,23 +58,21 @@ static inline aot_plain_span_t aot_plain_span(const DLTensor* tensor, int is_out
   return span;
 }
 
-#define AOT_PLAIN_OUTPUTS 4
-
 /* Whether aot_overlap is surely 0, found in few instructions: so it is in almost every call, all of whose tensors have
  * positive extents and strides, outputs row-major, and no common address between first and last. */
-static inline int aot_plainly_apart(const aot_region_t* region, uint32_t count, const aot_arguments_t* arguments) {
-  uint64_t firsts[AOT_PLAIN_OUTPUTS], ends[AOT_PLAIN_OUTPUTS], unusual = 0;
-  uint32_t outputs = 0;
-  for (; count > 0; --count, ++region) {
-    const DLTensor* tensor = arguments->values[region->slot].tensor;
-    if (tensor == NULL) continue; /* an optional argument */
-    aot_plain_span_t span = aot_plain_span(tensor, region->is_output);
-    unusual |= span.unusual;
-    for (uint32_t i = 0; i < outputs; ++i) unusual |= (uint64_t)(span.first < ends[i] && firsts[i] < span.end) << 31;
-    if (region->is_output) {
-      if (outputs == AOT_PLAIN_OUTPUTS) return 0;
-      firsts[outputs] = span.first;
-      ends[outputs++] = span.end;
+static inline int aot_plainly_apart(const aot_region_t* regions, uint32_t count, const aot_arguments_t* arguments) {
+  uint64_t unusual = 0;
+  for (uint32_t i = 0; i < count && regions[i].is_output; ++i) {
+    const DLTensor* output = arguments->values[regions[i].slot].tensor;
+    if (output == NULL) continue; /* an optional argument */
+    aot_plain_span_t written = aot_plain_span(output, 1);
+    unusual |= written.unusual;
+    for (uint32_t j = i + 1; j < count; ++j) {
+      const DLTensor* tensor = arguments->values[regions[j].slot].tensor;
+      if (tensor == NULL) continue;
+      aot_plain_span_t other = aot_plain_span(tensor, 0);
+      unusual |= other.unusual;
+      if (other.first < written.end && written.first < other.end) return 0;
     }
   }
   return unusual >> 31 == 0;

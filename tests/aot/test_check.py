@@ -19,7 +19,8 @@ from aot.cli import main
 from aot.contracts import Contract
 from aot.details import details_text, read_details
 from aot.errors import UsageError
-from aot.running import Gpu, table
+from aot.report import table
+from aot.running import Gpu
 from aot.verify import verify
 
 CPU = Gpu("a CPU", (9, 0), "cpu")
