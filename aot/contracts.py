@@ -62,13 +62,14 @@ def load_contracts(bundle: Path, manifest: Manifest, kernels: Iterable[str]) -> 
     """Execute the contracts of these kernels, each file after its digest matched; kernels without one are left out."""
     finder = _Sources({name: _read(bundle, manifest, name) for name in _names(manifest)})
     present = [kernel for kernel in kernels if f"{_PACKAGE}.{kernel}" in finder.sources]
+    # Those of another bundle have the same names. These stay: torch.compile looks modules up by their names.
+    for name in [name for name in sys.modules if name.split(".")[0] == _PACKAGE]:
+        del sys.modules[name]
     sys.meta_path.insert(0, finder)
     try:
         return {kernel: _contract(kernel, import_module(f"{_PACKAGE}.{kernel}")) for kernel in present}
     finally:
         sys.meta_path.remove(finder)
-        for name in [name for name in sys.modules if name.split(".")[0] == _PACKAGE]:
-            del sys.modules[name]
 
 
 def _names(manifest: Manifest) -> list[str]:
