@@ -28,6 +28,7 @@ import aot
 from ..errors import BuildError, UsageError
 from ..hosts import Host
 from ..verify import verify
+from ..wheel.make import runtime_license
 
 __all__ = ["REQUIREMENTS", "KitSettings", "Step", "make_kit"]
 
@@ -156,6 +157,7 @@ def _copy_sources(settings: KitSettings, staged: Path) -> None:
     for name in ("src", "include", "cmake"):  # in a checkout these lie beside the loader
         if (runtime.parent / name).is_dir() and not (runtime / name).exists():
             shutil.copytree(runtime.parent / name, staged / "aot_runtime" / name, ignore=_SKIPPED)
+    (staged / "aot_runtime" / "LICENSE").write_bytes(runtime_license())  # wheels made with the kit carry it
     for path in (*map(Path, ("tests", "benchmarks", "kernels", "pyproject.toml")), *settings.include):
         _copy(settings.project / path, staged / path)
     shutil.copyfile(Path(__file__).with_name("run.py"), staged / "run.py")

@@ -25,7 +25,7 @@ from .identity import Identity, platform_tag
 from .linked import notice, sbom
 from .sources import LOWEST_PYTHON, package_module, package_stub
 
-__all__ = ["Project", "package_files", "part_distribution", "project_metadata", "wheels"]
+__all__ = ["Project", "package_files", "part_distribution", "project_metadata", "runtime_license", "wheels"]
 
 _LOADER = Path(aot_runtime.__file__).resolve().parent
 _LICENSE_NAME = "LICENSE.cute-aot"
@@ -226,7 +226,7 @@ def _dist_info(project: Project, metadata: StandardMetadata, manifest: Manifest,
     files: dict[str, Content] = {
         "*.dist-info/METADATA": bytes(metadata.as_rfc822()),
         f"*.dist-info/licenses/{_NOTICE_NAME}": notice(identity, manifest, record).encode(),
-        f"*.dist-info/licenses/{_LICENSE_NAME}": _license(),
+        f"*.dist-info/licenses/{_LICENSE_NAME}": runtime_license(),
         f"*.dist-info/sboms/{identity.file_name}.cdx.json": sbom(identity, manifest, record, tag).encode(),
     }
     files.update({f"*.dist-info/licenses/{name}": content for name, content in project.licenses.items()})
@@ -244,7 +244,7 @@ def _entry_points(metadata: StandardMetadata) -> str:
     )
 
 
-def _license() -> bytes:
+def runtime_license() -> bytes:
     """The licence of the loader and the C runtime: beside the package, or at the root of a checkout."""
     installed = _LOADER / "LICENSE"
     return (installed if installed.is_file() else _LOADER.parents[1] / "LICENSE").read_bytes()
