@@ -165,7 +165,14 @@ def test_kit_writes_nothing_into_its_own_folder(kit: Path, tmp_path: Path) -> No
 
 def test_kit_is_small_and_holds_what_it_needs(kit: Path) -> None:
     assert sum(path.stat().st_size for path in kit.rglob("*") if path.is_file()) < 60 << 20
-    for name in ("run.py", "kit.json", "bundle/manifest.json", "aot_runtime/bundle.py", "aot_runtime/LICENSE", "aot_runtime/src/aot_open.c"):
+    for name in (
+        "run.py",
+        "kit.json",
+        "bundle/manifest.json",
+        "aot_runtime/bundle.py",
+        "aot_runtime/LICENSE",
+        "aot_runtime/src/aot_open.c",
+    ):
         assert (kit / name).is_file(), name
     assert not list(kit.rglob("__pycache__"))
 
