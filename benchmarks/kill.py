@@ -22,30 +22,15 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from _common import parser, report
+from _common import PROJECT, parser, report
 
 from aot.digests import sha256_of
 from aot.verify import verify
 
+sys.path.insert(0, str(PROJECT / "tests"))
+from written import FILL
+
 VARIANTS = 3
-KERNEL = """
-import cutlass.cute as cute
-from cuda.bindings.driver import CUstream
-import aot
-
-@cute.kernel
-def write(out: cute.Tensor):
-    out[cute.arch.thread_idx()[0]] = out.element_type(VALUE)
-
-@cute.jit
-def launch(out: cute.Tensor, stream: CUstream):
-    write(out).launch(grid=[1, 1, 1], block=[32, 1, 1], stream=stream)
-
-@aot.kernel(parameters=(aot.Out("out", shape="out.shape", dtype="out.dtype"),), archs=("sm_90a",),
-            axes={"n": tuple(range(32, 32 + VARIANTS))})
-def fill(target, n):
-    return aot.Spec(launch, {"out": aot.Tensor("f32", (n,)), "stream": aot.Stream()})
-"""
 SOURCES = ("new", "first", "second")
 COMPILED = re.compile(r"\[\d+/\d+\] sm_90a (fill__\w+): [\d.]+ s")
 STAGES = {
@@ -65,7 +50,7 @@ class Project:
         (folder / "tmp").mkdir()
 
     def write(self, name: str, value: int) -> None:
-        text = KERNEL.replace("VALUE", str(value)).replace("VARIANTS", str(VARIANTS))
+        text = FILL.replace("VALUE", str(value)).replace("VARIANTS", str(VARIANTS))
         (self.folder / name).mkdir(exist_ok=True)
         (self.folder / name / "fill.py").write_text(text)
 

@@ -6,6 +6,7 @@ one element. A kernel is compiled for either; nothing else differs between the t
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import cutlass
@@ -87,7 +88,7 @@ SMALL = ElementwiseTiling(threads=128, unroll=1, vector=True, width=128, chunks=
 SCALAR = ElementwiseTiling(threads=256, unroll=8, vector=False)
 
 
-class Elementwise:
+class Elementwise(ABC):
     """``out = apply(*inputs)`` over tensors of one shape, of rank 1 or 2, rows any distance apart.
 
     Subclasses define ``apply`` on the values of a chunk, and a ``__call__`` with named arguments.
@@ -102,8 +103,8 @@ class Elementwise:
         shape = (columns,) if rank == 1 else (aot.Dim("m", bits=64), columns)
         self.tensor = aot.Tensor(dtype, shape, align=VECTOR_BYTES if tiling.vector else None)
 
-    def apply(self, *values: cute.TensorSSA) -> cute.TensorSSA:
-        raise NotImplementedError
+    @abstractmethod
+    def apply(self, *values: cute.TensorSSA) -> cute.TensorSSA: ...
 
     @cute.kernel
     def kernel(self, inputs: list[cute.Tensor], out: cute.Tensor, shift: Int32, tiles_per_row: Int32):

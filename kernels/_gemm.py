@@ -5,18 +5,33 @@ The problem is ``out[m, n, l] = epilogue(sum over k of a[m, k, l] * b[n, k, l] +
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any
 
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
+import aot
 
-class Epilogue(Protocol):
-    """What becomes of a sum before it is rounded: a class, so that the kernel is compiled for it."""
+from .activation import Activation
 
-    @staticmethod
-    def apply(x: cute.TensorSSA) -> cute.TensorSSA: ...
+
+class PersistentGemm:
+    """A GEMM whose blocks stay for many tiles, fed through as many stages as its tiling leaves room for."""
+
+    def __init__(self, tiling: Any, target: aot.Target, epilogue: type[Activation]) -> None:
+        self.tiling = tiling
+        self.stages = tiling.stages(target)
+        self.epilogue = epilogue
+
+
+def check_stages(tiling: Any, target: aot.Target) -> None:
+    """Refuse a tiling that leaves no room to load one tile while another is multiplied."""
+    if tiling.stages(target) < 2:
+        raise aot.DeclarationError(
+            f"two stages of {tiling.stage_bytes} bytes and {tiling.epilogue_bytes} for the epilogue; "
+            f"a block of {target.arch} has {target.shared_memory}"
+        )
 
 
 def batched(tensor: cute.Tensor) -> cute.Tensor:

@@ -19,7 +19,7 @@ from cutlass.utils import LayoutEnum, blackwell_helpers
 
 import aot
 
-from ._gemm import Epilogue, batched, tile_at
+from ._gemm import PersistentGemm, batched, check_stages, tile_at
 
 ROWS = 128  # of a tile: the lanes of tensor memory
 TENSOR_MEMORY_COLUMNS = 512
@@ -70,19 +70,10 @@ class Tiling:
                 f"a tile of {self.m} x {self.n} x {self.k}",
                 hint=f"n is a multiple of {SLICE_COLUMNS} up to {TENSOR_MEMORY_COLUMNS // SUM_STAGES}, k 64",
             )
-        if self.stages(target) < 2:
-            raise aot.DeclarationError(
-                f"two stages of {self.stage_bytes} bytes and {self.epilogue_bytes} for the epilogue; "
-                f"a block of {target.arch} has {target.shared_memory}"
-            )
+        check_stages(self, target)
 
 
-class Gemm:
-    def __init__(self, tiling: Tiling, target: aot.Target, epilogue: type[Epilogue]) -> None:
-        self.tiling = tiling
-        self.stages = tiling.stages(target)
-        self.epilogue = epilogue
-
+class Gemm(PersistentGemm):
     @cute.jit
     def __call__(
         self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, bias, multiprocessors: Int32, stream: CUstream

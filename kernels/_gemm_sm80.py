@@ -20,7 +20,8 @@ from cutlass.utils import LayoutEnum
 
 import aot
 
-from ._gemm import Epilogue, batched, tile_at
+from ._gemm import batched, tile_at
+from .activation import Activation
 
 MMA = (16, 8, 16)  # m, n, k of the instruction
 ELEMENT_BYTES = 2
@@ -68,7 +69,7 @@ class Tiling:
 
 
 class Gemm:
-    def __init__(self, tiling: Tiling, target: aot.Target, epilogue: type[Epilogue]) -> None:
+    def __init__(self, tiling: Tiling, target: aot.Target, epilogue: type[Activation]) -> None:
         self.tiling = tiling
         self.epilogue = epilogue
 

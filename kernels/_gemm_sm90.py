@@ -20,7 +20,7 @@ from cutlass.utils import LayoutEnum, hopper_helpers
 
 import aot
 
-from ._gemm import Epilogue, batched, tile_at
+from ._gemm import PersistentGemm, batched, check_stages, tile_at
 
 WARP_GROUP = 128  # threads
 WARP_GROUP_ROWS = 64  # of the tile: what one wgmma computes
@@ -91,19 +91,10 @@ class Tiling:
             )
         if not 1 <= self.cluster <= target.max_cluster:
             raise aot.DeclarationError(f"clusters of {self.cluster}; {target.arch} takes up to {target.max_cluster}")
-        if self.stages(target) < 2:
-            raise aot.DeclarationError(
-                f"two stages of {self.stage_bytes} bytes and {self.epilogue_bytes} for the epilogue; "
-                f"a block of {target.arch} has {target.shared_memory}"
-            )
+        check_stages(self, target)
 
 
-class Gemm:
-    def __init__(self, tiling: Tiling, target: aot.Target, epilogue: type[Epilogue]) -> None:
-        self.tiling = tiling
-        self.stages = tiling.stages(target)
-        self.epilogue = epilogue
-
+class Gemm(PersistentGemm):
     @cute.jit
     def __call__(self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, bias, clusters: Int32, stream: CUstream):
         tiling = self.tiling

@@ -7,6 +7,7 @@ An activation is a class, and the kernel is compiled for it: a new one is a clas
 from __future__ import annotations
 
 import math
+from typing import Protocol
 
 import cutlass.cute as cute
 from cuda.bindings.driver import CUstream
@@ -20,12 +21,11 @@ from .contracts import activation as contract
 TILINGS = {"vector": (SMALL, ElementwiseTiling(threads=256, unroll=4, vector=True)), "scalar": (SCALAR,)}
 
 
-class Activation:
-    """A function of one variable. NaN in is NaN out."""
+class Activation(Protocol):
+    """A function of one variable, which a kernel is compiled for. NaN in is NaN out."""
 
     @staticmethod
-    def apply(x: cute.TensorSSA) -> cute.TensorSSA:
-        raise NotImplementedError
+    def apply(x: cute.TensorSSA) -> cute.TensorSSA: ...
 
 
 class Relu(Activation):

@@ -15,15 +15,14 @@ import cutlass.cute as cute
 import aot
 
 from . import _gemm_sm80, _gemm_sm90, _gemm_sm100
-from ._gemm import Epilogue
-from .activation import Gelu, Relu, Silu
+from .activation import Activation, Gelu, Relu, Silu
 from .contracts import gemm as contract
 
 ALIGNMENT = 16  # bytes: of addresses and strides, as TMA and the widest copies need it
 CHUNK = ALIGNMENT // 2  # elements
 
 
-class Identity:
+class Identity(Activation):
     @staticmethod
     def apply(x: cute.TensorSSA) -> cute.TensorSSA:
         return x
@@ -97,7 +96,7 @@ CODE = {"sm_80": SM80, "sm_90a": SM90, "sm_100f": SM100}
     cost=contract.cost,
 )
 def gemm(
-    target: aot.Target, epilogue: type[Epilogue], dtype: str, batched: bool, bias: bool, a: bool, b: bool
+    target: aot.Target, epilogue: type[Activation], dtype: str, batched: bool, bias: bool, a: bool, b: bool
 ) -> list[aot.Spec]:
     """``out = epilogue(a @ b.T + bias)``; ``a`` and ``b`` row- or column-major, ``out`` row-major, summed in f32."""
     code = CODE.get(str(target.arch), SM80)  # portable code is built for later architectures too

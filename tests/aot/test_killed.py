@@ -13,30 +13,13 @@ import time
 from pathlib import Path
 
 import pytest
+from written import FILL
 
 from aot.leftovers import owned_directory, sweep
 from aot.verify import verify
 
 KILLS = 25
 LONGEST = 2.2  # seconds until a kill: about a build, most of which is starting up
-KERNEL = """
-import cutlass.cute as cute
-from cuda.bindings.driver import CUstream
-import aot
-
-@cute.kernel
-def write(out: cute.Tensor):
-    out[cute.arch.thread_idx()[0]] = out.element_type(VALUE)
-
-@cute.jit
-def launch(out: cute.Tensor, stream: CUstream):
-    write(out).launch(grid=[1, 1, 1], block=[32, 1, 1], stream=stream)
-
-@aot.kernel(parameters=(aot.Out("out", shape="out.shape", dtype="out.dtype"),), archs=("sm_90a",),
-            axes={"n": tuple(range(32, 32 + VARIANTS))})
-def fill(target, n):
-    return aot.Spec(launch, {"out": aot.Tensor("f32", (n,)), "stream": aot.Stream()})
-"""
 
 
 class Project:
@@ -47,7 +30,7 @@ class Project:
         self.out = folder / "out" / "bundle"
 
     def write(self, value: int, variants: int = 2) -> None:
-        text = KERNEL.replace("VALUE", str(value)).replace("VARIANTS", str(variants))
+        text = FILL.replace("VALUE", str(value)).replace("VARIANTS", str(variants))
         (self.folder / "fill.py").write_text(text)
 
     def start(self, handles: int | None = None) -> subprocess.Popen[str]:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from written import WRITE
 
 import aot.build
 from aot.build import BuildResult, Progress
@@ -21,24 +22,15 @@ Run = Callable[..., tuple[BuildResult, list[str]]]
 ReadOnly = Callable[[Path], None]
 ALL = ["first__f16", "first__f32", "second__f16", "second__f32"]
 
-KERNEL = """
-import cutlass.cute as cute
-from cuda.bindings.driver import CUstream
-import aot
-
-@cute.kernel
-def write(out: cute.Tensor):
-    out[cute.arch.thread_idx()[0]] = out.element_type(1)
-
-@cute.jit
-def launch(out: cute.Tensor, stream: CUstream):
-    write(out).launch(grid=[1, 1, 1], block=[32, 1, 1], stream=stream)
-
+KERNEL = (
+    WRITE.replace("VALUE", "1")
+    + """
 @aot.kernel(parameters=(aot.Out("out", shape="out.shape", dtype="out.dtype"),), archs=("sm_80", "sm_90a"),
             axes={"dtype": ("f16", "f32")})
 def NAME(target, dtype):
     return aot.Spec(launch, {"out": aot.Tensor(dtype, ("n",)), "stream": aot.Stream()})
 """
+)
 
 
 class Seen(Progress):

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from written import WRITE
 
 import aot.cache.remote
 from aot.cache.remote import Remote, SharedStore
@@ -23,24 +24,15 @@ from aot.errors import UsageError
 from aot.verify import verify
 
 KEY, OTHER = "ab" * 32, "cd" * 32
-KERNEL = """
-import cutlass.cute as cute
-from cuda.bindings.driver import CUstream
-import aot
-
-@cute.kernel
-def write(out: cute.Tensor):
-    out[cute.arch.thread_idx()[0]] = out.element_type(1)
-
-@cute.jit
-def launch(out: cute.Tensor, stream: CUstream):
-    write(out).launch(grid=[1, 1, 1], block=[32, 1, 1], stream=stream)
-
+KERNEL = (
+    WRITE.replace("VALUE", "1")
+    + """
 @aot.kernel(parameters=(aot.Out("out", shape="out.shape", dtype="out.dtype"),), archs=("sm_90a",),
             axes={"dtype": ("f16", "f32")})
 def fill(target, dtype):
     return aot.Spec(launch, {"out": aot.Tensor(dtype, ("n",)), "stream": aot.Stream()})
 """
+)
 
 
 def free_port() -> int:
