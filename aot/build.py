@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor as Threads
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -150,6 +150,15 @@ class _KernelPlan:
 
     def complete(self) -> tuple[VariantInfo, ...]:
         return tuple(variant for variant in self.variants if variant.table.name in self.compiled)
+
+
+@dataclass(frozen=True)
+class _KernelSource:
+    """What a kernel library is linked from beside its launchers: the same for every host."""
+
+    plan: _KernelPlan
+    tables: str
+    imports: frozenset[str]  # from the support library
 
 
 class _Build:
@@ -485,8 +494,9 @@ class _Build:
         jobs = self._link_count()
         # A host waits for its libraries, and a library for its parts: each waits in a line of its own.
         with ThreadPoolExecutor(jobs) as parts, ThreadPoolExecutor(jobs) as libraries, ThreadPoolExecutor() as waiting:
+            sources = list(libraries.map(self._kernel_source, plans))
             linked = waiting.map(
-                lambda host: self._link_host(self._linker(host, parts), plans, staged, libraries), self.hosts
+                lambda host: self._link_host(self._linker(host, parts), sources, staged, libraries), self.hosts
             )
             hosts = {host.name: record for host, record in zip(self.hosts, linked, strict=True)}
         self._write_details(plans, staged)
@@ -508,16 +518,17 @@ class _Build:
         (staged / manifest_module.FILE_NAME).write_text(manifest.to_json())
         return manifest
 
-    def _link_host(self, linker: Linker, plans: Sequence[_KernelPlan], staged: Path, pool: Threads) -> HostRecord:
-        host = linker.host
+    def _link_host(self, linker: Linker, sources: Sequence[_KernelSource], staged: Path, pool: Threads) -> HostRecord:
+        host, plans = linker.host, [source.plan for source in sources]
         root = staged / "lib" / host.name
         builds: dict[str, list[KernelBuild]] = {}
         archives = StaticArchives(linker, self.name) if self.settings.archives else None
         paths = [f"{plan.arch}/{plan.info.name}.so" for plan in plans]
-        linked = list(pool.map(lambda plan, path: self._link_kernel(linker, plan, root / path), plans, paths))
-        for plan, relative, (objects, imports) in zip(plans, paths, linked, strict=True):
+        linked = pool.map(lambda source, path: self._link_kernel(linker, source, root / path), sources, paths)
+        for source, relative, objects in zip(sources, paths, linked, strict=True):
+            plan = source.plan
             if archives is not None:
-                archives.add_kernel(plan.info.name, plan.arch, objects, imports)
+                archives.add_kernel(plan.info.name, plan.arch, objects, source.imports)
             builds.setdefault(plan.info.name, []).append(describe_file(root / relative, relative, plan.arch))
         support = root / f"lib{self.name}_cuda.so"
         linker.support(self.libraries[host], support, shared_cudart=self.settings.shared_cudart)
@@ -539,24 +550,28 @@ class _Build:
     def _linker(self, host: Host, pool: Threads) -> Linker:
         return make_linker(host, self.settings.cache, self.scratch, pool, self.store)
 
-    def _link_kernel(self, linker: Linker, plan: _KernelPlan, output: Path) -> tuple[list[str], set[str]]:
-        """Link a kernel; returns its objects and what they import from the support library."""
-        output.parent.mkdir(parents=True, exist_ok=True)
-        # Variants of two architectures have the same names, and may be under way together.
-        linker = replace(linker, work=linker.work / str(plan.arch))
-        linker.work.mkdir(exist_ok=True)
-        launchers = {
-            v.table.name: (self.scratch / str(plan.arch) / f"{v.table.name}.ll").read_text() for v in plan.complete()
-        }
-        facts = {name: parse_launcher(text, name) for name, text in launchers.items()}
+    def _kernel_source(self, plan: _KernelPlan) -> _KernelSource:
+        facts = {name: parse_launcher(text, name) for name, text in self._launchers(plan)}
         compiled = {
             v.table.name: _compiled_variant(v, plan.compiled[v.table.name], facts[v.table.name].binaries)
             for v in plan.complete()
         }
         groups = [group for function in plan.info.functions if (group := _group(plan, function, compiled)) is not None]
-        imports = {name for launcher in facts.values() for name in launcher.imports}
-        source = kernel_library_source(plan.info.name, plan.arch, groups, imports)
-        return linker.kernel(plan.info.name, source, launchers, output), imports
+        imports = frozenset(name for launcher in facts.values() for name in launcher.imports)
+        return _KernelSource(plan, kernel_library_source(plan.info.name, plan.arch, groups, imports), imports)
+
+    def _launchers(self, plan: _KernelPlan) -> Iterator[tuple[str, str]]:
+        for variant in plan.complete():
+            name = variant.table.name
+            yield name, (self.scratch / str(plan.arch) / f"{name}.ll").read_text()
+
+    def _link_kernel(self, linker: Linker, source: _KernelSource, output: Path) -> list[str]:
+        """Link a kernel; returns its objects."""
+        output.parent.mkdir(parents=True, exist_ok=True)
+        # Variants of two architectures have the same names, and may be under way together.
+        linker = replace(linker, work=linker.work / str(source.plan.arch))
+        linker.work.mkdir(exist_ok=True)
+        return linker.kernel(source.plan.info.name, source.tables, dict(self._launchers(source.plan)), output)
 
     def _write_details(self, plans: Sequence[_KernelPlan], staged: Path) -> None:
         (staged / "details").mkdir()
