@@ -2,12 +2,13 @@
 
 A measurement is a CUDA graph of many calls, replayed between two events: what is timed is the GPU's work,
 not Python's. The calls go through as many sets of buffers as it takes to leave the L2 cache behind. Contenders
-take turns, and medians are reported, so that ratios hold on a machine whose clocks move.
+take turns in changing order, and medians are reported, so that ratios hold on a machine whose clocks move.
 """
 
 from __future__ import annotations
 
 import json
+import random
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -203,9 +204,11 @@ def _events_around(run: Callable[[], Any], calls: int) -> Callable[[], float]:
 
 def _medians(timers: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
     samples: dict[str, list[float]] = {name: [] for name in timers}
+    chance = random.Random(rounds)
     for _ in range(rounds):
-        for name, timer in timers.items():
-            samples[name].append(timer())
+        # In an order that changes: whoever follows a light contender finds the GPU cool, and its clock high.
+        for name in chance.sample(list(timers), len(timers)):
+            samples[name].append(timers[name]())
     return {name: statistics.median(values) for name, values in samples.items()}
 
 

@@ -33,18 +33,20 @@ def chunk_elements(dtype: str, vector: bool) -> int:
 # Rows: tensors of rank 1 whose elements follow each other. An index or extent is an Int32 or an Int64.
 
 
-def load(row: cute.Tensor, index: Int64, size: int, cached: bool = True) -> cute.Tensor:
-    """Chunk ``index`` of a row, in registers; past the end of the row, its last chunk. It must have one.
-
-    So a load needs no branch: many are under way at once, and what they bring stays as narrow as it came.
-    ``cached=False`` leaves the L1 cache to what is read again.
-    """
-    last = cute.size(row) // size - 1
+def fetch(row: cute.Tensor, index: Int64, size: int, cached: bool = True) -> cute.Tensor:
+    """Chunk ``index`` of a row, in registers. ``cached=False`` goes past the L1 cache."""
     priority = CacheEvictionPriority.EVICT_NORMAL if cached else CacheEvictionPriority.NO_ALLOCATE
     chunk = cute.make_rmem_tensor(size, row.element_type)
-    source = cute.local_tile(row, (size,), (cutlass.min(index, last),))
-    cute.autovec_copy(source, chunk, l1c_evict_priority=priority)
+    cute.autovec_copy(cute.local_tile(row, (size,), (index,)), chunk, l1c_evict_priority=priority)
     return chunk
+
+
+def load(row: cute.Tensor, index: Int64, size: int, cached: bool = True) -> cute.Tensor:
+    """As :func:`fetch`; past the end of the row, its last chunk. It must have one.
+
+    So a load needs no branch: many are under way at once, and what they bring stays as narrow as it came.
+    """
+    return fetch(row, cutlass.min(index, cute.size(row) // size - 1), size, cached)
 
 
 @cute.jit
@@ -61,7 +63,7 @@ def store(values: cute.TensorSSA, row: cute.Tensor, index: Int64, end: Int64, si
 
 @dataclass(frozen=True)
 class ElementwiseTiling:
-    """``width`` threads side by side cover ``unroll`` chunks each of one row, or of several short ones."""
+    """A thread moves ``unroll`` chunks. In rows that lie apart, up to ``width`` threads work side by side."""
 
     threads: int
     unroll: int  # chunks per thread, all loaded before the first is used
@@ -73,6 +75,11 @@ class ElementwiseTiling:
     def label(self) -> str:
         return "" if self.chunks is None else "small"
 
+    @property
+    def cached(self) -> bool:
+        """Seen on an H200: small problems are over sooner past the L1 cache, large ones later."""
+        return self.chunks is None
+
     def validate(self, target: aot.Target) -> None:
         if self.threads & (self.threads - 1) or not WARP <= self.threads <= target.max_threads:
             raise aot.DeclarationError(
@@ -83,9 +90,14 @@ class ElementwiseTiling:
             raise aot.DeclarationError(f"{self.width} threads side by side: not a power of two up to {self.threads}")
 
 
-# Small problems are over before all multiprocessors have work, unless each thread takes little of it.
-SMALL = ElementwiseTiling(threads=128, unroll=1, vector=True, width=128, chunks=1 << 19)
-SCALAR = ElementwiseTiling(threads=256, unroll=8, vector=False)
+# By how elements are accessed; the first that a problem is small enough for.
+ELEMENTWISE_TILINGS = {
+    "vector": (
+        ElementwiseTiling(threads=256, unroll=1, vector=True, width=256, chunks=1 << 19),
+        ElementwiseTiling(threads=256, unroll=1, vector=True, width=256),
+    ),
+    "scalar": (ElementwiseTiling(threads=256, unroll=8, vector=False),),
+}
 
 
 class Elementwise(ABC):
@@ -97,6 +109,7 @@ class Elementwise(ABC):
     def __init__(self, tiling: ElementwiseTiling, rank: int, dtype: str) -> None:
         self.tiling = tiling
         self.chunk = chunk_elements(dtype, tiling.vector)
+        self.rank = rank
         # A single row may end in part of a chunk; of several, the next would start misaligned.
         self.ragged = rank == 1 and tiling.vector
         columns = aot.Dim("n", divisible_by=1 if self.ragged else self.chunk, bits=64)
@@ -106,12 +119,66 @@ class Elementwise(ABC):
     @abstractmethod
     def apply(self, *values: cute.TensorSSA) -> cute.TensorSSA: ...
 
+    @cute.jit
+    def launch(self, inputs: list[cute.Tensor], out: cute.Tensor, stream: CUstream):
+        if cutlass.const_expr(self.rank == 1):
+            self.launch_line(inputs, out, stream)
+        else:
+            rows, columns = extents(out)
+            # Rows without gaps are one line, where a thread finds its place at once.
+            gapless = rows > 0
+            for tensor in (*inputs, out):
+                gapless = gapless and tensor.stride[0] == columns
+            if gapless:
+                line = cute.make_layout(rows * columns)
+                lines = [cute.make_tensor(tensor.iterator, line) for tensor in (*inputs, out)]
+                self.launch_line(lines[:-1], lines[-1], stream)
+            else:
+                self.launch_rows(inputs, out, stream)
+
+    @cute.jit
+    def launch_line(self, inputs: list[cute.Tensor], out: cute.Tensor, stream: CUstream):
+        chunks = _ceil_div(Int64(cute.size(out)), Int64(self.chunk))
+        blocks = _ceil_div(chunks, Int64(self.tiling.threads * self.tiling.unroll))
+        if blocks > 0:  # CUDA refuses an empty grid
+            self.line_kernel(inputs, out).launch(
+                grid=[Int32(blocks), 1, 1], block=[self.tiling.threads, 1, 1], stream=stream
+            )
+
     @cute.kernel
-    def kernel(self, inputs: list[cute.Tensor], out: cute.Tensor, shift: Int32, tiles_per_row: Int32):
+    def line_kernel(self, inputs: list[cute.Tensor], out: cute.Tensor):
+        thread, _, _ = cute.arch.thread_idx()
+        block, _, _ = cute.arch.block_idx()
+        size = Int64(cute.size(out))
+        whole = size // self.chunk
+        first = Int64(block) * (self.tiling.threads * self.tiling.unroll) + thread
+        indices = [first + i * self.tiling.threads for i in range(self.tiling.unroll)]
+        self.move(inputs, out, indices, whole, self.chunk)
+        if cutlass.const_expr(self.ragged):  # noqa: SIM102  decided when compiled: not joined by `and`
+            if block == 0:
+                self.move(inputs, out, [whole * self.chunk + thread], size, 1)
+
+    @cute.jit
+    def launch_rows(self, inputs: list[cute.Tensor], out: cute.Tensor, stream: CUstream):
+        rows, columns = extents(out)
+        chunks = columns // self.chunk
+        # Threads side by side in a row: a power of two, so that each finds its place by shifts; as few as
+        # leave every thread all its chunks.
+        shift = Int32(0)
+        while shift < self.tiling.width.bit_length() - 1 and (Int64(self.tiling.unroll) << shift) < chunks:
+            shift += 1
+        tiles_per_row = _ceil_div(chunks, Int64(self.tiling.unroll) << shift)
+        blocks = _ceil_div(rows * tiles_per_row, Int64(self.tiling.threads) >> shift)
+        if blocks > 0:  # CUDA refuses an empty grid
+            self.rows_kernel(inputs, out, shift, Int32(tiles_per_row)).launch(
+                grid=[Int32(blocks), 1, 1], block=[self.tiling.threads, 1, 1], stream=stream
+            )
+
+    @cute.kernel
+    def rows_kernel(self, inputs: list[cute.Tensor], out: cute.Tensor, shift: Int32, tiles_per_row: Int32):
         thread, _, _ = cute.arch.thread_idx()
         block, _, _ = cute.arch.block_idx()
         rows, columns = extents(out)
-        whole = columns // self.chunk
         # A row's tiles go to neighbouring groups of threads. Rows of several tiles fill memory long before
         # their number exceeds 32 bits.
         row = Int64(block) * (self.tiling.threads >> shift) + (thread >> shift)
@@ -123,36 +190,16 @@ class Elementwise(ABC):
             lane = thread & ((1 << shift) - 1)
             first = Int64(tile) * (self.tiling.unroll << shift) + lane
             indices = [first + (i << shift) for i in range(self.tiling.unroll)]
-            self.move([x[row, None] for x in inputs], out[row, None], indices, whole, self.chunk)
-        if cutlass.const_expr(self.ragged):  # noqa: SIM102  decided when compiled: not joined by `and`
-            if block == 0:
-                rest = [whole * self.chunk + thread]
-                self.move([x[0, None] for x in inputs], out[0, None], rest, columns, 1)
+            self.move([x[row, None] for x in inputs], out[row, None], indices, columns // self.chunk, self.chunk)
 
     @cute.jit
     def move(self, sources: list[cute.Tensor], target: cute.Tensor, indices: list[Int64], end, size):
         """Compute the chunks of these ascending indices, as far as they lie before ``end``."""
         if indices[0] < end:
-            loaded = [[load(source, index, size) for source in sources] for index in indices]
+            get = fetch if len(indices) == 1 else load
+            loaded = [[get(source, index, size, self.tiling.cached) for source in sources] for index in indices]
             for index, chunks in zip(indices, loaded, strict=True):
                 store(self.apply(*[chunk.load() for chunk in chunks]), target, index, end, size)
-
-    @cute.jit
-    def launch(self, inputs: list[cute.Tensor], out: cute.Tensor, stream: CUstream):
-        inputs, out = [_as_rows(tensor) for tensor in inputs], _as_rows(out)
-        rows, columns = extents(out)
-        chunks = _ceil_div(columns, self.chunk)
-        # Threads side by side in a row: a power of two, so that each finds its place by shifts; as few as
-        # leave every thread all its chunks.
-        shift = Int32(0)
-        while shift < self.tiling.width.bit_length() - 1 and (Int64(self.tiling.unroll) << shift) < chunks:
-            shift += 1
-        tiles_per_row = _ceil_div(chunks, Int64(self.tiling.unroll) << shift)
-        blocks = _ceil_div(rows * tiles_per_row, Int64(self.tiling.threads) >> shift)
-        if blocks > 0:  # CUDA refuses an empty grid
-            self.kernel(inputs, out, shift, Int32(tiles_per_row)).launch(
-                grid=[Int32(blocks), 1, 1], block=[self.tiling.threads, 1, 1], stream=stream
-            )
 
 
 def elementwise_specs(target: aot.Target, tilings: tuple[ElementwiseTiling, ...], make, arguments, *guards: str):
@@ -165,13 +212,6 @@ def elementwise_specs(target: aot.Target, tilings: tuple[ElementwiseTiling, ...]
         fits = () if tiling.chunks is None else (f"{elements} <= {tiling.chunks * function.chunk}",)
         specs.append(aot.Spec(function, arguments(function), (*guards, *fits), tiling.label))
     return specs
-
-
-def _as_rows(tensor: cute.Tensor) -> cute.Tensor:
-    """A tensor of rank 1 as a single row."""
-    if cute.rank(tensor) == 2:
-        return tensor
-    return cute.make_tensor(tensor.iterator, cute.make_layout((1, cute.size(tensor)), stride=(0, 1)))
 
 
 def extents(tensor: cute.Tensor) -> tuple[Int64, Int64]:
@@ -267,10 +307,6 @@ class RowKernel:
     def load(self, row: cute.Tensor, first: Int32, cached: bool = True) -> list[cute.Tensor]:
         """The chunks a thread holds; those past the end of the row are its last one again."""
         return [load(row, index, self.chunk, cached) for index in self.indices(first)]
-
-    def load_once(self, row: cute.Tensor, first: Int32) -> list[cute.Tensor]:
-        """As :meth:`load`, of what is not read again, by this thread or, a chunk being wide, by its neighbours."""
-        return self.load(row, first, cached=self.chunk == 1)
 
     def full(self, value: float) -> cute.TensorSSA:
         """An accumulator: a chunk of f32."""

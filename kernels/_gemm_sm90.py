@@ -264,7 +264,7 @@ class Gemm(PersistentGemm):
             early = self.fetch_bias(bias, n, thread)
             read, freed = self.multiply(loaded, mma, sums, a, b, steps, read, freed)
             if cutlass.const_expr(bias is not None):
-                self.place_bias(early, bias_of_group, thread)
+                self.place_bias(early, bias_of_group, thread, group)
             row = (m * tiling.cluster + rank) * tiling.warp_groups + group
             self.write(mma_of_group, sums, spread, shared_out, store_out, out, row, n, batch, thread, group)
         # Shared memory must outlive the stores that read it.
@@ -312,18 +312,19 @@ class Gemm(PersistentGemm):
         return early
 
     @cute.jit
-    def place_bias(self, early, shared_bias, thread):
+    def place_bias(self, early, shared_bias, thread, group):
         """Where every thread of the warp group finds the bias of its columns."""
         for i in cutlass.range_constexpr(cute.size(early)):
             if i * WARP_GROUP + thread < self.tiling.n:
                 shared_bias[i * WARP_GROUP + thread] = early[i]
+        self.together(group).arrive_and_wait()
 
     @cute.jit
     def write(self, mma, sums, bias, shared_out, store_out, out, row, n, batch, thread, group):
         """Bias, epilogue, rounding; then by way of shared memory, so that whole lines leave."""
         stages = self.tiling.epilogue_stages
         slices = self.tiling.n // EPILOGUE_COLUMNS
-        together = pipeline.NamedBarrier(barrier_id=1 + group, num_threads=WARP_GROUP)
+        together = self.together(group)
         storing = cute.arch.make_warp_uniform(thread // cute.arch.WARP_SIZE) == 0
         copy = self.copy_to_shared(mma)
         mine = copy.get_slice(thread)
@@ -336,20 +337,24 @@ class Gemm(PersistentGemm):
         )
         for i in cutlass.range_constexpr(slices):
             buffer = group * stages + i % stages
-            if storing:  # the store that read this buffer last has finished
-                cute.arch.cp_async_bulk_wait_group(stages - 1, read=True)
-            together.arrive_and_wait()
             for v in cutlass.range_constexpr(cute.size(values)):
                 values[v] = source[i * cute.size(values) + v]
                 if cutlass.const_expr(bias is not None):
                     values[v] += bias[i * cute.size(values) + v]
             rounded.store(self.epilogue.apply(values.load()).to(self.dtype))
+            if storing:  # the store that read this buffer last has finished
+                cute.arch.cp_async_bulk_wait_group(stages - 1, read=True)
+            together.arrive_and_wait()
             cute.copy(copy, rounded, target[None, None, None, buffer])
             cute.arch.fence_proxy("async.shared", space="cta")
             together.arrive_and_wait()
             if storing:
                 cute.copy(store_out, stored[None, buffer], stored_to[None, row, n * slices + i, batch])
                 cute.arch.cp_async_bulk_commit_group()
+
+    def together(self, group) -> pipeline.NamedBarrier:
+        """Where the threads of a warp group wait for each other."""
+        return pipeline.NamedBarrier(barrier_id=1 + group, num_threads=WARP_GROUP)
 
     def copy_to_shared(self, mma: cute.TiledMma) -> cute.TiledCopy:
         matrices = cute.make_copy_atom(cute.nvgpu.warp.StMatrix8x8x16bOp(False, 4), self.dtype)

@@ -15,10 +15,8 @@ from cutlass import Float32
 
 import aot
 
-from ._device import ARCHS, DTYPES, SCALAR, SMALL, Elementwise, ElementwiseTiling, elementwise_specs
+from ._device import ARCHS, DTYPES, ELEMENTWISE_TILINGS, Elementwise, ElementwiseTiling, elementwise_specs
 from .contracts import activation as contract
-
-TILINGS = {"vector": (SMALL, ElementwiseTiling(threads=256, unroll=4, vector=True)), "scalar": (SCALAR,)}
 
 
 class Activation(Protocol):
@@ -31,7 +29,7 @@ class Activation(Protocol):
 class Relu(Activation):
     @staticmethod
     def apply(x: cute.TensorSSA) -> cute.TensorSSA:
-        return cute.where(x < 0.0, cute.zeros_like(x), x)
+        return cute.math.max(x, cute.zeros_like(x), propagate_nan=True)
 
 
 class Silu(Activation):
@@ -43,21 +41,30 @@ class Silu(Activation):
 
 
 class Gelu(Activation):
-    """``x * (1 + erf(x / sqrt(2))) / 2``: ``x`` times the part of a normal distribution that lies below it.
+    """``x * (1 + erf(x / sqrt(2))) / 2``: ``x`` times the part of a normal distribution that lies below it."""
 
-    By formula 7.1.26 of Abramowitz and Stegun, to 1.5e-7, with a quarter fewer instructions than the library's
-    ``erf``: memory should not have to wait. It gives the part beyond ``|x|``, so that nothing cancels.
+    @staticmethod
+    def apply(x: cute.TensorSSA) -> cute.TensorSSA:
+        return x * (0.5 * cute.math.erfc(-math.sqrt(0.5) * x))
+
+
+class RoundedGelu(Activation):
+    """The same for results of 16 bits, in eleven instructions: neither memory nor tensor cores wait for it.
+
+    The part of the distribution beyond ``|x|`` is ``2 ** p(|x|)`` for a polynomial that was fitted to it: right within
+    7e-5 of itself down to 6e-16, where ``|x|`` is 8.
     """
 
-    P, A = 0.3275911, (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
+    BEYOND = (
+        -1.4541999e-06, 5.3548848e-05, -0.00086553211, 0.0082573054, -0.05348566, -0.45887872, -1.1511119, -1.0000054,
+    )  # fmt: skip
 
     @classmethod
     def apply(cls, x: cute.TensorSSA) -> cute.TensorSSA:
-        t = cute.math.rcp(1.0 + cls.P * math.sqrt(0.5) * cute.math.abs(x), approx=True, ftz=True)
-        series = 0.0
-        for a in cls.A:
-            series = series * t + 0.5 * a
-        beyond = series * t * cute.math.exp2(-0.5 * math.log2(math.e) * x * x)
+        distance, (exponent, *coefficients) = cute.math.abs(x), cls.BEYOND
+        for coefficient in coefficients:
+            exponent = exponent * distance + coefficient
+        beyond = _exp2(exponent)
         return x * cute.where(x < 0.0, beyond, 1.0 - beyond)
 
 
@@ -74,17 +81,22 @@ class GeluTanh(Activation):
 
 
 def _sigmoid(x: cute.TensorSSA) -> cute.TensorSSA:
-    # Two instructions of the special function unit, each good to 2 units in the last place.
-    return cute.math.rcp(1.0 + cute.math.exp2(-math.log2(math.e) * x), approx=True, ftz=True)
+    return cute.math.rcp(1.0 + _exp2(-math.log2(math.e) * x), approx=True, ftz=True)
+
+
+def _exp2(x: cute.TensorSSA) -> cute.TensorSSA:
+    """One instruction, good to 2 units in the last place; results below 1e-38 are zero, which takes three fewer."""
+    return cute.math.exp2(x, fastmath=True)
 
 
 OPS = {"relu": Relu, "gelu": Gelu, "gelu_tanh": GeluTanh, "silu": Silu}
+ROUNDED = {Gelu: RoundedGelu}  # what does in place of another where 16 bits are kept
 
 
 class Activate(Elementwise):
     def __init__(self, tiling: ElementwiseTiling, rank: int, dtype: str, op: type[Activation]) -> None:
         super().__init__(tiling, rank, dtype)
-        self.op = op
+        self.op = op if dtype == "f32" else ROUNDED.get(op, op)
 
     def apply(self, x: cute.TensorSSA) -> cute.TensorSSA:
         return self.op.apply(x.to(Float32))
@@ -98,7 +110,7 @@ class Activate(Elementwise):
     parameters=(aot.In("x"), aot.Out("out", shape="x.shape", dtype="x.dtype", may_be="x")),
     archs=ARCHS,
     choices={"op": OPS},
-    axes={"rank": (1, 2), "dtype": DTYPES, "access": TILINGS},
+    axes={"rank": (1, 2), "dtype": DTYPES, "access": ELEMENTWISE_TILINGS},
     reference=contract.reference,
     inputs=contract.inputs,
     cost=contract.cost,

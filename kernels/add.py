@@ -10,10 +10,8 @@ from cuda.bindings.driver import CUstream
 
 import aot
 
-from ._device import ARCHS, DTYPES, SCALAR, SMALL, Elementwise, ElementwiseTiling, elementwise_specs
+from ._device import ARCHS, DTYPES, ELEMENTWISE_TILINGS, Elementwise, ElementwiseTiling, elementwise_specs
 from .contracts import add as contract
-
-TILINGS = {"vector": (SMALL, ElementwiseTiling(threads=256, unroll=2, vector=True)), "scalar": (SCALAR,)}
 
 
 class Add(Elementwise):
@@ -28,7 +26,7 @@ class Add(Elementwise):
 @aot.kernel(
     parameters=(aot.In("x"), aot.In("y"), aot.Out("out", shape="x.shape", dtype="x.dtype", may_be=("x", "y"))),
     archs=ARCHS,
-    axes={"rank": (1, 2), "dtype": DTYPES, "access": TILINGS},
+    axes={"rank": (1, 2), "dtype": DTYPES, "access": ELEMENTWISE_TILINGS},
     reference=contract.reference,
     inputs=contract.inputs,
     cost=contract.cost,

@@ -15,7 +15,7 @@ import cutlass.cute as cute
 import aot
 
 from . import _gemm_sm80, _gemm_sm90, _gemm_sm100
-from .activation import Activation, Gelu, Relu, Silu
+from .activation import Activation, Relu, RoundedGelu, Silu
 from .contracts import gemm as contract
 
 ALIGNMENT = 16  # bytes: of addresses and strides, as TMA and the widest copies need it
@@ -28,7 +28,7 @@ class Identity(Activation):
         return x
 
 
-EPILOGUES = {"identity": Identity, "relu": Relu, "gelu": Gelu, "silu": Silu}
+EPILOGUES = {"identity": Identity, "relu": Relu, "gelu": RoundedGelu, "silu": Silu}
 
 # The first whose condition holds is taken.
 SM80_TILINGS = (

@@ -37,7 +37,7 @@ class LayerNorm(RowKernel):
     @cute.jit
     def held(self, x: cute.Tensor, weight: cute.Tensor, bias: cute.Tensor, out: cute.Tensor, eps, inverse, first, end):
         scratch = self.scratch()
-        held = self.load_once(x, first)
+        held = self.load(x, first)
         # Weights are asked for as late as they still arrive in time: with 64 registers a thread, two blocks of
         # 512 threads run on a multiprocessor, and one computes while the other waits for memory.
         mean = self.sum_over_row(self.add_up(self.full(0.0), held, first, end), scratch, 0) * inverse

@@ -37,7 +37,7 @@ class QuantizeFp8(RowKernel):
                 first = (steps - 1 - step) * self.tiling.chunks + lane
                 self.store(self.load(source, first), largest, target, first, end)
         else:
-            held = self.load_once(source, lane)
+            held = self.load(source, lane)
             largest = self.over_row(maximum, self.largest(largest, held), self.scratch(), 0)
             self.store(held, largest, target, lane, end)
         if lane == 0 and end > 0:

@@ -23,7 +23,7 @@ class RmsNorm(RowKernel):
 
     def take(self, sources: list[cute.Tensor], first: Int32, end: Int32) -> list[cute.Tensor]:
         """The chunks a thread holds."""
-        return self.load(sources[0], first) if self.tiling.looped else self.load_once(sources[0], first)
+        return self.load(sources[0], first)
 
     def again(self, sources: list[cute.Tensor]) -> cute.Tensor:
         return sources[0]

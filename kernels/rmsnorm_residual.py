@@ -24,10 +24,7 @@ class RmsNormResidual(RmsNorm):
 
     def take(self, sources: list[cute.Tensor], first: Int32, end: Int32) -> list[cute.Tensor]:
         x, residual, residual_out = sources
-        held = [
-            self.rounded_sum(*pair)
-            for pair in zip(self.load_once(x, first), self.load_once(residual, first), strict=True)
-        ]
+        held = [self.rounded_sum(*pair) for pair in zip(self.load(x, first), self.load(residual, first), strict=True)]
         self.keep(held, residual_out, first, end)
         return held
 

@@ -6,8 +6,6 @@ behind that.
 
 from __future__ import annotations
 
-import math
-
 import cutlass.cute as cute
 from cuda.bindings.driver import CUstream
 from cutlass import Float32
@@ -17,23 +15,20 @@ import aot
 from ._device import (
     ARCHS,
     DTYPES,
-    SCALAR,
-    SMALL,
+    ELEMENTWISE_TILINGS,
     VECTOR_BYTES,
     Elementwise,
     ElementwiseTiling,
     elementwise_specs,
     extents,
 )
+from .activation import Silu
 from .contracts import silu_and_mul as contract
-
-TILINGS = {"vector": (SMALL, ElementwiseTiling(threads=256, unroll=2, vector=True)), "scalar": (SCALAR,)}
 
 
 class SiluAndMul(Elementwise):
     def apply(self, gate: cute.TensorSSA, up: cute.TensorSSA) -> cute.TensorSSA:
-        gate, up = gate.to(Float32), up.to(Float32)
-        return gate * cute.math.rcp(1.0 + cute.math.exp2(-math.log2(math.e) * gate), approx=True, ftz=True) * up
+        return Silu.apply(gate.to(Float32)) * up.to(Float32)
 
     @cute.jit
     def __call__(self, x: cute.Tensor, out: cute.Tensor, stream: CUstream):
@@ -47,7 +42,7 @@ class SiluAndMul(Elementwise):
 @aot.kernel(
     parameters=(aot.In("x"), aot.Out("out", shape="(x.shape[0], x.shape[1] // 2)", dtype="x.dtype")),
     archs=ARCHS,
-    axes={"dtype": DTYPES, "access": TILINGS},
+    axes={"dtype": DTYPES, "access": ELEMENTWISE_TILINGS},
     reference=contract.reference,
     inputs=contract.inputs,
     cost=contract.cost,

@@ -42,7 +42,7 @@ class Softmax(RowKernel):
     @cute.jit
     def held(self, x: cute.Tensor, out: cute.Tensor, first, end):
         scratch = self.scratch()
-        held = self.load_once(x, first)
+        held = self.load(x, first)
         largest = self.over_row(cute.arch.fmax, self.largest(held, Float32(LOWEST)), scratch, 0)
         powers = [exponential(chunk.load().to(Float32) - largest) for chunk in held]
         total = self.sum_over_row(self.add_up(powers, first, end), scratch, 1)

@@ -10,8 +10,10 @@ import faulthandler
 import json
 import os
 import re
+import select
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -168,10 +170,19 @@ def _is_spent(error: BaseException) -> bool:
     return False
 
 
+def _end_with_parent(answers: int) -> None:
+    """A parent that was killed reads no answers: what we are at is of no use, and may never come to an end."""
+    hang_up = select.poll()
+    hang_up.register(answers, 0)  # it is always reported
+    hang_up.poll()
+    os._exit(1)
+
+
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the parent, which ends us
     requests = os.fdopen(int(sys.argv[1]), "r")
     answers = os.fdopen(int(sys.argv[2]), "w")
+    threading.Thread(target=_end_with_parent, args=[answers.fileno()], daemon=True).start()
 
     def say(message: dict[str, Any]) -> None:
         answers.write(json.dumps(message) + "\n")

@@ -76,6 +76,33 @@ def test_killed_at_any_moment_the_bundle_is_whole_and_the_next_build_completes(p
     assert list((project.folder / "tmp").glob("aot-*")) == []  # CuTe DSL has a folder of its own there
 
 
+def test_the_workers_of_a_killed_build_end_though_their_work_never_does(project: Project) -> None:
+    (project.folder / "fill.py").write_text(
+        "import os, time\nfrom pathlib import Path\n"
+        'Path("at.part").write_text(str(os.getpid()))\nos.rename("at.part", "at")\ntime.sleep(3600)\n'
+    )
+    process = project.start()
+    while not (project.folder / "at").exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    worker = int((project.folder / "at").read_text())
+    process.kill()  # it alone, as for want of memory
+    process.communicate()
+    waited = 0
+    while _is_running(worker):
+        waited += 1
+        assert waited < 600, "the worker outlives its build"
+        time.sleep(0.1)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"  # ended, and not yet buried by whoever it was left to
+
+
 def test_what_a_killed_build_had_compiled_is_not_compiled_again(project: Project) -> None:
     project.write(1, variants=6)
     process = project.start()
