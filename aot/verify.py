@@ -12,7 +12,7 @@ from typing import Any
 
 from aot_runtime.arch import Arch
 from aot_runtime.errors import BundleError
-from aot_runtime.manifest import HostRecord, Manifest
+from aot_runtime.manifest import FILE_NAME, HostRecord, Manifest, reads_alike
 
 from . import sidecar
 from .archives import archive_problems
@@ -31,6 +31,8 @@ _SLOT = "aot_slot_"
 
 def verify(bundle: Path) -> list[str]:
     """Every way in which the bundle is not what its manifest says; an empty list for a sound one."""
+    if not reads_alike(bundle):  # what follows would not be what a loader sees
+        return [f"{FILE_NAME} is not as a build writes it: read by lines it differs from what it is as JSON"]
     manifest = Manifest.read(bundle)
     problems = list(damaged_files(bundle, manifest))
     if problems:

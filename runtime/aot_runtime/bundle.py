@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from . import errors
 from .arch import Capability, parse_capability
 from .errors import ArgumentError, BundleError, DeviceError, DigestError
 from .functions import make_function
-from .manifest import KernelRecord, Manifest
+from .manifest import FileRecord, KernelRecord, Manifest
 
 __all__ = ["Bundle", "Candidate", "Explanation", "TensorInfo", "load"]
 
@@ -207,49 +206,64 @@ def _check_tvm_ffi(path: Path, manifest: Manifest) -> None:
 
 def _release(version: str) -> tuple[int, ...]:
     """The numbers a version starts with; all that a lower bound compares."""
-    match = re.match(r"\d+(\.\d+)*", version)
-    return tuple(int(part) for part in match[0].split(".")) if match else ()
+    numbers = []
+    for part in version.split("."):
+        digits = part[: len(part) - len(part.lstrip("0123456789"))]
+        numbers.append(int(digits or 0))
+        if digits != part:
+            break
+    return tuple(numbers)
 
 
 def _open_entry(path: Path, manifest: Manifest, verify: bool) -> tvm_ffi.Module:
     _check_tvm_ffi(path, manifest)
-    host = f"{platform.machine()}-linux-gnu" if sys.platform == "linux" else f"{platform.machine()}-{sys.platform}"
+    host = f"{os.uname().machine}-linux-gnu" if sys.platform == "linux" else f"{platform.machine()}-{sys.platform}"
     if host not in manifest.hosts:
         built = ", ".join(manifest.hosts) or "none"
         raise BundleError(
             f"`{path}` holds no code for this host, {host}; it has: {built}",
             hint=f"build it with `--host {host.split('-')[0]}`",
         )
-    entry = manifest.hosts[host].entry
+    name = manifest.hosts[host].entry
+    entry = os.path.join(path, name)
     if verify:
-        _check_digest(path, entry, manifest)
+        _check_digest(entry, manifest.files[name])
     try:
-        module = tvm_ffi.load_module(str(path / entry))
+        module = tvm_ffi.load_module(entry)
         major = module.get_function("aot__configure")(int(verify))
     except (RuntimeError, AttributeError) as error:
-        raise BundleError(f"cannot open `{path / entry}`: {error}") from None
+        raise BundleError(f"cannot open `{entry}`: {error}") from None
     if major != TABLES_MAJOR:
-        raise BundleError(f"`{path / entry}` has version {major}, this loader reads {TABLES_MAJOR}")
+        raise BundleError(f"`{entry}` has version {major}, this loader reads {TABLES_MAJOR}")
     return module
 
 
-def _check_digest(path: Path, name: str, manifest: Manifest) -> None:
-    expected = manifest.files[name]
+def _check_digest(file: str, expected: FileRecord) -> None:
     try:
-        with open(path / name, "rb") as file:
-            content = file.read(expected.size + 1)
+        digest, size = _hashed(file, expected.size)
     except FileNotFoundError:
-        raise BundleError(f"`{path / name}` is missing", hint="build or install the bundle again") from None
+        raise BundleError(f"`{file}` is missing", hint="build or install the bundle again") from None
     except OSError as error:
-        raise BundleError(f"cannot read `{path / name}`: {error.strerror}") from None
-    if len(content) != expected.size:
-        seen = "more" if len(content) > expected.size else str(len(content))
-        raise DigestError(f"`{path / name}` has {seen} bytes, expected {expected.size}", hint=_VERIFY_HINT)
-    digest = hashlib.sha256(content).hexdigest()
+        raise BundleError(f"cannot read `{file}`: {error.strerror}") from None
+    if size != expected.size:
+        seen = "more" if size > expected.size else str(size)
+        raise DigestError(f"`{file}` has {seen} bytes, expected {expected.size}", hint=_VERIFY_HINT)
     if digest != expected.sha256:
-        raise DigestError(f"`{path / name}` has sha256 {digest}, expected {expected.sha256}", hint=_VERIFY_HINT)
+        raise DigestError(f"`{file}` has sha256 {digest}, expected {expected.sha256}", hint=_VERIFY_HINT)
 
 
+def _hashed(path: str, most: int) -> tuple[str, int]:
+    """The SHA-256 of a file and its size, as far as one reads to know that it has more than ``most`` bytes."""
+    buffer = memoryview(bytearray(_BUFFER))  # used again and again: fresh memory takes longer than the reading
+    hashed, size = hashlib.sha256(), 0
+    with open(path, "rb", buffering=0) as file:
+        while size <= most and (count := file.readinto(buffer)):
+            hashed.update(buffer[:count])
+            size += count
+    return hashed.hexdigest(), size
+
+
+_BUFFER = 1 << 15
 _VERIFY_HINT = "the bundle was altered or copied incompletely; `python -m aot verify` lists what differs"
 
 

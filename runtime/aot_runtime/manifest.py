@@ -1,18 +1,21 @@
 """``manifest.json``: what a bundle says of itself.
 
 Read by loaders and tools, written by the builder. Everything read from a file is checked here once;
-after that the frozen types below can be trusted. Kernels and files are checked as they are looked at,
-so that reading a manifest costs little however large the bundle is. The format is described in ``docs/bundle.md``.
+after that the frozen types below can be trusted. Kernels and files come last, each on a line of its own, and are
+parsed and checked as they are looked at: reading a manifest costs little however large the bundle is. Laid out
+otherwise, it is JSON like any other. The format is described in ``docs/bundle.md``.
 """
 
 from __future__ import annotations
 
 import json
 import keyword
+import os
 import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -20,7 +23,7 @@ from typing import Any, Generic, TypeVar
 from .arch import Arch
 from .errors import AotError, ManifestError
 
-__all__ = ["SCHEMA", "Choice", "FileRecord", "HostRecord", "KernelRecord", "Manifest", "Parameter"]
+__all__ = ["SCHEMA", "Choice", "FileRecord", "HostRecord", "KernelRecord", "Manifest", "Parameter", "reads_alike"]
 
 SCHEMA = 1
 FILE_NAME = "manifest.json"
@@ -97,17 +100,89 @@ class Manifest:
     @classmethod
     def read(cls, bundle: Path) -> Manifest:
         """Read and check the manifest of the bundle in that directory."""
-        return _parse(_read_json(bundle), bundle / FILE_NAME)
+        path = bundle / FILE_NAME
+        content = _read(bundle, path)
+        return _parse(_by_lines(content) or _as_json(content, path), path)
 
     def to_json(self) -> str:
-        return json.dumps(_to_data(self), indent=1, ensure_ascii=False) + "\n"
+        data = _to_data(self)
+        tables = [_table_text(name, data.pop(name)) for name in _TABLES]
+        return ",\n".join([json.dumps(data, indent=1, ensure_ascii=False).removesuffix("\n}"), *tables]) + "\n}\n"
 
 
-def _read_json(bundle: Path) -> Any:
+def reads_alike(bundle: Path) -> bool:
+    """Whether a manifest that is read by lines says the same as JSON: those that builds write do."""
     path = bundle / FILE_NAME
+    content = _read(bundle, path)
+    return _by_lines(content) is None or _parse(_as_json(content, path), path).to_json().encode() == content
+
+
+_TABLES = ("kernels", "files")
+
+
+def _table_text(name: str, records: Mapping[str, Any]) -> str:
+    lines = [f"  {_text(key)}: {_text(record)}" for key, record in records.items()]
+    return f" {_text(name)}: {{\n" + "".join(f"{line},\n" for line in lines[:-1]) + "".join(lines[-1:]) + "\n }"
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _by_lines(content: bytes) -> dict[str, Any] | None:
+    """What :meth:`Manifest.to_json` wrote, its tables not yet parsed; None where it is laid out otherwise."""
+    head, found, rest = content.partition(b',\n "kernels": {\n')
+    kernels, found_files, rest = rest.partition(b'\n },\n "files": {\n')
+    files, end, behind = rest.partition(b"\n }\n}\n")
+    if not (found and found_files and end) or behind:
+        return None
+    try:
+        data = json.loads(head + b"\n}")
+    except (ValueError, RecursionError):
+        return None
+    return {**data, "kernels": _Lines(kernels), "files": _Lines(files)} if "hosts" in data else None
+
+
+class _Lines(Mapping[str, Any]):
+    """A table whose lines are ``  "name": value,``: one is parsed when it is looked at, all when they are counted."""
+
+    def __init__(self, text: bytes) -> None:
+        self._text = b"\n" + text + b"\n"
+
+    def __getitem__(self, name: str) -> Any:
+        start = f"\n  {_text(name)}: ".encode()
+        at = self._text.find(start)
+        if at < 0:
+            raise KeyError(name)
+        line = self._text[at + len(start) : self._text.index(b"\n", at + 1)]
+        return _parsed(line.removesuffix(b","))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    @cached_property
+    def _all(self) -> dict[str, Any]:
+        table: dict[str, Any] = _parsed(b"{" + self._text + b"}")
+        return table
+
+
+def _parsed(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ManifestError(f"a line of the manifest is not valid JSON: {error}", hint=_VERIFY_HINT) from None
+
+
+_VERIFY_HINT = "the bundle was altered or copied incompletely: build or install it again"
+
+
+def _read(bundle: Path, path: Path) -> bytes:
     try:
         with open(path, "rb") as file:
-            content = file.read(MAX_BYTES + 1)
+            content = file.read(min(os.fstat(file.fileno()).st_size, MAX_BYTES) + 1)
     except (FileNotFoundError, NotADirectoryError):
         what = "holds no manifest.json" if bundle.is_dir() else "is not a directory"
         raise ManifestError(f"`{bundle}` is not a bundle: it {what}", hint=_BUILD_HINT) from None
@@ -115,6 +190,10 @@ def _read_json(bundle: Path) -> Any:
         raise ManifestError(f"cannot read `{path}`: {error.strerror}") from None
     if len(content) > MAX_BYTES:
         raise ManifestError(f"`{path}` is larger than {MAX_BYTES} bytes")
+    return content
+
+
+def _as_json(content: bytes, path: Path) -> Any:
     try:
         return json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -130,13 +209,16 @@ _T = TypeVar("_T")
 class _Table(Mapping[str, _T], Generic[_T]):
     """Records that are checked when looked at: a loader looks at few of a large bundle's."""
 
-    def __init__(self, parse: Callable[[str, _Reader], _T], items: dict[str, Any], where: str) -> None:
+    def __init__(self, parse: Callable[[str, _Reader], _T], items: Mapping[str, Any], where: str) -> None:
         self._parse = parse
         self._items = items
         self._where = where
 
     def __getitem__(self, name: str) -> _T:
         return self._parse(name, _Reader(self._items[name], f"{self._where}.{name}"))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._items
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._items)
@@ -167,7 +249,7 @@ class _Reader:
         return [_Reader(item, f"{self.where}: {key}[{i}]") for i, item in enumerate(items)]
 
     def table(self, key: str, parse: Callable[[str, _Reader], _T]) -> _Table[_T]:
-        return _Table(parse, self.get(key, dict), f"{self.where}: {key}")
+        return _Table(parse, self.get(key, (dict, _Lines)), f"{self.where}: {key}")
 
     def texts(self, key: str) -> tuple[str, ...]:
         items = self.get(key, list, [])
@@ -213,8 +295,7 @@ def _name(name: str, reader: _Reader) -> str:
 
 
 def _file(name: str, record: _Reader) -> FileRecord:
-    if not _stays_inside(name):
-        raise ManifestError(f"{record.where}: the path leaves the bundle")
+    _check_inside(name, record)
     digest = record.get("sha256", str)
     if not _DIGEST.fullmatch(digest):
         raise ManifestError(f"{record.where}: {digest!r} is not a SHA-256")
@@ -224,10 +305,10 @@ def _file(name: str, record: _Reader) -> FileRecord:
     return FileRecord(digest, size)
 
 
-def _stays_inside(name: str) -> bool:
-    normal = posixpath.normpath(name)
-    plain = name.isprintable() and "\\" not in name
-    return plain and normal == name and not name.startswith(("/", "../")) and name not in ("", ".", "..")
+def _check_inside(name: str, record: _Reader) -> None:
+    plain = name.isprintable() and "\\" not in name and posixpath.normpath(name) == name
+    if not plain or name.startswith(("/", "../")) or name in ("", ".", ".."):
+        raise ManifestError(f"{record.where}: the path leaves the bundle")
 
 
 def _host(record: _Reader, files: Mapping[str, FileRecord]) -> HostRecord:
@@ -242,6 +323,7 @@ def _host(record: _Reader, files: Mapping[str, FileRecord]) -> HostRecord:
     for name in (host.entry, host.support):
         if name not in files:
             raise ManifestError(f"{record.where}: {name!r} is not among the bundle's files")
+        _check_inside(name, record)
     return host
 
 

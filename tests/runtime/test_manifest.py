@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from aot_runtime import Arch, ManifestError
-from aot_runtime.manifest import SCHEMA, Choice, FileRecord, HostRecord, KernelRecord, Manifest, Parameter
+from aot_runtime.manifest import SCHEMA, Choice, FileRecord, HostRecord, KernelRecord, Manifest, Parameter, reads_alike
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -73,6 +73,45 @@ def test_a_manifest_reads_as_it_was_written(tmp_path: Path, written: Manifest) -
     read = Manifest.read(tmp_path)
     assert plain(read) == plain(written)
     assert read.to_json() == written.to_json()
+
+
+@given(written=manifests())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_what_is_written_reads_alike_by_lines_and_as_json(tmp_path: Path, written: Manifest) -> None:
+    text = written.to_json()
+    (tmp_path / "manifest.json").write_text(text, encoding="utf-8")
+    assert reads_alike(tmp_path)
+    (tmp_path / "manifest.json").write_text(json.dumps(json.loads(text), indent=1), encoding="utf-8")
+    assert reads_alike(tmp_path)
+    assert plain(Manifest.read(tmp_path)) == plain(written)
+
+
+def test_one_record_is_parsed_without_the_others(tmp_path: Path, data: dict[str, Any]) -> None:
+    text = read(tmp_path, data).to_json()
+    (tmp_path / "manifest.json").write_text(text.replace(' "files": {\n', ' "files": {\n  "broken": ,\n'))
+    manifest = Manifest.read(tmp_path)
+    assert manifest.kernels["add"].functions == ("add",)
+    assert manifest.files[ENTRY].size == 1
+    with pytest.raises(ManifestError, match="a line of the manifest is not valid JSON"):
+        dict(manifest.files)
+    with pytest.raises(ManifestError, match="is not valid JSON"):
+        reads_alike(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (' },\n "files"', ' },\n "hosts": {},\n "more": {\n },\n "files"'),
+        ('\n "hosts"', '\n "kernels": {},\n "hosts"'),
+        ('  "add": {', '  "add": {}, "add": {'),
+    ],
+)
+def test_what_reads_otherwise_by_lines_is_told_apart(old: str, new: str, tmp_path: Path, data: dict[str, Any]) -> None:
+    """JSON takes the last of two keys, lines the first: `verify` must not see another bundle than loaders do."""
+    text = read(tmp_path, data).to_json()
+    assert text.count(old) == 1
+    (tmp_path / "manifest.json").write_text(text.replace(old, new))
+    assert not reads_alike(tmp_path)
 
 
 # Problems
