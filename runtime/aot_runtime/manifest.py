@@ -125,8 +125,7 @@ def _table_text(name: str, records: Mapping[str, Any]) -> str:
     return f" {_text(name)}: {{\n" + "".join(f"{line},\n" for line in lines[:-1]) + "".join(lines[-1:]) + "\n }"
 
 
-def _text(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
+_text = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def _by_lines(content: bytes) -> dict[str, Any] | None:
@@ -150,12 +149,15 @@ class _Lines(Mapping[str, Any]):
         self._text = b"\n" + text + b"\n"
 
     def __getitem__(self, name: str) -> Any:
-        start = f"\n  {_text(name)}: ".encode()
+        start = _start(name)
         at = self._text.find(start)
         if at < 0:
             raise KeyError(name)
         line = self._text[at + len(start) : self._text.index(b"\n", at + 1)]
         return _parsed(line.removesuffix(b","))
+
+    def __contains__(self, name: object) -> bool:
+        return _start(name) in self._text
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._all)
@@ -167,6 +169,10 @@ class _Lines(Mapping[str, Any]):
     def _all(self) -> dict[str, Any]:
         table: dict[str, Any] = _parsed(b"{" + self._text + b"}")
         return table
+
+
+def _start(name: object) -> bytes:
+    return f"\n  {_text(name)}: ".encode()
 
 
 def _parsed(text: bytes) -> Any:
