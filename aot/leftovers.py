@@ -22,7 +22,10 @@ def owned_directory(folder: Path, *, prefix: str, suffix: str = "") -> Iterator[
     """A new directory that :func:`sweep` leaves alone as long as this process lives; gone afterwards."""
     while True:
         path = Path(tempfile.mkdtemp(prefix=prefix, suffix=suffix, dir=folder))
-        lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:
+            continue  # swept before it was opened
         with suppress(OSError):  # not every file system has locks: there nothing is swept either
             fcntl.flock(lock, fcntl.LOCK_EX)
         if _is_at(lock, path):

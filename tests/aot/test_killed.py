@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from written import FILL
@@ -170,3 +171,21 @@ def test_only_directories_without_an_owner_are_swept(tmp_path: Path) -> None:
         assert sweep(tmp_path, prefix="build-") == [left]
         assert sorted(tmp_path.iterdir()) == sorted([owned, other])
     assert list(tmp_path.iterdir()) == [other]
+
+
+def test_a_directory_that_is_swept_before_its_owner_has_it_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def make_and_sweep_the_first(**named: Any) -> str:
+        made.append(make(**named))
+        if len(made) == 1:
+            assert sweep(tmp_path, prefix="build-") == [Path(made[0])]
+        return made[-1]
+
+    make = tempfile.mkdtemp
+    monkeypatch.setattr(tempfile, "mkdtemp", make_and_sweep_the_first)
+    with owned_directory(tmp_path, prefix="build-") as owned:
+        assert [str(owned)] == made[1:]
+        assert owned.is_dir()

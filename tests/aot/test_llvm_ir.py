@@ -201,7 +201,7 @@ def test_zigs_own_complaint_is_passed_on(cache: Path, tmp_path: Path) -> None:
 
     source = tmp_path / "v.ll"
     source.write_text("define nonsense")
-    with pytest.raises(ToolchainError, match=r"zig failed with exit code 1: .*cc -target (.|\n)*expected type"):
+    with pytest.raises(ToolchainError, match=r"zig failed with exit code 1: .*clang -target (.|\n)*expected type"):
         Zig.find(cache / "zig").compile_llvm_ir(Host("x86_64"), source, tmp_path / "v.o")
 
 
