@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -129,7 +130,10 @@ def _swap(staged: Path, destination: Path) -> None:
     try:
         os.rename(staged, destination)
     except BaseException:
-        os.rename(aside, destination)
+        if destination.exists():  # another build was faster: what it replaced is of no use any more
+            shutil.rmtree(aside, ignore_errors=True)
+        else:
+            os.rename(aside, destination)
         raise
     os.rename(aside, staged)
 

@@ -212,6 +212,28 @@ def test_a_swap_that_fails_halfway_puts_the_old_bundle_back(tmp_path: Path, monk
     assert left_beside(tmp_path / "bundle") == []
 
 
+def test_a_swap_that_another_build_overtakes_leaves_nothing_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path / "bundle", 1)
+    monkeypatch.setattr(publish_module, "_exchange", lambda left, right: False)
+    rename = os.rename
+    calls: list[object] = []
+
+    def overtaken(source: Path, target: Path) -> None:
+        calls.append(source)
+        if len(calls) == 2:
+            target.mkdir()
+            write_bundle(target, 3)
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", overtaken)
+    with pytest.raises(BuildError, match="cannot write the bundle: Directory not empty"):
+        put(tmp_path / "bundle", 2)
+    assert number_of(tmp_path / "bundle") == 3
+    assert left_beside(tmp_path / "bundle") == []
+
+
 @pytest.mark.parametrize("code", [errno.ENOSYS, errno.EINVAL, errno.ENOTSUP])
 def test_a_file_system_that_cannot_exchange_is_swapped(
     code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
