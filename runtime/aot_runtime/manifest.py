@@ -121,8 +121,8 @@ _TABLES = ("kernels", "files")
 
 
 def _table_text(name: str, records: Mapping[str, Any]) -> str:
-    lines = [f"  {_text(key)}: {_text(record)}" for key, record in records.items()]
-    return f" {_text(name)}: {{\n" + "".join(f"{line},\n" for line in lines[:-1]) + "".join(lines[-1:]) + "\n }"
+    lines = ",\n".join(f"  {_text(key)}: {_text(record)}" for key, record in records.items())
+    return f" {_text(name)}: {{\n{lines}\n }}"
 
 
 _text = json.JSONEncoder(ensure_ascii=False).encode
