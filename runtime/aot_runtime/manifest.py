@@ -179,10 +179,10 @@ def _parsed(text: bytes) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ManifestError(f"a line of the manifest is not valid JSON: {error}", hint=_VERIFY_HINT) from None
+        raise ManifestError(f"a line of the manifest is not valid JSON: {error}", hint=_AGAIN_HINT) from None
 
 
-_VERIFY_HINT = "the bundle was altered or copied incompletely: build or install it again"
+_AGAIN_HINT = "the bundle was altered or copied incompletely: build or install it again"
 
 
 def _read(bundle: Path, path: Path) -> bytes:

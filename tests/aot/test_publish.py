@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -193,44 +194,39 @@ def test_two_that_publish_at_once_leave_one_of_the_two(way: str, tmp_path: Path)
     assert left_beside(tmp_path / "bundle") == []
 
 
-def test_a_swap_that_fails_halfway_puts_the_old_bundle_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    put(tmp_path / "bundle", 1)
-    monkeypatch.setattr(publish_module, "_exchange", lambda left, right: False)
-    rename = os.rename
-    calls: list[object] = []
-
-    def second_fails(source: Path, target: Path) -> None:
-        calls.append(source)
-        if len(calls) == 2:
-            raise OSError(errno.EIO, os.strerror(errno.EIO), str(target))
-        rename(source, target)
-
-    monkeypatch.setattr(os, "rename", second_fails)
-    with pytest.raises(BuildError, match="cannot write the bundle: Input/output error"):
-        put(tmp_path / "bundle", 2)
-    assert number_of(tmp_path / "bundle") == 1
-    assert left_beside(tmp_path / "bundle") == []
+def fail(place: Path) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO), str(place))
 
 
-def test_a_swap_that_another_build_overtakes_leaves_nothing_beside_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def overtake(place: Path) -> None:
+    """As another build that publishes at that moment."""
+    place.mkdir()
+    write_bundle(place, 3)
+
+
+@pytest.mark.parametrize(
+    ("halfway", "message", "number"),
+    [(fail, "Input/output error", 1), (overtake, "Directory not empty", 3)],
+    ids=["puts the old bundle back", "leaves the bundle of another build"],
+)
+def test_a_swap_that_fails_halfway(
+    halfway: Callable[[Path], None], message: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(tmp_path / "bundle", 1)
     monkeypatch.setattr(publish_module, "_exchange", lambda left, right: False)
     rename = os.rename
     calls: list[object] = []
 
-    def overtaken(source: Path, target: Path) -> None:
+    def interrupted(source: Path, target: Path) -> None:
         calls.append(source)
         if len(calls) == 2:
-            target.mkdir()
-            write_bundle(target, 3)
+            halfway(target)
         rename(source, target)
 
-    monkeypatch.setattr(os, "rename", overtaken)
-    with pytest.raises(BuildError, match="cannot write the bundle: Directory not empty"):
+    monkeypatch.setattr(os, "rename", interrupted)
+    with pytest.raises(BuildError, match=f"cannot write the bundle: {message}"):
         put(tmp_path / "bundle", 2)
-    assert number_of(tmp_path / "bundle") == 3
+    assert number_of(tmp_path / "bundle") == number
     assert left_beside(tmp_path / "bundle") == []
 
 
