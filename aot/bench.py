@@ -19,7 +19,17 @@ from .contracts import Contract
 from .errors import UsageError
 from .running import Gpu, arguments_text, calls_of, make_outputs
 
-__all__ = ["AGAINST", "Result", "bench", "copies_beyond", "read_results", "results_data"]
+__all__ = [
+    "AGAINST",
+    "Result",
+    "bench",
+    "cache_bytes",
+    "copies_beyond",
+    "graph_timer",
+    "read_results",
+    "results_data",
+    "shuffled_medians",
+]
 
 AGAINST = ("torch", "torch.compile")
 DTYPES = ("bf16",)
@@ -113,8 +123,8 @@ def _measure(
 
     assert contract.cost is not None
     cost = contract.cost(**arguments, **choices)
-    cache = int(getattr(torch.cuda.get_device_properties(gpu.device), "L2_cache_size", _CACHE))
-    sets = [arguments, *(_copied(arguments) for _ in range(copies_beyond(cache, cost.bytes) - 1))]
+    copies = copies_beyond(cache_bytes(gpu.device), cost.bytes)
+    sets = [arguments, *(_copied(arguments) for _ in range(copies - 1))]
     outputs = [make_outputs(bundle.manifest.kernels[kernel], own, gpu.device) for own in sets]
     chosen = bundle.explain(kernel, gpu.capability, **arguments, **outputs[0], **choices).chosen
     function = bundle[kernel]
@@ -123,9 +133,9 @@ def _measure(
         runs[contender] = _contender(contender, contract.torch_equivalent, sets, choices)
     source = torch.empty(_COPY_BYTES, dtype=torch.uint8, device=gpu.device)
     target = torch.empty_like(source)
-    timers = {name: _timer(run, len(sets)) for name, run in runs.items()}
+    timers = {name: graph_timer(run, len(sets)) for name, run in runs.items()}
     timers["copy"] = _events_around(lambda: target.copy_(source), 1)
-    medians = _medians(timers, rounds)
+    medians = shuffled_medians(timers, rounds)
     return Result(
         kernel,
         dtype,
@@ -137,6 +147,13 @@ def _measure(
         cost.operations,
         2 * _COPY_BYTES / medians["copy"] * 1e6,
     )
+
+
+def cache_bytes(device: Any) -> int:
+    """The size of a GPU's L2 cache."""
+    import torch
+
+    return int(getattr(torch.cuda.get_device_properties(device), "L2_cache_size", _CACHE))
 
 
 def _copied(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -165,7 +182,7 @@ def _contender(
     return lambda i: compiled(**sets[i], **choices)
 
 
-def _timer(run: Callable[[int], Any], sets: int, calls: int = _CALLS) -> Callable[[], float]:
+def graph_timer(run: Callable[[int], Any], sets: int, calls: int = _CALLS) -> Callable[[], float]:
     """A function that replays many calls as one graph and returns microseconds per call."""
     import torch
 
@@ -202,7 +219,8 @@ def _events_around(run: Callable[[], Any], calls: int) -> Callable[[], float]:
     return timed
 
 
-def _medians(timers: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
+def shuffled_medians(timers: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
+    """The median of each measurement, taken in turns."""
     samples: dict[str, list[float]] = {name: [] for name in timers}
     chance = random.Random(rounds)
     for _ in range(rounds):

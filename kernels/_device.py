@@ -30,6 +30,26 @@ def chunk_elements(dtype: str, vector: bool) -> int:
     return VECTOR_BYTES // aot.Tensor(dtype, ()).element_bytes if vector else 1
 
 
+# Launches.
+
+
+def launched_early(target: aot.Target) -> bool:
+    """Whether a kernel is launched before the one ahead of it in the stream has ended: see :func:`await_previous`."""
+    return target.capability[0] in (9, 10)
+
+
+@cute.jit
+def await_previous(early: cutlass.Constexpr):
+    """Before the first access to memory: what the kernel ahead in the stream did is done, and can be seen.
+
+    Blocks launched early take the places of those that have ended, and are here when the last one does. So the
+    launch itself, about a microsecond, is over by then; it can be for the next kernel too, which awaits this one.
+    """
+    if cutlass.const_expr(early):
+        cute.arch.griddepcontrol_launch_dependents()
+        cute.arch.griddepcontrol_wait()
+
+
 # Rows: tensors of rank 1 whose elements follow each other. An index or extent is an Int32 or an Int64.
 
 
@@ -106,8 +126,9 @@ class Elementwise(ABC):
     Subclasses define ``apply`` on the values of a chunk, and a ``__call__`` with named arguments.
     """
 
-    def __init__(self, tiling: ElementwiseTiling, rank: int, dtype: str) -> None:
+    def __init__(self, tiling: ElementwiseTiling, target: aot.Target, rank: int, dtype: str) -> None:
         self.tiling = tiling
+        self.early = launched_early(target)
         self.chunk = chunk_elements(dtype, tiling.vector)
         self.rank = rank
         # A single row may end in part of a chunk; of several, the next would start misaligned.
@@ -141,9 +162,7 @@ class Elementwise(ABC):
         chunks = _ceil_div(Int64(cute.size(out)), Int64(self.chunk))
         blocks = _ceil_div(chunks, Int64(self.tiling.threads * self.tiling.unroll))
         if blocks > 0:  # CUDA refuses an empty grid
-            self.line_kernel(inputs, out).launch(
-                grid=[Int32(blocks), 1, 1], block=[self.tiling.threads, 1, 1], stream=stream
-            )
+            self.line_kernel(inputs, out).launch(**self.grid(blocks), stream=stream)
 
     @cute.kernel
     def line_kernel(self, inputs: list[cute.Tensor], out: cute.Tensor):
@@ -153,6 +172,7 @@ class Elementwise(ABC):
         whole = size // self.chunk
         first = Int64(block) * (self.tiling.threads * self.tiling.unroll) + thread
         indices = [first + i * self.tiling.threads for i in range(self.tiling.unroll)]
+        await_previous(self.early)
         self.move(inputs, out, indices, whole, self.chunk)
         if cutlass.const_expr(self.ragged):  # noqa: SIM102  decided when compiled: not joined by `and`
             if block == 0:
@@ -170,9 +190,7 @@ class Elementwise(ABC):
         tiles_per_row = _ceil_div(chunks, Int64(self.tiling.unroll) << shift)
         blocks = _ceil_div(rows * tiles_per_row, Int64(self.tiling.threads) >> shift)
         if blocks > 0:  # CUDA refuses an empty grid
-            self.rows_kernel(inputs, out, shift, Int32(tiles_per_row)).launch(
-                grid=[Int32(blocks), 1, 1], block=[self.tiling.threads, 1, 1], stream=stream
-            )
+            self.rows_kernel(inputs, out, shift, Int32(tiles_per_row)).launch(**self.grid(blocks), stream=stream)
 
     @cute.kernel
     def rows_kernel(self, inputs: list[cute.Tensor], out: cute.Tensor, shift: Int32, tiles_per_row: Int32):
@@ -186,11 +204,16 @@ class Elementwise(ABC):
         if tiles_per_row > 1:
             tile = Int32(row) % tiles_per_row
             row = Int64(Int32(row) // tiles_per_row)
+        await_previous(self.early)
         if row < rows:
             lane = thread & ((1 << shift) - 1)
             first = Int64(tile) * (self.tiling.unroll << shift) + lane
             indices = [first + (i << shift) for i in range(self.tiling.unroll)]
             self.move([x[row, None] for x in inputs], out[row, None], indices, columns // self.chunk, self.chunk)
+
+    def grid(self, blocks: Int64) -> dict:
+        """Where and how to launch: arguments of ``launch``."""
+        return {"grid": [Int32(blocks), 1, 1], "block": [self.tiling.threads, 1, 1], "use_pdl": self.early}
 
     @cute.jit
     def move(self, sources: list[cute.Tensor], target: cute.Tensor, indices: list[Int64], end, size):
@@ -235,6 +258,7 @@ class RowTiling:
     unroll: int
     rows: int = 1
     looped: bool = False  # over rows longer than the threads can hold
+    blocks: int = 0  # for so many on a multiprocessor registers must do; 0: for as many as it turns out
 
     @property
     def label(self) -> str:
@@ -283,8 +307,9 @@ class RowKernel:
 
     reductions = 1
 
-    def __init__(self, tiling: RowTiling, chunk: int) -> None:
+    def __init__(self, tiling: RowTiling, target: aot.Target, chunk: int) -> None:
         self.tiling = tiling
+        self.early = launched_early(target)
         self.chunk = chunk  # elements
 
     @cute.jit
@@ -298,6 +323,7 @@ class RowKernel:
         rows, columns = x.shape
         row = block * self.tiling.rows + thread // self.tiling.threads
         end = columns // self.chunk if row < rows else 0
+        await_previous(self.early)
         return cutlass.min(row, rows - 1), thread % self.tiling.threads, end
 
     def indices(self, first: Int32) -> list[Int32]:
@@ -344,10 +370,13 @@ class RowKernel:
         return self.over_row(add, values.reduce(cute.ReductionOp.ADD, Float32(0), 0), scratch, use)
 
     def grid(self, rows: Int32) -> dict:
-        """Where to launch: arguments of ``launch``."""
+        """Where and how to launch: arguments of ``launch``."""
         return {
             "grid": [cute.ceil_div(rows, self.tiling.rows), 1, 1],
             "block": [self.tiling.threads * self.tiling.rows, 1, 1],
+            "use_pdl": self.early,
+            "min_blocks_per_mp": self.tiling.blocks,
+            "preferred_smem_carveout": -1,  # the default: without a word on it, CuTe DSL would ask a driver
         }
 
 
@@ -390,10 +419,10 @@ class RowTensors:
 def row_specs(
     target: aot.Target, tilings: tuple[RowTiling, ...], chunk: int, make, arguments: dict, guards: tuple[str, ...] = ()
 ) -> list[aot.Spec]:
-    """A spec per tiling of a kernel over rows of ``n`` columns; ``make`` takes the tiling and the elements of a chunk."""
+    """A spec per tiling of a kernel over rows of ``n`` columns; ``make`` takes it, the target, and a chunk's elements."""
     specs = []
     for tiling in tilings:
         tiling.validate(target)
         fits = () if tiling.looped else (f"n <= {tiling.chunks * chunk}",)
-        specs.append(aot.Spec(make(tiling, chunk), arguments, (*guards, *fits), tiling.label))
+        specs.append(aot.Spec(make(tiling, target, chunk), arguments, (*guards, *fits), tiling.label))
     return specs

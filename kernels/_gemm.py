@@ -13,6 +13,7 @@ from cutlass import Int32
 
 import aot
 
+from ._device import launched_early
 from .activation import Activation
 
 
@@ -23,6 +24,7 @@ class PersistentGemm:
         self.tiling = tiling
         self.stages = tiling.stages(target)
         self.epilogue = epilogue
+        self.early = launched_early(target)
 
 
 def check_stages(tiling: Any, target: aot.Target) -> None:

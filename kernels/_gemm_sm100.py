@@ -19,6 +19,7 @@ from cutlass.utils import LayoutEnum, blackwell_helpers
 
 import aot
 
+from ._device import await_previous
 from ._gemm import PersistentGemm, batched, check_stages, tile_at
 
 ROWS = 128  # of a tile: the lanes of tensor memory
@@ -120,6 +121,7 @@ class Gemm(PersistentGemm):
                 grid=[cutlass.min(count, multiprocessors), 1, 1],
                 block=[THREADS, 1, 1],
                 min_blocks_per_mp=1,
+                use_pdl=self.early,
                 stream=stream,
             )
 
@@ -177,6 +179,7 @@ class Gemm(PersistentGemm):
         ).make_participants()
 
         layout = mma.make_fragment_C(cute.append(mma.partition_shape_C((tiling.m, tiling.n)), SUM_STAGES)).layout
+        await_previous(self.early)
         if warp == LOADING_WARP:
             self.load_tiles(loader, mma, load_a, a, shared_a, load_b, b, shared_b, tiles)
         elif warp == MULTIPLYING_WARP:

@@ -1,9 +1,8 @@
 """GEMM for sm_90a: TMA brings tiles into shared memory, wgmma multiplies them from there.
 
-A block is one warp group that only loads and one or two that multiply, each 64 rows of the block's tile. Blocks
-stay: each takes tiles until none is left, so that loading of the next tile goes on while this one is written.
-Each warp group writes its own rows when it is done, without waiting for the other: while one is busy with
-its epilogue, the other keeps the tensor cores busy. A cluster of blocks one above the other shares the tile of ``b``.
+A block is one warp group that only loads and two that multiply. Blocks stay: each takes tiles until none is left,
+and its two warp groups take turns at them. While one writes its tile, the other multiplies the next, so that the
+tensor cores do not wait for an epilogue. A cluster of blocks one above the other shares the tile of ``b``.
 """
 
 from __future__ import annotations
@@ -20,13 +19,17 @@ from cutlass.utils import LayoutEnum, hopper_helpers
 
 import aot
 
+from ._device import await_previous
 from ._gemm import PersistentGemm, batched, check_stages, tile_at
 
 WARP_GROUP = 128  # threads
-WARP_GROUP_ROWS = 64  # of the tile: what one wgmma computes
+MULTIPLYING = 2  # warp groups
+THREADS = (1 + MULTIPLYING) * WARP_GROUP
+WGMMA_ROWS = 64  # of the tile: what one instruction computes
 EPILOGUE_COLUMNS = 64  # 128 bytes: what one TMA store swizzles
 # Registers per thread: wgmma needs its sums there, loading needs next to none.
 LOADING_REGISTERS, MULTIPLYING_REGISTERS = 40, 232
+MOST_SUMS = 128 * 128  # of a tile: 128 registers of each thread
 ELEMENT_BYTES = 2
 BARRIER_BYTES = 8
 ALIGNMENT = 1024  # of swizzled tiles in shared memory
@@ -41,20 +44,11 @@ class Tiling:
     k: int = 64
     cluster: int = 1
     rows: int | None = None  # of ``a``, where it never has more than so many: all that is loaded of its tile
-    group: int = 8  # rows of clusters that are computed together: see ``tile_at``
+    group: int = 4  # rows of clusters that are computed together: see ``tile_at``
 
     @property
     def label(self) -> str:
         return f"tile{self.loaded_rows}x{self.n}"
-
-    @property
-    def warp_groups(self) -> int:
-        """Those that multiply."""
-        return self.m // WARP_GROUP_ROWS
-
-    @property
-    def threads(self) -> int:
-        return (1 + self.warp_groups) * WARP_GROUP
 
     @property
     def loaded_rows(self) -> int:
@@ -65,24 +59,34 @@ class Tiling:
         return (self.m + self.n) * self.k * ELEMENT_BYTES
 
     @property
+    def parts(self) -> int:
+        """Of the rows of a tile: what one instruction computes."""
+        return self.m // WGMMA_ROWS
+
+    @property
+    def slices(self) -> int:
+        """Of the columns of a tile: what one store writes."""
+        return self.n // EPILOGUE_COLUMNS
+
+    @property
     def epilogue_stages(self) -> int:
-        """Slices of the output that a warp group has in shared memory: one is filled while another is stored."""
-        return min(2, self.n // EPILOGUE_COLUMNS)
+        """Slices that a warp group has in shared memory: one is filled while another is stored."""
+        return min(2, self.parts * self.slices)
 
     @property
     def epilogue_bytes(self) -> int:
-        staged = WARP_GROUP_ROWS * EPILOGUE_COLUMNS * self.epilogue_stages * ELEMENT_BYTES
-        return self.warp_groups * (staged + self.n * Float32.width // 8)
+        staged = WGMMA_ROWS * EPILOGUE_COLUMNS * self.epilogue_stages * ELEMENT_BYTES
+        return MULTIPLYING * (staged + self.n * Float32.width // 8)
 
     def stages(self, target: aot.Target) -> int:
         """Tiles of ``a`` and ``b`` that fit into shared memory beside the epilogue's."""
         return (target.shared_memory - self.epilogue_bytes - ALIGNMENT) // (self.stage_bytes + 2 * BARRIER_BYTES)
 
     def validate(self, target: aot.Target) -> None:
-        if self.m not in (64, 128) or self.n % EPILOGUE_COLUMNS or not 64 <= self.n <= 256 or self.k != 64:
+        if self.m not in (64, 128) or self.n not in (64, 128, 256) or self.m * self.n > MOST_SUMS or self.k != 64:
             raise aot.DeclarationError(
                 f"a tile of {self.m} x {self.n} x {self.k}",
-                hint="m is 64 or 128, n a multiple of 64 up to 256, k 64",
+                hint=f"m is 64 or 128, n 64, 128 or 256, m * n up to {MOST_SUMS}, k 64",
             )
         if self.rows is not None and (self.rows % 8 or self.rows > self.m or self.cluster > 1):
             raise aot.DeclarationError(
@@ -102,20 +106,16 @@ class Gemm(PersistentGemm):
         self.dtype = a.element_type
         a_layout, b_layout = LayoutEnum.from_tensor(a), LayoutEnum.from_tensor(b)
         majors = a_layout.sm90_mma_major_mode(), b_layout.sm90_mma_major_mode()
-        # The same instruction for the whole block, and for a warp group by itself, whose rows it writes alone.
-        mma, mma_of_group = [
-            hopper_helpers.make_trivial_tiled_mma(
-                self.dtype, self.dtype, *majors, Float32, atom_layout_mnk=(groups, 1, 1), tiler_mn=(64, tiling.n)
-            )
-            for groups in (tiling.warp_groups, 1)
-        ]
+        mma = hopper_helpers.make_trivial_tiled_mma(
+            self.dtype, self.dtype, *majors, Float32, atom_layout_mnk=(1, 1, 1), tiler_mn=(WGMMA_ROWS, tiling.n)
+        )
         tile = (tiling.m, tiling.n, tiling.k)
         a_staged = hopper_helpers.make_smem_layout_a(a_layout, tile, self.dtype, self.stages)
         b_staged = hopper_helpers.make_smem_layout_b(b_layout, tile, self.dtype, self.stages)
         # One buffer after the other: of each warp group, its stages.
-        out_tile = (WARP_GROUP_ROWS, EPILOGUE_COLUMNS)
+        out_tile = (WGMMA_ROWS, EPILOGUE_COLUMNS)
         out_staged = hopper_helpers.make_smem_layout_epi(
-            self.dtype, LayoutEnum.ROW_MAJOR, out_tile, tiling.epilogue_stages * tiling.warp_groups
+            self.dtype, LayoutEnum.ROW_MAJOR, out_tile, tiling.epilogue_stages * MULTIPLYING
         )
         a_tile = (tiling.loaded_rows, tiling.k)
         a_loaded = hopper_helpers.make_smem_layout_a(a_layout, (tiling.loaded_rows, tiling.n, tiling.k), self.dtype, 1)
@@ -137,21 +137,20 @@ class Gemm(PersistentGemm):
         count = tiles[0] * tiles[1] * tiles[2]
         if count > 0:  # CUDA refuses an empty grid
             self.kernel(
-                mma, mma_of_group, load_a, a_tiles, load_b, b_tiles, store_out, out_tiles,
-                bias, a_staged, b_staged, out_staged, tiles,
+                mma, load_a, a_tiles, load_b, b_tiles, store_out, out_tiles, bias, a_staged, b_staged, out_staged, tiles
             ).launch(
                 grid=[tiling.cluster, cutlass.min(count, clusters), 1],
-                block=[tiling.threads, 1, 1],
+                block=[THREADS, 1, 1],
                 cluster=[tiling.cluster, 1, 1],
                 min_blocks_per_mp=1,
+                use_pdl=self.early,
                 stream=stream,
-            )  # fmt: skip
+            )
 
     @cute.kernel
     def kernel(
         self,
         mma: cute.TiledMma,
-        mma_of_group: cute.TiledMma,
         load_a: cute.CopyAtom,
         a: cute.Tensor,
         load_b: cute.CopyAtom,
@@ -178,9 +177,9 @@ class Gemm(PersistentGemm):
             shared.allocate_tensor(self.dtype, staged.outer, ALIGNMENT, swizzle=staged.inner)
             for staged in (a_staged, b_staged, out_staged)
         ]
-        shared_bias = shared.allocate_tensor(Float32, cute.make_layout((tiling.n, tiling.warp_groups)), 16)
-        # Each warp of each block that gets a tile says when it is free again.
-        consumers = tiling.cluster * tiling.warp_groups * (WARP_GROUP // cute.arch.WARP_SIZE)
+        shared_bias = shared.allocate_tensor(Float32, cute.make_layout((tiling.n, MULTIPLYING)), 16)
+        # Each warp that multiplies a tile, in each block that gets it, says when it is free again.
+        consumers = tiling.cluster * (WARP_GROUP // cute.arch.WARP_SIZE)
         loaded = pipeline.PipelineTmaAsync.create(
             barrier_storage=barriers,
             num_stages=self.stages,
@@ -193,6 +192,7 @@ class Gemm(PersistentGemm):
         pipeline.pipeline_init_arrive(cluster_shape_mn=(tiling.cluster, 1), is_relaxed=True)
         pipeline.pipeline_init_wait(cluster_shape_mn=(tiling.cluster, 1))
 
+        await_previous(self.early)
         if group == 0:
             cute.arch.setmaxregister_decrease(LOADING_REGISTERS)
             if warp == 0:
@@ -200,7 +200,7 @@ class Gemm(PersistentGemm):
         else:
             cute.arch.setmaxregister_increase(MULTIPLYING_REGISTERS)
             self.multiply_tiles(
-                loaded, mma, mma_of_group, shared_a, shared_b, shared_out, shared_bias, store_out, out, bias, tiles,
+                loaded, mma, shared_a, shared_b, shared_out, shared_bias, store_out, out, bias, tiles,
                 cute.size(a, mode=[1]), group - 1,
             )  # fmt: skip
 
@@ -238,64 +238,75 @@ class Gemm(PersistentGemm):
 
     @cute.jit
     def multiply_tiles(
-        self, loaded, mma, mma_of_group, shared_a, shared_b, shared_out, shared_bias, store_out, out, bias, tiles,
-        depth, group,
-    ):  # fmt: skip
-        """A warp group: multiply what was loaded, and write its rows of each tile."""
+        self, loaded, mma, shared_a, shared_b, shared_out, shared_bias, store_out, out, bias, tiles, depth, group
+    ):
+        """A warp group: multiply every other tile of the block, and write it."""
         tiling = self.tiling
         rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
         _, first, _ = cute.arch.block_idx()
         _, step, _ = cute.arch.grid_dim()
         thread = cute.arch.thread_idx()[0] % WARP_GROUP
-        rows = mma.get_slice(group * WARP_GROUP)
-        a, b = mma.make_fragment_A(rows.partition_A(shared_a)), mma.make_fragment_B(rows.partition_B(shared_b))
-        sums = cute.make_rmem_tensor(mma_of_group.partition_shape_C((WARP_GROUP_ROWS, tiling.n)), Float32)
+        whole = mma.get_slice(0)
+        a, b = mma.make_fragment_A(whole.partition_A(shared_a)), mma.make_fragment_B(whole.partition_B(shared_b))
+        sums = cute.make_rmem_tensor(mma.partition_shape_C((tiling.m, tiling.n)), Float32)
         spread = None
         if cutlass.const_expr(bias is not None):
             # The bias of each sum: the same for all rows.
-            every_row = cute.make_layout((WARP_GROUP_ROWS, tiling.n), stride=(0, 1))
+            every_row = cute.make_layout((WGMMA_ROWS, tiling.n), stride=(0, 1))
             bias_of_group = shared_bias[None, group]
-            spread = mma_of_group.get_slice(thread).partition_C(cute.make_tensor(bias_of_group.iterator, every_row))
+            spread = mma.get_slice(thread).partition_C(cute.make_tensor(bias_of_group.iterator, every_row))
         steps = cute.ceil_div(depth, tiling.k)
         read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, self.stages)
         freed = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, self.stages)
-        for index in cutlass.range(first, tiles[0] * tiles[1] * tiles[2], step):
+        if group == 1:
+            self.turn(0).arrive()  # which is the first
+        read.advance(steps * group)
+        freed.advance(steps * group)
+        for index in cutlass.range(first + group * step, tiles[0] * tiles[1] * tiles[2], MULTIPLYING * step):
             m, n, batch = tile_at(index, tiles, tiling.group)
             early = self.fetch_bias(bias, n, thread)
-            read, freed = self.multiply(loaded, mma, sums, a, b, steps, read, freed)
+            self.turn(group).arrive_and_wait()
+            read, freed = self.multiply(loaded, mma, sums, a, b, steps, read, freed, group)
+            # What was loaded next is the other's.
+            read.advance(steps)
+            freed.advance(steps)
             if cutlass.const_expr(bias is not None):
                 self.place_bias(early, bias_of_group, thread, group)
-            row = (m * tiling.cluster + rank) * tiling.warp_groups + group
-            self.write(mma_of_group, sums, spread, shared_out, store_out, out, row, n, batch, thread, group)
+            row = m * tiling.cluster + rank
+            self.write(mma, sums, spread, shared_out, store_out, out, row, n, batch, thread, group)
         # Shared memory must outlive the stores that read it.
         cute.arch.cp_async_bulk_wait_group(0, read=True)
 
     @cute.jit
-    def multiply(self, loaded, mma, sums, a, b, steps, read, freed):
+    def multiply(self, loaded, mma, sums, a, b, steps, read, freed, group):
         """The sums of one tile. While one product is under way, the shared memory of the one before it is freed."""
         mma.set(warpgroup.Field.ACCUMULATE, False)
         loaded.consumer_wait(read)
-        self.start_product(mma, sums, a, b, read.index)
+        self.start_product(mma, sums, a, b, read.index, True)
         read.advance()
         for _ in cutlass.range(1, steps):
             loaded.consumer_wait(read)
-            self.start_product(mma, sums, a, b, read.index)
+            self.start_product(mma, sums, a, b, read.index, False)
             read.advance()
             warpgroup.wait_group(1)
             loaded.consumer_release(freed)
             freed.advance()
+        # The last product is on its way: the tensor cores are the other's as soon as it is over.
+        self.turn(1 - group).arrive()
         warpgroup.wait_group(0)
         loaded.consumer_release(freed)
         freed.advance()
         return read, freed
 
     @cute.jit
-    def start_product(self, mma, sums, a, b, stage):
+    def start_product(self, mma, sums, a, b, stage, opening: cutlass.Constexpr):
+        """Multiply what one stage holds; the first product of a tile replaces what the sums were before."""
         warpgroup.fence()
         for i in cutlass.range_constexpr(cute.size(a, mode=[2])):
             at = (None, None, i, stage)
             cute.gemm(mma, sums, a[at], b[at], sums)
-            mma.set(warpgroup.Field.ACCUMULATE, True)
+            if cutlass.const_expr(opening and i == 0):
+                mma.set(warpgroup.Field.ACCUMULATE, True)
         warpgroup.commit_group()
 
     @cute.jit
@@ -322,39 +333,48 @@ class Gemm(PersistentGemm):
     @cute.jit
     def write(self, mma, sums, bias, shared_out, store_out, out, row, n, batch, thread, group):
         """Bias, epilogue, rounding; then by way of shared memory, so that whole lines leave."""
-        stages = self.tiling.epilogue_stages
-        slices = self.tiling.n // EPILOGUE_COLUMNS
+        parts, slices, stages = self.tiling.parts, self.tiling.slices, self.tiling.epilogue_stages
         together = self.together(group)
         storing = cute.arch.make_warp_uniform(thread // cute.arch.WARP_SIZE) == 0
         copy = self.copy_to_shared(mma)
         mine = copy.get_slice(thread)
-        target, source = mine.partition_D(shared_out), copy.retile(sums)
+        target = mine.partition_D(shared_out)
         values = cute.make_rmem_tensor(cute.shape(mine.partition_S(shared_out))[:3], Float32)
         rounded = cute.make_rmem_tensor_like(values, self.dtype)
-        out = cute.local_tile(out, (WARP_GROUP_ROWS, EPILOGUE_COLUMNS), (None, None, None))
+        out = cute.local_tile(out, (WGMMA_ROWS, EPILOGUE_COLUMNS), (None, None, None))
         stored, stored_to = cpasync.tma_partition(
             store_out, 0, cute.make_layout(1), cute.group_modes(shared_out, 0, 2), cute.group_modes(out, 0, 2)
         )
-        for i in cutlass.range_constexpr(slices):
-            buffer = group * stages + i % stages
-            for v in cutlass.range_constexpr(cute.size(values)):
-                values[v] = source[i * cute.size(values) + v]
-                if cutlass.const_expr(bias is not None):
-                    values[v] += bias[i * cute.size(values) + v]
-            rounded.store(self.epilogue.apply(values.load()).to(self.dtype))
-            if storing:  # the store that read this buffer last has finished
-                cute.arch.cp_async_bulk_wait_group(stages - 1, read=True)
-            together.arrive_and_wait()
-            cute.copy(copy, rounded, target[None, None, None, buffer])
-            cute.arch.fence_proxy("async.shared", space="cta")
-            together.arrive_and_wait()
-            if storing:
-                cute.copy(store_out, stored[None, buffer], stored_to[None, row, n * slices + i, batch])
-                cute.arch.cp_async_bulk_commit_group()
+        part = cute.make_layout(mma.partition_shape_C((WGMMA_ROWS, self.tiling.n)))
+        for p in cutlass.range_constexpr(parts):
+            source = copy.retile(cute.make_tensor(sums.iterator + p * cute.size(part), part))
+            for i in cutlass.range_constexpr(slices):
+                buffer = group * stages + (p * slices + i) % stages
+                for v in cutlass.range_constexpr(cute.size(values)):
+                    values[v] = source[i * cute.size(values) + v]
+                    if cutlass.const_expr(bias is not None):
+                        values[v] += bias[i * cute.size(values) + v]
+                rounded.store(self.epilogue.apply(values.load()).to(self.dtype))
+                if storing:  # the store that read this buffer last has finished
+                    cute.arch.cp_async_bulk_wait_group(stages - 1, read=True)
+                together.arrive_and_wait()
+                cute.copy(copy, rounded, target[None, None, None, buffer])
+                cute.arch.fence_proxy("async.shared", space="cta")
+                together.arrive_and_wait()
+                if storing:
+                    cute.copy(store_out, stored[None, buffer], stored_to[None, row * parts + p, n * slices + i, batch])
+                    cute.arch.cp_async_bulk_commit_group()
 
     def together(self, group) -> pipeline.NamedBarrier:
         """Where the threads of a warp group wait for each other."""
         return pipeline.NamedBarrier(barrier_id=1 + group, num_threads=WARP_GROUP)
+
+    def turn(self, group) -> pipeline.NamedBarrier:
+        """Where a warp group waits for its turn to multiply, until the other one gives it.
+
+        Before, it must not look out for what is loaded: a barrier tells one round of the stages from the next alone.
+        """
+        return pipeline.NamedBarrier(barrier_id=1 + MULTIPLYING + group, num_threads=MULTIPLYING * WARP_GROUP)
 
     def copy_to_shared(self, mma: cute.TiledMma) -> cute.TiledCopy:
         matrices = cute.make_copy_atom(cute.nvgpu.warp.StMatrix8x8x16bOp(False, 4), self.dtype)

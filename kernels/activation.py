@@ -94,8 +94,10 @@ ROUNDED = {Gelu: RoundedGelu}  # what does in place of another where 16 bits are
 
 
 class Activate(Elementwise):
-    def __init__(self, tiling: ElementwiseTiling, rank: int, dtype: str, op: type[Activation]) -> None:
-        super().__init__(tiling, rank, dtype)
+    def __init__(
+        self, tiling: ElementwiseTiling, target: aot.Target, rank: int, dtype: str, op: type[Activation]
+    ) -> None:
+        super().__init__(tiling, target, rank, dtype)
         self.op = op if dtype == "f32" else ROUNDED.get(op, op)
 
     def apply(self, x: cute.TensorSSA) -> cute.TensorSSA:
@@ -120,4 +122,4 @@ def activation(
 ) -> list[aot.Spec]:
     """``out = op(x)``, element by element, where ``op`` is relu, gelu (by erf), gelu_tanh or silu."""
     arguments = lambda made: {"x": made.tensor, "out": made.tensor, "stream": aot.Stream()}  # noqa: E731
-    return elementwise_specs(target, access, lambda tiling: Activate(tiling, rank, dtype, op), arguments)
+    return elementwise_specs(target, access, lambda tiling: Activate(tiling, target, rank, dtype, op), arguments)

@@ -34,4 +34,4 @@ class Add(Elementwise):
 def add(target: aot.Target, rank: int, dtype: str, access: tuple[ElementwiseTiling, ...]) -> list[aot.Spec]:
     """``out = x + y``, element by element."""
     arguments = lambda made: {"x": made.tensor, "y": made.tensor, "out": made.tensor, "stream": aot.Stream()}  # noqa: E731
-    return elementwise_specs(target, access, lambda tiling: Add(tiling, rank, dtype), arguments)
+    return elementwise_specs(target, access, lambda tiling: Add(tiling, target, rank, dtype), arguments)

@@ -7,19 +7,29 @@ therefore read three times, the last two mostly from a cache. All rows share ``w
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import cutlass
 import cutlass.cute as cute
 from cuda.bindings.driver import CUstream
-from cutlass import Float32
+from cutlass import Float32, Int32
 
 import aot
 
-from ._device import ARCHS, DTYPES, ROW_TILINGS, RowKernel, RowTensors, RowTiling, row_specs, store
+from ._device import ARCHS, DTYPES, ROW_TILINGS, RowKernel, RowTensors, RowTiling, load, row_specs, store
 from .contracts import layernorm as contract
 
-# The last pass over a long row reads three tensors at once: with two chunks of each at a time, instead of
-# four, registers are left for a second block on a multiprocessor.
-TILINGS = {**ROW_TILINGS, "vector": (*ROW_TILINGS["vector"][:-1], RowTiling(threads=512, unroll=2, looped=True))}
+# Where a row takes many threads, more of them must fit on a multiprocessor: three blocks, so that some load while
+# others wait for a sum. The last pass over a long row reads three tensors at once: with two chunks of each at a
+# time, instead of four, registers are left for a second block.
+TILINGS = {
+    **ROW_TILINGS,
+    "vector": (
+        *ROW_TILINGS["vector"][:-2],
+        RowTiling(threads=512, unroll=4, blocks=3),
+        RowTiling(threads=512, unroll=2, looped=True),
+    ),
+}
 
 
 class LayerNorm(RowKernel):
@@ -38,13 +48,13 @@ class LayerNorm(RowKernel):
     def held(self, x: cute.Tensor, weight: cute.Tensor, bias: cute.Tensor, out: cute.Tensor, eps, inverse, first, end):
         scratch = self.scratch()
         held = self.load(x, first)
-        # Weights are asked for as late as they still arrive in time: with 64 registers a thread, two blocks of
-        # 512 threads run on a multiprocessor, and one computes while the other waits for memory.
+        parameters = self.parameters(weight, bias, first)
+        if cutlass.const_expr(self.tiling.blocks == 0):
+            parameters = list(parameters)  # loaded now, if registers may hold them for so long
         mean = self.sum_over_row(self.add_up(self.full(0.0), held, first, end), scratch, 0) * inverse
-        weights = self.load(weight, first)
         squares = self.add_squares(self.full(0.0), held, mean, first, end)
         factor = cute.math.rsqrt(self.sum_over_row(squares, scratch, 1) * inverse + eps)
-        self.store(held, weights, self.load(bias, first), mean, factor, out, first, end)
+        self.store(held, parameters, mean, factor, out, first, end)
 
     @cute.jit
     def looped(self, x: cute.Tensor, weight: cute.Tensor, bias: cute.Tensor, out: cute.Tensor, eps, inverse, lane, end):
@@ -63,8 +73,13 @@ class LayerNorm(RowKernel):
         factor = cute.math.rsqrt(self.sum_over_row(squares, scratch, 1) * inverse + eps)
         for step in cutlass.range(steps):
             first = step * self.tiling.chunks + lane
-            weights, biases = self.load(weight, first), self.load(bias, first)
-            self.store(self.load(x, first), weights, biases, mean, factor, out, first, end)
+            parameters = list(self.parameters(weight, bias, first))
+            self.store(self.load(x, first), parameters, mean, factor, out, first, end)
+
+    def parameters(self, weight: cute.Tensor, bias: cute.Tensor, first: Int32) -> Iterator[tuple[cute.Tensor, ...]]:
+        """The weights and biases of the chunks a thread holds, each loaded when it is taken from here."""
+        for index in self.indices(first):
+            yield load(weight, index, self.chunk), load(bias, index, self.chunk)
 
     @cute.jit
     def add_up(self, total: cute.TensorSSA, held: list[cute.Tensor], first, end):
@@ -82,8 +97,8 @@ class LayerNorm(RowKernel):
         return squares
 
     @cute.jit
-    def store(self, held: list[cute.Tensor], weights, biases, mean, factor, out, first, end):
-        for index, chunk, weight, bias in zip(self.indices(first), held, weights, biases, strict=True):
+    def store(self, held: list[cute.Tensor], parameters, mean, factor, out, first, end):
+        for index, chunk, (weight, bias) in zip(self.indices(first), held, parameters, strict=True):
             normal = (chunk.load().to(Float32) - mean) * factor
             store(normal * weight.load().to(Float32) + bias.load().to(Float32), out, index, end, self.chunk)
 

@@ -53,8 +53,8 @@ TILINGS = {**ROW_TILINGS, "vector": (*ROW_TILINGS["vector"][:4], RowTiling(threa
 
 
 class Reduce(RowKernel):
-    def __init__(self, tiling: RowTiling, chunk: int, op: type[Reduction]) -> None:
-        super().__init__(tiling, chunk)
+    def __init__(self, tiling: RowTiling, target: aot.Target, chunk: int, op: type[Reduction]) -> None:
+        super().__init__(tiling, target, chunk)
         self.op = op
 
     @cute.kernel
@@ -114,5 +114,5 @@ def reduce(target: aot.Target, op: type[Reduction], dtype: str, access: str) -> 
         "out": aot.Tensor(dtype, ("m",)),
         "stream": aot.Stream(),
     }
-    make = lambda tiling, chunk: Reduce(tiling, chunk, op)  # noqa: E731
+    make = lambda tiling, target, chunk: Reduce(tiling, target, chunk, op)  # noqa: E731
     return row_specs(target, TILINGS[access], rows.chunk, make, arguments, ("n >= 1",))

@@ -56,4 +56,6 @@ def silu_and_mul(target: aot.Target, dtype: str, access: tuple[ElementwiseTiling
         x = aot.Tensor(dtype, (aot.Dim("m", bits=64), both), align=align)
         return {"x": x, "out": made.tensor, "stream": aot.Stream()}
 
-    return elementwise_specs(target, access, lambda tiling: SiluAndMul(tiling, 2, dtype), arguments, "both == 2 * n")
+    return elementwise_specs(
+        target, access, lambda tiling: SiluAndMul(tiling, target, 2, dtype), arguments, "both == 2 * n"
+    )

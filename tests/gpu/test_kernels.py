@@ -77,6 +77,33 @@ def test_a_graph_replays_after_preload(bundle: aot_runtime.Bundle) -> None:
     assert torch.equal(out, x + y)
 
 
+@pytest.mark.parametrize("rows", [1, 64, 8192])
+def test_each_kernel_sees_what_the_one_ahead_wrote(bundle: aot_runtime.Bundle, rows: int) -> None:
+    """Kernels are launched before the one ahead has ended: here each reads what it wrote, and overwrites what it read."""
+    bundle.preload(0)
+    columns = 512
+    weight = torch.full((columns, columns), 2.0**-9, device="cuda", dtype=torch.bfloat16)
+    x, y = torch.zeros(2, rows, columns, device="cuda", dtype=torch.bfloat16).unbind(0)
+    one = torch.ones_like(x)
+
+    def chain() -> None:
+        for _ in range(20):
+            bundle["add"](x, one, y)  # one more
+            bundle["gemm"](y, weight, x)  # their mean, which is the same
+            x.mul_(1.0)  # a kernel that knows nothing of this, ahead and behind
+            bundle["activation"](x, y, op="relu")
+            bundle["add"](y, one, x)
+
+    chain()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        chain()
+    for _ in range(4):
+        graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(x, torch.full_like(x, 200.0))
+
+
 def test_calls_follow_torchs_current_stream(bundle: aot_runtime.Bundle) -> None:
     x = torch.randn(1 << 24, device="cuda")
     out = torch.empty_like(x)

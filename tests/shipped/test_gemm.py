@@ -62,9 +62,10 @@ def test_nothing_spills_to_memory(arch: str, path: Path) -> None:
         ("9.0", 1, 8192, "tile16x64"),
         ("9.0", 16, 8192, "tile16x64"),
         ("9.0", 17, 8192, "tile64x64"),
-        ("9.0", 128, 8192, "tile128x64"),
+        ("9.0", 128, 8192, "tile64x128"),
         ("9.0", 256, 8192, "tile128x128"),
-        ("9.0", 4096, 4096, "tile128x256"),
+        ("9.0", 1024, 1024, "tile64x128"),
+        ("9.0", 4096, 4096, "tile128x128"),
         ("10.3", 100, 8192, "tile128x64"),
         ("10.0", 1024, 1024, "tile128x128"),
         ("10.0", 8192, 8192, "tile128x256"),
@@ -88,7 +89,17 @@ def test_as_many_blocks_as_the_device_holds_share_the_tiles(
     bundle["gemm"](*tensors(cuda, 100, 640, 64))
     large, small = cuda.launches
     assert (large.grid, large.cluster, large.block) == ((2, multiprocessors // 2, 1), (2, 1, 1), (384, 1, 1))
-    assert (small.grid, small.block) == ((1, 10, 1), (384, 1, 1))
+    assert (small.grid, small.cluster, small.block) == ((2, 5, 1), (2, 1, 1), (384, 1, 1))
+
+
+@pytest.mark.parametrize(("capability", "early"), [((8, 0), False), ((9, 0), True), ((10, 0), True)])
+def test_it_is_launched_before_the_kernel_ahead_has_ended_where_that_can_be(
+    capability: tuple[int, int], early: bool, path: Path, cuda: Standin, tmp_path: Path
+) -> None:
+    cuda.reset(capabilities=[capability])
+    bundle = aot_runtime.load(shutil.copytree(path, tmp_path / "bundle"))
+    bundle["gemm"](*tensors(cuda, 256, 640, 64))
+    assert [launch.early for launch in cuda.launches] == [early]
 
 
 def test_a_problem_without_rows_launches_nothing(cuda: Standin, gemm: aot_runtime.Bundle) -> None:

@@ -137,7 +137,7 @@ def compiler_environment(directory: Path) -> Mapping[str, str]:
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch that was accepted. ``captured``: its stream was being captured at that time."""
+    """One launch that was accepted."""
 
     kernel: str
     grid: tuple[int, int, int]
@@ -146,8 +146,8 @@ class Launch:
     stream: int
     device: int
     cluster: tuple[int, int, int]
-    attributes: int
-    captured: bool
+    early: bool  # programmatic: before the kernel ahead in the stream has ended
+    captured: bool  # its stream was being captured at that time
     thread: int  # as threading.get_native_id() says
 
 
@@ -173,7 +173,7 @@ class _LaunchRecord(ctypes.Structure):
         ("block", ctypes.c_uint32 * 3),
         ("cluster", ctypes.c_uint32 * 3),
         ("device", ctypes.c_int32),
-        ("attributes", ctypes.c_uint32),
+        ("early", ctypes.c_int32),
         ("captured", ctypes.c_int32),
         ("thread", ctypes.c_int64),
     ]
@@ -188,7 +188,7 @@ class _LaunchRecord(ctypes.Structure):
             stream=self.stream,
             device=self.device,
             cluster=(self.cluster[0], self.cluster[1], self.cluster[2]),
-            attributes=self.attributes,
+            early=bool(self.early),
             captured=bool(self.captured),
             thread=self.thread,
         )

@@ -257,7 +257,7 @@ static int launch_with(const driver_launch_config *config, standin_kernel *kerne
         .stream = number(config->stream),
         .shared_memory = config->shared_memory,
         .device = standin_current_device(),
-        .attributes = config->attribute_count,
+        .early = standin_is_early(config->attributes, config->attribute_count),
     };
     memcpy(launch.grid, config->grid, sizeof launch.grid);
     memcpy(launch.block, config->block, sizeof launch.block);

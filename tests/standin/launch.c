@@ -5,7 +5,7 @@
 #include <string.h>
 
 enum { MAX_THREADS = 1024, MAX_GRID_YZ = 65535, MAX_PORTABLE_CLUSTER = 8, MAX_CLUSTER = 16 };
-enum { CLUSTER_DIMENSION = 4 };
+enum { CLUSTER_DIMENSION = 4, PROGRAMMATIC_STREAM_SERIALIZATION = 6 };
 
 static standin_launch_record *launches;
 static size_t launch_count, launch_capacity;
@@ -32,6 +32,12 @@ void standin_read_cluster(uint32_t cluster[3], const standin_launch_attribute *a
     cluster[0] = cluster[1] = cluster[2] = 1;
     for (unsigned i = 0; i < count; i++)
         if (attributes[i].id == CLUSTER_DIMENSION) memcpy(cluster, attributes[i].value.cluster, 3 * sizeof *cluster);
+}
+
+int standin_is_early(const standin_launch_attribute *attributes, unsigned count) {
+    for (unsigned i = 0; i < count; i++)
+        if (attributes[i].id == PROGRAMMATIC_STREAM_SERIALIZATION) return attributes[i].value.allowed != 0;
+    return 0;
 }
 
 static uint64_t volume(const uint32_t extent[3]) { return (uint64_t)extent[0] * extent[1] * extent[2]; }

@@ -244,7 +244,7 @@ int cudaLaunchKernelExC(const runtime_launch_config *config, standin_kernel *ker
         .grid = {config->grid.x, config->grid.y, config->grid.z},
         .block = {config->block.x, config->block.y, config->block.z},
         .device = standin_current_device(),
-        .attributes = config->attribute_count,
+        .early = standin_is_early(config->attributes, config->attribute_count),
     };
     standin_read_cluster(launch.cluster, config->attributes, config->attribute_count);
     return finish(standin_launch(kernel, &launch));

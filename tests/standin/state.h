@@ -149,8 +149,7 @@ typedef struct {
     uint64_t stream, shared_memory;
     uint32_t grid[3], block[3], cluster[3];
     int32_t device;
-    uint32_t attributes;
-    int32_t captured;
+    int32_t early, captured;
     int64_t thread;
 } standin_launch_record;
 
@@ -161,10 +160,12 @@ typedef struct {
     union {
         char space[64];
         uint32_t cluster[3];
+        int32_t allowed;
     } value;
 } standin_launch_attribute;
 
 void standin_read_cluster(uint32_t cluster[3], const standin_launch_attribute *attributes, unsigned count);
+int standin_is_early(const standin_launch_attribute *attributes, unsigned count);
 int standin_launch(standin_kernel *kernel, standin_launch_record *launch);
 int standin_blocks_per_sm(int *blocks, const standin_kernel *kernel, int threads, size_t shared_memory);
 void standin_forget_launches(void); /* caller holds the lock */

@@ -306,7 +306,7 @@ def test_launch_is_recorded(standin: Standin) -> None:
             stream=0xABC,
             device=0,
             cluster=(2, 1, 1),
-            attributes=1,
+            early=False,
             captured=False,
             thread=threading.get_native_id(),
         )
