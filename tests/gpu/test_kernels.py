@@ -104,6 +104,39 @@ def test_each_kernel_sees_what_the_one_ahead_wrote(bundle: aot_runtime.Bundle, r
     assert torch.equal(x, torch.full_like(x, 200.0))
 
 
+@pytest.mark.parametrize("captured", [False, True])
+def test_what_is_ahead_need_not_be_a_kernel(bundle: aot_runtime.Bundle, captured: bool) -> None:
+    """A copy, a memset, another stream, several of these at once: each is over before a kernel reads what it wrote."""
+    bundle.preload(0)
+    x, y, out, source = torch.randn(4, 1 << 22, device="cuda").unbind(0)
+    beside = torch.cuda.Stream()
+
+    def chain() -> None:
+        x.copy_(source)
+        bundle["add"](x, x, out)
+        y.zero_()
+        bundle["add"](out, y, x)
+        beside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(beside):
+            y.copy_(source)
+            bundle["add"](y, y, y)
+        bundle["add"](x, source, out)
+        torch.cuda.current_stream().wait_stream(beside)
+        bundle["add"](out, y, x)
+
+    expected = 2 * source + source + 2 * source
+    if captured:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            chain()
+        chain = graph.replay
+    for _ in range(5):
+        x.fill_(float("nan"))
+        chain()
+        torch.cuda.synchronize()
+        assert torch.equal(x, expected)
+
+
 def test_calls_follow_torchs_current_stream(bundle: aot_runtime.Bundle) -> None:
     x = torch.randn(1 << 24, device="cuda")
     out = torch.empty_like(x)
