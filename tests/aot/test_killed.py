@@ -44,7 +44,7 @@ class Project:
             command = ["bash", "-c", f'ulimit -n {handles}; exec "$@"', "bash", *command]
         return subprocess.Popen(
             command, cwd=self.folder, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
-            start_new_session=True,
+            start_new_session=True, preexec_fn=_hear_interrupts,
         )  # fmt: skip
 
     def build(self) -> str:
@@ -52,6 +52,11 @@ class Project:
         _, said = process.communicate()
         assert process.returncode == 0, said
         return said
+
+
+def _hear_interrupts() -> None:
+    """A shell's background jobs, as these tests may be, pass on that they do not."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.fixture
