@@ -39,7 +39,7 @@ def main() -> None:
         times = measure(given.bundle, size)
         cost = {name: round(100 * (times[name] / times["identity"] - 1), 1) for name in EPILOGUES[1:]}
         results[str(size)] = {"microseconds": times, "cost of the epilogue, %": cost}
-        rows.append((f"{size} cubed", times["torch.mm"], times["identity"], *(f"+{cost[name]} %" for name in cost)))
+        rows.append((f"{size} cubed", times["torch.mm"], times["identity"], *(f"{cost[name]:+} %" for name in cost)))
     print_rows(("problem", "torch.mm, us", "gemm, us", *EPILOGUES[1:]), rows)
     report("gemm_epilogue", results, given.out)
 

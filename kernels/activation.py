@@ -68,6 +68,31 @@ class RoundedGelu(Activation):
         return x * cute.where(x < 0.0, beyond, 1.0 - beyond)
 
 
+class BriefSilu(Activation):
+    """``x * sigmoid(x)`` in three instructions, ``h + h * tanh(h)`` with ``h = x / 2``.
+
+    Of these, tanh is what takes time: one special function, where a power and a reciprocal would be two.
+    """
+
+    @staticmethod
+    def apply(x: cute.TensorSSA) -> cute.TensorSSA:
+        return _half_more(x, 0.5 * x)
+
+
+class BriefGelu(Activation):
+    """``x`` times the part of a normal distribution below it, for results of 8 bits, in six instructions.
+
+    The usual tanh in place of erf, its coefficients fitted to erf: the result is right within 1.5e-4 of ``|x|``.
+    """
+
+    INNER = (0.0352820485, 0.798801437)
+
+    @classmethod
+    def apply(cls, x: cute.TensorSSA) -> cute.TensorSSA:
+        cubic, linear = cls.INNER
+        return _half_more(x, x * (cubic * (x * x) + linear))
+
+
 class GeluTanh(Activation):
     """``x * (1 + tanh(u)) / 2`` with ``u = sqrt(2 / pi) * (x + 0.044715 * x^3)``.
 
@@ -78,6 +103,12 @@ class GeluTanh(Activation):
     def apply(x: cute.TensorSSA) -> cute.TensorSSA:
         scale = 2 * math.sqrt(2 / math.pi)
         return x * _sigmoid(x * (scale + scale * 0.044715 * x * x))
+
+
+def _half_more(x: cute.TensorSSA, inner: cute.TensorSSA) -> cute.TensorSSA:
+    """``x * (1 + tanh(inner)) / 2``; tanh is one instruction, right within 5e-4 of itself."""
+    half = 0.5 * x
+    return half * cute.math.tanh(inner, fastmath=True) + half
 
 
 def _sigmoid(x: cute.TensorSSA) -> cute.TensorSSA:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -26,14 +27,13 @@ hypothesis.settings.load_profile("project")
 # Tests of the cache name one of their own; the others build as if for the first time.
 os.environ["AOT_CACHE"] = "none"
 
+# Programs that the extra for tests installs, as cmake, lie beside this interpreter; a system's own go first.
+os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
+
 TESTS = Path(__file__).parent
 PROJECT = TESTS.parent
 # Between them these meet every rule of selection: portable, exact, family, and two that share a device.
 STANDIN_ARCHS = ("sm_80", "sm_86", "sm_90a", "sm_100f", "sm_103a", "sm_120f")
-
-# Machines that test are busy: how long an example takes says nothing.
-hypothesis.settings.register_profile("tests", deadline=None)
-hypothesis.settings.load_profile("tests")
 
 
 @pytest.fixture(scope="session")

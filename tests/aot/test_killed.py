@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ class Project:
             command = ["bash", "-c", f'ulimit -n {handles}; exec "$@"', "bash", *command]
         return subprocess.Popen(
             command, cwd=self.folder, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
-            start_new_session=True, preexec_fn=_hear_interrupts,
+            start_new_session=True,
         )  # fmt: skip
 
     def build(self) -> str:
@@ -54,9 +55,12 @@ class Project:
         return said
 
 
-def _hear_interrupts() -> None:
-    """A shell's background jobs, as these tests may be, pass on that they do not."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+@pytest.fixture(autouse=True)
+def _heard_interrupts() -> Iterator[None]:
+    """A shell's background jobs, as these tests may be, do not hear them, nor what they start."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

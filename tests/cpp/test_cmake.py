@@ -104,8 +104,6 @@ def test_installed_bundle_moves_with_its_program(project: Project, tmp_path: Pat
 def test_bundle_is_built_when_a_kernel_changed_and_only_then(
     project: Project, tmp_path: Path, kind: str, generator: str
 ) -> None:
-    if generator == "Ninja" and shutil.which("ninja") is None:
-        pytest.skip("ninja is not installed")
     source, build = tmp_path / "app", tmp_path / "build"
     source.mkdir()
     shutil.copytree(KERNELS, source / "kernels", ignore=shutil.ignore_patterns("__pycache__"))

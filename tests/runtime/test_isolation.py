@@ -176,8 +176,7 @@ def test_cmake_finds_headers_and_functions_in_the_installed_wheel(
     bare_python: Path, standin_bundle_path: Path, tmp_path: Path
 ) -> None:
     cmake = shutil.which("cmake")
-    if cmake is None:
-        pytest.skip("cmake is not installed")
+    assert cmake is not None
     asked = [str(bare_python), "-I", "-m", "aot", "config", "--cmakedir"]
     folder = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
     assert "site-packages" in folder

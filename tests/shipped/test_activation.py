@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-KERNELS = Path(__file__).parents[2] / "kernels"
+SOURCE = Path(__file__).parents[2] / "kernels" / "activation.py"
 
 
-def constant(file: str, owner: str, name: str) -> tuple[float, ...]:
-    """A constant of a class in a file of kernels, read off the text: a test should not need CuTe DSL for it."""
-    (found,) = [node for node in ast.parse((KERNELS / file).read_text()).body if getattr(node, "name", "") == owner]
+def constant(owner: str, name: str) -> tuple[float, ...]:
+    """A constant of a class there, read off the text: a test should not need CuTe DSL for it."""
+    (found,) = [node for node in ast.parse(SOURCE.read_text()).body if getattr(node, "name", "") == owner]
     assert isinstance(found, ast.ClassDef)
     (value,) = [
         node.value for node in found.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name
@@ -23,7 +23,7 @@ def constant(file: str, owner: str, name: str) -> tuple[float, ...]:
 
 
 def test_the_polynomial_of_gelu_is_as_good_as_it_says() -> None:
-    coefficients = constant("activation.py", "RoundedGelu", "BEYOND")
+    coefficients = constant("RoundedGelu", "BEYOND")
     for x in (i / 100 for i in range(801)):
         exponent = 0.0
         for coefficient in coefficients:
@@ -33,7 +33,7 @@ def test_the_polynomial_of_gelu_is_as_good_as_it_says() -> None:
 
 
 def test_the_tanh_in_place_of_erf_is_as_good_as_it_says() -> None:
-    cubic, linear = constant("gemm.py", "BriefGelu", "INNER")
+    cubic, linear = constant("BriefGelu", "INNER")
     for x in (i / 100 for i in range(-1600, 1601)):
         exact = x * math.erfc(-x / math.sqrt(2)) / 2
         assert x * (1 + math.tanh(x * (cubic * x * x + linear))) / 2 == pytest.approx(exact, rel=0, abs=1.5e-4 * abs(x))

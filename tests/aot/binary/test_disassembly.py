@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -10,11 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("capstone", reason="capstone is needed to disassemble")
-pytest.importorskip("elftools", reason="pyelftools is needed to read libraries")
-if importlib.util.find_spec("ziglang") is None:
-    pytest.skip("ziglang is needed to build libraries for other hosts", allow_module_level=True)
 
 from aot.binary.disassembly import Guard, Violation, beyond_baseline
 from aot.binary.elf import CodeSection, Function, SharedLibrary, read_shared_library

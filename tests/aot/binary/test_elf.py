@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import random
 import struct
@@ -11,11 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("elftools", reason="pyelftools is needed to read libraries")
-if importlib.util.find_spec("ziglang") is None:
-    pytest.skip("ziglang is needed to build libraries for other hosts", allow_module_level=True)
-
 from aot_runtime.errors import AotError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

@@ -9,9 +9,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("capstone", reason="capstone is needed to disassemble")
-pytest.importorskip("elftools", reason="pyelftools is needed to read libraries")
-
 from aot.binary.elf import CodeSection, Function, SharedLibrary, Symbol, UndefinedSymbol
 from aot.binary.policy import HostPolicy, PolicyError, load_policies, load_policy, violations
 

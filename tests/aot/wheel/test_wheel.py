@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import csv
 import hashlib
-import importlib.util
 import io
 import json
 import shutil
@@ -131,7 +130,6 @@ def test_loader_imports_itself_relatively_so_that_any_name_will_do() -> None:
             assert not any(name.split(".")[0] == "aot_runtime" for name in names), f"{path}:{node.lineno}"  # type: ignore[attr-defined]
 
 
-@pytest.mark.skipif(importlib.util.find_spec("auditwheel") is None, reason="auditwheel is not installed")
 def test_auditwheel_agrees_with_the_tag(
     build_bundle: Callable[..., BuildResult], make_wheels: Callable[..., list[Path]], native: Host
 ) -> None:
@@ -248,7 +246,6 @@ def test_installed_bundle_verifies(installed: Environment) -> None:
 
 
 def test_stub_agrees_with_the_package(installed: Environment) -> None:
-    pytest.importorskip("mypy")
     program = installed.path / "program.py"
     program.write_text(
         "import sample_kernels\n"
