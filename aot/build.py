@@ -38,7 +38,7 @@ from .files import damaged_files
 from .headers import write_headers
 from .hosts import Host
 from .leftovers import owned_directory, sweep
-from .link.libraries import EntryFunction, KernelBuild, Linker, describe_file
+from .link.libraries import NO_IDENTITY, EntryFunction, KernelBuild, Linker, describe_file
 from .link.llvm_ir import parse_launcher, symbol_prefix
 from .link.nvidia import NvidiaLibraries, distributions, find_libraries
 from .link.static import StaticArchives
@@ -534,10 +534,15 @@ class _Build:
         linker.support(self.libraries[host], support, shared_cudart=self.settings.shared_cudart)
         entry = root / f"lib{self.name}.so"
         support_file = describe_file(support, support.name, plans[0].arch)
-        linker.entry(self.name, _entry_functions(plans), builds, support_file, entry)
+        linker.entry(self.name, _entry_functions(plans), builds, support_file, entry, NO_IDENTITY)
         if archives is not None:
             archives.write(
-                _entry_functions(plans), builds, self.libraries[host], root, shared_cudart=self.settings.shared_cudart
+                _entry_functions(plans),
+                builds,
+                self.libraries[host],
+                root,
+                NO_IDENTITY,
+                shared_cudart=self.settings.shared_cudart,
             )
         (root / sidecar.FILE_NAME).write_text(sidecar.entry_note(self.name, entry.name, _file_record(entry)))
         cudart = f"libcudart.so.{self.cuda}" if self.settings.shared_cudart else "static"

@@ -26,7 +26,7 @@ from .digests import sha256_of
 from .errors import BuildError
 from .headers import write_headers
 from .hosts import Host
-from .link.libraries import EntryFunction, KernelBuild, Linker, describe_file
+from .link.libraries import NO_IDENTITY, EntryFunction, KernelBuild, Linker, describe_file
 from .link.static import StaticArchives, archive_names
 from .parts import absent_parts
 
@@ -219,7 +219,7 @@ class _Composition:
         major, minor = record.glibc.split(".")
         host_linker = linker(Host.parse(host, (int(major), int(minor))))
         entry = staged / record.entry
-        host_linker.entry(self.name, self._functions(), builds, support_file, entry)
+        host_linker.entry(self.name, self._functions(), builds, support_file, entry, NO_IDENTITY)
         note = sidecar.entry_note(self.name, entry.name, FileRecord(sha256_of(entry), entry.stat().st_size))
         (entry.parent / sidecar.FILE_NAME).write_text(note)
         if self.members[-1].has_archives:
@@ -233,7 +233,7 @@ class _Composition:
             holder = self._holders(kernel, arch, host)[-1]
             name = f"lib/{host}/lib{self.name}_{arch}.a"
             archives.adopt_kernel(kernel, arch, _read(holder, name), holder.manifest.kernels)
-        archives.write_code(self._functions(), builds, staged / "lib" / host)
+        archives.write_code(self._functions(), builds, staged / "lib" / host, NO_IDENTITY)
         for name in archive_names(self.name, (), cudart=self.hosts[host].cudart == "static")[1:]:
             _take(last, f"lib/{host}/{name}", staged)
 

@@ -42,12 +42,14 @@ class CachingLinker(Linker):
         builds: Mapping[str, Sequence[KernelBuild]],
         support: KernelBuild | None,
         output: Path,
+        identity: str,
     ) -> None:
         def link() -> list[str]:
-            Linker.entry(self, bundle, functions, builds, support, output)
+            Linker.entry(self, bundle, functions, builds, support, output, identity)
             return []  # the same for all entry libraries: kept apart
 
-        self._once(["entry", entry_source(bundle, functions, builds, support, self.host.name)], output, link)
+        source = entry_source(bundle, functions, builds, support, self.host.name, identity)
+        self._once(["entry", source], output, link)
 
     def runtime_objects(self) -> list[Path]:
         paths = Linker.runtime_objects(self)

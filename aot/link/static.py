@@ -100,10 +100,11 @@ class StaticArchives:
         builds: Mapping[str, Sequence[KernelBuild]],
         libraries: NvidiaLibraries,
         root: Path,
+        identity: str,
         *,
         shared_cudart: bool,
     ) -> None:
-        self.write_code(functions, builds, root)
+        self.write_code(functions, builds, root, identity)
         support = self._renamed([self.linker.work / "aot_support.o"], public=_is_foreign)
         self._archive(root / f"lib{self.bundle}_cuda.a", support, libraries.launch_support)
         if not shared_cudart:
@@ -111,18 +112,24 @@ class StaticArchives:
             self._archive(root / f"lib{self.bundle}_cudart.a", [], *runtime)
 
     def write_code(
-        self, functions: Sequence[EntryFunction], builds: Mapping[str, Sequence[KernelBuild]], root: Path
+        self,
+        functions: Sequence[EntryFunction],
+        builds: Mapping[str, Sequence[KernelBuild]],
+        root: Path,
+        identity: str,
     ) -> None:
         """The archives that depend on which kernels there are."""
         for arch, kernels in self.kernels.items():
             anchor = self.linker.compile_c(f"anchor__{arch}.c", self._anchor_source(arch, kernels))
             members = [path for files in kernels.values() for path in files]
             self._archive(root / f"lib{self.bundle}_{arch}.a", [Path(anchor), *members])
-        self._archive(root / f"lib{self.bundle}.a", self._entry(functions, builds))
+        self._archive(root / f"lib{self.bundle}.a", self._entry(functions, builds, identity))
 
-    def _entry(self, functions: Sequence[EntryFunction], builds: Mapping[str, Sequence[KernelBuild]]) -> list[Path]:
+    def _entry(
+        self, functions: Sequence[EntryFunction], builds: Mapping[str, Sequence[KernelBuild]], identity: str
+    ) -> list[Path]:
         source = static_entry_source(
-            self.bundle, functions, builds, self.linker.host.name, sorted({*self.imports, *_RUNTIME})
+            self.bundle, functions, builds, self.linker.host.name, sorted({*self.imports, *_RUNTIME}), identity
         )
         tables = Path(self.linker.compile_c("aot_static_tables.c", source))
         public = {f"aot_{self.bundle}_core", f"aot_{self.bundle}_interface"}
@@ -186,6 +193,7 @@ def static_entry_source(
     builds: Mapping[str, Sequence[KernelBuild]],
     host: str,
     imports: Sequence[str],
+    identity: str,
 ) -> str:
     """The bundle's tables for static linking: kernels and CUDA functions by reference instead of by file."""
     archs = sorted({build.arch for kernel_builds in builds.values() for build in kernel_builds})
@@ -203,4 +211,4 @@ def static_entry_source(
     rows = [*(f"{{{c_string(name)}, {name}}}" for name in imports), "{0, 0}"]
     lines.append("static const aot_provided_t provided[] = {\n  " + ",\n  ".join(rows) + "\n};")
     lines.append(f"const aot_bundle_t aot_bundle = {{{c_string(bundle)}, {{0, 0, {{0}}}}, provided}};")
-    return "\n".join([*lines, *public_tables(bundle, functions, builds, host)]) + "\n"
+    return "\n".join([*lines, *public_tables(bundle, functions, builds, host, identity)]) + "\n"

@@ -25,7 +25,7 @@ from .manifest import FileRecord, KernelRecord, Manifest
 
 __all__ = ["Bundle", "Candidate", "Explanation", "TensorInfo", "load"]
 
-TABLES_MAJOR = 2  # of runtime/src/aot_tables.h
+PROTOCOL_MAJOR = 1  # AOT_PROTOCOL_MAJOR of runtime/include/aot/abi.h
 
 errors.register_with_tvm_ffi()
 
@@ -230,11 +230,13 @@ def _open_entry(path: Path, manifest: Manifest, verify: bool) -> tvm_ffi.Module:
         _check_digest(entry, manifest.files[name])
     try:
         module = tvm_ffi.load_module(entry)
-        major = module.get_function("aot__configure")(int(verify))
+        protocol = module.get_function("aot__protocol")()
     except (RuntimeError, AttributeError) as error:
         raise BundleError(f"cannot open `{entry}`: {error}") from None
-    if major != TABLES_MAJOR:
-        raise BundleError(f"`{entry}` has version {major}, this loader reads {TABLES_MAJOR}")
+    major, minor = divmod(protocol, 1000)
+    if major != PROTOCOL_MAJOR:
+        raise BundleError(f"`{entry}` has protocol {major}.{minor}, this loader reads {PROTOCOL_MAJOR}")
+    module.get_function("aot__configure")(int(verify), os.path.dirname(entry))
     return module
 
 

@@ -24,9 +24,8 @@ void aot_abi_take_error(void* context, aot_error_receiver receive) {
   TVMFFIObjectDecRef(raised);
 }
 
-int aot_abi_configure(int32_t verify) {
-  aot_set_verification(verify != 0);
-  return 0;
+int aot_abi_configure(int32_t verify, const char* directory) {
+  return aot_configure(verify != 0, directory == NULL ? "" : directory);
 }
 
 static int has_code_for(const aot_function_t* function, aot_capability_t capability) {

@@ -71,6 +71,9 @@ typedef struct {
 
 extern const aot_bundle_t aot_bundle;
 
+/* A digest that the builder computed over what callers see of the bundle: 64 hex digits. */
+extern const char aot_identity[65];
+
 /* All public functions. Apart from `aot_bundle`, which every call needs: a static link drops what nobody calls, and
  * whoever refers to this table keeps all. */
 extern aot_function_t* const aot_functions[];
@@ -80,8 +83,8 @@ extern const uint32_t aot_function_count;
 void aot_lock(void);
 void aot_unlock(void);
 
-/* Check digests before opening code? Once one loader in the process asks for it, it stays on. */
-void aot_set_verification(int on);
+/* What a loader says before it uses the bundle; see `configure` in aot/abi.h. 0, or -1 with an error raised. */
+int aot_configure(int verify, const char* directory);
 
 /* Opens what a candidate needs: support library, then the kernel's own, each after its digest matched.
  * Holds the lock. 0, or -1 with a TVM-FFI error raised. */

@@ -3,6 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <aot/abi.h>
+#include <limits.h>
+
 #include "aot_bundle.h"
 #include "aot_explain.h"
 #include "aot_interface.h"
@@ -12,7 +15,7 @@ static int as_text(const TVMFFIAny* any, char* buffer, size_t room) {
   switch (any->type_index) {
     case kTVMFFIRawStr:
       bytes.data = any->v_c_str;
-      bytes.size = strlen(any->v_c_str);
+      bytes.size = any->v_c_str == NULL ? 0 : strlen(any->v_c_str);
       break;
     case kTVMFFISmallStr:
       bytes.data = any->v_bytes;
@@ -23,7 +26,7 @@ static int as_text(const TVMFFIAny* any, char* buffer, size_t room) {
       break;
     default: break;
   }
-  if (bytes.data == NULL || bytes.size >= room) return -1;
+  if (bytes.data == NULL || bytes.size >= room || memchr(bytes.data, 0, bytes.size) != NULL) return -1;
   memcpy(buffer, bytes.data, bytes.size);
   buffer[bytes.size] = '\0';
   return 0;
@@ -40,7 +43,7 @@ aot_function_t* aot_find_function(const char* name) {
 static aot_function_t* function_argument(const TVMFFIAny* any) {
   char name[256];
   if (as_text(any, name, sizeof name) != 0) {
-    aot_raise("AotArgumentError", "the name of a function must be a string");
+    aot_raise("AotArgumentError", "the name of a function must be a string of at most 255 bytes");
     return NULL;
   }
   return aot_find_function(name);
@@ -52,19 +55,46 @@ static void return_integer(TVMFFIAny* result, int64_t value) {
   result->v_int64 = value;
 }
 
+static int check_count(const char* function, int32_t count, int32_t least, int32_t most) {
+  if (count >= least && count <= most) return 0;
+  const char* bound = least == most ? "" : "at least ";
+  return aot_raise("AotArgumentError", "aot__%s takes %s%d arguments, got %d", function, bound, least, count);
+}
+
 static int check_integers(const char* function, const TVMFFIAny* args, int32_t first, int32_t last) {
   for (int32_t i = first; i < last; ++i) {
-    if (args[i].type_index != kTVMFFIInt) return aot_raise("AotArgumentError", "%s: argument %d must be an int", function, i);
+    if (args[i].type_index != kTVMFFIInt) {
+      return aot_raise("AotArgumentError", "aot__%s: argument %d must be an int", function, i);
+    }
   }
   return 0;
 }
 
-/* configure(verify): whether digests are checked before code is opened. Returns the tables' major version. */
-int aot_interface_configure(const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
-  if (count != 1 || check_integers("configure", args, 0, 1) != 0) return -1;
-  aot_set_verification(args[0].v_int64 != 0);
-  return_integer(result, AOT_TABLES_MAJOR);
+/* protocol(): the version of what loaders may call, major * 1000 + minor. */
+int aot_interface_protocol(const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
+  (void)args;
+  if (check_count("protocol", count, 0, 0) != 0) return -1;
+  return_integer(result, AOT_PROTOCOL_MAJOR * 1000 + AOT_PROTOCOL_MINOR);
   return 0;
+}
+
+/* identity(): the digest that the builder compiled in. */
+int aot_interface_identity(const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
+  (void)args;
+  if (check_count("identity", count, 0, 0) != 0) return -1;
+  TVMFFIByteArray digits = {aot_identity, sizeof aot_identity - 1};
+  return TVMFFIStringFromByteArray(&digits, result);
+}
+
+/* configure(verify, directory): whether digests are checked before code is opened, and where the code lies. */
+int aot_interface_configure(const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
+  char directory[PATH_MAX];
+  (void)result;
+  if (check_count("configure", count, 2, 2) != 0 || check_integers("configure", args, 0, 1) != 0) return -1;
+  if (as_text(&args[1], directory, sizeof directory) != 0) {
+    return aot_raise("AotArgumentError", "aot__configure: argument 1 must be the path of a directory, a string");
+  }
+  return aot_configure(args[0].v_int64 != 0, directory);
 }
 
 static int preload_group(const aot_candidate_t* candidate, int32_t device) {
@@ -96,7 +126,7 @@ int aot_preload(aot_function_t* function, int32_t device) {
 /* preload(function, device): every variant that may run there is loaded. */
 int aot_interface_preload(const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
   (void)result;
-  if (count != 2 || check_integers("preload", args, 1, 2) != 0) return -1;
+  if (check_count("preload", count, 2, 2) != 0 || check_integers("preload", args, 1, 2) != 0) return -1;
   aot_function_t* function = function_argument(&args[0]);
   if (function == NULL || aot_check_device(args[1].v_int64) != 0) return -1;
   return aot_preload(function, (int32_t)args[1].v_int64);
@@ -115,7 +145,7 @@ int aot_explain_call(aot_function_t* function, aot_capability_t capability, cons
 /* explain(function, major, minor, *arguments): the lines of aot_explain, without touching a device. */
 int aot_interface_explain(const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
   aot_text_t lines = AOT_TEXT_EMPTY;
-  if (count < 3 || check_integers("explain", args, 1, 3) != 0) return -1;
+  if (check_count("explain", count, 3, INT32_MAX) != 0 || check_integers("explain", args, 1, 3) != 0) return -1;
   aot_function_t* function = function_argument(&args[0]);
   if (function == NULL) return -1;
   aot_capability_t capability = {(int32_t)args[1].v_int64, (int32_t)args[2].v_int64};
@@ -133,9 +163,11 @@ static void free_described(DLManagedTensorVersioned* described) { free(described
 /* describe(code, bits, lanes, alignment, ndim, *shape, *strides): a tensor that has a shape and no
  * memory, for asking explain about calls that nobody wants to make. */
 int aot_interface_describe(const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
-  if (count < 5 || check_integers("describe", args, 0, count) != 0) return -1;
+  if (check_count("describe", count, 5, INT32_MAX) != 0 || check_integers("describe", args, 0, count) != 0) return -1;
   int64_t ndim = args[4].v_int64;
-  if (ndim < 0 || ndim > 32 || count != 5 + 2 * ndim) return aot_raise("AotArgumentError", "describe: shape and strides must agree");
+  if (ndim < 0 || ndim > 32 || count != 5 + 2 * ndim) {
+    return aot_raise("AotArgumentError", "aot__describe: shape and strides must agree");
+  }
   size_t room = sizeof(DLManagedTensorVersioned) + 2 * (size_t)ndim * sizeof(int64_t);
   DLManagedTensorVersioned* described = (DLManagedTensorVersioned*)calloc(1, room);
   if (described == NULL) return aot_raise("AotBundleError", "out of memory");

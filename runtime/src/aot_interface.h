@@ -5,6 +5,8 @@
 #include "aot_bundle.h"
 #include "aot_text.h"
 
+int aot_interface_protocol(const TVMFFIAny* args, int32_t count, TVMFFIAny* result);
+int aot_interface_identity(const TVMFFIAny* args, int32_t count, TVMFFIAny* result);
 int aot_interface_configure(const TVMFFIAny* args, int32_t count, TVMFFIAny* result);
 int aot_interface_preload(const TVMFFIAny* args, int32_t count, TVMFFIAny* result);
 int aot_interface_explain(const TVMFFIAny* args, int32_t count, TVMFFIAny* result);

@@ -18,31 +18,51 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int verification_asked; /* by any loader */
 static int verification_waived;
+static char configured[PATH_MAX]; /* directory of the entry library, as the last loader gave it */
 static void* support; /* handle of the support library, opened once */
 
 void aot_lock(void) { pthread_mutex_lock(&lock); }
 void aot_unlock(void) { pthread_mutex_unlock(&lock); }
 
-void aot_set_verification(int on) {
-  aot_lock();
-  if (on) verification_asked = 1;
-  else verification_waived = 1;
-  aot_unlock();
+static int check_directory(const char* directory) {
+  if (directory[0] != '\0' && directory[0] != '/') {
+    return aot_raise("AotArgumentError", "configure: `%s` is not an absolute path", directory);
+  }
+  if (strlen(directory) < sizeof configured) return 0;
+  return aot_raise("AotArgumentError", "configure: the path of the directory is too long: `%s`", directory);
 }
 
-/* Where nobody said anything (a C program that links the bundle), digests are checked. */
+int aot_configure(int verify, const char* directory) {
+  if (check_directory(directory) != 0) return -1;
+  aot_lock();
+  if (verify) verification_asked = 1;
+  else verification_waived = 1;
+  if (directory[0] != '\0') memcpy(configured, directory, strlen(directory) + 1);
+  aot_unlock();
+  return 0;
+}
+
+/* If nobody said anything, as a C program that links the bundle does not, digests are checked. */
 static int verifies(void) { return verification_asked || !verification_waived; }
+
+static int raise_too_long(const char* relative) {
+  return aot_raise("AotBundleError", "bundle `%s`: the path of `%s` is too long", aot_bundle.name, relative);
+}
 
 static int beside_entry_library(const char* relative, char path[PATH_MAX]) {
   Dl_info info;
+  int size;
+  if (configured[0] != '\0') {
+    size = snprintf(path, PATH_MAX, "%s/%s", configured, relative);
+    return size > 0 && size < PATH_MAX ? 0 : raise_too_long(relative);
+  }
   if (dladdr(&lock, &info) == 0 || info.dli_fname == NULL) {
     return aot_raise("AotBundleError", "bundle `%s`: the path of its entry library is unknown", aot_bundle.name);
   }
   const char* slash = strrchr(info.dli_fname, '/');
   int directory = slash == NULL ? 0 : (int)(slash - info.dli_fname + 1);
-  int size = snprintf(path, PATH_MAX, "%.*s%s", directory, info.dli_fname, relative);
-  if (size > 0 && size < PATH_MAX) return 0;
-  return aot_raise("AotBundleError", "bundle `%s`: the path of `%s` is too long", aot_bundle.name, relative);
+  size = snprintf(path, PATH_MAX, "%.*s%s", directory, info.dli_fname, relative);
+  return size > 0 && size < PATH_MAX ? 0 : raise_too_long(relative);
 }
 
 static void append_hex(aot_text_t* text, const uint8_t digest[32]) {

@@ -25,7 +25,7 @@ from aot.build import BuildResult
 from aot.digests import sha256_of
 from aot.headers import function_kinds
 from aot.hosts import Host
-from aot.link.libraries import EntryFunction, KernelBuild, entry_source
+from aot.link.libraries import NO_IDENTITY, EntryFunction, KernelBuild, entry_source
 from aot.selection.requirements import TENSOR
 
 HERE = Path(__file__).parent
@@ -85,7 +85,9 @@ def entry_symbol_source(bundle: Path) -> str:
         for name in kernel.functions
     ]
     support = linked(root / f"lib{manifest.name}_cuda.so", manifest.kernels[next(iter(manifest.kernels))].archs[0])
-    return entry_source(manifest.name, sorted(functions, key=lambda item: item.name), builds, support, HOST)
+    return entry_source(
+        manifest.name, sorted(functions, key=lambda item: item.name), builds, support, HOST, NO_IDENTITY
+    )
 
 
 def with_entry(bundle: Path, out: Path, flags: Sequence[str], edit: Callable[[str], str] = lambda text: text) -> Path:

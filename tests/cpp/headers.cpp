@@ -33,7 +33,7 @@ int main() {
   CHECK(error_from_c() == AOT_ERROR_BUNDLE);
   CHECK(std::string(aot_error_text()) == text_from_c());
   std::uint32_t major = 0, minor = 9;
-  CHECK(aot_get_version(&major, &minor) == AOT_OK && major == AOT_ABI_MAJOR && minor == AOT_ABI_MINOR);
+  CHECK(aot_get_version(&major, &minor) == AOT_OK && major == AOT_PROTOCOL_MAJOR && minor == AOT_PROTOCOL_MINOR);
 
   std::int64_t shape[] = {3, 5}, strides[] = {8, 1};
   DLTensor from_framework{fake_memory, {kDLCUDA, 1}, 2, {kDLFloat, 16, 1}, shape, strides, 64};

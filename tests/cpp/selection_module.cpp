@@ -24,6 +24,7 @@ extern "C" {
 
 // What a bundle's generated tables define.
 const aot_bundle_t aot_bundle = {"tested", {nullptr, 0, {0}}, nullptr};
+const char aot_identity[65] = "";
 aot_function_t* const aot_functions[] = {nullptr};
 const uint32_t aot_function_count = 0;
 }

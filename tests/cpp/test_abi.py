@@ -35,8 +35,8 @@ def newer_header(folder: Path, major: int, minor: int) -> Path:
     include.mkdir(parents=True)
     for name in ("abi.h", "aot.h"):
         text = (INCLUDES[0] / "aot" / name).read_text()
-        text = re.sub(r"(#define AOT_ABI_MAJOR) \d+", rf"\1 {major}", text)
-        (include / name).write_text(re.sub(r"(#define AOT_ABI_MINOR) \d+", rf"\1 {minor}", text))
+        text = re.sub(r"(#define AOT_PROTOCOL_MAJOR) \d+", rf"\1 {major}", text)
+        (include / name).write_text(re.sub(r"(#define AOT_PROTOCOL_MINOR) \d+", rf"\1 {minor}", text))
     return include.parent
 
 
@@ -52,7 +52,7 @@ def test_header_with_this_library(project: Project, tmp_path: Path, major: int, 
     said = outcome(project, project.bundle, newer_header(tmp_path, major, minor), tmp_path)
     assert said.startswith(expected)
     if major != 1:
-        assert "speaks version 1.0 of the ABI, this header speaks 2.3" in said
+        assert "speaks version 1.0 of the protocol, this header speaks 2.3" in said
 
 
 def test_newer_library_with_this_header(project: Project, tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_newer_library_with_this_header(project: Project, tmp_path: Path) -> Non
         infos = re.sub(r"^  (\{.*\})(,?)$", r'  {\1, "new"}\2', infos, flags=re.MULTILINE)
         infos = infos.replace("aot_function_info infos", "newer_info infos")
         tail = tail.replace(", infos,", ", &infos[0].old,").replace("sizeof(aot_function_info)", "sizeof(newer_info)")
-        return head + longer + infos + tail.replace("AOT_ABI_MINOR", "(AOT_ABI_MINOR + 5)")
+        return head + longer + infos + tail.replace("AOT_PROTOCOL_MINOR", "(AOT_PROTOCOL_MINOR + 5)")
 
     bundle = with_entry(project.bundle, tmp_path / "newer", [], newer)
     said = outcome(project, bundle, INCLUDES[0], tmp_path)
@@ -76,11 +76,14 @@ def test_newer_library_with_this_header(project: Project, tmp_path: Path) -> Non
 
 def test_library_of_another_major_is_refused(project: Project, tmp_path: Path) -> None:
     bundle = with_entry(
-        project.bundle, tmp_path / "newer", [], lambda text: text.replace("AOT_ABI_MAJOR", "(AOT_ABI_MAJOR + 1)")
+        project.bundle,
+        tmp_path / "newer",
+        [],
+        lambda text: text.replace("AOT_PROTOCOL_MAJOR", "(AOT_PROTOCOL_MAJOR + 1)"),
     )
     said = outcome(project, bundle, INCLUDES[0], tmp_path)
     assert said.startswith("5 ")
-    assert "speaks version 2.0 of the ABI, this header speaks 1.0" in said
+    assert "speaks version 2.0 of the protocol, this header speaks 1.0" in said
 
 
 def test_library_without_this_interface_is_refused(project: Project, tmp_path: Path) -> None:

@@ -1,14 +1,27 @@
-/* The C ABI between a bundle and the programs that use it: layouts and version numbers, no functions.
+/* The protocol between a bundle and its loaders: layouts and a version number, no functions.
  *
- * The entry library of every bundle, and its static archive, hold one `aot_interface`. Two functions of
- * the library stay for ever, whatever else changes:
+ * Loaders are programs that use aot.h, and the Python package aot_runtime. Both call the entry library of a
+ * bundle, and both accept every library whose protocol has the major number that they know.
+ *
+ * The entry library and the static archive of a bundle each hold one `aot_interface`. Three functions of the
+ * entry library stay for ever, whatever else changes:
  *
  *     int aot_abi_version(uint32_t* major, uint32_t* minor);
  *     const aot_interface* aot_abi_interface(void);
+ *     aot__protocol() -> int                        a function of TVM-FFI: major * 1000 + minor
  *
- * Major: layout or meaning changed. On a mismatch touch nothing but `major` and `minor`.
- * Minor: something was added at the end of a structure. A reader that knows an older minor uses what it
- * knows; one that knows a newer minor must not read the fields that came after the library's.
+ * Protocol 1 has these functions of TVM-FFI beside the public ones:
+ *
+ *     aot__identity() -> str                        64 hex digits that the builder compiled in
+ *     aot__configure(verify: int, directory: str)   see `configure` below
+ *     aot__preload(function: str, device: int)
+ *     aot__explain(function: str, major: int, minor: int, *arguments) -> str
+ *     aot__describe(code, bits, lanes, alignment, ndim, *shape, *strides) -> Tensor
+ *
+ * Major: a layout or a meaning changed. On a mismatch touch nothing but `major` and `minor`.
+ * Minor: something was added at the end of a structure, or a function was added. A reader that knows an older
+ * minor uses what it knows. A reader that knows a newer minor must not read the fields that came after the
+ * library's.
  *
  * Values and tensors have the layout of TVM-FFI's TVMFFIAny and DLPack's DLTensor, so that neither of their
  * headers is needed here. Pointers to the one may be cast to the other.
@@ -19,8 +32,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define AOT_ABI_MAJOR 1
-#define AOT_ABI_MINOR 0
+/* Apart from AOT_TABLES_MAJOR, which is private between the entry and the kernel libraries of one bundle. */
+#define AOT_PROTOCOL_MAJOR 1
+#define AOT_PROTOCOL_MINOR 0
 
 #ifdef __cplusplus
 extern "C" {
@@ -127,7 +141,11 @@ typedef struct aot_interface {
   uint32_t function_count;
   uint32_t function_size; /* of one entry of `functions`: a newer minor may have longer ones */
   /* Each returns 0, or -1 with an error raised. */
-  int (*configure)(int32_t verify);
+  /* `verify`: compare digests before code is opened. It stays on once one loader of the process asked for it.
+   * `directory`: the absolute path of the folder that holds the entry library, and beside it the kernels. A loader
+   * that opened the entry library through a descriptor has to give it. NULL or "": as given before, or else where
+   * the dynamic linker found the entry library. */
+  int (*configure)(int32_t verify, const char* directory);
   int (*preload)(const char* function, int32_t device); /* NULL: all that have code for the device */
   /* Writes lines "[*]arch TAB variant TAB reason", as much as `room` holds and a final zero; `needed` is the whole
    * length without it. Touches no device. */

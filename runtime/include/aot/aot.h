@@ -52,7 +52,7 @@ enum {
   AOT_ERROR_ARGUMENT = 2,  /* no variant takes the arguments; the text lists why */
   AOT_ERROR_BUNDLE = 3,    /* not a bundle, incomplete or damaged */
   AOT_ERROR_HOST = 4,      /* no code for this CPU */
-  AOT_ERROR_VERSION = 5,   /* of another ABI than this header's */
+  AOT_ERROR_VERSION = 5,   /* of another protocol than this header's */
   AOT_ERROR_DIGEST = 6,    /* a file is not the one the bundle was built with */
   AOT_ERROR_DEVICE = 7,    /* no code for the GPU */
   AOT_ERROR_DRIVER = 8,    /* the NVIDIA driver is missing or refused */
@@ -317,8 +317,8 @@ static inline const char* aot_error_text(void) {
 }
 
 AOT_SHARED int aot_get_version(uint32_t* major, uint32_t* minor) {
-  if (major != NULL) *major = AOT_ABI_MAJOR;
-  if (minor != NULL) *minor = AOT_ABI_MINOR;
+  if (major != NULL) *major = AOT_PROTOCOL_MAJOR;
+  if (minor != NULL) *minor = AOT_PROTOCOL_MINOR;
   return AOT_OK;
 }
 
@@ -390,9 +390,9 @@ AOT_SHARED int aot_attach(const aot_interface* library, aot_bundle* bundle) {
     return aot_fail_(AOT_ERROR_USAGE, "aot_attach: a null pointer was given", NULL, NULL, NULL);
   }
   memset(bundle, 0, sizeof *bundle);
-  if (library->major == AOT_ABI_MAJOR) return aot_new_handle_(library, bundle);
-  snprintf(numbers, sizeof numbers, "%lu.%lu of the ABI, this header speaks %d.%d", (unsigned long)library->major,
-           (unsigned long)library->minor, AOT_ABI_MAJOR, AOT_ABI_MINOR);
+  if (library->major == AOT_PROTOCOL_MAJOR) return aot_new_handle_(library, bundle);
+  snprintf(numbers, sizeof numbers, "%lu.%lu of the protocol, this header speaks %d.%d", (unsigned long)library->major,
+           (unsigned long)library->minor, AOT_PROTOCOL_MAJOR, AOT_PROTOCOL_MINOR);
   return aot_fail_(AOT_ERROR_VERSION, "the bundle speaks version %s\nhint: build the bundle and the program "
                    "with the same cute-aot", numbers, NULL, NULL);
 }
@@ -579,12 +579,12 @@ AOT_SHARED int aot_open_entry_(const char* path, const aot_interface** library) 
                      path, NULL, NULL);
   }
   version(&major, &minor);
-  if (major == AOT_ABI_MAJOR) {
+  if (major == AOT_PROTOCOL_MAJOR) {
     *library = get();
     return AOT_OK;
   }
-  snprintf(numbers, sizeof numbers, "%lu.%lu of the ABI, this header speaks %d.%d", (unsigned long)major,
-           (unsigned long)minor, AOT_ABI_MAJOR, AOT_ABI_MINOR);
+  snprintf(numbers, sizeof numbers, "%lu.%lu of the protocol, this header speaks %d.%d", (unsigned long)major,
+           (unsigned long)minor, AOT_PROTOCOL_MAJOR, AOT_PROTOCOL_MINOR);
   return aot_fail_(AOT_ERROR_VERSION, "`%s` speaks version %s\nhint: build the bundle and the program with the same cute-aot",
                    path, numbers, NULL);
 }
@@ -605,7 +605,7 @@ AOT_SHARED int aot_open(const char* path, const aot_options* options, aot_bundle
   if (verify && (code = aot_check_entry_(entry, &note)) != AOT_OK) return code;
   if ((code = aot_need_tvm_ffi_(options == NULL ? NULL : options->tvm_ffi)) != AOT_OK) return code;
   if ((code = aot_open_entry_(entry, &library)) != AOT_OK) return code;
-  if (library->configure(verify) != 0) return aot_raised_(library->core);
+  if (library->configure(verify, NULL) != 0) return aot_raised_(library->core);
   return aot_attach(library, bundle);
 }
 
