@@ -21,6 +21,8 @@ from .errors import (
     DigestError,
     DriverError,
     ManifestError,
+    PublicKeyError,
+    SignatureError,
 )
 
 if TYPE_CHECKING:
@@ -41,6 +43,8 @@ __all__ = [
     "DriverError",
     "Explanation",
     "ManifestError",
+    "PublicKeyError",
+    "SignatureError",
     "TensorInfo",
     "load",
 ]

@@ -16,6 +16,8 @@ __all__ = [
     "DigestError",
     "DriverError",
     "ManifestError",
+    "PublicKeyError",
+    "SignatureError",
     "register_with_tvm_ffi",
 ]
 
@@ -42,6 +44,14 @@ class ManifestError(BundleError):
 
 class DigestError(BundleError):
     """A file is not the one the bundle was built with."""
+
+
+class SignatureError(BundleError):
+    """A key was given, and the bundle is unsigned, signed by another key, or not what was signed."""
+
+
+class PublicKeyError(AotError, ValueError):
+    """What was given as a public key is none."""
 
 
 class DeviceError(AotError):
