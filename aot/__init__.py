@@ -10,8 +10,18 @@ from typing import TYPE_CHECKING, Any
 from .errors import AotError, BuildError, DeclarationError, ToolchainError, UsageError
 
 if TYPE_CHECKING:
-    from .arguments import ActiveClusters, Constant, Dim, Multiprocessors, Pointer, Scalar, Stream, Tensor, Tuple
-    from .declare import Cost, In, Kernel, Out, Spec, Variant, kernel
+    from .declare.arguments import (
+        ActiveClusters,
+        Constant,
+        Dim,
+        Multiprocessors,
+        Pointer,
+        Scalar,
+        Stream,
+        Tensor,
+        Tuple,
+    )
+    from .declare.kernel import Cost, In, Kernel, Out, Spec, Variant, kernel
     from .targets import Target
 
 __all__ = [
@@ -43,8 +53,8 @@ __all__ = [
 _ARGUMENTS = ("ActiveClusters", "Constant", "Dim", "Multiprocessors", "Pointer", "Scalar", "Stream", "Tensor", "Tuple")
 _DECLARE = ("Cost", "In", "Kernel", "Out", "Spec", "Variant", "kernel")
 _MODULES = {
-    **dict.fromkeys(_ARGUMENTS, ".arguments"),
-    **dict.fromkeys(_DECLARE, ".declare"),
+    **dict.fromkeys(_ARGUMENTS, ".declare.arguments"),
+    **dict.fromkeys(_DECLARE, ".declare.kernel"),
     "Target": ".targets",
 }
 

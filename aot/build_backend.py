@@ -1,7 +1,7 @@
 """The PEP 517 backend: ``build-backend = "aot.build_backend"`` in a kernel project's ``pyproject.toml``.
 
 ``pip wheel .`` and ``python -m build`` then compile the project's kernels and make one wheel, for this
-machine or for ``--config-settings=host=x86_64``. ``tests/sample`` is such a project.
+machine or for ``--config-settings=host=x86_64``. ``examples/kernel_package`` is such a project.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .errors import AotError, BuildError
+from .errors import AotError, BuildError, error_lines
 
 __all__ = [
     "build_editable",
@@ -35,13 +35,10 @@ def _hook(function: _F) -> _F:
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> str:
-        from .cli import print_error
-
         try:
             return function(*args, **kwargs)
         except AotError as error:
-            print_error(error)
-            sys.stderr.flush()
+            print(*error_lines(error), sep="\n", file=sys.stderr, flush=True)
             raise SystemExit(1 if isinstance(error, BuildError) else 2) from None
 
     return wrapped  # type: ignore[return-value]
@@ -57,22 +54,23 @@ get_requires_for_build_editable = get_requires_for_build_wheel
 
 @_hook
 def build_wheel(wheel_directory: str, config_settings: _Config = None, metadata_directory: str | None = None) -> str:
-    from .project import ConfigSettings, read_project
+    from .pipeline.events import LineProgress
     from .wheel.archive import write_wheels
     from .wheel.project import project_wheels
+    from .wheel.pyproject import ConfigSettings, read_project
 
     config = ConfigSettings.parse(config_settings)
     project = read_project(Path.cwd())
-    made = project_wheels(project, (project.host(config),), config)
+    made = project_wheels(project, (project.host(config),), config, LineProgress())
     return write_wheels(made, Path(wheel_directory), _epoch())[0].name
 
 
 @_hook
 def prepare_metadata_for_build_wheel(metadata_directory: str, config_settings: _Config = None) -> str:
     """Nothing is compiled for this, so that resolving dependencies is quick."""
-    from .project import ConfigSettings, read_project
     from .wheel.archive import write_files
     from .wheel.project import metadata_files
+    from .wheel.pyproject import ConfigSettings, read_project
 
     config = ConfigSettings.parse(config_settings)
     project = read_project(Path.cwd())
@@ -87,19 +85,20 @@ prepare_metadata_for_build_editable = prepare_metadata_for_build_wheel
 @_hook
 def build_editable(wheel_directory: str, config_settings: _Config = None, metadata_directory: str | None = None) -> str:
     """Builds the package inside the project, in ``build/aot``, and installs a pointer to it."""
-    from .project import ConfigSettings, read_project
+    from .pipeline.events import LineProgress
     from .wheel.archive import write_wheels
     from .wheel.project import editable_wheel
+    from .wheel.pyproject import ConfigSettings, read_project
 
     config = ConfigSettings.parse(config_settings)
     project = read_project(Path.cwd())
-    made = editable_wheel(project, project.host(config), config)
+    made = editable_wheel(project, project.host(config), config, LineProgress())
     return write_wheels([made], Path(wheel_directory), _epoch())[0].name
 
 
 @_hook
 def build_sdist(sdist_directory: str, config_settings: _Config = None) -> str:
-    from .project import read_project
+    from .wheel.pyproject import read_project
     from .wheel.sdist import write_sdist
 
     return write_sdist(read_project(Path.cwd()), Path(sdist_directory), _epoch()).name

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from aot_runtime.errors import AotError
 
@@ -14,13 +14,27 @@ __all__ = [
     "AotError",
     "BuildError",
     "DeclarationError",
+    "Problem",
     "ToolchainError",
     "UsageError",
+    "error_lines",
+    "problem_lines",
     "system_hint",
 ]
 
 NOTHING_LEFT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 NO_MEMORY = "memory ran out; give `--memory` or fewer `--jobs`"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A kernel, or one variant of it, that is missing from the bundle."""
+
+    kernel: str
+    arch: str
+    variant: str
+    message: str
+    log: str = ""
 
 
 class UsageError(AotError):
@@ -34,7 +48,7 @@ class DeclarationError(AotError):
 class BuildError(AotError):
     """A bundle could not be made. ``problems`` are the kernels that failed, where those are the reason."""
 
-    def __init__(self, message: str, *, hint: str | None = None, problems: Sequence[Any] = ()) -> None:
+    def __init__(self, message: str, *, hint: str | None = None, problems: Sequence[Problem] = ()) -> None:
         super().__init__(message, hint=hint)
         self.problems = tuple(problems)
 
@@ -50,3 +64,23 @@ def system_hint(error: OSError) -> str | None:
     if error.errno == errno.ENOMEM:
         return NO_MEMORY
     return "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else None
+
+
+def error_lines(error: AotError) -> Iterator[str]:
+    """An error as people read it: what failed with the compiler's output, the sentence, the next step."""
+    if isinstance(error, BuildError):
+        yield from problem_lines(error.problems)
+    yield f"error: {error.message}"
+    if error.hint:
+        yield from ("", f"hint: {error.hint}")
+
+
+def problem_lines(problems: Iterable[Problem]) -> Iterator[str]:
+    """One line per problem; the log of one stands for all that failed with the same message."""
+    explained: set[str] = set()
+    for problem in problems:
+        where = " ".join(part for part in (problem.arch, problem.variant or problem.kernel) if part)
+        yield f"failed: {where}: {problem.message}" if where else f"failed: {problem.message}"
+        if problem.message not in explained:
+            yield from (f"    | {line}" for line in problem.log.splitlines())
+        explained.add(problem.message)

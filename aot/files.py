@@ -1,38 +1,79 @@
-"""The files of a bundle against its manifest: the part of verifying that needs no look inside."""
+"""Files and directories: digests in bounded memory, and directories that belong to a process.
+
+The owner of a directory holds a lock on it. The system releases the lock when the owner ends, however it ends.
+So a directory whose lock is free has lost its owner and may be removed. Process numbers and clocks are not
+consulted, since both repeat.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from aot_runtime.manifest import FILE_NAME, Manifest
-
-from .digests import sha256_of
-from .parts import absent_parts, part_of, stamp_name, stamp_problems
-
-__all__ = ["damaged_files"]
+__all__ = ["owned_directory", "sha256_of", "sweep"]
 
 
-def damaged_files(bundle: Path, manifest: Manifest) -> Iterator[str]:
-    """A sentence for each file that is missing, altered, or not in the manifest."""
-    absent = absent_parts(bundle, manifest)
-    for name, record in manifest.files.items():
-        if part_of(name) in absent:
-            continue
-        path = bundle / name
-        if not path.is_file():
-            yield f"{name} is missing"
-        elif path.stat().st_size != record.size:
-            yield f"{name} has {path.stat().st_size} bytes, the manifest says {record.size}"
-        elif (digest := sha256_of(path)) != record.sha256:
-            yield f"{name} has sha256 {digest}, the manifest says {record.sha256}"
-    installed = sorted(set(manifest.parts) - absent)
-    for arch in installed:
-        yield from stamp_problems(bundle, manifest, arch)
-    stamps = {stamp_name(arch) for arch in installed}
-    for folder, _, names in os.walk(bundle):
-        for name in names:
-            relative = (Path(folder) / name).relative_to(bundle).as_posix()
-            if relative not in manifest.files and relative not in stamps and relative != FILE_NAME:
-                yield f"{relative} is not in the manifest"
+def sha256_of(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+@contextmanager
+def owned_directory(folder: Path, *, prefix: str, suffix: str = "") -> Iterator[Path]:
+    """A new directory that :func:`sweep` leaves alone as long as this process lives; gone afterwards."""
+    while True:
+        path = Path(tempfile.mkdtemp(prefix=prefix, suffix=suffix, dir=folder))
+        try:
+            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:
+            continue  # swept before it was opened
+        with suppress(OSError):  # not every file system has locks: there nothing is swept either
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        if _is_at(lock, path):
+            break
+        os.close(lock)  # swept before it was locked
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(lock)
+
+
+def sweep(folder: Path, *, prefix: str, suffix: str = "") -> list[Path]:
+    """Remove what owners left behind that were killed; returns what was removed."""
+    removed = []
+    with suppress(OSError):
+        names = [name for name in os.listdir(folder) if name.startswith(prefix) and name.endswith(suffix)]
+        for path in (folder / name for name in names):
+            with suppress(OSError):
+                if _remove_if_abandoned(path):
+                    removed.append(path)
+    return removed
+
+
+def _remove_if_abandoned(path: Path) -> bool:
+    lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        if os.fstat(lock).st_uid != os.geteuid():
+            return False
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(path, ignore_errors=True)
+        return True
+    finally:
+        os.close(lock)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except OSError:
+        return False

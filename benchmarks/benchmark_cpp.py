@@ -25,14 +25,14 @@ import platformdirs  # noqa: E402
 from aot_runtime.native import include_directory  # noqa: E402
 from standin import build as build_standin  # noqa: E402
 
-from aot.build import Settings, build  # noqa: E402
+from aot.pipeline.build import Settings, build  # noqa: E402
 
 LIMITS = {"generated_over_entry_ns": 50, "first_open_ms": 1, "static_program_bytes": 1_500_000}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--bundle", type=Path, help="of tests/kernels, named `bundle`, CUDA runtime shared")
+    parser.add_argument("--bundle", type=Path, help="of tests/samples, named `bundle`, CUDA runtime shared")
     parser.add_argument("--static-bundle", type=Path, help="the same with the CUDA runtime inside")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -49,7 +49,7 @@ def main() -> int:
 
 def bundle_of(out: Path, *, shared: bool) -> Path:
     cache = Path(platformdirs.user_cache_dir("cute-aot"))
-    settings = Settings(str(PROJECT / "tests/kernels"), ("sm_90a",), out=out, name="bundle", select=("fill",),
+    settings = Settings(str(PROJECT / "tests/samples"), ("sm_90a",), out=out, name="bundle", select=("fill",),
                         shared_cudart=shared, cache=cache, jobs=os.cpu_count() or 1)  # fmt: skip
     return build(settings).path
 

@@ -19,7 +19,7 @@ def measure(bundle: Path, size: int) -> dict[str, float]:
     import aot_runtime
     import torch
 
-    from aot.bench import cache_bytes, copies_beyond, graph_timer, shuffled_medians
+    from aot.gpu.bench import cache_bytes, copies_beyond, graph_timer, shuffled_medians
 
     gemm = aot_runtime.load(bundle)["gemm"]
     sets = copies_beyond(cache_bytes("cuda"), 3 * 2 * size * size)

@@ -24,8 +24,8 @@ from pathlib import Path
 
 from _common import PROJECT, parser, report
 
-from aot.digests import sha256_of
-from aot.verify import verify
+from aot.bundle.verify import verify
+from aot.files import sha256_of
 
 sys.path.insert(0, str(PROJECT / "tests"))
 from written import FILL

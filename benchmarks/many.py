@@ -25,12 +25,12 @@ from pathlib import Path
 import platformdirs
 from _common import PROJECT, interleaved_medians, parser, print_rows, report
 
-import aot.build
-from aot.build import Settings
-from aot.executors.jobs import CompileJob, Report, Session
-from aot.executors.local import LocalExecutor
-from aot.progress import make_progress
-from aot.worker.messages import Compiled, Failure
+import aot.pipeline.build
+from aot.cli.progress import make_progress
+from aot.compile.messages import Compiled, Failure
+from aot.pipeline.build import Settings
+from aot.pipeline.executor import CompileJob, Report, Session
+from aot.pipeline.local import LocalExecutor
 
 KERNELS, VARIANTS, PROCESSES = 50, 200, 21
 SOURCE = PROJECT / "benchmarks" / "kernels" / "many.py"
@@ -110,10 +110,10 @@ def build(folder: Path, jobs: int) -> Path:
             str(SOURCE), ("sm_90a",), out=out, name="many", jobs=jobs, shared_cudart=True, archives=False,
             cache=Path(platformdirs.user_cache_dir("cute-aot")), artifacts=folder / "cache",
         )  # fmt: skip
-        local = aot.build.LocalExecutor
-        aot.build.LocalExecutor = lambda *arguments, **named: OneForAll(local(*arguments, **named))  # type: ignore[assignment,misc]
+        local = aot.pipeline.build.LocalExecutor
+        aot.pipeline.build.LocalExecutor = lambda *arguments, **named: OneForAll(local(*arguments, **named))  # type: ignore[assignment,misc]
         with make_progress() as progress:
-            aot.build.build(settings, progress)
+            aot.pipeline.build.build(settings, progress)
     return out
 
 

@@ -15,7 +15,7 @@ import time
 
 from _common import PROJECT, parser, print_rows, report
 
-from aot.worker.process import resident_bytes
+from aot.compile.process import resident_bytes
 
 SMALL, LARGE = ("benchmarks/kernels/many.py", "*"), ("kernels", "rmsnorm")
 BUILDS = ((*SMALL, "none"), (*SMALL, "2G"), (*SMALL, "1G"), (*LARGE, "2G"))  # kernels, which of them, `--memory`

@@ -23,8 +23,8 @@ from pathlib import Path
 import platformdirs
 from _common import PROJECT, parser, print_rows, report
 
-from aot.build import Settings, build
 from aot.hosts import Host
+from aot.pipeline.build import Settings, build
 from aot.wheel.archive import write_wheels
 from aot.wheel.identity import Identity
 from aot.wheel.make import Project, wheels
@@ -65,7 +65,9 @@ def second_host(settings: Settings, hosts: tuple[Host, Host], rounds: int) -> di
         warm = Path(scratch) / "cache"
         if (CACHE / "wheels").is_dir():
             shutil.copytree(CACHE / "wheels", warm / "wheels")
-        sample = Settings(str(PROJECT / "tests" / "sample" / "kernels"), ("sm_80",), select=("clip",), hosts=hosts)
+        sample = Settings(
+            str(PROJECT / "examples" / "kernel_package" / "kernels"), ("sm_80",), select=("clip",), hosts=hosts
+        )
         build(replace(sample, out=Path(scratch) / "sample", name="sample", cache=warm))
         runs = [
             [timed_build(replace(settings, hosts=chosen), warm) for chosen in (hosts[:1], hosts)] for _ in range(rounds)

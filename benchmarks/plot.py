@@ -11,9 +11,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from aot.bench import read_results
 from aot.errors import AotError
-from aot.plot import plot
+from aot.gpu.bench import read_results
+from aot.gpu.plot import plot
 
 
 def main() -> int:

@@ -42,10 +42,11 @@ def cute_dsl_function(x: Any) -> Callable[..., Any] | None:
         return None
     from cutlass.cute.runtime import from_dlpack, make_fake_stream
 
-    import aot.discover
+    import aot.declare.discover
 
     kernels = {
-        kernel.name: kernel for kernel in aot.discover.discover(str(Path(__file__).parents[1] / "kernels")).kernels
+        kernel.name: kernel
+        for kernel in aot.declare.discover.discover(str(Path(__file__).parents[1] / "kernels")).kernels
     }
     variant = next(
         v for v in kernels["add"].variants(Arch(9, 0, "a")) if v.point["dtype"] == "f16" and v.point["rank"] == "rank1"

@@ -13,10 +13,13 @@ import aot_runtime
 import hypothesis
 import platformdirs
 import pytest
+from places import SAMPLES
 from standin import RealCudaLoadedError, Standin
 from standin import build as build_standin
 
-from aot.build import BuildResult, Settings, build
+from aot.pipeline.build import BuildResult, Settings, build
+
+pytest_plugins = ["packaged"]
 
 # No test looks at a clock: machines that build are busy.
 hypothesis.settings.register_profile(
@@ -30,8 +33,6 @@ os.environ["AOT_CACHE"] = "none"
 # Programs that the extra for tests installs, as cmake, lie beside this interpreter; a system's own go first.
 os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
 
-TESTS = Path(__file__).parent
-PROJECT = TESTS.parent
 # Between them these meet every rule of selection: portable, exact, family, and two that share a device.
 STANDIN_ARCHS = ("sm_80", "sm_86", "sm_90a", "sm_100f", "sm_103a", "sm_120f")
 
@@ -57,7 +58,7 @@ def build_bundle(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Calla
 @pytest.fixture(scope="session")
 def small_bundle_path(build_bundle: Callable[..., BuildResult]) -> Path:
     """Two kernels for two architectures, as a user has them. Tests that alter it take a copy."""
-    kernels = TESTS / "kernels" / "fill.py"
+    kernels = SAMPLES / "fill.py"
     result = build_bundle(kernels, ("sm_80", "sm_90a"), name="small", select=("fill_epilogue", "fill_stream_zero"))
     assert not result.problems
     return result.path
@@ -100,7 +101,7 @@ def read_only() -> Iterator[Callable[[Path], None]]:
 @pytest.fixture(scope="session")
 def standin_bundle_path(build_bundle: Callable[..., BuildResult]) -> Path:
     """The test kernels for all of ``STANDIN_ARCHS``, with the CUDA runtime linked shared."""
-    result = build_bundle(TESTS / "kernels", STANDIN_ARCHS, shared_cudart=True)
+    result = build_bundle(SAMPLES, STANDIN_ARCHS, shared_cudart=True)
     assert not result.problems
     return result.path
 

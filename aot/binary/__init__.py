@@ -1,4 +1,4 @@
-"""Reading finished binaries: what a library needs, exports and executes, and the GPU code inside it.
+"""Reading finished binaries: ELF libraries and objects, archives, cubins, machine code. Nothing here executes them.
 
-Nothing here runs or loads what it reads.
+May import: ``errors`` and ``aot_runtime``. What a bundle must contain is decided in ``bundle/``.
 """

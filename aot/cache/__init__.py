@@ -1,6 +1,4 @@
-"""What was compiled and linked before, found again by a digest of everything that shaped it.
+"""Compiled and linked code from earlier builds, found by a digest of everything that shaped it.
 
-``store`` keeps bytes under keys, ``keys`` makes the keys, ``closure`` says what a kernel's code came from,
-``plans`` remembers what a source declared so that an unchanged one need not be imported, ``links`` keeps
-linked libraries. ``docs/cache.md`` describes it from the outside.
+May import: ``compile`` (messages), ``link`` and the root. ``docs/cache.md`` describes it from the outside.
 """

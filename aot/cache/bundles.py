@@ -6,7 +6,7 @@ from pathlib import Path
 
 from aot_runtime.manifest import FILE_NAME
 
-from ..digests import sha256_of
+from ..files import sha256_of
 from . import keys
 from .store import Store
 

@@ -18,9 +18,9 @@ from typing import Any
 import aot_runtime.native
 from aot_runtime.arch import Arch
 
-from ..digests import sha256_of
+from ..compile.messages import KernelClosure, KernelInfo, Options, VariantInfo
+from ..files import sha256_of
 from ..records import encode
-from ..worker.messages import KernelClosure, KernelInfo, Options, VariantInfo
 
 __all__ = [
     "cutlass_distributions",
@@ -36,10 +36,12 @@ __all__ = [
 _AOT = Path(__file__).resolve().parent.parent
 # Our own code that decides what comes out of a compile, and of a link.
 _GENERATION = (
-    "worker/compile.py", "worker/backend.py", "worker/messages.py", "arguments.py", "declare.py", "expressions.py",
-    "targets.py", "data/archs.json", "binary/cubin.py", "link/llvm_ir.py", "selection/*.py",
+    "binary/*.py", "compile/*.py", "data/archs.json", "declare/*.py", "kinds.py", "selection/*.py", "targets.py",
 )  # fmt: skip
-_LINKING = ("link/*.py", "cache/links.py", "hosts.py", "selection/tables.py")
+_LINKING = (
+    "binary/*.py", "bundle/layout.py", "cache/links.py", "compile/launcher.py", "hosts.py", "kinds.py", "link/*.py",
+    "selection/tables.py",
+)  # fmt: skip
 _CUTLASS = "nvidia_cutlass_dsl"
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..digests import sha256_of
+from ..files import sha256_of
 from ..link.libraries import EntryFunction, KernelBuild, Linker, entry_source
 from ..link.nvidia import NvidiaLibraries
 from . import keys

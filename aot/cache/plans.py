@@ -15,11 +15,11 @@ from typing import Any
 
 from aot_runtime.arch import Arch
 
-from ..digests import sha256_of
+from ..compile.closure import python_files
+from ..compile.messages import Closure, KernelInfo, Options, VariantInfo
+from ..files import sha256_of
 from ..records import decode, encode
-from ..worker.messages import Closure, KernelInfo, Options, VariantInfo
 from . import keys
-from .closure import python_files
 from .store import Store
 
 __all__ = ["KernelPlan", "Outline", "Plan", "Request", "recall", "remember", "unchanged"]

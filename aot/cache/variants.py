@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..compile.messages import Compiled
 from ..records import decode, encode
-from ..worker.messages import Compiled
 from .store import Store, pack, unpack
 
 __all__ = ["keep_variant", "pack_variant", "restore_variant", "unpack_variant"]

@@ -1,5 +1,4 @@
-"""From compiled launchers to the libraries of a bundle, for any host from any host.
+"""Linking the libraries of a bundle for any host: zig, NVIDIA's static libraries, shared and static results.
 
-``llvm_ir`` makes a launcher portable, ``toolchain`` runs zig, ``nvidia`` finds the static libraries
-of the target host, ``libraries`` links what a bundle consists of.
+May import: ``compile`` (the launchers), ``selection`` (the tables), ``bundle`` (names), ``binary`` and the root.
 """

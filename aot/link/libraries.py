@@ -12,25 +12,17 @@ from pathlib import Path
 import aot_runtime.native
 from aot_runtime.arch import Arch
 
-from ..digests import sha256_of
+from ..bundle.layout import INTERFACE, SUPPORT_EXPORTS, call_symbol, entry_exports
+from ..compile.launcher import for_host
+from ..files import sha256_of
 from ..hosts import Host
 from ..selection.tables import c_string, variant_symbol
-from .llvm_ir import for_host
 from .nvidia import NvidiaLibraries
-from .toolchain import Zig
+from .zig import Zig
 
-__all__ = ["NO_IDENTITY", "SUPPORT_EXPORTS", "EntryFunction", "KernelBuild", "Linker", "entry_exports"]
+__all__ = ["NO_IDENTITY", "EntryFunction", "KernelBuild", "Linker"]
 
-# Patterns of what the support library provides to kernel libraries. Not cuda_dialect_assert_success, which aborts.
-SUPPORT_EXPORTS = (
-    "_cu*",
-    "cuda_dialect_get_error_name",
-    "cuda_dialect_print_on_error",
-    "CuteDSLRT_*",
-    "aot_cuda_*",
-)
 _ENTRY_SOURCES = ("select", "overlap", "text", "driver", "open", "dispatch", "explain", "interface", "abi", "sha256")
-_INTERFACE = ("protocol", "identity", "configure", "preload", "explain", "describe")
 NO_IDENTITY = 64 * "0"  # of a bundle whose identity nobody computed
 _CURRENT_DEVICE = 1  # AOT_FUNCTION_USES_CURRENT_DEVICE
 
@@ -55,18 +47,6 @@ class EntryFunction:
     argument_count: int
     uses_tensors: bool
     doc: str = ""
-
-
-def entry_exports(bundle: str, functions: Sequence[str]) -> frozenset[str]:
-    """What the entry library exports: for TVM-FFI, for a C program that links it, and for one that opens it."""
-    for_tvm_ffi = [f"__tvm_ffi_{name}" for name in (*functions, *(f"aot__{name}" for name in _INTERFACE))]
-    for_c = [f"aot_{bundle}_core", f"aot_{bundle}_interface", *(call_symbol(bundle, name) for name in functions)]
-    return frozenset([*for_tvm_ffi, *for_c, "aot_abi_version", "aot_abi_interface"])
-
-
-def call_symbol(bundle: str, function: str) -> str:
-    """The name by which C programs link a function: unlike TVM-FFI's, it differs between bundles."""
-    return f"aot_{bundle}_call__{function}"
 
 
 @dataclass(frozen=True)
@@ -165,7 +145,7 @@ def entry_source(
     for function in functions:
         call = f"aot_dispatch(&function_{function.name}, args, count, result)"
         lines.append(_exported(f"__tvm_ffi_{function.name}", call))
-    for name in _INTERFACE:
+    for name in INTERFACE:
         lines.append(_exported(f"__tvm_ffi_aot__{name}", f"aot_interface_{name}(args, count, result)"))
     return "\n".join([*lines, *_ABI_FUNCTIONS.format(bundle=bundle).splitlines()]) + "\n"
 

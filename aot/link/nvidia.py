@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path, PurePosixPath
 
-from ..digests import sha256_of
 from ..errors import ToolchainError
+from ..files import sha256_of
 from ..hosts import Host
 
 __all__ = ["NvidiaLibraries", "distributions", "fetch_command", "find_libraries"]

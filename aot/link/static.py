@@ -19,40 +19,21 @@ from pathlib import Path
 
 from aot_runtime.arch import Arch
 
+from ..binary import objects
+from ..bundle.layout import SLOT, anchor_symbol, call_symbol, kernel_symbol
 from ..selection.tables import c_string
-from . import objects
-from .libraries import EntryFunction, KernelBuild, Linker, arch_row, call_symbol, kernel_tables, public_tables
+from .libraries import EntryFunction, KernelBuild, Linker, arch_row, kernel_tables, public_tables
 from .nvidia import NvidiaLibraries
 
-__all__ = ["StaticArchives", "anchor_symbol", "archive_names", "decline_flag"]
+__all__ = ["StaticArchives"]
 
 # What the dispatcher itself asks of the support library: see bind_runtime in aot_open.c.
 _OWN_SUPPORT = ("aot_cuda_error_name", "aot_cuda_error_text")
-SLOT = "aot_slot_"  # what a kernel's tables call the place of a function of the support library
 _RUNTIME = ("_cudaGetDevice", "_cudaSetDevice", *_OWN_SUPPORT)
-
-
-def anchor_symbol(bundle: str, arch: Arch) -> str:
-    return f"aot_{bundle}_arch__{arch}"
-
-
-def kernel_symbol(bundle: str, kernel: str, arch: Arch) -> str:
-    return f"aot_{bundle}_kernel__{kernel}__{arch}"
 
 
 def _internal(bundle: str) -> str:
     return f"aot_{bundle}_in__"
-
-
-def decline_flag(bundle: str, arch: Arch) -> str:
-    """What a program that links the bundle statically says of an architecture it does not want."""
-    return f"-Wl,--defsym={anchor_symbol(bundle, arch)}=0"
-
-
-def archive_names(bundle: str, archs: Iterable[Arch], *, cudart: bool) -> list[str]:
-    """The archives in the order in which they are linked."""
-    kernels = [f"lib{bundle}_{arch}.a" for arch in archs]
-    return [f"lib{bundle}.a", *kernels, f"lib{bundle}_cuda.a", *([f"lib{bundle}_cudart.a"] if cudart else [])]
 
 
 @dataclass

@@ -1,5 +1,4 @@
-"""Selection, as the builder prepares it: what each variant requires, and the tree that decides.
+"""What a call must satisfy to run a variant, and the decision tree over it, written as C tables.
 
-``requirements`` derives intervals from the declared arguments, ``decision`` arranges them into a tree,
-``tables`` writes both as C for ``runtime/src`` to follow. All three are pure.
+May import: ``declare`` and the root. The C code that walks the tables is ``runtime/src``; linking them is ``link/``.
 """

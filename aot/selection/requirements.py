@@ -11,8 +11,8 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from .. import expressions
-from ..arguments import (
+from ..declare import expressions
+from ..declare.arguments import (
     ActiveClusters,
     Argument,
     Constant,
@@ -24,9 +24,10 @@ from ..arguments import (
     Tensor,
     Tuple,
 )
-from ..declare import Kernel, Spec, Variant
+from ..declare.expressions import Compare, Element, Expression, Logic, Name, Negation
+from ..declare.kernel import Kernel, Spec, Variant
 from ..errors import DeclarationError
-from ..expressions import Compare, Element, Expression, Logic, Name, Negation
+from ..kinds import BOOL, FLOAT, HANDLE, INT, NONE, TENSOR, TUPLE
 
 __all__ = ["HIGHEST", "LOWEST", "Region", "Requirement", "Step", "Subject", "VariantTable", "variant_table"]
 
@@ -35,7 +36,6 @@ HIGHEST = 2**63 - 1
 INT32_MAX = 2**31 - 1
 
 # Kinds of argument and sources: numbers of runtime/src/aot_tables.h.
-FLOAT, BOOL, INT, NONE, HANDLE, TENSOR, TUPLE = range(1, 8)
 SOURCE_MULTIPROCESSORS, SOURCE_ACTIVE_CLUSTERS = 0x80, 0x81
 STREAM_FROM_ENVIRONMENT, STREAM_DEFAULT = -1, -2
 MAX_PROGRAM_DEPTH = 16

@@ -1,1 +1,4 @@
-"""Wheels out of bundles: a package that needs apache-tvm-ffi, and neither CuTe DSL nor a compiler."""
+"""Wheels and source distributions: from a bundle, or from a project with a ``pyproject.toml``.
+
+May import: ``pipeline``, ``bundle``, ``compile`` (options) and the root. It does not print.
+"""

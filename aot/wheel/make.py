@@ -16,13 +16,13 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from pyproject_metadata import StandardMetadata
 
+from ..bundle.layout import note_name, part_of, stamp_name
+from ..bundle.verify import verify
 from ..errors import BuildError, UsageError
 from ..hosts import Host
-from ..parts import note_name, part_of, stamp_name
-from ..verify import verify
 from .archive import Content, Wheel
 from .identity import Identity, platform_tag
-from .linked import notice, sbom
+from .sbom import notice, sbom
 from .sources import LOWEST_PYTHON, package_module, package_stub
 
 __all__ = ["Project", "package_files", "part_distribution", "project_metadata", "runtime_license", "wheels"]
@@ -195,7 +195,7 @@ def project_metadata(project: Project) -> StandardMetadata:
 
 
 def _lowest_tvm_ffi() -> str:
-    from ..build import LOWEST_TVM_FFI
+    from ..pipeline.build import LOWEST_TVM_FFI
 
     return LOWEST_TVM_FFI
 

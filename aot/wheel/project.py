@@ -8,15 +8,15 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..build import BuildResult, build
+from ..bundle.publish import publish, staging
 from ..errors import BuildError
 from ..hosts import Host
-from ..progress import make_progress
-from ..project import ConfigSettings, KernelProject
-from ..publish import publish, staging
+from ..pipeline.build import BuildResult, build
+from ..pipeline.events import Progress
 from .archive import Content, Wheel, wheel_file, write_files
 from .identity import platform_tag
 from .make import package_files, project_metadata, wheels
+from .pyproject import ConfigSettings, KernelProject
 
 __all__ = ["EDITABLE", "editable_wheel", "metadata_files", "project_wheels"]
 
@@ -24,17 +24,24 @@ EDITABLE = Path("build") / "aot"  # inside the project
 
 
 def project_wheels(
-    project: KernelProject, hosts: Sequence[Host], config: ConfigSettings, *, split_arch: bool = False
+    project: KernelProject,
+    hosts: Sequence[Host],
+    config: ConfigSettings,
+    progress: Progress,
+    *,
+    split_arch: bool = False,
 ) -> list[Wheel]:
     """Build a project for those hosts, in one go, and make its wheels."""
     with tempfile.TemporaryDirectory(prefix="aot-wheel-") as scratch:
-        result = _build(project, hosts, config, Path(scratch) / "bundle")
+        result = _build(project, hosts, config, Path(scratch) / "bundle", progress)
         made = wheels(result.path, project.project, hosts=hosts, split_arch=split_arch)
         return [_in_memory(wheel) for wheel in made]
 
 
-def _build(project: KernelProject, hosts: Sequence[Host], config: ConfigSettings, out: Path) -> BuildResult:
-    with make_progress() as progress:
+def _build(
+    project: KernelProject, hosts: Sequence[Host], config: ConfigSettings, out: Path, progress: Progress
+) -> BuildResult:
+    with progress:
         result = build(project.settings(hosts, config, out), progress)
     if result.problems:
         raise BuildError("some kernels failed", problems=result.problems)
@@ -58,12 +65,12 @@ def metadata_files(project: KernelProject, host: Host) -> dict[str, bytes]:
     }
 
 
-def editable_wheel(project: KernelProject, host: Host, config: ConfigSettings) -> Wheel:
+def editable_wheel(project: KernelProject, host: Host, config: ConfigSettings, progress: Progress) -> Wheel:
     """Build the package into the project, and make a wheel that points there."""
     identity = project.project.identity
     folder = (project.root / EDITABLE).resolve()
     with tempfile.TemporaryDirectory(prefix="aot-editable-") as scratch:
-        result = _build(project, (host,), config, Path(scratch) / "bundle")
+        result = _build(project, (host,), config, Path(scratch) / "bundle", progress)
         _place(package_files(result.path, result.manifest, host.name, identity), folder / identity.package)
     dist_info = f"{identity.file_name}-{identity.version}.dist-info"
     files: dict[str, Content] = {

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..errors import BuildError, UsageError
-from ..project import KernelProject
 from .make import project_metadata
+from .pyproject import KernelProject
 
 __all__ = ["write_sdist"]
 

@@ -13,9 +13,9 @@ from aot_runtime.manifest import Choice, Parameter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from aot.compile.messages import Compiled, Declared, Failure, KernelInfo, KernelLaunch, Options, VariantInfo
 from aot.records import decode, encode
 from aot.selection.requirements import Region, Requirement, Step, Subject, VariantTable
-from aot.worker.messages import Compiled, Declared, Failure, KernelInfo, KernelLaunch, Options, VariantInfo
 
 
 def through_json(value: Any) -> Any:

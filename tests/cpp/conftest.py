@@ -18,18 +18,19 @@ import pytest
 import tvm_ffi.libinfo
 from aot_runtime.arch import Arch
 from aot_runtime.manifest import FileRecord, Manifest
+from places import SAMPLES
 from standin import build as build_standin
 
-from aot import sidecar
-from aot.build import BuildResult
-from aot.digests import sha256_of
-from aot.headers import function_kinds
+from aot.bundle import layout
+from aot.bundle.headers import function_kinds
+from aot.files import sha256_of
 from aot.hosts import Host
+from aot.kinds import TENSOR
 from aot.link.libraries import NO_IDENTITY, EntryFunction, KernelBuild, entry_source
-from aot.selection.requirements import TENSOR
+from aot.pipeline.build import BuildResult
 
 HERE = Path(__file__).parent
-KERNELS = HERE.parent / "kernels"
+KERNELS = SAMPLES
 PROJECT = HERE.parents[1]
 HOST = Host.native().name
 SOURCES = aot_runtime.native.source_directory()
@@ -104,7 +105,7 @@ def with_entry(bundle: Path, out: Path, flags: Sequence[str], edit: Callable[[st
     run("cc", "-std=gnu99", "-g", "-O1", "-fPIC", "-shared", "-fvisibility=hidden", "-Wl,-Bsymbolic", *flags, *includes,
         tables, *core, "-o", entry, "-ldl", "-pthread")  # fmt: skip
     record = FileRecord(sha256_of(entry), entry.stat().st_size)
-    (root / sidecar.FILE_NAME).write_text(sidecar.entry_note(name, entry.name, record))
+    (root / layout.ENTRY_NOTE).write_text(layout.entry_note(name, entry.name, record))
     return out
 
 

@@ -7,7 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import INCLUDES, TVM_FFI, Project, run, with_entry
+
+from tests.cpp.conftest import INCLUDES, TVM_FFI, Project, run, with_entry
 
 PROGRAM = """
 #include <aot/aot.h>

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import aot_runtime.native
 import pytest
-from conftest import HERE, HOST, KERNELS, PROJECT, TVM_FFI, Project, cmake, run
 
-from aot.verify import verify
+from aot.bundle.verify import verify
+from tests.cpp.conftest import HERE, HOST, KERNELS, PROJECT, TVM_FFI, Project, cmake, run
 
 CMAKE_DIR = aot_runtime.native.cmake_directory()
 

@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from conftest import HERE, INCLUDES, SOURCES, Project, run, with_entry
+
+from tests.cpp.conftest import HERE, INCLUDES, SOURCES, Project, run, with_entry
 
 # What gcc's sanitizers are told. Code that was opened stays mapped, and what it holds with it.
 OPTIONS = {

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from aot_runtime.manifest import Manifest
-from conftest import HERE, HOST, INCLUDES, TVM_FFI, Project, run
 
 from aot.binary.elf import read_shared_library
-from aot.cli import main
-from aot.link.objects import defined_symbols, members
+from aot.binary.objects import defined_symbols, members
+from aot.cli.main import main
+from tests.cpp.conftest import HERE, HOST, INCLUDES, TVM_FFI, Project, run
 
 
 def link(project: Project, source: Path, output: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

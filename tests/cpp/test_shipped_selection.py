@@ -15,12 +15,12 @@ from math import prod
 from typing import Any
 
 import pytest
-from conftest import PROJECT
-from test_selection_model import flatten
 
 from aot.records import decode
 from aot.selection.decision import decide
 from aot.selection.requirements import VariantTable
+from tests.cpp.conftest import PROJECT
+from tests.cpp.test_selection_model import flatten
 
 M, N = 6, 512
 BF16, F8, F32 = (4, 16, 1), (10, 8, 1), (2, 32, 1)
@@ -55,7 +55,7 @@ TENSORS = [(kernel, name) for kernel, call in CALLS.items() for name, item in ca
 _DECLARED = """
 import json, sys
 from aot_runtime.arch import Arch
-from aot.discover import discover
+from aot.declare.discover import discover
 from aot.records import encode
 from aot.selection.requirements import variant_table
 arch = Arch.parse("sm_90a")

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from aot_runtime.manifest import FILE_NAME
-from conftest import HOST, Project
 
-from aot.digests import sha256_of
-from aot.verify import verify
+from aot.bundle.verify import verify
+from aot.files import sha256_of
+from tests.cpp.conftest import HOST, Project
 
 FOLDER = f"lib/{HOST}"
 

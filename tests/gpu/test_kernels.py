@@ -10,9 +10,9 @@ from pathlib import Path
 import aot_runtime
 import pytest
 
-from aot.check import Report, check
-from aot.contracts import load_contracts
-from aot.running import find_gpu
+from aot.bundle.contracts import load_contracts
+from aot.gpu.check import Report, check
+from aot.gpu.running import find_gpu
 
 torch = pytest.importorskip("torch", reason="GPU tests need torch")
 

@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from observing import PROJECT, TESTS, run_python
+from observing import run_python
+from places import PROJECT, TESTS
 from standin import Standin
 
 FOREIGN = ("cutlass", "torch", "numpy", "aot")

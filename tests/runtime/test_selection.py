@@ -1,6 +1,6 @@
 """Which code a call runs: the device chooses the architecture, the arguments choose the variant.
 
-Blocks tell variants apart, mapped files tell architectures apart; see ``tests/kernels``.
+Blocks tell variants apart, mapped files tell architectures apart; see ``tests/samples``.
 """
 
 from __future__ import annotations

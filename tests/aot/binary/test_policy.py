@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from places import PROJECT
 
 from aot.binary.elf import CodeSection, Function, SharedLibrary, Symbol, UndefinedSymbol
 from aot.binary.policy import HostPolicy, PolicyError, load_policies, load_policy, violations
 
 HOSTS = ("x86_64-linux-gnu", "aarch64-linux-gnu")
-DATA = Path(__file__).resolve().parents[3] / "aot" / "data" / "hosts.json"
+DATA = PROJECT / "aot" / "data" / "hosts.json"
 RETURN = {"x86_64": b"\xc3", "aarch64": bytes.fromhex("c0035fd6")}
 SHA = {"x86_64": bytes.fromhex("0f38cbc1"), "aarch64": bytes.fromhex("2040025e")}  # sha256rnds2, sha256h
 SHA_NAME = {"x86_64": "aot_sha256_blocks_x86_sha", "aarch64": "aot_sha256_blocks_arm_sha2"}

@@ -10,8 +10,8 @@ import pytest
 from aot_runtime.arch import Arch
 
 from aot.cache import keys
+from aot.compile.messages import KernelClosure, KernelInfo, Options, VariantInfo
 from aot.selection.requirements import VariantTable
-from aot.worker.messages import KernelClosure, KernelInfo, Options, VariantInfo
 
 TABLE = VariantTable("k__f32", "k", (), (), None, -1, 2, True)
 BASE: dict[str, Any] = {

@@ -18,10 +18,10 @@ import pytest
 from written import WRITE
 
 import aot.cache.remote
+from aot.bundle.verify import verify
 from aot.cache.remote import Remote, SharedStore
 from aot.cache.store import checked
 from aot.errors import UsageError
-from aot.verify import verify
 
 KEY, OTHER = "ab" * 32, "cd" * 32
 KERNEL = (

@@ -1,0 +1,53 @@
+"""Checking a bundle's static archives: all there, every kernel in them, no symbol that could clash."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from aot_runtime.arch import Arch
+from aot_runtime.manifest import HostRecord, Manifest
+
+from ..binary.objects import defined_symbols, members
+from ..errors import BuildError
+from .layout import anchor_symbol, archive_names, call_symbol, kernel_symbol
+
+__all__ = ["archive_problems"]
+
+
+def archive_problems(bundle: Path, manifest: Manifest, host: str, record: HostRecord) -> Iterator[str]:
+    """Sentences about what is wrong; none where the bundle was built without archives."""
+    folder = f"lib/{host}/"
+    present = {name for name in manifest.files if name.startswith(folder) and name.endswith(".a")}
+    if not present:
+        return
+    archs = sorted({arch for kernel in manifest.kernels.values() for arch in kernel.archs})
+    expected = {folder + name for name in archive_names(manifest.name, archs, cudart=record.cudart == "static")}
+    yield from (f"{name} is missing, though other archives are there" for name in sorted(expected - present))
+    yield from (f"{name} is an archive of nothing that the manifest names" for name in sorted(present - expected))
+    functions = [name for kernel in manifest.kernels.values() for name in kernel.functions]
+    entry = [f"aot_{manifest.name}_core", f"aot_{manifest.name}_interface"]
+    wanted = {f"lib{manifest.name}.a": {*entry, *(call_symbol(manifest.name, name) for name in functions)}}
+    wanted |= {f"lib{manifest.name}_{arch}.a": _kernel_symbols(manifest, arch) for arch in archs}
+    for name, symbols in wanted.items():
+        if folder + name in present & expected:
+            yield from _contents(bundle / folder / name, folder + name, manifest.name, symbols)
+
+
+def _kernel_symbols(manifest: Manifest, arch: Arch) -> set[str]:
+    kernels = [kernel.name for kernel in manifest.kernels.values() if arch in kernel.archs]
+    return {anchor_symbol(manifest.name, arch), *(kernel_symbol(manifest.name, name, arch) for name in kernels)}
+
+
+def _contents(path: Path, name: str, bundle: str, wanted: set[str]) -> Iterator[str]:
+    try:
+        defined = [symbol for _, content in members(path.read_bytes()) for symbol in defined_symbols(content)]
+    except (BuildError, ValueError, IndexError) as error:
+        yield f"{name} cannot be read: {error}"
+        return
+    foreign = [symbol for symbol in defined if not symbol.startswith(f"aot_{bundle}_")]
+    if foreign:
+        yield f"{name} defines {', '.join(sorted(foreign)[:5])}, which other bundles may define too"
+    yield from (f"{name} lacks {symbol}" for symbol in sorted(wanted - set(defined)))
+    if len(set(defined)) != len(defined):
+        yield f"{name} defines a symbol twice"

@@ -1,0 +1,119 @@
+"""Every path and name in a bundle: where files lie, and what the symbols of its libraries are called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from aot_runtime.arch import Arch
+from aot_runtime.manifest import FileRecord
+
+__all__ = [
+    "CONTRACTS",
+    "ENTRY_NOTE",
+    "INTERFACE",
+    "SLOT",
+    "SUPPORT_EXPORTS",
+    "anchor_symbol",
+    "archive_names",
+    "call_symbol",
+    "decline_flag",
+    "details_name",
+    "entry_exports",
+    "entry_note",
+    "kernel_symbol",
+    "library_path",
+    "note_name",
+    "part_of",
+    "stamp_name",
+]
+
+# Paths.
+
+CONTRACTS = "contracts"  # a folder
+ENTRY_NOTE = "entry.txt"  # in lib/<host>/: the entry library's name and digest for C programs, which parse no JSON
+
+
+def library_path(host: str, arch: Arch, kernel: str) -> str:
+    return f"lib/{host}/{arch}/{kernel}.so"
+
+
+def archive_names(bundle: str, archs: Iterable[Arch], *, cudart: bool) -> list[str]:
+    """The static archives in the order in which they are linked."""
+    kernels = [f"lib{bundle}_{arch}.a" for arch in archs]
+    return [f"lib{bundle}.a", *kernels, f"lib{bundle}_cuda.a", *([f"lib{bundle}_cudart.a"] if cudart else [])]
+
+
+def details_name(arch: Arch) -> str:
+    return f"details/{arch}.json"
+
+
+def stamp_name(arch: str) -> str:
+    """The file by which an installed architecture of a split bundle names the manifest it belongs to."""
+    return f"parts/{arch}.json"
+
+
+def note_name(host: str, arch: str) -> str:
+    """Where a split bundle says which distribution installs an architecture, for C: see ``aot_open.c``."""
+    return f"lib/{host}/{arch}.part"
+
+
+def part_of(name: str) -> str | None:
+    """The architecture that a file of a bundle belongs to, if it belongs to one alone."""
+    folders = name.split("/")
+    if folders[0] == "lib" and len(folders) == 4:
+        return folders[2]
+    if folders[0] == "details" and len(folders) == 2:
+        return folders[1].removesuffix(".json")
+    return None
+
+
+def entry_note(bundle: str, entry: str, record: FileRecord) -> str:
+    """The text of ``entry.txt``; ``entry`` is the library's file name. ``aot.h`` reads it, ``verify`` compares it."""
+    return f"aot-entry 1\nname {bundle}\nentry {entry}\nsize {record.size}\nsha256 {record.sha256}\n"
+
+
+# Symbols.
+
+INTERFACE = (
+    "protocol",
+    "identity",
+    "configure",
+    "preload",
+    "explain",
+    "describe",
+)  # what a loader asks beside calling kernels
+SLOT = "aot_slot_"  # prefix of the variable through which a kernel library calls a function of the support library
+# Patterns of what the support library provides to kernel libraries. Not cuda_dialect_assert_success, which aborts.
+SUPPORT_EXPORTS = (
+    "_cu*",
+    "cuda_dialect_get_error_name",
+    "cuda_dialect_print_on_error",
+    "CuteDSLRT_*",
+    "aot_cuda_*",
+)
+
+
+def entry_exports(bundle: str, functions: Sequence[str]) -> frozenset[str]:
+    """What the entry library exports: for TVM-FFI, for a C program that links it, and for one that opens it."""
+    for_tvm_ffi = [f"__tvm_ffi_{name}" for name in (*functions, *(f"aot__{name}" for name in INTERFACE))]
+    for_c = [f"aot_{bundle}_core", f"aot_{bundle}_interface", *(call_symbol(bundle, name) for name in functions)]
+    return frozenset([*for_tvm_ffi, *for_c, "aot_abi_version", "aot_abi_interface"])
+
+
+def call_symbol(bundle: str, function: str) -> str:
+    """The name by which C programs link a function: unlike TVM-FFI's, it differs between bundles."""
+    return f"aot_{bundle}_call__{function}"
+
+
+def anchor_symbol(bundle: str, arch: Arch) -> str:
+    """The symbol that only the archive of that architecture defines, and that every function refers to."""
+    return f"aot_{bundle}_arch__{arch}"
+
+
+def kernel_symbol(bundle: str, kernel: str, arch: Arch) -> str:
+    return f"aot_{bundle}_kernel__{kernel}__{arch}"
+
+
+def decline_flag(bundle: str, arch: Arch) -> str:
+    """The linker flag by which a program that links statically declines an architecture."""
+    return f"-Wl,--defsym={anchor_symbol(bundle, arch)}=0"

@@ -1,0 +1,158 @@
+"""Putting a bundle in its place: at every instant the directory is the old bundle or the new one, whole.
+
+A complete sibling is staged, flushed to disk, and exchanged with what was there. Where the file system
+cannot exchange two directories (some network file systems), the old one is moved aside first; between the
+two renames, for some microseconds, the place is empty.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from aot_runtime.errors import ManifestError
+from aot_runtime.manifest import FILE_NAME, Manifest
+
+from ..errors import BuildError, UsageError
+from ..files import owned_directory, sweep
+
+__all__ = ["check_destination", "clear_leftovers", "publish", "staging"]
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+_STAGING = ".staging"
+
+
+def check_destination(path: Path) -> Manifest | None:
+    """The bundle that a build would replace, if there is one; :class:`UsageError` where none can be put."""
+    try:
+        _check_place(path)
+        _check_writable(_real(path).parent)
+    except OSError as error:
+        raise UsageError(f"cannot look at `{path}`: {error.strerror}", hint="give another `--out`") from None
+    with suppress(ManifestError):  # a damaged bundle is replaced like any other
+        return Manifest.read(path)
+    return None
+
+
+def _check_place(path: Path) -> None:
+    if not path.exists() and not path.is_symlink():
+        return
+    if not path.is_dir():
+        raise UsageError(f"`{path}` is not a directory", hint="give another `--out`")
+    if not any(item.is_symlink() or not item.is_dir() for item in path.rglob("*")):
+        return  # build tools make the folders of what they expect
+    if not (path / FILE_NAME).is_file():
+        raise UsageError(
+            f"`{path}` holds something that is not a bundle", hint="give another `--out`, or empty it yourself"
+        )
+
+
+def _check_writable(folder: Path) -> None:
+    """Said before an hour of compiling rather than after it."""
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir():
+        raise UsageError(f"`{folder}` is not a directory", hint="give another `--out`")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(f"cannot write to `{folder}`", hint="give another `--out`")
+
+
+def _real(path: Path) -> Path:
+    """Where the directory itself lies: a link stays, what it points to is replaced."""
+    return path.resolve() if path.is_symlink() else path.absolute()
+
+
+@contextmanager
+def staging(destination: Path) -> Iterator[Path]:
+    """A directory beside the destination to make the new bundle in; gone afterwards, whatever happens."""
+    try:
+        destination = _real(destination)
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        clear_leftovers(destination)
+        prefix = f".{destination.name}."
+        stack = ExitStack()
+        staged = stack.enter_context(owned_directory(destination.parent, prefix=prefix, suffix=_STAGING))
+        staged.chmod(0o755)
+    except OSError as error:
+        raise UsageError(
+            f"cannot write to `{destination.parent}`: {error.strerror}", hint="give another `--out`"
+        ) from None
+    try:
+        with stack:
+            yield staged
+    except OSError as error:
+        raise BuildError(f"cannot write the bundle: {error.strerror} (`{error.filename or staged}`)") from error
+
+
+def clear_leftovers(destination: Path) -> None:
+    """What killed builds left beside a bundle is removed; a bundle that one had moved aside is put back."""
+    destination = _real(destination)
+    for aside in sorted(destination.parent.glob(f".{destination.name}.*.old")):
+        if not destination.exists():
+            os.rename(aside, destination)
+    sweep(destination.parent, prefix=f".{destination.name}.", suffix=_STAGING)
+
+
+def publish(staged: Path, destination: Path) -> None:
+    """Exchange a staged bundle with what is at the destination."""
+    _flush(staged)
+    destination = _real(destination)
+    if not destination.exists():
+        os.rename(staged, destination)
+    elif not _exchange(staged, destination):
+        _swap(staged, destination)
+    _flush_directory(destination.parent)
+
+
+def _exchange(left: Path, right: Path) -> bool:
+    """Exchange two directories in one step; False where the system cannot."""
+    try:
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+    except AttributeError:
+        return False
+    if renameat2(_AT_FDCWD, os.fsencode(left), _AT_FDCWD, os.fsencode(right), _RENAME_EXCHANGE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
+        return False
+    raise OSError(code, os.strerror(code), str(right))
+
+
+def _swap(staged: Path, destination: Path) -> None:
+    aside = staged.with_suffix(".old")
+    os.rename(destination, aside)
+    try:
+        os.rename(staged, destination)
+    except BaseException:
+        if destination.exists():  # another build was faster: what it replaced is of no use any more
+            shutil.rmtree(aside, ignore_errors=True)
+        else:
+            os.rename(aside, destination)
+        raise
+    os.rename(aside, staged)
+
+
+def _flush(directory: Path) -> None:
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            _flush_file(Path(folder) / name)
+        _flush_directory(Path(folder))
+
+
+def _flush_file(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _flush_directory(path: Path) -> None:
+    with suppress(OSError):  # not every file system lets a directory be flushed
+        _flush_file(path)

@@ -1,0 +1,39 @@
+"""Parts of a bundle that may be absent: one architecture's code, installed by a distribution of its own.
+
+The manifest of a bundle that was split says which distribution holds which architecture. A part that is
+there holds all of its files and a stamp, ``parts/<arch>.json``, that names the manifest it belongs to.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from aot_runtime.manifest import FILE_NAME, Manifest
+
+from ..files import sha256_of
+from .layout import part_of, stamp_name
+
+__all__ = ["absent_parts", "stamp_problems"]
+
+
+def absent_parts(bundle: Path, manifest: Manifest) -> frozenset[str]:
+    """Architectures that the bundle may lack, and does: nothing of them is there."""
+    present = {part for name in manifest.files if (part := part_of(name)) and (bundle / name).exists()}
+    stamped = {arch for arch in manifest.parts if (bundle / stamp_name(arch)).exists()}
+    return frozenset(manifest.parts) - present - stamped
+
+
+def stamp_problems(bundle: Path, manifest: Manifest, arch: str) -> Iterator[str]:
+    """What is wrong with the stamp of a part that is there."""
+    name = stamp_name(arch)
+    try:
+        stamp = json.loads((bundle / name).read_bytes())
+        belongs_to = stamp["manifest_sha256"]
+    except (OSError, ValueError, KeyError, TypeError):
+        yield f"{name} is missing or malformed; {arch} is installed by {manifest.parts[arch]}"
+        return
+    digest = sha256_of(bundle / FILE_NAME)
+    if belongs_to != digest:
+        yield f"{arch} belongs to a bundle with manifest {belongs_to}, this one's is {digest}; install {manifest.parts[arch]}"

@@ -1,0 +1,155 @@
+"""Compile kernels and pack them into a bundle."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+import platformdirs
+
+from ...compile.messages import Options
+from ...errors import UsageError
+from ...hosts import parse_glibc, parse_hosts
+from ...pipeline.build import BuildResult, Settings, build
+from ...records import encode
+from ..options import add_cache_argument, add_kernels_argument, artifacts_folder, parse_size, remote_cache
+from ..progress import make_progress
+from ..report import human_size, print_json, print_problems
+
+__all__ = ["configure_parser", "execute"]
+
+KEEPABLE = ("ptx", "cubin", "ll")
+DEFAULT_TIMEOUT = 3600
+LONGEST_TIMEOUT = 7 * 24 * 3600
+
+
+def configure_parser(parser: argparse.ArgumentParser) -> None:
+    add_kernels_argument(parser)
+    add = parser.add_argument
+    add(
+        "--arch",
+        action="append",
+        required=True,
+        metavar="ARCH",
+        help="sm80, sm90, sm100, ..., exact names (sm_90a), comma lists, or all; repeatable",
+    )
+    add("--kernel", action="append", default=[], metavar="GLOB", help="only kernels whose name matches; repeatable")
+    add("--name", help="name of the bundle (default: the name of the kernels' folder or module)")
+    add("--out", type=Path, metavar="DIR", help="where the bundle goes (default: dist/<name>)")
+    add(
+        "--host",
+        action="append",
+        default=[],
+        metavar="CPU",
+        help="x86_64, aarch64 or all (default: this machine's); repeatable",
+    )
+    add("--glibc", default="2.28", metavar="VERSION", help="lowest glibc to run on (default: 2.28)")
+    add(
+        "--cudart",
+        choices=("static", "shared"),
+        default="static",
+        help="link the CUDA runtime into the bundle, or use the process's",
+    )
+    add("--cuda", type=int, choices=(12, 13), help="CuTe DSL's backend (default: the one that is installed)")
+    add("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="compile workers (default: one per core)")
+    add("--memory", metavar="SIZE", help="let the build take no more than this, like 4G (default: no limit)")
+    add(
+        "--timeout",
+        type=float,
+        default=DEFAULT_TIMEOUT,
+        metavar="SECONDS",
+        help=f"time limit for one variant, and for importing one file of the kernels (default: {DEFAULT_TIMEOUT})",
+    )
+    add("--executor", metavar="URL", help="compile on a cluster: dask://host:port (default: on this machine)")
+    add(
+        "--keep",
+        default="",
+        metavar="KINDS",
+        help=f"keep intermediate files in the bundle: a comma list of {', '.join(KEEPABLE)}",
+    )
+    add_cache_argument(parser)
+    add("--cache-read-only", action="store_true", help="put nothing into the cache that a URL names")
+    add("--line-info", action="store_true", help="let profilers show source lines; puts paths into the code")
+    add("--replace", action="store_true", help="begin anew instead of adding to the bundle that is there")
+    add("--no-archives", action="store_true", help="leave out the archives for static linking")
+    add("--allow-incomplete", action="store_true", help="let an incomplete build replace a complete bundle")
+    add(
+        "--wheelhouse",
+        type=Path,
+        metavar="DIR",
+        help="where the other host's NVIDIA wheels lie, for machines without a network",
+    )
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    with make_progress() as progress:
+        result = build(_settings(arguments), progress)
+    print_problems(result.problems)
+    if arguments.json:
+        print_json(_data(result))
+    else:
+        _summary(result)
+        print(result.path)
+    return 1 if result.problems else 0
+
+
+def _settings(arguments: argparse.Namespace) -> Settings:
+    if arguments.jobs < 1:
+        raise UsageError(f"`--jobs` is {arguments.jobs}", hint="give at least 1")
+    if not 0 < arguments.timeout <= LONGEST_TIMEOUT:
+        raise UsageError(f"`--timeout` is {arguments.timeout:g}", hint=f"give seconds, up to {LONGEST_TIMEOUT}")
+    return Settings(
+        kernels=arguments.kernels,
+        archs=tuple(arguments.arch),
+        out=arguments.out,
+        name=arguments.name,
+        select=tuple(arguments.kernel),
+        hosts=parse_hosts(arguments.host, parse_glibc(arguments.glibc)),
+        jobs=arguments.jobs,
+        memory=parse_size(arguments.memory) if arguments.memory is not None else None,
+        timeout=arguments.timeout,
+        executor=arguments.executor,
+        options=Options(arguments.cuda, arguments.line_info, _keep(arguments.keep)),
+        replace=arguments.replace,
+        shared_cudart=arguments.cudart == "shared",
+        allow_incomplete=arguments.allow_incomplete,
+        cache=Path(platformdirs.user_cache_dir("cute-aot")),
+        artifacts=artifacts_folder(arguments.cache),
+        remote=remote_cache(arguments.cache),
+        remote_read_only=arguments.cache_read_only,
+        wheelhouse=arguments.wheelhouse,
+        archives=not arguments.no_archives,
+    )
+
+
+def _keep(text: str) -> tuple[str, ...]:
+    kinds = tuple(kind.strip() for kind in text.split(",") if kind.strip())
+    for kind in kinds:
+        if kind not in KEEPABLE:
+            raise UsageError(f"cannot keep {kind!r}", hint=f"known: {', '.join(KEEPABLE)}")
+    return kinds
+
+
+def _summary(result: BuildResult) -> None:
+    manifest = result.manifest
+    variants = sum(kernel.variants for kernel in manifest.kernels.values())
+    archs = sorted({arch for kernel in manifest.kernels.values() for arch in kernel.archs})
+    size = sum(record.size for record in manifest.files.values())
+    state = "verified" if manifest.complete else f"INCOMPLETE: {len(result.problems)} failed"
+    print(
+        f"bundle {manifest.name}: {len(manifest.kernels)} kernels ({', '.join(manifest.kernels)}), {variants} variants, "
+        f"{', '.join(map(str, archs))}, hosts {', '.join(manifest.hosts)}, {human_size(size)}, {state}",
+        file=sys.stderr,
+    )
+
+
+def _data(result: BuildResult) -> dict[str, object]:
+    return {
+        "path": str(result.path),
+        "complete": result.manifest.complete,
+        "kernels": {name: kernel.variants for name, kernel in result.manifest.kernels.items()},
+        "hosts": list(result.manifest.hosts),
+        "problems": encode(result.problems),
+    }

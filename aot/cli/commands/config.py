@@ -1,0 +1,175 @@
+"""Print what a C or C++ build needs: directories, and the flags to compile and link a bundle."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+import aot_runtime.native
+from aot_runtime.arch import Arch
+from aot_runtime.manifest import Manifest
+
+from ...bundle.layout import archive_names, decline_flag
+from ...errors import UsageError
+from ...hosts import Host
+from ...targets import parse_archs
+
+__all__ = ["configure_parser", "execute"]
+
+SYSTEM = ("-ldl", "-lrt", "-lm", "-pthread")
+
+
+def configure_parser(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = (
+        "Example: cc app.c $(python -m aot config --cflags --ldflags --libs --static --arch sm90 dist/kernels). "
+        "Of several, everything is printed on one line, in the order in which a compiler wants it."
+    )
+    add = parser.add_argument
+    add("bundle", type=Path, nargs="?", metavar="BUNDLE", help="a bundle to link; without, what opening one needs")
+    add("--cmakedir", action="store_true", help="where cute_aotConfig.cmake lies: -Dcute_aot_DIR=...")
+    add("--includedir", action="store_true", help="where <aot/aot.h> lies")
+    add("--cflags", action="store_true", help="flags to compile with")
+    add("--ldflags", action="store_true", help="flags to link with")
+    add("--libs", action="store_true", help="libraries to link")
+    add("--static", action="store_true", help="link the bundle's archives instead of its shared library")
+    add("--no-cudart", action="store_true", help="with --static: the program links a CUDA runtime itself")
+    add(
+        "--arch",
+        action="append",
+        default=[],
+        metavar="ARCH",
+        help="with --static: only these; repeatable (default: all)",
+    )
+    add("--host", metavar="CPU", help="link for this CPU (default: this machine's)")
+    add("--archs", nargs="+", metavar="ARCH", help="print the exact names of architectures and nothing else")
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    if arguments.archs is not None:
+        print(" ".join(map(str, parse_archs(arguments.archs, ()))))
+        return 0
+    bundle = _Bundle.read(arguments) if arguments.bundle is not None else None
+    if bundle is None and (arguments.static or arguments.arch):
+        raise UsageError("`--static` and `--arch` are about a bundle", hint="name its directory")
+    if arguments.json:
+        # Not through `report`, which needs more than the base package: all that a C++ build has.
+        print(json.dumps(_data(bundle), indent=1))
+        return 0
+    words = _wanted(arguments, bundle)
+    if not words:
+        raise UsageError("nothing was asked for", hint="say `--cflags`, `--libs` ..., or `--help`")
+    print(" ".join(shlex.quote(word) for word in words))
+    return 0
+
+
+def _wanted(arguments: argparse.Namespace, bundle: _Bundle | None) -> list[str]:
+    words: list[str] = []
+    if arguments.cmakedir:
+        words.append(str(aot_runtime.native.cmake_directory()))
+    if arguments.includedir:
+        words.append(str(aot_runtime.native.include_directory()))
+    for asked, flags in (
+        (arguments.cflags, _cflags),
+        (arguments.ldflags, _ldflags),
+        (arguments.libs, _libs),
+    ):
+        words += flags(bundle) if asked else []
+    return words
+
+
+class _Bundle:
+    """A bundle as a program links it."""
+
+    def __init__(
+        self, path: Path, manifest: Manifest, host: Host, archs: Sequence[Arch], *, static: bool, cudart: bool
+    ) -> None:
+        self.path, self.manifest, self.host = path, manifest, host
+        self.archs, self.static, self.cudart = tuple(archs), static, cudart
+
+    @classmethod
+    def read(cls, arguments: argparse.Namespace) -> _Bundle:
+        path = arguments.bundle.absolute()
+        manifest = Manifest.read(path)
+        host = Host.parse(arguments.host) if arguments.host else Host.native()
+        if host.name not in manifest.hosts:
+            raise UsageError(f"`{path}` holds no code for {host}", hint=f"it has: {', '.join(manifest.hosts)}")
+        built = _built(manifest)
+        archs = parse_archs(arguments.arch, built) if arguments.arch else built
+        for arch in archs:
+            if arch not in built:
+                raise UsageError(f"`{path}` was not built for {arch}", hint=f"it was for: {', '.join(map(str, built))}")
+        cudart = manifest.hosts[host.name].cudart == "static" and not arguments.no_cudart
+        bundle = cls(path, manifest, host, archs, static=arguments.static, cudart=cudart)
+        if arguments.static:
+            bundle.check_archives()
+        return bundle
+
+    @property
+    def folder(self) -> Path:
+        return self.path / "lib" / self.host.name
+
+    @property
+    def archives(self) -> list[Path]:
+        return [self.folder / name for name in archive_names(self.manifest.name, self.archs, cudart=self.cudart)]
+
+    def check_archives(self) -> None:
+        for archive in self.archives:
+            if not archive.is_file():
+                raise UsageError(f"`{archive}` is missing", hint="build the bundle without `--no-archives`")
+
+    @property
+    def declined(self) -> list[Arch]:
+        return [arch for arch in _built(self.manifest) if arch not in self.archs]
+
+
+def _built(manifest: Manifest) -> list[Arch]:
+    return sorted({arch for kernel in manifest.kernels.values() for arch in kernel.archs})
+
+
+def _cflags(bundle: _Bundle | None) -> list[str]:
+    flags = [f"-I{aot_runtime.native.include_directory()}"]
+    return flags if bundle is None else [*flags, f"-I{bundle.path / 'include'}"]
+
+
+def _ldflags(bundle: _Bundle | None) -> list[str]:
+    if bundle is None:
+        return []
+    runtime = [f"-Wl,-rpath,{_tvm_ffi().parent}"]
+    if not bundle.static:
+        return [f"-Wl,-rpath,{bundle.folder}", *runtime]
+    return ["-Wl,--gc-sections", *(decline_flag(bundle.manifest.name, arch) for arch in bundle.declined), *runtime]
+
+
+def _libs(bundle: _Bundle | None) -> list[str]:
+    if bundle is None:
+        return list(SYSTEM)
+    # The entry library needs libtvm_ffi and says so nowhere: it must be linked even if the program does not call it.
+    tvm_ffi = ["-Wl,--push-state,--no-as-needed", str(_tvm_ffi()), "-Wl,--pop-state"]
+    if not bundle.static:
+        return [str(bundle.folder / f"lib{bundle.manifest.name}.so"), *tvm_ffi, *SYSTEM]
+    entry, *others = map(str, bundle.archives)
+    # Whole, so that another version of the bundle in the same program is an error of the linker, not a silent choice.
+    return ["-Wl,--whole-archive", entry, "-Wl,--no-whole-archive", *others, *tvm_ffi, *SYSTEM]
+
+
+def _tvm_ffi() -> Path:
+    spec = importlib.util.find_spec("tvm_ffi")
+    library = Path(spec.origin).parent / "lib" / "libtvm_ffi.so" if spec is not None and spec.origin else None
+    if library is None or not library.is_file():
+        raise UsageError("libtvm_ffi.so was not found", hint="`pip install apache-tvm-ffi`")
+    return library
+
+
+def _data(bundle: _Bundle | None) -> dict[str, object]:
+    native = aot_runtime.native
+    return {
+        "cmakedir": str(native.cmake_directory()),
+        "includedir": str(native.include_directory()),
+        "cflags": _cflags(bundle),
+        "ldflags": _ldflags(bundle),
+        "libs": _libs(bundle),
+    }

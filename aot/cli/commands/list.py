@@ -1,0 +1,42 @@
+"""Show the kernels that a folder, file or module declares."""
+
+from __future__ import annotations
+
+import argparse
+
+from ...compile.messages import KernelInfo
+from ...pipeline.build import describe
+from ...records import encode
+from ..options import add_kernels_argument, failures_as_problems
+from ..report import print_json, print_problems, print_table
+
+__all__ = ["configure_parser", "execute"]
+
+
+def configure_parser(parser: argparse.ArgumentParser) -> None:
+    add_kernels_argument(parser)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    declared = describe(arguments.kernels)
+    problems = failures_as_problems(declared.failures)
+    print_problems(problems)
+    if arguments.json:
+        print_json(encode(declared))
+    else:
+        print_table(
+            ("kernel", "parameters", "choices", "axes", "architectures", "what it computes"),
+            [_row(kernel) for kernel in declared.kernels],
+        )
+    return 1 if problems else 0
+
+
+def _row(kernel: KernelInfo) -> tuple[str, ...]:
+    return (
+        kernel.name,
+        ", ".join(parameter.name for parameter in kernel.parameters),
+        ", ".join(f"{choice.name}: {'|'.join(choice.values)}" for choice in kernel.choices),
+        ", ".join(f"{axis}: {'|'.join(values)}" for axis, values in kernel.axes.items()),
+        ", ".join(str(arch) for arch in kernel.archs),
+        (kernel.doc.splitlines() or [""])[0],
+    )

@@ -1,0 +1,33 @@
+"""Join bundles of one name that were built apart."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from ...bundle.publish import check_destination
+from ...pipeline.assemble import Member
+from ..options import compose_into
+from ..report import print_json
+
+__all__ = ["configure_parser", "execute"]
+
+
+def configure_parser(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("bundles", type=Path, nargs="+", metavar="BUNDLE", help="what to join; none is altered")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the joined bundle goes")
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    check_destination(arguments.out)
+    manifest = compose_into([Member(path) for path in arguments.bundles], arguments.out)
+    variants = sum(kernel.variants for kernel in manifest.kernels.values())
+    if arguments.json:
+        print_json({"path": str(arguments.out), "kernels": len(manifest.kernels), "variants": variants})
+    else:
+        print(
+            f"{len(manifest.kernels)} kernels, {variants} variants, hosts {', '.join(manifest.hosts)}", file=sys.stderr
+        )
+        print(arguments.out)
+    return 0

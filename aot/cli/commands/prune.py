@@ -1,0 +1,56 @@
+"""Take kernels or architectures out of a bundle."""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import sys
+
+from aot_runtime.arch import Arch
+from aot_runtime.manifest import Manifest
+
+from ...errors import UsageError
+from ...pipeline.assemble import Member
+from ...targets import parse_archs
+from ..options import add_bundle_argument, compose_into
+from ..report import human_size, print_json
+
+__all__ = ["configure_parser", "execute"]
+
+
+def configure_parser(parser: argparse.ArgumentParser) -> None:
+    add_bundle_argument(parser)
+    add = parser.add_argument
+    add("--arch", action="append", default=[], metavar="ARCH", help="take these architectures out; repeatable")
+    add("--kernel", action="append", default=[], metavar="GLOB", help="take these kernels out; repeatable")
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    before = Manifest.read(arguments.bundle)
+    archs = parse_archs(arguments.arch, {arch for kernel in before.kernels.values() for arch in kernel.archs})
+    if not archs and not arguments.kernel:
+        raise UsageError("nothing to take out", hint="say which with `--arch` or `--kernel`")
+    _check_known(before, archs, arguments.kernel)
+
+    def takes(kernel: str, arch: Arch) -> bool:
+        named = not arguments.kernel or any(fnmatch.fnmatchcase(kernel, glob) for glob in arguments.kernel)
+        return not (named and (not archs or arch in archs))
+
+    after = compose_into([Member(arguments.bundle, takes)], arguments.bundle)
+    sizes = [sum(record.size for record in manifest.files.values()) for manifest in (before, after)]
+    if arguments.json:
+        print_json({"path": str(arguments.bundle), "bytes_before": sizes[0], "bytes": sizes[1]})
+    else:
+        print(f"{human_size(sizes[0])} became {human_size(sizes[1])}", file=sys.stderr)
+        print(arguments.bundle)
+    return 0
+
+
+def _check_known(manifest: Manifest, archs: tuple[Arch, ...], globs: list[str]) -> None:
+    there = sorted({arch for kernel in manifest.kernels.values() for arch in kernel.archs})
+    for arch in archs:
+        if arch not in there:
+            raise UsageError(f"the bundle holds nothing for {arch}", hint=f"it has {', '.join(map(str, there))}")
+    for glob in globs:
+        if not fnmatch.filter(manifest.kernels, glob):
+            raise UsageError(f"no kernel matches {glob}", hint=f"there are: {', '.join(manifest.kernels)}")

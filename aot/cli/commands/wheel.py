@@ -1,0 +1,92 @@
+"""Pack a bundle into wheels that pip installs: one per host, needing neither CuTe DSL nor a compiler."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...errors import UsageError
+from ...hosts import DEFAULT_GLIBC, parse_hosts
+from ..progress import make_progress
+from ..report import human_size, print_json
+
+if TYPE_CHECKING:
+    from ...wheel.archive import Wheel
+
+__all__ = ["configure_parser", "execute"]
+
+DEFAULT_VERSION = "0.0.0"
+
+
+def configure_parser(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "bundle",
+        type=Path,
+        metavar="BUNDLE",
+        help="directory that `build` printed, or a kernel project, whose pyproject.toml says what to build",
+    )
+    add("--out", type=Path, default=Path("dist"), metavar="DIR", help="where the wheels go (default: dist)")
+    add("--package", metavar="NAME", help="what is imported (default: the bundle's name)")
+    add("--version", metavar="V", help=f"version of the package (default: {DEFAULT_VERSION})")
+    add(
+        "--host",
+        action="append",
+        default=[],
+        metavar="CPU",
+        help="x86_64, aarch64 or all (default: all that the bundle or project has); repeatable",
+    )
+    add(
+        "--split-arch",
+        action="store_true",
+        help="a slim base wheel and one more wheel per architecture, installed beside it",
+    )
+    add("--allow-incomplete", action="store_true", help="pack a bundle that lacks kernels which failed to build")
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    from ...wheel.archive import parse_epoch, write_wheels
+
+    is_project = (arguments.bundle / "pyproject.toml").is_file()
+    made = _of_project(arguments) if is_project else _of_bundle(arguments)
+    paths = write_wheels(made, arguments.out, parse_epoch(os.environ.get("SOURCE_DATE_EPOCH")))
+    if arguments.json:
+        print_json({"wheels": [str(path) for path in paths]})
+        return 0
+    for path in paths:
+        print(f"{path.name}: {human_size(path.stat().st_size)}", file=sys.stderr)
+        print(path)
+    return 0
+
+
+def _of_bundle(arguments: argparse.Namespace) -> list[Wheel]:
+    from aot_runtime.manifest import Manifest
+
+    from ...wheel.identity import Identity
+    from ...wheel.make import Project, wheels
+
+    package = arguments.package or Manifest.read(arguments.bundle).name
+    return wheels(
+        arguments.bundle,
+        Project(Identity.parse(package, arguments.version or DEFAULT_VERSION)),
+        hosts=parse_hosts(arguments.host, DEFAULT_GLIBC) if arguments.host else (),
+        split_arch=arguments.split_arch,
+        allow_incomplete=arguments.allow_incomplete,
+    )
+
+
+def _of_project(arguments: argparse.Namespace) -> list[Wheel]:
+    from ...wheel.project import project_wheels
+    from ...wheel.pyproject import ConfigSettings, read_project
+
+    if arguments.package or arguments.version or arguments.allow_incomplete:
+        raise UsageError(
+            f"`{arguments.bundle}` is a project: its pyproject.toml says package and version, and all kernels must build",
+            hint="leave `--package`, `--version` and `--allow-incomplete` out",
+        )
+    project = read_project(arguments.bundle)
+    hosts = parse_hosts(arguments.host, project.hosts[0].glibc) if arguments.host else project.hosts
+    return project_wheels(project, hosts, ConfigSettings(), make_progress(), split_arch=arguments.split_arch)

@@ -1,0 +1,168 @@
+"""Arguments that several subcommands share."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aot_runtime.manifest import Manifest
+
+from ..bundle.contracts import Contract, load_contracts
+from ..errors import UsageError
+from ..gpu.running import Gpu, find_gpu, select_kernels
+
+if TYPE_CHECKING:  # the builder is not needed to check a bundle
+    from aot_runtime import Bundle
+
+    from ..compile.messages import Failure
+    from ..errors import Problem
+    from ..pipeline.assemble import Member
+
+__all__ = [
+    "add_bundle_argument",
+    "add_cache_argument",
+    "add_kernels_argument",
+    "add_run_arguments",
+    "artifacts_folder",
+    "compose_into",
+    "failures_as_problems",
+    "open_to_run",
+    "parse_age",
+    "parse_size",
+    "remote_cache",
+    "write_json",
+]
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A bundle on a machine that can run it."""
+
+    bundle: Bundle
+    kernels: list[str]
+    contracts: dict[str, Contract]
+    gpu: Gpu
+
+
+_SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_TIMES = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600, "w": 7 * 24 * 3600}
+
+
+def add_kernels_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--kernels",
+        default="kernels",
+        metavar="PATH_OR_MODULE",
+        help="folder, Python file, or importable module that declares the kernels (default: `kernels`)",
+    )
+
+
+def add_bundle_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="directory that `build` printed")
+
+
+def add_run_arguments(parser: argparse.ArgumentParser, dtypes: str, out: str) -> None:
+    """Of commands that run a bundle's kernels on a GPU."""
+    add_bundle_argument(parser)
+    add = parser.add_argument
+    add("--kernel", action="append", default=[], metavar="GLOB", help="only kernels whose name matches; repeatable")
+    add("--dtype", action="append", default=[], metavar="DTYPE", help=f"{dtypes}; repeatable")
+    add("--out", type=Path, metavar="FILE", help=f"write the {out} here, as JSON")
+
+
+def open_to_run(arguments: argparse.Namespace, command: str) -> Opened:
+    manifest = Manifest.read(arguments.bundle)
+    kernels = select_kernels(manifest, arguments.kernel)
+    gpu = find_gpu(command)
+    contracts = load_contracts(arguments.bundle, manifest, kernels)
+    import aot_runtime
+
+    return Opened(aot_runtime.load(arguments.bundle), kernels, contracts, gpu)
+
+
+def write_json(path: Path | None, data: Any) -> None:
+    """To the file that ``--out`` names, if it names one."""
+    if path is not None:
+        path.write_text(json.dumps(data, indent=1) + "\n")
+
+
+def add_cache_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--cache",
+        metavar="DIR_OR_URL",
+        help="where compiled code is kept from build to build: a folder, `none`, or the URL of a cache to share, like "
+        "s3://bucket/prefix, behind the folder (default: AOT_CACHE, else the user's cache)",
+    )
+
+
+def artifacts_folder(text: str | None) -> Path | None:
+    """The folder that ``--cache`` names; where it names none the environment's, else the user's."""
+    named = [item for item in (text, os.environ.get("AOT_CACHE")) if item and "://" not in item]
+    if named and named[0] == "none":
+        return None
+    import platformdirs
+
+    return Path(named[0]) if named else Path(platformdirs.user_cache_dir("cute-aot")) / "artifacts"
+
+
+def remote_cache(text: str | None) -> str | None:
+    """The URL that ``--cache`` or the environment names, if one is."""
+    text = text or os.environ.get("AOT_CACHE")
+    return text if text and "://" in text else None
+
+
+def compose_into(members: Sequence[Member], out: Path) -> Manifest:
+    """Make a bundle of others, verify it, put it in its place."""
+    import platformdirs
+
+    from ..bundle.publish import publish, staging
+    from ..bundle.verify import verify
+    from ..cache.store import Store
+    from ..pipeline.assemble import compose
+    from ..pipeline.build import check_verified, make_linker
+
+    with (
+        tempfile.TemporaryDirectory(prefix="aot-compose-") as scratch,
+        ThreadPoolExecutor(os.cpu_count() or 1) as pool,
+        staging(out.absolute()) as staged,
+    ):
+        cache = Path(platformdirs.user_cache_dir("cute-aot"))
+        artifacts = artifacts_folder(None)
+        store = Store(artifacts) if artifacts is not None else None
+        manifest = compose(
+            members, staged, lambda host: make_linker(host, cache, Path(scratch), pool, store), later_wins=False
+        )
+        check_verified(verify(staged))
+        publish(staged, out)
+    return manifest
+
+
+def failures_as_problems(failures: Sequence[Failure]) -> list[Problem]:
+    from ..errors import Problem
+
+    return [Problem("", "", failure.variant, failure.message, failure.log) for failure in failures]
+
+
+def parse_size(text: str) -> int:
+    """``500M`` -> bytes."""
+    return _quantity(text, _SIZES, "10G")
+
+
+def parse_age(text: str) -> int:
+    """``36h`` -> seconds."""
+    return _quantity(text, _TIMES, "30d")
+
+
+def _quantity(text: str, units: dict[str, int], example: str) -> int:
+    match = re.fullmatch(r"(\d{1,15})([A-Za-z]?)", text)
+    if match is None or match[2] not in units:
+        raise UsageError(f"not a quantity: {text!r}", hint=f"write it like {example}")
+    return int(match[1]) * units[match[2]]

@@ -1,0 +1,54 @@
+"""What people read: tables and data on stdout, failures on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ..errors import Problem, problem_lines
+
+__all__ = ["human_size", "print_json", "print_problems", "print_table", "table"]
+
+
+def print_json(data: Any) -> None:
+    print(json.dumps(data, indent=1, ensure_ascii=False))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None) -> None:
+    """On a terminal as wide as that; elsewhere unfolded, since tools read it line by line."""
+    if not sys.stdout.isatty():
+        print(*([title] if title else []), table(columns, rows), sep="\n")
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = Table(*columns, title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        shown.add_row(*(str(cell) for cell in row))
+    Console(file=sys.stdout, highlight=False, markup=False).print(shown)
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Columns aligned with spaces; numbers to the right."""
+    cells = [[str(cell) for cell in row] for row in (columns, *rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
+    numeric = [bool(rows) and all(isinstance(row[i], (int, float)) for row in rows) for i in range(len(columns))]
+    lines = []
+    for row in cells:
+        padded = [
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, numeric, strict=True)
+        ]
+        lines.append("  ".join(padded).rstrip())
+    return "\n".join(lines)
+
+
+def human_size(size: int) -> str:
+    return f"{size / 1024:.0f} KB" if size < 1 << 20 else f"{size / (1 << 20):.2f} MB"
+
+
+def print_problems(problems: Iterable[Problem]) -> None:
+    for line in problem_lines(problems):
+        print(line, file=sys.stderr)

@@ -1,0 +1,231 @@
+"""Compiling one variant with CuTe DSL. The only module that imports cutlass.
+
+Everything asked of CuTe DSL is here: its types, fake arguments, ``cute.compile``, the export as LLVM IR.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cuda.bindings.driver  # noqa: F401  CuTe DSL's stream types need it, and say so late
+import cutlass
+import cutlass.cute as cute
+from cutlass._mlir import ir
+from cutlass._mlir._mlir_libs._cutlass_ir import _aot_support
+from cutlass.base_dsl.export import get_export_module
+from cutlass.base_dsl.tvm_ffi_builder import rename_tvm_ffi_function
+from cutlass.cute.runtime import make_fake_stream, make_fake_tensor, make_ptr
+from cutlass.cute.typing import AddressSpace, SymInt
+from cutlass.cutlass_dsl._launch_facts_metadata import EXACT_CLUSTER_DIM_FIELD, LAUNCH_FACTS_ATTR
+from cutlass.cutlass_dsl.tvm_ffi_provider import _inplace_hide_symbols
+
+from ..binary.cubin import Cubin, KernelFacts, cubins_in_llvm_ir
+from ..declare.arguments import (
+    ActiveClusters,
+    Argument,
+    Constant,
+    Dim,
+    Multiprocessors,
+    Pointer,
+    Scalar,
+    Stream,
+    Tensor,
+    Tuple,
+)
+from ..declare.kernel import Variant
+from ..errors import BuildError
+from ..targets import Target
+from .launcher import Launcher, parse_launcher, symbol_prefix
+from .messages import Compiled, KernelLaunch, Options
+
+__all__ = ["backend_version", "compile_variant"]
+
+_DTYPES: dict[str, Any] = {
+    "bool": cutlass.Boolean, "i8": cutlass.Int8, "u8": cutlass.Uint8, "i16": cutlass.Int16, "u16": cutlass.Uint16,
+    "i32": cutlass.Int32, "u32": cutlass.Uint32, "i64": cutlass.Int64, "u64": cutlass.Uint64, "f16": cutlass.Float16,
+    "bf16": cutlass.BFloat16, "f32": cutlass.Float32, "f64": cutlass.Float64, "f8e4m3": cutlass.Float8E4M3FN,
+    "f8e5m2": cutlass.Float8E5M2, "f8e8m0": cutlass.Float8E8M0FNU,
+}  # fmt: skip
+
+
+def backend_version() -> int:
+    """The CUDA major version of the backend that was loaded."""
+    module = sys.modules["cutlass._mlir._mlir_libs._cutlass_ir"]
+    match = re.search(r"_cutlass_ir\.cu(\d+)\.", str(module.__file__))
+    if match is None:
+        raise BuildError(f"cannot tell the CUDA version of CuTe DSL's backend from `{module.__file__}`")
+    return int(match[1])
+
+
+def compile_variant(variant: Variant, options: Options, launcher: Path) -> Compiled:
+    """Compile a variant and write its launcher; what came out is checked against what was asked."""
+    started = time.perf_counter()
+    clusters: dict[str, tuple[int, int, int]] = {}
+    with tempfile.TemporaryDirectory(prefix="aot-dump-", dir=launcher.parent) as dump:
+        function = _compile(variant, options, dump, clusters)
+        text = _export(function, variant.name)
+        _keep(options, dump, launcher)
+    facts = parse_launcher(text, variant.name)
+    cubins = cubins_in_llvm_ir(text, source=variant.name)
+    launches = tuple(_launch(kernel, facts, clusters) for cubin in cubins for kernel in cubin.kernels)
+    _check(variant, facts, cubins, launches)
+    launcher.write_text(text)
+    return Compiled(
+        variant=variant.name,
+        launches=launches,
+        cubin_sha256=tuple(cubin.sha256 for cubin in cubins),
+        cubin_bytes=sum(len(cubin.elf) for cubin in cubins),
+        seconds=round(time.perf_counter() - started, 3),
+    )
+
+
+def _compile(variant: Variant, options: Options, dump: str, clusters: dict[str, tuple[int, int, int]]) -> Any:
+    symbols: dict[str, Any] = {}
+    arguments = [_fake(argument, name, symbols) for name, argument in variant.spec.arguments.items()]
+    flags = ["--enable-tvm-ffi", f"--gpu-arch {variant.arch}", variant.kernel.options]
+    flags += ["--generate-line-info"] if options.line_info else []
+    # Dump files of different compilations have the same names: each gets a folder of its own.
+    flags += [f"--keep-{kind} --dump-dir={dump}" for kind in options.keep if kind in ("ptx", "cubin")]
+    with _hooks(lambda owner, module, name: _note_clusters(module, clusters)):
+        return cute.compile(variant.spec.function, *arguments, options=" ".join(filter(None, flags)))
+
+
+def _hooks(hook: Callable[[Any, Any, str], None]) -> Any:
+    from cutlass.cutlass_dsl import CuTeDSL
+
+    return CuTeDSL._get_dsl().trace_finalize_hooks(hook)
+
+
+def _note_clusters(module: Any, clusters: dict[str, tuple[int, int, int]]) -> None:
+    def visit(operation: Any) -> Any:
+        attributes = operation.attributes
+        if LAUNCH_FACTS_ATTR in attributes and "sym_name" in attributes:
+            facts = ir.DictAttr(attributes[LAUNCH_FACTS_ATTR])
+            if EXACT_CLUSTER_DIM_FIELD in facts:
+                sizes = tuple(int(size) for size in ir.DenseI64ArrayAttr(facts[EXACT_CLUSTER_DIM_FIELD]))
+                clusters[ir.StringAttr(attributes["sym_name"]).value] = (sizes[0], sizes[1], sizes[2])
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+
+
+def _fake(argument: Argument, name: str, symbols: dict[str, Any]) -> Any:
+    """What stands for an argument while compiling; symbols of one name are one object."""
+    if isinstance(argument, Tensor):
+        shape = tuple(_symbolic(extent, symbols) for extent in argument.shape)
+        strides = tuple(
+            _symbolic(stride, symbols) for stride in argument.layout(name.replace("[", "_").replace("]", ""))
+        )
+        return make_fake_tensor(_DTYPES[argument.dtype], shape, strides, assumed_align=argument.alignment)
+    if isinstance(argument, Scalar):
+        return _DTYPES[argument.dtype](0)
+    if isinstance(argument, Pointer):
+        align = argument.align or _DTYPES[argument.dtype].width // 8
+        return make_ptr(_DTYPES[argument.dtype], align, AddressSpace.gmem, assumed_align=align)
+    if isinstance(argument, Stream):
+        return make_fake_stream(use_tvm_ffi_env_stream=not argument.explicit)
+    if isinstance(argument, Tuple):
+        elements = [_fake(element, f"{name}[{i}]", symbols) for i, element in enumerate(argument.elements)]
+        return argument.type(*elements) if argument.type is not None else tuple(elements)
+    if isinstance(argument, (Multiprocessors, ActiveClusters)):
+        return cutlass.Int32(1)
+    return argument.value if isinstance(argument, Constant) else argument
+
+
+def _symbolic(extent: int | Dim, symbols: dict[str, Any]) -> Any:
+    if isinstance(extent, int):
+        return extent
+    if extent.name not in symbols:
+        symbols[extent.name] = SymInt(width=extent.bits, divisibility=extent.divisible_by, symbol=extent.name)
+    return symbols[extent.name]
+
+
+def _export(function: Any, name: str) -> str:
+    """The launcher as LLVM IR.
+
+    As ``export_to_c`` does it, but unoptimised: at its own level the text is already shaped for the build
+    machine's CPU, so that bytes would differ between build hosts. zig optimises later.
+    """
+    original = function.function_name
+    module = get_export_module(function.ir_module, symbol_prefix(name), preserve_symbols={f"__tvm_ffi_{original}"})
+    rename_tvm_ffi_function(module, original, name)
+    _inplace_hide_symbols(module, lambda symbol: not symbol.startswith("__tvm_ffi"))
+    exported = _aot_support.export_module_to_bytes(module, format="ll", opt_level=0, enable_pic=True)
+    return bytes(exported).decode()
+
+
+def _keep(options: Options, dump: str, launcher: Path) -> None:
+    for kind in ("ptx", "cubin"):
+        if kind in options.keep:
+            for number, path in enumerate(sorted(Path(dump).rglob(f"*.{kind}"))):
+                launcher.with_suffix(f".{number}.{kind}" if number else f".{kind}").write_bytes(path.read_bytes())
+
+
+def _launch(kernel: KernelFacts, facts: Launcher, clusters: dict[str, tuple[int, int, int]]) -> KernelLaunch:
+    return KernelLaunch(
+        name=kernel.name,
+        registers=kernel.registers or 0,
+        static_shared_memory=kernel.static_shared_memory,
+        dynamic_shared_memory=facts.dynamic_shared_memory,
+        block=facts.block or kernel.required_threads,
+        cluster=clusters.get(kernel.name),
+        local_memory=kernel.stack_bytes or 0,
+    )
+
+
+def _check(variant: Variant, facts: Launcher, cubins: tuple[Cubin, ...], launches: tuple[KernelLaunch, ...]) -> None:
+    """The compiler accepts what no device can run; say so now, with the numbers."""
+    target = Target.of(variant.arch)
+    passed = [a for a in variant.spec.arguments.values() if not isinstance(a, Constant) and a != Stream()]
+    if facts.argument_count != len(passed):
+        raise BuildError(
+            f"the compiled entry takes {facts.argument_count} arguments, the declaration passes {len(passed)}",
+            hint="annotate the parameters of aot.Constant arguments with cutlass.Constexpr",
+        )
+    if not launches:
+        raise BuildError("no GPU code came out", hint="the jit function must launch a kernel")
+    for cubin in cubins:
+        if cubin.architecture != str(variant.arch):
+            raise BuildError(
+                f"asked for {variant.arch}, the compiler made {cubin.architecture}",
+                hint="this backend does not know the architecture; try `--cuda 13`",
+            )
+    for launch in launches:
+        _check_launch(launch, facts, target)
+
+
+def _check_launch(launch: KernelLaunch, facts: Launcher, target: Target) -> None:
+    # Where launches differ the text does not tell which is whose: the largest speaks for all.
+    threads = _product(launch.block) if launch.block else facts.largest_block
+    if threads > target.max_threads:
+        shape = f" of {launch.block}" if launch.block else ""
+        raise BuildError(f"a block{shape} has {threads} threads, {target.arch} allows {target.max_threads}")
+    cluster = _product(launch.cluster or (1, 1, 1))
+    if cluster > target.max_cluster:
+        raise BuildError(
+            f"a cluster of {launch.cluster} has {cluster} blocks, {target.arch} allows {target.max_cluster}"
+        )
+    dynamic = facts.largest_dynamic_shared_memory
+    memory = launch.static_shared_memory + dynamic
+    if memory > target.shared_memory:
+        raise BuildError(
+            f"a block needs {memory} bytes of shared memory ({launch.static_shared_memory} static, "
+            f"{dynamic} dynamic), {target.arch} has {target.shared_memory}",
+            hint="use a smaller tile or fewer stages",
+        )
+    registers = launch.registers * threads
+    if registers > target.max_registers:
+        raise BuildError(
+            f"{launch.registers} registers x {threads} threads are {registers}, {target.arch} has {target.max_registers} per block",
+            hint="use fewer threads, or less per thread",
+        )
+
+
+def _product(sizes: tuple[int, int, int]) -> int:
+    return sizes[0] * sizes[1] * sizes[2]

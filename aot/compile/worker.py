@@ -1,0 +1,205 @@
+"""The worker process: reads one JSON request per line, answers one JSON line each.
+
+Requests come on the file descriptor given first, answers go to the second; standard output and error
+belong to the author's code and are sent to the log that each request names.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import re
+import select
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from aot_runtime.arch import Arch
+
+from ..declare.discover import discover, place
+from ..declare.kernel import Kernel, Variant
+from ..errors import NO_MEMORY, NOTHING_LEFT, AotError, DeclarationError, system_hint
+from ..records import decode, encode
+from ..selection.requirements import VariantTable, variant_table
+from .backend import select_backend
+from .closure import Watch, closure_of
+from .messages import Declared, Failure, KernelInfo, Options, VariantInfo
+
+__all__: list[str] = []
+
+
+class _Worker:
+    def __init__(self, say: Callable[[dict[str, Any]], None]) -> None:
+        self.say = say
+        self.kernels: tuple[Kernel, ...] = ()
+        self.variants: dict[str, Variant] = {}
+        self.options = Options()
+        self.watch = Watch()
+
+    def answer(self, request: dict[str, Any]) -> Any:
+        return getattr(self, f"do_{request['do']}")(request)
+
+    def do_open(self, request: dict[str, Any]) -> Any:
+        """Execute the author's files and say what they declare."""
+        self.options = decode(Options, request["options"])
+        select_backend(self.options.cuda)
+        with suppress(ImportError):  # whatever is wrong with CuTe DSL is said where it is needed
+            import_module(".compile", __package__)  # its time is not that of the author's first file
+        with self.watch:
+            found = discover(request["source"], request["skip"], lambda path: self.say({"reading": path}))
+        self.kernels = found.kernels
+        failures = tuple(Failure("", str(error)) for error in found.failures)
+        return encode(Declared(tuple(_info(kernel) for kernel in found.kernels), failures))
+
+    def do_expand(self, request: dict[str, Any]) -> Any:
+        """Every variant of a kernel for an architecture."""
+        arch = Arch.parse(request["arch"])
+        kernel = next(kernel for kernel in self.kernels if kernel.name == request["kernel"])
+        with self.watch:
+            expanded = _expand(kernel, arch)
+        self.variants.update({variant.name: variant for variant, _ in expanded})
+        return [
+            encode(VariantInfo(variant.kernel.name, variant.point, table, _compiled_with(variant)))
+            for variant, table in expanded
+        ]
+
+    def do_closure(self, request: dict[str, Any]) -> Any:
+        """What the kernels came from; asked after they were expanded."""
+        return encode(closure_of(self.kernels, self.watch))
+
+    def do_compile(self, request: dict[str, Any]) -> Any:
+        from .cute_dsl import compile_variant
+
+        return encode(compile_variant(self.variants[request["variant"]], self.options, Path(request["launcher"])))
+
+    def do_backend(self, request: dict[str, Any]) -> Any:
+        from .cute_dsl import backend_version
+
+        return backend_version()
+
+
+def _info(kernel: Kernel) -> KernelInfo:
+    return KernelInfo(
+        name=kernel.name,
+        doc=kernel.doc,
+        origin=kernel.origin,
+        parameters=kernel.parameters,
+        choices=kernel.public_choices(),
+        functions=kernel.functions(),
+        archs=kernel.archs,
+        axes={axis: tuple(values) for axis, values in kernel.axes.items()},
+        contract=_contract_file(kernel),
+    )
+
+
+def _contract_file(kernel: Kernel) -> str:
+    """The file of the functions that check a kernel; none where it is the kernel's own, which needs CuTe DSL."""
+    functions = [function for function in (kernel.reference, kernel.inputs) if function is not None]
+    files = {getattr(getattr(function, "__code__", None), "co_filename", "") for function in functions}
+    files -= {kernel.origin.rpartition(":")[0]}
+    return files.pop() if len(functions) == 2 and len(files) == 1 else ""
+
+
+def _expand(kernel: Kernel, arch: Arch) -> list[tuple[Variant, VariantTable]]:
+    """The author's function may raise anything; blame its line, not ours."""
+    try:
+        return [(variant, variant_table(variant)) for variant in kernel.variants(arch)]
+    except DeclarationError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise DeclarationError(
+            f"{kernel.origin}: kernel {kernel.name} raises for {arch}: {place(error)}: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _compiled_with(variant: Variant) -> str:
+    """What a variant is compiled with, as text that is the same in every process."""
+    spec = variant.spec
+    owner = getattr(spec.function, "__self__", spec.function)
+    settings = {name: value for name, value in getattr(owner, "__dict__", {}).items() if not name.startswith("_")}
+    return _ADDRESS.sub("", f"{variant.kernel.options} | {dict(spec.arguments)} | {settings}")
+
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+def _log_to(path: str) -> None:
+    """Send standard output and error to a file, so that a crash leaves its last words."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+
+
+def _dump_stack_on_crash() -> None:
+    """Name the Python line that crashed; libraries loaded meanwhile may have put their own handlers first."""
+    for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL):
+        signal.signal(number, signal.SIG_DFL)
+    faulthandler.disable()
+    faulthandler.enable(all_threads=False)
+
+
+def _failure(request: dict[str, Any], error: BaseException) -> dict[str, Any]:
+    if not isinstance(error, AotError):
+        traceback.print_exception(error)  # into the log; of what we found ourselves the message says all
+    hint = error.hint if isinstance(error, AotError) else None
+    message = error.message if isinstance(error, AotError) else f"{type(error).__name__}: {error}"
+    spent = _is_spent(error)
+    if spent and not isinstance(error, AotError):
+        message += f"\nhint: {system_hint(error) if isinstance(error, OSError) else NO_MEMORY}"
+    failure = Failure(request.get("variant", ""), message)
+    return {"failure": encode(failure), "hint": hint, "kind": type(error).__name__, "spent": spent}
+
+
+def _is_spent(error: BaseException) -> bool:
+    """Whether memory or file handles ran out: what took them may hold on to them."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, MemoryError) or (isinstance(cause, OSError) and cause.errno in NOTHING_LEFT):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
+
+
+def _end_with_parent(answers: int) -> None:
+    """A parent that was killed reads no answers: what we are at is of no use, and may never come to an end."""
+    hang_up = select.poll()
+    hang_up.register(answers, 0)  # it is always reported
+    hang_up.poll()
+    os._exit(1)
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the parent, which ends us
+    requests = os.fdopen(int(sys.argv[1]), "r")
+    answers = os.fdopen(int(sys.argv[2]), "w")
+    threading.Thread(target=_end_with_parent, args=[answers.fileno()], daemon=True).start()
+
+    def say(message: dict[str, Any]) -> None:
+        answers.write(json.dumps(message) + "\n")
+        answers.flush()
+
+    worker = _Worker(say)
+    for line in requests:
+        request = json.loads(line)
+        _log_to(request["log"])
+        _dump_stack_on_crash()
+        try:
+            answer = {"answer": worker.answer(request)}
+        except (Exception, SystemExit) as error:
+            answer = _failure(request, error)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        say(answer)
+
+
+main()

@@ -1,0 +1,193 @@
+"""The arguments of a compiled kernel, as a declaration writes them.
+
+One type per kind of argument; ``None`` stands for itself. They describe, they compute nothing:
+``requirements.py`` derives from them what a call must satisfy, ``worker/compile.py`` what CuTe DSL
+compiles against.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import DeclarationError
+
+__all__ = [
+    "ActiveClusters",
+    "Argument",
+    "Constant",
+    "Dim",
+    "Multiprocessors",
+    "Pointer",
+    "Scalar",
+    "Stream",
+    "Tensor",
+    "Tuple",
+]
+
+# Short names that declarations use, and the bits of each. The worker maps them to CuTe DSL's types.
+TENSOR_DTYPES = {
+    "bool": 8, "i8": 8, "u8": 8, "i16": 16, "u16": 16, "i32": 32, "u32": 32, "i64": 64, "u64": 64,
+    "f16": 16, "bf16": 16, "f32": 32, "f64": 64, "f8e4m3": 8, "f8e5m2": 8, "f8e8m0": 8,
+}  # fmt: skip
+SCALAR_DTYPES = ("bool", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "f16", "bf16", "f32", "f64")
+
+
+def _check_dtype(dtype: str, known: Sequence[str]) -> None:
+    if dtype not in known:
+        raise DeclarationError(f"unknown dtype: {dtype!r}", hint="known: " + ", ".join(known))
+
+
+def _check_power_of_two(value: int, what: str) -> None:
+    if value < 1 or value & (value - 1):
+        raise DeclarationError(f"{what} must be a power of two, got {value}")
+
+
+@dataclass(frozen=True)
+class Dim:
+    """A symbolic extent or stride. The same name within one spec is the same value."""
+
+    name: str
+    divisible_by: int = 1
+    bits: int = 32
+
+    def __post_init__(self) -> None:
+        if not self.name.isidentifier():
+            raise DeclarationError(f"not a name for an extent: {self.name!r}")
+        if self.divisible_by < 1 or self.bits not in (32, 64):
+            raise DeclarationError(f"extent {self.name}: divisible_by must be >= 1 and bits 32 or 64")
+
+
+Extent = int | str | Dim
+
+
+def _dims(items: Sequence[Extent]) -> tuple[int | Dim, ...]:
+    if isinstance(items, str):
+        raise DeclarationError(f"the text {items!r} was given for a tuple", hint=f"write ({items!r},)")
+    return tuple(_dim(item) for item in items)
+
+
+def _dim(item: Extent) -> int | Dim:
+    if isinstance(item, str):
+        return Dim(item)
+    if isinstance(item, Dim) or (isinstance(item, int) and not isinstance(item, bool)):
+        return item
+    raise DeclarationError(f"not an extent or a stride: {item!r}", hint="use a number, a name, or aot.Dim")
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor on the GPU.
+
+    ``shape`` mixes numbers and names. Without ``strides`` the layout is row-major: the last stride is 1,
+    the others are free, since a row of a larger tensor is as good as a compact one. ``align`` is what the
+    address must be a multiple of, in bytes; one element where absent.
+    """
+
+    dtype: str
+    shape: tuple[Any, ...]
+    strides: tuple[Any, ...] | None = None
+    align: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_dtype(self.dtype, tuple(TENSOR_DTYPES))
+        object.__setattr__(self, "shape", _dims(self.shape))
+        if any(isinstance(extent, int) and extent < 0 for extent in self.shape):
+            raise DeclarationError(f"an extent is negative: {self.shape}")
+        if self.strides is not None:
+            object.__setattr__(self, "strides", _dims(self.strides))
+            if len(self.strides) != len(self.shape):
+                raise DeclarationError(f"a tensor of rank {len(self.shape)} was given {len(self.strides)} strides")
+        if self.align is not None:
+            _check_power_of_two(self.align, "align")
+
+    @property
+    def element_bytes(self) -> int:
+        return TENSOR_DTYPES[self.dtype] // 8
+
+    @property
+    def alignment(self) -> int:
+        return self.align or self.element_bytes
+
+    def layout(self, name: str) -> tuple[int | Dim, ...]:
+        """The strides, with a name of their own for those the declaration leaves free."""
+        if self.strides is not None:
+            return self.strides
+        strides: list[int | Dim] = []
+        step: int | None = 1
+        divisor = 1
+        for index, extent in reversed(list(enumerate(self.shape))):
+            strides.append(step if step is not None else Dim(f"{name}_stride_{index}", divisor, 64))
+            fixed = isinstance(extent, int)
+            divisor *= extent if isinstance(extent, int) else extent.divisible_by
+            step = step * extent if step is not None and fixed else None
+        return tuple(reversed(strides))
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A number passed by value."""
+
+    dtype: str
+
+    def __post_init__(self) -> None:
+        _check_dtype(self.dtype, SCALAR_DTYPES)
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """An address on the GPU, without shape. ``align`` is promised to the compiler, not checked by it."""
+
+    dtype: str
+    align: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_dtype(self.dtype, tuple(TENSOR_DTYPES))
+        if self.align is not None:
+            _check_power_of_two(self.align, "align")
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The stream to launch on: the framework's current one, or, if ``explicit``, one the caller passes."""
+
+    explicit: bool = False
+
+
+@dataclass(frozen=True)
+class Tuple:
+    """A tuple of arguments; ``type`` is the named tuple the kernel is annotated with, if it is one."""
+
+    elements: tuple[Any, ...]
+    type: Any = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "elements", tuple(self.elements))
+        for element in self.elements:
+            if not isinstance(element, (Tensor, Scalar, Pointer, Tuple, type(None))):
+                raise DeclarationError(
+                    f"{element!r} cannot be an element of a tuple",
+                    hint="use aot.Tensor, Scalar, Pointer, Tuple or None",
+                )
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A compile-time value: a number, a class, a function. It does not appear in the call."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Multiprocessors:
+    """Filled by the device at run time: how many multiprocessors it has, as an i32."""
+
+
+@dataclass(frozen=True)
+class ActiveClusters:
+    """Filled by the device at run time: how many of this kernel's clusters run at once, as an i32."""
+
+
+Argument = Tensor | Scalar | Pointer | Stream | Tuple | Constant | Multiprocessors | ActiveClusters | None
+ARGUMENT_TYPES = (Tensor, Scalar, Pointer, Stream, Tuple, Constant, Multiprocessors, ActiveClusters, type(None))

@@ -1,0 +1,160 @@
+"""Finding declared kernels: in a folder, a file, or an importable module.
+
+Runs in a worker process, since it executes the author's files and imports CuTe DSL with them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from ..errors import DeclarationError, UsageError
+from .kernel import Kernel
+
+__all__ = ["Found", "discover", "is_discovered", "is_sibling", "place"]
+
+_PACKAGE = "aot_kernel_sources"  # a name nobody else imports
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a source declares, and the files of it that could not be read."""
+
+    kernels: tuple[Kernel, ...]
+    failures: tuple[DeclarationError, ...]
+
+
+def discover(source: str, skip: Collection[str] = (), reading: Callable[[str], None] = lambda path: None) -> Found:
+    """The kernels declared in ``source``, a path or an import string, in the order of their names.
+
+    A file that fails is reported and the others are read; two kernels of one name are an error. Files of a folder
+    may be skipped; ``reading`` hears of each file before it is executed, since that may take the process down.
+    """
+    kernels: dict[str, Kernel] = {}
+    failures: list[DeclarationError] = []
+    for module in _modules(source, skip, reading, failures):
+        for kernel in _declared(module):
+            other = kernels.setdefault(kernel.name, kernel)
+            if other is not kernel:
+                raise DeclarationError(
+                    f"two kernels are called {kernel.name}: {other.origin} and {kernel.origin}",
+                    hint="rename one of them",
+                )
+    if not kernels and not failures and not skip:
+        raise UsageError(
+            f"no kernel is declared in `{source}`", hint="declare one with @aot.kernel; see kernels/add.py"
+        )
+    return Found(tuple(kernels[name] for name in sorted(kernels)), tuple(failures))
+
+
+def is_discovered(name: str) -> bool:
+    """Whether a module was executed because of where it lies, whoever imports it."""
+    return name.startswith(_PACKAGE)
+
+
+def is_sibling(path: Path) -> bool:
+    """Whether a file is one that :func:`discover` reads because it lies in the folder."""
+    folders = [Path(folder).resolve() for folder in getattr(sys.modules.get(_PACKAGE), "__path__", ())]
+    return path.suffix == ".py" and path.resolve().parent in folders
+
+
+def _declared(module: ModuleType) -> list[Kernel]:
+    return [value for value in vars(module).values() if isinstance(value, Kernel)]
+
+
+def _modules(
+    source: str, skip: Collection[str], reading: Callable[[str], None], failures: list[DeclarationError]
+) -> Iterator[ModuleType]:
+    path = Path(source)
+    if path.is_dir():
+        yield from _folder(path, skip, reading, failures)
+    elif path.is_file():
+        reading(source)
+        yield _execute(f"{_PACKAGE}_{path.stem}", path)
+    elif path.suffix == ".py" or "/" in source:
+        raise UsageError(f"`{source}` does not exist", hint="give a folder, a Python file, or an importable module")
+    else:
+        reading(source)
+        yield from _importable(source)
+
+
+def _folder(
+    path: Path, skip: Collection[str], reading: Callable[[str], None], failures: list[DeclarationError]
+) -> Iterator[ModuleType]:
+    """Each file of a folder as a module of one package, so that they may import one another."""
+    initial = path / "__init__.py"
+    package = ModuleType(_PACKAGE)
+    if initial.is_file():
+        reading(str(initial))
+        package = _execute(_PACKAGE, initial, package=path)
+    else:
+        package.__path__ = [str(path)]
+        sys.modules[_PACKAGE] = package
+    yield package
+    for file in sorted(path.glob("*.py")):
+        if not file.name.startswith("_") and str(file) not in skip:
+            reading(str(file))
+            try:
+                yield _execute(f"{_PACKAGE}.{file.stem}", file)
+            except DeclarationError as error:
+                failures.append(error)
+
+
+def _execute(name: str, path: Path, package: Path | None = None) -> ModuleType:
+    if name in sys.modules:  # a file before it in the alphabet has imported it
+        return sys.modules[name]
+    locations = [str(package)] if package else None
+    spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=locations)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"`{path}` is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise _import_failure(str(path), error) from error
+    return module
+
+
+def _importable(name: str) -> Iterator[ModuleType]:
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
+            raise UsageError(
+                f"there is no module `{name}`", hint="give a folder, a Python file, or an importable module"
+            ) from None
+        raise _import_failure(name, error) from error
+    except (Exception, SystemExit) as error:
+        raise _import_failure(name, error) from error
+    yield module
+
+
+def _import_failure(source: str, error: BaseException) -> DeclarationError:
+    where = place(error)
+    if isinstance(error, DeclarationError):
+        named = error.message.startswith(where)
+        return error if named else DeclarationError(f"{where}: {error.message}", hint=error.hint)
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] == "cutlass":
+        return DeclarationError(
+            f"`{source}` needs CuTe DSL, which is not installed", hint="`pip install cute-aot[build]`"
+        )
+    return DeclarationError(f"`{source}` raises on import: {where}: {type(error).__name__}: {error}")
+
+
+def place(error: BaseException) -> str:
+    """The innermost line that is neither Python's import machinery nor ours."""
+    ours = str(Path(__file__).parents[1])
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if "importlib" not in frame.filename and not frame.filename.startswith((ours, "<"))
+    ]
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "?"

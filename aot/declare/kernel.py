@@ -1,0 +1,390 @@
+"""Declaring a kernel: data, and one function that makes its specs for one point of the grid.
+
+    @aot.kernel(
+        parameters=(aot.In("x"), aot.Out("out", shape="x.shape", dtype="x.dtype")),
+        archs=("sm_80", "sm_90a"),
+        axes={"dtype": ("f16", "f32")},
+    )
+    def double(target, dtype):
+        \"\"\"``out = 2 * x``.\"\"\"
+        x = aot.Tensor(dtype, ("n",))
+        return aot.Spec(Double(), {"x": x, "out": x, "stream": aot.Stream()})
+
+Nothing is compiled here and no GPU is asked: :meth:`Kernel.variants` only expands the grid.
+"""
+
+from __future__ import annotations
+
+import inspect
+import keyword
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+from aot_runtime.arch import Arch
+from aot_runtime.functions import function_symbol
+from aot_runtime.manifest import Choice, Parameter, is_name
+
+from ..errors import DeclarationError
+from ..targets import Target, accepted_archs
+from . import expressions
+from .arguments import ARGUMENT_TYPES, ActiveClusters, Argument, Constant, Multiprocessors, Stream, Tensor, Tuple
+
+__all__ = ["Cost", "In", "Kernel", "Out", "Spec", "Variant", "kernel"]
+
+_MISSING: Any = object()
+_LABEL = re.compile(r"[A-Za-z0-9]+(_[A-Za-z0-9]+)*")
+# Attributes of a loaded bundle: a kernel of that name could not be reached.
+_RESERVED = frozenset({"aot", "explain", "kernels", "manifest", "name", "path", "preload"})
+
+
+def In(name: str, doc: str = "", *, default: Any = _MISSING) -> Parameter:
+    """A parameter that the kernel reads; ``default`` is a number, or None."""
+    if default is _MISSING:
+        return Parameter(name, doc)
+    if default is not None and not isinstance(default, (bool, int, float)):
+        raise DeclarationError(f"parameter {name}: the default {default!r} is neither a number nor None")
+    return Parameter(name, doc, has_default=True, default=default)
+
+
+def Out(name: str, doc: str = "", *, shape: str, dtype: str, may_be: str | Sequence[str] = ()) -> Parameter:
+    """A parameter that the kernel writes; shape and dtype as expressions of the inputs.
+
+    ``may_be`` are inputs whose very tensor the caller may pass here, so that the kernel works in place. Any
+    other overlap of what is written is refused before a launch.
+    """
+    expressions.check_shape(shape)
+    expressions.check_dtype(dtype)
+    inputs = (may_be,) if isinstance(may_be, str) else tuple(may_be)
+    return Parameter(name, doc, output=True, shape=shape, dtype=dtype, may_be=inputs)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one call must do: floating-point operations, and bytes through device memory."""
+
+    operations: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One compilation: the jit callable, and its arguments in the order it takes them.
+
+    The keys of ``arguments`` are the kernel's public parameters, in any order the callable likes;
+    streams, compile-time values and what the device supplies have keys of their own choosing.
+    ``guards`` are conditions under which this spec is the right one. ``label`` tells several specs
+    of one point apart. ``default_stream=True`` says that launching on stream 0 is meant.
+    """
+
+    function: Callable[..., Any]
+    arguments: Mapping[str, Argument]
+    guards: tuple[str, ...] = ()
+    label: str = ""
+    default_stream: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "guards", (self.guards,) if isinstance(self.guards, str) else tuple(self.guards))
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One point of a kernel's grid for one architecture, with the spec that compiles it."""
+
+    name: str  # rmsnorm__bf16__vector, unique within an architecture
+    kernel: Kernel
+    arch: Arch
+    function: str  # the public function it belongs to: activation__relu
+    point: Mapping[str, str]  # axis or choice -> label
+    spec: Spec
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A declared kernel."""
+
+    name: str
+    doc: str
+    parameters: tuple[Parameter, ...]
+    archs: tuple[Arch, ...]
+    axes: Mapping[str, Mapping[str, Any]]  # name -> label -> value
+    choices: Mapping[str, Mapping[str, Any]]
+    choice_defaults: Mapping[str, str]
+    make: Callable[..., Any]
+    origin: str  # file:line
+    reference: Callable[..., Any] | None = None
+    inputs: Callable[..., Any] | None = None
+    cost: Callable[..., Cost] | None = None
+    options: str = field(default="")
+
+    def variants(self, arch: Arch) -> tuple[Variant, ...]:
+        """Every variant for an architecture, in the order in which they are tried at a call."""
+        target = Target.of(arch)
+        variants: dict[str, Variant] = {}
+        for point in self._points():
+            for variant in self._at(point, target):
+                if variant.name in variants:
+                    raise DeclarationError(
+                        f"{self.origin}: kernel {self.name} gives variant {variant.name} twice, "
+                        f"at {variants[variant.name].point} and at {variant.point}",
+                        hint="give the specs of one point different labels",
+                    )
+                variants[variant.name] = variant
+        if not variants:
+            raise DeclarationError(
+                f"{self.origin}: kernel {self.name} gives no variant for {arch}",
+                hint=f"return a spec for some point, or take {arch} out of archs",
+            )
+        return tuple(variants.values())
+
+    def functions(self) -> tuple[str, ...]:
+        """The public functions: one per combination of choices."""
+        return tuple(function_symbol(self.name, labels) for labels in product(*self.choices.values()))
+
+    def public_choices(self) -> tuple[Choice, ...]:
+        return tuple(
+            Choice(name, tuple(values), self.choice_defaults.get(name)) for name, values in self.choices.items()
+        )
+
+    def _points(self) -> Iterator[dict[str, str]]:
+        grid = {**self.choices, **self.axes}
+        for labels in product(*grid.values()):
+            yield dict(zip(grid, labels, strict=True))
+
+    def _at(self, point: dict[str, str], target: Target) -> Iterator[Variant]:
+        grid = {**self.choices, **self.axes}
+        values = {name: grid[name][label] for name, label in point.items()}
+        try:
+            made = self.make(target, **values)
+        except DeclarationError as error:
+            raise DeclarationError(
+                f"{self.origin}: kernel {self.name} at {point} for {target.arch}: {error.message}", hint=error.hint
+            ) from None
+        for spec in self._specs(made, point):
+            _check_spec(self, spec, point)
+            labels = [*point.values(), *([spec.label] if spec.label else [])]
+            function = function_symbol(self.name, tuple(point[name] for name in self.choices))
+            yield Variant("__".join((self.name, *labels)), self, target.arch, function, point, spec)
+
+    def _specs(self, made: Any, point: dict[str, str]) -> list[Spec]:
+        specs = [made] if isinstance(made, Spec) else made
+        if isinstance(specs, Sequence) and all(isinstance(spec, Spec) for spec in specs):
+            return list(specs)
+        raise DeclarationError(
+            f"{self.origin}: kernel {self.name} returned {made!r} at {point}",
+            hint="return an aot.Spec, a list of them, or [] to leave this point out",
+        )
+
+
+def kernel(
+    *,
+    parameters: Sequence[Parameter],
+    archs: Sequence[str],
+    axes: Mapping[str, Any] | None = None,
+    choices: Mapping[str, Any] | None = None,
+    choice_defaults: Mapping[str, str] | None = None,
+    name: str | None = None,
+    reference: Callable[..., Any] | None = None,
+    inputs: Callable[..., Any] | None = None,
+    cost: Callable[..., Cost] | None = None,
+    options: str = "",
+) -> Callable[[Callable[..., Any]], Kernel]:
+    """Declare a kernel; the decorated function makes the spec, or specs, of one point of the grid.
+
+    ``axes`` are what the arguments of a call show (a dtype, an alignment); ``choices`` are what the
+    caller names (an epilogue). Either maps a name to its values: a sequence, or a mapping from a label
+    to a value of any kind. ``reference``, ``inputs`` and ``cost`` serve checks and benchmarks.
+    """
+
+    def declare(make: Callable[..., Any]) -> Kernel:
+        origin = _origin(make)
+        declared = Kernel(
+            name=name or make.__name__,
+            doc=inspect.cleandoc(make.__doc__ or ""),
+            parameters=tuple(parameters),
+            archs=_archs(archs, origin),
+            axes={axis: _labelled(axis, values, origin) for axis, values in (axes or {}).items()},
+            choices={choice: _labelled(choice, values, origin) for choice, values in (choices or {}).items()},
+            choice_defaults=dict(choice_defaults or {}),
+            make=make,
+            origin=origin,
+            reference=reference,
+            inputs=inputs,
+            cost=cost,
+            options=options,
+        )
+        _check_kernel(declared)
+        return declared
+
+    return declare
+
+
+def _origin(make: Callable[..., Any]) -> str:
+    code = inspect.unwrap(make).__code__
+    return f"{code.co_filename}:{code.co_firstlineno}"
+
+
+def _archs(archs: Sequence[str], origin: str) -> tuple[Arch, ...]:
+    """Exact names: which spelling stands for which is the command line's business."""
+    known = {str(arch): arch for arch in accepted_archs()}
+    unknown = [str(arch) for arch in archs if arch not in known] if not isinstance(archs, str) else [archs]
+    if unknown or not archs:
+        raise DeclarationError(
+            f"{origin}: unknown architectures: {', '.join(unknown) or 'none given'}",
+            hint=f"give a list of {', '.join(known)}",
+        )
+    return tuple(known[arch] for arch in archs)
+
+
+def _labelled(axis: str, values: Any, origin: str) -> dict[str, Any]:
+    pairs = _pairs(axis, values, origin)
+    for label, _ in pairs:
+        if not _is_label(label):
+            raise DeclarationError(
+                f"{origin}: {label!r}, of axis {axis}, cannot be part of a name",
+                hint="give a mapping from a label of letters and digits to the value",
+            )
+    labelled = dict(pairs)
+    if len(labelled) != len(pairs) or not pairs:
+        listed = ", ".join(label for label, _ in pairs)
+        raise DeclarationError(f"{origin}: axis {axis} needs different values, at least one; got: {listed or 'none'}")
+    return labelled
+
+
+def _pairs(axis: str, values: Any, origin: str) -> list[tuple[Any, Any]]:
+    if isinstance(values, Mapping):
+        return list(values.items())
+    if isinstance(values, Sequence) and not isinstance(values, str):
+        return [(_label(axis, value), value) for value in values]
+    raise DeclarationError(f"{origin}: the values of axis {axis} are {values!r}", hint="give a list, or a mapping")
+
+
+def _is_label(label: Any) -> bool:
+    """Labels are joined by two underscores into names, which must come apart again in one way."""
+    return isinstance(label, str) and _LABEL.fullmatch(label) is not None
+
+
+def _label(axis: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return axis if value else f"not_{axis}"
+    return f"{axis}{value}" if isinstance(value, int) else str(value)
+
+
+def _check_kernel(kernel: Kernel) -> None:
+    where = f"{kernel.origin}: kernel {kernel.name}"
+    if not (is_name(kernel.name) and _is_label(kernel.name)) or keyword.iskeyword(kernel.name):
+        raise DeclarationError(f"{where}: the name is not an identifier of letters and digits joined by single `_`")
+    if kernel.name in _RESERVED:
+        raise DeclarationError(f"{where}: bundles have an attribute of that name", hint="give `name` another value")
+    _check_names(kernel, where)
+    _check_outputs(kernel, where)
+    _check_defaults(kernel, where)
+
+
+def _check_names(kernel: Kernel, where: str) -> None:
+    for parameter in kernel.parameters:
+        if not isinstance(parameter, Parameter):
+            raise DeclarationError(f"{where}: {parameter!r} is not a parameter", hint="use aot.In(...) or aot.Out(...)")
+    names = [*(parameter.name for parameter in kernel.parameters), *kernel.choices]
+    for name in names:
+        if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
+            raise DeclarationError(f"{where}: {name!r} cannot name a parameter")
+    if len(set(names)) != len(names):
+        raise DeclarationError(f"{where}: two parameters or choices have the same name: {', '.join(names)}")
+    both = kernel.axes.keys() & kernel.choices.keys()
+    if both:
+        raise DeclarationError(f"{where}: both an axis and a choice: {', '.join(sorted(both))}")
+
+
+def _check_outputs(kernel: Kernel, where: str) -> None:
+    known = {parameter.name for parameter in kernel.parameters}
+    for parameter in kernel.parameters:
+        named = expressions.check_shape(parameter.shape) if parameter.shape is not None else set()
+        named |= expressions.check_dtype(parameter.dtype) if parameter.dtype is not None else set()
+        if named - known:
+            raise DeclarationError(
+                f"{where}: the shape or dtype of {parameter.name} speaks of {', '.join(sorted(named - known))}",
+                hint=f"known: {', '.join(sorted(known))}",
+            )
+    inputs = [parameter.name for parameter in kernel.parameters if not parameter.output]
+    for parameter in kernel.parameters:
+        unknown = [name for name in parameter.may_be if name not in inputs]
+        if unknown:
+            raise DeclarationError(
+                f"{where}: {parameter.name} may be {', '.join(unknown)}, which is not an input",
+                hint=f"inputs: {', '.join(inputs) or 'none'}",
+            )
+
+
+def _check_defaults(kernel: Kernel, where: str) -> None:
+    seen_default = False
+    for parameter in kernel.parameters:
+        if seen_default and not parameter.has_default:
+            raise DeclarationError(f"{where}: {parameter.name} has no default but follows one that has")
+        seen_default |= parameter.has_default
+    for choice, label in kernel.choice_defaults.items():
+        if label not in kernel.choices.get(choice, {}):
+            raise DeclarationError(f"{where}: {choice} has no value {label!r} to default to")
+
+
+def _check_spec(kernel: Kernel, spec: Spec, point: Mapping[str, str]) -> None:
+    where = (
+        f"{kernel.origin}: kernel {kernel.name} at {dict(point)}" if point else f"{kernel.origin}: kernel {kernel.name}"
+    )
+    if not callable(spec.function):
+        raise DeclarationError(
+            f"{where}: {spec.function!r} is not callable", hint="the first argument of aot.Spec is the jit callable"
+        )
+    if not isinstance(spec.arguments, Mapping):
+        raise DeclarationError(
+            f"{where}: the arguments are {spec.arguments!r}", hint="give a mapping from names to aot.Tensor, ..."
+        )
+    if spec.label and not _is_label(spec.label):
+        raise DeclarationError(f"{where}: the label {spec.label!r} cannot be part of a name")
+    public = {parameter.name for parameter in kernel.parameters}
+    for name, argument in spec.arguments.items():
+        _check_argument(where, name, argument, name in public)
+    missing = public - spec.arguments.keys()
+    if missing:
+        raise DeclarationError(f"{where}: no argument for parameter {', '.join(sorted(missing))}")
+    _check_stream(where, spec)
+
+
+def _check_argument(where: str, name: str, argument: Any, public: bool) -> None:
+    supplied = isinstance(argument, (Constant, Multiprocessors, ActiveClusters)) or argument == Stream(explicit=False)
+    if not isinstance(argument, ARGUMENT_TYPES):
+        raise DeclarationError(
+            f"{where}: argument {name} is {argument!r}", hint="use aot.Tensor, aot.Scalar, ..., or None"
+        )
+    if public and supplied:
+        raise DeclarationError(
+            f"{where}: {name} is a parameter of the call, but {argument!r} is not passed by the caller"
+        )
+    if not public and not supplied:
+        raise DeclarationError(
+            f"{where}: argument {name} is not among the kernel's parameters", hint=f"add aot.In({name!r})"
+        )
+
+
+def _check_stream(where: str, spec: Spec) -> None:
+    streams = [argument for argument in spec.arguments.values() if isinstance(argument, Stream)]
+    if len(streams) > 1:
+        raise DeclarationError(f"{where}: {len(streams)} streams; a launch has one")
+    if not streams and not spec.default_stream:
+        raise DeclarationError(
+            f"{where}: no stream among the arguments, so it would launch on stream 0 whatever the framework's stream is",
+            hint="give the jit function a stream parameter and pass aot.Stream(); or say default_stream=True",
+        )
+    if streams == [Stream(explicit=False)] and not any(_has_tensor(item) for item in spec.arguments.values()):
+        raise DeclarationError(
+            f"{where}: without a tensor the current stream is not known",
+            hint="declare a parameter for the stream and pass aot.Stream(explicit=True)",
+        )
+
+
+def _has_tensor(argument: Argument) -> bool:
+    if isinstance(argument, Tuple):
+        return any(_has_tensor(element) for element in argument.elements)
+    return isinstance(argument, Tensor)

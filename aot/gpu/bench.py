@@ -1,0 +1,254 @@
+"""Measuring the kernels of a bundle on a GPU, against the bandwidth of a copy, torch and torch.compile.
+
+A measurement is a CUDA graph of many calls, replayed between two events: what is timed is the GPU's work,
+not Python's. The calls go through as many sets of buffers as it takes to leave the L2 cache behind. Contenders
+take turns in changing order, and medians are reported, so that ratios hold on a machine whose clocks move.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from ..bundle.contracts import Contract
+from ..errors import UsageError
+from .running import Gpu, arguments_text, calls_of, make_outputs
+
+__all__ = [
+    "AGAINST",
+    "Result",
+    "bench",
+    "cache_bytes",
+    "copies_beyond",
+    "graph_timer",
+    "read_results",
+    "results_data",
+    "shuffled_medians",
+]
+
+AGAINST = ("torch", "torch.compile")
+DTYPES = ("bf16",)
+ROUNDS = 21
+_CALLS = 16  # in one graph, at least
+_COPY_BYTES = 1 << 30
+_CACHE = 128 << 20  # where torch does not tell the size of the L2 cache
+_MEMORY = 24 << 30  # for the sets of buffers of one measurement
+_OPERATIONS_PER_BYTE = 8  # more than any chain of elementwise operations needs, fewer than a product with 16 rows
+
+
+@dataclass(frozen=True)
+class Result:
+    """One problem. Times are medians, in microseconds per call, by contender; ours is ``aot``."""
+
+    kernel: str
+    dtype: str
+    choices: Mapping[str, str]
+    arguments: str
+    variant: str
+    microseconds: Mapping[str, float]
+    bytes: int
+    operations: int
+    copy_bandwidth: float  # bytes per second, measured beside it
+
+    @property
+    def bandwidth(self) -> float:
+        return self.bytes / self.microseconds["aot"] * 1e6
+
+    @property
+    def of_copy(self) -> float:
+        return self.bandwidth / self.copy_bandwidth
+
+    @property
+    def teraflops(self) -> float:
+        return self.operations / self.microseconds["aot"] * 1e-6
+
+    @property
+    def counts_operations(self) -> bool:
+        """Whether operations are the measure, as for matrix products, and not bytes."""
+        return self.operations > _OPERATIONS_PER_BYTE * self.bytes
+
+    def speedup(self, contender: str) -> float | None:
+        """How many times faster than a contender; None where that one was not measured."""
+        other = self.microseconds.get(contender)
+        return None if other is None else other / self.microseconds["aot"]
+
+    @property
+    def label(self) -> str:
+        return " ".join((self.kernel, *self.choices.values(), self.dtype))
+
+
+def bench(
+    bundle: Any,
+    contracts: Mapping[str, Contract],
+    kernels: Sequence[str],
+    gpu: Gpu,
+    *,
+    dtypes: Sequence[str] = (),
+    against: Sequence[str] = (),
+    rounds: int = ROUNDS,
+) -> Iterator[Result]:
+    """Measure the problems that contracts name, in the dtypes given."""
+    for kernel in kernels:
+        contract = contracts.get(kernel)
+        if contract is None or contract.bench_inputs is None or contract.cost is None:
+            continue
+        record = bundle.manifest.kernels[kernel]
+        for dtype, choices, arguments in calls_of(record, contract.bench_inputs, dtypes or DTYPES, gpu.device):
+            yield _measure(bundle, kernel, contract, dtype, choices, arguments, gpu, against, rounds)
+
+
+def copies_beyond(cache: int, of_call: int, memory: int = _MEMORY) -> int:
+    """How many sets of buffers push each other out of a cache: twice its size, in as much memory as there is."""
+    wanted = -(-2 * cache // max(of_call, 1))
+    return max(1, min(max(2, wanted), memory // max(of_call, 1)))
+
+
+def _measure(
+    bundle: Any,
+    kernel: str,
+    contract: Contract,
+    dtype: str,
+    choices: Mapping[str, str],
+    arguments: dict[str, Any],
+    gpu: Gpu,
+    against: Sequence[str],
+    rounds: int,
+) -> Result:
+    import torch
+
+    assert contract.cost is not None
+    cost = contract.cost(**arguments, **choices)
+    copies = copies_beyond(cache_bytes(gpu.device), cost.bytes)
+    sets = [arguments, *(_copied(arguments) for _ in range(copies - 1))]
+    outputs = [make_outputs(bundle.manifest.kernels[kernel], own, gpu.device) for own in sets]
+    chosen = bundle.explain(kernel, gpu.capability, **arguments, **outputs[0], **choices).chosen
+    function = bundle[kernel]
+    runs: dict[str, Callable[[int], Any]] = {"aot": lambda i: function(**sets[i], **outputs[i], **choices)}
+    for contender in against if contract.torch_equivalent is not None else ():
+        runs[contender] = _contender(contender, contract.torch_equivalent, sets, choices)
+    source = torch.empty(_COPY_BYTES, dtype=torch.uint8, device=gpu.device)
+    target = torch.empty_like(source)
+    timers = {name: graph_timer(run, len(sets)) for name, run in runs.items()}
+    timers["copy"] = _events_around(lambda: target.copy_(source), 1)
+    medians = shuffled_medians(timers, rounds)
+    return Result(
+        kernel,
+        dtype,
+        choices,
+        arguments_text(arguments),
+        chosen.variant if chosen is not None else "",
+        {name: medians[name] for name in runs},
+        cost.bytes,
+        cost.operations,
+        2 * _COPY_BYTES / medians["copy"] * 1e6,
+    )
+
+
+def cache_bytes(device: Any) -> int:
+    """The size of a GPU's L2 cache."""
+    import torch
+
+    return int(getattr(torch.cuda.get_device_properties(device), "L2_cache_size", _CACHE))
+
+
+def _copied(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The same values in other memory, laid out alike."""
+    return {name: _clone(value) if hasattr(value, "shape") else value for name, value in arguments.items()}
+
+
+def _clone(tensor: Any) -> Any:
+    import torch
+
+    other = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    return other.copy_(tensor)
+
+
+def _contender(
+    name: str, equivalent: Callable[..., Any] | None, sets: Sequence[Mapping[str, Any]], choices: Mapping[str, str]
+) -> Callable[[int], Any]:
+    import torch
+
+    assert equivalent is not None
+    if name == "torch":
+        return lambda i: equivalent(**sets[i], **choices)
+    # Forgets what it compiled for other shapes and choices: after eight of them it would compile no more.
+    torch.compiler.reset()
+    compiled = torch.compile(equivalent, dynamic=False)
+    return lambda i: compiled(**sets[i], **choices)
+
+
+def graph_timer(run: Callable[[int], Any], sets: int, calls: int = _CALLS) -> Callable[[], float]:
+    """A function that replays many calls as one graph and returns microseconds per call."""
+    import torch
+
+    count = max(sets, -(-calls // sets) * sets)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):  # warm: code is loaded, and compiled by those that compile
+        for i in range(3):
+            run(i % sets)
+    torch.cuda.current_stream().wait_stream(stream)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    kept: dict[int, Any] = {}  # results of one round of the sets: freed at once, they would share memory
+    with torch.cuda.graph(graph):
+        for i in range(count):
+            kept[i % sets] = run(i % sets)
+    graph.replay()
+
+    return _events_around(graph.replay, count)
+
+
+def _events_around(run: Callable[[], Any], calls: int) -> Callable[[], float]:
+    """Microseconds of one of so many calls. A large copy is measured so: in a graph, slower engines would do it."""
+    import torch
+
+    def timed() -> float:
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        run()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) * 1e3 / calls
+
+    return timed
+
+
+def shuffled_medians(timers: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
+    """The median of each measurement, taken in turns."""
+    samples: dict[str, list[float]] = {name: [] for name in timers}
+    chance = random.Random(rounds)
+    for _ in range(rounds):
+        # In an order that changes: whoever follows a light contender finds the GPU cool, and its clock high.
+        for name in chance.sample(list(timers), len(timers)):
+            samples[name].append(timers[name]())
+    return {name: statistics.median(values) for name, values in samples.items()}
+
+
+# Results as JSON.
+
+
+def results_data(gpu: Gpu, results: Sequence[Result]) -> dict[str, Any]:
+    rows = []
+    for result in results:
+        derived = {"bandwidth": result.bandwidth, "of_copy": result.of_copy, "teraflops": result.teraflops}
+        speedups = {name: result.speedup(name) for name in result.microseconds if name != "aot"}
+        rows.append({**asdict(result), **derived, "speedups": speedups})
+    return {"benchmark": "kernels", "machine": gpu.facts(), "results": rows}
+
+
+def read_results(path: Path) -> tuple[str, list[Result]]:
+    """The GPU and the results of a file that ``bench`` wrote."""
+    try:
+        data = json.loads(path.read_text())
+        names = [field.name for field in fields(Result)]
+        return data["machine"]["gpu"], [Result(**{name: row[name] for name in names}) for row in data["results"]]
+    except OSError as error:
+        raise UsageError(f"cannot read `{path}`: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"`{path}` is not what `bench --out` writes: {error!r}") from None

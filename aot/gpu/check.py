@@ -1,0 +1,292 @@
+"""Checking the kernels of a bundle on a GPU, each against the reference of its contract.
+
+Outputs are poisoned before a call and lie between guard bytes; results are compared with a reference in
+f64 by relative norm and by worst element. What a contract's inputs never reached is said, and what passed
+can be written into the bundle as ``verified_on``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aot_runtime.arch import Arch
+from aot_runtime.errors import AotError
+from aot_runtime.manifest import FILE_NAME, FileRecord, Manifest
+
+from ..bundle.contracts import Contract
+from ..bundle.details import details_text, read_details
+from ..bundle.layout import details_name
+from ..bundle.publish import publish, staging
+from ..errors import UsageError
+from ..files import sha256_of
+from .inputs import dtype_name, torch_dtype
+from .running import Gpu, arguments_text, calls_of, make_outputs, variants_of
+
+__all__ = ["TOLERANCES", "Outcome", "Report", "Tolerance", "check", "compare", "record"]
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """Bounds of the error: its norm relative to the result's, its worst element relative to the largest."""
+
+    norm: float
+    worst: float
+
+
+# By the dtype of an output: the rounding of one result, and a little for the order of f32 additions.
+TOLERANCES = {
+    "f8e4m3": Tolerance(2**-4, 2**-4),
+    "bf16": Tolerance(2**-8, 2**-7),
+    "f16": Tolerance(2**-11, 2**-10),
+    "f32": Tolerance(2**-20, 2**-18),
+    "f64": Tolerance(2**-45, 2**-43),
+}
+_MARGIN = 256  # bytes before and after an output; also what keeps it aligned
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One call. ``problem`` is empty where it passed; errors are fractions of what is tolerated."""
+
+    kernel: str
+    dtype: str
+    choices: Mapping[str, str]
+    arguments: str
+    arch: str
+    variant: str
+    problem: str
+    norm: float = 0.0
+    worst: float = 0.0
+
+
+@dataclass(frozen=True)
+class Report:
+    gpu: Gpu
+    outcomes: tuple[Outcome, ...]
+    unreached: tuple[tuple[str, str], ...]  # arch and variant, of architectures that ran
+    unchecked: tuple[str, ...]  # kernels without a contract
+
+    @property
+    def passed(self) -> bool:
+        return bool(self.outcomes) and not any(outcome.problem for outcome in self.outcomes)
+
+    def verified(self) -> list[tuple[str, str]]:
+        """Arch and variant of what ran and passed every time."""
+        ran = {(outcome.arch, outcome.variant): None for outcome in self.outcomes if outcome.variant}
+        failed = {(outcome.arch, outcome.variant) for outcome in self.outcomes if outcome.problem}
+        return [key for key in ran if key not in failed]
+
+
+def check(
+    bundle: Any, contracts: Mapping[str, Contract], kernels: Sequence[str], gpu: Gpu, dtypes: Sequence[str] = ()
+) -> Report:
+    """Run every input of every contract through a loaded bundle; ``dtypes`` narrows it."""
+    variants = variants_of(bundle.path, bundle.manifest)
+    outcomes: list[Outcome] = []
+    for kernel in kernels:
+        if kernel in contracts:
+            wanted = [dtype for dtype in _dtypes(variants, kernel) if not dtypes or dtype in dtypes]
+            outcomes += check_kernel(bundle, kernel, contracts[kernel], wanted, gpu)
+    ran = {(outcome.kernel, outcome.arch) for outcome in outcomes}
+    reached = {(outcome.arch, outcome.variant) for outcome in outcomes}
+    unreached = [
+        (str(arch), variant["name"])
+        for arch, own in variants.items()
+        for variant in own
+        if (variant["kernel"], str(arch)) in ran and (str(arch), variant["name"]) not in reached
+        if not dtypes or variant.get("point", {}).get("dtype") in dtypes
+    ]
+    return Report(gpu, tuple(outcomes), tuple(unreached), tuple(name for name in kernels if name not in contracts))
+
+
+def _dtypes(variants: Mapping[Arch, Sequence[Mapping[str, Any]]], kernel: str) -> list[str]:
+    """The values of a kernel's axis ``dtype``."""
+    own = (variant for listed in variants.values() for variant in listed if variant["kernel"] == kernel)
+    found = {dtype: None for variant in own if (dtype := variant.get("point", {}).get("dtype"))}
+    return list(found) or ["f32"]
+
+
+def check_kernel(bundle: Any, kernel: str, contract: Contract, dtypes: Sequence[str], gpu: Gpu) -> Iterator[Outcome]:
+    """Every input of a contract with every combination of the kernel's choices."""
+    calls = calls_of(bundle.manifest.kernels[kernel], contract.inputs, dtypes, gpu.device)
+    for dtype, choices, arguments in calls:
+        yield _check_call(bundle, kernel, contract, dtype, choices, arguments, gpu)
+
+
+def _check_call(
+    bundle: Any,
+    kernel: str,
+    contract: Contract,
+    dtype: str,
+    choices: Mapping[str, str],
+    arguments: dict[str, Any],
+    gpu: Gpu,
+) -> Outcome:
+    made = make_outputs(bundle.manifest.kernels[kernel], arguments, gpu.device, _MARGIN)
+    outcome = Outcome(kernel, dtype, choices, arguments_text(arguments), "", "", "")
+    try:
+        chosen = bundle.explain(kernel, gpu.capability, **arguments, **made, **choices).chosen
+        if chosen is not None:
+            outcome = dataclasses.replace(outcome, arch=chosen.arch, variant=chosen.variant)
+        bundle[kernel](**arguments, **made, **choices)
+        gpu.synchronize()
+    except (AotError, RuntimeError) as error:
+        return dataclasses.replace(outcome, problem=f"{type(error).__name__}: {error}")
+    expected = contract.reference(**arguments, **choices)
+    found = [
+        _compare_output(name, result, exact)
+        for (name, result), exact in zip(
+            made.items(), expected if isinstance(expected, tuple) else (expected,), strict=True
+        )
+    ]
+    return dataclasses.replace(
+        outcome,
+        problem="; ".join(problem for problem, _, _ in found if problem),
+        norm=max(norm for _, norm, _ in found),
+        worst=max(worst for _, _, worst in found),
+    )
+
+
+def _compare_output(name: str, result: Any, expected: Any) -> tuple[str, float, float]:
+    if not _guards_intact(result):
+        return f"{name}: bytes beside the output were overwritten", math.inf, math.inf
+    problem, norm, worst = compare(result, expected)
+    return f"{name}: {problem}" if problem else "", norm, worst
+
+
+def _guards_intact(result: Any) -> bool:
+    import torch
+
+    storage = torch.empty(0, dtype=torch.uint8, device=result.device).set_(result.untyped_storage())
+    return bool((storage[:_MARGIN] == 255).all()) and bool((storage[storage.numel() - _MARGIN :] == 255).all())
+
+
+def compare(result: Any, expected: Any) -> tuple[str, float, float]:
+    """What is wrong with a result, if anything, and both errors as fractions of what its dtype tolerates.
+
+    Where the reference, rounded to that dtype, is not finite, the result must be the same; what was not
+    written is not finite.
+    """
+    import torch
+
+    dtype = dtype_name(result.dtype)
+    tolerance = TOLERANCES.get(dtype)
+    if tuple(result.shape) != tuple(expected.shape):
+        return f"the shape is {tuple(result.shape)}, the reference's {tuple(expected.shape)}", math.inf, math.inf
+    if tolerance is None:
+        same = torch.equal(result, expected.to(result.dtype))
+        return ("" if same else "differs from the reference"), 0.0, 0.0
+    rounded, exact, result = expected.to(result.dtype).double(), expected.double(), result.double()
+    finite = torch.isfinite(rounded)
+    if not torch.equal(finite, torch.isfinite(result)):
+        count = int((finite != torch.isfinite(result)).sum())
+        return f"{count} elements were not written, or are finite where the reference is not", math.inf, math.inf
+    if not torch.equal(torch.nan_to_num(result[~finite]), torch.nan_to_num(rounded[~finite])):
+        return "NaN and infinity are not where the reference has them", math.inf, math.inf
+    if not bool(finite.any()):
+        return "", 0.0, 0.0
+    error, exact = (result - exact)[finite], exact[finite]
+    # Below the smallest normal number the steps do not shrink any more: rounding costs half of one.
+    step = _subnormal_step(dtype)
+    norm = float(error.norm()) / (tolerance.norm * float(exact.norm()) + step * math.sqrt(error.numel()))
+    worst = float(error.abs().max()) / (tolerance.worst * float(exact.abs().max()) + step)
+    if norm > 1 or worst > 1:
+        return f"the error is {norm:.3g} of what {dtype} tolerates by norm, {worst:.3g} by worst element", norm, worst
+    return "", norm, worst
+
+
+def _subnormal_step(dtype: str) -> float:
+    import torch
+
+    limits = torch.finfo(torch_dtype(dtype))
+    return float(limits.smallest_normal * limits.eps)
+
+
+# What a check found out, written down.
+
+
+def report_data(bundle: Path, manifest: Manifest, report: Report) -> dict[str, Any]:
+    """A report as JSON; ``verified`` is what :func:`record` reads."""
+    digests = {
+        (str(arch), variant["name"]): variant["cubin_sha256"]
+        for arch, listed in variants_of(bundle, manifest).items()
+        for variant in listed
+    }
+    return {
+        "bundle": manifest.name,
+        "machine": report.gpu.facts(),
+        "passed": report.passed,
+        "verified": [
+            {"arch": arch, "variant": name, "cubin_sha256": digests[arch, name]} for arch, name in report.verified()
+        ],
+        "unreached": [list(pair) for pair in report.unreached],
+        "unchecked": list(report.unchecked),
+        "calls": [dataclasses.asdict(outcome) for outcome in report.outcomes],
+    }
+
+
+def record(bundle: Path, data: Mapping[str, Any]) -> int:
+    """Write what a report verified into the bundle's details; returns how many variants it concerns.
+
+    Variants whose code is not the code that ran are left alone. The bundle is replaced whole, as by a build.
+    """
+    manifest = Manifest.read(bundle)
+    try:
+        fact = f"{data['machine']['gpu']} {data['machine']['date']}"
+        verified = {(str(e["arch"]), str(e["variant"])): list(e["cubin_sha256"]) for e in data["verified"]}
+    except (KeyError, TypeError) as error:
+        raise UsageError(f"not a report of `check`: {error!r}") from None
+    texts, count = {}, 0
+    for arch in sorted({Arch.parse(arch) for arch, _ in verified}):
+        if details_name(arch) in manifest.files:
+            variants = read_details(bundle / details_name(arch))
+            count += sum(_note(variant, verified.get((str(arch), variant["name"])), fact) for variant in variants)
+            texts[details_name(arch)] = details_text(arch, variants)
+    _rewrite(bundle, manifest, texts)
+    return count
+
+
+def _note(variant: dict[str, Any], digests: list[str] | None, fact: str) -> bool:
+    if digests != variant["cubin_sha256"]:
+        return False
+    variant["verified_on"] = sorted({*variant["verified_on"], fact})
+    return True
+
+
+def _rewrite(bundle: Path, manifest: Manifest, texts: Mapping[str, str]) -> None:
+    with staging(bundle.absolute()) as staged:
+        for name in manifest.files:
+            (staged / name).parent.mkdir(parents=True, exist_ok=True)
+            if name in texts:
+                (staged / name).write_text(texts[name])
+            else:
+                _link_or_copy((bundle / name).resolve(), staged / name)
+        changed = {name: FileRecord(sha256_of(staged / name), (staged / name).stat().st_size) for name in texts}
+        updated = dataclasses.replace(manifest, files={**manifest.files, **changed})
+        (staged / FILE_NAME).write_text(updated.to_json())
+        publish(staged, bundle)
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system, or one without links
+        shutil.copy2(source, target)
+
+
+def read_report(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read the report `{path}`: {error}") from None
+    if not isinstance(data, dict):
+        raise UsageError(f"`{path}` is not a report of `check`")
+    return data

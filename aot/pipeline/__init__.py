@@ -1,0 +1,5 @@
+"""Building a bundle: plan what to compile, compile it here or on a cluster, assemble the bundle, publish it.
+
+May import: every stage below (``cache``, ``link``, ``compile``, ``bundle``, ``selection``, ``declare``) and the root.
+What happens is reported to ``events``; drawing it on a terminal is left to ``cli/``.
+"""

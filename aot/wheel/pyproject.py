@@ -1,0 +1,237 @@
+"""A kernel project: ``pyproject.toml`` with ``[project]`` and ``[tool.aot]``, read and checked in one place."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+import platformdirs
+from pyproject_metadata import ConfigurationError, StandardMetadata
+
+from ..compile.messages import Options
+from ..errors import UsageError
+from ..hosts import Host, parse_glibc, parse_hosts
+from ..pipeline.build import Settings
+from ..targets import parse_archs
+from .identity import Identity
+from .make import Project
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+__all__ = ["ConfigSettings", "KernelProject", "Table", "read_project"]
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Table:
+    """The ``[tool.aot]`` table. Keys are spelled with dashes; only ``archs`` has no default."""
+
+    archs: tuple[str, ...]
+    """GPU architectures, as ``--arch`` takes them: ``["sm80", "sm_90a"]``."""
+    kernels: str = "kernels"
+    """Folder or file of the project that declares the kernels, or an importable module."""
+    package: str | None = None
+    """What users import; the project's name with underscores where absent."""
+    hosts: tuple[str, ...] = ("all",)
+    """Hosts the project is for. A wheel is for one of them: this machine's, or ``--config-settings=host=...``."""
+    select: tuple[str, ...] = ()
+    """Globs of kernel names; all where absent."""
+    glibc: str = "2.28"
+    """Lowest glibc to run on."""
+    cudart: Literal["static", "shared"] = "static"
+    """Link the CUDA runtime into the package, or use the process's."""
+    cuda: int | None = None
+    """Major version of CuTe DSL's backend; the one that is installed where absent."""
+    timeout: float | None = None
+    """Seconds that one variant may take to compile."""
+    wheelhouse: str | None = None
+    """Folder with other hosts' NVIDIA wheels, for machines without a network."""
+    sdist_include: tuple[str, ...] = ()
+    """Globs of what else belongs in the sdist: ``["tests/**/*.py"]``."""
+
+
+@dataclass(frozen=True)
+class ConfigSettings:
+    """``--config-settings`` of pip and build, for one run."""
+
+    host: tuple[str, ...] = ()
+    """The host of the wheel."""
+    arch: tuple[str, ...] = ()
+    """Fewer or other architectures than ``[tool.aot]`` says."""
+    jobs: tuple[str, ...] = ()
+    """Compile workers."""
+    wheelhouse: tuple[str, ...] = ()
+    """Instead of ``[tool.aot]``'s."""
+
+    @classmethod
+    def parse(cls, given: Mapping[str, Any] | None) -> ConfigSettings:
+        """pip passes one text, or a list where a key is given twice."""
+        lists = {key: [value] if isinstance(value, str) else value for key, value in (given or {}).items()}
+        return _parse_table(cls, lists, "--config-settings")
+
+
+@dataclass(frozen=True)
+class KernelProject:
+    """A project as its ``pyproject.toml`` describes it."""
+
+    root: Path
+    table: Table
+    hosts: tuple[Host, ...]
+    project: Project
+
+    def host(self, config: ConfigSettings) -> Host:
+        """The one host that a wheel is for."""
+        if len(config.host) > 1 or "all" in config.host or any("," in text for text in config.host):
+            raise UsageError(
+                f"a wheel is for one host, not for {', '.join(config.host)}",
+                hint="`python -m aot wheel .` makes those of all hosts",
+            )
+        glibc = self.hosts[0].glibc
+        host = Host.parse(config.host[0], glibc) if config.host else Host.native(glibc)
+        if host not in self.hosts:
+            known = ", ".join(f'"{known.cpu}"' for known in self.hosts)
+            raise UsageError(
+                f"the project is not for {host}: `[tool.aot] hosts` has {known}",
+                hint="add it there, or name another with `--config-settings=host=...`",
+            )
+        return host
+
+    def settings(self, hosts: Sequence[Host], config: ConfigSettings, out: Path) -> Settings:
+        """What to build, for a build into that folder."""
+        table = self.table
+        inside = self.root / table.kernels
+        wheelhouse = config.wheelhouse[-1] if config.wheelhouse else table.wheelhouse
+        return Settings(
+            kernels=str(inside) if inside.exists() else table.kernels,
+            archs=config.arch or table.archs,
+            out=out,
+            name=self.project.identity.package,
+            select=table.select,
+            hosts=tuple(hosts),
+            jobs=_jobs(config.jobs),
+            timeout=table.timeout,
+            options=Options(table.cuda),
+            shared_cudart=table.cudart == "shared",
+            cache=Path(platformdirs.user_cache_dir("cute-aot")),
+            wheelhouse=self.root / wheelhouse if wheelhouse else None,
+        )
+
+
+def _jobs(texts: tuple[str, ...]) -> int:
+    if not texts:
+        return os.cpu_count() or 1
+    if not texts[-1].isdecimal() or int(texts[-1]) < 1:
+        raise UsageError(f"--config-settings: `jobs` is {texts[-1]!r}", hint="give a positive number")
+    return int(texts[-1])
+
+
+def read_project(root: Path) -> KernelProject:
+    """Read a project's ``pyproject.toml``; :class:`UsageError` says what is wrong in it."""
+    data = _read(root / "pyproject.toml")
+    tool = data.get("tool", {})
+    if not isinstance(tool, dict) or "aot" not in tool:
+        raise UsageError(
+            f"`{root / 'pyproject.toml'}` has no [tool.aot] table", hint='give it one, with archs = ["sm90"]'
+        )
+    table = _parse_table(Table, tool["aot"], "[tool.aot]")
+    _check(table)
+    metadata = _metadata(data, root)
+    assert metadata.version is not None  # `_metadata` sees to it
+    identity = Identity.parse(table.package or metadata.name.replace("-", "_"), str(metadata.version), metadata.name)
+    licenses = {path.as_posix(): (root / path).read_bytes() for path in metadata.license_files or ()}
+    hosts = parse_hosts(table.hosts, parse_glibc(table.glibc))
+    return KernelProject(root, table, hosts, Project(identity, metadata, licenses))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        data: dict[str, Any] = tomllib.loads(path.read_text("utf-8"))
+        return data
+    except FileNotFoundError:
+        raise UsageError(f"`{path}` does not exist", hint="run this in the folder of a kernel project") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"`{path}` cannot be read: {error}") from None
+
+
+def _metadata(data: Mapping[str, Any], root: Path) -> StandardMetadata:
+    try:
+        metadata = StandardMetadata.from_pyproject(data, root)
+    except (ConfigurationError, OSError) as error:
+        raise UsageError(f"pyproject.toml: {error}") from None
+    if metadata.dynamic or metadata.version is None:
+        fields = ", ".join(metadata.dynamic)
+        raise UsageError(f"pyproject.toml: nothing fills in {fields}", hint="write them down in [project]")
+    if metadata.license is not None and not isinstance(metadata.license, str):
+        raise UsageError(
+            'pyproject.toml: "project.license" is a table',
+            hint='write license = "Apache-2.0", and the file\'s name into license-files',
+        )
+    return metadata
+
+
+def _check(table: Table) -> None:
+    if not table.archs:
+        raise UsageError("[tool.aot]: `archs` is empty", hint='write archs = ["sm90"]')
+    parse_archs(table.archs, ())
+    if table.timeout is not None and table.timeout <= 0:
+        raise UsageError(f"[tool.aot]: `timeout` is {table.timeout}, must be positive")
+    if table.cuda not in (None, 12, 13):
+        raise UsageError(f"[tool.aot]: `cuda` is {table.cuda}", hint="known: 12, 13")
+
+
+# A table into a dataclass, by its type hints.
+
+
+def _parse_table(kind: type[_T], data: Any, where: str) -> _T:
+    if not isinstance(data, dict):
+        raise UsageError(f"{where} is {data!r}, must be a table")
+    fields = {field.name.replace("_", "-"): field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    for key in data:
+        if key not in fields:
+            raise UsageError(f"{where}: there is no `{key}`", hint=_suggestion(key, list(fields)))
+    hints = typing.get_type_hints(kind)
+    values = {}
+    for key, field in fields.items():
+        if key in data:
+            values[field.name] = _value(hints[field.name], data[key], f"{where}: `{key}`")
+        elif field.default is dataclasses.MISSING:
+            raise UsageError(f"{where}: `{key}` is missing")
+    return kind(**values)
+
+
+def _suggestion(key: str, known: list[str]) -> str:
+    close = get_close_matches(key.replace("_", "-"), known, n=1, cutoff=0.5)
+    start = f"did you mean `{close[0]}`? known: " if close else "known: "
+    return start + ", ".join(known)
+
+
+def _value(kind: Any, value: Any, where: str) -> Any:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        (kind,) = (item for item in arguments if item is not type(None))
+        return _value(kind, value, where)
+    if origin is Literal:
+        if value not in arguments:
+            raise UsageError(f"{where} is {value!r}", hint=f"known: {', '.join(arguments)}")
+        return value
+    if origin is tuple:
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise UsageError(f"{where} is {value!r}, must be a list of strings")
+        return tuple(value)
+    accepted = (int, float) if kind is float else kind
+    if not isinstance(value, accepted) or isinstance(value, bool):
+        names = {str: "a string", int: "a whole number", float: "a number"}
+        raise UsageError(f"{where} is {value!r}, must be {names[kind]}")
+    return value

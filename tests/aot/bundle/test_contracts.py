@@ -1,0 +1,65 @@
+"""Contracts travel in the bundle, and run from there, unaltered and without leaving anything behind."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+from aot_runtime.errors import BundleError, DigestError
+from aot_runtime.manifest import FileRecord, Manifest
+
+from aot.bundle.contracts import contract_sources, load_contracts
+from aot.errors import BuildError
+
+CONTRACT = "from ._shared import VALUE\ndef reference(): return VALUE\ndef inputs(make, dtype): yield {}\n"
+
+
+def bundle(path: Path, **files: str) -> Manifest:
+    (path / "contracts").mkdir(parents=True)
+    records = {}
+    for stem, text in files.items():
+        (path / "contracts" / f"{stem}.py").write_text(text)
+        records[f"contracts/{stem}.py"] = FileRecord(hashlib.sha256(text.encode()).hexdigest(), len(text))
+    return Manifest("b", True, {}, {}, records)
+
+
+def test_contracts_import_what_they_share_and_leave_no_cache(tmp_path: Path) -> None:
+    manifest = bundle(tmp_path, __init__="", _shared="VALUE = 7\n", double=CONTRACT)
+    contracts = load_contracts(tmp_path, manifest, ["double", "absent"])
+    assert list(contracts) == ["double"]
+    assert contracts["double"].reference() == 7
+    assert contracts["double"].cost is None
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["__init__.py", "_shared.py", "contracts", "double.py"]
+
+
+def test_two_bundles_do_not_mix(tmp_path: Path) -> None:
+    for value in (1, 2):
+        path = tmp_path / str(value)
+        manifest = bundle(path, _shared=f"VALUE = {value}\n", double=CONTRACT)
+        assert load_contracts(path, manifest, ["double"])["double"].reference() == value
+
+
+def test_an_altered_contract_does_not_run(tmp_path: Path) -> None:
+    manifest = bundle(tmp_path, double="raise SystemExit\n")
+    (tmp_path / "contracts/double.py").write_text("raise SystemExit  # altered\n")
+    with pytest.raises(DigestError, match="not the file that the bundle was built with"):
+        load_contracts(tmp_path, manifest, ["double"])
+
+
+def test_a_contract_without_a_reference_is_refused(tmp_path: Path) -> None:
+    manifest = bundle(tmp_path, double="def inputs(make, dtype): yield {}\n")
+    with pytest.raises(BundleError, match="no function `reference`"):
+        load_contracts(tmp_path, manifest, ["double"])
+
+
+def test_shared_files_of_two_folders_must_agree(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "_shared.py").write_text("")
+        (tmp_path / folder / "one.py").write_text("")
+    sources = {"one": str(tmp_path / "a/one.py"), "two": str(tmp_path / "b/one.py")}
+    assert sorted(contract_sources(sources)) == ["_shared.py", "one.py", "two.py"]
+    (tmp_path / "b/_shared.py").write_text("different")
+    with pytest.raises(BuildError, match="two different files"):
+        contract_sources(sources)

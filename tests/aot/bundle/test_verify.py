@@ -1,0 +1,381 @@
+"""Verification names every way in which a bundle is not what its manifest says, and executes nothing of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aot_runtime.errors import BundleError, ManifestError
+from aot_runtime.manifest import Manifest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aot.bundle.details import read_details
+from aot.bundle.verify import verify
+from aot.hosts import Host
+
+HOST = Host.native().name
+LIB = f"lib/{HOST}"
+Edit = Callable[[Callable[[dict[str, Any]], object]], None]
+
+
+@pytest.fixture
+def bundle(small_bundle_path: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(small_bundle_path, tmp_path / "bundle"))
+
+
+@pytest.fixture
+def edit(bundle: Path) -> Edit:
+    """Change the manifest as parsed JSON."""
+
+    def change(how: Callable[[dict[str, Any]], object]) -> None:
+        data = json.loads((bundle / "manifest.json").read_text())
+        how(data)
+        (bundle / "manifest.json").write_text(json.dumps(data))
+
+    return change
+
+
+def accept(bundle: Path, *names: str) -> None:
+    """Write the digests of altered files into the manifest: a forger who keeps the books."""
+    data = json.loads((bundle / "manifest.json").read_text())
+    for name in names:
+        content = (bundle / name).read_bytes()
+        data["files"][name] = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
+    (bundle / "manifest.json").write_text(json.dumps(data))
+
+
+def one(problems: list[str]) -> str:
+    (problem,) = problems
+    return problem
+
+
+def test_a_bundle_as_built_is_sound(small_bundle_path: Path) -> None:
+    assert verify(small_bundle_path) == []
+
+
+def test_a_bundle_is_sound_wherever_it_is_moved(small_bundle_path: Path, tmp_path: Path) -> None:
+    moved = tmp_path / "with spaces and ümlauts" / "b"
+    shutil.copytree(small_bundle_path, moved)
+    assert verify(moved) == []
+
+
+def test_installed_symlinks_are_followed(small_bundle_path: Path, tmp_path: Path) -> None:
+    linked = tmp_path / "linked"
+    for file in (path for path in small_bundle_path.rglob("*") if path.is_file()):
+        target = linked / file.relative_to(small_bundle_path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.symlink_to(file)
+    assert verify(linked) == []
+    (tmp_path / "whole").symlink_to(small_bundle_path)
+    assert verify(tmp_path / "whole") == []
+
+
+@pytest.mark.parametrize(
+    "name", [f"{LIB}/libsmall.so", f"{LIB}/libsmall_cuda.so", f"{LIB}/sm_80/fill_epilogue.so", "details/sm_90a.json"]
+)
+class TestEveryFile:
+    def test_that_is_missing_is_named(self, bundle: Path, name: str) -> None:
+        (bundle / name).unlink()
+        assert one(verify(bundle)) == f"{name} is missing"
+
+    def test_that_is_truncated_is_named_with_both_sizes(self, bundle: Path, name: str) -> None:
+        size = (bundle / name).stat().st_size
+        os.truncate(bundle / name, size - 1)
+        assert one(verify(bundle)) == f"{name} has {size - 1} bytes, the manifest says {size}"
+
+    def test_that_is_altered_is_named_with_both_digests(self, bundle: Path, name: str) -> None:
+        content = bytearray((bundle / name).read_bytes())
+        before = hashlib.sha256(content).hexdigest()
+        content[len(content) // 2] ^= 1
+        (bundle / name).write_bytes(content)
+        assert one(verify(bundle)) == (
+            f"{name} has sha256 {hashlib.sha256(content).hexdigest()}, the manifest says {before}"
+        )
+
+
+@pytest.mark.parametrize(
+    "name", ["extra", f"{LIB}/sm_80/extra.so", "details/sm_75.json", ".hidden", "manifest.json.bak"]
+)
+def test_a_file_too_many_is_named(bundle: Path, name: str) -> None:
+    (bundle / name).write_text("")
+    assert one(verify(bundle)) == f"{name} is not in the manifest"
+
+
+def test_several_faults_are_all_named(bundle: Path) -> None:
+    (bundle / LIB / "libsmall.so").unlink()
+    (bundle / "extra").write_text("")
+    assert sorted(verify(bundle)) == ["extra is not in the manifest", f"{LIB}/libsmall.so is missing"]
+
+
+def test_a_library_of_another_architecture_swapped_in_is_named(bundle: Path) -> None:
+    name = f"{LIB}/sm_90a/fill_epilogue.so"
+    shutil.copyfile(bundle / LIB / "sm_80" / "fill_epilogue.so", bundle / name)
+    accept(bundle, name)
+    problems = verify(bundle)
+    assert f"{name} holds code for sm_80, the manifest says sm_90a" in problems
+    assert any("cubins that its details do not name" in problem for problem in problems)
+
+
+def test_a_library_of_another_kernel_swapped_in_is_named(bundle: Path) -> None:
+    name = f"{LIB}/sm_90a/fill_epilogue.so"
+    shutil.copyfile(bundle / LIB / "sm_90a" / "fill_stream_zero.so", bundle / name)
+    accept(bundle, name)
+    assert any("__tvm_ffi_fill_epilogue__relu" in problem for problem in verify(bundle))
+
+
+def test_an_altered_cubin_is_named_even_where_the_digest_of_the_file_was_adapted(bundle: Path) -> None:
+    from aot.binary.cubin import cubins_in_library
+
+    name = f"{LIB}/sm_90a/fill_stream_zero.so"
+    content = bytearray((bundle / name).read_bytes())
+    (cubin,) = cubins_in_library(bundle / name)
+    at = bytes(content).index(cubin.elf)
+    content[at + len(cubin.elf) // 2] ^= 1
+    (bundle / name).write_bytes(content)
+    accept(bundle, name)
+    assert one(verify(bundle)) == f"{name} holds 1 cubins that its details do not name, and lacks 1"
+
+
+def test_a_function_that_the_entry_library_lacks_is_named(bundle: Path, edit: Edit) -> None:
+    edit(lambda data: data["kernels"]["fill_epilogue"]["functions"].append("fill_epilogue__tanh"))
+    assert any("__tvm_ffi_fill_epilogue__tanh" in problem for problem in verify(bundle))
+
+
+def test_a_function_that_the_manifest_does_not_know_is_named(bundle: Path, edit: Edit) -> None:
+    edit(lambda data: data["kernels"]["fill_epilogue"]["functions"].remove("fill_epilogue__relu"))
+    assert any("__tvm_ffi_fill_epilogue__relu" in problem for problem in verify(bundle))
+
+
+def test_a_function_given_twice_is_named(bundle: Path, edit: Edit) -> None:
+    edit(lambda data: data["kernels"]["fill_epilogue"]["functions"].append("fill_stream_zero"))
+    assert "function fill_stream_zero is there 2 times" in verify(bundle)
+
+
+def edit_details(bundle: Path, arch: str, how: Callable[[dict[str, Any]], object]) -> None:
+    name = f"details/{arch}.json"
+    data = json.loads((bundle / name).read_text())
+    how(data)
+    (bundle / name).write_text(json.dumps(data))
+    accept(bundle, name)
+
+
+def test_a_symbol_that_a_kernel_library_lacks_is_named(bundle: Path) -> None:
+    edit_details(bundle, "sm_80", lambda data: data["variants"][0].update(symbol="__tvm_ffi_other"))
+    assert any("__tvm_ffi_other" in problem for problem in verify(bundle))
+
+
+def test_a_symbol_given_twice_is_named(bundle: Path) -> None:
+    edit_details(bundle, "sm_80", lambda data: data["variants"].append(data["variants"][0]))
+    assert any("__tvm_ffi_fill_epilogue__identity is there 2 times" in problem for problem in verify(bundle))
+
+
+def test_a_kernel_that_the_details_lack_is_named(bundle: Path) -> None:
+    edit_details(bundle, "sm_80", lambda data: data["variants"].clear())
+    assert any("describes [], the manifest says ['fill_epilogue', 'fill_stream_zero']" in p for p in verify(bundle))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'{"variants": 3}',
+        b'{"variants": [3]}',
+        b'{"variants": [{}]}',
+        b"\xff",
+        b"[" * 100_000,
+    ],
+)
+def test_details_that_are_not_well_formed_are_named(bundle: Path, content: bytes) -> None:
+    (bundle / "details/sm_80.json").write_bytes(content)
+    accept(bundle, "details/sm_80.json")
+    assert any(problem.startswith("details/sm_80.json: ") for problem in verify(bundle))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("name", 3), ("launches", []), ("launches", {}), ("launches", [{}]), ("launches", [3]), ("cubin_sha256", None),
+     ("cubin_bytes", "many"), ("verified_on", None), ("verified_on", [7])],
+)  # fmt: skip
+def test_details_of_a_variant_that_make_no_sense_are_named(bundle: Path, key: str, value: object) -> None:
+    edit_details(bundle, "sm_80", lambda data: data["variants"][0].update({key: value}))
+    with pytest.raises(BundleError, match="is not well-formed"):
+        read_details(bundle / "details/sm_80.json")
+
+
+def test_a_floor_of_glibc_that_no_policy_allows_is_named(bundle: Path, edit: Edit) -> None:
+    edit(lambda data: data["hosts"][HOST].update(glibc="2.2"))
+    assert one(verify(bundle)).startswith(f"host {HOST}: glibc 2.2 is below 2.17")
+
+
+@pytest.mark.parametrize("glibc", ["", "2", "new", "2.28.1", "-2.28", "2.99999999", "٢.٢٨"])
+def test_a_floor_of_glibc_that_is_no_version_is_refused(bundle: Path, edit: Edit, glibc: str) -> None:
+    edit(lambda data: data["hosts"][HOST].update(glibc=glibc))
+    with pytest.raises(ManifestError, match=r"`glibc` is '.*', not a version"):
+        verify(bundle)
+
+
+def test_an_unknown_host_is_named(bundle: Path, edit: Edit) -> None:
+    edit(lambda data: data["hosts"].update({"riscv64-linux-gnu": data["hosts"][HOST]}))
+    assert one(verify(bundle)).startswith("host riscv64-linux-gnu: ")
+
+
+def test_a_directory_without_a_manifest_is_not_a_bundle(tmp_path: Path) -> None:
+    with pytest.raises(ManifestError, match=r"is not a bundle: it holds no manifest\.json"):
+        verify(tmp_path)
+    with pytest.raises(ManifestError, match="is not a bundle: it is not a directory"):
+        verify(tmp_path / "nowhere")
+
+
+def test_a_manifest_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").mkdir()
+    with pytest.raises(ManifestError, match=r"cannot read .*manifest\.json`: Is a directory"):
+        verify(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../x",
+        "/etc/passwd",
+        "a/../../x",
+        "a//b",
+        "./a",
+        "a/.",
+        "..",
+        ".",
+        "",
+        "a\\..\\b",
+        "a/",
+        "a\0b",
+        "a\nb",
+        "\ud800",
+    ],
+)
+def test_a_manifest_that_points_outside_the_bundle_is_refused(bundle: Path, edit: Edit, name: str) -> None:
+    edit(lambda data: data["files"].update({name: {"sha256": "0" * 64, "size": 1}}))
+    with pytest.raises(ManifestError, match="the path leaves the bundle"):
+        verify(bundle)
+
+
+def test_an_entry_library_outside_the_bundle_is_refused(bundle: Path, edit: Edit) -> None:
+    edit(lambda data: data["hosts"][HOST].update(entry="../libsmall.so"))
+    with pytest.raises(ManifestError, match=re.escape("'../libsmall.so' is not among the bundle's files")):
+        verify(bundle)
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [(2, "has schema 2, this reader knows up to 1"), (10**30, "has schema 1000"), (0, "schema 0"), (-1, "schema -1"),
+     ("1", "`schema` is '1', of type str"), (True, "`schema` is True"), (None, "`schema` is None"), (1.0, "`schema` is 1.0")],
+)  # fmt: skip
+def test_a_schema_that_is_newer_or_none_at_all_is_refused(
+    bundle: Path, edit: Edit, schema: object, message: str
+) -> None:
+    edit(lambda data: data.update(schema=schema))
+    with pytest.raises(ManifestError, match=re.escape(message)):
+        verify(bundle)
+
+
+def test_a_newer_schema_says_what_to_update(bundle: Path, edit: Edit) -> None:
+    edit(lambda data: data.update(schema=2))
+    with pytest.raises(ManifestError) as caught:
+        verify(bundle)
+    assert caught.value.hint == "update cute-aot: `pip install -U cute-aot`"
+
+
+def look_at_everything(manifest: Manifest) -> None:
+    """Records are checked when they are looked at."""
+    for table in (manifest.kernels, manifest.files, manifest.hosts):
+        for name in table:
+            table[name]
+
+
+def read(folder: Path, content: bytes) -> None:
+    (folder / "manifest.json").write_bytes(content)
+    look_at_everything(Manifest.read(folder))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"\xff\xfe", b"nonsense", b"[]", b"3", b"null", b'"text"', b"{}", b'{"schema": 1}', b"[" * 200_000,
+     b'{"a":' * 100_000, b"1" * 10_000, b"\0" * 100, b'{"schema": 1, "schema": 2}', b'{"schema": 1e400}', b"NaN"],
+)  # fmt: skip
+def test_what_is_not_a_manifest_is_refused_as_such(content: bytes, tmp_path: Path) -> None:
+    with pytest.raises(ManifestError):
+        read(tmp_path, content)
+
+
+@settings(max_examples=200)
+@given(content=st.binary(max_size=200))
+def test_any_bytes_are_a_manifest_or_a_manifest_error(content: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.getbasetemp() / "any-bytes"
+    folder.mkdir(exist_ok=True)
+    with pytest.raises(ManifestError):
+        read(folder, content)
+
+
+_json = st.recursive(
+    st.one_of(
+        st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8), st.sampled_from(["sm_90a", "../x"])
+    ),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=8), inner, max_size=3)),
+    max_leaves=6,
+)
+
+
+def _paths(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    return [path, *(found for key, value in items for found in _paths(value, (*path, key)))]
+
+
+@settings(max_examples=300)
+@given(data=st.data())
+def test_any_change_to_a_manifest_is_harmless_or_a_manifest_error(
+    data: st.DataObject, small_bundle_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Put anything anywhere into a real manifest, or take anything out of it."""
+    manifest = json.loads((small_bundle_path / "manifest.json").read_text())
+    *parents, last = data.draw(st.sampled_from(_paths(manifest)[1:]))
+    target = manifest
+    for key in parents:
+        target = target[key]
+    if data.draw(st.booleans()):
+        target[last] = data.draw(_json)
+    else:
+        del target[last]
+    folder = tmp_path_factory.getbasetemp() / "any-change"
+    folder.mkdir(exist_ok=True)
+    try:
+        read(folder, json.dumps(manifest).encode())
+    except ManifestError as error:
+        assert str(folder) in error.message
+
+
+def test_nothing_of_a_bundle_is_executed(bundle: Path, cache: Path, tmp_path: Path) -> None:
+    """A library that would leave a file behind when it is loaded is verified like any other."""
+    from aot.link.zig import Zig
+
+    trace = tmp_path / "trace"
+    source = tmp_path / "trap.c"
+    source.write_text(
+        f'#include <stdio.h>\n__attribute__((constructor)) static void run(void) {{ FILE* f = fopen("{trace}", "w"); (void)f; }}\n'
+        '__attribute__((visibility("default"))) int something;\n'
+    )
+    name = f"{LIB}/libsmall.so"
+    zig = Zig.find(cache / "zig")
+    zig.compile_c(Host.native(), source, tmp_path / "trap.o", [])
+    zig.link(Host.native(), [str(tmp_path / "trap.o")], bundle / name, exports=["something"])
+    accept(bundle, name)
+    assert verify(bundle)
+    assert not trace.exists()

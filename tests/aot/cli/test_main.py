@@ -1,0 +1,434 @@
+"""The command line as its users meet it: data on stdout, words on stderr, an exit code, never a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from places import SAMPLES, TESTS
+
+FILL = str(SAMPLES / "fill.py")
+
+
+@dataclass(frozen=True)
+class Done:
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Done]
+
+
+def without_traceback(done: Done) -> Done:
+    """The log of what an author's kernel raised may be quoted, each line marked; an error of ours has none."""
+    assert not re.search(r"^(?!    \| )\s*Traceback", done.err, re.MULTILINE), done.err
+    return done
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """``python -m aot ...`` in an empty directory."""
+
+    def aot(*arguments: str | Path, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Done:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)), **(env or {})}
+        command = [sys.executable, "-m", "aot", *map(str, arguments)]
+        done = subprocess.run(command, cwd=cwd or tmp_path, env=environment, capture_output=True, text=True)
+        return without_traceback(Done(done.returncode, done.stdout, done.stderr))
+
+    return aot
+
+
+def assert_refused(done: Done, code: int, *said: str) -> None:
+    """Nothing on stdout; on stderr one error, and what to do."""
+    assert (done.code, done.out) == (code, ""), done.err
+    assert done.err.count("error: ") == 1, done.err
+    for text in said:
+        assert text in done.err
+
+
+# -- usage ---------------------------------------------------------------------------------------------------------
+
+
+def test_help_documents_the_exit_codes_and_every_command(run: Run) -> None:
+    done = run("--help")
+    assert done.code == 0
+    words = " ".join(done.out.split())
+    assert "Exit codes: 0 good; 1 some kernels failed, or a bundle does not verify; 2 wrong usage." in words
+    for command in ("list", "build", "verify", "inspect", "check", "bench"):
+        assert re.search(rf"^    {command} ", done.out, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [(), ("bake",), ("build",), ("build", "--arch"), ("verify",), ("inspect", "a", "b"), ("build", "--arch", "sm90", "--nope"),
+     ("build", "--arch", "sm90", "--cuda", "11"), ("build", "--arch", "sm90", "--jobs", "two")],
+)  # fmt: skip
+def test_wrong_usage_is_exit_code_2(run: Run, arguments: tuple[str, ...]) -> None:
+    done = run(*arguments)
+    assert (done.code, done.out) == (2, "")
+    assert "usage: python -m aot" in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--jobs", "0"), "`--jobs` is 0"),
+        (("--timeout", "0"), "`--timeout` is 0"),
+        (("--timeout", "-3"), "`--timeout` is -3"),
+        (("--timeout", "nan"), "`--timeout` is nan"),
+        (("--timeout", "inf"), "`--timeout` is inf"),
+        (("--keep", "ptx,sass"), "cannot keep 'sass'"),
+        (("--host", "riscv64"), "unknown host: 'riscv64'"),
+        (("--glibc", "new"), "not a glibc version: 'new'"),
+        (("--glibc", "2.5"), "glibc 2.5 is too old"),
+        (("--name", "a b"), "'a b' cannot name a bundle"),
+        (("--name", "../x"), "'../x' cannot name a bundle"),
+    ],
+)
+def test_a_value_that_makes_no_sense_is_named(run: Run, arguments: tuple[str, ...], said: str) -> None:
+    assert_refused(run("build", "--kernels", FILL, "--arch", "sm90", *arguments), 2, said, "\nhint: ")
+
+
+# -- list ----------------------------------------------------------------------------------------------------------
+
+
+def test_list_shows_what_is_declared(run: Run) -> None:
+    done = run("list", "--kernels", FILL)
+    assert (done.code, done.err) == (0, "")
+    lines = done.out.splitlines()
+    assert lines[0].split()[:2] == ["kernel", "parameters"]
+    (epilogue,) = [line for line in lines if line.startswith("fill_epilogue ")]
+    assert "epilogue: identity|relu" in epilogue
+    assert "sm_90a" in epilogue
+    assert "A compile-time class that the caller names." in epilogue
+
+
+def test_list_as_json_is_json_alone(run: Run) -> None:
+    done = run("list", "--kernels", FILL, "--json")
+    data = json.loads(done.out)
+    assert done.code == 0
+    (fill,) = [kernel for kernel in data["kernels"] if kernel["name"] == "fill"]
+    assert fill["axes"] == {"dtype": ["f16", "bf16", "f32"], "aligned": ["aligned", "not_aligned"]}
+    assert [parameter["name"] for parameter in fill["parameters"]] == ["out", "value"]
+    assert data["failures"] == []
+
+
+def test_list_shows_the_rest_of_a_folder_with_a_broken_file(run: Run, tmp_path: Path) -> None:
+    shutil.copy(FILL, tmp_path / "fill.py")
+    (tmp_path / "broken.py").write_text("import nothing_like_this")
+    done = run("list", "--kernels", tmp_path)
+    assert done.code == 1
+    assert "fill_epilogue" in done.out
+    assert re.search(r"^failed: `.*broken\.py` raises on import: .*:1: ModuleNotFoundError", done.err, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("nowhere/at/all", "`nowhere/at/all` does not exist"),
+        ("no_such_module", "there is no module `no_such_module`"),
+        (".", "no kernel is declared in `.`"),
+    ],
+)
+def test_a_source_without_kernels_is_refused(run: Run, tmp_path: Path, source: str, said: str) -> None:
+    path = os.pathsep.join(os.path.abspath(item) for item in sys.path if Path(item or ".").resolve() != TESTS)
+    assert_refused(run("list", "--kernels", source, env={"PYTHONPATH": path}), 2, said, "\nhint: ")
+
+
+# -- build ---------------------------------------------------------------------------------------------------------
+
+
+def test_build_prints_exactly_the_path_and_reports_on_stderr(run: Run, tmp_path: Path) -> None:
+    done = run(
+        "build",
+        "--kernels",
+        FILL,
+        "--kernel",
+        "fill_stream*",
+        "--arch",
+        "sm80,sm_80",
+        "--arch",
+        "sm90",
+        "--out",
+        "my bundle",
+    )
+    assert (done.code, done.out) == (0, "my bundle\n"), done.err
+    assert re.search(r"\[2/2\] sm_(80|90a) fill_stream_zero: ", done.err)
+    assert "bundle fill: 1 kernels (fill_stream_zero), 2 variants, sm_80, sm_90a" in done.err
+    assert "\x1b" not in done.err
+    verified = run("verify", "my bundle")
+    assert (verified.code, verified.out, verified.err) == (0, "", "my bundle: sound\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["my bundle"]
+
+
+TWO = """
+import cutlass.cute as cute
+from cuda.bindings.driver import CUstream
+import aot
+
+@cute.kernel
+def write(out: cute.Tensor):
+    out[cute.arch.thread_idx()[0]] = out.element_type(1)
+
+class Launch:
+    def __init__(self, threads):
+        self.threads = threads
+    @cute.jit
+    def __call__(self, out: cute.Tensor, stream: CUstream):
+        write(out).launch(grid=[1, 1, 1], block=[self.threads, 1, 1], stream=stream)
+
+def declare(name, threads):
+    @aot.kernel(parameters=(aot.In("out"),), archs=("sm_80", "sm_90a"), name=name)
+    def make(target):
+        return aot.Spec(Launch(threads), {"out": aot.Tensor("f32", ("n",)), "stream": aot.Stream()})
+    return make
+
+good = declare("good", 32)
+wide = declare("wide", 2048)
+"""
+
+
+def test_build_with_failures_is_exit_code_1_and_the_rest_is_usable(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "two.py").write_text(TWO)
+    done = run("build", "--kernels", "two.py", "--arch", "all,all", "--json", "--jobs", "2")
+    assert done.code == 1, done.err
+    data = json.loads(done.out)
+    assert (data["path"], data["complete"], data["kernels"]) == ("dist/two", False, {"good": 2})
+    assert sorted(problem["arch"] for problem in data["problems"]) == ["sm_80", "sm_90a"]
+    assert re.search(r"^failed: sm_80 wide: a block of \(2048, 1, 1\) has 2048 threads", done.err, re.MULTILINE)
+    assert "Traceback" not in done.err
+    assert run("verify", "dist/two").code == 0
+    inspected = run("inspect", "dist/two")
+    assert inspected.code == 0
+    assert "INCOMPLETE, 2 failures" in inspected.out
+    assert "failed: sm_90a wide: a block of (2048, 1, 1)" in inspected.out
+
+
+def test_build_of_nothing_but_failures_writes_nothing(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "two.py").write_text(TWO)
+    done = run("build", "--kernels", "two.py", "--arch", "sm90", "--kernel", "wide")
+    assert_refused(done, 1, "failed: sm_90a wide: a block of", "error: every kernel failed")
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name != "__pycache__") == ["two.py"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--arch", "sm_90b"), ("unknown architecture: 'sm_90b'", "hint: did you mean `sm_90", "known: sm80")),
+        (("--arch", "sm90,sm7"), ("unknown architecture: 'sm7'",)),
+        (("--arch", ""), ("unknown architecture: ''",)),
+        (("--arch", "sm_121a"), ("no kernel is written for sm_121a", "hint: they are written for sm_80")),
+        (("--arch", "all", "--kernel", "gemm"), ("no kernel matches gemm", "hint: there are: fill, fill_clusters")),
+        (("--arch", "sm80", "--kernel", "fill_clusters"), ("no kernel is written for sm_80", "sm_90a, sm_100f")),
+    ],
+)
+def test_what_does_not_exist_is_answered_with_what_does(
+    run: Run, tmp_path: Path, arguments: tuple[str, ...], said: tuple[str, ...]
+) -> None:
+    assert_refused(run("build", "--kernels", FILL, *arguments), 2, *said)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_output_that_is_not_a_bundle_is_left_alone(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "thesis.tex").write_text("years")
+    (tmp_path / "file").write_text("")
+    for out, said in (
+        ("work", "holds something that is not a bundle"),
+        ("file", "is not a directory"),
+        ("file/x", "is not a"),
+    ):
+        assert_refused(run("build", "--kernels", FILL, "--arch", "sm90", "--out", out), 2, said, "\nhint: ")
+    assert (tmp_path / "work" / "thesis.tex").read_text() == "years"
+
+
+def test_a_scratch_directory_that_does_not_exist_is_an_error_in_words(run: Run, tmp_path: Path) -> None:
+    program = (
+        "import tempfile, sys; tempfile.tempdir = sys.argv.pop(1); from aot.cli.main import main; sys.exit(main())"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "gone"), "build", "--kernels", FILL, "--arch", "sm90"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert_refused(without_traceback(Done(done.returncode, done.stdout, done.stderr)), 1, "No such file or directory")
+
+
+# -- what is not installed -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hide(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, str]]:
+    """An environment in which a package cannot be found, as if it were not installed."""
+
+    def environment(package: str) -> dict[str, str]:
+        shim = tmp_path_factory.mktemp("shim")
+        (shim / "sitecustomize.py").write_text(
+            "from importlib.machinery import PathFinder\n"
+            "real = PathFinder.find_spec\n"
+            "def find_spec(name, path=None, target=None):\n"
+            f"    return None if name.split('.')[0] == {package!r} else real(name, path, target)\n"
+            "PathFinder.find_spec = find_spec\n"
+        )
+        return {"PYTHONPATH": os.pathsep.join([str(shim), *map(os.path.abspath, sys.path)])}
+
+    return environment
+
+
+@pytest.mark.parametrize("arguments", [("list",), ("build", "--arch", "sm90"), ("build", "--arch", "all")])
+def test_without_cute_dsl_the_commands_that_need_it_say_so(
+    run: Run, hide: Callable[[str], dict[str, str]], arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    done = run(*arguments, "--kernels", FILL, env=hide("cutlass"))
+    assert done.code in (1, 2)
+    assert_refused(done, done.code, "CuTe DSL is not installed", "hint: `pip install cute-aot[build]`")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_cute_dsl_a_bundle_can_be_verified_and_inspected(
+    run: Run, hide: Callable[[str], dict[str, str]], small_bundle_path: Path
+) -> None:
+    assert run("inspect", small_bundle_path, env=hide("cutlass")).code == 0
+    assert run("inspect", small_bundle_path, env=hide("rich")).code == 0  # which draws on terminals alone
+    assert run("verify", small_bundle_path, env=hide("cutlass")).code == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "package"),
+    [("build", "platformdirs"), ("verify", "elftools"), ("verify", "capstone")],
+)
+def test_without_the_build_extra_the_command_line_says_what_to_install(
+    run: Run, hide: Callable[[str], dict[str, str]], command: str, package: str, small_bundle_path: Path
+) -> None:
+    done = run(command, small_bundle_path, env=hide(package))
+    assert_refused(done, 2, f"`{package}", "is not installed", "hint: `pip install cute-aot[build]`")
+
+
+def test_without_ziglang_the_build_says_what_to_install(
+    run: Run, hide: Callable[[str], dict[str, str]], tmp_path: Path
+) -> None:
+    done = run("build", "--kernels", FILL, "--kernel", "fill_stream_zero", "--arch", "sm90", env=hide("ziglang"))
+    assert_refused(done, 1, "ziglang, the compiler for all hosts, is not installed", "hint: `pip install")
+    assert not (tmp_path / "dist" / "fill").exists()
+
+
+# -- verify and inspect --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def damaged(small_bundle_path: Path, tmp_path: Path) -> Path:
+    copy = Path(shutil.copytree(small_bundle_path, tmp_path / "damaged"))
+    (copy / "details" / "sm_80.json").unlink()
+    (copy / "extra").write_text("")
+    return copy
+
+
+def test_verify_lists_what_differs_and_is_exit_code_1(run: Run, damaged: Path) -> None:
+    done = run("verify", damaged)
+    assert (done.code, done.err) == (1, f"{damaged}: 2 problems\n")
+    assert done.out == "details/sm_80.json is missing\nextra is not in the manifest\n"
+
+
+def test_verify_as_json_is_json_alone(run: Run, damaged: Path, small_bundle_path: Path) -> None:
+    sound, broken = run("verify", small_bundle_path, "--json"), run("verify", damaged, "--json")
+    assert (sound.code, broken.code) == (0, 1)
+    assert json.loads(sound.out) == {"bundle": str(small_bundle_path), "sound": True, "problems": []}
+    assert json.loads(broken.out)["problems"] == ["details/sm_80.json is missing", "extra is not in the manifest"]
+    assert (sound.err, broken.err) == ("", "")
+
+
+def test_inspect_shows_kernels_resources_and_toolchain(run: Run, small_bundle_path: Path) -> None:
+    done = run("inspect", small_bundle_path)
+    assert (done.code, done.err) == (0, "")
+    assert "small: complete" in done.out
+    assert "glibc >= 2.28, CUDA runtime static" in done.out
+    assert "sm_80: driver >= 525.60.13" in done.out
+    assert "nvidia-cutlass-dsl 4." in done.out
+    (row,) = [line for line in done.out.splitlines() if line.startswith("sm_90a") and "fill_epilogue__relu" in line]
+    assert "160x1x1" in row
+    assert "never run" in row
+    assert "sm_90a: none of 3 variants was ever run on a GPU and checked" in done.out
+
+
+def test_inspect_as_json_is_json_alone(run: Run, small_bundle_path: Path) -> None:
+    done = run("inspect", small_bundle_path, "--json", "--kernel", "fill_stream_zero")
+    data = json.loads(done.out)
+    assert (done.code, done.err) == (0, "")
+    assert [(variant["arch"], variant["name"]) for variant in data["variants"]] == [
+        ("sm_80", "fill_stream_zero"), ("sm_90a", "fill_stream_zero"),
+    ]  # fmt: skip
+    assert data.keys() >= {"name", "complete", "hosts", "files", "toolchain", "requires", "failures"}
+
+
+def test_inspect_of_a_kernel_that_is_not_there_names_those_that_are(run: Run, small_bundle_path: Path) -> None:
+    done = run("inspect", small_bundle_path, "--kernel", "gemm")
+    assert_refused(done, 2, "no kernel is called 'gemm'", "hint: there are: fill_epilogue, fill_stream_zero")
+
+
+@pytest.mark.parametrize("command", ["verify", "inspect"])
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "holds no manifest.json"),
+        ("{", "is not valid JSON"),
+        ("[]", "expected an object"),
+        ('{"schema": 9}', "has schema 9"),
+    ],
+)
+def test_what_is_not_a_bundle_is_refused(
+    run: Run, tmp_path: Path, command: str, content: str | None, said: str
+) -> None:
+    if content is not None:
+        (tmp_path / "manifest.json").write_text(content)
+    assert_refused(run(command, tmp_path), 2, said)
+
+
+@pytest.mark.parametrize("command", ["verify", "inspect"])
+def test_a_bundle_that_does_not_exist_is_refused(run: Run, command: str) -> None:
+    assert_refused(run(command, "nowhere"), 2, "`nowhere` is not a bundle: it is not a directory", "\nhint: ")
+
+
+@pytest.mark.parametrize("damage", ["gone", "{", '{"variants": [{}]}'])
+def test_inspect_of_damaged_details_is_an_error_in_words(run: Run, damaged: Path, damage: str) -> None:
+    if damage != "gone":
+        (damaged / "details" / "sm_80.json").write_text(damage)
+    assert_refused(run("inspect", damaged), 2, "sm_80.json`")
+
+
+def test_a_reader_that_goes_away_is_no_error(small_bundle_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+    command = [sys.executable, "-m", "aot", "inspect", str(small_bundle_path), "--json"]
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(command, env=environment, stdout=write, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# -- check and bench -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["check", "bench"])
+def test_what_needs_a_gpu_says_so_in_one_sentence(run: Run, small_bundle_path: Path, command: str) -> None:
+    done = run(command, small_bundle_path, env={"CUDA_VISIBLE_DEVICES": ""})
+    assert_refused(done, 2, f"`{command}` needs ")
+
+
+@pytest.mark.parametrize("command", ["check", "bench"])
+def test_checking_and_measuring_need_nothing_that_builds(run: Run, small_bundle_path: Path, command: str) -> None:
+    code = (
+        "import sys\n"
+        "for name in ('rich', 'elftools', 'capstone', 'platformdirs', 'cutlass', 'ziglang'): sys.modules[name] = None\n"
+        "from aot.cli.main import main\n"
+        f"sys.exit(main(['{command}', {str(small_bundle_path)!r}, '--kernel', 'absent']))"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert_refused(Done(done.returncode, done.stdout, done.stderr), 2, "no kernel matches absent", "hint: there are: ")

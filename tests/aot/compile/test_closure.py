@@ -1,0 +1,145 @@
+"""What a kernel's code came from, seen by a real worker: its own files move its key, others leave it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from aot_runtime.arch import Arch
+
+from aot.cache import keys
+from aot.compile.messages import Options
+from aot.compile.process import Worker
+
+# Nothing is compiled here, so that the kernels need no CuTe DSL and a worker starts fast.
+ARCH = Arch.parse("sm_90a")
+KERNEL = """
+import json, os
+from pathlib import Path
+import platformdirs
+import aot
+from . import _shared
+from helpers import tiles
+
+TUNING = json.loads((Path(__file__).parent / "tuning.json").read_text())
+
+def launch(out, stream):
+    from helpers.late import unused
+
+@aot.kernel(parameters=(aot.Out("out", shape="out.shape", dtype="out.dtype"),), archs=("sm_90a",),
+            axes={"tile": {"tile": int(os.environ.get("TILE", "1"))}})
+def first(target, tile):
+    return aot.Spec(launch, {"out": aot.Tensor("f32", ("n", tile)), "stream": aot.Stream()})
+"""
+OTHER = KERNEL.replace("from . import _shared\nfrom helpers import tiles\n", "").replace("def first", "def second")
+OTHER = OTHER.replace("from helpers.late import unused", "pass")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    files = {
+        "kernels/first.py": KERNEL, "kernels/second.py": OTHER, "kernels/_shared.py": "A = 1\n",
+        "kernels/notes.py": "B = 1\n", "kernels/tuning.json": "{}", "helpers/__init__.py": "",
+        "helpers/tiles.py": "from .deep import C\n", "helpers/deep.py": "C = 1\n", "helpers/late.py": "unused = 1\n",
+        "helpers/elsewhere.py": "D = 1\n",
+    }  # fmt: skip
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *map(os.path.abspath, sys.path)]))
+    monkeypatch.delenv("TILE", raising=False)
+    return tmp_path
+
+
+def variant_keys(folder: Path) -> dict[str, str]:
+    """The key of each kernel's only variant, as a build would make it."""
+    worker = Worker(str(folder / "kernels"), ARCH, Options(), folder / "log")
+    try:
+        assert worker.declared.failures == ()
+        expanded = {kernel.name: (kernel, worker.expand(kernel.name)) for kernel in worker.declared.kernels}
+        closure = worker.closure()
+    finally:
+        worker.close()
+    return {
+        name: keys.variant_key(
+            kernel,
+            variant,
+            ARCH,
+            options=Options(),
+            cuda=12,
+            closure=closure.kernels[name],
+            cutlass=keys.cutlass_distributions(),
+            python=keys.python_version(),
+            code=keys.generation(),
+        )
+        for name, (kernel, (variant,)) in expanded.items()
+    }
+
+
+def test_a_file_moves_the_keys_of_the_kernels_that_import_it_and_no_others(folder: Path) -> None:
+    before = variant_keys(folder)
+    moved = {}
+    for name in (
+        "kernels/first.py", "kernels/second.py", "kernels/_shared.py", "kernels/notes.py", "kernels/tuning.json",
+        "helpers/__init__.py", "helpers/tiles.py", "helpers/deep.py", "helpers/late.py", "helpers/elsewhere.py",
+    ):  # fmt: skip
+        path = folder / name
+        text = path.read_text()
+        path.write_text(text + ("  " if name.endswith(".json") else "# a comment\n"))
+        after = variant_keys(folder)
+        moved[name] = "".join(kernel[0] for kernel in sorted(before) if after[kernel] != before[kernel])
+        path.write_text(text)
+    assert moved == {
+        "kernels/first.py": "f",
+        "kernels/second.py": "s",
+        "kernels/_shared.py": "f",
+        "kernels/notes.py": "",
+        "kernels/tuning.json": "fs",  # who read it is not known
+        "helpers/__init__.py": "f",
+        "helpers/tiles.py": "f",
+        "helpers/deep.py": "f",
+        "helpers/late.py": "f",  # imported when the kernel is traced
+        "helpers/elsewhere.py": "",
+    }
+
+
+def test_a_variable_that_the_kernels_ask_for_moves_the_key_and_others_do_not(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = variant_keys(folder)
+    monkeypatch.setenv("UNRELATED", "1")
+    assert variant_keys(folder) == before
+    monkeypatch.setenv("TILE", "1")  # what the default was, but that is not for us to know
+    after = variant_keys(folder)
+    assert after["first"] != before["first"]
+
+
+def test_a_variable_that_the_compiler_asks_for_moves_the_key(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = variant_keys(folder)
+    monkeypatch.setenv("CUTE_DSL_KEEP_PTX", "0")
+    after = variant_keys(folder)
+    assert all(after[name] != before[name] for name in before)
+
+
+def test_a_module_that_imports_by_a_computed_name_may_have_imported_anything(folder: Path) -> None:
+    text = (folder / "kernels" / "second.py").read_text()
+    (folder / "kernels" / "second.py").write_text(text + "\n__import__('helpers.' + 'else' + 'where')\n")
+    before = variant_keys(folder)
+    (folder / "helpers" / "elsewhere.py").write_text("D = 2\n")
+    after = variant_keys(folder)
+    assert [name for name in before if after[name] != before[name]] == ["second"]
+
+
+def test_installed_packages_count_by_their_version_and_not_by_their_files(folder: Path) -> None:
+    worker = Worker(str(folder / "kernels"), ARCH, Options(), folder / "log")
+    try:
+        closure = worker.closure()
+    finally:
+        worker.close()
+    assert "platformdirs" in closure.distributions
+    assert all(Path(path).is_relative_to(folder) for path in closure.files)
+    assert not any(
+        name.partition(".")[0] in ("aot", "platformdirs", "json") for name in closure.kernels["first"].modules
+    )

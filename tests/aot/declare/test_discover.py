@@ -1,0 +1,161 @@
+"""Kernels are found in a folder, a file or a module; what cannot be read is named, and the rest is read."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from aot.declare.discover import discover
+from aot.errors import DeclarationError, UsageError
+
+DECLARATION = """
+import aot
+
+@aot.kernel(parameters=(aot.In("x"),), archs=("sm_90a",))
+def {name}(target):
+    return aot.Spec(print, {{"x": aot.Tensor("f32", ("n",)), "stream": aot.Stream()}})
+"""
+
+
+@pytest.fixture(autouse=True)
+def forget_modules() -> Iterator[None]:
+    """As in a worker process, which reads one source and ends."""
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def names(source: Path | str) -> list[str]:
+    return [kernel.name for kernel in discover(str(source)).kernels]
+
+
+def test_a_folder_gives_the_kernels_of_its_files_by_name(tmp_path: Path) -> None:
+    write(tmp_path / "zeta.py", DECLARATION.format(name="alpha"))
+    write(tmp_path / "beta.py", DECLARATION.format(name="gamma") + DECLARATION.format(name="beta"))
+    write(tmp_path / "_private.py", "raise RuntimeError('not executed')")
+    write(tmp_path / "notes.txt", "")
+    assert names(tmp_path) == ["alpha", "beta", "gamma"]
+
+
+def test_files_of_a_folder_may_import_one_another(tmp_path: Path) -> None:
+    write(tmp_path / "_common.py", "NAME = 'shared'")
+    write(tmp_path / "a.py", DECLARATION.format(name="a") + "\nfrom ._common import NAME\n")
+    write(tmp_path / "b.py", "from .a import a\nfrom .c import c\n" + DECLARATION.format(name="b"))
+    write(tmp_path / "c.py", DECLARATION.format(name="c"))
+    assert names(tmp_path) == ["a", "b", "c"]
+
+
+def test_a_file_that_imports_a_broken_one_fails_with_it(tmp_path: Path) -> None:
+    write(tmp_path / "a.py", "from .broken import x\n")
+    write(tmp_path / "broken.py", "1 / 0")
+    write(tmp_path / "good.py", DECLARATION.format(name="good"))
+    found = discover(str(tmp_path))
+    assert [kernel.name for kernel in found.kernels] == ["good"]
+    assert [re.sub(r".*/", "", failure.message) for failure in found.failures] == [
+        "broken.py:1: ZeroDivisionError: division by zero"
+    ] * 2
+
+
+def test_a_package_may_declare_kernels_itself(tmp_path: Path) -> None:
+    write(tmp_path / "__init__.py", DECLARATION.format(name="a") + "\nfrom .b import b\n")
+    write(tmp_path / "b.py", DECLARATION.format(name="b"))
+    assert names(tmp_path) == ["a", "b"]
+
+
+def test_a_single_file_is_a_source(tmp_path: Path) -> None:
+    assert names(write(tmp_path / "k.py", DECLARATION.format(name="k"))) == ["k"]
+
+
+def test_an_importable_module_is_a_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "outer_package" / "__init__.py", "")
+    write(tmp_path / "outer_package" / "inner.py", DECLARATION.format(name="k"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert names("outer_package.inner") == ["k"]
+
+
+@pytest.mark.parametrize("source", ["nowhere/kernels", "nowhere.py", "no_such_module", "os.no_such_module"])
+def test_a_source_that_is_not_there_is_named(source: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(source)) as caught:
+        discover(source)
+    assert caught.value.hint == "give a folder, a Python file, or an importable module"
+
+
+def test_a_file_that_is_not_python_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is not a Python file"):
+        discover(str(write(tmp_path / "kernel.cu", "__global__ void f() {}")))
+
+
+def test_a_source_without_kernels_is_refused_with_a_hint(tmp_path: Path) -> None:
+    write(tmp_path / "a.py", "X = 1")
+    with pytest.raises(UsageError, match="no kernel is declared in") as caught:
+        discover(str(tmp_path))
+    assert "@aot.kernel" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x = 1\nraise ValueError('broken')", r"bad\.py` raises on import: .*bad\.py:2: ValueError: broken"),
+        ("def f(:\n", r"bad\.py` raises on import: .*SyntaxError"),
+        ("import sys\nsys.exit(3)", r"bad\.py` raises on import: .*bad\.py:2: SystemExit: 3"),
+        ("import no_such_module_at_all", r"bad\.py:1: ModuleNotFoundError: No module named 'no_such_module_at_all'"),
+        ("import aot\naot.Tensor('f33', ('n',))", r"bad\.py:2: unknown dtype: 'f33'"),
+        ("import aot\n\naot.In('x', default='text')", r"bad\.py:3: parameter x: the default 'text' is neither"),
+        (
+            "import aot\n@aot.kernel(parameters=(), archs=('sm90',))\ndef f(t): ...",
+            r"bad\.py:2: unknown architectures: sm90",
+        ),
+    ],
+)
+def test_a_file_that_fails_is_named_with_the_line_and_the_others_are_read(text: str, said: str, tmp_path: Path) -> None:
+    write(tmp_path / "bad.py", text)
+    write(tmp_path / "good.py", DECLARATION.format(name="good"))
+    found = discover(str(tmp_path))
+    assert [kernel.name for kernel in found.kernels] == ["good"]
+    (failure,) = found.failures
+    assert re.search(said, failure.message), failure.message
+    with pytest.raises(DeclarationError, match=said):
+        discover(str(tmp_path / "bad.py"))
+
+
+def test_a_package_that_fails_is_named(tmp_path: Path) -> None:
+    write(tmp_path / "__init__.py", "1 / 0")
+    with pytest.raises(DeclarationError, match=r"__init__\.py:1: ZeroDivisionError"):
+        discover(str(tmp_path))
+
+
+def test_a_module_whose_own_import_fails_is_not_called_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "needs_something.py", "import something_else_entirely")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(DeclarationError, match="No module named 'something_else_entirely'"):
+        discover("needs_something")
+
+
+def test_a_missing_compiler_is_said_plainly(tmp_path: Path) -> None:
+    write(tmp_path / "k.py", "raise ModuleNotFoundError(\"No module named 'cutlass'\", name='cutlass')")
+    (failure,) = discover(str(tmp_path)).failures
+    assert "needs CuTe DSL, which is not installed" in failure.message
+    assert failure.hint == "`pip install cute-aot[build]`"
+
+
+def test_two_kernels_of_one_name_are_an_error_that_names_both_places(tmp_path: Path) -> None:
+    write(tmp_path / "one.py", DECLARATION.format(name="same"))
+    write(tmp_path / "two.py", "\n\n" + DECLARATION.format(name="same"))
+    with pytest.raises(DeclarationError, match=r"two kernels are called same: .*one\.py:4 and .*two\.py:6"):
+        discover(str(tmp_path))
+
+
+def test_a_kernel_under_two_names_is_one_kernel(tmp_path: Path) -> None:
+    write(tmp_path / "a.py", DECLARATION.format(name="a") + "\nalias = a\n")
+    assert names(tmp_path) == ["a"]

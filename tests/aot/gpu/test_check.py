@@ -1,0 +1,181 @@
+"""Checking judges results by the reference, says what no input reached, and writes down what passed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aot_runtime.arch import Arch
+from aot_runtime.bundle import Candidate, Explanation
+from aot_runtime.manifest import KernelRecord, Manifest, Parameter
+
+from aot.bundle.contracts import Contract
+from aot.bundle.details import details_text, read_details
+from aot.bundle.verify import verify
+from aot.cli.main import main
+from aot.cli.report import table
+from aot.errors import UsageError
+from aot.gpu.check import check, compare, record, report_data
+from aot.gpu.running import Gpu
+
+CPU = Gpu("a CPU", (9, 0), "cpu")
+LAUNCH = {"registers": 1, "static_shared_memory": 0, "dynamic_shared_memory": 0, "block": None, "cluster": None, "local_memory": 0}  # fmt: skip
+
+
+def variant(name: str, dtype: str) -> dict[str, Any]:
+    return {
+        "name": name, "kernel": "double", "function": "double", "symbol": name, "cubin_sha256": [name],
+        "cubin_bytes": 1, "launches": [LAUNCH], "verified_on": [], "point": {"dtype": dtype},
+    }  # fmt: skip
+
+
+class FakeBundle:
+    """A bundle of one kernel, played by a Python function; vectors of even length go to one variant."""
+
+    def __init__(self, path: Path, function: Callable[..., Any]) -> None:
+        self.path, self.function = path, function
+        parameters = (Parameter("x"), Parameter("out", output=True, shape="x.shape", dtype="x.dtype"))
+        kernel = KernelRecord("double", "", parameters, (), ("double",), (Arch(9, 0, "a"),), 3)
+        self.manifest = Manifest("fake", True, {"double": kernel}, {}, {})
+        (path / "details").mkdir()
+        variants = [variant("double__even", "f32"), variant("double__odd", "f32"), variant("double__never", "f32")]
+        (path / "details/sm_90a.json").write_text(details_text(Arch(9, 0, "a"), variants))
+
+    def __getitem__(self, name: str) -> Callable[..., Any]:
+        assert name == "double"
+        return self.function
+
+    def explain(self, kernel: str, capability: object, x: Any, out: Any) -> Explanation:
+        chosen = Candidate("sm_90a", "double__odd" if x.shape[0] % 2 else "double__even", "")
+        return Explanation(chosen, (chosen,))
+
+
+def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
+    for n in (0, 1, 2, 33):
+        yield {"x": make.tensor((n,), dtype)}
+
+
+DOUBLE = Contract(reference=lambda x: 2 * x.double(), inputs=inputs)
+
+
+def good(x: Any, out: Any) -> None:
+    out.copy_(2 * x)
+
+
+def run(tmp_path: Path, function: Callable[..., Any]) -> Any:
+    pytest.importorskip("torch", reason="checking needs torch")
+    return check(FakeBundle(tmp_path, function), {"double": DOUBLE}, ["double", "other"], CPU)
+
+
+def test_a_right_kernel_passes_and_what_was_not_reached_is_said(tmp_path: Path) -> None:
+    report = run(tmp_path, good)
+    assert report.passed
+    assert report.verified() == [("sm_90a", "double__even"), ("sm_90a", "double__odd")]
+    assert report.unreached == (("sm_90a", "double__never"),)
+    assert report.unchecked == ("other",)
+
+
+def test_an_element_that_was_not_written_is_a_failure(tmp_path: Path) -> None:
+    report = run(tmp_path, lambda x, out: out[:-1].copy_(2 * x[:-1]))
+    assert not report.passed
+    assert "1 elements were not written" in report.outcomes[-1].problem
+
+
+def test_a_write_beside_the_output_is_a_failure(tmp_path: Path) -> None:
+    def wild(x: Any, out: Any) -> None:
+        good(x, out)
+        out.as_strided((1,), (1,), out.storage_offset() + out.numel()).zero_()
+
+    assert "beside the output" in run(tmp_path, wild).outcomes[-1].problem
+
+
+def test_a_wrong_variant_is_not_verified_but_the_others_are(tmp_path: Path) -> None:
+    report = run(tmp_path, lambda x, out: out.copy_(x * (2.001 if len(x) % 2 else 2)))
+    assert report.verified() == [("sm_90a", "double__even")]
+    assert "of what f32 tolerates" in report.outcomes[1].problem
+
+
+def test_a_call_that_raises_is_a_failure_and_the_rest_goes_on(tmp_path: Path) -> None:
+    def picky(x: Any, out: Any) -> None:
+        if len(x) == 1:
+            raise RuntimeError("no")
+        good(x, out)
+
+    report = run(tmp_path, picky)
+    assert [bool(outcome.problem) for outcome in report.outcomes] == [False, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("result", "expected", "fine"),
+    [
+        ([1.0, float("nan")], [1.0, float("nan")], True),
+        ([1.0, float("inf")], [1.0, float("inf")], True),
+        ([1.0, float("-inf")], [1.0, float("inf")], False),
+        ([1.0, float("inf")], [1.0, float("nan")], False),
+        ([1.0, 2.0], [1.0, float("nan")], False),
+        ([1.0, float("nan")], [1.0, 2.0], False),
+        ([0.0, 0.0], [0.0, 0.0], True),
+        ([1.0, 1e-7], [1.0, 0.0], True),
+        ([1.0, 1e-3], [1.0, 0.0], False),
+    ],
+)
+def test_nan_and_infinity_must_be_where_the_reference_has_them(result: Any, expected: Any, fine: bool) -> None:
+    torch = pytest.importorskip("torch", reason="checking needs torch")
+    problem, _, _ = compare(torch.tensor(result), torch.tensor(expected, dtype=torch.float64))
+    assert (not problem) == fine
+
+
+def test_what_overflows_the_outputs_type_may_be_infinite() -> None:
+    torch = pytest.importorskip("torch", reason="checking needs torch")
+    overflown = torch.tensor([float("inf"), 1.0], dtype=torch.float16)
+    assert compare(overflown, torch.tensor([1e6, 1.0], dtype=torch.float64))[0] == ""
+
+
+def test_a_report_is_recorded_in_the_bundle_which_stays_sound(
+    small_bundle_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle = Path(shutil.copytree(small_bundle_path, tmp_path / "bundle"))
+    first, second = read_details(bundle / "details/sm_80.json")[:2]
+    data = {
+        "machine": {"gpu": "NVIDIA Test", "date": "2026-01-02"},
+        "verified": [
+            {"arch": "sm_80", "variant": first["name"], "cubin_sha256": first["cubin_sha256"]},
+            {"arch": "sm_80", "variant": second["name"], "cubin_sha256": ["other code"]},
+            {"arch": "sm_120f", "variant": "absent", "cubin_sha256": []},
+        ],
+    }
+    assert record(bundle, data) == 1
+    assert record(bundle, data) == 1
+    assert verify(bundle) == []
+    again = read_details(bundle / "details/sm_80.json")
+    assert [v["verified_on"] for v in again[:2]] == [["NVIDIA Test 2026-01-02"], []]
+    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
+    assert main(["inspect", str(bundle)]) == 0
+    shown = capsys.readouterr().out
+    assert f"sm_80: 1 of {len(again)} variants verified on NVIDIA Test 2026-01-02\n" in shown
+    assert f"sm_90a: none of {len(again)} variants was ever run on a GPU and checked\n" in shown
+
+
+def test_a_report_round_trips_through_json(tmp_path: Path) -> None:
+    report = run(tmp_path, good)
+    data = json.loads(json.dumps(report_data(tmp_path, FakeBundleManifest, report)))
+    assert data["passed"] and len(data["calls"]) == 4
+    assert data["verified"][0] == {"arch": "sm_90a", "variant": "double__even", "cubin_sha256": ["double__even"]}
+
+
+FakeBundleManifest: Any = SimpleNamespace(name="fake", kernels={"double": SimpleNamespace(archs=(Arch(9, 0, "a"),))})
+
+
+@pytest.mark.parametrize("data", [{}, {"machine": {}}, {"machine": {"gpu": "x", "date": "y"}, "verified": [{}]}])
+def test_what_is_no_report_is_refused(small_bundle_path: Path, data: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="not a report"):
+        record(small_bundle_path, data)
+
+
+def test_tables_align_numbers_to_the_right() -> None:
+    assert table(("name", "us"), [("a", 1.5), ("bcdef", 10.25)]) == "name      us\na        1.5\nbcdef  10.25"

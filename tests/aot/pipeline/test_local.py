@@ -1,0 +1,127 @@
+"""Compiling in processes of this machine: what becomes of the jobs where there is no room for all workers."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from aot_runtime.arch import Arch
+
+from aot.compile.messages import Compiled, Failure, Options
+from aot.compile.process import resident_bytes
+from aot.errors import BuildError
+from aot.pipeline.executor import CompileJob, Session
+from aot.pipeline.local import LocalExecutor
+
+ARCH = Arch.parse("sm_90a")
+SESSION = Session("kernels", Options())
+GIGABYTE = 1 << 30
+
+
+class FakeWorker:
+    """Stands for a process: takes the memory that a variant's name says, until it is ended or told to go on."""
+
+    def __init__(self, arch: Arch) -> None:
+        self.arch, self.spent, self.ended = arch, False, threading.Event()
+        self.size = 0
+        self.reason = ""
+
+    def compile(self, kernel: str, variant: str, launcher: Path, log: Path) -> Compiled | Failure:
+        self.size = int(variant) * GIGABYTE
+        if self.size and self.ended.wait(1.0):
+            return Failure(variant, self.reason)
+        return Compiled(variant, (), (), 0, 0.0)
+
+    def resident_bytes(self) -> int:
+        return self.size
+
+    def end(self, reason: str) -> None:
+        self.reason = reason
+        self.ended.set()
+
+    def alive(self) -> bool:
+        return not self.ended.is_set()
+
+    def close(self) -> None: ...
+
+
+def run(executor: LocalExecutor, *variants: str) -> dict[str, Compiled | Failure]:
+    outcomes: dict[str, Compiled | Failure] = {}
+    jobs = [CompileJob(ARCH, "k", variant, Path("k.ll"), Path("k.log")) for variant in variants]
+    executor.compile(SESSION, jobs, lambda job, outcome: outcomes.__setitem__(job.variant, outcome))
+    return outcomes
+
+
+def no_handles() -> OSError:
+    return OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+def test_a_build_goes_on_with_the_workers_that_the_system_lets_it_start() -> None:
+    started = []
+
+    def start(arch: Arch) -> FakeWorker:
+        started.append(arch)
+        if len(started) > 1:
+            raise no_handles()
+        return FakeWorker(arch)
+
+    outcomes = run(LocalExecutor(start, jobs=4), *["0", "00", "000", "0000"])  # type: ignore[arg-type]
+    assert all(isinstance(outcome, Compiled) for outcome in outcomes.values())
+    assert len(outcomes) == 4
+
+
+def test_where_no_worker_can_be_started_the_reason_is_named() -> None:
+    def start(arch: Arch) -> FakeWorker:
+        raise no_handles()
+
+    with pytest.raises(BuildError, match="cannot start a worker: Too many open files") as caught:
+        run(LocalExecutor(start, jobs=2), "0")  # type: ignore[arg-type]
+    assert caught.value.hint is not None
+    assert "ulimit -n" in caught.value.hint
+
+
+@pytest.fixture
+def own_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process itself takes nothing, and its workers what they say."""
+    monkeypatch.setattr("aot.pipeline.local.resident_bytes", lambda process, alone: 0)
+
+
+@pytest.mark.usefixtures("own_memory")
+def test_a_job_beyond_its_share_is_tried_again_alone_with_all_of_the_memory() -> None:
+    executor = LocalExecutor(FakeWorker, jobs=4, memory=8 * GIGABYTE)  # type: ignore[arg-type]
+    assert executor.workers == 4
+    outcomes = run(executor, "1", "5", "9", "01")  # gigabytes; a share is 2, all are 8
+    assert {variant for variant, outcome in outcomes.items() if isinstance(outcome, Compiled)} == {"1", "01", "5"}
+    failure = outcomes["9"]
+    assert isinstance(failure, Failure)
+    assert failure.message == "took 9216 MB, its share of `--memory` is 8192 MB"
+
+
+def test_memory_is_counted_of_processes_that_any_thread_has_started() -> None:
+    children: list[subprocess.Popen[bytes]] = []
+    command = [sys.executable, "-c", "held = b'1' * (64 << 20); print(1, flush=True); input()"]
+
+    def start() -> None:
+        children.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+        ready.wait()
+
+    ready = threading.Event()  # a process belongs to the thread that started it as long as that lives
+    threads = [threading.Thread(target=start) for _ in range(2)]
+    before = resident_bytes(os.getpid())
+    for thread in threads:
+        thread.start()
+    while len(children) < 2:
+        pass
+    for child in children:
+        assert child.stdout is not None and child.stdout.readline() == b"1\n"
+    assert resident_bytes(os.getpid()) - before > 2 * (64 << 20)
+    assert resident_bytes(os.getpid(), alone=True) < resident_bytes(os.getpid()) - 2 * (64 << 20)
+    ready.set()
+    for child in children:
+        child.communicate()
+    assert resident_bytes(children[0].pid) == 0

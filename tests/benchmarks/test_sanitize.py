@@ -1,0 +1,86 @@
+"""The script that compute-sanitizer watches: complete with torch and a bundle alone, and no kernel of torch's on the GPU."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from aot_runtime.manifest import KernelRecord, Parameter
+from places import PROJECT
+
+SCRIPT = PROJECT / "benchmarks" / "sanitize.py"
+PARAMETERS = (Parameter("x"), Parameter("out", output=True, shape="(x.shape[0], x.shape[1] // 2)", dtype="x.dtype"))
+RECORD = KernelRecord("silu_and_mul", "", PARAMETERS, (), ("silu_and_mul",), (), 1)
+
+
+def test_it_imports_nothing_of_the_builder() -> None:
+    nodes = [node for node in ast.walk(ast.parse(SCRIPT.read_text())) if isinstance(node, (ast.Import, ast.ImportFrom))]
+    names = {alias.name for node in nodes for alias in node.names} | {getattr(node, "module", None) for node in nodes}
+    assert {name.split(".")[0] for name in names if name}.isdisjoint({"aot", "cutlass", "_common"})
+
+
+def test_it_says_how_to_call_it() -> None:
+    done = subprocess.run([sys.executable, SCRIPT, "--help"], capture_output=True, text=True, check=True)
+    assert "compute-sanitizer --tool racecheck" in done.stdout
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    pytest.importorskip("torch", reason="its inputs are torch's")
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    spec = importlib.util.spec_from_file_location("sanitize", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def played(folder: Path, kernel: Any) -> Bundle:
+    """A bundle that has the shipped contracts, and a function for its kernel."""
+    shutil.copytree(PROJECT / "kernels" / "contracts", folder / "contracts")
+    return Bundle(path=folder, manifest=SimpleNamespace(kernels={"silu_and_mul": RECORD}), kernel=kernel)
+
+
+class Bundle(SimpleNamespace):
+    def __getitem__(self, name: str) -> Any:
+        return self.kernel
+
+
+@pytest.mark.parametrize("flaw", ["", "wrong", "outside", "unwritten"])
+def test_results_are_compared_on_the_cpu(script: ModuleType, tmp_path: Path, flaw: str) -> None:
+    def kernel(x: Any, out: Any) -> None:
+        if flaw == "unwritten":
+            return
+        gate, up = x.double().chunk(2, dim=-1)
+        out.copy_(gate * gate.sigmoid() * up * (1.1 if flaw == "wrong" else 1.0))
+        if flaw == "outside" and out.numel():
+            out.untyped_storage()[0] = 0
+
+    bundle = played(tmp_path, kernel)
+    outcomes = list(script.calls_of(bundle, "silu_and_mul", ["f32"], 20_000, "cpu"))
+    assert len(outcomes) > 10
+    assert any(problem for _, problem in outcomes) == bool(flaw)
+    assert sorted(path.name for path in tmp_path.rglob("__pycache__")) == []
+
+
+def test_only_dtypes_that_were_built_are_called(script: ModuleType, tmp_path: Path) -> None:
+    variants = [{"kernel": "a", "point": {"dtype": "f16"}}, {"kernel": "b", "point": {"dtype": "f32"}}]
+    (tmp_path / "details").mkdir()
+    (tmp_path / "details" / "sm_90a.json").write_text(json.dumps({"variants": variants}))
+    assert script.dtypes_of(Bundle(path=tmp_path), "a") == ["f16"]
+
+
+def test_views_keep_their_strides_and_offsets(script: ModuleType) -> None:
+    tensor = script.Inputs().tensor((3, 5), "bf16", stride=8, offset=2)
+    moved = script.on_device(tensor, "cpu")
+    assert (moved.stride(), moved.storage_offset()) == (tensor.stride(), tensor.storage_offset()) == ((8, 1), 2)
+    assert moved.equal(tensor) and moved.data_ptr() != tensor.data_ptr()

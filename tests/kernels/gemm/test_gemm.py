@@ -1,0 +1,178 @@
+"""The shipped GEMM as far as it can be tested without a GPU: what is compiled, chosen, launched and refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import aot_runtime
+import pytest
+from aot_runtime import ArgumentError, TensorInfo
+from standin import Standin
+
+from aot.pipeline.build import BuildResult
+
+ARCHS = ("sm_80", "sm_90a", "sm_100f")
+
+
+@pytest.fixture(scope="module")
+def path(build_bundle: Callable[..., BuildResult]) -> Path:
+    result = build_bundle(Path(__file__).parent / "small_gemm.py", ARCHS, shared_cudart=True)
+    assert not result.problems
+    return result.path
+
+
+@pytest.fixture
+def gemm(path: Path, cuda: Standin) -> aot_runtime.Bundle:
+    return aot_runtime.load(path)
+
+
+def problem(m: int, n: int, k: int) -> tuple[TensorInfo, ...]:
+    return TensorInfo("f16", (m, k)), TensorInfo("f16", (n, k)), TensorInfo("f16", (m, n)), TensorInfo("f16", (n,))
+
+
+def tensors(cuda: Standin, m: int, n: int, k: int, **changed: Any) -> list[Any]:
+    made = {
+        "a": lambda: cuda.tensor((m, k), "float16"),
+        "b": lambda: cuda.tensor((n, k), "float16"),
+        "out": lambda: cuda.tensor((m, n), "float16"),
+        "bias": lambda: cuda.tensor((n,), "float16"),
+    }
+    return [changed[name] if name in changed else make() for name, make in made.items()]
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_nothing_spills_to_memory(arch: str, path: Path) -> None:
+    variants = json.loads((path / "details" / f"{arch}.json").read_text())["variants"]
+    assert len(variants) > 1
+    for variant in variants:
+        assert [launch["local_memory"] for launch in variant["launches"]] == [0], variant["name"]
+
+
+@pytest.mark.parametrize(
+    ("capability", "m", "n", "tile"),
+    [
+        ("8.0", 64, 4096, "tile64x64"),
+        ("8.9", 65, 4096, "tile128x128"),
+        ("9.0", 1, 8192, "tile16x64"),
+        ("9.0", 16, 8192, "tile16x64"),
+        ("9.0", 17, 8192, "tile64x64"),
+        ("9.0", 128, 8192, "tile64x128"),
+        ("9.0", 256, 8192, "tile128x128"),
+        ("9.0", 1024, 1024, "tile64x128"),
+        ("9.0", 4096, 4096, "tile128x128"),
+        ("10.3", 100, 8192, "tile128x64"),
+        ("10.0", 1024, 1024, "tile128x128"),
+        ("10.0", 8192, 8192, "tile128x256"),
+    ],
+)
+def test_the_shape_of_the_problem_chooses_the_tile(
+    capability: str, m: int, n: int, tile: str, gemm: aot_runtime.Bundle
+) -> None:
+    chosen = gemm.explain("gemm", capability, *problem(m, n, 512)).chosen
+    assert chosen is not None and chosen.variant.endswith(f"__{tile}")
+
+
+@pytest.mark.parametrize("multiprocessors", [132, 78])
+def test_as_many_blocks_as_the_device_holds_share_the_tiles(
+    multiprocessors: int, path: Path, cuda: Standin, tmp_path: Path
+) -> None:
+    cuda.reset(capabilities=[(9, 0)], sm_counts=[multiprocessors])
+    # A copy: a bundle asks a device once.
+    bundle = aot_runtime.load(shutil.copytree(path, tmp_path / "bundle"))
+    bundle["gemm"](*tensors(cuda, 8192, 8192, 512))
+    bundle["gemm"](*tensors(cuda, 100, 640, 64))
+    large, small = cuda.launches
+    assert (large.grid, large.cluster, large.block) == ((2, multiprocessors // 2, 1), (2, 1, 1), (384, 1, 1))
+    assert (small.grid, small.cluster, small.block) == ((2, 5, 1), (2, 1, 1), (384, 1, 1))
+
+
+@pytest.mark.parametrize(("capability", "early"), [((8, 0), False), ((9, 0), True), ((10, 0), True)])
+def test_it_is_launched_before_the_kernel_ahead_has_ended_where_that_can_be(
+    capability: tuple[int, int], early: bool, path: Path, cuda: Standin, tmp_path: Path
+) -> None:
+    cuda.reset(capabilities=[capability])
+    bundle = aot_runtime.load(shutil.copytree(path, tmp_path / "bundle"))
+    bundle["gemm"](*tensors(cuda, 256, 640, 64))
+    assert [launch.early for launch in cuda.launches] == [early]
+
+
+def test_a_problem_without_rows_launches_nothing(cuda: Standin, gemm: aot_runtime.Bundle) -> None:
+    gemm["gemm"](*tensors(cuda, 0, 64, 64))
+    assert cuda.launches == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"bias": ((63,), "float16")}, "bias.shape[0] is 63, must equal b.shape[0], which is 64"),
+        ({"b": ((64, 72), "float16")}, "b.shape[1] is 72, must equal a.shape[1], which is 64"),
+        ({"a": ((256, 64), "bfloat16")}, "a.dtype is bfloat16"),
+        ({"out": ((256, 65), "float16")}, "out.shape[1] is 65"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(
+    changed: dict[str, Any], said: str, cuda: Standin, gemm: aot_runtime.Bundle
+) -> None:
+    made = {name: cuda.tensor(*made) for name, made in changed.items()}
+    with pytest.raises(ArgumentError) as caught:
+        gemm["gemm"](*tensors(cuda, 256, 64, 64, **made))
+    assert said in str(caught.value)
+    assert cuda.launches == []
+
+
+def test_rows_that_are_not_16_bytes_apart_are_refused(cuda: Standin, gemm: aot_runtime.Bundle) -> None:
+    with pytest.raises(ArgumentError, match=r"a\.strides\[0\] is 60, must be divisible by 8"):
+        gemm["gemm"](*tensors(cuda, 256, 64, 60))
+
+
+def test_a_product_over_nothing_is_refused(cuda: Standin, gemm: aot_runtime.Bundle) -> None:
+    with pytest.raises(ArgumentError, match=r"k > 0|a\.shape\[1\] is 0"):
+        gemm["gemm"](
+            *tensors(
+                cuda,
+                256,
+                64,
+                0,
+                a=cuda.tensor((256, 0), "float16", strides=(8, 1)),
+                b=cuda.tensor((64, 0), "float16", strides=(8, 1)),
+            )
+        )
+
+
+# The compiler stays out of this process: beside the stand-in it would find a driver.
+IMPOSSIBLE = """
+import aot
+from aot.targets import Target
+from aot_runtime.arch import Arch
+from kernels import _gemm_sm80, _gemm_sm90, _gemm_sm100
+for module, arch, arguments in (
+    (_gemm_sm80, "sm_80", {"m": 128, "n": 128, "warps": (2, 4), "stages": 6}),
+    (_gemm_sm80, "sm_80", {"m": 96, "n": 128, "warps": (2, 4), "stages": 3}),
+    (_gemm_sm90, "sm_90a", {"m": 192, "n": 256}),
+    (_gemm_sm90, "sm_90a", {"m": 128, "n": 128, "cluster": 32}),
+    (_gemm_sm90, "sm_90a", {"m": 64, "n": 64, "rows": 12}),
+    (_gemm_sm100, "sm_100f", {"n": 512}),
+):
+    try:
+        module.Tiling(**arguments).validate(Target.of(Arch.parse(arch)))
+    except aot.DeclarationError as error:
+        print(error.message)
+"""
+
+
+def test_impossible_tilings_are_refused_with_the_numbers() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPOSSIBLE], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "6 stages take 196608 bytes; a block of sm_80 has 166912",
+        "a tile of 96 x 128 for 2 x 4 warps",
+        "a tile of 192 x 256 x 64",
+        "clusters of 32; sm_90a takes up to 16",
+        "12 rows of 64, in clusters of 1",
+        "a tile of 128 x 512 x 64",
+    ]

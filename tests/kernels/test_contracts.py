@@ -1,0 +1,73 @@
+"""The contracts of the shipped kernels agree with themselves: torch's own operations meet every reference."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+from aot_runtime.manifest import FileRecord, Manifest
+from places import PROJECT
+
+from aot.bundle.contracts import Contract, contract_sources, load_contracts
+from aot.gpu.check import compare
+from aot.gpu.inputs import InputMaker
+
+KERNELS = PROJECT / "kernels"
+NAMES = sorted(path.stem for path in (KERNELS / "contracts").glob("[a-z]*.py"))
+CHOICES = {
+    "activation": [{"op": op} for op in ("relu", "gelu", "gelu_tanh", "silu")],
+    "gemm": [{"epilogue": epilogue} for epilogue in ("identity", "relu", "gelu", "silu")],
+    "reduce": [{"op": op} for op in ("sum", "max", "mean")],
+}
+LARGEST = 1 << 18  # elements; larger inputs are for GPUs
+
+
+@pytest.fixture(scope="module")
+def contracts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Contract]:
+    """As a bundle carries them."""
+    folder, records = tmp_path_factory.mktemp("bundle"), {}
+    (folder / "contracts").mkdir()
+    for name, path in contract_sources({n: str(KERNELS / "contracts" / f"{n}.py") for n in NAMES}).items():
+        content = path.read_bytes()
+        (folder / "contracts" / name).write_bytes(content)
+        records[f"contracts/{name}"] = FileRecord(hashlib.sha256(content).hexdigest(), len(content))
+    return load_contracts(folder, Manifest("b", True, {}, {}, records), NAMES)
+
+
+def test_every_shipped_kernel_has_a_contract() -> None:
+    declared = [path.stem for path in KERNELS.glob("[a-z]*.py") if "@aot.kernel" in path.read_text()]
+    assert sorted(declared) == NAMES
+
+
+@pytest.mark.parametrize("kernel", NAMES)
+def test_a_contract_can_be_checked_and_measured(contracts: dict[str, Contract], kernel: str) -> None:
+    contract = contracts[kernel]
+    assert None not in (contract.cost, contract.bench_inputs, contract.torch_equivalent)
+
+
+@pytest.mark.parametrize("kernel", NAMES)
+def test_torch_meets_the_reference_on_every_input(contracts: dict[str, Contract], kernel: str) -> None:
+    pytest.importorskip("torch", reason="references need torch")
+    contract, checked = contracts[kernel], 0
+    assert contract.torch_equivalent is not None and contract.cost is not None
+    for choices in CHOICES.get(kernel, ({},)):
+        for arguments in contract.inputs(InputMaker("cpu"), "f32"):
+            if max(value.numel() for value in arguments.values() if hasattr(value, "numel")) > LARGEST:
+                continue
+            results = as_tuple(contract.torch_equivalent(**arguments, **choices))
+            for result, exact in zip(results, as_tuple(contract.reference(**arguments, **choices)), strict=True):
+                problem, norm, worst = compare(result, exact)
+                # torch's own sums of long rows on a CPU are a little less exact than what is asked of ours.
+                assert max(norm, worst) < 2, (
+                    problem,
+                    choices,
+                    {k: getattr(v, "shape", v) for k, v in arguments.items()},
+                )
+            assert contract.cost(**arguments, **choices).bytes >= 0
+            checked += 1
+    assert checked > 10
+
+
+def as_tuple(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)

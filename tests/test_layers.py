@@ -1,0 +1,102 @@
+"""The stages of ``aot`` import each other only along the arrows in ``layers.json``, and unit tests mirror the source."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+from places import PROJECT, TESTS
+
+LAYERS = json.loads((TESTS / "layers.json").read_text())
+AOT = PROJECT / "aot"
+
+
+def package_of(path: Path) -> str:
+    """The stage a file belongs to; ``""`` is the root of ``aot``."""
+    parts = path.relative_to(AOT).parts
+    return parts[0] if len(parts) > 1 else ""
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Dotted names below ``aot`` that a file imports, anywhere in it."""
+    package = path.relative_to(AOT).parent.parts
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.removeprefix("aot.") for alias in node.names if alias.name.startswith("aot."))
+        elif isinstance(node, ast.ImportFrom) and node.level:
+            base = (*package[: len(package) - node.level + 1], *(node.module or "").split("."))
+            yield from (".".join(part for part in (*base, alias.name) if part) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("aot."):
+            yield str(node.module).removeprefix("aot.")
+
+
+def stage(name: str) -> str:
+    first = name.partition(".")[0]
+    return first if (AOT / first).is_dir() else ""
+
+
+def arrows(path: Path) -> set[str]:
+    return {stage(name) for name in imported(path)} - {package_of(path)}
+
+
+def files_of(package: str) -> list[Path]:
+    if package:
+        return sorted((AOT / package).rglob("*.py"))
+    return [path for path in sorted(AOT.glob("*.py")) if path.stem not in LAYERS["entry_points"]]
+
+
+def test_every_package_is_a_layer() -> None:
+    packages = {path.parent.relative_to(AOT).parts[0] for path in AOT.glob("*/**/*.py")}
+    assert packages == set(LAYERS["packages"]) - {""}
+
+
+@pytest.mark.parametrize("package", LAYERS["packages"])
+def test_a_package_imports_what_it_may_and_nothing_else(package: str) -> None:
+    used = {path.relative_to(PROJECT).as_posix(): arrows(path) for path in files_of(package)}
+    allowed = set(LAYERS["packages"][package])
+    wrong = {name: sorted(found - allowed) for name, found in used.items() if found - allowed}
+    assert not wrong
+    assert not allowed - set().union(*used.values()), "allowed, but not used"
+
+
+@pytest.mark.parametrize("module", LAYERS["entry_points"])
+def test_an_entry_point_imports_what_it_may_and_nothing_else(module: str) -> None:
+    assert arrows(AOT / f"{module}.py") - {""} == set(LAYERS["entry_points"][module])
+
+
+def test_the_layers_have_no_circle() -> None:
+    list(TopologicalSorter({name: set(below) for name, below in LAYERS["packages"].items()}).static_order())
+
+
+def test_only_one_package_imports_the_compiler() -> None:
+    importers = {package_of(path) for path in AOT.rglob("*.py") if imports_cutlass(path)}
+    assert importers == {"compile"}
+
+
+def imports_cutlass(path: Path) -> bool:
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+        if any(name.partition(".")[0] == "cutlass" for name in names):
+            return True
+    return False
+
+
+def test_the_root_holds_at_most_ten_modules() -> None:
+    assert len(list(AOT.glob("*.py"))) <= 10
+
+
+def test_every_package_says_what_it_is_for_and_what_it_may_import() -> None:
+    for package in set(LAYERS["packages"]) - {""}:
+        text = ast.get_docstring(ast.parse((AOT / package / "__init__.py").read_text())) or ""
+        assert "May import:" in text, package
+
+
+def test_unit_tests_mirror_the_source() -> None:
+    for test in sorted((TESTS / "aot").rglob("test_*.py")):
+        folder = test.parent.relative_to(TESTS / "aot")
+        assert (AOT / folder / f"{test.stem.removeprefix('test_')}.py").is_file(), test
