@@ -10,10 +10,10 @@ import hashlib
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tvm_ffi
 
@@ -23,6 +23,9 @@ from .errors import ArgumentError, BundleError, DeviceError, DigestError
 from .functions import make_function
 from .manifest import FileRecord, KernelRecord, Manifest
 
+if TYPE_CHECKING:
+    from .signature import PublicKey
+
 __all__ = ["Bundle", "Candidate", "Explanation", "TensorInfo", "load"]
 
 PROTOCOL_MAJOR = 1  # AOT_PROTOCOL_MAJOR of runtime/include/aot/abi.h
@@ -30,13 +33,24 @@ PROTOCOL_MAJOR = 1  # AOT_PROTOCOL_MAJOR of runtime/include/aot/abi.h
 errors.register_with_tvm_ffi()
 
 
-def load(path: str | os.PathLike[str], *, verify: bool = True) -> Bundle:
+def load(
+    path: str | os.PathLike[str], *, verify: bool = True, key: PublicKey | Sequence[PublicKey] | None = None
+) -> Bundle:
     """Load a bundle, the directory that ``python -m aot build`` printed.
 
     Every native file is checked against its digest before it is opened: the entry library here, a
     kernel's own library when it is first needed. ``verify=False`` turns both checks off.
+
+    ``key`` is a public key, or several: the bundle must be signed by one of them. A key is the path of a PEM
+    file, the content of one, or 32 bytes. A bundle that is unsigned, signed by another key or altered raises
+    :class:`SignatureError` or :class:`DigestError` before any of its code is opened.
     """
-    return Bundle(Path(os.path.abspath(path)), verify=verify)
+    if key is not None and not verify:
+        raise ArgumentError(
+            "`verify=False` cannot be combined with `key`: a signature covers files by their digests",
+            hint="leave `verify` out",
+        )
+    return Bundle(Path(os.path.abspath(path)), verify=verify, key=key)
 
 
 @dataclass(frozen=True)
@@ -85,9 +99,9 @@ class Explanation:
 class Bundle:
     """A loaded bundle. Its kernels are attributes and items: ``bundle.add(x, y, out)``."""
 
-    def __init__(self, path: Path, *, verify: bool = True) -> None:
+    def __init__(self, path: Path, *, verify: bool = True, key: PublicKey | Sequence[PublicKey] | None = None) -> None:
         self.path = path
-        self.manifest = Manifest.read(path)
+        self.manifest = Manifest.read(path, _signature_check(path, key))
         self._module = _open_entry(path, self.manifest, verify)
         self._functions: dict[str, Callable[..., Any]] = {}
 
@@ -190,6 +204,16 @@ class Bundle:
         numbers = (*value.shape, *value.resolved_strides())
         kind = (int(dtype.type_code), dtype.bits, dtype.lanes)
         return self._call("aot__describe", *kind, value.align, len(value.shape), *numbers)
+
+
+def _signature_check(path: Path, key: PublicKey | Sequence[PublicKey] | None) -> Callable[[bytes], None] | None:
+    """What the bytes of the manifest must pass before they are read; nothing without a key."""
+    if key is None:
+        return None
+    from .signature import check_signature, public_keys  # imported only when a key is given
+
+    keys = public_keys(key)
+    return lambda manifest: check_signature(path, manifest, keys)
 
 
 _DTYPE_ALIASES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}

@@ -98,10 +98,15 @@ class Manifest:
     parts: Mapping[str, str] = field(default_factory=dict)  # architectures that may be absent, and who installs them
 
     @classmethod
-    def read(cls, bundle: Path) -> Manifest:
-        """Read and check the manifest of the bundle in that directory."""
+    def read(cls, bundle: Path, check: Callable[[bytes], None] | None = None) -> Manifest:
+        """Read and check the manifest of the bundle in that directory.
+
+        ``check`` sees the bytes first and raises if they are not to be trusted: what it saw is what is read.
+        """
         path = bundle / FILE_NAME
         content = _read(bundle, path)
+        if check is not None:
+            check(content)
         return _parse(_by_lines(content) or _as_json(content, path), path)
 
     def to_json(self) -> str:
