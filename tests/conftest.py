@@ -19,7 +19,7 @@ from standin import build as build_standin
 
 from aot.pipeline.build import BuildResult, Settings, build
 
-pytest_plugins = ["packaged"]
+pytest_plugins = ["cpu_times", "packaged"]
 
 # No test looks at a clock: machines that build are busy.
 hypothesis.settings.register_profile(
