@@ -20,6 +20,7 @@ from .kernel import Kernel
 __all__ = ["Found", "discover", "is_discovered", "is_sibling", "place"]
 
 _PACKAGE = "aot_kernel_sources"  # a name nobody else imports
+_CONTRACTS = "contracts"
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def discover(source: str, skip: Collection[str] = (), reading: Callable[[str], N
                 )
     if not kernels and not failures and not skip:
         raise UsageError(
-            f"no kernel is declared in `{source}`", hint="declare one with @aot.kernel; see kernels/add.py"
+            f"no kernel is declared in `{source}`", hint="declare one with @aot.kernel; see kernels/elementwise/add.py"
         )
     return Found(tuple(kernels[name] for name in sorted(kernels)), tuple(failures))
 
@@ -59,9 +60,9 @@ def is_discovered(name: str) -> bool:
 
 
 def is_sibling(path: Path) -> bool:
-    """Whether a file is one that :func:`discover` reads because it lies in the folder."""
+    """Whether a file is one that :func:`discover` reads because it lies in the folder, or in a family's folder."""
     folders = [Path(folder).resolve() for folder in getattr(sys.modules.get(_PACKAGE), "__path__", ())]
-    return path.suffix == ".py" and path.resolve().parent in folders
+    return path.suffix == ".py" and any(folder in path.resolve().parents for folder in folders)
 
 
 def _declared(module: ModuleType) -> list[Kernel]:
@@ -87,7 +88,10 @@ def _modules(
 def _folder(
     path: Path, skip: Collection[str], reading: Callable[[str], None], failures: list[DeclarationError]
 ) -> Iterator[ModuleType]:
-    """Each file of a folder as a module of one package, so that they may import one another."""
+    """Each file of a folder as a module of one package, so that they may import one another.
+
+    Folders in it that are packages are families of kernels. ``contracts`` is none: it holds references.
+    """
     initial = path / "__init__.py"
     package = ModuleType(_PACKAGE)
     if initial.is_file():
@@ -97,13 +101,20 @@ def _folder(
         package.__path__ = [str(path)]
         sys.modules[_PACKAGE] = package
     yield package
-    for file in sorted(path.glob("*.py")):
-        if not file.name.startswith("_") and str(file) not in skip:
+    for file in _files(path):
+        if str(file) not in skip:
             reading(str(file))
             try:
-                yield _execute(f"{_PACKAGE}.{file.stem}", file)
+                yield _execute(".".join((_PACKAGE, *file.relative_to(path).with_suffix("").parts)), file)
             except DeclarationError as error:
                 failures.append(error)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    yield from (file for file in sorted(folder.glob("*.py")) if not file.name.startswith("_"))
+    for family in sorted(file.parent for file in folder.glob("*/__init__.py")):
+        if not family.name.startswith((".", "_")) and family.name != _CONTRACTS:
+            yield from _files(family)
 
 
 def _execute(name: str, path: Path, package: Path | None = None) -> ModuleType:

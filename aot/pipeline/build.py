@@ -115,7 +115,7 @@ def open_source(session: Session, arch: Arch | None, log: Path) -> tuple[Worker,
         except WorkerLost as error:
             path = error.reading or session.source
             failure = Failure("", f"reading `{path}`: the process {error.reason}", error.log)
-            if path in skip or Path(path).parent != Path(session.source) or Path(path).name == "__init__.py":
+            if path in skip or Path(session.source) not in Path(path).parents or Path(path).name == "__init__.py":
                 problem = Problem("", str(arch or ""), "", failure.message, failure.log)
                 raise BuildError("no kernel could be read", problems=[problem]) from None
             failures[path] = failure

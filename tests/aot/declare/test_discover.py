@@ -56,6 +56,27 @@ def test_files_of_a_folder_may_import_one_another(tmp_path: Path) -> None:
     assert names(tmp_path) == ["a", "b", "c"]
 
 
+def test_folders_that_are_packages_are_families_of_kernels(tmp_path: Path) -> None:
+    write(tmp_path / "_common.py", "NAME = 'shared'")
+    write(tmp_path / "a.py", DECLARATION.format(name="a") + "\nfrom .rows.c import c as other\n")
+    write(tmp_path / "rows" / "__init__.py", "")
+    write(tmp_path / "rows" / "c.py", DECLARATION.format(name="c") + "\nfrom .._common import NAME\n")
+    write(tmp_path / "rows" / "_private.py", "raise RuntimeError('not executed')")
+    for folder in ("contracts", "_hidden"):
+        write(tmp_path / folder / "__init__.py", "raise RuntimeError('not executed')")
+        write(tmp_path / folder / "c.py", "raise RuntimeError('not executed')")
+    write(tmp_path / "data" / "d.py", "raise RuntimeError('no package, not executed')")
+    assert names(tmp_path) == ["a", "c"]
+
+
+def test_two_families_may_not_declare_one_name(tmp_path: Path) -> None:
+    for family in ("rows", "gemm"):
+        write(tmp_path / family / "__init__.py", "")
+        write(tmp_path / family / "same.py", DECLARATION.format(name="same"))
+    with pytest.raises(DeclarationError, match="two kernels are called same"):
+        discover(str(tmp_path))
+
+
 def test_a_file_that_imports_a_broken_one_fails_with_it(tmp_path: Path) -> None:
     write(tmp_path / "a.py", "from .broken import x\n")
     write(tmp_path / "broken.py", "1 / 0")

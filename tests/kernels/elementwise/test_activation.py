@@ -8,7 +8,7 @@ import math
 import pytest
 from places import PROJECT
 
-SOURCE = PROJECT / "kernels" / "activation.py"
+SOURCE = PROJECT / "kernels" / "elementwise" / "activation.py"
 
 
 def constant(owner: str, name: str) -> tuple[float, ...]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from kernels import gemm as shipped
+from kernels.gemm import gemm as shipped
 
 gemm = dataclasses.replace(
     shipped.gemm,

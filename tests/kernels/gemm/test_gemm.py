@@ -150,7 +150,7 @@ IMPOSSIBLE = """
 import aot
 from aot.targets import Target
 from aot_runtime.arch import Arch
-from kernels import _gemm_sm80, _gemm_sm90, _gemm_sm100
+from kernels.gemm import _gemm_sm80, _gemm_sm90, _gemm_sm100
 for module, arch, arguments in (
     (_gemm_sm80, "sm_80", {"m": 128, "n": 128, "warps": (2, 4), "stages": 6}),
     (_gemm_sm80, "sm_80", {"m": 96, "n": 128, "warps": (2, 4), "stages": 3}),

@@ -15,8 +15,9 @@ from cutlass import Float32
 
 import aot
 
-from ._device import ARCHS, DTYPES, ELEMENTWISE_TILINGS, Elementwise, ElementwiseTiling, elementwise_specs
-from .contracts import activation as contract
+from .._device import ARCHS, DTYPES
+from ..contracts import activation as contract
+from ._elementwise import ELEMENTWISE_TILINGS, Elementwise, ElementwiseTiling, elementwise_specs
 
 
 class Activation(Protocol):

@@ -13,11 +13,11 @@ from cutlass import Int32
 
 import aot
 
-from ._device import launched_early
-from .activation import Activation
+from .._device import KernelObject, launched_early
+from ..elementwise.activation import Activation
 
 
-class PersistentGemm:
+class PersistentGemm(KernelObject):
     """A GEMM whose blocks stay for many tiles, fed through as many stages as its tiling leaves room for."""
 
     def __init__(self, tiling: Any, target: aot.Target, epilogue: type[Activation]) -> None:

@@ -20,8 +20,9 @@ from cutlass.utils import LayoutEnum
 
 import aot
 
+from .._device import KernelObject
+from ..elementwise.activation import Activation
 from ._gemm import batched, tile_at
-from .activation import Activation
 
 MMA = (16, 8, 16)  # m, n, k of the instruction
 ELEMENT_BYTES = 2
@@ -68,7 +69,7 @@ class Tiling:
             )
 
 
-class Gemm:
+class Gemm(KernelObject):
     def __init__(self, tiling: Tiling, target: aot.Target, epilogue: type[Activation]) -> None:
         self.tiling = tiling
         self.epilogue = epilogue

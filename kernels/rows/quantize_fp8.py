@@ -13,8 +13,9 @@ from cutlass import Float32
 
 import aot
 
-from ._device import DTYPES, ROW_TILINGS, RowKernel, RowTensors, maximum, row_specs, store
-from .contracts import quantize_fp8 as contract
+from .._device import DTYPES, store
+from ..contracts import quantize_fp8 as contract
+from ._rows import ROW_TILINGS, RowKernel, RowTensors, maximum, row_specs
 
 LARGEST = contract.LARGEST  # of f8e4m3
 SMALLEST = contract.SMALLEST  # what a row's largest value counts as, at least: its inverse is finite

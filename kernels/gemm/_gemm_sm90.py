@@ -19,7 +19,7 @@ from cutlass.utils import LayoutEnum, hopper_helpers
 
 import aot
 
-from ._device import await_previous
+from .._device import await_previous
 from ._gemm import PersistentGemm, batched, check_stages, tile_at
 
 WARP_GROUP = 128  # threads

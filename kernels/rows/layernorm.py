@@ -16,8 +16,9 @@ from cutlass import Float32, Int32
 
 import aot
 
-from ._device import ARCHS, DTYPES, ROW_TILINGS, RowKernel, RowTensors, RowTiling, load, row_specs, store
-from .contracts import layernorm as contract
+from .._device import ARCHS, DTYPES, load, store
+from ..contracts import layernorm as contract
+from ._rows import ROW_TILINGS, RowKernel, RowTensors, RowTiling, row_specs
 
 # Where a row takes many threads, more of them must fit on a multiprocessor: three blocks, so that some load while
 # others wait for a sum. The last pass over a long row reads three tensors at once: with two chunks of each at a

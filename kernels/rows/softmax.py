@@ -16,8 +16,9 @@ from cutlass import Float32
 
 import aot
 
-from ._device import ARCHS, DTYPES, ROW_TILINGS, RowKernel, RowTensors, add, row_specs, store
-from .contracts import softmax as contract
+from .._device import ARCHS, DTYPES, store
+from ..contracts import softmax as contract
+from ._rows import ROW_TILINGS, RowKernel, RowTensors, add, row_specs
 
 # Below every finite value: what is larger than all of a row of -inf is finite, so that x - largest is never
 # NaN unless x is.

@@ -14,8 +14,9 @@ from cutlass import Float32, Int32
 
 import aot
 
-from ._device import ARCHS, DTYPES, ROW_TILINGS, RowKernel, RowTensors, row_specs, store
-from .contracts import rmsnorm as contract
+from .._device import ARCHS, DTYPES, store
+from ..contracts import rmsnorm as contract
+from ._rows import ROW_TILINGS, RowKernel, RowTensors, row_specs
 
 
 class RmsNorm(RowKernel):

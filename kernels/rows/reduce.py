@@ -13,8 +13,9 @@ from cutlass import Float32, Int32
 
 import aot
 
-from ._device import ARCHS, DTYPES, ROW_TILINGS, RowKernel, RowTensors, RowTiling, add, maximum, row_specs
-from .contracts import reduce as contract
+from .._device import ARCHS, DTYPES
+from ..contracts import reduce as contract
+from ._rows import ROW_TILINGS, RowKernel, RowTensors, RowTiling, add, maximum, row_specs
 
 
 class Reduction:

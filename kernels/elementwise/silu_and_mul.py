@@ -12,18 +12,10 @@ from cutlass import Float32
 
 import aot
 
-from ._device import (
-    ARCHS,
-    DTYPES,
-    ELEMENTWISE_TILINGS,
-    VECTOR_BYTES,
-    Elementwise,
-    ElementwiseTiling,
-    elementwise_specs,
-    extents,
-)
+from .._device import ARCHS, DTYPES, VECTOR_BYTES
+from ..contracts import silu_and_mul as contract
+from ._elementwise import ELEMENTWISE_TILINGS, Elementwise, ElementwiseTiling, elementwise_specs, extents
 from .activation import Silu
-from .contracts import silu_and_mul as contract
 
 
 class SiluAndMul(Elementwise):

@@ -14,8 +14,9 @@ from cutlass import Float32, Int32
 
 import aot
 
-from ._device import ARCHS, DTYPES, ROW_TILINGS, RowTensors, row_specs
-from .contracts import rmsnorm_residual as contract
+from .._device import ARCHS, DTYPES
+from ..contracts import rmsnorm_residual as contract
+from ._rows import ROW_TILINGS, RowTensors, row_specs
 from .rmsnorm import RmsNorm
 
 

@@ -10,8 +10,9 @@ from cuda.bindings.driver import CUstream
 
 import aot
 
-from ._device import ARCHS, DTYPES, ELEMENTWISE_TILINGS, Elementwise, ElementwiseTiling, elementwise_specs
-from .contracts import add as contract
+from .._device import ARCHS, DTYPES
+from ..contracts import add as contract
+from ._elementwise import ELEMENTWISE_TILINGS, Elementwise, ElementwiseTiling, elementwise_specs
 
 
 class Add(Elementwise):

@@ -14,9 +14,9 @@ import cutlass.cute as cute
 
 import aot
 
+from ..contracts import gemm as contract
+from ..elementwise.activation import Activation, BriefGelu, BriefSilu, Relu, RoundedGelu
 from . import _gemm_sm80, _gemm_sm90, _gemm_sm100
-from .activation import Activation, BriefGelu, BriefSilu, Relu, RoundedGelu
-from .contracts import gemm as contract
 
 ALIGNMENT = 16  # bytes: of addresses and strides, as TMA and the widest copies need it
 CHUNK = ALIGNMENT // 2  # elements

@@ -1,0 +1,1 @@
+"""Kernels that map tensors of one shape, element by element."""

@@ -1,0 +1,191 @@
+"""What elementwise kernels share: how they walk tensors of one shape, whatever the distance of their rows."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import cutlass
+import cutlass.cute as cute
+from cuda.bindings.driver import CUstream
+from cutlass import Int32, Int64
+
+import aot
+
+from .._device import (
+    VECTOR_BYTES,
+    WARP,
+    KernelObject,
+    await_previous,
+    chunk_elements,
+    fetch,
+    launched_early,
+    load,
+    store,
+)
+
+
+@dataclass(frozen=True)
+class ElementwiseTiling:
+    """A thread moves ``unroll`` chunks. In rows that lie apart, up to ``width`` threads work side by side."""
+
+    threads: int
+    unroll: int  # chunks per thread, all loaded before the first is used
+    vector: bool
+    width: int = WARP  # at most: what does not fill them at the end of a row is idle
+    chunks: int | None = None  # of the largest problem it is for; None: of any
+
+    @property
+    def label(self) -> str:
+        return "" if self.chunks is None else "small"
+
+    @property
+    def cached(self) -> bool:
+        """Seen on an H200: small problems are over sooner past the L1 cache, large ones later."""
+        return self.chunks is None
+
+    def validate(self, target: aot.Target) -> None:
+        if self.threads & (self.threads - 1) or not WARP <= self.threads <= target.max_threads:
+            raise aot.DeclarationError(
+                f"{self.threads} threads per block; "
+                f"{target.arch} takes a power of two from {WARP} to {target.max_threads}"
+            )
+        if self.width & (self.width - 1) or self.width > self.threads:
+            raise aot.DeclarationError(f"{self.width} threads side by side: not a power of two up to {self.threads}")
+
+
+# By how elements are accessed; the first that a problem is small enough for.
+ELEMENTWISE_TILINGS = {
+    "vector": (
+        ElementwiseTiling(threads=256, unroll=1, vector=True, width=256, chunks=1 << 19),
+        ElementwiseTiling(threads=256, unroll=1, vector=True, width=256),
+    ),
+    "scalar": (ElementwiseTiling(threads=256, unroll=8, vector=False),),
+}
+
+
+class Elementwise(KernelObject, ABC):
+    """``out = apply(*inputs)`` over tensors of one shape, of rank 1 or 2, rows any distance apart.
+
+    Subclasses define ``apply`` on the values of a chunk, and a ``__call__`` with named arguments.
+    """
+
+    def __init__(self, tiling: ElementwiseTiling, target: aot.Target, rank: int, dtype: str) -> None:
+        self.tiling = tiling
+        self.early = launched_early(target)
+        self.chunk = chunk_elements(dtype, tiling.vector)
+        self.rank = rank
+        # A single row may end in part of a chunk; of several, the next would start misaligned.
+        self.ragged = rank == 1 and tiling.vector
+        columns = aot.Dim("n", divisible_by=1 if self.ragged else self.chunk, bits=64)
+        shape = (columns,) if rank == 1 else (aot.Dim("m", bits=64), columns)
+        self.tensor = aot.Tensor(dtype, shape, align=VECTOR_BYTES if tiling.vector else None)
+
+    @abstractmethod
+    def apply(self, *values: cute.TensorSSA) -> cute.TensorSSA: ...
+
+    @cute.jit
+    def launch(self, inputs: list[cute.Tensor], out: cute.Tensor, stream: CUstream):
+        if cutlass.const_expr(self.rank == 1):
+            self.launch_line(inputs, out, stream)
+        else:
+            rows, columns = extents(out)
+            # Rows without gaps are one line, where a thread finds its place at once.
+            gapless = rows > 0
+            for tensor in (*inputs, out):
+                gapless = gapless and tensor.stride[0] == columns
+            if gapless:
+                line = cute.make_layout(rows * columns)
+                lines = [cute.make_tensor(tensor.iterator, line) for tensor in (*inputs, out)]
+                self.launch_line(lines[:-1], lines[-1], stream)
+            else:
+                self.launch_rows(inputs, out, stream)
+
+    @cute.jit
+    def launch_line(self, inputs: list[cute.Tensor], out: cute.Tensor, stream: CUstream):
+        chunks = _ceil_div(Int64(cute.size(out)), Int64(self.chunk))
+        blocks = _ceil_div(chunks, Int64(self.tiling.threads * self.tiling.unroll))
+        if blocks > 0:  # CUDA refuses an empty grid
+            self.line_kernel(inputs, out).launch(**self.grid(blocks), stream=stream)
+
+    @cute.kernel
+    def line_kernel(self, inputs: list[cute.Tensor], out: cute.Tensor):
+        thread, _, _ = cute.arch.thread_idx()
+        block, _, _ = cute.arch.block_idx()
+        size = Int64(cute.size(out))
+        whole = size // self.chunk
+        first = Int64(block) * (self.tiling.threads * self.tiling.unroll) + thread
+        indices = [first + i * self.tiling.threads for i in range(self.tiling.unroll)]
+        await_previous(self.early)
+        self.move(inputs, out, indices, whole, self.chunk)
+        if cutlass.const_expr(self.ragged):  # noqa: SIM102  decided when compiled: not joined by `and`
+            if block == 0:
+                self.move(inputs, out, [whole * self.chunk + thread], size, 1)
+
+    @cute.jit
+    def launch_rows(self, inputs: list[cute.Tensor], out: cute.Tensor, stream: CUstream):
+        rows, columns = extents(out)
+        chunks = columns // self.chunk
+        # Threads side by side in a row: a power of two, so that each finds its place by shifts; as few as
+        # leave every thread all its chunks.
+        shift = Int32(0)
+        while shift < self.tiling.width.bit_length() - 1 and (Int64(self.tiling.unroll) << shift) < chunks:
+            shift += 1
+        tiles_per_row = _ceil_div(chunks, Int64(self.tiling.unroll) << shift)
+        blocks = _ceil_div(rows * tiles_per_row, Int64(self.tiling.threads) >> shift)
+        if blocks > 0:  # CUDA refuses an empty grid
+            self.rows_kernel(inputs, out, shift, Int32(tiles_per_row)).launch(**self.grid(blocks), stream=stream)
+
+    @cute.kernel
+    def rows_kernel(self, inputs: list[cute.Tensor], out: cute.Tensor, shift: Int32, tiles_per_row: Int32):
+        thread, _, _ = cute.arch.thread_idx()
+        block, _, _ = cute.arch.block_idx()
+        rows, columns = extents(out)
+        # A row's tiles go to neighbouring groups of threads. Rows of several tiles fill memory long before
+        # their number exceeds 32 bits.
+        row = Int64(block) * (self.tiling.threads >> shift) + (thread >> shift)
+        tile = Int32(0)
+        if tiles_per_row > 1:
+            tile = Int32(row) % tiles_per_row
+            row = Int64(Int32(row) // tiles_per_row)
+        await_previous(self.early)
+        if row < rows:
+            lane = thread & ((1 << shift) - 1)
+            first = Int64(tile) * (self.tiling.unroll << shift) + lane
+            indices = [first + (i << shift) for i in range(self.tiling.unroll)]
+            self.move([x[row, None] for x in inputs], out[row, None], indices, columns // self.chunk, self.chunk)
+
+    def grid(self, blocks: Int64) -> dict:
+        """Where and how to launch: arguments of ``launch``."""
+        return {"grid": [Int32(blocks), 1, 1], "block": [self.tiling.threads, 1, 1], "use_pdl": self.early}
+
+    @cute.jit
+    def move(self, sources: list[cute.Tensor], target: cute.Tensor, indices: list[Int64], end, size):
+        """Compute the chunks of these ascending indices, as far as they lie before ``end``."""
+        if indices[0] < end:
+            get = fetch if len(indices) == 1 else load
+            loaded = [[get(source, index, size, self.tiling.cached) for source in sources] for index in indices]
+            for index, chunks in zip(indices, loaded, strict=True):
+                store(self.apply(*[chunk.load() for chunk in chunks]), target, index, end, size)
+
+
+def elementwise_specs(target: aot.Target, tilings: tuple[ElementwiseTiling, ...], make, arguments, *guards: str):
+    """A spec per tiling; ``make`` takes it, ``arguments`` what that made. The last tiling takes what is left."""
+    specs = []
+    for tiling in tilings:
+        tiling.validate(target)
+        function = make(tiling)
+        elements = "n" if len(function.tensor.shape) == 1 else "m * n"
+        fits = () if tiling.chunks is None else (f"{elements} <= {tiling.chunks * function.chunk}",)
+        specs.append(aot.Spec(function, arguments(function), (*guards, *fits), tiling.label))
+    return specs
+
+
+def extents(tensor: cute.Tensor) -> tuple[Int64, Int64]:
+    # tensor.shape cuts extents of 64 bits to 32; cute.size does not.
+    return Int64(cute.size(tensor, mode=[0])), Int64(cute.size(tensor, mode=[1]))
+
+
+def _ceil_div(dividend: Int64, divisor: Int64) -> Int64:
+    # cute.ceil_div takes no run-time divisor of 64 bits.
+    return (dividend + divisor - 1) // divisor

@@ -1,0 +1,1 @@
+"""Matrix products, with one file per architecture's code."""
