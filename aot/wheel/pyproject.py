@@ -1,4 +1,4 @@
-"""A kernel project: ``pyproject.toml`` with ``[project]`` and ``[tool.aot]``, read and checked in one place."""
+"""A kernel project: ``pyproject.toml`` with ``[project]`` and ``[tool.cute-aot]``, read and checked in one place."""
 
 from __future__ import annotations
 
@@ -36,30 +36,32 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Table:
-    """The ``[tool.aot]`` table. Keys are spelled with dashes; only ``archs`` has no default."""
+    """The ``[tool.cute-aot]`` table. Keys are spelled with dashes; only ``archs`` has no default."""
 
     archs: tuple[str, ...]
     """GPU architectures, as ``--arch`` takes them: ``["sm80", "sm_90a"]``."""
     kernels: str = "kernels"
     """Folder or file of the project that declares the kernels, or an importable module."""
     package: str | None = None
-    """What users import; the project's name with underscores where absent."""
+    """What users import. The default is the project's name with underscores."""
     hosts: tuple[str, ...] = ("all",)
     """Hosts the project is for. A wheel is for one of them: this machine's, or ``--config-settings=host=...``."""
     select: tuple[str, ...] = ()
-    """Globs of kernel names; all where absent."""
+    """Globs of kernel names. The default is all kernels."""
     glibc: str = "2.28"
     """Lowest glibc to run on."""
     cudart: Literal["static", "shared"] = "static"
-    """Link the CUDA runtime into the package, or use the process's."""
+    """Link the CUDA runtime into the package, or use the one of the process."""
     cuda: int | None = None
-    """Major version of CuTe DSL's backend; the one that is installed where absent."""
+    """Major version of CuTe DSL's CUDA backend. The default is the installed one."""
     timeout: float | None = None
     """Seconds that one variant may take to compile."""
     wheelhouse: str | None = None
-    """Folder with other hosts' NVIDIA wheels, for machines without a network."""
+    """Folder with NVIDIA's wheels for other hosts, for machines without a network."""
     sdist_include: tuple[str, ...] = ()
-    """Globs of what else belongs in the sdist: ``["tests/**/*.py"]``."""
+    """Globs of further files for the sdist: ``["tests/**/*.py"]``."""
+    version_file: str | None = None
+    """File that holds the version, if ``[project]`` has ``dynamic = ["version"]``."""
 
 
 @dataclass(frozen=True)
@@ -69,15 +71,15 @@ class ConfigSettings:
     host: tuple[str, ...] = ()
     """The host of the wheel."""
     arch: tuple[str, ...] = ()
-    """Fewer or other architectures than ``[tool.aot]`` says."""
+    """Architectures to build instead of those in ``[tool.cute-aot]``."""
     jobs: tuple[str, ...] = ()
     """Compile workers."""
     wheelhouse: tuple[str, ...] = ()
-    """Instead of ``[tool.aot]``'s."""
+    """Replaces the one in ``[tool.cute-aot]``."""
 
     @classmethod
     def parse(cls, given: Mapping[str, Any] | None) -> ConfigSettings:
-        """pip passes one text, or a list where a key is given twice."""
+        """pip passes a string, or a list if a key is given twice."""
         lists = {key: [value] if isinstance(value, str) else value for key, value in (given or {}).items()}
         return _parse_table(cls, lists, "--config-settings")
 
@@ -96,20 +98,20 @@ class KernelProject:
         if len(config.host) > 1 or "all" in config.host or any("," in text for text in config.host):
             raise UsageError(
                 f"a wheel is for one host, not for {', '.join(config.host)}",
-                hint="`python -m aot wheel .` makes those of all hosts",
+                hint="`python -m aot wheel .` makes the wheels of all hosts",
             )
         glibc = self.hosts[0].glibc
         host = Host.parse(config.host[0], glibc) if config.host else Host.native(glibc)
         if host not in self.hosts:
             known = ", ".join(f'"{known.cpu}"' for known in self.hosts)
             raise UsageError(
-                f"the project is not for {host}: `[tool.aot] hosts` has {known}",
-                hint="add it there, or name another with `--config-settings=host=...`",
+                f"the project is not for {host}: `[tool.cute-aot] hosts` has {known}",
+                hint="add it there, or pass another host with `--config-settings=host=...`",
             )
         return host
 
     def settings(self, hosts: Sequence[Host], config: ConfigSettings, out: Path) -> Settings:
-        """What to build, for a build into that folder."""
+        """The settings of a build into the folder ``out``."""
         table = self.table
         inside = self.root / table.kernels
         wheelhouse = config.wheelhouse[-1] if config.wheelhouse else table.wheelhouse
@@ -140,15 +142,10 @@ def _jobs(texts: tuple[str, ...]) -> int:
 def read_project(root: Path) -> KernelProject:
     """Read a project's ``pyproject.toml``; :class:`UsageError` says what is wrong in it."""
     data = _read(root / "pyproject.toml")
-    tool = data.get("tool", {})
-    if not isinstance(tool, dict) or "aot" not in tool:
-        raise UsageError(
-            f"`{root / 'pyproject.toml'}` has no [tool.aot] table", hint='give it one, with archs = ["sm90"]'
-        )
-    table = _parse_table(Table, tool["aot"], "[tool.aot]")
+    table = _parse_table(Table, _own_table(data, root / "pyproject.toml"), "[tool.cute-aot]")
     _check(table)
-    metadata = _metadata(data, root)
-    assert metadata.version is not None  # `_metadata` sees to it
+    metadata = _metadata(_with_version(data, table, root), root)
+    assert metadata.version is not None  # `_metadata` refuses a project without one
     identity = Identity.parse(table.package or metadata.name.replace("-", "_"), str(metadata.version), metadata.name)
     licenses = {path.as_posix(): (root / path).read_bytes() for path in metadata.license_files or ()}
     hosts = parse_hosts(table.hosts, parse_glibc(table.glibc))
@@ -165,6 +162,35 @@ def _read(path: Path) -> dict[str, Any]:
         raise UsageError(f"`{path}` cannot be read: {error}") from None
 
 
+def _own_table(data: Mapping[str, Any], path: Path) -> Any:
+    tool = data.get("tool", {})
+    tool = tool if isinstance(tool, dict) else {}
+    if "aot" in tool and "cute-aot" not in tool:
+        raise UsageError(f"`{path}` has a [tool.aot] table", hint="rename it to [tool.cute-aot]")
+    if "cute-aot" not in tool:
+        raise UsageError(f"`{path}` has no [tool.cute-aot] table", hint='add one with archs = ["sm90"]')
+    return tool["cute-aot"]
+
+
+def _with_version(data: dict[str, Any], table: Table, root: Path) -> dict[str, Any]:
+    """The same data with the version that ``version-file`` holds, as if ``[project]`` had it."""
+    project = data.get("project")
+    if table.version_file is None or not isinstance(project, dict):
+        return data
+    dynamic = project.get("dynamic")
+    if not isinstance(dynamic, list) or "version" not in dynamic:
+        raise UsageError(
+            "[tool.cute-aot]: `version-file` is set, but the version in [project] is not dynamic",
+            hint='write dynamic = ["version"] in [project], or remove `version-file`',
+        )
+    try:
+        version = (root / table.version_file).read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"[tool.cute-aot]: `version-file` cannot be read: {error}") from None
+    others = [name for name in dynamic if name != "version"]
+    return {**data, "project": {**project, "version": version, "dynamic": others}}
+
+
 def _metadata(data: Mapping[str, Any], root: Path) -> StandardMetadata:
     try:
         metadata = StandardMetadata.from_pyproject(data, root)
@@ -172,26 +198,29 @@ def _metadata(data: Mapping[str, Any], root: Path) -> StandardMetadata:
         raise UsageError(f"pyproject.toml: {error}") from None
     if metadata.dynamic or metadata.version is None:
         fields = ", ".join(metadata.dynamic)
-        raise UsageError(f"pyproject.toml: nothing fills in {fields}", hint="write them down in [project]")
+        raise UsageError(
+            f"pyproject.toml: nothing fills in {fields}",
+            hint="write the values in [project]; for the version, `version-file` in [tool.cute-aot] also works",
+        )
     if metadata.license is not None and not isinstance(metadata.license, str):
         raise UsageError(
             'pyproject.toml: "project.license" is a table',
-            hint='write license = "Apache-2.0", and the file\'s name into license-files',
+            hint='write license = "Apache-2.0", and list the file in license-files',
         )
     return metadata
 
 
 def _check(table: Table) -> None:
     if not table.archs:
-        raise UsageError("[tool.aot]: `archs` is empty", hint='write archs = ["sm90"]')
+        raise UsageError("[tool.cute-aot]: `archs` is empty", hint='write archs = ["sm90"]')
     parse_archs(table.archs, ())
     if table.timeout is not None and table.timeout <= 0:
-        raise UsageError(f"[tool.aot]: `timeout` is {table.timeout}, must be positive")
+        raise UsageError(f"[tool.cute-aot]: `timeout` is {table.timeout}, must be positive")
     if table.cuda not in (None, 12, 13):
-        raise UsageError(f"[tool.aot]: `cuda` is {table.cuda}", hint="known: 12, 13")
+        raise UsageError(f"[tool.cute-aot]: `cuda` is {table.cuda}", hint="known: 12, 13")
 
 
-# A table into a dataclass, by its type hints.
+# Turning a table into a dataclass, by its type hints.
 
 
 def _parse_table(kind: type[_T], data: Any, where: str) -> _T:
@@ -200,7 +229,7 @@ def _parse_table(kind: type[_T], data: Any, where: str) -> _T:
     fields = {field.name.replace("_", "-"): field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     for key in data:
         if key not in fields:
-            raise UsageError(f"{where}: there is no `{key}`", hint=_suggestion(key, list(fields)))
+            raise UsageError(f"{where}: unknown key `{key}`", hint=_suggestion(key, list(fields)))
     hints = typing.get_type_hints(kind)
     values = {}
     for key, field in fields.items():

@@ -1,4 +1,4 @@
-"""The sdist of a kernel project: what its wheel is built from, and what its ``pyproject.toml`` names."""
+"""The sdist of a kernel project: the files its wheel is built from, and those its ``pyproject.toml`` names."""
 
 from __future__ import annotations
 
@@ -41,6 +41,8 @@ def write_sdist(project: KernelProject, directory: Path, epoch: int | None = Non
 def _files(project: KernelProject) -> Iterator[str]:
     root, metadata = project.root, project.project.metadata
     yield "pyproject.toml"
+    if project.table.version_file is not None:
+        yield project.table.version_file
     yield from project.project.licenses
     if metadata is not None and metadata.readme is not None and metadata.readme.file is not None:
         yield Path(metadata.readme.file).relative_to(root).as_posix()
@@ -48,7 +50,7 @@ def _files(project: KernelProject) -> Iterator[str]:
     for pattern in project.table.sdist_include:
         found = [name for path in root.glob(pattern) for name in _below(root, path)]
         if not found:
-            raise UsageError(f"[tool.aot]: `sdist-include` has {pattern!r}, which matches nothing")
+            raise UsageError(f"[tool.cute-aot]: `sdist-include` has {pattern!r}, which matches nothing")
         yield from found
 
 
@@ -62,7 +64,7 @@ def _below(root: Path, path: Path) -> Iterator[str]:
 
 
 def _package_info(project: KernelProject) -> bytes:
-    # As the wheel's, but for the licences that come in with what is linked.
+    # The wheel's metadata without the licences of the linked libraries, which the sdist does not contain.
     licenses = [Path(name) for name in project.project.licenses]
     return bytes(dataclasses.replace(project_metadata(project.project), license_files=licenses).as_rfc822())
 

@@ -140,6 +140,18 @@ def test_sdist_is_the_same_bytes_when_made_twice(project: Path) -> None:
     assert (project / "dist" / build_in(project, "build_sdist", {})).read_bytes() == first
 
 
+def test_version_comes_from_the_file_that_the_project_names(project: Path) -> None:
+    pyproject = project / "pyproject.toml"
+    text = pyproject.read_text().replace('version = "1.0"', 'dynamic = ["version"]')
+    pyproject.write_text(text + 'version-file = "VERSION"\n')
+    (project / "VERSION").write_text("2.5rc1\n")
+    assert str(read_project(project).project.identity.version) == "2.5rc1"
+    sdist = project / "dist" / build_in(project, "build_sdist", {})
+    assert sdist.name == "sample_kernels-2.5rc1.tar.gz"
+    with tarfile.open(sdist) as archive:
+        assert "sample_kernels-2.5rc1/VERSION" in archive.getnames()
+
+
 # What is refused: a sentence, from the hook that the frontend calls first.
 
 
@@ -159,21 +171,24 @@ def refusal(project: Path, capsys: pytest.CaptureFixture[str], config: Mapping[s
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('arch = ["sm90"]', "[tool.aot]: there is no `arch`\n\nhint: did you mean `archs`?"),
-        ('sdist_include = ["x"]', "[tool.aot]: there is no `sdist_include`\n\nhint: did you mean `sdist-include`?"),
-        ("archs = 90", "[tool.aot]: `archs` is 90, must be a list of strings"),
-        ('archs = "sm90"', "[tool.aot]: `archs` is 'sm90', must be a list of strings"),
-        ("archs = []", "[tool.aot]: `archs` is empty"),
-        ("archs = [90]", "[tool.aot]: `archs` is [90], must be a list of strings"),
+        ('arch = ["sm90"]', "[tool.cute-aot]: unknown key `arch`\n\nhint: did you mean `archs`?"),
+        (
+            'sdist_include = ["x"]',
+            "[tool.cute-aot]: unknown key `sdist_include`\n\nhint: did you mean `sdist-include`?",
+        ),
+        ("archs = 90", "[tool.cute-aot]: `archs` is 90, must be a list of strings"),
+        ('archs = "sm90"', "[tool.cute-aot]: `archs` is 'sm90', must be a list of strings"),
+        ("archs = []", "[tool.cute-aot]: `archs` is empty"),
+        ("archs = [90]", "[tool.cute-aot]: `archs` is [90], must be a list of strings"),
         ('archs = ["sm9O"]', "unknown architecture: 'sm9O'\n\nhint: did you mean `sm90`?"),
         ('hosts = ["x86-64"]', "unknown host: 'x86-64'\n\nhint: did you mean `x86_64`?"),
         ('package = "json"', "a package called json would hide Python's own module"),
         ('package = "1st"', "'1st' cannot name a package"),
-        ("kernels = 1", "[tool.aot]: `kernels` is 1, must be a string"),
-        ("timeout = true", "[tool.aot]: `timeout` is True, must be a number"),
-        ("timeout = -1", "[tool.aot]: `timeout` is -1, must be positive"),
-        ("cuda = 11", "[tool.aot]: `cuda` is 11\n\nhint: known: 12, 13"),
-        ('cudart = "dynamic"', "[tool.aot]: `cudart` is 'dynamic'\n\nhint: known: static, shared"),
+        ("kernels = 1", "[tool.cute-aot]: `kernels` is 1, must be a string"),
+        ("timeout = true", "[tool.cute-aot]: `timeout` is True, must be a number"),
+        ("timeout = -1", "[tool.cute-aot]: `timeout` is -1, must be positive"),
+        ("cuda = 11", "[tool.cute-aot]: `cuda` is 11\n\nhint: known: 12, 13"),
+        ('cudart = "dynamic"', "[tool.cute-aot]: `cudart` is 'dynamic'\n\nhint: known: static, shared"),
         ('glibc = "2"', "not a glibc version: '2'"),
         ('glibc = "2.5"', "glibc 2.5 is too old"),
     ],
@@ -191,13 +206,28 @@ def test_wrong_table_is_answered_with_a_sentence(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[tool]\naot = 3\n", "[tool.aot] is 3, must be a table"),
-        ("[tool.other]\n", "has no [tool.aot] table"),
-        ("[tool.aot]\n", "[tool.aot]: `archs` is missing"),
-        ("[tool.aot\n", "cannot be read"),
-        ('[tool.aot]\narchs = ["sm90"]\n', 'Section "project" missing in pyproject.toml'),
-        ('[project]\nname = "x"\nversion = "one"\n[tool.aot]\narchs = ["sm90"]\n', "invalid PEP 440 version"),
-        ('[project]\nname = "x"\ndynamic = ["version"]\n[tool.aot]\narchs = ["sm90"]\n', "nothing fills in version"),
+        ("[tool]\ncute-aot = 3\n", "[tool.cute-aot] is 3, must be a table"),
+        ("[tool.other]\n", "has no [tool.cute-aot] table"),
+        ("[tool.cute-aot]\n", "[tool.cute-aot]: `archs` is missing"),
+        ("[tool.cute-aot\n", "cannot be read"),
+        ('[tool.cute-aot]\narchs = ["sm90"]\n', 'Section "project" missing in pyproject.toml'),
+        ('[project]\nname = "x"\nversion = "one"\n[tool.cute-aot]\narchs = ["sm90"]\n', "invalid PEP 440 version"),
+        (
+            '[project]\nname = "x"\ndynamic = ["version"]\n[tool.cute-aot]\narchs = ["sm90"]\n',
+            "nothing fills in version",
+        ),
+        (
+            '[tool.aot]\narchs = ["sm90"]\n',
+            "/pyproject.toml` has a [tool.aot] table\n\nhint: rename it to [tool.cute-aot]",
+        ),
+        (
+            '[project]\nname = "x"\nversion = "1"\n[tool.cute-aot]\narchs = ["sm90"]\nversion-file = "VERSION"\n',
+            "`version-file` is set, but the version in [project] is not dynamic",
+        ),
+        (
+            '[project]\nname = "x"\ndynamic = ["version"]\n[tool.cute-aot]\narchs = ["sm90"]\nversion-file = "NO"\n',
+            "`version-file` cannot be read",
+        ),
     ],
 )
 def test_wrong_project_is_answered_with_a_sentence(
@@ -210,7 +240,7 @@ def test_wrong_project_is_answered_with_a_sentence(
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"hosts": "x86_64"}, "--config-settings: there is no `hosts`\n\nhint: did you mean `host`?"),
+        ({"hosts": "x86_64"}, "--config-settings: unknown key `hosts`\n\nhint: did you mean `host`?"),
         ({"host": ["x86_64", "aarch64"]}, "a wheel is for one host, not for x86_64, aarch64"),
         ({"host": "all"}, "a wheel is for one host, not for all"),
         ({"host": "sparc"}, "unknown host: 'sparc'"),

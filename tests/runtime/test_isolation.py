@@ -107,6 +107,12 @@ def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return python
 
 
+def test_the_wheel_says_that_its_packages_are_typed(bare_python: Path) -> None:
+    packages = next(bare_python.parents[1].glob("lib/python*/site-packages"))
+    assert (packages / "aot" / "py.typed").is_file()
+    assert (packages / "aot_runtime" / "py.typed").is_file()
+
+
 def link_distribution(name: str, packages: Path) -> None:
     """Put an installed distribution into another environment without fetching it again."""
     distribution = importlib.metadata.distribution(name)
