@@ -36,7 +36,7 @@ def contracts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Contract]:
 
 
 def test_every_shipped_kernel_has_a_contract() -> None:
-    declared = [path.stem for path in KERNELS.glob("[a-z]*.py") if "@aot.kernel" in path.read_text()]
+    declared = [path.stem for path in KERNELS.rglob("[a-z]*.py") if "@aot.kernel" in path.read_text()]
     assert sorted(declared) == NAMES
 
 
