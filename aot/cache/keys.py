@@ -36,11 +36,11 @@ __all__ = [
 _AOT = Path(__file__).resolve().parent.parent
 # Our own code that decides what comes out of a compile, and of a link.
 _GENERATION = (
-    "binary/*.py", "compile/*.py", "data/archs.json", "declare/*.py", "kinds.py", "selection/*.py", "targets.py",
+    "binary/*.py", "compile/**/*.py", "data/archs.json", "declare/*.py", "kinds.py", "selection/*.py", "targets.py",
 )  # fmt: skip
 _LINKING = (
-    "binary/*.py", "bundle/layout.py", "cache/links.py", "compile/launcher.py", "hosts.py", "kinds.py", "link/*.py",
-    "selection/tables.py",
+    "binary/*.py", "bundle/layout.py", "cache/links.py", "compile/dsl/*.py", "compile/launcher.py", "hosts.py", "kinds.py",
+    "link/*.py", "selection/tables.py",
 )  # fmt: skip
 _CUTLASS = "nvidia_cutlass_dsl"
 

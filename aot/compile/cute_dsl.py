@@ -1,6 +1,6 @@
-"""Compiling one variant with CuTe DSL. The only module that imports cutlass.
+"""Compiling one variant with CuTe DSL: its types, fake arguments, ``cute.compile``.
 
-Everything asked of CuTe DSL is here: its types, fake arguments, ``cute.compile``, the export as LLVM IR.
+Only documented parts of CuTe DSL are used here; what depends on its version is asked of ``dsl``.
 """
 
 from __future__ import annotations
@@ -9,21 +9,14 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import cuda.bindings.driver  # noqa: F401  CuTe DSL's stream types need it, and say so late
 import cutlass
 import cutlass.cute as cute
-from cutlass._mlir import ir
-from cutlass._mlir._mlir_libs._cutlass_ir import _aot_support
-from cutlass.base_dsl.export import get_export_module
-from cutlass.base_dsl.tvm_ffi_builder import rename_tvm_ffi_function
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor, make_ptr
 from cutlass.cute.typing import AddressSpace, SymInt
-from cutlass.cutlass_dsl._launch_facts_metadata import EXACT_CLUSTER_DIM_FIELD, LAUNCH_FACTS_ATTR
-from cutlass.cutlass_dsl.tvm_ffi_provider import _inplace_hide_symbols
 
 from ..binary.cubin import Cubin, KernelFacts, cubins_in_llvm_ir
 from ..declare.arguments import (
@@ -41,6 +34,8 @@ from ..declare.arguments import (
 from ..declare.kernel import Variant
 from ..errors import BuildError
 from ..targets import Target
+from . import dsl
+from .dsl import Clusters
 from .launcher import Launcher, parse_launcher, symbol_prefix
 from .messages import Compiled, KernelLaunch, Options
 
@@ -56,8 +51,8 @@ _DTYPES: dict[str, Any] = {
 
 def backend_version() -> int:
     """The CUDA major version of the backend that was loaded."""
-    module = sys.modules["cutlass._mlir._mlir_libs._cutlass_ir"]
-    match = re.search(r"_cutlass_ir\.cu(\d+)\.", str(module.__file__))
+    module = sys.modules[dsl.installed().BACKEND_MODULE]
+    match = re.search(r"\.cu(\d+)\.", Path(str(module.__file__)).name)
     if match is None:
         raise BuildError(f"cannot tell the CUDA version of CuTe DSL's backend from `{module.__file__}`")
     return int(match[1])
@@ -66,10 +61,10 @@ def backend_version() -> int:
 def compile_variant(variant: Variant, options: Options, launcher: Path) -> Compiled:
     """Compile a variant and write its launcher; what came out is checked against what was asked."""
     started = time.perf_counter()
-    clusters: dict[str, tuple[int, int, int]] = {}
+    clusters: Clusters = {}
     with tempfile.TemporaryDirectory(prefix="aot-dump-", dir=launcher.parent) as dump:
         function = _compile(variant, options, dump, clusters)
-        text = _export(function, variant.name)
+        text = dsl.installed().export(function, variant.name, symbol_prefix(variant.name))
         _keep(options, dump, launcher)
     facts = parse_launcher(text, variant.name)
     cubins = cubins_in_llvm_ir(text, source=variant.name)
@@ -85,34 +80,15 @@ def compile_variant(variant: Variant, options: Options, launcher: Path) -> Compi
     )
 
 
-def _compile(variant: Variant, options: Options, dump: str, clusters: dict[str, tuple[int, int, int]]) -> Any:
+def _compile(variant: Variant, options: Options, dump: str, clusters: Clusters) -> Any:
     symbols: dict[str, Any] = {}
     arguments = [_fake(argument, name, symbols) for name, argument in variant.spec.arguments.items()]
     flags = ["--enable-tvm-ffi", f"--gpu-arch {variant.arch}", variant.kernel.options]
     flags += ["--generate-line-info"] if options.line_info else []
     # Dump files of different compilations have the same names: each gets a folder of its own.
     flags += [f"--keep-{kind} --dump-dir={dump}" for kind in options.keep if kind in ("ptx", "cubin")]
-    with _hooks(lambda owner, module, name: _note_clusters(module, clusters)):
+    with dsl.installed().note_clusters(clusters):
         return cute.compile(variant.spec.function, *arguments, options=" ".join(filter(None, flags)))
-
-
-def _hooks(hook: Callable[[Any, Any, str], None]) -> Any:
-    from cutlass.cutlass_dsl import CuTeDSL
-
-    return CuTeDSL._get_dsl().trace_finalize_hooks(hook)
-
-
-def _note_clusters(module: Any, clusters: dict[str, tuple[int, int, int]]) -> None:
-    def visit(operation: Any) -> Any:
-        attributes = operation.attributes
-        if LAUNCH_FACTS_ATTR in attributes and "sym_name" in attributes:
-            facts = ir.DictAttr(attributes[LAUNCH_FACTS_ATTR])
-            if EXACT_CLUSTER_DIM_FIELD in facts:
-                sizes = tuple(int(size) for size in ir.DenseI64ArrayAttr(facts[EXACT_CLUSTER_DIM_FIELD]))
-                clusters[ir.StringAttr(attributes["sym_name"]).value] = (sizes[0], sizes[1], sizes[2])
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(visit)
 
 
 def _fake(argument: Argument, name: str, symbols: dict[str, Any]) -> Any:
@@ -146,20 +122,6 @@ def _symbolic(extent: int | Dim, symbols: dict[str, Any]) -> Any:
     return symbols[extent.name]
 
 
-def _export(function: Any, name: str) -> str:
-    """The launcher as LLVM IR.
-
-    As ``export_to_c`` does it, but unoptimised: at its own level the text is already shaped for the build
-    machine's CPU, so that bytes would differ between build hosts. zig optimises later.
-    """
-    original = function.function_name
-    module = get_export_module(function.ir_module, symbol_prefix(name), preserve_symbols={f"__tvm_ffi_{original}"})
-    rename_tvm_ffi_function(module, original, name)
-    _inplace_hide_symbols(module, lambda symbol: not symbol.startswith("__tvm_ffi"))
-    exported = _aot_support.export_module_to_bytes(module, format="ll", opt_level=0, enable_pic=True)
-    return bytes(exported).decode()
-
-
 def _keep(options: Options, dump: str, launcher: Path) -> None:
     for kind in ("ptx", "cubin"):
         if kind in options.keep:
@@ -167,7 +129,7 @@ def _keep(options: Options, dump: str, launcher: Path) -> None:
                 launcher.with_suffix(f".{number}.{kind}" if number else f".{kind}").write_bytes(path.read_bytes())
 
 
-def _launch(kernel: KernelFacts, facts: Launcher, clusters: dict[str, tuple[int, int, int]]) -> KernelLaunch:
+def _launch(kernel: KernelFacts, facts: Launcher, clusters: Clusters) -> KernelLaunch:
     return KernelLaunch(
         name=kernel.name,
         registers=kernel.registers or 0,

@@ -1,7 +1,8 @@
 """Making the launcher that CuTe DSL exports portable, and ours to load.
 
 ``export_to_c`` writes the launcher of a kernel, cubin included, as LLVM IR for the build machine. This
-module rewrites that text so that it fits a bundle:
+module rewrites that text so that it fits a bundle; the patterns that depend on the version of CuTe DSL
+come from ``dsl``:
 
 * the head of the module names the target host instead of the build machine;
 * CUDA functions are called through slots that the entry library fills from the bundle's support
@@ -20,20 +21,15 @@ from dataclasses import dataclass
 
 from ..errors import BuildError
 from ..hosts import Host
+from . import dsl
+from .dsl import LauncherText
 
 __all__ = ["Launcher", "for_host", "parse_launcher", "symbol_prefix"]
 
 _DECLARE = re.compile(
     r"^declare (?P<result>.+?) @(?P<name>[A-Za-z0-9_]+)\((?P<parameters>[^)]*)\)[^\n]*$", re.MULTILINE
 )
-_FROM_SUPPORT = re.compile(r"_?cu(da)?[A-Z]\w*|cuda_dialect_\w+|CuteDSLRT_\w+")
-_ONCE = "cuda_dialect_init_library_once"
-_UNLOAD = "cuda_dialect_unload_library_once"
-# The only functions of NVIDIA's launch support and of C that a launcher might call and never come back from.
-_ENDS_PROCESS = re.compile(r"\bcall\b[^\n]*@(cuda_dialect_assert_success|abort|exit|_exit)\(")
 _HEAD = re.compile(r'^target (datalayout|triple) = "[^"]*"\n', re.MULTILINE)
-_KERNEL_GLOBAL = re.compile(r"^@(kernels_[\w$.]+|\"kernels_[^\"]+\") = internal global ptr undef$", re.MULTILINE)
-_CONFIG = r"\{ \[3 x i32\], \[3 x i32\], i64, ptr, ptr, i32 \}"
 
 
 @dataclass(frozen=True)
@@ -43,9 +39,9 @@ class Launcher:
     imports: tuple[str, ...]
     binaries: int
     argument_count: int
-    block: tuple[int, int, int] | None  # None where the text does not fix it, or launches differ
+    block: tuple[int, int, int] | None  # None if the text does not fix it, or if launches differ
     dynamic_shared_memory: int | None
-    largest_block: int  # threads, of all the launches that the text fixes; 0 where it fixes none
+    largest_block: int  # threads, of all the launches that the text fixes; 0 if it fixes none
     largest_dynamic_shared_memory: int
 
 
@@ -55,23 +51,25 @@ def symbol_prefix(variant: str) -> str:
 
 
 def parse_launcher(text: str, variant: str) -> Launcher:
-    """Read off a launcher what the builder must know; :class:`BuildError` where it is not as expected."""
-    _refuse_abort(text, variant)
-    imports = [name for name in (match["name"] for match in _DECLARE.finditer(text)) if _is_import(name)]
+    """Read off a launcher what the builder must know; :class:`BuildError` if it does not read as expected."""
+    reads = dsl.installed().LAUNCHER
+    _refuse_abort(text, variant, reads)
+    declared = (match["name"] for match in _DECLARE.finditer(text))
+    shared_memory = _stores(text, reads, reads.shared_memory, "i64")
     return Launcher(
-        imports=tuple(sorted(imports)),
-        binaries=int(_find(rf"@{symbol_prefix(variant)}_cuda_num_binaries\(\) \{{\n  ret i32 (\d+)", text, variant)),
-        argument_count=int(_find(r'c"Expects (\d+) parameters', text, variant)),
-        block=_block(text),
-        dynamic_shared_memory=_single(_stores(text, "i32 0, i32 2", "i64")),
-        largest_block=_largest_block(text),
-        largest_dynamic_shared_memory=max(_fixed(_stores(text, "i32 0, i32 2", "i64")), default=0),
+        imports=tuple(sorted(name for name in declared if _is_import(name, reads))),
+        binaries=int(_find(reads.binaries.format(prefix=symbol_prefix(variant)), text, variant)),
+        argument_count=int(_find(reads.argument_count, text, variant)),
+        block=_block(text, reads),
+        dynamic_shared_memory=_single(shared_memory),
+        largest_block=_largest_block(text, reads),
+        largest_dynamic_shared_memory=max(_fixed(shared_memory), default=0),
     )
 
 
-def _refuse_abort(text: str, variant: str) -> None:
+def _refuse_abort(text: str, variant: str, reads: LauncherText) -> None:
     """A failing CUDA call is an error that the caller gets, never the end of the caller's process."""
-    match = _ENDS_PROCESS.search(text)
+    match = reads.ends_process.search(text)
     if match is not None:
         raise BuildError(
             f"{variant}: its launcher calls `{match[1]}`, which ends the process when something fails",
@@ -79,23 +77,24 @@ def _refuse_abort(text: str, variant: str) -> None:
         )
 
 
-def _is_import(name: str) -> bool:
-    return bool(_FROM_SUPPORT.fullmatch(name)) and name not in (_ONCE, _UNLOAD)
+def _is_import(name: str, reads: LauncherText) -> bool:
+    return bool(reads.support.fullmatch(name)) and name not in (reads.once, reads.unload)
 
 
 def _find(pattern: str, text: str, variant: str) -> str:
     match = re.search(pattern, text)
     if match is None:
         raise BuildError(
-            f"{variant}: the launcher that CuTe DSL exported is not as expected: nothing matches {pattern!r}",
-            hint="this version of nvidia-cutlass-dsl is not supported; install the one that the `build` extra asks for",
+            f"{variant}: the launcher that CuTe DSL {dsl.version()} exported does not read as expected: "
+            f"nothing matches {pattern!r}",
+            hint="install a version of nvidia-cutlass-dsl that was tested: `pip install cute-aot[build]`",
         )
     return match[1]
 
 
-def _stores(text: str, field: str, kind: str) -> list[str]:
+def _stores(text: str, reads: LauncherText, field: str, kind: str) -> list[str]:
     """What is stored into a field of the launch configuration, for each launch in the text."""
-    pattern = rf"(%\d+) = getelementptr {_CONFIG}, ptr %\d+, {field}\n  store {kind} (\S+), ptr \1\b"
+    pattern = rf"(%\d+) = getelementptr {reads.configuration}, ptr %\d+, {field}\n  store {kind} (\S+), ptr \1\b"
     return [match[2] for match in re.finditer(pattern, text)]
 
 
@@ -104,13 +103,13 @@ def _single(values: list[str]) -> int | None:
     return int(values[0]) if len(set(values)) == 1 and values[0].isdecimal() else None
 
 
-def _block(text: str) -> tuple[int, int, int] | None:
-    x, y, z = (_single(_stores(text, f"i32 0, i32 1, i32 {axis}", "i32")) for axis in range(3))
+def _block(text: str, reads: LauncherText) -> tuple[int, int, int] | None:
+    x, y, z = (_single(_stores(text, reads, field, "i32")) for field in reads.block)
     return (x, y, z) if x is not None and y is not None and z is not None else None
 
 
-def _largest_block(text: str) -> int:
-    x, y, z = (_stores(text, f"i32 0, i32 1, i32 {axis}", "i32") for axis in range(3))
+def _largest_block(text: str, reads: LauncherText) -> int:
+    x, y, z = (_stores(text, reads, field, "i32") for field in reads.block)
     if not len(x) == len(y) == len(z):
         return 0
     blocks = [_fixed(block) for block in zip(x, y, z, strict=True)]
@@ -123,25 +122,26 @@ def _fixed(values: Iterable[str]) -> list[int]:
 
 def for_host(text: str, variant: str, host: Host) -> str:
     """The launcher for a host, with CUDA behind slots and loading left to the dispatcher."""
+    reads = dsl.installed().LAUNCHER
     head = f'target datalayout = "{host.llvm_data_layout}"\ntarget triple = "{host.llvm_triple}"\n'
     text = head + _HEAD.sub("", text)
     text = re.sub(r"^@llvm\.global_dtors = .*\n", "", text, flags=re.MULTILINE)
-    text = _DECLARE.sub(_forwarder, text)
-    for function in ("cuda_init", "cuda_load_to_device"):
+    text = _DECLARE.sub(lambda match: _forwarder(match, reads), text)
+    for function in reads.loaders:
         name = f"@{symbol_prefix(variant)}_{function}("
         if f"define internal i32 {name}" not in text:
             raise BuildError(f"{variant}: the launcher that CuTe DSL exported has no function {name.strip('@(')}")
         text = text.replace(f"define internal i32 {name}", f"define hidden i32 {name}")
-    return text + _first_kernel(text, variant)
+    return text + _first_kernel(text, variant, reads)
 
 
-def _forwarder(match: re.Match[str]) -> str:
+def _forwarder(match: re.Match[str], reads: LauncherText) -> str:
     name, result = match["name"], match["result"]
-    if name == _ONCE:
+    if name == reads.once:
         return f"define internal i32 @{name}(ptr %0, ptr %1, ptr %2, ptr %3) alwaysinline {{\n  ret i32 0\n}}"
-    if name == _UNLOAD:
+    if name == reads.unload:
         return f"define internal void @{name}(ptr %0) alwaysinline {{\n  ret void\n}}"
-    if not _is_import(name):
+    if not _is_import(name, reads):
         return match[0]
     types = [item.strip() for item in match["parameters"].split(",") if item.strip()]
     parameters = ", ".join(f"{kind} %{i}" for i, kind in enumerate(types))
@@ -154,9 +154,9 @@ def _forwarder(match: re.Match[str]) -> str:
     return f"{slot}define internal {result} @{name}({parameters}) alwaysinline {{\n{load}{body}}}"
 
 
-def _first_kernel(text: str, variant: str) -> str:
+def _first_kernel(text: str, variant: str, reads: LauncherText) -> str:
     """A name for the handle of the first kernel, for questions about occupancy."""
-    match = _KERNEL_GLOBAL.search(text)
+    match = reads.kernel_handle.search(text)
     if match is None:
         raise BuildError(f"{variant}: the launcher that CuTe DSL exported launches no kernel")
     return f"\n@{symbol_prefix(variant)}_first_kernel = hidden alias ptr, ptr @{match[1]}\n"

@@ -16,7 +16,6 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -25,9 +24,10 @@ from aot_runtime.arch import Arch
 
 from ..declare.discover import discover, place
 from ..declare.kernel import Kernel, Variant
-from ..errors import NO_MEMORY, NOTHING_LEFT, AotError, DeclarationError, system_hint
+from ..errors import NO_MEMORY, NOTHING_LEFT, AotError, DeclarationError, ToolchainError, system_hint
 from ..records import decode, encode
 from ..selection.requirements import VariantTable, variant_table
+from . import dsl
 from .backend import select_backend
 from .closure import Watch, closure_of
 from .messages import Declared, Failure, KernelInfo, Options, VariantInfo
@@ -50,8 +50,7 @@ class _Worker:
         """Execute the author's files and say what they declare."""
         self.options = decode(Options, request["options"])
         select_backend(self.options.cuda)
-        with suppress(ImportError):  # whatever is wrong with CuTe DSL is said where it is needed
-            import_module(".compile", __package__)  # its time is not that of the author's first file
+        _import_cute_dsl()
         with self.watch:
             found = discover(request["source"], request["skip"], lambda path: self.say({"reading": path}))
         self.kernels = found.kernels
@@ -83,6 +82,18 @@ class _Worker:
         from .cute_dsl import backend_version
 
         return backend_version()
+
+
+def _import_cute_dsl() -> None:
+    """Import CuTe DSL before the author's files do, so that its time is not that of the first of them."""
+    try:
+        dsl.check()
+        import_module(".cute_dsl", __package__)
+    except ImportError as error:
+        raise ToolchainError(
+            f"CuTe DSL {dsl.version()} cannot be imported: {type(error).__name__}: {error}",
+            hint="`pip install cute-aot[build]`",
+        ) from error
 
 
 def _info(kernel: Kernel) -> KernelInfo:

@@ -6,6 +6,7 @@ Runs in a worker process, since it executes the author's files and imports CuTe 
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import importlib.util
 import sys
 import traceback
@@ -153,11 +154,25 @@ def _import_failure(source: str, error: BaseException) -> DeclarationError:
     if isinstance(error, DeclarationError):
         named = error.message.startswith(where)
         return error if named else DeclarationError(f"{where}: {error.message}", hint=error.hint)
-    if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] == "cutlass":
+    if isinstance(error, ImportError) and (error.name or "").split(".")[0] == "cutlass":
+        return _cute_dsl_failure(source, where, error)
+    return DeclarationError(f"`{source}` raises on import: {where}: {type(error).__name__}: {error}")
+
+
+def _cute_dsl_failure(source: str, where: str, error: ImportError) -> DeclarationError:
+    """CuTe DSL is not installed, or it is installed in a version that lacks what a file imports."""
+    if isinstance(error, ModuleNotFoundError) and error.name == "cutlass":
         return DeclarationError(
             f"`{source}` needs CuTe DSL, which is not installed", hint="`pip install cute-aot[build]`"
         )
-    return DeclarationError(f"`{source}` raises on import: {where}: {type(error).__name__}: {error}")
+    try:
+        seen = importlib.metadata.version("nvidia-cutlass-dsl")
+    except importlib.metadata.PackageNotFoundError:
+        seen = "of an unknown version"
+    return DeclarationError(
+        f"`{source}` imports what CuTe DSL {seen} does not have: {where}: {type(error).__name__}: {error}",
+        hint="install a version of nvidia-cutlass-dsl that has it, or change the import",
+    )
 
 
 def place(error: BaseException) -> str:

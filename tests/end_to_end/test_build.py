@@ -428,10 +428,10 @@ def test_the_same_inputs_give_the_same_bytes_with_any_jobs_from_any_directory(
 
 
 def test_a_backend_that_is_not_installed_is_named(tmp_path: Path) -> None:
-    from aot.compile.backend import _find_flavour
+    from aot.compile.backend import find_backend
 
     try:
-        _find_flavour(13)
+        find_backend(13)
     except ToolchainError:
         with pytest.raises(ToolchainError, match="CuTe DSL's CUDA 13 backend is not installed"):
             describe(str(write_kernels(tmp_path, GOOD)), Options(cuda=13))

@@ -292,6 +292,22 @@ def test_without_cute_dsl_the_commands_that_need_it_say_so(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("arguments", [("list",), ("build", "--arch", "sm90")])
+def test_another_version_of_cute_dsl_is_not_called_missing(
+    run: Run, arguments: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    shim = tmp_path_factory.mktemp("shim")
+    (shim / "nvidia_cutlass_dsl-4.5.3.dist-info").mkdir()
+    (shim / "nvidia_cutlass_dsl-4.5.3.dist-info" / "METADATA").write_text("Name: nvidia-cutlass-dsl\nVersion: 4.5.3\n")
+    path = os.pathsep.join([str(shim), *map(os.path.abspath, sys.path)])
+    done = run(*arguments, "--kernels", FILL, env={"PYTHONPATH": path})
+    assert_refused(
+        done, done.code, "CuTe DSL 4.5.3 is installed, which is not a supported version; supported are 4.6, 4.7, 4.8",
+        "hint: `pip install 'nvidia-cutlass-dsl>=4.6,<4.9'`",
+    )  # fmt: skip
+    assert "not installed" not in done.err
+
+
 def test_without_cute_dsl_a_bundle_can_be_verified_and_inspected(
     run: Run, hide: Callable[[str], dict[str, str]], small_bundle_path: Path
 ) -> None:

@@ -128,7 +128,7 @@ def test_launches_that_agree_are_known_exactly() -> None:
 )
 def test_a_launcher_of_another_compiler_version_is_refused(broken: str, missing: str) -> None:
     with pytest.raises(
-        BuildError, match=f"v: the launcher .* is not as expected: nothing matches .*{missing}"
+        BuildError, match=f"v: the launcher .* does not read as expected: nothing matches .*{missing}"
     ) as caught:
         parse_launcher(broken, "v")
     assert "nvidia-cutlass-dsl" in (caught.value.hint or "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import re
 import sys
 from collections.abc import Iterator
@@ -168,6 +169,19 @@ def test_a_missing_compiler_is_said_plainly(tmp_path: Path) -> None:
     (failure,) = discover(str(tmp_path)).failures
     assert "needs CuTe DSL, which is not installed" in failure.message
     assert failure.hint == "`pip install cute-aot[build]`"
+
+
+@pytest.mark.parametrize(
+    "line", ["import cutlass.not_there", "from cutlass.not_there import X", "from cutlass import not_there"]
+)
+def test_a_part_that_the_installed_compiler_lacks_is_not_called_a_missing_compiler(line: str, tmp_path: Path) -> None:
+    write(tmp_path / "k.py", f"\n{line}\n")
+    (failure,) = discover(str(tmp_path)).failures
+    seen = importlib.metadata.version("nvidia-cutlass-dsl")
+    assert f"k.py` imports what CuTe DSL {seen} does not have: {tmp_path}/k.py:2: " in failure.message
+    assert "not_there" in failure.message
+    assert "not installed" not in failure.message
+    assert "install a version of nvidia-cutlass-dsl that has it" in str(failure.hint)
 
 
 def test_two_kernels_of_one_name_are_an_error_that_names_both_places(tmp_path: Path) -> None:

@@ -1,0 +1,83 @@
+"""The version of CuTe DSL that is installed, and the module that serves it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import operator
+import os
+import re
+from functools import cache
+from importlib import import_module
+
+from ...errors import ToolchainError
+from . import v4_6, v4_7, v4_8
+from .interface import CuteDsl
+
+__all__ = ["SUPPORTED", "UNTESTED", "check", "choose", "installed", "missing", "version"]
+
+_DISTRIBUTION = "nvidia-cutlass-dsl"
+SUPPORTED: dict[tuple[int, int], CuteDsl] = {(4, 6): v4_6, (4, 7): v4_7, (4, 8): v4_8}
+UNTESTED = "AOT_UNTESTED_CUTE_DSL"  # set to 1: try a newer version with the newest module
+
+
+def version() -> str:
+    """The version of CuTe DSL that is installed."""
+    try:
+        return importlib.metadata.version(_DISTRIBUTION)
+    except importlib.metadata.PackageNotFoundError:
+        raise ToolchainError("CuTe DSL is not installed", hint="`pip install cute-aot[build]`") from None
+
+
+@cache
+def installed() -> CuteDsl:
+    """The module for the version that is installed; :class:`ToolchainError` if that version is not supported."""
+    return choose(version(), untested=os.environ.get(UNTESTED, "") not in ("", "0"))
+
+
+def choose(seen: str, *, untested: bool = False) -> CuteDsl:
+    """The module for a version. ``untested`` gives a version newer than all supported ones the newest module."""
+    match = re.match(r"(\d+)\.(\d+)", seen)
+    minor = (int(match[1]), int(match[2])) if match else (0, 0)
+    if minor in SUPPORTED:
+        return SUPPORTED[minor]
+    newest = max(SUPPORTED)
+    if untested and minor > newest:
+        return SUPPORTED[newest]
+    names = ", ".join(f"{major}.{number}" for major, number in sorted(SUPPORTED))
+    first, last = min(SUPPORTED), (newest[0], newest[1] + 1)
+    install = f"`pip install '{_DISTRIBUTION}>={first[0]}.{first[1]},<{last[0]}.{last[1]}'`"
+    retry = f", or set {UNTESTED}=1 to try {seen} all the same" if minor > newest else ""
+    raise ToolchainError(
+        f"CuTe DSL {seen} is installed, which is not a supported version; supported are {names}", hint=install + retry
+    )
+
+
+def check() -> None:
+    """Raise :class:`ToolchainError` if CuTe DSL lacks something that the builder calls. Imports CuTe DSL."""
+    lacking = missing(installed())
+    if lacking:
+        raise ToolchainError(
+            f"CuTe DSL {version()} has no {', '.join(f'`{name}`' for name in lacking)}",
+            hint="install a version that the `build` extra of cute-aot allows: `pip install cute-aot[build]`",
+        )
+
+
+def missing(dsl: CuteDsl) -> list[str]:
+    """The names that the builder needs and CuTe DSL as it is installed does not have."""
+    return [f"{module}.{name}" for module, names in dsl.NEEDS.items() for name in names if not _has(module, name)]
+
+
+def _has(module: str, name: str) -> bool:
+    """Whether a module has a name, which may be dotted: an attribute of a class."""
+    try:
+        found = import_module(module)
+    except ModuleNotFoundError as error:
+        # If a module is there but a library that it imports is not, its own error says more.
+        if error.name is not None and f"{module}.".startswith(f"{error.name}."):
+            return False
+        raise
+    try:
+        operator.attrgetter(name)(found)
+    except AttributeError:
+        return False
+    return True

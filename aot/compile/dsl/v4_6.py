@@ -1,0 +1,7 @@
+"""CuTe DSL 4.6: as 4.7. Its launchers word the errors of CUDA calls themselves, with ``sprintf`` of the C library."""
+
+from __future__ import annotations
+
+from .v4_7 import BACKEND_FILES, BACKEND_MODULE, LAUNCHER, NEEDS, export, note_clusters
+
+__all__ = ["BACKEND_FILES", "BACKEND_MODULE", "LAUNCHER", "NEEDS", "export", "note_clusters"]

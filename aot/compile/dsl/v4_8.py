@@ -1,0 +1,86 @@
+"""CuTe DSL 4.8. The modules of older versions take from here what is the same in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from .interface import PUBLIC, Clusters, LauncherText
+
+__all__ = ["BACKEND_FILES", "BACKEND_MODULE", "LAUNCHER", "NEEDS", "PRIVATE", "export", "note_clusters", "when_traced"]
+
+PRIVATE = {
+    "cutlass._mlir._mlir_libs._cutlass_ir": ("_aot_support.export_module_to_bytes",),
+    "cutlass._mlir.ir": ("WalkResult",),
+    "cutlass.base_dsl.export": ("get_export_module",),
+    "cutlass.base_dsl.tvm_ffi_builder": ("rename_tvm_ffi_function",),
+    "cutlass.cutlass_dsl": ("CuTeDSL._get_dsl", "CuTeDSL.trace_finalize_hooks"),
+    "cutlass.cutlass_dsl.tvm_ffi_provider": ("_inplace_hide_symbols",),
+}
+NEEDS = {
+    **PUBLIC,
+    **PRIVATE,
+    "cutlass._mlir.ir": ("DenseI64ArrayAttr", "DictAttr", "StringAttr", "WalkResult"),
+    "cutlass.cutlass_dsl._launch_facts_metadata": ("EXACT_CLUSTER_DIM_FIELD", "LAUNCH_FACTS_ATTR"),
+}
+
+BACKEND_MODULE = "cutlass._mlir._mlir_libs._cutlass_ir"
+BACKEND_FILES = "dsl_packages/cutlass/_mlir/_mlir_libs/_cutlass_ir.cu{cuda}.*.so"
+
+LAUNCHER = LauncherText(
+    support=re.compile(r"_?cu(da)?[A-Z]\w*|cuda_dialect_\w+|CuteDSLRT_\w+"),
+    once="cuda_dialect_init_library_once",
+    unload="cuda_dialect_unload_library_once",
+    # The only functions of NVIDIA's launch support and of C that a launcher might call and never come back from.
+    ends_process=re.compile(r"\bcall\b[^\n]*@(cuda_dialect_assert_success|abort|exit|_exit)\("),
+    kernel_handle=re.compile(r"^@(kernels_[\w$.]+|\"kernels_[^\"]+\") = internal global ptr undef$", re.MULTILINE),
+    loaders=("cuda_init", "cuda_load_to_device"),
+    binaries=r"@{prefix}_cuda_num_binaries\(\) \{{\n  ret i32 (\d+)",
+    argument_count=r'c"Expects (\d+) parameters',
+    configuration=r"\{ \[3 x i32\], \[3 x i32\], i64, ptr, ptr, i32 \}",
+    block=("i32 0, i32 1, i32 0", "i32 0, i32 1, i32 1", "i32 0, i32 1, i32 2"),
+    shared_memory="i32 0, i32 2",
+)
+
+
+def note_clusters(clusters: Clusters) -> AbstractContextManager[Any]:
+    """The attribute ``cutlass_launch_facts`` of a kernel holds the cluster shape that all its launches agree on."""
+    from cutlass._mlir import ir
+    from cutlass.cutlass_dsl._launch_facts_metadata import EXACT_CLUSTER_DIM_FIELD, LAUNCH_FACTS_ATTR
+
+    def visit(operation: Any) -> Any:
+        attributes = operation.attributes
+        if LAUNCH_FACTS_ATTR in attributes and "sym_name" in attributes:
+            facts = ir.DictAttr(attributes[LAUNCH_FACTS_ATTR])
+            if EXACT_CLUSTER_DIM_FIELD in facts:
+                x, y, z = (int(size) for size in ir.DenseI64ArrayAttr(facts[EXACT_CLUSTER_DIM_FIELD]))
+                clusters[ir.StringAttr(attributes["sym_name"]).value] = (x, y, z)
+        return ir.WalkResult.ADVANCE
+
+    return when_traced(lambda module: module.operation.walk(visit))
+
+
+def when_traced(look: Callable[[Any], None]) -> AbstractContextManager[Any]:
+    """Within the context, ``look`` is called with the module of each compile once it is traced."""
+    from cutlass.cutlass_dsl import CuTeDSL
+
+    hooks: AbstractContextManager[Any] = CuTeDSL._get_dsl().trace_finalize_hooks(
+        lambda owner, module, name: look(module)
+    )
+    return hooks
+
+
+def export(function: Any, name: str, prefix: str) -> str:
+    from cutlass._mlir._mlir_libs._cutlass_ir import _aot_support
+    from cutlass.base_dsl.export import get_export_module
+    from cutlass.base_dsl.tvm_ffi_builder import rename_tvm_ffi_function
+    from cutlass.cutlass_dsl.tvm_ffi_provider import _inplace_hide_symbols
+
+    original = function.function_name
+    module = get_export_module(function.ir_module, prefix, preserve_symbols={f"__tvm_ffi_{original}"})
+    rename_tvm_ffi_function(module, original, name)
+    _inplace_hide_symbols(module, lambda symbol: not symbol.startswith("__tvm_ffi"))
+    exported = _aot_support.export_module_to_bytes(module, format="ll", opt_level=0, enable_pic=True)
+    return bytes(exported).decode()
