@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from aot_runtime.manifest import FILE_NAME, Manifest
+from aot_runtime.signature import FILE_NAME as SIGNATURE
 
 from ..files import sha256_of
 from .layout import part_of, stamp_name
@@ -31,9 +32,10 @@ def damaged_files(bundle: Path, manifest: Manifest) -> Iterator[str]:
     installed = sorted(set(manifest.parts) - absent)
     for arch in installed:
         yield from stamp_problems(bundle, manifest, arch)
-    stamps = {stamp_name(arch) for arch in installed}
+    # The manifest names neither itself nor its signature.
+    others = {FILE_NAME, SIGNATURE, *(stamp_name(arch) for arch in installed)}
     for folder, _, names in os.walk(bundle):
         for name in names:
             relative = (Path(folder) / name).relative_to(bundle).as_posix()
-            if relative not in manifest.files and relative not in stamps and relative != FILE_NAME:
+            if relative not in manifest.files and relative not in others:
                 yield f"{relative} is not in the manifest"

@@ -11,7 +11,7 @@ import ctypes
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from aot_runtime.manifest import FILE_NAME, Manifest
 
 from ..errors import BuildError, UsageError
 from ..files import owned_directory, sweep
+from .signature import keep_signature
 
 __all__ = ["check_destination", "clear_leftovers", "publish", "staging"]
 
@@ -99,15 +100,20 @@ def clear_leftovers(destination: Path) -> None:
     sweep(destination.parent, prefix=f".{destination.name}.", suffix=_STAGING)
 
 
-def publish(staged: Path, destination: Path) -> None:
-    """Exchange a staged bundle with what is at the destination."""
+def publish(staged: Path, destination: Path, warn: Callable[[str], None] | None = None) -> None:
+    """Exchange a staged bundle with what is at the destination. ``warn`` is told if a signature is lost by it."""
+    place, destination = destination, _real(destination)
+    kept = keep_signature(destination, staged)
     _flush(staged)
-    destination = _real(destination)
     if not destination.exists():
         os.rename(staged, destination)
     elif not _exchange(staged, destination):
         _swap(staged, destination)
     _flush_directory(destination.parent)
+    if warn is not None and not kept:
+        warn(
+            f"the bundle has changed, and its signature was dropped; sign it again: `python -m aot sign {place} --key KEY`"
+        )
 
 
 def _exchange(left: Path, right: Path) -> bool:

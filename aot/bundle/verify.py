@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import fnmatch
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from aot_runtime.arch import Arch
-from aot_runtime.errors import BundleError
+from aot_runtime.errors import BundleError, SignatureError
 from aot_runtime.manifest import FILE_NAME, HostRecord, Manifest, reads_alike
 
 from ..binary.cubin import cubins_in_library
@@ -22,17 +23,24 @@ from .archives import archive_problems
 from .details import read_details
 from .integrity import damaged_files
 from .layout import SUPPORT_EXPORTS, details_name, entry_exports
+from .signature import signature_check, signature_problems
 from .split import absent_parts
 
 __all__ = ["verify"]
 
 
-def verify(bundle: Path) -> list[str]:
-    """Every way in which the bundle is not what its manifest says; an empty list for a sound one."""
+def verify(bundle: Path, keys: Sequence[bytes] = ()) -> list[str]:
+    """Every way in which the bundle is not what its manifest says; an empty list for a sound one.
+
+    If keys are given, the manifest must be signed by one of them.
+    """
+    try:
+        manifest = Manifest.read(bundle, signature_check(bundle, keys))
+    except SignatureError as error:
+        return [error.message]  # nothing that such a manifest says counts
     if not reads_alike(bundle):  # what follows would not be what a loader sees
         return [f"{FILE_NAME} is not as a build writes it: read by lines it differs from what it is as JSON"]
-    manifest = Manifest.read(bundle)
-    problems = list(damaged_files(bundle, manifest))
+    problems = [*signature_problems(bundle), *damaged_files(bundle, manifest)]
     if problems:
         return problems  # what follows reads those files
     for host, record in manifest.hosts.items():

@@ -17,7 +17,7 @@ from ..errors import AotError, BuildError, error_lines, system_hint
 __all__ = ["main", "make_parser", "run"]
 
 COMMANDS = (
-    "list", "build", "verify", "inspect", "check", "bench", "wheel", "config", "cache", "prune", "merge",
+    "list", "build", "verify", "inspect", "check", "bench", "wheel", "config", "cache", "prune", "merge", "sign",
 )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import re
+import sys
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -37,6 +38,7 @@ __all__ = [
     "open_to_run",
     "parse_age",
     "parse_size",
+    "print_warning",
     "remote_cache",
     "write_json",
 ]
@@ -141,8 +143,12 @@ def compose_into(members: Sequence[Member], out: Path) -> Manifest:
             members, staged, lambda host: make_linker(host, cache, Path(scratch), pool, store), later_wins=False
         )
         check_verified(verify(staged))
-        publish(staged, out)
+        publish(staged, out, print_warning)
     return manifest
+
+
+def print_warning(text: str) -> None:
+    print(f"warning: {text}", file=sys.stderr)
 
 
 def failures_as_problems(failures: Sequence[Failure]) -> list[Problem]:

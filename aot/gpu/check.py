@@ -12,7 +12,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -233,10 +233,11 @@ def report_data(bundle: Path, manifest: Manifest, report: Report) -> dict[str, A
     }
 
 
-def record(bundle: Path, data: Mapping[str, Any]) -> int:
+def record(bundle: Path, data: Mapping[str, Any], warn: Callable[[str], None] | None = None) -> int:
     """Write what a report verified into the bundle's details; returns how many variants it concerns.
 
-    Variants whose code is not the code that ran are left alone. The bundle is replaced whole, as by a build.
+    Variants whose code is not the code that ran are left alone. The bundle is replaced whole, as by a build, and
+    ``warn`` is told if it loses its signature by that.
     """
     manifest = Manifest.read(bundle)
     try:
@@ -250,7 +251,7 @@ def record(bundle: Path, data: Mapping[str, Any]) -> int:
             variants = read_details(bundle / details_name(arch))
             count += sum(_note(variant, verified.get((str(arch), variant["name"])), fact) for variant in variants)
             texts[details_name(arch)] = details_text(arch, variants)
-    _rewrite(bundle, manifest, texts)
+    _rewrite(bundle, manifest, texts, warn)
     return count
 
 
@@ -261,7 +262,7 @@ def _note(variant: dict[str, Any], digests: list[str] | None, fact: str) -> bool
     return True
 
 
-def _rewrite(bundle: Path, manifest: Manifest, texts: Mapping[str, str]) -> None:
+def _rewrite(bundle: Path, manifest: Manifest, texts: Mapping[str, str], warn: Callable[[str], None] | None) -> None:
     with staging(bundle.absolute()) as staged:
         for name in manifest.files:
             (staged / name).parent.mkdir(parents=True, exist_ok=True)
@@ -272,7 +273,7 @@ def _rewrite(bundle: Path, manifest: Manifest, texts: Mapping[str, str]) -> None
         changed = {name: FileRecord(sha256_of(staged / name), (staged / name).stat().st_size) for name in texts}
         updated = dataclasses.replace(manifest, files={**manifest.files, **changed})
         (staged / FILE_NAME).write_text(updated.to_json())
-        publish(staged, bundle)
+        publish(staged, bundle, warn)
 
 
 def _link_or_copy(source: Path, target: Path) -> None:

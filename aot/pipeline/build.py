@@ -222,7 +222,7 @@ class _Build:
             else:
                 manifest = self._assemble(made, staged)
             self._verify(staged)
-            publish(staged, self.out)
+            publish(staged, self.out, self.progress.warn)
         self._note_done()
         return BuildResult(self.out, manifest, tuple(self.problems))
 

@@ -213,7 +213,11 @@ def _signature_check(path: Path, key: PublicKey | Sequence[PublicKey] | None) ->
     from .signature import check_signature, public_keys  # imported only when a key is given
 
     keys = public_keys(key)
-    return lambda manifest: check_signature(path, manifest, keys)
+
+    def check(manifest: bytes) -> None:
+        check_signature(path, manifest, keys)
+
+    return check
 
 
 _DTYPE_ALIASES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}

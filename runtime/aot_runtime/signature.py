@@ -41,8 +41,8 @@ _BEGIN, _END = b"-----BEGIN PUBLIC KEY-----", b"-----END PUBLIC KEY-----"
 _DER = bytes.fromhex("302a300506032b6570032100")  # SubjectPublicKeyInfo of an Ed25519 key, up to the key itself
 
 
-def check_signature(bundle: Path, manifest: bytes, keys: Sequence[bytes]) -> None:
-    """Refuse a bundle whose ``manifest.json``, read as ``manifest``, is not signed by one of the keys."""
+def check_signature(bundle: Path, manifest: bytes, keys: Sequence[bytes]) -> bytes:
+    """Refuse a bundle whose ``manifest.json``, read as ``manifest``, is not signed by one of the keys; returns that key."""
     path = os.path.join(bundle, FILE_NAME)
     try:
         signature = _read(path, SIZE)
@@ -54,12 +54,14 @@ def check_signature(bundle: Path, manifest: bytes, keys: Sequence[bytes]) -> Non
     if len(signature) != SIZE:
         seen = "more" if len(signature) > SIZE else str(len(signature))
         raise SignatureError(f"`{path}` has {seen} bytes; an Ed25519 signature has {SIZE}")
-    if not any(is_signed_by(key, signature, manifest) for key in keys):
-        known = ", ".join(key.hex()[:16] for key in keys)
-        raise SignatureError(
-            f"the signature of `{bundle}` is not by a trusted key (they start with {known}), or its manifest was altered",
-            hint="get the bundle again from who signed it, or pass the public key that signed it",
-        )
+    for key in keys:
+        if is_signed_by(key, signature, manifest):
+            return key
+    known = ", ".join(key.hex()[:16] for key in keys)
+    raise SignatureError(
+        f"the signature of `{bundle}` is not by a trusted key (they start with {known}), or its manifest was altered",
+        hint="get the bundle again from who signed it, or pass the public key that signed it",
+    )
 
 
 def public_keys(key: PublicKey | Sequence[PublicKey]) -> tuple[bytes, ...]:

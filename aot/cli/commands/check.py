@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...gpu.check import Report, check, read_report, record, report_data
-from ..options import add_run_arguments, open_to_run, write_json
+from ..options import add_run_arguments, open_to_run, print_warning, write_json
 from ..report import print_json, table
 
 __all__ = ["configure_parser", "execute"]
@@ -39,7 +39,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _record(arguments: argparse.Namespace) -> int:
-    count = record(arguments.bundle, read_report(arguments.record))
+    count = record(arguments.bundle, read_report(arguments.record), print_warning)
     if arguments.json:
         print_json({"bundle": str(arguments.bundle), "verified": count})
     print(f"{arguments.bundle}: {count} variants are recorded as verified", file=sys.stderr)

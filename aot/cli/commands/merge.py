@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 from ...bundle.publish import check_destination
+from ...bundle.signature import is_signed
 from ...pipeline.assemble import Member
-from ..options import compose_into
+from ..options import compose_into, print_warning
 from ..report import print_json
 
 __all__ = ["configure_parser", "execute"]
@@ -21,6 +22,8 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     check_destination(arguments.out)
+    if any(is_signed(path) for path in arguments.bundles):
+        print_warning(f"`{arguments.out}` is a new bundle: signatures of what it is joined from do not cover it")
     manifest = compose_into([Member(path) for path in arguments.bundles], arguments.out)
     variants = sum(kernel.variants for kernel in manifest.kernels.values())
     if arguments.json:

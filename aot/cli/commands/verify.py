@@ -8,6 +8,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+from aot_runtime.signature import public_keys
+
+from ...bundle.signature import is_signed
 from ...bundle.verify import verify
 from ..options import add_bundle_argument, add_kernels_argument
 from ..progress import make_progress
@@ -20,23 +23,38 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     add_bundle_argument(parser)
     add_kernels_argument(parser)
     add = parser.add_argument
+    add(
+        "--key",
+        action="append",
+        default=[],
+        metavar="PUB",
+        help="the bundle must be signed by this public key, a PEM file; repeatable: by one of them",
+    )
     add("--rebuild", action="store_true", help="also build it again from `--kernels`, and compare every byte")
     add("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="with --rebuild: compile workers")
     add("--wheelhouse", type=Path, metavar="DIR", help="with --rebuild: where the other host's NVIDIA wheels lie")
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    problems = verify(arguments.bundle)
+    keys = public_keys(arguments.key) if arguments.key else ()
+    problems = verify(arguments.bundle, keys)
     if arguments.rebuild and not problems:
         problems = _rebuilt(arguments)
     if arguments.json:
-        print_json({"bundle": str(arguments.bundle), "sound": not problems, "problems": problems})
+        data = {"bundle": str(arguments.bundle), "sound": not problems, "problems": problems}
+        print_json({**data, "signed": is_signed(arguments.bundle), "signature_checked": bool(keys)})
         return 1 if problems else 0
     for problem in problems:
         print(problem)
-    verdict = f"{len(problems)} problems" if problems else "sound"
+    verdict = f"{len(problems)} problems" if problems else f"sound{_signed(arguments)}"
     print(f"{arguments.bundle}: {verdict}", file=sys.stderr)
     return 1 if problems else 0
+
+
+def _signed(arguments: argparse.Namespace) -> str:
+    if arguments.key:
+        return ", signed by a trusted key"
+    return "; its signature was not checked, pass `--key` for that" if is_signed(arguments.bundle) else ""
 
 
 def _rebuilt(arguments: argparse.Namespace) -> list[str]:

@@ -355,7 +355,13 @@ def test_verify_lists_what_differs_and_is_exit_code_1(run: Run, damaged: Path) -
 def test_verify_as_json_is_json_alone(run: Run, damaged: Path, small_bundle_path: Path) -> None:
     sound, broken = run("verify", small_bundle_path, "--json"), run("verify", damaged, "--json")
     assert (sound.code, broken.code) == (0, 1)
-    assert json.loads(sound.out) == {"bundle": str(small_bundle_path), "sound": True, "problems": []}
+    assert json.loads(sound.out) == {
+        "bundle": str(small_bundle_path),
+        "sound": True,
+        "problems": [],
+        "signed": False,
+        "signature_checked": False,
+    }
     assert json.loads(broken.out)["problems"] == ["details/sm_80.json is missing", "extra is not in the manifest"]
     assert (sound.err, broken.err) == ("", "")
 

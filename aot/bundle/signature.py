@@ -1,0 +1,184 @@
+"""Signing a bundle: ``manifest.sig`` holds 64 bytes of Ed25519 over the bytes of ``manifest.json``.
+
+The digests in the manifest cover every other file. ``cryptography`` signs; :mod:`aot_runtime.signature` checks,
+and needs the standard library alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from aot_runtime.manifest import FILE_NAME, Manifest
+from aot_runtime.signature import FILE_NAME as SIGNATURE
+from aot_runtime.signature import SIZE, check_signature
+
+from ..errors import BuildError, UsageError
+from ..files import owned_directory
+from .integrity import damaged_files
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+__all__ = [
+    "SIGNATURE",
+    "Signer",
+    "is_signed",
+    "keep_signature",
+    "new_key",
+    "public_path",
+    "sign",
+    "signature_check",
+    "signature_problems",
+]
+
+_LONGEST_KEY_FILE = 1 << 16
+
+
+@dataclass(frozen=True)
+class Signer:
+    """A private key. Its bytes stay inside: ``public`` are those of the public key."""
+
+    public: bytes
+    signature: Callable[[bytes], bytes]
+
+    @classmethod
+    def read(cls, path: Path) -> Signer:
+        """The private key in a PEM file, as ``openssl genpkey -algorithm ed25519`` writes one."""
+        try:
+            with open(path, "rb") as file:
+                content = file.read(_LONGEST_KEY_FILE)
+        except OSError as error:
+            raise UsageError(
+                f"cannot read the private key `{path}`: {error.strerror}", hint="`--new-key` makes one"
+            ) from None
+        private = _private_key(content, path)
+        return cls(private.public_key().public_bytes_raw(), private.sign)
+
+
+def _private_key(content: bytes, path: Path) -> Ed25519PrivateKey:
+    _check_installed()
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        key = load_pem_private_key(content, password=None)
+    except TypeError:  # what `cryptography` raises for a key that has a password
+        raise UsageError(
+            f"the private key `{path}` is encrypted",
+            hint=f"sign with `openssl pkeyutl -sign -rawin -inkey {path} -in {FILE_NAME} -out {SIGNATURE}`, which asks for its password",
+        ) from None
+    except (ValueError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise UsageError(f"`{path}` is not an Ed25519 private key in PEM", hint="`--new-key` makes one")
+    return key
+
+
+def _check_installed() -> None:
+    try:
+        import cryptography  # noqa: F401
+    except ModuleNotFoundError:
+        raise UsageError("signing needs the package cryptography", hint="`pip install cute-aot[sign]`") from None
+
+
+def public_path(private: Path) -> Path:
+    """Where :func:`new_key` puts the public key: beside the private one."""
+    return private.with_name(f"{private.name}.pub")
+
+
+def new_key(path: Path) -> None:
+    """Make a key pair: the private key at ``path``, for its owner alone, and the public key beside it."""
+    _check_installed()
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+    private = Ed25519PrivateKey.generate()
+    secret = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    public = private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    # A private key that is there is never overwritten: what it signed could not be signed again.
+    for target in (path, public_path(path)):
+        if os.path.lexists(target):
+            raise UsageError(f"`{target}` exists already", hint="give `--key` another name, or leave `--new-key` out")
+    try:
+        _write_new(path, secret, 0o600)
+        _write_new(public_path(path), public, 0o644)
+    except OSError as error:
+        raise UsageError(f"cannot write the key `{error.filename or path}`: {error.strerror}") from None
+
+
+def _write_new(path: Path, content: bytes, mode: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+    with open(descriptor, "wb") as file:
+        os.fchmod(descriptor, mode)  # whatever the umask
+        file.write(content)
+        file.flush()
+        os.fsync(descriptor)
+
+
+def sign(bundle: Path, signer: Signer) -> Path:
+    """Sign a bundle whose files are those of its manifest; returns where the signature is."""
+    signed: list[bytes] = []
+    manifest = Manifest.read(bundle, signed.append)
+    problems = list(damaged_files(bundle, manifest))
+    if problems:
+        listed = "\n".join(f"  {problem}" for problem in problems)
+        raise BuildError(
+            f"`{bundle}` is not what its manifest says, and was not signed:\n{listed}", hint="build it again"
+        )
+    _put(bundle, signer.signature(signed[0]))
+    check_signature(bundle, signed[0], [signer.public])
+    return bundle / SIGNATURE
+
+
+def _put(bundle: Path, signature: bytes) -> None:
+    """In one step: a reader finds the old signature or the new one. What a killed process leaves is swept by builds."""
+    place = bundle.resolve()
+    try:
+        with owned_directory(place.parent, prefix=f".{place.name}.", suffix=".staging") as folder:
+            _write_new(folder / SIGNATURE, signature, 0o644)
+            os.replace(folder / SIGNATURE, place / SIGNATURE)
+    except OSError as error:
+        raise BuildError(f"cannot write the signature: {error.strerror} (`{error.filename or place}`)") from None
+
+
+def is_signed(bundle: Path) -> bool:
+    """Whether a bundle carries a signature, by whatever key."""
+    return os.path.lexists(bundle / SIGNATURE)
+
+
+def signature_check(bundle: Path, keys: Sequence[bytes]) -> Callable[[bytes], None] | None:
+    """What :meth:`Manifest.read` asks of a manifest's bytes if there are trusted keys."""
+
+    def check(manifest: bytes) -> None:
+        check_signature(bundle, manifest, keys)
+
+    return check if keys else None
+
+
+def signature_problems(bundle: Path) -> Iterator[str]:
+    """What can be seen of a signature without a key: whether it can be one at all."""
+    path = bundle / SIGNATURE
+    if is_signed(bundle) and not (path.is_file() and path.stat().st_size == SIZE):
+        yield f"{SIGNATURE} is not a signature: a file of {SIZE} bytes"
+
+
+def keep_signature(bundle: Path, staged: Path) -> bool:
+    """Take the signature of a bundle over to the one that replaces it, if the manifest stays the same to the byte.
+
+    False if there was a signature that no longer fits.
+    """
+    if not is_signed(bundle):
+        return True
+    try:
+        same = (bundle / FILE_NAME).read_bytes() == (staged / FILE_NAME).read_bytes()
+        signature = (bundle / SIGNATURE).read_bytes() if same and (bundle / SIGNATURE).is_file() else b""
+    except OSError:  # whatever was there is damaged, and is replaced
+        return False
+    if len(signature) == SIZE:
+        _write_new(staged / SIGNATURE, signature, 0o644)
+    return len(signature) == SIZE

@@ -1,0 +1,49 @@
+"""Sign a bundle with an Ed25519 key."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from ...bundle.signature import Signer, new_key, public_path, sign
+from ...errors import UsageError
+from ..report import print_json
+
+__all__ = ["configure_parser", "execute"]
+
+
+def configure_parser(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "bundle",
+        type=Path,
+        nargs="?",
+        metavar="BUNDLE",
+        help="directory that `build` printed; with `--new-key` it may be left out",
+    )
+    add("--key", type=Path, required=True, metavar="KEY", help="the private key, a PEM file")
+    add("--new-key", action="store_true", help="make the key first: KEY, readable by you alone, and KEY.pub")
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    if arguments.bundle is None and not arguments.new_key:
+        raise UsageError("there is nothing to sign", hint="name a bundle, or pass `--new-key` to make a key")
+    if arguments.new_key:
+        new_key(arguments.key)
+        print(
+            f"new key: `{arguments.key}`, keep it secret; public key: `{public_path(arguments.key)}`", file=sys.stderr
+        )
+    elif mode := arguments.key.stat().st_mode & 0o077 if arguments.key.is_file() else 0:
+        print(
+            f"warning: others may read the private key `{arguments.key}`: `chmod 600` it (mode {mode:03o})",
+            file=sys.stderr,
+        )
+    signer = Signer.read(arguments.key)
+    signature = sign(arguments.bundle, signer) if arguments.bundle is not None else None
+    if arguments.json:
+        print_json({"signature": str(signature) if signature else None, "public_key": signer.public.hex()})
+    elif signature is not None:
+        print(f"{arguments.bundle}: signed by {signer.public.hex()[:16]}", file=sys.stderr)
+        print(signature)
+    return 0
