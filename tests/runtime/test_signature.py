@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
+import edwards
 import pytest
 from aot_runtime import PublicKeyError, SignatureError
 from aot_runtime.signature import check_signature, is_signed_by, public_key, public_keys
@@ -17,11 +18,9 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_pri
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from edwards import BASE, ORDER, SMALL, P, challenge, encode, scalar, times
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from tests.runtime import edwards
-from tests.runtime.edwards import BASE, ORDER, SMALL, P, challenge, encode, scalar, times
 
 # RFC 8032, section 7.1: key, message, signature.
 RFC_8032 = {
