@@ -1,6 +1,6 @@
 """The keys of the cache: digests of everything that shapes what is kept under them.
 
-What belongs into a key is listed here and nowhere else. A key too many costs a compile; one too few
+What belongs into a key is listed here and nowhere else. An ingredient too many costs a compile; a missing one
 would hand out stale code.
 """
 
@@ -20,23 +20,31 @@ from aot_runtime.arch import Arch
 
 from ..compile.messages import KernelClosure, KernelInfo, Options, VariantInfo
 from ..files import sha256_of
+from ..hosts import Host
+from ..link.nvidia import distributions
 from ..records import encode
 
 __all__ = [
+    "bundle_key",
     "cutlass_distributions",
     "digest_of",
+    "durations_key",
     "generation",
+    "library_key",
     "linking",
     "ourselves",
     "python_version",
+    "request_key",
     "variant_key",
     "variant_keys",
+    "verdict_key",
 ]
 
 _AOT = Path(__file__).resolve().parent.parent
 # Our own code that decides what comes out of a compile, and of a link.
 _GENERATION = (
-    "binary/*.py", "compile/**/*.py", "data/archs.json", "declare/*.py", "kinds.py", "selection/*.py", "targets.py",
+    "binary/*.py", "compile/**/*.py", "data/archs.json", "declare/*.py", "hosts.py", "kinds.py", "records.py",
+    "selection/*.py", "targets.py",
 )  # fmt: skip
 _LINKING = (
     "binary/*.py", "bundle/layout.py", "cache/links.py", "compile/dsl/*.py", "compile/launcher.py", "hosts.py", "kinds.py",
@@ -95,6 +103,58 @@ def variant_keys(
         )
         for variant in variants
     }  # fmt: skip
+
+
+def library_key(inputs: Sequence[Any], name: str, host: Host) -> str:
+    """The key of a linked library or a compiled object: what it is made of, as JSON's types."""
+    return digest_of([inputs, name, host.zig_target, linking()])
+
+
+def request_key(source: str, archs: Sequence[str], select: Sequence[str], options: Options) -> str:
+    """The key of the plan of a source. The files that the plan came from are compared when it is recalled."""
+    place = str(Path(source).resolve()) if Path(source).exists() else f"module {source}"
+    return digest_of([
+        place, list(archs), list(select), encode(options), python_version(), ourselves(), cutlass_distributions(),
+    ])  # fmt: skip
+
+
+def bundle_key(
+    plan: str,
+    name: str,
+    *,
+    hosts: Sequence[Host],
+    shared_cudart: bool,
+    archives: bool,
+    replace: bool,
+    cuda: int,
+    wheelhouse: Path | None,
+    contracts: Mapping[str, Path],
+    source: Mapping[str, Any],
+) -> str:
+    """The key of what a build ends with. Our own code is in the key of the plan, whose digest comes first."""
+    return digest_of({
+        "plan": plan,
+        "name": name,
+        "hosts": [host.zig_target for host in hosts],
+        "shared_cudart": shared_cudart,
+        "archives": archives,
+        "replace": replace,
+        "linking": linking(),
+        "nvidia": {name: _version(name) for name in distributions(cuda)},
+        "wheelhouse": str(wheelhouse.resolve()) if wheelhouse else "",
+        "contracts": {name: sha256_of(path) for name, path in contracts.items()},
+        "source": dict(source),
+    })  # fmt: skip
+
+
+def verdict_key(manifest: str) -> str:
+    """The key of the verdict on a bundle, by the digest of its manifest."""
+    return digest_of(["verdict", manifest, ourselves()])
+
+
+def durations_key(source: str) -> str:
+    """The key of how long the variants of a source took."""
+    return digest_of(["durations", str(Path(source).resolve()) if Path(source).exists() else source])
 
 
 def python_version() -> str:

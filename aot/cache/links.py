@@ -11,9 +11,46 @@ from ..files import sha256_of
 from ..link.libraries import EntryFunction, KernelBuild, Linker, entry_source
 from ..link.nvidia import NvidiaLibraries
 from . import keys
-from .store import Store, pack, unpack
+from .entries import LARGEST, EntryError, pack, unpack
+from .store import Store
 
-__all__ = ["CachingLinker"]
+__all__ = ["CachingLinker", "PackedLibrary", "pack_library", "unpack_library"]
+
+_OUTPUT = "library"
+
+
+@dataclass(frozen=True)
+class PackedLibrary:
+    """A library as it lies in an entry, with the objects that static archives are made of, in their order."""
+
+    library: bytes
+    objects: tuple[tuple[str, bytes], ...]  # plain file names
+
+    def write(self, output: Path, folder: Path) -> list[str]:
+        """Put the library at its place and the objects into a folder. Returns the objects' paths."""
+        output.write_bytes(self.library)
+        output.chmod(0o755 if output.suffix == ".so" else 0o644)
+        for name, content in self.objects:
+            (folder / name).write_bytes(content)
+        return [str(folder / name) for name, _ in self.objects]
+
+
+def pack_library(output: Path, objects: Sequence[str]) -> bytes:
+    parts = {f"{i:06}-{Path(path).name}": Path(path).read_bytes() for i, path in enumerate(objects)}
+    return pack({_OUTPUT: output.read_bytes(), **parts})
+
+
+def unpack_library(content: bytes, *, limit: int = LARGEST) -> PackedLibrary:
+    """The inverse; :class:`EntryError` if the content is not a library."""
+    parts = unpack(content, limit=limit)
+    if _OUTPUT not in parts:
+        raise EntryError("it holds no library")
+    library = parts.pop(_OUTPUT)
+    numbered = [(name[7:], content) for name, content in sorted(parts.items())]
+    for name, (plain, _) in zip(sorted(parts), numbered, strict=True):
+        if not name[:6].isdecimal() or name[6:7] != "-" or not plain or plain.startswith("."):
+            raise EntryError(f"{name} is not the name of an object")
+    return PackedLibrary(library, tuple(numbered))
 
 
 @dataclass(frozen=True)
@@ -69,20 +106,10 @@ class CachingLinker(Linker):
 
     def _once(self, inputs: list[Any], output: Path, make: Callable[[], list[str]]) -> list[str]:
         """Have a file made, or take it out of the cache; returns the objects that come with it."""
-        key = keys.digest_of([inputs, output.name, self.host.zig_target, keys.linking()])
-        kept = self.store.get("libraries", key)
+        key = keys.library_key(inputs, output.name, self.host)
+        kept = self.store.get("libraries", key, lambda content: unpack_library(content, limit=self.store.limit))
         if kept is not None:
-            parts = unpack(kept)
-            output.write_bytes(parts.pop(_OUTPUT))
-            output.chmod(0o755 if output.suffix == ".so" else 0o644)
-            objects = {name: self.work / name.partition("/")[2] for name in sorted(parts)}
-            for name, path in objects.items():
-                path.write_bytes(parts[name])
-            return [str(path) for path in objects.values()]
+            return kept.write(output, self.work)
         made = make()
-        numbered = {f"{i:06}/{Path(path).name}": Path(path).read_bytes() for i, path in enumerate(made)}
-        self.store.put("libraries", key, pack({_OUTPUT: output.read_bytes(), **numbered}))
+        self.store.put("libraries", key, pack_library(output, made))
         return made
-
-
-_OUTPUT = "library"

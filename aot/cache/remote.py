@@ -9,10 +9,12 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ..errors import UsageError
+from .entries import LARGEST, EntryError
 from .store import Store, checked, sealed
 
 __all__ = ["Remote", "SharedStore"]
@@ -49,22 +51,21 @@ class Remote:
         return cls(url, files, root.rstrip("/"), read_only=read_only, warn=warn)
 
     def get(self, kind: str, key: str) -> bytes | None:
-        """An entry's content, its digest checked; None where there is none."""
+        """An entry as it was written, its digest not checked yet; None if there is none."""
         if kind not in KINDS:
             return None
-        content = self._ask(lambda: self._read(self._path(kind, key)))
-        return checked(content) if content is not None else None
+        return self._ask(lambda: self._read(self._path(kind, key)))
 
     def put(self, kind: str, key: str, content: bytes) -> None:
         if kind in KINDS and not self.read_only:
-            self._ask(lambda: self._write(self._path(kind, key), sealed(content)))
+            self._ask(lambda: self._write(self._path(kind, key), sealed(kind, key, content)))
 
     def _path(self, kind: str, key: str) -> str:
         return f"{self.root}/{kind}/{key[:2]}/{key}"
 
     def _read(self, path: str) -> bytes | None:
         try:
-            content: bytes = self.files.cat_file(path)
+            content: bytes = self.files.cat_file(path, end=LARGEST)
         except FileNotFoundError:
             return None
         return content
@@ -109,15 +110,18 @@ _OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "az", "oci", "oss"
 class SharedStore(Store):
     """A folder here with a remote behind it: what is missing here is looked for there, and kept here."""
 
-    def __init__(self, root: Path, remote: Remote) -> None:
-        super().__init__(root)
+    def __init__(self, root: Path, remote: Remote, *, limit: int = LARGEST) -> None:
+        super().__init__(root, limit=limit)
         self.remote = remote
 
-    def get(self, kind: str, key: str) -> bytes | None:
-        content = super().get(kind, key)
-        if content is None and (content := self.remote.get(kind, key)) is not None:
-            super().put(kind, key, content)
-        return content
+    def get(self, kind: str, key: str, decode: Callable[[bytes], _T]) -> _T | None:
+        found = super().get(kind, key, decode)
+        if found is None and (sealed_content := self.remote.get(kind, key)) is not None:
+            with suppress(EntryError):  # damaged there counts as absent there
+                content = checked(kind, key, sealed_content)
+                found = decode(content)
+                super().put(kind, key, content)
+        return found
 
     def put(self, kind: str, key: str, content: bytes) -> bool:
         kept = super().put(kind, key, content)

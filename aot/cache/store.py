@@ -1,27 +1,34 @@
 """A folder of entries under keys. Many builders may use one at once; a damaged entry counts as absent.
 
-An entry is one file that appears whole: its first line is the SHA-256 of the rest. Entries are never
-altered, so that two builders that write one key write the same thing.
+An entry is one file that appears whole. Its first line is the SHA-256 of its kind, its key and the rest, so that an
+entry that was copied to another key counts as damaged too. Entries are never altered: two builders that write one
+key write the same thing.
+
+An entry is trusted by who owns it, see :class:`Trust`.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
+import stat
 import tempfile
 import time
-import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
-__all__ = ["Entry", "Store", "checked", "pack", "sealed", "unpack"]
+from .entries import LARGEST, EntryError
 
-KINDS = ("variants", "libraries", "plans", "sources", "bundles", "verdicts", "durations")
+__all__ = ["KINDS", "Entry", "Store", "Trust", "checked", "sealed"]
+
+KINDS = ("variants", "libraries", "plans", "recall")
 _SUFFIX = ".entry"
+_SEAL_BYTES = 65
 _STALE_SECONDS = 24 * 3600  # a temporary file as old as this has no writer any more
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -33,36 +40,70 @@ class Entry:
     used: float  # seconds since the epoch
 
 
+@dataclass(frozen=True)
+class Trust:
+    """Whose entries of a folder are used: this user's, root's, and those of the folder's owner.
+
+    The owner of a folder shares it with a group by ``chmod g+ws`` (and not ``o+w``). Then the group's entries are used
+    too. Nobody else's are, and none that others could have altered.
+    """
+
+    users: frozenset[int]
+    group: int | None  # None: the folder is not shared with its group
+
+    @classmethod
+    def of(cls, folder: os.stat_result) -> Trust:
+        is_shared = _is_shared(folder.st_mode)
+        return cls(frozenset({os.geteuid(), 0, folder.st_uid}), folder.st_gid if is_shared else None)
+
+    def accepts(self, entry: os.stat_result, parent: os.stat_result) -> bool:
+        in_group = entry.st_gid == self.group and not parent.st_mode & stat.S_IWOTH
+        if entry.st_mode & stat.S_IWOTH or (entry.st_mode & stat.S_IWGRP and not in_group):
+            return False
+        return entry.st_uid in self.users or in_group
+
+
+def _is_shared(mode: int) -> bool:
+    return bool(mode & stat.S_ISGID and mode & stat.S_IWGRP and not mode & stat.S_IWOTH)
+
+
 class Store:
     """Bytes by kind and key, below a folder. Whatever goes wrong with the disk is a miss, never an error."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, *, limit: int = LARGEST) -> None:
+        self.root, self.limit = root, limit
 
-    def get(self, kind: str, key: str) -> bytes | None:
-        """The entry's content; None where there is none, or it is damaged: then it is removed."""
+    def get(self, kind: str, key: str, decode: Callable[[bytes], _T]) -> _T | None:
+        """The decoded entry. None if it is absent or not trusted, or if it is damaged: then it is removed."""
         path = self._path(kind, key)
         try:
-            content = path.read_bytes()
+            content = self._read(path)
         except OSError:
             return None
-        found = checked(content)
-        with suppress(OSError):
-            if found is None:
+        if content is None:
+            return None
+        try:
+            found = decode(checked(kind, key, content))
+        except EntryError:
+            with suppress(OSError):
                 path.unlink()
-            else:
-                os.utime(path)  # so that pruning takes the least used first
+            return None
+        with suppress(OSError):  # another user's entry cannot be touched
+            os.utime(path)  # so that pruning takes the least used first
         return found
 
     def put(self, kind: str, key: str, content: bytes) -> bool:
-        """Keep an entry; False where the folder cannot be written to."""
+        """Keep an entry; False if the folder cannot be written to, or the entry is too large."""
         path = self._path(kind, key)
+        if len(content) > self.limit:
+            return False
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            mode = self._make_folder(path.parent)
             descriptor, temporary = tempfile.mkstemp(prefix=".", suffix=".partial", dir=path.parent)
             try:
                 with os.fdopen(descriptor, "wb") as file:
-                    file.write(sealed(content))
+                    os.fchmod(descriptor, mode)
+                    file.write(sealed(kind, key, content))
                 os.replace(temporary, path)
             except BaseException:
                 with suppress(OSError):
@@ -72,27 +113,34 @@ class Store:
             return False
         return True
 
-    def get_json(self, kind: str, key: str) -> object | None:
-        content = self.get(kind, key)
-        data: object = json.loads(content) if content is not None else None
-        return data
-
-    def put_json(self, kind: str, key: str, data: object) -> bool:
-        return self.put(kind, key, json.dumps(data, separators=(",", ":")).encode())
-
     def entries(self) -> Iterator[Entry]:
-        for kind in KINDS:
-            for path in sorted((self.root / kind).glob(f"*/*{_SUFFIX}")):
-                with suppress(OSError):  # another builder prunes too
-                    facts = path.stat()
-                    yield Entry(kind, path.name.removesuffix(_SUFFIX), path, facts.st_size, facts.st_mtime)
+        """Every entry, those of kinds that only earlier versions wrote included."""
+        for path in sorted(self.root.glob(f"*/??/*{_SUFFIX}")):
+            with suppress(OSError):  # another builder prunes too
+                facts = path.stat()
+                kind = path.parent.parent.name
+                yield Entry(kind, path.name.removesuffix(_SUFFIX), path, facts.st_size, facts.st_mtime)
 
-    def check(self) -> list[Entry]:
-        """Remove what is damaged, and say what it was."""
-        damaged = [entry for entry in self.entries() if checked(entry.path.read_bytes()) is None]
-        for entry in damaged:
-            entry.path.unlink(missing_ok=True)
-        return damaged
+    def is_trusted(self, entry: Entry) -> bool:
+        try:
+            facts = entry.path.lstat()
+            return stat.S_ISREG(facts.st_mode) and self._trusts(facts, entry.path)
+        except OSError:
+            return False
+
+    def is_sound(self, entry: Entry, decode: Callable[[bytes], object] | None) -> bool:
+        """Whether an entry would be used as far as its content goes; ``decode`` is None for kinds of earlier versions."""
+        try:
+            with open(entry.path, "rb") as file:
+                content = file.read(self.limit + _SEAL_BYTES + 1)
+            if decode is None or len(content) > self.limit + _SEAL_BYTES:
+                return False
+            decode(checked(entry.kind, entry.key, content))
+        except EntryError:
+            return False
+        except OSError:
+            return True  # gone, or not ours to read: nothing that can be called damaged
+        return True
 
     def prune(self, *, max_size: int | None = None, older_than: float | None = None) -> list[Entry]:
         """Remove what was not used for that many seconds, then the least used until the size fits."""
@@ -109,7 +157,7 @@ class Store:
         return removed
 
     def _sweep(self, now: float) -> None:
-        """What builders left behind that were killed while writing."""
+        """Remove what builders left behind that were killed while writing."""
         for path in self.root.glob("*/*/.*.partial"):
             with suppress(OSError):
                 if abs(now - path.stat().st_mtime) > _STALE_SECONDS:
@@ -119,28 +167,43 @@ class Store:
         assert kind in KINDS, kind
         return self.root / kind / key[:2] / f"{key}{_SUFFIX}"
 
+    def _read(self, path: Path) -> bytes | None:
+        """The bytes of a trusted entry. A link is not followed, and a named pipe is not waited for."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            facts = os.fstat(descriptor)
+            if not stat.S_ISREG(facts.st_mode) or not self._trusts(facts, path):
+                return None
+            return file.read(self.limit + _SEAL_BYTES + 1)
 
-def sealed(content: bytes) -> bytes:
-    """An entry as it is written: the digest of the content, then the content."""
-    return hashlib.sha256(content).hexdigest().encode() + b"\n" + content
+    def _trusts(self, facts: os.stat_result, path: Path) -> bool:
+        return Trust.of(os.stat(self.root)).accepts(facts, os.stat(path.parent))
+
+    def _make_folder(self, folder: Path) -> int:
+        """Make the folder of an entry, as open as the store's own. Returns the mode of an entry in it."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        mode = stat.S_IMODE(os.stat(self.root).st_mode) & ~stat.S_IWOTH
+        for path in (folder.parent, folder):
+            with suppress(FileExistsError):
+                path.mkdir()
+                path.chmod(mode)
+        return stat.S_IRUSR | stat.S_IWUSR | mode & (0o064 if _is_shared(mode) else 0o044)
 
 
-def checked(content: bytes) -> bytes | None:
-    """The content of an entry; None where it is not what was written."""
+def sealed(kind: str, key: str, content: bytes) -> bytes:
+    """An entry as it is written: the digest of its place and content, then the content."""
+    return _digest(kind, key, content) + b"\n" + content
+
+
+def checked(kind: str, key: str, content: bytes) -> bytes:
+    """The content of an entry; :class:`EntryError` if it is not what was written under that key."""
     digest, separator, rest = content.partition(b"\n")
-    return rest if separator and hashlib.sha256(rest).hexdigest().encode() == digest else None
+    if not separator or _digest(kind, key, rest) != digest:
+        raise EntryError("it is not what was written under this key")
+    return rest
 
 
-def pack(parts: Mapping[str, bytes]) -> bytes:
-    """Several named parts as one entry; the same parts give the same bytes."""
-    head = json.dumps({name: len(parts[name]) for name in sorted(parts)}).encode()
-    return zlib.compress(b"\n".join((head, b"".join(parts[name] for name in sorted(parts)))), level=1)
-
-
-def unpack(content: bytes) -> dict[str, bytes]:
-    head, _, rest = zlib.decompress(content).partition(b"\n")
-    parts, at = {}, 0
-    for name, size in json.loads(head).items():
-        parts[name] = rest[at : at + size]
-        at += size
-    return parts
+def _digest(kind: str, key: str, content: bytes) -> bytes:
+    digest = hashlib.sha256(f"{kind}/{key}\n".encode())
+    digest.update(content)
+    return digest.hexdigest().encode()

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..compile.messages import Compiled
-from ..records import decode, encode
-from .store import Store, pack, unpack
+from .entries import LARGEST, EntryError, pack, read_record, record_bytes, unpack
+from .store import Store
 
-__all__ = ["keep_variant", "pack_variant", "restore_variant", "unpack_variant"]
+__all__ = ["PackedVariant", "keep_variant", "pack_variant", "restore_variant", "unpack_variant"]
 
 _FACTS = "facts.json"
+_LAUNCHER = "ll"
+_ENDINGS = (_LAUNCHER, "ptx", "cubin")
+
+
+@dataclass(frozen=True)
+class PackedVariant:
+    """A variant as it lies in an entry: the facts, and files by the endings of their names."""
+
+    compiled: Compiled
+    files: Mapping[str, bytes]
+
+    def write(self, launcher: Path) -> Compiled:
+        """Put the files where a worker would have written them."""
+        for ending, content in self.files.items():
+            launcher.with_name(f"{launcher.stem}.{ending}").write_bytes(content)
+        return self.compiled
 
 
 def keep_variant(store: Store, key: str, launcher: Path, compiled: Compiled, kinds: Sequence[str]) -> bool:
@@ -20,24 +36,27 @@ def keep_variant(store: Store, key: str, launcher: Path, compiled: Compiled, kin
 
 
 def restore_variant(store: Store, key: str, launcher: Path) -> Compiled | None:
-    """Put a variant's files where a worker would have written them; None where it is not there."""
-    kept = store.get("variants", key)
-    return unpack_variant(kept, launcher) if kept is not None else None
+    """Put a variant's files where a worker would have written them; None if it is not in the store."""
+    variant = store.get("variants", key, lambda content: unpack_variant(content, limit=store.limit))
+    return variant.write(launcher) if variant is not None else None
 
 
 def pack_variant(launcher: Path, compiled: Compiled, kinds: Sequence[str]) -> bytes:
     """What a worker wrote beside the launcher, by the endings of the names."""
-    parts = {_FACTS: json.dumps(encode(compiled)).encode(), "ll": launcher.read_bytes()}
+    parts = {_FACTS: record_bytes(compiled), _LAUNCHER: launcher.read_bytes()}
     for kind in kinds:
         for path in launcher.parent.glob(f"{launcher.stem}.*{kind}"):
             parts[path.name.removeprefix(f"{launcher.stem}.")] = path.read_bytes()
     return pack(parts)
 
 
-def unpack_variant(content: bytes, launcher: Path) -> Compiled:
-    """The inverse: put the files where the worker would have written them."""
-    parts = unpack(content)
-    facts = json.loads(parts.pop(_FACTS))
-    for ending, part in parts.items():
-        launcher.with_name(f"{launcher.stem}.{ending}").write_bytes(part)
-    return decode(Compiled, facts)
+def unpack_variant(content: bytes, *, limit: int = LARGEST) -> PackedVariant:
+    """The inverse; :class:`EntryError` if the content is not a variant."""
+    parts = unpack(content, limit=limit)
+    if not {_FACTS, _LAUNCHER} <= parts.keys():
+        raise EntryError(f"it holds {sorted(parts)[:8]}, not a variant")
+    compiled = read_record(Compiled, parts.pop(_FACTS))
+    for ending in parts:
+        if not ending.endswith(_ENDINGS):
+            raise EntryError(f"it holds a file that no compile writes: {ending}")
+    return PackedVariant(compiled, parts)

@@ -27,7 +27,8 @@ from ..bundle.headers import write_headers
 from ..bundle.integrity import damaged_files
 from ..bundle.layout import CONTRACTS, details_name
 from ..bundle.publish import check_destination, clear_leftovers, publish, staging
-from ..cache import bundles, durations, keys, plans
+from ..cache import keys, recall
+from ..cache.entries import entry_limit
 from ..cache.links import CachingLinker
 from ..cache.remote import Remote, SharedStore
 from ..cache.store import Store
@@ -174,8 +175,8 @@ class _Build:
         self.executor: Executor | None = None  # None: processes of this machine
         self.cuda = 0
         artifacts = settings.artifacts or (scratch / "artifacts" if settings.remote else None)
-        self.store = Store(artifacts) if artifacts is not None else None
-        self.request = plans.Request(settings.kernels, settings.archs, settings.select, settings.options)
+        self.store = Store(artifacts, limit=entry_limit(settings.memory)) if artifacts is not None else None
+        self.request = recall.Request(settings.kernels, settings.archs, settings.select, settings.options)
         self.hosts = settings.hosts
         self.compiled = 0  # variants, by this build
         self.made_by: str | None = None  # what made this bundle, as a key of the cache
@@ -194,7 +195,7 @@ class _Build:
         if self.store is not None and self.settings.remote is not None:
             read_only = self.settings.remote_read_only
             remote = Remote.open(self.settings.remote, read_only=read_only, warn=self.progress.warn)
-            self.store = SharedStore(self.store.root, remote)
+            self.store = SharedStore(self.store.root, remote, limit=self.store.limit)
         try:
             self.executor = open_executor(self.settings.executor)
             made = self._recall() or self._plan()
@@ -255,39 +256,34 @@ class _Build:
 
     def _is_done(self) -> bool:
         """Whether what lies at the destination is what this build would end with."""
-        outline = plans.unchanged(self.store, self.request) if self.store is not None else None
+        outline = recall.unchanged(self.store, self.request) if self.store is not None else None
         if self.store is None or outline is None:
             return False
         self.made_by = self._made_by(outline)
-        return bundles.is_made(self.store, self.made_by, self.out) and not any(
+        return recall.is_made(self.store, self.made_by, self.out) and not any(
             damaged_files(self.out, manifest_module.Manifest.read(self.out))
         )
 
-    def _made_by(self, plan: plans.Outline) -> str:
-        """The key of what this build ends with: all that shapes it beside our own code, which is in the request's."""
+    def _made_by(self, plan: recall.Outline) -> str:
+        """The key of what this build ends with."""
         settings = self.settings
-        contracts = contract_sources(dict(plan.contracts))
-        hosts = [host.zig_target for host in settings.hosts]
-        return keys.digest_of(
-            [
-                plan.digest,
-                self.name,
-                hosts,
-                settings.shared_cudart,
-                settings.archives,
-                settings.replace,
-                keys.linking(),
-                {name: _version(name) for name in distributions(plan.cuda)},
-                str(settings.wheelhouse.resolve()) if settings.wheelhouse else "",
-                {name: sha256_of(path) for name, path in contracts.items()},
-                _source(self.settings.kernels),
-            ]
+        return keys.bundle_key(
+            plan.digest,
+            self.name,
+            hosts=settings.hosts,
+            shared_cudart=settings.shared_cudart,
+            archives=settings.archives,
+            replace=settings.replace,
+            cuda=plan.cuda,
+            wheelhouse=settings.wheelhouse,
+            contracts=contract_sources(dict(plan.contracts)),
+            source=_source(settings.kernels),
         )
 
     def _recall(self) -> list[_KernelPlan] | None:
         """The plan of an earlier build, where nothing it came from has changed."""
-        outline = plans.unchanged(self.store, self.request) if self.store is not None else None
-        plan = plans.recall(self.store, outline) if self.store is not None and outline is not None else None
+        outline = recall.unchanged(self.store, self.request) if self.store is not None else None
+        plan = recall.recall_plan(self.store, outline) if self.store is not None and outline is not None else None
         if plan is None or outline is None:
             return None
         self.cuda, self.made_by = plan.cuda, self._made_by(outline)
@@ -301,9 +297,9 @@ class _Build:
     def _remember(self, made: Sequence[_KernelPlan]) -> None:
         """Keep the plan, unless something was wrong with it."""
         if self.store is not None and not self.problems:
-            kernels = [plans.KernelPlan(p.info, p.arch, p.variants, tuple(p.keys.values())) for p in made]
-            kept = plans.Plan(self.cuda, tuple(kernels))
-            outline = plans.remember(self.store, self.request, kept, list(self.closures.values()))
+            kernels = [recall.KernelPlan(p.info, p.arch, p.variants, tuple(p.keys.values())) for p in made]
+            kept = recall.Plan(self.cuda, tuple(kernels))
+            outline = recall.keep_plan(self.store, self.request, kept, list(self.closures.values()))
             self.made_by = self._made_by(outline)
 
     def _needs_keys(self) -> bool:
@@ -313,16 +309,16 @@ class _Build:
         from ..bundle.verify import verify  # its readers of machine code take long to import, and are not always needed
 
         self.progress.stage("verifying")
-        if self.store is not None and bundles.is_verified(self.store, staged):
+        if self.store is not None and recall.is_verified(self.store, staged):
             check_verified(list(damaged_files(staged, Manifest.read(staged))))
             return
         check_verified(verify(staged))
         if self.store is not None:
-            bundles.note_verified(self.store, staged)
+            recall.keep_verified(self.store, staged)
 
     def _note_done(self) -> None:
         if self.store is not None and self.made_by is not None and not self.problems:
-            bundles.note_made(self.store, self.made_by, self.out)
+            recall.keep_made(self.store, self.made_by, self.out)
 
     # Deciding what to compile.
 
@@ -458,7 +454,7 @@ class _Build:
 
     def _largest_first(self, jobs: Sequence[CompileJob]) -> list[CompileJob]:
         """By how long each took last time, so that no long one is left for the end; those not known first."""
-        known = durations.recall(self.store, self.settings.kernels) if self.store is not None else {}
+        known = recall.durations(self.store, self.settings.kernels) if self.store is not None else {}
         return sorted(jobs, key=lambda job: -known.get(f"{job.arch} {job.variant}", float("inf")))
 
     def _restore(self, plan: _KernelPlan, job: CompileJob) -> bool:
@@ -484,7 +480,7 @@ class _Build:
     def _note_durations(self, made: Sequence[_KernelPlan]) -> None:
         if self.store is not None:
             took = {f"{p.arch} {name}": compiled.seconds for p in made for name, compiled in p.compiled.items()}
-            durations.note(self.store, self.settings.kernels, took)
+            recall.keep_durations(self.store, self.settings.kernels, took)
 
     # Linking and writing down.
 

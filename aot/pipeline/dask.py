@@ -17,7 +17,7 @@ from ..compile.messages import Failure
 from ..errors import BuildError, ToolchainError, UsageError
 from ..records import encode
 from .executor import CompileJob, Report, Session
-from .remote import Artifact, Refusal, carry_out, differences, identity, order_for, receive
+from .orders import Artifact, Refusal, carry_out, differences, identity, order_for, receive
 
 __all__ = ["DaskExecutor"]
 

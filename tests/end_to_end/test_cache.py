@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from written import WRITE
 
 import aot.pipeline.build
 from aot.bundle.verify import verify
+from aot.cache.check import Findings, check
 from aot.cache.store import Store
 from aot.compile.messages import Compiled, Failure, Options
 from aot.compile.process import Worker
@@ -161,7 +164,7 @@ def test_damaged_entries_are_found_and_made_again(run: Run, folder: Path) -> Non
     assert compiled == ALL
     assert contents(result.path) == before
     assert verify(result.path) == []
-    left = {entry.kind for entry in Store(folder / "cache").check()}
+    left = {entry.kind for entry in check(Store(folder / "cache")).damaged}
     assert not left & {"variants", "libraries"}  # what only builds at the other place look at
 
 
@@ -196,7 +199,7 @@ def test_a_clock_that_jumps_changes_nothing(run: Run, folder: Path) -> None:
     second.write_text(second.read_text().replace("element_type(1)", "element_type(2)"))
     os.utime(second, (0, 0))  # older than all that was made of it
     assert run()[1] == ["second__f16", "second__f32"]
-    assert Store(folder / "cache").check() == []
+    assert check(Store(folder / "cache")) == Findings((), ())
 
 
 def test_a_cache_that_may_only_be_read_is_used_and_stops_nothing(run: Run, folder: Path, read_only: ReadOnly) -> None:
@@ -209,3 +212,13 @@ def test_a_cache_that_may_only_be_read_is_used_and_stops_nothing(run: Run, folde
     assert compiled == ["second__f16", "second__f32"]
     assert verify(result.path) == []
     assert [entry.key for entry in Store(folder / "cache").entries()] == entries
+
+
+def test_sealed_entries_with_bad_content_are_found_and_made_again(run: Run, folder: Path) -> None:
+    before, store = contents(folder / "out"), Store(folder / "cache")
+    bad = itertools.cycle((b"nonsense", zlib.compress(b"[]"), zlib.compress(bytes(300 << 20), 9)))
+    for entry in store.entries():
+        store.put(entry.kind, entry.key, next(bad))
+    result, compiled = run(out=folder / "again")
+    assert compiled == ALL
+    assert contents(result.path) == before

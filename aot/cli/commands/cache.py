@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ...cache.check import Findings, check
 from ...cache.store import KINDS, Entry, Store
 from ...errors import UsageError
 from ..options import add_cache_argument, artifacts_folder, parse_age, parse_size, remote_cache
@@ -25,7 +26,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     store = Store(_folder(arguments))
-    damaged = store.check() if arguments.check else []
+    found = check(store) if arguments.check else Findings((), ())
     removed = _prune(store, arguments) if arguments.prune else []
     entries = list(store.entries())
     if arguments.json:
@@ -33,12 +34,13 @@ def execute(arguments: argparse.Namespace) -> int:
             "path": str(store.root),
             "entries": {kind: len(own) for kind, own in _by_kind(entries).items()},
             "bytes": sum(entry.size for entry in entries),
-            "damaged": [f"{entry.kind}/{entry.key}" for entry in damaged],
+            "damaged": [f"{entry.kind}/{entry.key}" for entry in found.damaged],
+            "untrusted": [f"{entry.kind}/{entry.key}" for entry in found.untrusted],
             "pruned": len(removed),
         })  # fmt: skip
     else:
-        _print(store, entries, damaged, removed)
-    return 1 if damaged else 0
+        _print(store, entries, found, removed)
+    return 1 if found.damaged else 0
 
 
 def _folder(arguments: argparse.Namespace) -> Path:
@@ -59,12 +61,15 @@ def _prune(store: Store, arguments: argparse.Namespace) -> list[Entry]:
 
 
 def _by_kind(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
-    return {kind: [entry for entry in entries if entry.kind == kind] for kind in KINDS}
+    kinds = dict.fromkeys((*KINDS, *(entry.kind for entry in entries)))
+    return {kind: [entry for entry in entries if entry.kind == kind] for kind in kinds}
 
 
-def _print(store: Store, entries: Sequence[Entry], damaged: Sequence[Entry], removed: Sequence[Entry]) -> None:
-    for entry in damaged:
+def _print(store: Store, entries: Sequence[Entry], found: Findings, removed: Sequence[Entry]) -> None:
+    for entry in found.damaged:
         print(f"damaged, removed: {entry.kind}/{entry.key}")
+    for entry in found.untrusted:
+        print(f"not trusted, not used: {entry.kind}/{entry.key}")
     rows = [(kind, len(own), human_size(sum(e.size for e in own))) for kind, own in _by_kind(entries).items() if own]
     print_table(("what", "entries", "size"), rows)
     said = f"{store.root}: {len(entries)} entries, {human_size(sum(entry.size for entry in entries))}"

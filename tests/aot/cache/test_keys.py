@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,10 @@ from aot_runtime.arch import Arch
 
 from aot.cache import keys
 from aot.compile.messages import KernelClosure, KernelInfo, Options, VariantInfo
+from aot.hosts import Host
 from aot.selection.requirements import VariantTable
 
+AOT = Path(keys.__file__).parent.parent
 TABLE = VariantTable("k__f32", "k", (), (), None, -1, 2, True)
 BASE: dict[str, Any] = {
     "kernel": KernelInfo("k", "doc", "k.py:3", (), (), ("k",), (Arch.parse("sm_90a"),), {}),
@@ -82,18 +86,43 @@ def test_every_cutlass_distribution_counts(tmp_path: Path) -> None:
     assert keys.cutlass_distributions().keys() >= {"nvidia_cutlass_dsl"}
 
 
-def test_our_own_code_generation_counts_and_the_rest_of_our_code_does_not() -> None:
-    counted = {path.name for path in keys._ours(keys._GENERATION)} | {path.name for path in keys._runtime_sources()}
-    assert counted >= {
-        "cute_dsl.py",
-        "launcher.py",
-        "v4_8.py",
-        "requirements.py",
-        "tables.py",
-        "decision.py",
-        "aot_dispatch.c",
-    }
-    assert not counted & {"report.py", "cli.py", "inspect.py", "publish.py"}
+def imported(path: Path) -> Iterator[Path]:
+    """The files of ours that a file imports, at its top or inside functions."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            folder = path.parents[node.level - 1].joinpath(*(node.module or "").split("."))
+            yield from (file for alias in node.names if (file := folder / f"{alias.name}.py").is_file())
+            yield from (file for file in (folder.with_suffix(".py"), folder / "__init__.py") if file.is_file())
+
+
+def closure(*starts: str) -> set[str]:
+    todo, seen = [AOT / start for start in starts], set()
+    while todo:
+        path = todo.pop()
+        if path not in seen:
+            seen.add(path)
+            todo += imported(path)
+    return {path.relative_to(AOT).as_posix() for path in seen}
+
+
+def counted(patterns: Iterable[str]) -> set[str]:
+    return {path.relative_to(AOT).as_posix() for path in keys._ours(patterns)}
+
+
+def test_all_of_our_code_that_a_compile_runs_is_in_its_key() -> None:
+    ran = closure("compile/worker.py")
+    assert {"compile/launcher.py", "binary/elf.py", "binary/cubin.py"} <= ran
+    assert ran - counted(keys._GENERATION) == {"errors.py", "files.py"}  # sentences, digests, temporary folders
+    assert not counted(keys._GENERATION) & {"cli/report.py", "bundle/publish.py", "pipeline/build.py"}
+    assert {"aot_dispatch.c", "aot_select.h"} <= {path.name for path in keys._runtime_sources()}
+
+
+def test_all_of_our_code_that_links_is_in_its_key() -> None:
+    ran = {name for name in closure("link/libraries.py", "link/static.py", "link/zig.py") if "/" in name}
+    # What these three stages decide reaches the linker as text, which is in the key itself.
+    before = {name for name in ran if name.startswith(("compile/", "declare/", "selection/"))}
+    assert ran - before - counted(keys._LINKING) == set()
+    assert {"selection/tables.py", "compile/launcher.py"} <= counted(keys._LINKING)
 
 
 @pytest.mark.parametrize("digest", [keys.generation, keys.linking, keys.ourselves])
@@ -106,3 +135,41 @@ def test_a_changed_file_of_ours_changes_the_digest(digest: Any, monkeypatch: pyt
     monkeypatch.setattr(keys, "sha256_of", lambda path: "1")
     assert len({before, one, digest()}) == 3
     digest.cache_clear()
+
+
+HOST = Host.native()
+REQUEST: dict[str, Any] = {"source": "kernels", "archs": ("sm90",), "select": (), "options": Options()}
+BUNDLE: dict[str, Any] = {
+    "plan": "aa", "name": "k", "hosts": (HOST,), "shared_cudart": False, "archives": True, "replace": False,
+    "cuda": 12, "wheelhouse": None, "contracts": {}, "source": {},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "changes", [{"source": "other"}, {"archs": ("sm80",)}, {"select": ("a*",)}, {"options": Options(cuda=13)}], ids=str
+)
+def test_every_ingredient_of_a_request_moves_its_key(changes: dict[str, Any]) -> None:
+    assert keys.request_key(**{**REQUEST, **changes}) != keys.request_key(**REQUEST)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"plan": "ab"}, {"name": "other"}, {"hosts": ()}, {"hosts": (Host.native((2, 31)),)}, {"shared_cudart": True},
+        {"archives": False}, {"replace": True}, {"cuda": 13}, {"wheelhouse": Path("/wheels")},
+        {"contracts": {"k.py": Path(__file__)}}, {"source": {"commit": "1"}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_every_ingredient_of_a_bundle_moves_its_key(changes: dict[str, Any]) -> None:
+    assert keys.bundle_key(**{**BUNDLE, **changes}) != keys.bundle_key(**BUNDLE)
+
+
+def test_every_ingredient_of_a_library_moves_its_key() -> None:
+    own = keys.library_key(["kernel", "k"], "k.so", HOST)
+    others = [
+        keys.library_key(["kernel", "l"], "k.so", HOST),
+        keys.library_key(["kernel", "k"], "l.so", HOST),
+        keys.library_key(["kernel", "k"], "k.so", Host.native((2, 31))),
+    ]
+    assert len({own, *others}) == 4

@@ -18,7 +18,7 @@ from aot_runtime.arch import Arch
 
 from aot.errors import UsageError
 from aot.pipeline.executor import CompileJob, parse_address
-from aot.pipeline.remote import Artifact, receive
+from aot.pipeline.orders import Artifact, receive
 
 LONGEST = 300  # seconds: a build that hangs is a failure, not a wait for ever
 
@@ -186,17 +186,17 @@ def test_a_damaged_artifact_is_asked_for_again_and_a_kernel_that_crashes_fails_a
 DAMAGE = """
 import os
 from pathlib import Path
-from aot.pipeline import remote
+from aot.pipeline import orders
 
 def once_damaged(*arguments):
-    artifact, mark = remote.make_whole(*arguments), Path(os.environ["DAMAGED"])
+    artifact, mark = orders.make_whole(*arguments), Path(os.environ["DAMAGED"])
     if mark.exists():
         return artifact
     mark.touch()
-    return remote.Artifact(artifact.sha256, artifact.content[:-1] + bytes([artifact.content[-1] ^ 1]))
+    return orders.Artifact(artifact.sha256, artifact.content[:-1] + bytes([artifact.content[-1] ^ 1]))
 
-if not hasattr(remote, "make_whole"):  # Dask loads this twice
-    remote.make_whole, remote.make_artifact = remote.make_artifact, once_damaged
+if not hasattr(orders, "make_whole"):  # Dask loads this twice
+    orders.make_whole, orders.make_artifact = orders.make_artifact, once_damaged
 """
 
 

@@ -22,6 +22,7 @@ from typing import Any
 from aot_runtime.arch import Arch
 
 from ..cache import keys
+from ..cache.entries import EntryError
 from ..cache.variants import pack_variant, unpack_variant
 from ..compile.messages import Closure, Compiled, Failure, Options
 from ..compile.process import Worker, WorkerLost
@@ -88,7 +89,10 @@ def receive(job: CompileJob, artifact: Artifact) -> Compiled | None:
     """Put an artifact where the job wants it; None where its bytes are not those that were sent."""
     if hashlib.sha256(artifact.content).hexdigest() != artifact.sha256:
         return None
-    return unpack_variant(artifact.content, job.launcher)
+    try:
+        return unpack_variant(artifact.content).write(job.launcher)
+    except EntryError:
+        return None
 
 
 def identity() -> dict[str, str]:

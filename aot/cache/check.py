@@ -1,0 +1,42 @@
+"""Reading every entry of a store, as a build would, to find those that are damaged or not to be trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from .links import unpack_library
+from .recall import read_any, read_plan
+from .store import Entry, Store
+from .variants import unpack_variant
+
+__all__ = ["Findings", "check"]
+
+
+@dataclass(frozen=True)
+class Findings:
+    damaged: tuple[Entry, ...]
+    untrusted: tuple[Entry, ...]
+
+
+def check(store: Store) -> Findings:
+    """Remove what is damaged. What is not trusted may serve its owner, and stays."""
+    decoders = _decoders(store.limit)
+    entries = list(store.entries())
+    untrusted = tuple(entry for entry in entries if not store.is_trusted(entry))
+    damaged = tuple(
+        entry for entry in entries if entry not in untrusted and not store.is_sound(entry, decoders.get(entry.kind))
+    )
+    for entry in damaged:
+        entry.path.unlink(missing_ok=True)
+    return Findings(damaged, untrusted)
+
+
+def _decoders(limit: int) -> dict[str, Callable[[bytes], object]]:
+    return {
+        "variants": partial(unpack_variant, limit=limit),
+        "libraries": partial(unpack_library, limit=limit),
+        "plans": read_plan,
+        "recall": read_any,
+    }

@@ -1,0 +1,99 @@
+"""What is inside an entry of the cache: named parts, or one record as JSON.
+
+Whoever may write to a cache may have written an entry. So every entry passes one of the two decoders here before
+anything is done with it: names are plain file names, sizes add up, records have the fields and types that they
+should, and unpacked content is bounded. What does not pass is an :class:`EntryError`, which the store turns into a
+miss.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+from ..errors import AotError
+from ..records import decode, encode
+
+__all__ = ["LARGEST", "EntryError", "as_record", "entry_limit", "pack", "read_record", "record_bytes", "unpack"]
+
+LARGEST = 256 << 20  # bytes of one entry, unpacked; the largest library of the shipped kernels has 8 MB
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,254}")
+_WRONG = (ValueError, KeyError, TypeError, AttributeError, AotError)
+_T = TypeVar("_T")
+
+
+def entry_limit(memory: int | None) -> int:
+    """How large an entry may be for a build that may take so many bytes in all."""
+    return LARGEST if memory is None else min(LARGEST, memory // 8)
+
+
+class EntryError(ValueError):
+    """The content of an entry is not what a build writes."""
+
+
+def pack(parts: Mapping[str, bytes]) -> bytes:
+    """Several named parts as one entry; the same parts give the same bytes."""
+    assert all(map(_NAME.fullmatch, parts)), list(parts)
+    head = json.dumps({name: len(parts[name]) for name in sorted(parts)}).encode()
+    return zlib.compress(b"\n".join((head, b"".join(parts[name] for name in sorted(parts)))), level=1)
+
+
+def unpack(content: bytes, *, limit: int = LARGEST) -> dict[str, bytes]:
+    """The inverse of :func:`pack`. Takes no more memory than about twice the limit, whatever the content."""
+    head, _, rest = _inflate(content, limit).partition(b"\n")
+    parts, at = {}, 0
+    for name, size in _sizes(head):
+        parts[name] = rest[at : at + size]
+        at += size
+    if at != len(rest):
+        raise EntryError(f"its parts have {at} bytes, and {len(rest)} are there")
+    return parts
+
+
+def _inflate(content: bytes, limit: int) -> bytes:
+    unpacker = zlib.decompressobj()
+    try:
+        plain = unpacker.decompress(content, limit + 1)
+    except zlib.error as error:
+        raise EntryError(f"it cannot be unpacked: {error}") from None
+    if len(plain) > limit:
+        raise EntryError(f"it unpacks to more than {limit} bytes")
+    if not unpacker.eof or unpacker.unused_data:
+        raise EntryError("it is not one whole stream of zlib")
+    return plain
+
+
+def _sizes(head: bytes) -> Iterator[tuple[str, int]]:
+    for name, size in read_record(dict[str, int], head).items():
+        if not _NAME.fullmatch(name):
+            raise EntryError(f"{name[:80]!a} is not a plain file name")
+        if type(size) is not int or size < 0:
+            raise EntryError(f"{name} has {size!a} bytes")
+        yield name, size
+
+
+def record_bytes(record: Any) -> bytes:
+    """A record as an entry."""
+    return json.dumps(encode(record), separators=(",", ":")).encode()
+
+
+def read_record(kind: type[_T], content: bytes) -> _T:
+    """The inverse of :func:`record_bytes`."""
+    try:
+        return as_record(kind, json.loads(content))
+    except ValueError as error:
+        raise EntryError(f"it is not JSON: {error}") from None
+    except RecursionError:
+        raise EntryError("it is nested too deeply") from None
+
+
+def as_record(kind: type[_T], data: Any) -> _T:
+    """A record out of what was read as JSON."""
+    try:
+        return decode(kind, data)
+    except _WRONG as error:
+        raise EntryError(f"it is not a record: {error}") from None

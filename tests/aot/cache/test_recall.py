@@ -1,0 +1,89 @@
+"""What earlier builds left is found again, as long as nothing it came from has changed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from aot.cache import keys, recall
+from aot.cache.check import Findings, check
+from aot.cache.store import Store
+from aot.compile.messages import Closure, Options
+from aot.files import sha256_of
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels" / "k.py").write_text("kernel")
+    return tmp_path / "kernels"
+
+
+def watched(source: Path) -> Closure:
+    files = {str(path): sha256_of(path) for path in source.iterdir()}
+    return Closure({}, files, {str(source): ("k.py",)}, {"AOT_TEST_TILE": None}, {})
+
+
+def test_a_plan_holds_until_a_file_a_folder_or_a_variable_changes(
+    store: Store, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = recall.Request(str(source), ("sm90",), (), Options())
+    assert recall.unchanged(store, request) is None
+    outline = recall.keep_plan(store, request, recall.Plan(12, ()), [watched(source)])
+    assert recall.unchanged(store, request) == outline
+    assert recall.recall_plan(store, outline) == recall.Plan(12, ())
+    monkeypatch.setenv("AOT_TEST_TILE", "64")
+    assert recall.unchanged(store, request) is None
+    monkeypatch.delenv("AOT_TEST_TILE")
+    (source / "new.py").touch()
+    assert recall.unchanged(store, request) is None
+    os.unlink(source / "new.py")
+    (source / "k.py").write_text("other")
+    assert recall.unchanged(store, request) is None
+
+
+def test_bundles_and_verdicts_go_by_the_manifest(store: Store, tmp_path: Path) -> None:
+    bundle = tmp_path / "bundle"
+    bundle.mkdir()
+    assert not recall.is_made(store, "ab" * 32, bundle)
+    recall.keep_made(store, "ab" * 32, bundle)
+    for number in range(20):
+        (bundle / "manifest.json").write_text(str(number))
+        assert not recall.is_made(store, "ab" * 32, bundle)
+        assert not recall.is_verified(store, bundle)
+        recall.keep_made(store, "ab" * 32, bundle)
+        recall.keep_verified(store, bundle)
+        assert recall.is_made(store, "ab" * 32, bundle)
+        assert recall.is_verified(store, bundle)
+
+
+def test_durations_of_several_builds_add_up(store: Store) -> None:
+    recall.keep_durations(store, "kernels", {"sm_90a a": 1.0})
+    recall.keep_durations(store, "kernels", {"sm_90a b": 2.0})
+    assert recall.durations(store, "kernels") == {"sm_90a a": 1.0, "sm_90a b": 2.0}
+    assert recall.durations(store, "others") == {}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"nonsense", b"[]", b'{"name": "made"}', b'{"name": "x", "record": {}}', b'{"name": "made", "record": 1}'],
+)
+def test_a_sealed_record_with_bad_content_is_a_miss_and_check_finds_it(store: Store, content: bytes) -> None:
+    key = keys.durations_key("kernels")
+    store.put("recall", key, content)
+    assert [entry.key for entry in check(store).damaged] == [key]
+    store.put("recall", key, content)
+    assert recall.durations(store, "kernels") == {}
+    assert check(store) == Findings((), ())
+
+
+def test_a_record_of_another_kind_is_a_miss(store: Store) -> None:
+    store.put("recall", keys.durations_key("kernels"), b'{"name": "made", "record": {"manifests": []}}')
+    assert recall.durations(store, "kernels") == {}
