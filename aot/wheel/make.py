@@ -17,12 +17,14 @@ from packaging.utils import canonicalize_name
 from pyproject_metadata import StandardMetadata
 
 from ..bundle.layout import note_name, part_of, stamp_name
+from ..bundle.signature import SIGNATURE
 from ..bundle.verify import verify
 from ..errors import BuildError, UsageError
 from ..hosts import Host
 from .archive import Content, Wheel
 from .identity import Identity, platform_tag
 from .sbom import notice, sbom
+from .signing import Signing
 from .sources import LOWEST_PYTHON, package_module, package_stub
 
 __all__ = ["Project", "package_files", "part_distribution", "project_metadata", "runtime_license", "wheels"]
@@ -42,6 +44,7 @@ class Project:
     identity: Identity
     metadata: StandardMetadata | None = None
     licenses: Mapping[str, bytes] = field(default_factory=dict)
+    signing: Signing | None = None
 
 
 def wheels(
@@ -84,7 +87,7 @@ def _hosts(bundle: Path, manifest: Manifest, wanted: Sequence[Host]) -> list[str
 
 def _whole(bundle: Path, manifest: Manifest, host: str, project: Project) -> list[Wheel]:
     identity, own = project.identity, _of_host(manifest, host)
-    files = package_files(bundle, own, host, identity)
+    files = package_files(bundle, own, host, identity, signing=project.signing)
     files.update(_dist_info(project, project_metadata(project), own, host))
     return [_wheel(project.identity.file_name, identity, own, host, files)]
 
@@ -99,7 +102,7 @@ def _split(bundle: Path, manifest: Manifest, host: str, project: Project) -> lis
     base = dataclasses.replace(whole, files={**whole.files, **records}, parts=parts)
     files = {
         name: content
-        for name, content in package_files(bundle, base, host, identity, notes).items()
+        for name, content in package_files(bundle, base, host, identity, notes, project.signing).items()
         if part_of(name.partition("/_bundle/")[2]) is None
     }
     files.update(_dist_info(project, _base_metadata(project, parts), base, host))
@@ -134,16 +137,25 @@ def part_distribution(identity: Identity, arch: str) -> str:
 
 
 def package_files(
-    bundle: Path, manifest: Manifest, host: str, identity: Identity, extra: Mapping[str, bytes] | None = None
+    bundle: Path,
+    manifest: Manifest,
+    host: str,
+    identity: Identity,
+    extra: Mapping[str, bytes] | None = None,
+    signing: Signing | None = None,
 ) -> dict[str, Content]:
     """The import package: generated sources, the loader under its name, the bundle. ``extra`` are files of the bundle."""
     package = identity.package
+    keys = signing.trusted if signing is not None else ()
     files: dict[str, Content] = {
-        f"{package}/__init__.py": package_module(identity, manifest, host).encode(),
+        f"{package}/__init__.py": package_module(identity, manifest, host, keys).encode(),
         f"{package}/__init__.pyi": package_stub(identity, manifest).encode(),
         f"{package}/py.typed": b"",
         f"{package}/_bundle/{FILE_NAME}": manifest.to_json().encode(),
     }
+    if signing is not None:
+        signature = signing.signer.signature(manifest.to_json().encode())
+        files[f"{package}/_bundle/{SIGNATURE}"] = signature
     files.update({f"{package}/_aot_runtime/{path.name}": path for path in _loader_files()})
     files.update({f"{package}/_bundle/{name}": (extra or {}).get(name, bundle / name) for name in manifest.files})
     return files

@@ -32,9 +32,10 @@ def project_wheels(
     split_arch: bool = False,
 ) -> list[Wheel]:
     """Build a project for those hosts, in one go, and make its wheels."""
+    signed = project.signed(config.sign[-1] if config.sign else None)  # a wrong key is noticed before the long part
     with tempfile.TemporaryDirectory(prefix="aot-wheel-") as scratch:
         result = _build(project, hosts, config, Path(scratch) / "bundle", progress)
-        made = wheels(result.path, project.project, hosts=hosts, split_arch=split_arch)
+        made = wheels(result.path, signed, hosts=hosts, split_arch=split_arch)
         return [_in_memory(wheel) for wheel in made]
 
 

@@ -23,6 +23,7 @@ from ..pipeline.build import Settings
 from ..targets import parse_archs
 from .identity import Identity
 from .make import Project
+from .signing import choose_signing
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -62,6 +63,8 @@ class Table:
     """Globs of further files for the sdist: ``["tests/**/*.py"]``."""
     version_file: str | None = None
     """File that holds the version, if ``[project]`` has ``dynamic = ["version"]``."""
+    key: tuple[str, ...] = ()
+    """Public keys, PEM files: the package loads its bundle only if one of them signed it."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,8 @@ class ConfigSettings:
     """Compile workers."""
     wheelhouse: tuple[str, ...] = ()
     """Replaces the one in ``[tool.cute-aot]``."""
+    sign: tuple[str, ...] = ()
+    """The private key that signs the bundle of the wheel, or ``none``."""
 
     @classmethod
     def parse(cls, given: Mapping[str, Any] | None) -> ConfigSettings:
@@ -109,6 +114,11 @@ class KernelProject:
                 hint="add it there, or pass another host with `--config-settings=host=...`",
             )
         return host
+
+    def signed(self, private: str | None) -> Project:
+        """The project with a signed bundle, if that is a private key; it pins the public keys of the table."""
+        signing = choose_signing(private, [self.root / name for name in self.table.key])
+        return dataclasses.replace(self.project, signing=signing)
 
     def settings(self, hosts: Sequence[Host], config: ConfigSettings, out: Path) -> Settings:
         """The settings of a build into the folder ``out``."""

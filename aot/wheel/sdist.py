@@ -43,6 +43,7 @@ def _files(project: KernelProject) -> Iterator[str]:
     yield "pyproject.toml"
     if project.table.version_file is not None:
         yield project.table.version_file
+    yield from project.table.key
     yield from project.project.licenses
     if metadata is not None and metadata.readme is not None and metadata.readme.file is not None:
         yield Path(metadata.readme.file).relative_to(root).as_posix()

@@ -5,7 +5,7 @@ The package loads nothing when it is imported; the first function that is asked 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from keyword import iskeyword
 from pprint import pformat
 
@@ -39,7 +39,7 @@ __version__ = "{version}"
 __all__ = {names}
 
 _KERNELS = {kernels}
-_loaded = None
+{keys}_loaded = None
 
 
 def _bundle():
@@ -47,7 +47,7 @@ def _bundle():
     if _loaded is None:
         from ._aot_runtime.bundle import load
 
-        _loaded = load(_Path(__file__).parent / "_bundle")
+        _loaded = load(_Path(__file__).parent / "_bundle"{trusted})
     return _loaded
 
 
@@ -85,8 +85,8 @@ def __dir__():
 '''
 
 
-def package_module(identity: Identity, manifest: Manifest, host: str) -> str:
-    """``__init__.py``."""
+def package_module(identity: Identity, manifest: Manifest, host: str, keys: Sequence[bytes] = ()) -> str:
+    """``__init__.py``. It refuses a bundle that is not signed by one of the keys, if there are any."""
     kernels = list(manifest.kernels.values())
     return _MODULE.format(
         summary=f"{identity.package} {identity.version}: {len(kernels)} GPU kernels.",
@@ -98,7 +98,16 @@ def package_module(identity: Identity, manifest: Manifest, host: str) -> str:
         version=identity.version,
         names=_literal(sorted({*PUBLIC_NAMES, *manifest.kernels}), list),
         kernels=_literal(sorted(manifest.kernels), frozenset),
+        keys=_pinned(keys),
+        trusted=", key=_KEYS" if keys else "",
     )
+
+
+def _pinned(keys: Sequence[bytes]) -> str:
+    if not keys:
+        return ""
+    lines = "".join(f'    bytes.fromhex("{key.hex()}"),\n' for key in keys)
+    return f"# The public keys that the bundle may be signed by.\n_KEYS = [\n{lines}]\n"
 
 
 def _listed(kernel: KernelRecord) -> str:

@@ -44,6 +44,19 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="a slim base wheel and one more wheel per architecture, installed beside it",
     )
+    add(
+        "--sign",
+        metavar="KEY",
+        help="sign the wheels' bundle with this private key; the package then loads no other bundle",
+    )
+    add(
+        "--key",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="PUB",
+        help="with --sign: the public keys that the package trusts (default: that of KEY); repeatable",
+    )
     add("--allow-incomplete", action="store_true", help="pack a bundle that lacks kernels which failed to build")
 
 
@@ -67,11 +80,15 @@ def _of_bundle(arguments: argparse.Namespace) -> list[Wheel]:
 
     from ...wheel.identity import Identity
     from ...wheel.make import Project, wheels
+    from ...wheel.signing import choose_signing
 
     package = arguments.package or Manifest.read(arguments.bundle).name
     return wheels(
         arguments.bundle,
-        Project(Identity.parse(package, arguments.version or DEFAULT_VERSION)),
+        Project(
+            Identity.parse(package, arguments.version or DEFAULT_VERSION),
+            signing=choose_signing(arguments.sign, arguments.key),
+        ),
         hosts=parse_hosts(arguments.host, DEFAULT_GLIBC) if arguments.host else (),
         split_arch=arguments.split_arch,
         allow_incomplete=arguments.allow_incomplete,
@@ -82,11 +99,12 @@ def _of_project(arguments: argparse.Namespace) -> list[Wheel]:
     from ...wheel.project import project_wheels
     from ...wheel.pyproject import ConfigSettings, read_project
 
-    if arguments.package or arguments.version or arguments.allow_incomplete:
+    if arguments.package or arguments.version or arguments.allow_incomplete or arguments.key:
         raise UsageError(
-            f"`{arguments.bundle}` is a project: its pyproject.toml says package and version, and all kernels must build",
-            hint="leave `--package`, `--version` and `--allow-incomplete` out",
+            f"`{arguments.bundle}` is a project: its pyproject.toml says package, version and keys, and all kernels must build",
+            hint="leave `--package`, `--version`, `--key` and `--allow-incomplete` out",
         )
     project = read_project(arguments.bundle)
+    config = ConfigSettings(sign=(arguments.sign,) if arguments.sign else ())
     hosts = parse_hosts(arguments.host, project.hosts[0].glibc) if arguments.host else project.hosts
-    return project_wheels(project, hosts, ConfigSettings(), make_progress(), split_arch=arguments.split_arch)
+    return project_wheels(project, hosts, config, make_progress(), split_arch=arguments.split_arch)
