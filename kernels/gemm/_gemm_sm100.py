@@ -13,13 +13,12 @@ import cutlass.cute as cute
 from cuda.bindings.driver import CUstream
 from cutlass import Float32, Int32, pipeline
 from cutlass.cute.nvgpu import cpasync, tcgen05
-from cutlass.memory import SmemAllocator
-from cutlass.memory.tmem import TmemAllocator
 from cutlass.utils import LayoutEnum, blackwell_helpers
 
 import aot
 
 from .._device import await_previous
+from .._versions import SmemAllocator, TmemAllocator
 from ._gemm import PersistentGemm, batched, check_stages, tile_at
 
 ROWS = 128  # of a tile: the lanes of tensor memory

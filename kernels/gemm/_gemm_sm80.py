@@ -15,12 +15,12 @@ import cutlass.cute as cute
 from cuda.bindings.driver import CUstream
 from cutlass import Boolean, Float32, Int32
 from cutlass.cute.nvgpu import cpasync, warp
-from cutlass.memory import SmemAllocator
 from cutlass.utils import LayoutEnum
 
 import aot
 
 from .._device import KernelObject
+from .._versions import SmemAllocator
 from ..elementwise.activation import Activation
 from ._gemm import batched, tile_at
 

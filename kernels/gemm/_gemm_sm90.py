@@ -14,12 +14,12 @@ import cutlass.cute as cute
 from cuda.bindings.driver import CUstream
 from cutlass import Float32, Int32, pipeline
 from cutlass.cute.nvgpu import cpasync, warpgroup
-from cutlass.memory import SmemAllocator
 from cutlass.utils import LayoutEnum, hopper_helpers
 
 import aot
 
 from .._device import await_previous
+from .._versions import SmemAllocator, skip_stages
 from ._gemm import PersistentGemm, batched, check_stages, tile_at
 
 WARP_GROUP = 128  # threads
@@ -260,16 +260,16 @@ class Gemm(PersistentGemm):
         freed = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, self.stages)
         if group == 1:
             self.turn(0).arrive()  # which is the first
-        read.advance(steps * group)
-        freed.advance(steps * group)
+        read = skip_stages(read, steps * group)
+        freed = skip_stages(freed, steps * group)
         for index in cutlass.range(first + group * step, tiles[0] * tiles[1] * tiles[2], MULTIPLYING * step):
             m, n, batch = tile_at(index, tiles, tiling.group)
             early = self.fetch_bias(bias, n, thread)
             self.turn(group).arrive_and_wait()
             read, freed = self.multiply(loaded, mma, sums, a, b, steps, read, freed, group)
             # What was loaded next is the other's.
-            read.advance(steps)
-            freed.advance(steps)
+            read = skip_stages(read, steps)
+            freed = skip_stages(freed, steps)
             if cutlass.const_expr(bias is not None):
                 self.place_bias(early, bias_of_group, thread, group)
             row = m * tiling.cluster + rank

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32
-from cutlass.memory import SmemAllocator
 
 import aot
 
 from .._device import VECTOR_BYTES, WARP, KernelObject, await_previous, chunk_elements, launched_early, load
+from .._versions import SmemAllocator
 
 
 @dataclass(frozen=True)

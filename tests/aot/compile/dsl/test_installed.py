@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import ast
+import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+from places import PROJECT
 
 import aot.compile.dsl
 from aot.compile.dsl import SUPPORTED, choose, installed, missing, v4_6, v4_7, v4_8, version
@@ -98,3 +103,18 @@ def test_nothing_else_imports_private_parts() -> None:
         for module, item in imported_from_cutlass(path):
             assert not any(part.startswith("_") for part in f"{module}.{item}".split(".")), path
             assert module.partition(".")[2] in ("", "cute", "cute.runtime", "cute.typing"), path
+
+
+def test_the_build_extra_allows_the_supported_versions_and_their_wheels_are_pinned() -> None:
+    text = (PROJECT / "pyproject.toml").read_text()
+    specifiers = {SpecifierSet(found) for found in re.findall(r'"nvidia-cutlass-dsl(?:\[cu13\])?([^"\[]+)"', text)}
+    assert len(specifiers) == 1
+    (allowed,) = specifiers
+    pinned = json.loads((PROJECT / "aot/data/wheels.json").read_text())["sha256"]
+    versions = {
+        match[1] for name in pinned if (match := re.fullmatch(r"nvidia-cutlass-dsl-libs-cu12-(.+)-x86_64", name))
+    }
+    assert {tuple(Version(item).release[:2]) for item in versions} == set(SUPPORTED)
+    assert all(item in allowed for item in versions)
+    major, minor = max(SUPPORTED)
+    assert f"{major}.{minor + 1}.0" not in allowed
