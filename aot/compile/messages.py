@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from aot_runtime.arch import Arch
 from aot_runtime.manifest import Choice, Parameter
 
-from ..selection.requirements import VariantTable
+from ..selection.subjects import VariantTable
 
 __all__ = [
     "Closure",

@@ -26,7 +26,8 @@ from ..declare.discover import discover, place
 from ..declare.kernel import Kernel, Variant
 from ..errors import NO_MEMORY, NOTHING_LEFT, AotError, DeclarationError, ToolchainError, system_hint
 from ..records import decode, encode
-from ..selection.requirements import VariantTable, variant_table
+from ..selection.requirements import variant_table
+from ..selection.subjects import VariantTable
 from . import dsl
 from .backend import select_backend
 from .closure import Watch, closure_of

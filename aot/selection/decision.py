@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..errors import DeclarationError
-from .requirements import HIGHEST, Requirement, Subject, VariantTable
+from .subjects import HIGHEST, Requirement, Subject, VariantTable
 
 __all__ = ["Node", "Tree", "decide", "unreachable"]
 

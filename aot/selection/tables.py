@@ -12,7 +12,8 @@ from aot_runtime.arch import Arch
 
 from .branching import branch_by_range, branch_by_value
 from .decision import Node, Tree
-from .requirements import SOURCE_ACTIVE_CLUSTERS, Path, Region, Requirement, Step, Subject, VariantTable
+from .requirements import SOURCE_ACTIVE_CLUSTERS
+from .subjects import Path, Region, Requirement, Step, Subject, VariantTable
 
 __all__ = ["CompiledVariant", "Group", "kernel_library_source"]
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from aot.compile.messages import Compiled, Declared, Failure, KernelInfo, KernelLaunch, Options, VariantInfo
 from aot.records import decode, encode
-from aot.selection.requirements import Region, Requirement, Step, Subject, VariantTable
+from aot.selection.subjects import Region, Requirement, Step, Subject, VariantTable
 
 
 def through_json(value: Any) -> Any:

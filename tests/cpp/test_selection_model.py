@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from aot.selection.branching import branch_by_range, branch_by_value
 from aot.selection.decision import Node, Tree, decide
-from aot.selection.requirements import Region, Requirement, Step, Subject, VariantTable
+from aot.selection.subjects import Region, Requirement, Step, Subject, VariantTable
 from aot.targets import accepted_archs
 
 MISSING = -(2**63)

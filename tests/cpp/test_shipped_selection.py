@@ -18,7 +18,7 @@ import pytest
 
 from aot.records import decode
 from aot.selection.decision import decide
-from aot.selection.requirements import VariantTable
+from aot.selection.subjects import VariantTable
 from tests.cpp.conftest import PROJECT
 from tests.cpp.test_selection_model import flatten
 

@@ -14,7 +14,7 @@ from aot_runtime.arch import Arch
 from aot.cache import keys
 from aot.compile.messages import KernelClosure, KernelInfo, Options, VariantInfo
 from aot.hosts import Host
-from aot.selection.requirements import VariantTable
+from aot.selection.subjects import VariantTable
 
 AOT = Path(keys.__file__).parent.parent
 TABLE = VariantTable("k__f32", "k", (), (), None, -1, 2, True)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from aot import DeclarationError
 from aot.selection import decision
 from aot.selection.decision import Node, Tree, decide, unreachable
-from aot.selection.requirements import HIGHEST, LOWEST, Requirement, Subject, VariantTable
+from aot.selection.subjects import HIGHEST, LOWEST, Requirement, Subject, VariantTable
 
 MISSING = -(2**63)
 SUBJECTS = [Subject("extent", (0,), dim) for dim in range(4)]

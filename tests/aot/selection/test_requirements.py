@@ -13,15 +13,8 @@ from hypothesis import strategies as st
 import aot
 from aot import DeclarationError
 from aot.declare.arguments import TENSOR_DTYPES
-from aot.selection.requirements import (
-    DTYPE_CODES,
-    HIGHEST,
-    LOWEST,
-    Requirement,
-    VariantTable,
-    ordered_float,
-    variant_table,
-)
+from aot.selection.requirements import DTYPE_CODES, variant_table
+from aot.selection.subjects import HIGHEST, LOWEST, Requirement, VariantTable, ordered_float
 from aot.targets import accepted_archs
 
 INT32 = (-(2**31), 2**31 - 1)
@@ -295,16 +288,17 @@ def test_constants_agree_with_the_c_header() -> None:
 
     import aot_runtime.native
 
-    from aot.selection import requirements
+    from aot import kinds
+    from aot.selection import guards, requirements
 
     header = (aot_runtime.native.source_directory() / "aot_tables.h").read_text()
     values = {name: int(value, 0) for name, value in re.findall(r"(AOT_[A-Z0-9_]+)\s*=\s*(-?[0-9A-Fa-fx]+)", header)}
     for name in ("FLOAT", "BOOL", "INT", "NONE", "HANDLE", "TENSOR", "TUPLE"):
-        assert getattr(requirements, name) == values[f"AOT_KIND_{name}"]
+        assert getattr(kinds, name) == values[f"AOT_KIND_{name}"]
     for name in ("SOURCE_MULTIPROCESSORS", "SOURCE_ACTIVE_CLUSTERS", "STREAM_FROM_ENVIRONMENT", "STREAM_DEFAULT"):
         assert getattr(requirements, name) == values[f"AOT_{name}"]
     limits = dict(re.findall(r"#define (AOT_MAX_\w+) (\d+)", header))
-    assert str(requirements.MAX_PROGRAM_DEPTH) == limits["AOT_MAX_PROGRAM_DEPTH"]
+    assert str(guards.MAX_PROGRAM_DEPTH) == limits["AOT_MAX_PROGRAM_DEPTH"]
     from aot.selection.tables import MAX_ARGUMENTS
 
     assert str(MAX_ARGUMENTS) == limits["AOT_MAX_ARGUMENTS"]

@@ -18,7 +18,8 @@ import aot
 from aot.hosts import CPUS, Host
 from aot.link.zig import Zig
 from aot.selection.decision import decide
-from aot.selection.requirements import VariantTable, variant_table
+from aot.selection.requirements import variant_table
+from aot.selection.subjects import VariantTable
 from aot.selection.tables import CompiledVariant, Group, c_string, kernel_library_source
 
 SM90 = Arch.parse("sm_90a")

@@ -1,0 +1,108 @@
+"""Integers that can be read off the arguments of a call, and the intervals that a variant wants them in.
+
+Data types, ranks, extents, strides, alignment, ``None`` and guards all reduce to this one form, so that matching, the
+decision tree and the reasons for a refusal need one mechanism. The numbers are those of ``runtime/src/aot_tables.h``.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+
+__all__ = [
+    "HIGHEST",
+    "INT32_MAX",
+    "LOWEST",
+    "Path",
+    "Place",
+    "Region",
+    "Requirement",
+    "Step",
+    "Subject",
+    "VariantTable",
+    "ordered_float",
+]
+
+LOWEST = -(2**63) + 1  # -2**63 stands for "not there"
+HIGHEST = 2**63 - 1
+INT32_MAX = 2**31 - 1
+
+Path = tuple[int, ...]  # of an argument: its position, then positions within tuples
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a symbolic extent was first seen."""
+
+    path: Path
+    dim: int
+    is_stride: bool
+    label: str
+
+
+@dataclass(frozen=True)
+class Step:
+    """One instruction of a stack program."""
+
+    operation: str
+    path: Path = ()
+    dim: int = 0
+    value: int = 0
+
+
+@dataclass(frozen=True)
+class Region:
+    """A tensor whose memory a call touches; ``may_be`` are the outputs that may be this very tensor, as bits."""
+
+    path: Path
+    is_output: bool
+    may_be: int = 0
+    label: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An integer that can be read off the arguments; ``operation`` as in ``aot_tables.h``, in lower case."""
+
+    operation: str
+    path: Path
+    dim: int = 0
+    parameter: int = 0
+    other: Path = ()
+    other_dim: int = 0
+    other_is_stride: bool = False
+    steps: tuple[Step, ...] = ()
+    regions: tuple[Region, ...] = ()
+    # How messages name it; two subjects that read the same integer are the same, whatever they are called.
+    label: str = field(default="", compare=False)
+    other_label: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True)
+class Requirement:
+    subject: Subject
+    low: int
+    high: int
+    enforced: bool = field(default=False, compare=False)  # only the tree checks this
+
+
+@dataclass(frozen=True)
+class VariantTable:
+    """A variant as the dispatcher needs it; what depends on compiling it is added later."""
+
+    name: str
+    function: str
+    requirements: tuple[Requirement, ...]
+    paths: tuple[Path, ...]  # elements of tuples that the requirements look at, parents first
+    sources: tuple[int, ...] | None  # None: the public arguments in their order
+    stream: int
+    entry_arguments: int
+    uses_tensors: bool
+
+
+def ordered_float(value: float) -> int:
+    """The image of a float among the integers that keeps the order; as ``ordered_float`` in C."""
+    if value == 0.0:
+        return 0
+    (bits,) = struct.unpack("<q", struct.pack("<d", value))
+    return int(bits) if bits >= 0 else -(bits & HIGHEST)
