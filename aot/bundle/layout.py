@@ -11,6 +11,7 @@ __all__ = [
     "CONTRACTS",
     "ENTRY_NOTE",
     "INTERFACE",
+    "SBOM",
     "SLOT",
     "SUPPORT_EXPORTS",
     "anchor_symbol",
@@ -30,6 +31,7 @@ __all__ = [
 # Paths.
 
 CONTRACTS = "contracts"  # a folder
+SBOM = "sbom.cdx.json"  # what the libraries contain: see `sbom.py`
 ENTRY_NOTE = "entry.txt"  # in lib/<host>/: the entry library's name and digest for C programs, which parse no JSON
 
 

@@ -16,7 +16,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from pyproject_metadata import StandardMetadata
 
-from ..bundle.layout import note_name, part_of, stamp_name
+from ..bundle.layout import SBOM, note_name, part_of, stamp_name
 from ..bundle.signature import SIGNATURE
 from ..bundle.verify import verify
 from ..errors import BuildError, UsageError
@@ -88,7 +88,7 @@ def _hosts(bundle: Path, manifest: Manifest, wanted: Sequence[Host]) -> list[str
 def _whole(bundle: Path, manifest: Manifest, host: str, project: Project) -> list[Wheel]:
     identity, own = project.identity, _of_host(manifest, host)
     files = package_files(bundle, own, host, identity, signing=project.signing)
-    files.update(_dist_info(project, project_metadata(project), own, host))
+    files.update(_dist_info(project, project_metadata(project), bundle, own, host))
     return [_wheel(project.identity.file_name, identity, own, host, files)]
 
 
@@ -105,7 +105,7 @@ def _split(bundle: Path, manifest: Manifest, host: str, project: Project) -> lis
         for name, content in package_files(bundle, base, host, identity, notes, project.signing).items()
         if part_of(name.partition("/_bundle/")[2]) is None
     }
-    files.update(_dist_info(project, _base_metadata(project, parts), base, host))
+    files.update(_dist_info(project, _base_metadata(project, parts), bundle, base, host))
     rest = [_part(bundle, base, host, project, arch) for arch in archs]
     return [_wheel(identity.file_name, identity, base, host, files), *rest]
 
@@ -127,7 +127,7 @@ def _part(bundle: Path, base: Manifest, host: str, project: Project, arch: str) 
         f"The code for {arch} of {identity.distribution}",
         [Requirement(f"{identity.distribution}=={identity.version}")],
     )
-    files.update(_dist_info(own, metadata, base, host))
+    files.update(_dist_info(own, metadata, bundle, base, host))
     return _wheel(own.identity.file_name, identity, base, host, files)
 
 
@@ -175,6 +175,7 @@ def _of_host(manifest: Manifest, host: str) -> Manifest:
         if not name.startswith(others or "\0")
         and not name.endswith(_LEFT_OUT)
         and name.split("/")[0] not in _LEFT_OUT_FOLDERS
+        and name != SBOM  # it lies in `.dist-info`, where tools look for it
     }
     return dataclasses.replace(manifest, hosts={host: manifest.hosts[host]}, files=files)
 
@@ -231,15 +232,16 @@ def _metadata(identity: Identity, summary: str, dependencies: list[Requirement])
     )
 
 
-def _dist_info(project: Project, metadata: StandardMetadata, manifest: Manifest, host: str) -> dict[str, Content]:
+def _dist_info(
+    project: Project, metadata: StandardMetadata, bundle: Path, manifest: Manifest, host: str
+) -> dict[str, Content]:
     """Everything under ``.dist-info`` but ``WHEEL`` and ``RECORD``; its folder is named when the wheel is."""
     identity, record = project.identity, manifest.hosts[host]
-    tag = platform_tag(host, record)
     files: dict[str, Content] = {
         "*.dist-info/METADATA": bytes(metadata.as_rfc822()),
         f"*.dist-info/licenses/{_NOTICE_NAME}": notice(identity, manifest, record).encode(),
         f"*.dist-info/licenses/{_LICENSE_NAME}": runtime_license(),
-        f"*.dist-info/sboms/{identity.file_name}.cdx.json": sbom(identity, manifest, record, tag).encode(),
+        f"*.dist-info/sboms/{identity.file_name}.cdx.json": sbom(identity, bundle, manifest, host).encode(),
     }
     files.update({f"*.dist-info/licenses/{name}": content for name, content in project.licenses.items()})
     if metadata.entrypoints or metadata.scripts or metadata.gui_scripts:
