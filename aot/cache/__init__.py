@@ -1,4 +1,4 @@
 """Compiled and linked code from earlier builds, found by a digest of everything that shaped it.
 
-May import: ``compile`` (messages), ``link`` and the root. ``docs/cache.md`` describes it from the outside.
+May import: ``compile`` (messages), ``link`` and the root. ``docs/concepts/cache.md`` describes it from the outside.
 """

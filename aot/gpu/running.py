@@ -1,6 +1,6 @@
-"""What checking and measuring share: a GPU to run on, the kernels asked for. Needs torch.
+"""What checking and measuring share: finding the GPU, selecting kernels, making inputs and outputs. Needs torch.
 
-None of this imports what builds: bundles run on machines that have only torch and the bundle.
+Nothing here imports the builder: bundles run on machines that have only torch and the bundle.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from aot_runtime.manifest import KernelRecord, Manifest
 
 from ..bundle.details import read_details
 from ..bundle.layout import details_name
-from ..declare.expressions import shape_of
+from ..declare.expressions import check_dtype, check_shape, shape_of
 from ..errors import UsageError
 from .inputs import InputMaker, torch_dtype
 
@@ -61,13 +61,13 @@ class Gpu:
 
 
 def find_gpu(command: str) -> Gpu:
-    """The current GPU; :class:`UsageError` where there is none to run on."""
+    """The current GPU; :class:`UsageError` if there is none."""
     try:
         import torch
     except ModuleNotFoundError:
-        raise UsageError(f"`{command}` needs torch, which is not installed here") from None
+        raise UsageError(f"`{command}` needs torch, which is not installed", hint="`pip install torch`") from None
     if not torch.cuda.is_available():
-        raise UsageError(f"`{command}` needs an NVIDIA GPU, and torch finds none here")
+        raise UsageError(f"`{command}` needs an NVIDIA GPU, and torch finds none")
     major, minor = torch.cuda.get_device_capability()
     return Gpu(torch.cuda.get_device_name(), (int(major), int(minor)))
 
@@ -90,7 +90,7 @@ def choices_of(record: KernelRecord) -> Iterator[dict[str, str]]:
 def calls_of(
     record: KernelRecord, inputs: Callable[..., Any], dtypes: Sequence[str], device: str
 ) -> Iterator[tuple[str, dict[str, str], dict[str, Any]]]:
-    """Dtype, choices and arguments of each call that a contract's ``inputs`` make, with each of those dtypes."""
+    """Dtype, choices and arguments of each call that a contract's ``inputs`` yield, for each of the dtypes."""
     for choices in choices_of(record):
         for dtype in dtypes:
             for arguments in inputs(InputMaker(device), dtype):
@@ -103,7 +103,11 @@ def variants_of(bundle: Path, manifest: Manifest) -> dict[Arch, list[dict[str, A
 
 
 def make_outputs(record: KernelRecord, arguments: Mapping[str, Any], device: str, margin: int = 0) -> dict[str, Any]:
-    """Tensors of the declared shapes and dtypes, between ``margin`` bytes, every bit set: NaN in every float type."""
+    """Outputs of the declared shapes and dtypes, with ``margin`` bytes on both sides.
+
+    Every bit is set, which is NaN in every float type: elements that a kernel does not write are noticed.
+    """
+    _check_outputs(record)
     import torch
 
     made: dict[str, Any] = {}
@@ -111,8 +115,9 @@ def make_outputs(record: KernelRecord, arguments: Mapping[str, Any], device: str
         if parameter.output:
             assert parameter.shape is not None and parameter.dtype is not None
             name, dot, _ = parameter.dtype.partition(".")
-            dtype = arguments[name].dtype if dot else torch_dtype(name)
-            shape = shape_of(parameter.shape, {**arguments, **made})
+            known = {**arguments, **made}
+            dtype = known[name].dtype if dot else torch_dtype(name)
+            shape = shape_of(parameter.shape, known)
             size = dtype.itemsize
             for extent in shape:
                 size *= extent
@@ -121,8 +126,21 @@ def make_outputs(record: KernelRecord, arguments: Mapping[str, Any], device: str
     return made
 
 
+def _check_outputs(record: KernelRecord) -> None:
+    known = {parameter.name for parameter in record.parameters if not parameter.output}
+    for parameter in (parameter for parameter in record.parameters if parameter.output):
+        assert parameter.shape is not None and parameter.dtype is not None
+        if (check_shape(parameter.shape) | check_dtype(parameter.dtype)) - known:
+            raise UsageError(
+                f"{record.name}: the caller picks the shape or dtype of {parameter.name} "
+                f"(shape={parameter.shape!r}, dtype={parameter.dtype!r}), so it cannot be made here",
+                hint="select other kernels with `--kernel`, or declare both as expressions of the inputs",
+            )
+        known.add(parameter.name)
+
+
 def arguments_text(arguments: Mapping[str, Any]) -> str:
-    """``x 33x256 (512, 1)``: shapes, and strides where rows do not follow each other."""
+    """``x 33x256 strides (512, 1)``: shapes, and strides if the tensor is not contiguous."""
     parts = []
     for name, value in arguments.items():
         if not hasattr(value, "shape"):

@@ -3,7 +3,7 @@
 Read by loaders and tools, written by the builder. Everything read from a file is checked here once;
 after that the frozen types below can be trusted. Kernels and files come last, each on a line of its own, and are
 parsed and checked as they are looked at: reading a manifest costs little however large the bundle is. Laid out
-otherwise, it is JSON like any other. The format is described in ``docs/bundle.md``.
+otherwise, it is JSON like any other. The format is described in ``docs/concepts/bundle.md``.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ EXPECTED_FILES = {
     "PKG-INFO",
     "README.md",
     "kernels/clip.py",
+    "kernels/contracts/scale.py",
     "kernels/scale.py",
     "pyproject.toml",
 }

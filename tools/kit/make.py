@@ -157,7 +157,7 @@ def _copy_sources(settings: KitSettings, staged: Path) -> None:
         if (runtime.parent / name).is_dir() and not (runtime / name).exists():
             shutil.copytree(runtime.parent / name, staged / "aot_runtime" / name, ignore=_SKIPPED)
     (staged / "aot_runtime" / "LICENSE").write_bytes(runtime_license())  # wheels made with the kit carry it
-    for path in (*map(Path, ("tests", "benchmarks", "kernels", "pyproject.toml")), *settings.include):
+    for path in (*map(Path, ("tests", "benchmarks", "examples", "kernels", "pyproject.toml")), *settings.include):
         _copy(settings.project / path, staged / path)
     shutil.copyfile(Path(__file__).with_name("run.py"), staged / "run.py")
 

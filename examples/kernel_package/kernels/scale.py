@@ -6,6 +6,8 @@ from cuda.bindings.driver import CUstream
 
 import aot
 
+from .contracts import scale as contract
+
 THREADS = 128
 
 
@@ -30,6 +32,9 @@ def launch(x: cute.Tensor, out: cute.Tensor, factor: cutlass.Float32, stream: CU
     ),
     archs=("sm_80", "sm_90a"),
     axes={"dtype": ("f16", "f32")},
+    reference=contract.reference,
+    inputs=contract.inputs,
+    cost=contract.cost,
 )
 def scale(target: aot.Target, dtype: str) -> aot.Spec:
     """``out = factor * x``, element by element."""

@@ -21,7 +21,7 @@ from aot.cli.main import main
 from aot.cli.report import table
 from aot.errors import UsageError
 from aot.gpu.check import check, compare, record, report_data
-from aot.gpu.running import Gpu
+from aot.gpu.running import Gpu, make_outputs
 
 CPU = Gpu("a CPU", (9, 0), "cpu")
 LAUNCH = {"registers": 1, "static_shared_memory": 0, "dynamic_shared_memory": 0, "block": None, "cluster": None, "local_memory": 0}  # fmt: skip
@@ -175,6 +175,14 @@ FakeBundleManifest: Any = SimpleNamespace(name="fake", kernels={"double": Simple
 def test_what_is_no_report_is_refused(small_bundle_path: Path, data: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="not a report"):
         record(small_bundle_path, data)
+
+
+@pytest.mark.parametrize(("shape", "dtype"), [("x.shape", "out.dtype"), ("out.shape", "f32")])
+def test_an_output_that_only_the_caller_knows_is_refused(shape: str, dtype: str) -> None:
+    parameters = (Parameter("x"), Parameter("out", output=True, shape=shape, dtype=dtype))
+    record = KernelRecord("convert", "", parameters, (), ("convert",), (Arch(9, 0, "a"),), 1)
+    with pytest.raises(UsageError, match="the caller picks the shape or dtype of out"):
+        make_outputs(record, {"x": None}, "cpu")
 
 
 def test_tables_align_numbers_to_the_right() -> None:

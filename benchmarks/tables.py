@@ -1,0 +1,224 @@
+"""Write the tables of ``docs/performance.md`` from the files in ``benchmarks/results``.
+
+    python benchmarks/tables.py            # after new results: rewrite the page
+    python benchmarks/tables.py --check    # exit code 1 if the page differs from the files
+
+A table stands between ``<!-- table: NAME -->`` and ``<!-- end -->``. Nothing else of the page is changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import statistics
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+PROJECT = Path(__file__).resolve().parent.parent
+PAGE = PROJECT / "docs" / "performance.md"
+RESULTS = PROJECT / "benchmarks" / "results"
+
+_TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+@cache
+def read(name: str) -> Any:
+    return json.loads((RESULTS / name).read_text())
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def link(name: str) -> str:
+    return f"[`{name}`](../benchmarks/results/{name})"
+
+
+# Kernels on a GPU.
+
+_SHAPES = ("32768x4096", "8192x16384", "1024x1024")
+_PRODUCTS = ("2048x2048", "4096x4096", "8192x8192", "16x8192", "64x8192", "256x8192")
+
+
+def _by_shape(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Mapping[str, Any]]]:
+    """Results by kernel with its choices, then by the shape of the first argument."""
+    found: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for row in rows:
+        name = " ".join((row["kernel"], *row["choices"].values()))
+        found.setdefault(name, {})[row["arguments"].split(",")[0].split()[1]] = row
+    return found
+
+
+def _results(products: bool) -> dict[str, dict[str, Mapping[str, Any]]]:
+    return _by_shape(row for row in read("h200-kernels.json")["results"] if (row["kernel"] == "gemm") == products)
+
+
+def kernels() -> str:
+    def cell(row: Mapping[str, Any]) -> str:
+        faster = ", ".join(f"{row['speedups'][name]:.2f}x" for name in ("torch", "torch.compile"))
+        return f"{row['bandwidth'] / 1e12:.2f} ({faster})"
+
+    columns = [
+        "bf16, TB/s (speed relative to torch, to torch.compile)",
+        *(shape.replace("x", " x ") for shape in _SHAPES),
+    ]
+    return table(columns, ([name, *(cell(rows[shape]) for shape in _SHAPES)] for name, rows in _results(False).items()))
+
+
+def gemm() -> str:
+    def cell(row: Mapping[str, Any]) -> str:
+        return f"{row['teraflops']:.0f} ({row['speedups']['torch']:.2f}x)"
+
+    columns = [
+        "bf16, TFLOP/s (speed relative to torch)",
+        *(f"m x k = {shape.replace('x', ' x ')}" for shape in _PRODUCTS),
+    ]
+    return table(
+        columns, ([name, *(cell(rows[shape]) for shape in _PRODUCTS)] for name, rows in _results(True).items())
+    )
+
+
+def noise() -> str:
+    """The spread of the copy that is timed beside every measurement, and the slowest comparison."""
+    copies = [row["copy_bandwidth"] / 1e12 for row in read("h200-kernels.json")["results"]]
+    elementwise = [row for rows in _results(False).values() for row in rows.values()]
+    slowest = min(value for row in elementwise for value in row["speedups"].values())
+    return table(
+        ("what", "value"),
+        [
+            ("A copy of 1 GiB, timed beside each measurement", f"{min(copies):.2f} to {max(copies):.2f} TB/s, median {statistics.median(copies):.2f}"),
+            ("The slowest entry of the table below, relative to torch or torch.compile", f"{slowest:.3f}x"),
+        ],
+    )  # fmt: skip
+
+
+# Single facts: what, from which file, and how the number is found there.
+
+
+def _number(*path: str, scale: float = 1.0, digits: int = 2, unit: str) -> Callable[[Any], str]:
+    def find(data: Any) -> str:
+        for key in path:
+            data = data[key]
+        return f"{float(data) * scale:.{digits}f} {unit}"
+
+    return find
+
+
+def _epilogue(size: str) -> Callable[[Any], str]:
+    return lambda data: ", ".join(
+        f"{name} {cost:+.1f}%" for name, cost in data["results"][size]["cost of the epilogue, %"].items()
+    )
+
+
+FACTS: dict[str, tuple[tuple[str, str, Callable[[Any], str]], ...]] = {
+    "calling": (
+        ("Selection in C adds, 4 kernels x 3 dtypes x 3 architectures", "h200-dispatch.json",
+         _number("results", "4 kernels x 3 dtypes x 3 architectures", "added", digits=0, unit="ns")),
+        ("Selection in C adds, one kernel of 64 variants", "h200-dispatch.json",
+         _number("results", "1 kernel of 64 variants", "added", digits=0, unit="ns")),
+        ("Selection in C adds, one kernel of 256 variants", "h200-dispatch.json",
+         _number("results", "1 kernel of 256 variants", "added", digits=0, unit="ns")),
+        ("A call from Python with torch tensors", "h200-python-call.json",
+         _number("results", "bundle.add", scale=1e-3, digits=1, unit="us")),
+        ("The same kernel through CuTe DSL's own function", "h200-python-call.json",
+         _number("results", "CuTe DSL's own function", scale=1e-3, digits=1, unit="us")),
+        ("`torch.add(out=)`", "h200-python-call.json",
+         _number("results", "torch.add(out=)", scale=1e-3, digits=1, unit="us")),
+        ("A call from C++ through a generated function, relative to the compiled entry", "h200-cpp-call.json",
+         lambda data: f"{min(data['results']['ratios']):.2f} to {max(data['results']['ratios']):.2f} times"),
+        ("A generated C++ function adds, against the stand-in", "standin-cpp.json",
+         _number("generated_over_entry_ns", digits=0, unit="ns")),
+        ("Opening a bundle from C++, against the stand-in", "standin-cpp.json",
+         _number("first_open_ms", digits=1, unit="ms")),
+        ("A C++ program with one kernel and the CUDA runtime linked in", "standin-cpp.json",
+         _number("static_program_bytes", scale=1e-6, digits=2, unit="MB")),
+    ),
+    "epilogues": tuple(
+        (f"Cost of an epilogue at {size} cubed, relative to the product alone", "h200-gemm-epilogue.json", _epilogue(size))
+        for size in ("2048", "4096", "8192")
+    ),
+    "building": (
+        ("1,040 variants in 20 kernels, first build, two workers", "aarch64-incremental.json",
+         _number("results", "builds", "at first", "seconds", digits=0, unit="s")),
+        ("The same, nothing changed, interpreter start included", "aarch64-incremental.json",
+         _number("results", "builds", "nothing changed", "seconds", unit="s")),
+        ("The same, bundle deleted, cache kept", "aarch64-incremental.json",
+         _number("results", "builds", "bundle gone", "seconds", digits=1, unit="s")),
+        ("The same, one kernel changed", "aarch64-incremental.json",
+         lambda data: f"{data['results']['builds']['one kernel changed']['compiled']} of "
+                      f"{data['results']['builds']['at first']['compiled']} variants compiled"),
+        ("Two workers relative to one, 84 variants", "aarch64-workers.json", _number("results", "ratio", unit="times")),
+        ("Peak memory of all processes with `--memory 2G`, `--memory 1G`", "aarch64-memory.json",
+         lambda data: ", ".join(
+             f"{max(build['peak_mb'] for build in data['results']['builds'] if build['cap'] == cap)} MB"
+             for cap in ("2G", "1G"))),
+        ("A second host in the same build, `add` and `rmsnorm` for two architectures", "package.json",
+         _number("results", "second host, %", digits=0, unit="% more time")),
+        ("A wheel, beyond its bundle", "package.json",
+         _number("results", "wheel beyond the bundle, KB", digits=0, unit="KB")),
+        ("Builds killed at random moments; each left the old or the new bundle, whole", "aarch64-kill.json",
+         _number("results", "kills", digits=0, unit="builds")),
+    ),
+    "limits": tuple(
+        (what, "aarch64-many.json",
+         lambda data, key=key, unit=unit: f"{data['results'][key]:.2f} {unit}; limit {data['results']['limits'][key]:g} {unit}, "
+                                          + ("met" if data["results"][key] <= data["results"]["limits"][key] else "missed"))
+        for what, key, unit in (
+            ("Load", "load_ms", "ms"),
+            ("First call of one kernel, beyond hashing", "first_call_beyond_hashing_ms", "ms"),
+            ("Memory that loading takes", "resident_growth_mb", "MB"),
+            ("`inspect` of one kernel", "inspect_ms", "ms"),
+        )
+    ),
+    "checked": (
+        ("Calls of the `sm_90a` code checked against references", "h200-check.json",
+         lambda data: f"{data['calls']['checked']} calls, {data['calls']['failed']} failed"),
+        ("The `sm_80` code, built as `sm_90`, checked the same way", "h200-check-portable.json",
+         lambda data: f"{data['calls']['checked']} calls, {data['calls']['failed']} failed"),
+        ("Calls under compute-sanitizer, memcheck and racecheck each", "h200-sanitizer.json",
+         lambda data: " and ".join(f"{sum(run['calls'].values())} calls, {run.get('errors', run.get('hazards'))} found"
+                                   for run in data["results"])),
+        ("One bundle and two wheels, built on aarch64 and on x86_64", "reproducible.json",
+         lambda data: "the same bytes" if data["same"] else "different bytes"),
+    ),
+}  # fmt: skip
+
+
+def facts(name: str) -> str:
+    return table(
+        ("what", "measured", "file"), ([what, find(read(file)), link(file)] for what, file, find in FACTS[name])
+    )
+
+
+TABLES: dict[str, Callable[[], str]] = {"kernels": kernels, "gemm": gemm, "noise": noise}
+
+
+def rewritten(text: str) -> str:
+    """The page with every table made from the files."""
+
+    def fill(match: re.Match[str]) -> str:
+        name = match[2]
+        return match[1] + (TABLES[name]() if name in TABLES else facts(name)) + match[3]
+
+    return _TABLE.sub(fill, text)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="change nothing; exit code 1 if the page differs")
+    options = parser.parse_args()
+    before = PAGE.read_text()
+    after = rewritten(before)
+    if options.check:
+        return 0 if before == after else 1
+    PAGE.write_text(after)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

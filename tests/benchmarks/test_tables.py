@@ -1,0 +1,53 @@
+"""``docs/performance.md`` says what the files in ``benchmarks/results`` say."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from places import PROJECT
+
+RESULTS = PROJECT / "benchmarks" / "results"
+
+
+@pytest.fixture(scope="module")
+def tables() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("tables", PROJECT / "benchmarks" / "tables.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_table_is_made_from_the_files(tables: ModuleType) -> None:
+    text = tables.PAGE.read_text()
+    assert tables.rewritten(text) == text, "run `python benchmarks/tables.py`"
+    for name in (*tables.TABLES, *tables.FACTS):
+        assert text.count(f"<!-- table: {name} -->") == 1
+
+
+def test_a_changed_number_is_noticed(tables: ModuleType) -> None:
+    text = tables.PAGE.read_text().replace("6.8 us", "5.8 us")
+    assert tables.rewritten(text) != text
+
+
+def test_the_sentences_about_kernels_are_true() -> None:
+    results = json.loads((RESULTS / "h200-kernels.json").read_text())["results"]
+    others = [value for row in results if row["kernel"] != "gemm" for value in row["speedups"].values()]
+    assert min(others) >= 0.99  # "Every kernel is within 1% of torch and torch.compile, or faster."
+    plain = {
+        row["arguments"].split(",")[0]: row["speedups"]["torch"]
+        for row in results
+        if row["kernel"] == "gemm" and row["choices"] == {"epilogue": "identity"}
+    }
+    large = [plain[f"a {n}x{n}"] for n in (2048, 4096, 8192)]
+    assert all(1.025 <= value < 1.065 for value in large)  # "3-6% faster than cuBLAS"
+    assert all(plain[f"a {m}x8192"] >= 0.995 for m in (16, 64, 256))  # "equal when m is small"
+
+
+def test_every_file_of_results_that_a_page_names_exists(tables: ModuleType) -> None:
+    named = {file for facts in tables.FACTS.values() for _, file, _ in facts}
+    assert all(Path(RESULTS / name).is_file() for name in named)

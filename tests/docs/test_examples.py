@@ -1,0 +1,180 @@
+"""The examples do what the documentation says of them, against the stand-in: it has no GPU and computes nothing."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import runpy
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import aot_runtime
+import aot_runtime.native
+import pytest
+import tvm_ffi.libinfo
+from aot_runtime import ArgumentError
+from places import PROJECT, TESTS
+from standin import Standin
+
+from aot.cli.main import main
+from aot.pipeline.build import BuildResult
+
+if TYPE_CHECKING:
+    from packaged import Environment
+
+EXAMPLES = PROJECT / "examples"
+AS_TORCH = "from standin.torch import install\ninstall(cuda)\n"
+
+
+@pytest.fixture(scope="module")
+def declarations(build_bundle: Callable[..., BuildResult], standin_process: Standin) -> aot_runtime.Bundle:
+    result = build_bundle(EXAMPLES / "declarations", ("sm_90a",), name="declarations", shared_cudart=True)
+    assert not result.problems
+    return aot_runtime.load(result.path)
+
+
+def blocks(cuda: Standin) -> list[int]:
+    """The threads per block of each launch since the last time: they tell which variants ran."""
+    seen = [launch.block[0] for launch in cuda.launches]
+    cuda.clear()
+    return seen
+
+
+def test_arguments_are_passed_in_the_order_of_the_jit_function(declarations: aot_runtime.Bundle, cuda: Standin) -> None:
+    x, out = cuda.tensor((64,), "float32"), cuda.tensor((64,), "float32")
+    declarations.scale(x, out, factor=3.0)
+    unaligned = cuda.tensor((63,), "float32", byte_offset=4)
+    declarations.scale(unaligned, cuda.tensor((63,), "float32"))
+    assert blocks(cuda) == [128, 64]
+    # The entry takes `out` first, so `x` is the one that disagrees. The call is shown as callers write it.
+    with pytest.raises(ArgumentError, match=r"(?s)scale\(x, out, factor\).*x\.shape\[0\] is 64, must equal out"):
+        declarations.scale(x, cuda.tensor((65,), "float32"))
+
+
+def test_labels_name_the_specs_of_one_point(declarations: aot_runtime.Bundle, cuda: Standin) -> None:
+    for n in (4096, 4097):
+        x, out = cuda.tensor((n,), "float32"), cuda.tensor((n,), "float32")
+        chosen = declarations.explain("scale_by_size", "9.0", x, out, 2.0).chosen
+        assert chosen is not None
+        assert chosen.variant == ("scale_by_size__f32__small" if n == 4096 else "scale_by_size__f32__large")
+        declarations.scale_by_size(x, out, 2.0)
+    assert blocks(cuda) == [64, 256]
+
+
+def test_the_caller_picks_the_dtype_of_the_output(declarations: aot_runtime.Bundle, cuda: Standin) -> None:
+    x = cuda.tensor((8,), "float16")
+    for dtype in ("float16", "float32"):
+        out = cuda.tensor((8,), dtype)
+        chosen = declarations.explain("convert", "9.0", x, out).chosen
+        assert chosen is not None and chosen.variant == f"convert__f16__f{dtype[-2:]}"
+        declarations.convert(x, out)
+    with pytest.raises(ArgumentError, match=r"out\.dtype is bfloat16"):
+        declarations.convert(x, cuda.tensor((8,), "bfloat16"))
+
+
+def test_extents_of_64_bits_count_further_than_those_of_32(declarations: aot_runtime.Bundle, cuda: Standin) -> None:
+    def chosen(n: int) -> str:
+        x, out = cuda.tensor((n,), "float32"), cuda.tensor((n,), "float32")
+        found = declarations.explain("scale_long", "9.0", x, out, 2.0).chosen
+        assert found is not None
+        return found.variant
+
+    assert chosen(2**31 - 8) == "scale_long__eights"
+    assert chosen(2**31 - 7) == "scale_long__long"
+    assert chosen(2**31) == "scale_long__long"  # a multiple of 8, but too long for 32 bits
+
+
+def test_tuples_optional_arguments_and_what_the_device_fills_in(
+    declarations: aot_runtime.Bundle, cuda: Standin
+) -> None:
+    x, y, out = (cuda.tensor((16,), "float32") for _ in range(3))
+    declarations.scale_pair((x, y), out, (2.0, 3.0))
+    assert blocks(cuda) == [32, 64]
+    declarations.scale_optional(x, out)
+    declarations.scale_optional(x, out, y)
+    assert blocks(cuda) == [32, 64]
+    cuda.reset(capabilities=[(9, 0)], sm_counts=[132])
+    declarations.scale_everywhere(x, out)
+    assert [launch.grid[0] for launch in cuda.launches] == [132]
+
+
+def run(*command: object) -> None:
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def run_with(bundle: Path, name: str, program: Path, standin: Path, folder: Path) -> str:
+    """Run a program where ``dist/NAME`` is the bundle; the last line says how often it launched."""
+    (folder / "dist").mkdir()
+    (folder / "dist" / name).symlink_to(bundle)
+    prelude = "from pathlib import Path\nfrom standin import Standin\n"
+    prelude += f"cuda = Standin.load(Path({str(standin)!r}))\ncuda.reset(capabilities=[(9, 0)])\n" + AS_TORCH
+    text = prelude + program.read_text() + "print(len(cuda.launches))\n"
+    environment = {**os.environ, "PYTHONPATH": f"{TESTS}{os.pathsep}{PROJECT / 'runtime'}"}
+    done = subprocess.run([sys.executable, "-c", text], cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_first_call_runs(build_bundle: Callable[..., BuildResult], standin_directory: Path, tmp_path: Path) -> None:
+    small = build_bundle(Path(__file__).with_name("small_add.py"), ("sm_90a",), name="kernels", shared_cudart=True)
+    shown = run_with(small.path, "kernels", EXAMPLES / "first_call.py", standin_directory, tmp_path)
+    assert "sm_90a add__rank1__f32" in shown
+    assert shown.splitlines()[-1] == "1"
+
+
+def test_the_call_of_the_guide_runs(sample_bundle: Path, standin_directory: Path, tmp_path: Path) -> None:
+    program = Path(__file__).with_name("call_sample.py")
+    assert run_with(sample_bundle, "sample_kernels", program, standin_directory, tmp_path) == "1\n"
+
+
+def test_signed_bundle_is_loaded_with_its_keys(
+    small_bundle_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = shutil.copytree(small_bundle_path, tmp_path / "dist" / "kernels")
+    monkeypatch.chdir(tmp_path)
+    assert main(["sign", str(bundle), "--key", "release", "--new-key"]) == 0
+    assert main(["sign", str(bundle), "--key", "other", "--new-key"]) == 0
+    assert main(["sign", str(bundle), "--key", "release"]) == 0
+    shutil.copy("release.pub", "release-2026.pub")
+    shutil.copy("other.pub", "release-2027.pub")
+    loaded = runpy.run_path(str(EXAMPLES / "load_signed.py"))
+    assert loaded["kernels"].kernels == ("fill_epilogue", "fill_stream_zero")
+    shutil.copy("other.pub", "release.pub")
+    with pytest.raises(aot_runtime.SignatureError):
+        runpy.run_path(str(EXAMPLES / "load_signed.py"))
+
+
+def test_installed_package_is_used_as_shown(installed: Environment) -> None:
+    program = AS_TORCH + (EXAMPLES / "use_package.py").read_text()
+    shown = installed.output(program + "print([launch.block[0] for launch in cuda.launches])", standin=True)
+    assert shown == "[128, 128, 256, 256, 256]"
+
+
+def test_engine_in_cpp_links_the_bundle_and_launches(
+    sample_bundle: Path, cuda: Standin, standin_directory: Path, tmp_path: Path
+) -> None:
+    source, build = tmp_path / "cpp_app", tmp_path / "build"
+    shutil.copytree(EXAMPLES / "cpp_app", source)
+    lists = source / "CMakeLists.txt"
+    # The bundle of the example has the CUDA runtime inside; the one of the tests leaves it to the stand-in.
+    lists.write_text(lists.read_text().replace(" STATIC ARCHS ", " STATIC NO_CUDART ARCHS "))
+    settings = {
+        "cute_aot_DIR": aot_runtime.native.cmake_directory(),
+        "BUNDLE": sample_bundle,
+        "CUTE_AOT_TVM_FFI_LIBRARY": tvm_ffi.libinfo.find_libtvm_ffi(),
+        "CMAKE_SHARED_LINKER_FLAGS": f"-Wl,--no-as-needed,{standin_directory / 'libcudart.so.12'},--as-needed",
+    }
+    run("cmake", "-S", source, "-B", build, *(f"-D{name}={value}" for name, value in settings.items()))
+    run("cmake", "--build", build)
+    engine = ctypes.CDLL(str(build / "libengine.so"))
+    engine.engine_scale.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_void_p]
+    stream = cuda.stream()
+    assert engine.engine_scale(0x10000, 0x20000, 1000, 3.0, stream) == 0
+    (launch,) = cuda.launches
+    assert (launch.grid[0], launch.block[0], launch.stream) == (8, 128, stream)
+    assert engine.engine_scale(0x10000, 0x10100, 1000, 3.0, stream) == 1  # the output overlaps the input

@@ -1,0 +1,30 @@
+"""The README's first call on a real GPU: ``pytest tests/gpu --bundle dist/kernels``."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from aot_runtime.manifest import Manifest
+
+torch = pytest.importorskip("torch", reason="GPU tests need torch")
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU here"),
+]
+
+
+def test_first_call_adds_two_vectors(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    bundle = Path(request.config.getoption("--bundle", default="dist/kernels")).resolve()
+    if not bundle.is_dir() or "add" not in Manifest.read(bundle).kernels:
+        pytest.skip(f"there is no bundle with `add` at {bundle}: build one, or give --bundle")
+    (tmp_path / "dist").mkdir()
+    (tmp_path / "dist" / "kernels").symlink_to(bundle)
+    program = Path(__file__).parents[2] / "examples" / "first_call.py"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, str(program)], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
