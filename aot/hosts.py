@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+from aot_runtime.manifest import HostRecord
+
 from .errors import UsageError
 
 __all__ = ["CPUS", "DEFAULT_GLIBC", "Host", "parse_glibc", "parse_hosts"]
@@ -48,6 +50,11 @@ class Host:
             wrong = "too old" if glibc < LOWEST_GLIBC else "not known"
             raise UsageError(f"glibc {glibc[0]}.{glibc[1]} is {wrong}", hint=f"{known} are supported")
         return cls(cpu, glibc)
+
+    @classmethod
+    def of_record(cls, name: str, record: HostRecord) -> Host:
+        """The host that a bundle was built for, from what its manifest says of it."""
+        return cls.parse(name, parse_glibc(record.glibc))
 
     @property
     def name(self) -> str:

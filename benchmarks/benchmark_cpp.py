@@ -25,7 +25,8 @@ import platformdirs  # noqa: E402
 from aot_runtime.native import include_directory  # noqa: E402
 from standin import build as build_standin  # noqa: E402
 
-from aot.pipeline.build import Settings, build  # noqa: E402
+from aot.pipeline.build import build  # noqa: E402
+from aot.pipeline.settings import Settings  # noqa: E402
 
 LIMITS = {"generated_over_entry_ns": 50, "first_open_ms": 1, "static_program_bytes": 1_500_000}
 

@@ -26,11 +26,12 @@ import platformdirs
 from _common import PROJECT, interleaved_medians, parser, print_rows, report
 
 import aot.pipeline.build
+import aot.pipeline.compiling
 from aot.cli.progress import make_progress
 from aot.compile.messages import Compiled, Failure
-from aot.pipeline.build import Settings
 from aot.pipeline.executor import CompileJob, Report, Session
 from aot.pipeline.local import LocalExecutor
+from aot.pipeline.settings import Settings
 
 KERNELS, VARIANTS, PROCESSES = 50, 200, 21
 SOURCE = PROJECT / "benchmarks" / "kernels" / "many.py"
@@ -110,8 +111,8 @@ def build(folder: Path, jobs: int) -> Path:
             str(SOURCE), ("sm_90a",), out=out, name="many", jobs=jobs, shared_cudart=True, archives=False,
             cache=Path(platformdirs.user_cache_dir("cute-aot")), artifacts=folder / "cache",
         )  # fmt: skip
-        local = aot.pipeline.build.LocalExecutor
-        aot.pipeline.build.LocalExecutor = lambda *arguments, **named: OneForAll(local(*arguments, **named))  # type: ignore[assignment,misc]
+        local = aot.pipeline.compiling.LocalExecutor
+        aot.pipeline.compiling.LocalExecutor = lambda *arguments, **named: OneForAll(local(*arguments, **named))  # type: ignore[assignment,misc]
         with make_progress() as progress:
             aot.pipeline.build.build(settings, progress)
     return out

@@ -24,7 +24,8 @@ import platformdirs
 from _common import PROJECT, parser, print_rows, report
 
 from aot.hosts import Host
-from aot.pipeline.build import Settings, build
+from aot.pipeline.build import build
+from aot.pipeline.settings import Settings
 from aot.wheel.archive import write_wheels
 from aot.wheel.identity import Identity
 from aot.wheel.make import Project, wheels

@@ -17,7 +17,8 @@ from places import SAMPLES
 from standin import RealCudaLoadedError, Standin
 from standin import build as build_standin
 
-from aot.pipeline.build import BuildResult, Settings, build
+from aot.pipeline.build import build
+from aot.pipeline.settings import BuildResult, Settings
 
 pytest_plugins = ["cpu_times", "packaged"]
 

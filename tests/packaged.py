@@ -16,7 +16,7 @@ from standin import build as build_standin
 from aot.errors import ToolchainError
 from aot.hosts import Host
 from aot.link.nvidia import find_libraries
-from aot.pipeline.build import BuildResult
+from aot.pipeline.settings import BuildResult
 from aot.wheel.archive import write_wheels
 from aot.wheel.identity import Identity
 from aot.wheel.make import Project, wheels

@@ -7,9 +7,7 @@ import json
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +23,7 @@ if TYPE_CHECKING:  # the builder is not needed to check a bundle
 
     from ..compile.messages import Failure
     from ..errors import Problem
-    from ..pipeline.assemble import Member
+    from ..pipeline.combine import Tools
 
 __all__ = [
     "add_bundle_argument",
@@ -33,8 +31,8 @@ __all__ = [
     "add_kernels_argument",
     "add_run_arguments",
     "artifacts_folder",
-    "compose_into",
     "failures_as_problems",
+    "link_tools",
     "open_to_run",
     "parse_age",
     "parse_size",
@@ -121,30 +119,13 @@ def remote_cache(text: str | None) -> str | None:
     return text if text and "://" in text else None
 
 
-def compose_into(members: Sequence[Member], out: Path) -> Manifest:
-    """Make a bundle of others, verify it, put it in its place."""
+def link_tools() -> Tools:
+    """What commands link with that have no options for it: the user's caches, or what the environment names."""
     import platformdirs
 
-    from ..bundle.publish import publish, staging
-    from ..bundle.verify import verify
-    from ..cache.store import Store
-    from ..pipeline.assemble import compose
-    from ..pipeline.build import check_verified, make_linker
+    from ..pipeline.combine import Tools
 
-    with (
-        tempfile.TemporaryDirectory(prefix="aot-compose-") as scratch,
-        ThreadPoolExecutor(os.cpu_count() or 1) as pool,
-        staging(out.absolute()) as staged,
-    ):
-        cache = Path(platformdirs.user_cache_dir("cute-aot"))
-        artifacts = artifacts_folder(None)
-        store = Store(artifacts) if artifacts is not None else None
-        manifest = compose(
-            members, staged, lambda host: make_linker(host, cache, Path(scratch), pool, store), later_wins=False
-        )
-        check_verified(verify(staged))
-        publish(staged, out, print_warning)
-    return manifest
+    return Tools(Path(platformdirs.user_cache_dir("cute-aot")), artifacts_folder(None))
 
 
 def print_warning(text: str) -> None:

@@ -75,22 +75,14 @@ class StaticArchives:
         defined = {name for _, content in own for name in objects.defined_symbols(content)}
         self.imports.update(name.removeprefix(slot) for name in defined if name.startswith(slot))
 
-    def write(
-        self,
-        functions: Sequence[EntryFunction],
-        builds: Mapping[str, Sequence[KernelBuild]],
-        libraries: NvidiaLibraries,
-        root: Path,
-        identity: str,
-        *,
-        shared_cudart: bool,
-    ) -> None:
-        self.write_code(functions, builds, root, identity)
+    def write_support(self, libraries: NvidiaLibraries, root: Path, *, shared_cudart: bool) -> list[Path]:
+        """The archives that are the same whatever kernels there are; returns them."""
         support = self._renamed([self.linker.work / "aot_support.o"], public=_is_foreign)
-        self._archive(root / f"lib{self.bundle}_cuda.a", support, libraries.launch_support)
+        written = [self._archive(root / f"lib{self.bundle}_cuda.a", support, libraries.launch_support)]
         if not shared_cudart:
             runtime = [libraries.cudart_static, *([libraries.culibos] if libraries.culibos else [])]
-            self._archive(root / f"lib{self.bundle}_cudart.a", [], *runtime)
+            written.append(self._archive(root / f"lib{self.bundle}_cudart.a", [], *runtime))
+        return written
 
     def write_code(
         self,
@@ -143,7 +135,7 @@ class StaticArchives:
         lines.append(f"{_HIDDEN} const char {anchor_symbol(self.bundle, arch)} = 1;")
         return "\n".join(lines) + "\n"
 
-    def _archive(self, output: Path, files: Sequence[Path], *archives: Path) -> None:
+    def _archive(self, output: Path, files: Sequence[Path], *archives: Path) -> Path:
         # A script, because only that merges archives; it takes plain names alone.
         lines = ["CREATE out.a"]
         for number, archive in enumerate(archives):
@@ -151,7 +143,7 @@ class StaticArchives:
             lines.append(f"ADDLIB merged{number}.a")
         lines += [f"ADDMOD {path.relative_to(self.folder)}" for path in map(self._inside, files)]
         self.linker.zig.archive(self.folder, "\n".join([*lines, "SAVE", "END", ""]))
-        shutil.move(self.folder / "out.a", output)  # to another file system, it may be
+        return Path(shutil.move(self.folder / "out.a", output))  # to another file system, it may be
 
     def _inside(self, path: Path) -> Path:
         if path.parent != self.folder:

@@ -1,7 +1,7 @@
-"""Making a bundle out of others: growing, slimming, joining. Kernel libraries go over byte for byte.
+"""Assembling a bundle out of contributions: one way for building, growing, merging and pruning.
 
-Only what says which kernels there are is made again: the entry libraries and their notes, the headers, the
-details, the manifest. Static archives are made again of the objects in the old ones.
+Kernel libraries and all else that exists go over byte for byte. What says which kernels there are is written
+here: the entry libraries and their notes, the static archives, the headers, the details, the manifest.
 """
 
 from __future__ import annotations
@@ -9,351 +9,111 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import aot_runtime.manifest as manifest_module
-from aot_runtime.arch import Arch
-from aot_runtime.manifest import FileRecord, HostRecord, KernelRecord, Manifest
+from aot_runtime.manifest import FileRecord, KernelRecord, Manifest
 
 from ..bundle import layout
-from ..bundle.details import details_text, read_details
+from ..bundle.details import details_text
 from ..bundle.headers import write_headers
-from ..bundle.layout import CONTRACTS, archive_names, details_name, library_path
-from ..bundle.split import absent_parts
-from ..errors import BuildError
+from ..bundle.layout import details_name, library_path
 from ..files import sha256_of
 from ..hosts import Host
-from ..link.libraries import NO_IDENTITY, EntryFunction, KernelBuild, Linker, describe_file
+from ..link.libraries import NO_IDENTITY, EntryFunction, KernelBuild, Linker
 from ..link.static import StaticArchives
+from .compatibility import check_fit
+from .contributions import ArchivedObjects, BuiltKernel, Contribution, File, HostCode, HostSupport, LinkedObjects
 
-__all__ = ["Member", "compose"]
+__all__ = ["LinkerFor", "assemble"]
 
-# Parts of a toolchain that entry and kernel libraries must have in common.
-_SHARED_TOOLCHAIN = ("cuda", "cute-aot")
+LinkerFor = Callable[[Host], Linker]
+
+
+def assemble(contributions: Sequence[Contribution], staged: Path, linker_for: LinkerFor) -> Manifest:
+    """Write a bundle of all that is contributed into an empty directory."""
+    check_fit(contributions)
+    contents = _joined(contributions)
+    for path, file in contents.files().items():
+        _take(file, staged / path)
+    manifest = _description(contents)
+    with ThreadPoolExecutor(max_workers=len(contents.hosts)) as pool:
+        list(pool.map(lambda host: _write_host(contents, host, linker_for, staged, NO_IDENTITY), contents.hosts))
+    _write_details(contents, staged)
+    write_headers(staged / "include", contents.name, manifest.kernels, sorted((staged / "details").iterdir()))
+    manifest = replace(manifest, files=_file_records(contents, staged))
+    (staged / manifest_module.FILE_NAME).write_text(manifest.to_json())
+    return manifest
 
 
 @dataclass(frozen=True)
-class Member:
-    """A bundle to take from, and which of its kernels: all where absent."""
+class _Contents:
+    """What a bundle will hold: contributions that fit together, as one."""
 
-    path: Path
-    takes: Callable[[str, Arch], bool] = lambda kernel, arch: True
+    name: str
+    kernels: tuple[BuiltKernel, ...]  # by architecture, then by name: the order in which a bundle is built at once
+    hosts: Mapping[str, HostSupport]
+    contracts: Mapping[str, File]
+    toolchain: Mapping[str, str]
+    requires: Mapping[str, Any]
+    source: Mapping[str, str]
+    failures: tuple[Mapping[str, str], ...]
 
-    @cached_property
-    def manifest(self) -> Manifest:
-        return Manifest.read(self.path)
-
-    @cached_property
-    def pairs(self) -> tuple[tuple[str, Arch], ...]:
-        kernels = self.manifest.kernels.values()
-        return tuple((k.name, arch) for k in kernels for arch in k.archs if self.takes(k.name, arch))
-
-    @cached_property
-    def details(self) -> dict[tuple[str, Arch], list[dict[str, Any]]]:
-        found: dict[tuple[str, Arch], list[dict[str, Any]]] = {}
-        for arch in sorted({arch for _, arch in self.pairs}):
-            for variant in read_details(self.path / details_name(arch)):
-                found.setdefault((variant["kernel"], arch), []).append(variant)
-        return found
-
-    @cached_property
-    def has_archives(self) -> bool:
-        return any(path.endswith(".a") for path in self.manifest.files)
-
-    @cached_property
-    def contracts(self) -> frozenset[str]:
-        """The files that check the kernels taken, with what those files share."""
-        paths = {path for path in self.manifest.files if PurePosixPath(path).parent == PurePosixPath(CONTRACTS)}
-        own = paths & {f"{CONTRACTS}/{kernel}.py" for kernel, _ in self.pairs}
-        shared = {path for path in paths if PurePosixPath(path).name.startswith("_")}
-        return frozenset(own | shared) if own else frozenset()
+    def files(self) -> dict[str, File]:
+        """Everything that goes over byte for byte, by path in the bundle."""
+        files: dict[str, File] = {}
+        for name, host in self.hosts.items():
+            for kernel in self.kernels:
+                files[library_path(name, kernel.arch, kernel.name)] = kernel.code[name].library
+            files[host.record.support] = host.library
+            files.update(host.archives)
+        for kernel in self.kernels:
+            files.update(kernel.kept)
+        return {**files, **self.contracts}
 
 
-def compose(
-    members: Sequence[Member], staged: Path, linker: Callable[[Host], Linker], *, later_wins: bool = False
-) -> Manifest:
-    """Write a bundle of all that the members give; where two differ, the later wins or it is refused."""
-    composition = _Composition(members, later_wins)
-    composition.check()
-    return composition.write(staged, linker)
+def _joined(contributions: Sequence[Contribution]) -> _Contents:
+    given: dict[tuple[Any, str], list[BuiltKernel]] = {}
+    for contribution in contributions:
+        for (name, arch), kernel in contribution.kernels.items():
+            given.setdefault((arch, name), []).append(kernel)
+    last = contributions[-1]
+    drivers = {arch: d for one in contributions for arch, d in one.requires.get("driver", {}).items()}
+    used = {str(arch) for arch, _ in given}
+    hosts = {host: support for one in contributions for host, support in one.hosts.items()}
+    return _Contents(
+        name=last.name,
+        kernels=tuple(_one_kernel(given[key]) for key in sorted(given)),
+        hosts=dict(sorted(hosts.items())),
+        contracts={path: file for one in contributions for path, file in one.contracts.items()},
+        toolchain=last.toolchain,
+        requires={**last.requires, "driver": {arch: drivers[arch] for arch in sorted(drivers) if arch in used}},
+        source=last.source if all(one.source == last.source for one in contributions) else {},
+        failures=tuple(
+            {json.dumps(dict(f), sort_keys=True): f for one in contributions for f in one.failures}.values()
+        ),
+    )
 
 
-def _check_parts(member: Member) -> None:
-    """What was split into distributions can be taken from where they are installed."""
-    absent = absent_parts(member.path, member.manifest) & {str(arch) for _, arch in member.pairs}
-    for arch in sorted(absent):
-        raise BuildError(
-            f"`{member.path}` lacks its code for {arch}: that part is not installed",
-            hint=f"`pip install {member.manifest.parts[arch]}`, or go without it: `python -m aot prune {member.path} --arch {arch}`",
-        )
+def _one_kernel(given: Sequence[BuiltKernel]) -> BuiltKernel:
+    """A kernel that several contributions give, perhaps for different hosts and verified on different GPUs."""
+    variants = []
+    for same in zip(*(kernel.variants for kernel in given), strict=True):
+        verified = sorted({run for variant in same for run in variant["verified_on"]})
+        variants.append({**same[-1], "verified_on": verified})
+    code: dict[str, HostCode] = {}
+    for kernel in given:
+        code.update(kernel.code)
+    return replace(given[-1], variants=tuple(variants), code=code)
 
 
-class _Composition:
-    def __init__(self, members: Sequence[Member], later_wins: bool) -> None:
-        self.members, self.later_wins = members, later_wins
-        self.name = members[-1].manifest.name
-        self.hosts = {name: record for member in members for name, record in member.manifest.hosts.items()}
-        self.pairs = sorted({pair for member in members for pair in member.pairs}, key=lambda p: (p[1], p[0]))
-
-    # What speaks against it.
-
-    def check(self) -> None:
-        if not self.pairs:
-            raise BuildError("no kernel would be left", hint="see what there is with `python -m aot inspect`")
-        for member in self.members:
-            _check_parts(member)
-        for member in self.members[:-1]:
-            self._check_toolchain(member.manifest, self.members[-1].manifest)
-        for pair in self.pairs:
-            self._check_pair(*pair)
-        for kernel in {kernel for kernel, _ in self.pairs}:
-            self._check_signature(kernel)
-        self._check_archives()
-        self._check_contracts()
-
-    def _check_archives(self) -> None:
-        """Archives are of all kernels or of none; a later member that has none takes those of the others away."""
-        wanted = self.members[-1].has_archives
-        for member in self.members:
-            if member.has_archives != wanted and (wanted or not self.later_wins):
-                without = next(m for m in self.members if not m.has_archives)
-                raise BuildError(
-                    f"`{without.path}` has no archives for static linking, what it is joined with has",
-                    hint="build both with or both without `--no-archives`, or begin anew with `--replace`",
-                )
-
-    def _check_contracts(self) -> None:
-        for path in sorted({path for member in self.members for path in member.contracts}):
-            holders = [member for member in self.members if path in member.contracts]
-            if len({holder.manifest.files[path].sha256 for holder in holders}) > 1 and not self.later_wins:
-                raise BuildError(f"{path} differs between the bundles", hint="build both from the same source")
-
-    def _check_toolchain(self, one: Manifest, other: Manifest) -> None:
-        if one.name != other.name:
-            raise BuildError(f"the bundles are called {one.name} and {other.name}", hint="build them with one `--name`")
-        for part in _SHARED_TOOLCHAIN:
-            if one.toolchain.get(part) != other.toolchain.get(part):
-                versions = f"{one.toolchain.get(part)} and {other.toolchain.get(part)}"
-                raise BuildError(f"{one.name}: made with {part} {versions}", hint="build both with the same")
-        for host in one.hosts.keys() & other.hosts.keys():
-            if one.hosts[host] != other.hosts[host]:
-                raise BuildError(f"{host}: {_floor(one.hosts[host])} and {_floor(other.hosts[host])}")
-
-    def _check_pair(self, kernel: str, arch: Arch) -> None:
-        for host in self.hosts:
-            holders = self._holders(kernel, arch, host)
-            if not holders:
-                raise BuildError(
-                    f"{kernel} for {arch} is there for {', '.join(self._hosts_of(kernel, arch))}, but not for {host}",
-                    hint=f"build it with `--host {host} --arch {arch} --kernel {kernel}`",
-                )
-            path = library_path(host, arch, kernel)
-            digests = {holder.manifest.files[path].sha256 for holder in holders}
-            if len(digests) > 1 and not self.later_wins:
-                raise BuildError(f"{path} differs between the bundles", hint="prune it from one of them")
-        details = [_comparable(member.details[kernel, arch]) for member in self._givers(kernel, arch)]
-        if any(other != details[0] for other in details) and not self.later_wins:
-            raise BuildError(f"{kernel} for {arch} has other variants in the one than in the other bundle")
-
-    def _check_signature(self, kernel: str) -> None:
-        records = [m.manifest.kernels[kernel] for m in self.members if any(k == kernel for k, _ in self._own(m))]
-        for record in records[1:]:
-            if (record.parameters, record.choices) != (records[0].parameters, records[0].choices):
-                raise BuildError(
-                    f"{kernel} takes other parameters for {', '.join(map(str, records[0].archs))} than now",
-                    hint=f"build those again too, or take them out: `python -m aot prune BUNDLE --kernel {kernel}`",
-                )
-
-    def _own(self, member: Member) -> list[tuple[str, Arch]]:
-        """The pairs that really come from this member."""
-        return [pair for pair in member.pairs if self._givers(*pair)[-1] is member or not self.later_wins]
-
-    def _givers(self, kernel: str, arch: Arch) -> list[Member]:
-        return [member for member in self.members if (kernel, arch) in member.pairs]
-
-    def _holders(self, kernel: str, arch: Arch, host: str) -> list[Member]:
-        return [member for member in self._givers(kernel, arch) if host in member.manifest.hosts]
-
-    def _hosts_of(self, kernel: str, arch: Arch) -> list[str]:
-        return sorted({host for member in self._givers(kernel, arch) for host in member.manifest.hosts})
-
-    # Writing it.
-
-    def write(self, staged: Path, linker: Callable[[Host], Linker]) -> Manifest:
-        hosts = {host: self._write_host(staged, host, linker) for host in sorted(self.hosts)}
-        self._write_details(staged)
-        self._write_contracts(staged)
-        kernels = {kernel: self._record(kernel) for kernel in sorted({kernel for kernel, _ in self.pairs})}
-        write_headers(staged / "include", self.name, kernels, sorted((staged / "details").iterdir()))
-        failures = self._failures()
-        last = self.members[-1].manifest
-        manifest = Manifest(
-            name=self.name,
-            complete=not failures,
-            kernels=kernels,
-            hosts=hosts,
-            files=_file_records(staged),
-            failures=failures,
-            toolchain=last.toolchain,
-            source=last.source if self.later_wins or self._same_source() else {},
-            requires={**last.requires, "driver": self._drivers()},
-        )
-        (staged / manifest_module.FILE_NAME).write_text(manifest.to_json())
-        return manifest
-
-    def _write_host(self, staged: Path, host: str, linker: Callable[[Host], Linker]) -> HostRecord:
-        record = self.hosts[host]
-        builds: dict[str, list[KernelBuild]] = {}
-        for kernel, arch in self.pairs:
-            path = library_path(host, arch, kernel)
-            _take(self._holders(kernel, arch, host)[-1], path, staged)
-            builds.setdefault(kernel, []).append(describe_file(staged / path, f"{arch}/{kernel}.so", arch))
-        last = [member for member in self.members if host in member.manifest.hosts][-1]
-        _take(last, record.support, staged)
-        support = staged / record.support
-        support_file = describe_file(support, support.name, self.pairs[0][1])
-        major, minor = record.glibc.split(".")
-        host_linker = linker(Host.parse(host, (int(major), int(minor))))
-        entry = staged / record.entry
-        host_linker.entry(self.name, self._functions(), builds, support_file, entry, NO_IDENTITY)
-        note = layout.entry_note(self.name, entry.name, FileRecord(sha256_of(entry), entry.stat().st_size))
-        (entry.parent / layout.ENTRY_NOTE).write_text(note)
-        if self.members[-1].has_archives:
-            self._write_archives(host_linker, last, builds, staged)
-        return record
-
-    def _write_archives(self, linker: Linker, last: Member, builds: dict[str, list[KernelBuild]], staged: Path) -> None:
-        host = linker.host.name
-        archives = StaticArchives(linker, self.name)
-        for kernel, arch in self.pairs:
-            holder = self._holders(kernel, arch, host)[-1]
-            name = f"lib/{host}/lib{self.name}_{arch}.a"
-            archives.adopt_kernel(kernel, arch, _read(holder, name), holder.manifest.kernels)
-        archives.write_code(self._functions(), builds, staged / "lib" / host, NO_IDENTITY)
-        for name in archive_names(self.name, (), cudart=self.hosts[host].cudart == "static")[1:]:
-            _take(last, f"lib/{host}/{name}", staged)
-
-    def _write_contracts(self, staged: Path) -> None:
-        """Of each kernel, the contract of the last member that gives it; shared files of the last that has them."""
-        givers = {kernel: member for member in self.members for kernel, _ in member.pairs}
-        wanted: dict[str, Member] = {}
-        for member in self.members:
-            for path in member.contracts:
-                kernel = PurePosixPath(path).stem
-                if kernel not in givers or givers[kernel] is member or not self.later_wins:
-                    wanted[path] = member
-        if any(PurePosixPath(path).stem in givers for path in wanted):
-            for path in sorted(wanted):
-                _take(wanted[path], path, staged)
-
-    def _functions(self) -> list[EntryFunction]:
-        functions: dict[str, EntryFunction] = {}
-        for kernel, arch in self.pairs:
-            giver = self._givers(kernel, arch)[-1]
-            parameters = giver.manifest.kernels[kernel].parameters
-            names = ", ".join(parameter.name for parameter in parameters)
-            for variant in giver.details[kernel, arch]:
-                name = variant["function"]
-                if "uses_tensors" not in variant:
-                    raise BuildError(f"`{giver.path}` was made by an older cute-aot", hint="build it again")
-                functions[name] = EntryFunction(
-                    name,
-                    kernel,
-                    f"{name}({names})",
-                    len(parameters),
-                    variant["uses_tensors"],
-                    giver.manifest.kernels[kernel].doc,
-                )
-        return [functions[name] for name in sorted(functions)]
-
-    def _write_details(self, staged: Path) -> None:
-        (staged / "details").mkdir()
-        for arch in sorted({arch for _, arch in self.pairs}):
-            variants = [v for kernel, a in self.pairs if a == arch for v in self._variants(kernel, arch, staged)]
-            (staged / details_name(arch)).write_text(details_text(arch, variants))
-
-    def _variants(self, kernel: str, arch: Arch, staged: Path) -> list[dict[str, Any]]:
-        """The variants of a kernel; what ``--keep`` kept of them comes along."""
-        givers = self._givers(kernel, arch)
-        kept = [path for path in givers[-1].manifest.files if path.startswith(f"kept/{arch}/")]
-        result = []
-        for number, variant in enumerate(givers[-1].details[kernel, arch]):
-            for path in kept:
-                if path.startswith(f"kept/{arch}/{variant['name']}."):
-                    _take(givers[-1], path, staged)
-            if not self.later_wins:
-                runs = [run for giver in givers for run in giver.details[kernel, arch][number]["verified_on"]]
-                variant = {**variant, "verified_on": sorted(set(runs))}
-            result.append(variant)
-        return result
-
-    def _record(self, kernel: str) -> KernelRecord:
-        pairs = [pair for pair in self.pairs if pair[0] == kernel]
-        record = self._givers(*pairs[-1])[-1].manifest.kernels[kernel]
-        givers = [self._givers(*pair)[-1] for pair in pairs]
-        built = {v["function"] for pair, giver in zip(pairs, givers, strict=True) for v in giver.details[pair]}
-        named = dict.fromkeys(f for giver in givers for f in giver.manifest.kernels[kernel].functions if f in built)
-        return KernelRecord(
-            name=kernel,
-            doc=record.doc,
-            parameters=record.parameters,
-            choices=record.choices,
-            functions=tuple(named),
-            archs=tuple(arch for _, arch in pairs),
-            variants=sum(len(giver.details[pair]) for pair, giver in zip(pairs, givers, strict=True)),
-        )
-
-    def _failures(self) -> tuple[dict[str, str], ...]:
-        """What is missing, unless another member has it; failures without a kernel's name are the later's alone."""
-        found: dict[str, dict[str, str]] = {}
-        for member in self.members:
-            for failure in member.manifest.failures:
-                owners = [
-                    m
-                    for m in self.members
-                    if any(str(a) == failure["arch"] and k == failure["kernel"] for k, a in m.pairs)
-                ]
-                stale = self.later_wins and member is not (owners or self.members)[-1]
-                if not stale:
-                    found[json.dumps(dict(failure), sort_keys=True)] = dict(failure)
-        return tuple(found.values())
-
-    def _drivers(self) -> dict[str, Any]:
-        drivers = {arch: d for m in self.members for arch, d in m.manifest.requires.get("driver", {}).items()}
-        used = {str(arch) for _, arch in self.pairs}
-        return {arch: drivers[arch] for arch in sorted(drivers) if arch in used}
-
-    def _same_source(self) -> bool:
-        return all(member.manifest.source == self.members[-1].manifest.source for member in self.members)
-
-
-def _floor(record: HostRecord) -> str:
-    return f"glibc {record.glibc} with CUDA runtime {record.cudart}"
-
-
-def _comparable(variants: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{key: value for key, value in variant.items() if key != "verified_on"} for variant in variants]
-
-
-def _sound(member: Member, path: str) -> Path:
-    """Where a file of a bundle lies; what is damaged is refused."""
-    source, record = (member.path / path).resolve(), member.manifest.files.get(path)
-    if record is None or not source.is_file() or sha256_of(source) != record.sha256:
-        raise BuildError(f"`{member.path}`: {path} is not what its manifest says", hint="build that bundle again")
-    return source
-
-
-def _read(member: Member, path: str) -> bytes:
-    return _sound(member, path).read_bytes()
-
-
-def _take(member: Member, path: str, staged: Path) -> None:
-    """Link a file over, or copy it where that cannot be; what is damaged is refused."""
-    source, target = _sound(member, path), staged / path
+def _take(file: File, target: Path) -> None:
+    """Link a file into the bundle, or copy it if that cannot be."""
+    source = file.checked()
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(source, target)
@@ -362,8 +122,96 @@ def _take(member: Member, path: str, staged: Path) -> None:
         shutil.copymode(source, target)
 
 
-def _file_records(staged: Path) -> dict[str, FileRecord]:
-    records = {}
-    for path in sorted(path for path in staged.rglob("*") if path.is_file()):
-        records[path.relative_to(staged).as_posix()] = FileRecord(sha256_of(path), path.stat().st_size)
-    return records
+# What says which kernels there are.
+
+
+def _description(contents: _Contents) -> Manifest:
+    """All that the bundle says of itself but for the digests of its files."""
+    return Manifest(
+        name=contents.name,
+        complete=not contents.failures,
+        kernels={name: _kernel_record(contents, name) for name in sorted({k.name for k in contents.kernels})},
+        hosts={name: host.record for name, host in contents.hosts.items()},
+        files={},
+        failures=contents.failures,
+        toolchain=contents.toolchain,
+        source=contents.source,
+        requires=contents.requires,
+    )
+
+
+def _kernel_record(contents: _Contents, name: str) -> KernelRecord:
+    own = [kernel for kernel in contents.kernels if kernel.name == name]
+    built = {variant["function"] for kernel in own for variant in kernel.variants}
+    functions = dict.fromkeys(f for kernel in own for f in kernel.signature.functions if f in built)
+    return replace(
+        own[-1].signature,
+        functions=tuple(functions),
+        archs=tuple(kernel.arch for kernel in own),
+        variants=sum(len(kernel.variants) for kernel in own),
+    )
+
+
+def _entry_functions(contents: _Contents) -> list[EntryFunction]:
+    functions: dict[str, EntryFunction] = {}
+    for kernel in contents.kernels:
+        parameters = [parameter.name for parameter in kernel.signature.parameters]
+        for variant in kernel.variants:
+            name = variant["function"]
+            signature = f"{name}({', '.join(parameters)})"
+            functions[name] = EntryFunction(
+                name, kernel.name, signature, len(parameters), variant["uses_tensors"], kernel.signature.doc
+            )
+    return [functions[name] for name in sorted(functions)]
+
+
+def _write_host(contents: _Contents, host: str, linker_for: LinkerFor, staged: Path, identity: str) -> None:
+    """The entry library of a host, its note, and the archives with the bundle's own code."""
+    support = contents.hosts[host]
+    linker = linker_for(Host.of_record(host, support.record))
+    builds: dict[str, list[KernelBuild]] = {}
+    for kernel in contents.kernels:
+        library = kernel.code[host].library.record
+        build = KernelBuild(kernel.arch, f"{kernel.arch}/{kernel.name}.so", library.size, library.sha256)
+        builds.setdefault(kernel.name, []).append(build)
+    functions = _entry_functions(contents)
+    file = support.library.record
+    opened_first = KernelBuild(
+        contents.kernels[0].arch, PurePosixPath(support.record.support).name, file.size, file.sha256
+    )
+    entry = staged / support.record.entry
+    linker.entry(contents.name, functions, builds, opened_first, entry, identity)
+    note = layout.entry_note(contents.name, entry.name, FileRecord(sha256_of(entry), entry.stat().st_size))
+    (entry.parent / layout.ENTRY_NOTE).write_text(note)
+    if support.archives:
+        archives = StaticArchives(linker, contents.name)
+        for kernel in contents.kernels:
+            _add_objects(archives, kernel, kernel.code[host].objects)
+        archives.write_code(functions, builds, entry.parent, identity)
+
+
+def _add_objects(
+    archives: StaticArchives, kernel: BuiltKernel, objects: LinkedObjects | ArchivedObjects | None
+) -> None:
+    assert objects is not None, f"{kernel.name} for {kernel.arch} has no objects"  # all have archives, or none
+    if isinstance(objects, LinkedObjects):
+        archives.add_kernel(kernel.name, kernel.arch, objects.files, objects.imports)
+    else:
+        archives.adopt_kernel(kernel.name, kernel.arch, objects.archive.checked().read_bytes(), objects.kernels)
+
+
+def _write_details(contents: _Contents, staged: Path) -> None:
+    (staged / "details").mkdir()
+    for arch in dict.fromkeys(kernel.arch for kernel in contents.kernels):
+        variants = [variant for kernel in contents.kernels if kernel.arch == arch for variant in kernel.variants]
+        (staged / details_name(arch)).write_text(details_text(arch, variants))
+
+
+def _file_records(contents: _Contents, staged: Path) -> dict[str, FileRecord]:
+    """Of every file in the bundle; those that were taken were checked when they were."""
+    records = {path: file.record for path, file in contents.files().items()}
+    for path in (path for path in staged.rglob("*") if path.is_file()):
+        name = path.relative_to(staged).as_posix()
+        if name not in records:
+            records[name] = FileRecord(sha256_of(path), path.stat().st_size)
+    return dict(sorted(records.items()))

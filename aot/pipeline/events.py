@@ -9,7 +9,7 @@ import time
 from ..compile.messages import Compiled, Failure
 from .executor import CompileJob
 
-__all__ = ["LineProgress", "Progress"]
+__all__ = ["CountingProgress", "LineProgress", "Progress"]
 
 
 class Progress:
@@ -27,6 +27,26 @@ class Progress:
     def total(self, variants: int) -> None: ...
 
     def compiled(self, job: CompileJob, outcome: Compiled | Failure) -> None: ...
+
+
+class CountingProgress(Progress):
+    """Tells another one everything, and counts what was compiled."""
+
+    def __init__(self, listener: Progress) -> None:
+        self.listener, self.count = listener, 0
+
+    def stage(self, text: str) -> None:
+        self.listener.stage(text)
+
+    def warn(self, text: str) -> None:
+        self.listener.warn(text)
+
+    def total(self, variants: int) -> None:
+        self.listener.total(variants)
+
+    def compiled(self, job: CompileJob, outcome: Compiled | Failure) -> None:
+        self.count += isinstance(outcome, Compiled)
+        self.listener.compiled(job, outcome)
 
 
 class LineProgress(Progress):

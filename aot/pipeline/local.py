@@ -15,9 +15,10 @@ from ..compile.process import Worker, resident_bytes
 from ..errors import BuildError, system_hint
 from .executor import CompileJob, Report, Session
 
-__all__ = ["LocalExecutor", "fitting"]
+__all__ = ["LINK_BYTES", "WORKER_BYTES", "LocalExecutor", "fitting"]
 
 WORKER_BYTES = 800 << 20  # seen: 0.4 to 0.7 GB
+LINK_BYTES = 400 << 20  # a compiler and a linker at once; seen: 60 to 150 MB each
 _SAMPLE_SECONDS = 0.1
 
 

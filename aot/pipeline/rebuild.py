@@ -13,8 +13,9 @@ from ..compile.messages import Options
 from ..errors import UsageError
 from ..files import owned_directory
 from ..hosts import Host
-from .build import Settings, build
+from .build import build
 from .events import Progress
+from .settings import Settings
 
 __all__ = ["rebuild"]
 
@@ -53,8 +54,7 @@ def _groups(manifest: Manifest) -> dict[tuple[Arch, ...], list[str]]:
 
 
 def _hosts(manifest: Manifest) -> tuple[Host, ...]:
-    versions = {name: record.glibc.split(".") for name, record in manifest.hosts.items()}
-    return tuple(Host.parse(name, (int(major), int(minor))) for name, (major, minor) in versions.items())
+    return tuple(Host.of_record(name, record) for name, record in manifest.hosts.items())
 
 
 def _options(manifest: Manifest) -> Options:

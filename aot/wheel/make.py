@@ -21,6 +21,7 @@ from ..bundle.signature import SIGNATURE
 from ..bundle.verify import verify
 from ..errors import BuildError, UsageError
 from ..hosts import Host
+from ..versions import LOWEST_TVM_FFI
 from .archive import Content, Wheel
 from .identity import Identity, platform_tag
 from .sbom import notice, sbom
@@ -193,7 +194,7 @@ def _wheel(name: str, identity: Identity, manifest: Manifest, host: str, files: 
 def project_metadata(project: Project) -> StandardMetadata:
     """The author's metadata, or the least there can be, with what every generated package needs."""
     identity = project.identity
-    needed = [Requirement(f"apache-tvm-ffi>={_lowest_tvm_ffi()}")]
+    needed = [Requirement(f"apache-tvm-ffi>={LOWEST_TVM_FFI}")]
     if project.metadata is None:
         return _metadata(identity, "GPU kernels, compiled ahead of time", needed)
     own = project.metadata
@@ -205,12 +206,6 @@ def project_metadata(project: Project) -> StandardMetadata:
         requires_python=lowest if own.requires_python is None else own.requires_python & lowest,
         license_files=[*licenses, Path(_NOTICE_NAME), Path(_LICENSE_NAME)],
     )
-
-
-def _lowest_tvm_ffi() -> str:
-    from ..pipeline.build import LOWEST_TVM_FFI
-
-    return LOWEST_TVM_FFI
 
 
 def _base_metadata(project: Project, parts: Mapping[str, str]) -> StandardMetadata:

@@ -11,8 +11,9 @@ from pathlib import Path
 from ..bundle.publish import publish, staging
 from ..errors import BuildError
 from ..hosts import Host
-from ..pipeline.build import BuildResult, build
+from ..pipeline.build import build
 from ..pipeline.events import Progress
+from ..pipeline.settings import BuildResult
 from .archive import Content, Wheel, wheel_file, write_files
 from .identity import platform_tag
 from .make import package_files, project_metadata, wheels

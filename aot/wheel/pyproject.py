@@ -19,7 +19,7 @@ from pyproject_metadata import ConfigurationError, StandardMetadata
 from ..compile.messages import Options
 from ..errors import UsageError
 from ..hosts import Host, parse_glibc, parse_hosts
-from ..pipeline.build import Settings
+from ..pipeline.settings import Settings
 from ..targets import parse_archs
 from .identity import Identity
 from .make import Project

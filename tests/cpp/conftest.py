@@ -27,7 +27,7 @@ from aot.files import sha256_of
 from aot.hosts import Host
 from aot.kinds import TENSOR
 from aot.link.libraries import NO_IDENTITY, EntryFunction, KernelBuild, entry_source
-from aot.pipeline.build import BuildResult
+from aot.pipeline.settings import BuildResult
 
 HERE = Path(__file__).parent
 KERNELS = SAMPLES

@@ -19,8 +19,9 @@ from aot import BuildError, ToolchainError, UsageError
 from aot.bundle.verify import verify
 from aot.compile.messages import Options
 from aot.errors import DeclarationError, Problem
-from aot.pipeline.build import BuildResult, describe, open_source
 from aot.pipeline.executor import Session
+from aot.pipeline.settings import BuildResult
+from aot.pipeline.workers import describe, open_source
 
 Build = Callable[..., BuildResult]
 
@@ -364,7 +365,7 @@ def test_an_incomplete_build_never_replaces_a_complete_bundle_unless_allowed(
     folder = write_kernels(tmp_path / "kernels", GOOD.replace("(32, 64)", "(32,)"), BAD["wide_block"])
     out = tmp_path / "out"
     shutil.copytree(small_bundle_path, out)
-    with pytest.raises(BuildError, match="holds a complete bundle, and this build is not complete") as caught:
+    with pytest.raises(BuildError, match="holds a complete bundle, and this build is incomplete") as caught:
         build_bundle(folder, out=out)
     assert [item.kernel for item in caught.value.problems] == ["wide_block"]
     assert contents(out) == contents(small_bundle_path)

@@ -12,15 +12,16 @@ from pathlib import Path
 import pytest
 from written import WRITE
 
-import aot.pipeline.build
 from aot.bundle.verify import verify
 from aot.cache.check import Findings, check
 from aot.cache.store import Store
 from aot.compile.messages import Compiled, Failure, Options
 from aot.compile.process import Worker
-from aot.pipeline.build import BuildResult
+from aot.hosts import Host
+from aot.pipeline.build import build
 from aot.pipeline.events import Progress
 from aot.pipeline.executor import CompileJob
+from aot.pipeline.settings import BuildResult, Settings
 
 Run = Callable[..., tuple[BuildResult, list[str]]]
 ReadOnly = Callable[[Path], None]
@@ -69,7 +70,7 @@ def _build(folder: Path, cache: Path, **changes: object) -> tuple[BuildResult, l
         "cache": cache, "artifacts": folder / "cache",
     }  # fmt: skip
     seen = Seen()
-    result = aot.pipeline.build.build(aot.pipeline.build.Settings(**{**settings, **changes}), seen)  # type: ignore[arg-type]
+    result = build(Settings(**{**settings, **changes}), seen)  # type: ignore[arg-type]
     return result, sorted(seen.variants)
 
 
@@ -126,7 +127,7 @@ def test_other_settings_are_not_nothing_changed(run: Run, folder: Path, no_worke
     assert before.keys() - without.keys() == {name for name in before if name.endswith(".a")} != set()
     again = run()[0]
     assert contents(again.path) == before
-    host = aot.pipeline.build.Host.native((2, 31))
+    host = Host.native((2, 31))
     assert next(iter(run(hosts=(host,))[0].manifest.hosts.values())).glibc == "2.31"
     assert next(iter(run(shared_cudart=True)[0].manifest.hosts.values())).cudart != "static"
     assert verify(folder / "out") == []

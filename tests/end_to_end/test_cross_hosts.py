@@ -29,9 +29,10 @@ from aot.hosts import CPUS, DEFAULT_GLIBC, HIGHEST_GLIBC, LOWEST_GLIBC, Host, pa
 from aot.link import nvidia
 from aot.link.nvidia import distributions, fetch_command, find_libraries
 from aot.link.zig import Zig
-from aot.pipeline.build import BuildResult, Settings, build
+from aot.pipeline.build import build
 from aot.pipeline.events import Progress
 from aot.pipeline.executor import CompileJob
+from aot.pipeline.settings import BuildResult, Settings
 
 SAMPLE = EXAMPLE / "kernels"
 

@@ -18,7 +18,7 @@ from places import EXAMPLE, PROJECT
 from aot.bundle.verify import verify
 from aot.errors import BuildError, UsageError
 from aot.hosts import Host
-from aot.pipeline.build import BuildResult
+from aot.pipeline.settings import BuildResult
 from tools.kit import make as kit_module
 from tools.kit.__main__ import main
 from tools.kit.make import KitSettings, Step, make_kit

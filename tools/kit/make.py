@@ -168,7 +168,8 @@ def _has_demo(settings: KitSettings) -> bool:
 
 def _build_demo(settings: KitSettings, staged: Path) -> None:
     """The demos, and the bundle they call, for the kit's host."""
-    from aot.pipeline.build import Settings, build
+    from aot.pipeline.build import build
+    from aot.pipeline.settings import Settings
 
     _copy(settings.project / DEMO, staged / DEMO)
     result = build(

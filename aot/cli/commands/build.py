@@ -12,7 +12,8 @@ import platformdirs
 from ...compile.messages import Options
 from ...errors import UsageError
 from ...hosts import parse_glibc, parse_hosts
-from ...pipeline.build import BuildResult, Settings, build
+from ...pipeline.build import build
+from ...pipeline.settings import BuildResult, Settings
 from ...records import encode
 from ..options import add_cache_argument, add_kernels_argument, artifacts_folder, parse_size, remote_cache
 from ..progress import make_progress

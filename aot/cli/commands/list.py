@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ...compile.messages import KernelInfo
-from ...pipeline.build import describe
+from ...pipeline.workers import describe
 from ...records import encode
 from ..options import add_kernels_argument, failures_as_problems
 from ..report import print_json, print_problems, print_table

@@ -6,10 +6,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from ...bundle.publish import check_destination
 from ...bundle.signature import is_signed
-from ...pipeline.assemble import Member
-from ..options import compose_into, print_warning
+from ...pipeline.combine import merge
+from ..options import link_tools, print_warning
 from ..report import print_json
 
 __all__ = ["configure_parser", "execute"]
@@ -21,10 +20,9 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    check_destination(arguments.out)
     if any(is_signed(path) for path in arguments.bundles):
         print_warning(f"`{arguments.out}` is a new bundle: signatures of what it is joined from do not cover it")
-    manifest = compose_into([Member(path) for path in arguments.bundles], arguments.out)
+    manifest = merge(arguments.bundles, arguments.out, link_tools(), print_warning)
     variants = sum(kernel.variants for kernel in manifest.kernels.values())
     if arguments.json:
         print_json({"path": str(arguments.out), "kernels": len(manifest.kernels), "variants": variants})

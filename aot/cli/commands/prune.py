@@ -10,9 +10,9 @@ from aot_runtime.arch import Arch
 from aot_runtime.manifest import Manifest
 
 from ...errors import UsageError
-from ...pipeline.assemble import Member
+from ...pipeline.combine import prune
 from ...targets import parse_archs
-from ..options import add_bundle_argument, compose_into
+from ..options import add_bundle_argument, link_tools, print_warning
 from ..report import human_size, print_json
 
 __all__ = ["configure_parser", "execute"]
@@ -32,11 +32,11 @@ def execute(arguments: argparse.Namespace) -> int:
         raise UsageError("nothing to take out", hint="say which with `--arch` or `--kernel`")
     _check_known(before, archs, arguments.kernel)
 
-    def takes(kernel: str, arch: Arch) -> bool:
+    def keeps(kernel: str, arch: Arch) -> bool:
         named = not arguments.kernel or any(fnmatch.fnmatchcase(kernel, glob) for glob in arguments.kernel)
         return not (named and (not archs or arch in archs))
 
-    after = compose_into([Member(arguments.bundle, takes)], arguments.bundle)
+    after = prune(arguments.bundle, keeps, link_tools(), print_warning)
     sizes = [sum(record.size for record in manifest.files.values()) for manifest in (before, after)]
     if arguments.json:
         print_json({"path": str(arguments.bundle), "bytes_before": sizes[0], "bytes": sizes[1]})

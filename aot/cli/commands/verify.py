@@ -60,8 +60,8 @@ def _signed(arguments: argparse.Namespace) -> str:
 def _rebuilt(arguments: argparse.Namespace) -> list[str]:
     import platformdirs
 
-    from ...pipeline.build import Settings
     from ...pipeline.rebuild import rebuild
+    from ...pipeline.settings import Settings
 
     settings = Settings(
         kernels=arguments.kernels,

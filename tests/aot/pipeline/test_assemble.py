@@ -15,7 +15,7 @@ from places import PROJECT, SAMPLES
 from aot import BuildError
 from aot.bundle.verify import verify
 from aot.cli.main import main
-from aot.pipeline.build import BuildResult
+from aot.pipeline.settings import BuildResult
 
 Build = Callable[..., BuildResult]
 FILL = SAMPLES / "fill.py"
@@ -89,7 +89,7 @@ def test_a_damaged_library_is_not_carried_over(
     out = shutil.copytree(grown[0], tmp_path / "bundle")
     (library,) = out.glob("lib/*/sm_80/fill_epilogue.so")
     library.write_bytes(library.read_bytes()[:-1])
-    with pytest.raises(BuildError, match=r"fill_epilogue\.so is not what its manifest says"):
+    with pytest.raises(BuildError, match=r"fill_epilogue\.so` is not what its manifest says"):
         build_bundle(FILL, ("sm_80",), select=("fill_everywhere",), out=out, artifacts=artifacts)
 
 
@@ -100,7 +100,7 @@ def test_a_kernel_whose_parameters_changed_is_not_mixed_with_the_old(
     before = contents(out)
     changed = tmp_path / "changed.py"
     changed.write_text(FILL.read_text().replace('aot.Out("out", "what is filled"', 'aot.Out("out", "another word"'))
-    with pytest.raises(BuildError, match="fill_epilogue takes other parameters for sm_80 than now"):
+    with pytest.raises(BuildError, match="the signature of fill_epilogue changed since the build for sm_80"):
         build_bundle(changed, ("sm_90a",), select=("fill_epilogue",), out=out, artifacts=artifacts)
     assert contents(out) == before
 

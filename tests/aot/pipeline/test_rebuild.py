@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from places import SAMPLES
 
-from aot.pipeline.build import Settings
 from aot.pipeline.local import WORKER_BYTES, fitting
 from aot.pipeline.rebuild import rebuild
+from aot.pipeline.settings import Settings
 
 FILL = SAMPLES / "fill.py"
 

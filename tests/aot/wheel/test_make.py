@@ -26,7 +26,8 @@ from aot.cli.main import main
 from aot.errors import BuildError, UsageError
 from aot.hosts import Host
 from aot.link.nvidia import distributions
-from aot.pipeline.build import LOWEST_TVM_FFI, BuildResult
+from aot.pipeline.settings import BuildResult
+from aot.versions import LOWEST_TVM_FFI
 from aot.wheel.archive import parse_epoch, write_wheels
 from aot.wheel.identity import Identity
 from aot.wheel.make import Project, wheels

@@ -15,7 +15,7 @@ import pytest
 from aot_runtime import ArgumentError, TensorInfo
 from standin import Standin
 
-from aot.pipeline.build import BuildResult
+from aot.pipeline.settings import BuildResult
 
 ARCHS = ("sm_80", "sm_90a", "sm_100f")
 

@@ -1,0 +1,54 @@
+"""Making a bundle out of bundles: joining several, or taking kernels out of one. Nothing is compiled."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from aot_runtime.arch import Arch
+from aot_runtime.manifest import Manifest
+
+from ..bundle.publish import check_destination, staging
+from ..cache.store import Store
+from .assemble import assemble
+from .contributions import Contribution, bundle_contribution
+from .finish import verify_and_publish
+from .linking import linkers
+
+__all__ = ["Tools", "merge", "prune"]
+
+Warn = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What linking needs: the cache of the tools, and where linked code is kept."""
+
+    cache: Path
+    artifacts: Path | None = None
+
+
+def merge(bundles: Sequence[Path], out: Path, tools: Tools, warn: Warn) -> Manifest:
+    """Join bundles of one name; what several of them hold must be the same."""
+    check_destination(out)
+    return _combine([bundle_contribution(bundle) for bundle in bundles], out, tools, warn)
+
+
+def prune(bundle: Path, keeps: Callable[[str, Arch], bool], tools: Tools, warn: Warn) -> Manifest:
+    """Leave those kernels in a bundle that are kept for an architecture."""
+    return _combine([bundle_contribution(bundle, keeps)], bundle, tools, warn)
+
+
+def _combine(contributions: Sequence[Contribution], out: Path, tools: Tools, warn: Warn) -> Manifest:
+    store = Store(tools.artifacts) if tools.artifacts is not None else None
+    with (
+        tempfile.TemporaryDirectory(prefix="aot-combine-") as scratch,
+        linkers(tools.cache, Path(scratch), os.cpu_count() or 1, store) as linker_for,
+        staging(out.absolute()) as staged,
+    ):
+        manifest = assemble(contributions, staged, linker_for)
+        verify_and_publish(staged, out, store, warn)
+    return manifest

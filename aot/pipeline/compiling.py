@@ -1,0 +1,152 @@
+"""From a plan to compiled variants: out of the cache what is there, the rest by an executor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from aot_runtime.arch import Arch
+
+from ..cache import recall
+from ..cache.recall import KernelPlan, Plan
+from ..cache.variants import keep_variant, restore_variant
+from ..compile.messages import Compiled, Failure, KernelInfo, VariantInfo
+from ..errors import Problem
+from .executor import CompileJob, Executor, Session
+from .local import LocalExecutor
+from .workers import Workers
+from .workspace import Workspace
+
+__all__ = ["Compilation", "CompiledKernel", "Launcher", "choose_executor", "compile_plan"]
+
+_FETCHES = 16  # requests to a remote cache at once: each waits for the network most of its time
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """A compiled variant: what came out, and the file that holds its launcher."""
+
+    variant: VariantInfo
+    compiled: Compiled
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.variant.table.name
+
+
+@dataclass(frozen=True)
+class CompiledKernel:
+    """One kernel for one architecture, with those of its variants that compiled."""
+
+    info: KernelInfo
+    arch: Arch
+    launchers: tuple[Launcher, ...]
+    kept: tuple[Path, ...]  # the files that ``--keep`` asked for
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """What came of a plan: the kernels of which something compiled, and what failed."""
+
+    cuda: int  # the backend's major version
+    kernels: tuple[CompiledKernel, ...]
+    problems: tuple[Problem, ...]
+
+
+def choose_executor(cluster: Executor | None, workers: Workers, workspace: Workspace) -> Executor:
+    """The cluster if there is one; else processes of this machine, of which those that planned go on."""
+    warm, settings = workers.release(), workspace.settings
+    if cluster is None:
+        return LocalExecutor(workers.start, jobs=settings.jobs, memory=settings.memory, warm=warm)
+    for worker in warm.values():
+        worker.close()
+    return cluster
+
+
+def compile_plan(plan: Plan, session: Session, executor: Executor, workspace: Workspace) -> Compilation:
+    """Have every variant of a plan compiled that is not in the cache."""
+    by_kernel = [_jobs(kernel, workspace.scratch) for kernel in plan.kernels]
+    jobs = [job for own in by_kernel for job in own]
+    compiled = _restored(jobs, workspace)
+    missing = _largest_first([job for job in jobs if job not in compiled], workspace)
+    workspace.progress.total(len(missing))
+    if compiled:
+        workspace.progress.stage(f"{len(compiled)} of {len(jobs)} variants are in the cache")
+    problems: list[Problem] = []
+
+    def report(job: CompileJob, outcome: Compiled | Failure) -> None:
+        if isinstance(outcome, Compiled):
+            compiled[job] = outcome
+            _keep(job, outcome, workspace)
+        else:
+            problems.append(Problem(job.kernel, str(job.arch), job.variant, outcome.message, outcome.log))
+        workspace.progress.compiled(job, outcome)
+
+    executor.compile(replace(session, kernels=_kernels_by_arch(plan)), missing, report)
+    _note_durations(compiled, workspace)
+    kept = workspace.settings.options.keep
+    kernels = [_kernel(*pair, compiled, kept) for pair in zip(plan.kernels, by_kernel, strict=True)]
+    return Compilation(plan.cuda, tuple(kernel for kernel in kernels if kernel.launchers), tuple(problems))
+
+
+def _jobs(kernel: KernelPlan, scratch: Path) -> list[CompileJob]:
+    """A job for each variant of a kernel, in their order."""
+    folder = scratch / str(kernel.arch)
+    folder.mkdir(exist_ok=True)
+    names = [variant.table.name for variant in kernel.variants]
+    return [
+        CompileJob(kernel.arch, kernel.info.name, name, folder / f"{name}.ll", folder / f"{name}.log", key)
+        for name, key in zip(names, kernel.keys or [""] * len(names), strict=True)
+    ]
+
+
+def _kernels_by_arch(plan: Plan) -> dict[Arch, tuple[str, ...]]:
+    kernels: dict[Arch, tuple[str, ...]] = {}
+    for kernel in plan.kernels:
+        kernels[kernel.arch] = (*kernels.get(kernel.arch, ()), kernel.info.name)
+    return kernels
+
+
+def _restored(jobs: Sequence[CompileJob], workspace: Workspace) -> dict[CompileJob, Compiled]:
+    """What the cache holds; its files are put where a worker would have written them."""
+    store = workspace.store
+    if store is None:
+        return {}
+    with ThreadPoolExecutor(_FETCHES if workspace.settings.remote else 1) as pool:
+        found = pool.map(lambda job: restore_variant(store, job.key, job.launcher) if job.key else None, jobs)
+        return {job: compiled for job, compiled in zip(jobs, found, strict=True) if compiled is not None}
+
+
+def _keep(job: CompileJob, compiled: Compiled, workspace: Workspace) -> None:
+    if workspace.store is not None and job.key:
+        keep_variant(workspace.store, job.key, job.launcher, compiled, workspace.settings.options.keep)
+
+
+def _largest_first(jobs: Sequence[CompileJob], workspace: Workspace) -> list[CompileJob]:
+    """By how long each took last time, so that no long one is left for the end; those not known first."""
+    store = workspace.store
+    known = recall.durations(store, workspace.settings.kernels) if store is not None else {}
+    return sorted(jobs, key=lambda job: -known.get(f"{job.arch} {job.variant}", float("inf")))
+
+
+def _note_durations(compiled: Mapping[CompileJob, Compiled], workspace: Workspace) -> None:
+    if workspace.store is not None:
+        took = {f"{job.arch} {job.variant}": outcome.seconds for job, outcome in compiled.items()}
+        recall.keep_durations(workspace.store, workspace.settings.kernels, took)
+
+
+def _kernel(
+    plan: KernelPlan, jobs: Sequence[CompileJob], compiled: Mapping[CompileJob, Compiled], kinds: Sequence[str]
+) -> CompiledKernel:
+    launchers = [
+        Launcher(variant, compiled[job], job.launcher)
+        for variant, job in zip(plan.variants, jobs, strict=True)
+        if job in compiled
+    ]
+    kept = [
+        path for job in jobs for kind in kinds for path in sorted(job.launcher.parent.glob(f"{job.variant}.*{kind}"))
+    ]
+    return CompiledKernel(plan.info, plan.arch, tuple(launchers), tuple(kept))

@@ -1,0 +1,221 @@
+"""From compiled variants to a contribution: kernel libraries and the support library, linked for each host."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor as Threads
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from aot_runtime.manifest import HostRecord, KernelRecord
+
+from ..bundle.contracts import contract_sources
+from ..bundle.layout import CONTRACTS, library_path
+from ..cache.links import CachingLinker
+from ..cache.store import Store
+from ..compile.launcher import parse_launcher, symbol_prefix
+from ..compile.messages import KernelInfo
+from ..errors import Problem
+from ..hosts import Host
+from ..link.libraries import Linker
+from ..link.nvidia import NvidiaLibraries
+from ..link.static import StaticArchives
+from ..link.zig import Zig
+from ..records import encode
+from ..selection.decision import decide
+from ..selection.tables import CompiledVariant, Group, kernel_library_source
+from ..targets import lowest_driver
+from ..versions import LOWEST_TVM_FFI
+from .assemble import LinkerFor
+from .compiling import Compilation, CompiledKernel, Launcher
+from .contributions import BuiltKernel, Contribution, File, HostCode, HostSupport, LinkedObjects
+from .provenance import source_record, toolchain
+from .settings import Settings
+from .workspace import Workspace
+
+__all__ = ["link_kernels", "linkers"]
+
+
+@contextmanager
+def linkers(tools: Path, work: Path, jobs: int, store: Store | None) -> Iterator[LinkerFor]:
+    """Makes linkers for hosts, each with a folder of its own below ``work``; all share ``jobs`` processes."""
+    import tvm_ffi.libinfo
+
+    include = Path(tvm_ffi.libinfo.find_include_path())
+    zig = Zig.find(tools / "zig")
+
+    def make(host: Host) -> Linker:
+        folder = Path(tempfile.mkdtemp(prefix=f"link-{host.name}-", dir=work))
+        if store is not None:
+            return CachingLinker(zig, host, folder, include, pool, store)
+        return Linker(zig, host, folder, include, pool)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        yield make
+
+
+@dataclass(frozen=True)
+class _Source:
+    """What a kernel library is linked from beside its launchers: the same for every host."""
+
+    kernel: CompiledKernel
+    tables: str
+    imports: frozenset[str]  # from the support library
+
+
+@dataclass(frozen=True)
+class _Linked:
+    """What was linked for one host."""
+
+    support: HostSupport
+    code: tuple[HostCode, ...]  # in the order of the kernels
+
+
+def link_kernels(
+    compilation: Compilation, libraries: Mapping[Host, NvidiaLibraries], workspace: Workspace, linker_for: LinkerFor
+) -> Contribution:
+    """Link what was compiled, for the hosts of ``libraries``, into a folder that is laid out like a bundle."""
+    settings, kernels = workspace.settings, compilation.kernels
+    link = _Link(workspace.name, compilation.cuda, workspace.scratch / "linked", settings)
+    # A host waits for its libraries, and a library for its objects: each waits in a line of its own.
+    with ThreadPoolExecutor(settings.link_count) as pool, ThreadPoolExecutor() as waiting:
+        sources = list(pool.map(_source, kernels))
+        linked = list(waiting.map(lambda host: link.host(linker_for(host), libraries[host], sources, pool), libraries))
+    hosts = {host.name: one for host, one in zip(libraries, linked, strict=True)}
+    drivers = {str(kernel.arch): lowest_driver(kernel.arch, compilation.cuda) for kernel in kernels}
+    return Contribution(
+        label="this build",
+        name=workspace.name,
+        kernels={
+            (kernel.info.name, kernel.arch): _built(kernel, {name: one.code[number] for name, one in hosts.items()})
+            for number, kernel in enumerate(kernels)
+        },
+        hosts={name: one.support for name, one in hosts.items()},
+        contracts=_contracts(kernels),
+        toolchain=toolchain(compilation.cuda),
+        requires={"driver": dict(sorted(drivers.items())), "tvm_ffi": LOWEST_TVM_FFI},
+        source=source_record(settings.kernels),
+        failures=tuple(_failure(problem) for problem in compilation.problems),
+    )
+
+
+def _source(kernel: CompiledKernel) -> _Source:
+    facts = {one.name: parse_launcher(one.path.read_text(), one.name) for one in kernel.launchers}
+    compiled = [_variant(one, facts[one.name].binaries) for one in kernel.launchers]
+    groups = [group for function in kernel.info.functions if (group := _group(kernel, function, compiled)) is not None]
+    imports = frozenset(name for launcher in facts.values() for name in launcher.imports)
+    return _Source(kernel, kernel_library_source(kernel.info.name, kernel.arch, groups, imports), imports)
+
+
+def _variant(launcher: Launcher, binaries: int) -> CompiledVariant:
+    launch = launcher.compiled.launches[0]
+    return CompiledVariant(
+        table=launcher.variant.table,
+        symbol=symbol_prefix(launcher.name),
+        binaries=binaries,
+        block=launch.block or (1, 1, 1),
+        cluster=launch.cluster or (1, 1, 1),
+        dynamic_shared_memory=launch.dynamic_shared_memory or 0,
+    )
+
+
+def _group(kernel: CompiledKernel, function: str, compiled: Sequence[CompiledVariant]) -> Group | None:
+    variants = tuple(variant for variant in compiled if variant.table.function == function)
+    if not variants:
+        return None
+    return Group(function, len(kernel.info.parameters), variants, decide([variant.table for variant in variants]))
+
+
+@dataclass(frozen=True)
+class _Link:
+    """Links the libraries of a bundle below a folder, one host at a time."""
+
+    bundle: str
+    cuda: int
+    folder: Path
+    settings: Settings
+
+    def host(self, linker: Linker, libraries: NvidiaLibraries, sources: Sequence[_Source], pool: Threads) -> _Linked:
+        (self.folder / "lib" / linker.host.name).mkdir(parents=True)
+        code = pool.map(lambda source: self.kernel(linker, source), sources)
+        return _Linked(self.support(linker, libraries), tuple(code))
+
+    def kernel(self, linker: Linker, source: _Source) -> HostCode:
+        name, arch = source.kernel.info.name, source.kernel.arch
+        output = self.folder / library_path(linker.host.name, arch, name)
+        output.parent.mkdir(exist_ok=True)
+        # Variants of two architectures have the same names, and may be under way together.
+        linker = replace(linker, work=linker.work / str(arch))
+        linker.work.mkdir(exist_ok=True)
+        launchers = {one.name: one.path.read_text() for one in source.kernel.launchers}
+        objects = linker.kernel(name, source.tables, launchers, output)
+        kept = LinkedObjects(tuple(objects), source.imports) if self.settings.archives else None
+        return HostCode(File.at(output), kept)
+
+    def support(self, linker: Linker, libraries: NvidiaLibraries) -> HostSupport:
+        host, shared = linker.host, self.settings.shared_cudart
+        record = HostRecord(
+            entry=f"lib/{host.name}/lib{self.bundle}.so",
+            support=f"lib/{host.name}/lib{self.bundle}_cuda.so",
+            glibc=host.glibc_text,
+            cudart=f"libcudart.so.{self.cuda}" if shared else "static",
+        )
+        library = self.folder / record.support
+        linker.support(libraries, library, shared_cudart=shared)
+        written: list[Path] = []
+        if self.settings.archives:
+            written = StaticArchives(linker, self.bundle).write_support(libraries, library.parent, shared_cudart=shared)
+        archives = {path.relative_to(self.folder).as_posix(): File.at(path) for path in written}
+        return HostSupport(record, File.at(library), archives)
+
+
+def _built(kernel: CompiledKernel, code: Mapping[str, HostCode]) -> BuiltKernel:
+    info = kernel.info
+    return BuiltKernel(
+        signature=KernelRecord(info.name, info.doc, info.parameters, info.choices, info.functions, (kernel.arch,), 0),
+        arch=kernel.arch,
+        variants=tuple(_detail(kernel.info, launcher) for launcher in kernel.launchers),
+        code=code,
+        kept={f"kept/{kernel.arch}/{path.name}": File.at(path) for path in kernel.kept},
+    )
+
+
+def _detail(kernel: KernelInfo, launcher: Launcher) -> dict[str, Any]:
+    table, compiled = launcher.variant.table, launcher.compiled
+    return {
+        "name": table.name,
+        "kernel": kernel.name,
+        "function": table.function,
+        "point": dict(launcher.variant.point),
+        "symbol": f"__tvm_ffi_{table.name}",
+        "cubin_sha256": list(compiled.cubin_sha256),
+        "cubin_bytes": compiled.cubin_bytes,
+        "launches": encode(compiled.launches),
+        "requirements": [_requirement(item) for item in encode(table.requirements)],
+        "uses_tensors": table.uses_tensors,
+        "verified_on": [],
+    }
+
+
+def _requirement(requirement: Mapping[str, Any]) -> dict[str, Any]:
+    subject = requirement["subject"]
+    return {
+        "of": subject["label"],
+        "is": subject["operation"],
+        "low": requirement["low"],
+        "high": requirement["high"],
+        "parameter": subject["parameter"],
+    }
+
+
+def _contracts(kernels: Sequence[CompiledKernel]) -> dict[str, File]:
+    sources = contract_sources({kernel.info.name: kernel.info.contract for kernel in kernels if kernel.info.contract})
+    return {f"{CONTRACTS}/{name}": File.at(path) for name, path in sources.items()}
+
+
+def _failure(problem: Problem) -> dict[str, str]:
+    return {"kernel": problem.kernel, "arch": problem.arch, "variant": problem.variant, "message": problem.message}

@@ -1,0 +1,133 @@
+"""From declarations to a plan: which variants of which kernels to compile for which architectures, and their keys."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from aot_runtime.arch import Arch
+
+from ..cache.keys import variant_keys
+from ..cache.recall import KernelPlan, Plan
+from ..compile.messages import Closure, KernelInfo, VariantInfo
+from ..compile.process import WorkerLost
+from ..errors import BuildError, DeclarationError, Problem, UsageError
+from ..selection.decision import decide, unreachable
+from ..selection.tables import MAX_ARGUMENTS
+from ..targets import builds_for, parse_archs
+from .settings import Settings
+from .workers import Workers
+
+__all__ = ["NewPlan", "make_plan"]
+
+
+@dataclass(frozen=True)
+class NewPlan:
+    """A plan, what its source came from, and what is wrong with its files and declarations."""
+
+    plan: Plan
+    closures: tuple[Closure, ...]  # one per architecture; empty if the plan has no keys
+    problems: tuple[Problem, ...]
+
+
+def make_plan(settings: Settings, workers: Workers, *, with_keys: bool) -> NewPlan:
+    """Ask the author's source for everything that the settings select."""
+    kernels, problems = _declared(settings, workers)
+    selected = select_kernels(kernels, settings.select)
+    planned = [_plan_arch(settings, workers, arch, selected, with_keys) for arch in _archs(settings, selected)]
+    return NewPlan(
+        Plan(
+            planned[-1].plan.cuda if planned else 0, tuple(kernel for part in planned for kernel in part.plan.kernels)
+        ),
+        tuple(closure for part in planned for closure in part.closures),
+        (*problems, *workers.take_problems(), *(problem for part in planned for problem in part.problems)),
+    )
+
+
+def _declared(settings: Settings, workers: Workers) -> tuple[tuple[KernelInfo, ...], tuple[Problem, ...]]:
+    named = parse_archs(settings.archs, ())  # all of them but `all`
+    worker = workers.of(named[0]) if named else workers.start(None)
+    if not named:
+        worker.close()
+    failures = [Problem("", "", "", failure.message) for failure in worker.declared.failures]
+    problems = (*workers.take_problems(), *failures)
+    if not worker.declared.kernels:
+        raise BuildError("no kernel could be read", problems=problems)
+    return worker.declared.kernels, problems
+
+
+def select_kernels(kernels: Sequence[KernelInfo], globs: Sequence[str]) -> list[KernelInfo]:
+    """The kernels whose names match one of the globs; all kernels if there is no glob."""
+    selected = [kernel for kernel in kernels if any(fnmatch.fnmatchcase(kernel.name, glob) for glob in globs or "*")]
+    if not selected:
+        known = ", ".join(kernel.name for kernel in kernels)
+        raise UsageError(f"no kernel matches {', '.join(globs)}", hint=f"there are: {known}")
+    return selected
+
+
+def _archs(settings: Settings, kernels: Sequence[KernelInfo]) -> tuple[Arch, ...]:
+    available = {arch for kernel in kernels for arch in kernel.archs}
+    archs = parse_archs(settings.archs, available)
+    for arch in archs:
+        if not builds_for(available, arch):
+            raise UsageError(
+                f"no kernel is written for {arch}",
+                hint="they are written for " + ", ".join(str(item) for item in sorted(available)),
+            )
+    return archs
+
+
+def _plan_arch(
+    settings: Settings, workers: Workers, arch: Arch, kernels: Sequence[KernelInfo], with_keys: bool
+) -> NewPlan:
+    cuda = workers.of(arch).backend()
+    answers = [_plan_kernel(workers, kernel, arch) for kernel in kernels if builds_for(kernel.archs, arch)]
+    planned = [answer for answer in answers if isinstance(answer, KernelPlan)]
+    problems = tuple(answer for answer in answers if isinstance(answer, Problem))
+    if not with_keys or not planned:
+        return NewPlan(Plan(cuda, tuple(planned)), (), problems)
+    closure = workers.of(arch).closure()
+    keyed = tuple(_with_keys(kernel, closure, settings, cuda) for kernel in planned)
+    return NewPlan(Plan(cuda, keyed), (closure,), problems)
+
+
+def _plan_kernel(workers: Workers, kernel: KernelInfo, arch: Arch) -> KernelPlan | Problem:
+    """What to compile of a kernel, or what is wrong with its declaration."""
+    try:
+        variants = workers.of(arch).expand(kernel.name)
+        for function in kernel.functions:
+            check_function(kernel, arch, function, variants)
+    except WorkerLost as error:
+        workers.drop(arch)
+        message = f"{kernel.origin}: the process that runs its declaration {error.reason}"
+        return Problem(kernel.name, str(arch), "", message, error.log)
+    except DeclarationError as error:
+        return Problem(kernel.name, str(arch), "", str(error))
+    return KernelPlan(kernel, arch, variants, ())
+
+
+def _with_keys(kernel: KernelPlan, closure: Closure, settings: Settings, cuda: int) -> KernelPlan:
+    own = closure.kernels[kernel.info.name]
+    keys = variant_keys(kernel.info, kernel.variants, kernel.arch, own, options=settings.options, cuda=cuda)
+    return KernelPlan(kernel.info, kernel.arch, kernel.variants, tuple(keys.values()))
+
+
+def check_function(kernel: KernelInfo, arch: Arch, function: str, variants: Sequence[VariantInfo]) -> None:
+    """Every variant of a public function can be chosen, and its arguments fit into the tables of C."""
+    tables = [variant.table for variant in variants if variant.table.function == function]
+    arguments = len(kernel.parameters) + len({path for table in tables for path in table.paths})
+    if arguments > MAX_ARGUMENTS:
+        raise DeclarationError(
+            f"{kernel.origin}: {function} has {arguments} arguments, tuples' elements included; {MAX_ARGUMENTS} is the limit"
+        )
+    try:
+        lost = unreachable(decide(tables), tables)
+    except DeclarationError as error:
+        raise DeclarationError(f"{kernel.origin}: {function}: {error.message}", hint=error.hint) from None
+    if lost:
+        raise DeclarationError(
+            f"{kernel.origin}: {function} for {arch}: {', '.join(lost)} can never be chosen, since variants declared "
+            "earlier take everything it takes",
+            hint="declare the more special variant first, or tell them apart by a guard",
+        )

@@ -1,0 +1,51 @@
+"""What every stage of a build uses and none changes: the settings, a scratch folder, the cache, whom to report to."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ..cache.entries import entry_limit
+from ..cache.remote import Remote, SharedStore
+from ..cache.store import Store
+from ..files import owned_directory, sweep
+from .events import Progress
+from .settings import Settings
+
+__all__ = ["Workspace", "open_workspace", "with_remote"]
+
+SCRATCH = "aot-build-"  # what scratch folders' names begin with
+
+
+@dataclass(frozen=True)
+class Workspace:
+    settings: Settings
+    name: str  # of the bundle
+    out: Path  # where the bundle goes
+    progress: Progress
+    scratch: Path  # removed when the build ends
+    store: Store | None  # where compiled and linked code is kept; None: nowhere
+
+
+@contextmanager
+def open_workspace(settings: Settings, progress: Progress) -> Iterator[Workspace]:
+    """A workspace for one build, with the cache of this machine alone."""
+    name, out = settings.bundle_name, settings.destination
+    folder = Path(tempfile.gettempdir())
+    sweep(folder, prefix=SCRATCH)
+    with owned_directory(folder, prefix=SCRATCH) as scratch:
+        artifacts = settings.artifacts or (scratch / "artifacts" if settings.remote else None)
+        store = Store(artifacts, limit=entry_limit(settings.memory)) if artifacts is not None else None
+        yield Workspace(settings, name, out, progress, scratch, store)
+
+
+def with_remote(workspace: Workspace) -> Workspace:
+    """The same, with the shared cache behind the folder of this machine if the settings name one."""
+    settings, store = workspace.settings, workspace.store
+    if store is None or settings.remote is None:
+        return workspace
+    remote = Remote.open(settings.remote, read_only=settings.remote_read_only, warn=workspace.progress.warn)
+    return replace(workspace, store=SharedStore(store.root, remote, limit=store.limit))
