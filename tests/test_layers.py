@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -100,3 +101,41 @@ def test_unit_tests_mirror_the_source() -> None:
     for test in sorted((TESTS / "aot").rglob("test_*.py")):
         folder = test.parent.relative_to(TESTS / "aot")
         assert (AOT / folder / f"{test.stem.removeprefix('test_')}.py").is_file(), test
+
+
+# The C sources: a unit is a `.c` file, its header, or both. `aot/` headers are apart, since programs include them too.
+
+C_FOLDERS = {"runtime_src": PROJECT / "runtime" / "src", "public_headers": PROJECT / "runtime" / "include" / "aot"}
+
+
+def unit_of(name: str) -> str:
+    """``dispatch`` for ``aot_dispatch.c`` and its header; headers of C++ keep their ending."""
+    path = Path(name)
+    return path.name if path.suffix == ".hpp" else path.stem.removeprefix("aot_")
+
+
+def includes(folder: Path) -> dict[str, set[str]]:
+    """Which units each unit includes."""
+    units: dict[str, set[str]] = {}
+    for path in sorted(folder.iterdir()):
+        found = re.findall(r'^#include "([^"]+)"', path.read_text(), re.MULTILINE)
+        units.setdefault(unit_of(path.name), set()).update(map(unit_of, found))
+    return {unit: found - {unit} for unit, found in units.items()}
+
+
+@pytest.mark.parametrize("layer", C_FOLDERS)
+def test_a_c_unit_includes_what_it_may_and_nothing_else(layer: str) -> None:
+    assert includes(C_FOLDERS[layer]) == {unit: set(allowed) for unit, allowed in LAYERS[layer].items()}
+
+
+@pytest.mark.parametrize("layer", C_FOLDERS)
+def test_c_units_have_no_circle(layer: str) -> None:
+    list(TopologicalSorter({unit: set(below) for unit, below in LAYERS[layer].items()}).static_order())
+
+
+def test_c_units_include_the_header_of_what_they_define() -> None:
+    """Otherwise a declaration in somebody else's header would be an arrow that nobody sees."""
+    folder = C_FOLDERS["runtime_src"]
+    for source in folder.glob("*.c"):
+        if source.with_suffix(".h").exists() and source.name != "aot_files.c":
+            assert f'#include "{source.stem}.h"' in source.read_text(), source.name

@@ -10,9 +10,9 @@ from aot_runtime.manifest import FileRecord
 __all__ = [
     "CONTRACTS",
     "ENTRY_NOTE",
-    "INTERFACE",
+    "IMPORT",
+    "PROTOCOL",
     "SBOM",
-    "SLOT",
     "SUPPORT_EXPORTS",
     "anchor_symbol",
     "archive_names",
@@ -76,15 +76,9 @@ def entry_note(bundle: str, entry: str, record: FileRecord) -> str:
 
 # Symbols.
 
-INTERFACE = (
-    "protocol",
-    "identity",
-    "configure",
-    "preload",
-    "explain",
-    "describe",
-)  # what a loader asks beside calling kernels
-SLOT = "aot_slot_"  # prefix of the variable through which a kernel library calls a function of the support library
+# What a loader may call beside the kernels: the functions of aot/abi.h, without their prefix.
+PROTOCOL = ("protocol", "identity", "configure", "preload", "explain", "describe")
+IMPORT = "aot_import_"  # prefix of the variable through which a kernel library calls a function of the support library
 # Patterns of what the support library provides to kernel libraries. Not cuda_dialect_assert_success, which aborts.
 SUPPORT_EXPORTS = (
     "_cu*",
@@ -97,7 +91,7 @@ SUPPORT_EXPORTS = (
 
 def entry_exports(bundle: str, functions: Sequence[str]) -> frozenset[str]:
     """What the entry library exports: for TVM-FFI, for a C program that links it, and for one that opens it."""
-    for_tvm_ffi = [f"__tvm_ffi_{name}" for name in (*functions, *(f"aot__{name}" for name in INTERFACE))]
+    for_tvm_ffi = [f"__tvm_ffi_{name}" for name in (*functions, *(f"aot__{name}" for name in PROTOCOL))]
     for_c = [f"aot_{bundle}_core", f"aot_{bundle}_interface", *(call_symbol(bundle, name) for name in functions)]
     return frozenset([*for_tvm_ffi, *for_c, "aot_abi_version", "aot_abi_interface"])
 

@@ -137,10 +137,10 @@ class _Host:
         library = self._check_library(name, frozenset({"aot_kernel_library", *symbols}))
         if library is None:
             return
-        for slot in library.local_objects:
-            if slot.startswith(layout.SLOT) and slot.removeprefix(layout.SLOT) not in support:
+        for symbol in library.local_objects:
+            if symbol.startswith(layout.IMPORT) and symbol.removeprefix(layout.IMPORT) not in support:
                 self.problems.append(
-                    f"{name} needs {slot.removeprefix(layout.SLOT)}, which {self.record.support} does not provide"
+                    f"{name} needs {symbol.removeprefix(layout.IMPORT)}, which {self.record.support} does not provide"
                 )
         self._check_cubins(name, arch, variants)
 

@@ -5,7 +5,7 @@ module rewrites that text so that it fits a bundle; the patterns that depend on 
 come from ``dsl``:
 
 * the head of the module names the target host instead of the build machine;
-* CUDA functions are called through slots that the entry library fills from the bundle's support
+* CUDA functions are called through pointers that the entry library fills from the bundle's support
   library, so that a kernel library needs no other library and two bundles never share a CUDA runtime;
 * loading the cubin is left to the dispatcher: NVIDIA's once function visits every device of the
   machine, tries a failing load three times and then reports success;
@@ -121,7 +121,7 @@ def _fixed(values: Iterable[str]) -> list[int]:
 
 
 def for_host(text: str, variant: str, host: Host) -> str:
-    """The launcher for a host, with CUDA behind slots and loading left to the dispatcher."""
+    """The launcher for a host, with CUDA behind pointers and loading left to the dispatcher."""
     reads = dsl.installed().LAUNCHER
     head = f'target datalayout = "{host.llvm_data_layout}"\ntarget triple = "{host.llvm_triple}"\n'
     text = head + _HEAD.sub("", text)
@@ -145,13 +145,13 @@ def _forwarder(match: re.Match[str], reads: LauncherText) -> str:
         return match[0]
     types = [item.strip() for item in match["parameters"].split(",") if item.strip()]
     parameters = ", ".join(f"{kind} %{i}" for i, kind in enumerate(types))
-    slot = f"@aot_slot_{name} = external hidden global ptr\n"
-    load = f"  %function = load ptr, ptr @aot_slot_{name}, align 8\n"
+    pointer = f"@aot_import_{name} = external hidden global ptr\n"
+    load = f"  %function = load ptr, ptr @aot_import_{name}, align 8\n"
     if result == "void":
         body = f"  call void %function({parameters})\n  ret void\n"
     else:
         body = f"  %result = call {result} %function({parameters})\n  ret {result} %result\n"
-    return f"{slot}define internal {result} @{name}({parameters}) alwaysinline {{\n{load}{body}}}"
+    return f"{pointer}define internal {result} @{name}({parameters}) alwaysinline {{\n{load}{body}}}"
 
 
 def _first_kernel(text: str, variant: str, reads: LauncherText) -> str:

@@ -3,8 +3,12 @@
 
 #include <string.h>
 
-#include "aot_explain.h"
-#include "aot_interface.h"
+#include "aot_driver.h"
+#include "aot_error.h"
+#include "aot_load.h"
+#include "aot_open.h"
+#include "aot_protocol.h"
+#include "aot_rank.h"
 
 #include <tvm/ffi/extra/c_env_api.h>
 
@@ -43,7 +47,7 @@ static int preload_all(int32_t index) {
   for (uint32_t i = 0; i < aot_function_count; ++i) {
     aot_function_t* function = aot_functions[i];
     if (!has_code_for(function, device.capability)) continue;
-    if (aot_preload(function, index) != 0) return -1;
+    if (aot_function_load(function, index) != 0) return -1;
     ++loaded;
   }
   if (loaded > 0 || aot_function_count == 0) return 0;
@@ -53,7 +57,8 @@ static int preload_all(int32_t index) {
 int aot_abi_preload(const char* name, int32_t device) {
   if (name == NULL) return preload_all(device);
   aot_function_t* function = aot_find_function(name);
-  return function == NULL ? -1 : aot_preload(function, device);
+  if (function == NULL || aot_check_device(device) != 0) return -1;
+  return aot_function_load(function, device);
 }
 
 static void copy_text(const aot_text_t* lines, char* text, size_t room, size_t* needed) {

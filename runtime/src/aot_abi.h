@@ -4,8 +4,6 @@
 
 #include <aot/abi.h>
 
-#include "aot_bundle.h"
-
 int aot_abi_set_stream(int32_t device, void* stream, void** previous);
 void aot_abi_take_error(void* context, aot_error_receiver receive);
 int aot_abi_configure(int32_t verify, const char* directory);

@@ -1,10 +1,11 @@
-/* A bundle as its entry library sees it: the public functions, where their code lies, and what of
- * it has been opened so far. The builder generates one `aot_bundle` per bundle. */
+/* A bundle as its entry library sees it: the public functions, where their code lies, and what of it has been opened so
+ * far. The builder generates one `aot_this_bundle` per bundle. */
 #ifndef AOT_BUNDLE_H_
 #define AOT_BUNDLE_H_
 
+#include "aot_arch.h"
 #include "aot_driver.h"
-#include "aot_select.h"
+#include "aot_tables.h"
 
 typedef struct {
   const char* path; /* relative to the entry library's directory */
@@ -17,13 +18,13 @@ typedef struct {
   const char* arch_name;
   aot_arch_t arch;
   aot_file_t file;
-  const aot_kernel_library_t* opened; /* written once, under the lock; set from the start in a static link */
+  const aot_kernel_library_t* opened; /* written once, under the build's lock; set from the start in a static link */
   const char* anchor;                 /* static link: what makes the linker ask for this architecture's archive */
 } aot_build_t;
 
 /* In a static link an architecture that the program declined is neither a file nor linked. */
 static inline int aot_build_present(const aot_build_t* build) {
-  return build->file.path != NULL || build->opened != NULL;
+  return build->file.path != NULL || __atomic_load_n(&build->opened, __ATOMIC_ACQUIRE) != NULL;
 }
 
 typedef struct {
@@ -35,7 +36,7 @@ typedef struct {
 typedef struct {
   aot_build_t* build;
   const aot_kernel_library_t* library; /* NULL until first needed */
-  const aot_group_t* group;            /* NULL where this architecture lacks the function */
+  const aot_group_t* group;            /* NULL if this architecture lacks the function */
 } aot_candidate_t;
 
 /* The builds that run on one device, best first. Made once per function and device, kept for ever. */
@@ -43,7 +44,7 @@ typedef struct {
   aot_device_t device;
   uint32_t count;
   aot_candidate_t candidates[1]; /* `count` of them: the allocation is as long as that takes */
-} aot_plan_t;
+} aot_ranking_t;
 
 enum { AOT_FUNCTION_USES_CURRENT_DEVICE = 1 }; /* no tensor among its arguments */
 
@@ -54,7 +55,7 @@ typedef struct {
   aot_kernel_t* kernel;
   uint32_t argument_count;
   uint32_t flags;
-  aot_plan_t* plans[AOT_MAX_DEVICES];
+  aot_ranking_t* rankings[AOT_MAX_DEVICES]; /* by device */
 } aot_function_t;
 
 /* A function of the support library that was linked statically. */
@@ -69,38 +70,14 @@ typedef struct {
   const aot_provided_t* provided; /* static link: what the support library would export, up to a NULL name */
 } aot_bundle_t;
 
-extern const aot_bundle_t aot_bundle;
+extern const aot_bundle_t aot_this_bundle;
 
 /* A digest that the builder computed over what callers see of the bundle: 64 hex digits. */
 extern const char aot_identity[65];
 
-/* All public functions. Apart from `aot_bundle`, which every call needs: a static link drops what nobody calls, and
+/* All public functions. Apart from `aot_this_bundle`, which every call needs: a static link drops what nobody calls, and
  * whoever refers to this table keeps all. */
 extern aot_function_t* const aot_functions[];
 extern const uint32_t aot_function_count;
-
-/* Slow paths that change the bundle's state run one at a time. */
-void aot_lock(void);
-void aot_unlock(void);
-
-/* What a loader says before it uses the bundle; see `configure` in aot/abi.h. 0, or -1 with an error raised. */
-int aot_configure(int verify, const char* directory);
-
-/* Opens what a candidate needs: support library, then the kernel's own, each after its digest matched.
- * Holds the lock. 0, or -1 with a TVM-FFI error raised. */
-int aot_candidate_open(const aot_function_t* function, aot_candidate_t* candidate);
-
-/* Ranks the builds of a function for a capability into `candidates` (room for all), best first. */
-uint32_t aot_function_rank(const aot_function_t* function, aot_capability_t capability,
-                           aot_candidate_t* candidates);
-
-/* The plan for a device, made when first asked for. NULL with an error raised. */
-aot_plan_t* aot_function_plan(aot_function_t* function, int32_t device);
-
-/* Loads a variant's code on a device. 0, or -1 with an error raised. */
-int aot_variant_load(const aot_kernel_library_t* library, const aot_variant_t* variant, int32_t device);
-int aot_variant_active_clusters(const aot_variant_t* variant, int32_t device, int32_t* clusters);
-
-int aot_dispatch(aot_function_t* function, const TVMFFIAny* args, int32_t count, TVMFFIAny* result);
 
 #endif /* AOT_BUNDLE_H_ */

@@ -1,69 +1,22 @@
 /* A call: find the device, choose the variant, make sure its code is there, run it. */
-#include <stdlib.h>
+#include "aot_dispatch.h"
+
 #include <string.h>
 
-#include "aot_bundle.h"
+#include "aot_arguments.h"
+#include "aot_driver.h"
+#include "aot_error.h"
 #include "aot_explain.h"
+#include "aot_load.h"
+#include "aot_open.h"
 #include "aot_overlap.h"
-#include "aot_text.h"
+#include "aot_rank.h"
+#include "aot_select.h"
 
 #include <tvm/ffi/extra/c_env_api.h>
 
 #define UNLIKELY(condition) __builtin_expect(!!(condition), 0)
 #define SLOW_PATH __attribute__((noinline, cold)) /* keeps the registers it needs out of the fast one */
-
-uint32_t aot_function_rank(const aot_function_t* function, aot_capability_t capability,
-                           aot_candidate_t* candidates) {
-  const aot_kernel_t* kernel = function->kernel;
-  uint32_t count = 0;
-  for (uint32_t i = 0; i < kernel->build_count; ++i) {
-    int32_t rank = aot_arch_rank(kernel->builds[i].arch, capability);
-    if (rank == 0 || !aot_build_present(&kernel->builds[i])) continue;
-    uint32_t at = count++;
-    for (; at > 0 && aot_arch_rank(candidates[at - 1].build->arch, capability) < rank; --at) {
-      candidates[at] = candidates[at - 1];
-    }
-    candidates[at].build = &kernel->builds[i];
-    candidates[at].library = NULL;
-    candidates[at].group = NULL;
-  }
-  return count;
-}
-
-static aot_plan_t* make_plan(aot_function_t* function, int32_t index) {
-  aot_device_t device;
-  if (aot_driver_device(index, &device) != 0) return NULL;
-  size_t room = sizeof(aot_plan_t) + function->kernel->build_count * sizeof(aot_candidate_t);
-  aot_plan_t* plan = (aot_plan_t*)calloc(1, room);
-  if (plan == NULL) {
-    aot_raise("AotBundleError", "out of memory");
-    return NULL;
-  }
-  plan->device = device;
-  plan->count = aot_function_rank(function, device.capability, plan->candidates);
-  if (plan->count > 0) return plan;
-  free(plan);
-  aot_raise_no_build(function, index, device.capability);
-  return NULL;
-}
-
-aot_plan_t* aot_function_plan(aot_function_t* function, int32_t device) {
-  aot_lock();
-  aot_plan_t* plan = function->plans[device];
-  if (plan == NULL) {
-    plan = make_plan(function, device);
-    __atomic_store_n(&function->plans[device], plan, __ATOMIC_RELEASE);
-  }
-  aot_unlock();
-  return plan;
-}
-
-SLOW_PATH static int open_candidate(aot_function_t* function, aot_candidate_t* candidate) {
-  aot_lock();
-  int status = candidate->library != NULL ? 0 : aot_candidate_open(function, candidate);
-  aot_unlock();
-  return status;
-}
 
 static void* stream_of(const aot_variant_t* variant, const TVMFFIAny* args, int32_t device) {
   if (variant->stream_argument == AOT_STREAM_FROM_ENVIRONMENT) return TVMFFIEnvGetStream(kDLCUDA, device);
@@ -71,13 +24,13 @@ static void* stream_of(const aot_variant_t* variant, const TVMFFIAny* args, int3
   return args[variant->stream_argument].v_ptr;
 }
 
-SLOW_PATH static int load_first(const aot_function_t* function, const aot_plan_t* plan,
+SLOW_PATH static int load_first(const aot_function_t* function, const aot_ranking_t* ranking,
                                 const aot_candidate_t* candidate, const aot_variant_t* variant,
                                 const aot_arguments_t* arguments, const TVMFFIAny* args) {
   int32_t device = arguments->device;
   /* The entry checks its arguments itself, but the stream among them is asked about before it runs. */
   if (aot_variant_unmet(candidate->library, variant, arguments) != NULL) {
-    return aot_raise_no_variant(function, plan->device.capability, arguments);
+    return aot_raise_no_variant(function, ranking->device.capability, arguments);
   }
   if (aot_driver_is_capturing(stream_of(variant, args, device))) {
     return aot_raise("AotCaptureError",
@@ -88,13 +41,13 @@ SLOW_PATH static int load_first(const aot_function_t* function, const aot_plan_t
   return aot_variant_load(candidate->library, variant, device);
 }
 
-static int fill_argument(TVMFFIAny* filled, uint8_t source, const aot_plan_t* plan, const aot_variant_t* variant,
+static int fill_argument(TVMFFIAny* filled, uint8_t source, const aot_ranking_t* ranking, const aot_variant_t* variant,
                          const aot_arguments_t* arguments) {
   if (source < AOT_SOURCE_MULTIPROCESSORS) {
     *filled = *arguments->values[source].any;
     return 0;
   }
-  int32_t number = plan->device.multiprocessors;
+  int32_t number = ranking->device.multiprocessors;
   if (source == AOT_SOURCE_ACTIVE_CLUSTERS &&
       aot_variant_active_clusters(variant, arguments->device, &number) != 0) {
     return -1;
@@ -105,37 +58,35 @@ static int fill_argument(TVMFFIAny* filled, uint8_t source, const aot_plan_t* pl
   return 0;
 }
 
-__attribute__((noinline)) static int call_filled(const aot_plan_t* plan, const aot_variant_t* variant, const aot_arguments_t* arguments,
+__attribute__((noinline)) static int call_filled(const aot_ranking_t* ranking, const aot_variant_t* variant, const aot_arguments_t* arguments,
                        TVMFFIAny* result) {
   TVMFFIAny filled[AOT_MAX_ARGUMENTS];
   for (uint32_t i = 0; i < variant->source_count; ++i) {
-    if (fill_argument(&filled[i], variant->sources[i], plan, variant, arguments) != 0) return -1;
+    if (fill_argument(&filled[i], variant->sources[i], ranking, variant, arguments) != 0) return -1;
   }
   return variant->entry(NULL, filled, (int32_t)variant->source_count, result);
 }
 
-/* The compiled entry refused: where the arguments are to blame, say it as a refusal always reads. */
+/* The compiled entry refused: if the arguments are to blame, say it as a refusal always reads. */
 SLOW_PATH static int explain_failure(aot_function_t* function, const aot_candidate_t* candidate, const aot_variant_t* variant,
-                           const aot_plan_t* plan, const aot_arguments_t* arguments) {
+                           const aot_ranking_t* ranking, const aot_arguments_t* arguments) {
   if (aot_variant_unmet(candidate->library, variant, arguments) == NULL) return -1;
-  TVMFFIObjectHandle raised = NULL;
-  TVMFFIErrorMoveFromRaised(&raised);
-  if (raised != NULL) TVMFFIObjectDecRef(raised);
-  return aot_raise_no_variant(function, plan->device.capability, arguments);
+  aot_error_clear();
+  return aot_raise_no_variant(function, ranking->device.capability, arguments);
 }
 
-static int run(aot_function_t* function, const aot_plan_t* plan, const aot_candidate_t* candidate,
+static int run(aot_function_t* function, const aot_ranking_t* ranking, const aot_candidate_t* candidate,
                const aot_variant_t* variant, const aot_arguments_t* arguments, const TVMFFIAny* args,
                TVMFFIAny* result) {
   uint64_t loaded_on = __atomic_load_n(&variant->state->loaded_on, __ATOMIC_ACQUIRE);
   if (UNLIKELY(!(loaded_on >> arguments->device & 1)) &&
-      load_first(function, plan, candidate, variant, arguments, args) != 0) {
+      load_first(function, ranking, candidate, variant, arguments, args) != 0) {
     return -1;
   }
   int status = variant->sources == NULL
                    ? variant->entry(NULL, args, (int32_t)function->argument_count, result)
-                   : call_filled(plan, variant, arguments, result);
-  if (UNLIKELY(status != 0)) return explain_failure(function, candidate, variant, plan, arguments);
+                   : call_filled(ranking, variant, arguments, result);
+  if (UNLIKELY(status != 0)) return explain_failure(function, candidate, variant, ranking, arguments);
   return 0;
 }
 
@@ -154,14 +105,14 @@ int aot_dispatch(aot_function_t* function, const TVMFFIAny* args, int32_t count,
   aot_arguments_decode(&arguments, args, (uint32_t)count);
   arguments.hypothetical = 0;
   if (UNLIKELY((uint32_t)arguments.device >= AOT_MAX_DEVICES) && find_device(function, &arguments) != 0) return -1;
-  aot_plan_t* plan = __atomic_load_n(&function->plans[arguments.device], __ATOMIC_ACQUIRE);
-  if (UNLIKELY(plan == NULL) && (plan = aot_function_plan(function, arguments.device)) == NULL) return -1;
+  aot_ranking_t* ranking = __atomic_load_n(&function->rankings[arguments.device], __ATOMIC_ACQUIRE);
+  if (UNLIKELY(ranking == NULL) && (ranking = aot_function_ranking(function, arguments.device)) == NULL) return -1;
 
-  for (uint32_t i = 0; i < plan->count; ++i) {
-    aot_candidate_t* candidate = &plan->candidates[i];
+  for (uint32_t i = 0; i < ranking->count; ++i) {
+    aot_candidate_t* candidate = &ranking->candidates[i];
     const aot_kernel_library_t* library = __atomic_load_n(&candidate->library, __ATOMIC_ACQUIRE);
     if (UNLIKELY(library == NULL)) {
-      if (open_candidate(function, candidate) != 0) return -1;
+      if (aot_candidate_open(function, candidate) != 0) return -1;
       library = candidate->library;
     }
     const aot_group_t* group = candidate->group;
@@ -171,13 +122,13 @@ int aot_dispatch(aot_function_t* function, const TVMFFIAny* args, int32_t count,
     if (variant == NULL) continue;
     if (UNLIKELY(arguments.unsound)) break;
     /* What the tree left to the entry decides whether the next best architecture gets its chance. */
-    if (i + 1 < plan->count && aot_variant_unmet(library, variant, &arguments) != NULL) continue;
+    if (i + 1 < ranking->count && aot_variant_unmet(library, variant, &arguments) != NULL) continue;
     const aot_region_t* regions = &library->regions[variant->first_region];
     if (UNLIKELY(!aot_plainly_apart(regions, variant->region_count, &arguments)) &&
         aot_overlap(regions, variant->region_count, &arguments) != 0) {
       break;
     }
-    return run(function, plan, candidate, variant, &arguments, args, result);
+    return run(function, ranking, candidate, variant, &arguments, args, result);
   }
-  return aot_raise_no_variant(function, plan->device.capability, &arguments);
+  return aot_raise_no_variant(function, ranking->device.capability, &arguments);
 }

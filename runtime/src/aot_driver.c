@@ -1,10 +1,10 @@
 #include "aot_driver.h"
 
 #include <dlfcn.h>
-#include <pthread.h>
 #include <string.h>
 
-#include "aot_text.h"
+#include "aot_error.h"
+#include "aot_lock.h"
 
 /* Numbers of the CUDA driver API, as documented; its headers are not needed to build. */
 enum {
@@ -47,8 +47,7 @@ typedef struct {
   int (*error_name)(int, const char**);
 } driver_t;
 
-/* Filled under the lock by whoever comes first, read without once `driver_ready` says so. */
-static pthread_mutex_t driver_lock = PTHREAD_MUTEX_INITIALIZER;
+/* Filled under AOT_LOCK_DRIVER by whoever comes first, read without once `driver_ready` says so. */
 static driver_t driver;
 static int driver_ready;
 
@@ -62,9 +61,9 @@ static int raise_code(const driver_t* bound, const char* what, int code) {
                    what, name == NULL ? "unknown error" : name, code);
 }
 
-static int find_symbol(void* library, const char* name, void* slot) {
+static int find_symbol(void* library, const char* name, void* function) {
   void* address = dlsym(library, name);
-  memcpy(slot, &address, sizeof address);
+  memcpy(function, &address, sizeof address);
   return address != NULL;
 }
 
@@ -103,9 +102,9 @@ static int start_locked(void) {
 
 static int start(void) {
   if (__atomic_load_n(&driver_ready, __ATOMIC_ACQUIRE)) return 0;
-  pthread_mutex_lock(&driver_lock);
+  aot_lock(AOT_LOCK_DRIVER);
   int status = start_locked();
-  pthread_mutex_unlock(&driver_lock);
+  aot_unlock(AOT_LOCK_DRIVER);
   return status;
 }
 
@@ -129,18 +128,18 @@ int aot_driver_device(int32_t index, aot_device_t* device) {
     return 0;
   }
   if (start() != 0 || ask_device(index, device) != 0) return -1;
-  pthread_mutex_lock(&driver_lock);
+  aot_lock(AOT_LOCK_DRIVER);
   if (!device_ready[index]) {
     devices[index] = *device;
     __atomic_store_n(&device_ready[index], 1, __ATOMIC_RELEASE);
   }
-  pthread_mutex_unlock(&driver_lock);
+  aot_unlock(AOT_LOCK_DRIVER);
   return 0;
 }
 
 int aot_driver_current_device(int32_t* index) {
   void* context = NULL;
-  *index = 0; /* what the CUDA runtime would take where nothing was chosen yet */
+  *index = 0; /* what the CUDA runtime would take if nothing was chosen yet */
   if (start() != 0) return -1;
   int code = driver.get_context(&context);
   if (code == 0 && context != NULL) code = driver.get_context_device(index);

@@ -5,7 +5,8 @@
 
 #include <stdint.h>
 
-#include "aot_select.h"
+#include "aot_arch.h"
+#include "aot_tables.h"
 
 typedef struct {
   aot_capability_t capability;

@@ -3,7 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "aot_error.h"
+#include "aot_open.h"
 #include "aot_overlap.h"
+#include "aot_rank.h"
+#include "aot_select.h"
 
 static const char* kind_name(int64_t kind) {
   switch (kind) {
@@ -103,11 +107,12 @@ static void append_overlap(aot_text_t* text, const aot_kernel_library_t* library
     aot_text_append(text, "elements of %s share memory with each other, must lie apart", output->label);
     return;
   }
-  int64_t after = (int64_t)(aot_address(arguments->values[output->slot].tensor) -
-                            aot_address(arguments->values[other->slot].tensor));
+  uint64_t start = aot_address(arguments->values[output->slot].tensor);
+  uint64_t other_start = aot_address(arguments->values[other->slot].tensor);
+  uint64_t apart = start < other_start ? other_start - start : start - other_start;
   int may_be = other->may_be >> aot_overlap_output(overlap) & 1;
-  aot_text_append(text, "%s starts %lld bytes %s %s and shares memory with it, must lie apart%s", output->label,
-                  (long long)(after < 0 ? -after : after), after < 0 ? "before" : "after", other->label,
+  aot_text_append(text, "%s starts %llu bytes %s %s and shares memory with it, must lie apart%s", output->label,
+                  (unsigned long long)apart, start < other_start ? "before" : "after", other->label,
                   may_be ? " or be the same tensor, of equal shape and strides" : "");
 }
 
@@ -176,22 +181,6 @@ static void append_reason(aot_text_t* text, const aot_kernel_library_t* library,
   aot_text_append(text, ", must be divisible by %lld", (long long)subject->parameter);
 }
 
-static void append_unrunnable(aot_text_t* text, const aot_build_t* build, aot_capability_t capability) {
-  if (aot_arch_rank(build->arch, capability) != 0) {
-    aot_text_append(text, "is in the bundle, but was not linked into this program");
-    return;
-  }
-  int32_t major = build->arch.major, minor = build->arch.minor;
-  int alone = build->arch.suffix == 'a' || aot_is_tegra(major, minor);
-  const char* scope = alone ? "runs on compute capability %d.%d alone"
-                            : "runs from compute capability %d.%d within its major version";
-  const char* verdict = !alone && major == capability.major && minor <= capability.minor
-                            ? ", save on %d.%d, which runs only code built for it"
-                            : ", not on %d.%d";
-  aot_text_append(text, scope, major, minor);
-  aot_text_append(text, verdict, capability.major, capability.minor);
-}
-
 /* What an explanation comes to. */
 typedef struct {
   int chosen;
@@ -226,10 +215,7 @@ static void explain_group(const aot_kernel_library_t* library, const aot_group_t
 
 static int explain_build(const aot_function_t* function, aot_candidate_t* candidate, aot_arguments_t* arguments,
                          aot_outcome_t* outcome, aot_text_t* lines) {
-  aot_lock();
-  int status = aot_candidate_open(function, candidate);
-  aot_unlock();
-  if (status != 0) return -1;
+  if (aot_candidate_open(function, candidate) != 0) return -1;
   if (candidate->group == NULL) {
     aot_text_append(lines, "%s\t%s\tnot built for this architecture\n", candidate->build->arch_name, function->name);
     return 0;
@@ -242,8 +228,8 @@ static int explain(const aot_function_t* function, aot_capability_t capability, 
                    aot_outcome_t* outcome, aot_text_t* lines) {
   const aot_kernel_t* kernel = function->kernel;
   aot_candidate_t* candidates = (aot_candidate_t*)calloc(kernel->build_count + 1, sizeof *candidates);
-  if (candidates == NULL) return aot_raise("AotBundleError", "out of memory");
-  uint32_t count = aot_function_rank(function, capability, candidates);
+  if (candidates == NULL) return aot_raise_out_of_memory();
+  uint32_t count = aot_rank_builds(function, capability, candidates);
   int status = 0;
   for (uint32_t i = 0; i < count && status == 0; ++i) {
     status = explain_build(function, &candidates[i], arguments, outcome, lines);
@@ -253,16 +239,17 @@ static int explain(const aot_function_t* function, aot_capability_t capability, 
     const aot_build_t* build = &kernel->builds[i];
     if (aot_arch_rank(build->arch, capability) != 0 && aot_build_present(build)) continue;
     aot_text_append(lines, "%s\t%s\t", build->arch_name, function->name);
-    append_unrunnable(lines, build, capability);
+    aot_append_unrunnable(lines, build, capability);
     aot_text_append(lines, "\n");
   }
   return status;
 }
 
-int aot_explain(const aot_function_t* function, aot_capability_t capability, aot_arguments_t* arguments,
-                aot_text_t* lines) {
+int aot_explain_variants(const aot_function_t* function, aot_capability_t capability, aot_arguments_t* arguments,
+                         aot_text_t* lines) {
   aot_outcome_t outcome = {0, NULL, NULL};
-  return explain(function, capability, arguments, &outcome, lines);
+  if (explain(function, capability, arguments, &outcome, lines) != 0) return -1;
+  return lines->failed ? aot_raise_out_of_memory() : 0;
 }
 
 static void append_numbers(aot_text_t* text, const int64_t* numbers, int32_t count) {
@@ -275,7 +262,7 @@ static void append_argument(aot_text_t* text, const aot_value_t* value) {
     aot_text_append(text, "%s", kind_name(value->kind));
     return;
   }
-  append_dtype(text, (int64_t)tensor->dtype.bits << 32 | (int64_t)tensor->dtype.lanes << 8 | tensor->dtype.code);
+  append_dtype(text, aot_packed_dtype(tensor->dtype));
   aot_text_append(text, "[");
   append_numbers(text, tensor->shape, tensor->ndim);
   aot_text_append(text, "] strides (");
@@ -329,20 +316,6 @@ static void append_candidates(aot_text_t* text, const aot_text_t* lines) {
   }
 }
 
-int aot_raise_no_build(const aot_function_t* function, int32_t device, aot_capability_t capability) {
-  aot_text_t text = AOT_TEXT_EMPTY;
-  aot_text_append(&text, "%s: bundle `%s` holds no code for device %d, of compute capability %d.%d", function->name,
-                  aot_bundle.name, device, capability.major, capability.minor);
-  for (uint32_t i = 0; i < function->kernel->build_count; ++i) {
-    const aot_build_t* build = &function->kernel->builds[i];
-    aot_text_append(&text, "\n  %s: ", build->arch_name);
-    append_unrunnable(&text, build, capability);
-  }
-  aot_text_append(&text, "\nhint: build it for this device too: `python -m aot build --arch sm%d%d`", capability.major,
-                  capability.minor);
-  return aot_raise_text("AotDeviceError", &text);
-}
-
 static int raise_overlap(const aot_function_t* function, const aot_outcome_t* outcome, const aot_arguments_t* arguments) {
   aot_text_t text = AOT_TEXT_EMPTY;
   aot_text_append(&text, "%s: ", function->name);
@@ -358,11 +331,13 @@ int aot_raise_no_variant(const aot_function_t* function, aot_capability_t capabi
   aot_arguments_t again = *arguments;
   aot_outcome_t outcome = {0, NULL, NULL};
   int status = explain(function, capability, &again, &outcome, &lines);
-  if (status == 0 && outcome.overlap != NULL) {
+  if (status == 0 && lines.failed) {
+    status = aot_raise_out_of_memory();
+  } else if (status == 0 && outcome.overlap != NULL) {
     status = raise_overlap(function, &outcome, &again);
   } else if (status == 0) {
     aot_text_append(&text, "%s: no variant in bundle `%s` takes these arguments on compute capability %d.%d",
-                    function->name, aot_bundle.name, capability.major, capability.minor);
+                    function->name, aot_this_bundle.name, capability.major, capability.minor);
     append_call(&text, function, arguments);
     append_candidates(&text, &lines);
     status = aot_raise_text("AotArgumentError", &text);

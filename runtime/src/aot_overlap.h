@@ -4,10 +4,15 @@
 
 #include <stddef.h>
 
-#include "aot_select.h"
+#include "aot_arguments.h"
+#include "aot_tables.h"
 
-/* 0 where every output lies apart from the other regions, or is one of those it may be; else the two that share memory,
- * to be taken apart by the functions below. They are one where an output's own elements do. */
+/* 0 if every output lies apart from the other regions, or is one of those it may be, and no two of its own elements
+ * share memory. Else the two regions that do, to be taken apart by the functions below: the same region twice if an
+ * output's own elements share memory.
+ *
+ * Exact, but for layouts whose strides take a longer search than any tensor of a framework needs: they count as
+ * overlapping, and so are refused. */
 int64_t aot_overlap(const aot_region_t* regions, uint32_t count, const aot_arguments_t* arguments);
 
 static inline uint32_t aot_overlap_output(int64_t overlap) { return (uint32_t)(overlap - 1) % AOT_MAX_ARGUMENTS; }
@@ -21,7 +26,7 @@ static inline int64_t aot_element_bytes(const DLTensor* tensor) {
   return ((int64_t)tensor->dtype.bits * tensor->dtype.lanes + 7) / 8;
 }
 
-/* Where a tensor lies, and whether it needs a closer look: bits from 31 on are set where an extent or a stride is not
+/* Where a tensor lies, and whether it needs a closer look: bits from 31 on are set if an extent or a stride is not
  * positive or does not fit. */
 typedef struct {
   uint64_t first;
@@ -45,7 +50,7 @@ static inline aot_plain_span_t aot_plain_span(const DLTensor* tensor, int is_out
     reach += (uint64_t)(uint32_t)rows * (uint32_t)row_stride;
     unusual = rows | columns | row_stride | stride;
   } else {
-    for (int32_t i = tensor->ndim - 1; i >= 0; --i) {
+    for (int64_t i = (int64_t)tensor->ndim - 1; i >= 0; --i) { /* 64 bits: ndim may be anything */
       uint64_t last = (uint64_t)shape[i] - 1, stride = (uint64_t)strides[i];
       crowded |= stride <= reach;
       reach += (uint64_t)(uint32_t)last * (uint32_t)stride;

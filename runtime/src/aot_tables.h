@@ -50,13 +50,13 @@ enum {
   AOT_SUBJECT_DTYPE = 2,         /* bits << 32 | lanes << 8 | code */
   AOT_SUBJECT_NDIM = 3,
   AOT_SUBJECT_DEVICE_TYPE = 4,   /* DLDeviceType */
-  AOT_SUBJECT_DEVICE_INDEX = 5,  /* minus the device of the call: 0 where they agree */
+  AOT_SUBJECT_DEVICE_INDEX = 5,  /* minus the device of the call: 0 if they agree */
   AOT_SUBJECT_EXTENT = 6,        /* shape[dim] */
   AOT_SUBJECT_EXTENT_MODULO = 7, /* shape[dim] % parameter */
-  AOT_SUBJECT_STRIDE_OFF = 8,    /* strides[dim] - parameter; 0 where the extent is 1 */
-  AOT_SUBJECT_STRIDE_MODULO = 9, /* strides[dim] % parameter; 0 where the extent is 1 */
+  AOT_SUBJECT_STRIDE_OFF = 8,    /* strides[dim] - parameter; 0 if the extent is 1 */
+  AOT_SUBJECT_STRIDE_MODULO = 9, /* strides[dim] % parameter; 0 if the extent is 1 */
   AOT_SUBJECT_EXTENT_OFF = 10,   /* shape[dim] - other */
-  AOT_SUBJECT_STRIDE_OFF_BY = 11, /* strides[dim] - other; 0 where the extent is 1 */
+  AOT_SUBJECT_STRIDE_OFF_BY = 11, /* strides[dim] - other; 0 if the extent is 1 */
   AOT_SUBJECT_ADDRESS_MODULO = 12, /* (data + byte_offset) % parameter */
   AOT_SUBJECT_INTEGER = 13,      /* value of an int or bool scalar */
   AOT_SUBJECT_INTEGER_MODULO = 14,
@@ -65,7 +65,7 @@ enum {
   AOT_SUBJECT_STRIDE = 17,       /* strides[dim], whatever the extent */
   AOT_SUBJECT_PROGRAM = 18,      /* value of an expression: `parameter` is its first step */
   AOT_SUBJECT_CONDITION = 19,    /* likewise, of one that is true (1) or false (0) */
-  AOT_SUBJECT_OVERLAP = 20       /* of the `dim` regions from `parameter` on: 0 where outputs lie apart; aot_overlap.h */
+  AOT_SUBJECT_OVERLAP = 20       /* of the `dim` regions from `parameter` on: 0 if outputs lie apart; aot_overlap.h */
 };
 
 enum {
@@ -109,7 +109,7 @@ typedef struct {
   uint8_t reserved[2];
   int64_t parameter;
   const char* label;       /* how messages name it: `x.shape[1]` */
-  const char* other_label; /* of the second operand, where there is one */
+  const char* other_label; /* of the second operand, if there is one */
 } aot_subject_t;
 
 /* A tensor whose memory a call touches. Outputs come first: each must lie apart from all other regions. */
@@ -131,10 +131,10 @@ typedef struct {
 /* One question of the decision tree, with `count` branches from `first` on. A branch leads to a child:
  * >= 0 a node, otherwise ~variant, or AOT_NO_VARIANT.
  *
- * Where variants want single values (a dtype, a fixed extent), `multiplier` is not 0, and the branch at
- * (value * multiplier) >> shift is the only one that may hold the value. Where they want ranges it is 0,
- * the branches are sorted, and the last one not above the value follows. `otherwise` is where neither
- * finds any. */
+ * If variants want single values (a dtype, a fixed extent), `multiplier` is not 0, and the branch at
+ * (value * multiplier) >> shift is the only one that may hold the value. If they want ranges it is 0,
+ * the branches are sorted, and the last one not above the value follows. `otherwise` is the child if
+ * neither finds any. */
 #define AOT_NO_VARIANT INT32_MIN
 typedef struct {
   uint32_t subject;
@@ -152,7 +152,8 @@ typedef struct {
   uint32_t reserved;
 } aot_branch_t;
 
-/* An argument or an element of a tuple. Slots 0..argument_count-1 are the arguments themselves. */
+/* An argument or an element of a tuple, which the tables call by its slot. Slots 0..argument_count-1 are the arguments
+ * themselves. */
 typedef struct {
   int16_t parent; /* slot of the tuple, or -1 */
   uint16_t index;
@@ -169,10 +170,10 @@ enum {
   AOT_STREAM_DEFAULT = -2 /* stream 0, by the author's wish */
 };
 
-/* What changes while a process runs; written under the bundle's lock, read without. */
+/* What changes while a process runs; read without a lock. */
 typedef struct {
   uint64_t loaded_on;       /* bit per device */
-  int32_t* active_clusters; /* per device, where a source asks for them; 0: not asked yet */
+  int32_t* active_clusters; /* per device, if a source asks for them; 0: not asked yet */
 } aot_variant_state_t;
 
 typedef struct {
@@ -206,9 +207,10 @@ typedef struct {
   uint32_t argument_count;
 } aot_group_t;
 
+/* A function of the support library, and where its address goes. */
 typedef struct {
   const char* name;
-  void** slot;
+  void** address;
 } aot_import_t;
 
 typedef struct {

@@ -1,10 +1,7 @@
 #include "aot_text.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-#include <tvm/ffi/c_api.h>
 
 static int reserve(aot_text_t* text, size_t extra) {
   size_t needed = text->length + extra + 1;
@@ -20,7 +17,7 @@ static int reserve(aot_text_t* text, size_t extra) {
   return 1;
 }
 
-static void append(aot_text_t* text, const char* format, va_list arguments) {
+void aot_text_append_list(aot_text_t* text, const char* format, va_list arguments) {
   va_list again;
   if (text->failed) return;
   va_copy(again, arguments);
@@ -35,32 +32,14 @@ static void append(aot_text_t* text, const char* format, va_list arguments) {
 void aot_text_append(aot_text_t* text, const char* format, ...) {
   va_list arguments;
   va_start(arguments, format);
-  append(text, format, arguments);
+  aot_text_append_list(text, format, arguments);
   va_end(arguments);
 }
 
-const char* aot_text_get(const aot_text_t* text) {
-  if (text->failed) return "out of memory while writing this message";
-  return text->data == NULL ? "" : text->data;
-}
+const char* aot_text_get(const aot_text_t* text) { return text->failed || text->data == NULL ? "" : text->data; }
 
 void aot_text_free(aot_text_t* text) {
   free(text->data);
   text->data = NULL;
   text->length = text->capacity = 0;
-}
-
-int aot_raise_text(const char* kind, aot_text_t* text) {
-  TVMFFIErrorSetRaisedFromCStr(kind, aot_text_get(text));
-  aot_text_free(text);
-  return -1;
-}
-
-int aot_raise(const char* kind, const char* format, ...) {
-  aot_text_t text = AOT_TEXT_EMPTY;
-  va_list arguments;
-  va_start(arguments, format);
-  append(&text, format, arguments);
-  va_end(arguments);
-  return aot_raise_text(kind, &text);
 }

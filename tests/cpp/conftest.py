@@ -26,7 +26,7 @@ from aot.bundle.headers import function_kinds
 from aot.files import sha256_of
 from aot.hosts import Host
 from aot.kinds import TENSOR
-from aot.link.libraries import NO_IDENTITY, EntryFunction, KernelBuild, entry_source
+from aot.link.libraries import NO_IDENTITY, EntryFunction, KernelBuild, entry_source, entry_sources
 from aot.pipeline.settings import BuildResult
 
 HERE = Path(__file__).parent
@@ -98,8 +98,7 @@ def with_entry(bundle: Path, out: Path, flags: Sequence[str], edit: Callable[[st
     name = Manifest.read(bundle).name
     tables = out / "tables.c"
     tables.write_text(edit(entry_symbol_source(bundle)))
-    core = [SOURCES / f"aot_{part}.c" for part in
-            ("select", "overlap", "text", "driver", "open", "dispatch", "explain", "interface", "abi", "sha256")]  # fmt: skip
+    core = [SOURCES / f"aot_{part}.c" for part in entry_sources()]
     includes = [word for path in (SOURCES, *INCLUDES) for word in ("-isystem", str(path))]
     entry = root / f"lib{name}.so"
     run("cc", "-std=gnu99", "-g", "-O1", "-fPIC", "-shared", "-fvisibility=hidden", "-Wl,-Bsymbolic", *flags, *includes,
@@ -184,7 +183,7 @@ def selection(tmp_path_factory: pytest.TempPathFactory) -> Any:
     includes = [word for path in (SOURCES, *INCLUDES, Path(pybind11.get_include()), Path(sysconfig.get_path("include")))
                 for word in ("-isystem", path)]  # fmt: skip
     objects = []
-    for part in ("select", "overlap", "text", "driver", "open", "dispatch", "explain", "interface", "sha256"):
+    for part in entry_sources():
         objects.append(folder / f"{part}.o")
         run("cc", "-std=gnu99", "-O1", "-fPIC", *includes, "-c", SOURCES / f"aot_{part}.c", "-o", objects[-1])
     module = folder / "selection_module.so"

@@ -1,4 +1,4 @@
-// The C++ headers beside a C unit that includes the C ones: errors and handles are the same in both.
+// The C++ headers beside a C unit that includes the C ones: errors are the same in both.
 #include <bundle.hpp>
 
 #include <dlpack/dlpack.h>
@@ -25,7 +25,7 @@ static_assert(int{AOT_DTYPE_FLOAT8_E8M0FNU} == int{kDLFloat8_e8m0fnu});
 static_assert(offsetof(aot_tuple_header, values) == sizeof(TVMFFIObject) + offsetof(TVMFFISeqCell, data));
 static_assert(offsetof(aot_tuple_header, size) == sizeof(TVMFFIObject) + offsetof(TVMFFISeqCell, size));
 static_assert(sizeof(aot_tuple_header) == sizeof(TVMFFIObject) + sizeof(TVMFFISeqCell));
-static_assert(!std::is_copy_constructible_v<aot::Bundle> && std::is_nothrow_move_constructible_v<aot::Bundle>);
+static_assert(std::is_trivially_copyable_v<aot::Bundle> && std::is_trivially_copyable_v<aot::Function>);
 static_assert(aot::dtype_of<float>.bits == 32 && aot::dtype_of<unsigned char>.code == AOT_DTYPE_UINT);
 static_assert(aot::dtype_of<bool>.code == AOT_DTYPE_BOOL && aot::dtype_of<double>.code == AOT_DTYPE_FLOAT);
 

@@ -1,13 +1,6 @@
 // The selection of runtime/src for pytest: tables and arguments made from Python data at run time.
 
-// The public header and the sources behind it have names in common; no program includes both.
-#define aot_bundle public_bundle
-#define aot_explain public_explain
-#define aot_preload public_preload
 #include <aot/aot.h>
-#undef aot_bundle
-#undef aot_explain
-#undef aot_preload
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -18,12 +11,13 @@
 #include <vector>
 
 extern "C" {
+#include "aot_arch.h"
 #include "aot_explain.h"
 #include "aot_overlap.h"
 #include "aot_select.h"
 
 // What a bundle's generated tables define.
-const aot_bundle_t aot_bundle = {"tested", {nullptr, 0, {0}}, nullptr};
+const aot_bundle_t aot_this_bundle = {"tested", {nullptr, 0, {0}}, nullptr};
 const char aot_identity[65] = "";
 aot_function_t* const aot_functions[] = {nullptr};
 const uint32_t aot_function_count = 0;
@@ -181,7 +175,7 @@ class Library {
   aot_kernel_library_t library_;
 };
 
-// The lines of aot_explain over several architectures.
+// The lines of aot_explain_variants over several architectures.
 std::string explain(const std::vector<const Library*>& libraries, int major, int minor, const py::sequence& values) {
   std::vector<aot_build_t> builds;
   for (const Library* library : libraries) builds.push_back(library->build());
@@ -195,7 +189,7 @@ std::string explain(const std::vector<const Library*>& libraries, int major, int
   aot_arguments_decode(&arguments, given.data(), given.size());
   arguments.hypothetical = 1;
   aot_text_t lines{};
-  const int status = aot_explain(&function, {major, minor}, &arguments, &lines);
+  const int status = aot_explain_variants(&function, {major, minor}, &arguments, &lines);
   std::string text = status == 0 ? aot_text_get(&lines) : "failed";
   aot_text_free(&lines);
   return text;

@@ -51,7 +51,7 @@ static void test_bundle() {
   CHECK(all.explain("fill", 9, 0, out, 1.0).find("*sm_90a\tfill__f32__aligned") != std::string::npos);
   aot_interface other = aot_bundle_interface;
   other.major = AOT_PROTOCOL_MAJOR + 1;
-  CHECK_THROWS(aot::VersionError, "speaks version 2.0 of the ABI", aot::Bundle{other});
+  CHECK_THROWS(aot::VersionError, "speaks version 2.0 of the protocol", aot::Bundle{other});
 }
 
 int main() {

@@ -167,9 +167,12 @@ def has_memory(value: Any) -> bool:
     return is_tensor(value) and value["data"] != 0 and value["device"] >= 0 and all(n > 0 for n in value["shape"])
 
 
-def is_crowded(tensor: dict[str, Any]) -> bool:
-    first, end = span(tensor)
-    return math.prod(tensor["shape"]) > (end - first) // element_bytes(tensor)
+def overlaps_itself(tensor: dict[str, Any]) -> bool:
+    """Whether two elements are the same memory; each is looked at."""
+    offsets = [0]
+    for extent_, stride in zip(tensor["shape"], tensor["strides"], strict=True):
+        offsets = [offset + i * stride for offset in offsets for i in range(extent_)]
+    return len(set(offsets)) < len(offsets)
 
 
 def overlap(regions: Sequence[Region], call: Call) -> int:
@@ -188,7 +191,7 @@ def overlap(regions: Sequence[Region], call: Call) -> int:
             if not apart and touched(value) & touched(other):
                 return 1 + 64 * number + output
         if region.is_output:
-            if here and is_crowded(value):
+            if here and overlaps_itself(value):
                 return 1 + 64 * number + number
             outputs.append(value)
     return 0
@@ -606,6 +609,47 @@ def test_overlap_of_large_tensors(selection: Any, out: dict[str, Any], x: dict[s
     variants = [VariantTable("variant0", "tested", (requirement,), (), None, -1, ARGUMENTS, True)]
     library = selection.Library("sm_80", flatten(variants, decide(variants), ARGUMENTS))
     assert library.choose((out, x, None), 0) == (0, not refused)
+
+
+@settings(max_examples=1500)
+@given(st.lists(st.tuples(st.integers(0, 7), st.integers(-40, 40)), max_size=4))
+def test_an_output_that_overlaps_itself_is_found_exactly(selection: Any, dims: list[tuple[int, int]]) -> None:
+    out = matrix(BASE, [extent_ for extent_, _ in dims], [stride for _, stride in dims])
+    assert accepts_output(selection, out) == (not has_memory(out) or not overlaps_itself(out))
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "accepted"),
+    [
+        pytest.param((ROWS, 512), (1, ROWS), True, id="column-major"),
+        pytest.param((512, ROWS), (ROWS + 8, -1), True, id="backwards"),
+        pytest.param((8, ROWS, 64), (64, 512, 1), True, id="heads inside"),
+        pytest.param((1001, 999), (999, 1000), True, id="interleaved, each element once"),
+        pytest.param((1001, 1000), (999, 1000), False, id="interleaved, one element twice"),
+        pytest.param((2, ROWS), (ROWS - 1, 1), False, id="the last is the next row's first"),
+        pytest.param((2, 3), (2**62, 1), False, id="longer than memory"),
+        pytest.param((1, 3), (-(2**63), 1), True, id="a stride that means nothing"),
+        pytest.param((2, 3), (-(2**63), 1), False, id="a stride without a positive"),
+        pytest.param((2**62, 3), (1, 2**62), False, id="more elements than memory"),
+        pytest.param((3, 2**62), (1, 0), False, id="broadcast"),
+        pytest.param((2,) * 16, [2**i for i in range(16)], True, id="sixteen dimensions"),
+        pytest.param((1,) * 40 + (8, 8), [3] * 40 + [1, 8], True, id="dimensions of one element"),
+    ],
+)
+def test_large_outputs_that_overlap_themselves(
+    selection: Any, shape: tuple[int, ...], strides: tuple[int, ...], accepted: bool
+) -> None:
+    assert accepts_output(selection, matrix(BASE, shape, strides)) == accepted
+
+
+def accepts_output(selection: Any, out: dict[str, Any]) -> bool:
+    requirement = Requirement(Subject("overlap", (), regions=(Region((0,), True, label="out"),)), 0, 0)
+    variants = [VariantTable("variant0", "tested", (requirement,), (), None, -1, ARGUMENTS, True)]
+    library = selection.Library("sm_80", flatten(variants, decide(variants), ARGUMENTS))
+    values = (out, None, None)
+    chosen, accepted = library.choose(values, 0)
+    assert chosen == 0 and (accepted or not library.plainly_apart(values))
+    return bool(accepted)
 
 
 def test_common_calls_need_no_closer_look(selection: Any) -> None:

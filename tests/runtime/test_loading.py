@@ -131,7 +131,7 @@ def test_a_missing_library_is_named_and_found_once_it_is_there(
     assert not isinstance(caught.value, DigestError)
     if verify:
         assert caught.value.message == f"`{copy / file}` is missing"
-        assert caught.value.hint == "install or build the bundle again"
+        assert caught.value.hint == "reinstall or rebuild the bundle"
     (copy / "elsewhere").rename(copy / file)
     call(bundle, cuda)
     assert only_block(cuda) == 128

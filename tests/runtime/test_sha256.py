@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 
 HERE = Path(__file__).resolve().parent
 SOURCE = HERE.parents[1] / "runtime" / "src"
-FLAGS = ["-std=c99", "-O2", "-fPIC", "-Wall", "-Wextra", "-Wpedantic", "-Werror", f"-I{SOURCE}"]
+INCLUDE = SOURCE.parent / "include"
+FLAGS = ["-std=c99", "-O2", "-fPIC", "-Wall", "-Wextra", "-Wpedantic", "-Werror", f"-I{SOURCE}", f"-I{INCLUDE}"]
 ZIG = [sys.executable, "-m", "ziglang", "cc"]
 NO_DIGEST = bytes(32)
 

@@ -8,18 +8,16 @@
  *     if (aot_call(fill, args, 2) != AOT_OK) ...
  *
  * This header is all that is needed, with -ldl and -pthread (part of the C library from glibc 2.34 on). It opens
- * libtvm_ffi, which bundles are written against, where the process does not have it yet. Programs that link a
+ * libtvm_ffi, which bundles are written against, if the process does not have it yet. Programs that link a
  * bundle include the <name>.h that was generated with it, which includes this.
  *
  * Every function returns AOT_OK or another AOT_ERROR_* code, results come through the last parameters, and the sentence
  * that belongs to a code is aot_last_error's, per thread. Nothing exits, aborts or prints.
  *
- * Threads: everything may be called from any thread at any time, on the same handles too. What is not so says it.
- * Handles belong to the program or shared library that made them: one passed to another shared library that includes
- * this header by itself is refused there.
+ * Threads: everything may be called from any thread at any time. What may not says so.
  *
- * Code that was opened stays mapped until the process ends, since CUDA graphs hold on to kernels; closing ends the
- * handle alone.
+ * Code that was opened stays mapped until the process ends, since CUDA graphs hold on to kernels. So there is nothing to
+ * close: a bundle and its functions are values to copy, to pass on, to other shared libraries too, and to forget.
  *
  * C99 and C++11 or newer, gcc and clang, Linux.
  */
@@ -33,22 +31,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "abi.h"
+#include "files.h"
+#include "linkage.h"
 
-/* Definitions in a header, of which the linker keeps one per program or shared library. */
 #ifdef __cplusplus
-#define AOT_SHARED_DATA __attribute__((weak, visibility("hidden")))
-#define AOT_SHARED inline __attribute__((visibility("hidden")))
 extern "C" {
-#else
-#define AOT_SHARED_DATA __attribute__((weak, visibility("hidden")))
-#define AOT_SHARED __attribute__((weak, visibility("hidden")))
 #endif
 
 enum {
   AOT_OK = 0,
-  AOT_ERROR_USAGE = 1,     /* a null pointer, a closed handle */
+  AOT_ERROR_USAGE = 1,     /* a null pointer, a bundle that was never opened */
   AOT_ERROR_ARGUMENT = 2,  /* no variant takes the arguments; the text lists why */
   AOT_ERROR_BUNDLE = 3,    /* not a bundle, incomplete or damaged */
   AOT_ERROR_HOST = 4,      /* no code for this CPU */
@@ -63,22 +58,25 @@ enum {
   AOT_ERROR_OTHER = 13
 };
 
-/* Both are plain values to copy and pass around. All zero: none. */
+/* All zero: none. */
 typedef struct aot_bundle {
-  uint32_t slot;
-  uint32_t generation;
+  const aot_interface* library;
 } aot_bundle;
 
 typedef struct aot_function {
   const aot_function_info* info;
-  aot_bundle bundle;
+  const aot_core* core;
 } aot_function;
 
 /* Zero-initialise it; fields may be added at the end. */
 typedef struct aot_options {
   int32_t skip_verification; /* open native code without comparing its digest first */
   int32_t reserved;
-  const char* tvm_ffi; /* path of libtvm_ffi.so, for where neither the process nor the search path has it */
+  const char* tvm_ffi; /* path of libtvm_ffi.so, if neither the process nor the search path has it */
+  /* The SHA-256 of the bundle's manifest.json, 64 hex digits: a bundle with another manifest, or with another entry
+   * library than this manifest names, is refused before anything native is opened. The entry library in turn refuses
+   * kernels other than its own. NULL: any bundle that is whole. */
+  const char* manifest_sha256;
 } aot_options;
 
 /* ---- declarations ---- */
@@ -86,17 +84,14 @@ typedef struct aot_options {
 /* The version this header was written for. This function stays for ever. */
 int aot_get_version(uint32_t* major, uint32_t* minor);
 
-/* The sentence of this thread's last failure, valid until its next one; "" where there was none. */
+/* The sentence of this thread's last failure, valid until its next one; "" if there was none. */
 int aot_last_error(int* code, const char** text);
 
 /* `path` is the directory that `python -m aot build` printed. `options` may be NULL. */
 int aot_open(const char* path, const aot_options* options, aot_bundle* bundle);
 
-/* A handle for a bundle that was linked: give &aot_<name>_interface, which <name>.h declares. */
+/* A bundle that was linked: give &aot_<name>_interface, which <name>.h declares. */
 int aot_attach(const aot_interface* library, aot_bundle* bundle);
-
-/* Ends the handle, and the functions found through it. */
-int aot_close(aot_bundle bundle);
 
 /* Name, host, functions and the rest; the structure stays valid for ever. */
 int aot_describe(aot_bundle bundle, const aot_interface** library);
@@ -120,8 +115,8 @@ int aot_preload(aot_bundle bundle, const char* function, int32_t device);
 int aot_explain(aot_bundle bundle, const char* function, int32_t major, int32_t minor, const aot_value* args,
                 int32_t count, char* text, size_t room, size_t* needed);
 
-/* Describes memory as a tensor. The shape, and the strides where given, are pointed to, not copied, and must outlive
- * the tensor. `row_major` has room for `ndim` numbers, to be filled; it may be NULL where `strides` is not. */
+/* Describes memory as a tensor. The shape, and the strides if given, are pointed to, not copied, and must outlive
+ * the tensor. `row_major` has room for `ndim` numbers, to be filled; it may be NULL if `strides` is not. */
 int aot_make_tensor(aot_tensor* tensor, void* data, int32_t device, aot_dtype dtype, int32_t ndim, int64_t* shape,
                     int64_t* strides, int64_t* row_major);
 
@@ -218,7 +213,7 @@ AOT_SHARED void aot_make_error_key_(void) {
   if (pthread_key_create(&aot_error_key_, aot_free_error_) != 0) aot_error_key_ = (pthread_key_t)-1;
 }
 
-/* NULL where memory ran out. */
+/* NULL if memory ran out. */
 AOT_SHARED aot_error_state* aot_error_state_(void) {
   pthread_once(&aot_error_once_, aot_make_error_key_);
   aot_error_state* state = (aot_error_state*)pthread_getspecific(aot_error_key_);
@@ -322,151 +317,31 @@ AOT_SHARED int aot_get_version(uint32_t* major, uint32_t* minor) {
   return AOT_OK;
 }
 
-/* ---- handles ---- */
+/* ---- bundles ---- */
 
-/* A slot's generation is odd while its handle is open. Handles that were closed never become valid again. */
-#define AOT_MAX_OPEN 1024
-typedef struct aot_slot {
-  uint32_t generation;
-  const aot_interface* library;
-} aot_slot;
+int aot_refuse_version_(const char* what, uint32_t major, uint32_t minor);
+int aot_refuse_unopened_(void);
 
-AOT_SHARED_DATA aot_slot aot_slots_[AOT_MAX_OPEN];
-AOT_SHARED_DATA pthread_mutex_t aot_slots_lock_ = PTHREAD_MUTEX_INITIALIZER;
-
-int aot_new_handle_(const aot_interface* library, aot_bundle* bundle);
-int aot_refuse_handle_(aot_bundle bundle);
-
-static inline const aot_interface* aot_library_(aot_bundle bundle) {
-  if (bundle.slot >= AOT_MAX_OPEN || bundle.generation % 2 == 0) return NULL;
-  const aot_slot* slot = &aot_slots_[bundle.slot];
-  /* The library of a slot is set before the generation says that it is open. */
-  uint32_t generation = __atomic_load_n(&slot->generation, __ATOMIC_ACQUIRE);
-  const aot_interface* library = __atomic_load_n(&slot->library, __ATOMIC_ACQUIRE);
-  return generation == bundle.generation ? library : NULL;
+AOT_SHARED int aot_refuse_unopened_(void) {
+  return aot_fail_(AOT_ERROR_USAGE, "the bundle was never opened", NULL, NULL, NULL);
 }
 
-AOT_SHARED int aot_refuse_handle_(aot_bundle bundle) {
-  if (bundle.slot == 0 && bundle.generation == 0) {
-    return aot_fail_(AOT_ERROR_USAGE, "the handle was never opened", NULL, NULL, NULL);
-  }
-  return aot_fail_(AOT_ERROR_USAGE, "the handle is closed, or belongs to another shared library\nhint: keep the bundle "
-                   "open as long as its functions are called", NULL, NULL, NULL);
-}
-
-AOT_SHARED int aot_new_handle_(const aot_interface* library, aot_bundle* bundle) {
-  int code = AOT_OK;
-  uint32_t at = 0;
-  pthread_mutex_lock(&aot_slots_lock_);
-  while (at < AOT_MAX_OPEN && aot_slots_[at].generation % 2 != 0) ++at;
-  if (at == AOT_MAX_OPEN) {
-    code = aot_fail_(AOT_ERROR_USAGE, "1024 handles are open\nhint: close those that are not needed, or open each bundle once",
-                     NULL, NULL, NULL);
-  } else {
-    aot_slot* slot = &aot_slots_[at];
-    /* Different for every shared library that holds such a table, so that they refuse each other's handles. */
-    uint32_t first = (uint32_t)((uintptr_t)aot_slots_ >> 4) & ~UINT32_C(1);
-    uint32_t generation = (slot->generation == 0 ? first : slot->generation) + 1;
-    __atomic_store_n(&slot->library, library, __ATOMIC_RELEASE);
-    __atomic_store_n(&slot->generation, generation, __ATOMIC_RELEASE);
-    bundle->slot = at;
-    bundle->generation = generation;
-  }
-  pthread_mutex_unlock(&aot_slots_lock_);
-  return code;
-}
-
-AOT_SHARED int aot_close(aot_bundle bundle) {
-  pthread_mutex_lock(&aot_slots_lock_);
-  const aot_interface* library = aot_library_(bundle);
-  if (library != NULL) __atomic_store_n(&aot_slots_[bundle.slot].generation, bundle.generation + 1, __ATOMIC_RELEASE);
-  pthread_mutex_unlock(&aot_slots_lock_);
-  return library != NULL ? AOT_OK : aot_refuse_handle_(bundle);
+AOT_SHARED int aot_refuse_version_(const char* what, uint32_t major, uint32_t minor) {
+  char numbers[64];
+  snprintf(numbers, sizeof numbers, "%lu.%lu of the protocol, this header speaks %d.%d", (unsigned long)major,
+           (unsigned long)minor, AOT_PROTOCOL_MAJOR, AOT_PROTOCOL_MINOR);
+  return aot_fail_(AOT_ERROR_VERSION, "%s speaks version %s\nhint: build the bundle and the program with the same "
+                   "cute-aot", what, numbers, NULL);
 }
 
 AOT_SHARED int aot_attach(const aot_interface* library, aot_bundle* bundle) {
-  char numbers[64];
   if (library == NULL || bundle == NULL) {
     return aot_fail_(AOT_ERROR_USAGE, "aot_attach: a null pointer was given", NULL, NULL, NULL);
   }
-  memset(bundle, 0, sizeof *bundle);
-  if (library->major == AOT_PROTOCOL_MAJOR) return aot_new_handle_(library, bundle);
-  snprintf(numbers, sizeof numbers, "%lu.%lu of the protocol, this header speaks %d.%d", (unsigned long)library->major,
-           (unsigned long)library->minor, AOT_PROTOCOL_MAJOR, AOT_PROTOCOL_MINOR);
-  return aot_fail_(AOT_ERROR_VERSION, "the bundle speaks version %s\nhint: build the bundle and the program "
-                   "with the same cute-aot", numbers, NULL, NULL);
-}
-
-/* ---- SHA-256 (FIPS 180-4), for the entry library; the entry library checks the rest by itself ---- */
-
-typedef struct aot_hash {
-  uint32_t state[8];
-  unsigned char block[64];
-} aot_hash;
-
-void aot_hash_block_(aot_hash* hash);
-int aot_hash_file_(const char* path, char hex[65], unsigned long long* size);
-
-#define AOT_ROTATE_(x, n) ((x) >> (n) | (x) << (32 - (n)))
-
-AOT_SHARED void aot_hash_block_(aot_hash* hash) {
-  static const uint32_t k[64] = {
-      0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
-      0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
-      0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
-      0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
-      0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
-      0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
-      0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
-      0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2,
-  };
-  uint32_t w[64], s[8];
-  for (int i = 0; i < 16; ++i) {
-    const unsigned char* p = hash->block + 4 * i;
-    w[i] = (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | (uint32_t)p[3];
-  }
-  for (int i = 16; i < 64; ++i) {
-    uint32_t a = w[i - 15], b = w[i - 2];
-    w[i] = w[i - 16] + w[i - 7] + (AOT_ROTATE_(a, 7) ^ AOT_ROTATE_(a, 18) ^ a >> 3) +
-           (AOT_ROTATE_(b, 17) ^ AOT_ROTATE_(b, 19) ^ b >> 10);
-  }
-  memcpy(s, hash->state, sizeof s);
-  for (int i = 0; i < 64; ++i) {
-    uint32_t e = s[4], a = s[0];
-    uint32_t t = s[7] + (AOT_ROTATE_(e, 6) ^ AOT_ROTATE_(e, 11) ^ AOT_ROTATE_(e, 25)) + ((e & s[5]) ^ (~e & s[6])) + k[i] + w[i];
-    uint32_t u = (AOT_ROTATE_(a, 2) ^ AOT_ROTATE_(a, 13) ^ AOT_ROTATE_(a, 22)) + ((a & s[1]) ^ (a & s[2]) ^ (s[1] & s[2]));
-    memmove(s + 1, s, 7 * sizeof s[0]);
-    s[4] += t;
-    s[0] = t + u;
-  }
-  for (int i = 0; i < 8; ++i) hash->state[i] += s[i];
-}
-
-/* 0, or an errno value. */
-AOT_SHARED int aot_hash_file_(const char* path, char hex[65], unsigned long long* size) {
-  aot_hash hash = {{0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19}, {0}};
-  FILE* file = fopen(path, "rb");
-  size_t got;
-  *size = 0;
-  if (file == NULL) return errno;
-  while ((got = fread(hash.block, 1, 64, file)) == 64) {
-    *size += 64;
-    aot_hash_block_(&hash);
-  }
-  *size += got;
-  int failed = ferror(file);
-  fclose(file);
-  if (failed) return EIO;
-  hash.block[got] = 0x80;
-  memset(hash.block + got + 1, 0, 63 - got);
-  if (got >= 56) {
-    aot_hash_block_(&hash);
-    memset(hash.block, 0, 64);
-  }
-  for (int i = 0; i < 8; ++i) hash.block[63 - i] = (unsigned char)(*size * 8 >> 8 * i);
-  aot_hash_block_(&hash);
-  for (int i = 0; i < 32; ++i) snprintf(hex + 2 * i, 3, "%02x", (unsigned)(hash.state[i / 4] >> (24 - 8 * (i % 4)) & 255));
-  return 0;
+  bundle->library = NULL;
+  if (library->major != AOT_PROTOCOL_MAJOR) return aot_refuse_version_("the bundle", library->major, library->minor);
+  bundle->library = library;
+  return AOT_OK;
 }
 
 /* ---- opening ---- */
@@ -479,30 +354,40 @@ AOT_SHARED int aot_hash_file_(const char* path, char hex[65], unsigned long long
 #define AOT_HOST "this-cpu-is-not-supported"
 #endif
 
-/* What lib/<host>/entry.txt says: the builder writes it for readers that parse no JSON. */
-typedef struct aot_note {
-  char entry[256];
+/* The entry library: its file name, and what the file must be. */
+typedef struct aot_entry_record {
+  char name[256];
   char sha256[65];
   unsigned long long size;
-} aot_note;
+} aot_entry_record;
 
 int aot_refuse_path_(const char* path);
-int aot_read_note_(const char* path, aot_note* note);
-int aot_check_entry_(const char* path, const aot_note* note);
+int aot_read_file_(const char* path, size_t limit, char** text, size_t* size);
+int aot_read_note_(const char* path, aot_entry_record* record);
+int aot_read_pinned_(const char* path, const char* pin, aot_entry_record* record);
+int aot_find_entry_(const char* manifest, aot_entry_record* record);
+int aot_check_entry_(int fd, const char* path, const aot_entry_record* record);
 int aot_need_tvm_ffi_(const char* path);
-int aot_open_entry_(const char* path, const aot_interface** library);
+int aot_map_entry_(int fd, const char* path, const aot_interface** library);
+int aot_open_entry_(const char* path, const aot_entry_record* record, const aot_options* options,
+                    const aot_interface** library);
+void aot_hex_(const uint8_t digest[32], char hex[65]);
+
+AOT_SHARED void aot_hex_(const uint8_t digest[32], char hex[65]) {
+  for (int i = 0; i < 32; ++i) snprintf(hex + 2 * i, 3, "%02x", (unsigned)digest[i]);
+}
 
 /* Says what is wrong with a directory that holds no code for this host. */
 AOT_SHARED int aot_refuse_path_(const char* path) {
   char place[4096], hosts[512] = "";
   size_t at = 0;
+  int fd = -1;
   snprintf(place, sizeof place, "%s/manifest.json", path);
-  FILE* manifest = fopen(place, "rb");
-  if (manifest == NULL) {
+  if (aot_file_open(place, &fd) != 0) {
     return aot_fail_(AOT_ERROR_BUNDLE, "`%s` is not a bundle: it holds no manifest.json\nhint: give the directory that "
                      "`python -m aot build` printed", path, NULL, NULL);
   }
-  fclose(manifest);
+  close(fd);
   snprintf(place, sizeof place, "%s/lib", path);
   DIR* directory = opendir(place);
   for (struct dirent* entry; directory != NULL && (entry = readdir(directory)) != NULL;) {
@@ -514,36 +399,137 @@ AOT_SHARED int aot_refuse_path_(const char* path) {
                    "`--host`, for this CPU too", path, at == 0 ? "none" : hosts, NULL);
 }
 
-AOT_SHARED int aot_read_note_(const char* path, aot_note* note) {
-  char place[4096], line[512];
-  int size = snprintf(place, sizeof place, "%s/lib/" AOT_HOST "/entry.txt", path);
-  if (size < 0 || (size_t)size >= sizeof place) {
-    return aot_fail_(AOT_ERROR_BUNDLE, "the path of the bundle is too long: `%s`", path, NULL, NULL);
-  }
-  FILE* file = fopen(place, "rb");
-  if (file == NULL) return aot_refuse_path_(path);
-  memset(note, 0, sizeof *note);
-  int known = 0;
-  while (fgets(line, sizeof line, file) != NULL) {
-    known += strcmp(line, "aot-entry 1\n") == 0;
-    known += sscanf(line, "entry %255[^/\n]", note->entry) == 1;
-    known += sscanf(line, "size %llu", &note->size) == 1;
-    known += sscanf(line, "sha256 %64[0-9a-f]", note->sha256) == 1;
-  }
-  fclose(file);
-  if (known == 4 && note->entry[0] != '.') return AOT_OK;
-  return aot_fail_(AOT_ERROR_BUNDLE, "`%s` is damaged, or was written by a newer cute-aot\nhint: `python -m aot verify` "
-                   "tells which", place, NULL, NULL);
+/* The text of a file, with a final zero, to be freed; 0 or an errno value. */
+AOT_SHARED int aot_read_file_(const char* path, size_t limit, char** text, size_t* size) {
+  int fd = -1;
+  uint64_t length = 0;
+  *text = NULL;
+  int error = aot_file_open(path, &fd);
+  if (error != 0) return error;
+  error = aot_file_size(fd, &length);
+  if (error == 0 && length > limit) error = EFBIG;
+  if (error == 0 && (*text = (char*)malloc((size_t)length + 1)) == NULL) error = ENOMEM;
+  if (error == 0) error = aot_file_read(fd, *text, (size_t)length, size);
+  close(fd);
+  if (error == 0) (*text)[*size] = '\0';
+  else free(*text);
+  return error;
 }
 
-AOT_SHARED int aot_check_entry_(const char* path, const aot_note* note) {
+static inline int aot_refuse_file_(const char* path, int error) {
+  return aot_fail_(AOT_ERROR_BUNDLE, "cannot read `%s`: %s", path, strerror(error), NULL);
+}
+
+static inline int aot_refuse_damaged_(const char* path) {
+  return aot_fail_(AOT_ERROR_BUNDLE, "`%s` is damaged, or was written by a newer cute-aot\nhint: `python -m aot verify` "
+                   "tells which", path, NULL, NULL);
+}
+
+/* lib/<host>/entry.txt: the builder writes it for readers that parse no JSON. */
+AOT_SHARED int aot_read_note_(const char* path, aot_entry_record* record) {
+  char place[4096 + 64], *text = NULL;
+  size_t size = 0;
+  int known = 0;
+  snprintf(place, sizeof place, "%s/lib/" AOT_HOST "/entry.txt", path);
+  int error = aot_read_file_(place, 4096, &text, &size);
+  if (error == ENOENT || error == ENOTDIR) return aot_refuse_path_(path);
+  if (error != 0) return aot_refuse_file_(place, error);
+  memset(record, 0, sizeof *record);
+  for (char *line = text, *end; (end = strchr(line, '\n')) != NULL; line = end + 1) {
+    *end = '\0';
+    known += strcmp(line, "aot-entry 1") == 0;
+    known += sscanf(line, "entry %255[^/\n]", record->name) == 1;
+    known += sscanf(line, "size %llu", &record->size) == 1;
+    known += sscanf(line, "sha256 %64[0-9a-f]", record->sha256) == 1;
+  }
+  free(text);
+  return known == 4 && record->name[0] != '.' ? AOT_OK : aot_refuse_damaged_(place);
+}
+
+/* ---- the entry library in a pinned manifest ----
+ *
+ * No reader of JSON, and none is needed: the text is the author's, as its digest says, and has these members once. */
+
+static inline const char* aot_skip_spaces_(const char* at) { return at + strspn(at, " \t\r\n"); }
+
+/* Past the colon of the next member of that name, or NULL. Within a string a quote would have a backslash before it. */
+static inline const char* aot_next_member_(const char* at, const char* name) {
+  const size_t size = strlen(name);
+  for (; (at = strchr(at, '"')) != NULL; ++at) {
+    if (strncmp(at + 1, name, size) != 0 || at[1 + size] != '"') continue;
+    const char* colon = aot_skip_spaces_(at + 2 + size);
+    if (*colon == ':') return aot_skip_spaces_(colon + 1);
+  }
+  return NULL;
+}
+
+AOT_SHARED int aot_find_entry_(const char* manifest, aot_entry_record* record) {
+  static const char folder[] = "\"lib/" AOT_HOST "/";
+  char path[512], member[1024];
+  int entries = 0, records = 0;
+  memset(record, 0, sizeof *record);
+  for (const char* at = manifest; (at = aot_next_member_(at, "entry")) != NULL;) {
+    if (strncmp(at, folder, sizeof folder - 1) != 0) continue;
+    entries += sscanf(at + sizeof folder - 1, "%255[^/\\\"\n]", record->name) == 1;
+  }
+  if (entries != 1 || record->name[0] == '.') return -1;
+  snprintf(path, sizeof path, "lib/" AOT_HOST "/%s", record->name);
+  for (const char* at = manifest; (at = aot_next_member_(at, path)) != NULL;) {
+    const char* end = *at == '{' ? strchr(at, '}') : NULL;
+    if (end == NULL || (size_t)(end - at) >= sizeof member) return -1;
+    memcpy(member, at, (size_t)(end - at));
+    member[end - at] = '\0';
+    const char* sha256 = aot_next_member_(member, "sha256");
+    const char* size = aot_next_member_(member, "size");
+    if (sha256 == NULL || size == NULL || sscanf(sha256, "\"%64[0-9a-f]\"", record->sha256) != 1) return -1;
+    records += strlen(record->sha256) == 64 && sscanf(size, "%llu", &record->size) == 1;
+  }
+  return records == 1 ? 0 : -1;
+}
+
+/* Checks the manifest against the pin, then takes the entry library's record from it. */
+AOT_SHARED int aot_read_pinned_(const char* path, const char* pin, aot_entry_record* record) {
+  char place[4096 + 64], seen[65], *text = NULL;
+  uint8_t digest[32];
+  size_t size = 0;
+  aot_sha256_state hash;
+  if (strlen(pin) != 64 || strspn(pin, "0123456789abcdef") != 64) {
+    return aot_fail_(AOT_ERROR_USAGE, "manifest_sha256 must be 64 hex digits in lower case, not `%s`", pin, NULL, NULL);
+  }
+  snprintf(place, sizeof place, "%s/manifest.json", path);
+  int error = aot_read_file_(place, (size_t)1 << 28, &text, &size);
+  if (error == ENOENT || error == ENOTDIR) return aot_refuse_path_(path);
+  if (error != 0) return aot_refuse_file_(place, error);
+  aot_sha256_begin(&hash, aot_sha256_blocks_portable);
+  aot_sha256_update(&hash, text, size);
+  aot_sha256_final(&hash, digest);
+  aot_hex_(digest, seen);
+  int code = AOT_OK;
+  if (strcmp(seen, pin) != 0) {
+    code = aot_fail_(AOT_ERROR_DIGEST, "`%s` is not the manifest that this program was built for: sha256 %s, expected "
+                     "%s\nhint: install the bundle that belongs to the program, or build the program with the new one",
+                     place, seen, pin);
+  } else if (strlen(text) != size || aot_find_entry_(text, record) != 0) {
+    code = aot_fail_(AOT_ERROR_HOST, "`%s` names no entry library for this host, " AOT_HOST "\nhint: build the bundle with "
+                     "`--host`, for this CPU too", place, NULL, NULL);
+  }
+  free(text);
+  return code;
+}
+
+/* ---- opening the entry library ---- */
+
+AOT_SHARED int aot_check_entry_(int fd, const char* path, const aot_entry_record* record) {
+  uint8_t digest[32];
   char hex[65];
-  unsigned long long size = 0;
-  int error = aot_hash_file_(path, hex, &size);
-  if (error != 0) return aot_fail_(AOT_ERROR_BUNDLE, "cannot read `%s`: %s", path, strerror(error), NULL);
-  if (size == note->size && strcmp(hex, note->sha256) == 0) return AOT_OK;
+  uint64_t size = 0;
+  int error = aot_file_hash(fd, record->size, aot_sha256_blocks_portable, digest, &size);
+  if (error != 0) return aot_refuse_file_(path, error);
+  aot_hex_(digest, hex);
+  if (size == record->size && strcmp(hex, record->sha256) == 0) return AOT_OK;
+  const char* seen = size == record->size ? hex : "not computed, since the size differs";
   return aot_fail_(AOT_ERROR_DIGEST, "`%s` is not the file this bundle was built with: sha256 %s, expected %s\nhint: the bundle "
-                   "was altered or copied incompletely; `python -m aot verify` lists what differs", path, hex, note->sha256);
+                   "was altered or copied incompletely; `python -m aot verify` lists what differs", path, seen, record->sha256);
 }
 
 /* Makes TVM-FFI's functions available to libraries that are opened from now on. */
@@ -561,61 +547,88 @@ AOT_SHARED int aot_need_tvm_ffi_(const char* path) {
                    "directory on the search path", dlerror(), NULL, NULL);
 }
 
-AOT_SHARED int aot_open_entry_(const char* path, const aot_interface** library) {
+/* `fd` -1: the path is opened. */
+AOT_SHARED int aot_map_entry_(int fd, const char* path, const aot_interface** library) {
   typedef int (*version_function)(uint32_t*, uint32_t*);
   typedef const aot_interface* (*interface_function)(void);
   version_function version;
   interface_function get;
   uint32_t major = 0, minor = 0;
-  char numbers[64];
-  void* opened = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-  if (opened == NULL) return aot_fail_(AOT_ERROR_BUNDLE, "cannot open `%s`: %s", path, dlerror(), NULL);
+  char quoted[4096 + 512];
+  const char* error = "";
+  void* opened = aot_file_map(fd, path, &error);
+  if (opened == NULL) return aot_fail_(AOT_ERROR_BUNDLE, "cannot open `%s`: %s", path, error, NULL);
   void* version_address = dlsym(opened, "aot_abi_version");
   void* get_address = dlsym(opened, "aot_abi_interface");
   memcpy(&version, &version_address, sizeof version);
   memcpy(&get, &get_address, sizeof get);
   if (version == NULL || get == NULL) {
-    return aot_fail_(AOT_ERROR_VERSION, "`%s` was built by a cute-aot without a C interface\nhint: build the bundle again",
-                     path, NULL, NULL);
+    return aot_fail_(AOT_ERROR_VERSION, "`%s` was built by a cute-aot without a C interface\nhint: rebuild the bundle", path,
+                     NULL, NULL);
   }
   version(&major, &minor);
   if (major == AOT_PROTOCOL_MAJOR) {
     *library = get();
     return AOT_OK;
   }
-  snprintf(numbers, sizeof numbers, "%lu.%lu of the protocol, this header speaks %d.%d", (unsigned long)major,
-           (unsigned long)minor, AOT_PROTOCOL_MAJOR, AOT_PROTOCOL_MINOR);
-  return aot_fail_(AOT_ERROR_VERSION, "`%s` speaks version %s\nhint: build the bundle and the program with the same cute-aot",
-                   path, numbers, NULL);
+  snprintf(quoted, sizeof quoted, "`%s`", path);
+  return aot_refuse_version_(quoted, major, minor);
+}
+
+AOT_SHARED int aot_open_entry_(const char* path, const aot_entry_record* record, const aot_options* options,
+                               const aot_interface** library) {
+  int fd = -1, verify = !options->skip_verification;
+  uint64_t size = 0;
+  int error = aot_file_open(path, &fd);
+  if (error != 0) return aot_refuse_file_(path, error);
+  error = aot_file_size(fd, &size); /* the dynamic linker would wait for a writer to a FIFO */
+  int code = error != 0 ? aot_refuse_file_(path, error) : AOT_OK;
+  if (code == AOT_OK && verify) code = aot_check_entry_(fd, path, record);
+  if (code == AOT_OK) code = aot_need_tvm_ffi_(options->tvm_ffi);
+  if (code == AOT_OK) code = aot_map_entry_(verify ? fd : -1, path, library);
+  close(fd);
+  return code;
+}
+
+/* The absolute path of the folder that holds the entry library. */
+static inline int aot_entry_directory_(const char* path, char directory[4096]) {
+  char here[4096] = "";
+  if (path[0] != '/' && getcwd(here, sizeof here) == NULL) here[0] = '\0';
+  int size = snprintf(directory, 4096, "%s%s%s/lib/" AOT_HOST, here, path[0] == '/' ? "" : "/", path);
+  if (size > 0 && size < 4096) return AOT_OK;
+  return aot_fail_(AOT_ERROR_BUNDLE, "the path of the bundle is too long: `%s`", path, NULL, NULL);
 }
 
 AOT_SHARED int aot_open(const char* path, const aot_options* options, aot_bundle* bundle) {
-  char entry[4096 + 256];
-  aot_note note;
+  char directory[4096], entry[4096 + 256];
+  aot_entry_record record;
+  aot_options asked = {0, 0, NULL, NULL};
   const aot_interface* library = NULL;
   if (path == NULL || bundle == NULL) {
     return aot_fail_(AOT_ERROR_USAGE, "aot_open: a null pointer was given", NULL, NULL, NULL);
   }
-  memset(bundle, 0, sizeof *bundle);
-  int verify = options == NULL || !options->skip_verification;
-  int code = aot_read_note_(path, &note);
+  bundle->library = NULL;
+  if (options != NULL) asked = *options;
+  if (asked.manifest_sha256 != NULL && asked.skip_verification) {
+    return aot_fail_(AOT_ERROR_USAGE, "aot_open: manifest_sha256 was given, and skip_verification too", NULL, NULL, NULL);
+  }
+  int code = aot_entry_directory_(path, directory);
   if (code != AOT_OK) return code;
-  /* A path without a slash would be searched for. */
-  snprintf(entry, sizeof entry, "%s%s/lib/" AOT_HOST "/%s", path[0] == '/' ? "" : "./", path, note.entry);
-  if (verify && (code = aot_check_entry_(entry, &note)) != AOT_OK) return code;
-  if ((code = aot_need_tvm_ffi_(options == NULL ? NULL : options->tvm_ffi)) != AOT_OK) return code;
-  if ((code = aot_open_entry_(entry, &library)) != AOT_OK) return code;
-  if (library->configure(verify, NULL) != 0) return aot_raised_(library->core);
+  code = asked.manifest_sha256 == NULL ? aot_read_note_(path, &record)
+                                       : aot_read_pinned_(path, asked.manifest_sha256, &record);
+  if (code != AOT_OK) return code;
+  snprintf(entry, sizeof entry, "%s/%s", directory, record.name);
+  if ((code = aot_open_entry_(entry, &record, &asked, &library)) != AOT_OK) return code;
+  if (library->configure(!asked.skip_verification, directory) != 0) return aot_raised_(library->core);
   return aot_attach(library, bundle);
 }
 
 /* ---- using ---- */
 
 AOT_SHARED int aot_describe(aot_bundle bundle, const aot_interface** library) {
-  const aot_interface* found = aot_library_(bundle);
   if (library == NULL) return aot_fail_(AOT_ERROR_USAGE, "aot_describe: a null pointer was given", NULL, NULL, NULL);
-  *library = found;
-  return found != NULL ? AOT_OK : aot_refuse_handle_(bundle);
+  *library = bundle.library;
+  return bundle.library != NULL ? AOT_OK : aot_refuse_unopened_();
 }
 
 /* Entries may be longer than this header knows. */
@@ -624,25 +637,25 @@ static inline const aot_function_info* aot_info_(const aot_interface* library, u
 }
 
 AOT_SHARED int aot_function_at(aot_bundle bundle, uint32_t index, aot_function* function) {
-  const aot_interface* library = aot_library_(bundle);
+  const aot_interface* library = bundle.library;
   if (function == NULL) return aot_fail_(AOT_ERROR_USAGE, "aot_function_at: a null pointer was given", NULL, NULL, NULL);
   memset(function, 0, sizeof *function);
-  if (library == NULL) return aot_refuse_handle_(bundle);
+  if (library == NULL) return aot_refuse_unopened_();
   if (index >= library->function_count) {
     return aot_fail_(AOT_ERROR_NOT_FOUND, "bundle `%s` has fewer functions than that", library->name, NULL, NULL);
   }
   function->info = aot_info_(library, index);
-  function->bundle = bundle;
+  function->core = library->core;
   return AOT_OK;
 }
 
 AOT_SHARED int aot_find(aot_bundle bundle, const char* name, aot_function* function) {
-  const aot_interface* library = aot_library_(bundle);
+  const aot_interface* library = bundle.library;
   if (name == NULL || function == NULL) {
     return aot_fail_(AOT_ERROR_USAGE, "aot_find: a null pointer was given", NULL, NULL, NULL);
   }
   memset(function, 0, sizeof *function);
-  if (library == NULL) return aot_refuse_handle_(bundle);
+  if (library == NULL) return aot_refuse_unopened_();
   uint32_t low = 0, high = library->function_count;
   while (low < high) {
     uint32_t middle = low + (high - low) / 2;
@@ -656,16 +669,15 @@ AOT_SHARED int aot_find(aot_bundle bundle, const char* name, aot_function* funct
 
 static inline int aot_call(aot_function function, const aot_value* args, int32_t count) {
   aot_value result = {AOT_NONE, 0, {0}};
-  const aot_interface* library = aot_library_(function.bundle);
-  if (library == NULL) return aot_refuse_handle_(function.bundle);
+  if (function.core == NULL) return aot_refuse_unopened_();
   if (function.info == NULL || (args == NULL && count != 0)) {
     return aot_fail_(AOT_ERROR_USAGE, "aot_call: a null pointer was given", NULL, NULL, NULL);
   }
   if (function.info->call(NULL, args, count, &result) == 0) return AOT_OK;
-  return aot_raised_(library->core);
+  return aot_raised_(function.core);
 }
 
-/* The device of the first tensor, elements of tuples included; -1 where there is none. */
+/* The device of the first tensor, elements of tuples included; -1 if there is none. */
 static inline int32_t aot_first_device_(const aot_value* args, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
     if (args[i].type == AOT_TENSOR && args[i].as.pointer != NULL) {
@@ -698,34 +710,33 @@ static inline int aot_call_entry_on_(const aot_core* core, aot_entry entry, void
 }
 
 static inline int aot_call_on(aot_function function, void* stream, const aot_value* args, int32_t count) {
-  const aot_interface* library = aot_library_(function.bundle);
-  if (library == NULL) return aot_refuse_handle_(function.bundle);
+  if (function.core == NULL) return aot_refuse_unopened_();
   if (function.info == NULL || (args == NULL && count != 0)) {
     return aot_fail_(AOT_ERROR_USAGE, "aot_call_on: a null pointer was given", NULL, NULL, NULL);
   }
-  return aot_call_entry_on_(library->core, function.info->call, stream, args, count);
+  return aot_call_entry_on_(function.core, function.info->call, stream, args, count);
 }
 
 AOT_SHARED int aot_set_stream(aot_bundle bundle, int32_t device, void* stream, void** previous) {
-  const aot_interface* library = aot_library_(bundle);
-  if (library == NULL) return aot_refuse_handle_(bundle);
+  const aot_interface* library = bundle.library;
+  if (library == NULL) return aot_refuse_unopened_();
   if (device < 0) return aot_fail_(AOT_ERROR_USAGE, "aot_set_stream: not a device", NULL, NULL, NULL);
   return library->core->set_stream(device, stream, previous) == 0 ? AOT_OK : aot_raised_(library->core);
 }
 
 AOT_SHARED int aot_preload(aot_bundle bundle, const char* function, int32_t device) {
-  const aot_interface* library = aot_library_(bundle);
-  if (library == NULL) return aot_refuse_handle_(bundle);
+  const aot_interface* library = bundle.library;
+  if (library == NULL) return aot_refuse_unopened_();
   return library->preload(function, device) == 0 ? AOT_OK : aot_raised_(library->core);
 }
 
 AOT_SHARED int aot_explain(aot_bundle bundle, const char* function, int32_t major, int32_t minor, const aot_value* args,
                            int32_t count, char* text, size_t room, size_t* needed) {
-  const aot_interface* library = aot_library_(bundle);
+  const aot_interface* library = bundle.library;
   if (function == NULL || (args == NULL && count != 0) || (text == NULL && room != 0)) {
     return aot_fail_(AOT_ERROR_USAGE, "aot_explain: a null pointer was given", NULL, NULL, NULL);
   }
-  if (library == NULL) return aot_refuse_handle_(bundle);
+  if (library == NULL) return aot_refuse_unopened_();
   int status = library->explain(function, major, minor, args, count, text, room, needed);
   return status == 0 ? AOT_OK : aot_raised_(library->core);
 }

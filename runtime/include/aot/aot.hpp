@@ -1,12 +1,12 @@
-// Using a bundle from C++17: aot.h with values that clean up after themselves, and exceptions.
+// Using a bundle from C++17: aot.h with types, and exceptions.
 //
 //     aot::Bundle bundle("dist/kernels");
 //     auto fill = bundle["fill"];
 //     fill(aot::tensor(pointer, {1024}, aot::float32), 1.0);
 //     fill.on(stream)(aot::tensor(pointer, {1024}, aot::float32), 1.0);
 //
-// Header-only; a call allocates nothing. Threads: as in aot.h, everything but moving from or assigning to an object
-// that another thread uses. A StreamScope is for the thread that made it.
+// Header-only; a call allocates nothing. Threads: as in aot.h, everything but assigning to an object that another
+// thread uses. A StreamScope is for the thread that made it.
 #ifndef AOT_AOT_HPP_
 #define AOT_AOT_HPP_
 
@@ -257,7 +257,7 @@ Tuple(const Values&...) -> Tuple<sizeof...(Values)>;
 
 // ---- functions ----
 
-// A function of a bundle: a plain value, good while the bundle is open.
+// A function of a bundle: a plain value, good for ever.
 class Function {
  public:
   explicit Function(aot_function function) noexcept : function_(function) {}
@@ -290,39 +290,23 @@ class Function {
 
 struct Options {
   bool verify = true;   // compare digests before native code is opened
-  std::string tvm_ffi;  // path of libtvm_ffi.so, where the process has to open it and does not find it
+  std::string tvm_ffi;  // path of libtvm_ffi.so, if the process has to open it and does not find it
+  std::string manifest_sha256;  // refuse a bundle with another manifest.json; see aot_options
 };
 
-// An open bundle. Move-only; a bundle that was moved from, or closed, refuses everything with UsageError.
+// An open bundle: a plain value, good for ever, since code that was opened stays mapped.
 class Bundle {
  public:
   explicit Bundle(const std::string& path, const Options& options = {}) {
     aot_options plain{};
     plain.skip_verification = !options.verify;
     plain.tvm_ffi = options.tvm_ffi.empty() ? nullptr : options.tvm_ffi.c_str();
+    plain.manifest_sha256 = options.manifest_sha256.empty() ? nullptr : options.manifest_sha256.c_str();
     detail::check(aot_open(path.c_str(), &plain, &handle_));
   }
 
   // A bundle that was linked: give the interface that <name>.h declares.
   explicit Bundle(const aot_interface& linked) { detail::check(aot_attach(&linked, &handle_)); }
-
-  Bundle(Bundle&& other) noexcept : handle_(std::exchange(other.handle_, aot_bundle{0, 0})) {}
-  Bundle& operator=(Bundle&& other) noexcept {
-    if (this != &other) {
-      close();
-      handle_ = std::exchange(other.handle_, aot_bundle{0, 0});
-    }
-    return *this;
-  }
-  Bundle(const Bundle&) = delete;
-  Bundle& operator=(const Bundle&) = delete;
-  ~Bundle() { close(); }
-
-  // Ends the handle; its functions throw from then on. The code stays mapped.
-  void close() noexcept {
-    if (handle_.generation != 0) aot_close(handle_);
-    handle_ = aot_bundle{0, 0};
-  }
 
   Function operator[](const char* name) const {
     aot_function found;
@@ -372,7 +356,7 @@ class Bundle {
     return *library;
   }
 
-  aot_bundle handle_{0, 0};
+  aot_bundle handle_{nullptr};
 };
 
 // Until the end of the scope, calls of this thread go to that stream of that device, for all bundles.

@@ -164,7 +164,7 @@ def test_the_head_names_the_host_asked_for_and_no_other(cpu: str) -> None:
 def test_cuda_is_called_through_slots_and_the_rest_is_left_alone() -> None:
     text = for_host(ONE, "v", Host("x86_64"))
     for name in parse_launcher(ONE, "v").imports:
-        assert f"@aot_slot_{name} = external hidden global ptr" in text
+        assert f"@aot_import_{name} = external hidden global ptr" in text
         assert f"declare i32 @{name}" not in text
     for kept in (
         "declare i32 @printf(ptr, ...)",
@@ -177,8 +177,8 @@ def test_cuda_is_called_through_slots_and_the_rest_is_left_alone() -> None:
 def test_nothing_is_loaded_by_a_call_or_unloaded_at_exit() -> None:
     text = for_host(ONE, "v", Host("x86_64"))
     assert "global_dtors" not in text
-    assert "aot_slot_cuda_dialect_init_library_once" not in text
-    assert "aot_slot_cuda_dialect_unload_library_once" not in text
+    assert "aot_import_cuda_dialect_init_library_once" not in text
+    assert "aot_import_cuda_dialect_unload_library_once" not in text
 
 
 def test_the_functions_that_load_are_visible_to_the_tables() -> None:

@@ -114,7 +114,7 @@ def test_the_same_groups_give_the_same_text_under_any_hash_seed() -> None:
 
 def test_imports_become_slots_in_order() -> None:
     source = kernel_library_source("kernel", SM90, everything(), {"b", "a"})
-    assert re.findall(r"^void\* aot_slot_(\w+);", source, re.MULTILINE) == ["a", "b"]
+    assert re.findall(r"^void\* aot_import_(\w+);", source, re.MULTILINE) == ["a", "b"]
 
 
 def test_a_shared_subtree_is_written_once() -> None:

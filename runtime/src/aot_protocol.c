@@ -1,14 +1,16 @@
 /* What a loader asks of a bundle beside calling its kernels: TVM-FFI functions, so that every language
  * reaches them the same way and errors travel as errors of TVM-FFI do. */
+#include "aot_protocol.h"
+
+#include <aot/abi.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <aot/abi.h>
-#include <limits.h>
-
-#include "aot_bundle.h"
+#include "aot_arguments.h"
+#include "aot_error.h"
 #include "aot_explain.h"
-#include "aot_interface.h"
+#include "aot_load.h"
+#include "aot_open.h"
 
 static int as_text(const TVMFFIAny* any, char* buffer, size_t room) {
   TVMFFIByteArray bytes = {NULL, 0};
@@ -36,7 +38,7 @@ aot_function_t* aot_find_function(const char* name) {
   for (uint32_t i = 0; i < aot_function_count; ++i) {
     if (strcmp(aot_functions[i]->name, name) == 0) return aot_functions[i];
   }
-  aot_raise("AotArgumentError", "bundle `%s` has no function `%s`", aot_bundle.name, name);
+  aot_raise("AotArgumentError", "bundle `%s` has no function `%s`", aot_this_bundle.name, name);
   return NULL;
 }
 
@@ -71,7 +73,7 @@ static int check_integers(const char* function, const TVMFFIAny* args, int32_t f
 }
 
 /* protocol(): the version of what loaders may call, major * 1000 + minor. */
-int aot_interface_protocol(const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
+int aot_protocol_version(const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
   (void)args;
   if (check_count("protocol", count, 0, 0) != 0) return -1;
   return_integer(result, AOT_PROTOCOL_MAJOR * 1000 + AOT_PROTOCOL_MINOR);
@@ -79,7 +81,7 @@ int aot_interface_protocol(const TVMFFIAny* args, int32_t count, TVMFFIAny* resu
 }
 
 /* identity(): the digest that the builder compiled in. */
-int aot_interface_identity(const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
+int aot_protocol_identity(const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
   (void)args;
   if (check_count("identity", count, 0, 0) != 0) return -1;
   TVMFFIByteArray digits = {aot_identity, sizeof aot_identity - 1};
@@ -87,8 +89,8 @@ int aot_interface_identity(const TVMFFIAny* args, int32_t count, TVMFFIAny* resu
 }
 
 /* configure(verify, directory): whether digests are checked before code is opened, and where the code lies. */
-int aot_interface_configure(const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
-  char directory[PATH_MAX];
+int aot_protocol_configure(const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
+  char directory[AOT_MAX_PATH];
   (void)result;
   if (check_count("configure", count, 2, 2) != 0 || check_integers("configure", args, 0, 1) != 0) return -1;
   if (as_text(&args[1], directory, sizeof directory) != 0) {
@@ -97,39 +99,18 @@ int aot_interface_configure(const TVMFFIAny* args, int32_t count, TVMFFIAny* res
   return aot_configure(args[0].v_int64 != 0, directory);
 }
 
-static int preload_group(const aot_candidate_t* candidate, int32_t device) {
-  const aot_group_t* group = candidate->group;
-  for (uint32_t i = 0; group != NULL && i < group->variant_count; ++i) {
-    if (aot_variant_load(candidate->library, &group->variants[i], device) != 0) return -1;
-  }
-  return 0;
-}
-
 int aot_check_device(int64_t device) {
   if (device >= 0 && device < AOT_MAX_DEVICES) return 0;
   return aot_raise("AotArgumentError", "preload: device %lld is not one of 0 to %d", (long long)device, AOT_MAX_DEVICES - 1);
 }
 
-int aot_preload(aot_function_t* function, int32_t device) {
-  if (aot_check_device(device) != 0) return -1;
-  aot_plan_t* plan = aot_function_plan(function, device);
-  if (plan == NULL) return -1;
-  for (uint32_t i = 0; i < plan->count; ++i) {
-    aot_lock();
-    int status = plan->candidates[i].library != NULL ? 0 : aot_candidate_open(function, &plan->candidates[i]);
-    aot_unlock();
-    if (status != 0 || preload_group(&plan->candidates[i], device) != 0) return -1;
-  }
-  return 0;
-}
-
 /* preload(function, device): every variant that may run there is loaded. */
-int aot_interface_preload(const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
+int aot_protocol_preload(const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
   (void)result;
   if (check_count("preload", count, 2, 2) != 0 || check_integers("preload", args, 1, 2) != 0) return -1;
   aot_function_t* function = function_argument(&args[0]);
   if (function == NULL || aot_check_device(args[1].v_int64) != 0) return -1;
-  return aot_preload(function, (int32_t)args[1].v_int64);
+  return aot_function_load(function, (int32_t)args[1].v_int64);
 }
 
 int aot_explain_call(aot_function_t* function, aot_capability_t capability, const TVMFFIAny* args, int32_t count,
@@ -139,11 +120,11 @@ int aot_explain_call(aot_function_t* function, aot_capability_t capability, cons
   aot_arguments_decode(&arguments, args, (uint32_t)count);
   arguments.device = 0;
   arguments.hypothetical = 1;
-  return aot_explain(function, capability, &arguments, lines);
+  return aot_explain_variants(function, capability, &arguments, lines);
 }
 
-/* explain(function, major, minor, *arguments): the lines of aot_explain, without touching a device. */
-int aot_interface_explain(const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
+/* explain(function, major, minor, *arguments): the lines of aot_explain_variants, without touching a device. */
+int aot_protocol_explain(const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
   aot_text_t lines = AOT_TEXT_EMPTY;
   if (check_count("explain", count, 3, INT32_MAX) != 0 || check_integers("explain", args, 1, 3) != 0) return -1;
   aot_function_t* function = function_argument(&args[0]);
@@ -151,7 +132,7 @@ int aot_interface_explain(const TVMFFIAny* args, int32_t count, TVMFFIAny* resul
   aot_capability_t capability = {(int32_t)args[1].v_int64, (int32_t)args[2].v_int64};
   int status = aot_explain_call(function, capability, args + 3, count - 3, &lines);
   if (status == 0) {
-    TVMFFIByteArray bytes = {aot_text_get(&lines), lines.failed ? 0 : lines.length};
+    TVMFFIByteArray bytes = {aot_text_get(&lines), lines.length};
     status = TVMFFIStringFromByteArray(&bytes, result);
   }
   aot_text_free(&lines);
@@ -162,7 +143,7 @@ static void free_described(DLManagedTensorVersioned* described) { free(described
 
 /* describe(code, bits, lanes, alignment, ndim, *shape, *strides): a tensor that has a shape and no
  * memory, for asking explain about calls that nobody wants to make. */
-int aot_interface_describe(const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
+int aot_protocol_describe(const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
   if (check_count("describe", count, 5, INT32_MAX) != 0 || check_integers("describe", args, 0, count) != 0) return -1;
   int64_t ndim = args[4].v_int64;
   if (ndim < 0 || ndim > 32 || count != 5 + 2 * ndim) {
@@ -170,7 +151,7 @@ int aot_interface_describe(const TVMFFIAny* args, int32_t count, TVMFFIAny* resu
   }
   size_t room = sizeof(DLManagedTensorVersioned) + 2 * (size_t)ndim * sizeof(int64_t);
   DLManagedTensorVersioned* described = (DLManagedTensorVersioned*)calloc(1, room);
-  if (described == NULL) return aot_raise("AotBundleError", "out of memory");
+  if (described == NULL) return aot_raise_out_of_memory();
   int64_t* numbers = (int64_t*)(described + 1);
   for (int64_t i = 0; i < 2 * ndim; ++i) numbers[i] = args[5 + i].v_int64;
   described->version.major = DLPACK_MAJOR_VERSION;

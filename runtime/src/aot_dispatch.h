@@ -1,0 +1,10 @@
+/* A call of a public function. */
+#ifndef AOT_DISPATCH_H_
+#define AOT_DISPATCH_H_
+
+#include "aot_bundle.h"
+
+/* 0, or -1 with an error raised. */
+int aot_dispatch(aot_function_t* function, const TVMFFIAny* args, int32_t count, TVMFFIAny* result);
+
+#endif /* AOT_DISPATCH_H_ */

@@ -1,0 +1,39 @@
+#include "aot_lock.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdint.h>
+#include <unistd.h>
+
+static pthread_mutex_t locks[AOT_LOCK_COUNT];
+static int32_t owner;          /* the process that the locks belong to; 0: nobody used them yet */
+enum { BEING_INITIALISED = -1 };
+
+int aot_lock_of(const void* address) {
+  uint64_t mixed = (uint64_t)(uintptr_t)address * UINT64_C(0x9e3779b97f4a7c15) >> 32;
+  return AOT_LOCK_FIRST_OF_MANY + (int)(mixed % (AOT_LOCK_COUNT - AOT_LOCK_FIRST_OF_MANY));
+}
+
+/* A child that was forked while another thread held a lock would wait for it for ever, since that thread is not in the
+ * child. So the first that takes a lock in a new process makes them anew. What such a thread had begun is not there
+ * either: every state here is written when it is complete. */
+static void own_locks(int32_t process) {
+  int32_t seen = __atomic_load_n(&owner, __ATOMIC_ACQUIRE);
+  while (seen != process) {
+    if (seen != BEING_INITIALISED &&
+        __atomic_compare_exchange_n(&owner, &seen, BEING_INITIALISED, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+      for (int i = 0; i < AOT_LOCK_COUNT; ++i) pthread_mutex_init(&locks[i], NULL);
+      __atomic_store_n(&owner, process, __ATOMIC_RELEASE);
+      return;
+    }
+    sched_yield();
+    seen = __atomic_load_n(&owner, __ATOMIC_ACQUIRE);
+  }
+}
+
+void aot_lock(int which) {
+  own_locks((int32_t)getpid());
+  pthread_mutex_lock(&locks[which]);
+}
+
+void aot_unlock(int which) { pthread_mutex_unlock(&locks[which]); }
