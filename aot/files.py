@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["owned_directory", "sha256_of", "sweep"]
+__all__ = ["is_at", "owned_directory", "sha256_of", "sweep"]
 
 
 def sha256_of(path: Path) -> str:
@@ -38,7 +38,7 @@ def owned_directory(folder: Path, *, prefix: str, suffix: str = "") -> Iterator[
             continue  # swept before it was opened
         with suppress(OSError):  # not every file system has locks: there nothing is swept either
             fcntl.flock(lock, fcntl.LOCK_EX)
-        if _is_at(lock, path):
+        if is_at(lock, path):
             break
         os.close(lock)  # swept before it was locked
     try:
@@ -72,7 +72,8 @@ def _remove_if_abandoned(path: Path) -> bool:
         os.close(lock)
 
 
-def _is_at(descriptor: int, path: Path) -> bool:
+def is_at(descriptor: int, path: Path) -> bool:
+    """Whether what was opened is still what lies at that path."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except OSError:

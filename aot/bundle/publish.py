@@ -18,11 +18,11 @@ from pathlib import Path
 from aot_runtime.errors import ManifestError
 from aot_runtime.manifest import FILE_NAME, Manifest
 
-from ..errors import BuildError, UsageError
+from ..errors import BuildError, UsageError, system_hint
 from ..files import owned_directory, sweep
 from .signature import keep_signature
 
-__all__ = ["check_destination", "clear_leftovers", "publish", "staging"]
+__all__ = ["check_destination", "clear_leftovers", "publish", "real_directory", "staging"]
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -33,7 +33,7 @@ def check_destination(path: Path) -> Manifest | None:
     """The bundle that a build would replace, if there is one; :class:`UsageError` where none can be put."""
     try:
         _check_place(path)
-        _check_writable(_real(path).parent)
+        _check_writable(real_directory(path).parent)
     except OSError as error:
         raise UsageError(f"cannot look at `{path}`: {error.strerror}", hint="give another `--out`") from None
     with suppress(ManifestError):  # a damaged bundle is replaced like any other
@@ -64,7 +64,7 @@ def _check_writable(folder: Path) -> None:
         raise UsageError(f"cannot write to `{folder}`", hint="give another `--out`")
 
 
-def _real(path: Path) -> Path:
+def real_directory(path: Path) -> Path:
     """Where the directory itself lies: a link stays, what it points to is replaced."""
     return path.resolve() if path.is_symlink() else path.absolute()
 
@@ -73,7 +73,7 @@ def _real(path: Path) -> Path:
 def staging(destination: Path) -> Iterator[Path]:
     """A directory beside the destination to make the new bundle in; gone afterwards, whatever happens."""
     try:
-        destination = _real(destination)
+        destination = real_directory(destination)
         destination.parent.mkdir(parents=True, exist_ok=True)
         clear_leftovers(destination)
         prefix = f".{destination.name}."
@@ -88,12 +88,13 @@ def staging(destination: Path) -> Iterator[Path]:
         with stack:
             yield staged
     except OSError as error:
-        raise BuildError(f"cannot write the bundle: {error.strerror} (`{error.filename or staged}`)") from error
+        message = f"cannot write the bundle: {error.strerror} (`{error.filename or staged}`)"
+        raise BuildError(message, hint=system_hint(error)) from error
 
 
 def clear_leftovers(destination: Path) -> None:
     """What killed builds left beside a bundle is removed; a bundle that one had moved aside is put back."""
-    destination = _real(destination)
+    destination = real_directory(destination)
     for aside in sorted(destination.parent.glob(f".{destination.name}.*.old")):
         if not destination.exists():
             os.rename(aside, destination)
@@ -102,7 +103,7 @@ def clear_leftovers(destination: Path) -> None:
 
 def publish(staged: Path, destination: Path, warn: Callable[[str], None] | None = None) -> None:
     """Exchange a staged bundle with what is at the destination. ``warn`` is told if a signature is lost by it."""
-    place, destination = destination, _real(destination)
+    place, destination = destination, real_directory(destination)
     kept = keep_signature(destination, staged)
     _flush(staged)
     if not destination.exists():

@@ -30,6 +30,7 @@ __all__ = [
     "add_cache_argument",
     "add_kernels_argument",
     "add_run_arguments",
+    "add_wait_argument",
     "artifacts_folder",
     "failures_as_problems",
     "link_tools",
@@ -119,13 +120,19 @@ def remote_cache(text: str | None) -> str | None:
     return text if text and "://" in text else None
 
 
-def link_tools() -> Tools:
+def add_wait_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--no-wait", action="store_true", help="fail at once if another process is writing to the same directory"
+    )
+
+
+def link_tools(arguments: argparse.Namespace) -> Tools:
     """What commands link with that have no options for it: the user's caches, or what the environment names."""
     import platformdirs
 
     from ..pipeline.combine import Tools
 
-    return Tools(Path(platformdirs.user_cache_dir("cute-aot")), artifacts_folder(None))
+    return Tools(Path(platformdirs.user_cache_dir("cute-aot")), artifacts_folder(None), wait=not arguments.no_wait)
 
 
 def print_warning(text: str) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from aot_runtime.manifest import Manifest
 
+from ..bundle.lock import locked
 from ..bundle.publish import check_destination, clear_leftovers, staging
 from ..cache.recall import Plan
 from ..errors import BuildError, Problem
@@ -34,7 +35,9 @@ def build(settings: Settings, progress: Progress | None = None) -> BuildResult:
     counting = CountingProgress(progress or Progress())
     try:
         with open_workspace(settings, counting) as workspace:
-            return _build(workspace)
+            check_destination(workspace.out)
+            with locked(workspace.out, counting.warn, wait=settings.wait):
+                return _build(workspace)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_kept(settings, counting.count)) from None
 
@@ -48,6 +51,7 @@ def _kept(settings: Settings, variants: int) -> str:
 
 
 def _build(workspace: Workspace) -> BuildResult:
+    """Build while nobody else writes to the directory: what is there is looked at now, not before."""
     out = workspace.out
     with suppress(OSError):  # check_destination reports what is wrong with the place
         clear_leftovers(out)

@@ -11,6 +11,7 @@ from pathlib import Path
 from aot_runtime.arch import Arch
 from aot_runtime.manifest import Manifest
 
+from ..bundle.lock import locked
 from ..bundle.publish import check_destination, staging
 from ..cache.store import Store
 from .assemble import assemble
@@ -25,21 +26,24 @@ Warn = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Tools:
-    """What linking needs: the cache of the tools, and where linked code is kept."""
+    """What combining needs beside bundles."""
 
-    cache: Path
-    artifacts: Path | None = None
+    cache: Path  # of the tools
+    artifacts: Path | None = None  # where linked code is kept from build to build; None: nowhere
+    wait: bool = True  # for another process that writes to the same directory; False: fail instead
 
 
 def merge(bundles: Sequence[Path], out: Path, tools: Tools, warn: Warn) -> Manifest:
     """Join bundles of one name; what several of them hold must be the same."""
     check_destination(out)
-    return _combine([bundle_contribution(bundle) for bundle in bundles], out, tools, warn)
+    with locked(out, warn, wait=tools.wait):
+        return _combine([bundle_contribution(bundle) for bundle in bundles], out, tools, warn)
 
 
 def prune(bundle: Path, keeps: Callable[[str, Arch], bool], tools: Tools, warn: Warn) -> Manifest:
     """Leave those kernels in a bundle that are kept for an architecture."""
-    return _combine([bundle_contribution(bundle, keeps)], bundle, tools, warn)
+    with locked(bundle, warn, wait=tools.wait):
+        return _combine([bundle_contribution(bundle, keeps)], bundle, tools, warn)
 
 
 def _combine(contributions: Sequence[Contribution], out: Path, tools: Tools, warn: Warn) -> Manifest:

@@ -40,6 +40,7 @@ class Settings:
     remote_read_only: bool = False  # put nothing into the cache at that URL
     wheelhouse: Path | None = None
     archives: bool = True  # for static linking, beside the shared libraries
+    wait: bool = True  # for another process that writes to the same directory; False: fail instead
 
     @property
     def bundle_name(self) -> str:

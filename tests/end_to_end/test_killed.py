@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aot_runtime.manifest import Manifest
 from written import FILL
 
 from aot.bundle.verify import verify
@@ -35,9 +36,9 @@ class Project:
         text = FILL.replace("VALUE", str(value)).replace("VARIANTS", str(variants))
         (self.folder / "fill.py").write_text(text)
 
-    def start(self, handles: int | None = None) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "aot", "build", "--kernels", "fill.py", "--name", "bundle", "--arch", "sm90"]
-        command += ["--out", str(self.out), "--cache", str(self.folder / "cache"), "--jobs", "1"]
+    def start(self, *arguments: str, arch: str = "sm90", handles: int | None = None) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "aot", "build", "--kernels", "fill.py", "--name", "bundle", "--arch", arch]
+        command += ["--out", str(self.out), "--cache", str(self.folder / "cache"), "--jobs", "1", *arguments]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
         environment["TMPDIR"] = str(self.folder / "tmp")
         (self.folder / "tmp").mkdir(exist_ok=True)
@@ -157,6 +158,30 @@ def test_two_builds_into_one_directory_at_once_both_succeed_and_leave_one_whole_
         _, said = process.communicate()
         assert process.returncode == 0, said
     assert verify(project.out) == []
+    assert [path.name for path in project.out.parent.iterdir()] == ["bundle"]
+
+
+def test_builds_into_one_new_directory_take_turns_and_both_results_are_there(project: Project) -> None:
+    text = FILL.replace("VALUE", "1").replace("VARIANTS", "1").replace('("sm_90a",)', '("sm_80", "sm_90a")')
+    wait = "import time\nfrom pathlib import Path\nPath('read').touch()\nwhile not Path('go').exists():\n    time.sleep(0.05)\n"
+    (project.folder / "fill.py").write_text(wait + text)
+    first = project.start(arch="sm80")
+    while not (project.folder / "read").exists():
+        assert first.poll() is None
+        time.sleep(0.05)
+    second = project.start(arch="sm90")
+    line = second.stderr.readline()  # type: ignore[union-attr]
+    assert line.endswith(f"warning: another process is writing `{project.out}`; waiting until it is done\n")
+    third = project.start("--no-wait")
+    _, said = third.communicate()
+    assert third.returncode == 1
+    assert f"error: another process is writing `{project.out}`" in said
+    (project.folder / "go").touch()
+    for process in (first, second):
+        _, said = process.communicate()
+        assert process.returncode == 0, said
+    assert verify(project.out) == []
+    assert [str(arch) for arch in Manifest.read(project.out).kernels["fill"].archs] == ["sm_80", "sm_90a"]
     assert [path.name for path in project.out.parent.iterdir()] == ["bundle"]
 
 

@@ -15,7 +15,14 @@ from ...hosts import parse_glibc, parse_hosts
 from ...pipeline.build import build
 from ...pipeline.settings import BuildResult, Settings
 from ...records import encode
-from ..options import add_cache_argument, add_kernels_argument, artifacts_folder, parse_size, remote_cache
+from ..options import (
+    add_cache_argument,
+    add_kernels_argument,
+    add_wait_argument,
+    artifacts_folder,
+    parse_size,
+    remote_cache,
+)
 from ..progress import make_progress
 from ..report import human_size, print_json, print_problems
 
@@ -75,6 +82,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     add("--line-info", action="store_true", help="let profilers show source lines; puts paths into the code")
     add("--replace", action="store_true", help="begin anew instead of adding to the bundle that is there")
     add("--no-archives", action="store_true", help="leave out the archives for static linking")
+    add_wait_argument(parser)
     add("--allow-incomplete", action="store_true", help="let an incomplete build replace a complete bundle")
     add(
         "--wheelhouse",
@@ -122,6 +130,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         remote_read_only=arguments.cache_read_only,
         wheelhouse=arguments.wheelhouse,
         archives=not arguments.no_archives,
+        wait=not arguments.no_wait,
     )
 
 

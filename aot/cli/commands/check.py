@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ...bundle.lock import locked
 from ...gpu.check import Report, check, read_report, record, report_data
 from ..options import add_run_arguments, open_to_run, print_warning, write_json
 from ..report import print_json, table
@@ -39,7 +40,9 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _record(arguments: argparse.Namespace) -> int:
-    count = record(arguments.bundle, read_report(arguments.record), print_warning)
+    report = read_report(arguments.record)
+    with locked(arguments.bundle, print_warning):
+        count = record(arguments.bundle, report, print_warning)
     if arguments.json:
         print_json({"bundle": str(arguments.bundle), "verified": count})
     print(f"{arguments.bundle}: {count} variants are recorded as verified", file=sys.stderr)

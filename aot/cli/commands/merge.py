@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ...bundle.signature import is_signed
 from ...pipeline.combine import merge
-from ..options import link_tools, print_warning
+from ..options import add_wait_argument, link_tools, print_warning
 from ..report import print_json
 
 __all__ = ["configure_parser", "execute"]
@@ -17,12 +17,13 @@ __all__ = ["configure_parser", "execute"]
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("bundles", type=Path, nargs="+", metavar="BUNDLE", help="what to join; none is altered")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the joined bundle goes")
+    add_wait_argument(parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:
     if any(is_signed(path) for path in arguments.bundles):
         print_warning(f"`{arguments.out}` is a new bundle: signatures of what it is joined from do not cover it")
-    manifest = merge(arguments.bundles, arguments.out, link_tools(), print_warning)
+    manifest = merge(arguments.bundles, arguments.out, link_tools(arguments), print_warning)
     variants = sum(kernel.variants for kernel in manifest.kernels.values())
     if arguments.json:
         print_json({"path": str(arguments.out), "kernels": len(manifest.kernels), "variants": variants})

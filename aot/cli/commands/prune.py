@@ -12,7 +12,7 @@ from aot_runtime.manifest import Manifest
 from ...errors import UsageError
 from ...pipeline.combine import prune
 from ...targets import parse_archs
-from ..options import add_bundle_argument, link_tools, print_warning
+from ..options import add_bundle_argument, add_wait_argument, link_tools, print_warning
 from ..report import human_size, print_json
 
 __all__ = ["configure_parser", "execute"]
@@ -23,6 +23,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--arch", action="append", default=[], metavar="ARCH", help="take these architectures out; repeatable")
     add("--kernel", action="append", default=[], metavar="GLOB", help="take these kernels out; repeatable")
+    add_wait_argument(parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -36,7 +37,7 @@ def execute(arguments: argparse.Namespace) -> int:
         named = not arguments.kernel or any(fnmatch.fnmatchcase(kernel, glob) for glob in arguments.kernel)
         return not (named and (not archs or arch in archs))
 
-    after = prune(arguments.bundle, keeps, link_tools(), print_warning)
+    after = prune(arguments.bundle, keeps, link_tools(arguments), print_warning)
     sizes = [sum(record.size for record in manifest.files.values()) for manifest in (before, after)]
     if arguments.json:
         print_json({"path": str(arguments.bundle), "bytes_before": sizes[0], "bytes": sizes[1]})

@@ -6,8 +6,12 @@ import argparse
 import sys
 from pathlib import Path
 
+from aot_runtime.manifest import Manifest
+
+from ...bundle.lock import locked
 from ...bundle.signature import Signer, new_key, public_path, sign
 from ...errors import UsageError
+from ..options import print_warning
 from ..report import print_json
 
 __all__ = ["configure_parser", "execute"]
@@ -40,10 +44,16 @@ def execute(arguments: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     signer = Signer.read(arguments.key)
-    signature = sign(arguments.bundle, signer) if arguments.bundle is not None else None
+    signature = _sign(arguments.bundle, signer) if arguments.bundle is not None else None
     if arguments.json:
         print_json({"signature": str(signature) if signature else None, "public_key": signer.public.hex()})
     elif signature is not None:
         print(f"{arguments.bundle}: signed by {signer.public.hex()[:16]}", file=sys.stderr)
         print(signature)
     return 0
+
+
+def _sign(bundle: Path, signer: Signer) -> Path:
+    Manifest.read(bundle)  # what is not a bundle is refused before a lock is made beside it
+    with locked(bundle, print_warning):
+        return sign(bundle, signer)

@@ -13,7 +13,7 @@ import pytest
 from places import SAMPLES
 
 from aot.cli.main import main
-from aot.pipeline.build import BuildResult
+from aot.pipeline.settings import BuildResult
 
 
 @pytest.fixture
