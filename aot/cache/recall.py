@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from aot_runtime.arch import Arch
 from aot_runtime.manifest import FILE_NAME
 
-from ..compile.closure import python_files
+from ..compile.closure import python_files, variables
 from ..compile.messages import Closure, KernelInfo, Options, VariantInfo
 from ..files import sha256_of
 from ..records import encode
@@ -235,7 +235,7 @@ def read_any(content: bytes) -> object:
 
 def _holds(closure: Watched) -> bool:
     return (
-        all(os.environ.get(name) == value for name, value in closure.environment.items())
+        variables(closure.environment, os.environ) == closure.environment
         and all(python_files(folder) == names for folder, names in closure.folders.items())
         and all(_version(name) == version for name, version in closure.distributions.items())
         and all(_digest(path) == digest for path, digest in closure.files.items())

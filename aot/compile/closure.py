@@ -1,106 +1,92 @@
 """What a kernel's code came from: its module, all that it imports, and what was read on the way.
 
-Runs in the worker, after the author's files were executed. Files outside the standard library and
-installed distributions are source and count by their bytes; installed distributions count by version;
-packages installed as editable lie outside and are source. Imports are read off the syntax tree, so that
-those inside functions count before they run; what was imported in other ways counts for every kernel.
+Runs in the worker, after the author's files were executed. Three rules decide what enters a kernel's key:
+
+* The author's files count by their bytes: those that the kernel's module imports, directly or through others.
+  A file that patches what it imported may change every kernel, so that it counts for all of them, together with
+  what it imports itself.
+* Installed distributions count by version, for every kernel of the source: a library may patch CuTe DSL for the
+  whole process when any file imports it.
+* Environment variables count for every kernel if one of the files could ask for them: see :func:`variables`.
 """
 
 from __future__ import annotations
 
-import ast
-import importlib.util
+import hashlib
+import json
 import os
 import sys
-import sysconfig
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from ..declare.discover import is_discovered, is_sibling
 from ..declare.kernel import Kernel
 from ..files import sha256_of
-from .messages import Closure, KernelClosure
+from .messages import WORKER_VARIABLES, Closure, KernelClosure
+from .modules import distributions_of, is_source, is_source_module, locate, source_of
+from .sources import Source, parents, read_source
 
-__all__ = ["Watch", "closure_of"]
+__all__ = ["Watch", "closure_of", "python_files", "variables"]
 
-_OURS = ("aot", "aot_runtime")  # counted as code generation, not as the author's source
-_LIBRARIES = tuple({os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("purelib", "platlib")})
-_STANDARD = tuple({os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib")})
 _PROGRAM = frozenset({"__main__", "__mp_main__"})
-_BY_NAME = frozenset({"import_module", "__import__", "spec_from_file_location", "run_path", "exec"})
-_SYSTEM = ("/proc/", "/sys/", "/dev/", "/etc/")
-_COMPILER_SETTINGS = ("CUTE_DSL_", "CUTLASS_")
-_SET_BY_US = frozenset({"CUTE_DSL_ARCH"})
+_COMPILER_SETTINGS = ("CUTE_DSL_*", "CUTLASS_*")
+_ALL = "*"
+
+Files = Mapping[str, Path]  # module -> its file
 
 
 class Watch:
-    """Notes the files opened and the environment variables asked for by the author's code."""
+    """What happened while the author's code ran: files that it opened, modules that it loaded."""
 
     def __init__(self) -> None:
+        self.environment = dict(os.environ)  # before the author's code could change it
         self.opened: dict[str, None] = {}
-        self.asked: dict[str, None] = {}
-        self.active = False
+        self.loaded: frozenset[str] = frozenset()
+        self._before: frozenset[str] = frozenset()
+        self._active = False
         sys.addaudithook(self._audit)
-        environment = type(os.environ)
-        watch = self
-
-        class Watched(environment):  # type: ignore[misc, valid-type]
-            def __getitem__(self, key: str) -> Any:
-                if watch.active and isinstance(key, str) and _asked_by_source():
-                    watch.asked[key] = None
-                return super().__getitem__(key)
-
-        os.environ.__class__ = Watched
 
     def __enter__(self) -> Watch:
-        self.active = True
+        self._before, self._active = frozenset(sys.modules), True
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.active = False
+        self._active = False
+        # Only what came with the author's files: what is loaded later depends on the kernels that a build selects.
+        self.loaded = self.loaded or frozenset(sys.modules) - self._before
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event == "open" and self.active:
+        if event == "open" and self._active:
             path, mode = arguments[0], arguments[1]
             if isinstance(path, (str, bytes)) and (mode is None or not set(mode) & set("wax+")):
                 self.opened[os.path.abspath(os.fsdecode(path))] = None
 
 
-def _asked_by_source() -> bool:
-    frame = sys._getframe(2)
-    while frame is not None and frame.f_globals.get("__name__") in ("os", "collections.abc", "_collections_abc"):
-        frame = frame.f_back  # type: ignore[assignment]
-    return frame is not None and _is_source(frame.f_code.co_filename) and not _is_ours(frame.f_globals)
-
-
-def _is_ours(variables: dict[str, Any]) -> bool:
-    return str(variables.get("__name__", "")).partition(".")[0] in _OURS
-
-
 def closure_of(kernels: Sequence[Kernel], watch: Watch) -> Closure:
     """The closure of each kernel of a source, and what to look at to know that none of them changed."""
-    modules = {name: module for name, module in list(sys.modules.items()) if name not in _PROGRAM}
-    sources = {name: path for name, module in modules.items() if (path := _source_of(module)) is not None}
-    reached = {kernel.name: _reach(_roots(kernel, sources), sources) for kernel in kernels}
-    known = {name for found in reached.values() for name in found.modules}
-    others = [name for name in sources if name not in known and not is_discovered(name)]
-    data = _data_files(watch, {*sources.values(), *(path for found in reached.values() for path in found.paths)})
-    environment = {name: os.environ.get(name) for name in sorted({*watch.asked, *_compiler_settings()})}
-    shared = {f"file {path.name}": _digest(path) for path in data}
-    shared.update({name: _digest(sources[name]) for name in others})
-    files = {str(path): _digest(path) for path in {*sources.values(), *data}}
-    files.update({str(path): _digest(path) for found in reached.values() for path in found.paths})
+    loaded = _loaded_sources()
+    reached = {kernel.name: _reach(_roots(kernel, loaded), loaded) for kernel in kernels}
+    known = {name for files in reached.values() for name in files}
+    shared = {name: path for name, path in loaded.items() if name not in known and not is_discovered(name)}
+    shared.update(_reach([name for name, path in loaded.items() if read_source(name, path).patches], loaded))
+    everything = {**loaded, **shared, **{name: path for files in reached.values() for name, path in files.items()}}
+    sources = [read_source(name, path) for name, path in everything.items()]
+    data = _data_files(watch, set(everything.values()))
+    environment = variables(_names_of_variables(sources), watch.environment)
+    distributions = distributions_of({*watch.loaded, *(name for source in sources for name in source.imports)})
+    for_all = {**{f"file {path.name}": _digest(path) for path in data}, **_digests(shared)}
+    files = {str(path): _digest(path) for path in (*everything.values(), *data)}
     return Closure(
-        kernels={name: found.closure(shared, environment) for name, found in reached.items()},
+        kernels={
+            name: KernelClosure({**for_all, **_digests(own)}, distributions, environment)
+            for name, own in reached.items()
+        },
         files=files,
         folders={folder: python_files(folder) for folder in sorted({os.path.dirname(path) for path in files})},
         environment=environment,
-        distributions={
-            name: version for found in reached.values() for name, version in sorted(found.distributions.items())
-        },
+        distributions=distributions,
     )
 
 
@@ -112,190 +98,94 @@ def python_files(folder: str) -> tuple[str, ...]:
         return ()
 
 
+def variables(names: Iterable[str], environment: Mapping[str, str]) -> dict[str, str | None]:
+    """What variables hold; None for one that is not set.
+
+    A name that ends in ``*`` stands for all variables that begin so, and has a digest of them: they may hold
+    secrets, and one that is not set yet counts too. What a worker is started with depends on the architecture
+    alone, which has a place of its own in every key.
+    """
+    wanted = sorted(set(names) - WORKER_VARIABLES)
+    return {
+        name: _digest_of_all(name, environment) if name.endswith(_ALL) else environment.get(name) for name in wanted
+    }
+
+
+def _digest_of_all(pattern: str, environment: Mapping[str, str]) -> str:
+    prefix = pattern.removesuffix(_ALL)
+    found = {name: value for name, value in environment.items() if name.startswith(prefix)}
+    held = sorted((name, value) for name, value in found.items() if name not in WORKER_VARIABLES)
+    return hashlib.sha256(json.dumps(held).encode()).hexdigest()
+
+
+def _names_of_variables(sources: Iterable[Source]) -> set[str]:
+    """The variables that the author's files could ask for.
+
+    If a file uses the environment, every string in it may be the name of a variable, and so may every string in
+    capitals in any other file, which may be handed to that one. Settings of the compiler always count.
+    """
+    sources = list(sources)
+    names = set(_COMPILER_SETTINGS)
+    if any(source.reads_all_variables for source in sources):
+        names.add(_ALL)
+    if any(source.reads_environment for source in sources):
+        for source in sources:
+            texts = [*source.strings, *(prefix + _ALL for prefix in source.prefixes)]
+            names.update(text for text in texts if source.reads_environment or text.isupper())
+    return names
+
+
 @cache
 def _digest(path: Path) -> str:
     return sha256_of(path)
 
 
-def _compiler_settings() -> list[str]:
-    return [name for name in os.environ if name.startswith(_COMPILER_SETTINGS) and name not in _SET_BY_US]
+def _digests(files: Files) -> dict[str, str]:
+    return {name: _digest(path) for name, path in files.items()}
+
+
+def _loaded_sources() -> dict[str, Path]:
+    """The author's modules that are loaded."""
+    modules = {name: module for name, module in list(sys.modules.items()) if name not in _PROGRAM}
+    return {name: path for name, module in modules.items() if (path := source_of(module)) is not None}
 
 
 def _data_files(watch: Watch, modules: set[Path]) -> list[Path]:
     """Files that were read and are not modules: tuning tables, say."""
-    paths = (Path(path) for path in watch.opened if not path.endswith(".pyc") and _is_source(path))
-    return sorted(path for path in paths if path.is_file() and path.resolve() not in modules and not _is_known(path))
+    paths = (Path(path) for path in watch.opened if not path.endswith(".pyc") and is_source(path))
+    return sorted(path for path in paths if path.is_file() and path.resolve() not in modules and not is_sibling(path))
 
 
-def _is_known(path: Path) -> bool:
-    return is_sibling(path) or _is_own_file(path)
-
-
-def _is_own_file(path: Path) -> bool:
-    own = {Path(str(sys.modules[name].__file__)).resolve().parent for name in _OURS if name in sys.modules}
-    return any(folder in path.resolve().parents for folder in own)
-
-
-def _roots(kernel: Kernel, sources: dict[str, Path]) -> list[str]:
+def _roots(kernel: Kernel, loaded: Files) -> list[str]:
     """The modules that hold a kernel: where its function is, and where it is declared, not where it is re-exported."""
     holders = [
         name
-        for name, path in sources.items()
+        for name, path in loaded.items()
         if path.name != "__init__.py" and any(value is kernel for value in list(vars(sys.modules[name]).values()))
     ]
     return [kernel.make.__module__, *holders]
 
 
-class _Reached:
-    def __init__(self) -> None:
-        self.modules: dict[str, Path] = {}
-        self.distributions: dict[str, str] = {}
+def _reach(roots: Iterable[str], loaded: Iterable[str]) -> dict[str, Path]:
+    """The author's modules that imports lead to from the roots.
 
-    @property
-    def paths(self) -> Iterable[Path]:
-        return self.modules.values()
-
-    def closure(self, shared: dict[str, str], environment: dict[str, str | None]) -> KernelClosure:
-        modules = {name: _digest(path) for name, path in self.modules.items()}
-        return KernelClosure({**shared, **modules}, self.distributions, environment)
-
-
-def _reach(roots: Iterable[str], sources: Iterable[str]) -> _Reached:
-    """Follow imports from the roots; a parent package counts by its own file, not by what that imports.
-
-    A module that imports by a computed name may have imported any of the sources.
+    A parent package counts by its own file, not by what that imports. A module that imports by a computed name
+    may have imported any of those that are loaded.
     """
-    reached, waiting = _Reached(), list(roots)
-    seen: set[str] = set()
+    reached: dict[str, Path] = {}
+    waiting, seen = list(roots), set[str]()
     while waiting:
         name = waiting.pop()
-        if name in seen or name.partition(".")[0] in _OURS:
+        if name in seen:
             continue
         seen.add(name)
-        if _is_installed(name, reached):
-            continue
-        path = _locate(name)
+        path = locate(name) if is_source_module(name) else None
         if path is None:
             continue
-        reached.modules[name] = path
-        for parent in _parents(name):
-            parent_path = _locate(parent)
-            if parent_path is not None:
-                reached.modules.setdefault(parent, parent_path)
-        tree = _parse(path)
-        waiting += _imports(tree, name, path)
-        if _imports_by_name(tree):
-            waiting += sources
+        reached[name] = path
+        reached.update({parent: place for parent in parents(name) if (place := locate(parent)) is not None})
+        source = read_source(name, path)
+        waiting += source.imports
+        if source.imports_by_name:
+            waiting += loaded
     return reached
-
-
-def _parents(name: str) -> Iterator[str]:
-    while "." in name:
-        name = name.rpartition(".")[0]
-        yield name
-
-
-def _locate(name: str) -> Path | None:
-    """The source file of a module that is the author's; None for all others."""
-    module = sys.modules.get(name)
-    if module is not None:
-        return _source_of(module)
-    try:
-        spec = importlib.util.find_spec(name)
-    except Exception:  # it may import the packages above it, which may raise anything
-        return None
-    origin = spec.origin if spec is not None and spec.has_location else None
-    return Path(origin).resolve() if origin and _is_source(origin) else None
-
-
-def _source_of(module: ModuleType) -> Path | None:
-    path = getattr(module, "__file__", None)
-    name = str(getattr(module, "__name__", ""))
-    if not isinstance(path, str) or name.partition(".")[0] in _OURS or not _is_source(path):
-        return None
-    return Path(path).resolve() if os.path.isfile(path) else None
-
-
-def _is_source(path: str) -> bool:
-    """Neither the standard library's nor an installed distribution's, nor the system's."""
-    real = os.path.realpath(path)
-    if path.startswith("<") or real.startswith(_SYSTEM):
-        return False
-    if real.startswith(_LIBRARIES):
-        return _top(real) not in _distributions()
-    return not real.startswith(_STANDARD) and "/site-packages/" not in real and "/dist-packages/" not in real
-
-
-def _top(path: str) -> str:
-    path = os.path.realpath(path)
-    folder = next(folder for folder in _LIBRARIES if path.startswith(folder))
-    return path[len(folder) :].partition(os.sep)[0].partition(".")[0]
-
-
-@cache
-def _distributions() -> dict[str, dict[str, str]]:
-    """Top-level module or folder -> distributions that put files there, with their versions."""
-    found: dict[str, dict[str, str]] = {}
-    for record in (path for folder in _LIBRARIES for path in Path(folder).glob("*.dist-info/RECORD")):
-        name, _, version = record.parent.name.removesuffix(".dist-info").partition("-")
-        for top in {line.partition("/")[0].partition(",")[0] for line in record.read_text().splitlines()}:
-            found.setdefault(top.partition(".")[0], {})[name] = version
-    return found
-
-
-def _is_installed(name: str, reached: _Reached) -> bool:
-    """Whether a module is not the author's; its distribution is noted. Looks at the top level, imports nothing."""
-    top = name.partition(".")[0]
-    if top in sys.stdlib_module_names:
-        return True
-    place = _place(top)
-    if place is None or _is_source(place):
-        return False
-    owner = _top(place) if os.path.realpath(place).startswith(_LIBRARIES) else top
-    reached.distributions.update(_distributions().get(owner, {}))
-    return True
-
-
-def _place(top: str) -> str | None:
-    """Where a top-level module or package lies."""
-    module = sys.modules.get(top)
-    try:
-        spec = getattr(module, "__spec__", None) or importlib.util.find_spec(top)
-    except (ImportError, ValueError):
-        spec = None
-    path = getattr(module, "__file__", None) or (spec.origin if spec is not None and spec.has_location else None)
-    folders = list(spec.submodule_search_locations or ()) if spec is not None else []
-    return path or (os.path.join(folders[0], "") if folders else None)
-
-
-def _parse(path: Path) -> ast.AST:
-    try:
-        return ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError):
-        return ast.Module([], [])
-
-
-def _imports_by_name(tree: ast.AST) -> bool:
-    called = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
-    return any(getattr(function, "attr", getattr(function, "id", "")) in _BY_NAME for function in called)
-
-
-def _imports(tree: ast.AST, name: str, path: Path) -> list[str]:
-    """Every module that a file names in an import, wherever in the file it stands."""
-    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-    found: list[str] = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                found += [alias.name, *_parents(alias.name)]
-        elif isinstance(node, ast.ImportFrom):
-            base = _absolute(node, package)
-            found += [base, *(f"{base}.{alias.name}" for alias in node.names)]
-    return [item for item in found if item]
-
-
-def _absolute(node: ast.ImportFrom, package: str) -> str:
-    if node.level == 0:
-        return node.module or ""
-    base = package.rsplit(".", node.level - 1)[0] if node.level > 1 else package
-    return f"{base}.{node.module}" if node.module else base

@@ -11,6 +11,7 @@ from aot_runtime.manifest import Choice, Parameter
 from ..selection.subjects import VariantTable
 
 __all__ = [
+    "WORKER_VARIABLES",
     "Closure",
     "Compiled",
     "Declared",
@@ -20,7 +21,18 @@ __all__ = [
     "KernelLaunch",
     "Options",
     "VariantInfo",
+    "worker_variables",
 ]
+
+_ARCH = "CUTE_DSL_ARCH"
+_NO_TORCH_BRIDGE = "TVM_FFI_DISABLE_TORCH_C_DLPACK"
+WORKER_VARIABLES = frozenset({_ARCH, _NO_TORCH_BRIDGE})
+
+
+def worker_variables(arch: Arch | None) -> dict[str, str]:
+    """What a worker is told through environment variables, since CuTe DSL and other libraries read these once."""
+    bridge = {_NO_TORCH_BRIDGE: "1"}  # TVM-FFI's bridge to torch is slow to import and not needed
+    return bridge if arch is None else {**bridge, _ARCH: str(arch)}
 
 
 @dataclass(frozen=True)

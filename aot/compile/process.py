@@ -18,7 +18,7 @@ from aot_runtime.arch import Arch
 
 from .. import errors
 from ..records import decode, encode
-from .messages import Closure, Compiled, Declared, Failure, Options, VariantInfo
+from .messages import Closure, Compiled, Declared, Failure, Options, VariantInfo, worker_variables
 
 __all__ = ["Worker", "WorkerLost", "resident_bytes"]
 
@@ -179,12 +179,6 @@ def _ending(code: int) -> str:
 def _start(arch: Arch | None) -> tuple[subprocess.Popen[bytes], Any, Any]:
     request_read, request_write = os.pipe()
     answer_read, answer_write = os.pipe()
-    environment = {
-        **os.environ,
-        "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1",
-    }  # its torch bridge is slow to import and not needed
-    if arch is not None:
-        environment["CUTE_DSL_ARCH"] = str(arch)  # some kernels ask for it; it is read once
     try:
         process = subprocess.Popen(
             [sys.executable, "-m", "aot.compile.worker", str(request_read), str(answer_write)],
@@ -192,7 +186,7 @@ def _start(arch: Arch | None) -> tuple[subprocess.Popen[bytes], Any, Any]:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            env=environment,
+            env={**os.environ, **worker_variables(arch)},
         )
     finally:
         os.close(request_read)

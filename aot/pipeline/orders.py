@@ -24,6 +24,7 @@ from aot_runtime.arch import Arch
 from ..cache import keys
 from ..cache.entries import EntryError
 from ..cache.variants import pack_variant, unpack_variant
+from ..compile.closure import variables
 from ..compile.messages import Closure, Compiled, Failure, Options
 from ..compile.process import Worker, WorkerLost
 from ..errors import AotError
@@ -114,9 +115,12 @@ def differences(there: Refusal) -> Iterator[str]:
             yield f"`{path}` is there, and not here"
         elif sha256_of(Path(path)) != digest:
             yield f"`{path}` has other bytes there"
+    here = variables(there.closure.environment, os.environ)
     for name, value in there.closure.environment.items():
-        if os.environ.get(name) != value:
-            yield f"the environment variable {name} is {value!r} there, {os.environ.get(name)!r} here"
+        if name.endswith("*") and here[name] != value:
+            yield f"environment variables `{name}` have other values there"
+        elif here[name] != value:
+            yield f"the environment variable {name} is {value!r} there, {here[name]!r} here"
     for name, version in there.closure.distributions.items():
         if _version(name) != version:
             yield f"{name} is {version} there, {_version(name)} here"

@@ -92,7 +92,7 @@ def no_worker(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """From here on, starting a worker is an error."""
 
     def forbid() -> None:
-        def refuse(*arguments: object) -> None:
+        def refuse(*arguments: object, **settings: object) -> None:
             raise AssertionError("a worker was started")
 
         monkeypatch.setattr(Worker, "__init__", refuse)
@@ -118,6 +118,19 @@ def test_a_bundle_that_is_gone_or_damaged_is_made_again_from_the_cache_without_a
     assert contents(_build(first, cache, out=tmp_path / "out")[0].path) == before
     (tmp_path / "out" / "details" / "sm_90a.json").write_text("{}")
     assert contents(_build(first, cache, out=tmp_path / "out")[0].path) == before
+
+
+def test_a_kernel_that_asks_for_the_architecture_does_not_lose_the_build_with_nothing_to_do(
+    run: Run, folder: Path, no_worker: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = folder / "kernels" / "first.py"
+    first.write_text("import os\nARCH = os.environ['CUTE_DSL_ARCH']\n" + first.read_text())
+    assert run(select=("first",))[1] == ["first__f16", "first__f32"]
+    no_worker()
+    assert run(select=("first",))[1] == []
+    monkeypatch.setenv("CUTE_DSL_KEEP_PTX", "0")  # it was not set before, and is the compiler's
+    with pytest.raises(AssertionError, match="a worker was started"):
+        run(select=("first",))
 
 
 def test_other_settings_are_not_nothing_changed(run: Run, folder: Path, no_worker: Callable[[], None]) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from aot_runtime.arch import Arch
 
 from aot.cache import keys
+from aot.compile.closure import variables
 from aot.compile.messages import Options
 from aot.compile.process import Worker
 
@@ -130,6 +133,73 @@ def test_a_module_that_imports_by_a_computed_name_may_have_imported_anything(fol
     (folder / "helpers" / "elsewhere.py").write_text("D = 2\n")
     after = variant_keys(folder)
     assert [name for name in before if after[name] != before[name]] == ["second"]
+
+
+def moved_by(folder: Path, change: Callable[[], object]) -> str:
+    """The first letters of the kernels whose keys a change moves."""
+    before = variant_keys(folder)
+    change()
+    after = variant_keys(folder)
+    return "".join(name[0] for name in sorted(before) if after[name] != before[name])
+
+
+def test_a_library_that_one_file_imports_counts_for_all(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may patch CuTe DSL for the whole process, so that kernels build only beside that import."""
+    library = folder / "other" / "site-packages"
+    (library / "patcher").mkdir(parents=True)
+    (library / "patcher" / "__init__.py").write_text("import dependency\n")
+    (library / "dependency.py").write_text("")
+
+    def install(name: str, version: str) -> None:
+        for old in library.glob(f"{name}-*.dist-info"):
+            shutil.rmtree(old)
+        record = library / f"{name}-{version}.dist-info" / "RECORD"
+        record.parent.mkdir()
+        record.write_text(f"{name}/__init__.py,,\n{name}.py,,\n")
+
+    install("patcher", "1.0")
+    install("dependency", "1.0")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([os.environ["PYTHONPATH"], str(library)]))
+    second = folder / "kernels" / "second.py"
+    assert moved_by(folder, lambda: second.write_text("import patcher\n" + second.read_text())) == "fs"
+    assert moved_by(folder, lambda: install("patcher", "1.1")) == "fs"
+    assert moved_by(folder, lambda: install("dependency", "1.1")) == "fs"
+
+
+def test_a_file_that_patches_others_counts_for_all_with_what_it_imports(folder: Path) -> None:
+    second, patch = folder / "kernels" / "second.py", folder / "helpers" / "patch.py"
+    patch.write_text("VALUE = 1\n")
+    second.write_text("import helpers.deep\nfrom helpers import patch\n" + second.read_text())
+    assert moved_by(folder, lambda: patch.write_text("VALUE = 2\n")) == "s"
+    assert moved_by(folder, lambda: second.write_text(second.read_text() + "helpers.deep.C = patch.VALUE\n")) == "fs"
+    assert moved_by(folder, lambda: patch.write_text("VALUE = 3\n")) == "fs"
+
+
+def test_what_a_worker_is_started_with_is_not_what_the_kernels_ask_for(folder: Path) -> None:
+    second = folder / "kernels" / "second.py"
+    second.write_text("import os\nARCH = os.environ['CUTE_DSL_ARCH']\nos.environ['MINE'] = '1'\n" + second.read_text())
+    worker = Worker(str(folder / "kernels"), ARCH, Options(), folder / "log")
+    try:
+        environment = worker.closure().environment
+    finally:
+        worker.close()
+    assert "CUTE_DSL_ARCH" not in environment
+    assert environment["MINE"] is None, "what the author's code sets is not what it was given"
+    assert variables(environment, os.environ) == environment
+
+
+def test_variables_that_begin_alike_count_together_and_show_no_values() -> None:
+    held = variables(
+        ["TILE_*", "PLAIN", "CUTE_DSL_ARCH"], {"TILE_M": "secret", "PLAIN": "1", "CUTE_DSL_ARCH": "sm_90a"}
+    )
+    assert held.keys() == {"TILE_*", "PLAIN"}
+    assert held["PLAIN"] == "1"
+    assert "secret" not in str(held["TILE_*"])
+    for other in ({}, {"TILE_M": "2"}, {"TILE_M": "secret", "TILE_N": "1"}):
+        assert variables(["TILE_*"], other)["TILE_*"] != held["TILE_*"]
+    assert variables(["TILE_*"], {"TILE_M": "secret", "TIDE": "1"})["TILE_*"] == held["TILE_*"]
+    settings = variables(["CUTE_DSL_*"], {"CUTE_DSL_ARCH": "sm_90a"})
+    assert settings == variables(["CUTE_DSL_*"], {}) != variables(["CUTE_DSL_*"], {"CUTE_DSL_KEEP_PTX": "0"})
 
 
 def test_installed_packages_count_by_their_version_and_not_by_their_files(folder: Path) -> None:

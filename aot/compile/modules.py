@@ -1,0 +1,120 @@
+"""Whose a module is: the author's, an installed distribution's, Python's own, or ours.
+
+The author's files count by their bytes, installed distributions by their versions. A package that is installed
+as editable lies outside the installed libraries, and so its files are the author's.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import sysconfig
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+__all__ = ["distributions_of", "is_source", "is_source_module", "locate", "source_of"]
+
+_OURS = ("aot", "aot_runtime")  # counted as code generation, not as the author's source
+_LIBRARIES = ("/site-packages/", "/dist-packages/")
+_INSTALLED = tuple({os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("purelib", "platlib")})
+_STANDARD = tuple({os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib")})
+_SYSTEM = ("/proc/", "/sys/", "/dev/", "/etc/")
+
+
+def is_source(path: str) -> bool:
+    """Whether a file is the author's: neither Python's, nor an installed distribution's, the system's or ours."""
+    real = os.path.realpath(path)
+    if path.startswith("<") or real.startswith(_SYSTEM) or _is_own(real):
+        return False
+    if real.startswith(_INSTALLED):
+        return _owner(real) is None
+    return not real.startswith(_STANDARD) and not any(folder in real for folder in _LIBRARIES)
+
+
+@cache
+def _own_folders() -> tuple[str, ...]:
+    # Not from ``__path__``: an editable install may put the root of the checkout there.
+    return tuple(os.path.dirname(os.path.realpath(str(sys.modules[name].__file__))) + os.sep for name in _OURS)
+
+
+def _is_own(real: str) -> bool:
+    return real.startswith(_own_folders())
+
+
+def is_source_module(name: str) -> bool:
+    """Whether a module that is named in an import may be the author's. Looks at its top level, imports nothing."""
+    top = name.partition(".")[0]
+    if top in sys.stdlib_module_names or top in _OURS:
+        return False
+    place = _place(top)
+    return place is None or is_source(place)
+
+
+def source_of(module: ModuleType) -> Path | None:
+    """The file of a module if it is the author's."""
+    path = getattr(module, "__file__", None)
+    return Path(path).resolve() if isinstance(path, str) and os.path.isfile(path) and is_source(path) else None
+
+
+def locate(name: str) -> Path | None:
+    """The file of a module that may not be imported yet, if it is the author's."""
+    module = sys.modules.get(name)
+    if module is not None:
+        return source_of(module)
+    try:
+        spec = importlib.util.find_spec(name)
+    except Exception:  # it may import the packages above it, which may raise anything
+        return None
+    origin = spec.origin if spec is not None and spec.has_location else None
+    return Path(origin).resolve() if origin and is_source(origin) else None
+
+
+def distributions_of(names: Iterable[str]) -> dict[str, str]:
+    """The installed distributions that modules come from, with their versions."""
+    found: dict[str, str] = {}
+    for top in sorted({name.partition(".")[0] for name in names} - set(sys.stdlib_module_names)):
+        place = _place(top)
+        if place is not None and not is_source(place):
+            found.update(_installed().get(_owner(os.path.realpath(place)) or top, {}))
+    return found
+
+
+def _owner(real: str) -> str | None:
+    """The top-level name under which installed distributions are listed that a file may belong to."""
+    for root in _search_path(tuple(sys.path)):
+        top = real[len(root) :].partition(os.sep)[0].partition(".")[0] if real.startswith(root) else ""
+        if top and top in _installed():
+            return top
+    return None
+
+
+@cache
+def _search_path(folders: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(os.path.realpath(folder) + os.sep for folder in folders)
+
+
+@cache
+def _installed() -> dict[str, dict[str, str]]:
+    """Top-level module or folder -> the distributions that put files there, with their versions."""
+    found: dict[str, dict[str, str]] = {}
+    records = [record for folder in reversed(sys.path) for record in Path(folder).glob("*.dist-info/RECORD")]
+    for record in records:
+        name, _, version = record.parent.name.removesuffix(".dist-info").partition("-")
+        for top in {line.partition("/")[0].partition(",")[0] for line in record.read_text().splitlines()}:
+            found.setdefault(top.partition(".")[0], {})[name] = version
+    return found
+
+
+def _place(top: str) -> str | None:
+    """Where a top-level module or package lies."""
+    module = sys.modules.get(top)
+    try:
+        spec = getattr(module, "__spec__", None) or importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        spec = None
+    path = getattr(module, "__file__", None) or (spec.origin if spec is not None and spec.has_location else None)
+    folders = list(spec.submodule_search_locations or ()) if spec is not None else []
+    return path or (os.path.join(folders[0], "") if folders else None)

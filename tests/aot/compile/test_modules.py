@@ -1,0 +1,47 @@
+"""Whose a file is: the author's, an installed distribution's, Python's own, or ours."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+from pathlib import Path
+
+import aot_runtime
+import cutlass
+import platformdirs
+import pytest
+from places import EXAMPLE, PROJECT, SAMPLES
+
+import aot
+from aot.compile.modules import distributions_of, is_source, is_source_module
+
+
+@pytest.mark.parametrize(
+    "path", [PROJECT / "kernels" / "_device.py", SAMPLES / "fill.py", EXAMPLE / "kernels" / "x.py"]
+)
+def test_files_of_a_checkout_are_the_authors_even_beside_this_project(path: Path) -> None:
+    assert is_source(str(path))
+
+
+@pytest.mark.parametrize("module", [aot, aot_runtime, cutlass, platformdirs, json, os])
+def test_installed_files_and_ours_are_not(module: object) -> None:
+    assert not is_source(str(module.__file__))  # type: ignore[attr-defined]
+    assert not is_source_module(module.__name__)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("path", ["<string>", "/proc/self/status", "/etc/hosts"])
+def test_what_is_no_file_of_anyones_is_not(path: str) -> None:
+    assert not is_source(path)
+
+
+def test_a_file_among_the_installed_libraries_that_nobody_installed_is_the_authors() -> None:
+    libraries = Path(platformdirs.__file__).parents[1]
+    assert is_source(str(libraries / "dropped_here_by_hand.py"))
+
+
+def test_distributions_are_named_with_their_versions() -> None:
+    found = distributions_of(["platformdirs.unix", "json", "cutlass.cute", "aot", "nowhere_at_all"])
+    assert found["platformdirs"] == importlib.metadata.version("platformdirs")
+    assert found["nvidia_cutlass_dsl_libs_base"] == importlib.metadata.version("nvidia-cutlass-dsl")
+    assert not {"aot", "json", "nowhere_at_all"} & found.keys()
