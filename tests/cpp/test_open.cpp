@@ -188,6 +188,39 @@ static void test_bad_arguments(const fs::path& path) {
   CHECK(aot_last_error(&code, &text) == AOT_OK && code == AOT_ERROR_CUDA && std::string(text).size() > 10);
 }
 
+// Nothing a caller writes into a tensor overflows anything, whatever becomes of the call: for the sanitizers.
+static void test_absurd_tensors(const fs::path& path) {
+  play({h100});
+  aot::Bundle bundle(path.string(), options);
+  const std::int64_t numbers[] = {INT64_MIN, INT64_MIN + 1, -3, 0, 1, 2, INT64_MAX - 1, INT64_MAX};
+  const std::int32_t ranks[] = {INT32_MIN, -1, 0, 1, 2, 3};
+  const auto sound = aot::tensor(static_cast<float*>(fake_memory), {1000});
+  int refused = 0;
+  for (const std::int64_t extent : numbers) {
+    for (const std::int64_t stride : numbers) {
+      for (const std::int32_t rank : ranks) {
+        std::int64_t shape[3] = {extent, 2, extent}, strides[3] = {stride, stride, 1};
+        aot_tensor tensor = *sound.get();
+        tensor.ndim = rank;
+        tensor.shape = shape;
+        tensor.strides = strides;
+        for (const char* name : {"fill", "fill_optional"}) {
+          for (const bool as_output : {true, false}) {
+            const aot_value first = aot_from_tensor(as_output ? &tensor : sound.get());
+            const aot_value second = name[4] == 0 ? aot_from_float(1.0) : aot_from_tensor(&tensor);
+            try {
+              bundle[name](first, second);
+            } catch (const aot::Error&) {
+              ++refused;
+            }
+          }
+        }
+      }
+    }
+  }
+  CHECK(refused > 1000);
+}
+
 static void test_devices(const fs::path& path) {
   aot::Bundle bundle(path.string(), options);
   play({h100});
@@ -291,6 +324,7 @@ int main(int count, char** arguments) {
   test_calls(bundle);
   test_bad_arguments(bundle);
   test_null_pointers(bundle);
+  test_absurd_tensors(bundle);
   test_devices(bundle);
   test_bad_bundles(bundle, scratch);
   test_bundles_are_plain_values(bundle);

@@ -72,6 +72,16 @@ static void test_preload_races_with_calls() {
   CHECK(standin_launch_count() == 16);
 }
 
+// Different kernels are loaded at the same time: each call into CUDA waits there for the other.
+static void test_kernels_are_loaded_side_by_side() {
+  play({h100});
+  aot::Bundle bundle(fresh(), options);
+  const char* const functions[] = {"fill", "fill_optional"};
+  standin_meet("cudaLibraryLoadData", 2);
+  together(2, [&](int i) { bundle.preload(functions[i], 0); });
+  CHECK(standin_met());
+}
+
 static void test_open_in_loops() {
   play({h100});
   const std::string path = fresh();
@@ -145,6 +155,7 @@ int main(int count, char** arguments) {
   scratch = arguments[3];
   test_first_calls_together();
   test_preload_races_with_calls();
+  test_kernels_are_loaded_side_by_side();
   test_open_in_loops();
   test_errors_in_threads();
   test_failing_cuda_calls();

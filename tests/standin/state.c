@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { MAX_FAULTS = 64, MAX_NAME = 96 };
@@ -30,6 +31,9 @@ static standin_call *first_call;
 static fault faults[MAX_FAULTS];
 static int fault_count;
 static uint64_t next_handle = 0x10000;
+static pthread_cond_t arrival = PTHREAD_COND_INITIALIZER;
+static char meeting[MAX_NAME]; /* the function whose callers wait for each other */
+static int awaited;
 
 void standin_lock(void) { pthread_mutex_lock(&mutex); }
 void standin_unlock(void) { pthread_mutex_unlock(&mutex); }
@@ -63,6 +67,7 @@ void standin_reset(int count, const standin_device *wanted, int version) {
     __atomic_store_n(&device_count, count, __ATOMIC_RELAXED);
     driver_version = version;
     fault_count = 0;
+    awaited = 0;
     recording = 1;
     standin_forget_streams();
     __atomic_add_fetch(&epoch, 1, __ATOMIC_RELAXED); /* every thread starts anew at its next call */
@@ -171,6 +176,31 @@ static int injected_failure(const char *name, int device) {
     return STANDIN_OK;
 }
 
+/* The caller holds the lock. */
+static void wait_for_others(void) {
+    struct timespec limit;
+    clock_gettime(CLOCK_REALTIME, &limit);
+    limit.tv_sec += 30;
+    awaited--;
+    pthread_cond_broadcast(&arrival);
+    while (awaited > 0 && pthread_cond_timedwait(&arrival, &mutex, &limit) == 0) continue;
+}
+
+void standin_meet(const char *name, int count) {
+    standin_lock();
+    strncpy(meeting, name, MAX_NAME - 1);
+    awaited = count;
+    standin_unlock();
+}
+
+int standin_met(void) {
+    standin_lock();
+    int met = awaited == 0;
+    awaited = 0;
+    standin_unlock();
+    return met;
+}
+
 int standin_note_call(standin_call *call, int device) {
     standin_lock();
     if (!call->listed) {
@@ -180,6 +210,7 @@ int standin_note_call(standin_call *call, int device) {
     }
     call->count += recording;
     int code = injected_failure(call->name, device);
+    if (awaited > 0 && strcmp(call->name, meeting) == 0) wait_for_others();
     standin_unlock();
     return code;
 }

@@ -80,6 +80,11 @@ int standin_note_call(standin_call *call, int device);
 long standin_calls(const char *name);
 int standin_fail(const char *name, int code, int device, long after, long times);
 
+/* Calls of that function wait for each other until `count` threads are in it. Half a minute is for those that never come:
+ * standin_met says whether all did. */
+void standin_meet(const char *name, int count);
+int standin_met(void);
+
 static inline int standin_is_watching(void) { return __atomic_load_n(&standin_watching, __ATOMIC_RELAXED); }
 
 /* 0, or the code the call was told to fail with. `device` is evaluated only when somebody watches. */

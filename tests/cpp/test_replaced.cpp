@@ -1,0 +1,257 @@
+// The file that was hashed is the file that is mapped. Usage: test_replaced BUNDLE NEWER LIBTVM_FFI SCRATCH
+//
+// NEWER is the same bundle with other code: blocks of 224 threads instead of 96 tell that it ran.
+#include <aot/aot.hpp>
+
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <set>
+#include <thread>
+
+#include "harness.hpp"
+
+namespace fs = std::filesystem;
+
+static aot::Options options;
+static fs::path original, newer, scratch;
+static int copies = 0;
+static std::function<void(const char*)> before_opening;
+
+// Stands between everything in this process and the dynamic linker: what happens here happens after a file was hashed.
+extern "C" void* dlopen(const char* name, int flags) {
+  using function = void* (*)(const char*, int);
+  static const function real = reinterpret_cast<function>(dlsym(RTLD_NEXT, "dlopen"));
+  if (before_opening && name != nullptr) before_opening(name);
+  return real(name, flags);
+}
+
+// Whether it is a file of a bundle, by its path or by a descriptor, that is about to be mapped.
+static bool is_of_a_bundle(const std::string& name) {
+  return name.find("/proc/self/fd/") == 0 || name.find("/lib/" AOT_HOST "/") != std::string::npos;
+}
+
+static fs::path fresh() {
+  const fs::path copy = scratch / std::to_string(copies++);
+  fs::remove_all(copy);
+  fs::create_directories(copy / "lib");
+  fs::copy(original / "manifest.json", copy);
+  fs::copy(original / "lib" / AOT_HOST, copy / "lib" / AOT_HOST, fs::copy_options::recursive);
+  return copy;
+}
+
+static const char* const entry = "lib/" AOT_HOST "/libbundle.so";
+static const char* const kernel = "lib/" AOT_HOST "/sm_90a/fill_epilogue.so";
+
+// As an installer replaces a file.
+static void replace(const fs::path& file, const fs::path& by) {
+  const fs::path staged = file.string() + ".new";
+  fs::copy(by, staged, fs::copy_options::overwrite_existing);
+  fs::rename(staged, file);
+}
+
+static unsigned block_of_a_call(const aot::Bundle& bundle) {
+  bundle["fill_epilogue__identity"](aot::tensor(static_cast<float*>(fake_memory), {1000}));
+  return last_launch().block[0];
+}
+
+static void test_kernel_library_replaced_before_it_is_mapped() {
+  play({h100});
+  const fs::path path = fresh();
+  aot::Bundle bundle(path.string(), options);
+  int opened = 0;
+  before_opening = [&](const char* name) {
+    if (is_of_a_bundle(name) && opened++ == 0) replace(path / kernel, newer / kernel);
+  };
+  CHECK(block_of_a_call(bundle) == 96);
+  before_opening = nullptr;
+  CHECK(opened > 0);
+}
+
+static void test_entry_library_replaced_before_it_is_mapped() {
+  play({h100});
+  const fs::path path = fresh();
+  const std::string expected = aot::Bundle(original.string(), options).build();
+  int opened = 0;
+  before_opening = [&](const char* name) {
+    if (is_of_a_bundle(name) && opened++ == 0) replace(path / entry, newer / entry);
+  };
+  aot::Bundle bundle(path.string(), options);
+  before_opening = nullptr;
+  CHECK(opened == 1 && bundle.build() == expected);
+  CHECK(block_of_a_call(bundle) == 96);  // the siblings are found beside it
+}
+
+// At any moment: what runs is what the digests say, or nothing.
+static void test_files_replaced_all_the_time() {
+  play({h100});
+  for (int round = 0; round < 40; ++round) {
+    const fs::path path = fresh(), file = path / (round % 2 == 0 ? kernel : entry);
+    const fs::path theirs = newer / file.lexically_relative(path), ours = original / file.lexically_relative(path);
+    std::atomic<bool> done{false};
+    std::thread replacing([&] {
+      for (int i = 0; !done; ++i) replace(file, i % 2 == 0 ? theirs : ours);
+    });
+    try {
+      CHECK(block_of_a_call(aot::Bundle(path.string(), options)) == 96);
+    } catch (const aot::DigestError&) {
+    }
+    done = true;
+    replacing.join();
+    fs::remove_all(path);
+  }
+}
+
+// The dynamic linker goes by names; descriptors have the same numbers again and again.
+static void test_descriptor_numbers_are_used_again() {
+  play({h100});
+  aot::Bundle bundle(fresh().string(), options);
+  std::set<std::string> names;
+  std::map<std::string, int> numbers;
+  before_opening = [&](const char* name) {
+    const std::string spelled = name;
+    if (!is_of_a_bundle(spelled)) return;
+    CHECK(names.insert(spelled).second);
+    ++numbers[spelled.substr(spelled.rfind('/'))];
+  };
+  const auto out = aot::tensor(static_cast<float*>(fake_memory), {1000});
+  bundle["fill"](out, 1.0);
+  CHECK(last_launch().block[0] == 128);
+  bundle["fill_optional"](out, nullptr);
+  CHECK(last_launch().block[0] == 32);
+  CHECK(block_of_a_call(bundle) == 96);
+  before_opening = nullptr;
+  CHECK(names.size() == 4 && numbers.size() == 1);  // three kernels and the support library, all by one number
+}
+
+static void make_fifo(const fs::path& file) {
+  fs::remove(file);
+  CHECK(mkfifo(file.c_str(), 0600) == 0);
+}
+
+static void test_a_fifo_is_refused_and_not_waited_for() {
+  play({h100});
+  for (const bool verify : {true, false}) {
+    aot::Options asked = options;
+    asked.verify = verify;
+    fs::path path = fresh();
+    make_fifo(path / kernel);
+    aot::Bundle bundle(path.string(), asked);
+    CHECK_THROWS(aot::BundleError, "cannot read", block_of_a_call(bundle));
+    path = fresh();
+    make_fifo(path / entry);
+    CHECK_THROWS(aot::BundleError, "cannot read", aot::Bundle(path.string(), asked));
+    path = fresh();
+    make_fifo(path / "lib" / AOT_HOST / "entry.txt");
+    CHECK_THROWS(aot::BundleError, "cannot read", aot::Bundle(path.string(), asked));
+  }
+  aot::Options pinned = options;
+  pinned.manifest_sha256 = std::string(64, '0');
+  const fs::path path = fresh();
+  make_fifo(path / "manifest.json");
+  CHECK_THROWS(aot::BundleError, "cannot read", aot::Bundle(path.string(), pinned));
+}
+
+// ---- a pinned manifest ----
+
+static std::string sha256_of(const fs::path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  const std::string content{std::istreambuf_iterator<char>(stream), {}};
+  std::uint8_t digest[32];
+  char hex[65];
+  aot_sha256_state hash;
+  aot_sha256_begin(&hash, aot_sha256_blocks_portable);
+  aot_sha256_update(&hash, content.data(), content.size());
+  aot_sha256_final(&hash, digest);
+  aot_hex_(digest, hex);
+  return hex;
+}
+
+// Another entry library, and the note of it, by someone who can write to the directory.
+static void swap_entry(const fs::path& path) {
+  replace(path / entry, newer / entry);
+  replace(path / "lib" / AOT_HOST / "entry.txt", newer / "lib" / AOT_HOST / "entry.txt");
+}
+
+static void test_a_pinned_manifest_decides_which_code_runs() {
+  play({h100});
+  aot::Options pinned = options;
+  pinned.manifest_sha256 = sha256_of(original / "manifest.json");
+  fs::path path = fresh();
+  fs::remove(path / "lib" / AOT_HOST / "entry.txt");  // the manifest says it all
+  CHECK(block_of_a_call(aot::Bundle(path.string(), pinned)) == 96);
+
+  path = fresh();
+  swap_entry(path);
+  CHECK(aot::Bundle(path.string(), options).build() == aot::Bundle(newer.string(), options).build());
+  path = fresh();
+  swap_entry(path);
+  CHECK_THROWS(aot::DigestError, "is not the file this bundle was built with", aot::Bundle(path.string(), pinned));
+
+  CHECK_THROWS(aot::DigestError, "is not the manifest that this program was built for", aot::Bundle(newer.string(), pinned));
+  path = fresh();
+  { std::ofstream(path / "manifest.json", std::ios::app) << "\n"; }
+  int opened = 0;
+  before_opening = [&](const char*) { ++opened; };
+  CHECK_THROWS(aot::DigestError, pinned.manifest_sha256.c_str(), aot::Bundle(path.string(), pinned));
+  before_opening = nullptr;
+  CHECK(opened == 0);
+  fs::remove(path / "manifest.json");
+  CHECK_THROWS(aot::BundleError, "not a bundle", aot::Bundle(path.string(), pinned));
+}
+
+static void test_pins_that_cannot_be_right() {
+  aot::Options pinned = options;
+  for (const std::string& pin : {std::string("abc"), std::string(64, 'A'), std::string(65, '0'), std::string(64, 'g')}) {
+    pinned.manifest_sha256 = pin;
+    CHECK_THROWS(aot::UsageError, "64 hex digits", aot::Bundle(original.string(), pinned));
+  }
+  pinned.manifest_sha256 = sha256_of(original / "manifest.json");
+  pinned.verify = false;
+  CHECK_THROWS(aot::UsageError, "skip_verification", aot::Bundle(original.string(), pinned));
+}
+
+static bool finds(const std::string& manifest) {
+  aot_entry_record record;
+  return aot_find_entry_(manifest.c_str(), &record) == 0 && record.size == 7 && std::string(record.name) == "libx.so" &&
+         record.sha256 == std::string(64, 'a');
+}
+
+static void test_the_entry_library_in_a_manifest() {
+  const std::string host = "lib/" AOT_HOST "/", digest(64, 'a');
+  const std::string named = "\"hosts\": {\"" AOT_HOST "\": {\"entry\": \"" + host + "libx.so\"}}";
+  const std::string filed = "\"" + host + "libx.so\" :\n {\"size\": 7, \"sha256\": \"" + digest + "\"}";
+  CHECK(finds("{" + named + ", \"files\": {" + filed + "}}"));
+  CHECK(finds("{" + named + ", \"doc\": \"\\\"entry\\\": \\\"" + host + "no.so\\\"\", \"files\": {" + filed + "}}"));
+  CHECK(!finds("{" + named + "}"));
+  CHECK(!finds("{\"files\": {" + filed + "}}"));
+  CHECK(!finds("{" + named + "," + named + ", \"files\": {" + filed + "}}"));
+  CHECK(!finds("{" + named + ", \"files\": {" + filed + "," + filed + "}}"));
+  CHECK(!finds("{" + named + ", \"files\": {\"" + host + "libx.so\": {\"size\": 7}}}"));
+  CHECK(!finds("{" + named + ", \"files\": {\"" + host + "libx.so\": {\"size\": 7, \"sha256\": \"aa\"}}}"));
+  CHECK(!finds("{" + named + ", \"files\": {\"" + host + "libx.so\": {\"size\": 7"));
+  CHECK(!finds("{\"entry\": \"" + host + "../libx.so\", " + filed + "}"));
+  CHECK(!finds(""));
+}
+
+int main(int count, char** arguments) {
+  if (count != 5) return 2;
+  original = arguments[1];
+  newer = arguments[2];
+  options.tvm_ffi = arguments[3];
+  scratch = arguments[4];
+  test_kernel_library_replaced_before_it_is_mapped();
+  test_entry_library_replaced_before_it_is_mapped();
+  test_files_replaced_all_the_time();
+  test_descriptor_numbers_are_used_again();
+  test_a_fifo_is_refused_and_not_waited_for();
+  test_a_pinned_manifest_decides_which_code_runs();
+  test_pins_that_cannot_be_right();
+  test_the_entry_library_in_a_manifest();
+  std::error_code ignored;
+  fs::remove_all(scratch, ignored);
+  return finish("test_replaced");
+}
