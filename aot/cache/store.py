@@ -150,15 +150,27 @@ class Store:
         for entry in entries:
             old = older_than is not None and now - entry.used > older_than
             if old or (max_size is not None and size > max_size):
-                entry.path.unlink(missing_ok=True)
-                size -= entry.size
-                removed.append(entry)
+                with suppress(OSError):  # gone, or another user's
+                    entry.path.unlink()
+                    size -= entry.size
+                    removed.append(entry)
         self._sweep(now)
         return removed
 
+    def clear(self) -> None:
+        """Remove every entry, and the folders that held nothing else."""
+        folders = {entry.path.parent for entry in self.entries()}
+        for entry in self.entries():
+            with suppress(OSError):  # another builder prunes too
+                entry.path.unlink()
+        self._sweep(float("inf"))
+        for folder in [*folders, *{folder.parent for folder in folders}]:
+            with suppress(OSError):  # something else lies there
+                folder.rmdir()
+
     def _sweep(self, now: float) -> None:
         """Remove what builders left behind that were killed while writing."""
-        for path in self.root.glob("*/*/.*.partial"):
+        for path in self.root.glob("*/??/.*.partial"):
             with suppress(OSError):
                 if abs(now - path.stat().st_mtime) > _STALE_SECONDS:
                     path.unlink()

@@ -31,14 +31,12 @@ __all__ = [
     "add_kernels_argument",
     "add_run_arguments",
     "add_wait_argument",
-    "artifacts_folder",
     "failures_as_problems",
     "link_tools",
     "open_to_run",
     "parse_age",
     "parse_size",
     "print_warning",
-    "remote_cache",
     "write_json",
 ]
 
@@ -99,25 +97,9 @@ def add_cache_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cache",
         metavar="DIR_OR_URL",
-        help="where compiled code is kept from build to build: a folder, `none`, or the URL of a cache to share, like "
-        "s3://bucket/prefix, behind the folder (default: AOT_CACHE, else the user's cache)",
+        help="where compiled code and zig's cache are kept from build to build: a folder, `none`, or the URL of a cache to "
+        "share, like s3://bucket/prefix, behind the folder (default: AOT_CACHE, else the user's cache)",
     )
-
-
-def artifacts_folder(text: str | None) -> Path | None:
-    """The folder that ``--cache`` names; where it names none the environment's, else the user's."""
-    named = [item for item in (text, os.environ.get("AOT_CACHE")) if item and "://" not in item]
-    if named and named[0] == "none":
-        return None
-    import platformdirs
-
-    return Path(named[0]) if named else Path(platformdirs.user_cache_dir("cute-aot")) / "artifacts"
-
-
-def remote_cache(text: str | None) -> str | None:
-    """The URL that ``--cache`` or the environment names, if one is."""
-    text = text or os.environ.get("AOT_CACHE")
-    return text if text and "://" in text else None
 
 
 def add_wait_argument(parser: argparse.ArgumentParser) -> None:
@@ -128,11 +110,11 @@ def add_wait_argument(parser: argparse.ArgumentParser) -> None:
 
 def link_tools(arguments: argparse.Namespace) -> Tools:
     """What commands link with that have no options for it: the user's caches, or what the environment names."""
-    import platformdirs
-
+    from ..cache.places import find_places
     from ..pipeline.combine import Tools
 
-    return Tools(Path(platformdirs.user_cache_dir("cute-aot")), artifacts_folder(None), wait=not arguments.no_wait)
+    places = find_places(None, os.environ)
+    return Tools(places.tools, places.artifacts, wait=not arguments.no_wait)
 
 
 def print_warning(text: str) -> None:

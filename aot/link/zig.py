@@ -95,9 +95,10 @@ class Zig:
             raise ToolchainError(message, hint=_handles_hint(result.stderr) or _disk_hint(directory))
 
     def _environment(self) -> Mapping[str, str]:
-        # Without HOME zig finds no cache of its own and fails.
+        # Without HOME zig finds no cache of its own and fails. A place that the user chose is left to the user.
         caches = {"ZIG_GLOBAL_CACHE_DIR": str(self.cache / "global"), "ZIG_LOCAL_CACHE_DIR": str(self.cache / "local")}
-        return {**os.environ, **caches}
+        chosen = {name: os.environ[name] for name in caches if os.environ.get(name)}
+        return {**os.environ, **caches, **chosen}
 
 
 def _handles_hint(said: str) -> str | None:

@@ -73,7 +73,7 @@ def _compile(workspace: Workspace, known: Known | None) -> tuple[Compilation, Kn
     settings = workspace.settings
     session = Session(settings.kernels, settings.options, settings.timeout)
     limit = settings.worker_count if settings.memory is not None else None
-    cluster = open_executor(settings.executor)
+    cluster = open_executor(settings.executor, settings.dask_security)
     with closing(cluster) if cluster else nullcontext(), Workers(session, workspace.scratch, limit=limit) as workers:
         plan, known, problems = _plan(workspace, known, workers, cluster)
         _libraries(settings, settings.hosts, plan.cuda)  # what is missing is reported before the long part

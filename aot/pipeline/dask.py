@@ -1,4 +1,4 @@
-"""Compiling on a Dask cluster: ``--executor dask://host:port``.
+"""Compiling on a Dask cluster: ``--executor dask://host:port``, or ``tls://host:port``.
 
 Dask carries orders to its workers and artifacts back, and gives the orders of a worker that is lost to another.
 """
@@ -11,13 +11,15 @@ import queue
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from ..compile.messages import Failure
 from ..errors import BuildError, ToolchainError, UsageError
 from ..records import encode
-from .executor import CompileJob, Report, Session
+from .executor import Address, CompileJob, Report, Session
 from .orders import Artifact, Refusal, carry_out, differences, identity, order_for, receive
+from .security import read_security
 
 __all__ = ["DaskExecutor"]
 
@@ -35,18 +37,15 @@ class DaskExecutor:
         self.client, self.address = client, address
 
     @classmethod
-    def connect(cls, host: str, port: int) -> DaskExecutor:
+    def connect(cls, address: Address, security: Path | None = None) -> DaskExecutor:
         """Connect to a scheduler and see that its workers can compile for us."""
         distributed = _import_distributed()
-        address = f"tcp://{host}:{port}"
+        options = {"security": read_security(security)} if address.encrypted else {}
         try:
-            client = distributed.Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
-        except (OSError, asyncio.TimeoutError) as error:
-            raise UsageError(
-                f"no Dask scheduler answers at {host}:{port}: {error}",
-                hint="start one with `dask scheduler`, and give the address that it prints",
-            ) from None
-        executor = cls(client, address)
+            client = distributed.Client(str(address), timeout=CONNECT_SECONDS, set_as_default=False, **options)
+        except (OSError, asyncio.TimeoutError, ValueError) as error:  # ValueError: bytes that are no answer of Dask's
+            raise UsageError(f"no Dask scheduler answers at {address}: {error}", hint=_connect_hint(address)) from None
+        executor = cls(client, str(address))
         try:
             executor._check_workers()
         except BaseException:
@@ -96,6 +95,12 @@ class DaskExecutor:
         here = identity()
         for worker, there in self.client.run(identity, on_error="return").items():
             _check_worker(worker, here, there)
+
+
+def _connect_hint(address: Address) -> str:
+    if address.encrypted:
+        return "see that the scheduler runs with TLS, and that its certificate and yours are of the same authority"
+    return "start one with `dask scheduler`, and give the address that it prints; tls://... if it runs with TLS"
 
 
 def _import_distributed() -> Any:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from aot_runtime.manifest import Manifest, is_name
 
+from ..cache.places import own_folder
 from ..compile.messages import Options
 from ..errors import Problem, UsageError
 from ..hosts import Host
@@ -29,12 +29,15 @@ class Settings:
     jobs: int = 1
     memory: int | None = None  # bytes that the build may take with all its processes; None: no limit but ``jobs``
     timeout: float | None = None  # seconds for one variant, and for importing one file of the kernels
-    executor: str | None = None  # the cluster that compiles, like dask://host:port; None: this machine
+    executor: str | None = (
+        None  # the cluster that compiles, like dask://host:port or tls://host:port; None: this machine
+    )
+    dask_security: Path | None = None  # a file that names certificates for a connection through TLS
     options: Options = field(default_factory=Options)
     shared_cudart: bool = False
     replace: bool = False  # replace a bundle of the same name at the destination instead of adding to it
     allow_incomplete: bool = False  # an incomplete build may replace a complete bundle
-    cache: Path = field(default_factory=lambda: Path(tempfile.gettempdir()) / "cute-aot")  # of the tools
+    cache: Path = field(default_factory=own_folder)  # of the tools
     artifacts: Path | None = None  # where compiled and linked code is kept from build to build; None: nowhere
     remote: str | None = None  # the URL of a cache behind ``artifacts``
     remote_read_only: bool = False  # put nothing into the cache at that URL

@@ -13,9 +13,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
-import platformdirs
 from pyproject_metadata import ConfigurationError, StandardMetadata
 
+from ..cache.places import find_places
 from ..compile.messages import Options
 from ..errors import UsageError
 from ..hosts import Host, parse_glibc, parse_hosts
@@ -124,6 +124,7 @@ class KernelProject:
         """The settings of a build into the folder ``out``."""
         table = self.table
         inside = self.root / table.kernels
+        places = find_places(None, os.environ)
         wheelhouse = config.wheelhouse[-1] if config.wheelhouse else table.wheelhouse
         return Settings(
             kernels=str(inside) if inside.exists() else table.kernels,
@@ -136,7 +137,9 @@ class KernelProject:
             timeout=table.timeout,
             options=Options(table.cuda),
             shared_cudart=table.cudart == "shared",
-            cache=Path(platformdirs.user_cache_dir("cute-aot")),
+            cache=places.tools,
+            artifacts=places.artifacts,
+            remote=places.remote,
             wheelhouse=self.root / wheelhouse if wheelhouse else None,
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -114,6 +115,24 @@ def build_in(project: Path, hook: str, config: Mapping[str, str]) -> str:
         return str(getattr(build_backend, hook)(str(project / "dist"), config))
     finally:
         os.chdir(before)
+
+
+def test_what_one_build_compiled_the_next_takes_from_the_cache(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """`python -m build` unpacks the sources anew each time: the cache does not go by their place."""
+    monkeypatch.setenv("AOT_CACHE", str(tmp_path / "cache"))
+    settings = {"arch": "sm90"}
+    first = (project / "dist" / build_in(project, "build_wheel", settings)).read_bytes()
+    said = capfd.readouterr().err
+    assert "sm_90a clip" in said
+    assert "in the cache" not in said
+    copy = shutil.copytree(project, tmp_path / "elsewhere" / "project")
+    second = (copy / "dist" / build_in(copy, "build_wheel", settings)).read_bytes()
+    said = capfd.readouterr().err
+    assert re.search(r"(\d+) of \1 variants are in the cache", said), said
+    assert "sm_90a clip" not in said
+    assert first == second
 
 
 def test_project_makes_the_same_bytes_from_any_directory(project: Path, tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+import subprocess
+import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -236,3 +238,21 @@ def test_sealed_entries_with_bad_content_are_found_and_made_again(run: Run, fold
     result, compiled = run(out=folder / "again")
     assert compiled == ALL
     assert contents(result.path) == before
+
+
+@pytest.mark.parametrize("home", ["read-only", "missing"])
+def test_a_build_needs_no_home(home: str, folder: Path, read_only: ReadOnly, tmp_path: Path) -> None:
+    """Warm as far as compiling goes; zig has to run, in a cache that follows AOT_CACHE."""
+    (tmp_path / "home").mkdir()
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("ZIG_", "XDG_", "HOME"))}
+    if home == "read-only":
+        read_only(tmp_path / "home")
+        environment["HOME"] = str(tmp_path / "home")
+    environment["AOT_CACHE"] = str(folder / "cache")
+    command = [sys.executable, "-m", "aot", "build", "--kernels", str(folder / "kernels"), "--arch", "sm90", "--kernel"]
+    command += ["first", "--name", "first", "--no-archives", "--cudart", "shared", "--out", str(tmp_path / "out")]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert verify(tmp_path / "out") == []
+    assert (folder / "cache" / "zig" / "global").is_dir()
+    assert list((tmp_path / "home").iterdir()) == []

@@ -7,22 +7,14 @@ import os
 import sys
 from pathlib import Path
 
-import platformdirs
-
+from ...cache.places import find_places
 from ...compile.messages import Options
 from ...errors import UsageError
 from ...hosts import parse_glibc, parse_hosts
 from ...pipeline.build import build
 from ...pipeline.settings import BuildResult, Settings
 from ...records import encode
-from ..options import (
-    add_cache_argument,
-    add_kernels_argument,
-    add_wait_argument,
-    artifacts_folder,
-    parse_size,
-    remote_cache,
-)
+from ..options import add_cache_argument, add_kernels_argument, add_wait_argument, parse_size
 from ..progress import make_progress
 from ..report import human_size, print_json, print_problems
 
@@ -70,7 +62,17 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help=f"time limit for one variant, and for importing one file of the kernels (default: {DEFAULT_TIMEOUT})",
     )
-    add("--executor", metavar="URL", help="compile on a cluster: dask://host:port (default: on this machine)")
+    add(
+        "--executor",
+        metavar="URL",
+        help="compile on a cluster: dask://host:port, or tls://host:port through TLS (default: on this machine)",
+    )
+    add(
+        "--dask-security",
+        type=Path,
+        metavar="FILE",
+        help="certificates for tls:// as TOML, JSON or YAML: ca, cert and key (default: Dask's configuration)",
+    )
     add(
         "--keep",
         default="",
@@ -109,6 +111,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         raise UsageError(f"`--jobs` is {arguments.jobs}", hint="give at least 1")
     if not 0 < arguments.timeout <= LONGEST_TIMEOUT:
         raise UsageError(f"`--timeout` is {arguments.timeout:g}", hint=f"give seconds, up to {LONGEST_TIMEOUT}")
+    places = find_places(arguments.cache, os.environ)
     return Settings(
         kernels=arguments.kernels,
         archs=tuple(arguments.arch),
@@ -120,13 +123,14 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         memory=parse_size(arguments.memory) if arguments.memory is not None else None,
         timeout=arguments.timeout,
         executor=arguments.executor,
+        dask_security=arguments.dask_security,
         options=Options(arguments.cuda, arguments.line_info, _keep(arguments.keep)),
         replace=arguments.replace,
         shared_cudart=arguments.cudart == "shared",
         allow_incomplete=arguments.allow_incomplete,
-        cache=Path(platformdirs.user_cache_dir("cute-aot")),
-        artifacts=artifacts_folder(arguments.cache),
-        remote=remote_cache(arguments.cache),
+        cache=places.tools,
+        artifacts=places.artifacts,
+        remote=places.remote,
         remote_read_only=arguments.cache_read_only,
         wheelhouse=arguments.wheelhouse,
         archives=not arguments.no_archives,

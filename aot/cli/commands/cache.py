@@ -1,16 +1,19 @@
-"""Show, check or prune what builds have kept of compiled and linked code."""
+"""Show, check, prune or clear what builds have kept."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ...cache.check import Findings, check
-from ...cache.store import KINDS, Entry, Store
+from ...cache.places import TOOLS, clear_tools, find_places, known_folders, size_of
+from ...cache.store import Entry, Store
 from ...errors import UsageError
-from ..options import add_cache_argument, artifacts_folder, parse_age, parse_size, remote_cache
+from ..options import add_cache_argument, parse_age, parse_size
 from ..report import human_size, print_json, print_table
 
 __all__ = ["configure_parser", "execute"]
@@ -18,59 +21,104 @@ __all__ = ["configure_parser", "execute"]
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     add_cache_argument(parser)
-    parser.add_argument("--check", action="store_true", help="read every entry; remove those that are damaged")
-    parser.add_argument("--prune", action="store_true", help="remove entries, the least recently used first")
-    parser.add_argument("--max-size", metavar="SIZE", help="with --prune: until the rest is no larger (500M, 20G)")
-    parser.add_argument("--older-than", metavar="TIME", help="with --prune: those not used for so long (36h, 30d)")
+    add = parser.add_argument
+    add("--check", action="store_true", help="decode every entry; remove those that are damaged")
+    add("--prune", action="store_true", help="remove entries, the least recently used first")
+    add("--max-size", metavar="SIZE", help="with --prune: until the rest is no larger (500M, 20G)")
+    add("--older-than", metavar="TIME", help="with --prune: those not used for so long (36h, 30d)")
+    add(
+        "--clear",
+        action="store_true",
+        help="remove everything: compiled code, zig's cache, NVIDIA's libraries that were fetched",
+    )
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """One kind of thing in one folder."""
+
+    what: str
+    folder: Path
+    count: int
+    size: int
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    store = Store(_folder(arguments))
+    if arguments.cache is not None and "://" in arguments.cache:
+        raise UsageError(
+            f"`{arguments.cache}` is not a folder", hint="clean a shared cache with the tools of its provider"
+        )
+    places = find_places(arguments.cache, os.environ)
+    if places.artifacts is None and not arguments.clear:
+        raise UsageError("the cache is turned off", hint="name one with `--cache DIR`")
+    store = Store(places.artifacts or places.tools / "artifacts")
     found = check(store) if arguments.check else Findings((), ())
     removed = _prune(store, arguments) if arguments.prune else []
-    entries = list(store.entries())
+    folders = list(known_folders(places))
+    cleared = [kept for folder in folders for kept in _clear(folder)] if arguments.clear else []
+    kept = [item for folder in folders for item in _kept(folder)]
     if arguments.json:
-        print_json({
-            "path": str(store.root),
-            "entries": {kind: len(own) for kind, own in _by_kind(entries).items()},
-            "bytes": sum(entry.size for entry in entries),
-            "damaged": [f"{entry.kind}/{entry.key}" for entry in found.damaged],
-            "untrusted": [f"{entry.kind}/{entry.key}" for entry in found.untrusted],
-            "pruned": len(removed),
-        })  # fmt: skip
+        print_json(_data(store, kept, found, removed, cleared))
     else:
-        _print(store, entries, found, removed)
+        _print(store, kept, found, removed, cleared)
     return 1 if found.damaged else 0
-
-
-def _folder(arguments: argparse.Namespace) -> Path:
-    if remote_cache(arguments.cache) is not None and arguments.cache is not None:
-        raise UsageError(f"`{arguments.cache}` is not a folder", hint="a shared cache is looked after where it lies")
-    folder = artifacts_folder(arguments.cache)
-    if folder is None:
-        raise UsageError("the cache is turned off", hint="name one with `--cache DIR`")
-    return folder
 
 
 def _prune(store: Store, arguments: argparse.Namespace) -> list[Entry]:
     if arguments.max_size is None and arguments.older_than is None:
-        raise UsageError("`--prune` needs to know how much", hint="say `--max-size 10G` or `--older-than 30d`")
+        raise UsageError(
+            "`--prune` requires `--max-size` or `--older-than`", hint="pass `--max-size 10G` or `--older-than 30d`"
+        )
     size = parse_size(arguments.max_size) if arguments.max_size is not None else None
     age = parse_age(arguments.older_than) if arguments.older_than is not None else None
     return store.prune(max_size=size, older_than=age)
 
 
-def _by_kind(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
-    kinds = dict.fromkeys((*KINDS, *(entry.kind for entry in entries)))
-    return {kind: [entry for entry in entries if entry.kind == kind] for kind in kinds}
+def _kept(folder: Path) -> Iterator[_Kept]:
+    by_kind: dict[str, list[Entry]] = {}
+    for entry in Store(folder).entries():
+        by_kind.setdefault(entry.kind, []).append(entry)
+    for kind, entries in sorted(by_kind.items()):
+        yield _Kept(kind, folder, len(entries), sum(entry.size for entry in entries))
+    for name in TOOLS:
+        count, size = size_of(folder / name)
+        if count:
+            yield _Kept(name, folder, count, size)
 
 
-def _print(store: Store, entries: Sequence[Entry], found: Findings, removed: Sequence[Entry]) -> None:
+def _clear(folder: Path) -> list[_Kept]:
+    before = list(_kept(folder))
+    Store(folder).clear()
+    clear_tools(folder)
+    return before
+
+
+def _data(
+    store: Store, kept: Sequence[_Kept], found: Findings, removed: Sequence[Entry], cleared: Sequence[_Kept]
+) -> dict[str, object]:
+    own = [item for item in kept if item.folder == store.root and item.what not in TOOLS]
+    return {
+        "path": str(store.root),
+        "entries": {item.what: item.count for item in own},
+        "bytes": sum(item.size for item in own),
+        "kept": [{"what": i.what, "path": str(i.folder), "files": i.count, "bytes": i.size} for i in kept],
+        "damaged": [f"{entry.kind}/{entry.key}" for entry in found.damaged],
+        "untrusted": [f"{entry.kind}/{entry.key}" for entry in found.untrusted],
+        "pruned": len(removed),
+        "cleared": sum(item.size for item in cleared),
+    }
+
+
+def _print(
+    store: Store, kept: Sequence[_Kept], found: Findings, removed: Sequence[Entry], cleared: Sequence[_Kept]
+) -> None:
     for entry in found.damaged:
         print(f"damaged, removed: {entry.kind}/{entry.key}")
     for entry in found.untrusted:
         print(f"not trusted, not used: {entry.kind}/{entry.key}")
-    rows = [(kind, len(own), human_size(sum(e.size for e in own))) for kind, own in _by_kind(entries).items() if own]
-    print_table(("what", "entries", "size"), rows)
-    said = f"{store.root}: {len(entries)} entries, {human_size(sum(entry.size for entry in entries))}"
-    print(said + (f", {len(removed)} pruned" if removed else ""), file=sys.stderr)
+    rows = [(item.what, item.count, human_size(item.size), item.folder) for item in kept]
+    print_table(("what", "files", "size", "folder"), rows)
+    said = f"{store.root}: {human_size(sum(item.size for item in kept))} in all"
+    said += f", {len(removed)} pruned" if removed else ""
+    said += f", {human_size(sum(item.size for item in cleared))} cleared" if cleared else ""
+    print(said, file=sys.stderr)

@@ -58,8 +58,7 @@ def _signed(arguments: argparse.Namespace) -> str:
 
 
 def _rebuilt(arguments: argparse.Namespace) -> list[str]:
-    import platformdirs
-
+    from ...cache.places import find_places
     from ...pipeline.rebuild import rebuild
     from ...pipeline.settings import Settings
 
@@ -67,7 +66,7 @@ def _rebuilt(arguments: argparse.Namespace) -> list[str]:
         kernels=arguments.kernels,
         archs=(),
         jobs=max(arguments.jobs, 1),
-        cache=Path(platformdirs.user_cache_dir("cute-aot")),
+        cache=find_places(None, os.environ).tools,
         wheelhouse=arguments.wheelhouse,
     )
     with make_progress() as progress:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -15,9 +16,10 @@ from pathlib import Path
 
 import pytest
 from aot_runtime.arch import Arch
+from certificates import make_certificates
 
 from aot.errors import UsageError
-from aot.pipeline.executor import CompileJob, parse_address
+from aot.pipeline.executor import Address, CompileJob, open_executor, parse_address
 from aot.pipeline.orders import Artifact, receive
 
 LONGEST = 300  # seconds: a build that hangs is a failure, not a wait for ever
@@ -67,19 +69,19 @@ def dask(*arguments: str, folder: Path, **environment: str) -> subprocess.Popen[
 class Cluster:
     """A scheduler and its workers, each a process."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, *tls: str) -> None:
+        self.folder, self.tls = folder, tls
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-        self.url = f"dask://127.0.0.1:{self.port}"
-        self.processes = [
-            dask("scheduler", "--host", "127.0.0.1", "--port", str(self.port), "--no-dashboard", folder=folder)
-        ]
+        self.url = f"{'tls' if tls else 'dask'}://127.0.0.1:{self.port}"
+        options = ["--host", "127.0.0.1", "--port", str(self.port), "--no-dashboard"]
+        options += ["--protocol", "tls", *tls] if tls else []
+        self.processes = [dask("scheduler", *options, folder=folder)]
 
     def add_worker(self, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
-        address = f"tcp://127.0.0.1:{self.port}"
-        options = ["--no-nanny", "--nthreads", "1", "--no-dashboard", "--host", "127.0.0.1"]
+        address = f"{'tls' if self.tls else 'tcp'}://127.0.0.1:{self.port}"
+        options = ["--no-nanny", "--nthreads", "1", "--no-dashboard", "--host", "127.0.0.1", *self.tls]
         process = dask("worker", address, *options, *arguments, folder=self.folder, **environment)
         self.processes.append(process)
         return process
@@ -241,6 +243,41 @@ def test_a_worker_with_another_source_is_refused_and_what_differs_is_named(clust
     assert "Traceback" not in said
 
 
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("certificates")
+    make_certificates(folder)
+    (folder / "dask.toml").write_text('ca = "ca.pem"\ncert = "cert.pem"\nkey = "key.pem"\n')
+    return folder
+
+
+def test_a_cluster_with_tls_compiles_for_holders_of_its_certificates_alone(
+    certificates: Path, project: Project, tmp_path: Path
+) -> None:
+    names = {"--tls-ca-file": "ca.pem", "--tls-cert": "cert.pem", "--tls-key": "key.pem"}
+    options = [text for option, name in names.items() for text in (option, str(certificates / name))]
+    own = ["--arch", "sm90", "--kernel", "fill", "--dask-security", str(certificates / "dask.toml"), "--executor"]
+    cluster = Cluster(project.folder, *options)
+    try:
+        with workers(cluster, 1):
+            code, said = project.build("remote", *own, cluster.url)
+            assert code == 0, said
+            assert len(re.findall(r"\[\d/3\] sm_90a", said)) == 3
+            # Another authority's certificate, and no certificate at all.
+            (tmp_path / "others").mkdir()
+            make_certificates(tmp_path / "others")
+            shutil.copy(certificates / "dask.toml", tmp_path / "others")
+            other = [*own[:-2], str(tmp_path / "others" / "dask.toml"), "--executor"]
+            for arguments in ([*other, cluster.url], [*own[:4], "--executor", cluster.url.replace("tls", "dask")]):
+                code, said = project.build("refused", *arguments)
+                assert code == 2, said
+                assert "error: no Dask scheduler answers at" in said
+                assert "Traceback" not in said
+    finally:
+        cluster.close()
+    assert not (project.folder / "refused").exists()
+
+
 def test_a_scheduler_that_is_not_there_is_named(project: Project) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -248,7 +285,7 @@ def test_a_scheduler_that_is_not_there_is_named(project: Project) -> None:
             "remote", "--arch", "sm90", "--executor", f"dask://127.0.0.1:{free.getsockname()[1]}"
         )
     assert code == 2
-    assert re.search(r"error: no Dask scheduler answers at 127\.0\.0\.1:\d+", said)
+    assert re.search(r"error: no Dask scheduler answers at tcp://127\.0\.0\.1:\d+", said)
     assert "hint: start one with `dask scheduler`" in said
 
 
@@ -258,11 +295,25 @@ def test_a_scheduler_that_is_not_there_is_named(project: Project) -> None:
 def test_what_is_not_an_address_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="not an executor") as caught:
         parse_address(text)
-    assert caught.value.hint == "write it like dask://host:8786"
+    assert caught.value.hint == "write it like dask://host:8786 or tls://host:8786"
 
 
-def test_an_address_is_host_and_port() -> None:
-    assert parse_address("dask://scheduler.cluster:8786") == ("scheduler.cluster", 8786)
+@pytest.mark.parametrize(
+    ("text", "address", "shown"),
+    [
+        ("dask://scheduler.cluster:8786", Address("scheduler.cluster", 8786), "tcp://scheduler.cluster:8786"),
+        ("tcp://10.0.0.1:1", Address("10.0.0.1", 1), "tcp://10.0.0.1:1"),
+        ("tls://[::1]:8786", Address("::1", 8786, encrypted=True), "tls://[::1]:8786"),
+    ],
+)
+def test_an_address_is_host_and_port_and_whether_tls_is_used(text: str, address: Address, shown: str) -> None:
+    assert parse_address(text) == address
+    assert str(address) == shown
+
+
+def test_certificates_without_a_cluster_are_wrong_usage(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="`--dask-security` needs a cluster"):
+        open_executor(None, tmp_path / "dask.toml")
 
 
 def test_without_dask_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,7 +321,7 @@ def test_without_dask_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(UsageError) as caught:
-        DaskExecutor.connect("127.0.0.1", 1)
+        DaskExecutor.connect(Address("127.0.0.1", 1))
     assert caught.value.hint == "`pip install cute-aot[dask]`"
 
 

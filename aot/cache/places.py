@@ -1,0 +1,123 @@
+"""Where things are kept from build to build: compiled code, zig's cache, NVIDIA's libraries for other hosts.
+
+Compiled code lies in the folder that is named, else in the user's cache; its entries are checked one by one when they
+are read. What zig and pip left is not checked, so that it lies in a folder that nobody else may write to: the same
+one if it belongs to this user alone, else a folder of this user in there. If that cannot be made, as with a HOME that
+is missing or may only be read, the user's cache and at last a temporary folder take its place.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["TOOLS", "Places", "clear_tools", "find_places", "known_folders", "own_folder", "size_of"]
+
+TOOLS = ("zig", "wheels")
+_VARIABLE = "AOT_CACHE"
+_NOWHERE = "none"
+
+
+@dataclass(frozen=True)
+class Places:
+    tools: Path  # zig's cache and NVIDIA's libraries lie below
+    artifacts: Path | None  # compiled and linked code; None: it is not kept
+    remote: str | None  # a URL: what is not among the artifacts is looked for there
+
+
+def find_places(cache: str | None, environment: Mapping[str, str]) -> Places:
+    """From what ``--cache`` names, else the environment: a folder, ``none``, or a URL beside the folder."""
+    texts = [text for text in (cache, environment.get(_VARIABLE)) if text]
+    folders = [text for text in texts if "://" not in text]
+    remote = texts[0] if texts and "://" in texts[0] else None
+    user = _user_folder()
+    if folders and folders[0] != _NOWHERE:
+        named = Path(folders[0])
+        return Places(own_folder([named] if user is None else [named, user]), named, remote)
+    tools = own_folder([] if user is None else [user])
+    return Places(tools, None if folders else _default_artifacts(user, tools), remote)
+
+
+def _default_artifacts(user: Path | None, tools: Path) -> Path:
+    """The user's, even if they may only be read; else beside the tools."""
+    if user is not None and (user / "artifacts").is_dir():
+        return user / "artifacts"
+    return tools / "artifacts"
+
+
+def _user_folder() -> Path | None:
+    """The user's cache; None if no home is known."""
+    import platformdirs
+
+    folder = Path(platformdirs.user_cache_dir("cute-aot"))
+    return folder if folder.is_absolute() else None
+
+
+def own_folder(candidates: Iterable[Path] = ()) -> Path:
+    """A folder that this user alone may write to: one of those, or a part of it, else a temporary one."""
+    for candidate in candidates:
+        with suppress(OSError):
+            candidate.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if _is_own(candidate):
+                return candidate
+            return _make_own(candidate / f"user-{os.geteuid()}")
+    with suppress(OSError):
+        return _make_own(_temporary())
+    return Path(tempfile.mkdtemp(prefix="cute-aot-"))
+
+
+def _temporary() -> Path:
+    return Path(tempfile.gettempdir()) / f"cute-aot-{os.geteuid()}"
+
+
+def _make_own(folder: Path) -> Path:
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    if not _is_own(folder):
+        raise PermissionError(f"`{folder}` is not a folder of this user alone")
+    return folder
+
+
+def _is_own(folder: Path) -> bool:
+    facts = os.lstat(folder)
+    if not stat.S_ISDIR(facts.st_mode):
+        facts = os.stat(folder)  # a link to a folder is as good as who owns the link and the folder
+        if os.lstat(folder).st_uid not in (os.geteuid(), 0):
+            return False
+    open_to_others = facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return facts.st_uid == os.geteuid() and not open_to_others and os.access(folder, os.W_OK | os.X_OK)
+
+
+# Looking after what the tools left.
+
+
+def known_folders(places: Places) -> Iterator[Path]:
+    """Every folder that builds of this user may have put something into, each once."""
+    own = f"user-{os.geteuid()}"
+    bases = [path for path in (places.artifacts, places.tools, _user_folder(), _temporary()) if path is not None]
+    found = [path for base in bases for path in (base, base / own, base / "artifacts")]
+    yield from dict.fromkeys(path for path in found if path.is_dir())
+
+
+def size_of(folder: Path) -> tuple[int, int]:
+    """Files and bytes below a folder."""
+    count = size = 0
+    for path, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):  # a build may be at work there
+                size += os.lstat(os.path.join(path, name)).st_size
+                count += 1
+    return count, size
+
+
+def clear_tools(folder: Path) -> None:
+    """Remove what zig and pip left in a folder."""
+    for name in TOOLS:
+        if (folder / name).is_dir() and not (folder / name).is_symlink():
+            shutil.rmtree(folder / name, ignore_errors=True)
