@@ -80,7 +80,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     if mounted.returncode != 0:
         pytest.skip(f"cannot mount a small file system: {mounted.stderr.strip()}")
     yield disk
-    subprocess.run(["umount", str(disk)], check=True)
+    # Lazily: a process that the test ended may still be leaving.
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
 @pytest.fixture
@@ -99,7 +100,7 @@ def read_only() -> Iterator[Callable[[Path], None]]:
 
     yield mount
     for folder in dict.fromkeys(mounted):
-        subprocess.run(["umount", str(folder)], check=True)
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 @pytest.fixture(scope="session")

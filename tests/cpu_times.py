@@ -1,4 +1,4 @@
-"""``--cpu-times FILE``: the CPU seconds of every fixture's setup and of every test, as JSON.
+"""``--cpu-times=FILE``: the CPU seconds of every fixture's setup and of every test, as JSON.
 
 CPU time hardly depends on what else the machine does, so that two runs can be compared. It covers the process of the
 tests and those of its children that have ended; a child that stays is counted where it ends.

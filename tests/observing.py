@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 
 import aot_runtime
@@ -32,11 +33,13 @@ def mapped_kernels(bundle: aot_runtime.Bundle) -> set[str]:
     return {name for name in mapped_libraries(bundle) if name.startswith("sm_")}
 
 
-def run_python(code: str, *arguments: object, cwd: Path | None = None) -> str:
+def run_python(
+    code: str, *arguments: object, cwd: Path | None = None, variables: Mapping[str, str] | None = None
+) -> str:
     """Run code in a process of its own that finds the same packages; its output, or the failure it ended with."""
     path = os.pathsep.join([str(TESTS), *(entry for entry in sys.path if entry)])
     command = [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
-    environment = {**os.environ, "PYTHONPATH": path}
+    environment = {**os.environ, "PYTHONPATH": path, **(variables or {})}
     done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.strip()

@@ -20,6 +20,7 @@ from aot_runtime.arch import Arch
 from aot_runtime.manifest import FileRecord, Manifest
 from places import SAMPLES
 from standin import build as build_standin
+from standin import build_traps, search_path
 
 from aot.bundle import layout
 from aot.bundle.headers import function_kinds
@@ -141,6 +142,7 @@ class Project:
     other: Path
     newer: Path
     standin: Path
+    traps: Path
 
     def configure(self, folder: Path, *settings: str, bundle: Path | None = None) -> None:
         run(
@@ -154,13 +156,20 @@ class Project:
         run(cmake(), "--build", folder, *(["--target", *targets] if targets else []))
 
     def test(self, folder: Path, environment: dict[str, str] | None = None) -> str:
+        """Run ctest, on a machine where the real driver would be found first."""
         ctest = Path(cmake()).with_name("ctest")
-        return run(ctest, "--test-dir", folder, "--output-on-failure", environment=environment)
+        variables = {**search_path(self.traps), **(environment or {})}
+        return run(ctest, "--test-dir", folder, "--output-on-failure", environment=variables)
 
 
 @pytest.fixture(scope="session")
-def project(cpp_bundle: Path, other_bundle: Path, newer_bundle: Path, standin_path: Path) -> Project:
-    return Project(cpp_bundle, other_bundle, newer_bundle, standin_path)
+def traps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_traps(tmp_path_factory.mktemp("traps"))
+
+
+@pytest.fixture(scope="session")
+def project(cpp_bundle: Path, other_bundle: Path, newer_bundle: Path, standin_path: Path, traps: Path) -> Project:
+    return Project(cpp_bundle, other_bundle, newer_bundle, standin_path, traps)
 
 
 @pytest.fixture(scope="session")

@@ -123,6 +123,7 @@ def test_missing_cuda_runtime_is_named_at_the_first_call(project: Project, tmp_p
     driver.mkdir()
     for name in ("libcuda.so.1", "libstandin.so"):
         shutil.copy(project.standin / name, driver)
+    (driver / "libcudart.so.12").touch()  # no library, and found before one that the machine may have
     (tmp_path / "program.c").write_text(CALLS)
     run("cc", "-std=c99", f"-I{INCLUDES[0]}", tmp_path / "program.c", "-o", tmp_path / "program", "-ldl", "-pthread")
     said = run(tmp_path / "program", project.bundle, TVM_FFI, environment={"LD_LIBRARY_PATH": str(driver)})

@@ -33,8 +33,11 @@ __all__ = [
     "RealCudaLoadedError",
     "Standin",
     "build",
+    "build_traps",
     "compiler",
     "compiler_environment",
+    "hide_driver",
+    "search_path",
 ]
 
 CPU, CUDA = 1, 2  # DLPack's device types
@@ -94,6 +97,35 @@ def build(directory: Path, command: Sequence[str] | None = None) -> Path:
         if not _up_to_date(directory / library.soname, library):
             _compile(library, directory, list(command or compiler()))
     return directory
+
+
+def build_traps(directory: Path) -> Path:
+    """Libraries with the names of the driver and the runtime that end the process that opens them.
+
+    In front of the search path they play a machine with a real driver: programs that belong to the stand-in must not
+    notice them.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    for library in (_DRIVER, *_RUNTIMES):
+        name = [f"-Wl,-soname,{library.soname}", f'-DNAME="{library.soname}"', "-o", str(directory / library.soname)]
+        _run([*compiler(), *_FLAGS, str(_SOURCES / "trap.c"), *name], directory)
+    return directory
+
+
+def hide_driver(directory: Path) -> Path:
+    """A folder that takes the driver away from processes that have it in front of their search path.
+
+    The loader stops at the first file of the wanted name, and an empty one is no library.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / _DRIVER.soname).touch()
+    return directory
+
+
+def search_path(*folders: Path) -> dict[str, str]:
+    """``LD_LIBRARY_PATH`` with these folders ahead of those that it names now."""
+    now = os.environ.get("LD_LIBRARY_PATH")
+    return {"LD_LIBRARY_PATH": os.pathsep.join([*map(str, folders), *([now] if now else [])])}
 
 
 def _up_to_date(output: Path, library: _Library) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from places import EXAMPLE, PROJECT
+from standin import hide_driver, search_path
 
 from aot.bundle.verify import verify
 from aot.errors import BuildError, UsageError
@@ -127,19 +128,53 @@ def test_kit_holds_the_cpp_demos_and_runs_them_where_there_is_a_compiler(
     (kit / "kit.json").write_text(json.dumps(plan))
 
     paths = {"PYTHONPATH": str(Path(sysconfig.get_path("purelib"))), "PATH": os.environ["PATH"]}
-    assert run(kit, tmp_path / "results.json", **paths).returncode == 0
+    assert run(kit, tmp_path / "results.json", **paths, **search_path(hide_driver(tmp_path / "hidden"))).returncode == 0
     (step,) = json.loads((tmp_path / "results.json").read_text())["steps"]
-    if "skipped" in step:  # no driver: every program was built, and said why it was refused
-        assert step["skipped"] == "skipped: there is no usable GPU, as the lines above say"
-        for name in ("static_link", "dynamic_link", "open_at_run_time", "plain_c"):
-            assert f"exit : {name} 77" in step["output"]
-        assert "refused: there is no NVIDIA driver on this machine" in step["output"]
-    else:
-        assert step["passed"]
+    assert step["skipped"] == "skipped: there is no usable GPU, as the lines above say"
+    for name in ("static_link", "dynamic_link", "open_at_run_time", "plain_c"):  # each was built, and said why
+        assert f"exit : {name} 77" in step["output"]
+    assert "refused: there is no NVIDIA driver on this machine" in step["output"]
 
     run(kit, tmp_path / "results.json", PATH=str(tmp_path))
     (step,) = json.loads((tmp_path / "results.json").read_text())["steps"]
     assert step["skipped"] == "not installed: cmake, cc, c++"
+
+
+def demo_run(folder: Path, extension: int, **exit_codes: int) -> subprocess.CompletedProcess[str]:
+    """``run_all.sh`` where the demos end with these codes: its tools are played by scripts."""
+    tools = folder / "tools"
+    tools.mkdir()
+    programs = "".join(f'printf "exit %d" {code} > "$build/{name}"; chmod +x "$build/{name}"; '
+                       for name, code in exit_codes.items())  # fmt: skip
+    _script(tools / "cmake", f'[ "$1" = -S ] || exit 0; build=$4; mkdir -p "$build"; {programs}')
+    _script(tools / "python", f'case "$*" in *check.py) exit {extension};; *) echo a place;; esac')
+    command = ["sh", str(CPP_DEMO / "run_all.sh"), str(folder), str(folder / "build")]
+    environment = {**os.environ, "CMAKE": str(tools / "cmake"), "PYTHON": str(tools / "python")}
+    return subprocess.run(command, capture_output=True, text=True, env=environment)
+
+
+def _script(path: Path, text: str) -> None:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "torch", "code", "said"),
+    [
+        (0, 0, 0, "exit : extension 0"),
+        (0, 77, 0, "left out: extension (the lines above say why); 4 demos passed"),
+        (77, 77, 77, "skipped: there is no usable GPU, as the lines above say"),
+        (1, 77, 1, "exit : extension 77"),
+    ],
+    ids=["all run", "torch is missing", "no GPU", "failures"],
+)
+def test_demos_say_what_was_left_out(tmp_path: Path, gpu: int, torch: int, code: int, said: str) -> None:
+    names = ("static_link", "dynamic_link", "open_at_run_time", "plain_c")
+    (tmp_path / "build").mkdir()
+    (tmp_path / "build" / "demo_extension.so").touch()
+    done = demo_run(tmp_path, torch, **dict.fromkeys(names, gpu))
+    assert done.returncode == code, done.stderr
+    assert done.stdout.splitlines()[-1] == said
 
 
 def _take_installed_tvm_ffi(settings: KitSettings, folder: Path) -> None:
@@ -230,8 +265,10 @@ def test_something_that_is_not_a_kit_is_not_replaced(sample_bundle: Path, projec
 
 
 def test_wheels_that_cannot_be_had_are_named_with_the_command(
-    sample_bundle: Path, project: Path, native: Host, tmp_path: Path
+    sample_bundle: Path, project: Path, native: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)  # wheels that this machine keeps elsewhere are not to be found
+    monkeypatch.setenv("PIP_FIND_LINKS", "")
     settings = KitSettings(sample_bundle, project, tmp_path / "kit", native, PYTHON, wheelhouse=tmp_path)
     with pytest.raises(BuildError, match="pip could not get the wheels") as raised:
         make_kit(settings)
