@@ -9,18 +9,19 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import without_torch  # noqa: F401  # before anything imports TVM-FFI, and that torch
+
+# isort: split
 import aot_runtime
 import hypothesis
 import platformdirs
 import pytest
-from places import SAMPLES
 from standin import RealCudaLoadedError, Standin
-from standin import build as build_standin
 
 from aot.pipeline.build import build
 from aot.pipeline.settings import BuildResult, Settings
 
-pytest_plugins = ["cpu_times", "packaged"]
+pytest_plugins = ["cpu_times", "packaged", "shared", "with_torch"]
 
 # No test looks at a clock: machines that build are busy.
 hypothesis.settings.register_profile(
@@ -37,9 +38,6 @@ os.environ.setdefault("ZIG_GLOBAL_CACHE_DIR", str(Path(platformdirs.user_cache_d
 # Programs that the extra for tests installs, as cmake, lie beside this interpreter; a system's own go first.
 os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
 
-# Between them these meet every rule of selection: portable, exact, family, and two that share a device.
-STANDIN_ARCHS = ("sm_80", "sm_86", "sm_90a", "sm_100f", "sm_103a", "sm_120f")
-
 
 @pytest.fixture(scope="session")
 def cache() -> Path:
@@ -48,24 +46,21 @@ def cache() -> Path:
 
 
 @pytest.fixture(scope="session")
-def build_bundle(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., BuildResult]:
-    """Build a bundle with the settings given, into a place of its own."""
+def build_bundle(
+    cache: Path, artifacts_of_run: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., BuildResult]:
+    """Build a bundle with the settings given, into a place of its own.
+
+    Kernels that another test of this run has compiled come from the run's artifacts. A test of what compiling does
+    passes ``artifacts=None``, and builds as if for the first time.
+    """
 
     def run(kernels: str | Path, archs: tuple[str, ...] = ("sm_90a",), **settings: object) -> BuildResult:
         out = settings.pop("out", None) or tmp_path_factory.mktemp("bundle") / "bundle"
-        name = settings.pop("name", "bundle")
-        return build(Settings(str(kernels), archs, out=Path(str(out)), name=name, cache=cache, jobs=2, **settings))  # type: ignore[arg-type]
+        given = {"name": "bundle", "artifacts": artifacts_of_run, **settings}
+        return build(Settings(str(kernels), archs, out=Path(str(out)), cache=cache, jobs=2, **given))  # type: ignore[arg-type]
 
     return run
-
-
-@pytest.fixture(scope="session")
-def small_bundle_path(build_bundle: Callable[..., BuildResult]) -> Path:
-    """Two kernels for two architectures, as a user has them. Tests that alter it take a copy."""
-    kernels = SAMPLES / "fill.py"
-    result = build_bundle(kernels, ("sm_80", "sm_90a"), name="small", select=("fill_epilogue", "fill_stream_zero"))
-    assert not result.problems
-    return result.path
 
 
 @pytest.fixture
@@ -101,20 +96,6 @@ def read_only() -> Iterator[Callable[[Path], None]]:
     yield mount
     for folder in dict.fromkeys(mounted):
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-@pytest.fixture(scope="session")
-def standin_bundle_path(build_bundle: Callable[..., BuildResult]) -> Path:
-    """The test kernels for all of ``STANDIN_ARCHS``, with the CUDA runtime linked shared."""
-    result = build_bundle(SAMPLES, STANDIN_ARCHS, shared_cudart=True)
-    assert not result.problems
-    return result.path
-
-
-@pytest.fixture(scope="session")
-def standin_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the stand-in's libraries lie, for tests that start processes of their own."""
-    return build_standin(tmp_path_factory.mktemp("standin"))
 
 
 @pytest.fixture(scope="session")

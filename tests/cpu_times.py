@@ -70,7 +70,15 @@ class _CpuTimes:
             for name, seconds in theirs.get(kind, {}).items():
                 ours[name] += seconds
 
+    def pytest_runtest_teardown(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
+        """After each file, so that a run that is cut off leaves what it had."""
+        if nextitem is None or nextitem.path != item.path:
+            self.write()
+
     def pytest_sessionfinish(self) -> None:
+        self.write()
+
+    def write(self) -> None:
         times = {"fixtures": _sorted(self.fixtures), "tests": _sorted(self.tests)}
         if hasattr(self.config, "workeroutput"):
             self.config.workeroutput["cpu_times"] = times

@@ -11,12 +11,10 @@ from pathlib import Path
 
 import pytest
 from places import EXAMPLE, TESTS
-from standin import build as build_standin
 
 from aot.errors import ToolchainError
 from aot.hosts import Host
 from aot.link.nvidia import find_libraries
-from aot.pipeline.settings import BuildResult
 from aot.wheel.archive import write_wheels
 from aot.wheel.identity import Identity
 from aot.wheel.make import Project, wheels
@@ -77,13 +75,11 @@ def _run(command: list[str], environment: object) -> subprocess.CompletedProcess
 
 
 @pytest.fixture(scope="session")
-def new_environment(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Environment]:
-    standin = build_standin(tmp_path_factory.mktemp("standin"))
-
+def new_environment(standin_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Environment]:
     def make(*wheels: object) -> Environment:
         path = tmp_path_factory.mktemp("environment") / "venv"
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(path)], check=True)
-        made = Environment(path, standin)
+        made = Environment(path, standin_directory)
         if wheels:
             made.install(*wheels)
         return made
@@ -92,11 +88,9 @@ def new_environment(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., E
 
 
 @pytest.fixture(scope="session")
-def sample_bundle(build_bundle: Callable[..., BuildResult]) -> Path:
+def sample_bundle(shared_bundle: Callable[..., Path]) -> Path:
     """The sample project's kernels for this machine, with the CUDA runtime linked shared: the stand-in runs it."""
-    result = build_bundle(SAMPLE / "kernels", ("sm_80", "sm_90a"), name="sample_kernels", shared_cudart=True)
-    assert not result.problems
-    return result.path
+    return shared_bundle("sample", SAMPLE / "kernels", ("sm_80", "sm_90a"), name="sample_kernels", shared_cudart=True)
 
 
 @pytest.fixture(scope="session")

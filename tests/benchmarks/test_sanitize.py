@@ -55,6 +55,7 @@ class Bundle(SimpleNamespace):
         return self.kernel
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("flaw", ["", "wrong", "outside", "unwritten"])
 def test_results_are_compared_on_the_cpu(script: ModuleType, tmp_path: Path, flaw: str) -> None:
     def kernel(x: Any, out: Any) -> None:
@@ -72,6 +73,7 @@ def test_results_are_compared_on_the_cpu(script: ModuleType, tmp_path: Path, fla
     assert sorted(path.name for path in tmp_path.rglob("__pycache__")) == []
 
 
+@pytest.mark.torch
 def test_only_dtypes_that_were_built_are_called(script: ModuleType, tmp_path: Path) -> None:
     variants = [{"kernel": "a", "point": {"dtype": "f16"}}, {"kernel": "b", "point": {"dtype": "f32"}}]
     (tmp_path / "details").mkdir()
@@ -79,6 +81,7 @@ def test_only_dtypes_that_were_built_are_called(script: ModuleType, tmp_path: Pa
     assert script.dtypes_of(Bundle(path=tmp_path), "a") == ["f16"]
 
 
+@pytest.mark.torch
 def test_views_keep_their_strides_and_offsets(script: ModuleType) -> None:
     tensor = script.Inputs().tensor((3, 5), "bf16", stride=8, offset=2)
     moved = script.on_device(tensor, "cpu")

@@ -19,7 +19,7 @@ import tvm_ffi.libinfo
 from aot_runtime.arch import Arch
 from aot_runtime.manifest import FileRecord, Manifest
 from places import SAMPLES
-from standin import build as build_standin
+from shared import once
 from standin import build_traps, search_path
 
 from aot.bundle import layout
@@ -28,7 +28,6 @@ from aot.files import sha256_of
 from aot.hosts import Host
 from aot.kinds import TENSOR
 from aot.link.libraries import NO_IDENTITY, EntryFunction, KernelBuild, entry_source, entry_sources
-from aot.pipeline.settings import BuildResult
 
 HERE = Path(__file__).parent
 KERNELS = SAMPLES
@@ -110,28 +109,21 @@ def with_entry(bundle: Path, out: Path, flags: Sequence[str], edit: Callable[[st
 
 
 @pytest.fixture(scope="session")
-def cpp_bundle(build_bundle: Callable[..., BuildResult]) -> Path:
-    result = build_bundle(KERNELS, ("sm_80", "sm_90a"), select=SELECTED, shared_cudart=True)
-    assert not result.problems
-    return result.path
+def cpp_bundle(shared_bundle: Callable[..., Path]) -> Path:
+    return shared_bundle("cpp", KERNELS, ("sm_80", "sm_90a"), select=SELECTED, shared_cudart=True)
 
 
 @pytest.fixture(scope="session")
-def other_bundle(build_bundle: Callable[..., BuildResult]) -> Path:
-    return build_bundle(KERNELS, ("sm_90a",), select=("fill",), shared_cudart=True, name="other").path
+def other_bundle(shared_bundle: Callable[..., Path]) -> Path:
+    return shared_bundle("cpp_other", KERNELS, ("sm_90a",), select=("fill",), shared_cudart=True, name="other")
 
 
 @pytest.fixture(scope="session")
-def newer_bundle(build_bundle: Callable[..., BuildResult], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def newer_bundle(shared_bundle: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bundle as its author might build it a day later: the same name, other code."""
     changed = tmp_path_factory.mktemp("newer") / "fill.py"
     changed.write_text((KERNELS / "fill.py").read_text().replace("THREADS = 96", "THREADS = 224"))
-    return build_bundle(changed, ("sm_90a",), select=("fill_epilogue",), shared_cudart=True).path
-
-
-@pytest.fixture(scope="session")
-def standin_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_standin(tmp_path_factory.mktemp("standin"))
+    return shared_bundle("cpp_newer", changed, ("sm_90a",), select=("fill_epilogue",), shared_cudart=True)
 
 
 @dataclass(frozen=True)
@@ -163,22 +155,24 @@ class Project:
 
 
 @pytest.fixture(scope="session")
-def traps(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_traps(tmp_path_factory.mktemp("traps"))
+def traps(run_folder: Path) -> Path:
+    return once(run_folder / "traps", build_traps)
 
 
 @pytest.fixture(scope="session")
-def project(cpp_bundle: Path, other_bundle: Path, newer_bundle: Path, standin_path: Path, traps: Path) -> Project:
-    return Project(cpp_bundle, other_bundle, newer_bundle, standin_path, traps)
+def project(cpp_bundle: Path, other_bundle: Path, newer_bundle: Path, standin_directory: Path, traps: Path) -> Project:
+    return Project(cpp_bundle, other_bundle, newer_bundle, standin_directory, traps)
 
 
 @pytest.fixture(scope="session")
-def built(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built(project: Project, run_folder: Path) -> Path:
     """The project, built with the machine's own compiler."""
-    folder = tmp_path_factory.mktemp("cpp")
-    project.configure(folder)
-    project.build(folder)
-    return folder
+
+    def make(folder: Path) -> None:
+        project.configure(folder)
+        project.build(folder)
+
+    return once(run_folder / "cpp_build", make)
 
 
 @pytest.fixture(scope="session")

@@ -12,10 +12,13 @@ import pytest
 
 from tests.cpp.conftest import HERE, INCLUDES, SOURCES, Project, run, with_entry
 
-# What gcc's sanitizers are told. Code that was opened stays mapped, and what it holds with it.
+# What gcc's sanitizers are told. Code that was opened stays mapped, and what it holds with it. Two of them work in one
+# program; the third wants one of its own.
 OPTIONS = {
-    "address": {"ASAN_OPTIONS": "detect_leaks=1:abort_on_error=0"},
-    "undefined": {"UBSAN_OPTIONS": "print_stacktrace=1"},
+    "address,undefined": {
+        "ASAN_OPTIONS": "detect_leaks=1:abort_on_error=0",
+        "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
+    },
     "thread": {"TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1"},
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -203,6 +204,12 @@ def write_kernels(folder: Path, *texts: str) -> Path:
     for number, text in enumerate(texts):
         (folder / f"part{number}.py").write_text(HEAD + text)
     return folder
+
+
+@pytest.fixture(scope="module")
+def build_bundle(build_bundle: Build) -> Build:
+    """Builds that compile everything, as if for the first time: these tests are about compiling."""
+    return functools.partial(build_bundle, artifacts=None)
 
 
 @pytest.fixture(scope="module")

@@ -10,12 +10,7 @@ from pathlib import Path
 import pytest
 from aot_runtime.manifest import Manifest
 
-torch = pytest.importorskip("torch", reason="GPU tests need torch")
-
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU here"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("torch")]
 
 
 def test_first_call_adds_two_vectors(request: pytest.FixtureRequest, tmp_path: Path) -> None:

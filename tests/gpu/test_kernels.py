@@ -6,6 +6,7 @@ Needs torch, a GPU, and a bundle: ``pytest tests/gpu --bundle dist/kernels``. Cu
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import aot_runtime
 import pytest
@@ -14,16 +15,11 @@ from aot.bundle.contracts import load_contracts
 from aot.gpu.check import Report, check
 from aot.gpu.running import find_gpu
 
-torch = pytest.importorskip("torch", reason="GPU tests need torch")
-
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU here"),
-]
+pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(scope="module")
-def bundle(request: pytest.FixtureRequest) -> aot_runtime.Bundle:
+def bundle(request: pytest.FixtureRequest, torch: Any) -> aot_runtime.Bundle:
     path = Path(request.config.getoption("--bundle", default="dist/kernels"))
     if not path.is_dir():
         pytest.skip(f"there is no bundle at {path}: build one, or give --bundle")
@@ -51,7 +47,7 @@ def test_every_variant_was_chosen_by_some_input(report: Report) -> None:
     assert report.unreached == ()
 
 
-def test_nan_and_infinity_travel_as_in_the_reference(bundle: aot_runtime.Bundle) -> None:
+def test_nan_and_infinity_travel_as_in_the_reference(bundle: aot_runtime.Bundle, torch: Any) -> None:
     x = torch.randn(7, 33, device="cuda", dtype=torch.float32)
     x[0, 0], x[1, 5], x[2, 32] = float("nan"), float("inf"), float("-inf")
     y, out = torch.ones_like(x), torch.empty_like(x)
@@ -64,7 +60,7 @@ def test_nan_and_infinity_travel_as_in_the_reference(bundle: aot_runtime.Bundle)
         assert out[1, 5] == float("inf")
 
 
-def test_a_graph_replays_after_preload(bundle: aot_runtime.Bundle) -> None:
+def test_a_graph_replays_after_preload(bundle: aot_runtime.Bundle, torch: Any) -> None:
     bundle.preload(0)
     x, y = torch.randn(2, 512, 512, device="cuda").unbind(0)
     out = torch.zeros_like(x)
@@ -78,7 +74,7 @@ def test_a_graph_replays_after_preload(bundle: aot_runtime.Bundle) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 64, 8192])
-def test_each_kernel_sees_what_the_one_ahead_wrote(bundle: aot_runtime.Bundle, rows: int) -> None:
+def test_each_kernel_sees_what_the_one_ahead_wrote(bundle: aot_runtime.Bundle, torch: Any, rows: int) -> None:
     """Kernels are launched before the one ahead has ended: here each reads what it wrote, and overwrites what it read."""
     bundle.preload(0)
     columns = 512
@@ -105,7 +101,7 @@ def test_each_kernel_sees_what_the_one_ahead_wrote(bundle: aot_runtime.Bundle, r
 
 
 @pytest.mark.parametrize("captured", [False, True])
-def test_what_is_ahead_need_not_be_a_kernel(bundle: aot_runtime.Bundle, captured: bool) -> None:
+def test_what_is_ahead_need_not_be_a_kernel(bundle: aot_runtime.Bundle, torch: Any, captured: bool) -> None:
     """A copy, a memset, another stream, several of these at once: each is over before a kernel reads what it wrote."""
     bundle.preload(0)
     x, y, out, source = torch.randn(4, 1 << 22, device="cuda").unbind(0)
@@ -137,7 +133,7 @@ def test_what_is_ahead_need_not_be_a_kernel(bundle: aot_runtime.Bundle, captured
         assert torch.equal(x, expected)
 
 
-def test_calls_follow_torchs_current_stream(bundle: aot_runtime.Bundle) -> None:
+def test_calls_follow_torchs_current_stream(bundle: aot_runtime.Bundle, torch: Any) -> None:
     x = torch.randn(1 << 24, device="cuda")
     out = torch.empty_like(x)
     stream = torch.cuda.Stream()
@@ -151,7 +147,7 @@ def test_calls_follow_torchs_current_stream(bundle: aot_runtime.Bundle) -> None:
     assert torch.allclose(out, 2 * x)
 
 
-def test_wrong_calls_are_refused_before_anything_runs(bundle: aot_runtime.Bundle) -> None:
+def test_wrong_calls_are_refused_before_anything_runs(bundle: aot_runtime.Bundle, torch: Any) -> None:
     x = torch.ones(8, device="cuda")
     out = torch.zeros(8, device="cuda")
     with pytest.raises(aot_runtime.ArgumentError, match=r"y\.shape\[0\] is 7, must equal x\.shape\[0\]"):
@@ -164,7 +160,7 @@ def test_wrong_calls_are_refused_before_anything_runs(bundle: aot_runtime.Bundle
 
 
 @pytest.mark.parametrize("columns", [40, 512, 4096, 4097, 40_000])
-def test_a_residual_is_updated_in_place(bundle: aot_runtime.Bundle, columns: int) -> None:
+def test_a_residual_is_updated_in_place(bundle: aot_runtime.Bundle, torch: Any, columns: int) -> None:
     x, residual = torch.randn(2, 33, columns, device="cuda", dtype=torch.bfloat16).unbind(0)
     weight = torch.randn(columns, device="cuda", dtype=torch.bfloat16)
     out, total = torch.empty_like(x), torch.empty_like(x)
@@ -185,7 +181,7 @@ IN_PLACE = {
 
 @pytest.mark.parametrize("columns", [40, 4096, 4097, 40_000])
 @pytest.mark.parametrize("kernel", IN_PLACE)
-def test_a_tensor_is_replaced_in_place(bundle: aot_runtime.Bundle, kernel: str, columns: int) -> None:
+def test_a_tensor_is_replaced_in_place(bundle: aot_runtime.Bundle, torch: Any, kernel: str, columns: int) -> None:
     x = torch.randn(33, columns, device="cuda", dtype=torch.bfloat16)
     shapes = {1: (columns,), 2: (33, columns)}
     others = {
@@ -198,7 +194,7 @@ def test_a_tensor_is_replaced_in_place(bundle: aot_runtime.Bundle, kernel: str, 
     assert torch.equal(x, out)
 
 
-def test_an_output_that_overlaps_an_input_is_refused(bundle: aot_runtime.Bundle) -> None:
+def test_an_output_that_overlaps_an_input_is_refused(bundle: aot_runtime.Bundle, torch: Any) -> None:
     both = torch.randn(9, 512, device="cuda", dtype=torch.bfloat16)
     before = both.clone()
     with pytest.raises(aot_runtime.ArgumentError, match="out starts 1024 bytes after x and shares memory with it"):
@@ -209,7 +205,7 @@ def test_an_output_that_overlaps_an_input_is_refused(bundle: aot_runtime.Bundle)
     assert torch.equal(both, before)
 
 
-def test_halves_of_the_columns_of_one_matrix_do_not_overlap(bundle: aot_runtime.Bundle) -> None:
+def test_halves_of_the_columns_of_one_matrix_do_not_overlap(bundle: aot_runtime.Bundle, torch: Any) -> None:
     both = torch.randn(300, 1024, device="cuda")
     left, right = both[:, :512], both[:, 512:]
     expected = left.double().softmax(-1)
@@ -217,7 +213,7 @@ def test_halves_of_the_columns_of_one_matrix_do_not_overlap(bundle: aot_runtime.
     assert torch.allclose(right.double(), expected, atol=1e-6)
 
 
-def test_shapes_that_make_no_sense_are_refused(bundle: aot_runtime.Bundle) -> None:
+def test_shapes_that_make_no_sense_are_refused(bundle: aot_runtime.Bundle, torch: Any) -> None:
     x, out = torch.ones(4, 16, device="cuda"), torch.zeros(4, device="cuda")
     with pytest.raises(aot_runtime.ArgumentError, match=r"x\.shape\[1\] is 0, must be 1 to"):
         bundle["reduce"](x[:, :0], out, op="max")

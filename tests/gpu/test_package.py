@@ -7,6 +7,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aot_runtime.manifest import Manifest
@@ -16,12 +17,7 @@ from aot.wheel.archive import write_wheels
 from aot.wheel.identity import Identity
 from aot.wheel.make import Project, wheels
 
-torch = pytest.importorskip("torch", reason="GPU tests need torch")
-
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU here"),
-]
+pytestmark = pytest.mark.gpu
 
 # Runs with the installed package alone: the loader inside it is all there is.
 PROGRAM = """
@@ -65,7 +61,7 @@ print("installed package ran")
 
 
 @pytest.fixture(scope="module")
-def bundle(request: pytest.FixtureRequest) -> Path:
+def bundle(request: pytest.FixtureRequest, torch: Any) -> Path:
     path = Path(request.config.getoption("--bundle", default="dist/kernels")).resolve()
     if not path.is_dir() or "add" not in Manifest.read(path).kernels:
         pytest.skip(f"there is no bundle with `add` at {path}: build one, or give --bundle")

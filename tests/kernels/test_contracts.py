@@ -46,6 +46,7 @@ def test_a_contract_can_be_checked_and_measured(contracts: dict[str, Contract], 
     assert None not in (contract.cost, contract.bench_inputs, contract.torch_equivalent)
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("kernel", NAMES)
 def test_torch_meets_the_reference_on_every_input(contracts: dict[str, Contract], kernel: str) -> None:
     pytest.importorskip("torch", reason="references need torch")

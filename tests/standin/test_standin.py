@@ -56,8 +56,8 @@ def compile_in(folder: Path, command: list[str]) -> None:
 
 
 @pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("standin"))
+def built(standin_directory: Path) -> Path:
+    return standin_directory
 
 
 @pytest.fixture

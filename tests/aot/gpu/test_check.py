@@ -72,6 +72,7 @@ def run(tmp_path: Path, function: Callable[..., Any]) -> Any:
     return check(FakeBundle(tmp_path, function), {"double": DOUBLE}, ["double", "other"], CPU)
 
 
+@pytest.mark.torch
 def test_a_right_kernel_passes_and_what_was_not_reached_is_said(tmp_path: Path) -> None:
     report = run(tmp_path, good)
     assert report.passed
@@ -80,12 +81,14 @@ def test_a_right_kernel_passes_and_what_was_not_reached_is_said(tmp_path: Path) 
     assert report.unchecked == ("other",)
 
 
+@pytest.mark.torch
 def test_an_element_that_was_not_written_is_a_failure(tmp_path: Path) -> None:
     report = run(tmp_path, lambda x, out: out[:-1].copy_(2 * x[:-1]))
     assert not report.passed
     assert "1 elements were not written" in report.outcomes[-1].problem
 
 
+@pytest.mark.torch
 def test_a_write_beside_the_output_is_a_failure(tmp_path: Path) -> None:
     def wild(x: Any, out: Any) -> None:
         good(x, out)
@@ -94,12 +97,14 @@ def test_a_write_beside_the_output_is_a_failure(tmp_path: Path) -> None:
     assert "beside the output" in run(tmp_path, wild).outcomes[-1].problem
 
 
+@pytest.mark.torch
 def test_a_wrong_variant_is_not_verified_but_the_others_are(tmp_path: Path) -> None:
     report = run(tmp_path, lambda x, out: out.copy_(x * (2.001 if len(x) % 2 else 2)))
     assert report.verified() == [("sm_90a", "double__even")]
     assert "of what f32 tolerates" in report.outcomes[1].problem
 
 
+@pytest.mark.torch
 def test_a_call_that_raises_is_a_failure_and_the_rest_goes_on(tmp_path: Path) -> None:
     def picky(x: Any, out: Any) -> None:
         if len(x) == 1:
@@ -110,6 +115,7 @@ def test_a_call_that_raises_is_a_failure_and_the_rest_goes_on(tmp_path: Path) ->
     assert [bool(outcome.problem) for outcome in report.outcomes] == [False, True, False, False]
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize(
     ("result", "expected", "fine"),
     [
@@ -130,6 +136,7 @@ def test_nan_and_infinity_must_be_where_the_reference_has_them(result: Any, expe
     assert (not problem) == fine
 
 
+@pytest.mark.torch
 def test_what_overflows_the_outputs_type_may_be_infinite() -> None:
     torch = pytest.importorskip("torch", reason="checking needs torch")
     overflown = torch.tensor([float("inf"), 1.0], dtype=torch.float16)
@@ -161,6 +168,7 @@ def test_a_report_is_recorded_in_the_bundle_which_stays_sound(
     assert f"sm_90a: none of {len(again)} variants was ever run on a GPU and checked\n" in shown
 
 
+@pytest.mark.torch
 def test_a_report_round_trips_through_json(tmp_path: Path) -> None:
     report = run(tmp_path, good)
     data = json.loads(json.dumps(report_data(tmp_path, FakeBundleManifest, report)))

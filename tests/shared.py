@@ -1,0 +1,79 @@
+"""What one run of the tests makes once, however many processes the run has.
+
+Nothing here outlives the run: the first process that asks for a thing makes it, inside the run's own temporary folder.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from places import SAMPLES
+from standin import build as build_standin
+
+from aot.pipeline.settings import BuildResult
+
+# Between them these meet every rule of selection: portable, exact, family, and two that share a device.
+STANDIN_ARCHS = ("sm_80", "sm_86", "sm_90a", "sm_100f", "sm_103a", "sm_120f")
+
+
+def once(path: Path, make: Callable[[Path], object]) -> Path:
+    """``path``, made by the first process that asks for it; the others wait. After a failure the next one tries."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    finished = path.with_name(f"{path.name}.finished")
+    with path.with_name(f"{path.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not finished.exists():
+            shutil.rmtree(path, ignore_errors=True)
+            make(path)
+            finished.touch()
+    return path
+
+
+@pytest.fixture(scope="session")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that the processes of this run share; a worker of pytest-xdist has its own folder inside the run's."""
+    own = tmp_path_factory.getbasetemp()
+    return (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "shared"
+
+
+@pytest.fixture(scope="session")
+def artifacts_of_run(run_folder: Path) -> Path:
+    """The artifact cache of this run, which begins empty: the same kernel is compiled once."""
+    return run_folder / "artifacts"
+
+
+@pytest.fixture(scope="session")
+def shared_bundle(build_bundle: Callable[..., BuildResult], run_folder: Path) -> Callable[..., Path]:
+    """A bundle that many test files use. Tests that alter it take a copy."""
+
+    def get(label: str, kernels: Path, archs: tuple[str, ...], **settings: object) -> Path:
+        def make(folder: Path) -> None:
+            assert not build_bundle(kernels, archs, out=folder / "bundle", **settings).problems
+
+        return once(run_folder / label, make) / "bundle"
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def small_bundle_path(shared_bundle: Callable[..., Path]) -> Path:
+    """Two kernels for two architectures, as a user has them. Tests that alter it take a copy."""
+    kernels = ("fill_epilogue", "fill_stream_zero")
+    return shared_bundle("small", SAMPLES / "fill.py", ("sm_80", "sm_90a"), name="small", select=kernels)
+
+
+@pytest.fixture(scope="session")
+def standin_bundle_path(shared_bundle: Callable[..., Path]) -> Path:
+    """The test kernels for all of ``STANDIN_ARCHS``, with the CUDA runtime linked shared."""
+    return shared_bundle("samples", SAMPLES, STANDIN_ARCHS, shared_cudart=True)
+
+
+@pytest.fixture(scope="session")
+def standin_directory(run_folder: Path) -> Path:
+    """Where the stand-in's libraries lie, for tests that start processes of their own."""
+    return once(run_folder / "standin", build_standin)

@@ -1,0 +1,111 @@
+"""Tests marked ``torch`` or ``gpu`` run in a process of their own; no other process of the tests imports torch.
+
+Torch brings a CUDA runtime of its own, and TVM-FFI imports torch if it is installed. A process that has the real CUDA
+libraries cannot play the stand-in, and one that plays the stand-in cannot run a kernel. So the marked tests of a file are
+run by one more pytest, and their results are reported here as if they had run here.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from without_torch import HAS_TORCH, RESULTS
+
+MARKS = ("torch", "gpu")
+
+
+def _torch_is_installed() -> bool:
+    return importlib.machinery.PathFinder.find_spec("torch") is not None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if HAS_TORCH or not _torch_is_installed():
+        return
+    items[:] = [
+        _Elsewhere.from_parent(item.parent, name=item.name)  # the same identifier
+        if any(item.get_closest_marker(mark) for mark in MARKS)
+        else item
+        for item in items
+    ]
+
+
+class _FailedElsewhereError(Exception):
+    """Its text is what the other process reported."""
+
+
+class _Elsewhere(pytest.Item):
+    """A test that ran in the process that has torch."""
+
+    def runtest(self) -> None:
+        known: dict[str, Any] = self.session.__dict__.setdefault("results_with_torch", {})
+        if self.nodeid not in known:
+            known.update(_run(self.config, self.path, [other.nodeid for other in _of_same_file(self)]))
+        outcome, text = known[self.nodeid]
+        if outcome == "skipped":
+            pytest.skip(text)
+        if outcome != "passed":
+            raise _FailedElsewhereError(text)
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        if isinstance(excinfo.value, _FailedElsewhereError):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo, style)
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        return self.path, None, self.name
+
+
+def _of_same_file(item: _Elsewhere) -> Iterator[_Elsewhere]:
+    return (other for other in item.session.items if isinstance(other, _Elsewhere) and other.path == item.path)
+
+
+def _run(config: pytest.Config, file: Path, names: list[str]) -> dict[str, tuple[str, str]]:
+    """Run these tests where torch is. Every one of them has a result afterwards."""
+    factory: pytest.TempPathFactory = config._tmp_path_factory  # type: ignore[attr-defined]
+    results = factory.mktemp("with-torch") / "results.json"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *names]
+    if file.parent.name == "gpu" and file.parents[1].name == "tests":  # the only folder that has the option
+        command.append(f"--bundle={config.getoption('--bundle')}")
+    done = subprocess.run(
+        command,
+        cwd=config.rootpath, env={**os.environ, RESULTS: str(results)}, capture_output=True, text=True,
+    )  # fmt: skip
+    seen: dict[str, tuple[str, str]] = json.loads(results.read_text()) if results.exists() else {}
+    lost = (
+        "failed",
+        f"the process with torch ended with {done.returncode}:\n{done.stdout[-4000:]}{done.stderr[-4000:]}",
+    )
+    return {name: seen.get(name, lost) for name in names}
+
+
+class _Recorder:
+    """In the process that has torch: the worst outcome of each test's phases."""
+
+    def __init__(self) -> None:
+        self.results: dict[str, tuple[str, str]] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.outcome != "passed" or (report.when == "call" and report.nodeid not in self.results):
+            self.results[report.nodeid] = (report.outcome, _text(report))
+
+    def pytest_sessionfinish(self) -> None:
+        Path(os.environ[RESULTS]).write_text(json.dumps(self.results))
+
+
+def _text(report: pytest.TestReport) -> str:
+    if report.skipped and isinstance(report.longrepr, tuple):
+        return report.longrepr[2].removeprefix("Skipped: ")
+    return report.longreprtext
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if HAS_TORCH:
+        config.pluginmanager.register(_Recorder(), "recorder-with-torch")
