@@ -27,7 +27,8 @@ from aot.compile.messages import Compiled, Failure
 from aot.errors import ToolchainError, UsageError
 from aot.hosts import CPUS, DEFAULT_GLIBC, HIGHEST_GLIBC, LOWEST_GLIBC, Host, parse_glibc, parse_hosts
 from aot.link import nvidia
-from aot.link.nvidia import distributions, fetch_command, find_libraries
+from aot.link.nvidia import distributions, find_libraries
+from aot.link.wheels import fetch_command
 from aot.link.zig import Zig
 from aot.pipeline.build import build
 from aot.pipeline.events import Progress
