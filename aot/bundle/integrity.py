@@ -10,10 +10,14 @@ from aot_runtime.manifest import FILE_NAME, Manifest
 from aot_runtime.signature import FILE_NAME as SIGNATURE
 
 from ..files import sha256_of
-from .layout import part_of, stamp_name
+from .layout import CONTRACTS, part_of, stamp_name
 from .split import absent_parts, stamp_problems
 
 __all__ = ["damaged_files"]
+
+
+# pip compiles the contracts of a package that it installs. Nothing executes the result: see `contracts.py`.
+_COMPILED = f"{CONTRACTS}/__pycache__/"
 
 
 def damaged_files(bundle: Path, manifest: Manifest) -> Iterator[str]:
@@ -37,5 +41,5 @@ def damaged_files(bundle: Path, manifest: Manifest) -> Iterator[str]:
     for folder, _, names in os.walk(bundle):
         for name in names:
             relative = (Path(folder) / name).relative_to(bundle).as_posix()
-            if relative not in manifest.files and relative not in others:
+            if relative not in manifest.files and relative not in others and not relative.startswith(_COMPILED):
                 yield f"{relative} is not in the manifest"

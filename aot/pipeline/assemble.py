@@ -1,7 +1,7 @@
 """Assembling a bundle out of contributions: one way for building, growing, merging and pruning.
 
 Kernel libraries and all else that exists go over byte for byte. What says which kernels there are is written
-here: the entry libraries and their notes, the static archives, the headers, the details, the manifest.
+here: the entry libraries and their notes, the static archives, the headers, the details, the SBOM, the manifest.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from ..bundle import layout
 from ..bundle.details import details_text
 from ..bundle.headers import write_headers
 from ..bundle.layout import details_name, library_path
+from ..bundle.sbom import sbom_text
 from ..files import sha256_of
 from ..hosts import Host
 from ..link.libraries import NO_IDENTITY, EntryFunction, KernelBuild, Linker
@@ -45,6 +46,7 @@ def assemble(contributions: Sequence[Contribution], staged: Path, linker_for: Li
         list(pool.map(lambda host: _write_host(contents, host, linker_for, staged, NO_IDENTITY), contents.hosts))
     _write_details(contents, staged)
     write_headers(staged / "include", contents.name, manifest.kernels, sorted((staged / "details").iterdir()))
+    (staged / layout.SBOM).write_text(sbom_text(contents.name, contents.toolchain, manifest.hosts))
     manifest = replace(manifest, files=_file_records(contents, staged))
     (staged / manifest_module.FILE_NAME).write_text(manifest.to_json())
     return manifest

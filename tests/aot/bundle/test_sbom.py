@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
-from aot_runtime.manifest import HostRecord
+from aot_runtime.manifest import HostRecord, Manifest
 
 from aot.bundle.sbom import sbom_of_host, sbom_text
 
@@ -22,6 +23,14 @@ STATIC = HostRecord(entry="lib/x/libb.so", support="lib/x/libb_cuda.so", glibc="
 SHARED = HostRecord(entry="lib/a/libb.so", support="lib/a/libb_cuda.so", glibc="2.28", cudart="libcudart.so.12")
 HOSTS = {"x86_64-linux-gnu": STATIC, "aarch64-linux-gnu": SHARED}
 CUDART = "pkg:pypi/nvidia-cuda-runtime-cu12@12.9.79"
+
+
+def test_a_bundle_as_built_carries_it(small_bundle_path: Path) -> None:
+    manifest = Manifest.read(small_bundle_path)
+    text = (small_bundle_path / "sbom.cdx.json").read_text()
+    assert "sbom.cdx.json" in manifest.files
+    assert text == sbom_text("small", manifest.toolchain, manifest.hosts)
+    assert CUDART.partition("@")[0] in text, "the CUDA runtime is linked into this bundle"
 
 
 def read() -> dict[str, Any]:

@@ -89,6 +89,9 @@ def test_notice_and_sbom_name_what_is_linked(sample_bundle: Path, sample_wheel: 
     assert components.keys() == {"cute-aot", launch, "ziglang"}
     assert components[launch]["purl"] == f"pkg:pypi/{launch}@{toolchain[launch]}"
     assert sbom["bomFormat"] == "CycloneDX"
+    own = json.loads((sample_bundle / "sbom.cdx.json").read_text())
+    assert all(component in own["components"] for component in sbom["components"]), "it comes from the bundle"
+    assert not any(name.endswith("/_bundle/sbom.cdx.json") for name in read(sample_wheel)), "once is enough"
     assert {entry["ref"] for entry in sbom["dependencies"]} == {
         "pkg:pypi/sample-kernels@1.0",
         *(component["bom-ref"] for component in sbom["components"]),
