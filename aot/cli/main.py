@@ -1,7 +1,7 @@
-"""The command line: data on stdout, everything else on stderr, an exit code that tells.
+"""The command line: data on stdout, everything else on stderr.
 
-0: good. 1: some kernels failed, or a bundle does not verify. 2: wrong usage, or nothing here to run it on.
-130: interrupted.
+Exit codes: 0 success; 1 some kernels failed, or a bundle does not verify; 2 wrong usage, or this machine cannot run
+the command; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(make: Callable[[], argparse.ArgumentParser], arguments: Sequence[str]) -> int:
-    """Parse the arguments, execute what they ask for, and turn errors into sentences and exit codes."""
+    """Parse the arguments, execute the command, and turn errors into messages and exit codes."""
     try:
         parsed = make().parse_args(arguments)
         code: int = parsed.execute(parsed)
@@ -55,7 +55,7 @@ def run(make: Callable[[], argparse.ArgumentParser], arguments: Sequence[str]) -
     return code
 
 
-# What the command line imports beyond the loader's own dependencies.
+# Packages that the command line imports and the loader does not need.
 _BUILD_EXTRA = frozenset({"capstone", "elftools", "platformdirs", "rich"})
 
 
@@ -65,11 +65,14 @@ def print_error(error: AotError) -> None:
 
 
 def make_parser(named: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """The parser of the command that is named, or of all: what builds is not installed where bundles are checked."""
+    """The parser of the named command, or of all commands.
+
+    Only the named command is imported: machines that check bundles do not have what ``build`` imports.
+    """
     parser = argparse.ArgumentParser(
         prog="python -m aot",
         description="Compile CuTe DSL kernels ahead of time into a bundle of native libraries.",
-        epilog="Exit codes: 0 good; 1 some kernels failed, or a bundle does not verify; 2 wrong usage.",
+        epilog="Exit codes: 0 success; 1 some kernels failed, or a bundle does not verify; 2 wrong usage.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name in named if named and named[0] in COMMANDS else COMMANDS:

@@ -1,4 +1,4 @@
-"""Arguments that several subcommands share."""
+"""Arguments that several commands share, and what they mean."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Opened:
-    """A bundle on a machine that can run it."""
+    """A loaded bundle, the selected kernels with their contracts, and the GPU to run them on."""
 
     bundle: Bundle
     kernels: list[str]
@@ -69,7 +69,7 @@ def add_bundle_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def add_run_arguments(parser: argparse.ArgumentParser, dtypes: str, out: str) -> None:
-    """Of commands that run a bundle's kernels on a GPU."""
+    """The arguments of commands that run kernels on a GPU."""
     add_bundle_argument(parser)
     add = parser.add_argument
     add("--kernel", action="append", default=[], metavar="GLOB", help="only kernels whose name matches; repeatable")
@@ -88,7 +88,7 @@ def open_to_run(arguments: argparse.Namespace, command: str) -> Opened:
 
 
 def write_json(path: Path | None, data: Any) -> None:
-    """To the file that ``--out`` names, if it names one."""
+    """Write data to the file that ``--out`` names, if there is one."""
     if path is not None:
         path.write_text(json.dumps(data, indent=1) + "\n")
 
@@ -97,8 +97,8 @@ def add_cache_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cache",
         metavar="DIR_OR_URL",
-        help="where compiled code and zig's cache are kept from build to build: a folder, `none`, or the URL of a cache to "
-        "share, like s3://bucket/prefix, behind the folder (default: AOT_CACHE, else the user's cache)",
+        help="where compiled code and zig's cache are kept between builds: a folder, `none`, or the URL of a shared cache "
+        "such as s3://bucket/prefix, used behind the local folder (default: AOT_CACHE, or else the user's cache folder)",
     )
 
 
@@ -109,7 +109,7 @@ def add_wait_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def link_tools(arguments: argparse.Namespace) -> Tools:
-    """What commands link with that have no options for it: the user's caches, or what the environment names."""
+    """The linking tools of commands without options for them: caches of ``AOT_CACHE``, or else of the user."""
     from ..cache.places import find_places
     from ..pipeline.combine import Tools
 

@@ -16,7 +16,7 @@ def make_progress() -> Progress:
 
 
 class TerminalProgress(Progress):
-    """A bar."""
+    """A progress bar on stderr."""
 
     def __init__(self) -> None:
         from rich.console import Console

@@ -17,7 +17,7 @@ def print_json(data: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None) -> None:
-    """On a terminal as wide as that; elsewhere unfolded, since tools read it line by line."""
+    """Print a table: fitted to the width of a terminal; without wrapping if tools read the output line by line."""
     if not sys.stdout.isatty():
         print(*([title] if title else []), table(columns, rows), sep="\n")
         return
@@ -31,7 +31,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, tit
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Columns aligned with spaces; numbers to the right."""
+    """Columns aligned with spaces; columns of numbers are right-aligned."""
     cells = [[str(cell) for cell in row] for row in (columns, *rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
     numeric = [bool(rows) and all(isinstance(row[i], (int, float)) for row in rows) for i in range(len(columns))]

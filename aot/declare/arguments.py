@@ -1,8 +1,7 @@
 """The arguments of a compiled kernel, as a declaration writes them.
 
-One type per kind of argument; ``None`` stands for itself. They describe, they compute nothing:
-``requirements.py`` derives from them what a call must satisfy, ``worker/compile.py`` what CuTe DSL
-compiles against.
+There is one type per kind of argument; ``None`` stands for itself. They only describe: ``selection/requirements.py``
+derives from them what a call must satisfy, and ``compile/cute_dsl.py`` what CuTe DSL compiles against.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ __all__ = [
     "Tuple",
 ]
 
-# Short names that declarations use, and the bits of each. The worker maps them to CuTe DSL's types.
+# Names of dtypes in declarations, with their bits. The compile worker maps them to CuTe DSL's types.
 TENSOR_DTYPES = {
     "bool": 8, "i8": 8, "u8": 8, "i16": 16, "u16": 16, "i32": 32, "u32": 32, "i64": 64, "u64": 64,
     "f16": 16, "bf16": 16, "f32": 32, "f64": 64, "f8e4m3": 8, "f8e5m2": 8, "f8e8m0": 8,
@@ -46,7 +45,11 @@ def _check_power_of_two(value: int, what: str) -> None:
 
 @dataclass(frozen=True)
 class Dim:
-    """A symbolic extent or stride. The same name within one spec is the same value."""
+    """A named extent or stride. Within one spec, the same name is the same value.
+
+    ``divisible_by`` is a condition on the value. ``bits`` is the width in which compiled code holds it: with 32, calls
+    with larger values do not take the variant.
+    """
 
     name: str
     divisible_by: int = 1
@@ -64,7 +67,7 @@ Extent = int | str | Dim
 
 def _dims(items: Sequence[Extent]) -> tuple[int | Dim, ...]:
     if isinstance(items, str):
-        raise DeclarationError(f"the text {items!r} was given for a tuple", hint=f"write ({items!r},)")
+        raise DeclarationError(f"expected a tuple, got the string {items!r}", hint=f"write ({items!r},)")
     return tuple(_dim(item) for item in items)
 
 
@@ -80,9 +83,9 @@ def _dim(item: Extent) -> int | Dim:
 class Tensor:
     """A tensor on the GPU.
 
-    ``shape`` mixes numbers and names. Without ``strides`` the layout is row-major: the last stride is 1,
-    the others are free, since a row of a larger tensor is as good as a compact one. ``align`` is what the
-    address must be a multiple of, in bytes; one element where absent.
+    ``shape`` contains numbers and names. Without ``strides`` the layout is row-major: the last stride is 1 and the
+    others are free, so a slice of a larger tensor is accepted. The address must be a multiple of ``align`` bytes; the
+    default is the size of one element.
     """
 
     dtype: str
@@ -111,7 +114,7 @@ class Tensor:
         return self.align or self.element_bytes
 
     def layout(self, name: str) -> tuple[int | Dim, ...]:
-        """The strides, with a name of their own for those the declaration leaves free."""
+        """The strides; those that the declaration leaves free get names of their own."""
         if self.strides is not None:
             return self.strides
         strides: list[int | Dim] = []
@@ -137,7 +140,7 @@ class Scalar:
 
 @dataclass(frozen=True)
 class Pointer:
-    """An address on the GPU, without shape. ``align`` is promised to the compiler, not checked by it."""
+    """An address on the GPU, without a shape. ``align`` is promised to the compiler and not checked."""
 
     dtype: str
     align: int | None = None
@@ -150,14 +153,14 @@ class Pointer:
 
 @dataclass(frozen=True)
 class Stream:
-    """The stream to launch on: the framework's current one, or, if ``explicit``, one the caller passes."""
+    """The stream to launch on: the framework's current one; if ``explicit``, one that the caller passes."""
 
     explicit: bool = False
 
 
 @dataclass(frozen=True)
 class Tuple:
-    """A tuple of arguments; ``type`` is the named tuple the kernel is annotated with, if it is one."""
+    """A tuple of arguments. If the jit function is annotated with a ``NamedTuple``, ``type`` is that class."""
 
     elements: tuple[Any, ...]
     type: Any = None
@@ -174,19 +177,19 @@ class Tuple:
 
 @dataclass(frozen=True)
 class Constant:
-    """A compile-time value: a number, a class, a function. It does not appear in the call."""
+    """A compile-time value: a number, a class, a function. The caller does not pass it."""
 
     value: Any
 
 
 @dataclass(frozen=True)
 class Multiprocessors:
-    """Filled by the device at run time: how many multiprocessors it has, as an i32."""
+    """Filled in at run time: the number of multiprocessors of the device, as an i32."""
 
 
 @dataclass(frozen=True)
 class ActiveClusters:
-    """Filled by the device at run time: how many of this kernel's clusters run at once, as an i32."""
+    """Filled in at run time: how many clusters of this kernel the device runs at once, as an i32."""
 
 
 Argument = Tensor | Scalar | Pointer | Stream | Tuple | Constant | Multiprocessors | ActiveClusters | None

@@ -1,6 +1,6 @@
-"""Finding declared kernels: in a folder, a file, or an importable module.
+"""Finding declared kernels in a folder, a file, or an importable module.
 
-Runs in a worker process, since it executes the author's files and imports CuTe DSL with them.
+This runs in a worker process, because it executes the author's files, which import CuTe DSL.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from .kernel import Kernel
 
 __all__ = ["Found", "discover", "is_discovered", "is_sibling", "place"]
 
-_PACKAGE = "aot_kernel_sources"  # a name nobody else imports
+_PACKAGE = "aot_kernel_sources"  # a name that nothing else uses
 _CONTRACTS = "contracts"
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a source declares, and the files of it that could not be read."""
+    """The kernels that a source declares, and the files that could not be read."""
 
     kernels: tuple[Kernel, ...]
     failures: tuple[DeclarationError, ...]
@@ -36,7 +36,7 @@ def discover(source: str, skip: Collection[str] = (), reading: Callable[[str], N
     """The kernels declared in ``source``, a path or an import string, in the order of their names.
 
     A file that fails is reported and the others are read; two kernels of one name are an error. Files of a folder
-    may be skipped; ``reading`` hears of each file before it is executed, since that may take the process down.
+    may be skipped. ``reading`` is called with each file before it is executed, because that may end the process.
     """
     kernels: dict[str, Kernel] = {}
     failures: list[DeclarationError] = []
@@ -56,7 +56,7 @@ def discover(source: str, skip: Collection[str] = (), reading: Callable[[str], N
 
 
 def is_discovered(name: str) -> bool:
-    """Whether a module was executed because of where it lies, whoever imports it."""
+    """Whether :func:`discover` executed this module."""
     return name.startswith(_PACKAGE)
 
 
@@ -80,7 +80,7 @@ def _modules(
         reading(source)
         yield _execute(f"{_PACKAGE}_{path.stem}", path)
     elif path.suffix == ".py" or "/" in source:
-        raise UsageError(f"`{source}` does not exist", hint="give a folder, a Python file, or an importable module")
+        raise UsageError(f"`{source}` does not exist", hint="pass a folder, a Python file, or an importable module")
     else:
         reading(source)
         yield from _importable(source)
@@ -89,7 +89,7 @@ def _modules(
 def _folder(
     path: Path, skip: Collection[str], reading: Callable[[str], None], failures: list[DeclarationError]
 ) -> Iterator[ModuleType]:
-    """Each file of a folder as a module of one package, so that they may import one another.
+    """Each file of a folder as a module of one package, so that files can import each other.
 
     Folders in it that are packages are families of kernels. ``contracts`` is none: it holds references.
     """
@@ -141,7 +141,7 @@ def _importable(name: str) -> Iterator[ModuleType]:
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
             raise UsageError(
-                f"there is no module `{name}`", hint="give a folder, a Python file, or an importable module"
+                f"there is no module `{name}`", hint="pass a folder, a Python file, or an importable module"
             ) from None
         raise _import_failure(name, error) from error
     except (Exception, SystemExit) as error:
@@ -176,7 +176,7 @@ def _cute_dsl_failure(source: str, where: str, error: ImportError) -> Declaratio
 
 
 def place(error: BaseException) -> str:
-    """The innermost line that is neither Python's import machinery nor ours."""
+    """The innermost line of the traceback that is neither in Python's import machinery nor in this package."""
     ours = str(Path(__file__).parents[1])
     frames = [
         frame

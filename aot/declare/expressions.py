@@ -1,8 +1,8 @@
 """Expressions over the arguments of a call: guards, and the shapes of outputs.
 
-Written with Python's own syntax (``m * n >= 4096``, ``x.shape[0] + 1``), parsed once into the small
-types below, evaluated here for tools and in C for calls. Integers are 64 bits wide; whatever is not
-there, overflows, or divides by zero makes a condition false, on both sides alike.
+They use Python's syntax (``m * n >= 4096``, ``x.shape[0] + 1``) and are parsed once into the types below. Tools evaluate
+them here, calls in C. Integers have 64 bits. A value that is missing, an overflow, or a division by zero makes a
+condition false, here and in C.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .arguments import TENSOR_DTYPES
 
 __all__ = ["Binary", "Compare", "Constant", "Element", "Expression", "Logic", "Name", "Negation", "names_in", "parse"]
 
-_INT64 = range(-(2**63) + 1, 2**63)  # -2**63 stands for "not there"
+_INT64 = range(-(2**63) + 1, 2**63)  # -2**63 stands for "missing"
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ _MIRRORED: dict[type, str] = {ast.Gt: "<", ast.GtE: "<="}
 
 
 def parse(text: str) -> Expression:
-    """Parse an expression; :class:`DeclarationError` names what is not understood."""
+    """Parse an expression; :class:`DeclarationError` names the part that is not supported."""
     return _Parser(text).visit(_tree(text))
 
 
@@ -96,7 +96,7 @@ def _tree(text: str) -> ast.expr:
 
 
 def names_in(expression: Expression) -> set[str]:
-    """The names and parameters an expression speaks of."""
+    """The names and parameters in an expression."""
     if isinstance(expression, Name):
         return {expression.name}
     if isinstance(expression, Element):
@@ -166,7 +166,7 @@ class _Parser:
             return Compare(_COMPARE[type(op)], left, right)
         if type(op) in _MIRRORED:
             return Compare(_MIRRORED[type(op)], right, left)
-        raise DeclarationError(f"{type(op).__name__} is not a comparison known in {self.text!r}")
+        raise DeclarationError(f"the comparison {type(op).__name__} is not supported in {self.text!r}")
 
     def _logic(self, node: ast.BoolOp) -> Expression:
         return _chain("and" if isinstance(node.op, ast.And) else "or", [self.visit(item) for item in node.values])
@@ -191,7 +191,7 @@ class _Parser:
 
     def _unknown(self, node: ast.expr) -> DeclarationError:
         return DeclarationError(
-            f"{ast.unparse(node)!r} is not understood in {self.text!r}",
+            f"{ast.unparse(node)!r} is not supported in {self.text!r}",
             hint="use names, x.shape[0], numbers, + - * // %, min, max, comparisons, and, or, not",
         )
 
@@ -224,7 +224,7 @@ def shape_of(text: str, arguments: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def check_shape(text: str) -> set[str]:
-    """The names that a shape speaks of; raises unless :func:`shape_of` could evaluate it."""
+    """The names in a shape; raises unless :func:`shape_of` could evaluate it."""
     names: set[str] = set()
     for part in _extents(text):
         if not isinstance(part, Shape) and not _is_extent(part):
@@ -237,7 +237,7 @@ def check_shape(text: str) -> set[str]:
 
 
 def check_dtype(text: str) -> set[str]:
-    """The names that the dtype of an output speaks of: ``"x.dtype"`` or ``"f32"``."""
+    """The names in the dtype of an output, ``"x.dtype"`` or ``"f32"``."""
     name, dot, field = text.partition(".")
     if name.isidentifier() and (dot, field) == (".", "dtype"):
         return {name}
@@ -253,7 +253,7 @@ def _extents(text: str) -> Iterator[Expression | Shape]:
     parser = _Parser(text)
     for part in tree.elts if isinstance(tree, ast.Tuple) else [tree]:
         shape = _shape(part.value if isinstance(part, ast.Starred) else part)
-        # Several extents stand for themselves, or with a star among others.
+        # Several extents stand alone, or with a star in a tuple.
         starred_or_alone = isinstance(part, ast.Starred) or not isinstance(tree, ast.Tuple)
         yield shape if shape is not None and starred_or_alone else parser.visit(part)
 

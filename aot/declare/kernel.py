@@ -10,7 +10,7 @@
         x = aot.Tensor(dtype, ("n",))
         return aot.Spec(Double(), {"x": x, "out": x, "stream": aot.Stream()})
 
-Nothing is compiled here and no GPU is asked: :meth:`Kernel.variants` only expands the grid.
+Nothing is compiled here and no GPU is needed: :meth:`Kernel.variants` only expands the grid.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ __all__ = ["Cost", "In", "Kernel", "Out", "Spec", "Variant", "kernel"]
 
 _MISSING: Any = object()
 _LABEL = re.compile(r"[A-Za-z0-9]+(_[A-Za-z0-9]+)*")
-# Attributes of a loaded bundle: a kernel of that name could not be reached.
+# Attributes of a loaded bundle. A kernel of such a name could not be called.
 _RESERVED = frozenset({"aot", "explain", "kernels", "manifest", "name", "path", "preload"})
 
 
 def In(name: str, doc: str = "", *, default: Any = _MISSING) -> Parameter:
-    """A parameter that the kernel reads; ``default`` is a number, or None."""
+    """A parameter that the kernel reads. ``default`` is a number or None."""
     if default is _MISSING:
         return Parameter(name, doc)
     if default is not None and not isinstance(default, (bool, int, float)):
@@ -50,10 +50,10 @@ def In(name: str, doc: str = "", *, default: Any = _MISSING) -> Parameter:
 
 
 def Out(name: str, doc: str = "", *, shape: str, dtype: str, may_be: str | Sequence[str] = ()) -> Parameter:
-    """A parameter that the kernel writes; shape and dtype as expressions of the inputs.
+    """A parameter that the kernel writes. ``shape`` and ``dtype`` are expressions of the inputs.
 
-    ``may_be`` are inputs whose very tensor the caller may pass here, so that the kernel works in place. Any
-    other overlap of what is written is refused before a launch.
+    ``may_be`` lists inputs that may be the same tensor as this output: the kernel then works in place. Any other
+    overlap with an output is refused before a launch.
     """
     expressions.check_shape(shape)
     expressions.check_dtype(dtype)
@@ -63,7 +63,7 @@ def Out(name: str, doc: str = "", *, shape: str, dtype: str, may_be: str | Seque
 
 @dataclass(frozen=True)
 class Cost:
-    """What one call must do: floating-point operations, and bytes through device memory."""
+    """The cost of one call: floating-point operations, and bytes through device memory."""
 
     operations: int
     bytes: int
@@ -71,12 +71,12 @@ class Cost:
 
 @dataclass(frozen=True)
 class Spec:
-    """One compilation: the jit callable, and its arguments in the order it takes them.
+    """One compilation: the jit callable, and its arguments in the order in which it takes them.
 
-    The keys of ``arguments`` are the kernel's public parameters, in any order the callable likes;
-    streams, compile-time values and what the device supplies have keys of their own choosing.
-    ``guards`` are conditions under which this spec is the right one. ``label`` tells several specs
-    of one point apart. ``default_stream=True`` says that launching on stream 0 is meant.
+    The key of an argument is the name of its public parameter. That order may differ from the order of the call.
+    Streams, compile-time values and what the device fills in may have any other key. ``guards`` are conditions on a
+    call. ``label`` is part of the variant's name and tells several specs of one point apart. A spec without a stream
+    needs ``default_stream=True``: it launches on stream 0.
     """
 
     function: Callable[..., Any]
@@ -120,7 +120,7 @@ class Kernel:
     options: str = field(default="")
 
     def variants(self, arch: Arch) -> tuple[Variant, ...]:
-        """Every variant for an architecture, in the order in which they are tried at a call."""
+        """All variants for an architecture, in the order in which a call tries them."""
         target = Target.of(arch)
         variants: dict[str, Variant] = {}
         for point in self._points():
@@ -191,11 +191,12 @@ def kernel(
     cost: Callable[..., Cost] | None = None,
     options: str = "",
 ) -> Callable[[Callable[..., Any]], Kernel]:
-    """Declare a kernel; the decorated function makes the spec, or specs, of one point of the grid.
+    """Declare a kernel. The decorated function returns the spec, or specs, of one point of the grid.
 
-    ``axes`` are what the arguments of a call show (a dtype, an alignment); ``choices`` are what the
-    caller names (an epilogue). Either maps a name to its values: a sequence, or a mapping from a label
-    to a value of any kind. ``reference``, ``inputs`` and ``cost`` serve checks and benchmarks.
+    ``axes`` differ in something that the arguments of a call show: a dtype, an alignment, a guard. ``choices`` are
+    named by the caller: an epilogue. Both map a name to its values: a sequence, or a mapping from labels to values of
+    any kind. ``reference``, ``inputs`` and ``cost`` are for checks and benchmarks. ``options`` is appended to the
+    options of ``cute.compile``.
     """
 
     def declare(make: Callable[..., Any]) -> Kernel:
@@ -227,13 +228,13 @@ def _origin(make: Callable[..., Any]) -> str:
 
 
 def _archs(archs: Sequence[str], origin: str) -> tuple[Arch, ...]:
-    """Exact names: which spelling stands for which is the command line's business."""
+    """Parse exact names. Short spellings are a matter of the command line."""
     known = {str(arch): arch for arch in accepted_archs()}
     unknown = [str(arch) for arch in archs if arch not in known] if not isinstance(archs, str) else [archs]
     if unknown or not archs:
         raise DeclarationError(
             f"{origin}: unknown architectures: {', '.join(unknown) or 'none given'}",
-            hint=f"give a list of {', '.join(known)}",
+            hint=f"pass a list of {', '.join(known)}",
         )
     return tuple(known[arch] for arch in archs)
 
@@ -244,7 +245,7 @@ def _labelled(axis: str, values: Any, origin: str) -> dict[str, Any]:
         if not _is_label(label):
             raise DeclarationError(
                 f"{origin}: {label!r}, of axis {axis}, cannot be part of a name",
-                hint="give a mapping from a label of letters and digits to the value",
+                hint="pass a mapping from labels of letters and digits to the values",
             )
     labelled = dict(pairs)
     if len(labelled) != len(pairs) or not pairs:
@@ -258,11 +259,11 @@ def _pairs(axis: str, values: Any, origin: str) -> list[tuple[Any, Any]]:
         return list(values.items())
     if isinstance(values, Sequence) and not isinstance(values, str):
         return [(_label(axis, value), value) for value in values]
-    raise DeclarationError(f"{origin}: the values of axis {axis} are {values!r}", hint="give a list, or a mapping")
+    raise DeclarationError(f"{origin}: the values of axis {axis} are {values!r}", hint="pass a list or a mapping")
 
 
 def _is_label(label: Any) -> bool:
-    """Labels are joined by two underscores into names, which must come apart again in one way."""
+    """Labels are joined by two underscores. Without any inside, a name can be split again in only one way."""
     return isinstance(label, str) and _LABEL.fullmatch(label) is not None
 
 
@@ -277,7 +278,7 @@ def _check_kernel(kernel: Kernel) -> None:
     if not (is_name(kernel.name) and _is_label(kernel.name)) or keyword.iskeyword(kernel.name):
         raise DeclarationError(f"{where}: the name is not an identifier of letters and digits joined by single `_`")
     if kernel.name in _RESERVED:
-        raise DeclarationError(f"{where}: bundles have an attribute of that name", hint="give `name` another value")
+        raise DeclarationError(f"{where}: bundles have an attribute of that name", hint="pass another `name`")
     _check_names(kernel, where)
     _check_outputs(kernel, where)
     _check_defaults(kernel, where)
@@ -305,7 +306,7 @@ def _check_outputs(kernel: Kernel, where: str) -> None:
         named |= expressions.check_dtype(parameter.dtype) if parameter.dtype is not None else set()
         if named - known:
             raise DeclarationError(
-                f"{where}: the shape or dtype of {parameter.name} speaks of {', '.join(sorted(named - known))}",
+                f"{where}: the shape or dtype of {parameter.name} refers to {', '.join(sorted(named - known))}",
                 hint=f"known: {', '.join(sorted(known))}",
             )
     inputs = [parameter.name for parameter in kernel.parameters if not parameter.output]
@@ -322,7 +323,7 @@ def _check_defaults(kernel: Kernel, where: str) -> None:
     seen_default = False
     for parameter in kernel.parameters:
         if seen_default and not parameter.has_default:
-            raise DeclarationError(f"{where}: {parameter.name} has no default but follows one that has")
+            raise DeclarationError(f"{where}: {parameter.name} has no default but follows a parameter that has one")
         seen_default |= parameter.has_default
     for choice, label in kernel.choice_defaults.items():
         if label not in kernel.choices.get(choice, {}):
@@ -339,7 +340,7 @@ def _check_spec(kernel: Kernel, spec: Spec, point: Mapping[str, str]) -> None:
         )
     if not isinstance(spec.arguments, Mapping):
         raise DeclarationError(
-            f"{where}: the arguments are {spec.arguments!r}", hint="give a mapping from names to aot.Tensor, ..."
+            f"{where}: the arguments are {spec.arguments!r}", hint="pass a mapping from names to aot.Tensor, ..."
         )
     if spec.label and not _is_label(spec.label):
         raise DeclarationError(f"{where}: the label {spec.label!r} cannot be part of a name")
@@ -375,7 +376,7 @@ def _check_stream(where: str, spec: Spec) -> None:
     if not streams and not spec.default_stream:
         raise DeclarationError(
             f"{where}: no stream among the arguments, so it would launch on stream 0 whatever the framework's stream is",
-            hint="give the jit function a stream parameter and pass aot.Stream(); or say default_stream=True",
+            hint="add a stream parameter to the jit function and pass aot.Stream(); or pass default_stream=True",
         )
     if streams == [Stream(explicit=False)] and not any(_has_tensor(item) for item in spec.arguments.values()):
         raise DeclarationError(

@@ -1,8 +1,8 @@
 """Measuring the kernels of a bundle on a GPU, against the bandwidth of a copy, torch and torch.compile.
 
-A measurement is a CUDA graph of many calls, replayed between two events: what is timed is the GPU's work,
-not Python's. The calls go through as many sets of buffers as it takes to leave the L2 cache behind. Contenders
-take turns in changing order, and medians are reported, so that ratios hold on a machine whose clocks move.
+A measurement is a CUDA graph of many calls, replayed between two events. So it times the GPU's work, not Python's.
+The calls use enough sets of buffers to exceed the L2 cache. Contenders take turns in random order, and medians are
+reported, so ratios hold even if the clock of the GPU changes.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ DTYPES = ("bf16",)
 ROUNDS = 21
 _CALLS = 16  # in one graph, at least
 _COPY_BYTES = 1 << 30
-_CACHE = 128 << 20  # where torch does not tell the size of the L2 cache
+_CACHE = 128 << 20  # used if torch does not report the size of the L2 cache
 _MEMORY = 24 << 30  # for the sets of buffers of one measurement
 _OPERATIONS_PER_BYTE = 8  # more than any chain of elementwise operations needs, fewer than a product with 16 rows
 
 
 @dataclass(frozen=True)
 class Result:
-    """One problem. Times are medians, in microseconds per call, by contender; ours is ``aot``."""
+    """The measurement of one problem. Times are medians in microseconds per call, by contender; ours is ``aot``."""
 
     kernel: str
     dtype: str
@@ -73,7 +73,7 @@ class Result:
         return self.operations > _OPERATIONS_PER_BYTE * self.bytes
 
     def speedup(self, contender: str) -> float | None:
-        """How many times faster than a contender; None where that one was not measured."""
+        """How many times faster than a contender; None if that contender was not measured."""
         other = self.microseconds.get(contender)
         return None if other is None else other / self.microseconds["aot"]
 
@@ -92,7 +92,7 @@ def bench(
     against: Sequence[str] = (),
     rounds: int = ROUNDS,
 ) -> Iterator[Result]:
-    """Measure the problems that contracts name, in the dtypes given."""
+    """Measure the problems of the contracts, in the given dtypes."""
     for kernel in kernels:
         contract = contracts.get(kernel)
         if contract is None or contract.bench_inputs is None or contract.cost is None:
@@ -103,7 +103,7 @@ def bench(
 
 
 def copies_beyond(cache: int, of_call: int, memory: int = _MEMORY) -> int:
-    """How many sets of buffers push each other out of a cache: twice its size, in as much memory as there is."""
+    """How many sets of buffers are needed to exceed a cache twice over, within the given memory."""
     wanted = -(-2 * cache // max(of_call, 1))
     return max(1, min(max(2, wanted), memory // max(of_call, 1)))
 
@@ -157,7 +157,7 @@ def cache_bytes(device: Any) -> int:
 
 
 def _copied(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The same values in other memory, laid out alike."""
+    """The same values in new memory, with the same layout."""
     return {name: _clone(value) if hasattr(value, "shape") else value for name, value in arguments.items()}
 
 
@@ -176,7 +176,7 @@ def _contender(
     assert equivalent is not None
     if name == "torch":
         return lambda i: equivalent(**sets[i], **choices)
-    # Forgets what it compiled for other shapes and choices: after eight of them it would compile no more.
+    # Forgets earlier shapes and choices: after eight recompilations torch would stop compiling.
     torch.compiler.reset()
     compiled = torch.compile(equivalent, dynamic=False)
     return lambda i: compiled(**sets[i], **choices)
@@ -189,13 +189,13 @@ def graph_timer(run: Callable[[int], Any], sets: int, calls: int = _CALLS) -> Ca
     count = max(sets, -(-calls // sets) * sets)
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):  # warm: code is loaded, and compiled by those that compile
+    with torch.cuda.stream(stream):  # warm up: code is loaded, and torch.compile compiles
         for i in range(3):
             run(i % sets)
     torch.cuda.current_stream().wait_stream(stream)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    kept: dict[int, Any] = {}  # results of one round of the sets: freed at once, they would share memory
+    kept: dict[int, Any] = {}  # results of one round: if they were freed at once, calls would share memory
     with torch.cuda.graph(graph):
         for i in range(count):
             kept[i % sets] = run(i % sets)
@@ -205,7 +205,10 @@ def graph_timer(run: Callable[[int], Any], sets: int, calls: int = _CALLS) -> Ca
 
 
 def _events_around(run: Callable[[], Any], calls: int) -> Callable[[], float]:
-    """Microseconds of one of so many calls. A large copy is measured so: in a graph, slower engines would do it."""
+    """Microseconds per call of a function that makes ``calls`` calls.
+
+    A large copy is measured without a graph, because in a graph slower copy engines would do it.
+    """
     import torch
 
     def timed() -> float:
@@ -224,7 +227,7 @@ def shuffled_medians(timers: Mapping[str, Callable[[], float]], rounds: int) -> 
     samples: dict[str, list[float]] = {name: [] for name in timers}
     chance = random.Random(rounds)
     for _ in range(rounds):
-        # In an order that changes: whoever follows a light contender finds the GPU cool, and its clock high.
+        # In random order: after a light contender the GPU is cool and its clock is high.
         for name in chance.sample(list(timers), len(timers)):
             samples[name].append(timers[name]())
     return {name: statistics.median(values) for name, values in samples.items()}

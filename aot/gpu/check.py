@@ -1,8 +1,8 @@
 """Checking the kernels of a bundle on a GPU, each against the reference of its contract.
 
-Outputs are poisoned before a call and lie between guard bytes; results are compared with a reference in
-f64 by relative norm and by worst element. What a contract's inputs never reached is said, and what passed
-can be written into the bundle as ``verified_on``.
+Outputs are filled with NaN before a call and surrounded by guard bytes. Results are compared with a reference in f64,
+by relative norm and by worst element. Variants that no input reached are listed. Variants that passed can be recorded
+in the bundle as ``verified_on``.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ __all__ = ["TOLERANCES", "Outcome", "Report", "Tolerance", "check", "compare", "
 
 @dataclass(frozen=True)
 class Tolerance:
-    """Bounds of the error: its norm relative to the result's, its worst element relative to the largest."""
+    """Bounds of the error: its norm relative to that of the result, its worst element relative to the largest."""
 
     norm: float
     worst: float
 
 
-# By the dtype of an output: the rounding of one result, and a little for the order of f32 additions.
+# By the dtype of an output: one rounding of the result, and a margin for the order of f32 additions.
 TOLERANCES = {
     "f8e4m3": Tolerance(2**-4, 2**-4),
     "bf16": Tolerance(2**-8, 2**-7),
@@ -54,7 +54,7 @@ _MARGIN = 256  # bytes before and after an output; also what keeps it aligned
 
 @dataclass(frozen=True)
 class Outcome:
-    """One call. ``problem`` is empty where it passed; errors are fractions of what is tolerated."""
+    """One call. ``problem`` is empty if it passed; ``norm`` and ``worst`` are fractions of the tolerance."""
 
     kernel: str
     dtype: str
@@ -79,7 +79,7 @@ class Report:
         return bool(self.outcomes) and not any(outcome.problem for outcome in self.outcomes)
 
     def verified(self) -> list[tuple[str, str]]:
-        """Arch and variant of what ran and passed every time."""
+        """Arch and variant of all variants that ran and passed every time."""
         ran = {(outcome.arch, outcome.variant): None for outcome in self.outcomes if outcome.variant}
         failed = {(outcome.arch, outcome.variant) for outcome in self.outcomes if outcome.problem}
         return [key for key in ran if key not in failed]
@@ -170,10 +170,10 @@ def _guards_intact(result: Any) -> bool:
 
 
 def compare(result: Any, expected: Any) -> tuple[str, float, float]:
-    """What is wrong with a result, if anything, and both errors as fractions of what its dtype tolerates.
+    """What is wrong with a result, or "", and both errors as fractions of the tolerance of its dtype.
 
-    Where the reference, rounded to that dtype, is not finite, the result must be the same; what was not
-    written is not finite.
+    Elements that are not finite in the reference, rounded to that dtype, must be the same in the result. Elements
+    that the kernel did not write are NaN.
     """
     import torch
 
@@ -194,7 +194,7 @@ def compare(result: Any, expected: Any) -> tuple[str, float, float]:
     if not bool(finite.any()):
         return "", 0.0, 0.0
     error, exact = (result - exact)[finite], exact[finite]
-    # Below the smallest normal number the steps do not shrink any more: rounding costs half of one.
+    # Below the smallest normal number the spacing of floats is constant: rounding costs half of it.
     step = _subnormal_step(dtype)
     norm = float(error.norm()) / (tolerance.norm * float(exact.norm()) + step * math.sqrt(error.numel()))
     worst = float(error.abs().max()) / (tolerance.worst * float(exact.abs().max()) + step)
@@ -210,7 +210,7 @@ def _subnormal_step(dtype: str) -> float:
     return float(limits.smallest_normal * limits.eps)
 
 
-# What a check found out, written down.
+# Reports.
 
 
 def report_data(bundle: Path, manifest: Manifest, report: Report) -> dict[str, Any]:
@@ -234,9 +234,9 @@ def report_data(bundle: Path, manifest: Manifest, report: Report) -> dict[str, A
 
 
 def record(bundle: Path, data: Mapping[str, Any], warn: Callable[[str], None] | None = None) -> int:
-    """Write what a report verified into the bundle's details; returns how many variants it concerns.
+    """Write into the bundle's details what a report verified; returns the number of variants.
 
-    Variants whose code is not the code that ran are left alone. The bundle is replaced whole, as by a build, and
+    Variants whose code is not the code that ran are not changed. The bundle is replaced whole, as by a build, and
     ``warn`` is told if it loses its signature by that.
     """
     manifest = Manifest.read(bundle)

@@ -1,4 +1,4 @@
-"""Fresh random inputs for checking kernels: what a kernel's ``inputs`` generator is given. Needs torch."""
+"""Random inputs for checking kernels: the ``make`` argument of a contract's ``inputs``. Needs torch."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _TORCH_NAMES = {
 
 
 def torch_dtype(dtype: str) -> Any:
-    """torch's name for one of ours."""
+    """torch's dtype for one of our names."""
     import torch
 
     return getattr(torch, _TORCH_NAMES[dtype])
 
 
 def dtype_name(dtype: Any) -> str:
-    """Our name for one of torch's."""
+    """Our name for one of torch's dtypes."""
     name = str(dtype).removeprefix("torch.")
     return next((ours for ours, theirs in _TORCH_NAMES.items() if theirs == name), name)
 
 
 class InputMaker:
-    """Makes normal random tensors on a device; every one is new."""
+    """Makes tensors of normally distributed random numbers on a device."""
 
     def __init__(self, device: Any = "cuda", seed: int = 0) -> None:
         import torch
@@ -37,7 +37,7 @@ class InputMaker:
         self.generator = torch.Generator(self.device).manual_seed(seed)
 
     def tensor(self, shape: tuple[int, ...], dtype: str, *, stride: int | None = None, offset: int = 0) -> Any:
-        """A tensor; ``stride`` sets its rows further apart, ``offset`` shifts its start by that many elements."""
+        """A new tensor. ``stride`` is the distance of its rows, ``offset`` shifts its start; both in elements."""
         *rows, columns = shape
         width = columns if stride is None else stride
         count = width

@@ -1,4 +1,4 @@
-"""Results of ``bench`` as a picture: bars in plain SVG, which needs no library to draw."""
+"""Draws results of ``bench`` as bars in plain SVG, without a plotting library."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _COLOURS = {"aot": "#2b6cb0", "torch": "#dd6b20", "torch.compile": "#a0aec0"}
 
 
 def plot(gpu: str, results: Sequence[Result]) -> str:
-    """Bandwidth as a fraction of a copy's; for what counts operations, speed as a multiple of torch's."""
+    """Bandwidth relative to a copy; for kernels that are measured by operations, speed relative to torch."""
     of_bytes = [result for result in results if not result.counts_operations]
     of_operations = [result for result in results if result.counts_operations and "torch" in result.microseconds]
     parts = _legend(gpu, results)
@@ -56,7 +56,7 @@ def _legend(gpu: str, results: Sequence[Result]) -> list[str]:
 def _section(
     title: str, results: Sequence[Result], measure: Callable[[Result], dict[str, float]], y: float
 ) -> tuple[list[str], float]:
-    """Bars below a title, a line where they reach 1, and where the next section begins."""
+    """A title, its bars and a line at 1; also returns the y coordinate of the next section."""
     measured = [(result, measure(result)) for result in results]
     scale = _WIDTH / max(1.0, *(value for _, values in measured for value in values.values()), 1.0)
     parts, top = [_text(8, y, title, "start", 12)], y + 6

@@ -36,7 +36,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Gpu:
-    """The device that kernels run on; tests put a CPU here."""
+    """The device that kernels run on. Tests use a CPU."""
 
     name: str
     capability: tuple[int, int]
@@ -49,7 +49,7 @@ class Gpu:
             torch.cuda.synchronize()
 
     def facts(self) -> dict[str, str]:
-        """What a result depends on."""
+        """Facts about the machine that a result depends on."""
         import torch
 
         return {

@@ -1,8 +1,7 @@
 """How a node of the decision tree finds its branch: by looking one value up, or by searching ranges.
 
-Most questions are about single values (which dtype, which fixed extent). For these a multiplier is
-searched that sends every value to a slot of its own, so that a call multiplies, looks once and is done,
-however many variants there are.
+Most questions are about single values (which dtype, which fixed extent). For these, a multiplier is searched that maps
+every value to a different slot. A call then multiplies and looks once, however many variants there are.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def branch_by_range(cuts: Sequence[int], children: Sequence[int]) -> Branching:
 
 
 def branch_by_value(cuts: Sequence[int], children: Sequence[int]) -> Branching | None:
-    """One slot per value; None where the children belong to ranges rather than to single values."""
+    """One slot per value; None if the children belong to ranges and not to single values."""
     otherwise = children[0]
     values: dict[int, int] = {}
     for index, child in enumerate(children[1:]):
@@ -69,5 +68,5 @@ def _spread(values: dict[int, int], otherwise: int, bits: int) -> Branching | No
 
 
 def _table(slots: dict[int, int], values: dict[int, int], otherwise: int, size: int) -> tuple[tuple[int, int], ...]:
-    """Empty slots lead where no slot would, so that their value does not matter."""
+    """Empty slots lead to ``otherwise``, so their value does not matter."""
     return tuple((slots[i], values[slots[i]]) if i in slots else (0, otherwise) for i in range(size))

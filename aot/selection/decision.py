@@ -1,9 +1,8 @@
-"""The tree that finds the variant which takes the arguments, without trying one after the other.
+"""The tree that finds the variant for a call without trying one after the other.
 
-Variants are tried in the order of their declaration: the first whose requirements all hold is the
-answer. The tree asks only what tells variants apart. A requirement that every variant still in
-question shares is left out, since the compiled entry checks it and no other variant would take over;
-what no entry checks (guards) is always asked.
+The answer is the first variant, in the order of declaration, whose requirements all hold. The tree asks only what tells
+variants apart. A requirement that all remaining variants share is left out: the compiled entry checks it, and no other
+variant would take over. Guards, which no entry checks, are always asked.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def decide(variants: Sequence[VariantTable]) -> Tree:
 
 
 def unreachable(tree: Tree, variants: Sequence[VariantTable]) -> list[str]:
-    """Variants that no arguments lead to, since earlier ones take everything they take."""
+    """Variants that no arguments lead to, because earlier ones take everything they take."""
     reached: set[int] = set()
     _collect(tree, reached, set())
     return [variant.name for i, variant in enumerate(variants) if i not in reached]
@@ -61,7 +60,7 @@ def _collect(tree: Tree, reached: set[int], seen: set[int]) -> None:
 
 
 class _Builder:
-    """Works on numbered requirements: candidates are compared and hashed often."""
+    """Works on numbered requirements, because candidates are compared and hashed often."""
 
     def __init__(self, variants: Sequence[VariantTable]) -> None:
         self.variants = variants
@@ -85,7 +84,7 @@ class _Builder:
             if depth > MAX_DEPTH:
                 raise DeclarationError(
                     f"to choose among {len(self.variants)} variants a call would ask more than {MAX_DEPTH} questions",
-                    hint="let guards compare the same expression with different numbers: one question answers them all",
+                    hint="compare the same expression with different numbers in the guards: one question then answers them all",
                 )
             self.known[candidates] = self._build(candidates, depth)
             if len(self.known) > MAX_NODES:
@@ -112,12 +111,12 @@ class _Builder:
         return [self.requirements[number].subject for number in sorted(candidates[0].pending - shared)]
 
     def _wanted(self, subject: Subject, candidates: tuple[_Candidate, ...]) -> set[int]:
-        """The different answers that the candidates want: the more, the better a question tells them apart."""
+        """The different answers that the candidates want. The more there are, the better the question separates them."""
         about = frozenset(self.about[subject])
         return set().union(*(candidate.pending & about for candidate in candidates))
 
     def _after(self, candidates: tuple[_Candidate, ...], subject: Subject, value: int) -> tuple[_Candidate, ...]:
-        """The candidates left once the subject is known to lie where ``value`` does."""
+        """The candidates that remain if the subject has this value."""
         about = frozenset(self.about[subject])
         met = {n for n in about if self.requirements[n].low <= value <= self.requirements[n].high}
         return tuple(

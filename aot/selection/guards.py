@@ -18,7 +18,7 @@ MAX_PROGRAM_DEPTH = 16
 
 @dataclass(frozen=True)
 class Guards:
-    """Compiles the guards of one kernel, given what its arguments are called and where they lie."""
+    """Compiles the guards of one kernel, given the names and places of its arguments."""
 
     kernel: str  # for messages: where it is declared, and its name
     places: Mapping[str, Place]
@@ -46,7 +46,7 @@ class Guards:
             yield Requirement(self._program("condition", guard), 1, 1, enforced=True)
 
     def _interval(self, guard: Compare) -> Requirement | None:
-        """``m <= 64`` as an interval of ``m``; None where neither side is a number."""
+        """``m <= 64`` as an interval of ``m``; None if neither side is a number."""
         left, right = guard.left, guard.right
         if isinstance(right, expressions.Constant):
             subject, bound = self._subject(left), self._bound(left, right)

@@ -73,7 +73,7 @@ class Subject:
     other_is_stride: bool = False
     steps: tuple[Step, ...] = ()
     regions: tuple[Region, ...] = ()
-    # How messages name it; two subjects that read the same integer are the same, whatever they are called.
+    # For messages only: two subjects that read the same integer are equal, whatever their labels.
     label: str = field(default="", compare=False)
     other_label: str = field(default="", compare=False)
 

@@ -1,7 +1,7 @@
 """Writing a wheel: a zip that has the same bytes for the same content, whenever it is made.
 
-Names are sorted, timestamps fixed (or ``SOURCE_DATE_EPOCH``'s, where the caller passes it), permissions
-the same for all. What remains is the compressor: another zlib may pack the same content differently.
+Names are sorted, timestamps are fixed (or ``SOURCE_DATE_EPOCH``, if the caller passes it), and all permissions are the
+same. Only the compressor may differ: another zlib may pack the same content differently.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ __all__ = ["Content", "Wheel", "parse_epoch", "wheel_file", "write_files", "writ
 
 Content = bytes | Path
 
-_EARLIEST = 315532800  # 1980-01-01, as far back as a zip can say
+_EARLIEST = 315532800  # 1980-01-01, the earliest date that a zip can state
 _MODE = (stat.S_IFREG | 0o644) << 16
 
 
 @dataclass(frozen=True)
 class Wheel:
-    """A wheel before it is written. ``files`` are all of it but ``WHEEL`` and ``RECORD``, by their path inside."""
+    """A wheel before it is written. ``files`` are all files by path, except ``WHEEL`` and ``RECORD``."""
 
     distribution: str  # as in file names: no dashes
     version: str
@@ -47,16 +47,16 @@ class Wheel:
 
 
 def parse_epoch(text: str | None) -> int | None:
-    """``SOURCE_DATE_EPOCH`` as a number; None where it is not set."""
+    """``SOURCE_DATE_EPOCH`` as a number; None if it is not set."""
     if not text:
         return None
     if not text.isdecimal() or int(text) >= 1 << 32:
-        raise UsageError(f"SOURCE_DATE_EPOCH is {text!r}", hint="give seconds since 1970")
+        raise UsageError(f"SOURCE_DATE_EPOCH is {text!r}", hint="set it to seconds since 1970")
     return int(text)
 
 
 def write_wheels(wheels: Iterable[Wheel], directory: Path, epoch: int | None = None) -> list[Path]:
-    """Write wheels into a directory: all of them, or none. What has the same name is replaced."""
+    """Write wheels into a directory: all of them, or none. Files of the same name are replaced."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".wheels.", dir=directory) as staged:
@@ -65,11 +65,11 @@ def write_wheels(wheels: Iterable[Wheel], directory: Path, epoch: int | None = N
                 os.replace(path, directory / path.name)
             return [directory / path.name for path in written]
     except OSError as error:
-        raise BuildError(f"cannot write to `{directory}`: {error.strerror}", hint="give another `--out`") from error
+        raise BuildError(f"cannot write to `{directory}`: {error.strerror}", hint="pass another `--out`") from error
 
 
 def write_files(files: Mapping[str, Content], directory: Path) -> None:
-    """The same content as plain files, for what is run in place."""
+    """Write the same content as plain files, for editable installs."""
     for name, content in sorted(files.items()):
         path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -94,7 +94,7 @@ def _write(wheel: Wheel, path: Path, epoch: int | None) -> Path:
 
 
 def wheel_file(tag: str) -> bytes:
-    """``WHEEL``: what an installer wants to know before it unpacks."""
+    """``WHEEL``: what an installer reads before it unpacks."""
     return f"Wheel-Version: 1.0\nGenerator: cute-aot\nRoot-Is-Purelib: false\nTag: {tag}\n".encode()
 
 

@@ -1,4 +1,4 @@
-"""What a wheel is called: distribution, import package, version, platform tag. All checked here, once."""
+"""The names of a wheel: distribution, import package, version, platform tag. They are checked here, once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..errors import UsageError
 
 __all__ = ["PUBLIC_NAMES", "Identity", "platform_tag"]
 
-# What a generated package offers beside the kernels.
+# Public names of a generated package besides the kernels.
 PUBLIC_NAMES = ("AotError", "TensorInfo", "explain", "preload")
 _TAKEN = frozenset({"aot", "aot_runtime", "cutlass", "tvm_ffi", "torch", "numpy"})
 
@@ -47,12 +47,12 @@ class Identity:
 def _package(name: str) -> str:
     if not is_name(name) or keyword.iskeyword(name):
         raise UsageError(
-            f"{name!r} cannot name a package", hint="give `--package` a Python identifier, such as my_kernels"
+            f"{name!r} cannot name a package", hint="pass a Python identifier to `--package`, such as my_kernels"
         )
     if name in sys.stdlib_module_names:
-        raise UsageError(f"a package called {name} would hide Python's own module", hint="give another `--package`")
+        raise UsageError(f"a package called {name} would hide Python's own module", hint="pass another `--package`")
     if name in _TAKEN:
-        raise UsageError(f"a package called {name} would hide another project's", hint="give another `--package`")
+        raise UsageError(f"a package called {name} would hide another project's", hint="pass another `--package`")
     return name
 
 
@@ -61,7 +61,7 @@ def _version(text: str) -> Version:
         return Version(text)
     except InvalidVersion:
         raise UsageError(
-            f"not a version: {text!r}", hint="write it as PEP 440 says, like 1.0, 1.0rc1 or 1.0+cu12"
+            f"not a version: {text!r}", hint="write it as PEP 440 says, such as 1.0, 1.0rc1 or 1.0+cu12"
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""From a bundle to its wheels: one per host, or, split, a base and one per architecture for each host."""
+"""From a bundle to its wheels: one per host. If split, a base wheel and one wheel per architecture for each host."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ __all__ = ["Project", "package_files", "part_distribution", "project_metadata", 
 _LOADER = Path(aot_runtime.__file__).resolve().parent
 _LICENSE_NAME = "LICENSE.cute-aot"
 _NOTICE_NAME = "NOTICE"
-# For linking into other programs, and for reading: not for a Python package.
+# A Python package needs neither static archives nor intermediate files.
 _LEFT_OUT = (".a",)
 _LEFT_OUT_FOLDERS = ("kept",)
 
 
 @dataclass(frozen=True)
 class Project:
-    """What a wheel says about itself: its names, and the author's metadata and licences where there are any."""
+    """What a wheel states about itself: its names, and the author's metadata and licences if there are any."""
 
     identity: Identity
     metadata: StandardMetadata | None = None
@@ -56,7 +56,7 @@ def wheels(
     split_arch: bool = False,
     allow_incomplete: bool = False,
 ) -> list[Wheel]:
-    """The wheels of a bundle, for those hosts or for all it has. Everything is checked before any is made."""
+    """The wheels of a bundle, for the given hosts or for all. Everything is checked before the first is made."""
     manifest = _checked(bundle, allow_incomplete)
     project.identity.check_kernels(manifest.kernels)
     make = _split if split_arch else _whole
@@ -66,13 +66,13 @@ def wheels(
 def _checked(bundle: Path, allow_incomplete: bool) -> Manifest:
     manifest = Manifest.read(bundle)
     if manifest.parts:
-        raise UsageError(f"`{bundle}` was split by architecture already", hint="give the bundle that `build` made")
+        raise UsageError(f"`{bundle}` is already split by architecture", hint="pass the bundle that `build` made")
     if not manifest.complete and not allow_incomplete:
-        raise BuildError(f"`{bundle}` is incomplete", hint="mend what failed, or say `--allow-incomplete`")
+        raise BuildError(f"`{bundle}` is incomplete", hint="fix the failures, or pass `--allow-incomplete`")
     problems = verify(bundle)
     if problems:
         listed = "\n".join(f"  {problem}" for problem in problems)
-        raise BuildError(f"`{bundle}` is not sound:\n{listed}", hint="build it again")
+        raise BuildError(f"`{bundle}` is not sound:\n{listed}", hint="rebuild it")
     return manifest
 
 
@@ -80,7 +80,7 @@ def _hosts(bundle: Path, manifest: Manifest, wanted: Sequence[Host]) -> list[str
     for host in wanted:
         if host.name not in manifest.hosts:
             raise UsageError(
-                f"`{bundle}` holds no code for {host}; it has: {', '.join(manifest.hosts)}",
+                f"`{bundle}` has no code for {host}; it has: {', '.join(manifest.hosts)}",
                 hint=f"build it with `--host {host.cpu}`",
             )
     return [host.name for host in wanted] or list(manifest.hosts)
@@ -145,7 +145,7 @@ def package_files(
     extra: Mapping[str, bytes] | None = None,
     signing: Signing | None = None,
 ) -> dict[str, Content]:
-    """The import package: generated sources, the loader under its name, the bundle. ``extra`` are files of the bundle."""
+    """The import package: generated sources, the loader, the bundle. ``extra`` replaces files of the bundle."""
     package = identity.package
     keys = signing.trusted if signing is not None else ()
     files: dict[str, Content] = {
@@ -163,12 +163,12 @@ def package_files(
 
 
 def _loader_files() -> Iterable[Path]:
-    # Its modules import one another relatively, so that it works under any name.
+    # Its modules use relative imports, so the loader works under any name.
     return [*sorted(_LOADER.glob("*.py")), _LOADER / "py.typed"]
 
 
 def _of_host(manifest: Manifest, host: str) -> Manifest:
-    """The manifest with one host's files alone, and without what a Python package has no use for."""
+    """The manifest with the files of one host, without those that a Python package does not need."""
     others = tuple(f"lib/{name}/" for name in manifest.hosts if name != host)
     files = {
         name: record
@@ -192,7 +192,7 @@ def _wheel(name: str, identity: Identity, manifest: Manifest, host: str, files: 
 
 
 def project_metadata(project: Project) -> StandardMetadata:
-    """The author's metadata, or the least there can be, with what every generated package needs."""
+    """The author's metadata, or minimal metadata, with what every generated package needs."""
     identity = project.identity
     needed = [Requirement(f"apache-tvm-ffi>={LOWEST_TVM_FFI}")]
     if project.metadata is None:
@@ -230,7 +230,7 @@ def _metadata(identity: Identity, summary: str, dependencies: list[Requirement])
 def _dist_info(
     project: Project, metadata: StandardMetadata, bundle: Path, manifest: Manifest, host: str
 ) -> dict[str, Content]:
-    """Everything under ``.dist-info`` but ``WHEEL`` and ``RECORD``; its folder is named when the wheel is."""
+    """Everything under ``.dist-info`` except ``WHEEL`` and ``RECORD``. The folder gets its name with the wheel."""
     identity, record = project.identity, manifest.hosts[host]
     files: dict[str, Content] = {
         "*.dist-info/METADATA": bytes(metadata.as_rfc822()),

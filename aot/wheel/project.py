@@ -1,4 +1,4 @@
-"""Wheels of a kernel project: its kernels are built first, into a bundle that nobody else sees."""
+"""Wheels of a kernel project. Its kernels are first built into a temporary bundle."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def project_wheels(
     *,
     split_arch: bool = False,
 ) -> list[Wheel]:
-    """Build a project for those hosts, in one go, and make its wheels."""
+    """Build a project for the given hosts in one build, and make its wheels."""
     signed = project.signed(config.sign[-1] if config.sign else None)  # a wrong key is noticed before the long part
     with tempfile.TemporaryDirectory(prefix="aot-wheel-") as scratch:
         result = _build(project, hosts, config, Path(scratch) / "bundle", progress)
@@ -51,7 +51,7 @@ def _build(
 
 
 def _in_memory(wheel: Wheel) -> Wheel:
-    # The bundle is about to go; wheels are small.
+    # The temporary bundle is deleted soon, and wheels are small.
     files = {name: item if isinstance(item, bytes) else item.read_bytes() for name, item in wheel.files.items()}
     return dataclasses.replace(wheel, files=files)
 
@@ -84,7 +84,7 @@ def editable_wheel(project: KernelProject, host: Host, config: ConfigSettings, p
 
 
 def _place(files: dict[str, Content], package: Path) -> None:
-    """Exchange the package for the new one, whole: a process may be using the old."""
+    """Replace the package with the new one in one step: a process may be using the old one."""
     with staging(package) as staged:
         write_files(files, staged)
         inner = staged / package.name

@@ -18,7 +18,7 @@ def notice(identity: Identity, manifest: Manifest, host: HostRecord) -> str:
         f"{identity.distribution} {identity.version}",
         "",
         "The native libraries of this package were built by their author with cute-aot. Besides the author's kernels they",
-        "contain the following. Whoever passes them on decides under these terms, not under cute-aot's.",
+        "contain the following. These terms, not those of cute-aot, apply if you pass them on.",
         "",
     ]
     for item in components(manifest.toolchain, host):

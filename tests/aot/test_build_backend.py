@@ -300,4 +300,4 @@ def test_command_makes_the_wheels_of_a_project_for_all_its_hosts(project: Path, 
     ]
     refused = in_project(project, "aot", "wheel", ".", "--version", "2.0")
     assert refused.returncode == 2
-    assert "its pyproject.toml says package and version" in refused.stderr
+    assert "its pyproject.toml states package, version and keys" in refused.stderr

@@ -134,7 +134,7 @@ def test_base_without_the_support_library_is_not_sound(installed_split: Path, na
 
 
 def test_bundle_that_was_split_is_not_packed_again(installed_split: Path) -> None:
-    with pytest.raises(UsageError, match="was split by architecture already"):
+    with pytest.raises(UsageError, match="is already split by architecture"):
         wheels(installed_split, Project(Identity.parse("again", "1.0")))
 
 

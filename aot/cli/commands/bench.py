@@ -25,16 +25,16 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAMES",
-        help=f"measure these too, in turns: a comma list of {', '.join(AGAINST)}; repeatable",
+        help=f"also measure these, taking turns: a comma list of {', '.join(AGAINST)}; repeatable",
     )
-    add("--plot", type=Path, metavar="FILE", help="draw them here, as SVG")
+    add("--plot", type=Path, metavar="FILE", help="draw the results here, as SVG")
 
 
 def execute(arguments: argparse.Namespace) -> int:
     against = contenders(arguments.against)
     opened = open_to_run(arguments, "bench")
     if "torch.compile" in against and importlib.util.find_spec("triton") is None:
-        raise UsageError("`torch.compile` needs triton, which is not installed here", hint="`pip install triton`")
+        raise UsageError("`torch.compile` needs triton, which is not installed", hint="`pip install triton`")
     results = []
     for result in bench(
         opened.bundle, opened.contracts, opened.kernels, opened.gpu, dtypes=arguments.dtype, against=against
@@ -53,7 +53,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def contenders(texts: Sequence[str]) -> tuple[str, ...]:
-    """``["torch,torch.compile"]`` -> each once, in the order given."""
+    """``["torch,torch.compile"]`` -> each name once, in the order given."""
     names = dict.fromkeys(name.strip() for text in texts for name in text.split(","))
     unknown = [name for name in names if name not in AGAINST]
     if unknown:
@@ -80,7 +80,7 @@ def results_table(results: Sequence[Result], against: Sequence[str]) -> str:
 
 
 def _speed(result: Result) -> tuple[object, object, object]:
-    """Bytes or operations, whichever is the measure."""
+    """Bandwidth for kernels that are measured by bytes, else TFLOP/s."""
     if result.counts_operations:
         return "-", "-", f"{result.teraflops:.1f}"
     return f"{result.bandwidth / 1e9:.0f}", f"{result.of_copy:.3f}", "-"

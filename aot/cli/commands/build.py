@@ -50,11 +50,20 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         "--cudart",
         choices=("static", "shared"),
         default="static",
-        help="link the CUDA runtime into the bundle, or use the process's",
+        help="link the CUDA runtime into the bundle, or use the one of the process (default: static)",
     )
-    add("--cuda", type=int, choices=(12, 13), help="CuTe DSL's backend (default: the one that is installed)")
+    add(
+        "--cuda",
+        type=int,
+        choices=(12, 13),
+        help="CUDA major version of CuTe DSL's backend (default: the installed one)",
+    )
     add("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="compile workers (default: one per core)")
-    add("--memory", metavar="SIZE", help="let the build take no more than this, like 4G (default: no limit)")
+    add(
+        "--memory",
+        metavar="SIZE",
+        help="limit the memory of the build with all its processes, such as 4G (default: no limit)",
+    )
     add(
         "--timeout",
         type=float,
@@ -80,9 +89,9 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         help=f"keep intermediate files in the bundle: a comma list of {', '.join(KEEPABLE)}",
     )
     add_cache_argument(parser)
-    add("--cache-read-only", action="store_true", help="put nothing into the cache that a URL names")
-    add("--line-info", action="store_true", help="let profilers show source lines; puts paths into the code")
-    add("--replace", action="store_true", help="begin anew instead of adding to the bundle that is there")
+    add("--cache-read-only", action="store_true", help="do not write to the shared cache")
+    add("--line-info", action="store_true", help="let profilers show source lines; this puts paths into the code")
+    add("--replace", action="store_true", help="start with an empty bundle instead of extending the existing one")
     add("--no-archives", action="store_true", help="leave out the archives for static linking")
     add_wait_argument(parser)
     add("--allow-incomplete", action="store_true", help="let an incomplete build replace a complete bundle")
@@ -90,7 +99,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         "--wheelhouse",
         type=Path,
         metavar="DIR",
-        help="where the other host's NVIDIA wheels lie, for machines without a network",
+        help="folder with NVIDIA's wheels for other hosts, for machines without a network",
     )
 
 
@@ -108,9 +117,9 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _settings(arguments: argparse.Namespace) -> Settings:
     if arguments.jobs < 1:
-        raise UsageError(f"`--jobs` is {arguments.jobs}", hint="give at least 1")
+        raise UsageError(f"`--jobs` is {arguments.jobs}", hint="pass at least 1")
     if not 0 < arguments.timeout <= LONGEST_TIMEOUT:
-        raise UsageError(f"`--timeout` is {arguments.timeout:g}", hint=f"give seconds, up to {LONGEST_TIMEOUT}")
+        raise UsageError(f"`--timeout` is {arguments.timeout:g}", hint=f"pass seconds, at most {LONGEST_TIMEOUT}")
     places = find_places(arguments.cache, os.environ)
     return Settings(
         kernels=arguments.kernels,

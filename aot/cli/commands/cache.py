@@ -1,4 +1,4 @@
-"""Show, check, prune or clear what builds have kept."""
+"""Show, check, prune or clear the cache of compiled and linked code."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ __all__ = ["configure_parser", "execute"]
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     add_cache_argument(parser)
     add = parser.add_argument
-    add("--check", action="store_true", help="decode every entry; remove those that are damaged")
+    add("--check", action="store_true", help="decode every entry; remove damaged ones")
     add("--prune", action="store_true", help="remove entries, the least recently used first")
-    add("--max-size", metavar="SIZE", help="with --prune: until the rest is no larger (500M, 20G)")
-    add("--older-than", metavar="TIME", help="with --prune: those not used for so long (36h, 30d)")
+    add("--max-size", metavar="SIZE", help="with --prune: until the cache is no larger than this (500M, 20G)")
+    add("--older-than", metavar="TIME", help="with --prune: entries that were not used for this long (36h, 30d)")
     add(
         "--clear",
         action="store_true",
-        help="remove everything: compiled code, zig's cache, NVIDIA's libraries that were fetched",
+        help="remove everything: compiled code, zig's cache, and the NVIDIA libraries that were fetched",
     )
 
 
 @dataclass(frozen=True)
 class _Kept:
-    """One kind of thing in one folder."""
+    """What one folder holds of one kind."""
 
     what: str
     folder: Path
@@ -50,7 +50,7 @@ def execute(arguments: argparse.Namespace) -> int:
         )
     places = find_places(arguments.cache, os.environ)
     if places.artifacts is None and not arguments.clear:
-        raise UsageError("the cache is turned off", hint="name one with `--cache DIR`")
+        raise UsageError("the cache is turned off", hint="pass `--cache DIR`")
     store = Store(places.artifacts or places.tools / "artifacts")
     found = check(store) if arguments.check else Findings((), ())
     removed = _prune(store, arguments) if arguments.prune else []

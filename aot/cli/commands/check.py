@@ -21,7 +21,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         "--record",
         type=Path,
         metavar="FILE",
-        help="run nothing: write what that report verified into the bundle, as `verified_on`",
+        help="run nothing; write into the bundle which variants this report verified (`verified_on`)",
     )
 
 
@@ -64,7 +64,7 @@ def _print(report: Report) -> None:
     for arch, variant in report.unreached:
         print(f"not reached by any input: {arch} {variant}")
     for kernel in report.unchecked:
-        print(f"not checked, since it has no contract: {kernel}")
+        print(f"not checked, because it has no contract: {kernel}")
     for outcome in report.outcomes:
         if outcome.problem:
             what = " ".join((outcome.kernel, outcome.dtype, *outcome.choices.values()))

@@ -26,12 +26,18 @@ SYSTEM = ("-ldl", "-lrt", "-lm", "-pthread")
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "Example: cc app.c $(python -m aot config --cflags --ldflags --libs --static --arch sm90 dist/kernels). "
-        "Of several, everything is printed on one line, in the order in which a compiler wants it."
+        "Several options are printed on one line, in the order that a compiler needs."
     )
     add = parser.add_argument
-    add("bundle", type=Path, nargs="?", metavar="BUNDLE", help="a bundle to link; without, what opening one needs")
-    add("--cmakedir", action="store_true", help="where cute_aotConfig.cmake lies: -Dcute_aot_DIR=...")
-    add("--includedir", action="store_true", help="where <aot/aot.h> lies")
+    add(
+        "bundle",
+        type=Path,
+        nargs="?",
+        metavar="BUNDLE",
+        help="a bundle to link; without it, the flags for a program that opens a bundle at run time",
+    )
+    add("--cmakedir", action="store_true", help="folder of cute_aotConfig.cmake, for -Dcute_aot_DIR=...")
+    add("--includedir", action="store_true", help="folder of <aot/aot.h>")
     add("--cflags", action="store_true", help="flags to compile with")
     add("--ldflags", action="store_true", help="flags to link with")
     add("--libs", action="store_true", help="libraries to link")
@@ -42,10 +48,10 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="ARCH",
-        help="with --static: only these; repeatable (default: all)",
+        help="with --static: link only these architectures; repeatable (default: all)",
     )
     add("--host", metavar="CPU", help="link for this CPU (default: this machine's)")
-    add("--archs", nargs="+", metavar="ARCH", help="print the exact names of architectures and nothing else")
+    add("--archs", nargs="+", metavar="ARCH", help="only print the exact names of these architectures")
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -54,14 +60,14 @@ def execute(arguments: argparse.Namespace) -> int:
         return 0
     bundle = _Bundle.read(arguments) if arguments.bundle is not None else None
     if bundle is None and (arguments.static or arguments.arch):
-        raise UsageError("`--static` and `--arch` are about a bundle", hint="name its directory")
+        raise UsageError("`--static` and `--arch` need a bundle", hint="pass the directory of the bundle")
     if arguments.json:
-        # Not through `report`, which needs more than the base package: all that a C++ build has.
+        # Not through `report`: it needs packages that a machine which only builds C++ does not have.
         print(json.dumps(_data(bundle), indent=1))
         return 0
     words = _wanted(arguments, bundle)
     if not words:
-        raise UsageError("nothing was asked for", hint="say `--cflags`, `--libs` ..., or `--help`")
+        raise UsageError("no output was requested", hint="pass `--cflags`, `--libs`, ..., or `--help`")
     print(" ".join(shlex.quote(word) for word in words))
     return 0
 
@@ -101,7 +107,9 @@ class _Bundle:
         archs = parse_archs(arguments.arch, built) if arguments.arch else built
         for arch in archs:
             if arch not in built:
-                raise UsageError(f"`{path}` was not built for {arch}", hint=f"it was for: {', '.join(map(str, built))}")
+                raise UsageError(
+                    f"`{path}` was not built for {arch}", hint=f"it was built for: {', '.join(map(str, built))}"
+                )
         cudart = manifest.hosts[host.name].cudart == "static" and not arguments.no_cudart
         bundle = cls(path, manifest, host, archs, static=arguments.static, cudart=cudart)
         if arguments.static:
@@ -147,12 +155,12 @@ def _ldflags(bundle: _Bundle | None) -> list[str]:
 def _libs(bundle: _Bundle | None) -> list[str]:
     if bundle is None:
         return list(SYSTEM)
-    # The entry library needs libtvm_ffi and says so nowhere: it must be linked even if the program does not call it.
+    # The entry library needs libtvm_ffi but has no NEEDED entry for it, so it is linked even if the program does not call it.
     tvm_ffi = ["-Wl,--push-state,--no-as-needed", str(_tvm_ffi()), "-Wl,--pop-state"]
     if not bundle.static:
         return [str(bundle.folder / f"lib{bundle.manifest.name}.so"), *tvm_ffi, *SYSTEM]
     entry, *others = map(str, bundle.archives)
-    # Whole, so that another version of the bundle in the same program is an error of the linker, not a silent choice.
+    # Whole, so that the linker reports another version of the bundle in the same program instead of picking one.
     return ["-Wl,--whole-archive", entry, "-Wl,--no-whole-archive", *others, *tvm_ffi, *SYSTEM]
 
 

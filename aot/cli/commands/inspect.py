@@ -69,12 +69,12 @@ def _print_summary(bundle: Path, manifest: Manifest) -> None:
 def _print_verified(variants: list[tuple[Arch, dict[str, Any]]]) -> None:
     for arch, (total, places) in _verified(variants).items():
         where = [f"{count} of {total} variants verified on {place}" for place, count in places.items()]
-        print(f"{arch}: {'; '.join(where) or f'none of {total} variants was ever run on a GPU and checked'}")
+        print(f"{arch}: {'; '.join(where) or f'none of {total} variants was ever checked on a GPU'}")
     print()
 
 
 def _verified(variants: list[tuple[Arch, dict[str, Any]]]) -> dict[Arch, tuple[int, dict[str, int]]]:
-    """By architecture: how many variants there are, and how many were verified on which device."""
+    """By architecture: the number of variants, and how many of them were verified on each device."""
     verified: dict[Arch, tuple[int, dict[str, int]]] = {}
     for arch, variant in variants:
         total, places = verified.get(arch, (0, {}))

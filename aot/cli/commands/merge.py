@@ -1,4 +1,4 @@
-"""Join bundles of one name that were built apart."""
+"""Join bundles of the same name that were built separately."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ __all__ = ["configure_parser", "execute"]
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("bundles", type=Path, nargs="+", metavar="BUNDLE", help="what to join; none is altered")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the joined bundle goes")
+    parser.add_argument("bundles", type=Path, nargs="+", metavar="BUNDLE", help="bundles to join; they are not changed")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="directory of the joined bundle")
     add_wait_argument(parser)
 
 

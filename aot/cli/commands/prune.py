@@ -1,4 +1,4 @@
-"""Take kernels or architectures out of a bundle."""
+"""Remove kernels or architectures from a bundle."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ __all__ = ["configure_parser", "execute"]
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     add_bundle_argument(parser)
     add = parser.add_argument
-    add("--arch", action="append", default=[], metavar="ARCH", help="take these architectures out; repeatable")
-    add("--kernel", action="append", default=[], metavar="GLOB", help="take these kernels out; repeatable")
+    add("--arch", action="append", default=[], metavar="ARCH", help="remove these architectures; repeatable")
+    add("--kernel", action="append", default=[], metavar="GLOB", help="remove these kernels; repeatable")
     add_wait_argument(parser)
 
 
@@ -30,7 +30,7 @@ def execute(arguments: argparse.Namespace) -> int:
     before = Manifest.read(arguments.bundle)
     archs = parse_archs(arguments.arch, {arch for kernel in before.kernels.values() for arch in kernel.archs})
     if not archs and not arguments.kernel:
-        raise UsageError("nothing to take out", hint="say which with `--arch` or `--kernel`")
+        raise UsageError("nothing to remove", hint="pass `--arch` or `--kernel`")
     _check_known(before, archs, arguments.kernel)
 
     def keeps(kernel: str, arch: Arch) -> bool:
@@ -51,7 +51,7 @@ def _check_known(manifest: Manifest, archs: tuple[Arch, ...], globs: list[str]) 
     there = sorted({arch for kernel in manifest.kernels.values() for arch in kernel.archs})
     for arch in archs:
         if arch not in there:
-            raise UsageError(f"the bundle holds nothing for {arch}", hint=f"it has {', '.join(map(str, there))}")
+            raise UsageError(f"the bundle has no code for {arch}", hint=f"it has {', '.join(map(str, there))}")
     for glob in globs:
         if not fnmatch.filter(manifest.kernels, glob):
             raise UsageError(f"no kernel matches {glob}", hint=f"there are: {', '.join(manifest.kernels)}")

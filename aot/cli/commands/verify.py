@@ -30,9 +30,9 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         metavar="PUB",
         help="the bundle must be signed by this public key, a PEM file; repeatable: by one of them",
     )
-    add("--rebuild", action="store_true", help="also build it again from `--kernels`, and compare every byte")
+    add("--rebuild", action="store_true", help="also rebuild the bundle from `--kernels` and compare every byte")
     add("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="with --rebuild: compile workers")
-    add("--wheelhouse", type=Path, metavar="DIR", help="with --rebuild: where the other host's NVIDIA wheels lie")
+    add("--wheelhouse", type=Path, metavar="DIR", help="with --rebuild: folder with NVIDIA's wheels for other hosts")
 
 
 def execute(arguments: argparse.Namespace) -> int:

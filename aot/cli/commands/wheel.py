@@ -1,4 +1,4 @@
-"""Pack a bundle into wheels that pip installs: one per host, needing neither CuTe DSL nor a compiler."""
+"""Pack a bundle into wheels, one per host. Installed wheels need neither CuTe DSL nor a compiler."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         "bundle",
         type=Path,
         metavar="BUNDLE",
-        help="directory that `build` printed, or a kernel project, whose pyproject.toml says what to build",
+        help="directory that `build` printed, or a kernel project with a pyproject.toml that says what to build",
     )
     add("--out", type=Path, default=Path("dist"), metavar="DIR", help="where the wheels go (default: dist)")
-    add("--package", metavar="NAME", help="what is imported (default: the bundle's name)")
+    add("--package", metavar="NAME", help="name of the import package (default: the bundle's name)")
     add("--version", metavar="V", help=f"version of the package (default: {DEFAULT_VERSION})")
     add(
         "--host",
@@ -42,7 +42,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     add(
         "--split-arch",
         action="store_true",
-        help="a slim base wheel and one more wheel per architecture, installed beside it",
+        help="make a slim base wheel and one wheel per architecture that is installed beside it",
     )
     add(
         "--sign",
@@ -57,7 +57,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         metavar="PUB",
         help="with --sign: the public keys that the package trusts (default: that of KEY); repeatable",
     )
-    add("--allow-incomplete", action="store_true", help="pack a bundle that lacks kernels which failed to build")
+    add("--allow-incomplete", action="store_true", help="pack a bundle even if some of its kernels failed to build")
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -101,8 +101,8 @@ def _of_project(arguments: argparse.Namespace) -> list[Wheel]:
 
     if arguments.package or arguments.version or arguments.allow_incomplete or arguments.key:
         raise UsageError(
-            f"`{arguments.bundle}` is a project: its pyproject.toml says package, version and keys, and all kernels must build",
-            hint="leave `--package`, `--version`, `--key` and `--allow-incomplete` out",
+            f"`{arguments.bundle}` is a project: its pyproject.toml states package, version and keys, and all kernels must build",
+            hint="remove `--package`, `--version`, `--key` and `--allow-incomplete`",
         )
     project = read_project(arguments.bundle)
     config = ConfigSettings(sign=(arguments.sign,) if arguments.sign else ())

@@ -110,7 +110,7 @@ def test_an_importable_module_is_a_source(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_source_that_is_not_there_is_named(source: str) -> None:
     with pytest.raises(UsageError, match=re.escape(source)) as caught:
         discover(source)
-    assert caught.value.hint == "give a folder, a Python file, or an importable module"
+    assert caught.value.hint == "pass a folder, a Python file, or an importable module"
 
 
 def test_a_file_that_is_not_python_is_refused(tmp_path: Path) -> None:

@@ -120,9 +120,9 @@ def test_prune_takes_out_what_is_named_and_the_rest_stays_byte_for_byte(
     before = contents(out)
     for arguments, said in [
         (["--arch", "sm90"], "no kernel would be left"),
-        (["--arch", "sm80"], "the bundle holds nothing for sm_80"),
+        (["--arch", "sm80"], "the bundle has no code for sm_80"),
         (["--kernel", "gemm*"], "no kernel matches gemm*"),
-        ([], "nothing to take out"),
+        ([], "nothing to remove"),
     ]:
         assert main(["prune", str(out), *arguments]) != 0
         assert said in capsys.readouterr().err

@@ -255,7 +255,7 @@ def test_a_guard_that_contradicts_the_arguments_leaves_an_empty_interval() -> No
         ("x.shape[2] < 1", "x has rank 2, no dimension 2"),
         ("x.shape[-3] < 1", "x has rank 2, no dimension -3"),
         ("n **", "not an expression"),
-        ("n ** 2", "is not understood"),
+        ("n ** 2", "is not supported"),
         ("n < 99999999999999999999", "does not fit in 64 bits"),
         ("n + (" * 17 + "m" + ")" * 17 + " < k", "is nested too deeply"),
         (7, "7 is not a text"),

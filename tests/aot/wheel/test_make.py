@@ -345,7 +345,7 @@ def test_bundle_without_the_host_is_answered_with_the_hosts_it_has(
     other = {"x86_64": "aarch64", "aarch64": "x86_64"}[native.cpu]
     assert main(["wheel", str(sample_bundle), "--out", str(tmp_path / "out"), "--host", other]) == 2
     said = capsys.readouterr().err
-    assert f"holds no code for {other}-linux-gnu; it has: {native.name}" in said
+    assert f"has no code for {other}-linux-gnu; it has: {native.name}" in said
     assert f"hint: build it with `--host {other}`" in said
     assert not (tmp_path / "out").exists()
 

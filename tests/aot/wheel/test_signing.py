@@ -149,6 +149,6 @@ def test_a_source_distribution_holds_the_public_keys(project: Path, tmp_path: Pa
 
 def test_a_project_names_its_keys_itself(project: Path, keys: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["wheel", str(project), "--sign", str(keys / "next"), "--key", str(keys / "next.pub")]) == 2
-    assert "its pyproject.toml says package, version and keys" in capsys.readouterr().err
+    assert "its pyproject.toml states package, version and keys" in capsys.readouterr().err
     assert main(["wheel", str(project)]) == 2
     assert "no private key signs its bundle" in capsys.readouterr().err
