@@ -14,11 +14,11 @@ __all__ = [
     "AotError",
     "BuildError",
     "DeclarationError",
-    "Problem",
+    "Failure",
     "ToolchainError",
     "UsageError",
     "error_lines",
-    "problem_lines",
+    "failure_lines",
     "system_hint",
 ]
 
@@ -27,14 +27,14 @@ NO_MEMORY = "memory ran out; give `--memory` or fewer `--jobs`"
 
 
 @dataclass(frozen=True)
-class Problem:
-    """A kernel, or one variant of it, that is missing from the bundle."""
+class Failure:
+    """A kernel, or one variant of it, that is missing from the bundle, and why; for a person to read."""
 
-    kernel: str
-    arch: str
-    variant: str
+    variant: str  # empty: the whole kernel
     message: str
     log: str = ""
+    kernel: str = ""  # empty: no kernel in particular, as of a file that cannot be read
+    arch: str = ""
 
 
 class UsageError(AotError):
@@ -46,11 +46,11 @@ class DeclarationError(AotError):
 
 
 class BuildError(AotError):
-    """A bundle could not be made. ``problems`` are the kernels that failed, where those are the reason."""
+    """A bundle could not be made. ``failures`` are the kernels that failed, if those are the reason."""
 
-    def __init__(self, message: str, *, hint: str | None = None, problems: Sequence[Problem] = ()) -> None:
+    def __init__(self, message: str, *, hint: str | None = None, failures: Sequence[Failure] = ()) -> None:
         super().__init__(message, hint=hint)
-        self.problems = tuple(problems)
+        self.failures = tuple(failures)
 
 
 class ToolchainError(BuildError):
@@ -69,18 +69,18 @@ def system_hint(error: OSError) -> str | None:
 def error_lines(error: AotError) -> Iterator[str]:
     """An error as people read it: what failed with the compiler's output, the sentence, the next step."""
     if isinstance(error, BuildError):
-        yield from problem_lines(error.problems)
+        yield from failure_lines(error.failures)
     yield f"error: {error.message}"
     if error.hint:
         yield from ("", f"hint: {error.hint}")
 
 
-def problem_lines(problems: Iterable[Problem]) -> Iterator[str]:
-    """One line per problem; the log of one stands for all that failed with the same message."""
+def failure_lines(failures: Iterable[Failure]) -> Iterator[str]:
+    """One line per failure; one log stands for all that failed with the same message."""
     explained: set[str] = set()
-    for problem in problems:
-        where = " ".join(part for part in (problem.arch, problem.variant or problem.kernel) if part)
-        yield f"failed: {where}: {problem.message}" if where else f"failed: {problem.message}"
-        if problem.message not in explained:
-            yield from (f"    | {line}" for line in problem.log.splitlines())
-        explained.add(problem.message)
+    for failure in failures:
+        where = " ".join(part for part in (failure.arch, failure.variant or failure.kernel) if part)
+        yield f"failed: {where}: {failure.message}" if where else f"failed: {failure.message}"
+        if failure.message not in explained:
+            yield from (f"    | {line}" for line in failure.log.splitlines())
+        explained.add(failure.message)

@@ -28,7 +28,8 @@ from _common import PROJECT, interleaved_medians, parser, print_rows, report
 import aot.pipeline.build
 import aot.pipeline.compiling
 from aot.cli.progress import make_progress
-from aot.compile.messages import Compiled, Failure
+from aot.compile.messages import Compiled
+from aot.errors import Failure
 from aot.pipeline.executor import CompileJob, Report, Session
 from aot.pipeline.local import LocalExecutor
 from aot.pipeline.settings import Settings

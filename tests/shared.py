@@ -53,7 +53,7 @@ def shared_bundle(build_bundle: Callable[..., BuildResult], run_folder: Path) ->
 
     def get(label: str, kernels: Path, archs: tuple[str, ...], **settings: object) -> Path:
         def make(folder: Path) -> None:
-            assert not build_bundle(kernels, archs, out=folder / "bundle", **settings).problems
+            assert not build_bundle(kernels, archs, out=folder / "bundle", **settings).failures
 
         return once(run_folder / label, make) / "bundle"
 

@@ -7,7 +7,6 @@ would hand out stale code.
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,6 +22,7 @@ from ..files import sha256_of
 from ..hosts import Host
 from ..link.nvidia import distributions
 from ..records import encode
+from ..versions import installed_version
 
 __all__ = [
     "bundle_key",
@@ -140,7 +140,7 @@ def bundle_key(
         "archives": archives,
         "replace": replace,
         "linking": linking(),
-        "nvidia": {name: _version(name) for name in distributions(cuda)},
+        "nvidia": {name: installed_version(name) for name in distributions(cuda)},
         "wheelhouse": str(wheelhouse.resolve()) if wheelhouse else "",
         "contracts": {name: sha256_of(path) for name, path in contracts.items()},
         "source": dict(source),
@@ -180,7 +180,7 @@ def generation() -> str:
 @cache
 def linking() -> str:
     """Our own linking, and the compilers and headers it uses."""
-    versions = {name: _version(name) for name in ("ziglang", "apache-tvm-ffi")}
+    versions = {name: installed_version(name) for name in ("ziglang", "apache-tvm-ffi")}
     return digest_of([_files_digest([*_ours(_LINKING), *_runtime_sources()]), versions])
 
 
@@ -202,10 +202,3 @@ def _runtime_sources() -> list[Path]:
 
 def _files_digest(paths: Iterable[Path]) -> str:
     return digest_of([[path.name, sha256_of(path)] for path in paths])
-
-
-def _version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None

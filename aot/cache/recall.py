@@ -8,7 +8,6 @@ changed, a build is decided without importing the kernels or CuTe DSL. Contents 
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from ..compile.closure import python_files, variables
 from ..compile.messages import Closure, KernelInfo, Options, VariantInfo
 from ..files import sha256_of
 from ..records import encode
+from ..versions import installed_version
 from . import keys
 from .entries import EntryError, as_record, read_record, record_bytes
 from .store import Store
@@ -237,7 +237,7 @@ def _holds(closure: Watched) -> bool:
     return (
         variables(closure.environment, os.environ) == closure.environment
         and all(python_files(folder) == names for folder, names in closure.folders.items())
-        and all(_version(name) == version for name, version in closure.distributions.items())
+        and all(installed_version(name) == version for name, version in closure.distributions.items())
         and all(_digest(path) == digest for path, digest in closure.files.items())
     )
 
@@ -246,11 +246,4 @@ def _digest(path: str) -> str | None:
     try:
         return sha256_of(Path(path))
     except OSError:
-        return None
-
-
-def _version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
         return None

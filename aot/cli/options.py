@@ -7,7 +7,6 @@ import json
 import os
 import re
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,8 +20,6 @@ from ..gpu.running import Gpu, find_gpu, select_kernels
 if TYPE_CHECKING:  # the builder is not needed to check a bundle
     from aot_runtime import Bundle
 
-    from ..compile.messages import Failure
-    from ..errors import Problem
     from ..pipeline.combine import Tools
 
 __all__ = [
@@ -31,7 +28,6 @@ __all__ = [
     "add_kernels_argument",
     "add_run_arguments",
     "add_wait_argument",
-    "failures_as_problems",
     "link_tools",
     "open_to_run",
     "parse_age",
@@ -119,12 +115,6 @@ def link_tools(arguments: argparse.Namespace) -> Tools:
 
 def print_warning(text: str) -> None:
     print(f"warning: {text}", file=sys.stderr)
-
-
-def failures_as_problems(failures: Sequence[Failure]) -> list[Problem]:
-    from ..errors import Problem
-
-    return [Problem("", "", failure.variant, failure.message, failure.log) for failure in failures]
 
 
 def parse_size(text: str) -> int:

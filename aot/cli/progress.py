@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from ..compile.messages import Compiled, Failure
+from ..compile.messages import Compiled
+from ..errors import Failure
 from ..pipeline.events import LineProgress, Progress
 from ..pipeline.executor import CompileJob
 

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ..errors import Problem, problem_lines
+from ..errors import Failure, failure_lines
 
-__all__ = ["human_size", "print_json", "print_problems", "print_table", "table"]
+__all__ = ["human_size", "print_failures", "print_json", "print_table", "table"]
 
 
 def print_json(data: Any) -> None:
@@ -49,6 +49,6 @@ def human_size(size: int) -> str:
     return f"{size / 1024:.0f} KB" if size < 1 << 20 else f"{size / (1 << 20):.2f} MB"
 
 
-def print_problems(problems: Iterable[Problem]) -> None:
-    for line in problem_lines(problems):
+def print_failures(failures: Iterable[Failure]) -> None:
+    for line in failure_lines(failures):
         print(line, file=sys.stderr)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from aot_runtime.arch import Arch
 from aot_runtime.manifest import Choice, Parameter
 
+from ..errors import Failure
 from ..selection.subjects import VariantTable
 
 __all__ = [
@@ -15,7 +16,6 @@ __all__ = [
     "Closure",
     "Compiled",
     "Declared",
-    "Failure",
     "KernelClosure",
     "KernelInfo",
     "KernelLaunch",
@@ -89,15 +89,6 @@ class Compiled:
     cubin_sha256: tuple[str, ...]
     cubin_bytes: int
     seconds: float
-
-
-@dataclass(frozen=True)
-class Failure:
-    """What went wrong with a variant, for a person to read."""
-
-    variant: str
-    message: str
-    log: str = ""
 
 
 @dataclass(frozen=True)

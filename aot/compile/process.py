@@ -17,8 +17,9 @@ from typing import Any
 from aot_runtime.arch import Arch
 
 from .. import errors
+from ..errors import Failure
 from ..records import decode, encode
-from .messages import Closure, Compiled, Declared, Failure, Options, VariantInfo, worker_variables
+from .messages import Closure, Compiled, Declared, Options, VariantInfo, worker_variables
 
 __all__ = ["Worker", "WorkerLost", "resident_bytes"]
 

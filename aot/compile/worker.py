@@ -24,14 +24,14 @@ from aot_runtime.arch import Arch
 
 from ..declare.discover import discover, place
 from ..declare.kernel import Kernel, Variant
-from ..errors import NO_MEMORY, NOTHING_LEFT, AotError, DeclarationError, ToolchainError, system_hint
+from ..errors import NO_MEMORY, NOTHING_LEFT, AotError, DeclarationError, Failure, ToolchainError, system_hint
 from ..records import decode, encode
 from ..selection.requirements import variant_table
 from ..selection.subjects import VariantTable
 from . import dsl
 from .backend import select_backend
 from .closure import Watch, closure_of
-from .messages import Declared, Failure, KernelInfo, Options, VariantInfo
+from .messages import Declared, KernelInfo, Options, VariantInfo
 
 __all__: list[str] = []
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ..errors import ToolchainError
 from ..hosts import Host
+from ..versions import installed_version
 from .wheels import files_of_wheel
 
 __all__ = ["NvidiaLibraries", "distributions", "find_libraries"]
@@ -59,10 +60,10 @@ def find_libraries(host: Host, cuda: int, cache: Path, wheelhouse: Path | None =
 
 
 def _installed_version(name: str) -> str:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        raise ToolchainError(f"{name} is not installed", hint=f"`pip install {name}`") from None
+    version = installed_version(name)
+    if version is None:
+        raise ToolchainError(f"{name} is not installed", hint=f"`pip install {name}`")
+    return version
 
 
 def _installed(name: str) -> dict[str, Path]:

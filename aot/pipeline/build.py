@@ -11,7 +11,7 @@ from aot_runtime.manifest import Manifest
 from ..bundle.lock import locked
 from ..bundle.publish import check_destination, clear_leftovers, staging
 from ..cache.recall import Plan
-from ..errors import BuildError, Problem
+from ..errors import BuildError, Failure
 from ..hosts import Host
 from ..link.nvidia import NvidiaLibraries, find_libraries
 from .assemble import assemble
@@ -61,11 +61,11 @@ def _build(workspace: Workspace) -> BuildResult:
         return BuildResult(out, existing, ())
     workspace = with_remote(workspace)
     compilation, known = _compile(workspace, known)
-    _check_may_replace(existing, compilation.problems, workspace)
+    _check_may_replace(existing, compilation.failures, workspace)
     manifest = _assemble(compilation, existing, workspace)
-    if not compilation.problems:
+    if not compilation.failures:
         note_made(workspace, known, out)
-    return BuildResult(out, manifest, compilation.problems)
+    return BuildResult(out, manifest, compilation.failures)
 
 
 def _compile(workspace: Workspace, known: Known | None) -> tuple[Compilation, Known | None]:
@@ -75,38 +75,38 @@ def _compile(workspace: Workspace, known: Known | None) -> tuple[Compilation, Kn
     limit = settings.worker_count if settings.memory is not None else None
     cluster = open_executor(settings.executor, settings.dask_security)
     with closing(cluster) if cluster else nullcontext(), Workers(session, workspace.scratch, limit=limit) as workers:
-        plan, known, problems = _plan(workspace, known, workers, cluster)
+        plan, known, failures = _plan(workspace, known, workers, cluster)
         _libraries(settings, settings.hosts, plan.cuda)  # what is missing is reported before the long part
         with closing(choose_executor(cluster, workers, workspace)) as executor:
             compilation = compile_plan(plan, workers.session, executor, workspace)
-        problems = (*problems, *compilation.problems, *workers.take_problems())
+        failures = (*failures, *compilation.failures, *workers.take_failures())
     if not compilation.kernels:
-        raise BuildError("every kernel failed", problems=problems)
-    return replace(compilation, problems=problems), known
+        raise BuildError("every kernel failed", failures=failures)
+    return replace(compilation, failures=failures), known
 
 
 def _plan(
     workspace: Workspace, known: Known | None, workers: Workers, cluster: Executor | None
-) -> tuple[Plan, Known | None, tuple[Problem, ...]]:
+) -> tuple[Plan, Known | None, tuple[Failure, ...]]:
     recalled = recall_plan(workspace, known)
     if recalled is not None:
         return recalled, known, ()
     workspace.progress.stage("reading declarations")
     new = make_plan(workspace.settings, workers, with_keys=workspace.store is not None or cluster is not None)
-    return new.plan, remember_plan(workspace, new), new.problems
+    return new.plan, remember_plan(workspace, new), new.failures
 
 
 def _libraries(settings: Settings, hosts: Sequence[Host], cuda: int) -> dict[Host, NvidiaLibraries]:
     return {host: find_libraries(host, cuda, settings.cache, settings.wheelhouse) for host in hosts}
 
 
-def _check_may_replace(existing: Manifest | None, problems: Sequence[Problem], workspace: Workspace) -> None:
+def _check_may_replace(existing: Manifest | None, failures: Sequence[Failure], workspace: Workspace) -> None:
     """An incomplete build leaves a complete bundle as it is, unless that is allowed."""
-    if problems and existing is not None and existing.complete and not workspace.settings.allow_incomplete:
+    if failures and existing is not None and existing.complete and not workspace.settings.allow_incomplete:
         raise BuildError(
             f"`{workspace.out}` holds a complete bundle, and this build is incomplete: the bundle was left as it is",
             hint="fix the failures, or pass `--allow-incomplete`",
-            problems=problems,
+            failures=failures,
         )
 
 

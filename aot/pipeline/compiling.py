@@ -12,8 +12,8 @@ from aot_runtime.arch import Arch
 from ..cache import recall
 from ..cache.recall import KernelPlan, Plan
 from ..cache.variants import keep_variant, restore_variant
-from ..compile.messages import Compiled, Failure, KernelInfo, VariantInfo
-from ..errors import Problem
+from ..compile.messages import Compiled, KernelInfo, VariantInfo
+from ..errors import Failure
 from .executor import CompileJob, Executor, Session
 from .local import LocalExecutor
 from .workers import Workers
@@ -53,7 +53,7 @@ class Compilation:
 
     cuda: int  # the backend's major version
     kernels: tuple[CompiledKernel, ...]
-    problems: tuple[Problem, ...]
+    failures: tuple[Failure, ...]
 
 
 def choose_executor(cluster: Executor | None, workers: Workers, workspace: Workspace) -> Executor:
@@ -75,21 +75,21 @@ def compile_plan(plan: Plan, session: Session, executor: Executor, workspace: Wo
     workspace.progress.total(len(missing))
     if compiled:
         workspace.progress.stage(f"{len(compiled)} of {len(jobs)} variants are in the cache")
-    problems: list[Problem] = []
+    failures: list[Failure] = []
 
     def report(job: CompileJob, outcome: Compiled | Failure) -> None:
         if isinstance(outcome, Compiled):
             compiled[job] = outcome
             _keep(job, outcome, workspace)
         else:
-            problems.append(Problem(job.kernel, str(job.arch), job.variant, outcome.message, outcome.log))
+            failures.append(replace(outcome, kernel=job.kernel, arch=str(job.arch)))
         workspace.progress.compiled(job, outcome)
 
     executor.compile(replace(session, kernels=_kernels_by_arch(plan)), missing, report)
     _note_durations(compiled, workspace)
     kept = workspace.settings.options.keep
     kernels = [_kernel(*pair, compiled, kept) for pair in zip(plan.kernels, by_kernel, strict=True)]
-    return Compilation(plan.cuda, tuple(kernel for kernel in kernels if kernel.launchers), tuple(problems))
+    return Compilation(plan.cuda, tuple(kernel for kernel in kernels if kernel.launchers), tuple(failures))
 
 
 def _jobs(kernel: KernelPlan, scratch: Path) -> list[CompileJob]:

@@ -14,8 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..compile.messages import Failure
-from ..errors import BuildError, ToolchainError, UsageError
+from ..errors import BuildError, Failure, ToolchainError, UsageError
 from ..records import encode
 from .executor import Address, CompileJob, Report, Session
 from .orders import Artifact, Refusal, carry_out, differences, identity, order_for, receive

@@ -55,7 +55,7 @@ def recall_plan(workspace: Workspace, known: Known | None) -> recall.Plan | None
 
 def remember_plan(workspace: Workspace, new: NewPlan) -> Known | None:
     """Keep a plan, unless something was wrong with its declarations."""
-    if workspace.store is None or new.problems:
+    if workspace.store is None or new.failures:
         return None
     outline = recall.keep_plan(workspace.store, _request(workspace.settings), new.plan, new.closures)
     return Known(outline, _result_key(workspace.settings, outline))

@@ -6,7 +6,8 @@ import sys
 import threading
 import time
 
-from ..compile.messages import Compiled, Failure
+from ..compile.messages import Compiled
+from ..errors import Failure
 from .executor import CompileJob
 
 __all__ = ["CountingProgress", "LineProgress", "Progress"]

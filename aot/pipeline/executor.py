@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 from aot_runtime.arch import Arch
 
-from ..compile.messages import Compiled, Failure, Options
-from ..errors import UsageError
+from ..compile.messages import Compiled, Options
+from ..errors import Failure, UsageError
 
 __all__ = ["Address", "CompileJob", "Executor", "Report", "Session", "open_executor", "parse_address"]
 

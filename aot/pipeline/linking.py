@@ -19,7 +19,7 @@ from ..cache.links import CachingLinker
 from ..cache.store import Store
 from ..compile.launcher import parse_launcher, symbol_prefix
 from ..compile.messages import KernelInfo
-from ..errors import Problem
+from ..errors import Failure
 from ..hosts import Host
 from ..link.libraries import Linker
 from ..link.nvidia import NvidiaLibraries
@@ -99,7 +99,7 @@ def link_kernels(
         toolchain=toolchain(compilation.cuda),
         requires={"driver": dict(sorted(drivers.items())), "tvm_ffi": LOWEST_TVM_FFI},
         source=source_record(settings.kernels),
-        failures=tuple(_failure(problem) for problem in compilation.problems),
+        failures=tuple(_failure(failure) for failure in compilation.failures),
     )
 
 
@@ -217,5 +217,5 @@ def _contracts(kernels: Sequence[CompiledKernel]) -> dict[str, File]:
     return {f"{CONTRACTS}/{name}": File.at(path) for name, path in sources.items()}
 
 
-def _failure(problem: Problem) -> dict[str, str]:
-    return {"kernel": problem.kernel, "arch": problem.arch, "variant": problem.variant, "message": problem.message}
+def _failure(failure: Failure) -> dict[str, str]:
+    return {"kernel": failure.kernel, "arch": failure.arch, "variant": failure.variant, "message": failure.message}

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 
 from aot_runtime.arch import Arch
 
-from ..compile.messages import Failure
 from ..compile.process import Worker, resident_bytes
-from ..errors import BuildError, system_hint
+from ..errors import BuildError, Failure, system_hint
 from .executor import CompileJob, Report, Session
 
 __all__ = ["LINK_BYTES", "WORKER_BYTES", "LocalExecutor", "fitting"]

@@ -25,11 +25,12 @@ from ..cache import keys
 from ..cache.entries import EntryError
 from ..cache.variants import pack_variant, unpack_variant
 from ..compile.closure import variables
-from ..compile.messages import Closure, Compiled, Failure, Options
+from ..compile.messages import Closure, Compiled, Options
 from ..compile.process import Worker, WorkerLost
-from ..errors import AotError
+from ..errors import AotError, Failure
 from ..files import owned_directory, sha256_of, sweep
 from ..records import decode
+from ..versions import installed_version
 from .executor import CompileJob, Session
 
 __all__ = ["Artifact", "Order", "Refusal", "carry_out", "differences", "identity", "order_for", "receive"]
@@ -122,15 +123,8 @@ def differences(there: Refusal) -> Iterator[str]:
         elif here[name] != value:
             yield f"the environment variable {name} is {value!r} there, {here[name]!r} here"
     for name, version in there.closure.distributions.items():
-        if _version(name) != version:
-            yield f"{name} is {version} there, {_version(name)} here"
-
-
-def _version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+        if installed_version(name) != version:
+            yield f"{name} is {version} there, {installed_version(name)} here"
 
 
 # On the other machine.

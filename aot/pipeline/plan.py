@@ -12,7 +12,7 @@ from ..cache.keys import variant_keys
 from ..cache.recall import KernelPlan, Plan
 from ..compile.messages import Closure, KernelInfo, VariantInfo
 from ..compile.process import WorkerLost
-from ..errors import BuildError, DeclarationError, Problem, UsageError
+from ..errors import BuildError, DeclarationError, Failure, UsageError
 from ..selection.decision import decide, unreachable
 from ..selection.tables import MAX_ARGUMENTS
 from ..targets import builds_for, parse_archs
@@ -28,12 +28,12 @@ class NewPlan:
 
     plan: Plan
     closures: tuple[Closure, ...]  # one per architecture; empty if the plan has no keys
-    problems: tuple[Problem, ...]
+    failures: tuple[Failure, ...]
 
 
 def make_plan(settings: Settings, workers: Workers, *, with_keys: bool) -> NewPlan:
     """Ask the author's source for everything that the settings select."""
-    kernels, problems = _declared(settings, workers)
+    kernels, failures = _declared(settings, workers)
     selected = select_kernels(kernels, settings.select)
     planned = [_plan_arch(settings, workers, arch, selected, with_keys) for arch in _archs(settings, selected)]
     return NewPlan(
@@ -41,20 +41,19 @@ def make_plan(settings: Settings, workers: Workers, *, with_keys: bool) -> NewPl
             planned[-1].plan.cuda if planned else 0, tuple(kernel for part in planned for kernel in part.plan.kernels)
         ),
         tuple(closure for part in planned for closure in part.closures),
-        (*problems, *workers.take_problems(), *(problem for part in planned for problem in part.problems)),
+        (*failures, *workers.take_failures(), *(failure for part in planned for failure in part.failures)),
     )
 
 
-def _declared(settings: Settings, workers: Workers) -> tuple[tuple[KernelInfo, ...], tuple[Problem, ...]]:
+def _declared(settings: Settings, workers: Workers) -> tuple[tuple[KernelInfo, ...], tuple[Failure, ...]]:
     named = parse_archs(settings.archs, ())  # all of them but `all`
     worker = workers.of(named[0]) if named else workers.start(None)
     if not named:
         worker.close()
-    failures = [Problem("", "", "", failure.message) for failure in worker.declared.failures]
-    problems = (*workers.take_problems(), *failures)
+    failures = (*workers.take_failures(), *worker.declared.failures)
     if not worker.declared.kernels:
-        raise BuildError("no kernel could be read", problems=problems)
-    return worker.declared.kernels, problems
+        raise BuildError("no kernel could be read", failures=failures)
+    return worker.declared.kernels, failures
 
 
 def select_kernels(kernels: Sequence[KernelInfo], globs: Sequence[str]) -> list[KernelInfo]:
@@ -84,15 +83,15 @@ def _plan_arch(
     cuda = workers.of(arch).backend()
     answers = [_plan_kernel(workers, kernel, arch) for kernel in kernels if builds_for(kernel.archs, arch)]
     planned = [answer for answer in answers if isinstance(answer, KernelPlan)]
-    problems = tuple(answer for answer in answers if isinstance(answer, Problem))
+    failures = tuple(answer for answer in answers if isinstance(answer, Failure))
     if not with_keys or not planned:
-        return NewPlan(Plan(cuda, tuple(planned)), (), problems)
+        return NewPlan(Plan(cuda, tuple(planned)), (), failures)
     closure = workers.of(arch).closure()
     keyed = tuple(_with_keys(kernel, closure, settings, cuda) for kernel in planned)
-    return NewPlan(Plan(cuda, keyed), (closure,), problems)
+    return NewPlan(Plan(cuda, keyed), (closure,), failures)
 
 
-def _plan_kernel(workers: Workers, kernel: KernelInfo, arch: Arch) -> KernelPlan | Problem:
+def _plan_kernel(workers: Workers, kernel: KernelInfo, arch: Arch) -> KernelPlan | Failure:
     """What to compile of a kernel, or what is wrong with its declaration."""
     try:
         variants = workers.of(arch).expand(kernel.name)
@@ -101,9 +100,9 @@ def _plan_kernel(workers: Workers, kernel: KernelInfo, arch: Arch) -> KernelPlan
     except WorkerLost as error:
         workers.drop(arch)
         message = f"{kernel.origin}: the process that runs its declaration {error.reason}"
-        return Problem(kernel.name, str(arch), "", message, error.log)
+        return Failure("", message, error.log, kernel.name, str(arch))
     except DeclarationError as error:
-        return Problem(kernel.name, str(arch), "", str(error))
+        return Failure("", str(error), "", kernel.name, str(arch))
     return KernelPlan(kernel, arch, variants, ())
 
 

@@ -1,4 +1,4 @@
-"""Proving a bundle: build it again from its source, without a cache, and compare every byte."""
+"""Proving a bundle: rebuild it from its source, without a cache, and compare every byte."""
 
 from __future__ import annotations
 
@@ -64,16 +64,16 @@ def _options(manifest: Manifest) -> Options:
 
 def _differences(manifest: Manifest, made: Manifest) -> list[str]:
     problems = [
-        f"{part}: the bundle was made with {before}, this is {now}"
+        f"{part}: the bundle was built with {before}, this is {now}"
         for part, before, now in _changed(manifest.toolchain, made.toolchain)
     ]
     for path in sorted({*manifest.files, *made.files}):
         if path not in made.files:
-            problems.append(f"{path} is not made again")
+            problems.append(f"{path} is not in the rebuilt bundle")
         elif path not in manifest.files:
-            problems.append(f"{path} is made now, and is not in the bundle")
+            problems.append(f"{path} is in the rebuilt bundle alone")
         elif manifest.files[path] != made.files[path]:
-            problems.append(f"{path} has other bytes when made again")
+            problems.append(f"{path} is not reproducible: rebuilt bytes differ")
     return problems
 
 

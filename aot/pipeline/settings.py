@@ -9,7 +9,7 @@ from aot_runtime.manifest import Manifest, is_name
 
 from ..cache.places import own_folder
 from ..compile.messages import Options
-from ..errors import Problem, UsageError
+from ..errors import Failure, UsageError
 from ..hosts import Host
 from .local import LINK_BYTES, WORKER_BYTES, fitting
 
@@ -69,7 +69,7 @@ class Settings:
 class BuildResult:
     path: Path
     manifest: Manifest
-    problems: tuple[Problem, ...]
+    failures: tuple[Failure, ...]
 
 
 def _default_name(kernels: str) -> str:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from aot_runtime.arch import Arch
 
-from ..compile.messages import Declared, Failure, Options
+from ..compile.messages import Declared, Options
 from ..compile.process import Worker, WorkerLost
-from ..errors import BuildError, Problem
+from ..errors import BuildError, Failure
 from .executor import Session
 
 __all__ = ["Workers", "describe", "open_source"]
@@ -35,8 +35,8 @@ def open_source(session: Session, arch: Arch | None, log: Path) -> tuple[Worker,
             path = error.reading or session.source
             failure = Failure("", f"reading `{path}`: the process {error.reason}", error.log)
             if path in skip or Path(path).parent != Path(session.source) or Path(path).name == "__init__.py":
-                problem = Problem("", str(arch or ""), "", failure.message, failure.log)
-                raise BuildError("no kernel could be read", problems=[problem]) from None
+                failure = replace(failure, arch=str(arch or ""))
+                raise BuildError("no kernel could be read", failures=[failure]) from None
             failures[path] = failure
 
 
@@ -48,7 +48,7 @@ class Workers:
 
     def __init__(self, session: Session, logs: Path, *, limit: int | None = None) -> None:
         self.session = session  # its ``skip`` grows with every file that could not be read
-        self._problems: list[Problem] = []
+        self._failures: list[Failure] = []
         self._logs, self._limit = logs, limit
         self._by_arch: dict[Arch, Worker] = {}
 
@@ -76,15 +76,14 @@ class Workers:
         released, self._by_arch = self._by_arch, {}
         return released
 
-    def take_problems(self) -> tuple[Problem, ...]:
+    def take_failures(self) -> tuple[Failure, ...]:
         """The files that could not be read since this was last asked."""
-        problems, self._problems = tuple(self._problems), []
-        return problems
+        failures, self._failures = tuple(self._failures), []
+        return failures
 
     def start(self, arch: Arch | None) -> Worker:
         """A new worker, for the caller to close."""
         worker, failures = open_source(self.session, arch, self._logs / f"worker-{arch}.log")
-        for failure in failures.values():
-            self._problems.append(Problem("", "", "", failure.message, failure.log))
+        self._failures.extend(failures.values())
         self.session = replace(self.session, skip=(*self.session.skip, *failures))
         return worker

@@ -45,8 +45,8 @@ def _build(
 ) -> BuildResult:
     with progress:
         result = build(project.settings(hosts, config, out), progress)
-    if result.problems:
-        raise BuildError("some kernels failed", problems=result.problems)
+    if result.failures:
+        raise BuildError("some kernels failed", failures=result.failures)
     return result
 
 

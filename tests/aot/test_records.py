@@ -13,7 +13,8 @@ from aot_runtime.manifest import Choice, Parameter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aot.compile.messages import Compiled, Declared, Failure, KernelInfo, KernelLaunch, Options, VariantInfo
+from aot.compile.messages import Compiled, Declared, KernelInfo, KernelLaunch, Options, VariantInfo
+from aot.errors import Failure
 from aot.records import decode, encode
 from aot.selection.subjects import Region, Requirement, Step, Subject, VariantTable
 

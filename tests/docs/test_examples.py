@@ -33,7 +33,7 @@ AS_TORCH = "from standin.torch import install\ninstall(cuda)\n"
 @pytest.fixture(scope="module")
 def declarations(build_bundle: Callable[..., BuildResult], standin_process: Standin) -> aot_runtime.Bundle:
     result = build_bundle(EXAMPLES / "declarations", ("sm_90a",), name="declarations", shared_cudart=True)
-    assert not result.problems
+    assert not result.failures
     return aot_runtime.load(result.path)
 
 

@@ -19,7 +19,7 @@ from places import PROJECT, SAMPLES
 from aot import BuildError, ToolchainError, UsageError
 from aot.bundle.verify import verify
 from aot.compile.messages import Options
-from aot.errors import DeclarationError, Problem
+from aot.errors import DeclarationError, Failure
 from aot.pipeline.executor import Session
 from aot.pipeline.settings import BuildResult
 from aot.pipeline.workers import describe, open_source
@@ -220,8 +220,8 @@ def partial(build_bundle: Build, tmp_path_factory: pytest.TempPathFactory) -> Bu
     return build_bundle(folder, timeout=12.0)
 
 
-def problem(result: BuildResult | BuildError, kernel: str) -> Problem:
-    (found,) = [item for item in result.problems if item.kernel == kernel]
+def problem(result: BuildResult | BuildError, kernel: str) -> Failure:
+    (found,) = [item for item in result.failures if item.kernel == kernel]
     return found
 
 
@@ -232,8 +232,8 @@ def test_one_kernel_that_is_good_is_built_whatever_the_others_do(partial: BuildR
 
 
 def test_every_kernel_that_failed_is_listed_once_with_its_architecture(partial: BuildResult) -> None:
-    assert sorted(item.kernel for item in partial.problems if item.kernel) == sorted(BAD)
-    assert {item.arch for item in partial.problems if item.kernel} == {"sm_90a"}
+    assert sorted(item.kernel for item in partial.failures if item.kernel) == sorted(BAD)
+    assert {item.arch for item in partial.failures if item.kernel} == {"sm_90a"}
 
 
 def test_a_bundle_that_lacks_kernels_says_so_in_its_manifest(partial: BuildResult) -> None:
@@ -374,7 +374,7 @@ def test_an_incomplete_build_never_replaces_a_complete_bundle_unless_allowed(
     shutil.copytree(small_bundle_path, out)
     with pytest.raises(BuildError, match="holds a complete bundle, and this build is incomplete") as caught:
         build_bundle(folder, out=out)
-    assert [item.kernel for item in caught.value.problems] == ["wide_block"]
+    assert [item.kernel for item in caught.value.failures] == ["wide_block"]
     assert contents(out) == contents(small_bundle_path)
     assert not build_bundle(folder, out=out, allow_incomplete=True).manifest.complete
     assert list(Manifest.read(out).kernels) == ["good"]

@@ -17,8 +17,9 @@ from written import WRITE
 from aot.bundle.verify import verify
 from aot.cache.check import Findings, check
 from aot.cache.store import Store
-from aot.compile.messages import Compiled, Failure, Options
+from aot.compile.messages import Compiled, Options
 from aot.compile.process import Worker
+from aot.errors import Failure
 from aot.hosts import Host
 from aot.pipeline.build import build
 from aot.pipeline.events import Progress
@@ -194,10 +195,10 @@ def test_a_cache_that_cannot_be_written_does_not_stop_a_build(run: Run, folder: 
 def test_a_kernel_that_failed_is_tried_again(run: Run, folder: Path) -> None:
     (folder / "kernels" / "third.py").write_text("raise OSError('no tuning table')\n")
     first, compiled = run(out=folder / "third")
-    assert (len(first.problems), compiled) == (1, [])
+    assert (len(first.failures), compiled) == (1, [])
     (folder / "kernels" / "third.py").write_text("")
     second, compiled = run(out=folder / "third")
-    assert (len(second.problems), compiled) == (0, [])
+    assert (len(second.failures), compiled) == (0, [])
 
 
 def test_a_clock_that_jumps_changes_nothing(run: Run, folder: Path) -> None:

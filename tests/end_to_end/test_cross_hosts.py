@@ -23,8 +23,8 @@ from aot.binary.objects import members
 from aot.binary.policy import load_policies
 from aot.bundle.verify import verify
 from aot.cli.main import main
-from aot.compile.messages import Compiled, Failure
-from aot.errors import ToolchainError, UsageError
+from aot.compile.messages import Compiled
+from aot.errors import Failure, ToolchainError, UsageError
 from aot.hosts import CPUS, DEFAULT_GLIBC, HIGHEST_GLIBC, LOWEST_GLIBC, Host, parse_glibc, parse_hosts
 from aot.link import nvidia
 from aot.link.nvidia import distributions, find_libraries

@@ -179,9 +179,9 @@ def _build_demo(settings: KitSettings, staged: Path) -> None:
             wheelhouse=settings.wheelhouse,
         )
     )  # fmt: skip
-    if result.problems:
+    if result.failures:
         raise BuildError(
-            f"the bundle of `{settings.project / DEMO}` is incomplete: {result.problems[0].message}",
+            f"the bundle of `{settings.project / DEMO}` is incomplete: {result.failures[0].message}",
             hint="see `python -m aot build --kernels cpp_demo/kernels`, or go without it: `--no-cpp-demo`",
         )
 

@@ -16,7 +16,7 @@ from ...pipeline.settings import BuildResult, Settings
 from ...records import encode
 from ..options import add_cache_argument, add_kernels_argument, add_wait_argument, parse_size
 from ..progress import make_progress
-from ..report import human_size, print_json, print_problems
+from ..report import human_size, print_failures, print_json
 
 __all__ = ["configure_parser", "execute"]
 
@@ -106,13 +106,13 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     with make_progress() as progress:
         result = build(_settings(arguments), progress)
-    print_problems(result.problems)
+    print_failures(result.failures)
     if arguments.json:
         print_json(_data(result))
     else:
         _summary(result)
         print(result.path)
-    return 1 if result.problems else 0
+    return 1 if result.failures else 0
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:
@@ -160,7 +160,7 @@ def _summary(result: BuildResult) -> None:
     variants = sum(kernel.variants for kernel in manifest.kernels.values())
     archs = sorted({arch for kernel in manifest.kernels.values() for arch in kernel.archs})
     size = sum(record.size for record in manifest.files.values())
-    state = "verified" if manifest.complete else f"INCOMPLETE: {len(result.problems)} failed"
+    state = "verified" if manifest.complete else f"INCOMPLETE: {len(result.failures)} failed"
     print(
         f"bundle {manifest.name}: {len(manifest.kernels)} kernels ({', '.join(manifest.kernels)}), {variants} variants, "
         f"{', '.join(map(str, archs))}, hosts {', '.join(manifest.hosts)}, {human_size(size)}, {state}",
@@ -174,5 +174,5 @@ def _data(result: BuildResult) -> dict[str, object]:
         "complete": result.manifest.complete,
         "kernels": {name: kernel.variants for name, kernel in result.manifest.kernels.items()},
         "hosts": list(result.manifest.hosts),
-        "problems": encode(result.problems),
+        "failures": encode(result.failures),
     }

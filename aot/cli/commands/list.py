@@ -7,8 +7,8 @@ import argparse
 from ...compile.messages import KernelInfo
 from ...pipeline.workers import describe
 from ...records import encode
-from ..options import add_kernels_argument, failures_as_problems
-from ..report import print_json, print_problems, print_table
+from ..options import add_kernels_argument
+from ..report import print_failures, print_json, print_table
 
 __all__ = ["configure_parser", "execute"]
 
@@ -19,8 +19,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     declared = describe(arguments.kernels)
-    problems = failures_as_problems(declared.failures)
-    print_problems(problems)
+    print_failures(declared.failures)
     if arguments.json:
         print_json(encode(declared))
     else:
@@ -28,7 +27,7 @@ def execute(arguments: argparse.Namespace) -> int:
             ("kernel", "parameters", "choices", "axes", "architectures", "what it computes"),
             [_row(kernel) for kernel in declared.kernels],
         )
-    return 1 if problems else 0
+    return 1 if declared.failures else 0
 
 
 def _row(kernel: KernelInfo) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ def make(build_bundle: Build, artifacts: Path) -> Callable[..., Path]:
     def run(out: Path | None, kernel: str, *archs: str, **settings: object) -> Path:
         kernels = settings.pop("kernels", FILL)
         result = build_bundle(kernels, archs, select=(kernel,), out=out, artifacts=artifacts, **settings)
-        assert not result.problems
+        assert not result.failures
         assert verify(result.path) == []
         return result.path
 

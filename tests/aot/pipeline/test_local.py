@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from aot_runtime.arch import Arch
 
-from aot.compile.messages import Compiled, Failure, Options
+from aot.compile.messages import Compiled, Options
 from aot.compile.process import resident_bytes
-from aot.errors import BuildError
+from aot.errors import BuildError, Failure
 from aot.pipeline.executor import CompileJob, Session
 from aot.pipeline.local import LocalExecutor
 

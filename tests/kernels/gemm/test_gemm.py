@@ -23,7 +23,7 @@ ARCHS = ("sm_80", "sm_90a", "sm_100f")
 @pytest.fixture(scope="module")
 def path(build_bundle: Callable[..., BuildResult]) -> Path:
     result = build_bundle(Path(__file__).parent / "small_gemm.py", ARCHS, shared_cudart=True)
-    assert not result.problems
+    assert not result.failures
     return result.path
 
 
