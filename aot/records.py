@@ -1,27 +1,40 @@
-"""Frozen dataclasses to JSON and back, by their type hints. For our own files and pipes alone."""
+"""Records to JSON and back, by their type hints: frozen dataclasses, and the values of ``aot_runtime``.
+
+One codec serves every record that the builder writes: details, messages of workers, entries of the cache. Decoding
+checks each field. Fields that a record does not have are passed over, so that a later version may add some.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, TypeVar, Union, get_args, get_origin
 
-from aot_runtime.arch import Arch
+from aot_runtime.arch import Arch, ArchError
+from aot_runtime.values import Value
 
-__all__ = ["decode", "encode"]
+__all__ = ["RecordError", "decode", "encode"]
 
 _T = TypeVar("_T")
+_Decoder = Callable[[Any], Any]
+
+
+class RecordError(ValueError):
+    """What was read is not a record of that type."""
 
 
 def encode(value: Any) -> Any:
-    """A structure of dataclasses, tuples and mappings as JSON's own types."""
+    """A structure of records, tuples and mappings as JSON's own types."""
     if isinstance(value, Arch):
         return str(value)
+    if isinstance(value, Value):
+        return {name: encode(getattr(value, name)) for name in _parameters(typing.cast(Any, type(value)))}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: encode(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {name: encode(getattr(value, name)) for name in _names(type(value))}
     if isinstance(value, Mapping):
         return {str(key): encode(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
@@ -29,38 +42,129 @@ def encode(value: Any) -> Any:
     return value
 
 
+@cache
+def _parameters(kind: type) -> tuple[str, ...]:
+    return tuple(inspect.signature(kind).parameters)
+
+
+@cache  # the thousands of variants of a bundle have records of few types
+def _names(kind: type) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind))
+
+
 def decode(kind: type[_T], data: Any) -> _T:
-    """The inverse of :func:`encode`."""
+    """The inverse of :func:`encode`; :class:`RecordError` names the place of what is wrong."""
     return typing.cast(_T, _decoder(typing.cast(Any, kind))(data))
 
 
-@cache  # type hints take long to look at, and bundles have thousands of variants
-def _decoder(kind: Any) -> Callable[[Any], Any]:
+@cache  # type hints take long to look at
+def _decoder(kind: Any) -> _Decoder:
     origin, arguments = get_origin(kind), get_args(kind)
     if kind is Arch:
-        return Arch.parse
-    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-        return lambda data: kind(**{name: read(data[name]) for name, read in _fields(kind)})
+        return _arch
+    if isinstance(kind, type) and (dataclasses.is_dataclass(kind) or issubclass(kind, Value)):
+        return _record_decoder(kind)
     if origin is tuple:
         return _tuple_decoder(arguments)
     if origin in (Union, types.UnionType):
-        read = _decoder(next(item for item in arguments if item is not type(None)))
-        return lambda data: None if data is None else read(data)
+        return _optional_decoder(arguments)
     if origin is not None and issubclass(origin, Mapping):
-        read = _decoder(arguments[1])
-        return lambda data: {key: read(value) for key, value in data.items()}
-    return lambda data: data
+        return _mapping_decoder(arguments[1])
+    return _checked(kind) if kind is not Any else lambda data: data
 
 
-@cache
-def _fields(kind: type) -> tuple[tuple[str, Callable[[Any], Any]], ...]:
+def _checked(kind: type) -> _Decoder:
+    accepted = (float, int) if kind is float else (kind,)
+
+    def read(data: Any) -> Any:
+        if type(data) not in accepted or (kind is str and not (data.isascii() or _is_text(data))):
+            raise RecordError(f"expected {kind.__name__}, got {_shown(data)}")
+        return data
+
+    return read
+
+
+def _is_text(data: str) -> bool:
+    """Whether a string can be written as UTF-8: JSON can spell halves of characters."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in data)
+
+
+def _shown(data: Any) -> str:
+    text = ascii(data)
+    return text if len(text) <= 80 else f"{text[:80]}..."
+
+
+def _arch(data: Any) -> Arch:
+    try:
+        return Arch.parse(data if isinstance(data, str) else ascii(data))
+    except ArchError as error:
+        raise RecordError(error.message) from None
+
+
+def _record_decoder(kind: type) -> _Decoder:
+    @cache  # a record may hold records of its own type: its fields are looked at when the first is read
+    def fields() -> tuple[tuple[str, _Decoder, bool], ...]:
+        return _fields(kind)
+
+    def read(data: Any) -> Any:
+        if type(data) is not dict:
+            raise RecordError(f"expected {kind.__name__}, got {_shown(data)}")
+        values = {}
+        for name, read_field, has_default in fields():
+            if name in data:
+                try:
+                    values[name] = read_field(data[name])
+                except RecordError as error:
+                    raise RecordError(f"{name}: {error}") from None
+            elif not has_default:
+                raise RecordError(f"`{name}` is missing")
+        return kind(**values)
+
+    return read
+
+
+def _fields(kind: type) -> tuple[tuple[str, _Decoder, bool], ...]:
     hints = typing.get_type_hints(kind)
-    return tuple((field.name, _decoder(hints[field.name])) for field in dataclasses.fields(kind))
+    if issubclass(kind, Value):
+        parameters = inspect.signature(kind).parameters.values()
+        return tuple((p.name, _decoder(hints[p.name]), p.default is not p.empty) for p in parameters)
+    missing = dataclasses.MISSING
+    return tuple(
+        (field.name, _decoder(hints[field.name]), (field.default, field.default_factory) != (missing, missing))
+        for field in dataclasses.fields(typing.cast(Any, kind))
+    )
 
 
-def _tuple_decoder(arguments: tuple[Any, ...]) -> Callable[[Any], Any]:
-    if arguments[-1:] == (...,):
-        each = _decoder(arguments[0])
-        return lambda data: tuple(map(each, data))
-    decoders = [_decoder(item) for item in arguments]
-    return lambda data: tuple(read(value) for read, value in zip(decoders, data, strict=True))
+def _optional_decoder(arguments: tuple[Any, ...]) -> _Decoder:
+    kinds = [item for item in arguments if item is not type(None)]
+    assert len(kinds) == 1, f"a record may hold None or one type, not {arguments}"
+    read = _decoder(kinds[0])
+    return lambda data: None if data is None else read(data)
+
+
+def _mapping_decoder(kind: Any) -> _Decoder:
+    each = _decoder(kind)
+
+    def read(data: Any) -> Any:
+        if type(data) is not dict:
+            raise RecordError(f"expected an object, got {_shown(data)}")
+        return {key: each(value) for key, value in data.items()}
+
+    return read
+
+
+def _tuple_decoder(arguments: tuple[Any, ...]) -> _Decoder:
+    is_long = arguments[-1:] == (...,)
+    decoders = [_decoder(item) for item in arguments if item is not ...]
+    each = decoders[0] if is_long else None
+
+    def read(data: Any) -> Any:
+        if type(data) is not list:
+            raise RecordError(f"expected a list, got {_shown(data)}")
+        if each is not None:
+            return tuple(map(each, data))
+        if len(data) != len(decoders):
+            raise RecordError(f"expected {len(decoders)} items, got {len(data)}")
+        return tuple(read(value) for read, value in zip(decoders, data, strict=True))
+
+    return read

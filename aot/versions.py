@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib.metadata
 
-__all__ = ["LOWEST_TVM_FFI", "installed_version"]
+__all__ = ["LOWEST_TVM_FFI", "TVM_FFI_ABI", "installed_version"]
 
 LOWEST_TVM_FFI = "0.1.0"  # the oldest apache-tvm-ffi that runs a bundle
+TVM_FFI_ABI = 0  # the major version of apache-tvm-ffi, which it raises when its binary interface changes
 
 
 def installed_version(distribution: str) -> str | None:

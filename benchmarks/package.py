@@ -92,7 +92,7 @@ def packaging(bundle: Path) -> dict[str, float]:
         (wheel,) = write_wheels(made, Path(scratch))
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(Path(scratch) / "site")
-            kernel = next(iter(json.loads(archive.read("packaged/_bundle/manifest.json"))["kernels"]))
+            kernel = next(iter(json.loads(archive.read("packaged/_bundle/kernels.json"))["kernels"]))
             inside = [info.filename for info in archive.infolist() if "/_bundle/" in info.filename]
             packed = io.BytesIO()
             with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as alone:

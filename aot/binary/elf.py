@@ -20,6 +20,8 @@ from typing import Any
 from aot_runtime.errors import AotError
 from elftools.elf.elffile import ELFFile
 
+from .segments import Segment, Stretch, code_outside, misplaced, names_of_tags, offset_of
+
 __all__ = [
     "CodeSection",
     "ElfError",
@@ -104,6 +106,9 @@ class SharedLibrary:
     runpath: tuple[str, ...]
     executable_stack: bool
     text_relocations: bool
+    dynamic: tuple[str, ...]  # what the dynamic segment holds: NEEDED, FLAGS_1.NOW, ...
+    writable_code: bool  # a segment is both writable and executable
+    unmarked_code: tuple[tuple[int, int], ...]  # addresses that are executable and in no section of code
     exported: tuple[Symbol, ...]
     undefined: tuple[UndefinedSymbol, ...]
     versions_needed: tuple[tuple[str, str], ...]  # (library, version): the loader insists on each, used or not
@@ -137,6 +142,19 @@ def read_shared_library(path: str | os.PathLike[str]) -> SharedLibrary:
     data = read_bytes(path)
     with malformed_is_elf_error(path):
         return _library(open_elf(data, path), data, os.fspath(path))
+
+
+def object_bytes(path: str | os.PathLike[str], name: str) -> bytes | None:
+    """The content of a constant of a shared library, by its symbol; None if there is no such symbol."""
+    data = read_bytes(path)
+    with malformed_is_elf_error(path):
+        elf = open_elf(data, path)
+        segments = _segments(elf, data, os.fspath(path))
+        for symbol in _symbols(elf, "SHT_SYMTAB"):
+            if symbol.name == name and _type(symbol) == "object" and symbol["st_shndx"] != "SHN_UNDEF":
+                start = _file_offset(segments, symbol["st_value"], os.fspath(path))
+                return data[start : start + symbol["st_size"]]
+    return None
 
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
@@ -233,8 +251,9 @@ def _library(elf: Any, data: bytes, path: str) -> SharedLibrary:
     machine = _MACHINES.get(elf["e_machine"])
     if machine is None or elf["e_type"] != "ET_DYN":
         raise ElfError(path, f"is {elf['e_type']} for {elf['e_machine']}, not a shared library for x86_64 or aarch64")
-    tags = _dynamic_tags(elf, data, path)
-    strings = _DynamicStrings(data, _file_offset(elf, _one(tags, _DT_STRTAB), path), path)
+    segments = _segments(elf, data, path)
+    tags = _dynamic_tags(elf, data, segments, path)
+    strings = _DynamicStrings(data, _file_offset(segments, _one(tags, _DT_STRTAB), path), path)
     _check_agreement(elf, tags, path)
     versions = _versions_needed(elf, data, path)
     dynamic, static = _symbols(elf, "SHT_DYNSYM"), _symbols(elf, "SHT_SYMTAB")
@@ -247,11 +266,14 @@ def _library(elf: Any, data: bytes, path: str) -> SharedLibrary:
         runpath=strings.all(tags, _DT_RUNPATH),
         executable_stack=_executable_stack(elf),
         text_relocations=_has_text_relocations(tags),
+        dynamic=names_of_tags(tags),
+        writable_code=any(segment.writable and segment.executable for segment in segments),
+        unmarked_code=code_outside(segments, _code_stretches(elf), data),
         exported=_exported(dynamic),
         undefined=_undefined(dynamic, _symbol_versions(elf, data), versions),
         versions_needed=tuple(sorted(set(versions.values()))),
         functions=_functions([*dynamic, *static]),
-        code=_code(elf, data, _mapping_marks(static), path),
+        code=_code(elf, data, _mapping_marks(static)),
         local_objects=_local_objects(static),
         stripped=not static,
     )
@@ -265,7 +287,24 @@ def _symbols(elf: Any, kind: str) -> list[Any]:
     return [symbol for table in _sections(elf, kind)[:1] for symbol in table.iter_symbols()]
 
 
-def _dynamic_tags(elf: Any, data: bytes, path: str) -> list[tuple[int, int]]:
+def _segments(elf: Any, data: bytes, path: str) -> list[Segment]:
+    """What a loader maps, in its order."""
+    found = [
+        Segment(s["p_flags"], s["p_offset"], s["p_vaddr"], s["p_filesz"], s["p_memsz"], s["p_align"])
+        for s in elf.iter_segments()
+        if s["p_type"] == "PT_LOAD"
+    ]
+    for segment in found:
+        if segment.offset + segment.file_size > len(data):
+            end = segment.offset + segment.file_size
+            raise ElfError(path, f"is truncated: a segment ends at {end} of {len(data)} bytes")
+    wrong = misplaced(found)
+    if wrong is not None:
+        raise ElfError(path, wrong)
+    return found
+
+
+def _dynamic_tags(elf: Any, data: bytes, mapped: list[Segment], path: str) -> list[tuple[int, int]]:
     """The dynamic segment, which is what the loader reads, up to its end mark."""
     segments = [s for s in elf.iter_segments() if s["p_type"] == "PT_DYNAMIC"]
     if len(segments) != 1:
@@ -273,6 +312,8 @@ def _dynamic_tags(elf: Any, data: bytes, path: str) -> list[tuple[int, int]]:
     start, size = segments[0]["p_offset"], segments[0]["p_filesz"]
     if start + size > len(data):
         raise ElfError(path, f"is truncated: its dynamic segment ends at {start + size} of {len(data)} bytes")
+    if offset_of(mapped, segments[0]["p_vaddr"], size) != start:  # the loader goes by the address, tools by the offset
+        raise ElfError(path, f"has its dynamic segment at {start:#x} of the file, and maps other bytes in its place")
     tags = list(struct.iter_unpack("<qQ", data[start : start + size - size % 16]))
     end = next((i for i, (tag, _) in enumerate(tags) if tag == _DT_NULL), len(tags))
     return tags[:end]
@@ -282,12 +323,11 @@ def _one(tags: list[tuple[int, int]], wanted: int) -> int | None:
     return next((value for tag, value in tags if tag == wanted), None)
 
 
-def _file_offset(elf: Any, address: int | None, path: str) -> int:
-    for segment in elf.iter_segments():
-        start = segment["p_vaddr"]
-        if address is not None and segment["p_type"] == "PT_LOAD" and start <= address < start + segment["p_filesz"]:
-            return int(address - start + segment["p_offset"])
-    raise ElfError(path, f"has its dynamic strings at address {address}, which no segment loads")
+def _file_offset(segments: list[Segment], address: int | None, path: str) -> int:
+    offset = offset_of(segments, address) if address is not None else None
+    if offset is None:
+        raise ElfError(path, f"refers to address {address}, which no segment loads from the file")
+    return offset
 
 
 @dataclass(frozen=True)
@@ -406,17 +446,26 @@ def _local_objects(symbols: Iterable[Any]) -> tuple[str, ...]:
     return tuple(sorted({symbol.name for symbol in hidden}))
 
 
-def _code(elf: Any, data: bytes, marks: _Marks, path: str) -> tuple[CodeSection, ...]:
+def _code(elf: Any, data: bytes, marks: _Marks) -> tuple[CodeSection, ...]:
     found = []
     for index, section in enumerate(elf.iter_sections()):
-        if section["sh_flags"] & _SHF_EXECINSTR and section["sh_type"] == "SHT_PROGBITS":
+        if _is_code(section):
             end = section["sh_addr"] + section["sh_size"]
             ranges = _data_ranges(sorted(marks.get(index, [])), end)
             found.append(CodeSection(section.name, section["sh_addr"], section_data(section, data), ranges))
-    loads_code = any(s["p_type"] == "PT_LOAD" and s["p_flags"] & _PF_X for s in elf.iter_segments())
-    if loads_code and not found:
-        raise ElfError(path, "loads executable bytes but has no section that describes them")
     return tuple(found)
+
+
+def _code_stretches(elf: Any) -> list[Stretch]:
+    return [
+        Stretch(section["sh_addr"], section["sh_offset"], section["sh_size"])
+        for section in elf.iter_sections()
+        if _is_code(section)
+    ]
+
+
+def _is_code(section: Any) -> bool:
+    return bool(section["sh_flags"] & _SHF_EXECINSTR) and section["sh_type"] == "SHT_PROGBITS"
 
 
 def _mapping_marks(symbols: Iterable[Any]) -> _Marks:

@@ -33,6 +33,7 @@ class HostPolicy:
     machine: str
     baseline: str
     needed: frozenset[str]
+    dynamic: frozenset[str]  # what the dynamic segment may hold
     undefined_prefixes: tuple[str, ...]  # symbols that the process supplies, without a library to name
     glibc_default: tuple[int, int]
     glibc_lowest: tuple[int, int]
@@ -54,6 +55,7 @@ class HostPolicy:
             machine=facts["machine"],
             baseline=facts["baseline"],
             needed=frozenset(facts["needed"]),
+            dynamic=frozenset(facts["dynamic"]),
             undefined_prefixes=tuple(facts["undefined_prefixes"]),
             glibc_default=_version(host, facts["glibc_default"]),
             glibc_lowest=_version(host, facts["glibc_lowest"]),
@@ -68,6 +70,7 @@ _ENTRIES: dict[str, type] = {
     "machine": str,
     "baseline": str,
     "needed": list,
+    "dynamic": list,
     "undefined_prefixes": list,
     "glibc_default": str,
     "glibc_lowest": str,
@@ -134,6 +137,8 @@ def _contradictions(policy: HostPolicy) -> list[str]:
         )
     if not policy.needed or not all(re.fullmatch(r"[\w.+-]+\.so\.\d+", name) for name in policy.needed):
         found.append(f"needed libraries {sorted(policy.needed)} are not file names such as libc.so.6")
+    if not policy.dynamic or not all(re.fullmatch(r"[A-Z0-9_]+(\.[A-Z0-9_]+)?", name) for name in policy.dynamic):
+        found.append(f"dynamic tags {sorted(policy.dynamic)} are not names such as NEEDED or FLAGS_1.NOW")
     if not all(policy.undefined_prefixes):
         found.append("an empty prefix would allow every undefined symbol")
     return found + [text for guard in policy.guards if (text := _loose(guard))]
@@ -165,6 +170,7 @@ def violations(
         return [f"It is for {library.machine}; host {policy.host} runs {policy.machine}."]
     return [
         *_needed(library, policy.needed | extra_needed),
+        *_dynamic(library, policy),
         *_run_paths(library, policy),
         *_memory(library, policy),
         *_exports(library, exports),
@@ -177,6 +183,15 @@ def violations(
 def _needed(library: SharedLibrary, allowed: frozenset[str]) -> list[str]:
     extra = [name for name in library.needed if name not in allowed]
     return [f"It needs {name}; allowed are {', '.join(sorted(allowed))}." for name in extra]
+
+
+def _dynamic(library: SharedLibrary, policy: HostPolicy) -> list[str]:
+    """The loader follows some tags to other libraries, so that only known tags are allowed."""
+    extra = [name for name in library.dynamic if name not in policy.dynamic and name not in _TOLD_ELSEWHERE]
+    return [f"Its dynamic segment holds {name}, which no library of a bundle needs." for name in extra]
+
+
+_TOLD_ELSEWHERE = frozenset({"RPATH", "RUNPATH", "TEXTREL", "FLAGS.TEXTREL"})  # by the next two checks
 
 
 def _run_paths(library: SharedLibrary, policy: HostPolicy) -> list[str]:
@@ -192,6 +207,10 @@ def _memory(library: SharedLibrary, policy: HostPolicy) -> list[str]:
         found.append("It asks for an executable stack, or says nothing about it; the stack must not be executable.")
     if library.text_relocations and not policy.text_relocations:
         found.append("It has text relocations, which make the loader write to its code; compile it with -fPIC.")
+    if library.writable_code:
+        found.append("It has a segment that is both writable and executable.")
+    for start, end in library.unmarked_code[:_NAMED_AT_MOST]:
+        found.append(f"It makes {start:#x} to {end:#x} executable, which no section of code describes.")
     return found
 
 

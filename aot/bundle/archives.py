@@ -8,8 +8,8 @@ from pathlib import Path
 from aot_runtime.arch import Arch
 from aot_runtime.manifest import HostRecord, Manifest
 
-from ..binary.objects import defined_symbols, members
-from ..errors import BuildError
+from ..binary.elf import ElfError, read_bytes
+from ..binary.objects import ObjectError, defined_symbols, members
 from .layout import anchor_symbol, archive_names, call_symbol, kernel_symbol
 
 __all__ = ["archive_problems"]
@@ -41,9 +41,9 @@ def _kernel_symbols(manifest: Manifest, arch: Arch) -> set[str]:
 
 def _contents(path: Path, name: str, bundle: str, wanted: set[str]) -> Iterator[str]:
     try:
-        defined = [symbol for _, content in members(path.read_bytes()) for symbol in defined_symbols(content)]
-    except (BuildError, ValueError, IndexError) as error:
-        yield f"{name} cannot be read: {error}"
+        defined = [symbol for _, content in members(read_bytes(path)) for symbol in defined_symbols(content)]
+    except (ElfError, ObjectError) as error:
+        yield f"{name} cannot be read: {error.message}"
         return
     foreign = [symbol for symbol in defined if not symbol.startswith(f"aot_{bundle}_")]
     if foreign:

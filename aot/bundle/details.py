@@ -1,4 +1,4 @@
-"""``details/<arch>.json``: what a bundle says of each variant. Read by tools, never by a loader.
+"""``details/<arch>.json``: what a bundle says of each variant. Tools read it, loaders never do.
 
 Standard library only: bundles are checked on machines that cannot build.
 """
@@ -7,50 +7,121 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from aot_runtime.arch import Arch
 from aot_runtime.errors import BundleError
+from aot_runtime.manifest import SCHEMA, read_bounded
 
-__all__ = ["details_text", "read_details"]
+from ..records import RecordError, decode, encode
+
+__all__ = [
+    "LaunchDetails",
+    "RequirementDetails",
+    "VariantDetails",
+    "details_text",
+    "parse_details",
+    "read_details",
+]
 
 MAX_DETAILS_BYTES = 256 << 20
 
 
-def details_text(arch: Arch, variants: Sequence[Mapping[str, Any]]) -> str:
+@dataclass(frozen=True)
+class LaunchDetails:
+    """A kernel that a variant launches, as far as it is fixed when compiling."""
+
+    name: str
+    registers: int
+    static_shared_memory: int
+    dynamic_shared_memory: int | None  # None: computed when the kernel is launched
+    block: tuple[int, int, int] | None
+    cluster: tuple[int, int, int] | None
+    local_memory: int
+
+
+@dataclass(frozen=True)
+class RequirementDetails:
+    """An integer that is read off the arguments of a call, and the interval in which it must lie."""
+
+    label: str  # what it is of: `x.shape[0]`
+    operation: str  # how it is read: `extent`, `dtype`, as in `aot_tables.h`
+    low: int
+    high: int
+    parameter: int
+
+
+@dataclass(frozen=True)
+class VariantDetails:
+    """One variant for one architecture."""
+
+    name: str
+    kernel: str
+    function: str
+    point: Mapping[str, str]  # its place on the axes of the declaration
+    symbol: str
+    cubin_sha256: tuple[str, ...]
+    cubin_bytes: int
+    launches: tuple[LaunchDetails, ...]  # at least one
+    requirements: tuple[RequirementDetails, ...]
+    uses_tensors: bool
+    verified_on: tuple[str, ...] = ()  # devices that `check` ran it on, with the dates
+
+
+def details_text(arch: Arch, variants: Sequence[VariantDetails]) -> str:
     """JSON with a line for each variant, so that those of one kernel are found without parsing all."""
-    rows = ",\n".join(json.dumps(variant) for variant in variants)
-    return f'{_HEAD}{json.dumps(str(arch))}, "variants": [\n{rows}\n]}}\n'
+    rows = ",\n".join(json.dumps(encode(variant)) for variant in variants)
+    return f"{_head(SCHEMA, arch)}\n{rows}\n]}}\n"
 
 
-_HEAD = '{"arch": '
+def _head(schema: int, arch: Arch) -> str:
+    return f'{{"schema": {schema}, "arch": "{arch}", "variants": ['
 
 
-def read_details(path: Path, kernel: str | None = None) -> list[dict[str, Any]]:
+def read_details(path: Path, kernel: str | None = None) -> list[VariantDetails]:
     """The variants in a ``details/<arch>.json``: all, or one kernel's."""
     try:
-        with open(path, "rb") as file:
-            content = file.read(MAX_DETAILS_BYTES + 1)
-    except OSError as error:
-        raise BundleError(f"cannot read `{path}`: {error.strerror}") from None
-    if len(content) > MAX_DETAILS_BYTES:
-        raise BundleError(f"`{path}` is larger than {MAX_DETAILS_BYTES} bytes")
+        return parse_details(read_bounded(str(path), MAX_DETAILS_BYTES, BundleError), kernel)
+    except RecordError as error:
+        raise BundleError(f"`{path}` is not well-formed: {error}") from None
+    except FileNotFoundError:
+        raise BundleError(f"`{path}` is missing") from None
+
+
+def parse_details(content: bytes, kernel: str | None = None) -> list[VariantDetails]:
+    """The same of a content; :class:`RecordError` if it is not well-formed."""
     try:
-        found = json.loads(content)["variants"] if kernel is None else _of_kernel(content, kernel)
-        variants: list[dict[str, Any]] = [_checked(variant) for variant in found]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise BundleError(f"`{path}` is not well-formed: {error!r}") from None
+        found = _of_kernel(content, kernel) if kernel is not None else _all(content)
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"not valid JSON: {error}") from None
+    return [_variant(variant) for variant in found]
+
+
+def _all(content: bytes) -> list[Any]:
+    data = json.loads(content.decode())
+    if not isinstance(data, dict) or not isinstance(data.get("variants"), list):
+        raise RecordError("there is no list of variants")
+    _check_schema(data.get("schema"))
+    variants: list[Any] = data["variants"]
     return variants
 
 
+def _check_schema(schema: object) -> None:
+    if type(schema) is not int or schema < SCHEMA:
+        raise RecordError(f"it has schema {schema!a}, this version reads {SCHEMA} and later")
+
+
 def _of_kernel(content: bytes, kernel: str) -> list[Any]:
-    if content.startswith(_HEAD.encode()) and content.endswith(b"\n]}\n"):
+    head, newline, _ = content.partition(b"\n")
+    if newline and head.startswith(b'{"schema": ') and head.endswith(b'"variants": [') and content.endswith(b"\n]}\n"):
+        _check_schema(json.loads(head + b"]}").get("schema"))
         rows = _lines_with(content, f'"kernel": {json.dumps(kernel)}'.encode())
-        found = json.loads(b"[" + b",".join(row.rstrip(b",") for row in rows) + b"]")
-    else:  # laid out by somebody else
-        found = json.loads(content)["variants"]
-    return [variant for variant in found if variant["kernel"] == kernel]
+        found = json.loads((b"[" + b",".join(row.rstrip(b",") for row in rows) + b"]").decode())
+    else:  # laid out by another program
+        found = _all(content)
+    return [variant for variant in found if not isinstance(variant, dict) or variant.get("kernel") == kernel]
 
 
 def _lines_with(content: bytes, text: bytes) -> Iterator[bytes]:
@@ -61,36 +132,8 @@ def _lines_with(content: bytes, text: bytes) -> Iterator[bytes]:
         at = content.find(text, end)
 
 
-def _checked(variant: Mapping[str, Any]) -> dict[str, Any]:
-    for key, kind in _VARIANT_FIELDS.items():
-        if not isinstance(variant[key], kind):
-            raise ValueError(f"{key} is {variant[key]!r}")
-    if not all(isinstance(text, str) for text in (*variant["cubin_sha256"], *variant["verified_on"])):
-        raise ValueError("cubin_sha256 and verified_on must be strings")
-    if not variant["launches"]:
-        raise ValueError("no launches")
-    for launch in variant["launches"]:
-        for key, kinds in _LAUNCH_FIELDS.items():
-            if not isinstance(launch[key], kinds):
-                raise ValueError(f"{key} of a launch is {launch[key]!r}")
-    return dict(variant)
-
-
-_VARIANT_FIELDS: dict[str, type] = {
-    "name": str,
-    "kernel": str,
-    "function": str,
-    "symbol": str,
-    "cubin_sha256": list,
-    "cubin_bytes": int,
-    "launches": list,
-    "verified_on": list,
-}
-_LAUNCH_FIELDS: dict[str, type | tuple[type, ...]] = {
-    "registers": int,
-    "static_shared_memory": int,
-    "dynamic_shared_memory": (int, type(None)),
-    "block": (list, type(None)),
-    "cluster": (list, type(None)),
-    "local_memory": int,
-}
+def _variant(data: Any) -> VariantDetails:
+    variant = decode(VariantDetails, data)
+    if not variant.launches:
+        raise RecordError(f"{variant.name!a} has no launches")
+    return variant

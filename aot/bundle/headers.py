@@ -7,20 +7,19 @@ address, each element of a tuple for itself. Where variants differ, it is an ``a
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from aot_runtime.functions import function_symbol
 from aot_runtime.manifest import Choice, KernelRecord, Parameter
 
 from ..kinds import BOOL, FLOAT, HANDLE, INT, NONE, TENSOR, TUPLE
+from .details import VariantDetails, read_details
 from .layout import call_symbol
 
-__all__ = ["c_header", "cpp_header", "function_kinds", "write_headers"]
+__all__ = ["c_header", "cpp_header", "function_kinds", "header_texts", "write_headers"]
 
 Interval = tuple[int, int]
 Kinds = Mapping[str, frozenset[Interval]]  # label of an argument or element -> what its variants take
@@ -65,21 +64,25 @@ _TYPES: dict[frozenset[Interval], _Type] = {
 
 def write_headers(folder: Path, bundle: str, kernels: Mapping[str, KernelRecord], details: Iterable[Path]) -> None:
     """Write both headers of a bundle into a folder."""
-    variants = [variant for path in details for variant in json.loads(path.read_text())["variants"]]
-    kinds = function_kinds(variants)
+    kinds = function_kinds(variant for path in details for variant in read_details(path))
     folder.mkdir()
-    (folder / f"{bundle}.h").write_text(c_header(bundle, kernels, kinds))
-    (folder / f"{bundle}.hpp").write_text(cpp_header(bundle, kernels, kinds))
+    for name, text in header_texts(bundle, kernels, kinds).items():
+        (folder / name).write_text(text)
 
 
-def function_kinds(details: Iterable[Mapping[str, Any]]) -> dict[str, Kinds]:
+def header_texts(bundle: str, kernels: Mapping[str, KernelRecord], kinds: Mapping[str, Kinds]) -> dict[str, str]:
+    """The contents of a bundle's ``include/``, by name."""
+    return {f"{bundle}.h": c_header(bundle, kernels, kinds), f"{bundle}.hpp": cpp_header(bundle, kernels, kinds)}
+
+
+def function_kinds(details: Iterable[VariantDetails]) -> dict[str, Kinds]:
     """What the variants of each function take, by the argument's label: ``x``, ``pair[0]``."""
     found: dict[str, dict[str, set[Interval]]] = {}
     for variant in details:
-        labels = found.setdefault(variant["function"], {})
-        for requirement in variant["requirements"]:
-            if requirement["is"] in ("kind", "length"):
-                labels.setdefault(requirement["of"], set()).add((requirement["low"], requirement["high"]))
+        labels = found.setdefault(variant.function, {})
+        for requirement in variant.requirements:
+            if requirement.operation in ("kind", "length"):
+                labels.setdefault(requirement.label, set()).add((requirement.low, requirement.high))
     return {
         function: {label: frozenset(kinds) for label, kinds in labels.items()} for function, labels in found.items()
     }

@@ -10,6 +10,7 @@ from aot_runtime.manifest import FileRecord
 __all__ = [
     "CONTRACTS",
     "ENTRY_NOTE",
+    "IDENTITY",
     "IMPORT",
     "PROTOCOL",
     "SBOM",
@@ -78,6 +79,7 @@ def entry_note(bundle: str, entry: str, record: FileRecord) -> str:
 
 # What a loader may call beside the kernels: the functions of aot/abi.h, without their prefix.
 PROTOCOL = ("protocol", "identity", "configure", "preload", "explain", "describe")
+IDENTITY = "aot_identity"  # the constant of an entry library that names what it was built with, in hexadecimal
 IMPORT = "aot_import_"  # prefix of the variable through which a kernel library calls a function of the support library
 # Patterns of what the support library provides to kernel libraries. Not cuda_dialect_assert_success, which aborts.
 SUPPORT_EXPORTS = (

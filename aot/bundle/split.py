@@ -21,8 +21,8 @@ __all__ = ["absent_parts", "stamp_problems"]
 def absent_parts(bundle: Path, manifest: Manifest) -> frozenset[str]:
     """Architectures that the bundle may lack, and does: nothing of them is there."""
     present = {part for name in manifest.files if (part := part_of(name)) and (bundle / name).exists()}
-    stamped = {arch for arch in manifest.parts if (bundle / stamp_name(arch)).exists()}
-    return frozenset(manifest.parts) - present - stamped
+    stamped = {arch for arch in manifest.distributions if (bundle / stamp_name(arch)).exists()}
+    return frozenset(manifest.distributions) - present - stamped
 
 
 def stamp_problems(bundle: Path, manifest: Manifest, arch: str) -> Iterator[str]:
@@ -32,8 +32,8 @@ def stamp_problems(bundle: Path, manifest: Manifest, arch: str) -> Iterator[str]
         stamp = json.loads((bundle / name).read_bytes())
         belongs_to = stamp["manifest_sha256"]
     except (OSError, ValueError, KeyError, TypeError):
-        yield f"{name} is missing or malformed; {arch} is installed by {manifest.parts[arch]}"
+        yield f"{name} is missing or malformed; {arch} is installed by {manifest.distributions[arch]}"
         return
     digest = sha256_of(bundle / FILE_NAME)
     if belongs_to != digest:
-        yield f"{arch} belongs to a bundle with manifest {belongs_to}, this one's is {digest}; install {manifest.parts[arch]}"
+        yield f"{arch} belongs to a bundle with manifest {belongs_to}, this one's is {digest}; install {manifest.distributions[arch]}"

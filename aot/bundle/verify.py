@@ -9,24 +9,24 @@ import fnmatch
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from aot_runtime.arch import Arch
-from aot_runtime.errors import BundleError, SignatureError
-from aot_runtime.manifest import FILE_NAME, HostRecord, Manifest, reads_alike
+from aot_runtime.errors import SignatureError
+from aot_runtime.manifest import HostRecord, Manifest
 
 from ..binary.cubin import cubins_in_library
-from ..binary.elf import ElfError, SharedLibrary, read_shared_library
+from ..binary.elf import ElfError, SharedLibrary, object_bytes, read_shared_library
 from ..binary.policy import PolicyError, load_policy, violations
 from . import layout
+from .agreement import AllDetails, header_problems, read_all_details
 from .archives import archive_problems
-from .details import read_details
-from .integrity import damaged_files
-from .layout import SUPPORT_EXPORTS, details_name, entry_exports
+from .details import VariantDetails
+from .integrity import damaged_files, description_problems
+from .layout import IDENTITY, SUPPORT_EXPORTS, entry_exports
 from .signature import signature_check, signature_problems
 from .split import absent_parts
 
-__all__ = ["verify"]
+__all__ = ["missing_kernels", "verify"]
 
 
 def verify(bundle: Path, keys: Sequence[bytes] = ()) -> list[str]:
@@ -38,24 +38,41 @@ def verify(bundle: Path, keys: Sequence[bytes] = ()) -> list[str]:
         manifest = Manifest.read(bundle, signature_check(bundle, keys))
     except SignatureError as error:
         return [error.message]  # nothing that such a manifest says counts
-    if not reads_alike(bundle):  # what follows would not be what a loader sees
-        return [f"{FILE_NAME} is not as a build writes it: read by lines it differs from what it is as JSON"]
-    problems = [*signature_problems(bundle), *damaged_files(bundle, manifest)]
+    problems = description_problems(bundle, manifest)
+    if not problems:
+        problems = [*signature_problems(bundle), *damaged_files(bundle, manifest)]
     if problems:
         return problems  # what follows reads those files
+    details, problems = read_all_details(bundle, manifest)
+    if not problems and not absent_parts(bundle, manifest):
+        problems += header_problems(bundle, manifest, details)
     for host, record in manifest.hosts.items():
         try:
-            problems += _Host(bundle, manifest, host, record).check()
+            problems += _Host(bundle, manifest, host, record, details).check()
         except PolicyError as error:
             problems.append(f"host {host}: {error.message}")
     return problems
 
 
+def missing_kernels(bundle: Path) -> list[str]:
+    """What failed to build: a bundle without it may be sound as far as it goes, and is not complete."""
+    manifest = Manifest.read(bundle)
+    if manifest.complete:
+        return []
+    failed = [
+        f"incomplete: {failure.get('variant') or failure.get('kernel') or 'a file'} failed to build for "
+        f"{failure.get('arch') or 'any architecture'}: {failure.get('message', '')}"
+        for failure in manifest.failures
+    ]
+    return failed or ["incomplete, without a failure that would say why"]
+
+
 class _Host:
     """The libraries of one host."""
 
-    def __init__(self, bundle: Path, manifest: Manifest, host: str, record: HostRecord) -> None:
+    def __init__(self, bundle: Path, manifest: Manifest, host: str, record: HostRecord, details: AllDetails) -> None:
         self.bundle, self.manifest, self.host, self.record = bundle, manifest, host, record
+        self.details = details
         self.policy = load_policy(host)
         major, minor = record.glibc.split(".")
         self.glibc = (int(major), int(minor))
@@ -65,13 +82,12 @@ class _Host:
         functions = [name for kernel in self.manifest.kernels.values() for name in kernel.functions]
         self._check_repeated("function", functions)
         self._check_library(self.record.entry, entry_exports(self.manifest.name, functions))
+        self._check_identity()
         self._check_note()
         self.problems += archive_problems(self.bundle, self.manifest, self.host, self.record)
         support = self._check_support()
-        absent = absent_parts(self.bundle, self.manifest)
-        archs = {arch for kernel in self.manifest.kernels.values() for arch in kernel.archs}
-        for arch in sorted(arch for arch in archs if str(arch) not in absent):
-            for name, variants in self._details(arch).items():
+        for arch, kernels in self.details.items():
+            for name, variants in kernels.items():
                 self._check_kernel(arch, name, variants, support)
         return self.problems
 
@@ -83,6 +99,16 @@ class _Host:
             found = violations(library, self.policy, exports=exports, glibc=self.glibc, extra_needed=extra)
             self.problems += [f"{name}: {sentence}" for sentence in found]
         return library
+
+    def _check_identity(self) -> None:
+        """The entry library was built with this manifest: loaders compare the same."""
+        try:
+            carried = object_bytes(self.bundle / self.record.entry, IDENTITY)
+        except ElfError as error:
+            self.problems.append(str(error))
+            return
+        if carried != f"{self.manifest.identity(self.host)}\0".encode():
+            self.problems.append(f"{self.record.entry} was built with another manifest or other kernels.json")
 
     def _check_note(self) -> None:
         """What C programs read instead of the manifest says the same."""
@@ -114,25 +140,9 @@ class _Host:
         self._check_library(self.record.support, allowed, extra=extra)
         return exported
 
-    def _details(self, arch: Arch) -> dict[str, list[dict[str, Any]]]:
-        """The variants of an architecture, by kernel."""
-        name = details_name(arch)
-        by_kernel: dict[str, list[dict[str, Any]]] = {}
-        try:
-            variants = read_details(self.bundle / name)
-        except BundleError as error:
-            self.problems.append(f"{name}: {error}")
-            return {}
-        for variant in variants:
-            by_kernel.setdefault(variant["kernel"], []).append(variant)
-        expected = {kernel.name for kernel in self.manifest.kernels.values() if arch in kernel.archs}
-        if expected != by_kernel.keys():
-            self.problems.append(f"{name} describes {sorted(by_kernel)}, the manifest says {sorted(expected)}")
-        return by_kernel
-
-    def _check_kernel(self, arch: Arch, kernel: str, variants: list[dict[str, Any]], support: frozenset[str]) -> None:
+    def _check_kernel(self, arch: Arch, kernel: str, variants: list[VariantDetails], support: frozenset[str]) -> None:
         name = f"lib/{self.host}/{arch}/{kernel}.so"
-        symbols = [variant["symbol"] for variant in variants]
+        symbols = [variant.symbol for variant in variants]
         self._check_repeated("symbol", symbols)
         library = self._check_library(name, frozenset({"aot_kernel_library", *symbols}))
         if library is None:
@@ -144,7 +154,7 @@ class _Host:
                 )
         self._check_cubins(name, arch, variants)
 
-    def _check_cubins(self, name: str, arch: Arch, variants: list[dict[str, Any]]) -> None:
+    def _check_cubins(self, name: str, arch: Arch, variants: list[VariantDetails]) -> None:
         try:
             cubins = cubins_in_library(self.bundle / name)
         except ElfError as error:
@@ -154,7 +164,7 @@ class _Host:
             if cubin.architecture != str(arch):
                 self.problems.append(f"{name} holds code for {cubin.architecture}, the manifest says {arch}")
         # Identical cubins of two variants may share their bytes in the library.
-        expected = {digest for variant in variants for digest in variant["cubin_sha256"]}
+        expected = {digest for variant in variants for digest in variant.cubin_sha256}
         found = {cubin.sha256 for cubin in cubins}
         if expected != found:
             self.problems.append(

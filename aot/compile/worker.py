@@ -175,7 +175,9 @@ def _failure(request: dict[str, Any], error: BaseException) -> dict[str, Any]:
 def _is_spent(error: BaseException) -> bool:
     """Whether memory or file handles ran out: what took them may hold on to them."""
     cause: BaseException | None = error
-    while cause is not None:
+    seen: list[BaseException] = []  # libraries that raise an error again can close the chain to a circle
+    while cause is not None and not any(cause is other for other in seen):
+        seen.append(cause)
         if isinstance(cause, MemoryError) or (isinstance(cause, OSError) and cause.errno in NOTHING_LEFT):
             return True
         cause = cause.__cause__ or cause.__context__

@@ -19,14 +19,14 @@ from typing import Any
 
 from aot_runtime.arch import Arch
 from aot_runtime.errors import AotError
-from aot_runtime.manifest import FILE_NAME, FileRecord, Manifest
+from aot_runtime.manifest import Manifest
 
 from ..bundle.contracts import Contract
-from ..bundle.details import details_text, read_details
+from ..bundle.description import write_description
+from ..bundle.details import VariantDetails, details_text, read_details
 from ..bundle.layout import details_name
 from ..bundle.publish import publish, staging
 from ..errors import UsageError
-from ..files import sha256_of
 from .inputs import dtype_name, torch_dtype
 from .running import Gpu, arguments_text, calls_of, make_outputs, variants_of
 
@@ -98,19 +98,19 @@ def check(
     ran = {(outcome.kernel, outcome.arch) for outcome in outcomes}
     reached = {(outcome.arch, outcome.variant) for outcome in outcomes}
     unreached = [
-        (str(arch), variant["name"])
+        (str(arch), variant.name)
         for arch, own in variants.items()
         for variant in own
-        if (variant["kernel"], str(arch)) in ran and (str(arch), variant["name"]) not in reached
-        if not dtypes or variant.get("point", {}).get("dtype") in dtypes
+        if (variant.kernel, str(arch)) in ran and (str(arch), variant.name) not in reached
+        if not dtypes or variant.point.get("dtype") in dtypes
     ]
     return Report(gpu, tuple(outcomes), tuple(unreached), tuple(name for name in kernels if name not in contracts))
 
 
-def _dtypes(variants: Mapping[Arch, Sequence[Mapping[str, Any]]], kernel: str) -> list[str]:
+def _dtypes(variants: Mapping[Arch, Sequence[VariantDetails]], kernel: str) -> list[str]:
     """The values of a kernel's axis ``dtype``."""
-    own = (variant for listed in variants.values() for variant in listed if variant["kernel"] == kernel)
-    found = {dtype: None for variant in own if (dtype := variant.get("point", {}).get("dtype"))}
+    own = (variant for listed in variants.values() for variant in listed if variant.kernel == kernel)
+    found = {dtype: None for variant in own if (dtype := variant.point.get("dtype"))}
     return list(found) or ["f32"]
 
 
@@ -216,7 +216,7 @@ def _subnormal_step(dtype: str) -> float:
 def report_data(bundle: Path, manifest: Manifest, report: Report) -> dict[str, Any]:
     """A report as JSON; ``verified`` is what :func:`record` reads."""
     digests = {
-        (str(arch), variant["name"]): variant["cubin_sha256"]
+        (str(arch), variant.name): list(variant.cubin_sha256)
         for arch, listed in variants_of(bundle, manifest).items()
         for variant in listed
     }
@@ -242,24 +242,23 @@ def record(bundle: Path, data: Mapping[str, Any], warn: Callable[[str], None] | 
     manifest = Manifest.read(bundle)
     try:
         fact = f"{data['machine']['gpu']} {data['machine']['date']}"
-        verified = {(str(e["arch"]), str(e["variant"])): list(e["cubin_sha256"]) for e in data["verified"]}
+        verified = {(str(e["arch"]), str(e["variant"])): tuple(e["cubin_sha256"]) for e in data["verified"]}
     except (KeyError, TypeError) as error:
         raise UsageError(f"not a report of `check`: {error!r}") from None
     texts, count = {}, 0
     for arch in sorted({Arch.parse(arch) for arch, _ in verified}):
         if details_name(arch) in manifest.files:
             variants = read_details(bundle / details_name(arch))
-            count += sum(_note(variant, verified.get((str(arch), variant["name"])), fact) for variant in variants)
-            texts[details_name(arch)] = details_text(arch, variants)
+            ran = [verified.get((str(arch), variant.name)) == variant.cubin_sha256 for variant in variants]
+            count += sum(ran)
+            noted = [_noted(variant, fact) if has else variant for variant, has in zip(variants, ran, strict=True)]
+            texts[details_name(arch)] = details_text(arch, noted)
     _rewrite(bundle, manifest, texts, warn)
     return count
 
 
-def _note(variant: dict[str, Any], digests: list[str] | None, fact: str) -> bool:
-    if digests != variant["cubin_sha256"]:
-        return False
-    variant["verified_on"] = sorted({*variant["verified_on"], fact})
-    return True
+def _noted(variant: VariantDetails, fact: str) -> VariantDetails:
+    return dataclasses.replace(variant, verified_on=tuple(sorted({*variant.verified_on, fact})))
 
 
 def _rewrite(bundle: Path, manifest: Manifest, texts: Mapping[str, str], warn: Callable[[str], None] | None) -> None:
@@ -270,9 +269,7 @@ def _rewrite(bundle: Path, manifest: Manifest, texts: Mapping[str, str], warn: C
                 (staged / name).write_text(texts[name])
             else:
                 _link_or_copy((bundle / name).resolve(), staged / name)
-        changed = {name: FileRecord(sha256_of(staged / name), (staged / name).stat().st_size) for name in texts}
-        updated = dataclasses.replace(manifest, files={**manifest.files, **changed})
-        (staged / FILE_NAME).write_text(updated.to_json())
+        write_description(staged, manifest)
         publish(staged, bundle, warn)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from aot_runtime.arch import Arch
 from aot_runtime.manifest import KernelRecord, Manifest
 
-from ..bundle.details import read_details
+from ..bundle.details import VariantDetails, read_details
 from ..bundle.layout import details_name
 from ..declare.expressions import check_dtype, check_shape, shape_of
 from ..errors import UsageError
@@ -97,9 +97,8 @@ def calls_of(
                 yield dtype, choices, arguments
 
 
-def variants_of(bundle: Path, manifest: Manifest) -> dict[Arch, list[dict[str, Any]]]:
-    archs = sorted({arch for record in manifest.kernels.values() for arch in record.archs})
-    return {arch: read_details(bundle / details_name(arch)) for arch in archs}
+def variants_of(bundle: Path, manifest: Manifest) -> dict[Arch, list[VariantDetails]]:
+    return {arch: read_details(bundle / details_name(arch)) for arch in manifest.archs}
 
 
 def make_outputs(record: KernelRecord, arguments: Mapping[str, Any], device: str, margin: int = 0) -> dict[str, Any]:

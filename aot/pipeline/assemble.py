@@ -15,20 +15,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import aot_runtime.manifest as manifest_module
-from aot_runtime.manifest import FileRecord, KernelRecord, Manifest
+from aot_runtime.manifest import KernelRecord, Manifest
 
 from ..bundle import layout
+from ..bundle.description import bounded_failures, file_record, write_description
 from ..bundle.details import details_text
 from ..bundle.headers import write_headers
 from ..bundle.layout import details_name, library_path
 from ..bundle.sbom import sbom_text
-from ..files import sha256_of
 from ..hosts import Host
-from ..link.libraries import NO_IDENTITY, EntryFunction, KernelBuild, Linker
+from ..link.libraries import EntryFunction, KernelBuild, Linker
 from ..link.static import StaticArchives
 from .compatibility import check_fit
 from .contributions import ArchivedObjects, BuiltKernel, Contribution, File, HostCode, HostSupport, LinkedObjects
+from .provenance import joined
 
 __all__ = ["LinkerFor", "assemble"]
 
@@ -43,13 +43,13 @@ def assemble(contributions: Sequence[Contribution], staged: Path, linker_for: Li
         _take(file, staged / path)
     manifest = _description(contents)
     with ThreadPoolExecutor(max_workers=len(contents.hosts)) as pool:
-        list(pool.map(lambda host: _write_host(contents, host, linker_for, staged, NO_IDENTITY), contents.hosts))
+        list(pool.map(lambda host: _write_host(contents, host, linker_for, staged, manifest), contents.hosts))
     _write_details(contents, staged)
     write_headers(staged / "include", contents.name, manifest.kernels, sorted((staged / "details").iterdir()))
     (staged / layout.SBOM).write_text(sbom_text(contents.name, contents.toolchain, manifest.hosts))
-    manifest = replace(manifest, files=_file_records(contents, staged))
-    (staged / manifest_module.FILE_NAME).write_text(manifest.to_json())
-    return manifest
+    # Files that were taken were compared with their digests when they were.
+    known = {path: file.record for path, file in contents.files().items()}
+    return write_description(staged, manifest, known)
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class _Contents:
     contracts: Mapping[str, File]
     toolchain: Mapping[str, str]
     requires: Mapping[str, Any]
-    source: Mapping[str, str]
+    provenance: tuple[Mapping[str, Any], ...]
     failures: tuple[Mapping[str, str], ...]
 
     def files(self) -> dict[str, File]:
@@ -94,7 +94,7 @@ def _joined(contributions: Sequence[Contribution]) -> _Contents:
         contracts={path: file for one in contributions for path, file in one.contracts.items()},
         toolchain=last.toolchain,
         requires={**last.requires, "driver": {arch: drivers[arch] for arch in sorted(drivers) if arch in used}},
-        source=last.source if all(one.source == last.source for one in contributions) else {},
+        provenance=joined(one.provenance for one in contributions if one.kernels),
         failures=tuple(
             {json.dumps(dict(f), sort_keys=True): f for one in contributions for f in one.failures}.values()
         ),
@@ -105,8 +105,8 @@ def _one_kernel(given: Sequence[BuiltKernel]) -> BuiltKernel:
     """A kernel that several contributions give, perhaps for different hosts and verified on different GPUs."""
     variants = []
     for same in zip(*(kernel.variants for kernel in given), strict=True):
-        verified = sorted({run for variant in same for run in variant["verified_on"]})
-        variants.append({**same[-1], "verified_on": verified})
+        verified = sorted({run for variant in same for run in variant.verified_on})
+        variants.append(replace(same[-1], verified_on=tuple(verified)))
     code: dict[str, HostCode] = {}
     for kernel in given:
         code.update(kernel.code)
@@ -134,20 +134,18 @@ def _description(contents: _Contents) -> Manifest:
         complete=not contents.failures,
         kernels={name: _kernel_record(contents, name) for name in sorted({k.name for k in contents.kernels})},
         hosts={name: host.record for name, host in contents.hosts.items()},
-        files={},
-        failures=contents.failures,
+        failures=bounded_failures(contents.failures),
         toolchain=contents.toolchain,
-        source=contents.source,
         requires=contents.requires,
+        provenance=contents.provenance,
     )
 
 
 def _kernel_record(contents: _Contents, name: str) -> KernelRecord:
     own = [kernel for kernel in contents.kernels if kernel.name == name]
-    built = {variant["function"] for kernel in own for variant in kernel.variants}
+    built = {variant.function for kernel in own for variant in kernel.variants}
     functions = dict.fromkeys(f for kernel in own for f in kernel.signature.functions if f in built)
-    return replace(
-        own[-1].signature,
+    return own[-1].signature.replace(
         functions=tuple(functions),
         archs=tuple(kernel.arch for kernel in own),
         variants=sum(len(kernel.variants) for kernel in own),
@@ -159,15 +157,15 @@ def _entry_functions(contents: _Contents) -> list[EntryFunction]:
     for kernel in contents.kernels:
         parameters = [parameter.name for parameter in kernel.signature.parameters]
         for variant in kernel.variants:
-            name = variant["function"]
+            name = variant.function
             signature = f"{name}({', '.join(parameters)})"
             functions[name] = EntryFunction(
-                name, kernel.name, signature, len(parameters), variant["uses_tensors"], kernel.signature.doc
+                name, kernel.name, signature, len(parameters), variant.uses_tensors, kernel.signature.doc
             )
     return [functions[name] for name in sorted(functions)]
 
 
-def _write_host(contents: _Contents, host: str, linker_for: LinkerFor, staged: Path, identity: str) -> None:
+def _write_host(contents: _Contents, host: str, linker_for: LinkerFor, staged: Path, manifest: Manifest) -> None:
     """The entry library of a host, its note, and the archives with the bundle's own code."""
     support = contents.hosts[host]
     linker = linker_for(Host.of_record(host, support.record))
@@ -181,9 +179,9 @@ def _write_host(contents: _Contents, host: str, linker_for: LinkerFor, staged: P
     opened_first = KernelBuild(
         contents.kernels[0].arch, PurePosixPath(support.record.support).name, file.size, file.sha256
     )
-    entry = staged / support.record.entry
+    entry, identity = staged / support.record.entry, manifest.identity(host)
     linker.entry(contents.name, functions, builds, opened_first, entry, identity)
-    note = layout.entry_note(contents.name, entry.name, FileRecord(sha256_of(entry), entry.stat().st_size))
+    note = layout.entry_note(contents.name, entry.name, file_record(entry))
     (entry.parent / layout.ENTRY_NOTE).write_text(note)
     if support.archives:
         archives = StaticArchives(linker, contents.name)
@@ -207,13 +205,3 @@ def _write_details(contents: _Contents, staged: Path) -> None:
     for arch in dict.fromkeys(kernel.arch for kernel in contents.kernels):
         variants = [variant for kernel in contents.kernels if kernel.arch == arch for variant in kernel.variants]
         (staged / details_name(arch)).write_text(details_text(arch, variants))
-
-
-def _file_records(contents: _Contents, staged: Path) -> dict[str, FileRecord]:
-    """Of every file in the bundle; those that were taken were checked when they were."""
-    records = {path: file.record for path, file in contents.files().items()}
-    for path in (path for path in staged.rglob("*") if path.is_file()):
-        name = path.relative_to(staged).as_posix()
-        if name not in records:
-            records[name] = FileRecord(sha256_of(path), path.stat().st_size)
-    return dict(sorted(records.items()))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from dataclasses import replace
 
 from aot_runtime.arch import Arch
 from aot_runtime.manifest import HostRecord
 
+from ..bundle.details import VariantDetails
 from ..bundle.layout import library_path
 from ..errors import BuildError
 from .contributions import BuiltKernel, Contribution
@@ -79,8 +80,8 @@ def _check_same(given: Sequence[BuiltKernel], hosts: Iterable[str]) -> None:
         )
 
 
-def _comparable(kernel: BuiltKernel) -> list[dict[str, Any]]:
-    return [{key: value for key, value in variant.items() if key != "verified_on"} for variant in kernel.variants]
+def _comparable(kernel: BuiltKernel) -> list[VariantDetails]:
+    return [replace(variant, verified_on=()) for variant in kernel.variants]
 
 
 def _check_signatures(kernels: Iterable[BuiltKernel]) -> None:

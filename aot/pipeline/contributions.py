@@ -7,16 +7,16 @@ contributions of a bundle are known to fit together.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from aot_runtime.arch import Arch
 from aot_runtime.manifest import FileRecord, HostRecord, KernelRecord, Manifest
 
-from ..bundle.details import read_details
+from ..bundle.details import VariantDetails, read_details
 from ..bundle.layout import CONTRACTS, archive_names, details_name, library_path
 from ..bundle.split import absent_parts
 from ..errors import BuildError
@@ -84,7 +84,7 @@ class BuiltKernel:
 
     signature: KernelRecord  # its ``archs`` and ``variants`` are those of the whole contribution
     arch: Arch
-    variants: tuple[dict[str, Any], ...]  # as ``details/<arch>.json`` holds them
+    variants: tuple[VariantDetails, ...]
     code: Mapping[str, HostCode]  # by host
     kept: Mapping[str, File]  # by path in the bundle: what ``--keep`` asked for
 
@@ -113,7 +113,7 @@ class Contribution:
     contracts: Mapping[str, File]  # by path in the bundle
     toolchain: Mapping[str, str]
     requires: Mapping[str, Any]
-    source: Mapping[str, str] = field(default_factory=dict)
+    provenance: tuple[Mapping[str, Any], ...] = ()
     failures: tuple[Mapping[str, str], ...] = ()
 
     @property
@@ -139,7 +139,7 @@ def bundle_contribution(bundle: Path, takes: Callable[[str, Arch], bool] = lambd
         contracts=_contracts(bundle, manifest, {name for name, _ in pairs}),
         toolchain=manifest.toolchain,
         requires=manifest.requires,
-        source=manifest.source,
+        provenance=manifest.provenance,
         failures=manifest.failures,
     )
 
@@ -151,21 +151,21 @@ def _check_installed(bundle: Path, manifest: Manifest, archs: Sequence[Arch]) ->
         if arch in absent:
             raise BuildError(
                 f"`{bundle}` lacks its code for {arch}: that part is not installed",
-                hint=f"`pip install {manifest.parts[arch]}`, or go without it: `python -m aot prune {bundle} --arch {arch}`",
+                hint=f"`pip install {manifest.distributions[arch]}`, or go without it: `python -m aot prune {bundle} --arch {arch}`",
             )
 
 
-def _details(bundle: Path, archs: Sequence[Arch]) -> dict[tuple[str, Arch], tuple[dict[str, Any], ...]]:
-    found: dict[tuple[str, Arch], tuple[dict[str, Any], ...]] = {}
+def _details(bundle: Path, archs: Sequence[Arch]) -> dict[tuple[str, Arch], tuple[VariantDetails, ...]]:
+    found: dict[tuple[str, Arch], tuple[VariantDetails, ...]] = {}
     for arch in archs:
-        variants = sorted(read_details(bundle / details_name(arch)), key=itemgetter("kernel"))
-        found.update({(kernel, arch): tuple(own) for kernel, own in groupby(variants, key=itemgetter("kernel"))})
+        variants = sorted(read_details(bundle / details_name(arch)), key=attrgetter("kernel"))
+        found.update({(kernel, arch): tuple(own) for kernel, own in groupby(variants, key=attrgetter("kernel"))})
     return found
 
 
-def _kernel(bundle: Path, manifest: Manifest, arch: Arch, variants: tuple[dict[str, Any], ...]) -> BuiltKernel:
-    name = variants[0]["kernel"]
-    own = tuple(f"kept/{arch}/{variant['name']}." for variant in variants)
+def _kernel(bundle: Path, manifest: Manifest, arch: Arch, variants: tuple[VariantDetails, ...]) -> BuiltKernel:
+    name = variants[0].kernel
+    own = tuple(f"kept/{arch}/{variant.name}." for variant in variants)
     return BuiltKernel(
         signature=manifest.kernels[name],
         arch=arch,
@@ -188,7 +188,8 @@ def _support(bundle: Path, manifest: Manifest, host: str) -> HostSupport:
     shared = archive_names(manifest.name, (), cudart=record.cudart == "static")[1:]  # all but the bundle's own code
     archives = [path for name in shared if (path := f"lib/{host}/{name}") in manifest.files]
     files = {path: _file(bundle, manifest, path) for path in archives}
-    return HostSupport(record, _file(bundle, manifest, record.support), files)
+    # The entry library is linked again: what is said of the old one does not count.
+    return HostSupport(record.replace(file=None), _file(bundle, manifest, record.support), files)
 
 
 def _contracts(bundle: Path, manifest: Manifest, kernels: Set[str]) -> dict[str, File]:
@@ -219,7 +220,6 @@ def remaining(old: Contribution, new: Contribution) -> Contribution:
         old,
         kernels=kernels,
         contracts=contracts if any(f"{CONTRACTS}/{name}.py" in contracts for name, _ in kernels) else {},
-        source=new.source,
         failures=tuple(f for f in old.failures if (f["kernel"], f["arch"]) in {(k, str(a)) for k, a in kernels}),
     )
     return left if new.has_archives else _without_archives(left)

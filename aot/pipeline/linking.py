@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from aot_runtime.manifest import HostRecord, KernelRecord
 
 from ..bundle.contracts import contract_sources
+from ..bundle.details import LaunchDetails, RequirementDetails, VariantDetails
 from ..bundle.layout import CONTRACTS, library_path
 from ..cache.links import CachingLinker
 from ..cache.store import Store
@@ -25,15 +25,15 @@ from ..link.libraries import Linker
 from ..link.nvidia import NvidiaLibraries
 from ..link.static import StaticArchives
 from ..link.zig import Zig
-from ..records import encode
 from ..selection.decision import decide
+from ..selection.subjects import Requirement
 from ..selection.tables import CompiledVariant, Group, kernel_library_source
 from ..targets import lowest_driver
-from ..versions import LOWEST_TVM_FFI
+from ..versions import LOWEST_TVM_FFI, TVM_FFI_ABI
 from .assemble import LinkerFor
 from .compiling import Compilation, CompiledKernel, Launcher
 from .contributions import BuiltKernel, Contribution, File, HostCode, HostSupport, LinkedObjects
-from .provenance import source_record, toolchain
+from .provenance import build_record, toolchain
 from .settings import Settings
 from .workspace import Workspace
 
@@ -97,8 +97,12 @@ def link_kernels(
         hosts={name: one.support for name, one in hosts.items()},
         contracts=_contracts(kernels),
         toolchain=toolchain(compilation.cuda),
-        requires={"driver": dict(sorted(drivers.items())), "tvm_ffi": LOWEST_TVM_FFI},
-        source=source_record(settings.kernels),
+        requires={
+            "driver": dict(sorted(drivers.items())),
+            "tvm_ffi": LOWEST_TVM_FFI,
+            "tvm_ffi_abi": TVM_FFI_ABI,
+        },
+        provenance=(build_record(settings),),
         failures=tuple(_failure(failure) for failure in compilation.failures),
     )
 
@@ -184,32 +188,25 @@ def _built(kernel: CompiledKernel, code: Mapping[str, HostCode]) -> BuiltKernel:
     )
 
 
-def _detail(kernel: KernelInfo, launcher: Launcher) -> dict[str, Any]:
+def _detail(kernel: KernelInfo, launcher: Launcher) -> VariantDetails:
     table, compiled = launcher.variant.table, launcher.compiled
-    return {
-        "name": table.name,
-        "kernel": kernel.name,
-        "function": table.function,
-        "point": dict(launcher.variant.point),
-        "symbol": f"__tvm_ffi_{table.name}",
-        "cubin_sha256": list(compiled.cubin_sha256),
-        "cubin_bytes": compiled.cubin_bytes,
-        "launches": encode(compiled.launches),
-        "requirements": [_requirement(item) for item in encode(table.requirements)],
-        "uses_tensors": table.uses_tensors,
-        "verified_on": [],
-    }
+    return VariantDetails(
+        name=table.name,
+        kernel=kernel.name,
+        function=table.function,
+        point=launcher.variant.point,
+        symbol=f"__tvm_ffi_{table.name}",
+        cubin_sha256=compiled.cubin_sha256,
+        cubin_bytes=compiled.cubin_bytes,
+        launches=tuple(LaunchDetails(**vars(launch)) for launch in compiled.launches),
+        requirements=tuple(_requirement(item) for item in table.requirements),
+        uses_tensors=table.uses_tensors,
+    )
 
 
-def _requirement(requirement: Mapping[str, Any]) -> dict[str, Any]:
-    subject = requirement["subject"]
-    return {
-        "of": subject["label"],
-        "is": subject["operation"],
-        "low": requirement["low"],
-        "high": requirement["high"],
-        "parameter": subject["parameter"],
-    }
+def _requirement(item: Requirement) -> RequirementDetails:
+    subject = item.subject
+    return RequirementDetails(subject.label, subject.operation, item.low, item.high, subject.parameter)
 
 
 def _contracts(kernels: Sequence[CompiledKernel]) -> dict[str, File]:

@@ -65,7 +65,7 @@ def wheels(
 
 def _checked(bundle: Path, allow_incomplete: bool) -> Manifest:
     manifest = Manifest.read(bundle)
-    if manifest.parts:
+    if manifest.distributions:
         raise UsageError(f"`{bundle}` is already split by architecture", hint="pass the bundle that `build` made")
     if not manifest.complete and not allow_incomplete:
         raise BuildError(f"`{bundle}` is incomplete", hint="fix the failures, or pass `--allow-incomplete`")
@@ -100,7 +100,7 @@ def _split(bundle: Path, manifest: Manifest, host: str, project: Project) -> lis
     parts = {arch: f"{part_distribution(identity, arch)}=={identity.version}" for arch in archs}
     notes = {note_name(host, arch): f"{requirement}\n".encode() for arch, requirement in parts.items()}
     records = {name: FileRecord(hashlib.sha256(text).hexdigest(), len(text)) for name, text in notes.items()}
-    base = dataclasses.replace(whole, files={**whole.files, **records}, parts=parts)
+    base = whole.replace(files={**whole.files, **records}, distributions=parts)
     files = {
         name: content
         for name, content in package_files(bundle, base, host, identity, notes, project.signing).items()
@@ -117,7 +117,7 @@ def _part(bundle: Path, base: Manifest, host: str, project: Project, arch: str) 
     stamp = {
         "arch": arch,
         "base": f"{identity.distribution}=={identity.version}",
-        "manifest_sha256": hashlib.sha256(base.to_json().encode()).hexdigest(),
+        "manifest_sha256": hashlib.sha256(base.texts()[FILE_NAME]).hexdigest(),
     }
     root = f"{identity.package}/_bundle"
     files: dict[str, Content] = {f"{root}/{name}": bundle / name for name in base.files if part_of(name) == arch}
@@ -152,12 +152,12 @@ def package_files(
         f"{package}/__init__.py": package_module(identity, manifest, host, keys).encode(),
         f"{package}/__init__.pyi": package_stub(identity, manifest).encode(),
         f"{package}/py.typed": b"",
-        f"{package}/_bundle/{FILE_NAME}": manifest.to_json().encode(),
     }
     if signing is not None:
-        signature = signing.signer.signature(manifest.to_json().encode())
+        signature = signing.signer.signature(manifest.texts()[FILE_NAME])
         files[f"{package}/_bundle/{SIGNATURE}"] = signature
     files.update({f"{package}/_aot_runtime/{path.name}": path for path in _loader_files()})
+    files.update({f"{package}/_bundle/{name}": text for name, text in manifest.texts().items()})
     files.update({f"{package}/_bundle/{name}": (extra or {}).get(name, bundle / name) for name in manifest.files})
     return files
 
@@ -178,7 +178,7 @@ def _of_host(manifest: Manifest, host: str) -> Manifest:
         and name.split("/")[0] not in _LEFT_OUT_FOLDERS
         and name != SBOM  # it lies in `.dist-info`, where tools look for it
     }
-    return dataclasses.replace(manifest, hosts={host: manifest.hosts[host]}, files=files)
+    return manifest.replace(hosts={host: manifest.hosts[host]}, files=files)
 
 
 def _wheel(name: str, identity: Identity, manifest: Manifest, host: str, files: Mapping[str, Content]) -> Wheel:

@@ -73,7 +73,7 @@ def __getattr__(name):
         value = _bundle()[name]
         value.__module__ = __name__
     elif name == "TensorInfo":
-        from ._aot_runtime.bundle import TensorInfo as value
+        from ._aot_runtime.explain import TensorInfo as value
     else:
         raise AttributeError(f"module {{__name__!r}} has no attribute {{name!r}}")
     globals()[name] = value  # later uses find it without this function
@@ -127,7 +127,7 @@ _STUB = """\
 from collections.abc import Iterable
 from typing import Any, Literal, Protocol
 
-from ._aot_runtime.bundle import Explanation, TensorInfo as TensorInfo
+from ._aot_runtime.explain import Explanation, TensorInfo as TensorInfo
 from ._aot_runtime.errors import AotError as AotError
 
 __version__: str

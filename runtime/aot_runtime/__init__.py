@@ -7,26 +7,28 @@ kernels.add(x, y, out)
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .arch import Arch, ArchError
-from .errors import (
-    AotError,
-    ArgumentError,
-    BundleError,
-    CaptureError,
-    CudaError,
-    DeviceError,
-    DigestError,
-    DriverError,
-    ManifestError,
-    PublicKeyError,
-    SignatureError,
-)
-
 if TYPE_CHECKING:
-    from .bundle import Bundle, Candidate, Explanation, TensorInfo, load
+    from .arch import Arch, ArchError
+    from .bundle import Bundle, load
+    from .errors import (
+        AotError,
+        ArgumentError,
+        BundleError,
+        CaptureError,
+        CudaError,
+        DeviceError,
+        DigestError,
+        DriverError,
+        IncompleteBundleWarning,
+        ManifestError,
+        PublicKeyError,
+        SignatureError,
+    )
+    from .explain import Candidate, Explanation, TensorInfo
+
+__version__ = "0.1.0"
 
 __all__ = [
     "AotError",
@@ -42,6 +44,7 @@ __all__ = [
     "DigestError",
     "DriverError",
     "Explanation",
+    "IncompleteBundleWarning",
     "ManifestError",
     "PublicKeyError",
     "SignatureError",
@@ -49,12 +52,21 @@ __all__ = [
     "load",
 ]
 
-# Tools read manifests and name architectures without TVM-FFI, whose import brings torch in where it is
-# installed; what needs it comes with the first use.
-_FROM_BUNDLE = frozenset({"Bundle", "Candidate", "Explanation", "TensorInfo", "load"})
+# Each name is imported with its first use. Tools read manifests and name architectures without TVM-FFI, whose import
+# brings torch with it.
+_MODULES = {"Arch": "arch", "ArchError": "arch", "Bundle": "bundle", "load": "bundle"}
+_MODULES |= dict.fromkeys(("Candidate", "Explanation", "TensorInfo"), "explain")
 
 
 def __getattr__(name: str) -> Any:
-    if name in _FROM_BUNDLE:
-        return getattr(import_module(".bundle", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f".{_MODULES.get(name, 'errors')}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])

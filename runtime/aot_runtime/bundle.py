@@ -1,34 +1,30 @@
 """Loading a bundle: ``aot_runtime.load(path)`` gives its kernels as Python functions.
 
-The choice among variants and architectures is made in the bundle's own C code, call by call; this
-module only finds the right entry library, checks it, and dresses its functions for Python.
+The choice among variants and architectures is made in the bundle's own C code, call by call. This module finds the
+right entry library, checks it, and wraps its functions for Python.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
-import platform
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tvm_ffi
 
 from . import errors
-from .arch import Capability, parse_capability
 from .errors import ArgumentError, BundleError, DeviceError, DigestError
-from .functions import make_function
-from .manifest import FileRecord, KernelRecord, Manifest
+from .manifest import FILE_NAME, PROTOCOL, KernelRecord, KernelTable, Manifest
+from .opening import open_library
 
 if TYPE_CHECKING:
+    from .arch import Capability
+    from .explain import Explanation
     from .signature import PublicKey
 
-__all__ = ["Bundle", "Candidate", "Explanation", "TensorInfo", "load"]
-
-PROTOCOL_MAJOR = 1  # AOT_PROTOCOL_MAJOR of runtime/include/aot/abi.h
+__all__ = ["Bundle", "load"]
 
 errors.register_with_tvm_ffi()
 
@@ -44,6 +40,8 @@ def load(
     ``key`` is a public key, or several: the bundle must be signed by one of them. A key is the path of a PEM
     file, the content of one, or 32 bytes. A bundle that is unsigned, signed by another key or altered raises
     :class:`SignatureError` or :class:`DigestError` before any of its code is opened.
+
+    A bundle that lacks kernels, since they failed to build, gives an :class:`IncompleteBundleWarning`.
     """
     if key is not None and not verify:
         raise ArgumentError(
@@ -53,57 +51,17 @@ def load(
     return Bundle(Path(os.path.abspath(path)), verify=verify, key=key)
 
 
-@dataclass(frozen=True)
-class TensorInfo:
-    """A tensor for :meth:`Bundle.explain` that has a type and a shape, and no memory."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    strides: tuple[int, ...] | None = None  # row-major where absent
-    align: int = 256
-
-    def resolved_strides(self) -> tuple[int, ...]:
-        if self.strides is not None:
-            return self.strides
-        strides, step = [], 1
-        for extent in reversed(self.shape):
-            strides.append(step)
-            step *= max(extent, 1)
-        return tuple(reversed(strides))
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A variant that was considered. ``reason`` says why it was refused, "" where it would run."""
-
-    arch: str
-    variant: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """What a call would run, and why not the rest."""
-
-    chosen: Candidate | None
-    candidates: tuple[Candidate, ...]
-
-    def __str__(self) -> str:
-        lines = []
-        for candidate in self.candidates:
-            verdict = candidate.reason or ("chosen" if candidate is self.chosen else "would do, but another goes first")
-            lines.append(f"{candidate.arch} {candidate.variant}: {verdict}")
-        return "\n".join(lines)
-
-
 class Bundle:
     """A loaded bundle. Its kernels are attributes and items: ``bundle.add(x, y, out)``."""
 
     def __init__(self, path: Path, *, verify: bool = True, key: PublicKey | Sequence[PublicKey] | None = None) -> None:
         self.path = path
         self.manifest = Manifest.read(path, _signature_check(path, key))
-        self._module = _open_entry(path, self.manifest, verify)
+        self._table: KernelTable = self.manifest.kernel_table(verify)
+        self._module = _open_entry(str(path), self.manifest, verify)
         self._functions: dict[str, Callable[..., Any]] = {}
+        if not self.manifest.complete:
+            _warn_incomplete(path, self.manifest)
 
     @property
     def name(self) -> str:
@@ -111,7 +69,7 @@ class Bundle:
 
     @property
     def kernels(self) -> tuple[str, ...]:
-        return tuple(self.manifest.kernels)
+        return self._table.names
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("_"):
@@ -127,6 +85,8 @@ class Bundle:
     def __getitem__(self, name: str) -> Callable[..., Any]:
         function = self._functions.get(name)
         if function is None:
+            from .functions import make_function
+
             function = self._functions[name] = make_function(self._record(name), name, self._symbol)
         return function
 
@@ -162,19 +122,31 @@ class Bundle:
 
         Takes the arguments of the call: tensors of any device, or :class:`TensorInfo`.
         """
+        from .arch import parse_capability
+        from .explain import parse_explanation
+
         major, minor = parse_capability(capability)
         symbol, bound = self._bind(kernel, args, kwargs)
         values = [self._described(value) for value in bound]
-        return _parse_explanation(self._call("aot__explain", symbol, major, minor, *values))
+        return parse_explanation(self._call("aot__explain", symbol, major, minor, *values))
 
     def _record(self, name: str) -> KernelRecord:
-        kernel = name if name in self.manifest.kernels else name.split("__")[0]
-        if kernel in self.manifest.kernels:
-            record = self.manifest.kernels[kernel]
+        kernel = name if name in self._table else name.split("__")[0]
+        if kernel in self._table:
+            record = self._table.record(kernel)
             if name == kernel or name in record.functions:
                 return record
         known = ", ".join(self.kernels)
-        raise KeyError(f"bundle {self.name!r} has no kernel {name!r}; it has {known}")
+        raise KeyError(f"bundle {self.name!r} has no kernel {name!r}; it has {known}{self._why_missing(name, kernel)}")
+
+    def _why_missing(self, *names: str) -> str:
+        """What failed to build under one of these names, as lines of a message."""
+        found = [failure for failure in self.manifest.failures if failure.get("kernel") in names]
+        return "".join(
+            f"\n  {failure.get('variant') or failure['kernel']} failed to build for {failure.get('arch') or 'any architecture'}: "
+            + failure.get("message", "")
+            for failure in found
+        )
 
     def _symbol(self, name: str) -> tvm_ffi.Function:
         function: tvm_ffi.Function = self._module.get_function(name)
@@ -188,6 +160,8 @@ class Bundle:
         return self._symbol(name)(*args)
 
     def _bind(self, kernel: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, list[Any]]:
+        from .functions import make_function
+
         bound: list[Any] = []
         function = make_function(
             self._record(kernel), kernel, lambda symbol: lambda *values: bound.extend((symbol, values))
@@ -196,11 +170,13 @@ class Bundle:
         return bound[0], list(bound[1])
 
     def _described(self, value: Any) -> Any:
+        from .explain import DTYPE_ALIASES, TensorInfo
+
         if isinstance(value, (tuple, list)):
             return [self._described(item) for item in value]
         if not isinstance(value, TensorInfo):
             return value
-        dtype = tvm_ffi.dtype(_DTYPE_ALIASES.get(value.dtype, value.dtype))
+        dtype = tvm_ffi.dtype(DTYPE_ALIASES.get(value.dtype, value.dtype))
         numbers = (*value.shape, *value.resolved_strides())
         kind = (int(dtype.type_code), dtype.bits, dtype.lanes)
         return self._call("aot__describe", *kind, value.align, len(value.shape), *numbers)
@@ -220,81 +196,71 @@ def _signature_check(path: Path, key: PublicKey | Sequence[PublicKey] | None) ->
     return check
 
 
-_DTYPE_ALIASES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
+def _warn_incomplete(path: Path, manifest: Manifest) -> None:
+    import warnings
+
+    names = sorted({failure["kernel"] for failure in manifest.failures if failure.get("kernel")})
+    missing = f": {', '.join(names[:10])}{', ...' if len(names) > 10 else ''}" if names else ""
+    warnings.warn(
+        f"`{path}` is incomplete, {len(manifest.failures)} builds failed{missing}; "
+        "`python -m aot inspect` lists what is missing",
+        errors.IncompleteBundleWarning,
+        stacklevel=4,
+    )
 
 
-def _check_tvm_ffi(path: Path, manifest: Manifest) -> None:
-    lowest = str(manifest.requires.get("tvm_ffi", "0"))
-    if _release(tvm_ffi.__version__) < _release(lowest):
+def _check_tvm_ffi(path: str, manifest: Manifest) -> None:
+    installed = tvm_ffi.__version__
+    lowest = manifest.requires.get("tvm_ffi", "0")
+    if _release(installed) < _release(lowest):
         raise BundleError(
-            f"`{path}` needs apache-tvm-ffi {lowest} or newer, installed is {tvm_ffi.__version__}",
+            f"`{path}` needs apache-tvm-ffi {lowest} or newer, installed is {installed}",
             hint=f'`pip install "apache-tvm-ffi>={lowest}"`',
+        )
+    abi = manifest.requires.get("tvm_ffi_abi")
+    if abi is not None and _release(installed)[0] != abi:
+        raise BundleError(
+            f"`{path}` was built for version {abi} of TVM-FFI's binary interface, apache-tvm-ffi {installed} has another",
+            hint=f'`pip install "apache-tvm-ffi>={lowest},<{abi + 1}"`, or rebuild the bundle with the installed one',
         )
 
 
 def _release(version: str) -> tuple[int, ...]:
-    """The numbers a version starts with; all that a lower bound compares."""
+    """The numbers that a version starts with: all that a lower bound compares."""
     numbers = []
     for part in version.split("."):
         digits = part[: len(part) - len(part.lstrip("0123456789"))]
-        numbers.append(int(digits or 0))
+        numbers.append(int(digits[:18] or 0))
         if digits != part:
             break
     return tuple(numbers)
 
 
-def _open_entry(path: Path, manifest: Manifest, verify: bool) -> tvm_ffi.Module:
+def _open_entry(path: str, manifest: Manifest, verify: bool) -> tvm_ffi.Module:
     _check_tvm_ffi(path, manifest)
-    host = f"{os.uname().machine}-linux-gnu" if sys.platform == "linux" else f"{platform.machine()}-{sys.platform}"
+    host = f"{os.uname().machine}-linux-gnu" if sys.platform == "linux" else f"{os.uname().machine}-{sys.platform}"
     if host not in manifest.hosts:
         built = ", ".join(manifest.hosts) or "none"
         raise BundleError(
             f"`{path}` holds no code for this host, {host}; it has: {built}",
             hint=f"build it with `--host {host.split('-')[0]}`",
         )
-    name = manifest.hosts[host].entry
-    entry = os.path.join(path, name)
-    if verify:
-        _check_digest(entry, manifest.files[name])
+    record = manifest.hosts[host]
+    entry = os.path.join(path, record.entry)
+    module = open_library(entry, record.file if verify else None)
     try:
-        module = tvm_ffi.load_module(entry)
         protocol = module.get_function("aot__protocol")()
-    except (RuntimeError, AttributeError) as error:
+        if protocol // 1000 != PROTOCOL // 1000:
+            raise BundleError(f"`{entry}` speaks protocol {protocol // 1000}, this loader {PROTOCOL // 1000}")
+        if verify and module.get_function("aot__identity")() != manifest.identity(host):
+            raise DigestError(
+                f"`{path}/{FILE_NAME}` is not the one that `{entry}` was built with",
+                hint="the bundle was altered or mixed up with another; `python -m aot verify` lists what differs",
+            )
+        module.get_function("aot__configure")(int(verify), os.path.dirname(entry))
+    except AttributeError as error:
         raise BundleError(f"cannot open `{entry}`: {error}") from None
-    major, minor = divmod(protocol, 1000)
-    if major != PROTOCOL_MAJOR:
-        raise BundleError(f"`{entry}` has protocol {major}.{minor}, this loader reads {PROTOCOL_MAJOR}")
-    module.get_function("aot__configure")(int(verify), os.path.dirname(entry))
     return module
-
-
-def _check_digest(file: str, expected: FileRecord) -> None:
-    try:
-        digest, size = _hashed(file, expected.size)
-    except FileNotFoundError:
-        raise BundleError(f"`{file}` is missing", hint="build or install the bundle again") from None
-    except OSError as error:
-        raise BundleError(f"cannot read `{file}`: {error.strerror}") from None
-    if size != expected.size:
-        seen = "more" if size > expected.size else str(size)
-        raise DigestError(f"`{file}` has {seen} bytes, expected {expected.size}", hint=_VERIFY_HINT)
-    if digest != expected.sha256:
-        raise DigestError(f"`{file}` has sha256 {digest}, expected {expected.sha256}", hint=_VERIFY_HINT)
-
-
-def _hashed(path: str, most: int) -> tuple[str, int]:
-    """The SHA-256 of a file and its size, as far as one reads to know that it has more than ``most`` bytes."""
-    buffer = memoryview(bytearray(_BUFFER))  # used again and again: fresh memory takes longer than the reading
-    hashed, size = hashlib.sha256(), 0
-    with open(path, "rb", buffering=0) as file:
-        while size <= most and (count := file.readinto(buffer)):
-            hashed.update(buffer[:count])
-            size += count
-    return hashed.hexdigest(), size
-
-
-_BUFFER = 1 << 15
-_VERIFY_HINT = "the bundle was altered or copied incompletely; `python -m aot verify` lists what differs"
 
 
 def _device_index(device: Any) -> int:
@@ -307,16 +273,5 @@ def _device_index(device: Any) -> int:
     elif getattr(device, "type", "cuda") == "cuda" and hasattr(device, "index"):
         return int(device.index or 0)
     raise ArgumentError(
-        f"not a CUDA device: {device!r}", hint='give an index, "cuda:1", or a device object of your framework'
+        f"not a CUDA device: {device!r}", hint='pass an index, "cuda:1", or a device object of your framework'
     )
-
-
-def _parse_explanation(text: str) -> Explanation:
-    chosen, candidates = None, []
-    for line in str(text).splitlines():
-        arch, variant, reason = line.split("\t")
-        candidate = Candidate(arch.removeprefix("*"), variant, reason)
-        candidates.append(candidate)
-        if arch.startswith("*"):
-            chosen = candidate
-    return Explanation(chosen, tuple(candidates))

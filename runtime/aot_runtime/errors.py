@@ -15,6 +15,7 @@ __all__ = [
     "DeviceError",
     "DigestError",
     "DriverError",
+    "IncompleteBundleWarning",
     "ManifestError",
     "PublicKeyError",
     "SignatureError",
@@ -39,7 +40,11 @@ class BundleError(AotError):
 
 
 class ManifestError(BundleError):
-    """``manifest.json`` is missing, malformed, too new, or points outside the bundle."""
+    """``manifest.json``, or a file it vouches for, is missing, malformed, of another protocol, or points elsewhere."""
+
+
+class IncompleteBundleWarning(UserWarning):
+    """A bundle that was loaded lacks kernels or variants, since they failed to build."""
 
 
 class DigestError(BundleError):

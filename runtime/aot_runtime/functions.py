@@ -1,7 +1,7 @@
 """Python functions for the entries of a bundle: names, defaults, documentation, keywords.
 
 A plain ``def`` around a TVM-FFI function costs a few tens of nanoseconds and has a signature, defaults
-and keywords by nature, so one is generated per function when it is first asked for.
+and keywords by nature. One is generated per function, when the function is first used.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def function_symbol(kernel: str, choices: tuple[str, ...]) -> str:
 
 
 def make_function(record: KernelRecord, name: str, symbol: Callable[[str], Callable[..., Any]]) -> Callable[..., Any]:
-    """A Python function for a kernel, or for one of its functions where ``name`` fixes the choices."""
+    """A Python function for a kernel, or for one of its functions if ``name`` fixes the choices."""
     if name != record.name or not record.choices:
         return _direct(record, name, symbol(name))
     by_choice = _ByChoice(record)
@@ -33,8 +33,8 @@ def make_function(record: KernelRecord, name: str, symbol: Callable[[str], Calla
     return _choosing(record, by_choice)
 
 
-class _ByChoice(dict[Any, Callable[..., Any]]):
-    """The functions of a kernel by what the caller names; an unknown name is answered with the known ones."""
+class _ByChoice(dict):  # type: ignore[type-arg]  # a generic base takes long to create
+    """The functions of a kernel by the choices that the caller names. Unknown names raise :class:`ArgumentError`."""
 
     def __init__(self, record: KernelRecord) -> None:
         super().__init__()

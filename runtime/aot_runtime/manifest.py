@@ -1,72 +1,142 @@
-"""``manifest.json``: what a bundle says of itself.
+"""``manifest.json`` and the files it vouches for: what a bundle says of itself.
 
-Read by loaders and tools, written by the builder. Everything read from a file is checked here once;
-after that the frozen types below can be trusted. Kernels and files come last, each on a line of its own, and are
-parsed and checked as they are looked at: reading a manifest costs little however large the bundle is. Laid out
-otherwise, it is JSON like any other. The format is described in ``docs/concepts/bundle.md``.
+Loaders and tools read them, the builder writes them. ``manifest.json`` is small however large the bundle is. It holds
+the digests of ``kernels.json`` (what callers see), ``files.json`` (the digest of every other file) and
+``provenance.json`` (what was built from what), so that a signature over ``manifest.json`` covers the whole bundle.
+
+Everything that is read is checked here once. After that the values below can be trusted. Fields that this version does
+not know are passed over. ``docs/concepts/compatibility.md`` states what versions promise to each other.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-import keyword
 import os
-import posixpath
-import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from pathlib import Path
-from typing import Any, Generic, TypeVar
+from keyword import iskeyword
+from posixpath import normpath
+from stat import S_ISREG
+from typing import TYPE_CHECKING, Any
 
 from .arch import Arch
-from .errors import AotError, ManifestError
+from .errors import AotError, DigestError, ManifestError
+from .values import Value
 
-__all__ = ["SCHEMA", "Choice", "FileRecord", "HostRecord", "KernelRecord", "Manifest", "Parameter", "reads_alike"]
+if TYPE_CHECKING:
+    from _typeshed import StrPath
 
-SCHEMA = 1
+__all__ = [
+    "FILE_NAME",
+    "INDEX_NAMES",
+    "PROTOCOL",
+    "SCHEMA",
+    "Choice",
+    "FileRecord",
+    "HostRecord",
+    "KernelRecord",
+    "Manifest",
+    "Parameter",
+    "is_name",
+    "pretty_text",
+    "read_bounded",
+    "records_digest",
+    "table_text",
+]
+
+SCHEMA = 2
+PROTOCOL = 1000  # of entry libraries with loaders: 1000 * major + minor
 FILE_NAME = "manifest.json"
-MAX_BYTES = 32 << 20  # a manifest of 1,000 kernels is about 2 MB
+KERNELS_NAME, FILES_NAME, PROVENANCE_NAME = "kernels.json", "files.json", "provenance.json"
+INDEX_NAMES = (KERNELS_NAME, FILES_NAME, PROVENANCE_NAME)
+MAX_BYTES = 4 << 20  # of a manifest; one of 1,000 kernels has about 2 KB
+MAX_INDEX_BYTES = 256 << 20
 MAX_FILE_BYTES = 1 << 40
+MAX_COUNT = 1 << 31
 
-_DIGEST = re.compile(r"[0-9a-f]{64}")
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-_VERSION = re.compile(r"[0-9]{1,4}\.[0-9]{1,4}")
+_HEX = frozenset("0123456789abcdef")
+_DIGITS = frozenset("0123456789")
+_AGAIN_HINT = "the bundle was altered or copied incompletely: build or install it again"
+_BUILD_HINT = "give the directory that `python -m aot build` printed"
+_REBUILD_HINT = "rebuild it: `python -m aot build --replace`, with the kernels and architectures that it has"
 
 
-@dataclass(frozen=True)
-class FileRecord:
+class FileRecord(Value):
+    """The digest and size of a file."""
+
+    __slots__ = ("sha256", "size")
+
     sha256: str
     size: int
 
+    def __init__(self, sha256: str, size: int) -> None:
+        self._set(sha256=sha256, size=size)
 
-@dataclass(frozen=True)
-class Parameter:
-    """A parameter of a public function. ``default`` counts only where ``has_default``."""
+    @classmethod
+    def of(cls, content: bytes) -> FileRecord:
+        return cls(hashlib.sha256(content).hexdigest(), len(content))
+
+    def data(self) -> dict[str, Any]:
+        return {"sha256": self.sha256, "size": self.size}
+
+
+class Parameter(Value):
+    """A parameter of a public function. ``default`` counts only if ``has_default``."""
+
+    __slots__ = ("default", "doc", "dtype", "has_default", "may_be", "name", "output", "shape")
 
     name: str
-    doc: str = ""
-    has_default: bool = False
-    default: Any = None
-    output: bool = False
-    shape: str | None = None  # of an output, as an expression of the inputs: "x.shape"
-    dtype: str | None = None
-    may_be: tuple[str, ...] = ()  # of an output: inputs whose very tensor may be passed here
+    doc: str
+    has_default: bool
+    default: Any
+    output: bool
+    shape: str | None  # of an output, as an expression of the inputs: "x.shape"
+    dtype: str | None
+    may_be: tuple[str, ...]  # of an output: inputs whose very tensor may be passed here
+
+    def __init__(
+        self,
+        name: str,
+        doc: str = "",
+        has_default: bool = False,
+        default: Any = None,
+        output: bool = False,
+        shape: str | None = None,
+        dtype: str | None = None,
+        may_be: tuple[str, ...] = (),
+    ) -> None:
+        self._set(
+            name=name,
+            doc=doc,
+            has_default=has_default,
+            default=default,
+            output=output,
+            shape=shape,
+            dtype=dtype,
+            may_be=may_be,
+        )
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(Value):
     """A compile-time choice that the caller names: ``op="relu"``."""
+
+    __slots__ = ("default", "doc", "name", "values")
 
     name: str
     values: tuple[str, ...]
-    default: str | None = None
-    doc: str = ""
+    default: str | None
+    doc: str
+
+    def __init__(self, name: str, values: tuple[str, ...], default: str | None = None, doc: str = "") -> None:
+        self._set(name=name, values=values, default=default, doc=doc)
 
 
-@dataclass(frozen=True)
-class KernelRecord:
+class KernelRecord(Value):
+    """What callers see of a kernel."""
+
+    __slots__ = ("archs", "choices", "doc", "functions", "name", "parameters", "variants")
+
     name: str
     doc: str
     parameters: tuple[Parameter, ...]
@@ -75,266 +145,432 @@ class KernelRecord:
     archs: tuple[Arch, ...]
     variants: int
 
+    def __init__(
+        self,
+        name: str,
+        doc: str,
+        parameters: tuple[Parameter, ...],
+        choices: tuple[Choice, ...],
+        functions: tuple[str, ...],
+        archs: tuple[Arch, ...],
+        variants: int,
+    ) -> None:
+        self._set(
+            name=name,
+            doc=doc,
+            parameters=parameters,
+            choices=choices,
+            functions=functions,
+            archs=archs,
+            variants=variants,
+        )
 
-@dataclass(frozen=True)
-class HostRecord:
+
+class HostRecord(Value):
+    """The libraries of one host. ``file`` describes the entry library; a bundle under construction has none yet."""
+
+    __slots__ = ("cudart", "entry", "file", "glibc", "support")
+
     entry: str
     support: str
     glibc: str
-    cudart: str
+    cudart: str  # "static", or the library that must be present
+    file: FileRecord | None
+
+    def __init__(self, entry: str, support: str, glibc: str, cudart: str, file: FileRecord | None = None) -> None:
+        self._set(entry=entry, support=support, glibc=glibc, cudart=cudart, file=file)
 
 
-@dataclass(frozen=True)
 class Manifest:
-    name: str
-    complete: bool
-    kernels: Mapping[str, KernelRecord]
-    hosts: Mapping[str, HostRecord]
-    files: Mapping[str, FileRecord]
-    failures: tuple[Mapping[str, str], ...] = ()
-    toolchain: Mapping[str, str] = field(default_factory=dict)
-    source: Mapping[str, str] = field(default_factory=dict)
-    requires: Mapping[str, Any] = field(default_factory=dict)
-    parts: Mapping[str, str] = field(default_factory=dict)  # architectures that may be absent, and who installs them
+    """A bundle's description of itself. ``kernels``, ``files`` and ``provenance`` are read when they are first used."""
+
+    __slots__ = (
+        "_data", "_files", "_kernels", "_path", "_provenance", "archs", "complete", "distributions", "failures", "hosts",
+        "name", "protocol", "requires", "schema", "toolchain",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        name: str,
+        complete: bool,
+        kernels: Mapping[str, KernelRecord],
+        hosts: Mapping[str, HostRecord],
+        files: Mapping[str, FileRecord] | None = None,
+        failures: Sequence[Mapping[str, str]] = (),
+        toolchain: Mapping[str, str] | None = None,
+        requires: Mapping[str, Any] | None = None,
+        distributions: Mapping[str, str] | None = None,  # architectures that may be absent, and what installs them
+        provenance: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        self.schema, self.protocol = SCHEMA, PROTOCOL
+        self.name, self.complete, self.hosts = name, complete, hosts
+        self.archs = tuple(sorted({arch for kernel in kernels.values() for arch in kernel.archs}))
+        self.failures: tuple[Mapping[str, str], ...] = tuple(failures)
+        self.toolchain: Mapping[str, str] = toolchain or {}
+        self.requires: Mapping[str, Any] = requires or {}
+        self.distributions: Mapping[str, str] = distributions or {}
+        self._kernels: Mapping[str, KernelRecord] | None = kernels
+        self._files: Mapping[str, FileRecord] | None = files or {}
+        self._provenance: tuple[Mapping[str, Any], ...] | None = tuple(provenance)
+        self._data: dict[str, Any] | None = None  # what was read, with fields that this version does not know
+        self._path = ""  # of the bundle that this was read from
 
     @classmethod
-    def read(cls, bundle: Path, check: Callable[[bytes], None] | None = None) -> Manifest:
+    def read(cls, bundle: StrPath, check: Callable[[bytes], None] | None = None) -> Manifest:
         """Read and check the manifest of the bundle in that directory.
 
         ``check`` sees the bytes first and raises if they are not to be trusted: what it saw is what is read.
         """
-        path = bundle / FILE_NAME
-        content = _read(bundle, path)
+        content = read_manifest(os.fspath(bundle))
         if check is not None:
             check(content)
-        return _parse(_by_lines(content) or _as_json(content, path), path)
+        return cls.parse(content, os.fspath(bundle))
 
-    def to_json(self) -> str:
-        data = _to_data(self)
-        tables = [_table_text(name, data.pop(name)) for name in _TABLES]
-        return ",\n".join([json.dumps(data, indent=1, ensure_ascii=False).removesuffix("\n}"), *tables]) + "\n}\n"
+    @classmethod
+    def parse(cls, content: bytes, bundle: str) -> Manifest:
+        """The manifest with that content; ``bundle`` is the directory that the files it vouches for lie in."""
+        place = f"`{bundle}/{FILE_NAME}`"
+        reader = _Reader(parse_json(content, place), place)
+        _check_schema(reader)
+        manifest = cls.__new__(cls)
+        _fill(manifest, reader)
+        manifest._kernels = manifest._files = manifest._provenance = None
+        manifest._data, manifest._path = reader.data, bundle
+        return manifest
+
+    def replace(self, **changes: Any) -> Manifest:
+        """The same but for some of the constructor's arguments."""
+        names = (
+            "name", "complete", "kernels", "hosts", "files", "failures", "toolchain", "requires", "distributions",
+            "provenance",
+        )  # fmt: skip
+        return Manifest(**{name: changes[name] if name in changes else getattr(self, name) for name in names})
+
+    @property
+    def kernels(self) -> Mapping[str, KernelRecord]:
+        """All kernels. A loader looks at one at a time: see :class:`KernelTable`."""
+        if self._kernels is None:
+            table = self.kernel_table()
+            self._kernels = {name: table.record(name) for name in table.names}
+        return self._kernels
+
+    @property
+    def files(self) -> Mapping[str, FileRecord]:
+        """Every file but the manifest and its indexes."""
+        if self._files is None:
+            place = f"`{self._path}/{FILES_NAME}`"
+            table = _Reader(parse_json(self.index_content(FILES_NAME), place), place).table("files")
+            self._files = {name: _file(name, record) for name, record in table.items()}
+        return self._files
+
+    @property
+    def provenance(self) -> tuple[Mapping[str, Any], ...]:
+        """What was built from what, by which versions, with which options: one record per build that is in here."""
+        if self._provenance is None:
+            place = f"`{self._path}/{PROVENANCE_NAME}`"
+            reader = _Reader(parse_json(self.index_content(PROVENANCE_NAME), place), place)
+            self._provenance = tuple(_build_record(build) for build in reader.each("builds"))
+        return self._provenance
+
+    def index_record(self, name: str) -> FileRecord:
+        """What the manifest that was read says of one of ``INDEX_NAMES``."""
+        assert self._data is not None
+        return _file_record(_Reader(self._data[name.removesuffix(".json")], f"`{self._path}/{FILE_NAME}`: {name}"))
+
+    def index_content(self, name: str) -> bytes:
+        """The content of one of ``INDEX_NAMES``, after its digest matched."""
+        path, expected = f"{self._path}/{name}", self.index_record(name)
+        content = read_bounded(path, expected.size, ManifestError)
+        if FileRecord.of(content) != expected:
+            raise DigestError(f"`{path}` is not the file that `{FILE_NAME}` names", hint=_AGAIN_HINT)
+        return content
+
+    def kernel_table(self, verify: bool = True) -> KernelTable:
+        """The kernels as a loader looks at them; without ``verify`` the digest of ``kernels.json`` is not compared."""
+        path = f"{self._path}/{KERNELS_NAME}"
+        content = self.index_content(KERNELS_NAME) if verify else read_bounded(path, MAX_INDEX_BYTES, ManifestError)
+        return KernelTable(content, f"`{path}`")
+
+    def identity(self, host: str) -> str:
+        """The digest that the entry library of a host carries: of all that a caller can notice.
+
+        Left out is what depends on the entry library itself (its digest, that of ``files.json``), and what splitting a
+        bundle into distributions, or building it from another commit with the same files, may change.
+        """
+        data = dict(self._data or _manifest_data(self, {KERNELS_NAME: FileRecord.of(self.texts()[KERNELS_NAME])}))
+        for name in ("files", "provenance", "distributions"):
+            data.pop(name, None)
+        record = dict(data["hosts"][host])
+        record["entry"] = {key: value for key, value in record["entry"].items() if key not in ("sha256", "size")}
+        data["hosts"] = {host: record}
+        return records_digest(data)
+
+    def texts(self) -> dict[str, bytes]:
+        """The contents of ``manifest.json`` and its indexes, as every version of this schema writes them."""
+        kernels = {name: _kernel_data(kernel) for name, kernel in sorted(self.kernels.items())}
+        files = {name: record.data() for name, record in sorted(self.files.items())}
+        texts = {
+            KERNELS_NAME: table_text("kernels", kernels),
+            FILES_NAME: table_text("files", files),
+            PROVENANCE_NAME: pretty_text({"schema": SCHEMA, "builds": list(self.provenance)}),
+        }
+        records = {name: FileRecord.of(text) for name, text in texts.items()}
+        return {FILE_NAME: pretty_text(_manifest_data(self, records)), **texts}
 
 
-def reads_alike(bundle: Path) -> bool:
-    """Whether a manifest that is read by lines says the same as JSON: those that builds write do."""
-    path = bundle / FILE_NAME
-    content = _read(bundle, path)
-    return _by_lines(content) is None or _parse(_as_json(content, path), path).to_json().encode() == content
+class KernelTable:
+    """``kernels.json``: parsed when a kernel is first asked for, and each record checked when it is."""
 
+    __slots__ = ("_content", "_table", "_where")
 
-_TABLES = ("kernels", "files")
+    def __init__(self, content: bytes, where: str) -> None:
+        self._content, self._where = content, where
+        self._table: dict[str, _Reader] | None = None
 
+    def _parsed(self) -> dict[str, _Reader]:
+        if self._table is None:
+            self._table = _Reader(parse_json(self._content, self._where), self._where).table("kernels")
+        return self._table
 
-def _table_text(name: str, records: Mapping[str, Any]) -> str:
-    lines = ",\n".join(f"  {_text(key)}: {_text(record)}" for key, record in records.items())
-    return f" {_text(name)}: {{\n{lines}\n }}"
-
-
-_text = json.JSONEncoder(ensure_ascii=False).encode
-
-
-def _by_lines(content: bytes) -> dict[str, Any] | None:
-    """What :meth:`Manifest.to_json` wrote, its tables not yet parsed; None where it is laid out otherwise."""
-    head, found, rest = content.partition(b',\n "kernels": {\n')
-    kernels, found_files, rest = rest.partition(b'\n },\n "files": {\n')
-    files, end, behind = rest.partition(b"\n }\n}\n")
-    if not (found and found_files and end) or behind:
-        return None
-    try:
-        data = json.loads(head + b"\n}")
-    except (ValueError, RecursionError):
-        return None
-    return {**data, "kernels": _Lines(kernels), "files": _Lines(files)} if "hosts" in data else None
-
-
-class _Lines(Mapping[str, Any]):
-    """A table whose lines are ``  "name": value,``: one is parsed when it is looked at, all when they are counted."""
-
-    def __init__(self, text: bytes) -> None:
-        self._text = b"\n" + text + b"\n"
-
-    def __getitem__(self, name: str) -> Any:
-        start = _start(name)
-        at = self._text.find(start)
-        if at < 0:
-            raise KeyError(name)
-        line = self._text[at + len(start) : self._text.index(b"\n", at + 1)]
-        return _parsed(line.removesuffix(b","))
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._parsed())
 
     def __contains__(self, name: object) -> bool:
-        return _start(name) in self._text
+        return name in self._parsed()
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._all)
-
-    def __len__(self) -> int:
-        return len(self._all)
-
-    @cached_property
-    def _all(self) -> dict[str, Any]:
-        table: dict[str, Any] = _parsed(b"{" + self._text + b"}")
-        return table
+    def record(self, name: str) -> KernelRecord:
+        return _kernel(name, self._parsed()[name])
 
 
-def _start(name: object) -> bytes:
-    return f"\n  {_text(name)}: ".encode()
+def is_name(text: str) -> bool:
+    """Whether a bundle, a kernel or a function may be called so."""
+    return text.isascii() and text.isidentifier() and not text.startswith("_") and not iskeyword(text)
 
 
-def _parsed(text: bytes) -> Any:
+def records_digest(data: Any) -> str:
+    """SHA-256 of JSON data, however it is laid out in a file."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode("ascii")).hexdigest()
+
+
+# Reading files.
+
+
+def read_manifest(bundle: str) -> bytes:
+    """The content of a bundle's ``manifest.json``."""
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ManifestError(f"a line of the manifest is not valid JSON: {error}", hint=_AGAIN_HINT) from None
-
-
-_AGAIN_HINT = "the bundle was altered or copied incompletely: build or install it again"
-
-
-def _read(bundle: Path, path: Path) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            content = file.read(min(os.fstat(file.fileno()).st_size, MAX_BYTES) + 1)
-    except (FileNotFoundError, NotADirectoryError):
-        what = "holds no manifest.json" if bundle.is_dir() else "is not a directory"
+        return read_bounded(f"{bundle}/{FILE_NAME}", MAX_BYTES, ManifestError)
+    except FileNotFoundError:
+        what = f"holds no {FILE_NAME}" if os.path.isdir(bundle) else "is not a directory"
         raise ManifestError(f"`{bundle}` is not a bundle: it {what}", hint=_BUILD_HINT) from None
-    except OSError as error:
-        raise ManifestError(f"cannot read `{path}`: {error.strerror}") from None
-    if len(content) > MAX_BYTES:
-        raise ManifestError(f"`{path}` is larger than {MAX_BYTES} bytes")
-    return content
 
 
-def _as_json(content: bytes, path: Path) -> Any:
+def read_bounded(path: str, most: int, error: type[AotError]) -> bytes:
+    """The content of a regular file of at most that size. A missing one raises ``FileNotFoundError`` for the manifest."""
     try:
-        return json.loads(content)
+        # Without O_NONBLOCK, opening a pipe would wait for a writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        if path.endswith(f"/{FILE_NAME}"):
+            raise FileNotFoundError(path) from None
+        raise error(f"`{path}` is missing", hint=_AGAIN_HINT) from None
+    except OSError as problem:
+        raise error(f"cannot read `{path}`: {problem.strerror}") from None
+    except ValueError as problem:  # a zero byte in the path
+        raise error(f"cannot read {path!r}: {problem}") from None
+    try:
+        return _read_open(descriptor, path, most, error)
+    except OSError as problem:
+        raise error(f"cannot read `{path}`: {problem.strerror}") from None
+    finally:
+        os.close(descriptor)
+
+
+def _read_open(descriptor: int, path: str, most: int, error: type[AotError]) -> bytes:
+    facts = os.fstat(descriptor)
+    if not S_ISREG(facts.st_mode):
+        raise error(f"`{path}` is not a regular file")
+    if facts.st_size > most:
+        raise error(f"`{path}` is larger than {most} bytes")
+    parts = []
+    left = most + 1
+    while left > 0 and (part := os.read(descriptor, min(left, facts.st_size + 1))):
+        parts.append(part)
+        left -= len(part)
+    if left <= 0:
+        raise error(f"`{path}` is larger than {most} bytes")
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def parse_json(content: bytes, place: str) -> Any:
+    """JSON of a file; whatever is wrong with it is a :class:`ManifestError`."""
+    try:
+        return json.loads(content.decode(), parse_int=_integer)
     except (ValueError, RecursionError) as error:
-        raise ManifestError(f"`{path}` is not valid JSON: {error}") from None
+        raise ManifestError(f"{place} is not valid JSON: {error}", hint=_AGAIN_HINT) from None
 
 
-_BUILD_HINT = "give the directory that `python -m aot build` printed"
+def _integer(text: str) -> int:
+    # Python takes a time that grows with the square of the length.
+    if len(text) > 20:
+        raise ValueError(f"a number of {len(text)} digits")
+    return int(text)
 
 
-_T = TypeVar("_T")
-
-
-class _Table(Mapping[str, _T], Generic[_T]):
-    """Records that are checked when looked at: a loader looks at few of a large bundle's."""
-
-    def __init__(self, parse: Callable[[str, _Reader], _T], items: Mapping[str, Any], where: str) -> None:
-        self._parse = parse
-        self._items = items
-        self._where = where
-
-    def __getitem__(self, name: str) -> _T:
-        return self._parse(name, _Reader(self._items[name], f"{self._where}.{name}"))
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._items
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._items)
-
-    def __len__(self) -> int:
-        return len(self._items)
+# Checking what was read.
 
 
 class _Reader:
     """Takes typed fields out of parsed JSON, naming the place of whatever is wrong."""
 
+    __slots__ = ("data", "where")
+
     def __init__(self, data: Any, where: str) -> None:
         if not isinstance(data, dict):
             raise ManifestError(f"{where}: expected an object, got {type(data).__name__}")
-        self.data = data
+        self.data: dict[str, Any] = data
         self.where = where
 
-    def get(self, key: str, kind: type | tuple[type, ...], default: Any = ...) -> Any:
+    def get(self, key: str, kind: type, default: Any = ...) -> Any:
         value = self.data.get(key, default)
         if value is ...:
             raise ManifestError(f"{self.where}: `{key}` is missing")
-        if value is not default and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
-            raise ManifestError(f"{self.where}: `{key}` is {value!r}, of type {type(value).__name__}")
+        if value is not default:
+            if type(value) is not kind:
+                raise ManifestError(f"{self.where}: `{key}` is {_shown(value)}, of type {type(value).__name__}")
+            if isinstance(value, str) and not _is_text(value):
+                raise ManifestError(f"{self.where}: `{key}` is {value!r}, which is not text")
         return value
+
+    def number(self, key: str, most: int, least: int = 0) -> int:
+        value: int = self.get(key, int)
+        if not least <= value <= most:
+            raise ManifestError(f"{self.where}: `{key}` is {value}")
+        return value
+
+    def inner(self, key: str) -> _Reader:
+        return _Reader(self.get(key, dict), f"{self.where}: {key}")
 
     def each(self, key: str) -> list[_Reader]:
         items = self.get(key, list, [])
         return [_Reader(item, f"{self.where}: {key}[{i}]") for i, item in enumerate(items)]
 
-    def table(self, key: str, parse: Callable[[str, _Reader], _T]) -> _Table[_T]:
-        return _Table(parse, self.get(key, (dict, _Lines)), f"{self.where}: {key}")
+    def table(self, key: str) -> dict[str, _Reader]:
+        items = self.get(key, dict)
+        return {name: _Reader(item, f"{self.where}: {key}.{name!a}") for name, item in items.items()}
 
     def texts(self, key: str) -> tuple[str, ...]:
         items = self.get(key, list, [])
-        if not all(isinstance(item, str) for item in items):
+        if not all(type(item) is str and _is_text(item) for item in items):
             raise ManifestError(f"{self.where}: `{key}` must be a list of strings")
         return tuple(items)
 
+    def text_table(self, key: str) -> dict[str, str]:
+        items = self.get(key, dict, {})
+        for name, item in items.items():
+            if not (isinstance(item, str) and _is_text(item) and _is_text(name)):
+                raise ManifestError(f"{self.where}: {key}.{name!a} is {_shown(item)}, not text")
+        return dict(items)
 
-def _parse(data: Any, path: Path) -> Manifest:
-    reader = _Reader(data, f"`{path}`")
-    schema = reader.get("schema", int)
+
+def _is_text(text: str) -> bool:
+    """Whether a string can be written as UTF-8: JSON can spell halves of characters."""
+    return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
+def _shown(value: Any) -> str:
+    text = ascii(value) if isinstance(value, str) else repr(value)
+    return text if len(text) <= 80 else text[:80] + "..."
+
+
+def _check_schema(reader: _Reader) -> None:
+    schema = reader.number("schema", most=MAX_COUNT, least=-MAX_COUNT)
     if schema < 1:
-        raise ManifestError(f"`{path}` has schema {schema}, which never was")
-    if schema > SCHEMA:
+        raise ManifestError(f"{reader.where}: invalid schema version: {schema}")
+    if schema < SCHEMA:
         raise ManifestError(
-            f"`{path}` has schema {schema}, this reader knows up to {SCHEMA}",
-            hint="update cute-aot: `pip install -U cute-aot`",
+            f"{reader.where} has schema {schema}, which no released version wrote; this version reads {SCHEMA} and later",
+            hint=_REBUILD_HINT,
         )
-    files = reader.table("files", _file)
-    return Manifest(
-        name=_name(reader.get("name", str), reader),
-        complete=reader.get("complete", bool),
-        kernels=reader.table("kernels", _kernel),
-        hosts=dict(reader.table("hosts", lambda name, record: _host(record, files))),
-        files=files,
-        failures=tuple(record.data for record in reader.each("failures")),
-        toolchain=reader.get("toolchain", dict, {}),
-        source=reader.get("source", dict, {}),
-        requires=reader.get("requires", dict, {}),
-        parts=reader.get("parts", dict, {}),
-    )
+    protocol = reader.number("protocol", most=MAX_COUNT)
+    if protocol // 1000 != PROTOCOL // 1000:
+        raise ManifestError(
+            f"{reader.where} is for loaders of protocol {protocol // 1000}, this loader has {PROTOCOL // 1000}",
+            hint="install the version of cute-aot that built it, or rebuild it with this one",
+        )
 
 
-def is_name(text: str) -> bool:
-    """Whether a bundle, a kernel or a function may be called so."""
-    return _NAME.fullmatch(text) is not None and not keyword.iskeyword(text)
+def _fill(manifest: Manifest, reader: _Reader) -> None:
+    manifest.schema, manifest.protocol = reader.data["schema"], reader.data["protocol"]
+    manifest.name = _name(reader.get("name", str), reader)
+    manifest.complete = reader.get("complete", bool)
+    manifest.archs = tuple(_arch(text, reader) for text in reader.texts("archs"))
+    manifest.hosts = {name: _host(record) for name, record in reader.table("hosts").items()}
+    manifest.failures = tuple(_texts_of(record) for record in reader.each("failures"))
+    manifest.toolchain = reader.text_table("toolchain")
+    manifest.requires = _requires(reader.inner("requires")) if "requires" in reader.data else {}
+    manifest.distributions = reader.text_table("distributions")
+    for name in INDEX_NAMES:
+        _file_record(reader.inner(name.removesuffix(".json")))
+
+
+def _requires(record: _Reader) -> dict[str, Any]:
+    requires = dict(record.data)
+    if "driver" in requires:
+        requires["driver"] = record.text_table("driver")
+    if "tvm_ffi" in requires:
+        record.get("tvm_ffi", str)
+    if "tvm_ffi_abi" in requires:
+        record.number("tvm_ffi_abi", most=MAX_COUNT)
+    return requires
+
+
+def _texts_of(record: _Reader) -> dict[str, str]:
+    return {key: record.get(key, str) for key in record.data}
 
 
 def _name(name: str, reader: _Reader) -> str:
     if not is_name(name):
-        raise ManifestError(f"{reader.where}: {name!r} is not a name")
+        raise ManifestError(f"{reader.where}: {name!a} is not a name")
     return name
 
 
 def _file(name: str, record: _Reader) -> FileRecord:
     _check_inside(name, record)
-    digest = record.get("sha256", str)
-    if not _DIGEST.fullmatch(digest):
-        raise ManifestError(f"{record.where}: {digest!r} is not a SHA-256")
-    size = record.get("size", int)
-    if not 0 <= size <= MAX_FILE_BYTES:
-        raise ManifestError(f"{record.where}: `size` is {size}")
-    return FileRecord(digest, size)
+    return _file_record(record)
+
+
+def _file_record(record: _Reader) -> FileRecord:
+    return FileRecord(_digest(record, "sha256"), record.number("size", MAX_FILE_BYTES))
+
+
+def _digest(record: _Reader, key: str) -> str:
+    digest: str = record.get(key, str)
+    if len(digest) != 64 or not _HEX.issuperset(digest):
+        raise ManifestError(f"{record.where}: {_shown(digest)} is not a SHA-256")
+    return digest
 
 
 def _check_inside(name: str, record: _Reader) -> None:
-    plain = name.isprintable() and "\\" not in name and posixpath.normpath(name) == name
+    plain = name.isprintable() and "\\" not in name and normpath(name) == name
     if not plain or name.startswith(("/", "../")) or name in ("", ".", ".."):
         raise ManifestError(f"{record.where}: the path leaves the bundle")
 
 
-def _host(record: _Reader, files: Mapping[str, FileRecord]) -> HostRecord:
+def _host(record: _Reader) -> HostRecord:
+    entry = record.inner("entry")
     host = HostRecord(
-        entry=record.get("entry", str),
+        entry=entry.get("path", str),
         support=record.get("support", str),
         glibc=record.get("glibc", str),
         cudart=record.get("cudart", str),
+        file=_file_record(entry),
     )
-    if not _VERSION.fullmatch(host.glibc):
-        raise ManifestError(f"{record.where}: `glibc` is {host.glibc!r}, not a version")
-    for name in (host.entry, host.support):
-        if name not in files:
-            raise ManifestError(f"{record.where}: {name!r} is not among the bundle's files")
-        _check_inside(name, record)
+    numbers = host.glibc.split(".")
+    if len(numbers) != 2 or not all(1 <= len(number) <= 4 and _DIGITS.issuperset(number) for number in numbers):
+        raise ManifestError(f"{record.where}: `glibc` is {_shown(host.glibc)}, not a version")
+    _check_inside(host.entry, entry)
+    _check_inside(host.support, record)
     return host
 
 
@@ -349,16 +585,16 @@ def _kernel(name: str, record: _Reader) -> KernelRecord:
         choices=choices,
         functions=tuple(_name(function, record) for function in record.texts("functions")),
         archs=tuple(_arch(text, record) for text in record.texts("archs")),
-        variants=record.get("variants", int),
+        variants=record.number("variants", most=MAX_COUNT),
     )
 
 
 def _check_signature(parameters: tuple[Parameter, ...], choices: tuple[Choice, ...], record: _Reader) -> None:
-    """What Python asks of a function's parameters, since a loader makes one of them."""
+    """What Python asks of a function's parameters, since a loader makes a function of them."""
     names = [*(parameter.name for parameter in parameters), *(choice.name for choice in choices)]
-    for name in names:
-        if names.count(name) > 1:
-            raise ManifestError(f"{record.where}: two parameters or choices are called {name!r}")
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ManifestError(f"{record.where}: two parameters or choices are called {twice!r}")
     for earlier, later in pairwise(parameters):
         if earlier.has_default and not later.has_default:
             raise ManifestError(f"{record.where}: {later.name} has no default but follows one that has")
@@ -386,15 +622,24 @@ def _parameter(record: _Reader) -> Parameter:
 
 def _scalar(value: Any, record: _Reader) -> Any:
     if value is not None and not isinstance(value, (bool, int, float)):
-        raise ManifestError(f"{record.where}: the default {value!r} is neither a number nor null")
+        raise ManifestError(f"{record.where}: the default {_shown(value)} is neither a number nor null")
     return value
 
 
 def _identifier(name: str, record: _Reader) -> str:
     # Loaders write these names into the source of a function.
-    if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
-        raise ManifestError(f"{record.where}: {name!r} cannot name a parameter")
+    if not name.isidentifier() or iskeyword(name) or name.startswith("_") or not _is_normal(name):
+        raise ManifestError(f"{record.where}: {name!a} cannot name a parameter")
     return name
+
+
+def _is_normal(name: str) -> bool:
+    """Whether Python keeps the name as it is written: it replaces some letters by others."""
+    if name.isascii():
+        return True
+    from unicodedata import normalize
+
+    return normalize("NFKC", name) == name
 
 
 def _choice(record: _Reader) -> Choice:
@@ -406,31 +651,56 @@ def _choice(record: _Reader) -> Choice:
     )
 
 
-def _to_data(manifest: Manifest) -> dict[str, Any]:
+def _build_record(record: _Reader) -> dict[str, Any]:
+    """One build of ``provenance.json``: its sources, options and versions."""
+    source = record.inner("source")
+    source.get("commit", str, None)
+    source.get("clean", bool, None)
+    for digest in source.text_table("files").values():
+        if len(digest) != 64 or not _HEX.issuperset(digest):
+            raise ManifestError(f"{source.where}: {_shown(digest)} is not a SHA-256")
+    record.get("options", dict, {})
+    record.text_table("versions")
+    return record.data
+
+
+# Writing.
+
+
+def _manifest_data(manifest: Manifest, records: Mapping[str, FileRecord]) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "name": manifest.name,
         "complete": manifest.complete,
-        "kernels": {name: _kernel_data(kernel) for name, kernel in sorted(manifest.kernels.items())},
-        "hosts": {name: vars(host) for name, host in sorted(manifest.hosts.items())},
-        "files": {name: vars(record) for name, record in sorted(manifest.files.items())},
-        "failures": [dict(failure) for failure in manifest.failures],
-        "toolchain": dict(manifest.toolchain),
-        "source": dict(manifest.source),
+        "protocol": PROTOCOL,
+        "archs": [str(arch) for arch in manifest.archs],
+        "hosts": {name: _host_data(host) for name, host in sorted(manifest.hosts.items())},
         "requires": dict(manifest.requires),
-        **({"parts": dict(manifest.parts)} if manifest.parts else {}),
+        "toolchain": dict(manifest.toolchain),
+        "failures": [dict(failure) for failure in manifest.failures],
+        "distributions": dict(manifest.distributions),
+        **{name.removesuffix(".json"): record.data() for name, record in records.items()},
     }
+
+
+def _host_data(host: HostRecord) -> dict[str, Any]:
+    entry = {"path": host.entry, **(host.file.data() if host.file else {})}
+    return {"entry": entry, "support": host.support, "glibc": host.glibc, "cudart": host.cudart}
 
 
 def _kernel_data(kernel: KernelRecord) -> dict[str, Any]:
     return {
         "doc": kernel.doc,
         "parameters": [_parameter_data(parameter) for parameter in kernel.parameters],
-        "choices": [{**vars(choice), "values": list(choice.values)} for choice in kernel.choices],
+        "choices": [_choice_data(choice) for choice in kernel.choices],
         "functions": list(kernel.functions),
         "archs": [str(arch) for arch in kernel.archs],
         "variants": kernel.variants,
     }
+
+
+def _choice_data(choice: Choice) -> dict[str, Any]:
+    return {"name": choice.name, "values": list(choice.values), "default": choice.default, "doc": choice.doc}
 
 
 def _parameter_data(parameter: Parameter) -> dict[str, Any]:
@@ -442,3 +712,15 @@ def _parameter_data(parameter: Parameter) -> dict[str, Any]:
     if parameter.may_be:
         data["may_be"] = list(parameter.may_be)
     return data
+
+
+def pretty_text(data: Any) -> bytes:
+    """JSON as ``manifest.json`` is laid out."""
+    return (json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def table_text(name: str, records: Mapping[str, Any]) -> bytes:
+    """JSON with a line for each record, so that two versions of a file can be compared."""
+    encode: Callable[[Any], str] = json.JSONEncoder(ensure_ascii=False).encode
+    lines = ",\n".join(f"  {encode(key)}: {encode(record)}" for key, record in records.items())
+    return f'{{\n "schema": {SCHEMA},\n {encode(name)}: {{\n{lines}\n }}\n}}\n'.encode()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from aot.compile.messages import Compiled, Declared, KernelInfo, KernelLaunch, Options, VariantInfo
 from aot.errors import Failure
-from aot.records import decode, encode
+from aot.records import RecordError, decode, encode
 from aot.selection.subjects import Region, Requirement, Step, Subject, VariantTable
 
 
@@ -87,8 +87,41 @@ def test_nested_types_follow_the_hints() -> None:
 
 
 def test_a_tuple_of_another_length_is_not_accepted() -> None:
-    with pytest.raises(ValueError, match=r"shorter|longer"):
+    with pytest.raises(RecordError, match="pair: expected 2 items, got 1"):
         decode(_Inner, {"pair": [1]})
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ([], "expected _Outer, got \\[\\]"),
+        ({}, "`maybe` is missing"),
+        ({"maybe": 1, "table": {}}, "maybe: expected _Inner, got 1"),
+        ({"maybe": {"pair": ["1", "a"]}, "table": {}}, "maybe: pair: expected int, got '1'"),
+        ({"maybe": {"pair": [True, "a"]}, "table": {}}, "maybe: pair: expected int, got True"),
+        ({"maybe": None, "table": []}, "table: expected an object"),
+        ({"maybe": None, "table": {"x": {}}}, "table: expected a list"),
+        ({"maybe": None, "table": {"x": [{"pair": [1, "\ud800"]}]}}, "table: pair: expected str"),
+    ],
+)
+def test_what_is_not_such_a_record_is_refused_with_its_place(data: Any, message: str) -> None:
+    with pytest.raises(RecordError, match=message):
+        decode(_Outer, data)
+
+
+def test_fields_that_are_not_known_are_passed_over() -> None:
+    assert decode(_Inner, {"pair": [1, "a"], "added": 2}) == _Inner((1, "a"))
+
+
+def test_a_missing_field_takes_its_default() -> None:
+    assert decode(Options, {}) == Options()
+    assert decode(Choice, {"name": "op", "values": ["relu"]}) == Choice("op", ("relu",))
+
+
+@pytest.mark.parametrize("data", ["sm90", 90, None, ["sm_90"]])
+def test_what_is_not_an_architecture_is_refused(data: Any) -> None:
+    with pytest.raises(RecordError, match="not a GPU architecture"):
+        decode(Arch, data)
 
 
 def test_a_choice_keeps_the_order_of_its_values() -> None:

@@ -150,7 +150,7 @@ def test_parts_that_are_installed_compose_into_a_whole_bundle(installed_split: P
     assert main(["merge", str(installed_split), str(installed_split), "--out", str(joined)]) == 0
     assert verify(joined) == []
     whole, split = Manifest.read(joined), Manifest.read(installed_split)
-    assert (whole.parts, whole.kernels) == ({}, split.kernels)
+    assert (whole.distributions, whole.kernels) == ({}, split.kernels)
     assert main(["prune", str(joined), "--arch", "sm80"]) == 0
     assert verify(joined) == []
     assert wheels(joined, Project(Identity.parse("again", "1.0")), split_arch=True), "it can be split once more"

@@ -29,6 +29,7 @@ from aot_runtime import (
     ManifestError,
     TensorInfo,
 )
+from forging import forge
 from observing import mapped_kernels, mapped_libraries, only_block, run_python
 from standin import Standin, hide_driver, search_path
 
@@ -171,10 +172,7 @@ def test_without_verification_altered_files_are_opened(copy: Path, cuda: Standin
 
 
 def test_without_verification_the_manifest_is_still_checked(copy: Path) -> None:
-    manifest = json.loads((copy / "manifest.json").read_text())
-    manifest["hosts"][HOST]["entry"] = "../outside.so"
-    manifest["files"]["../outside.so"] = manifest["files"][ENTRY]
-    (copy / "manifest.json").write_text(json.dumps(manifest))
+    forge(copy, lambda data: data["hosts"][HOST]["entry"].update(path="../outside.so"))
     with pytest.raises(ManifestError, match="the path leaves the bundle"):
         aot_runtime.load(copy, verify=False)
 
@@ -211,9 +209,7 @@ def test_the_strictest_loader_of_a_process_wins(order: tuple[bool, bool], copy: 
 
 
 def test_a_bundle_of_another_host_says_what_it_has(copy: Path) -> None:
-    manifest = json.loads((copy / "manifest.json").read_text())
-    manifest["hosts"] = {"riscv64-linux-gnu": manifest["hosts"][HOST]}
-    (copy / "manifest.json").write_text(json.dumps(manifest))
+    forge(copy, lambda data: data.update(hosts={"riscv64-linux-gnu": data["hosts"][HOST]}))
     with pytest.raises(BundleError, match=f"holds no code for this host, {HOST}; it has: riscv64-linux-gnu") as caught:
         aot_runtime.load(copy)
     assert caught.value.hint == f"build it with `--host {platform.machine()}`"

@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
-from aot_runtime import Arch, ManifestError
-from aot_runtime.manifest import SCHEMA, Choice, FileRecord, HostRecord, KernelRecord, Manifest, Parameter, reads_alike
+from aot_runtime import AotError, Arch, DigestError, ManifestError
+from aot_runtime.manifest import (
+    INDEX_NAMES,
+    PROTOCOL,
+    SCHEMA,
+    Choice,
+    FileRecord,
+    HostRecord,
+    KernelRecord,
+    Manifest,
+    Parameter,
+)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+HOST = "x86_64-linux-gnu"
 ENTRY, SUPPORT = "lib/x86_64-linux-gnu/libdemo.so", "lib/x86_64-linux-gnu/libdemo_cuda.so"
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 names = st.from_regex(r"[a-z][a-z0-9]{0,8}", fullmatch=True).map(lambda name: f"k{name}")
-defaults = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False)
+defaults = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False)
 aliases = st.lists(names, max_size=2).map(tuple)
 outputs = st.builds(Parameter, names, texts, output=st.just(True), shape=texts, dtype=texts, may_be=aliases)
 required = st.builds(Parameter, names, texts)
@@ -42,76 +55,135 @@ def kernels(draw: st.DrawFn) -> KernelRecord:
     functions = tuple(f"{name}__{value}" for value in values) if chosen else (name,)
     choices = (choice,) if chosen else ()
     listed = tuple(draw(st.lists(archs, unique=True)))
-    return KernelRecord(name, draw(texts), draw(parameters), choices, functions, listed, draw(st.integers(0)))
+    return KernelRecord(name, draw(texts), draw(parameters), choices, functions, listed, draw(st.integers(0, 2**31)))
 
 
 @st.composite
 def manifests(draw: st.DrawFn) -> Manifest:
     records = st.builds(FileRecord, st.from_regex(r"[0-9a-f]{64}", fullmatch=True), st.integers(0, 2**40))
+    entry = draw(records)
+    host = HostRecord(ENTRY, SUPPORT, draw(versions), draw(texts), entry)
+    driver = draw(st.dictionaries(names, texts))
+    source = {"commit": draw(texts), "clean": draw(st.booleans()), "files": {"add.py": draw(records).sha256}}
     return Manifest(
         name=draw(names),
         complete=draw(st.booleans()),
         kernels={kernel.name: kernel for kernel in draw(st.lists(kernels(), max_size=3))},
-        hosts={"x86_64-linux-gnu": HostRecord(ENTRY, SUPPORT, draw(versions), draw(texts))},
-        files={ENTRY: draw(records), SUPPORT: draw(records), "details/sm_90a.json": draw(records)},
-        failures=tuple(draw(st.lists(st.dictionaries(names, texts), max_size=2))),
+        hosts={"x86_64-linux-gnu": host},
+        files={ENTRY: entry, SUPPORT: draw(records), "details/sm_90a.json": draw(records)},
+        failures=draw(st.lists(st.dictionaries(names, texts), max_size=2)),
         toolchain=draw(st.dictionaries(names, texts)),
-        source=draw(st.dictionaries(names, texts)),
-        requires=draw(st.dictionaries(names, texts)),
+        requires={"driver": driver, "tvm_ffi": draw(texts), "tvm_ffi_abi": draw(st.integers(0, 9))},
+        distributions=draw(st.dictionaries(names, texts)),
+        provenance=[{"source": source, "options": {"keep": ["ptx"]}, "versions": draw(st.dictionaries(names, texts))}],
     )
 
 
+def write(folder: Path, manifest: Manifest) -> Path:
+    for name, text in manifest.texts().items():
+        (folder / name).write_bytes(text)
+    return folder
+
+
 def plain(manifest: Manifest) -> dict[str, Any]:
-    """A manifest with its lazily checked tables looked at in full."""
-    return {**vars(manifest), "kernels": dict(manifest.kernels), "files": dict(manifest.files)}
+    """Everything that a manifest and its indexes say."""
+    names = ("name", "complete", "archs", "failures", "toolchain", "requires", "distributions", "provenance")
+    tables = {name: dict(getattr(manifest, name)) for name in ("kernels", "hosts", "files")}
+    return {**{name: getattr(manifest, name) for name in names}, **tables}
 
 
 @given(written=manifests())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
 def test_a_manifest_reads_as_it_was_written(tmp_path: Path, written: Manifest) -> None:
-    (tmp_path / "manifest.json").write_text(written.to_json(), encoding="utf-8")
-    read = Manifest.read(tmp_path)
+    read = Manifest.read(write(tmp_path, written))
     assert plain(read) == plain(written)
-    assert read.to_json() == written.to_json()
+    assert read.texts() == written.texts()
 
 
 @given(written=manifests())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_what_is_written_reads_alike_by_lines_and_as_json(tmp_path: Path, written: Manifest) -> None:
-    text = written.to_json()
-    (tmp_path / "manifest.json").write_text(text, encoding="utf-8")
-    assert reads_alike(tmp_path)
-    (tmp_path / "manifest.json").write_text(json.dumps(json.loads(text), indent=1), encoding="utf-8")
-    assert reads_alike(tmp_path)
-    assert plain(Manifest.read(tmp_path)) == plain(written)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+def test_the_identity_is_the_same_before_and_after_writing(tmp_path: Path, written: Manifest) -> None:
+    """The builder compiles it into a library whose digest the manifest then holds."""
+    (host,) = written.hosts
+    draft = written.replace(hosts={host: written.hosts[host].replace(file=None)}, files={})
+    assert Manifest.read(write(tmp_path, written)).identity(host) == written.identity(host) == draft.identity(host)
 
 
-def test_one_record_is_parsed_without_the_others(tmp_path: Path, data: dict[str, Any]) -> None:
-    text = read(tmp_path, data).to_json()
-    (tmp_path / "manifest.json").write_text(text.replace(' "files": {\n', ' "files": {\n  "broken": ,\n'))
-    manifest = Manifest.read(tmp_path)
-    assert manifest.kernels["add"].functions == ("add",)
-    assert manifest.files[ENTRY].size == 1
-    with pytest.raises(ManifestError, match="a line of the manifest is not valid JSON"):
-        dict(manifest.files)
-    with pytest.raises(ManifestError, match="is not valid JSON"):
-        reads_alike(tmp_path)
+@given(written=manifests())
+@settings(max_examples=30)
+def test_every_file_is_plain_json_with_its_schema(written: Manifest) -> None:
+    for content in written.texts().values():
+        assert json.loads(content)["schema"] == SCHEMA
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        (' },\n "files"', ' },\n "hosts": {},\n "more": {\n },\n "files"'),
-        ('\n "hosts"', '\n "kernels": {},\n "hosts"'),
-        ('  "add": {', '  "add": {}, "add": {'),
-    ],
-)
-def test_what_reads_otherwise_by_lines_is_told_apart(old: str, new: str, tmp_path: Path, data: dict[str, Any]) -> None:
-    """JSON takes the last of two keys, lines the first: `verify` must not see another bundle than loaders do."""
-    text = read(tmp_path, data).to_json()
-    assert text.count(old) == 1
-    (tmp_path / "manifest.json").write_text(text.replace(old, new))
-    assert not reads_alike(tmp_path)
+def test_a_manifest_stays_small_however_many_kernels_there_are(data: dict[str, Any], tmp_path: Path) -> None:
+    one = read(tmp_path, data)
+    many = one.replace(
+        kernels={f"add{i}": one.kernels["add"].replace(name=f"add{i}") for i in range(1000)},
+        files={**one.files, **{f"lib/{i}.so": FileRecord("0" * 64, i) for i in range(1000)}},
+    )
+    assert len(many.texts()["manifest.json"]) < len(one.texts()["manifest.json"]) + 20
+
+
+ALTERATIONS: dict[str, Callable[[Manifest], dict[str, Any]]] = {
+    "name": lambda manifest: {"name": "other"},
+    "complete": lambda manifest: {"complete": False},
+    "toolchain": lambda manifest: {"toolchain": {"cuda": "99"}},
+    "requires": lambda manifest: {"requires": {"tvm_ffi": "9"}},
+    "failures": lambda manifest: {"failures": [{"kernel": "x"}]},
+    "parameter name": lambda manifest: with_parameter(manifest, name="z"),
+    "default": lambda manifest: with_parameter(manifest, has_default=True, default=1.8),
+    "output shape": lambda manifest: with_parameter(manifest, shape="x.shape[1]"),
+    "output dtype": lambda manifest: with_parameter(manifest, dtype="y.dtype"),
+    "doc": lambda manifest: with_parameter(manifest, doc="another"),
+    "glibc": lambda manifest: {"hosts": {HOST: manifest.hosts[HOST].replace(glibc="2.35")}},
+    "cudart": lambda manifest: {"hosts": {HOST: manifest.hosts[HOST].replace(cudart="libcudart.so.12")}},
+}
+
+
+def with_parameter(manifest: Manifest, **changes: Any) -> dict[str, Any]:
+    kernel = manifest.kernels["add"]
+    return {
+        "kernels": {
+            "add": kernel.replace(parameters=(*kernel.parameters[:-1], kernel.parameters[-1].replace(**changes)))
+        }
+    }
+
+
+@pytest.mark.parametrize("what", ALTERATIONS)
+def test_the_identity_covers_what_a_caller_can_notice(what: str, data: dict[str, Any], tmp_path: Path) -> None:
+    manifest = Manifest.read(write(tmp_path, read(tmp_path, data)))
+    assert manifest.replace().identity(HOST) == manifest.identity(HOST)
+    assert manifest.replace(**ALTERATIONS[what](manifest)).identity(HOST) != manifest.identity(HOST)
+
+
+def test_the_identity_of_a_host_does_not_depend_on_what_wheels_leave_out(data: dict[str, Any], tmp_path: Path) -> None:
+    manifest = Manifest.read(write(tmp_path, read(tmp_path, data)))
+    more = manifest.replace(
+        hosts={**manifest.hosts, "aarch64-linux-gnu": manifest.hosts[HOST]},
+        files={},
+        distributions={"sm_90a": "demo-sm-90a"},
+        provenance=[{"source": {"commit": "0" * 40, "files": {}}}],
+    )
+    assert more.identity(HOST) == manifest.identity(HOST) != more.identity("aarch64-linux-gnu")
+
+
+def test_fields_of_a_later_version_are_part_of_the_identity(data: dict[str, Any], tmp_path: Path) -> None:
+    before = read(tmp_path, data).identity(HOST)
+    data["manifest.json"]["added"] = {"later": 1}
+    assert read(tmp_path, data).identity(HOST) != before
+
+
+def test_an_index_that_was_altered_is_not_read(data: dict[str, Any], tmp_path: Path) -> None:
+    manifest = read(tmp_path, data)
+    for name in INDEX_NAMES:
+        content = (tmp_path / name).read_bytes()
+        (tmp_path / name).write_bytes(content.replace(b"2", b"3", 1))
+        with pytest.raises(DigestError, match=rf"{name}` is not the file that `manifest\.json` names"):
+            manifest.index_content(name)
+        (tmp_path / name).unlink()
+        with pytest.raises(ManifestError, match=rf"{name}` is missing"):
+            manifest.index_content(name)
 
 
 # Problems
@@ -121,7 +193,7 @@ Alter = Callable[[dict[str, Any]], object]
 
 @pytest.fixture
 def data() -> dict[str, Any]:
-    """A good manifest as JSON, to spoil."""
+    """A good manifest and its indexes as JSON, to spoil."""
     parameters = (Parameter("x"), Parameter("out", output=True, shape="x.shape", dtype="x.dtype"))
     kernel = KernelRecord("add", "", parameters, (), ("add",), (Arch(9, 0, "a"),), 1)
     file = FileRecord("0" * 64, 1)
@@ -129,16 +201,22 @@ def data() -> dict[str, Any]:
         "demo",
         True,
         {"add": kernel},
-        {"x86_64-linux-gnu": HostRecord(ENTRY, SUPPORT, "2.28", "static")},
+        {HOST: HostRecord(ENTRY, SUPPORT, "2.28", "static", file)},
         {ENTRY: file, SUPPORT: file},
+        requires={"driver": {"sm_90a": "525.60.13"}, "tvm_ffi": "0.1.0", "tvm_ffi_abi": 0},
+        provenance=[{"source": {"files": {}}, "options": {}, "versions": {}}],
     )
-    decoded: dict[str, Any] = json.loads(manifest.to_json())
-    return decoded
+    return {name: json.loads(text) for name, text in manifest.texts().items()}
 
 
-def read(folder: Path, data: object) -> Manifest:
-    """Read a manifest of that content, and look at every record."""
-    (folder / "manifest.json").write_text(json.dumps(data))
+def read(folder: Path, data: dict[str, Any]) -> Manifest:
+    """Read a manifest of that content, whose digests are made to fit, and look at every record."""
+    for name in INDEX_NAMES:
+        content = json.dumps(data[name]).encode()
+        (folder / name).write_bytes(content)
+        if isinstance(data["manifest.json"], dict) and isinstance(data["manifest.json"].get(name[:-5]), dict):
+            data["manifest.json"][name[:-5]].update(FileRecord.of(content).data())
+    (folder / "manifest.json").write_text(json.dumps(data["manifest.json"]))
     manifest = Manifest.read(folder)
     plain(manifest)
     return manifest
@@ -161,9 +239,9 @@ def test_what_is_not_a_folder_is_not_a_bundle(name: str, tmp_path: Path) -> None
         Manifest.read(tmp_path / name)
 
 
-def test_a_manifest_that_cannot_be_read_says_why(tmp_path: Path) -> None:
+def test_a_folder_is_no_manifest(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").mkdir()
-    with pytest.raises(ManifestError, match=r"cannot read .*: Is a directory"):
+    with pytest.raises(ManifestError, match="is not a regular file"):
         Manifest.read(tmp_path)
 
 
@@ -181,32 +259,73 @@ def test_a_manifest_of_absurd_size_is_refused(tmp_path: Path) -> None:
         Manifest.read(tmp_path)
 
 
-def test_a_newer_schema_asks_for_an_update(data: dict[str, Any], tmp_path: Path) -> None:
-    data["schema"] = SCHEMA + 1
-    with pytest.raises(ManifestError, match=f"has schema {SCHEMA + 1}, this reader knows up to {SCHEMA}") as caught:
+@pytest.mark.parametrize("name", ["manifest.json", *INDEX_NAMES])
+def test_a_pipe_is_refused_without_waiting_for_a_writer(name: str, data: dict[str, Any], tmp_path: Path) -> None:
+    read(tmp_path, data)
+    (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(ManifestError, match=rf"{name}` is not a regular file"):
+        plain(Manifest.read(tmp_path))
+
+
+def test_a_schema_from_before_the_first_release_asks_for_a_rebuild(data: dict[str, Any], tmp_path: Path) -> None:
+    data["manifest.json"]["schema"] = 1
+    with pytest.raises(ManifestError, match="has schema 1, which no released version wrote") as caught:
         read(tmp_path, data)
-    assert caught.value.hint == "update cute-aot: `pip install -U cute-aot`"
+    assert caught.value.hint is not None and "`python -m aot build --replace`" in caught.value.hint
+    assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize("schema", [0, -1])
+def test_a_schema_that_cannot_be_is_refused(schema: int, data: dict[str, Any], tmp_path: Path) -> None:
+    data["manifest.json"]["schema"] = schema
+    with pytest.raises(ManifestError, match=f"invalid schema version: {schema}"):
+        read(tmp_path, data)
+
+
+@pytest.mark.parametrize("schema", [SCHEMA, SCHEMA + 1, SCHEMA + 100])
+@pytest.mark.parametrize("minor", [0, 1, 999])
+def test_a_later_schema_of_the_same_protocol_is_read(
+    schema: int, minor: int, data: dict[str, Any], tmp_path: Path
+) -> None:
+    data["manifest.json"].update(schema=schema, protocol=PROTOCOL // 1000 * 1000 + minor)
+    assert read(tmp_path, data).schema == schema
+
+
+@pytest.mark.parametrize("major", [PROTOCOL // 1000 - 1, PROTOCOL // 1000 + 1])
+def test_another_protocol_is_refused(major: int, data: dict[str, Any], tmp_path: Path) -> None:
+    data["manifest.json"]["protocol"] = 1000 * major
+    with pytest.raises(ManifestError, match=f"is for loaders of protocol {major}, this loader has"):
+        read(tmp_path, data)
 
 
 @pytest.mark.parametrize("content", [[], 1, None, "text"])
-def test_a_manifest_is_an_object(content: object, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["manifest.json", *INDEX_NAMES])
+def test_each_file_is_an_object(name: str, content: object, data: dict[str, Any], tmp_path: Path) -> None:
+    data[name] = content
     with pytest.raises(ManifestError, match="expected an object, got"):
-        read(tmp_path, content)
+        read(tmp_path, data)
 
 
-@pytest.mark.parametrize("key", ["schema", "name", "complete", "kernels", "hosts", "files"])
+REQUIRED = ["schema", "name", "complete", "protocol", "hosts", *(name[:-5] for name in INDEX_NAMES)]
+
+
+@pytest.mark.parametrize("key", REQUIRED)
 def test_a_missing_field_is_named(key: str, data: dict[str, Any], tmp_path: Path) -> None:
-    del data[key]
+    del data["manifest.json"][key]
     with pytest.raises(ManifestError, match=rf"manifest\.json`: `{key}` is missing"):
         read(tmp_path, data)
 
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("schema", "1"), ("schema", True), ("name", 7), ("complete", 1), ("kernels", []), ("hosts", None), ("files", "")],
-)
+    [
+        ("schema", "1"), ("schema", True), ("name", 7), ("complete", 1), ("protocol", 1.0), ("kernels", []),
+        ("hosts", None), ("files", ""), ("requires", 3), ("toolchain", []), ("failures", {}), ("archs", "sm_80"),
+    ],
+)  # fmt: skip
 def test_a_field_of_the_wrong_type_is_named(key: str, value: object, data: dict[str, Any], tmp_path: Path) -> None:
-    data[key] = value
+    data["manifest.json"][key] = value
     with pytest.raises(ManifestError, match=f"`{key}` is {re.escape(repr(value))}, of type {type(value).__name__}"):
         read(tmp_path, data)
 
@@ -215,31 +334,38 @@ def test_a_field_of_the_wrong_type_is_named(key: str, value: object, data: dict[
     "path",
     ["/etc/passwd", "../outside.so", "lib/../../outside.so", "lib//x.so", "./x.so", "..", "", "a\\b", "a\0b", "\ud800"],
 )
-def test_a_path_that_leaves_the_bundle_is_refused(path: str, data: dict[str, Any], tmp_path: Path) -> None:
-    data["files"][path] = {"sha256": "0" * 64, "size": 1}
-    data["hosts"]["x86_64-linux-gnu"]["entry"] = path
-    with pytest.raises(ManifestError, match="the path leaves the bundle"):
-        read(tmp_path, data)
-
-
-def test_an_entry_library_that_is_not_a_file_of_the_bundle_is_refused(data: dict[str, Any], tmp_path: Path) -> None:
-    data["hosts"]["x86_64-linux-gnu"]["entry"] = "lib/other.so"
-    with pytest.raises(ManifestError, match=r"'lib/other\.so' is not among the bundle's files"):
+@pytest.mark.parametrize("where", ["entry", "support", "files"])
+def test_a_path_that_leaves_the_bundle_is_refused(where: str, path: str, data: dict[str, Any], tmp_path: Path) -> None:
+    host = data["manifest.json"]["hosts"][HOST]
+    if where == "files":
+        data["files.json"]["files"][path] = {"sha256": "0" * 64, "size": 1}
+    elif where == "entry":
+        host["entry"]["path"] = path
+    else:
+        host["support"] = path
+    with pytest.raises(ManifestError, match=r"the path leaves the bundle|which is not text"):
         read(tmp_path, data)
 
 
 @pytest.mark.parametrize("digest", ["", "0" * 63, "0" * 65, "G" * 64, "A" * 64, 7, None])
 def test_what_is_not_a_digest_is_refused(digest: object, data: dict[str, Any], tmp_path: Path) -> None:
-    data["files"][ENTRY]["sha256"] = digest
-    with pytest.raises(ManifestError, match=r"files\.lib/x86_64-linux-gnu/libdemo\.so: "):
+    data["files.json"]["files"][ENTRY]["sha256"] = digest
+    with pytest.raises(ManifestError, match=r"files\.'lib/x86_64-linux-gnu/libdemo\.so': "):
         read(tmp_path, data)
 
 
-@pytest.mark.parametrize("size", [-1, 10**30, 1.0, True, "1"])
+@pytest.mark.parametrize("size", [-1, 10**19, 1.0, True, "1"])
 def test_what_is_not_a_size_is_refused(size: object, data: dict[str, Any], tmp_path: Path) -> None:
-    data["files"][ENTRY]["size"] = size
-    with pytest.raises(ManifestError, match=r"files\.lib/x86_64-linux-gnu/libdemo\.so: `size` is"):
+    data["files.json"]["files"][ENTRY]["size"] = size
+    with pytest.raises(ManifestError, match=r"files\.'lib/x86_64-linux-gnu/libdemo\.so': `size` is"):
         read(tmp_path, data)
+
+
+def test_a_number_of_many_digits_is_refused(data: dict[str, Any], tmp_path: Path) -> None:
+    text = json.dumps(read(tmp_path, data).texts()["manifest.json"].decode()).replace("1000", "1" * 4000)
+    (tmp_path / "manifest.json").write_text(json.loads(text))
+    with pytest.raises(ManifestError, match="is not valid JSON: a number of 4000 digits"):
+        Manifest.read(tmp_path)
 
 
 def alter_kernel(**fields: object) -> Alter:
@@ -284,12 +410,52 @@ KERNEL_PROBLEMS: dict[str, tuple[Alter, str]] = {
 @pytest.mark.parametrize("problem", KERNEL_PROBLEMS)
 def test_a_problem_of_a_kernel_is_named_with_its_place(problem: str, data: dict[str, Any], tmp_path: Path) -> None:
     alter, message = KERNEL_PROBLEMS[problem]
-    alter(data)
+    alter(data["kernels.json"])
     with pytest.raises(ManifestError, match=message) as caught:
         read(tmp_path, data)
-    assert re.search(r"manifest\.json`: kernels\.(add|a b|class)", str(caught.value))
+    assert re.search(r"kernels\.json`: kernels\.'(add|a b|class)'", str(caught.value))
 
 
 def test_fields_that_a_later_version_may_add_are_passed_over(data: dict[str, Any], tmp_path: Path) -> None:
-    data["added"] = data["kernels"]["add"]["added"] = data["files"][ENTRY]["added"] = {"later": 1}
+    data["manifest.json"]["added"] = data["kernels.json"]["added"] = data["kernels.json"]["kernels"]["add"]["added"] = 1
+    data["manifest.json"]["hosts"][HOST]["added"] = data["files.json"]["files"][ENTRY]["added"] = {"later": 1}
     assert read(tmp_path, data).name == "demo"
+
+
+# Whatever the bytes are
+
+
+def damaged(content: bytes, random: Random) -> bytes:
+    """One of the ways in which a file goes wrong."""
+    at, kind = random.randrange(len(content)), random.randrange(4)
+    if kind == 0:
+        return content[:at] + bytes([content[at] ^ 1 << random.randrange(8)]) + content[at + 1 :]
+    if kind == 1:
+        return content[:at]
+    if kind == 2:
+        return content[:at] + content[random.randrange(len(content)) :]
+    tokens = (b"null", b"[]", b"{}", b'""', b"-1", b"1e999", b"NaN", b'"\\ud800"', b"true", b"9" * 30, b"[" * 2000)
+    return content[:at] + random.choice(tokens) + content[at:]
+
+
+def test_whatever_the_bytes_are_the_error_is_ours(data: dict[str, Any], tmp_path: Path) -> None:
+    """Indexes get digests that fit, so that what is read is what was damaged."""
+    good = read(tmp_path, data).texts()
+    random = Random(1)
+    refused = 0
+    for _ in range(1000):
+        name = random.choice(list(good))
+        texts = {**good, name: damaged(good[name], random)}
+        for index in INDEX_NAMES if name != "manifest.json" else ():
+            old, new = FileRecord.of(good[index]), FileRecord.of(texts[index])
+            fitting = texts["manifest.json"].replace(old.sha256.encode(), new.sha256.encode())
+            texts["manifest.json"] = fitting.replace(b'"size": %d' % old.size, b'"size": %d' % new.size)
+        for file, text in texts.items():
+            (tmp_path / file).write_bytes(text)
+        try:
+            manifest = Manifest.read(tmp_path)
+            plain(manifest)
+            manifest.identity(next(iter(manifest.hosts), HOST)) if manifest.hosts else None
+        except AotError:
+            refused += 1
+    assert refused > 500

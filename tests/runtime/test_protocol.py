@@ -36,7 +36,7 @@ def call(entry: Any, name: str, *args: Any) -> Any:
 
 
 def test_the_loader_reads_the_protocol_of_the_header() -> None:
-    assert stated("AOT_PROTOCOL_MAJOR") == aot_runtime.bundle.PROTOCOL_MAJOR
+    assert stated("AOT_PROTOCOL_MAJOR") * 1000 + stated("AOT_PROTOCOL_MINOR") == aot_runtime.manifest.PROTOCOL
 
 
 def test_protocol_is_major_times_thousand_plus_minor(entry: Any) -> None:

@@ -555,7 +555,7 @@ def test_an_explanation_reads_as_a_list(bundle: aot_runtime.Bundle) -> None:
     text = str(bundle.explain("fill", "9.0", TensorInfo("f32", (100,))))
     assert "sm_90a fill__f16__aligned: out.dtype is float32, must be float16\n" in text
     assert "sm_90a fill__f32__aligned: chosen\n" in text
-    assert "sm_90a fill__f32__not_aligned: would do, but another goes first\n" in text
+    assert "sm_90a fill__f32__not_aligned: eligible, but lower priority\n" in text
 
 
 def test_explain_takes_keywords_and_defaults(bundle: aot_runtime.Bundle) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import aot_runtime
-from aot_runtime.manifest import FILE_NAME, Manifest
+from aot_runtime.manifest import Manifest
 
 import aot
 from aot.bundle.verify import verify
@@ -139,14 +139,15 @@ def _manifest(settings: KitSettings) -> Manifest:
         raise BuildError(f"`{settings.bundle}` is not sound: {problems[0]}", hint="build it again")
     others = tuple(f"lib/{name}/" for name in manifest.hosts if name != host)
     files = {name: record for name, record in manifest.files.items() if not name.startswith(others or "\0")}
-    return dataclasses.replace(manifest, hosts={host: manifest.hosts[host]}, files=files)
+    return manifest.replace(hosts={host: manifest.hosts[host]}, files=files)
 
 
 def _copy_bundle(settings: KitSettings, manifest: Manifest, bundle: Path) -> None:
     for name in manifest.files:
         (bundle / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(settings.bundle / name, bundle / name)
-    (bundle / FILE_NAME).write_text(manifest.to_json())
+    for name, text in manifest.texts().items():
+        (bundle / name).write_bytes(text)
 
 
 def _copy_sources(settings: KitSettings, staged: Path) -> None:
@@ -217,7 +218,7 @@ def _fetch_wheels(settings: KitSettings, folder: Path) -> None:
 
 def _write_plan(settings: KitSettings, manifest: Manifest, staged: Path) -> None:
     plan = {
-        "bundle": {"name": manifest.name, "kernels": list(manifest.kernels), "source": dict(manifest.source)},
+        "bundle": {"name": manifest.name, "kernels": list(manifest.kernels), "provenance": list(manifest.provenance)},
         "host": settings.host.name,
         "python": settings.python,
         "made_with": dict(manifest.toolchain),

@@ -10,9 +10,10 @@ from typing import Any
 from aot_runtime.arch import Arch
 from aot_runtime.manifest import Manifest
 
-from ...bundle.details import read_details
+from ...bundle.details import VariantDetails, read_details
 from ...bundle.layout import details_name
 from ...errors import UsageError
+from ...records import encode
 from ..options import add_bundle_argument
 from ..report import human_size, print_json, print_table
 
@@ -38,8 +39,8 @@ def execute(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _variants(bundle: Path, manifest: Manifest, kernel: str | None) -> Iterator[tuple[Arch, dict[str, Any]]]:
-    for arch in sorted({arch for record in manifest.kernels.values() for arch in record.archs}):
+def _variants(bundle: Path, manifest: Manifest, kernel: str | None) -> Iterator[tuple[Arch, VariantDetails]]:
+    for arch in manifest.archs:
         for variant in read_details(bundle / details_name(arch), kernel):
             yield arch, variant
 
@@ -50,9 +51,10 @@ def _print_summary(bundle: Path, manifest: Manifest) -> None:
     print(f"{manifest.name}: {complete}, {human_size(size)} in {len(manifest.files)} files, at {bundle}")
     for host, record in manifest.hosts.items():
         print(f"host {host}: glibc >= {record.glibc}, CUDA runtime {record.cudart}")
-    drivers = manifest.requires.get("driver")
-    for arch, driver in drivers.items() if isinstance(drivers, dict) else ():
+    for arch, driver in manifest.requires.get("driver", {}).items():
         print(f"{arch}: driver >= {driver}")
+    for build in manifest.provenance:
+        print(_source_text(build))
     print("built with " + ", ".join(f"{name} {version}" for name, version in manifest.toolchain.items()))
     for failure in manifest.failures:
         print(
@@ -66,62 +68,70 @@ def _print_summary(bundle: Path, manifest: Manifest) -> None:
     print()
 
 
-def _print_verified(variants: list[tuple[Arch, dict[str, Any]]]) -> None:
+def _source_text(build: Mapping[str, Any]) -> str:
+    source = build["source"]
+    state = "" if source.get("clean", True) else ", with changes that are not committed"
+    commit = f"commit {source['commit']}{state}" if "commit" in source else "files that no commit holds"
+    return f"built from {commit} ({len(source.get('files', {}))} files)"
+
+
+def _print_verified(variants: list[tuple[Arch, VariantDetails]]) -> None:
     for arch, (total, places) in _verified(variants).items():
         where = [f"{count} of {total} variants verified on {place}" for place, count in places.items()]
         print(f"{arch}: {'; '.join(where) or f'none of {total} variants was ever checked on a GPU'}")
     print()
 
 
-def _verified(variants: list[tuple[Arch, dict[str, Any]]]) -> dict[Arch, tuple[int, dict[str, int]]]:
+def _verified(variants: list[tuple[Arch, VariantDetails]]) -> dict[Arch, tuple[int, dict[str, int]]]:
     """By architecture: the number of variants, and how many of them were verified on each device."""
     verified: dict[Arch, tuple[int, dict[str, int]]] = {}
     for arch, variant in variants:
         total, places = verified.get(arch, (0, {}))
-        for place in variant["verified_on"]:
+        for place in variant.verified_on:
             places[place] = places.get(place, 0) + 1
         verified[arch] = (total + 1, places)
     return verified
 
 
-def _print_variants(variants: list[tuple[Arch, dict[str, Any]]]) -> None:
+def _print_variants(variants: list[tuple[Arch, VariantDetails]]) -> None:
     columns = ("arch", "variant", "registers", "shared memory", "block", "cluster", "stack", "cubin", "verified on")
     print_table(columns, [_row(arch, variant) for arch, variant in variants])
 
 
-def _row(arch: Arch, variant: Mapping[str, Any]) -> tuple[object, ...]:
-    launch = variant["launches"][0]
-    dynamic = launch["dynamic_shared_memory"]
-    memory = "at run time" if dynamic is None else launch["static_shared_memory"] + dynamic
+def _row(arch: Arch, variant: VariantDetails) -> tuple[object, ...]:
+    launch = variant.launches[0]
+    dynamic = launch.dynamic_shared_memory
+    memory = "at run time" if dynamic is None else launch.static_shared_memory + dynamic
     return (
         arch,
-        variant["name"],
-        launch["registers"],
+        variant.name,
+        launch.registers,
         memory,
-        _shape(launch["block"]),
-        _shape(launch["cluster"]),
-        launch["local_memory"],
-        human_size(variant["cubin_bytes"]),
-        ", ".join(variant["verified_on"]) or "never run",
+        _shape(launch.block),
+        _shape(launch.cluster),
+        launch.local_memory,
+        human_size(variant.cubin_bytes),
+        ", ".join(variant.verified_on) or "never run",
     )
 
 
-def _shape(sizes: list[int] | None) -> str:
+def _shape(sizes: tuple[int, ...] | None) -> str:
     return "x".join(map(str, sizes)) if sizes else "-"
 
 
-def _data(manifest: Manifest, variants: list[tuple[Arch, dict[str, Any]]]) -> dict[str, Any]:
+def _data(manifest: Manifest, variants: list[tuple[Arch, VariantDetails]]) -> dict[str, Any]:
     return {
         "name": manifest.name,
         "complete": manifest.complete,
-        "hosts": {name: vars(record) for name, record in manifest.hosts.items()},
-        "files": {name: vars(record) for name, record in manifest.files.items()},
+        "hosts": encode(manifest.hosts),
+        "files": encode(manifest.files),
         "toolchain": dict(manifest.toolchain),
         "requires": dict(manifest.requires),
+        "provenance": list(manifest.provenance),
         "failures": [dict(failure) for failure in manifest.failures],
         "verified": {
             str(arch): {"variants": total, "verified_on": places}
             for arch, (total, places) in _verified(variants).items()
         },
-        "variants": [{"arch": str(arch), **variant} for arch, variant in variants],
+        "variants": [{"arch": str(arch), **encode(variant)} for arch, variant in variants],
     }

@@ -28,7 +28,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     before = Manifest.read(arguments.bundle)
-    archs = parse_archs(arguments.arch, {arch for kernel in before.kernels.values() for arch in kernel.archs})
+    archs = parse_archs(arguments.arch, before.archs)
     if not archs and not arguments.kernel:
         raise UsageError("nothing to remove", hint="pass `--arch` or `--kernel`")
     _check_known(before, archs, arguments.kernel)
@@ -37,14 +37,19 @@ def execute(arguments: argparse.Namespace) -> int:
         named = not arguments.kernel or any(fnmatch.fnmatchcase(kernel, glob) for glob in arguments.kernel)
         return not (named and (not archs or arch in archs))
 
+    size_before = _size(before)  # a manifest reads the list of its files when they are first asked for
     after = prune(arguments.bundle, keeps, link_tools(arguments), print_warning)
-    sizes = [sum(record.size for record in manifest.files.values()) for manifest in (before, after)]
+    size = _size(after)
     if arguments.json:
-        print_json({"path": str(arguments.bundle), "bytes_before": sizes[0], "bytes": sizes[1]})
+        print_json({"path": str(arguments.bundle), "bytes_before": size_before, "bytes": size})
     else:
-        print(f"{human_size(sizes[0])} became {human_size(sizes[1])}", file=sys.stderr)
+        print(f"{human_size(size_before)} became {human_size(size)}", file=sys.stderr)
         print(arguments.bundle)
     return 0
+
+
+def _size(manifest: Manifest) -> int:
+    return sum(record.size for record in manifest.files.values())
 
 
 def _check_known(manifest: Manifest, archs: tuple[Arch, ...], globs: list[str]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from aot_runtime.signature import public_keys
 
 from ...bundle.signature import is_signed
-from ...bundle.verify import verify
+from ...bundle.verify import missing_kernels, verify
 from ..options import add_bundle_argument, add_kernels_argument
 from ..progress import make_progress
 from ..report import print_json
@@ -37,7 +37,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     keys = public_keys(arguments.key) if arguments.key else ()
-    problems = verify(arguments.bundle, keys)
+    problems = [*verify(arguments.bundle, keys), *missing_kernels(arguments.bundle)]
     if arguments.rebuild and not problems:
         problems = _rebuilt(arguments)
     if arguments.json:

@@ -247,6 +247,9 @@ def _library(functions: tuple[Function, ...]) -> SharedLibrary:
         runpath=(),
         executable_stack=False,
         text_relocations=False,
+        dynamic=(),
+        writable_code=False,
+        unmarked_code=(),
         exported=(),
         undefined=(),
         versions_needed=(),
@@ -255,3 +258,94 @@ def _library(functions: tuple[Function, ...]) -> SharedLibrary:
         local_objects=(),
         stripped=False,
     )
+
+
+# What a loader maps, against what the sections say.
+
+
+def segments(image: bytes, kind: int = 1) -> list[int]:
+    """Where the headers of the segments of a kind lie; 1 is PT_LOAD, 2 is PT_DYNAMIC."""
+    start, count = int.from_bytes(image[32:40], "little"), int.from_bytes(image[56:58], "little")
+    headers = range(start, start + 56 * count, 56)
+    return [header for header in headers if int.from_bytes(image[header : header + 4], "little") == kind]
+
+
+def code_segment(image: bytes) -> int:
+    return next(header for header in segments(image) if image[header + 4] & 1)
+
+
+def section(image: bytes, address: int) -> int:
+    """Where the header of the section at an address lies."""
+    table, count = int.from_bytes(image[40:48], "little"), int.from_bytes(image[60:62], "little")
+    headers = [table + 64 * index for index in range(1, count)]
+    return next(h for h in headers if int.from_bytes(image[h + 16 : h + 24], "little") == address)
+
+
+def number(image: bytes, offset: int) -> int:
+    return int.from_bytes(image[offset : offset + 8], "little")
+
+
+def patched(image: bytes, offset: int, layout: str, *values: int) -> bytes:
+    changed = bytearray(image)
+    struct.pack_into(layout, changed, offset, *values)
+    return bytes(changed)
+
+
+def test_a_sound_library_has_code_in_sections_alone_and_known_tags(library: SharedLibrary) -> None:
+    assert not library.writable_code
+    assert library.unmarked_code == ()
+    assert {"NEEDED", "SONAME", "SYMTAB", "GNU_HASH"} <= set(library.dynamic)
+    assert not {"AUXILIARY", "FILTER", "AUDIT"} & set(library.dynamic)
+
+
+def test_a_segment_that_is_writable_and_executable_is_seen(image: bytes, tmp_path: Path) -> None:
+    assert _read(patched(image, code_segment(image) + 4, "<I", 7), tmp_path).writable_code
+
+
+@pytest.mark.parametrize(
+    ("tag", "name"),
+    [(0x7FFFFFFD, "AUXILIARY"), (0x7FFFFFFF, "FILTER"), (0x6FFFFEFC, "AUDIT"), (0x60000042, "0x60000042")],
+)
+def test_tags_that_lead_the_loader_elsewhere_are_named(tag: int, name: str, image: bytes, tmp_path: Path) -> None:
+    hashes = struct.pack("<Q", 0x6FFFFEF5)  # DT_GNU_HASH; DT_HASH is there too
+    assert image.count(hashes) == 1
+    assert name in _read(image.replace(hashes, struct.pack("<Q", tag)), tmp_path).dynamic
+
+
+def test_flags_are_named_one_by_one(image: bytes, tmp_path: Path) -> None:
+    hashes = image.index(struct.pack("<Q", 0x6FFFFEF5))
+    flagged = _read(patched(image, hashes, "<QQ", 0x6FFFFFFB, 0x401), tmp_path)
+    assert {"FLAGS_1.NOW", "FLAGS_1.INTERPOSE"} <= set(flagged.dynamic)
+
+
+@pytest.mark.parametrize("how", ["smaller", "no code", "other bytes"])
+def test_code_that_no_section_describes_is_seen(how: str, image: bytes, tmp_path: Path) -> None:
+    segment = code_segment(image)
+    start, size = number(image, segment + 16), number(image, segment + 32)
+    text = section(image, start)
+    changed = {
+        "smaller": patched(image, text + 32, "<Q", 4),
+        "no code": patched(image, text + 8, "<Q", 2),
+        "other bytes": patched(image, text + 24, "<Q", number(image, text + 24) - 16),
+    }[how]
+    assert all(start <= low < high <= start + size for low, high in _read(changed, tmp_path).unmarked_code)
+    assert _read(changed, tmp_path).unmarked_code
+
+
+def test_executable_memory_without_bytes_is_seen(image: bytes, tmp_path: Path) -> None:
+    segment = code_segment(image)
+    end = number(image, segment + 16) + number(image, segment + 32)
+    grown = patched(image, segment + 40, "<Q", number(image, segment + 32) + 8)
+    assert _read(grown, tmp_path).unmarked_code == ((end, end + 8),)
+
+
+def test_segments_that_hide_part_of_another_are_refused(image: bytes, tmp_path: Path) -> None:
+    first, second = segments(image)[:2]
+    with pytest.raises(ElfError, match="share pages"):
+        _read(patched(image, first + 40, "<Q", number(image, second + 16) + 8), tmp_path)
+
+
+def test_a_dynamic_segment_that_is_mapped_from_elsewhere_is_refused(image: bytes, tmp_path: Path) -> None:
+    (dynamic,) = segments(image, 2)
+    with pytest.raises(ElfError, match="maps other bytes"):
+        _read(patched(image, dynamic + 16, "<Q", number(image, dynamic + 16) + 16), tmp_path)

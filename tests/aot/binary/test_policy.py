@@ -30,6 +30,9 @@ def good(machine: str) -> SharedLibrary:
         runpath=(),
         executable_stack=False,
         text_relocations=False,
+        dynamic=("FLAGS_1.NOW", "NEEDED", "SONAME"),
+        writable_code=False,
+        unmarked_code=(),
         exported=(Symbol("entry", "func", 1),),
         undefined=(
             UndefinedSymbol("strlen", "GLIBC_2.17", "libc.so.6"),
@@ -80,6 +83,15 @@ def test_a_good_library_breaks_nothing(library: SharedLibrary) -> None:
         ({"rpath": ("/opt",)}, "It has RPATH '/opt'; a bundle's libraries have none."),
         ({"executable_stack": True}, "It asks for an executable stack"),
         ({"text_relocations": True}, "It has text relocations"),
+        *(
+            ({"dynamic": ("NEEDED", tag)}, f"Its dynamic segment holds {tag}, which no library of a bundle needs.")
+            for tag in ("AUXILIARY", "FILTER", "AUDIT", "DEPAUDIT", "PREINIT_ARRAY", "FLAGS_1.INTERPOSE", "0x6000000d")
+        ),
+        ({"writable_code": True}, "It has a segment that is both writable and executable."),
+        (
+            {"unmarked_code": ((4096, 8192),)},
+            "It makes 0x1000 to 0x2000 executable, which no section of code describes.",
+        ),
         ({"exported": ()}, "It does not export entry; it exports nothing."),
         (
             {"versions_needed": (("libc.so.6", "GLIBC_2.34"),)},
@@ -175,6 +187,8 @@ def test_an_unknown_host_is_refused_with_the_known_ones() -> None:
         ({"glibc_default": "new"}, "not a glibc version"),
         ({"needed": []}, "needed libraries"),
         ({"needed": ["libc.so.6", "../libc.so.6"]}, "needed libraries"),
+        ({"dynamic": []}, "dynamic tags"),
+        ({"dynamic": ["*"]}, "dynamic tags"),
         ({"undefined_prefixes": [""]}, "every undefined symbol"),
         ({"run_path": "no"}, "of another type"),
         ({"colour": "red"}, "unknown"),

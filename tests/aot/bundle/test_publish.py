@@ -23,7 +23,8 @@ from aot.errors import BuildError, UsageError
 
 def write_bundle(folder: Path, number: int, *, complete: bool = True) -> None:
     """A bundle as far as publishing goes: a manifest, and another file that must be of the same build."""
-    (folder / "manifest.json").write_text(Manifest(f"b{number}", complete, {}, {}, {}).to_json())
+    for name, text in Manifest(f"b{number}", complete, {}, {}, {}).texts().items():
+        (folder / name).write_bytes(text)
     (folder / "library").write_text(str(number) * 1000)
 
 

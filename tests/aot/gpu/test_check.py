@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 from aot_runtime.arch import Arch
-from aot_runtime.bundle import Candidate, Explanation
+from aot_runtime.explain import Candidate, Explanation
 from aot_runtime.manifest import KernelRecord, Manifest, Parameter
 
 from aot.bundle.contracts import Contract
-from aot.bundle.details import details_text, read_details
+from aot.bundle.details import LaunchDetails, VariantDetails, details_text, read_details
 from aot.bundle.verify import verify
 from aot.cli.main import main
 from aot.cli.report import table
@@ -24,14 +24,11 @@ from aot.gpu.check import check, compare, record, report_data
 from aot.gpu.running import Gpu, make_outputs
 
 CPU = Gpu("a CPU", (9, 0), "cpu")
-LAUNCH = {"registers": 1, "static_shared_memory": 0, "dynamic_shared_memory": 0, "block": None, "cluster": None, "local_memory": 0}  # fmt: skip
+LAUNCH = LaunchDetails("entry", 1, 0, 0, None, None, 0)
 
 
-def variant(name: str, dtype: str) -> dict[str, Any]:
-    return {
-        "name": name, "kernel": "double", "function": "double", "symbol": name, "cubin_sha256": [name],
-        "cubin_bytes": 1, "launches": [LAUNCH], "verified_on": [], "point": {"dtype": dtype},
-    }  # fmt: skip
+def variant(name: str, dtype: str) -> VariantDetails:
+    return VariantDetails(name, "double", "double", {"dtype": dtype}, name, (name,), 1, (LAUNCH,), (), True)
 
 
 class FakeBundle:
@@ -151,8 +148,8 @@ def test_a_report_is_recorded_in_the_bundle_which_stays_sound(
     data = {
         "machine": {"gpu": "NVIDIA Test", "date": "2026-01-02"},
         "verified": [
-            {"arch": "sm_80", "variant": first["name"], "cubin_sha256": first["cubin_sha256"]},
-            {"arch": "sm_80", "variant": second["name"], "cubin_sha256": ["other code"]},
+            {"arch": "sm_80", "variant": first.name, "cubin_sha256": list(first.cubin_sha256)},
+            {"arch": "sm_80", "variant": second.name, "cubin_sha256": ["other code"]},
             {"arch": "sm_120f", "variant": "absent", "cubin_sha256": []},
         ],
     }
@@ -160,7 +157,7 @@ def test_a_report_is_recorded_in_the_bundle_which_stays_sound(
     assert record(bundle, data) == 1
     assert verify(bundle) == []
     again = read_details(bundle / "details/sm_80.json")
-    assert [v["verified_on"] for v in again[:2]] == [["NVIDIA Test 2026-01-02"], []]
+    assert [v.verified_on for v in again[:2]] == [("NVIDIA Test 2026-01-02",), ()]
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
     assert main(["inspect", str(bundle)]) == 0
     shown = capsys.readouterr().out

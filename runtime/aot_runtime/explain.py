@@ -1,0 +1,78 @@
+"""What :meth:`Bundle.explain` takes and gives: tensors without memory, and the variants that a call considers."""
+
+from __future__ import annotations
+
+from .values import Value
+
+__all__ = ["DTYPE_ALIASES", "Candidate", "Explanation", "TensorInfo", "parse_explanation"]
+
+DTYPE_ALIASES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
+
+
+class TensorInfo(Value):
+    """A tensor for :meth:`Bundle.explain` that has a type and a shape, and no memory."""
+
+    __slots__ = ("align", "dtype", "shape", "strides")
+
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None  # None: row-major
+    align: int
+
+    def __init__(
+        self, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...] | None = None, align: int = 256
+    ) -> None:
+        self._set(dtype=dtype, shape=shape, strides=strides, align=align)
+
+    def resolved_strides(self) -> tuple[int, ...]:
+        if self.strides is not None:
+            return self.strides
+        strides, step = [], 1
+        for extent in reversed(self.shape):
+            strides.append(step)
+            step *= max(extent, 1)
+        return tuple(reversed(strides))
+
+
+class Candidate(Value):
+    """A variant that was considered. ``reason`` says why it was refused; it is "" if the variant is eligible."""
+
+    __slots__ = ("arch", "reason", "variant")
+
+    arch: str
+    variant: str
+    reason: str
+
+    def __init__(self, arch: str, variant: str, reason: str) -> None:
+        self._set(arch=arch, variant=variant, reason=reason)
+
+
+class Explanation(Value):
+    """What a call would run, and why not the rest."""
+
+    __slots__ = ("candidates", "chosen")
+
+    chosen: Candidate | None
+    candidates: tuple[Candidate, ...]
+
+    def __init__(self, chosen: Candidate | None, candidates: tuple[Candidate, ...]) -> None:
+        self._set(chosen=chosen, candidates=candidates)
+
+    def __str__(self) -> str:
+        lines = []
+        for candidate in self.candidates:
+            verdict = candidate.reason or ("chosen" if candidate is self.chosen else "eligible, but lower priority")
+            lines.append(f"{candidate.arch} {candidate.variant}: {verdict}")
+        return "\n".join(lines)
+
+
+def parse_explanation(text: str) -> Explanation:
+    """The lines of the entry library: architecture, variant and reason, the chosen one with a star."""
+    chosen, candidates = None, []
+    for line in str(text).splitlines():
+        arch, variant, reason = line.split("\t")
+        candidate = Candidate(arch.removeprefix("*"), variant, reason)
+        candidates.append(candidate)
+        if arch.startswith("*"):
+            chosen = candidate
+    return Explanation(chosen, tuple(candidates))
