@@ -33,6 +33,7 @@ from ..declare.arguments import (
 )
 from ..declare.kernel import Variant
 from ..errors import BuildError
+from ..kinds import DTYPES
 from ..targets import Target
 from . import dsl
 from .dsl import Clusters
@@ -40,13 +41,6 @@ from .launcher import Launcher, parse_launcher, symbol_prefix
 from .messages import Compiled, KernelLaunch, Options
 
 __all__ = ["backend_version", "compile_variant"]
-
-_DTYPES: dict[str, Any] = {
-    "bool": cutlass.Boolean, "i8": cutlass.Int8, "u8": cutlass.Uint8, "i16": cutlass.Int16, "u16": cutlass.Uint16,
-    "i32": cutlass.Int32, "u32": cutlass.Uint32, "i64": cutlass.Int64, "u64": cutlass.Uint64, "f16": cutlass.Float16,
-    "bf16": cutlass.BFloat16, "f32": cutlass.Float32, "f64": cutlass.Float64, "f8e4m3": cutlass.Float8E4M3FN,
-    "f8e5m2": cutlass.Float8E5M2, "f8e8m0": cutlass.Float8E8M0FNU,
-}  # fmt: skip
 
 
 def backend_version() -> int:
@@ -91,6 +85,10 @@ def _compile(variant: Variant, options: Options, dump: str, clusters: Clusters) 
         return cute.compile(variant.spec.function, *arguments, options=" ".join(filter(None, flags)))
 
 
+def _dtype(argument: Tensor | Scalar | Pointer) -> Any:
+    return getattr(cutlass, DTYPES[argument.dtype].cutlass)
+
+
 def _fake(argument: Argument, name: str, symbols: dict[str, Any]) -> Any:
     """What stands for an argument while compiling; symbols of one name are one object."""
     if isinstance(argument, Tensor):
@@ -98,12 +96,12 @@ def _fake(argument: Argument, name: str, symbols: dict[str, Any]) -> Any:
         strides = tuple(
             _symbolic(stride, symbols) for stride in argument.layout(name.replace("[", "_").replace("]", ""))
         )
-        return make_fake_tensor(_DTYPES[argument.dtype], shape, strides, assumed_align=argument.alignment)
+        return make_fake_tensor(_dtype(argument), shape, strides, assumed_align=argument.alignment)
     if isinstance(argument, Scalar):
-        return _DTYPES[argument.dtype](0)
+        return _dtype(argument)(0)
     if isinstance(argument, Pointer):
-        align = argument.align or _DTYPES[argument.dtype].width // 8
-        return make_ptr(_DTYPES[argument.dtype], align, AddressSpace.gmem, assumed_align=align)
+        align = argument.align or _dtype(argument).width // 8
+        return make_ptr(_dtype(argument), align, AddressSpace.gmem, assumed_align=align)
     if isinstance(argument, Stream):
         return make_fake_stream(use_tvm_ffi_env_stream=not argument.explicit)
     if isinstance(argument, Tuple):

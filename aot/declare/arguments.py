@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import DeclarationError
+from ..kinds import DTYPES
 
 __all__ = [
     "ActiveClusters",
@@ -25,12 +26,7 @@ __all__ = [
     "Tuple",
 ]
 
-# Names of dtypes in declarations, with their bits. The compile worker maps them to CuTe DSL's types.
-TENSOR_DTYPES = {
-    "bool": 8, "i8": 8, "u8": 8, "i16": 16, "u16": 16, "i32": 32, "u32": 32, "i64": 64, "u64": 64,
-    "f16": 16, "bf16": 16, "f32": 32, "f64": 64, "f8e4m3": 8, "f8e5m2": 8, "f8e8m0": 8,
-}  # fmt: skip
-SCALAR_DTYPES = ("bool", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "f16", "bf16", "f32", "f64")
+SCALAR_DTYPES = tuple(name for name, dtype in DTYPES.items() if dtype.is_scalar)
 
 
 def _check_dtype(dtype: str, known: Sequence[str]) -> None:
@@ -94,7 +90,7 @@ class Tensor:
     align: int | None = None
 
     def __post_init__(self) -> None:
-        _check_dtype(self.dtype, tuple(TENSOR_DTYPES))
+        _check_dtype(self.dtype, tuple(DTYPES))
         object.__setattr__(self, "shape", _dims(self.shape))
         if any(isinstance(extent, int) and extent < 0 for extent in self.shape):
             raise DeclarationError(f"an extent is negative: {self.shape}")
@@ -107,7 +103,7 @@ class Tensor:
 
     @property
     def element_bytes(self) -> int:
-        return TENSOR_DTYPES[self.dtype] // 8
+        return DTYPES[self.dtype].bits // 8
 
     @property
     def alignment(self) -> int:
@@ -146,7 +142,7 @@ class Pointer:
     align: int | None = None
 
     def __post_init__(self) -> None:
-        _check_dtype(self.dtype, tuple(TENSOR_DTYPES))
+        _check_dtype(self.dtype, tuple(DTYPES))
         if self.align is not None:
             _check_power_of_two(self.align, "align")
 

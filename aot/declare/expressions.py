@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import DeclarationError
-from .arguments import TENSOR_DTYPES
+from ..kinds import DTYPES
 
 __all__ = ["Binary", "Compare", "Constant", "Element", "Expression", "Logic", "Name", "Negation", "names_in", "parse"]
 
@@ -241,10 +241,10 @@ def check_dtype(text: str) -> set[str]:
     name, dot, field = text.partition(".")
     if name.isidentifier() and (dot, field) == (".", "dtype"):
         return {name}
-    if text in TENSOR_DTYPES:
+    if text in DTYPES:
         return set()
     raise DeclarationError(
-        f"not the dtype of an output: {text!r}", hint=f"write x.dtype, or one of {', '.join(TENSOR_DTYPES)}"
+        f"not the dtype of an output: {text!r}", hint=f"write x.dtype, or one of {', '.join(DTYPES)}"
     )
 
 

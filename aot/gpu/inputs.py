@@ -4,26 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["InputMaker", "dtype_name", "torch_dtype"]
+from ..kinds import DTYPES
 
-_TORCH_NAMES = {
-    "bool": "bool", "i8": "int8", "u8": "uint8", "i16": "int16", "i32": "int32", "i64": "int64",
-    "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64",
-    "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2",
-}  # fmt: skip
+__all__ = ["InputMaker", "dtype_name", "torch_dtype"]
 
 
 def torch_dtype(dtype: str) -> Any:
     """torch's dtype for one of our names."""
     import torch
 
-    return getattr(torch, _TORCH_NAMES[dtype])
+    return getattr(torch, DTYPES[dtype].torch)
 
 
 def dtype_name(dtype: Any) -> str:
     """Our name for one of torch's dtypes."""
     name = str(dtype).removeprefix("torch.")
-    return next((ours for ours, theirs in _TORCH_NAMES.items() if theirs == name), name)
+    return next((ours for ours, theirs in DTYPES.items() if theirs.torch == name), name)
 
 
 class InputMaker:

@@ -34,10 +34,11 @@ def build(settings: Settings, progress: Progress | None = None) -> BuildResult:
     """Build a bundle. Kernels that fail are listed in the result, and the manifest says that it is incomplete."""
     counting = CountingProgress(progress or Progress())
     try:
-        with open_workspace(settings, counting) as workspace:
-            check_destination(workspace.out)
-            with locked(workspace.out, counting.warn, wait=settings.wait):
-                return _build(workspace)
+        with (
+            open_workspace(settings, counting) as workspace,
+            locked(workspace.out, counting.warn, wait=settings.wait),
+        ):
+            return _build(workspace)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_kept(settings, counting.count)) from None
 

@@ -35,8 +35,8 @@ class Tools:
 
 def merge(bundles: Sequence[Path], out: Path, tools: Tools, warn: Warn) -> Manifest:
     """Join bundles of one name; what several of them hold must be the same."""
-    check_destination(out)
     with locked(out, warn, wait=tools.wait):
+        check_destination(out)
         return _combine([bundle_contribution(bundle) for bundle in bundles], out, tools, warn)
 
 

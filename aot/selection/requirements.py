@@ -24,7 +24,7 @@ from ..declare.arguments import (
 )
 from ..declare.kernel import Kernel, Spec, Variant
 from ..errors import DeclarationError
-from ..kinds import BOOL, FLOAT, HANDLE, INT, NONE, TENSOR, TUPLE
+from ..kinds import BOOL, DTYPES, FLOAT, HANDLE, INT, NONE, TENSOR, TUPLE
 from .guards import Guards
 from .subjects import HIGHEST, INT32_MAX, Path, Place, Region, Requirement, Subject, VariantTable
 
@@ -34,13 +34,6 @@ __all__ = ["variant_table"]
 SOURCE_MULTIPROCESSORS, SOURCE_ACTIVE_CLUSTERS = 0x80, 0x81
 STREAM_FROM_ENVIRONMENT, STREAM_DEFAULT = -1, -2
 CUDA_DEVICE = 2
-
-# DLPack's (code, bits) of each dtype.
-DTYPE_CODES = {
-    "i8": (0, 8), "i16": (0, 16), "i32": (0, 32), "i64": (0, 64), "u8": (1, 8), "u16": (1, 16), "u32": (1, 32),
-    "u64": (1, 64), "f16": (2, 16), "f32": (2, 32), "f64": (2, 64), "bf16": (4, 16), "bool": (6, 8),
-    "f8e4m3": (10, 8), "f8e5m2": (12, 8), "f8e8m0": (14, 8),
-}  # fmt: skip
 
 
 def variant_table(variant: Variant) -> VariantTable:
@@ -167,13 +160,13 @@ class _Deriver:
     def _tensor(self, tensor: Tensor, path: Path, label: str) -> Iterator[Requirement]:
         self.uses_tensors = True
         self.tensors[label] = (path, tensor)
-        code, bits = DTYPE_CODES[tensor.dtype]
-        packed = bits << 32 | 1 << 8 | code
+        dtype = DTYPES[tensor.dtype]
+        packed = dtype.bits << 32 | 1 << 8 | dtype.code
         yield _kind(path, label, TENSOR, TENSOR)
         yield Requirement(Subject("device_type", path, label=label), CUDA_DEVICE, CUDA_DEVICE)
         yield Requirement(Subject("device_index", path, label=label), 0, 0)
         # The entry takes signed for unsigned integers and the reverse; we do not.
-        yield Requirement(Subject("dtype", path, label=f"{label}.dtype"), packed, packed, enforced=code < 2)
+        yield Requirement(Subject("dtype", path, label=f"{label}.dtype"), packed, packed, enforced=dtype.code < 2)
         rank = len(tensor.shape)
         yield Requirement(Subject("ndim", path, label=f"{label}.ndim"), rank, rank)
         for dim, extent in enumerate(tensor.shape):

@@ -1,0 +1,39 @@
+"""The table of element types agrees with CuTe DSL and torch, which name and size the same types."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+
+import pytest
+
+from aot.kinds import DTYPES
+
+# In a process of their own: both take long to import, and torch must not be there beside the stand-in for CUDA.
+CUTLASS = "import cutlass, json, sys; print(json.dumps([getattr(cutlass, name).width for name in sys.argv[1:]]))"
+TORCH = """
+import json, sys, torch
+print(json.dumps([getattr(torch, name).itemsize * 8 if hasattr(torch, name) else None for name in sys.argv[1:]]))
+"""
+
+
+def bits(program: str, *names: str) -> list[int | None]:
+    done = subprocess.run([sys.executable, "-c", program, *names], capture_output=True, text=True, check=True)
+    answer: list[int | None] = json.loads(done.stdout)
+    return answer
+
+
+def test_cute_dsl_has_every_type_with_these_bits() -> None:
+    found = dict(zip(DTYPES, bits(CUTLASS, *(dtype.cutlass for dtype in DTYPES.values())), strict=True))
+    assert found.pop("bool") == 1  # as a scalar; a tensor of booleans has a byte for each
+    assert found == {name: dtype.bits for name, dtype in DTYPES.items() if name != "bool"}
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+def test_torch_has_every_type_with_these_bits() -> None:
+    found = bits(TORCH, *(dtype.torch for dtype in DTYPES.values()))
+    for size, dtype in zip(found, DTYPES.values(), strict=True):
+        assert size in (dtype.bits, None)  # older versions lack some
+    assert sum(size is not None for size in found) >= 12
