@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ..errors import BuildError, UsageError
 from ..files import is_at
-from .publish import real_directory
+from .publish import check_writable, real_directory
 
 __all__ = ["locked"]
 
@@ -26,6 +26,7 @@ def locked(bundle: Path, warn: Callable[[str], None], *, wait: bool = True) -> I
     """Hold the lock of a bundle's directory. While another process holds it, wait and tell ``warn``, or fail."""
     directory = real_directory(bundle)
     path = directory.with_name(f".{directory.name}.lock")
+    check_writable(path.parent)
     created = [folder for folder in path.parents if not folder.exists()]  # the innermost first
     descriptor = _acquire(path, bundle, warn, wait)
     try:

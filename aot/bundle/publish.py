@@ -22,7 +22,7 @@ from ..errors import BuildError, UsageError, system_hint
 from ..files import owned_directory, sweep
 from .signature import keep_signature
 
-__all__ = ["check_destination", "clear_leftovers", "publish", "real_directory", "staging"]
+__all__ = ["check_destination", "check_writable", "clear_leftovers", "publish", "real_directory", "staging"]
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -33,7 +33,7 @@ def check_destination(path: Path) -> Manifest | None:
     """The bundle that a build would replace, if there is one; :class:`UsageError` where none can be put."""
     try:
         _check_place(path)
-        _check_writable(real_directory(path).parent)
+        check_writable(real_directory(path).parent)
     except OSError as error:
         raise UsageError(f"cannot look at `{path}`: {error.strerror}", hint="give another `--out`") from None
     with suppress(ManifestError):  # a damaged bundle is replaced like any other
@@ -54,7 +54,7 @@ def _check_place(path: Path) -> None:
         )
 
 
-def _check_writable(folder: Path) -> None:
+def check_writable(folder: Path) -> None:
     """Said before an hour of compiling rather than after it."""
     while not folder.exists():
         folder = folder.parent
