@@ -17,7 +17,7 @@ from ..link.nvidia import NvidiaLibraries, find_libraries
 from .assemble import assemble
 from .compiling import Compilation, choose_executor, compile_plan
 from .contributions import Contribution, bundle_contribution, remaining
-from .earlier import Known, is_made, look_up, note_made, recall_plan, remember_plan
+from .earlier import Earlier, look_up, note_made, remember_plan
 from .events import CountingProgress, Progress
 from .executor import Executor, Session, open_executor
 from .finish import verify_and_publish
@@ -25,7 +25,7 @@ from .linking import link_kernels, linkers
 from .plan import make_plan
 from .settings import BuildResult, Settings
 from .workers import Workers
-from .workspace import Workspace, open_workspace, with_remote
+from .workspace import Workspace, make_workspace, scratch_folder, with_remote
 
 __all__ = ["build"]
 
@@ -34,11 +34,8 @@ def build(settings: Settings, progress: Progress | None = None) -> BuildResult:
     """Build a bundle. Kernels that fail are listed in the result, and the manifest says that it is incomplete."""
     counting = CountingProgress(progress or Progress())
     try:
-        with (
-            open_workspace(settings, counting) as workspace,
-            locked(workspace.out, counting.warn, wait=settings.wait),
-        ):
-            return _build(workspace)
+        with scratch_folder() as scratch, locked(settings.destination, counting.warn, wait=settings.wait):
+            return _build(make_workspace(settings, counting, scratch))
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_kept(settings, counting.count)) from None
 
@@ -57,44 +54,43 @@ def _build(workspace: Workspace) -> BuildResult:
     with suppress(OSError):  # check_destination reports what is wrong with the place
         clear_leftovers(out)
     existing = check_destination(out)
-    known = look_up(workspace)
-    if existing is not None and is_made(workspace, known, out):
+    earlier = look_up(workspace)
+    if existing is not None and earlier.is_made:
         return BuildResult(out, existing, ())
     workspace = with_remote(workspace)
-    compilation, known = _compile(workspace, known)
+    compilation, key = _compile(workspace, earlier)
     _check_may_replace(existing, compilation.failures, workspace)
     manifest = _assemble(compilation, existing, workspace)
     if not compilation.failures:
-        note_made(workspace, known, out)
+        note_made(workspace, key)
     return BuildResult(out, manifest, compilation.failures)
 
 
-def _compile(workspace: Workspace, known: Known | None) -> tuple[Compilation, Known | None]:
-    """Plan and compile; what the cache knows of the build goes along, or is learned."""
+def _compile(workspace: Workspace, earlier: Earlier) -> tuple[Compilation, str | None]:
+    """Plan and compile; the key of what the build ends with goes along."""
     settings = workspace.settings
     session = Session(settings.kernels, settings.options, settings.timeout)
     limit = settings.worker_count if settings.memory is not None else None
     cluster = open_executor(settings.executor, settings.dask_security)
     with closing(cluster) if cluster else nullcontext(), Workers(session, workspace.scratch, limit=limit) as workers:
-        plan, known, failures = _plan(workspace, known, workers, cluster)
+        plan, failures, key = _plan(workspace, earlier, workers, cluster)
         _libraries(settings, settings.hosts, plan.cuda)  # what is missing is reported before the long part
         with closing(choose_executor(cluster, workers, workspace)) as executor:
             compilation = compile_plan(plan, workers.session, executor, workspace)
         failures = (*failures, *compilation.failures, *workers.take_failures())
     if not compilation.kernels:
         raise BuildError("every kernel failed", failures=failures)
-    return replace(compilation, failures=failures), known
+    return replace(compilation, failures=failures), key
 
 
 def _plan(
-    workspace: Workspace, known: Known | None, workers: Workers, cluster: Executor | None
-) -> tuple[Plan, Known | None, tuple[Failure, ...]]:
-    recalled = recall_plan(workspace, known)
-    if recalled is not None:
-        return recalled, known, ()
+    workspace: Workspace, earlier: Earlier, workers: Workers, cluster: Executor | None
+) -> tuple[Plan, tuple[Failure, ...], str | None]:
+    if earlier.plan is not None:
+        return earlier.plan, (), earlier.key
     workspace.progress.stage("reading declarations")
     new = make_plan(workspace.settings, workers, with_keys=workspace.store is not None or cluster is not None)
-    return new.plan, remember_plan(workspace, new), new.failures
+    return new.plan, new.failures, remember_plan(workspace, new)
 
 
 def _libraries(settings: Settings, hosts: Sequence[Host], cuda: int) -> dict[Host, NvidiaLibraries]:

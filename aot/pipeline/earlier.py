@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,50 +16,46 @@ from .provenance import source_record
 from .settings import Settings
 from .workspace import Workspace
 
-__all__ = ["Known", "is_made", "look_up", "note_made", "recall_plan", "remember_plan"]
+__all__ = ["Earlier", "look_up", "note_made", "remember_plan"]
 
 
 @dataclass(frozen=True)
-class Known:
+class Earlier:
     """What the cache knows of a build before anything is compiled."""
 
-    outline: recall.Outline
-    result: str  # the key of what the build ends with
+    key: str | None = None  # of what the build ends with; None: something that it comes from is new or has changed
+    is_made: bool = False  # the bundle at the destination is, file by file, what the build would end with
+    plan: recall.Plan | None = None  # of an earlier build, which still holds; not looked for if the bundle is there
 
 
-def look_up(workspace: Workspace) -> Known | None:
-    """What is known of a build; None if there is no cache, or something that the plan came from has changed."""
-    settings, store = workspace.settings, workspace.store
-    outline = recall.unchanged(store, _request(settings)) if store is not None else None
-    return Known(outline, _result_key(settings, outline)) if outline is not None else None
-
-
-def is_made(workspace: Workspace, known: Known | None, bundle: Path) -> bool:
-    """Whether the bundle there is, file by file, what this build would end with."""
+def look_up(workspace: Workspace) -> Earlier:
+    """What earlier builds have left for this one."""
     store = workspace.store
-    if store is None or known is None or not recall.is_made(store, known.result, bundle):
-        return False
-    return not any(damaged_files(bundle, Manifest.read(bundle)))
+    outline = recall.unchanged(store, _request(workspace.settings)) if store is not None else None
+    if store is None or outline is None:
+        return Earlier()
+    key = _result_key(workspace.settings, outline)
+    if recall.is_made(store, key, workspace.out) and not any(_damaged(workspace.out)):
+        return Earlier(key, is_made=True)
+    return Earlier(key, plan=recall.recall_plan(store, outline))
 
 
-def note_made(workspace: Workspace, known: Known | None, bundle: Path) -> None:
-    """Remember that the bundle there is what such a build ends with."""
-    if workspace.store is not None and known is not None:
-        recall.keep_made(workspace.store, known.result, bundle)
+def _damaged(bundle: Path) -> Iterator[str]:
+    return damaged_files(bundle, Manifest.read(bundle))
 
 
-def recall_plan(workspace: Workspace, known: Known | None) -> recall.Plan | None:
-    """The plan of an earlier build, if nothing that it came from has changed."""
-    store = workspace.store
-    return recall.recall_plan(store, known.outline) if store is not None and known is not None else None
-
-
-def remember_plan(workspace: Workspace, new: NewPlan) -> Known | None:
-    """Keep a plan, unless something was wrong with its declarations."""
+def remember_plan(workspace: Workspace, new: NewPlan) -> str | None:
+    """Keep a plan, unless something was wrong with its declarations; returns the key of what the build ends with."""
     if workspace.store is None or new.failures:
         return None
     outline = recall.keep_plan(workspace.store, _request(workspace.settings), new.plan, new.closures)
-    return Known(outline, _result_key(workspace.settings, outline))
+    return _result_key(workspace.settings, outline)
+
+
+def note_made(workspace: Workspace, key: str | None) -> None:
+    """Remember that the bundle at the destination is what a build with that key ends with."""
+    if workspace.store is not None and key is not None:
+        recall.keep_made(workspace.store, key, workspace.out)
 
 
 def _request(settings: Settings) -> recall.Request:

@@ -15,7 +15,7 @@ from ..files import owned_directory, sweep
 from .events import Progress
 from .settings import Settings
 
-__all__ = ["Workspace", "open_workspace", "with_remote"]
+__all__ = ["Workspace", "make_workspace", "scratch_folder", "with_remote"]
 
 SCRATCH = "aot-build-"  # what scratch folders' names begin with
 
@@ -31,15 +31,19 @@ class Workspace:
 
 
 @contextmanager
-def open_workspace(settings: Settings, progress: Progress) -> Iterator[Workspace]:
-    """A workspace for one build, with the cache of this machine alone."""
-    name, out = settings.bundle_name, settings.destination
+def scratch_folder() -> Iterator[Path]:
+    """A folder for one build, and what killed builds have left there removed."""
     folder = Path(tempfile.gettempdir())
     sweep(folder, prefix=SCRATCH)
     with owned_directory(folder, prefix=SCRATCH) as scratch:
-        artifacts = settings.artifacts or (scratch / "artifacts" if settings.remote else None)
-        store = Store(artifacts, limit=entry_limit(settings.memory)) if artifacts is not None else None
-        yield Workspace(settings, name, out, progress, scratch, store)
+        yield scratch
+
+
+def make_workspace(settings: Settings, progress: Progress, scratch: Path) -> Workspace:
+    """A workspace with the cache of this machine alone."""
+    artifacts = settings.artifacts or (scratch / "artifacts" if settings.remote else None)
+    store = Store(artifacts, limit=entry_limit(settings.memory)) if artifacts is not None else None
+    return Workspace(settings, settings.bundle_name, settings.destination, progress, scratch, store)
 
 
 def with_remote(workspace: Workspace) -> Workspace:
