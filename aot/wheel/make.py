@@ -176,7 +176,7 @@ def _of_host(manifest: Manifest, host: str) -> Manifest:
         if not name.startswith(others or "\0")
         and not name.endswith(_LEFT_OUT)
         and name.split("/")[0] not in _LEFT_OUT_FOLDERS
-        and name != SBOM  # it lies in `.dist-info`, where tools look for it
+        and name != SBOM  # a wheel has it in `.dist-info`, where tools look for it
     }
     return manifest.replace(hosts={host: manifest.hosts[host]}, files=files)
 
