@@ -82,7 +82,7 @@ class Host:
 
 def parse_glibc(text: str) -> tuple[int, int]:
     """``"2.28"`` -> ``(2, 28)``."""
-    match = re.fullmatch(r"(\d{1,3})\.(\d{1,3})", text)
+    match = re.fullmatch(r"(\d{1,4})\.(\d{1,4})", text)
     if match is None:
         raise UsageError(f"not a glibc version: {text!r}", hint="write it like 2.28")
     return int(match[1]), int(match[2])
