@@ -15,7 +15,7 @@ from typing import Any
 
 from aot_runtime.arch import Arch, ArchError, Capability
 
-__all__ = ["Target", "accepted_archs", "builds_for", "lowest_driver", "parse_archs"]
+__all__ = ["Target", "accepted_archs", "builds_for", "cuda_of_driver", "lowest_driver", "parse_archs"]
 
 MAX_THREADS_PER_BLOCK = 1024
 MAX_REGISTERS_PER_BLOCK = 65536
@@ -49,6 +49,9 @@ def _facts() -> dict[str, Any]:
         assert arch in known, f"{spelling} stands for {arch}, which is not accepted"
     for arch in known:
         assert _dotted(Arch.parse(arch).capability) in facts["capabilities"], f"no limits for {arch}"
+    for capability, limits in facts["capabilities"].items():
+        unknown = set(limits["driver"].values()) - set(facts["drivers"])
+        assert not unknown, f"{capability} names drivers whose CUDA version is not listed: {unknown}"
     return facts
 
 
@@ -75,6 +78,12 @@ def lowest_driver(arch: Arch, cuda: int) -> str | None:
     """The lowest driver that runs code of that CUDA backend for ``arch``; None if the backend cannot compile for it."""
     driver: str | None = _facts()["capabilities"][_dotted(arch.capability)]["driver"].get(str(cuda))
     return driver
+
+
+def cuda_of_driver(driver: str) -> int:
+    """The CUDA version that came with a driver of :func:`lowest_driver`, as ``cuDriverGetVersion`` counts: 12080."""
+    major, minor = _facts()["drivers"][driver].split(".")
+    return 1000 * int(major) + 10 * int(minor)
 
 
 def parse_archs(texts: Iterable[str], available: Iterable[Arch]) -> tuple[Arch, ...]:

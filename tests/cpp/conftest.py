@@ -67,7 +67,8 @@ def entry_symbol_source(bundle: Path) -> str:
     root = bundle / "lib" / HOST
 
     def linked(path: Path, arch: Arch) -> KernelBuild:
-        return KernelBuild(arch, path.relative_to(root).as_posix(), path.stat().st_size, sha256_of(path))
+        driver = manifest.requires["driver"][str(arch)]
+        return KernelBuild(arch, path.relative_to(root).as_posix(), path.stat().st_size, sha256_of(path), driver)
 
     builds = {
         kernel.name: [linked(root / str(arch) / f"{kernel.name}.so", arch) for arch in kernel.archs]

@@ -17,7 +17,7 @@ from standin import Standin
 def foreign_frames(error: BaseException) -> list[str]:
     """What a backtrace of C adds to the frames of Python: functions of shared libraries."""
     files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
-    return [file for file in files if not file.endswith((".py", ".pxi"))]
+    return [file for file in files if not file.endswith((".py", ".pxi")) and not file.startswith("<aot bundle ")]
 
 
 @pytest.mark.parametrize(
