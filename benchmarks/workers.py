@@ -1,6 +1,6 @@
-"""The same build with one worker and with two, taking turns, each without a cache: how many times faster two are.
+"""The same build on one worker and on two, in turns, each from nothing: how many times faster two are.
 
-Numbers are only valid on an idle machine with two cores; the output includes the load.
+Means something only on a machine with two cores that has nothing else to do: the load is written down.
 """
 
 from __future__ import annotations

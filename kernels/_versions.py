@@ -1,4 +1,4 @@
-"""Names that the kernels need and that differ between versions of CuTe DSL."""
+"""What the kernels need and versions of CuTe DSL spell differently."""
 
 from __future__ import annotations
 

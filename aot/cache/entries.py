@@ -14,15 +14,13 @@ import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
-from ..errors import AotError
-from ..records import decode, encode
+from ..records import RecordError, decode, encode
 
 __all__ = ["LARGEST", "EntryError", "as_record", "entry_limit", "pack", "read_record", "record_bytes", "unpack"]
 
 LARGEST = 256 << 20  # bytes of one entry, unpacked; the largest library of the shipped kernels has 8 MB
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,254}")
-_WRONG = (ValueError, KeyError, TypeError, AttributeError, AotError)
 _T = TypeVar("_T")
 
 
@@ -71,8 +69,8 @@ def _sizes(head: bytes) -> Iterator[tuple[str, int]]:
     for name, size in read_record(dict[str, int], head).items():
         if not _NAME.fullmatch(name):
             raise EntryError(f"{name[:80]!a} is not a plain file name")
-        if type(size) is not int or size < 0:
-            raise EntryError(f"{name} has {size!a} bytes")
+        if size < 0:
+            raise EntryError(f"{name} has {size} bytes")
         yield name, size
 
 
@@ -84,16 +82,17 @@ def record_bytes(record: Any) -> bytes:
 def read_record(kind: type[_T], content: bytes) -> _T:
     """The inverse of :func:`record_bytes`."""
     try:
-        return as_record(kind, json.loads(content))
+        data = json.loads(content)
     except ValueError as error:
         raise EntryError(f"it is not JSON: {error}") from None
     except RecursionError:
         raise EntryError("it is nested too deeply") from None
+    return as_record(kind, data)
 
 
 def as_record(kind: type[_T], data: Any) -> _T:
     """A record out of what was read as JSON."""
     try:
         return decode(kind, data)
-    except _WRONG as error:
+    except RecordError as error:
         raise EntryError(f"it is not a record: {error}") from None

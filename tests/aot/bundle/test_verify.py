@@ -15,8 +15,7 @@ from typing import Any
 import aot_runtime
 import pytest
 from aot_runtime.errors import AotError, BundleError, DigestError, ManifestError
-from aot_runtime.manifest import SCHEMA, FileRecord, Manifest
-from aot_runtime.writing import pretty_text
+from aot_runtime.manifest import SCHEMA, FileRecord, Manifest, pretty_text
 from forging import accept, forge
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -455,3 +454,44 @@ def test_nothing_of_a_bundle_is_executed(bundle: Path, cache: Path, tmp_path: Pa
     accept(bundle, name)
     assert verify(bundle)
     assert not trace.exists()
+
+
+@pytest.mark.parametrize("name", ["extra", f"{LIB}/extra", "details/extra"])
+def test_a_link_to_a_directory_is_named(bundle: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "payload.so").write_bytes(b"code")
+    (bundle / name).symlink_to(tmp_path / "elsewhere")
+    assert one(verify(bundle)) == f"{name} is a link to a directory; a bundle has none"
+
+
+def test_an_archive_that_leads_back_to_itself_ends_the_reading(bundle: Path) -> None:
+    """A member of -60 bytes: verification used to read these 132 bytes for ever."""
+    name = f"{LIB}/libsmall.a"
+    header = (
+        b"/".ljust(16) + b"0".ljust(12) + b"0".ljust(6) + b"0".ljust(6) + b"644".ljust(8) + b"-60".ljust(10) + b"`\n"
+    )
+    (bundle / name).write_bytes(b"!<arch>\n" + header + bytes(64))
+    assert (bundle / name).stat().st_size == 132
+    accept(bundle, name)
+    assert f"{name} cannot be read: an archive of 132 bytes with something at 8 that is no member" in verify(bundle)
+
+
+def test_an_object_whose_headers_lie_far_outside_the_archive_is_named(bundle: Path) -> None:
+    name = f"{LIB}/libsmall.a"
+    content = bytearray((bundle / name).read_bytes())
+    start = bytes(content).index(b"\x7fELF")
+    content[start + 40 : start + 48] = (1 << 40).to_bytes(8, "little")  # e_shoff
+    (bundle / name).write_bytes(content)
+    accept(bundle, name)
+    assert any(problem.startswith(f"{name} cannot be read: an object of") for problem in verify(bundle))
+
+
+def test_a_library_that_brings_another_along_is_named(bundle: Path) -> None:
+    name = f"{LIB}/sm_90a/fill_epilogue.so"
+    content = (bundle / name).read_bytes()
+    relacount = (0x6FFFFFF9).to_bytes(8, "little")
+    assert content.count(relacount) == 1
+    (bundle / name).write_bytes(content.replace(relacount, (0x7FFFFFFD).to_bytes(8, "little")))
+    accept(bundle, name)
+    expected = f"{name}: Its dynamic segment holds AUXILIARY, which no library of a bundle needs."
+    assert expected in verify(bundle)

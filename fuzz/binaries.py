@@ -1,0 +1,85 @@
+"""The readers of finished binaries: libraries, GPU code, archives and their objects."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from aot_runtime.errors import AotError
+
+from aot.binary.cubin import cubins_in_bytes, cubins_in_library, cubins_in_llvm_ir
+from aot.binary.elf import read_shared_library
+from aot.binary.objects import ObjectError, defined_symbols, members, rename_symbols
+
+from .corpus import Corpus
+from .engine import ACCEPTED, REFUSED, Target
+from .mutate import changed_bytes
+
+__all__ = ["make"]
+
+
+def make(corpus: Corpus, folder: Path) -> list[Target]:
+    return [_libraries(corpus, folder), _cubins(corpus), _launchers(corpus), _archives(corpus)]
+
+
+def _libraries(corpus: Corpus, folder: Path) -> Target:
+    image = corpus.library().read_bytes()
+    path = folder / "library.so"
+    table = int.from_bytes(image[40:48], "little")  # the section headers, at the end; segments are at the beginning
+    heads = (range(600), range(table, len(image)))
+
+    def case(rng: random.Random) -> str:
+        path.write_bytes(changed_bytes(image, rng, rng.choice(heads)))
+        try:
+            read_shared_library(path)
+            cubins_in_library(path)
+        except AotError:
+            return REFUSED
+        return ACCEPTED
+
+    return Target("libraries", 0.01, case)
+
+
+def _cubins(corpus: Corpus) -> Target:
+    image = corpus.library().read_bytes()
+    start = image.index((0xBA55ED50).to_bytes(4, "little"))
+    fatbin = image[start : start + 16 + int.from_bytes(image[start + 8 : start + 16], "little")]
+
+    def case(rng: random.Random) -> str:
+        try:
+            cubins_in_bytes(changed_bytes(fatbin, rng, range(200)))
+        except AotError:
+            return REFUSED
+        return ACCEPTED
+
+    return Target("cubins", 0.02, case)
+
+
+def _launchers(corpus: Corpus) -> Target:
+    text = min(corpus.kept.rglob("*.ll")).read_bytes()
+    start = text.index(b"kernels_binary")
+    literal = text[start : text.index(b"\n", start)]
+    hot = range(text.index(literal), text.index(literal) + 200)
+
+    def case(rng: random.Random) -> str:
+        try:
+            cubins_in_llvm_ir(changed_bytes(text, rng, hot).decode("utf-8", "surrogateescape"))
+        except AotError:
+            return REFUSED
+        return ACCEPTED
+
+    return Target("launchers", 0.01, case)
+
+
+def _archives(corpus: Corpus) -> Target:
+    archive = min(corpus.bundle.glob("lib/*/*.a"), key=lambda path: path.stat().st_size).read_bytes()
+
+    def case(rng: random.Random) -> str:
+        try:
+            for name, content in members(changed_bytes(archive, rng, range(300))):
+                rename_symbols(content, dict.fromkeys(defined_symbols(content), f"other_{name}"))
+        except ObjectError:
+            return REFUSED
+        return ACCEPTED
+
+    return Target("archives", 0.04, case)

@@ -1,0 +1,88 @@
+"""The readers of what describes a bundle: the manifest, the tables beside it, and the details of variants."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+from aot_runtime.errors import AotError
+from aot_runtime.manifest import FILE_NAME, INDEX_NAMES, Manifest
+
+from aot.bundle.details import read_details
+
+from .corpus import Corpus
+from .engine import ACCEPTED, REFUSED, Target
+from .mutate import changed_bytes, changed_json
+
+__all__ = ["make"]
+
+
+def make(corpus: Corpus, folder: Path) -> list[Target]:
+    described = {name: (corpus.bundle / name).read_bytes() for name in (FILE_NAME, *INDEX_NAMES)}
+    targets = [_manifest(described, folder / "described"), _details(corpus, folder / "details.json")]
+    return [*targets, *(_table(name, described, folder / "described", 0.05) for name in INDEX_NAMES)]
+
+
+def _altered(content: bytes, rng: random.Random) -> bytes:
+    """As damage would alter it, or as somebody who writes JSON would."""
+    return changed_json(content, rng) if rng.random() < 0.6 else changed_bytes(content, rng)
+
+
+def _read(folder: Path, contents: dict[str, bytes]) -> str:
+    folder.mkdir(exist_ok=True)
+    for name, content in contents.items():
+        (folder / name).write_bytes(content)
+    try:
+        manifest = Manifest.read(folder)
+        for part in ("kernels", "files", "provenance"):  # read when they are first asked for
+            getattr(manifest, part)
+    except AotError:
+        return REFUSED
+    return ACCEPTED
+
+
+def _manifest(described: dict[str, bytes], folder: Path) -> Target:
+    def case(rng: random.Random) -> str:
+        return _read(folder, {**described, FILE_NAME: _altered(described[FILE_NAME], rng)})
+
+    return Target("manifest", 0.1, case)
+
+
+def _table(name: str, described: dict[str, bytes], folder: Path, share: float) -> Target:
+    """The manifest has the digest of the altered table: what is read is what was altered."""
+
+    def case(rng: random.Random) -> str:
+        altered = _altered(described[name], rng)
+        manifest = json.loads(described[FILE_NAME])
+        _accept(manifest, hashlib.sha256(described[name]).hexdigest(), altered)
+        return _read(folder, {**described, name: altered, FILE_NAME: json.dumps(manifest).encode()})
+
+    return Target(name, share, case)
+
+
+def _accept(data: Any, digest: str, content: bytes) -> None:
+    """Write the digest of other content to wherever a manifest has this digest."""
+    if isinstance(data, dict):
+        if data.get("sha256") == digest:
+            data.update(sha256=hashlib.sha256(content).hexdigest(), size=len(content))
+        data = list(data.values())
+    for item in data if isinstance(data, list) else ():
+        _accept(item, digest, content)
+
+
+def _details(corpus: Corpus, path: Path) -> Target:
+    content = min(corpus.bundle.glob("details/*.json")).read_bytes()
+
+    def case(rng: random.Random) -> str:
+        path.write_bytes(_altered(content, rng))
+        try:
+            read_details(path)
+            read_details(path, "fill_epilogue")
+        except AotError:
+            return REFUSED
+        return ACCEPTED
+
+    return Target("details", 0.1, case)

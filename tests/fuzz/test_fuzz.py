@@ -1,0 +1,100 @@
+"""A short seeded run of the fuzzers finds nothing; planted defects are found."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+import fuzz.engine
+from fuzz import binaries, bundles, descriptions, entries, overlap
+from fuzz.corpus import Corpus, make_corpus
+from fuzz.engine import Target, Undetected, run_target
+from fuzz.mutate import changed_bytes, changed_json, flipped
+
+SEED = 2026
+CASES = {"libraries": 60, "launchers": 60, "bundles": 40, "stored entries": 200}  # what takes long; others have 400
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Corpus:
+    return make_corpus(tmp_path_factory.mktemp("corpus"), cache)
+
+
+@pytest.mark.parametrize("module", [binaries, entries, descriptions, bundles], ids=lambda module: module.__name__)
+def test_a_short_run_finds_nothing(module: object, corpus: Corpus, tmp_path: Path) -> None:
+    for target in module.make(corpus, tmp_path):  # type: ignore[attr-defined]
+        outcome = run_target(target, SEED, range(CASES.get(target.name, 400)))
+        assert outcome.findings == [], target.name
+        assert outcome.seen["refused"] > 0, target.name
+
+
+def test_the_overlap_check_agrees_with_brute_force(tmp_path: Path) -> None:
+    outcome = overlap.run(overlap.compile_program(tmp_path), SEED, 50_000)
+    assert outcome.findings == []
+    assert outcome.seen["overlapping"] > 10_000
+    assert outcome.seen["apart or absurd"] > 10_000
+
+
+def test_an_overlap_check_that_misses_some_is_found(tmp_path: Path) -> None:
+    check = tmp_path / "check.c"
+    check.write_text(
+        '#include "aot_overlap.h"\n'
+        "int64_t aot_overlap(const aot_region_t* regions, uint32_t count, const aot_arguments_t* arguments) {\n"
+        "  (void)regions; (void)count; (void)arguments; return 0;\n}\n"
+    )
+    outcome = overlap.run(overlap.compile_program(tmp_path, check), SEED, 1000)
+    assert outcome.seen["found"] > 100
+    assert "an overlap was missed" in outcome.findings[0].message
+
+
+# Planted defects.
+
+
+def outcome_of(case: object, cases: int = 3) -> fuzz.engine.Outcome:
+    return run_target(Target("planted", 1, case), SEED, range(cases))  # type: ignore[arg-type]
+
+
+def test_an_exception_that_is_not_ours_is_a_finding_that_can_be_repeated() -> None:
+    def case(rng: random.Random) -> str:
+        raise KeyError(rng.random())
+
+    first, again = outcome_of(case), outcome_of(case)
+    assert [finding.kind for finding in first.findings] == ["KeyError"] * 3
+    assert first.findings == again.findings
+    assert len({finding.message for finding in first.findings}) == 3
+
+
+def test_a_case_without_an_end_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fuzz.engine, "CPU_SECONDS", 0.05)
+
+    def case(rng: random.Random) -> str:
+        while True:
+            pass
+
+    assert [finding.kind for finding in outcome_of(case, 1).findings] == ["Hang"]
+
+
+def test_a_flip_that_passes_is_a_finding(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that checks nothing."""
+    damaged = next(target for target in entries.make(corpus, tmp_path) if target.name == "damaged entries")
+    monkeypatch.setattr(entries, "checked", lambda kind, key, content: content)
+    assert {finding.kind for finding in run_target(damaged, SEED, range(5)).findings} == {"Undetected"}
+
+
+def test_a_name_that_is_a_path_is_a_finding() -> None:
+    from aot.cache.links import PackedLibrary
+
+    with pytest.raises(Undetected):
+        entries._check_names(PackedLibrary(b"", (("../x", b""),)))
+
+
+def test_mutations_are_repeated_by_their_seed_and_change_something() -> None:
+    data = bytes(range(256))
+    for change in (flipped, changed_bytes):
+        seen = {change(data, random.Random(number)) for number in range(50)}
+        assert len(seen) > 40
+        assert change(data, random.Random(1)) == change(data, random.Random(1))
+    document = b'{"a": [1, {"b": "text"}], "c": null}'
+    assert len({changed_json(document, random.Random(number)) for number in range(100)}) > 50
