@@ -86,6 +86,7 @@ PYTHON = r"(?:\.venv/bin/)?python3?"
 CHECKS: dict[str, Callable[[Sequence[str]], None]] = {
     rf"{PYTHON} -m aot ": check_aot,
     rf"{PYTHON} -m tools\.kit ": check_kit,
+    rf"{PYTHON} -m fuzz ": lambda arguments: check_script(["fuzz/__main__.py", *arguments]),
     rf"{PYTHON} -m pytest ?": check_pytest,
     rf"{PYTHON} -m (?:venv|build|ruff|mypy|http\.server) ?": check_anything,
     rf"{PYTHON} (?=benchmarks/|tools/|examples/)": check_script,
