@@ -7,6 +7,8 @@ declarations to copy.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from aot_runtime import __version__ as __version__
+
 from .errors import AotError, BuildError, DeclarationError, ToolchainError, UsageError
 
 if TYPE_CHECKING:
@@ -65,3 +67,7 @@ def __getattr__(name: str) -> Any:
     value = getattr(import_module(_MODULES[name], __name__), name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])

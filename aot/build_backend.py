@@ -31,7 +31,7 @@ _F = TypeVar("_F", bound=Callable[..., str])
 
 
 def _hook(function: _F) -> _F:
-    """Callers' mistakes end the frontend's subprocess with a sentence, not with a traceback."""
+    """End the frontend's subprocess with a message, not with a traceback, if the caller made a mistake."""
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> str:
@@ -67,7 +67,7 @@ def build_wheel(wheel_directory: str, config_settings: _Config = None, metadata_
 
 @_hook
 def prepare_metadata_for_build_wheel(metadata_directory: str, config_settings: _Config = None) -> str:
-    """Nothing is compiled for this, so that resolving dependencies is quick."""
+    """Compiles nothing, so that resolving dependencies is quick."""
     from .wheel.archive import write_files
     from .wheel.project import metadata_files
     from .wheel.pyproject import ConfigSettings, read_project
@@ -84,7 +84,7 @@ prepare_metadata_for_build_editable = prepare_metadata_for_build_wheel
 
 @_hook
 def build_editable(wheel_directory: str, config_settings: _Config = None, metadata_directory: str | None = None) -> str:
-    """Builds the package inside the project, in ``build/aot``, and installs a pointer to it."""
+    """Build the package inside the project, in ``build/aot``, and install a pointer to it."""
     from .pipeline.events import LineProgress
     from .wheel.archive import write_wheels
     from .wheel.project import editable_wheel

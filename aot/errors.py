@@ -1,4 +1,4 @@
-"""What can go wrong while building, all under :class:`aot_runtime.AotError`."""
+"""Errors of the builder, all derived from :class:`aot_runtime.AotError`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 NOTHING_LEFT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-NO_MEMORY = "memory ran out; give `--memory` or fewer `--jobs`"
+NO_MEMORY = "memory ran out; pass `--memory` or fewer `--jobs`"
 
 
 @dataclass(frozen=True)
@@ -58,16 +58,16 @@ class ToolchainError(BuildError):
 
 
 def system_hint(error: OSError) -> str | None:
-    """What to do where the system has run out of something."""
+    """The next step if the system has run out of a resource; else None."""
     if error.errno in (errno.EMFILE, errno.ENFILE):
-        return "file handles ran out; raise the limit (`ulimit -n`) or give fewer `--jobs`"
+        return "file handles ran out; raise the limit (`ulimit -n`) or pass fewer `--jobs`"
     if error.errno == errno.ENOMEM:
         return NO_MEMORY
     return "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else None
 
 
 def error_lines(error: AotError) -> Iterator[str]:
-    """An error as people read it: what failed with the compiler's output, the sentence, the next step."""
+    """An error as text: what failed with the compiler's output, the message, the hint."""
     if isinstance(error, BuildError):
         yield from failure_lines(error.failures)
     yield f"error: {error.message}"
@@ -76,7 +76,7 @@ def error_lines(error: AotError) -> Iterator[str]:
 
 
 def failure_lines(failures: Iterable[Failure]) -> Iterator[str]:
-    """One line per failure; one log stands for all that failed with the same message."""
+    """One line per failure. Failures with the same message show the log of the first."""
     explained: set[str] = set()
     for failure in failures:
         where = " ".join(part for part in (failure.arch, failure.variant or failure.kernel) if part)

@@ -17,9 +17,9 @@ __all__ = ["CPUS", "DEFAULT_GLIBC", "Host", "parse_glibc", "parse_hosts"]
 CPUS = ("x86_64", "aarch64")
 DEFAULT_GLIBC = (2, 28)
 LOWEST_GLIBC = (2, 17)
-HIGHEST_GLIBC = (2, 44)  # the newest that zig knows; it takes a newer one for that without a word
+HIGHEST_GLIBC = (2, 44)  # the newest that zig knows; zig silently uses it for newer ones
 _SPELLINGS = {"amd64": "x86_64", "arm64": "aarch64"}
-# What LLVM wants at the head of a module for the host.
+# The head of an LLVM module for each host.
 _DATA_LAYOUTS = {
     "x86_64": "e-m:e-p270:32:32-p271:32:32-p272:64:64-i64:64-i128:128-f80:128-n8:16:32:64-S128",
     "aarch64": "e-m:e-p270:32:32-p271:32:32-p272:64:64-i8:8:32-i16:16:32-i64:64-i128:128-n32:64-S128-Fn32",
@@ -53,7 +53,7 @@ class Host:
 
     @classmethod
     def of_record(cls, name: str, record: HostRecord) -> Host:
-        """The host that a bundle was built for, from what its manifest says of it."""
+        """The host that a bundle was built for, from its record in the manifest."""
         return cls.parse(name, parse_glibc(record.glibc))
 
     @property
@@ -82,14 +82,14 @@ class Host:
 
 def parse_glibc(text: str) -> tuple[int, int]:
     """``"2.28"`` -> ``(2, 28)``."""
-    match = re.fullmatch(r"(\d{1,3})\.(\d{1,3})", text)
+    match = re.fullmatch(r"(\d{1,4})\.(\d{1,4})", text)
     if match is None:
         raise UsageError(f"not a glibc version: {text!r}", hint="write it like 2.28")
     return int(match[1]), int(match[2])
 
 
 def parse_hosts(texts: Iterable[str], glibc: tuple[int, int]) -> tuple[Host, ...]:
-    """``["x86_64", "all"]`` -> hosts, each once; nothing -> the native one."""
+    """``["x86_64", "all"]`` -> hosts, each once; an empty list -> the native host."""
     hosts: dict[Host, None] = {}
     for text in (part.strip() for item in texts for part in item.split(",")):
         names = CPUS if text == "all" else (text,)

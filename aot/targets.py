@@ -1,6 +1,6 @@
-"""Architectures as the builder sees them: spellings of the command line, and the limits of each.
+"""Architectures for the builder: spellings on the command line, and the limits of each.
 
-The facts are data (``data/archs.json``); a build machine has no device to ask.
+The facts are data (``data/archs.json``), because a build machine has no device to ask.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from aot_runtime.arch import Arch, ArchError, Capability
 
-__all__ = ["Target", "accepted_archs", "builds_for", "lowest_driver", "parse_archs"]
+__all__ = ["Target", "accepted_archs", "builds_for", "cuda_of_driver", "lowest_driver", "parse_archs"]
 
 MAX_THREADS_PER_BLOCK = 1024
 MAX_REGISTERS_PER_BLOCK = 65536
@@ -27,7 +27,7 @@ class Target:
 
     arch: Arch
     shared_memory: int  # bytes one block may use, opt-in included
-    max_cluster: int  # blocks; 1 where there are no clusters
+    max_cluster: int  # in blocks; 1 if the architecture has no clusters
     max_threads: int = MAX_THREADS_PER_BLOCK
     max_registers: int = MAX_REGISTERS_PER_BLOCK
 
@@ -49,6 +49,9 @@ def _facts() -> dict[str, Any]:
         assert arch in known, f"{spelling} stands for {arch}, which is not accepted"
     for arch in known:
         assert _dotted(Arch.parse(arch).capability) in facts["capabilities"], f"no limits for {arch}"
+    for capability, limits in facts["capabilities"].items():
+        unknown = set(limits["driver"].values()) - set(facts["drivers"])
+        assert not unknown, f"{capability} names drivers whose CUDA version is not listed: {unknown}"
     return facts
 
 
@@ -63,8 +66,8 @@ def accepted_archs() -> tuple[Arch, ...]:
 def builds_for(written_for: Iterable[Arch], arch: Arch) -> bool:
     """Whether a kernel written for those architectures can be built for another.
 
-    What is written for a portable one uses nothing that later ones lack: sm_80 code built as sm_90 runs, and
-    can be checked, where there is no device of compute capability 8.0.
+    Code for a portable architecture uses nothing that later ones lack. So sm_80 code can be built as sm_90, and checked
+    without a device of compute capability 8.0.
     """
     written_for = tuple(written_for)
     earlier = (own for own in written_for if not own.suffix and own.capability <= arch.capability)
@@ -72,9 +75,15 @@ def builds_for(written_for: Iterable[Arch], arch: Arch) -> bool:
 
 
 def lowest_driver(arch: Arch, cuda: int) -> str | None:
-    """The lowest driver that runs code for ``arch`` made by that CUDA backend; None where it makes none."""
+    """The lowest driver that runs code of that CUDA backend for ``arch``; None if the backend cannot compile for it."""
     driver: str | None = _facts()["capabilities"][_dotted(arch.capability)]["driver"].get(str(cuda))
     return driver
+
+
+def cuda_of_driver(driver: str) -> int:
+    """The CUDA version that came with a driver of :func:`lowest_driver`, as ``cuDriverGetVersion`` counts: 12080."""
+    major, minor = _facts()["drivers"][driver].split(".")
+    return 1000 * int(major) + 10 * int(minor)
 
 
 def parse_archs(texts: Iterable[str], available: Iterable[Arch]) -> tuple[Arch, ...]:

@@ -1,4 +1,4 @@
-"""What the benchmarks share: the machine's facts, medians, results as JSON."""
+"""What the benchmarks share: facts about the machine, medians, results as JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def interleaved_medians(runs: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
-    """The median of each measurement, taken in turns so that a busy moment hits all alike."""
+    """The median of each measurement. They take turns, so that a busy moment affects all of them."""
     samples: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(rounds):
         for name, run in runs.items():
@@ -33,7 +33,7 @@ def interleaved_medians(runs: Mapping[str, Callable[[], float]], rounds: int) ->
 
 
 def machine_facts() -> dict[str, Any]:
-    """The machine and the versions that a result depends on."""
+    """Facts about the machine, and the versions that a result depends on."""
     names = ("cute-aot", "apache-tvm-ffi", "nvidia-cutlass-dsl", "torch", "triton", "ziglang")
     return {
         "date": datetime.date.today().isoformat(),

@@ -2,8 +2,8 @@
 
     python benchmarks/benchmark_cpp.py [--bundle DIR] [--static-bundle DIR]
 
-Needs no GPU: calls go to the stand-in for CUDA in ``tests/standin``. Numbers count on a quiet machine alone; the load
-is part of the output.
+Needs no GPU: calls go to the stand-in for CUDA in ``tests/standin``. Numbers are only valid on an idle machine; the
+output includes the load.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 Compiles ``call_gpu.cpp`` against the bundle of ``cpp_demo`` (``python -m aot build --kernels cpp_demo/kernels --name demo
 --arch sm90 --host all --out dist/demo``, on any machine) and runs it. Where it runs it needs a C++ compiler, a driver and
 libtvm_ffi.so, of the apache-tvm-ffi that this Python has or by its path; no network, no CUDA toolkit, no CuTe DSL. The
-best of several processes counts: a busy machine makes numbers larger, never smaller. Exit code 77 where it cannot run.
+best of several processes counts: a busy machine makes numbers larger, never smaller. Exit code 77 if it cannot run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What selection in C adds to a call of the compiled entry, against the CUDA stand-in of the tests.
 
-The compiled entry of the variant is called directly, then through the bundle's entry library; the
-difference is what finding the device, choosing the variant and checking that it is loaded cost.
+The compiled entry of the variant is called directly, then through the bundle's entry library. The difference is the
+cost of finding the device, selecting the variant, and checking that it is loaded.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Any_(ctypes.Structure):
 
 
 class Arguments:
-    """The arguments of a call as C sees them: tensors of one shape."""
+    """The arguments of a call in C: tensors of one shape."""
 
     def __init__(self, shape: int, code: int, bits: int, tensors: int) -> None:
         self.numbers = [(ctypes.c_int64 * 1)(shape), (ctypes.c_int64 * 1)(1)]
@@ -49,7 +49,7 @@ class Arguments:
 
 
 def build(kernels: Path, out: Path, archs: str, **environment: str) -> Path:
-    """Build a bundle to measure, unless it is there already."""
+    """Build a bundle to measure, unless it already exists."""
     if out.is_dir():
         return out
     command = [sys.executable, "-m", "aot", "build", "--kernels", str(kernels), "--arch", archs, "--cudart", "shared"]

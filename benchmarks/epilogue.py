@@ -1,7 +1,7 @@
-"""What an epilogue fused into the shipped GEMM costs, on a GPU: against the product alone, and torch's.
+"""What an epilogue fused into the shipped GEMM costs on a GPU, relative to the product alone and to torch.
 
-Needs a GPU, torch, and a bundle of the shipped kernels. Inputs are normal random bf16, row-major, in as many sets as
-leave the L2 cache behind; all contenders run in one process, in an order that changes from round to round.
+Needs a GPU, torch, and a bundle of the shipped kernels. Inputs are normally distributed random bf16, row-major, in
+enough sets to exceed the L2 cache. All contenders run in one process, in random order in each round.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ EPILOGUES = ("identity", "relu", "gelu", "silu")
 
 
 def measure(bundle: Path, size: int) -> dict[str, float]:
-    """Microseconds of a product of so many cubed, by epilogue, and of torch's."""
+    """Microseconds of a product of ``size`` cubed, by epilogue, and of torch's product."""
     import aot_runtime
     import torch
 

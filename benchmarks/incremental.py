@@ -1,6 +1,6 @@
-"""A build of many variants: from nothing, with nothing changed, with one kernel changed.
+"""A build of many variants: the first, with nothing changed, and with one kernel changed.
 
-Each build is a process of its own, interpreter start included, as a user runs it.
+Each build is a separate process, as a user runs it. Times include the start of the interpreter.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def measure(scratch: Path, kernels: int, variants: int, jobs: int) -> dict[str, 
     shutil.rmtree(scratch / "out")
     results["bundle gone"] = run()
     path = source / "copy0.py"
-    number = time.time_ns() % 1_000_000_000  # never built before
+    number = time.time_ns() % 1_000_000_000  # a value that was never built before
     path.write_text(re.sub(r"out\[index\] = .*", f"out[index] = x[index] + x.element_type({number})", path.read_text()))
     results["one kernel changed"] = run()
     return results
@@ -53,7 +53,7 @@ def measure(scratch: Path, kernels: int, variants: int, jobs: int) -> dict[str, 
 def write_kernels(folder: Path, count: int) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     text = (PROJECT / "benchmarks" / "kernels" / "many.py").read_text()
-    for number in range(count):  # a file each, so that one can change alone
+    for number in range(count):  # one file per kernel, so that one can change alone
         own = text.replace('f"copy{i}"', f'"copy{number}"').replace("range(KERNELS)", "range(1)")
         (folder / f"copy{number}.py").write_text(own)
     return folder
@@ -73,7 +73,7 @@ def build(scratch: Path, source: Path, variants: int, jobs: int, *extra: str) ->
 
 
 def _cpu_seconds() -> float:
-    """Of the processes that ended: on a busy machine they say more than the clock."""
+    """CPU seconds of ended processes. On a busy machine they say more than wall-clock time."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

@@ -1,4 +1,4 @@
-"""Builds killed at random moments: the bundle stays whole, and the next build goes on from what was done.
+"""Builds killed at random moments: the bundle stays whole, and the next build continues from what was compiled.
 
 Each round starts a build of another kernel than the bundle holds, ends its whole process group with SIGKILL after
 a random time of up to a build's length, and looks: the bundle must verify and be the old one or the new one; the
@@ -101,7 +101,7 @@ def main() -> None:
 
 
 def _round(project: Project, name: str, moment: float, seen: Counter[str]) -> tuple[float, int]:
-    """One kill and the build after it: how long that took, and how many variants it compiled."""
+    """One kill and the next build: how long that build took, and how many variants it compiled."""
     old = project.digest()
     process = project.start(name)
     time.sleep(moment)
@@ -130,7 +130,7 @@ def check(project: Project) -> None:
 
 
 def _moment(said: str, code: int) -> str:
-    """How far the build had come, by what it said last."""
+    """How far the build had come, by the last line that it printed."""
     if code == 0:
         return "killed too late"
     reached = [stage for stage, words in STAGES.items() if words in said]

@@ -1,7 +1,7 @@
-"""The most memory that a build takes with all its processes, against the cap given with `--memory`.
+"""The peak memory of a build with all its processes, relative to the limit given with `--memory`.
 
-Every process below the build is looked at every 20 ms: resident memory, in which what processes share counts for
-each of them, so that the sum is more than was taken. Each build compiles and links all, without a cache.
+The resident memory of every process of the build is read every 20 ms. Shared memory counts once per process, so the sum
+is larger than what was really used. Each build compiles and links everything, without a cache.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BUILDS = ((*SMALL, "none"), (*SMALL, "2G"), (*SMALL, "1G"), (*LARGE, "2G"))  # k
 
 
 def peak(command: list[str], environment: dict[str, str]) -> tuple[int, float]:
-    """The most bytes that a command and all below it took at once, and its seconds."""
+    """The peak memory in bytes of a command with all its child processes, and its seconds."""
     started, most = time.perf_counter(), 0
     with tempfile.TemporaryFile("w+") as said:
         process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=said)

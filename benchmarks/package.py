@@ -1,8 +1,7 @@
 """What a second host adds to a build, what a wheel adds to its bundle, and what importing a package costs.
 
-The second host's wheels are fetched once, as a build does. Compilers' caches start with what every build
-shares (libc, compiler-rt) and nothing else. Seconds of processor time stand beside the clock's, which other
-programs stretch.
+The second host's wheels are fetched once, as a build does. The compilers' caches start with only what every build shares
+(libc, compiler-rt). CPU seconds are reported beside wall-clock seconds, which other programs affect.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def processor_seconds() -> float:
 
 
 def timed_build(settings: Settings, warm: Path) -> tuple[float, float]:
-    """Seconds by the clock and by the processors, starting from a copy of the warm cache."""
+    """Wall-clock and CPU seconds, starting from a copy of the warm cache."""
     with tempfile.TemporaryDirectory() as scratch:
         cache = Path(scratch) / "cache"
         shutil.copytree(warm, cache)

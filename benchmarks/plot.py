@@ -1,8 +1,8 @@
-"""Draw results of ``python -m aot bench --out`` again, from the files: bars as plain SVG.
+"""Draw results of ``python -m aot bench --out`` from their files, as bars in plain SVG.
 
     python benchmarks/plot.py benchmarks/results/h200-kernels.json --out benchmarks/results/h200-kernels.svg
 
-Several files make one picture; they must be of one kind of GPU.
+Several files make one picture. They must come from the same GPU model.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A call from Python with torch tensors on a GPU: through a bundle, through CuTe DSL's own function, torch's own.
 
-Needs a GPU, torch, and a bundle of the shipped kernels; compares with CuTe DSL where it is installed. All are
-called positionally with the same small tensors, in turns; the figures are medians of the host's time per call.
+Needs a GPU, torch, and a bundle of the shipped kernels. Also measures CuTe DSL if it is installed. All are called
+positionally with the same small tensors and take turns. The numbers are medians of host time per call.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CALLS, ROUNDS = 2000, 51
 
 
 def per_call(function: Callable[..., Any], *arguments: Any) -> Callable[[], float]:
-    """Nanoseconds of host time per call; the GPU is waited for outside the measurement."""
+    """Nanoseconds of host time per call. Waiting for the GPU is outside the measurement."""
     import torch
 
     def run() -> float:

@@ -24,13 +24,13 @@ from pathlib import Path
 from typing import Any
 
 GUARD = 256  # bytes on either side of an output
-# Of the norm of a result: far above rounding, far below what a wrong element does to these few.
+# Relative to the norm of a result: far above rounding, far below the effect of one wrong element.
 TOLERANCES = {"float8_e4m3fn": 0.1, "bfloat16": 0.02, "float16": 0.004, "float32": 1e-5}
 DTYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f8e4m3": "float8_e4m3fn"}
 
 
 class Inputs:
-    """What the contracts' generators make tensors with: as in a check, but on the CPU."""
+    """Makes tensors for the contracts, as in a check, but on the CPU."""
 
     def __init__(self) -> None:
         import torch
@@ -49,7 +49,7 @@ class Inputs:
 
 
 def load_contract(bundle: Path, kernel: str) -> Any:
-    """The contract's module; all that it wants of the builder is a name for costs, which are not asked for here."""
+    """The module of a contract. It needs only ``Cost`` of the builder, which is not used here."""
     sys.dont_write_bytecode = True  # a bundle holds what its manifest lists
     sys.modules.setdefault("aot", types.ModuleType("aot"))
     if str(bundle) not in sys.path:
@@ -58,7 +58,7 @@ def load_contract(bundle: Path, kernel: str) -> Any:
 
 
 def dtypes_of(bundle: Any, kernel: str) -> list[str]:
-    """What the kernel was built for, on any architecture."""
+    """The dtypes that the kernel was built for, on any architecture."""
     details = [json.loads(path.read_text()) for path in sorted((Path(bundle.path) / "details").glob("*.json"))]
     variants = (variant for detail in details for variant in detail["variants"] if variant["kernel"] == kernel)
     return sorted({variant["point"]["dtype"] for variant in variants if "dtype" in variant["point"]})
@@ -71,7 +71,7 @@ def choices_of(record: Any) -> Iterator[dict[str, str]]:
 
 
 def on_device(tensor: Any, device: str) -> Any:
-    """The tensor's whole storage copied, and the same view of it: no kernel gathers elements."""
+    """A copy of the tensor's whole storage with the same view, so that no kernel gathers elements."""
     import torch
 
     whole = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(tensor.untyped_storage())
@@ -97,7 +97,7 @@ def make_outputs(record: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def problem_of(result: Any, exact: Any) -> str:
-    """What is wrong with an output, both on the CPU; "" where nothing is."""
+    """What is wrong with an output, or "". Both tensors are on the CPU."""
     import torch
 
     storage = torch.empty(0, dtype=torch.uint8).set_(result.untyped_storage())
@@ -115,7 +115,7 @@ def problem_of(result: Any, exact: Any) -> str:
 def call(
     bundle: Any, kernel: str, contract: Any, arguments: dict[str, Any], choices: dict[str, str], device: str
 ) -> str:
-    """One call, and what is wrong with it."""
+    """Make one call; returns what is wrong with it."""
     outputs = make_outputs(bundle.manifest.kernels[kernel], arguments)
     moved = {name: on_device(value, device) if hasattr(value, "shape") else value for name, value in arguments.items()}
     written = {name: on_device(value, device) for name, value in outputs.items()}
@@ -128,7 +128,7 @@ def call(
 
 
 def calls_of(bundle: Any, kernel: str, dtypes: list[str], elements: int, device: str) -> Iterator[tuple[str, str]]:
-    """Each call that the kernel takes, in words, and what is wrong with it."""
+    """Each call that the kernel takes, as text, with what is wrong with it."""
     contract = load_contract(Path(bundle.path), kernel)
     for choices, dtype in itertools.product(choices_of(bundle.manifest.kernels[kernel]), dtypes):
         for arguments in contract.inputs(Inputs(), dtype):

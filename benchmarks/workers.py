@@ -1,6 +1,6 @@
-"""The same build on one worker and on two, in turns, each from nothing: how many times faster two are.
+"""The same build with one worker and with two, taking turns, each without a cache: how many times faster two are.
 
-Means something only on a machine with two cores that has nothing else to do: the load is written down.
+Numbers are only valid on an idle machine with two cores; the output includes the load.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Vectors {
   Vectors(const Vectors&) = delete;
   Vectors& operator=(const Vectors&) = delete;
 
-  // Whether `out` on the GPU holds f(x, y) once `stream` is done.
+  // Whether `out` on the GPU holds f(x, y) after `stream` is done.
   template <typename Formula>
   bool holds(Formula formula, void* stream = nullptr) {
     if (driver_.synchronize(stream) != 0) return false;
@@ -50,8 +50,8 @@ class Vectors {
   std::vector<float> x_, y_, out_;
 };
 
-// Runs a demo's checks where there is a GPU. Where there is none, shows how a bundle refuses: `call` is made with an
-// address that nobody will look at.
+// Runs a demo's checks if there is a GPU. If there is none, shows how a bundle refuses: `call` is made with an address
+// that is never accessed.
 template <typename Checks, typename Call>
 int run_demo(const char* name, Checks checks, Call call) {
   device_driver driver{};

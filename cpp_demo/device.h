@@ -34,7 +34,7 @@ static inline int device_find(void* library, const char* name, void* slot) {
   return address != NULL;
 }
 
-/* 1, or 0 where this machine has no GPU to use. */
+/* Returns 1, or 0 if this machine has no usable GPU. */
 static inline int device_open(device_driver* driver) {
   void* context = NULL;
   int count = 0;
@@ -53,7 +53,7 @@ static inline int device_open(device_driver* driver) {
          driver->retain(&context, 0) == 0 && driver->set_current(context) == 0;
 }
 
-/* Three vectors of `n` floats: x and y with numbers to compute with, out with none. NULL where it failed. */
+/* Three vectors of `n` floats: x and y with numbers to compute with, out with none. NULL if it failed. */
 typedef struct {
   float *x, *y, *out;
 } device_vectors;

@@ -26,7 +26,7 @@ def main() -> int:
     good = []
     demo_extension.axpy(x, y, out, 2.5)
     torch.cuda.synchronize()
-    # The kernel multiplies and adds with one rounding, torch with two: sums near zero differ by the product's.
+    # The kernel rounds once, torch twice, so sums near zero differ by the rounding of the product.
     good.append(report("axpy agrees with torch", torch.allclose(out, 2.5 * x + y, atol=1e-5)))
     with torch.cuda.stream(stream):
         demo_extension.axpy(x, y, out, 0.5, stream=stream.cuda_stream)

@@ -1,4 +1,4 @@
-// Demos 1 and 2: kernels linked into the program, statically or from a shared library. The same source does for both.
+// Demos 1 and 2: kernels linked into the program, statically or from a shared library. Both use this source.
 #include <demo.hpp>
 
 #include "checks.hpp"

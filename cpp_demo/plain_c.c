@@ -35,7 +35,7 @@ int main(void) {
     y[i] = (float)(i % 3);
   }
   if (!device_open(&driver)) {
-    /* An address that nobody will look at: the bundle says why not. */
+    /* An address that is never accessed: the bundle says why it refuses. */
     if (aot_make_tensor(&tensor_x, (void*)256, 0, f32, 1, shape, strides, NULL) != AOT_OK) return EXIT_FAILED;
     return refused(demo_axpy(&tensor_x, &tensor_x, &tensor_x, 1.0));
   }

@@ -3,8 +3,8 @@
 #
 #   cpp_demo/run_all.sh BUNDLE [BUILD_DIRECTORY]
 #
-# Environment, where the defaults do not find things:
-#   CUTE_AOT_DIR   directory of cute_aotConfig.cmake (default: what `python3 -m aot config --cmakedir` prints, else the
+# Environment variables, if the defaults do not find things:
+#   CUTE_AOT_DIR   directory of cute_aotConfig.cmake (default: what `python3 -m aot config --cmakedir` prints, or else the
 #                  checkout's runtime/cmake)
 #   TVM_FFI_LIBRARY  path of libtvm_ffi.so (default: what `tvm-ffi-config --libfiles` prints)
 #   DEMO_ARCHS     architectures that the static demos link, separated by ; (default: all of the bundle)

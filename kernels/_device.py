@@ -1,7 +1,7 @@
 """What all kernels share: how chunks of rows are read and written, early launches, and stable symbols.
 
-A thread moves data in *chunks*: 16 bytes, the widest access, where addresses and extents allow it, else
-one element. A kernel is compiled for either; nothing else differs between the two.
+A thread moves data in *chunks*: 16 bytes, the widest access, if addresses and extents allow it; otherwise one element.
+A kernel is compiled for both cases. Nothing else differs between the two.
 """
 
 from __future__ import annotations
@@ -41,27 +41,31 @@ class KernelObject:
 
 
 def launched_early(target: aot.Target) -> bool:
-    """Whether a kernel is launched before the one ahead of it in the stream has ended: see :func:`await_previous`."""
-    return target.capability[0] in (9, 10)  # later ones could; there, others saw it fail in CUDA graphs
+    """Whether a kernel is launched before the previous kernel in the stream has ended: see :func:`await_previous`."""
+    return target.capability[0] in (
+        9,
+        10,
+    )  # later architectures have it too, but others saw it fail in CUDA graphs there
 
 
 @cute.jit
 def await_previous(early: cutlass.Constexpr):
-    """Before the first access to memory: what the kernel ahead in the stream did is done, and can be seen.
+    """Wait until the previous kernel in the stream has ended and its writes are visible.
 
-    Blocks launched early take the places of those that have ended, and are here when the last one does. So the
-    launch itself, about a microsecond, is over by then; it can be for the next kernel too, which awaits this one.
+    Call this before the first access to memory. Blocks that were launched early start as soon as other blocks end, and
+    wait here for the last one. The launch itself takes about a microsecond, which is over by then. The next kernel may
+    launch early too, because it waits for this one.
     """
     if cutlass.const_expr(early):
         cute.arch.griddepcontrol_launch_dependents()
         cute.arch.griddepcontrol_wait()
 
 
-# Rows: tensors of rank 1 whose elements follow each other. An index or extent is an Int32 or an Int64.
+# Rows: contiguous tensors of rank 1. An index or extent is an Int32 or an Int64.
 
 
 def fetch(row: cute.Tensor, index: Int64, size: int, cached: bool = True) -> cute.Tensor:
-    """Chunk ``index`` of a row, in registers. ``cached=False`` goes past the L1 cache."""
+    """Chunk ``index`` of a row, in registers. ``cached=False`` bypasses the L1 cache."""
     priority = CacheEvictionPriority.EVICT_NORMAL if cached else CacheEvictionPriority.NO_ALLOCATE
     chunk = cute.make_rmem_tensor(size, row.element_type)
     cute.autovec_copy(cute.local_tile(row, (size,), (index,)), chunk, l1c_evict_priority=priority)
@@ -69,16 +73,16 @@ def fetch(row: cute.Tensor, index: Int64, size: int, cached: bool = True) -> cut
 
 
 def load(row: cute.Tensor, index: Int64, size: int, cached: bool = True) -> cute.Tensor:
-    """As :func:`fetch`; past the end of the row, its last chunk. It must have one.
+    """Like :func:`fetch`, but an index past the end gives the last chunk of the row, which must have one.
 
-    So a load needs no branch: many are under way at once, and what they bring stays as narrow as it came.
+    So a load needs no branch, many loads can be in flight at once, and loaded values stay in their narrow dtype.
     """
     return fetch(row, cutlass.min(index, cute.size(row) // size - 1), size, cached)
 
 
 @cute.jit
 def store(values: cute.TensorSSA, row: cute.Tensor, index: Int64, end: Int64, size: int):
-    """Round values to the row's type and write them as its chunk ``index``; from ``end`` on, nothing."""
+    """Round values to the row's dtype and write them as chunk ``index``. From index ``end`` on, nothing is written."""
     chunk = cute.make_rmem_tensor(size, row.element_type)
     chunk.store(values.to(row.element_type))
     if index < end:

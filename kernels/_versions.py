@@ -1,4 +1,4 @@
-"""What the kernels need and versions of CuTe DSL spell differently."""
+"""Names that the kernels need and that differ between versions of CuTe DSL."""
 
 from __future__ import annotations
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from aot_runtime.manifest import FILE_NAME, FileRecord, Manifest, pretty_text, table_text
+from aot_runtime.manifest import FILE_NAME, FileRecord, Manifest
+from aot_runtime.writing import pretty_text, table_text
 
 from aot.bundle.description import file_record, write_description
 

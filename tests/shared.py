@@ -47,6 +47,12 @@ def artifacts_of_run(run_folder: Path) -> Path:
     return run_folder / "artifacts"
 
 
+@pytest.fixture
+def commands_share_artifacts(artifacts_of_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands that a test starts find what this run has compiled. For tests of something else than compiling."""
+    monkeypatch.setenv("AOT_CACHE", str(artifacts_of_run))
+
+
 @pytest.fixture(scope="session")
 def shared_bundle(build_bundle: Callable[..., BuildResult], run_folder: Path) -> Callable[..., Path]:
     """A bundle that many test files use. Tests that alter it take a copy."""

@@ -21,14 +21,15 @@ def archive_problems(bundle: Path, manifest: Manifest, host: str, record: HostRe
     present = {name for name in manifest.files if name.startswith(folder) and name.endswith(".a")}
     if not present:
         return
-    archs = sorted({arch for kernel in manifest.kernels.values() for arch in kernel.archs})
-    expected = {folder + name for name in archive_names(manifest.name, archs, cudart=record.cudart == "static")}
+    expected = {
+        folder + name for name in archive_names(manifest.name, manifest.archs, cudart=record.cudart == "static")
+    }
     yield from (f"{name} is missing, though other archives are there" for name in sorted(expected - present))
     yield from (f"{name} is an archive of nothing that the manifest names" for name in sorted(present - expected))
     functions = [name for kernel in manifest.kernels.values() for name in kernel.functions]
     entry = [f"aot_{manifest.name}_core", f"aot_{manifest.name}_interface"]
     wanted = {f"lib{manifest.name}.a": {*entry, *(call_symbol(manifest.name, name) for name in functions)}}
-    wanted |= {f"lib{manifest.name}_{arch}.a": _kernel_symbols(manifest, arch) for arch in archs}
+    wanted |= {f"lib{manifest.name}_{arch}.a": _kernel_symbols(manifest, arch) for arch in manifest.archs}
     for name, symbols in wanted.items():
         if folder + name in present & expected:
             yield from _contents(bundle / folder / name, folder + name, manifest.name, symbols)

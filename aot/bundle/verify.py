@@ -17,6 +17,7 @@ from aot_runtime.manifest import HostRecord, Manifest
 from ..binary.cubin import cubins_in_library
 from ..binary.elf import ElfError, SharedLibrary, object_bytes, read_shared_library
 from ..binary.policy import PolicyError, load_policy, violations
+from ..hosts import parse_glibc
 from . import layout
 from .agreement import AllDetails, header_problems, read_all_details
 from .archives import archive_problems
@@ -74,8 +75,7 @@ class _Host:
         self.bundle, self.manifest, self.host, self.record = bundle, manifest, host, record
         self.details = details
         self.policy = load_policy(host)
-        major, minor = record.glibc.split(".")
-        self.glibc = (int(major), int(minor))
+        self.glibc = parse_glibc(record.glibc)
         self.problems: list[str] = []
 
     def check(self) -> list[str]:

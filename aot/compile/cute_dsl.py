@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import cuda.bindings.driver  # noqa: F401  CuTe DSL's stream types need it, and say so late
+import cuda.bindings.driver  # noqa: F401  CuTe DSL's stream types need it, and fail late without it
 import cutlass
 import cutlass.cute as cute
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor, make_ptr
@@ -140,7 +140,7 @@ def _launch(kernel: KernelFacts, facts: Launcher, clusters: Clusters) -> KernelL
 
 
 def _check(variant: Variant, facts: Launcher, cubins: tuple[Cubin, ...], launches: tuple[KernelLaunch, ...]) -> None:
-    """The compiler accepts what no device can run; say so now, with the numbers."""
+    """The compiler accepts kernels that no device can run: refuse them now, with the numbers."""
     target = Target.of(variant.arch)
     passed = [a for a in variant.spec.arguments.values() if not isinstance(a, Constant) and a != Stream()]
     if facts.argument_count != len(passed):
@@ -161,7 +161,7 @@ def _check(variant: Variant, facts: Launcher, cubins: tuple[Cubin, ...], launche
 
 
 def _check_launch(launch: KernelLaunch, facts: Launcher, target: Target) -> None:
-    # Where launches differ the text does not tell which is whose: the largest speaks for all.
+    # If launches differ, the text does not tell which kernel each belongs to: the largest is checked for all.
     threads = _product(launch.block) if launch.block else facts.largest_block
     if threads > target.max_threads:
         shape = f" of {launch.block}" if launch.block else ""

@@ -56,7 +56,7 @@ class KernelInfo:
     functions: tuple[str, ...]
     archs: tuple[Arch, ...]
     axes: Mapping[str, tuple[str, ...]]
-    contract: str = ""  # the file of its reference and inputs, where those are apart from the kernel
+    contract: str = ""  # the file of its reference and inputs, if that is not the kernel's own file
 
 
 @dataclass(frozen=True)

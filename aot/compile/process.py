@@ -60,7 +60,7 @@ class Worker:
         self.arch = arch
         self.log = log
         self.timeout = timeout
-        self.spent = False  # out of memory or file handles: good for nothing more
+        self.spent = False  # it ran out of memory or file handles, and takes no more work
         self._reason: str | None = None  # why we ended it
         self._reading: str | None = None
         self._expanded: set[str] = set()
@@ -171,7 +171,7 @@ class Worker:
 def _ending(code: int) -> str:
     if code >= 0:
         return f"ended with exit code {code}"
-    if -code == signal.SIGKILL:  # we say so ourselves where it was us
+    if -code == signal.SIGKILL:  # if we ended it ourselves, a reason is set
         return "was ended by SIGKILL, as the system does where memory runs out\nhint: give `--memory` or fewer `--jobs`"
     names = {member.value: member.name for member in signal.Signals}
     return f"was ended by {names.get(-code, f'signal {-code}')}"

@@ -48,7 +48,7 @@ class _Worker:
         return getattr(self, f"do_{request['do']}")(request)
 
     def do_open(self, request: dict[str, Any]) -> Any:
-        """Execute the author's files and say what they declare."""
+        """Execute the author's files; the answer is what they declare."""
         self.options = decode(Options, request["options"])
         select_backend(self.options.cuda)
         _import_cute_dsl()
@@ -112,7 +112,7 @@ def _info(kernel: Kernel) -> KernelInfo:
 
 
 def _contract_file(kernel: Kernel) -> str:
-    """The file of the functions that check a kernel; none where it is the kernel's own, which needs CuTe DSL."""
+    """The file of the functions that check a kernel. None if it is the kernel's own file, which needs CuTe DSL."""
     functions = [function for function in (kernel.reference, kernel.inputs) if function is not None]
     files = {getattr(getattr(function, "__code__", None), "co_filename", "") for function in functions}
     files -= {kernel.origin.rpartition(":")[0]}
@@ -162,7 +162,7 @@ def _dump_stack_on_crash() -> None:
 
 def _failure(request: dict[str, Any], error: BaseException) -> dict[str, Any]:
     if not isinstance(error, AotError):
-        traceback.print_exception(error)  # into the log; of what we found ourselves the message says all
+        traceback.print_exception(error)  # into the log; an error that we raised ourselves needs no stack
     hint = error.hint if isinstance(error, AotError) else None
     message = error.message if isinstance(error, AotError) else f"{type(error).__name__}: {error}"
     spent = _is_spent(error)
@@ -185,7 +185,7 @@ def _is_spent(error: BaseException) -> bool:
 
 
 def _end_with_parent(answers: int) -> None:
-    """A parent that was killed reads no answers: what we are at is of no use, and may never come to an end."""
+    """End with a parent that was killed: nobody reads the answers, and the work may never come to an end."""
     hang_up = select.poll()
     hang_up.register(answers, 0)  # it is always reported
     hang_up.poll()

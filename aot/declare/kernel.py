@@ -129,7 +129,7 @@ class Kernel:
                     raise DeclarationError(
                         f"{self.origin}: kernel {self.name} gives variant {variant.name} twice, "
                         f"at {variants[variant.name].point} and at {variant.point}",
-                        hint="give the specs of one point different labels",
+                        hint="pass a different `label` to each spec of one point",
                     )
                 variants[variant.name] = variant
         if not variants:

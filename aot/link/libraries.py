@@ -17,6 +17,7 @@ from ..compile.launcher import for_host
 from ..files import sha256_of
 from ..hosts import Host
 from ..selection.tables import c_string, variant_symbol
+from ..targets import cuda_of_driver
 from .nvidia import NvidiaLibraries
 from .zig import Zig
 
@@ -37,6 +38,7 @@ class KernelBuild:
     path: str  # relative to the entry library
     size: int
     sha256: str
+    driver: str = ""  # the lowest that runs it, if known
 
 
 @dataclass(frozen=True)
@@ -240,12 +242,16 @@ def _function_row(function: EntryFunction) -> str:
 
 
 def _build_row(build: KernelBuild) -> str:
-    return f"{{{arch_row(build.arch)}, {_file_row(build)}, 0, 0}}"
+    return f"{{{arch_row(build.arch)}, {_file_row(build)}, 0, 0, {driver_row(build)}}}"
 
 
 def arch_row(arch: Arch) -> str:
     suffix = f"'{arch.suffix}'" if arch.suffix else "0"
     return f"{c_string(str(arch))}, {{{arch.major}, {arch.minor}, {suffix}}}"
+
+
+def driver_row(build: KernelBuild) -> str:
+    return f"{c_string(build.driver)}, {cuda_of_driver(build.driver) if build.driver else 0}"
 
 
 def _file_row(file: KernelBuild) -> str:

@@ -22,7 +22,7 @@ from aot_runtime.arch import Arch
 from ..binary import objects
 from ..bundle.layout import IMPORT, anchor_symbol, call_symbol, kernel_symbol
 from ..selection.tables import c_string
-from .libraries import INCLUDES, EntryFunction, KernelBuild, Linker, arch_row, kernel_tables, public_tables
+from .libraries import INCLUDES, EntryFunction, KernelBuild, Linker, arch_row, driver_row, kernel_tables, public_tables
 from .nvidia import NvidiaLibraries
 
 __all__ = ["StaticArchives"]
@@ -178,7 +178,7 @@ def static_entry_source(
             symbol = kernel_symbol(bundle, kernel, build.arch)
             lines.append(f"{_WEAK} extern const aot_kernel_library_t {symbol};")
             anchor = anchor_symbol(bundle, build.arch)
-            rows.append(f"{{{arch_row(build.arch)}, {{0, 0, {{0}}}}, &{symbol}, &{anchor}}}")
+            rows.append(f"{{{arch_row(build.arch)}, {{0, 0, {{0}}}}, &{symbol}, &{anchor}, {driver_row(build)}}}")
         lines += kernel_tables(kernel, len(kernel_builds), ",\n  ".join(rows))
     lines += [f"extern char {name}[];" for name in imports]
     rows = [*(f"{{{c_string(name)}, {name}}}" for name in imports), "{0, 0}"]

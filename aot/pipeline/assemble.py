@@ -172,7 +172,8 @@ def _write_host(contents: _Contents, host: str, linker_for: LinkerFor, staged: P
     builds: dict[str, list[KernelBuild]] = {}
     for kernel in contents.kernels:
         library = kernel.code[host].library.record
-        build = KernelBuild(kernel.arch, f"{kernel.arch}/{kernel.name}.so", library.size, library.sha256)
+        driver = contents.requires.get("driver", {}).get(str(kernel.arch)) or ""
+        build = KernelBuild(kernel.arch, f"{kernel.arch}/{kernel.name}.so", library.size, library.sha256, driver)
         builds.setdefault(kernel.name, []).append(build)
     functions = _entry_functions(contents)
     file = support.library.record

@@ -12,6 +12,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from ..errors import UsageError
+from ..hosts import parse_glibc
 
 __all__ = ["PUBLIC_NAMES", "Identity", "platform_tag"]
 
@@ -67,5 +68,5 @@ def _version(text: str) -> Version:
 
 def platform_tag(host: str, record: HostRecord) -> str:
     """The wheel tag of a host's code: ``py3-none-manylinux_2_28_x86_64``."""
-    major, minor = record.glibc.split(".")
+    major, minor = parse_glibc(record.glibc)
     return f"py3-none-manylinux_{major}_{minor}_{host.split('-')[0]}"

@@ -96,7 +96,7 @@ def _whole(bundle: Path, manifest: Manifest, host: str, project: Project) -> lis
 def _split(bundle: Path, manifest: Manifest, host: str, project: Project) -> list[Wheel]:
     """A base that holds all but the architectures' own files, and a wheel for each of those."""
     identity, whole = project.identity, _of_host(manifest, host)
-    archs = sorted({str(arch) for kernel in manifest.kernels.values() for arch in kernel.archs})
+    archs = sorted(map(str, manifest.archs))
     parts = {arch: f"{part_distribution(identity, arch)}=={identity.version}" for arch in archs}
     notes = {note_name(host, arch): f"{requirement}\n".encode() for arch, requirement in parts.items()}
     records = {name: FileRecord(hashlib.sha256(text).hexdigest(), len(text)) for name, text in notes.items()}
@@ -176,7 +176,7 @@ def _of_host(manifest: Manifest, host: str) -> Manifest:
         if not name.startswith(others or "\0")
         and not name.endswith(_LEFT_OUT)
         and name.split("/")[0] not in _LEFT_OUT_FOLDERS
-        and name != SBOM  # it lies in `.dist-info`, where tools look for it
+        and name != SBOM  # a wheel has it in `.dist-info`, where tools look for it
     }
     return manifest.replace(hosts={host: manifest.hosts[host]}, files=files)
 

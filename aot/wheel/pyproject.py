@@ -148,7 +148,7 @@ def _jobs(texts: tuple[str, ...]) -> int:
     if not texts:
         return os.cpu_count() or 1
     if not texts[-1].isdecimal() or int(texts[-1]) < 1:
-        raise UsageError(f"--config-settings: `jobs` is {texts[-1]!r}", hint="give a positive number")
+        raise UsageError(f"--config-settings: `jobs` is {texts[-1]!r}", hint="pass a positive number")
     return int(texts[-1])
 
 

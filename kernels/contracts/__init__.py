@@ -1,5 +1,5 @@
-"""What each kernel must compute: a reference, inputs to check it with, and what one call costs.
+"""What each kernel must compute: a reference, inputs to check it with, and the cost of a call.
 
-One file per kernel, of the same name. They need torch, and no CuTe DSL: kernels are checked and measured
-on machines that have only the bundle.
+There is one file per kernel, of the same name. Contracts need torch and no CuTe DSL, because kernels are checked and
+measured on machines that have only the bundle.
 """

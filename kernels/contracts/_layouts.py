@@ -1,4 +1,4 @@
-"""Shapes and layouts that checks of the kernels go through: the corners first, then sizes with some work."""
+"""Shapes and layouts that the kernels are checked with: corner cases first, then larger sizes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ class Layout:
 
 
 def special_rows(make: Any, dtype: str, columns: int, positions: int = 24) -> Any:
-    """NaN and both infinities, alone in their row, in every one of the first and the last ``positions``; then rows
-    of zeros of either sign, of numbers too small to be normal, and of these among others.
+    """Rows with special values.
+
+    NaN and both infinities, one per row, at each of the first and the last ``positions``. Then rows of zeros of both
+    signs, of subnormal numbers, and of subnormal numbers among others.
     """
     places = sorted({*range(min(positions, columns)), *range(max(columns - positions, 0), columns)})
     count = len(places)
@@ -35,7 +37,7 @@ def special_rows(make: Any, dtype: str, columns: int, positions: int = 24) -> An
     return x
 
 
-# Widths of special rows: in chunks, one by one, and too long for registers.
+# Widths of special rows: read in chunks, read element by element, and too long for registers.
 SPECIAL = ((24, 24), (25, 24), (40_000, 2))
 
 BENCH = (Layout((1024, 1024)), Layout((32_768, 4096)), Layout((8192, 16_384)))

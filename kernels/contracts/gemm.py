@@ -9,7 +9,7 @@ from typing import Any
 
 import aot
 
-# m, n, k. The last ones are large enough for every tiling; extents off the tiles' edges are the rule.
+# m, n, k. The last ones are large enough for every tiling. Most extents are not multiples of a tile.
 SHAPES = (
     (0, 8, 8),
     (1, 8, 8),
@@ -54,10 +54,10 @@ def _problem(make: Any, dtype: str, a: Any, b: Any, biased: bool, a_rows: bool =
 
 
 def _matrix(make: Any, dtype: str, shape: tuple[int, ...], row_major: bool) -> Any:
-    """Elements near 1 / sqrt(k), so that sums are where epilogues bend."""
+    """Elements near 1 / sqrt(k), so that sums are in the range in which epilogues are not linear."""
     *batch, rows, columns = shape
     laid_out = (*batch, rows, columns) if row_major else (*batch, columns, rows)
-    # A multiple of 16 bytes apart, as the kernel wants its rows.
+    # The kernel requires rows that are a multiple of 16 bytes apart.
     tensor = make.tensor(laid_out, dtype, stride=-(-laid_out[-1] // 8) * 8)
     tensor *= max(columns, 1) ** -0.25
     return tensor if row_major else tensor.mT

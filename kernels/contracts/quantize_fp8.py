@@ -10,7 +10,7 @@ import aot
 from ._layouts import BENCH, ROWS, SPECIAL, special_rows
 
 LARGEST = 448.0  # of f8e4m3
-SMALLEST = 2.0**-100  # what a row's largest value counts as, at least
+SMALLEST = 2.0**-100  # lower bound for the largest value of a row
 
 
 def reference(x: Any) -> Any:

@@ -16,7 +16,7 @@ def reference(x: Any, op: str) -> Any:
 
 def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
     for layout in ROWS:
-        # Of a mean other than zero: the error of a sum is judged by its size.
+        # The mean is not zero, because the error of a sum is judged relative to its size.
         yield {"x": layout.make(make, dtype).add_(1)}
     for columns in (24, 40_000):  # held in registers, and not
         x = make.tensor((6, columns), dtype)

@@ -1,4 +1,4 @@
-"""A residual added, and the sum scaled to a root mean square of one and weighted."""
+"""A residual is added; the sum is scaled to a root mean square of one, then weighted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What elementwise kernels share: how they walk tensors of one shape, whatever the distance of their rows."""
+"""What elementwise kernels share: how they walk tensors of one shape, whatever their row strides."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from .._device import (
 
 @dataclass(frozen=True)
 class ElementwiseTiling:
-    """A thread moves ``unroll`` chunks. In rows that lie apart, up to ``width`` threads work side by side."""
+    """A thread moves ``unroll`` chunks. If rows are not adjacent, up to ``width`` threads work side by side in a row."""
 
     threads: int
     unroll: int  # chunks per thread, all loaded before the first is used
     vector: bool
-    width: int = WARP  # at most: what does not fill them at the end of a row is idle
-    chunks: int | None = None  # of the largest problem it is for; None: of any
+    width: int = WARP  # upper bound; threads past the end of a row are idle
+    chunks: int | None = None  # size of the largest problem that the tiling is for; None: no limit
 
     @property
     def label(self) -> str:
@@ -41,7 +41,7 @@ class ElementwiseTiling:
 
     @property
     def cached(self) -> bool:
-        """Seen on an H200: small problems are over sooner past the L1 cache, large ones later."""
+        """Measured on an H200: bypassing the L1 cache makes small problems faster and large ones slower."""
         return self.chunks is None
 
     def validate(self, target: aot.Target) -> None:
@@ -54,7 +54,7 @@ class ElementwiseTiling:
             raise aot.DeclarationError(f"{self.width} threads side by side: not a power of two up to {self.threads}")
 
 
-# By how elements are accessed; the first that a problem is small enough for.
+# By kind of access. A problem takes the first tiling that it is small enough for.
 ELEMENTWISE_TILINGS = {
     "vector": (
         ElementwiseTiling(threads=256, unroll=1, vector=True, width=256, chunks=1 << 19),
@@ -65,7 +65,7 @@ ELEMENTWISE_TILINGS = {
 
 
 class Elementwise(KernelObject, ABC):
-    """``out = apply(*inputs)`` over tensors of one shape, of rank 1 or 2, rows any distance apart.
+    """``out = apply(*inputs)`` over tensors of one shape, of rank 1 or 2, with any row stride.
 
     Subclasses define ``apply`` on the values of a chunk, and a ``__call__`` with named arguments.
     """
@@ -75,7 +75,7 @@ class Elementwise(KernelObject, ABC):
         self.early = launched_early(target)
         self.chunk = chunk_elements(dtype, tiling.vector)
         self.rank = rank
-        # A single row may end in part of a chunk; of several, the next would start misaligned.
+        # A single row may end with part of a chunk. With several rows, the next one would start misaligned.
         self.ragged = rank == 1 and tiling.vector
         columns = aot.Dim("n", divisible_by=1 if self.ragged else self.chunk, bits=64)
         shape = (columns,) if rank == 1 else (aot.Dim("m", bits=64), columns)
@@ -90,7 +90,7 @@ class Elementwise(KernelObject, ABC):
             self.launch_line(inputs, out, stream)
         else:
             rows, columns = extents(out)
-            # Rows without gaps are one line, where a thread finds its place at once.
+            # Rows without gaps are treated as one row, so a thread finds its place without a division.
             gapless = rows > 0
             for tensor in (*inputs, out):
                 gapless = gapless and tensor.stride[0] == columns
@@ -126,8 +126,8 @@ class Elementwise(KernelObject, ABC):
     def launch_rows(self, inputs: list[cute.Tensor], out: cute.Tensor, stream: CUstream):
         rows, columns = extents(out)
         chunks = columns // self.chunk
-        # Threads side by side in a row: a power of two, so that each finds its place by shifts; as few as
-        # leave every thread all its chunks.
+        # The number of threads side by side in a row is a power of two, so that a thread finds its place by shifts. It is
+        # the smallest one that covers the row with `unroll` chunks per thread.
         shift = Int32(0)
         while shift < self.tiling.width.bit_length() - 1 and (Int64(self.tiling.unroll) << shift) < chunks:
             shift += 1
@@ -156,12 +156,12 @@ class Elementwise(KernelObject, ABC):
             self.move([x[row, None] for x in inputs], out[row, None], indices, columns // self.chunk, self.chunk)
 
     def grid(self, blocks: Int64) -> dict:
-        """Where and how to launch: arguments of ``launch``."""
+        """The arguments of ``launch``."""
         return {"grid": [Int32(blocks), 1, 1], "block": [self.tiling.threads, 1, 1], "use_pdl": self.early}
 
     @cute.jit
     def move(self, sources: list[cute.Tensor], target: cute.Tensor, indices: list[Int64], end, size):
-        """Compute the chunks of these ascending indices, as far as they lie before ``end``."""
+        """Compute the chunks at these ascending indices, if they are before ``end``."""
         if indices[0] < end:
             get = fetch if len(indices) == 1 else load
             loaded = [[get(source, index, size, self.tiling.cached) for source in sources] for index in indices]
@@ -170,7 +170,10 @@ class Elementwise(KernelObject, ABC):
 
 
 def elementwise_specs(target: aot.Target, tilings: tuple[ElementwiseTiling, ...], make, arguments, *guards: str):
-    """A spec per tiling; ``make`` takes it, ``arguments`` what that made. The last tiling takes what is left."""
+    """One spec per tiling. ``make(tiling)`` returns the jit object, ``arguments(object)`` its arguments.
+
+    The last tiling takes all problems that are left.
+    """
     specs = []
     for tiling in tilings:
         tiling.validate(target)

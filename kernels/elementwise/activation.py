@@ -1,7 +1,7 @@
 """``out = op(x)`` for an activation that the caller names.
 
-Memory is the limit: ``x`` is read once, ``out`` written once; the arithmetic, in f32, hides behind that.
-An activation is a class, and the kernel is compiled for it: a new one is a class and a line in ``OPS``.
+Memory is the limit: ``x`` is read once and ``out`` is written once. The arithmetic, in f32, runs in the meantime.
+The kernel is compiled for each activation. To add one, write a class and add a line to ``OPS``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ._elementwise import ELEMENTWISE_TILINGS, Elementwise, ElementwiseTiling, e
 
 
 class Activation(Protocol):
-    """A function of one variable, which a kernel is compiled for. NaN in is NaN out."""
+    """A function of one variable that a kernel is compiled for. NaN gives NaN."""
 
     @staticmethod
     def apply(x: cute.TensorSSA) -> cute.TensorSSA: ...
@@ -50,7 +50,7 @@ class Gelu(Activation):
 
 
 class RoundedGelu(Activation):
-    """The same for results of 16 bits, in eleven instructions: neither memory nor tensor cores wait for it.
+    """The same for results of 16 bits, in eleven instructions, so neither memory nor tensor cores wait for it.
 
     The part of the distribution beyond ``|x|`` is ``2 ** p(|x|)`` for a polynomial that was fitted to it: right within
     7e-5 of itself down to 6e-16, where ``|x|`` is 8.
@@ -72,7 +72,7 @@ class RoundedGelu(Activation):
 class BriefSilu(Activation):
     """``x * sigmoid(x)`` in three instructions, ``h + h * tanh(h)`` with ``h = x / 2``.
 
-    Of these, tanh is what takes time: one special function, where a power and a reciprocal would be two.
+    Most of the time is spent in tanh, which is one special function; a power and a reciprocal would be two.
     """
 
     @staticmethod
@@ -97,7 +97,7 @@ class BriefGelu(Activation):
 class GeluTanh(Activation):
     """``x * (1 + tanh(u)) / 2`` with ``u = sqrt(2 / pi) * (x + 0.044715 * x^3)``.
 
-    Written as ``x * sigmoid(2 * u)``, which is the same, and exact where ``1 + tanh(u)`` would cancel.
+    Computed as the equal ``x * sigmoid(2 * u)``, which stays exact if ``1 + tanh(u)`` would cancel.
     """
 
     @staticmethod
@@ -122,7 +122,7 @@ def _exp2(x: cute.TensorSSA) -> cute.TensorSSA:
 
 
 OPS = {"relu": Relu, "gelu": Gelu, "gelu_tanh": GeluTanh, "silu": Silu}
-ROUNDED = {Gelu: RoundedGelu}  # what does in place of another where 16 bits are kept
+ROUNDED = {Gelu: RoundedGelu}  # replacements that are exact enough for results of 16 bits
 
 
 class Activate(Elementwise):

@@ -1,6 +1,6 @@
 """``out = x + y``: the smallest kernel here, and the place to start reading.
 
-Memory is the limit: every element of ``x`` and ``y`` is read once, every element of ``out`` written once.
+Memory is the limit: every element of ``x`` and ``y`` is read once, and every element of ``out`` is written once.
 """
 
 from __future__ import annotations

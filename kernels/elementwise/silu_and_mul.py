@@ -1,7 +1,7 @@
 """``out = silu(x[:, :n]) * x[:, n:]``, the gate of a feed-forward layer whose two halves lie side by side.
 
-Memory is the limit: ``x`` is read once, ``out``, half as wide, written once; the arithmetic, in f32, hides
-behind that.
+Memory is the limit: ``x`` is read once, and ``out``, which is half as wide, is written once. The arithmetic, in f32, runs
+in the meantime.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class SiluAndMul(Elementwise):
     def __call__(self, x: cute.Tensor, out: cute.Tensor, stream: CUstream):
         rows, columns = extents(out)
         layout = cute.make_layout((rows, columns), stride=x.stride)
-        # The halves are as aligned as a chunk: `columns` is a whole number of them.
+        # Both halves are aligned to a chunk, because `columns` is a multiple of a chunk.
         up = (x.iterator + columns).align(x.iterator.alignment)
         self.launch([cute.make_tensor(x.iterator, layout), cute.make_tensor(up, layout)], out, stream)
 

@@ -1,1 +1,1 @@
-"""Matrix products, with one file per architecture's code."""
+"""Matrix products, with one file of code per architecture."""

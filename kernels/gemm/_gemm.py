@@ -18,7 +18,7 @@ from ..elementwise.activation import Activation
 
 
 class PersistentGemm(KernelObject):
-    """A GEMM whose blocks stay for many tiles, fed through as many stages as its tiling leaves room for."""
+    """A GEMM with persistent blocks: each computes many tiles, through as many stages as fit into shared memory."""
 
     def __init__(self, tiling: Any, target: aot.Target, epilogue: type[Activation]) -> None:
         self.tiling = tiling
@@ -28,7 +28,7 @@ class PersistentGemm(KernelObject):
 
 
 def check_stages(tiling: Any, target: aot.Target) -> None:
-    """Refuse a tiling that leaves no room to load one tile while another is multiplied."""
+    """Refuse a tiling without room to load one tile while another is multiplied."""
     if tiling.stages(target) < 2:
         raise aot.DeclarationError(
             f"two stages of {tiling.stage_bytes} bytes and {tiling.epilogue_bytes} for the epilogue; "
@@ -45,10 +45,10 @@ def batched(tensor: cute.Tensor) -> cute.Tensor:
 
 @cute.jit
 def tile_at(index: Int32, tiles: tuple[Int32, Int32, Int32], group: cutlass.Constexpr) -> tuple[Int32, Int32, Int32]:
-    """The tile at a place in the order of work: ``(m, n, l)``.
+    """The tile at a position in the order of work: ``(m, n, l)``.
 
-    ``group`` rows of tiles are taken together, column by column, so that tiles at work at the same time
-    share rows of ``a`` and of ``b``, which then come from the L2 cache.
+    ``group`` rows of tiles are taken together, column by column. So tiles that are computed at the same time share rows
+    of ``a`` and ``b``, which then come from the L2 cache.
     """
     tiles_m, tiles_n, _ = tiles
     batch = index // (tiles_m * tiles_n)

@@ -1,7 +1,7 @@
 """GEMM for sm_100f: TMA brings tiles into shared memory, tcgen05 multiplies them into tensor memory.
 
-A block has one warp that loads, one that starts the products, and four that write. It stays for many tiles, and has
-two of them in tensor memory: while one is written, the next is multiplied.
+A block has one warp that loads, one that starts the products, and four that write. It is persistent and keeps two tiles
+in tensor memory: while one is written, the next is multiplied.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ SUM_STAGES = 2
 WRITING_WARPS, MULTIPLYING_WARP, LOADING_WARP = 4, 4, 5
 WRITING_THREADS = WRITING_WARPS * cute.arch.WARP_SIZE
 THREADS = 6 * cute.arch.WARP_SIZE
-SLICE_COLUMNS = 64  # 128 bytes: what one TMA store swizzles
+SLICE_COLUMNS = 64  # 128 bytes, the width of one swizzled TMA store
 ELEMENT_BYTES = 2
 ALIGNMENT = 1024  # of swizzled tiles in shared memory
-RESERVED_BYTES = 1024  # barriers, and where tensor memory begins
+RESERVED_BYTES = 1024  # barriers, and the address of the tensor memory
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ class Gemm(PersistentGemm):
 
     @cute.jit
     def write_tiles(self, written, mma, sums, shared_out, shared_bias, store_out, out, bias, tiles):
-        """Four warps: bias, epilogue, rounding; then by way of shared memory, so that whole lines leave."""
+        """Four warps: bias, epilogue, rounding; then through shared memory, so that stores write whole lines."""
         tiling = self.tiling
         thread, _, _ = cute.arch.thread_idx()
         together = pipeline.NamedBarrier(barrier_id=1, num_threads=WRITING_THREADS)

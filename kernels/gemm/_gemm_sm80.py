@@ -1,4 +1,4 @@
-"""GEMM for sm_80 and what came after it without instructions of its own: cp.async, ldmatrix, mma.sync.
+"""GEMM for sm_80 and for later architectures without code of their own: cp.async, ldmatrix, mma.sync.
 
 A block computes one tile of the output. Copies into shared memory run some stages ahead of the products; within a
 stage, loads into registers run one step ahead of them.
@@ -52,7 +52,7 @@ class Tiling:
 
     @property
     def shared_bytes(self) -> int:
-        """The stages; the output goes through the same memory."""
+        """The memory of the stages. The output reuses it."""
         return max(self.stages * (self.m + self.n) * self.k, self.m * self.n) * ELEMENT_BYTES
 
     def validate(self, target: aot.Target) -> None:
@@ -141,7 +141,7 @@ class Gemm(KernelObject):
         reading, writing = Int32(0), Int32(stages - 1)
         for step in cutlass.range(cute.size(a.source, mode=[3])):
             cute.arch.cp_async_wait_group(stages - 2)
-            cute.arch.sync_threads()  # this stage has arrived, and nobody reads the one before it any more
+            cute.arch.sync_threads()  # this stage has arrived, and the previous one is no longer read
             copy_step(a, b, step + stages - 1, writing)
             self.multiply_stage(mma, sums, fragment_a, fragment_b, reading)
             writing = reading
@@ -159,7 +159,7 @@ class Gemm(KernelObject):
 
     @cute.jit
     def write(self, mma, sums, bias, storage, out, m, n, thread):
-        """Bias, epilogue, rounding; then by way of shared memory, so that whole lines leave."""
+        """Bias, epilogue, rounding; then through shared memory, so that stores write whole lines."""
         tile = (self.tiling.m, self.tiling.n)
         mine = mma.get_slice(thread)
         places = cute.local_tile(cute.make_identity_tensor(out.shape), tile, (m, n))
@@ -170,7 +170,7 @@ class Gemm(KernelObject):
         rounded = cute.make_rmem_tensor_like(sums, self.dtype)
         rounded.store(self.epilogue.apply(sums.load()).to(self.dtype))
         cute.arch.cp_async_wait_group(0)
-        cute.arch.sync_threads()  # the stages are not read any more
+        cute.arch.sync_threads()  # the stages are no longer read
         shared = swizzled(storage, self.dtype, lines(LayoutEnum.ROW_MAJOR), tile)
         cute.autovec_copy(rounded, mine.partition_C(shared))
         cute.arch.sync_threads()
@@ -189,8 +189,8 @@ class Gemm(KernelObject):
 class Operand(NamedTuple):
     """The tiles of ``a`` or ``b`` that a block needs, on their way to shared memory.
 
-    The first step is the one that may be incomplete: its tile starts before the matrix does. What is outside along k
-    must count as zero; rows outside make rows of the output that do not exist, whatever is in them.
+    The first step may be incomplete: its tile starts before the matrix. Elements outside along k must be zero. Rows
+    outside only produce rows of the output that do not exist, so their values do not matter.
     """
 
     chunks: cute.TiledCopy
@@ -233,11 +233,11 @@ def copy_step(a: Operand, b: Operand, step: Int32, stage: Int32):
         for operand in (a, b):
             source, target = operand.source[None, None, None, step], operand.target[None, None, None, stage]
             cute.copy(operand.chunks, source, target, pred=operand.inside)
-    cute.arch.cp_async_commit_group()  # an empty one too: what is waited for is counted in groups
+    cute.arch.cp_async_commit_group()  # commit even an empty group, because waiting counts groups
 
 
 class Fragment(NamedTuple):
-    """What a thread holds of one stage of an operand, as the instruction takes it."""
+    """The registers of a thread for one stage of an operand, in the layout of the instruction."""
 
     values: cute.Tensor
     matrices: cute.TiledCopy
@@ -263,13 +263,13 @@ def lines(major: LayoutEnum) -> cute.Layout:
 
 
 def swizzled(storage: cute.Pointer, dtype, atom: cute.Layout, shape: tuple[int, ...]) -> cute.Tensor:
-    """A tensor in shared memory whose chunks are spread so that neither rows nor columns of 8 meet in a bank."""
+    """A tensor in shared memory with swizzled chunks: neither rows nor columns of 8 chunks have bank conflicts."""
     pointer = cute.recast_ptr(storage, cute.make_swizzle(3, 4, 3), dtype=dtype)
     return cute.make_tensor(pointer, cute.tile_to_shape(atom, shape, tuple(range(len(shape)))))
 
 
 def chunk_copy(operation, dtype, major: LayoutEnum, threads: int) -> cute.TiledCopy:
-    """Threads side by side copy a line of 64 elements, a chunk each."""
+    """Neighbouring threads copy a line of 64 elements, one chunk each."""
     across = LINE // CHUNK
     atom = cute.make_copy_atom(operation, dtype, num_bits_per_copy=CHUNK * ELEMENT_BYTES * 8)
     if major == LayoutEnum.ROW_MAJOR:

@@ -1,8 +1,8 @@
 """GEMM for sm_90a: TMA brings tiles into shared memory, wgmma multiplies them from there.
 
-A block is one warp group that only loads and two that multiply. Blocks stay: each takes tiles until none is left,
-and its two warp groups take turns at them. While one writes its tile, the other multiplies the next, so that the
-tensor cores do not wait for an epilogue. A cluster of blocks one above the other shares the tile of ``b``.
+A block has one warp group that only loads and two that multiply. Blocks are persistent: each takes tiles until none is
+left, and its two multiplying warp groups take turns. While one writes its tile, the other multiplies the next, so the
+tensor cores do not wait for an epilogue. The blocks of a cluster are one above the other and share the tile of ``b``.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from ._gemm import PersistentGemm, batched, check_stages, tile_at
 WARP_GROUP = 128  # threads
 MULTIPLYING = 2  # warp groups
 THREADS = (1 + MULTIPLYING) * WARP_GROUP
-WGMMA_ROWS = 64  # of the tile: what one instruction computes
-EPILOGUE_COLUMNS = 64  # 128 bytes: what one TMA store swizzles
-# Registers per thread: wgmma needs its sums there, loading needs next to none.
+WGMMA_ROWS = 64  # rows of the tile that one instruction computes
+EPILOGUE_COLUMNS = 64  # 128 bytes, the width of one swizzled TMA store
+# Registers per thread: wgmma keeps its sums there; loading needs almost none.
 LOADING_REGISTERS, MULTIPLYING_REGISTERS = 40, 232
-MOST_SUMS = 128 * 128  # of a tile: 128 registers of each thread
+MOST_SUMS = 128 * 128  # largest tile: 128 registers per thread
 ELEMENT_BYTES = 2
 BARRIER_BYTES = 8
 ALIGNMENT = 1024  # of swizzled tiles in shared memory
@@ -43,7 +43,7 @@ class Tiling:
     n: int
     k: int = 64
     cluster: int = 1
-    rows: int | None = None  # of ``a``, where it never has more than so many: all that is loaded of its tile
+    rows: int | None = None  # if ``a`` never has more rows than this, only these rows of its tile are loaded
     group: int = 4  # rows of clusters that are computed together: see ``tile_at``
 
     @property
@@ -60,12 +60,12 @@ class Tiling:
 
     @property
     def parts(self) -> int:
-        """Of the rows of a tile: what one instruction computes."""
+        """The number of blocks of rows in a tile. One instruction computes one of them."""
         return self.m // WGMMA_ROWS
 
     @property
     def slices(self) -> int:
-        """Of the columns of a tile: what one store writes."""
+        """The number of slices of columns in a tile. One store writes one of them."""
         return self.n // EPILOGUE_COLUMNS
 
     @property
@@ -112,7 +112,7 @@ class Gemm(PersistentGemm):
         tile = (tiling.m, tiling.n, tiling.k)
         a_staged = hopper_helpers.make_smem_layout_a(a_layout, tile, self.dtype, self.stages)
         b_staged = hopper_helpers.make_smem_layout_b(b_layout, tile, self.dtype, self.stages)
-        # One buffer after the other: of each warp group, its stages.
+        # Buffers in order: for each warp group, its stages.
         out_tile = (WGMMA_ROWS, EPILOGUE_COLUMNS)
         out_staged = hopper_helpers.make_smem_layout_epi(
             self.dtype, LayoutEnum.ROW_MAJOR, out_tile, tiling.epilogue_stages * MULTIPLYING
@@ -178,7 +178,7 @@ class Gemm(PersistentGemm):
             for staged in (a_staged, b_staged, out_staged)
         ]
         shared_bias = shared.allocate_tensor(Float32, cute.make_layout((tiling.n, MULTIPLYING)), 16)
-        # Each warp that multiplies a tile, in each block that gets it, says when it is free again.
+        # Each warp that multiplies a tile, in each block that receives it, reports when the stage is free again.
         consumers = tiling.cluster * (WARP_GROUP // cute.arch.WARP_SIZE)
         loaded = pipeline.PipelineTmaAsync.create(
             barrier_storage=barriers,
@@ -211,7 +211,7 @@ class Gemm(PersistentGemm):
         rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
         _, first, _ = cute.arch.block_idx()
         _, step, _ = cute.arch.grid_dim()
-        # Rows that are not loaded hold what was there: they make rows of the output that do not exist.
+        # Rows that are not loaded keep old values. They only produce rows of the output that do not exist.
         a_tile = (tiling.loaded_rows, tiling.k)
         a, shared_a = cute.local_tile(a, a_tile, (None, None, None)), cute.local_tile(shared_a, a_tile, (0, 0, None))
         b = cute.local_tile(b, (tiling.n, tiling.k), (None, None, None))
@@ -219,7 +219,7 @@ class Gemm(PersistentGemm):
         to_a, from_a = cpasync.tma_partition(
             load_a, 0, alone, cute.group_modes(shared_a, 0, 2), cute.group_modes(a, 0, 2)
         )
-        # Each block of a cluster loads its share of the tile of ``b`` into all of them.
+        # Each block of a cluster loads its share of the tile of ``b`` into all blocks of the cluster.
         to_b, from_b = cpasync.tma_partition(
             load_b, rank, cute.make_layout(tiling.cluster), cute.group_modes(shared_b, 0, 2), cute.group_modes(b, 0, 2)
         )
@@ -267,7 +267,7 @@ class Gemm(PersistentGemm):
             early = self.fetch_bias(bias, n, thread)
             self.turn(group).arrive_and_wait()
             read, freed = self.multiply(loaded, mma, sums, a, b, steps, read, freed, group)
-            # What was loaded next is the other's.
+            # The next loaded tile belongs to the other warp group.
             read = skip_stages(read, steps)
             freed = skip_stages(freed, steps)
             if cutlass.const_expr(bias is not None):
@@ -279,7 +279,7 @@ class Gemm(PersistentGemm):
 
     @cute.jit
     def multiply(self, loaded, mma, sums, a, b, steps, read, freed, group):
-        """The sums of one tile. While one product is under way, the shared memory of the one before it is freed."""
+        """The sums of one tile. While one product runs, the shared memory of the previous one is freed."""
         mma.set(warpgroup.Field.ACCUMULATE, False)
         loaded.consumer_wait(read)
         self.start_product(mma, sums, a, b, read.index, True)
@@ -291,7 +291,7 @@ class Gemm(PersistentGemm):
             warpgroup.wait_group(1)
             loaded.consumer_release(freed)
             freed.advance()
-        # The last product is on its way: the tensor cores are the other's as soon as it is over.
+        # The last product has started. After it, the tensor cores belong to the other warp group.
         self.turn(1 - group).arrive()
         warpgroup.wait_group(0)
         loaded.consumer_release(freed)
@@ -300,7 +300,7 @@ class Gemm(PersistentGemm):
 
     @cute.jit
     def start_product(self, mma, sums, a, b, stage, opening: cutlass.Constexpr):
-        """Multiply what one stage holds; the first product of a tile replaces what the sums were before."""
+        """Multiply the content of one stage. The first product of a tile overwrites the old sums."""
         warpgroup.fence()
         for i in cutlass.range_constexpr(cute.size(a, mode=[2])):
             at = (None, None, i, stage)
@@ -311,7 +311,7 @@ class Gemm(PersistentGemm):
 
     @cute.jit
     def fetch_bias(self, bias, n, thread):
-        """This thread's share of the tile's bias, asked for early: it arrives while the tile is multiplied."""
+        """This thread's share of the tile's bias, loaded early so that it arrives while the tile is multiplied."""
         share = cute.ceil_div(self.tiling.n, WARP_GROUP)
         early = cute.make_rmem_tensor(share, Float32)
         if cutlass.const_expr(bias is not None):
@@ -324,7 +324,7 @@ class Gemm(PersistentGemm):
 
     @cute.jit
     def place_bias(self, early, shared_bias, thread, group):
-        """Where every thread of the warp group finds the bias of its columns."""
+        """The place in shared memory from which each thread of the warp group reads the bias of its columns."""
         for i in cutlass.range_constexpr(cute.size(early)):
             if i * WARP_GROUP + thread < self.tiling.n:
                 shared_bias[i * WARP_GROUP + thread] = early[i]
@@ -332,7 +332,7 @@ class Gemm(PersistentGemm):
 
     @cute.jit
     def write(self, mma, sums, bias, shared_out, store_out, out, row, n, batch, thread, group):
-        """Bias, epilogue, rounding; then by way of shared memory, so that whole lines leave."""
+        """Bias, epilogue, rounding; then through shared memory, so that stores write whole lines."""
         parts, slices, stages = self.tiling.parts, self.tiling.slices, self.tiling.epilogue_stages
         together = self.together(group)
         storing = cute.arch.make_warp_uniform(thread // cute.arch.WARP_SIZE) == 0
@@ -366,13 +366,14 @@ class Gemm(PersistentGemm):
                     cute.arch.cp_async_bulk_commit_group()
 
     def together(self, group) -> pipeline.NamedBarrier:
-        """Where the threads of a warp group wait for each other."""
+        """The barrier at which the threads of a warp group wait for each other."""
         return pipeline.NamedBarrier(barrier_id=1 + group, num_threads=WARP_GROUP)
 
     def turn(self, group) -> pipeline.NamedBarrier:
-        """Where a warp group waits for its turn to multiply, until the other one gives it.
+        """The barrier at which a warp group waits until the other one gives it its turn to multiply.
 
-        Before, it must not look out for what is loaded: a barrier tells one round of the stages from the next alone.
+        Before its turn, it must not wait for loads: the barrier of a stage only distinguishes one round of the stages
+        from the next.
         """
         return pipeline.NamedBarrier(barrier_id=1 + MULTIPLYING + group, num_threads=MULTIPLYING * WARP_GROUP)
 

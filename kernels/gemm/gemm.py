@@ -1,9 +1,9 @@
 """``out = epilogue(a @ b.T + bias)``, one or a batch of them, in f16 or bf16, summed in f32.
 
-The tensor cores are the limit as long as a tile of the output is large: a tile of ``m`` x ``n`` takes
-``2 * m * n * k`` operations and reads ``(m + n) * k`` elements. With few rows, reading ``b`` is the limit, and tiles
-must be so small that all multiprocessors read. So there are several, chosen by the shape of the problem.
-How a tile is computed is a matter of the architecture: ``_gemm_sm80``, ``_gemm_sm90``, ``_gemm_sm100``.
+The tensor cores are the limit if a tile of the output is large: a tile of ``m`` x ``n`` takes ``2 * m * n * k``
+operations and reads ``(m + n) * k`` elements. With few rows, reading ``b`` is the limit, and tiles must be small enough
+for all multiprocessors to read. So there are several tilings, chosen by the shape of the problem. The code of each
+architecture is in its own file: ``_gemm_sm80``, ``_gemm_sm90``, ``_gemm_sm100``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..contracts import gemm as contract
 from ..elementwise.activation import Activation, BriefGelu, BriefSilu, Relu, RoundedGelu
 from . import _gemm_sm80, _gemm_sm90, _gemm_sm100
 
-ALIGNMENT = 16  # bytes: of addresses and strides, as TMA and the widest copies need it
+ALIGNMENT = 16  # bytes; TMA and the widest copies need it for addresses and strides
 CHUNK = ALIGNMENT // 2  # elements
 
 
@@ -29,9 +29,9 @@ class Identity(Activation):
 
 
 EPILOGUES = {"identity": Identity, "relu": Relu, "gelu": RoundedGelu, "silu": BriefSilu}
-BRIEF = {RoundedGelu: BriefGelu}  # what does in place of another where 8 bits of a result are kept
+BRIEF = {RoundedGelu: BriefGelu}  # replacements that are exact enough for results with 8 significant bits
 
-# The first whose condition holds is taken.
+# A problem takes the first tiling whose condition holds.
 SM80_TILINGS = (
     (_gemm_sm80.Tiling(64, 64, warps=(2, 2), stages=4), "m <= 64"),
     (_gemm_sm80.Tiling(128, 128, warps=(2, 4), stages=3), "m > 64"),
@@ -39,7 +39,7 @@ SM80_TILINGS = (
 SM90_TILINGS = (
     (_gemm_sm90.Tiling(64, 64, rows=16), "m <= 16"),
     (_gemm_sm90.Tiling(64, 64), "m <= 64"),
-    # Of larger tiles, not every second multiprocessor would get one.
+    # With larger tiles, less than half of the multiprocessors would get one.
     (_gemm_sm90.Tiling(64, 128, cluster=2), "m <= 128 or m * n <= 1048576"),
     (_gemm_sm90.Tiling(128, 128, cluster=2), "m > 128"),
 )
@@ -51,7 +51,7 @@ SM100_TILINGS = (
 
 
 def matrix(name: str, dtype: str, rows: Any, columns: Any, row_major: bool, batched: bool) -> aot.Tensor:
-    """A matrix, or a batch of them, whose rows or columns are any multiple of 16 bytes apart."""
+    """A matrix, or a batch of matrices, whose rows or columns are a multiple of 16 bytes apart."""
     leading = aot.Dim(f"{name}_stride", divisible_by=CHUNK, bits=64)
     shape, strides = (rows, columns), (leading, 1) if row_major else (1, leading)
     if batched:
@@ -61,7 +61,7 @@ def matrix(name: str, dtype: str, rows: Any, columns: Any, row_major: bool, batc
 
 
 class Code(NamedTuple):
-    """How an architecture computes it, what it takes from the device, and whether threads or TMA do the copying."""
+    """The code for an architecture, what the device fills in, and whether threads or TMA copy."""
 
     gemm: type
     tilings: tuple[tuple[Any, str], ...]
@@ -101,7 +101,7 @@ def gemm(
 ) -> list[aot.Spec]:
     """``out = epilogue(a @ b.T + bias)``; ``a`` and ``b`` row- or column-major, ``out`` row-major, summed in f32."""
     code = CODE.get(str(target.arch), SM80)  # portable code is built for later architectures too
-    # TMA fills up what is outside of a matrix; where threads copy, a chunk is inside or outside as a whole.
+    # TMA fills in elements outside of a matrix. If threads copy, each chunk is completely inside or outside.
     m = aot.Dim("m", divisible_by=1 if code.tma or a else CHUNK)
     n = aot.Dim("n", divisible_by=1 if code.tma else CHUNK)
     k = aot.Dim("k", divisible_by=CHUNK if not code.tma and (a or b) else 1)
@@ -113,7 +113,7 @@ def gemm(
         **code.supplied,
         "stream": aot.Stream(),
     }
-    # Rows against rows are what layers of networks are: they get every tiling, the others one that suits most shapes.
+    # Layers of networks multiply rows with rows: this case gets every tiling, the others one that suits most shapes.
     tilings = code.tilings if a and b and not batched else ((code.tilings[-1][0], ""),)
     if dtype == "bf16":
         epilogue = BRIEF.get(epilogue, epilogue)

@@ -1,4 +1,4 @@
-"""What kernels share that need something of a whole row before they can write it: how rows are reduced."""
+"""What kernels share that must read a whole row before they can write it: how rows are reduced."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from .._versions import SmemAllocator
 
 @dataclass(frozen=True)
 class RowTiling:
-    """A block works on ``rows``, with ``threads`` on each; a thread holds ``unroll`` chunks at a time."""
+    """A block computes ``rows`` rows with ``threads`` threads each. A thread holds ``unroll`` chunks at a time."""
 
     threads: int
     unroll: int
     rows: int = 1
-    looped: bool = False  # over rows longer than the threads can hold
-    blocks: int = 0  # for so many on a multiprocessor registers must do; 0: for as many as it turns out
+    looped: bool = False  # loops over rows that are longer than the threads can hold
+    blocks: int = 0  # minimum resident blocks per SM (limits registers); 0 = unconstrained
 
     @property
     def label(self) -> str:
@@ -46,7 +46,7 @@ class RowTiling:
             )
 
 
-# By how a row is accessed: a row gets as many threads as can hold it; the last tiling takes what is longer.
+# By kind of access. A row gets as many threads as can hold it; the last tiling takes longer rows.
 ROW_TILINGS = {
     "vector": (
         RowTiling(threads=8, unroll=4, rows=16),
@@ -64,7 +64,7 @@ ROW_TILINGS = {
 
 
 class RowKernel(KernelObject):
-    """Rows of a matrix, each by a group of threads: what kernels that reduce rows have in common.
+    """The base of kernels that reduce the rows of a matrix, each row by a group of threads.
 
     Subclasses define the kernel; ``reductions`` says how often it reduces over the threads of a row.
     """
@@ -78,9 +78,9 @@ class RowKernel(KernelObject):
 
     @cute.jit
     def place(self, x: cute.Tensor) -> tuple[Int32, Int32, Int32]:
-        """The row of this thread, its first chunk there, and where the chunks that it may write end.
+        """The row of this thread, its first chunk in the row, and the end of the chunks that it may write.
 
-        Threads past the last row work on it too, since warps reduce together; they have nothing to write.
+        Threads past the last row compute that row too, because warps reduce together. They write nothing.
         """
         thread, _, _ = cute.arch.thread_idx()
         block, _, _ = cute.arch.block_idx()
@@ -91,11 +91,11 @@ class RowKernel(KernelObject):
         return cutlass.min(row, rows - 1), thread % self.tiling.threads, end
 
     def indices(self, first: Int32) -> list[Int32]:
-        """The chunks a thread holds, from its first on. Neighbouring threads hold neighbouring chunks."""
+        """The indices of the chunks that a thread holds. Neighbouring threads hold neighbouring chunks."""
         return [first + i * self.tiling.threads for i in range(self.tiling.unroll)]
 
     def load(self, row: cute.Tensor, first: Int32, cached: bool = True) -> list[cute.Tensor]:
-        """The chunks a thread holds; those past the end of the row are its last one again."""
+        """The chunks that a thread holds. Past the end of the row, the last chunk is repeated."""
         return [load(row, index, self.chunk, cached) for index in self.indices(first)]
 
     def full(self, value: float) -> cute.TensorSSA:
@@ -103,11 +103,11 @@ class RowKernel(KernelObject):
         return cute.full(self.chunk, value, Float32)
 
     def steps(self, columns: Int32) -> Int32:
-        """How often the threads of a looped tiling must load to see all of a row."""
+        """How often the threads of a looped tiling must load to cover a row."""
         return cute.ceil_div(columns // self.chunk, self.tiling.chunks)
 
     def scratch(self) -> cute.Tensor | None:
-        """Shared memory for the reductions of a block; to be called once in a kernel."""
+        """Shared memory for the reductions of a block. Call this once in a kernel."""
         if self.tiling.threads <= WARP:
             return None
         layout = cute.make_layout((self.tiling.threads // WARP, self.reductions))
@@ -115,9 +115,9 @@ class RowKernel(KernelObject):
 
     @cute.jit
     def over_row(self, combine, value: Float32, scratch, use: int) -> Float32:
-        """A value combined over the threads of a row, and known to each of them.
+        """A value combined over the threads of a row; each of them gets the result.
 
-        Every thread of the block must come here, once for each ``use``, a number below ``reductions``.
+        Every thread of the block must call this, once for each ``use``, a number below ``reductions``.
         """
         threads = self.tiling.threads
         value = cute.arch.warp_reduction(value, combine, threads_in_group=min(threads, WARP))
@@ -134,13 +134,13 @@ class RowKernel(KernelObject):
         return self.over_row(add, values.reduce(cute.ReductionOp.ADD, Float32(0), 0), scratch, use)
 
     def grid(self, rows: Int32) -> dict:
-        """Where and how to launch: arguments of ``launch``."""
+        """The arguments of ``launch``."""
         return {
             "grid": [cute.ceil_div(rows, self.tiling.rows), 1, 1],
             "block": [self.tiling.threads * self.tiling.rows, 1, 1],
             "use_pdl": self.early,
             "min_blocks_per_mp": self.tiling.blocks,
-            "preferred_smem_carveout": -1,  # the default: without a word on it, CuTe DSL would ask a driver
+            "preferred_smem_carveout": -1,  # the default; if it is left out, CuTe DSL asks the driver
         }
 
 
@@ -149,13 +149,13 @@ def add(left: Float32, right: Float32) -> Float32:
 
 
 def maximum(left: Float32, right: Float32) -> Float32:
-    """The larger; NaN where one is."""
+    """The larger value; NaN if one of them is NaN."""
     return cute.arch.fmax(left, right, nan=True)
 
 
 @dataclass(frozen=True)
 class RowTensors:
-    """The arguments of kernels over rows: a matrix of ``m`` rows of ``n`` columns, and a vector as long as a row."""
+    """The arguments of kernels over rows: a matrix of ``m`` rows and ``n`` columns, and a vector as long as a row."""
 
     dtype: str
     vector: bool  # whole chunks, aligned
@@ -183,7 +183,7 @@ class RowTensors:
 def row_specs(
     target: aot.Target, tilings: tuple[RowTiling, ...], chunk: int, make, arguments: dict, guards: tuple[str, ...] = ()
 ) -> list[aot.Spec]:
-    """A spec per tiling of a kernel over rows of ``n`` columns; ``make`` takes it, the target, and a chunk's elements."""
+    """One spec per tiling of a kernel over rows of ``n`` columns; ``make(tiling, target, chunk)`` is the jit object."""
     specs = []
     for tiling in tilings:
         tiling.validate(target)

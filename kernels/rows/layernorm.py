@@ -1,8 +1,8 @@
 """``out = (x - mean(x)) / sqrt(variance(x) + eps) * weight + bias``, row by row, computed in f32, rounded once.
 
-Memory is the limit: ``x`` is read once and ``out`` written once, as long as a row waits in registers. The
-variance is that of the differences from the mean, so nothing cancels; a row too long for a block is
-therefore read three times, the last two mostly from a cache. All rows share ``weight`` and ``bias``.
+Memory is the limit: ``x`` is read once and ``out`` is written once, if a row fits into registers. The variance is
+computed from the differences from the mean, so nothing cancels. A row that is too long for a block is therefore read
+three times, the last two mostly from a cache. All rows share ``weight`` and ``bias``.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from .._device import ARCHS, DTYPES, load, store
 from ..contracts import layernorm as contract
 from ._rows import ROW_TILINGS, RowKernel, RowTensors, RowTiling, row_specs
 
-# Where a row takes many threads, more of them must fit on a multiprocessor: three blocks, so that some load while
-# others wait for a sum. The last pass over a long row reads three tensors at once: with two chunks of each at a
-# time, instead of four, registers are left for a second block.
+# If a row takes many threads, three blocks must fit on a multiprocessor, so that some load while others wait for a sum.
+# The last pass over a long row reads three tensors at once. With two chunks of each at a time instead of four, there are
+# registers for a second block.
 TILINGS = {
     **ROW_TILINGS,
     "vector": (
@@ -51,7 +51,7 @@ class LayerNorm(RowKernel):
         held = self.load(x, first)
         parameters = self.parameters(weight, bias, first)
         if cutlass.const_expr(self.tiling.blocks == 0):
-            parameters = list(parameters)  # loaded now, if registers may hold them for so long
+            parameters = list(parameters)  # loaded now, if there are registers to keep them until then
         mean = self.sum_over_row(self.add_up(self.full(0.0), held, first, end), scratch, 0) * inverse
         squares = self.add_squares(self.full(0.0), held, mean, first, end)
         factor = cute.math.rsqrt(self.sum_over_row(squares, scratch, 1) * inverse + eps)
@@ -67,7 +67,7 @@ class LayerNorm(RowKernel):
             total = self.add_up(total, self.load(x, first), first, end)
         mean = self.sum_over_row(total, scratch, 0) * inverse
         squares = self.full(0.0)
-        # Backwards, then forwards: what was read last is what the caches still have.
+        # Backwards, then forwards: the caches still have what was read last.
         for step in cutlass.range(steps):
             first = (steps - 1 - step) * self.tiling.chunks + lane
             squares = self.add_squares(squares, self.load(x, first), mean, first, end)
@@ -78,7 +78,7 @@ class LayerNorm(RowKernel):
             self.store(self.load(x, first), parameters, mean, factor, out, first, end)
 
     def parameters(self, weight: cute.Tensor, bias: cute.Tensor, first: Int32) -> Iterator[tuple[cute.Tensor, ...]]:
-        """The weights and biases of the chunks a thread holds, each loaded when it is taken from here."""
+        """The weights and biases of the chunks that a thread holds, each loaded when the iterator reaches it."""
         for index in self.indices(first):
             yield load(weight, index, self.chunk), load(bias, index, self.chunk)
 

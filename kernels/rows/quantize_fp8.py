@@ -1,7 +1,7 @@
 """``scale = max(|x|) / 448`` and ``out = x / scale`` as f8e4m3, row by row: the largest of a row becomes 448.
 
-Memory is the limit: ``x`` is read once, as long as a row waits in registers for its largest value; ``out``
-takes a byte an element, ``scale`` four a row. A row too long for a block is read twice.
+Memory is the limit: ``x`` is read once, if a row fits into registers until its largest value is known. ``out`` takes one
+byte per element, ``scale`` four bytes per row. A row that is too long for a block is read twice.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..contracts import quantize_fp8 as contract
 from ._rows import ROW_TILINGS, RowKernel, RowTensors, maximum, row_specs
 
 LARGEST = contract.LARGEST  # of f8e4m3
-SMALLEST = contract.SMALLEST  # what a row's largest value counts as, at least: its inverse is finite
+SMALLEST = contract.SMALLEST  # lower bound for the largest value of a row, so that its inverse is finite
 
 
 class QuantizeFp8(RowKernel):
@@ -33,7 +33,7 @@ class QuantizeFp8(RowKernel):
                 first = step * self.tiling.chunks + lane
                 largest = self.largest(largest, self.load(source, first))
             largest = self.over_row(maximum, largest, self.scratch(), 0)
-            # Backwards: what was read last is what the caches still have.
+            # Backwards: the caches still have what was read last.
             for step in cutlass.range(steps):
                 first = (steps - 1 - step) * self.tiling.chunks + lane
                 self.store(self.load(source, first), largest, target, first, end)
@@ -45,7 +45,7 @@ class QuantizeFp8(RowKernel):
             scale[row] = largest * (1 / LARGEST)
 
     def largest(self, largest: Float32, held: list[cute.Tensor]) -> Float32:
-        """The largest magnitude; chunks past the end repeat one of the row, so that all count."""
+        """The largest magnitude. Chunks past the end repeat one of the row, so all of them count."""
         for chunk in held:
             values = chunk.load().to(Float32)
             for i in range(self.chunk):

@@ -1,7 +1,7 @@
 """``out = op(x)`` over the last dimension, for a reduction that the caller names; f32 inside, rounded once.
 
-Memory is the limit: ``x`` is read once, and ``out`` is small. A reduction is a class, and the kernel is
-compiled for it: a new one is a class and a line in ``OPS``.
+Memory is the limit: ``x`` is read once, and ``out`` is small. The kernel is compiled for each reduction. To add one,
+write a class and add a line to ``OPS``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ._rows import ROW_TILINGS, RowKernel, RowTensors, RowTiling, add, maximum, 
 
 
 class Reduction:
-    """How two values combine, what combines with anything to give that, and what becomes of the last."""
+    """How two values combine, the neutral element, and what is done with the final value."""
 
     initial = 0.0
     combine = staticmethod(add)
@@ -40,7 +40,7 @@ class Mean(Reduction):
 
 
 class Max(Reduction):
-    """NaN where one is."""
+    """The largest element; NaN if one is NaN."""
 
     initial = float("-inf")
     combine = staticmethod(maximum)
@@ -49,7 +49,7 @@ class Max(Reduction):
 OPS = {"sum": Sum, "max": Max, "mean": Mean}
 
 
-# Nothing of a row waits in registers: one too long for 256 threads at once is as fast in a loop.
+# No part of a row is kept in registers, so a loop is as fast for rows that are too long for 256 threads.
 TILINGS = {**ROW_TILINGS, "vector": (*ROW_TILINGS["vector"][:4], RowTiling(threads=256, unroll=4, looped=True))}
 
 
@@ -74,7 +74,7 @@ class Reduce(RowKernel):
             out[row] = value.to(out.element_type)
 
     def load_past_cache(self, row: cute.Tensor, first: Int32) -> list[cute.Tensor]:
-        """Nothing is read again, by this thread or, a chunk being wide, by its neighbours."""
+        """No data is read twice, neither by this thread nor, because chunks are wide, by its neighbours."""
         return self.load(row, first, cached=self.chunk == 1)
 
     @cute.jit
@@ -85,7 +85,7 @@ class Reduce(RowKernel):
         return value
 
     def tree(self, values: cute.TensorSSA) -> Float32:
-        """The values of a chunk combined in pairs: fewer steps one after another, and smaller errors."""
+        """The values of a chunk, combined in pairs: fewer dependent steps and smaller errors."""
         left = [values[i] for i in range(self.chunk)]
         while len(left) > 1:
             left = [self.op.combine(left[i], left[i + 1]) for i in range(0, len(left), 2)]

@@ -1,8 +1,8 @@
 """``out = x / sqrt(mean(x^2) + eps) * weight``, row by row, computed in f32 and rounded once.
 
-Memory is the limit: ``x`` is read once and ``out`` written once, as long as a row waits in registers for
-the sum of its squares. So a row gets as many threads as can hold it, four chunks each; a row too long for
-a block is read twice, the second time mostly from a cache. All rows share ``weight``, which caches hold.
+Memory is the limit: ``x`` is read once and ``out`` is written once, if a row fits into registers until the sum of its
+squares is known. So a row gets as many threads as can hold it, four chunks each. A row that is too long for a block is
+read twice, the second time mostly from a cache. All rows share ``weight``, which stays in the caches.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from ._rows import ROW_TILINGS, RowKernel, RowTensors, row_specs
 
 
 class RmsNorm(RowKernel):
-    """``take`` and ``again`` say where the values of a row come from, the first time and, in a loop, the second."""
+    """``take`` returns the values of a row for the first pass, ``again`` the tensor of the second pass of a loop."""
 
     def take(self, sources: list[cute.Tensor], first: Int32, end: Int32) -> list[cute.Tensor]:
-        """The chunks a thread holds."""
+        """The chunks that a thread holds."""
         return self.load(sources[0], first)
 
     def again(self, sources: list[cute.Tensor]) -> cute.Tensor:
@@ -56,7 +56,7 @@ class RmsNorm(RowKernel):
             first = step * self.tiling.chunks + lane
             squares = self.add_squares(squares, self.take(sources, first, end), first, end)
         factor = self.factor(squares, eps, inverse)
-        # Backwards: what was touched last is what the caches still have.
+        # Backwards: the caches still have what was used last.
         for step in cutlass.range(steps):
             first = (steps - 1 - step) * self.tiling.chunks + lane
             self.store(self.load(self.again(sources), first), self.load(weight, first), factor, out, first, end)

@@ -1,9 +1,9 @@
 """``residual_out = x + residual`` and ``out = rmsnorm(residual_out) * weight``, in one pass.
 
-Memory is the limit: both inputs are read once and both outputs written once, as long as a row waits in
-registers for the sum of its squares. The sum ``x + residual`` is rounded before its squares are added, so
-that ``out`` is the norm of what ``residual_out`` says. A row too long for a block is read again from there.
-``residual_out`` may be ``residual``, and ``out`` may be ``x``: a thread reads what it will overwrite.
+Memory is the limit: both inputs are read once and both outputs are written once, if a row fits into registers until the
+sum of its squares is known. The sum ``x + residual`` is rounded before its squares are added, so ``out`` is the norm of
+the values in ``residual_out``. A row that is too long for a block is read again from there. ``residual_out`` may be
+``residual``, and ``out`` may be ``x``, because each thread reads an element before it overwrites it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .rmsnorm import RmsNorm
 
 
 class RmsNormResidual(RmsNorm):
-    """The sources of a row are ``x``, ``residual`` and ``residual_out``; the values, what is written to the last."""
+    """The sources of a row are ``x``, ``residual`` and ``residual_out``. The values are written to ``residual_out``."""
 
     def take(self, sources: list[cute.Tensor], first: Int32, end: Int32) -> list[cute.Tensor]:
         x, residual, residual_out = sources
@@ -30,7 +30,7 @@ class RmsNormResidual(RmsNorm):
         return held
 
     def again(self, sources: list[cute.Tensor]) -> cute.Tensor:
-        # A thread reads only what it wrote, but for chunks past the end, which it does not use.
+        # A thread reads only what it wrote, except for chunks past the end, which it does not use.
         return sources[2]
 
     @cute.kernel

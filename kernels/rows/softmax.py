@@ -1,8 +1,8 @@
 """``out = exp(x - max(x)) / sum(exp(x - max(x)))``, row by row, computed in f32 and rounded once.
 
-Memory is the limit: ``x`` is read once and ``out`` written once, as long as a row waits in registers. A row
-too long for a block is read twice: the first time each thread keeps the largest value so far and the sum
-relative to it, scaled down whenever a larger one comes.
+Memory is the limit: ``x`` is read once and ``out`` is written once, if a row fits into registers. A row that is too long
+for a block is read twice. In the first pass each thread keeps the largest value so far and the sum relative to it, and
+scales the sum down when it finds a larger value.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from .._device import ARCHS, DTYPES, store
 from ..contracts import softmax as contract
 from ._rows import ROW_TILINGS, RowKernel, RowTensors, add, row_specs
 
-# Below every finite value: what is larger than all of a row of -inf is finite, so that x - largest is never
-# NaN unless x is.
+# Below every finite value. For a row of -inf the largest value is then finite, so x - largest is NaN only if x is.
 LOWEST = -3.4028234663852886e38
 
 
@@ -63,14 +62,14 @@ class Softmax(RowKernel):
             total = total * exponential(before - largest) + added
         overall = self.over_row(cute.arch.fmax, largest, scratch, 0)
         total = self.over_row(add, total * exponential(largest - overall), scratch, 1)
-        # Backwards: what was read last is what the caches still have.
+        # Backwards: the caches still have what was read last.
         for step in cutlass.range(steps):
             first = (steps - 1 - step) * self.tiling.chunks + lane
             powers = [exponential(chunk.load().to(Float32) - overall) for chunk in self.load(x, first)]
             self.store(powers, 1 / total, out, first, end)
 
     def largest(self, held: list[cute.Tensor], largest: Float32) -> Float32:
-        """The largest value; chunks past the end repeat one of the row, so that all count. NaN does not."""
+        """The largest value, ignoring NaN. Chunks past the end repeat one of the row, so all of them count."""
         for chunk in held:
             values = chunk.load().to(Float32)
             for i in range(self.chunk):

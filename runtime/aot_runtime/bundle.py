@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +17,13 @@ import tvm_ffi
 
 from . import errors
 from .errors import ArgumentError, BundleError, DeviceError, DigestError
-from .manifest import FILE_NAME, PROTOCOL, KernelRecord, KernelTable, Manifest
+from .manifest import FILE_NAME, PROTOCOL, Manifest
 from .opening import open_library
 
 if TYPE_CHECKING:
     from .arch import Capability
     from .explain import Explanation
+    from .kernel_records import KernelRecord, KernelTable
     from .signature import PublicKey
 
 __all__ = ["Bundle", "load"]
@@ -57,7 +59,7 @@ class Bundle:
     def __init__(self, path: Path, *, verify: bool = True, key: PublicKey | Sequence[PublicKey] | None = None) -> None:
         self.path = path
         self.manifest = Manifest.read(path, _signature_check(path, key))
-        self._table: KernelTable = self.manifest.kernel_table(verify)
+        self._kernels_content = self.manifest.kernels_content(verify)
         self._module = _open_entry(str(path), self.manifest, verify)
         self._functions: dict[str, Callable[..., Any]] = {}
         if not self.manifest.complete:
@@ -66,6 +68,12 @@ class Bundle:
     @property
     def name(self) -> str:
         return self.manifest.name
+
+    @cached_property
+    def _table(self) -> KernelTable:
+        from .kernel_records import KernelTable
+
+        return KernelTable(self._kernels_content, f"`{self.path}/kernels.json`")
 
     @property
     def kernels(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from itertools import product
 from typing import Any
 
 from .errors import ArgumentError
-from .manifest import KernelRecord, Parameter
+from .kernel_records import KernelRecord, Parameter
 
 __all__ = ["function_symbol", "make_function"]
 

@@ -14,18 +14,21 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
 from keyword import iskeyword
 from posixpath import normpath
 from stat import S_ISREG
 from typing import TYPE_CHECKING, Any
 
-from .arch import Arch
 from .errors import AotError, DigestError, ManifestError
 from .values import Value
 
 if TYPE_CHECKING:
     from _typeshed import StrPath
+
+    from .arch import Arch
+    from .kernel_records import Choice as Choice
+    from .kernel_records import KernelRecord as KernelRecord
+    from .kernel_records import Parameter as Parameter
 
 __all__ = [
     "FILE_NAME",
@@ -39,10 +42,8 @@ __all__ = [
     "Manifest",
     "Parameter",
     "is_name",
-    "pretty_text",
     "read_bounded",
     "records_digest",
-    "table_text",
 ]
 
 SCHEMA = 2
@@ -81,91 +82,6 @@ class FileRecord(Value):
         return {"sha256": self.sha256, "size": self.size}
 
 
-class Parameter(Value):
-    """A parameter of a public function. ``default`` counts only if ``has_default``."""
-
-    __slots__ = ("default", "doc", "dtype", "has_default", "may_be", "name", "output", "shape")
-
-    name: str
-    doc: str
-    has_default: bool
-    default: Any
-    output: bool
-    shape: str | None  # of an output, as an expression of the inputs: "x.shape"
-    dtype: str | None
-    may_be: tuple[str, ...]  # of an output: inputs whose very tensor may be passed here
-
-    def __init__(
-        self,
-        name: str,
-        doc: str = "",
-        has_default: bool = False,
-        default: Any = None,
-        output: bool = False,
-        shape: str | None = None,
-        dtype: str | None = None,
-        may_be: tuple[str, ...] = (),
-    ) -> None:
-        self._set(
-            name=name,
-            doc=doc,
-            has_default=has_default,
-            default=default,
-            output=output,
-            shape=shape,
-            dtype=dtype,
-            may_be=may_be,
-        )
-
-
-class Choice(Value):
-    """A compile-time choice that the caller names: ``op="relu"``."""
-
-    __slots__ = ("default", "doc", "name", "values")
-
-    name: str
-    values: tuple[str, ...]
-    default: str | None
-    doc: str
-
-    def __init__(self, name: str, values: tuple[str, ...], default: str | None = None, doc: str = "") -> None:
-        self._set(name=name, values=values, default=default, doc=doc)
-
-
-class KernelRecord(Value):
-    """What callers see of a kernel."""
-
-    __slots__ = ("archs", "choices", "doc", "functions", "name", "parameters", "variants")
-
-    name: str
-    doc: str
-    parameters: tuple[Parameter, ...]
-    choices: tuple[Choice, ...]
-    functions: tuple[str, ...]  # symbols, one per combination of choices: "activation__relu"
-    archs: tuple[Arch, ...]
-    variants: int
-
-    def __init__(
-        self,
-        name: str,
-        doc: str,
-        parameters: tuple[Parameter, ...],
-        choices: tuple[Choice, ...],
-        functions: tuple[str, ...],
-        archs: tuple[Arch, ...],
-        variants: int,
-    ) -> None:
-        self._set(
-            name=name,
-            doc=doc,
-            parameters=parameters,
-            choices=choices,
-            functions=functions,
-            archs=archs,
-            variants=variants,
-        )
-
-
 class HostRecord(Value):
     """The libraries of one host. ``file`` describes the entry library; a bundle under construction has none yet."""
 
@@ -185,7 +101,7 @@ class Manifest:
     """A bundle's description of itself. ``kernels``, ``files`` and ``provenance`` are read when they are first used."""
 
     __slots__ = (
-        "_data", "_files", "_kernels", "_path", "_provenance", "archs", "complete", "distributions", "failures", "hosts",
+        "_archs", "_data", "_files", "_kernels", "_path", "_provenance", "complete", "distributions", "failures", "hosts",
         "name", "protocol", "requires", "schema", "toolchain",
     )  # fmt: skip
 
@@ -204,7 +120,7 @@ class Manifest:
     ) -> None:
         self.schema, self.protocol = SCHEMA, PROTOCOL
         self.name, self.complete, self.hosts = name, complete, hosts
-        self.archs = tuple(sorted({arch for kernel in kernels.values() for arch in kernel.archs}))
+        self._archs: tuple[Arch, ...] | None = None
         self.failures: tuple[Mapping[str, str], ...] = tuple(failures)
         self.toolchain: Mapping[str, str] = toolchain or {}
         self.requires: Mapping[str, Any] = requires or {}
@@ -230,11 +146,11 @@ class Manifest:
     def parse(cls, content: bytes, bundle: str) -> Manifest:
         """The manifest with that content; ``bundle`` is the directory that the files it vouches for lie in."""
         place = f"`{bundle}/{FILE_NAME}`"
-        reader = _Reader(parse_json(content, place), place)
+        reader = Reader(parse_json(content, place), place)
         _check_schema(reader)
         manifest = cls.__new__(cls)
         _fill(manifest, reader)
-        manifest._kernels = manifest._files = manifest._provenance = None
+        manifest._archs = manifest._kernels = manifest._files = manifest._provenance = None
         manifest._data, manifest._path = reader.data, bundle
         return manifest
 
@@ -247,10 +163,22 @@ class Manifest:
         return Manifest(**{name: changes[name] if name in changes else getattr(self, name) for name in names})
 
     @property
+    def archs(self) -> tuple[Arch, ...]:
+        """Every architecture that some kernel was built for."""
+        if self._archs is None and self._data is not None:
+            reader = Reader(self._data, f"`{self._path}/{FILE_NAME}`")
+            self._archs = tuple(read_arch(text, reader) for text in reader.texts("archs"))
+        elif self._archs is None:
+            self._archs = tuple(sorted({arch for kernel in self.kernels.values() for arch in kernel.archs}))
+        return self._archs
+
+    @property
     def kernels(self) -> Mapping[str, KernelRecord]:
         """All kernels. A loader looks at one at a time: see :class:`KernelTable`."""
         if self._kernels is None:
-            table = self.kernel_table()
+            from .kernel_records import KernelTable
+
+            table = KernelTable(self.index_content(KERNELS_NAME), f"`{self._path}/{KERNELS_NAME}`")
             self._kernels = {name: table.record(name) for name in table.names}
         return self._kernels
 
@@ -259,7 +187,7 @@ class Manifest:
         """Every file but the manifest and its indexes."""
         if self._files is None:
             place = f"`{self._path}/{FILES_NAME}`"
-            table = _Reader(parse_json(self.index_content(FILES_NAME), place), place).table("files")
+            table = Reader(parse_json(self.index_content(FILES_NAME), place), place).table("files")
             self._files = {name: _file(name, record) for name, record in table.items()}
         return self._files
 
@@ -268,14 +196,14 @@ class Manifest:
         """What was built from what, by which versions, with which options: one record per build that is in here."""
         if self._provenance is None:
             place = f"`{self._path}/{PROVENANCE_NAME}`"
-            reader = _Reader(parse_json(self.index_content(PROVENANCE_NAME), place), place)
+            reader = Reader(parse_json(self.index_content(PROVENANCE_NAME), place), place)
             self._provenance = tuple(_build_record(build) for build in reader.each("builds"))
         return self._provenance
 
     def index_record(self, name: str) -> FileRecord:
         """What the manifest that was read says of one of ``INDEX_NAMES``."""
         assert self._data is not None
-        return _file_record(_Reader(self._data[name.removesuffix(".json")], f"`{self._path}/{FILE_NAME}`: {name}"))
+        return _file_record(Reader(self._data[name.removesuffix(".json")], f"`{self._path}/{FILE_NAME}`: {name}"))
 
     def index_content(self, name: str) -> bytes:
         """The content of one of ``INDEX_NAMES``, after its digest matched."""
@@ -285,11 +213,11 @@ class Manifest:
             raise DigestError(f"`{path}` is not the file that `{FILE_NAME}` names", hint=_AGAIN_HINT)
         return content
 
-    def kernel_table(self, verify: bool = True) -> KernelTable:
-        """The kernels as a loader looks at them; without ``verify`` the digest of ``kernels.json`` is not compared."""
-        path = f"{self._path}/{KERNELS_NAME}"
-        content = self.index_content(KERNELS_NAME) if verify else read_bounded(path, MAX_INDEX_BYTES, ManifestError)
-        return KernelTable(content, f"`{path}`")
+    def kernels_content(self, verify: bool = True) -> bytes:
+        """``kernels.json``; without ``verify`` its digest is not compared."""
+        if verify:
+            return self.index_content(KERNELS_NAME)
+        return read_bounded(f"{self._path}/{KERNELS_NAME}", MAX_INDEX_BYTES, ManifestError)
 
     def identity(self, host: str) -> str:
         """The digest that the entry library of a host carries: of all that a caller can notice.
@@ -297,7 +225,7 @@ class Manifest:
         Left out is what depends on the entry library itself (its digest, that of ``files.json``), and what splitting a
         bundle into distributions, or building it from another commit with the same files, may change.
         """
-        data = dict(self._data or _manifest_data(self, {KERNELS_NAME: FileRecord.of(self.texts()[KERNELS_NAME])}))
+        data = dict(self._data or self._draft())
         for name in ("files", "provenance", "distributions"):
             data.pop(name, None)
         record = dict(data["hosts"][host])
@@ -305,42 +233,25 @@ class Manifest:
         data["hosts"] = {host: record}
         return records_digest(data)
 
+    def _draft(self) -> dict[str, Any]:
+        """``manifest.json`` before the files exist that it vouches for, but for the kernels."""
+        from .writing import kernels_text, manifest_data
+
+        return manifest_data(self, {KERNELS_NAME: FileRecord.of(kernels_text(self))})
+
     def texts(self) -> dict[str, bytes]:
         """The contents of ``manifest.json`` and its indexes, as every version of this schema writes them."""
-        kernels = {name: _kernel_data(kernel) for name, kernel in sorted(self.kernels.items())}
-        files = {name: record.data() for name, record in sorted(self.files.items())}
-        texts = {
-            KERNELS_NAME: table_text("kernels", kernels),
-            FILES_NAME: table_text("files", files),
-            PROVENANCE_NAME: pretty_text({"schema": SCHEMA, "builds": list(self.provenance)}),
-        }
-        records = {name: FileRecord.of(text) for name, text in texts.items()}
-        return {FILE_NAME: pretty_text(_manifest_data(self, records)), **texts}
+        from .writing import description
+
+        return description(self)
 
 
-class KernelTable:
-    """``kernels.json``: parsed when a kernel is first asked for, and each record checked when it is."""
+def __getattr__(name: str) -> Any:
+    if name not in ("Choice", "KernelRecord", "Parameter"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from . import kernel_records
 
-    __slots__ = ("_content", "_table", "_where")
-
-    def __init__(self, content: bytes, where: str) -> None:
-        self._content, self._where = content, where
-        self._table: dict[str, _Reader] | None = None
-
-    def _parsed(self) -> dict[str, _Reader]:
-        if self._table is None:
-            self._table = _Reader(parse_json(self._content, self._where), self._where).table("kernels")
-        return self._table
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self._parsed())
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._parsed()
-
-    def record(self, name: str) -> KernelRecord:
-        return _kernel(name, self._parsed()[name])
+    return getattr(kernel_records, name)
 
 
 def is_name(text: str) -> bool:
@@ -420,7 +331,7 @@ def _integer(text: str) -> int:
 # Checking what was read.
 
 
-class _Reader:
+class Reader:
     """Takes typed fields out of parsed JSON, naming the place of whatever is wrong."""
 
     __slots__ = ("data", "where")
@@ -437,7 +348,7 @@ class _Reader:
             raise ManifestError(f"{self.where}: `{key}` is missing")
         if value is not default:
             if type(value) is not kind:
-                raise ManifestError(f"{self.where}: `{key}` is {_shown(value)}, of type {type(value).__name__}")
+                raise ManifestError(f"{self.where}: `{key}` is {shown(value)}, of type {type(value).__name__}")
             if isinstance(value, str) and not _is_text(value):
                 raise ManifestError(f"{self.where}: `{key}` is {value!r}, which is not text")
         return value
@@ -448,16 +359,16 @@ class _Reader:
             raise ManifestError(f"{self.where}: `{key}` is {value}")
         return value
 
-    def inner(self, key: str) -> _Reader:
-        return _Reader(self.get(key, dict), f"{self.where}: {key}")
+    def inner(self, key: str) -> Reader:
+        return Reader(self.get(key, dict), f"{self.where}: {key}")
 
-    def each(self, key: str) -> list[_Reader]:
+    def each(self, key: str) -> list[Reader]:
         items = self.get(key, list, [])
-        return [_Reader(item, f"{self.where}: {key}[{i}]") for i, item in enumerate(items)]
+        return [Reader(item, f"{self.where}: {key}[{i}]") for i, item in enumerate(items)]
 
-    def table(self, key: str) -> dict[str, _Reader]:
+    def table(self, key: str) -> dict[str, Reader]:
         items = self.get(key, dict)
-        return {name: _Reader(item, f"{self.where}: {key}.{name!a}") for name, item in items.items()}
+        return {name: Reader(item, f"{self.where}: {key}.{name!a}") for name, item in items.items()}
 
     def texts(self, key: str) -> tuple[str, ...]:
         items = self.get(key, list, [])
@@ -469,7 +380,7 @@ class _Reader:
         items = self.get(key, dict, {})
         for name, item in items.items():
             if not (isinstance(item, str) and _is_text(item) and _is_text(name)):
-                raise ManifestError(f"{self.where}: {key}.{name!a} is {_shown(item)}, not text")
+                raise ManifestError(f"{self.where}: {key}.{name!a} is {shown(item)}, not text")
         return dict(items)
 
 
@@ -478,12 +389,12 @@ def _is_text(text: str) -> bool:
     return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     text = ascii(value) if isinstance(value, str) else repr(value)
     return text if len(text) <= 80 else text[:80] + "..."
 
 
-def _check_schema(reader: _Reader) -> None:
+def _check_schema(reader: Reader) -> None:
     schema = reader.number("schema", most=MAX_COUNT, least=-MAX_COUNT)
     if schema < 1:
         raise ManifestError(f"{reader.where}: invalid schema version: {schema}")
@@ -500,11 +411,11 @@ def _check_schema(reader: _Reader) -> None:
         )
 
 
-def _fill(manifest: Manifest, reader: _Reader) -> None:
+def _fill(manifest: Manifest, reader: Reader) -> None:
     manifest.schema, manifest.protocol = reader.data["schema"], reader.data["protocol"]
-    manifest.name = _name(reader.get("name", str), reader)
+    manifest.name = read_name(reader.get("name", str), reader)
     manifest.complete = reader.get("complete", bool)
-    manifest.archs = tuple(_arch(text, reader) for text in reader.texts("archs"))
+    reader.texts("archs")  # parsed when they are asked for
     manifest.hosts = {name: _host(record) for name, record in reader.table("hosts").items()}
     manifest.failures = tuple(_texts_of(record) for record in reader.each("failures"))
     manifest.toolchain = reader.text_table("toolchain")
@@ -514,7 +425,7 @@ def _fill(manifest: Manifest, reader: _Reader) -> None:
         _file_record(reader.inner(name.removesuffix(".json")))
 
 
-def _requires(record: _Reader) -> dict[str, Any]:
+def _requires(record: Reader) -> dict[str, Any]:
     requires = dict(record.data)
     if "driver" in requires:
         requires["driver"] = record.text_table("driver")
@@ -525,39 +436,39 @@ def _requires(record: _Reader) -> dict[str, Any]:
     return requires
 
 
-def _texts_of(record: _Reader) -> dict[str, str]:
+def _texts_of(record: Reader) -> dict[str, str]:
     return {key: record.get(key, str) for key in record.data}
 
 
-def _name(name: str, reader: _Reader) -> str:
+def read_name(name: str, reader: Reader) -> str:
     if not is_name(name):
         raise ManifestError(f"{reader.where}: {name!a} is not a name")
     return name
 
 
-def _file(name: str, record: _Reader) -> FileRecord:
+def _file(name: str, record: Reader) -> FileRecord:
     _check_inside(name, record)
     return _file_record(record)
 
 
-def _file_record(record: _Reader) -> FileRecord:
+def _file_record(record: Reader) -> FileRecord:
     return FileRecord(_digest(record, "sha256"), record.number("size", MAX_FILE_BYTES))
 
 
-def _digest(record: _Reader, key: str) -> str:
+def _digest(record: Reader, key: str) -> str:
     digest: str = record.get(key, str)
     if len(digest) != 64 or not _HEX.issuperset(digest):
-        raise ManifestError(f"{record.where}: {_shown(digest)} is not a SHA-256")
+        raise ManifestError(f"{record.where}: {shown(digest)} is not a SHA-256")
     return digest
 
 
-def _check_inside(name: str, record: _Reader) -> None:
+def _check_inside(name: str, record: Reader) -> None:
     plain = name.isprintable() and "\\" not in name and normpath(name) == name
     if not plain or name.startswith(("/", "../")) or name in ("", ".", ".."):
         raise ManifestError(f"{record.where}: the path leaves the bundle")
 
 
-def _host(record: _Reader) -> HostRecord:
+def _host(record: Reader) -> HostRecord:
     entry = record.inner("entry")
     host = HostRecord(
         entry=entry.get("path", str),
@@ -568,159 +479,29 @@ def _host(record: _Reader) -> HostRecord:
     )
     numbers = host.glibc.split(".")
     if len(numbers) != 2 or not all(1 <= len(number) <= 4 and _DIGITS.issuperset(number) for number in numbers):
-        raise ManifestError(f"{record.where}: `glibc` is {_shown(host.glibc)}, not a version")
+        raise ManifestError(f"{record.where}: `glibc` is {shown(host.glibc)}, not a version")
     _check_inside(host.entry, entry)
     _check_inside(host.support, record)
     return host
 
 
-def _kernel(name: str, record: _Reader) -> KernelRecord:
-    parameters = tuple(_parameter(item) for item in record.each("parameters"))
-    choices = tuple(_choice(item) for item in record.each("choices"))
-    _check_signature(parameters, choices, record)
-    return KernelRecord(
-        name=_name(name, record),
-        doc=record.get("doc", str, ""),
-        parameters=parameters,
-        choices=choices,
-        functions=tuple(_name(function, record) for function in record.texts("functions")),
-        archs=tuple(_arch(text, record) for text in record.texts("archs")),
-        variants=record.number("variants", most=MAX_COUNT),
-    )
+def read_arch(text: str, record: Reader) -> Arch:
+    from .arch import Arch
 
-
-def _check_signature(parameters: tuple[Parameter, ...], choices: tuple[Choice, ...], record: _Reader) -> None:
-    """What Python asks of a function's parameters, since a loader makes a function of them."""
-    names = [*(parameter.name for parameter in parameters), *(choice.name for choice in choices)]
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ManifestError(f"{record.where}: two parameters or choices are called {twice!r}")
-    for earlier, later in pairwise(parameters):
-        if earlier.has_default and not later.has_default:
-            raise ManifestError(f"{record.where}: {later.name} has no default but follows one that has")
-
-
-def _arch(text: str, record: _Reader) -> Arch:
     try:
         return Arch.parse(text)
     except AotError as error:
         raise ManifestError(f"{record.where}: {error.message}") from None
 
 
-def _parameter(record: _Reader) -> Parameter:
-    return Parameter(
-        name=_identifier(record.get("name", str), record),
-        doc=record.get("doc", str, ""),
-        has_default="default" in record.data,
-        default=_scalar(record.data.get("default"), record),
-        output=record.get("output", bool, False),
-        shape=record.get("shape", str, None),
-        dtype=record.get("dtype", str, None),
-        may_be=record.texts("may_be"),
-    )
-
-
-def _scalar(value: Any, record: _Reader) -> Any:
-    if value is not None and not isinstance(value, (bool, int, float)):
-        raise ManifestError(f"{record.where}: the default {_shown(value)} is neither a number nor null")
-    return value
-
-
-def _identifier(name: str, record: _Reader) -> str:
-    # Loaders write these names into the source of a function.
-    if not name.isidentifier() or iskeyword(name) or name.startswith("_") or not _is_normal(name):
-        raise ManifestError(f"{record.where}: {name!a} cannot name a parameter")
-    return name
-
-
-def _is_normal(name: str) -> bool:
-    """Whether Python keeps the name as it is written: it replaces some letters by others."""
-    if name.isascii():
-        return True
-    from unicodedata import normalize
-
-    return normalize("NFKC", name) == name
-
-
-def _choice(record: _Reader) -> Choice:
-    return Choice(
-        name=_identifier(record.get("name", str), record),
-        values=record.texts("values"),
-        default=record.get("default", str, None),
-        doc=record.get("doc", str, ""),
-    )
-
-
-def _build_record(record: _Reader) -> dict[str, Any]:
+def _build_record(record: Reader) -> dict[str, Any]:
     """One build of ``provenance.json``: its sources, options and versions."""
     source = record.inner("source")
     source.get("commit", str, None)
     source.get("clean", bool, None)
     for digest in source.text_table("files").values():
         if len(digest) != 64 or not _HEX.issuperset(digest):
-            raise ManifestError(f"{source.where}: {_shown(digest)} is not a SHA-256")
+            raise ManifestError(f"{source.where}: {shown(digest)} is not a SHA-256")
     record.get("options", dict, {})
     record.text_table("versions")
     return record.data
-
-
-# Writing.
-
-
-def _manifest_data(manifest: Manifest, records: Mapping[str, FileRecord]) -> dict[str, Any]:
-    return {
-        "schema": SCHEMA,
-        "name": manifest.name,
-        "complete": manifest.complete,
-        "protocol": PROTOCOL,
-        "archs": [str(arch) for arch in manifest.archs],
-        "hosts": {name: _host_data(host) for name, host in sorted(manifest.hosts.items())},
-        "requires": dict(manifest.requires),
-        "toolchain": dict(manifest.toolchain),
-        "failures": [dict(failure) for failure in manifest.failures],
-        "distributions": dict(manifest.distributions),
-        **{name.removesuffix(".json"): record.data() for name, record in records.items()},
-    }
-
-
-def _host_data(host: HostRecord) -> dict[str, Any]:
-    entry = {"path": host.entry, **(host.file.data() if host.file else {})}
-    return {"entry": entry, "support": host.support, "glibc": host.glibc, "cudart": host.cudart}
-
-
-def _kernel_data(kernel: KernelRecord) -> dict[str, Any]:
-    return {
-        "doc": kernel.doc,
-        "parameters": [_parameter_data(parameter) for parameter in kernel.parameters],
-        "choices": [_choice_data(choice) for choice in kernel.choices],
-        "functions": list(kernel.functions),
-        "archs": [str(arch) for arch in kernel.archs],
-        "variants": kernel.variants,
-    }
-
-
-def _choice_data(choice: Choice) -> dict[str, Any]:
-    return {"name": choice.name, "values": list(choice.values), "default": choice.default, "doc": choice.doc}
-
-
-def _parameter_data(parameter: Parameter) -> dict[str, Any]:
-    data: dict[str, Any] = {"name": parameter.name, "doc": parameter.doc, "output": parameter.output}
-    if parameter.has_default:
-        data["default"] = parameter.default
-    if parameter.output:
-        data.update(shape=parameter.shape, dtype=parameter.dtype)
-    if parameter.may_be:
-        data["may_be"] = list(parameter.may_be)
-    return data
-
-
-def pretty_text(data: Any) -> bytes:
-    """JSON as ``manifest.json`` is laid out."""
-    return (json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode()
-
-
-def table_text(name: str, records: Mapping[str, Any]) -> bytes:
-    """JSON with a line for each record, so that two versions of a file can be compared."""
-    encode: Callable[[Any], str] = json.JSONEncoder(ensure_ascii=False).encode
-    lines = ",\n".join(f"  {encode(key)}: {encode(record)}" for key, record in records.items())
-    return f'{{\n "schema": {SCHEMA},\n {encode(name)}: {{\n{lines}\n }}\n}}\n'.encode()

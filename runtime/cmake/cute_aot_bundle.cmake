@@ -71,18 +71,29 @@ function(_cute_aot_define target)
   target_link_libraries(${target} INTERFACE cute_aot::tvm_ffi Threads::Threads ${CMAKE_DL_LIBS} rt m)
 endfunction()
 
-# cute_aot_import_bundle(<target> <directory> [STATIC|SHARED] [ARCHS <arch>...] [HOST <host>] [NO_CUDART])
+# cute_aot_import_bundle(<target> <directory> [STATIC|SHARED|OPENED] [ARCHS <arch>...] [HOST <host>] [NO_CUDART]
+#                        [KEY <public key>...] [MANIFEST_SHA256 <digest>])
 #
 # <target> links the bundle in that directory (what `python -m aot build` printed) and finds its headers, <name>.h and
 # <name>.hpp. SHARED, the default: the directory must be there when the program runs. STATIC: the program holds the
-# kernels of the architectures given (by default all of the bundle). NO_CUDART: the program links a CUDA runtime itself.
+# kernels of the architectures given (by default all of the bundle). OPENED: nothing of the bundle is linked, since the
+# program opens it with aot_open. NO_CUDART: the program links a CUDA runtime itself.
+#
+# KEY: configuring fails unless the bundle is sound and signed by one of these keys, PEM files; CUTE_AOT_PYTHON checks it.
+# MANIFEST_SHA256: configuring fails unless manifest.json has this digest. With either, what uses <target> is compiled
+# with AOT_<NAME>_MANIFEST_SHA256, a string, for aot_options.manifest_sha256: the program then opens no other bundle.
 function(cute_aot_import_bundle target directory)
-  cmake_parse_arguments(PARSE_ARGV 2 arg "STATIC;SHARED;NO_CUDART" "HOST" "ARCHS")
+  cmake_parse_arguments(PARSE_ARGV 2 arg "STATIC;SHARED;OPENED;NO_CUDART" "HOST;MANIFEST_SHA256" "ARCHS;KEY")
   if(arg_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "cute_aot_import_bundle: not understood: ${arg_UNPARSED_ARGUMENTS}")
   endif()
-  if(arg_STATIC AND arg_SHARED)
-    message(FATAL_ERROR "cute_aot_import_bundle: STATIC or SHARED, not both")
+  foreach(keyword IN ITEMS KEY MANIFEST_SHA256)
+    if(keyword IN_LIST ARGN AND NOT arg_${keyword})  # a variable that is empty must not turn the check off
+      message(FATAL_ERROR "cute_aot_import_bundle: ${keyword} is empty")
+    endif()
+  endforeach()
+  if((arg_STATIC AND arg_SHARED) OR (arg_STATIC AND arg_OPENED) OR (arg_SHARED AND arg_OPENED))
+    message(FATAL_ERROR "cute_aot_import_bundle: one of STATIC, SHARED and OPENED, not several")
   endif()
   get_filename_component(directory "${directory}" ABSOLUTE)
   if(NOT EXISTS "${directory}/manifest.json")
@@ -90,6 +101,12 @@ function(cute_aot_import_bundle target directory)
                         "hint: give the directory that `python -m aot build` printed")
   endif()
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${directory}/manifest.json")
+  _cute_aot_check_signature("${directory}" "${arg_KEY}")
+  file(SHA256 "${directory}/manifest.json" digest)
+  if(arg_MANIFEST_SHA256 AND NOT digest STREQUAL arg_MANIFEST_SHA256)
+    message(FATAL_ERROR "cute_aot: `${directory}/manifest.json` has SHA-256 ${digest}, expected ${arg_MANIFEST_SHA256}\n"
+                        "hint: get the bundle that was meant, or change MANIFEST_SHA256")
+  endif()
   file(READ "${directory}/manifest.json" manifest)
   string(JSON name GET "${manifest}" name)
   set(host "${arg_HOST}")
@@ -122,8 +139,37 @@ function(cute_aot_import_bundle target directory)
   if(arg_NO_CUDART)
     set(cudart none)
   endif()
-  _cute_aot_define(${target} NAME ${name} PATH "${directory}" TYPE ${type} HOST ${host} CUDART ${cudart}
-                   ARCHS ${archs} DECLINED ${declined})
+  if(arg_OPENED)
+    add_library(${target} INTERFACE)
+    target_link_libraries(${target} INTERFACE cute_aot::headers)
+  else()
+    _cute_aot_define(${target} NAME ${name} PATH "${directory}" TYPE ${type} HOST ${host} CUDART ${cudart}
+                     ARCHS ${archs} DECLINED ${declined})
+  endif()
+  if(arg_KEY OR arg_MANIFEST_SHA256)
+    string(TOUPPER "AOT_${name}_MANIFEST_SHA256" macro)
+    target_compile_definitions(${target} INTERFACE "${macro}=\"${digest}\"")
+  endif()
+endfunction()
+
+# Stops unless the bundle is sound and signed by one of the keys; without keys, does nothing.
+function(_cute_aot_check_signature directory keys)
+  if(NOT keys)
+    return()
+  endif()
+  _cute_aot_python(python)
+  set(options "")
+  foreach(key IN LISTS keys)
+    get_filename_component(key "${key}" ABSOLUTE)
+    list(APPEND options --key "${key}")
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${key}")
+  endforeach()
+  execute_process(COMMAND "${python}" -m aot verify "${directory}" ${options} RESULT_VARIABLE code
+                  OUTPUT_VARIABLE said ERROR_VARIABLE error)
+  if(NOT code EQUAL 0)
+    message(FATAL_ERROR "cute_aot: `${directory}` was not accepted\n${said}${error}")
+  endif()
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${directory}/manifest.sig")
 endfunction()
 
 function(_cute_aot_manifest_archs manifest result)
@@ -242,7 +288,7 @@ function(_cute_aot_python result)
     set(CUTE_AOT_PYTHON "${Python3_EXECUTABLE}")
   endif()
   if(NOT CUTE_AOT_PYTHON)
-    message(FATAL_ERROR "cute_aot_add_bundle: Python was not found\nhint: set CUTE_AOT_PYTHON to one that has cute-aot[build]")
+    message(FATAL_ERROR "cute_aot: Python was not found\nhint: set CUTE_AOT_PYTHON to one that has cute-aot[build]")
   endif()
   set(${result} "${CUTE_AOT_PYTHON}" PARENT_SCOPE)
 endfunction()

@@ -51,7 +51,7 @@ static int preload_all(int32_t index) {
     ++loaded;
   }
   if (loaded > 0 || aot_function_count == 0) return 0;
-  return aot_raise_no_build(aot_functions[0], index, device.capability);
+  return aot_raise_no_build(aot_functions[0], index, &device);
 }
 
 int aot_abi_preload(const char* name, int32_t device) {

@@ -20,6 +20,8 @@ typedef struct {
   aot_file_t file;
   const aot_kernel_library_t* opened; /* written once, under the build's lock; set from the start in a static link */
   const char* anchor;                 /* static link: what makes the linker ask for this architecture's archive */
+  const char* driver;                 /* the lowest driver that runs it: "570.26" */
+  int32_t driver_cuda;                /* the CUDA version that this driver supports: 12080; 0 if it is not known */
 } aot_build_t;
 
 /* In a static link an architecture that the program declined is neither a file nor linked. */

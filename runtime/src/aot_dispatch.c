@@ -30,7 +30,7 @@ SLOW_PATH static int load_first(const aot_function_t* function, const aot_rankin
   int32_t device = arguments->device;
   /* The entry checks its arguments itself, but the stream among them is asked about before it runs. */
   if (aot_variant_unmet(candidate->library, variant, arguments) != NULL) {
-    return aot_raise_no_variant(function, ranking->device.capability, arguments);
+    return aot_raise_no_variant(function, &ranking->device, arguments);
   }
   if (aot_driver_is_capturing(stream_of(variant, args, device))) {
     return aot_raise("AotCaptureError",
@@ -72,7 +72,7 @@ SLOW_PATH static int explain_failure(aot_function_t* function, const aot_candida
                            const aot_ranking_t* ranking, const aot_arguments_t* arguments) {
   if (aot_variant_unmet(candidate->library, variant, arguments) == NULL) return -1;
   aot_error_clear();
-  return aot_raise_no_variant(function, ranking->device.capability, arguments);
+  return aot_raise_no_variant(function, &ranking->device, arguments);
 }
 
 static int run(aot_function_t* function, const aot_ranking_t* ranking, const aot_candidate_t* candidate,
@@ -130,5 +130,5 @@ int aot_dispatch(aot_function_t* function, const TVMFFIAny* args, int32_t count,
     }
     return run(function, ranking, candidate, variant, &arguments, args, result);
   }
-  return aot_raise_no_variant(function, ranking->device.capability, &arguments);
+  return aot_raise_no_variant(function, &ranking->device, &arguments);
 }

@@ -36,6 +36,7 @@ typedef struct {
 
 typedef struct {
   int (*init)(unsigned);
+  int (*get_version)(int*);
   int (*get_device)(int*, int);
   int (*get_device_count)(int*);
   int (*get_attribute)(int*, int, int);
@@ -74,6 +75,7 @@ static int bind(driver_t* bound) {
                      "container pass the GPU through (`--gpus all`)", dlerror());
   }
   int found = find_symbol(library, "cuInit", &bound->init) &
+              find_symbol(library, "cuDriverGetVersion", &bound->get_version) &
               find_symbol(library, "cuDeviceGet", &bound->get_device) &
               find_symbol(library, "cuDeviceGetCount", &bound->get_device_count) &
               find_symbol(library, "cuDeviceGetAttribute", &bound->get_attribute) &
@@ -119,6 +121,7 @@ static int ask_device(int32_t index, aot_device_t* device) {
   if (code == 0) code = driver.get_attribute(&device->capability.major, ATTRIBUTE_MAJOR, handle);
   if (code == 0) code = driver.get_attribute(&device->capability.minor, ATTRIBUTE_MINOR, handle);
   if (code == 0) code = driver.get_attribute(&device->multiprocessors, ATTRIBUTE_MULTIPROCESSORS, handle);
+  if (code == 0) code = driver.get_version(&device->driver);
   return code == 0 ? 0 : raise_code(&driver, "asking for the device's capability", code);
 }
 

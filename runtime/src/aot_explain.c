@@ -224,12 +224,12 @@ static int explain_build(const aot_function_t* function, aot_candidate_t* candid
   return 0;
 }
 
-static int explain(const aot_function_t* function, aot_capability_t capability, aot_arguments_t* arguments,
+static int explain(const aot_function_t* function, const aot_device_t* device, aot_arguments_t* arguments,
                    aot_outcome_t* outcome, aot_text_t* lines) {
   const aot_kernel_t* kernel = function->kernel;
   aot_candidate_t* candidates = (aot_candidate_t*)calloc(kernel->build_count + 1, sizeof *candidates);
   if (candidates == NULL) return aot_raise_out_of_memory();
-  uint32_t count = aot_rank_builds(function, capability, candidates);
+  uint32_t count = aot_rank_builds(function, device, candidates);
   int status = 0;
   for (uint32_t i = 0; i < count && status == 0; ++i) {
     status = explain_build(function, &candidates[i], arguments, outcome, lines);
@@ -237,18 +237,18 @@ static int explain(const aot_function_t* function, aot_capability_t capability, 
   free(candidates);
   for (uint32_t i = 0; i < kernel->build_count && status == 0; ++i) {
     const aot_build_t* build = &kernel->builds[i];
-    if (aot_arch_rank(build->arch, capability) != 0 && aot_build_present(build)) continue;
+    if (aot_build_rank(build, device) != 0) continue;
     aot_text_append(lines, "%s\t%s\t", build->arch_name, function->name);
-    aot_append_unrunnable(lines, build, capability);
+    aot_append_unrunnable(lines, build, device);
     aot_text_append(lines, "\n");
   }
   return status;
 }
 
-int aot_explain_variants(const aot_function_t* function, aot_capability_t capability, aot_arguments_t* arguments,
+int aot_explain_variants(const aot_function_t* function, const aot_device_t* device, aot_arguments_t* arguments,
                          aot_text_t* lines) {
   aot_outcome_t outcome = {0, NULL, NULL};
-  if (explain(function, capability, arguments, &outcome, lines) != 0) return -1;
+  if (explain(function, device, arguments, &outcome, lines) != 0) return -1;
   return lines->failed ? aot_raise_out_of_memory() : 0;
 }
 
@@ -325,19 +325,19 @@ static int raise_overlap(const aot_function_t* function, const aot_outcome_t* ou
   return aot_raise_text("AotArgumentError", &text);
 }
 
-int aot_raise_no_variant(const aot_function_t* function, aot_capability_t capability,
+int aot_raise_no_variant(const aot_function_t* function, const aot_device_t* device,
                          const aot_arguments_t* arguments) {
   aot_text_t text = AOT_TEXT_EMPTY, lines = AOT_TEXT_EMPTY;
   aot_arguments_t again = *arguments;
   aot_outcome_t outcome = {0, NULL, NULL};
-  int status = explain(function, capability, &again, &outcome, &lines);
+  int status = explain(function, device, &again, &outcome, &lines);
   if (status == 0 && lines.failed) {
     status = aot_raise_out_of_memory();
   } else if (status == 0 && outcome.overlap != NULL) {
     status = raise_overlap(function, &outcome, &again);
   } else if (status == 0) {
     aot_text_append(&text, "%s: no variant in bundle `%s` takes these arguments on compute capability %d.%d",
-                    function->name, aot_this_bundle.name, capability.major, capability.minor);
+                    function->name, aot_this_bundle.name, device->capability.major, device->capability.minor);
     append_call(&text, function, arguments);
     append_candidates(&text, &lines);
     status = aot_raise_text("AotArgumentError", &text);

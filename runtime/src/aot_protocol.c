@@ -120,7 +120,8 @@ int aot_explain_call(aot_function_t* function, aot_capability_t capability, cons
   aot_arguments_decode(&arguments, args, (uint32_t)count);
   arguments.device = 0;
   arguments.hypothetical = 1;
-  return aot_explain_variants(function, capability, &arguments, lines);
+  const aot_device_t asked_about = {capability, 0, 0};
+  return aot_explain_variants(function, &asked_about, &arguments, lines);
 }
 
 /* explain(function, major, minor, *arguments): the lines of aot_explain_variants, without touching a device. */

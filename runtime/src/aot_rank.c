@@ -4,16 +4,23 @@
 
 #include "aot_error.h"
 
-uint32_t aot_rank_builds(const aot_function_t* function, aot_capability_t capability, aot_candidate_t* candidates) {
+static int driver_is_too_old(const aot_build_t* build, const aot_device_t* device) {
+  return device->driver != 0 && device->driver < build->driver_cuda;
+}
+
+int32_t aot_build_rank(const aot_build_t* build, const aot_device_t* device) {
+  if (!aot_build_present(build) || driver_is_too_old(build, device)) return 0;
+  return aot_arch_rank(build->arch, device->capability);
+}
+
+uint32_t aot_rank_builds(const aot_function_t* function, const aot_device_t* device, aot_candidate_t* candidates) {
   const aot_kernel_t* kernel = function->kernel;
   uint32_t count = 0;
   for (uint32_t i = 0; i < kernel->build_count; ++i) {
-    int32_t rank = aot_arch_rank(kernel->builds[i].arch, capability);
-    if (rank == 0 || !aot_build_present(&kernel->builds[i])) continue;
+    int32_t rank = aot_build_rank(&kernel->builds[i], device);
+    if (rank == 0) continue;
     uint32_t at = count++;
-    for (; at > 0 && aot_arch_rank(candidates[at - 1].build->arch, capability) < rank; --at) {
-      candidates[at] = candidates[at - 1];
-    }
+    for (; at > 0 && aot_build_rank(candidates[at - 1].build, device) < rank; --at) candidates[at] = candidates[at - 1];
     candidates[at].build = &kernel->builds[i];
     candidates[at].library = NULL;
     candidates[at].group = NULL;
@@ -21,30 +28,54 @@ uint32_t aot_rank_builds(const aot_function_t* function, aot_capability_t capabi
   return count;
 }
 
-void aot_append_unrunnable(aot_text_t* text, const aot_build_t* build, aot_capability_t capability) {
-  if (aot_arch_rank(build->arch, capability) != 0) {
-    aot_text_append(text, "is in the bundle, but was not linked into this program");
-    return;
-  }
-  int32_t major = build->arch.major, minor = build->arch.minor;
-  int alone = build->arch.suffix == 'a' || aot_is_tegra(major, minor);
-  if (alone) aot_text_append(text, "runs on compute capability %d.%d alone", major, minor);
-  else aot_text_append(text, "runs from compute capability %d.%d within its major version", major, minor);
-  if (!alone && major == capability.major && minor <= capability.minor) {
+static void append_foreign(aot_text_t* text, aot_arch_t arch, aot_capability_t capability) {
+  int alone = arch.suffix == 'a' || aot_is_tegra(arch.major, arch.minor);
+  if (alone) aot_text_append(text, "runs on compute capability %d.%d alone", arch.major, arch.minor);
+  else aot_text_append(text, "runs from compute capability %d.%d within its major version", arch.major, arch.minor);
+  if (!alone && arch.major == capability.major && arch.minor <= capability.minor) {
     aot_text_append(text, ", save on %d.%d, which runs only code built for it", capability.major, capability.minor);
   } else {
     aot_text_append(text, ", not on %d.%d", capability.major, capability.minor);
   }
 }
 
-int aot_raise_no_build(const aot_function_t* function, int32_t device, aot_capability_t capability) {
+void aot_append_unrunnable(aot_text_t* text, const aot_build_t* build, const aot_device_t* device) {
+  if (aot_arch_rank(build->arch, device->capability) == 0) {
+    append_foreign(text, build->arch, device->capability);
+  } else if (!aot_build_present(build)) {
+    aot_text_append(text, "is in the bundle, but was not linked into this program");
+  } else {
+    aot_text_append(text, "needs driver %s or newer, of CUDA %d.%d; the installed driver supports CUDA %d.%d", build->driver,
+                    build->driver_cuda / 1000, build->driver_cuda % 1000 / 10, device->driver / 1000,
+                    device->driver % 1000 / 10);
+  }
+}
+
+static int a_newer_driver_would_do(const aot_kernel_t* kernel, const aot_device_t* device) {
+  aot_device_t updated = *device;
+  updated.driver = 0;
+  for (uint32_t i = 0; i < kernel->build_count; ++i) {
+    if (aot_build_rank(&kernel->builds[i], &updated) != 0) return 1;
+  }
+  return 0;
+}
+
+int aot_raise_no_build(const aot_function_t* function, int32_t index, const aot_device_t* device) {
   aot_text_t text = AOT_TEXT_EMPTY;
-  aot_text_append(&text, "%s: bundle `%s` holds no code for device %d, of compute capability %d.%d", function->name,
-                  aot_this_bundle.name, device, capability.major, capability.minor);
+  const aot_capability_t capability = device->capability;
+  int too_old = a_newer_driver_would_do(function->kernel, device);
+  aot_text_append(&text, too_old ? "%s: the NVIDIA driver is too old for the code in bundle `%s` for device %d, of compute "
+                                   "capability %d.%d"
+                                 : "%s: bundle `%s` holds no code for device %d, of compute capability %d.%d",
+                  function->name, aot_this_bundle.name, index, capability.major, capability.minor);
   for (uint32_t i = 0; i < function->kernel->build_count; ++i) {
     const aot_build_t* build = &function->kernel->builds[i];
     aot_text_append(&text, "\n  %s: ", build->arch_name);
-    aot_append_unrunnable(&text, build, capability);
+    aot_append_unrunnable(&text, build, device);
+  }
+  if (too_old) {
+    aot_text_append(&text, "\nhint: update the NVIDIA driver; `nvidia-smi` shows its version");
+    return aot_raise_text("AotDriverError", &text);
   }
   aot_text_append(&text, "\nhint: build it for this device too: `python -m aot build --arch sm%d%d`", capability.major,
                   capability.minor);
@@ -61,10 +92,10 @@ static aot_ranking_t* make_ranking(const aot_function_t* function, int32_t index
     return NULL;
   }
   ranking->device = device;
-  ranking->count = aot_rank_builds(function, device.capability, ranking->candidates);
+  ranking->count = aot_rank_builds(function, &device, ranking->candidates);
   if (ranking->count > 0) return ranking;
   free(ranking);
-  aot_raise_no_build(function, index, device.capability);
+  aot_raise_no_build(function, index, &device);
   return NULL;
 }
 

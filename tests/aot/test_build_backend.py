@@ -58,6 +58,7 @@ def pip_wheel(project: Path, *settings: str) -> subprocess.CompletedProcess[str]
     return in_project(project, "pip", "wheel", ".", *options, *(f"--config-settings={text}" for text in settings))
 
 
+@pytest.mark.usefixtures("commands_share_artifacts")
 def test_pip_wheel_makes_a_package_that_runs(project: Path, new_environment: Callable[..., Environment]) -> None:
     done = pip_wheel(project, "arch=sm90")
     assert done.returncode == 0, done.stderr + done.stdout
@@ -98,6 +99,7 @@ def test_build_makes_an_sdist_that_makes_a_wheel_for_another_host(project: Path,
     assert all(f"/lib/{foreign}/" in name for name in libraries)
 
 
+@pytest.mark.usefixtures("commands_share_artifacts")
 def test_editable_install_points_into_the_project(project: Path, new_environment: Callable[..., Environment]) -> None:
     environment = new_environment()
     name = build_in(project, "build_editable", {"arch": "sm90"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from aot_runtime.arch import Arch, ArchError
 
-from aot.targets import Target, accepted_archs, builds_for, lowest_driver, parse_archs
+from aot.targets import Target, accepted_archs, builds_for, cuda_of_driver, lowest_driver, parse_archs
 
 ALL = accepted_archs()
 
@@ -99,3 +99,9 @@ def test_a_newer_architecture_never_asks_for_an_older_driver() -> None:
     assert lowest_driver(Arch.parse("sm_80"), 12) == "525.60.13"
     assert lowest_driver(Arch.parse("sm_100f"), 12) == "570.26"
     assert lowest_driver(Arch.parse("sm_110"), 12) is None
+
+
+def test_the_cuda_version_of_every_lowest_driver_is_known() -> None:
+    for arch in accepted_archs():
+        assert cuda_of_driver(lowest_driver(arch, 13) or "") == 13000
+    assert cuda_of_driver("570.26") == 12080

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import shutil
 import subprocess
@@ -23,6 +22,7 @@ from shared import once
 from standin import build_traps, search_path
 
 from aot.bundle import layout
+from aot.bundle.details import read_details
 from aot.bundle.headers import function_kinds
 from aot.files import sha256_of
 from aot.hosts import Host
@@ -62,12 +62,12 @@ def cmake() -> str:
 def entry_symbol_source(bundle: Path) -> str:
     """The C source of a bundle's entry library, made again from what the bundle says of itself."""
     manifest = Manifest.read(bundle)
-    details = [v for path in sorted((bundle / "details").iterdir()) for v in json.loads(path.read_text())["variants"]]
-    kinds = function_kinds(details)
+    kinds = function_kinds(v for path in sorted((bundle / "details").iterdir()) for v in read_details(path))
     root = bundle / "lib" / HOST
 
     def linked(path: Path, arch: Arch) -> KernelBuild:
-        return KernelBuild(arch, path.relative_to(root).as_posix(), path.stat().st_size, sha256_of(path))
+        driver = manifest.requires["driver"][str(arch)]
+        return KernelBuild(arch, path.relative_to(root).as_posix(), path.stat().st_size, sha256_of(path), driver)
 
     builds = {
         kernel.name: [linked(root / str(arch) / f"{kernel.name}.so", arch) for arch in kernel.archs]

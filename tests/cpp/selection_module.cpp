@@ -154,7 +154,7 @@ class Library {
     char suffix = 0;
     std::sscanf(arch_.c_str(), "sm_%d%c", &major, &suffix);
     minor = major % 10;
-    return {arch_.c_str(), {major / 10, minor, suffix}, {nullptr, 0, {0}}, &library_, nullptr};
+    return {arch_.c_str(), {major / 10, minor, suffix}, {nullptr, 0, {0}}, &library_, nullptr, "", 0};
   }
 
  private:
@@ -189,7 +189,8 @@ std::string explain(const std::vector<const Library*>& libraries, int major, int
   aot_arguments_decode(&arguments, given.data(), given.size());
   arguments.hypothetical = 1;
   aot_text_t lines{};
-  const int status = aot_explain_variants(&function, {major, minor}, &arguments, &lines);
+  const aot_device_t device{{major, minor}, 0, 0};
+  const int status = aot_explain_variants(&function, &device, &arguments, &lines);
   std::string text = status == 0 ? aot_text_get(&lines) : "failed";
   aot_text_free(&lines);
   return text;

@@ -254,7 +254,7 @@ def test_a_file_that_raises_on_import_is_named_with_its_line(partial: BuildResul
         ("segfault_spec", r"part2\.py:\d+: the process that runs its declaration was ended by SIGSEGV"),
         ("hangs_tracing", r"the compiler did not finish within 12 s"),
         ("killed_tracing", r"ended by SIGKILL, as the system does where memory runs out\nhint: give `--memory`"),
-        ("memory_tracing", r"MemoryError.*\nhint: memory ran out; give `--memory` or fewer `--jobs`"),
+        ("memory_tracing", r"MemoryError.*\nhint: memory ran out; pass `--memory` or fewer `--jobs`"),
         ("handles_tracing", r"Too many open files.*\nhint: file handles ran out; raise the limit \(`ulimit -n`\)"),
         ("exits_spec", r"part7\.py:\d+: kernel exits_spec raises for sm_90a: .*part7\.py:\d+: SystemExit: 7"),
         ("raises_spec", r"kernel raises_spec raises for sm_90a: .*part8\.py:\d+: KeyError: 'nothing'"),

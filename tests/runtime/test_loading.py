@@ -689,3 +689,37 @@ def test_first_use_inside_a_capture_of_an_explicit_stream_asks_for_preload(
     bundle.fill_pointer(0x7F00_0000_0000, 8, other)
     bundle.fill_pointer(0x7F00_0000_0000, 8, stream)
     assert [(launch.stream, launch.captured) for launch in cuda.launches] == [(other, False), (stream, True)]
+
+
+# Drivers
+
+
+def test_code_that_needs_a_newer_driver_is_refused(cuda: Standin, copy: Path) -> None:
+    cuda.reset(capabilities=[(10, 0), (9, 0)], driver_version=12040)
+    bundle = aot_runtime.load(copy)
+    with pytest.raises(DriverError) as caught:
+        call(bundle, cuda)
+    assert "the NVIDIA driver is too old for the code in bundle `bundle` for device 0" in caught.value.message
+    assert "sm_100f: needs driver 570.26 or newer, of CUDA 12.8; the installed driver supports CUDA 12.4" in str(
+        caught.value
+    )
+    assert caught.value.hint == "update the NVIDIA driver; `nvidia-smi` shows its version"
+    with pytest.raises(DriverError, match="too old"):
+        bundle.preload(0)
+    assert cuda.launches == []
+    call(bundle, cuda, device=1)  # sm_90a runs from driver 525 on
+    assert len(cuda.launches) == 1
+
+
+def test_code_of_a_lower_rank_runs_if_the_driver_is_too_old_for_the_best(cuda: Standin, copy: Path) -> None:
+    """sm_103a needs the driver of CUDA 12.9; sm_100f runs on the same device from 12.8 on."""
+    cuda.reset(capabilities=[(10, 3)], driver_version=12080)
+    bundle = aot_runtime.load(copy)
+    call(bundle, cuda)
+    assert mapped_kernels(bundle) == {"sm_100f/fill.so"}
+
+
+def test_explaining_asks_for_no_driver(cuda: Standin, copy: Path) -> None:
+    cuda.reset(capabilities=[(10, 0)], driver_version=12040)
+    chosen = aot_runtime.load(copy).explain("fill", "10.0", TensorInfo("f32", (8,))).chosen
+    assert chosen is not None and chosen.arch == "sm_100f"

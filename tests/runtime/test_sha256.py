@@ -33,7 +33,7 @@ PLAIN, SHORT_AND_INTERRUPTED, THEN_RESIZE, FAILS = range(4)
 
 def compile_c(command: list[str], folder: Path) -> None:
     cache = str(folder / "zig")
-    env = {**os.environ, "ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache}
+    env = {"ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache, **os.environ}
     done = subprocess.run(command, capture_output=True, text=True, env=env)
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stderr}"
 

@@ -158,12 +158,11 @@ def _keep(text: str) -> tuple[str, ...]:
 def _summary(result: BuildResult) -> None:
     manifest = result.manifest
     variants = sum(kernel.variants for kernel in manifest.kernels.values())
-    archs = sorted({arch for kernel in manifest.kernels.values() for arch in kernel.archs})
     size = sum(record.size for record in manifest.files.values())
     state = "verified" if manifest.complete else f"INCOMPLETE: {len(result.failures)} failed"
     print(
         f"bundle {manifest.name}: {len(manifest.kernels)} kernels ({', '.join(manifest.kernels)}), {variants} variants, "
-        f"{', '.join(map(str, archs))}, hosts {', '.join(manifest.hosts)}, {human_size(size)}, {state}",
+        f"{', '.join(map(str, manifest.archs))}, hosts {', '.join(manifest.hosts)}, {human_size(size)}, {state}",
         file=sys.stderr,
     )
 

@@ -103,7 +103,7 @@ class _Bundle:
         host = Host.parse(arguments.host) if arguments.host else Host.native()
         if host.name not in manifest.hosts:
             raise UsageError(f"`{path}` holds no code for {host}", hint=f"it has: {', '.join(manifest.hosts)}")
-        built = _built(manifest)
+        built = manifest.archs
         archs = parse_archs(arguments.arch, built) if arguments.arch else built
         for arch in archs:
             if arch not in built:
@@ -131,11 +131,7 @@ class _Bundle:
 
     @property
     def declined(self) -> list[Arch]:
-        return [arch for arch in _built(self.manifest) if arch not in self.archs]
-
-
-def _built(manifest: Manifest) -> list[Arch]:
-    return sorted({arch for kernel in manifest.kernels.values() for arch in kernel.archs})
+        return [arch for arch in self.manifest.archs if arch not in self.archs]
 
 
 def _cflags(bundle: _Bundle | None) -> list[str]:

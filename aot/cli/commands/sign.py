@@ -39,10 +39,7 @@ def execute(arguments: argparse.Namespace) -> int:
             f"new key: `{arguments.key}`, keep it secret; public key: `{public_path(arguments.key)}`", file=sys.stderr
         )
     elif mode := arguments.key.stat().st_mode & 0o077 if arguments.key.is_file() else 0:
-        print(
-            f"warning: others may read the private key `{arguments.key}`: `chmod 600` it (mode {mode:03o})",
-            file=sys.stderr,
-        )
+        print_warning(f"others may read the private key `{arguments.key}` (mode {mode:03o}): `chmod 600` it")
     signer = Signer.read(arguments.key)
     signature = _sign(arguments.bundle, signer) if arguments.bundle is not None else None
     if arguments.json:

@@ -37,7 +37,8 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     keys = public_keys(arguments.key) if arguments.key else ()
-    problems = [*verify(arguments.bundle, keys), *missing_kernels(arguments.bundle)]
+    # What a manifest says is missing counts only if the manifest itself does.
+    problems = verify(arguments.bundle, keys) or missing_kernels(arguments.bundle)
     if arguments.rebuild and not problems:
         problems = _rebuilt(arguments)
     if arguments.json:

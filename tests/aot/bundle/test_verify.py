@@ -15,7 +15,8 @@ from typing import Any
 import aot_runtime
 import pytest
 from aot_runtime.errors import AotError, BundleError, DigestError, ManifestError
-from aot_runtime.manifest import SCHEMA, FileRecord, Manifest, pretty_text
+from aot_runtime.manifest import SCHEMA, FileRecord, Manifest
+from aot_runtime.writing import pretty_text
 from forging import accept, forge
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -206,7 +206,9 @@ def test_build_with_failures_is_exit_code_1_and_the_rest_is_usable(run: Run, tmp
     assert sorted(problem["arch"] for problem in data["problems"]) == ["sm_80", "sm_90a"]
     assert re.search(r"^failed: sm_80 wide: a block of \(2048, 1, 1\) has 2048 threads", done.err, re.MULTILINE)
     assert "Traceback" not in done.err
-    assert run("verify", "dist/two").code == 0
+    verified = run("verify", "dist/two")
+    assert verified.code == 1
+    assert "incomplete: wide failed to build for sm_80: a block of (2048, 1, 1) has 2048 threads" in verified.out
     inspected = run("inspect", "dist/two")
     assert inspected.code == 0
     assert "INCOMPLETE, 2 failures" in inspected.out
@@ -401,7 +403,8 @@ def test_inspect_of_a_kernel_that_is_not_there_names_those_that_are(run: Run, sm
         (None, "holds no manifest.json"),
         ("{", "is not valid JSON"),
         ("[]", "expected an object"),
-        ('{"schema": 9}', "has schema 9"),
+        ('{"schema": 9}', "`protocol` is missing"),
+        ('{"schema": 1}', "has schema 1, which no released version wrote"),
     ],
 )
 def test_what_is_not_a_bundle_is_refused(

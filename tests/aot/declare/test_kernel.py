@@ -107,7 +107,7 @@ def test_a_variant_given_twice_names_both_points() -> None:
     kernel = declare(lambda target, dtype: [spec(), spec()], name="make", axes={"dtype": ("f16",)})
     with pytest.raises(DeclarationError, match=PLACE + r".*make__f16 twice, at \{'dtype': 'f16'\} and at") as caught:
         kernel.variants(SM90)
-    assert caught.value.hint == "give the specs of one point different labels"
+    assert caught.value.hint == "pass a different `label` to each spec of one point"
 
 
 @pytest.mark.parametrize("nonsense", [None, 3, "spec", [jit], {"a": 1}, jit, (spec(), None)])

@@ -1,0 +1,194 @@
+"""``kernels.json``: what callers see of a bundle's kernels. A loader imports this when a kernel is first used."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from keyword import iskeyword
+from typing import Any
+
+from .arch import Arch
+from .errors import ManifestError
+from .manifest import MAX_COUNT, Reader, parse_json, read_arch, read_name, shown
+from .values import Value
+
+__all__ = ["Choice", "KernelRecord", "KernelTable", "Parameter"]
+
+
+class Parameter(Value):
+    """A parameter of a public function. ``default`` counts only if ``has_default``."""
+
+    __slots__ = ("default", "doc", "dtype", "has_default", "may_be", "name", "output", "shape")
+
+    name: str
+    doc: str
+    has_default: bool
+    default: Any
+    output: bool
+    shape: str | None  # of an output, as an expression of the inputs: "x.shape"
+    dtype: str | None
+    may_be: tuple[str, ...]  # of an output: inputs whose very tensor may be passed here
+
+    def __init__(
+        self,
+        name: str,
+        doc: str = "",
+        has_default: bool = False,
+        default: Any = None,
+        output: bool = False,
+        shape: str | None = None,
+        dtype: str | None = None,
+        may_be: tuple[str, ...] = (),
+    ) -> None:
+        self._set(
+            name=name,
+            doc=doc,
+            has_default=has_default,
+            default=default,
+            output=output,
+            shape=shape,
+            dtype=dtype,
+            may_be=may_be,
+        )
+
+
+class Choice(Value):
+    """A compile-time choice that the caller names: ``op="relu"``."""
+
+    __slots__ = ("default", "doc", "name", "values")
+
+    name: str
+    values: tuple[str, ...]
+    default: str | None
+    doc: str
+
+    def __init__(self, name: str, values: tuple[str, ...], default: str | None = None, doc: str = "") -> None:
+        self._set(name=name, values=values, default=default, doc=doc)
+
+
+class KernelRecord(Value):
+    """What callers see of a kernel."""
+
+    __slots__ = ("archs", "choices", "doc", "functions", "name", "parameters", "variants")
+
+    name: str
+    doc: str
+    parameters: tuple[Parameter, ...]
+    choices: tuple[Choice, ...]
+    functions: tuple[str, ...]  # symbols, one per combination of choices: "activation__relu"
+    archs: tuple[Arch, ...]
+    variants: int
+
+    def __init__(
+        self,
+        name: str,
+        doc: str,
+        parameters: tuple[Parameter, ...],
+        choices: tuple[Choice, ...],
+        functions: tuple[str, ...],
+        archs: tuple[Arch, ...],
+        variants: int,
+    ) -> None:
+        self._set(
+            name=name,
+            doc=doc,
+            parameters=parameters,
+            choices=choices,
+            functions=functions,
+            archs=archs,
+            variants=variants,
+        )
+
+
+class KernelTable:
+    """``kernels.json``: parsed when a kernel is first asked for, and each record checked when it is."""
+
+    __slots__ = ("_content", "_table", "_where")
+
+    def __init__(self, content: bytes, where: str) -> None:
+        self._content, self._where = content, where
+        self._table: dict[str, Reader] | None = None
+
+    def _parsed(self) -> dict[str, Reader]:
+        if self._table is None:
+            self._table = Reader(parse_json(self._content, self._where), self._where).table("kernels")
+        return self._table
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._parsed())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._parsed()
+
+    def record(self, name: str) -> KernelRecord:
+        return _kernel(name, self._parsed()[name])
+
+
+def _kernel(name: str, record: Reader) -> KernelRecord:
+    parameters = tuple(_parameter(item) for item in record.each("parameters"))
+    choices = tuple(_choice(item) for item in record.each("choices"))
+    _check_signature(parameters, choices, record)
+    return KernelRecord(
+        name=read_name(name, record),
+        doc=record.get("doc", str, ""),
+        parameters=parameters,
+        choices=choices,
+        functions=tuple(read_name(function, record) for function in record.texts("functions")),
+        archs=tuple(read_arch(text, record) for text in record.texts("archs")),
+        variants=record.number("variants", most=MAX_COUNT),
+    )
+
+
+def _check_signature(parameters: tuple[Parameter, ...], choices: tuple[Choice, ...], record: Reader) -> None:
+    """What Python asks of a function's parameters, since a loader makes a function of them."""
+    names = [*(parameter.name for parameter in parameters), *(choice.name for choice in choices)]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ManifestError(f"{record.where}: two parameters or choices are called {twice!r}")
+    for earlier, later in pairwise(parameters):
+        if earlier.has_default and not later.has_default:
+            raise ManifestError(f"{record.where}: {later.name} has no default but follows one that has")
+
+
+def _parameter(record: Reader) -> Parameter:
+    return Parameter(
+        name=_identifier(record.get("name", str), record),
+        doc=record.get("doc", str, ""),
+        has_default="default" in record.data,
+        default=_scalar(record.data.get("default"), record),
+        output=record.get("output", bool, False),
+        shape=record.get("shape", str, None),
+        dtype=record.get("dtype", str, None),
+        may_be=record.texts("may_be"),
+    )
+
+
+def _scalar(value: Any, record: Reader) -> Any:
+    if value is not None and not isinstance(value, (bool, int, float)):
+        raise ManifestError(f"{record.where}: the default {shown(value)} is neither a number nor null")
+    return value
+
+
+def _identifier(name: str, record: Reader) -> str:
+    # Loaders write these names into the source of a function.
+    if not name.isidentifier() or iskeyword(name) or name.startswith("_") or not _is_normal(name):
+        raise ManifestError(f"{record.where}: {name!a} cannot name a parameter")
+    return name
+
+
+def _is_normal(name: str) -> bool:
+    """Whether Python keeps the name as it is written: it replaces some letters by others."""
+    if name.isascii():
+        return True
+    from unicodedata import normalize
+
+    return normalize("NFKC", name) == name
+
+
+def _choice(record: Reader) -> Choice:
+    return Choice(
+        name=_identifier(record.get("name", str), record),
+        values=record.texts("values"),
+        default=record.get("default", str, None),
+        doc=record.get("doc", str, ""),
+    )

@@ -1,0 +1,96 @@
+"""Writing what a bundle says of itself, byte for byte as every version of this schema does. For the builder alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .kernel_records import Choice, KernelRecord, Parameter
+from .manifest import (
+    FILE_NAME,
+    FILES_NAME,
+    KERNELS_NAME,
+    PROTOCOL,
+    PROVENANCE_NAME,
+    SCHEMA,
+    FileRecord,
+    HostRecord,
+    Manifest,
+)
+
+__all__ = ["description", "kernels_text", "manifest_data", "pretty_text", "table_text"]
+
+
+def description(manifest: Manifest) -> dict[str, bytes]:
+    """The contents of ``manifest.json`` and its indexes, by name."""
+    texts = {
+        KERNELS_NAME: kernels_text(manifest),
+        FILES_NAME: table_text("files", {name: record.data() for name, record in sorted(manifest.files.items())}),
+        PROVENANCE_NAME: pretty_text({"schema": SCHEMA, "builds": list(manifest.provenance)}),
+    }
+    records = {name: FileRecord.of(text) for name, text in texts.items()}
+    return {FILE_NAME: pretty_text(manifest_data(manifest, records)), **texts}
+
+
+def kernels_text(manifest: Manifest) -> bytes:
+    return table_text("kernels", {name: _kernel_data(kernel) for name, kernel in sorted(manifest.kernels.items())})
+
+
+def manifest_data(manifest: Manifest, records: Mapping[str, FileRecord]) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "name": manifest.name,
+        "complete": manifest.complete,
+        "protocol": PROTOCOL,
+        "archs": [str(arch) for arch in manifest.archs],
+        "hosts": {name: _host_data(host) for name, host in sorted(manifest.hosts.items())},
+        "requires": dict(manifest.requires),
+        "toolchain": dict(manifest.toolchain),
+        "failures": [dict(failure) for failure in manifest.failures],
+        "distributions": dict(manifest.distributions),
+        **{name.removesuffix(".json"): record.data() for name, record in records.items()},
+    }
+
+
+def _host_data(host: HostRecord) -> dict[str, Any]:
+    entry = {"path": host.entry, **(host.file.data() if host.file else {})}
+    return {"entry": entry, "support": host.support, "glibc": host.glibc, "cudart": host.cudart}
+
+
+def _kernel_data(kernel: KernelRecord) -> dict[str, Any]:
+    return {
+        "doc": kernel.doc,
+        "parameters": [_parameter_data(parameter) for parameter in kernel.parameters],
+        "choices": [_choice_data(choice) for choice in kernel.choices],
+        "functions": list(kernel.functions),
+        "archs": [str(arch) for arch in kernel.archs],
+        "variants": kernel.variants,
+    }
+
+
+def _choice_data(choice: Choice) -> dict[str, Any]:
+    return {"name": choice.name, "values": list(choice.values), "default": choice.default, "doc": choice.doc}
+
+
+def _parameter_data(parameter: Parameter) -> dict[str, Any]:
+    data: dict[str, Any] = {"name": parameter.name, "doc": parameter.doc, "output": parameter.output}
+    if parameter.has_default:
+        data["default"] = parameter.default
+    if parameter.output:
+        data.update(shape=parameter.shape, dtype=parameter.dtype)
+    if parameter.may_be:
+        data["may_be"] = list(parameter.may_be)
+    return data
+
+
+def pretty_text(data: Any) -> bytes:
+    """JSON as ``manifest.json`` is laid out."""
+    return (json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def table_text(name: str, records: Mapping[str, Any]) -> bytes:
+    """JSON with a line for each record, so that two versions of a file can be compared."""
+    encode: Callable[[Any], str] = json.JSONEncoder(ensure_ascii=False).encode
+    lines = ",\n".join(f"  {encode(key)}: {encode(record)}" for key, record in records.items())
+    return f'{{\n "schema": {SCHEMA},\n {encode(name)}: {{\n{lines}\n }}\n}}\n'.encode()

@@ -1,0 +1,67 @@
+"""``docs/reference/cli.md`` lists what the command line takes, and the keys that ``--json`` prints."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from places import EXAMPLE, PROJECT
+
+from aot.cli.main import COMMANDS, main
+from tools import reference
+
+TEXT = reference.PAGE.read_text()
+
+
+def documented(command: str) -> set[str]:
+    """The keys of the JSON that the page names, all cases of a command together."""
+    section = TEXT.partition(f"<!-- command: {command} -->")[2].partition("\n## ")[0]
+    (sentence,) = re.findall(r"^`--json`: (.*?)\.$", section, re.MULTILINE | re.DOTALL)
+    return set(re.findall(r"`(\w+)`", sentence))
+
+
+def test_every_option_is_listed() -> None:
+    assert reference.rewritten(TEXT) == TEXT, "run `python tools/reference.py`"
+    assert set(re.findall(r"<!-- command: (\w+) -->", TEXT)) == set(COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [
+        ("list", ["--kernels", str(EXAMPLE / "kernels")]),
+        ("inspect", ["BUNDLE"]),
+        ("verify", ["BUNDLE"]),
+        ("sign", ["BUNDLE", "--key", "release", "--new-key"]),
+        ("prune", ["BUNDLE", "--kernel", "fill_epilogue"]),
+        ("merge", ["BUNDLE", "--out", "joined"]),
+        ("wheel", ["BUNDLE", "--version", "1.0"]),
+        ("config", ["BUNDLE"]),
+        ("cache", ["--cache", "cache"]),
+    ],
+)
+def test_json_has_the_keys_that_are_listed(
+    command: str,
+    arguments: list[str],
+    small_bundle_path: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if "BUNDLE" in arguments:
+        shutil.copytree(small_bundle_path, tmp_path / "bundle")
+    words = ["bundle" if word == "BUNDLE" else word for word in arguments]
+    assert main([command, *words, "--json"]) == 0
+    assert set(json.loads(capsys.readouterr().out)) == documented(command)
+
+
+@pytest.mark.parametrize(
+    ("command", "source"),
+    [("build", "aot/cli/commands/build.py"), ("check", "aot/gpu/check.py"), ("bench", "aot/gpu/bench.py")],
+)
+def test_json_of_what_takes_long_or_a_gpu_has_the_keys_that_are_listed(command: str, source: str) -> None:
+    text = (PROJECT / source).read_text()
+    assert all(f'"{key}": ' in text for key in documented(command))

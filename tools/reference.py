@@ -1,0 +1,68 @@
+"""Write the options in ``docs/reference/cli.md`` from the parsers of the command line.
+
+    python tools/reference.py            # after a change of the command line: rewrite the page
+    python tools/reference.py --check    # exit code 1 if the page differs
+
+The options of a command stand between ``<!-- command: NAME -->`` and ``<!-- end -->``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+from aot.cli.main import COMMANDS, make_parser
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "cli.md"
+
+_SECTION = re.compile(r"(<!-- command: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def options(name: str) -> str:
+    """The summary of a command and a table of its arguments."""
+    (commands,) = (action for action in make_parser([name])._actions if isinstance(action.choices, dict))
+    assert commands.choices is not None
+    parser = commands.choices[name]
+    rows = [
+        f"| {_spelling(action)} | {_meaning(action)} |\n"
+        for action in parser._actions
+        if not isinstance(action, argparse._HelpAction) and action.dest != "json"
+    ]
+    return f"{parser.description}\n\n| argument | meaning |\n| --- | --- |\n" + "".join(rows)
+
+
+def _spelling(action: argparse.Action) -> str:
+    value = action.metavar or ("|".join(map(str, action.choices)) if action.choices else action.dest.upper())
+    takes_value = action.nargs != 0
+    words = [*action.option_strings[-1:], *([str(value)] if takes_value else [])]
+    return f"`{' '.join(words)}`".replace("|", "\\|")
+
+
+def _meaning(action: argparse.Action) -> str:
+    # Without what depends on this machine: the number of its cores.
+    return " ".join(str(action.help or "").split()).replace("<", "&lt;")
+
+
+def rewritten(text: str) -> str:
+    return _SECTION.sub(lambda match: match[1] + options(match[2]) + match[3], text)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="change nothing; exit code 1 if the page differs")
+    before = PAGE.read_text()
+    missing = [name for name in COMMANDS if f"<!-- command: {name} -->" not in before]
+    if missing:
+        print(f"error: `{PAGE}` has no section for {', '.join(missing)}", file=sys.stderr)
+        return 1
+    after = rewritten(before)
+    if parser.parse_args().check:
+        return 0 if before == after else 1
+    PAGE.write_text(after)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
