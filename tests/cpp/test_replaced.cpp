@@ -222,18 +222,21 @@ static bool finds(const std::string& manifest) {
 
 static void test_the_entry_library_in_a_manifest() {
   const std::string host = "lib/" AOT_HOST "/", digest(64, 'a');
-  const std::string named = "\"hosts\": {\"" AOT_HOST "\": {\"entry\": \"" + host + "libx.so\"}}";
-  const std::string filed = "\"" + host + "libx.so\" :\n {\"size\": 7, \"sha256\": \"" + digest + "\"}";
-  CHECK(finds("{" + named + ", \"files\": {" + filed + "}}"));
-  CHECK(finds("{" + named + ", \"doc\": \"\\\"entry\\\": \\\"" + host + "no.so\\\"\", \"files\": {" + filed + "}}"));
-  CHECK(!finds("{" + named + "}"));
-  CHECK(!finds("{\"files\": {" + filed + "}}"));
-  CHECK(!finds("{" + named + "," + named + ", \"files\": {" + filed + "}}"));
-  CHECK(!finds("{" + named + ", \"files\": {" + filed + "," + filed + "}}"));
-  CHECK(!finds("{" + named + ", \"files\": {\"" + host + "libx.so\": {\"size\": 7}}}"));
-  CHECK(!finds("{" + named + ", \"files\": {\"" + host + "libx.so\": {\"size\": 7, \"sha256\": \"aa\"}}}"));
-  CHECK(!finds("{" + named + ", \"files\": {\"" + host + "libx.so\": {\"size\": 7"));
-  CHECK(!finds("{\"entry\": \"" + host + "../libx.so\", " + filed + "}"));
+  const auto member = [](const std::string& path, const std::string& sha256, const std::string& rest) {
+    return "\"entry\" :\n {\"path\": \"" + path + "\", \"sha256\": \"" + sha256 + "\"" + rest;
+  };
+  const std::string good = member(host + "libx.so", digest, ", \"size\": 7}");
+  CHECK(finds("{" + good + "}"));
+  CHECK(finds("{" + member("lib/riscv64-linux-gnu/libx.so", digest, ", \"size\": 7}") + ", " + good + "}"));
+  CHECK(finds("{\"doc\": \"\\\"entry\\\": {\\\"path\\\": \", \"entry\": 5, " + good + "}"));
+  CHECK(!finds("{" + good + ", " + good + "}"));
+  CHECK(!finds("{" + member(host + "libx.so", digest, "}") + "}"));
+  CHECK(!finds("{" + member(host + "libx.so", digest, ", \"size\": \"7\"}") + "}"));
+  CHECK(!finds("{" + member(host + "libx.so", "aa", ", \"size\": 7}") + "}"));
+  CHECK(!finds("{" + member(host + "../libx.so", digest, ", \"size\": 7}") + "}"));
+  CHECK(!finds("{" + member("/etc/libx.so", digest, ", \"size\": 7}") + "}"));
+  CHECK(!finds("{" + member(host + "libx.so", digest, ", \"size\": 7, \"more\": \"" + std::string(2000, 'x') + "\"}") + "}"));
+  CHECK(!finds("{" + member(host + "libx.so", digest, ", \"size\": 7")));
   CHECK(!finds(""));
 }
 

@@ -195,6 +195,7 @@ typedef struct aot_error_state {
 
 AOT_SHARED_DATA pthread_key_t aot_error_key_;
 AOT_SHARED_DATA pthread_once_t aot_error_once_ = PTHREAD_ONCE_INIT;
+AOT_SHARED_DATA aot_error_state aot_no_memory_ = {AOT_ERROR_OTHER, 0, NULL}; /* of threads that could not have their own */
 
 void aot_free_error_(void* memory);
 void aot_make_error_key_(void);
@@ -205,6 +206,7 @@ void aot_receive_error_(void* context, const char* kind, size_t kind_size, const
 
 AOT_SHARED void aot_free_error_(void* memory) {
   aot_error_state* state = (aot_error_state*)memory;
+  if (state == &aot_no_memory_) return;
   free(state->text);
   free(state);
 }
@@ -213,15 +215,15 @@ AOT_SHARED void aot_make_error_key_(void) {
   if (pthread_key_create(&aot_error_key_, aot_free_error_) != 0) aot_error_key_ = (pthread_key_t)-1;
 }
 
-/* NULL if memory ran out. */
+/* To be written to; NULL if memory ran out, which this thread's aot_last_error then says. */
 AOT_SHARED aot_error_state* aot_error_state_(void) {
   pthread_once(&aot_error_once_, aot_make_error_key_);
   aot_error_state* state = (aot_error_state*)pthread_getspecific(aot_error_key_);
-  if (state != NULL) return state;
+  if (state != NULL && state != &aot_no_memory_) return state;
   state = (aot_error_state*)calloc(1, sizeof *state);
-  if (state == NULL) return NULL;
-  if (pthread_setspecific(aot_error_key_, state) == 0) return state;
+  if (state != NULL && pthread_setspecific(aot_error_key_, state) == 0) return state;
   free(state);
+  pthread_setspecific(aot_error_key_, &aot_no_memory_);
   return NULL;
 }
 
@@ -231,12 +233,10 @@ AOT_SHARED int aot_fail_text_(int code, const char* text, size_t size) {
   state->code = code;
   if (state->room <= size) {
     char* grown = (char*)realloc(state->text, size + 1);
-    if (grown == NULL) {
-      if (state->text != NULL) state->text[0] = '\0';
-      return code;
-    }
+    if (grown == NULL) free(state->text);
     state->text = grown;
-    state->room = size + 1;
+    state->room = grown == NULL ? 0 : size + 1;
+    if (grown == NULL) return code;
   }
   memcpy(state->text, text, size);
   state->text[size] = '\0';
@@ -299,9 +299,10 @@ static inline int aot_raised_(const aot_core* core) {
 }
 
 AOT_SHARED int aot_last_error(int* code, const char** text) {
-  aot_error_state* state = aot_error_state_();
-  if (code != NULL) *code = state == NULL ? AOT_ERROR_OTHER : state->code;
-  if (text != NULL) *text = state == NULL ? "out of memory" : state->text == NULL ? "" : state->text;
+  pthread_once(&aot_error_once_, aot_make_error_key_);
+  const aot_error_state* state = (const aot_error_state*)pthread_getspecific(aot_error_key_);
+  if (code != NULL) *code = state == NULL ? AOT_OK : state->code;
+  if (text != NULL) *text = state == NULL ? "" : state->text == NULL ? "out of memory" : state->text;
   return AOT_OK;
 }
 
@@ -448,7 +449,7 @@ AOT_SHARED int aot_read_note_(const char* path, aot_entry_record* record) {
 
 /* ---- the entry library in a pinned manifest ----
  *
- * No reader of JSON, and none is needed: the text is the author's, as its digest says, and has these members once. */
+ * This is no reader of JSON, and needs to be none: the text is the author's, as its digest says. */
 
 static inline const char* aot_skip_spaces_(const char* at) { return at + strspn(at, " \t\r\n"); }
 
@@ -463,28 +464,33 @@ static inline const char* aot_next_member_(const char* at, const char* name) {
   return NULL;
 }
 
-AOT_SHARED int aot_find_entry_(const char* manifest, aot_entry_record* record) {
+/* The record in one member `"entry": {"path": ..., "sha256": ..., "size": ...}`; 1 if it is one for this host. */
+static inline int aot_entry_member_(const char* at, aot_entry_record* record) {
   static const char folder[] = "\"lib/" AOT_HOST "/";
-  char path[512], member[1024];
-  int entries = 0, records = 0;
+  char member[1024];
+  const char* end = *at == '{' ? strchr(at, '}') : NULL;
+  if (end == NULL || (size_t)(end - at) >= sizeof member) return 0;
+  memcpy(member, at, (size_t)(end - at));
+  member[end - at] = '\0';
+  const char* path = aot_next_member_(member, "path");
+  const char* sha256 = aot_next_member_(member, "sha256");
+  const char* size = aot_next_member_(member, "size");
+  if (path == NULL || sha256 == NULL || size == NULL || strncmp(path, folder, sizeof folder - 1) != 0) return 0;
   memset(record, 0, sizeof *record);
+  return sscanf(path + sizeof folder - 1, "%255[^/\\\"\n]", record->name) == 1 && record->name[0] != '.' &&
+         sscanf(sha256, "\"%64[0-9a-f]\"", record->sha256) == 1 && strlen(record->sha256) == 64 &&
+         sscanf(size, "%llu", &record->size) == 1;
+}
+
+AOT_SHARED int aot_find_entry_(const char* manifest, aot_entry_record* record) {
+  aot_entry_record found;
+  int count = 0;
   for (const char* at = manifest; (at = aot_next_member_(at, "entry")) != NULL;) {
-    if (strncmp(at, folder, sizeof folder - 1) != 0) continue;
-    entries += sscanf(at + sizeof folder - 1, "%255[^/\\\"\n]", record->name) == 1;
+    if (!aot_entry_member_(at, &found)) continue;
+    *record = found;
+    ++count;
   }
-  if (entries != 1 || record->name[0] == '.') return -1;
-  snprintf(path, sizeof path, "lib/" AOT_HOST "/%s", record->name);
-  for (const char* at = manifest; (at = aot_next_member_(at, path)) != NULL;) {
-    const char* end = *at == '{' ? strchr(at, '}') : NULL;
-    if (end == NULL || (size_t)(end - at) >= sizeof member) return -1;
-    memcpy(member, at, (size_t)(end - at));
-    member[end - at] = '\0';
-    const char* sha256 = aot_next_member_(member, "sha256");
-    const char* size = aot_next_member_(member, "size");
-    if (sha256 == NULL || size == NULL || sscanf(sha256, "\"%64[0-9a-f]\"", record->sha256) != 1) return -1;
-    records += strlen(record->sha256) == 64 && sscanf(size, "%llu", &record->size) == 1;
-  }
-  return records == 1 ? 0 : -1;
+  return count == 1 ? 0 : -1;
 }
 
 /* Checks the manifest against the pin, then takes the entry library's record from it. */

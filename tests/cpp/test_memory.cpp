@@ -1,0 +1,151 @@
+// Every allocation that aot.h and the entry library make fails once: each gives one clear error, and the next try works.
+// Usage: test_memory BUNDLE LIBTVM_FFI SCRATCH
+#include <aot/aot.hpp>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <thread>
+
+#include "harness.hpp"
+
+namespace fs = std::filesystem;
+
+extern "C" {
+void* __libc_malloc(std::size_t size);
+void* __libc_calloc(std::size_t count, std::size_t size);
+void* __libc_realloc(void* memory, std::size_t size);
+}
+
+// Allocations of this program itself are aot.h's: the C++ library makes the others.
+static const void* watched[2];
+static thread_local long countdown = -1;  // allocations to let pass before one fails; -1: all pass
+static thread_local int failed = 0;
+
+static bool fails(const void* caller) {
+  Dl_info info;
+  if (countdown < 0 || dladdr(caller, &info) == 0) return false;
+  if (info.dli_fbase != watched[0] && info.dli_fbase != watched[1]) return false;
+  if (countdown-- > 0) return false;
+  ++failed;
+  return true;
+}
+
+extern "C" void* malloc(std::size_t size) {
+  return fails(__builtin_return_address(0)) ? nullptr : __libc_malloc(size);
+}
+extern "C" void* calloc(std::size_t count, std::size_t size) {
+  return fails(__builtin_return_address(0)) ? nullptr : __libc_calloc(count, size);
+}
+extern "C" void* realloc(void* memory, std::size_t size) {
+  return fails(__builtin_return_address(0)) ? nullptr : __libc_realloc(memory, size);
+}
+
+static const void* base_of(const void* address) {
+  Dl_info info;
+  CHECK(dladdr(address, &info) != 0);
+  return info.dli_fbase;
+}
+
+static aot::Options options;
+static fs::path original, scratch;
+
+// A bundle that nothing in this process has used: code and state belong to a file.
+static std::string fresh() {
+  static int copies = 0;
+  const fs::path copy = scratch / std::to_string(copies++);
+  fs::remove_all(copy);
+  fs::create_directories(copy / "lib" / AOT_HOST);
+  fs::copy(original / "manifest.json", copy);
+  for (const auto& item : fs::directory_iterator(original / "lib" / AOT_HOST)) {
+    if (item.path().extension() == ".a") continue;
+    fs::copy(item.path(), copy / "lib" / AOT_HOST / item.path().filename(), fs::copy_options::recursive);
+  }
+  return copy.string();
+}
+
+// What an action says when the allocation after so many others fails; "" if nothing was thrown.
+static std::string outcome(const std::function<void()>& action, long passing) {
+  std::string said;
+  countdown = passing;
+  try {
+    action();
+  } catch (const aot::Error& error) {
+    countdown = -1;
+    said = error.what();
+  }
+  countdown = -1;
+  return said;
+}
+
+// In a thread of its own: what aot.h keeps of an error belongs to a thread.
+static int fail_each(const char* name, const std::function<std::function<void()>()>& prepare, const char* usual) {
+  long position = 0;
+  for (bool hit = true; hit; ++position) {
+    std::thread([&] {
+      const std::function<void()> action = prepare();
+      failed = 0;
+      const std::string said = outcome(action, position);
+      hit = failed > 0;
+      const bool clear = hit ? said.find("memory") != std::string::npos : said.find(usual) != std::string::npos;
+      if (!clear) std::printf("%s, allocation %ld: %s\n", name, position, said.c_str());
+      CHECK(clear && failed <= 1);
+      CHECK(outcome(action, -1).find(usual) != std::string::npos);
+    }).join();
+  }
+  return static_cast<int>(position - 1);
+}
+
+static std::string sha256_of(const fs::path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  const std::string content{std::istreambuf_iterator<char>(stream), {}};
+  std::uint8_t digest[32];
+  char hex[65];
+  aot_sha256_state hash;
+  aot_sha256_begin(&hash, aot_sha256_blocks_portable);
+  aot_sha256_update(&hash, content.data(), content.size());
+  aot_sha256_final(&hash, digest);
+  aot_hex_(digest, hex);
+  return hex;
+}
+
+// Opened before the failures begin; its entry library's allocations count from then on.
+template <typename Action>
+static std::function<std::function<void()>()> with_bundle(Action action) {
+  return [action]() -> std::function<void()> {
+    const aot::Bundle bundle(fresh(), options);
+    watched[1] = base_of(bundle.get().library);
+    return [=] { action(bundle); };
+  };
+}
+
+int main(int count, char** arguments) {
+  if (count != 4) return 2;
+  original = arguments[1];
+  options.tvm_ffi = arguments[2];
+  scratch = arguments[3];
+  watched[0] = base_of(static_cast<const void*>(watched));
+  play({h100});
+  aot::Bundle(fresh(), options);  // libtvm_ffi is there from now on
+
+  aot::Options pinned = options;
+  pinned.manifest_sha256 = sha256_of(original / "manifest.json");
+  const auto opening = [](const aot::Options& asked) {
+    return [asked]() -> std::function<void()> { return [path = fresh(), asked] { aot::Bundle(path, asked); }; };
+  };
+  const auto out = aot::tensor(static_cast<float*>(fake_memory), {1000});
+  const auto integers = aot::tensor(static_cast<int*>(fake_memory), {1000});
+  CHECK(fail_each("open", opening(options), "") == 1);
+  CHECK(fail_each("open, pinned", opening(pinned), "") == 1);
+  CHECK(fail_each("open nothing", [] { return [] { aot::Bundle("/nowhere", options); }; }, "not a bundle") == 2);
+  CHECK(fail_each("call", with_bundle([=](const aot::Bundle& b) { b["fill"](out, 1.0); }), "") == 1);
+  CHECK(fail_each("preload", with_bundle([=](const aot::Bundle& b) { b.preload(0); }), "") >= 5);
+  CHECK(fail_each("explain", with_bundle([=](const aot::Bundle& b) { b.explain("fill", 9, 0, out, 1.0); }), "") >= 2);
+  CHECK(fail_each("bad dtype", with_bundle([=](const aot::Bundle& b) { b["fill"](integers, 1.0); }), "out.dtype") >= 5);
+  CHECK(fail_each("bad count", with_bundle([=](const aot::Bundle& b) { b["fill"](out); }), "takes 2 arguments") >= 3);
+  CHECK(fail_each("no function", with_bundle([=](const aot::Bundle& b) { b["nothing"]; }), "has no function") == 2);
+  CHECK(fail_each("no device", with_bundle([=](const aot::Bundle& b) { b.preload("fill", 9); }), "device 9") >= 3);
+  std::error_code ignored;
+  fs::remove_all(scratch, ignored);
+  return finish("test_memory");
+}
