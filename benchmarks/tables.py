@@ -13,7 +13,7 @@ import json
 import re
 import statistics
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -95,6 +95,32 @@ def noise() -> str:
             ("The slowest entry of the table below, relative to torch or torch.compile", f"{slowest:.3f}x"),
         ],
     )  # fmt: skip
+
+
+# Loading.
+
+
+def loading() -> str:
+    rows = [row for name in ("aarch64-load.json", "h200-load.json") for row in _load_rows(name, read(name))]
+    return table(("what", "measured", "file"), rows)
+
+
+def _load_rows(name: str, data: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    limit = data["results"].get("limit_ms") if data["machine"]["processor"] == "Neoverse-N1" else None
+    for bundle, found in data["results"].items():
+        if not isinstance(found, dict):
+            continue
+        if "load_ms" in found:  # a file of before fresh processes were measured
+            label = f"1 kernel of {bundle} variant{'s' * (bundle != '1')}" if bundle.isdecimal() else bundle
+            yield f"Load, everything imported: {label}", f"{found['load_ms']:.2f} ms", link(name)
+            continue
+        for process in ("without_torch", "with_torch"):
+            if process in found:
+                both = found[process]["import_and_first_load_ms"]
+                verdict = "" if limit is None else f"; limit {limit:g} ms, {'met' if both <= limit else 'missed'}"
+                what = f"Import and first load in a fresh process, {process.replace('_', ' ')}: {bundle}"
+                yield what, f"{both:.1f} ms{verdict}", link(name)
+        yield f"Load, everything imported: {bundle}", f"{found['warm']['warm_load_ms']:.2f} ms", link(name)
 
 
 # Single facts: what, from which file, and how the number is found there.
@@ -195,7 +221,7 @@ def facts(name: str) -> str:
     )
 
 
-TABLES: dict[str, Callable[[], str]] = {"kernels": kernels, "gemm": gemm, "noise": noise}
+TABLES: dict[str, Callable[[], str]] = {"kernels": kernels, "gemm": gemm, "noise": noise, "loading": loading}
 
 
 def rewritten(text: str) -> str:
