@@ -11,9 +11,10 @@ from aot_runtime.manifest import Manifest, read_bounded
 
 from ..records import RecordError
 from .details import MAX_DETAILS_BYTES, VariantDetails, details_text, parse_details
-from .headers import function_kinds, header_texts
+from .headers import header_texts
 from .layout import details_name
 from .split import absent_parts
+from .types import function_kinds
 
 __all__ = ["AllDetails", "header_problems", "read_all_details"]
 

@@ -15,14 +15,12 @@ from pathlib import Path
 from aot_runtime.functions import function_symbol
 from aot_runtime.manifest import Choice, KernelRecord, Parameter
 
-from ..kinds import BOOL, FLOAT, HANDLE, INT, NONE, TENSOR, TUPLE
-from .details import VariantDetails, read_details
+from .details import read_details
 from .layout import call_symbol
+from .types import Kinds, function_kinds, type_of
 
-__all__ = ["c_header", "cpp_header", "function_kinds", "header_texts", "write_headers"]
+__all__ = ["c_header", "cpp_header", "header_texts", "write_headers"]
 
-Interval = tuple[int, int]
-Kinds = Mapping[str, frozenset[Interval]]  # label of an argument or element -> what its variants take
 
 _KEYWORDS = frozenset(
     """alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t char32_t class compl
@@ -53,13 +51,7 @@ _FLOAT = _Type("double {}", "double {}", "aot_from_float({})", "aot_from_float({
 _INT = _Type("int64_t {}", "std::int64_t {}", "aot_from_int({})", "aot_from_int({})")
 _POINTER = _Type("const void* {}", "const void* {}", "aot_from_pointer({})", "aot_from_pointer({})")
 _ANY = _Type("aot_value {}", "aot_value {}", "{}", "{}")
-_TYPES: dict[frozenset[Interval], _Type] = {
-    frozenset({(TENSOR, TENSOR)}): _TENSOR,
-    frozenset({(TENSOR, TENSOR), (NONE, NONE)}): _OPTIONAL,
-    frozenset({(FLOAT, INT)}): _FLOAT,
-    frozenset({(BOOL, INT)}): _INT,
-    frozenset({(INT, HANDLE)}): _POINTER,
-}
+_TYPES = {"tensor": _TENSOR, "tensor?": _OPTIONAL, "float": _FLOAT, "int": _INT, "pointer": _POINTER}
 
 
 def write_headers(folder: Path, bundle: str, kernels: Mapping[str, KernelRecord], details: Iterable[Path]) -> None:
@@ -73,19 +65,6 @@ def write_headers(folder: Path, bundle: str, kernels: Mapping[str, KernelRecord]
 def header_texts(bundle: str, kernels: Mapping[str, KernelRecord], kinds: Mapping[str, Kinds]) -> dict[str, str]:
     """The contents of a bundle's ``include/``, by name."""
     return {f"{bundle}.h": c_header(bundle, kernels, kinds), f"{bundle}.hpp": cpp_header(bundle, kernels, kinds)}
-
-
-def function_kinds(details: Iterable[VariantDetails]) -> dict[str, Kinds]:
-    """What the variants of each function take, by the argument's label: ``x``, ``pair[0]``."""
-    found: dict[str, dict[str, set[Interval]]] = {}
-    for variant in details:
-        labels = found.setdefault(variant.function, {})
-        for requirement in variant.requirements:
-            if requirement.operation in ("kind", "length"):
-                labels.setdefault(requirement.label, set()).add((requirement.low, requirement.high))
-    return {
-        function: {label: frozenset(kinds) for label, kinds in labels.items()} for function, labels in found.items()
-    }
 
 
 @dataclass(frozen=True)
@@ -104,9 +83,9 @@ class _Argument:
 
 
 def _argument(label: str, name: str, kinds: Kinds) -> _Argument:
-    wanted = kinds.get(label, frozenset())
+    wanted = type_of(kinds.get(label, frozenset()))
     elements = [other for other in kinds if re.fullmatch(re.escape(label) + r"\[\d+\]", other)]
-    if wanted == {(TUPLE, TUPLE)} and elements and _is_fixed(label, len(elements), kinds):
+    if wanted == "tuple" and elements and _is_fixed(label, len(elements), kinds):
         parts = (_argument(f"{label}[{i}]", f"{name}_{i}", kinds) for i in range(len(elements)))
         return _Argument(name, None, tuple(parts))
     return _Argument(name, _TYPES.get(wanted, _ANY))

@@ -23,6 +23,7 @@ from ..bundle.details import details_text
 from ..bundle.headers import write_headers
 from ..bundle.layout import details_name, library_path
 from ..bundle.sbom import sbom_text
+from ..bundle.types import with_types
 from ..hosts import Host
 from ..link.libraries import EntryFunction, KernelBuild, Linker
 from ..link.static import StaticArchives
@@ -145,7 +146,8 @@ def _kernel_record(contents: _Contents, name: str) -> KernelRecord:
     own = [kernel for kernel in contents.kernels if kernel.name == name]
     built = {variant.function for kernel in own for variant in kernel.variants}
     functions = dict.fromkeys(f for kernel in own for f in kernel.signature.functions if f in built)
-    return own[-1].signature.replace(
+    signature = with_types(own[-1].signature, (variant for kernel in own for variant in kernel.variants))
+    return signature.replace(
         functions=tuple(functions),
         archs=tuple(kernel.arch for kernel in own),
         variants=sum(len(kernel.variants) for kernel in own),

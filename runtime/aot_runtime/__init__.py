@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         SignatureError,
     )
     from .explain import Candidate, Explanation, TensorInfo
+    from .streams import use_stream
 
 __version__ = "0.1.0"
 
@@ -50,11 +51,12 @@ __all__ = [
     "SignatureError",
     "TensorInfo",
     "load",
+    "use_stream",
 ]
 
 # Each name is imported with its first use. Tools read manifests and name architectures without TVM-FFI, whose import
 # brings torch with it.
-_MODULES = {"Arch": "arch", "ArchError": "arch", "Bundle": "bundle", "load": "bundle"}
+_MODULES = {"Arch": "arch", "ArchError": "arch", "Bundle": "bundle", "load": "bundle", "use_stream": "streams"}
 _MODULES |= dict.fromkeys(("Candidate", "Explanation", "TensorInfo"), "explain")
 
 

@@ -17,7 +17,7 @@ __all__ = ["Choice", "KernelRecord", "KernelTable", "Parameter"]
 class Parameter(Value):
     """A parameter of a public function. ``default`` counts only if ``has_default``."""
 
-    __slots__ = ("default", "doc", "dtype", "has_default", "may_be", "name", "output", "shape")
+    __slots__ = ("default", "doc", "dtype", "has_default", "may_be", "name", "output", "shape", "type")
 
     name: str
     doc: str
@@ -27,6 +27,7 @@ class Parameter(Value):
     shape: str | None  # of an output, as an expression of the inputs: "x.shape"
     dtype: str | None
     may_be: tuple[str, ...]  # of an output: inputs whose very tensor may be passed here
+    type: str  # what variants take: "tensor", "tensor?", "float", "int", "pointer", "tuple" or "any"; "": not known
 
     def __init__(
         self,
@@ -38,6 +39,7 @@ class Parameter(Value):
         shape: str | None = None,
         dtype: str | None = None,
         may_be: tuple[str, ...] = (),
+        type: str = "",
     ) -> None:
         self._set(
             name=name,
@@ -48,6 +50,7 @@ class Parameter(Value):
             shape=shape,
             dtype=dtype,
             may_be=may_be,
+            type=type,
         )
 
 
@@ -160,6 +163,7 @@ def _parameter(record: Reader) -> Parameter:
         shape=record.get("shape", str, None),
         dtype=record.get("dtype", str, None),
         may_be=record.texts("may_be"),
+        type=record.get("type", str, ""),
     )
 
 

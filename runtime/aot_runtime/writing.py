@@ -81,6 +81,8 @@ def _parameter_data(parameter: Parameter) -> dict[str, Any]:
         data.update(shape=parameter.shape, dtype=parameter.dtype)
     if parameter.may_be:
         data["may_be"] = list(parameter.may_be)
+    if parameter.type:
+        data["type"] = parameter.type
     return data
 
 

@@ -23,7 +23,7 @@ from standin import build_traps, search_path
 
 from aot.bundle import layout
 from aot.bundle.details import read_details
-from aot.bundle.headers import function_kinds
+from aot.bundle.types import function_kinds
 from aot.files import sha256_of
 from aot.hosts import Host
 from aot.kinds import TENSOR

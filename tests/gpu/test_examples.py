@@ -13,13 +13,16 @@ from aot_runtime.manifest import Manifest
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("torch")]
 
 
-def test_first_call_adds_two_vectors(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+@pytest.mark.parametrize("example", ["first_call", "torch_block", "jax_function"])
+def test_examples_run(request: pytest.FixtureRequest, tmp_path: Path, example: str) -> None:
+    if example == "jax_function":
+        pytest.importorskip("jax_tvm_ffi", reason="jax-tvm-ffi is not installed")
     bundle = Path(request.config.getoption("--bundle", default="dist/kernels")).resolve()
     if not bundle.is_dir() or "add" not in Manifest.read(bundle).kernels:
         pytest.skip(f"there is no bundle with `add` at {bundle}: build one, or give --bundle")
     (tmp_path / "dist").mkdir()
     (tmp_path / "dist" / "kernels").symlink_to(bundle)
-    program = Path(__file__).parents[2] / "examples" / "first_call.py"
+    program = Path(__file__).parents[2] / "examples" / f"{example}.py"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, str(program)], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -26,6 +26,13 @@ LONGEST_TIMEOUT = 7 * 24 * 3600
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
+    _add_targets(parser)
+    _add_resources(parser)
+    _add_contents(parser)
+
+
+def _add_targets(parser: argparse.ArgumentParser) -> None:
+    """What to build, and for what."""
     add_kernels_argument(parser)
     add = parser.add_argument
     add(
@@ -58,6 +65,11 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         choices=(12, 13),
         help="CUDA major version of CuTe DSL's backend (default: the installed one)",
     )
+
+
+def _add_resources(parser: argparse.ArgumentParser) -> None:
+    """What the build may use."""
+    add = parser.add_argument
     add("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="compile workers (default: one per core)")
     add(
         "--memory",
@@ -82,6 +94,11 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="certificates for tls:// as TOML, JSON or YAML: ca, cert and key (default: Dask's configuration)",
     )
+
+
+def _add_contents(parser: argparse.ArgumentParser) -> None:
+    """What the bundle holds, and what becomes of the one that is there."""
+    add = parser.add_argument
     add(
         "--keep",
         default="",

@@ -1,0 +1,86 @@
+"""What the modules for frameworks share: a bundle's kernels as attributes of one object, registered once.
+
+Frameworks keep what is registered with them for the life of the process, under a name. So a second registration of the
+same bundle gives the first one's object, and another bundle under the same name is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from .bundle import Bundle
+from .errors import AotError
+from .kernel_records import KernelRecord, Parameter
+
+__all__ = ["ExposeError", "Exposed", "expose", "split_parameters"]
+
+
+class ExposeError(AotError):
+    """A kernel cannot be offered to a framework."""
+
+
+class Exposed:
+    """Functions of a framework by kernel. Iterating gives the names of the kernels that could be offered."""
+
+    def __init__(self, bundle: Bundle, name: str) -> None:
+        self._bundle = bundle
+        self._name = name
+        self._refused: dict[str, str] = {}
+        for kernel in bundle.kernels:
+            try:
+                self.__dict__[kernel] = self._make(bundle._record(kernel))
+            except ExposeError as error:
+                self._refused[kernel] = error.message
+
+    def _make(self, record: KernelRecord) -> Any:
+        raise NotImplementedError
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self.__dict__.get("_refused", {}):
+            raise ExposeError(f"{name} cannot be offered here: {self._refused[name]}")
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise AttributeError(f"{self._name!r} has no kernel {name!r}; it has: {', '.join(self) or 'none'}")
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self.__dict__ if not name.startswith("_"))
+
+    def __dir__(self) -> list[str]:
+        return sorted(self)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__module__}.{type(self).__name__} {self._name!r}: {', '.join(self)}>"
+
+
+_E = TypeVar("_E", bound=Exposed)
+
+
+def expose(known: dict[str, _E], bundle: Bundle, name: str, make: Callable[[Bundle, str], _E]) -> _E:
+    """What was registered under a name, made now if nothing was."""
+    registered = known.get(name)
+    if registered is None:
+        registered = known[name] = make(bundle, name)
+    elif registered._bundle.path != bundle.path:
+        raise ExposeError(
+            f"the name {name!r} belongs to `{registered._bundle.path}`, asked for is `{bundle.path}`",
+            hint=f'pass another name: register(bundle, name="{name}_2")',
+        )
+    return registered
+
+
+def split_parameters(record: KernelRecord, types: tuple[str, ...]) -> tuple[list[Parameter], list[Parameter]]:
+    """Inputs and outputs of a kernel whose inputs are all of those types, and whose outputs can be allocated."""
+    inputs = [parameter for parameter in record.parameters if not parameter.output]
+    outputs = [parameter for parameter in record.parameters if parameter.output]
+    if not outputs:
+        raise ExposeError("it has no output")
+    if not any(parameter.type == "tensor" for parameter in inputs):
+        raise ExposeError("no input is a tensor, so its device is not known")
+    for parameter in inputs:
+        if parameter.type not in types:
+            raise ExposeError(f"`{parameter.name}` is of type {parameter.type or 'unknown'}")
+    for parameter in outputs:
+        if parameter.shape is None or parameter.dtype is None:
+            raise ExposeError(f"the shape or dtype of `{parameter.name}` is not declared")
+    return inputs, outputs

@@ -1,0 +1,83 @@
+"""Shapes and dtypes of outputs: the expressions of a declaration as Python source.
+
+Frameworks allocate outputs for the caller. A declaration states their shapes as expressions over the inputs, such as
+``(*a.shape[:-1], b.shape[-2])``. The text comes from a file, so everything but the few forms below is refused before
+any of it is compiled.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection
+
+from .errors import ManifestError
+
+__all__ = ["dtype_source", "shape_source"]
+
+_OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
+_FUNCTIONS = ("min", "max")
+
+
+def shape_source(text: str, parameters: Collection[str]) -> str:
+    """Python source of the tuple that a shape expression stands for, over parameters of those names."""
+    try:
+        tree = ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise ManifestError(f"not the shape of an output: {text!r}") from None
+    elements = (
+        tree.elts if isinstance(tree, ast.Tuple) else [ast.Starred(tree, ast.Load()) if _is_shape(tree) else tree]
+    )
+    sources = []
+    for element in elements:
+        inner = element.value if isinstance(element, ast.Starred) else element
+        if not (_is_extents(inner, parameters) if isinstance(element, ast.Starred) else _is_extent(inner, parameters)):
+            raise ManifestError(f"`{ast.unparse(element)}` is not an extent in the shape of an output, {text!r}")
+        sources.append(ast.unparse(element))
+    return f"({', '.join(sources)}{',' if len(sources) == 1 else ''})"
+
+
+def dtype_source(text: str, parameters: Collection[str]) -> str | None:
+    """``x.dtype`` if an output has the dtype of that parameter; None if ``text`` names a dtype itself."""
+    name, dot, field = text.partition(".")
+    if not dot:
+        return None
+    if field == "dtype" and name in parameters:
+        return text
+    raise ManifestError(f"not the dtype of an output: {text!r}")
+
+
+def _is_shape(node: ast.expr) -> bool:
+    node = node.value if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice) else node
+    return isinstance(node, ast.Attribute)
+
+
+def _is_extents(node: ast.expr, parameters: Collection[str]) -> bool:
+    """``x.shape`` or ``x.shape[:-1]``."""
+    if isinstance(node, ast.Subscript):
+        bounds = node.slice
+        if not isinstance(bounds, ast.Slice) or bounds.lower or bounds.step or not _is_number(bounds.upper):
+            return False
+        node = node.value
+    return isinstance(node, ast.Attribute) and node.attr == "shape" and _is_parameter(node.value, parameters)
+
+
+def _is_extent(node: ast.expr, parameters: Collection[str]) -> bool:
+    """A number, a scalar parameter, ``x.shape[0]``, or arithmetic over these."""
+    if isinstance(node, ast.BinOp):
+        operands = (node.left, node.right)
+        return isinstance(node.op, _OPERATORS) and all(_is_extent(operand, parameters) for operand in operands)
+    if isinstance(node, ast.Call):
+        named = isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS
+        return named and len(node.args) == 2 and not node.keywords and all(_is_extent(a, parameters) for a in node.args)
+    if isinstance(node, ast.Subscript):
+        return _is_number(node.slice) and _is_extents(node.value, parameters) and isinstance(node.value, ast.Attribute)
+    return _is_number(node) or _is_parameter(node, parameters)
+
+
+def _is_parameter(node: ast.expr, parameters: Collection[str]) -> bool:
+    return isinstance(node, ast.Name) and node.id in parameters
+
+
+def _is_number(node: ast.expr | None) -> bool:
+    node = node.operand if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) else node
+    return isinstance(node, ast.Constant) and type(node.value) is int

@@ -1,0 +1,321 @@
+"""A bundle's kernels as operators of torch.
+
+import aot_runtime, aot_runtime.torch
+kernels = aot_runtime.load("dist/kernels")
+ops = aot_runtime.torch.register(kernels)
+y = ops.rmsnorm(x, weight)              # allocates
+ops.rmsnorm.out(x, weight, out=y)       # writes
+
+Each kernel becomes ``torch.ops.<bundle>.<kernel>``, which allocates its outputs, and ``.out``, which writes into
+tensors of the caller. Schemas, defaults and the shapes that tracing needs come from the bundle. ``torch.compile``,
+``torch.export`` and CUDA graphs see ordinary operators.
+
+An eager call with plain tensors goes straight to the kernel and not through torch's dispatcher, which costs
+microseconds. It does so only if every tensor is exactly a ``Tensor`` or a ``Parameter``, no mode or transform is
+active, and no gradient is wanted. All other calls take the operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from .bundle import Bundle
+from .errors import AotError
+from .exposed import Exposed, expose, split_parameters
+from .functions import function_symbol
+from .kernel_records import Choice, KernelRecord, Parameter
+from .outputs import dtype_source, shape_source
+
+__all__ = ["GradientError", "Operators", "register"]
+
+
+class GradientError(AotError, RuntimeError):
+    """A gradient was asked of a kernel that has no backward."""
+
+
+_TYPES = {"tensor": "Tensor", "tensor?": "Tensor?", "float": "float", "int": "int", "bool": "bool"}
+_DTYPES = {
+    "bool": "bool", "i8": "int8", "u8": "uint8", "i16": "int16", "u16": "uint16", "i32": "int32", "u32": "uint32",
+    "i64": "int64", "u64": "uint64", "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64",
+    "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2", "f8e8m0": "float8_e8m0fnu",
+}  # fmt: skip
+_registered: dict[str, Operators] = {}
+
+
+class Operators(Exposed):
+    """The operators of one bundle, as attributes."""
+
+    def __init__(self, bundle: Bundle, namespace: str) -> None:
+        self._library = torch.library.Library(namespace, "FRAGMENT")
+        super().__init__(bundle, namespace)
+
+    def _make(self, record: KernelRecord) -> Any:
+        return _define(_Signature(record), self._bundle, self._library, self._name)
+
+
+def register(bundle: Bundle, *, name: str | None = None) -> Operators:
+    """Define the operators of a bundle in ``torch.ops.<name>``, once; the name is by default the bundle's.
+
+    The bundle's own functions then refuse gradients that they cannot compute, as the operators do.
+    """
+    return expose(_registered, bundle, name or bundle.name, Operators)
+
+
+class _Signature:
+    """The parameters of an operator: inputs in the kernel's order, then choices and outputs by keyword."""
+
+    def __init__(self, record: KernelRecord) -> None:
+        self.record = record
+        self.inputs, self.outputs = split_parameters(record, tuple(_TYPES))
+        self.tensors = [parameter.name for parameter in self.inputs if parameter.type in ("tensor", "tensor?")]
+
+    @property
+    def functional_schema(self) -> str:
+        returns = ", ".join("Tensor" for _ in self.outputs)
+        returns = returns if len(self.outputs) == 1 else f"({returns})"
+        return f"{self.record.name}({self._arguments(())}) -> {returns}"
+
+    @property
+    def out_schema(self) -> str:
+        outputs = [f"Tensor(a{i}!) {parameter.name}" for i, parameter in enumerate(self.outputs)]
+        return f"{self.record.name}.out({self._arguments(outputs)}) -> ()"
+
+    def _arguments(self, outputs: Any) -> str:
+        positional = [_schema_argument(parameter) for parameter in self.inputs]
+        keywords = [*(_schema_choice(choice) for choice in self.record.choices), *outputs]
+        return ", ".join([*positional, *(["*", *keywords] if keywords else [])])
+
+    def python_parameters(self, *, outputs: bool) -> list[str]:
+        """What a generated Python function takes; its defaults are in :meth:`defaults`."""
+        positional = [_with_default(p.name, f"_default_{p.name}" if p.has_default else None) for p in self.inputs]
+        keywords = [_with_default(c.name, f"_default_{c.name}" if c.default else None) for c in self.record.choices]
+        keywords += [parameter.name for parameter in self.outputs] if outputs else []
+        return [*positional, *(["*", *keywords] if keywords else [])]
+
+    def declared_parameters(self) -> list[str]:
+        """The parameters in the kernel's own order, as the bundle's functions take them."""
+        positional = [
+            _with_default(p.name, f"_default_{p.name}" if p.has_default else None) for p in self.record.parameters
+        ]
+        keywords = [_with_default(c.name, f"_default_{c.name}" if c.default else None) for c in self.record.choices]
+        return [*positional, *(["*", *keywords] if keywords else [])]
+
+    def defaults(self) -> dict[str, Any]:
+        found = {f"_default_{p.name}": p.default for p in self.record.parameters if p.has_default}
+        return {**found, **{f"_default_{c.name}": c.default for c in self.record.choices if c.default}}
+
+    def passed(self, *, outputs: bool) -> str:
+        """The arguments of a call of the operator from inside a generated function."""
+        keywords = [choice.name for choice in self.record.choices]
+        keywords += [parameter.name for parameter in self.outputs] if outputs else []
+        return ", ".join([*(p.name for p in self.inputs), *(f"{name}={name}" for name in keywords)])
+
+    @property
+    def target(self) -> str:
+        """The call of the compiled function, in the kernel's own order of parameters."""
+        names = ", ".join(parameter.name for parameter in self.record.parameters)
+        keys = ", ".join(choice.name for choice in self.record.choices)
+        return f"_targets[{keys}]({names})" if keys else f"_target({names})"
+
+
+def _schema_argument(parameter: Parameter) -> str:
+    text = f"{_TYPES[str(parameter.type)]} {parameter.name}"
+    return f"{text}={parameter.default}" if parameter.has_default else text
+
+
+def _schema_choice(choice: Choice) -> str:
+    return f"str {choice.name}" + (f'="{choice.default}"' if choice.default else "")
+
+
+def _with_default(name: str, default: str | None) -> str:
+    return name if default is None else f"{name}={default}"
+
+
+# Defining operators.
+
+
+def _define(signature: _Signature, bundle: Bundle, library: Any, namespace: str) -> Callable[..., Any]:
+    """Define both forms, and return the functions that callers use: the functional one, with ``out`` on it."""
+    record = signature.record
+    library.define(signature.functional_schema)
+    library.define(signature.out_schema)
+    packet = getattr(getattr(torch.ops, namespace), record.name)
+    names = {**_names(signature, bundle), "_functional": packet.default, "_out": packet.out}
+    allocations = list(_allocations(signature, names))
+    returned = ", ".join(parameter.name for parameter in signature.outputs)
+    functional = ", ".join(signature.python_parameters(outputs=False))
+    out = ", ".join(signature.python_parameters(outputs=True))
+    source = _SOURCE.format(
+        name=record.name, declared=", ".join(signature.declared_parameters()), functional=functional, out=out, returned=returned, target=signature.target,
+        allocate="\n    ".join(allocations), allocate_deeper="\n        ".join(allocations),
+        plain_functional=_plain(signature.tensors),
+        plain_out=_plain([*signature.tensors, *(parameter.name for parameter in signature.outputs)]),
+        inputs=_tuple(signature.tensors),
+        outputs=_tuple([parameter.name for parameter in signature.outputs]),
+        written=_tuple([*signature.tensors, *(parameter.name for parameter in signature.outputs)]),
+        pass_functional=signature.passed(outputs=False), pass_out=signature.passed(outputs=True),
+    )  # fmt: skip
+    exec(compile(source, f"<aot operator {namespace}::{record.name}>", "exec"), names)
+    for overload, form in ((record.name, "functional"), (f"{record.name}.out", "out")):
+        library.impl(overload, names[f"{form}_kernel"], "CUDA")
+        library.impl(overload, names[f"{form}_autograd"], "Autograd")
+        library._register_fake(overload, names[f"{form}_fake"])
+    library.impl(f"{record.name}.out", names["out_in_place"], "ADInplaceOrView")
+    function: Callable[..., Any] = names[record.name]
+    function.__doc__ = names["out_form"].__doc__ = _documentation(signature, namespace)
+    function.out = names["out_form"]  # type: ignore[attr-defined]
+    declared: Callable[..., Any] = names["as_declared"]
+    declared.__name__ = declared.__qualname__ = record.name
+    declared.__doc__ = function.__doc__
+    bundle.__dict__[record.name] = declared  # kernels.rmsnorm(x, weight, out) then heeds gradients and tracing too
+    return function
+
+
+# One operator as Python source. In `{name}` and `out_form`, dynamo sees `_is_compiling()` as true and traces the
+# operator alone; eager calls with plain tensors reach the compiled kernel.
+_SOURCE = """\
+def {name}({functional}):
+    if not _is_compiling() and {plain_functional}:
+        {allocate_deeper}
+        {target}
+        return {returned}
+    return _functional({pass_functional})
+
+def out_form({out}):
+    if not _is_compiling() and {plain_out}:
+        {target}
+        if not _inference_mode():
+            _bump({outputs})
+        return
+    _out({pass_out})
+
+def as_declared({declared}):
+    if not _is_compiling() and {plain_out}:
+        {target}
+        if not _inference_mode():
+            _bump({outputs})
+        return
+    _out({pass_out})
+
+def functional_kernel({functional}):
+    {allocate}
+    {target}
+    return {returned}
+
+def out_kernel({out}):
+    {target}
+
+def functional_fake({functional}):
+    {allocate}
+    return {returned}
+
+def out_fake({out}):
+    return None
+
+def functional_autograd({functional}):
+    _refuse_gradients("{name}", {inputs})
+    with _below_autograd():
+        return _functional({pass_functional})
+
+def out_autograd({out}):
+    _refuse_gradients("{name}", {written})
+    with _below_autograd():
+        _out({pass_out})
+
+def out_in_place({out}):
+    _bump({outputs})
+    with _below_in_place():
+        _out({pass_out})
+"""
+
+
+def _plain(tensors: list[str]) -> str:
+    """Whether a call may bypass the dispatcher, as one expression: a helper function would cost as much as all of it."""
+    exact = [f"(type({name}) is _Tensor or type({name}) is _Parameter or {name} is None)" for name in tensors]
+    quiet = "not _dispatch_modes() and not _function_modes() and _transform() is None"
+    gradients = f"(not _grad_enabled() or not _any_requires_grad({', '.join(tensors)}))"
+    return " and ".join([*exact, quiet, gradients])
+
+
+def _names(signature: _Signature, bundle: Bundle) -> dict[str, Any]:
+    """What the generated functions refer to."""
+    record = signature.record
+    names: dict[str, Any] = {
+        "_is_compiling": torch.compiler.is_compiling,
+        "_Tensor": torch.Tensor,
+        "_Parameter": torch.nn.Parameter,
+        "_dispatch_modes": torch._C._len_torch_dispatch_stack,
+        "_function_modes": torch._C._len_torch_function_stack,
+        "_transform": torch._C._functorch.peek_interpreter_stack,
+        "_grad_enabled": torch.is_grad_enabled,
+        "_any_requires_grad": torch._C._any_requires_grad,
+        "_below_autograd": torch._C._AutoDispatchBelowAutograd,
+        "_below_in_place": torch._C._AutoDispatchBelowADInplaceOrView,
+        "_inference_mode": torch.is_inference_mode_enabled,
+        "_bump": torch._C._increment_version,  # so that autograd notices if a saved tensor is overwritten
+        "_empty_like": torch.empty_like,
+        "_contiguous": torch.contiguous_format,
+        "_refuse_gradients": _refuse_gradients,
+        "_empty": torch.empty,
+        **signature.defaults(),
+    }
+    if not record.choices:
+        return {**names, "_target": bundle._symbol(record.name)}
+    targets = _Targets(record)
+    for symbol in record.functions:
+        values = tuple(symbol.removeprefix(record.name + "__").split("__"))
+        if function_symbol(record.name, values) == symbol:
+            targets[values[0] if len(values) == 1 else values] = bundle._symbol(symbol)
+    return {**names, "_targets": targets}
+
+
+class _Targets(dict[Any, Callable[..., Any]]):
+    """Compiled functions by the caller's choices."""
+
+    def __init__(self, record: KernelRecord) -> None:
+        super().__init__()
+        self.record = record
+
+    def __missing__(self, key: Any) -> Callable[..., Any]:
+        names = ", ".join(choice.name for choice in self.record.choices)
+        known = ", ".join(repr(value) for value in self)
+        raise AotError(f"{self.record.name}: {names} = {key!r} was not built; known: {known}")
+
+
+def _allocations(signature: _Signature, names: dict[str, Any]) -> Iterator[str]:
+    """Statements that make the outputs, also of symbolic shapes."""
+    inputs = [parameter.name for parameter in signature.inputs]
+    first = next(parameter.name for parameter in signature.inputs if parameter.type == "tensor")
+    for parameter in signature.outputs:
+        shape = shape_source(str(parameter.shape), inputs)
+        dtype = dtype_source(str(parameter.dtype), inputs)
+        if dtype is not None and parameter.shape == dtype.replace(".dtype", ".shape"):
+            like = dtype.removesuffix(".dtype")  # a third of the time of torch.empty
+            yield f"{parameter.name} = _empty_like({like}, memory_format=_contiguous)"
+            continue
+        if dtype is None:
+            names[f"_dtype_{parameter.name}"] = getattr(torch, _DTYPES[str(parameter.dtype)])
+            dtype = f"_dtype_{parameter.name}"
+        yield f"{parameter.name} = _empty({shape}, dtype={dtype}, device={first}.device)"
+
+
+def _refuse_gradients(kernel: str, tensors: tuple[Any, ...]) -> None:
+    if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors):
+        raise GradientError(
+            f"{kernel} has no backward, and an argument requires a gradient",
+            hint="call it under torch.no_grad(), or pass x.detach()",
+        )
+
+
+def _tuple(names: list[str]) -> str:
+    return f"({', '.join(names)},)"
+
+
+def _documentation(signature: _Signature, namespace: str) -> str:
+    record = signature.record
+    lines = [record.doc.strip(), "", f"torch.ops.{namespace}.{signature.functional_schema}", signature.out_schema, ""]
+    lines += [f"{p.name}: {p.doc}" for p in record.parameters if p.doc]
+    return "\n".join(lines).strip()

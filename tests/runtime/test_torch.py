@@ -1,0 +1,288 @@
+"""A bundle's kernels as operators of torch. Kernels are played by Python functions here, so that CPU tensors will do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aot_runtime.exposed import ExposeError
+from aot_runtime.kernel_records import Choice, KernelRecord, Parameter
+
+pytestmark = pytest.mark.torch
+torch: Any = None
+operators: Any = None
+with suppress(ImportError):
+    import torch
+    from aot_runtime import torch as operators
+
+
+@pytest.fixture(autouse=True)
+def _needs_torch() -> None:
+    if torch is None:
+        pytest.skip("operators of torch need torch")
+
+
+def tensor(name: str, **fields: Any) -> Parameter:
+    return Parameter(name, type=fields.pop("type", "tensor"), **fields)
+
+
+def output(name: str, shape: str = "x.shape", dtype: str = "x.dtype", **fields: Any) -> Parameter:
+    return Parameter(name, output=True, shape=shape, dtype=dtype, type="tensor", **fields)
+
+
+def kernel(name: str, *parameters: Parameter, choices: tuple[Choice, ...] = ()) -> KernelRecord:
+    values = choices[0].values if choices else ()
+    functions = tuple(f"{name}__{value}" for value in values) or (name,)
+    return KernelRecord(name, f"What {name} computes.", parameters, choices, functions, (), 1)
+
+
+EPS = Parameter("eps", has_default=True, default=1e-6, type="float")
+KERNELS = {
+    "rmsnorm": kernel("rmsnorm", tensor("x"), tensor("weight", doc="one per column"), output("out"), EPS),
+    "activation": kernel("activation", tensor("x"), output("out"), choices=(Choice("op", ("relu", "sigmoid")),)),
+    "quantize": kernel(
+        "quantize", tensor("x"), output("out", dtype="f8e4m3"), output("scale", "(x.shape[0],)", "f32")
+    ),
+    "gemm": kernel(
+        "gemm", tensor("a"), tensor("b"), output("out", "(*a.shape[:-1], b.shape[-2])", "a.dtype"),
+        Parameter("bias", has_default=True, default=None, type="tensor?"),
+    ),
+    "pointers": kernel("pointers", tensor("x"), output("out"), Parameter("p", type="pointer")),
+    "nothing_in": kernel("nothing_in", output("out", "(4,)", "f32")),
+}  # fmt: skip
+
+
+class Played:
+    """A bundle whose compiled functions are Python's; counts how often each was reached."""
+
+    def __init__(self, name: str, path: str = "here") -> None:
+        self.name, self.path = name, Path(path)
+        self.kernels = tuple(KERNELS)
+        self.calls: list[str] = []
+
+    def _record(self, name: str) -> KernelRecord:
+        return KERNELS[name]
+
+    def _symbol(self, name: str) -> Callable[..., None]:
+        def call(*arguments: Any) -> None:
+            self.calls.append(name)
+            with torch.no_grad():
+                _PLAYED[name](*arguments)
+
+        return call
+
+
+def _quantize(x: Any, out: Any, scale: Any) -> None:
+    scale.copy_(x.abs().amax(-1) / 448)
+    out.copy_((x / scale[:, None]).to(out.dtype))
+
+
+_PLAYED: dict[str, Callable[..., Any]] = {
+    "rmsnorm": lambda x, weight, out, eps: out.copy_(torch.nn.functional.rms_norm(x, (x.shape[-1],), weight, eps)),
+    "activation__relu": lambda x, out: out.copy_(torch.relu(x)),
+    "activation__sigmoid": lambda x, out: out.copy_(torch.sigmoid(x)),
+    "quantize": _quantize,
+    "gemm": lambda a, b, out, bias: out.copy_(a @ b.mT + (0 if bias is None else bias)),
+}
+
+
+@pytest.fixture(scope="module")
+def bundle() -> Played:
+    pytest.importorskip("torch", reason="operators of torch need torch")
+    return Played("played")
+
+
+@pytest.fixture(scope="module")
+def ops(bundle: Played) -> Iterator[Any]:
+    """With implementations for CPU tensors too, so that what the dispatcher is given runs here."""
+    registered = operators.register(bundle)
+    library = torch.library.Library("played", "FRAGMENT")
+    for name in registered:
+        made = getattr(registered, name).__globals__
+        library.impl(name, made["functional_kernel"], "CPU")
+        library.impl(f"{name}.out", made["out_kernel"], "CPU")
+    yield registered
+
+
+@pytest.fixture
+def x() -> Any:
+    return torch.randn(3, 8)
+
+
+WEIGHT = None if torch is None else torch.linspace(0.5, 2, 8)
+
+
+def model(ops: Any, x: Any, weight: Any) -> tuple[Any, ...]:
+    """Every form of operator once."""
+    normed = ops.rmsnorm(x, weight)
+    active = ops.activation(normed, op="relu")
+    written = torch.empty_like(active)
+    ops.rmsnorm.out(active, weight, eps=0.5, out=written)
+    _, scale = ops.quantize(written)
+    return written + 1, ops.gemm(written, written), scale
+
+
+def test_schemas_say_what_the_declaration_says(ops: Any) -> None:
+    schemas = torch.ops.played
+    assert str(schemas.rmsnorm.out._schema).endswith("*, Tensor(a0!) out) -> ()")
+    assert [argument.name for argument in schemas.rmsnorm.default._schema.arguments] == ["x", "weight", "eps"]
+    assert schemas.rmsnorm.default._schema.arguments[2].default_value == 1e-6
+    assert str(schemas.activation.default._schema) == "played::activation(Tensor x, *, str op) -> Tensor"
+    assert str(schemas.quantize.default._schema) == "played::quantize(Tensor x) -> (Tensor, Tensor)"
+    assert "Tensor? bias=None" in str(schemas.gemm.default._schema)
+
+
+def test_the_functional_form_allocates_and_the_other_writes(ops: Any, x: Any) -> None:
+    exact = torch.nn.functional.rms_norm(x, (8,), WEIGHT, 1e-6)
+    assert torch.equal(ops.rmsnorm(x, WEIGHT), exact)
+    out = torch.empty_like(x)
+    assert ops.rmsnorm.out(x, WEIGHT, out=out) is None
+    assert torch.equal(out, exact)
+    values, scale = ops.quantize(x)
+    assert (values.dtype, values.shape, scale.dtype, scale.shape) == (torch.float8_e4m3fn, (3, 8), torch.float32, (3,))
+    assert torch.equal(ops.gemm(x, x, torch.ones(3)), x @ x.mT + 1)
+
+
+def test_outputs_are_contiguous_whatever_the_input_is(ops: Any) -> None:
+    assert ops.rmsnorm(torch.randn(8, 3).mT, WEIGHT).is_contiguous()
+
+
+def test_a_choice_that_was_not_built_is_refused_with_those_that_were(ops: Any, x: Any) -> None:
+    with pytest.raises(Exception, match="op = 'tanh' was not built; known: 'relu', 'sigmoid'"):
+        ops.activation(x, op="tanh")
+
+
+def test_plain_tensors_bypass_the_dispatcher_and_all_others_do_not(ops: Any, bundle: Played, x: Any) -> None:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Subclass(torch.Tensor):
+        pass
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    seen: list[str] = []
+    with Watch():
+        ops.rmsnorm(x, WEIGHT)
+    assert "played.rmsnorm.default" in seen
+    assert type(ops.rmsnorm(x.as_subclass(Subclass), WEIGHT)) is Subclass
+    with torch.profiler.profile() as profile:
+        ops.rmsnorm(x, torch.nn.Parameter(WEIGHT, requires_grad=False))
+    assert "played::rmsnorm" not in {event.key for event in profile.key_averages()}
+
+
+def test_a_gradient_that_nobody_can_compute_is_refused(ops: Any, bundle: Any, x: Any) -> None:
+    weight = torch.nn.Parameter(WEIGHT)
+    for call in (
+        lambda: ops.rmsnorm(x, weight),
+        lambda: ops.rmsnorm.out(x, weight, out=torch.empty_like(x)),
+        lambda: torch.ops.played.rmsnorm(x, weight),
+        lambda: bundle.rmsnorm(x, weight, torch.empty_like(x)),
+    ):
+        with pytest.raises(operators.GradientError, match="rmsnorm has no backward"):
+            call()
+    with torch.no_grad():
+        ops.rmsnorm(x, weight)
+    with torch.inference_mode():
+        ops.rmsnorm.out(x, weight, out=torch.empty_like(x))
+
+
+def test_autograd_notices_that_a_saved_tensor_was_overwritten(ops: Any, x: Any) -> None:
+    saved = torch.ones(3, 8, requires_grad=True)
+    loss = (saved * x).sum()
+    ops.activation.out(torch.randn(3, 8), op="relu", out=x)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_fake_tensors_get_shapes_and_dtypes_without_a_gpu(ops: Any) -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        x = torch.empty(5, 8, device="cuda")
+        values, scale = ops.quantize(x)
+        assert (values.shape, values.dtype, str(values.device)) == ((5, 8), torch.float8_e4m3fn, "cuda:0")
+        assert scale.shape == (5,)
+        assert ops.rmsnorm.out(x, torch.empty(8, device="cuda"), out=torch.empty_like(x)) is None
+
+
+def test_torch_compile_takes_it_whole_and_once_for_all_sizes(ops: Any) -> None:
+    import torch._dynamo
+
+    torch._dynamo.reset()
+    graphs: list[Any] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph
+
+    compiled = torch.compile(lambda x: model(ops, x, WEIGHT), fullgraph=True, dynamic=True, backend=backend)
+    for rows in (3, 5, 7):
+        x = torch.randn(rows, 8)
+        for got, expected in zip(compiled(x), model(ops, x, WEIGHT), strict=True):
+            assert torch.equal(got, expected)
+    assert len(graphs) == 1
+
+
+def test_torch_export_keeps_the_operators_and_dynamic_sizes(ops: Any, x: Any) -> None:
+    class Model(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return model(ops, x, WEIGHT)
+
+    rows = torch.export.Dim("rows", min=2)
+    exported = torch.export.export(Model(), (x,), dynamic_shapes={"x": {0: rows}})
+    targets = {str(node.target) for node in exported.graph.nodes}
+    assert {"played.rmsnorm.default", "played.rmsnorm.out", "played.quantize.default"} <= targets
+    other = torch.randn(6, 8)
+    for got, expected in zip(exported.module()(other), model(ops, other, WEIGHT), strict=True):
+        assert torch.equal(got, expected)
+
+
+@pytest.mark.parametrize("name", ["rmsnorm", "activation", "gemm"])
+def test_torchs_own_check_of_operators_passes(ops: Any, name: str, x: Any) -> None:
+    arguments = {"rmsnorm": (x, WEIGHT), "activation": (x,), "gemm": (x, x)}[name]
+    choices = {"op": "relu"} if name == "activation" else {}
+    packet = getattr(torch.ops.played, name)
+    out = packet(*arguments, **choices)
+    for overload, extra in ((packet.default, {}), (packet.out, {"out": torch.empty_like(out)})):
+        verdicts = torch.library.opcheck(overload, arguments, {**choices, **extra})
+        assert set(verdicts.values()) == {"SUCCESS"}
+
+
+def test_vmap_runs_row_by_row(ops: Any) -> None:
+    x = torch.randn(2, 3, 8)
+    assert torch.equal(torch.vmap(lambda one: ops.rmsnorm(one, WEIGHT))(x), ops.rmsnorm(x, WEIGHT))
+
+
+def test_devices_without_an_implementation_are_refused_as_torch_does(ops: Any, x: Any) -> None:
+    with pytest.raises(NotImplementedError):
+        torch.ops.played.rmsnorm(x.to_sparse(), WEIGHT)
+
+
+def test_kernels_that_cannot_be_operators_say_why(ops: Any) -> None:
+    assert list(ops) == ["rmsnorm", "activation", "quantize", "gemm"] == [n for n in KERNELS if n in dir(ops)]
+    with pytest.raises(ExposeError, match="pointers cannot be offered here: `p` is of type pointer"):
+        _ = ops.pointers
+    with pytest.raises(ExposeError, match="no input is a tensor"):
+        _ = ops.nothing_in
+    with pytest.raises(AttributeError, match="has no kernel 'softmax'"):
+        _ = ops.softmax
+
+
+def test_registering_twice_is_registering_once(ops: Any, bundle: Played) -> None:
+    assert operators.register(bundle) is ops
+    with pytest.raises(ExposeError, match="the name 'played' belongs to `here`") as raised:
+        operators.register(Played("played", "elsewhere"))
+    assert "name=" in (raised.value.hint or "")
+    other = operators.register(Played("played", "elsewhere"), name="played_2")
+    assert other.rmsnorm is not ops.rmsnorm
+
+
+def test_help_names_the_operator_and_its_parameters(ops: Any) -> None:
+    text = ops.rmsnorm.__doc__ or ""
+    assert "What rmsnorm computes." in text and "torch.ops.played.rmsnorm(Tensor x" in text and "one per column" in text
