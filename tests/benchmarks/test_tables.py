@@ -66,6 +66,12 @@ def test_fresh_processes_are_held_against_the_limit_on_the_machine_that_it_is_fo
     assert rows("Xeon")[0][1] == "3.6 ms"
 
 
+def test_every_benchmark_is_described() -> None:
+    text = (PROJECT / "benchmarks" / "README.md").read_text()
+    files = {path.name for path in (PROJECT / "benchmarks").glob("[!_]*.py")}
+    assert {name for name in files if f"| `{name}` |" not in text} == set()
+
+
 def test_every_file_of_results_that_a_page_names_exists(tables: ModuleType) -> None:
     named = {file for facts in tables.FACTS.values() for _, file, _ in facts}
     assert all(Path(RESULTS / name).is_file() for name in named)
