@@ -172,7 +172,7 @@ def _ending(code: int) -> str:
     if code >= 0:
         return f"ended with exit code {code}"
     if -code == signal.SIGKILL:  # if we ended it ourselves, a reason is set
-        return "was ended by SIGKILL, as the system does where memory runs out\nhint: give `--memory` or fewer `--jobs`"
+        return "was ended by SIGKILL, as the system does if memory runs out\nhint: pass `--memory` or fewer `--jobs`"
     names = {member.value: member.name for member in signal.Signals}
     return f"was ended by {names.get(-code, f'signal {-code}')}"
 
