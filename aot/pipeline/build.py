@@ -15,11 +15,11 @@ from ..errors import BuildError, Failure
 from ..hosts import Host
 from ..link.nvidia import NvidiaLibraries, find_libraries
 from .assemble import assemble
-from .compiling import Compilation, choose_executor, compile_plan
+from .compiling import Compilation, choose_executor, compile_plan, open_cluster
 from .contributions import Contribution, bundle_contribution, remaining
 from .earlier import Earlier, look_up, note_made, remember_plan
 from .events import CountingProgress, Progress
-from .executor import Executor, Session, open_executor
+from .executor import Executor, Session
 from .finish import verify_and_publish
 from .linking import link_kernels, linkers
 from .plan import make_plan
@@ -71,7 +71,7 @@ def _compile(workspace: Workspace, earlier: Earlier) -> tuple[Compilation, str |
     settings = workspace.settings
     session = Session(settings.kernels, settings.options, settings.timeout)
     limit = settings.worker_count if settings.memory is not None else None
-    cluster = open_executor(settings.executor, settings.dask_security)
+    cluster = open_cluster(settings.executor, settings.dask_security)
     with closing(cluster) if cluster else nullcontext(), Workers(session, workspace.scratch, limit=limit) as workers:
         plan, failures, key = _plan(workspace, earlier, workers, cluster)
         _libraries(settings, settings.hosts, plan.cuda)  # what is missing is reported before the long part

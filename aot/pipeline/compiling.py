@@ -13,13 +13,14 @@ from ..cache import recall
 from ..cache.recall import KernelPlan, Plan
 from ..cache.variants import keep_variant, restore_variant
 from ..compile.messages import Compiled, KernelInfo, VariantInfo
-from ..errors import Failure
+from ..errors import Failure, UsageError
+from .address import parse_address
 from .executor import CompileJob, Executor, Session
 from .local import LocalExecutor
 from .workers import Workers
 from .workspace import Workspace
 
-__all__ = ["Compilation", "CompiledKernel", "Launcher", "choose_executor", "compile_plan"]
+__all__ = ["Compilation", "CompiledKernel", "Launcher", "choose_executor", "compile_plan", "open_cluster"]
 
 _FETCHES = 16  # requests to a remote cache at once: each waits for the network most of its time
 
@@ -54,6 +55,18 @@ class Compilation:
     cuda: int  # the backend's major version
     kernels: tuple[CompiledKernel, ...]
     failures: tuple[Failure, ...]
+
+
+def open_cluster(text: str | None, security: Path | None = None) -> Executor | None:
+    """Connect to the cluster that is named; None if none is. ``security`` names certificates, and asks for TLS."""
+    if text is None:
+        if security is not None:
+            raise UsageError("`--dask-security` needs a cluster", hint="pass `--executor tls://host:8786`")
+        return None
+    address = parse_address(text)
+    from .dask import DaskExecutor
+
+    return DaskExecutor.connect(replace(address, encrypted=address.encrypted or security is not None), security)
 
 
 def choose_executor(cluster: Executor | None, workers: Workers, workspace: Workspace) -> Executor:

@@ -16,7 +16,8 @@ from typing import Any
 
 from ..errors import BuildError, Failure, ToolchainError, UsageError
 from ..records import encode
-from .executor import Address, CompileJob, Report, Session
+from .address import Address
+from .executor import CompileJob, Report, Session
 from .orders import Artifact, Refusal, carry_out, differences, identity, order_for, receive
 from .security import read_security
 

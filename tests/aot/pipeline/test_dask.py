@@ -19,7 +19,8 @@ from aot_runtime.arch import Arch
 from certificates import make_certificates
 
 from aot.errors import UsageError
-from aot.pipeline.executor import Address, CompileJob, open_executor, parse_address
+from aot.pipeline.address import Address
+from aot.pipeline.executor import CompileJob
 from aot.pipeline.orders import Artifact, receive
 
 LONGEST = 300  # seconds: a build that hangs is a failure, not a wait for ever
@@ -287,33 +288,6 @@ def test_a_scheduler_that_is_not_there_is_named(project: Project) -> None:
     assert code == 2
     assert re.search(r"error: no Dask scheduler answers at tcp://127\.0\.0\.1:\d+", said)
     assert "hint: start one with `dask scheduler`" in said
-
-
-@pytest.mark.parametrize(
-    "text", ["dask://host", "ray://host:1", "host:8786", "dask://:1", "dask://host:many", "dask://h:1/x"]
-)
-def test_what_is_not_an_address_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="not an executor") as caught:
-        parse_address(text)
-    assert caught.value.hint == "write it like dask://host:8786 or tls://host:8786"
-
-
-@pytest.mark.parametrize(
-    ("text", "address", "shown"),
-    [
-        ("dask://scheduler.cluster:8786", Address("scheduler.cluster", 8786), "tcp://scheduler.cluster:8786"),
-        ("tcp://10.0.0.1:1", Address("10.0.0.1", 1), "tcp://10.0.0.1:1"),
-        ("tls://[::1]:8786", Address("::1", 8786, encrypted=True), "tls://[::1]:8786"),
-    ],
-)
-def test_an_address_is_host_and_port_and_whether_tls_is_used(text: str, address: Address, shown: str) -> None:
-    assert parse_address(text) == address
-    assert str(address) == shown
-
-
-def test_certificates_without_a_cluster_are_wrong_usage(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="`--dask-security` needs a cluster"):
-        open_executor(None, tmp_path / "dask.toml")
 
 
 def test_without_dask_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
