@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +50,16 @@ def source_record(kernels: str) -> dict[str, Any]:
     if root is None:
         return {"files": {}}
     folder = root if root.is_dir() else root.parent
-    paths = sorted(path for path in root.rglob("*.py") if path.is_file()) if root.is_dir() else [root]
+    paths = sorted(_python_files(root)) if root.is_dir() else [root]
     files = {path.relative_to(folder).as_posix(): sha256_of(path) for path in paths}
     return {**_commit(folder, root), "files": files}
+
+
+def _python_files(folder: Path) -> Iterator[Path]:
+    """All below a folder, but for hidden folders: environments and version control may lie there."""
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".") and name != "__pycache__"]
+        yield from (path for name in names if name.endswith(".py") and (path := Path(place) / name).is_file())
 
 
 def _root(kernels: str) -> Path | None:

@@ -58,9 +58,7 @@ class Bundle:
 
     def __init__(self, path: Path, *, verify: bool = True, key: PublicKey | Sequence[PublicKey] | None = None) -> None:
         self.path = path
-        self.manifest = Manifest.read(path, _signature_check(path, key))
-        self._kernels_content = self.manifest.kernels_content(verify)
-        self._module = _open_entry(str(path), self.manifest, verify)
+        self.manifest, self._kernels_content, self._module = _open(path, _signature_check(path, key), verify)
         self._functions: dict[str, Callable[..., Any]] = {}
         if not self.manifest.complete:
             _warn_incomplete(path, self.manifest)
@@ -202,6 +200,37 @@ def _signature_check(path: Path, key: PublicKey | Sequence[PublicKey] | None) ->
         check_signature(path, manifest, keys)
 
     return check
+
+
+def _open(path: Path, check: Callable[[bytes], None] | None, verify: bool) -> tuple[Manifest, bytes, tvm_ffi.Module]:
+    """The files of a bundle that a loader reads. If a build replaces the bundle meanwhile, they are read again."""
+    for _ in range(_ATTEMPTS - 1):
+        state = _state(path)
+        try:
+            return _open_once(path, check, verify)
+        except BundleError:
+            if _state(path) == state:
+                raise
+    return _open_once(path, check, verify)
+
+
+_ATTEMPTS = 4
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    """What changes when a bundle is replaced; nothing if there is none."""
+    try:
+        facts = os.stat(f"{path}/{FILE_NAME}")
+    except (OSError, ValueError):
+        return ()
+    return (facts.st_dev, facts.st_ino, facts.st_mtime_ns)
+
+
+def _open_once(
+    path: Path, check: Callable[[bytes], None] | None, verify: bool
+) -> tuple[Manifest, bytes, tvm_ffi.Module]:
+    manifest = Manifest.read(path, check)
+    return manifest, manifest.kernels_content(verify), _open_entry(str(path), manifest, verify)
 
 
 def _warn_incomplete(path: Path, manifest: Manifest) -> None:

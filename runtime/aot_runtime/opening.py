@@ -58,8 +58,10 @@ def _load(name: str, path: str) -> tvm_ffi.Module:
         # What tvm_ffi.load_module does, without asking the name for an extension.
         module: tvm_ffi.Module = load(name, "so")
     except RuntimeError as error:
-        reason = str(error).replace(name, path)
-        raise BundleError(f"cannot open `{path}`: {reason}") from None
+        # The dynamic linker opens the file that was hashed through its descriptor, for which it needs /proc.
+        missing = name != path and not os.path.exists("/proc/self/fd")
+        hint = "mount /proc, or pass `verify=False` if you trust the bundle" if missing else None
+        raise BundleError(f"cannot open `{path}`: {str(error).replace(name, path)}", hint=hint) from None
     tvm_ffi._ffi_api.ModuleGlobalsAdd(module)
     return module
 

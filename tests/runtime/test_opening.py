@@ -68,6 +68,34 @@ def test_a_library_that_is_replaced_meanwhile_is_never_the_one_that_runs(
     assert not foreign.exists()
 
 
+def test_a_bundle_that_a_build_replaces_meanwhile_is_read_again(
+    bundle: Path, small_bundle_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The directory is the old bundle or the new one, whole: a loader never mixes the two up."""
+    other = Path(shutil.copytree(small_bundle_path, tmp_path / "other"))
+    before = Manifest.read(other).identity(HOST)
+    forge(other, lambda data: data["toolchain"].update(cuda="99"))
+    content = (other / ENTRY).read_bytes()
+    (other / ENTRY).write_bytes(content.replace(before.encode(), Manifest.read(other).identity(HOST).encode()))
+    accept(other, ENTRY)
+    read = Manifest.read
+    reads: list[Path] = []
+
+    def exchanging(path: Path, check: Any = None) -> Manifest:
+        manifest = read(path, check)
+        reads.append(path)
+        if len(reads) == 1:
+            os.rename(bundle, tmp_path / "old")
+            os.rename(other, bundle)
+        return manifest
+
+    monkeypatch.setattr(Manifest, "read", exchanging)
+    loaded = aot_runtime.load(bundle)
+    assert loaded.manifest.toolchain["cuda"] == "99"
+    assert len(reads) == 2
+    assert carried(loaded) == loaded.manifest.identity(HOST)
+
+
 def test_a_descriptor_that_is_used_again_stands_for_the_new_file(
     bundle: Path, small_bundle_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
