@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import tvm_ffi
 
 from . import errors
-from .errors import ArgumentError, BundleError, DeviceError, DigestError
+from .errors import ArgumentError, BundleError, DigestError
 from .manifest import FILE_NAME, PROTOCOL, Manifest
 from .opening import open_library
 
@@ -61,7 +61,9 @@ class Bundle:
         self.manifest, self._kernels_content, self._module = _open(path, _signature_check(path, key), verify)
         self._functions: dict[str, Callable[..., Any]] = {}
         if not self.manifest.complete:
-            _warn_incomplete(path, self.manifest)
+            from .asking import warn_incomplete
+
+            warn_incomplete(path, self.manifest)
 
     @property
     def name(self) -> str:
@@ -111,30 +113,18 @@ class Bundle:
         ``device`` is an index, ``"cuda:1"``, or anything with an ``index``; ``kernels`` defaults to all
         that have code for it.
         """
-        index = _device_index(device)
-        names = self.kernels if kernels is None else [kernels] if isinstance(kernels, str) else list(kernels)
-        functions = [function for name in names for function in self._symbols_of(name)]
-        refused: list[DeviceError] = []
-        for function in functions:
-            try:
-                self._call("aot__preload", function, index)
-            except DeviceError as error:
-                refused.append(error)
-        if refused and (kernels is not None or len(refused) == len(functions)):
-            raise refused[0]
+        from .asking import preload
+
+        preload(self, device, kernels)
 
     def explain(self, kernel: str, capability: str | Capability, /, *args: Any, **kwargs: Any) -> Explanation:
         """Say what a call would run on a device of that compute capability, without one.
 
         Takes the arguments of the call: tensors of any device, or :class:`TensorInfo`.
         """
-        from .arch import parse_capability
-        from .explain import parse_explanation
+        from .asking import explain
 
-        major, minor = parse_capability(capability)
-        symbol, bound = self._bind(kernel, args, kwargs)
-        values = [self._described(value) for value in bound]
-        return parse_explanation(self._call("aot__explain", symbol, major, minor, *values))
+        return explain(self, kernel, capability, args, kwargs)
 
     def _record(self, name: str) -> KernelRecord:
         kernel = name if name in self._table else name.split("__")[0]
@@ -142,16 +132,11 @@ class Bundle:
             record = self._table.record(kernel)
             if name == kernel or name in record.functions:
                 return record
-        known = ", ".join(self.kernels)
-        raise KeyError(f"bundle {self.name!r} has no kernel {name!r}; it has {known}{self._why_missing(name, kernel)}")
+        from .asking import why_missing
 
-    def _why_missing(self, *names: str) -> str:
-        """What failed to build under one of these names, as lines of a message."""
-        found = [failure for failure in self.manifest.failures if failure.get("kernel") in names]
-        return "".join(
-            f"\n  {failure.get('variant') or failure['kernel']} failed to build for {failure.get('arch') or 'any architecture'}: "
-            + failure.get("message", "")
-            for failure in found
+        known = ", ".join(self.kernels)
+        raise KeyError(
+            f"bundle {self.name!r} has no kernel {name!r}; it has {known}{why_missing(self.manifest, name, kernel)}"
         )
 
     def _symbol(self, name: str) -> tvm_ffi.Function:
@@ -164,28 +149,6 @@ class Bundle:
 
     def _call(self, name: str, *args: Any) -> Any:
         return self._symbol(name)(*args)
-
-    def _bind(self, kernel: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, list[Any]]:
-        from .functions import make_function
-
-        bound: list[Any] = []
-        function = make_function(
-            self._record(kernel), kernel, lambda symbol: lambda *values: bound.extend((symbol, values))
-        )
-        function(*args, **kwargs)
-        return bound[0], list(bound[1])
-
-    def _described(self, value: Any) -> Any:
-        from .explain import DTYPE_ALIASES, TensorInfo
-
-        if isinstance(value, (tuple, list)):
-            return [self._described(item) for item in value]
-        if not isinstance(value, TensorInfo):
-            return value
-        dtype = tvm_ffi.dtype(DTYPE_ALIASES.get(value.dtype, value.dtype))
-        numbers = (*value.shape, *value.resolved_strides())
-        kind = (int(dtype.type_code), dtype.bits, dtype.lanes)
-        return self._call("aot__describe", *kind, value.align, len(value.shape), *numbers)
 
 
 def _signature_check(path: Path, key: PublicKey | Sequence[PublicKey] | None) -> Callable[[bytes], None] | None:
@@ -231,19 +194,6 @@ def _open_once(
 ) -> tuple[Manifest, bytes, tvm_ffi.Module]:
     manifest = Manifest.read(path, check)
     return manifest, manifest.kernels_content(verify), _open_entry(str(path), manifest, verify)
-
-
-def _warn_incomplete(path: Path, manifest: Manifest) -> None:
-    import warnings
-
-    names = sorted({failure["kernel"] for failure in manifest.failures if failure.get("kernel")})
-    missing = f": {', '.join(names[:10])}{', ...' if len(names) > 10 else ''}" if names else ""
-    warnings.warn(
-        f"`{path}` is incomplete, {len(manifest.failures)} builds failed{missing}; "
-        "`python -m aot inspect` lists what is missing",
-        errors.IncompleteBundleWarning,
-        stacklevel=4,
-    )
 
 
 def _check_tvm_ffi(path: str, manifest: Manifest) -> None:
@@ -298,17 +248,3 @@ def _open_entry(path: str, manifest: Manifest, verify: bool) -> tvm_ffi.Module:
     except AttributeError as error:
         raise BundleError(f"cannot open `{entry}`: {error}") from None
     return module
-
-
-def _device_index(device: Any) -> int:
-    if isinstance(device, str):
-        kind, _, index = device.partition(":")
-        if kind == "cuda" and (index or "0").isdecimal():
-            return int(index or 0)
-    elif isinstance(device, int):
-        return device
-    elif getattr(device, "type", "cuda") == "cuda" and hasattr(device, "index"):
-        return int(device.index or 0)
-    raise ArgumentError(
-        f"not a CUDA device: {device!r}", hint='pass an index, "cuda:1", or a device object of your framework'
-    )

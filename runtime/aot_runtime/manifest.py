@@ -56,7 +56,7 @@ MAX_INDEX_BYTES = 256 << 20
 MAX_FILE_BYTES = 1 << 40
 MAX_COUNT = 1 << 31
 
-_HEX = frozenset("0123456789abcdef")
+HEX = frozenset("0123456789abcdef")
 _DIGITS = frozenset("0123456789")
 _AGAIN_HINT = "the bundle was altered or copied incompletely: build or install it again"
 _BUILD_HINT = "give the directory that `python -m aot build` printed"
@@ -186,24 +186,25 @@ class Manifest:
     def files(self) -> Mapping[str, FileRecord]:
         """Every file but the manifest and its indexes."""
         if self._files is None:
-            place = f"`{self._path}/{FILES_NAME}`"
-            table = Reader(parse_json(self.index_content(FILES_NAME), place), place).table("files")
-            self._files = {name: _file(name, record) for name, record in table.items()}
+            from .indexes import read_files
+
+            self._files = read_files(self.index_content(FILES_NAME), f"`{self._path}/{FILES_NAME}`")
         return self._files
 
     @property
     def provenance(self) -> tuple[Mapping[str, Any], ...]:
         """What was built from what, by which versions, with which options: one record per build that is in here."""
         if self._provenance is None:
-            place = f"`{self._path}/{PROVENANCE_NAME}`"
-            reader = Reader(parse_json(self.index_content(PROVENANCE_NAME), place), place)
-            self._provenance = tuple(_build_record(build) for build in reader.each("builds"))
+            from .indexes import read_provenance
+
+            content = self.index_content(PROVENANCE_NAME)
+            self._provenance = read_provenance(content, f"`{self._path}/{PROVENANCE_NAME}`")
         return self._provenance
 
     def index_record(self, name: str) -> FileRecord:
         """What the manifest that was read says of one of ``INDEX_NAMES``."""
         assert self._data is not None
-        return _file_record(Reader(self._data[name.removesuffix(".json")], f"`{self._path}/{FILE_NAME}`: {name}"))
+        return file_record(Reader(self._data[name.removesuffix(".json")], f"`{self._path}/{FILE_NAME}`: {name}"))
 
     def index_content(self, name: str) -> bytes:
         """The content of one of ``INDEX_NAMES``, after its digest matched."""
@@ -422,7 +423,7 @@ def _fill(manifest: Manifest, reader: Reader) -> None:
     manifest.requires = _requires(reader.inner("requires")) if "requires" in reader.data else {}
     manifest.distributions = reader.text_table("distributions")
     for name in INDEX_NAMES:
-        _file_record(reader.inner(name.removesuffix(".json")))
+        file_record(reader.inner(name.removesuffix(".json")))
 
 
 def _requires(record: Reader) -> dict[str, Any]:
@@ -446,23 +447,18 @@ def read_name(name: str, reader: Reader) -> str:
     return name
 
 
-def _file(name: str, record: Reader) -> FileRecord:
-    _check_inside(name, record)
-    return _file_record(record)
-
-
-def _file_record(record: Reader) -> FileRecord:
+def file_record(record: Reader) -> FileRecord:
     return FileRecord(_digest(record, "sha256"), record.number("size", MAX_FILE_BYTES))
 
 
 def _digest(record: Reader, key: str) -> str:
     digest: str = record.get(key, str)
-    if len(digest) != 64 or not _HEX.issuperset(digest):
+    if len(digest) != 64 or not HEX.issuperset(digest):
         raise ManifestError(f"{record.where}: {shown(digest)} is not a SHA-256")
     return digest
 
 
-def _check_inside(name: str, record: Reader) -> None:
+def check_inside(name: str, record: Reader) -> None:
     plain = name.isprintable() and "\\" not in name and normpath(name) == name
     if not plain or name.startswith(("/", "../")) or name in ("", ".", ".."):
         raise ManifestError(f"{record.where}: the path leaves the bundle")
@@ -475,13 +471,13 @@ def _host(record: Reader) -> HostRecord:
         support=record.get("support", str),
         glibc=record.get("glibc", str),
         cudart=record.get("cudart", str),
-        file=_file_record(entry),
+        file=file_record(entry),
     )
     numbers = host.glibc.split(".")
     if len(numbers) != 2 or not all(1 <= len(number) <= 4 and _DIGITS.issuperset(number) for number in numbers):
         raise ManifestError(f"{record.where}: `glibc` is {shown(host.glibc)}, not a version")
-    _check_inside(host.entry, entry)
-    _check_inside(host.support, record)
+    check_inside(host.entry, entry)
+    check_inside(host.support, record)
     return host
 
 
@@ -492,16 +488,3 @@ def read_arch(text: str, record: Reader) -> Arch:
         return Arch.parse(text)
     except AotError as error:
         raise ManifestError(f"{record.where}: {error.message}") from None
-
-
-def _build_record(record: Reader) -> dict[str, Any]:
-    """One build of ``provenance.json``: its sources, options and versions."""
-    source = record.inner("source")
-    source.get("commit", str, None)
-    source.get("clean", bool, None)
-    for digest in source.text_table("files").values():
-        if len(digest) != 64 or not _HEX.issuperset(digest):
-            raise ManifestError(f"{source.where}: {shown(digest)} is not a SHA-256")
-    record.get("options", dict, {})
-    record.text_table("versions")
-    return record.data

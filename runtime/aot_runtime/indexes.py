@@ -1,0 +1,40 @@
+"""``files.json`` and ``provenance.json``: tools read them, loaders do not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .errors import ManifestError
+from .manifest import HEX, FileRecord, Reader, check_inside, file_record, parse_json, shown
+
+__all__ = ["read_files", "read_provenance"]
+
+
+def read_files(content: bytes, place: str) -> dict[str, FileRecord]:
+    """Every file of a bundle by its path; ``place`` is how errors name the index."""
+    table = Reader(parse_json(content, place), place).table("files")
+    return {name: _file(name, record) for name, record in table.items()}
+
+
+def read_provenance(content: bytes, place: str) -> tuple[Mapping[str, Any], ...]:
+    """The records of the builds that are in a bundle."""
+    return tuple(_build_record(build) for build in Reader(parse_json(content, place), place).each("builds"))
+
+
+def _file(name: str, record: Reader) -> FileRecord:
+    check_inside(name, record)
+    return file_record(record)
+
+
+def _build_record(record: Reader) -> dict[str, Any]:
+    """One build of ``provenance.json``: its sources, options and versions."""
+    source = record.inner("source")
+    source.get("commit", str, None)
+    source.get("clean", bool, None)
+    for digest in source.text_table("files").values():
+        if len(digest) != 64 or not HEX.issuperset(digest):
+            raise ManifestError(f"{source.where}: {shown(digest)} is not a SHA-256")
+    record.get("options", dict, {})
+    record.text_table("versions")
+    return record.data
