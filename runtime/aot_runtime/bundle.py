@@ -239,12 +239,13 @@ def _open_entry(path: str, manifest: Manifest, verify: bool) -> tvm_ffi.Module:
         protocol = module.get_function("aot__protocol")()
         if protocol // 1000 != PROTOCOL // 1000:
             raise BundleError(f"`{entry}` speaks protocol {protocol // 1000}, this loader {PROTOCOL // 1000}")
+        # First of all: it also tells the library its own path, which the dynamic linker was not given.
+        module.get_function("aot__configure")(int(verify), os.path.dirname(entry))
         if verify and module.get_function("aot__identity")() != manifest.identity(host):
             raise DigestError(
                 f"`{path}/{FILE_NAME}` is not the one that `{entry}` was built with",
                 hint="the bundle was altered or mixed up with another; `python -m aot verify` lists what differs",
             )
-        module.get_function("aot__configure")(int(verify), os.path.dirname(entry))
     except AttributeError as error:
         raise BundleError(f"cannot open `{entry}`: {error}") from None
     return module

@@ -29,9 +29,21 @@ static int check_directory(const char* directory) {
   return aot_raise("AotArgumentError", "configure: the path of the directory is too long: `%s`", directory);
 }
 
+/* A loader that hashed this library has opened it through a descriptor. */
+static int name_entry(const char* directory) {
+  Dl_info info;
+  char path[AOT_MAX_PATH + 256];
+  if (directory[0] == '\0' || dladdr((const void*)&support, &info) == 0 || info.dli_fname == NULL) return 0;
+  if (strncmp(info.dli_fname, "/proc/self/fd/", 14) != 0) return 0;
+  void* self = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+  snprintf(path, sizeof path, "%s/lib%s.so", directory, aot_this_bundle.name);
+  if (self == NULL || aot_file_name(self, path) == 0) return 0;
+  return aot_raise("AotBundleError", "out of memory");
+}
+
 int aot_configure(int verify, const char* directory) {
   aot_error_prepare();
-  if (check_directory(directory) != 0) return -1;
+  if (check_directory(directory) != 0 || name_entry(directory) != 0) return -1;
   aot_lock(AOT_LOCK_SETTINGS);
   if (verify) verification_asked = 1;
   else verification_waived = 1;

@@ -131,6 +131,38 @@ def test_a_pipe_in_the_place_of_the_entry_library_is_refused_without_waiting(bun
             aot_runtime.load(bundle, verify=verify)
 
 
+def test_a_backtrace_reads_no_file_that_has_taken_the_descriptor_over(bundle: Path, tmp_path: Path) -> None:
+    """TVM-FFI prints backtraces, for which it opens every library by the name that the dynamic linker has for it."""
+    code = """
+    import os, sys, aot_runtime, tvm_ffi
+    bundle = aot_runtime.load(sys.argv[1])
+    empty = [os.open(sys.argv[2], os.O_RDONLY | os.O_CREAT) for _ in range(20)]
+    for _ in range(3):
+        try:
+            tvm_ffi.load_module(sys.argv[2])
+        except RuntimeError as error:
+            print("refused")
+    """
+    assert run_python(code, bundle, tmp_path / "empty.so") == "refused\nrefused\nrefused"
+
+
+def test_the_dynamic_linker_names_the_library_by_its_path(bundle: Path) -> None:
+    code = """
+    import ctypes, sys, aot_runtime
+    class Info(ctypes.Structure):
+        _fields_ = [("address", ctypes.c_void_p), ("name", ctypes.c_char_p)]
+    found = []
+    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Info), ctypes.c_size_t, ctypes.c_void_p)
+    def note(info, size, data):
+        found.append(info.contents.name.decode())
+        return 0
+    aot_runtime.load(sys.argv[1])
+    ctypes.CDLL(None).dl_iterate_phdr(note, None)
+    print(*(name for name in found if "/proc/" in name or name.startswith(sys.argv[1])))
+    """
+    assert run_python(code, bundle) == str(bundle / ENTRY)
+
+
 def test_loading_leaves_no_descriptor_open(bundle: Path) -> None:
     aot_runtime.load(bundle)
     before = len(os.listdir("/proc/self/fd"))

@@ -13,7 +13,9 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <link.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/time.h>
 #include <sys/types.h>
@@ -47,6 +49,11 @@ int aot_file_hash(int fd, uint64_t expected, aot_sha256_blocks_fn blocks, uint8_
  * which is valid until the next use of the dynamic linker. `fd` is the descriptor that was hashed, or -1: then `path`
  * is opened, as it is where nobody asked for a check. */
 void* aot_file_map(int fd, const char* path, const char** error);
+
+/* Gives a library that was opened through a descriptor the name of its path. Debuggers, and whoever prints a backtrace,
+ * open the files of all libraries by these names, and the number of the descriptor may stand for any file by then: an
+ * empty one would end the process with SIGBUS. 0, or -1 if memory ran out. */
+int aot_file_name(void* library, const char* path);
 
 #ifndef AOT_DECLARATIONS_ONLY
 
@@ -133,6 +140,17 @@ static inline void aot_file_spell_(int fd, char path[256]) {
   snprintf(path + at, 32, "/%d", fd);
 }
 
+AOT_SHARED int aot_file_name(void* library, const char* path) {
+  struct link_map* map = (struct link_map*)library; /* what a handle of glibc is */
+  const size_t size = strlen(path) + 1;
+  if (strncmp(map->l_name, "/proc/self/fd/", 14) != 0) return 0;
+  char* name = (char*)malloc(size);
+  if (name == NULL) return -1;
+  memcpy(name, path, size);
+  map->l_name = name; /* the old name stays: another thread may be reading it */
+  return 0;
+}
+
 AOT_SHARED void* aot_file_map(int fd, const char* path, const char** error) {
   char spelled[256];
   snprintf(spelled, sizeof spelled, "/proc/self/fd/%d", fd);
@@ -142,8 +160,8 @@ AOT_SHARED void* aot_file_map(int fd, const char* path, const char** error) {
   if (by_descriptor) aot_file_spell_(fd, spelled);
   const char* name = by_descriptor ? spelled : path;
   void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-  if (library != NULL) return library;
-  *error = dlerror();
+  if (library != NULL && aot_file_name(library, path) == 0) return library;
+  *error = library != NULL ? "out of memory" : dlerror();
   if (*error == NULL) *error = "the dynamic linker gives no reason";
   /* What the dynamic linker says begins with the name, which would tell nobody anything. */
   const size_t size = strlen(name);
