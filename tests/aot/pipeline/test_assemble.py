@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from aot_runtime.manifest import Manifest
 from places import PROJECT, SAMPLES
+from written import WRITE
 
 from aot import BuildError
 from aot.bundle.verify import verify
@@ -22,16 +23,10 @@ FILL = SAMPLES / "fill.py"
 
 
 @pytest.fixture(scope="module")
-def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One cache for all of these: they build the same few kernels."""
-    return tmp_path_factory.mktemp("artifacts")
-
-
-@pytest.fixture(scope="module")
-def make(build_bundle: Build, artifacts: Path) -> Callable[..., Path]:
+def make(build_bundle: Build) -> Callable[..., Path]:
     def run(out: Path | None, kernel: str, *archs: str, **settings: object) -> Path:
         kernels = settings.pop("kernels", FILL)
-        result = build_bundle(kernels, archs, select=(kernel,), out=out, artifacts=artifacts, **settings)
+        result = build_bundle(kernels, archs, select=(kernel,), out=out, **settings)
         assert not result.failures
         assert verify(result.path) == []
         return result.path
@@ -83,25 +78,23 @@ def test_replace_begins_anew(make: Callable[..., Path], grown: list[Path], tmp_p
     assert kernels_of(tmp_path / "bundle") == {"fill_everywhere": ["sm_80"]}
 
 
-def test_a_damaged_library_is_not_carried_over(
-    build_bundle: Build, artifacts: Path, grown: list[Path], tmp_path: Path
-) -> None:
+def test_a_damaged_library_is_not_carried_over(build_bundle: Build, grown: list[Path], tmp_path: Path) -> None:
     out = shutil.copytree(grown[0], tmp_path / "bundle")
     (library,) = out.glob("lib/*/sm_80/fill_epilogue.so")
     library.write_bytes(library.read_bytes()[:-1])
     with pytest.raises(BuildError, match=r"fill_epilogue\.so` is not what its manifest says"):
-        build_bundle(FILL, ("sm_80",), select=("fill_everywhere",), out=out, artifacts=artifacts)
+        build_bundle(FILL, ("sm_80",), select=("fill_everywhere",), out=out)
 
 
 def test_a_kernel_whose_parameters_changed_is_not_mixed_with_the_old(
-    build_bundle: Build, artifacts: Path, grown: list[Path], tmp_path: Path
+    build_bundle: Build, grown: list[Path], tmp_path: Path
 ) -> None:
     out = shutil.copytree(grown[0], tmp_path / "bundle")
     before = contents(out)
     changed = tmp_path / "changed.py"
     changed.write_text(FILL.read_text().replace('aot.Out("out", "what is filled"', 'aot.Out("out", "another word"'))
     with pytest.raises(BuildError, match="the signature of fill_epilogue changed since the build for sm_80"):
-        build_bundle(changed, ("sm_90a",), select=("fill_epilogue",), out=out, artifacts=artifacts)
+        build_bundle(changed, ("sm_90a",), select=("fill_epilogue",), out=out)
     assert contents(out) == before
 
 
@@ -172,24 +165,45 @@ def test_headers_notes_and_archives_go_with_what_the_bundle_holds(grown: list[Pa
 
 
 def test_archives_are_of_all_kernels_or_of_none(
-    make: Callable[..., Path], build_bundle: Build, artifacts: Path, grown: list[Path], tmp_path: Path
+    make: Callable[..., Path], build_bundle: Build, grown: list[Path], tmp_path: Path
 ) -> None:
     without = make(None, "fill_everywhere", "sm_80", archives=False)
     assert not list(without.rglob("*.a"))
     assert main(["merge", str(grown[0]), str(without), "--out", str(tmp_path / "joined")]) == 1
     with pytest.raises(BuildError, match="has no archives for static linking"):
-        build_bundle(FILL, ("sm_80",), select=("fill_epilogue",), out=without, artifacts=artifacts)
+        build_bundle(FILL, ("sm_80",), select=("fill_epilogue",), out=without)
     out = shutil.copytree(grown[0], tmp_path / "bundle")
     make(out, "fill_everywhere", "sm_80", archives=False)
     assert not list(out.rglob("*.a"))
     assert len(kernels_of(out)) == 2
 
 
-def test_contracts_go_with_their_kernels(tmp_path: Path, build_bundle: Build, artifacts: Path) -> None:
-    kernels = PROJECT / "kernels"
+def kernels_with_contracts(folder: Path) -> Path:
+    """Two kernels of one variant each, with the contracts of shipped ones, which share a file."""
+    shutil.copytree(
+        PROJECT / "kernels" / "contracts", folder / "contracts", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    (folder / "__init__.py").touch()
+    for name in ("add", "softmax"):
+        (folder / f"{name}.py").write_text(
+            WRITE.replace("VALUE", "1")
+            + f"""
+from .contracts import {name} as contract
+
+@aot.kernel(parameters=(aot.Out("out", shape="out.shape", dtype="out.dtype"),), archs=("sm_90a",),
+            reference=contract.reference, inputs=contract.inputs)
+def {name}(target):
+    return aot.Spec(launch, {{"out": aot.Tensor("f32", (32,)), "stream": aot.Stream()}})
+"""
+        )
+    return folder
+
+
+def test_contracts_go_with_their_kernels(tmp_path: Path, build_bundle: Build) -> None:
+    kernels = kernels_with_contracts(tmp_path / "kernels")
 
     def build(kernel: str) -> set[str]:
-        result = build_bundle(kernels, select=(kernel,), out=tmp_path / "bundle", artifacts=artifacts)
+        result = build_bundle(kernels, select=(kernel,), out=tmp_path / "bundle")
         assert verify(result.path) == []
         return {path.name for path in (tmp_path / "bundle" / "contracts").iterdir()}
 
