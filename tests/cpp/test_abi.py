@@ -34,10 +34,10 @@ def newer_header(folder: Path, major: int, minor: int) -> Path:
     """This project's headers as another version of it might have them."""
     include = folder / "include" / "aot"
     include.mkdir(parents=True)
-    for name in ("abi.h", "aot.h"):
-        text = (INCLUDES[0] / "aot" / name).read_text()
+    for header in (INCLUDES[0] / "aot").glob("*.h"):
+        text = header.read_text()
         text = re.sub(r"(#define AOT_PROTOCOL_MAJOR) \d+", rf"\1 {major}", text)
-        (include / name).write_text(re.sub(r"(#define AOT_PROTOCOL_MINOR) \d+", rf"\1 {minor}", text))
+        (include / header.name).write_text(re.sub(r"(#define AOT_PROTOCOL_MINOR) \d+", rf"\1 {minor}", text))
     return include.parent
 
 
