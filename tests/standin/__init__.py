@@ -259,7 +259,7 @@ def _declare(state: ctypes.CDLL) -> None:
 
 
 class RealCudaLoadedError(RuntimeError):
-    """The stand-in came too late. Where torch is installed, ``import tvm_ffi`` imports it, and with it real CUDA."""
+    """The stand-in came too late. If torch is installed, ``import tvm_ffi`` imports it, and with it real CUDA."""
 
 
 def _loaded(soname: str) -> ctypes.CDLL | None:
@@ -294,6 +294,8 @@ class Standin:
         ``dlopen("libcuda.so.1")`` and a library that needs ``libcudart.so.12`` find these without any search
         path. There is no way back, other than a new process; loading again, from wherever, finds the same.
         """
+        import without_torch  # noqa: F401  # TVM-FFI imports torch, and that the real CUDA libraries, if it can
+
         names = (_STATE.soname, _DRIVER.soname, f"libcudart.so.{runtime}")
         if _loaded(_STATE.soname) is None and any(map(_loaded, names)):
             raise RealCudaLoadedError("this process has loaded the real CUDA driver or runtime; start a new one")
