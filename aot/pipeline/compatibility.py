@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from aot_runtime.arch import Arch
-from aot_runtime.manifest import HostRecord
+from aot_runtime.manifest import HostRecord, KernelRecord
 
 from ..bundle.details import VariantDetails
 from ..bundle.layout import library_path
@@ -89,11 +89,16 @@ def _check_signatures(kernels: Iterable[BuiltKernel]) -> None:
     first: dict[str, BuiltKernel] = {}
     for kernel in kernels:
         one, other = first.setdefault(kernel.name, kernel).signature, kernel.signature
-        if (one.parameters, one.choices) != (other.parameters, other.choices):
+        if _declared(one) != _declared(other):
             raise BuildError(
                 f"the signature of {kernel.name} changed since the build for {', '.join(map(str, one.archs))}",
                 hint=f"rebuild those too, or remove them: `python -m aot prune BUNDLE --kernel {kernel.name}`",
             )
+
+
+def _declared(signature: KernelRecord) -> tuple[object, ...]:
+    """What the author declared. The types of parameters are derived from all variants, once these are joined."""
+    return tuple(parameter.replace(type="") for parameter in signature.parameters), signature.choices
 
 
 def _check_archives(contributions: Sequence[Contribution]) -> None:

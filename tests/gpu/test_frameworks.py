@@ -13,7 +13,11 @@ torch: Any = None
 with suppress(ImportError):
     import torch
 
-pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("torch")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.usefixtures("torch"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # frameworks warn about parts of themselves
+]
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +151,7 @@ def test_cupy_arrays_on_a_stream_of_their_own(bundle: aot_runtime.Bundle) -> Non
     x = cupy.ones((4096, 4096), dtype=cupy.float16)
     out = cupy.empty_like(x)
     wait = torch.cuda.Stream()  # a stream with work that the kernel must wait for
-    stream = cupy.cuda.ExternalStream(wait.cuda_stream)
+    stream = cupy.cuda.Stream.from_external(wait)
     bundle.preload(0)
     torch.cuda.synchronize()
     with stream, aot_runtime.use_stream(stream):

@@ -11,7 +11,12 @@ import pytest
 from aot_runtime.exposed import ExposeError
 from aot_runtime.kernel_records import Choice, KernelRecord, Parameter
 
-pytestmark = pytest.mark.torch
+pytestmark = [
+    pytest.mark.torch,
+    # Torch warns about parts of itself that it calls.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*Profiler clears events:UserWarning"),
+]
 torch: Any = None
 operators: Any = None
 with suppress(ImportError):
