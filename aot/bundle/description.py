@@ -6,11 +6,12 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from aot_runtime.manifest import FILE_NAME, INDEX_NAMES, FileRecord, Manifest
+from aot_runtime.manifest import FILE_NAME, INDEX_NAMES, SCHEMA, FileRecord, Manifest
 
+from ..errors import BuildError
 from ..files import sha256_of
 
-__all__ = ["bounded_failures", "file_record", "write_description"]
+__all__ = ["bounded_failures", "check_schema", "file_record", "write_description"]
 
 MAX_FAILURES = 200  # with more of them, those of one kernel and architecture become one
 MAX_MESSAGE = 500  # letters
@@ -18,6 +19,15 @@ MAX_MESSAGE = 500  # letters
 
 def file_record(path: Path) -> FileRecord:
     return FileRecord(sha256_of(path), path.stat().st_size)
+
+
+def check_schema(bundle: Path, manifest: Manifest) -> None:
+    """Refuse to change a bundle that a later version wrote: what this version does not know would be lost."""
+    if manifest.schema > SCHEMA:
+        raise BuildError(
+            f"`{bundle}` has schema {manifest.schema}, this version writes {SCHEMA}",
+            hint="update cute-aot: `pip install -U cute-aot`",
+        )
 
 
 def write_description(staged: Path, manifest: Manifest, known: Mapping[str, FileRecord] | None = None) -> Manifest:

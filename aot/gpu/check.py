@@ -22,7 +22,7 @@ from aot_runtime.errors import AotError
 from aot_runtime.manifest import Manifest
 
 from ..bundle.contracts import Contract
-from ..bundle.description import write_description
+from ..bundle.description import check_schema, write_description
 from ..bundle.details import VariantDetails, details_text, read_details
 from ..bundle.layout import details_name
 from ..bundle.publish import publish, staging
@@ -240,6 +240,7 @@ def record(bundle: Path, data: Mapping[str, Any], warn: Callable[[str], None] | 
     ``warn`` is told if it loses its signature by that.
     """
     manifest = Manifest.read(bundle)
+    check_schema(bundle, manifest)
     try:
         fact = f"{data['machine']['gpu']} {data['machine']['date']}"
         verified = {(str(e["arch"]), str(e["variant"])): tuple(e["cubin_sha256"]) for e in data["verified"]}

@@ -16,6 +16,7 @@ from typing import Any
 from aot_runtime.arch import Arch
 from aot_runtime.manifest import FileRecord, HostRecord, KernelRecord, Manifest
 
+from ..bundle.description import check_schema
 from ..bundle.details import VariantDetails, read_details
 from ..bundle.layout import CONTRACTS, archive_names, details_name, library_path
 from ..bundle.split import absent_parts
@@ -124,6 +125,7 @@ class Contribution:
 def bundle_contribution(bundle: Path, takes: Callable[[str, Arch], bool] = lambda kernel, arch: True) -> Contribution:
     """What a bundle gives: the kernels that ``takes`` accepts for an architecture, by default all of them."""
     manifest = Manifest.read(bundle)
+    check_schema(bundle, manifest)
     pairs = [(k.name, arch) for k in manifest.kernels.values() for arch in k.archs if takes(k.name, arch)]
     archs = sorted({arch for _, arch in pairs})
     _check_installed(bundle, manifest, archs)

@@ -5,6 +5,7 @@ The files beside this one are never written again. A new schema gets a folder of
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from aot_runtime.manifest import INDEX_NAMES, SCHEMA, Choice, FileRecord, Manife
 from aot.bundle.description import bounded_failures
 from aot.bundle.details import LaunchDetails, RequirementDetails, details_text, read_details
 from aot.bundle.integrity import description_problems
+from aot.errors import BuildError
+from aot.gpu.check import record
+from aot.pipeline.contributions import bundle_contribution
 
 FORMATS = Path(__file__).parent
 HOST = "x86_64-linux-gnu"
@@ -109,6 +113,13 @@ def test_a_bundle_of_a_later_version_is_not_verified_by_this_one() -> None:
     later = FORMATS / "later"
     (problem,) = description_problems(later, Manifest.read(later))
     assert problem.startswith("manifest.json has schema 3, this version knows 2; update cute-aot")
+
+
+@pytest.mark.parametrize("change", [bundle_contribution, lambda bundle: record(bundle, {})])
+def test_a_bundle_of_a_later_version_is_not_changed_by_this_one(change: Callable[[Path], object]) -> None:
+    with pytest.raises(BuildError, match="has schema 3, this version writes 2") as caught:
+        change(FORMATS / "later")
+    assert caught.value.hint == "update cute-aot: `pip install -U cute-aot`"
 
 
 def test_digests_of_the_samples_fit() -> None:
