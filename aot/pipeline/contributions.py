@@ -169,17 +169,12 @@ def _kernel(bundle: Path, manifest: Manifest, arch: Arch, variants: tuple[Varian
     name = variants[0].kernel
     own = tuple(f"kept/{arch}/{variant.name}." for variant in variants)
     return BuiltKernel(
-        signature=_signature(manifest.kernels[name]),
+        signature=manifest.kernels[name],
         arch=arch,
         variants=variants,
         code={host: _code(bundle, manifest, host, name, arch) for host in manifest.hosts},
         kept={path: _file(bundle, manifest, path) for path in manifest.files if path.startswith(own)},
     )
-
-
-def _signature(record: KernelRecord) -> KernelRecord:
-    """As it was declared: types are derived from all variants that a bundle holds, and so anew for each bundle."""
-    return record.replace(parameters=tuple(parameter.replace(type="") for parameter in record.parameters))
 
 
 def _code(bundle: Path, manifest: Manifest, host: str, kernel: str, arch: Arch) -> HostCode:

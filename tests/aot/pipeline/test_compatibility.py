@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from contributed import HOST, OTHER_HOST, contribution, file, kernel
 
@@ -30,6 +32,13 @@ BOTH = (HOST, OTHER_HOST)
 )
 def test_what_fits_together_passes(contributions: tuple[Contribution, ...]) -> None:
     check_fit(contributions)
+
+
+def test_types_that_were_derived_from_the_variants_of_a_bundle_need_not_agree() -> None:
+    built = kernel("add", "sm_80")
+    typed = tuple(parameter.replace(type="tensor") for parameter in built.signature.parameters)
+    old = contribution(replace(built, signature=built.signature.replace(parameters=typed)))
+    check_fit([old, contribution(kernel("add", "sm_90a"))])
 
 
 @pytest.mark.parametrize(

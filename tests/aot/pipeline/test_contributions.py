@@ -7,28 +7,17 @@ from pathlib import Path
 
 import pytest
 from aot_runtime.arch import Arch
-from aot_runtime.manifest import FileRecord, Manifest
+from aot_runtime.manifest import FileRecord
 from contributed import contribution, file, kernel
 
 from aot.errors import BuildError
-from aot.pipeline.contributions import File, bundle_contribution, remaining
+from aot.pipeline.contributions import File, remaining
 
 SM80, SM90 = Arch.parse("sm_80"), Arch.parse("sm_90a")
 
 
 def contracts(*names: str) -> dict[str, File]:
     return {f"contracts/{name}.py": file(name) for name in names}
-
-
-def test_a_bundle_gives_its_kernels_as_they_were_declared(small_bundle_path: Path) -> None:
-    """Types that were derived from the variants of a bundle are not part of a signature: another bundle has others."""
-    given = bundle_contribution(small_bundle_path, lambda name, arch: arch == SM80)
-    assert {arch for _, arch in given.kernels} == {SM80}
-    for (name, _), one in given.kernels.items():
-        record = Manifest.read(small_bundle_path).kernels[name]
-        assert {parameter.type for parameter in record.parameters} == {"tensor"}
-        assert {parameter.type for parameter in one.signature.parameters} == {""}
-        assert [parameter.name for parameter in one.signature.parameters] == [p.name for p in record.parameters]
 
 
 def test_kernels_that_the_build_gives_are_left_out_and_the_others_stay_as_they_are() -> None:
