@@ -45,11 +45,6 @@ def load(
 
     A bundle that lacks kernels, since they failed to build, gives an :class:`IncompleteBundleWarning`.
     """
-    if key is not None and not verify:
-        raise ArgumentError(
-            "`verify=False` cannot be combined with `key`: a signature covers files by their digests",
-            hint="leave `verify` out",
-        )
     return Bundle(Path(os.path.abspath(path)), verify=verify, key=key)
 
 
@@ -58,7 +53,7 @@ class Bundle:
 
     def __init__(self, path: Path, *, verify: bool = True, key: PublicKey | Sequence[PublicKey] | None = None) -> None:
         self.path = path
-        self.manifest, self._kernels_content, self._module = _open(path, _signature_check(path, key), verify)
+        self.manifest, self._kernels_content, self._module = _open(path, _signature_check(path, key, verify), verify)
         self._functions: dict[str, Callable[..., Any]] = {}
         if not self.manifest.complete:
             from .asking import warn_incomplete
@@ -151,10 +146,17 @@ class Bundle:
         return self._symbol(name)(*args)
 
 
-def _signature_check(path: Path, key: PublicKey | Sequence[PublicKey] | None) -> Callable[[bytes], None] | None:
+def _signature_check(
+    path: Path, key: PublicKey | Sequence[PublicKey] | None, verify: bool
+) -> Callable[[bytes], None] | None:
     """What the bytes of the manifest must pass before they are read; nothing without a key."""
     if key is None:
         return None
+    if not verify:
+        raise ArgumentError(
+            "`verify=False` cannot be combined with `key`: a signature covers files by their digests",
+            hint="leave `verify` out",
+        )
     from .signature import check_signature, public_keys  # imported only when a key is given
 
     keys = public_keys(key)

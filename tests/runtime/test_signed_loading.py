@@ -101,6 +101,8 @@ def test_a_bundle_replaced_by_an_older_signed_one_is_accepted(signed: Path, tmp_
 def test_digests_cannot_be_waived_with_a_key(signed: Path) -> None:
     with pytest.raises(ArgumentError, match="`verify=False` cannot be combined with `key`"):
         aot_runtime.load(signed, key=KEY, verify=False)
+    with pytest.raises(ArgumentError, match="`verify=False` cannot be combined with `key`"):
+        aot_runtime.Bundle(signed, key=KEY, verify=False)
 
 
 @pytest.mark.parametrize(
@@ -120,3 +122,10 @@ def test_the_module_is_imported_only_for_a_key(signed: Path) -> None:
     assert not {"cryptography", "aot"} & set(sys.modules)
     """
     assert run_python(code, signed, KEY.hex()) == ""
+
+
+def test_altered_signatures_of_kernels_are_refused(signed: Path, cuda: Standin) -> None:
+    """``kernels.json`` says what callers see; the signed manifest holds its digest."""
+    path = signed / "kernels.json"
+    path.write_bytes(path.read_bytes().replace(b"1.0", b"1.8"))
+    refused(signed, error=DigestError, match="kernels.json")
