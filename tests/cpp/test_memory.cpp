@@ -135,10 +135,10 @@ int main(int count, char** arguments) {
   };
   const auto out = aot::tensor(static_cast<float*>(fake_memory), {1000});
   const auto integers = aot::tensor(static_cast<int*>(fake_memory), {1000});
-  CHECK(fail_each("open", opening(options), "") == 1);
-  CHECK(fail_each("open, pinned", opening(pinned), "") == 1);
+  CHECK(fail_each("open", opening(options), "") == 2);
+  CHECK(fail_each("open, pinned", opening(pinned), "") == 2);
   CHECK(fail_each("open nothing", [] { return [] { aot::Bundle("/nowhere", options); }; }, "not a bundle") == 2);
-  CHECK(fail_each("call", with_bundle([=](const aot::Bundle& b) { b["fill"](out, 1.0); }), "") == 1);
+  CHECK(fail_each("call", with_bundle([=](const aot::Bundle& b) { b["fill"](out, 1.0); }), "") == 3);
   CHECK(fail_each("preload", with_bundle([=](const aot::Bundle& b) { b.preload(0); }), "") >= 5);
   CHECK(fail_each("explain", with_bundle([=](const aot::Bundle& b) { b.explain("fill", 9, 0, out, 1.0); }), "") >= 2);
   CHECK(fail_each("bad dtype", with_bundle([=](const aot::Bundle& b) { b["fill"](integers, 1.0); }), "out.dtype") >= 5);

@@ -140,14 +140,21 @@ static inline void aot_file_spell_(int fd, char path[256]) {
   snprintf(path + at, 32, "/%d", fd);
 }
 
-AOT_SHARED int aot_file_name(void* library, const char* path) {
+/* Several threads may open one file at the same time: the first one names it. Not for ThreadSanitizer, which does not see
+ * that the dynamic linker has a lock. */
+__attribute__((noinline, no_sanitize("thread"))) AOT_SHARED int aot_file_name(void* library, const char* path) {
+  static const char by_descriptor[] = "/proc/self/fd/";
   struct link_map* map = (struct link_map*)library; /* what a handle of glibc is */
+  char* current = __atomic_load_n(&map->l_name, __ATOMIC_ACQUIRE);
+  for (size_t i = 0; i + 1 < sizeof by_descriptor; ++i) {
+    if (current[i] != by_descriptor[i]) return 0;
+  }
   const size_t size = strlen(path) + 1;
-  if (strncmp(map->l_name, "/proc/self/fd/", 14) != 0) return 0;
   char* name = (char*)malloc(size);
   if (name == NULL) return -1;
   memcpy(name, path, size);
-  map->l_name = name; /* the old name stays: another thread may be reading it */
+  /* The old name stays: another thread may be reading it. */
+  if (!__atomic_compare_exchange_n(&map->l_name, &current, name, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) free(name);
   return 0;
 }
 
