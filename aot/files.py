@@ -36,6 +36,10 @@ def owned_directory(folder: Path, *, prefix: str, suffix: str = "") -> Iterator[
             lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         except FileNotFoundError:
             continue  # swept before it was opened
+        except OSError:
+            with suppress(OSError):
+                os.rmdir(path)
+            raise
         with suppress(OSError):  # not every file system has locks: there nothing is swept either
             fcntl.flock(lock, fcntl.LOCK_EX)
         if is_at(lock, path):

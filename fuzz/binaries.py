@@ -37,7 +37,7 @@ def _libraries(corpus: Corpus, folder: Path) -> Target:
             return REFUSED
         return ACCEPTED
 
-    return Target("libraries", 0.01, case)
+    return Target("libraries", 0.002, case)
 
 
 def _cubins(corpus: Corpus) -> Target:
@@ -52,7 +52,7 @@ def _cubins(corpus: Corpus) -> Target:
             return REFUSED
         return ACCEPTED
 
-    return Target("cubins", 0.02, case)
+    return Target("cubins", 0.005, case)
 
 
 def _launchers(corpus: Corpus) -> Target:
@@ -68,7 +68,7 @@ def _launchers(corpus: Corpus) -> Target:
             return REFUSED
         return ACCEPTED
 
-    return Target("launchers", 0.01, case)
+    return Target("launchers", 0.002, case)
 
 
 def _archives(corpus: Corpus) -> Target:
@@ -82,4 +82,4 @@ def _archives(corpus: Corpus) -> Target:
             return REFUSED
         return ACCEPTED
 
-    return Target("archives", 0.04, case)
+    return Target("archives", 0.006, case)

@@ -97,7 +97,7 @@ def make(corpus: Corpus, folder: Path) -> list[Target]:
     files = sorted(path.relative_to(corpus.bundle) for path in corpus.bundle.rglob("*") if path.is_file())
     assert verify(corpus.bundle) == []
     assert loader.load(corpus.bundle) == ACCEPTED
-    return [Target("bundles", 0.01, lambda rng: _case(corpus, folder, files, loader, rng), loader.close)]
+    return [Target("bundles", 0.001, lambda rng: _case(corpus, folder, files, loader, rng), loader.close)]
 
 
 def _case(corpus: Corpus, folder: Path, files: list[Path], loader: _Loader, rng: random.Random) -> str:

@@ -23,7 +23,7 @@ __all__ = ["make"]
 def make(corpus: Corpus, folder: Path) -> list[Target]:
     described = {name: (corpus.bundle / name).read_bytes() for name in (FILE_NAME, *INDEX_NAMES)}
     targets = [_manifest(described, folder / "described"), _details(corpus, folder / "details.json")]
-    return [*targets, *(_table(name, described, folder / "described", 0.05) for name in INDEX_NAMES)]
+    return [*targets, *(_table(name, described, folder / "described", 0.005) for name in INDEX_NAMES)]
 
 
 def _altered(content: bytes, rng: random.Random) -> bytes:
@@ -48,7 +48,7 @@ def _manifest(described: dict[str, bytes], folder: Path) -> Target:
     def case(rng: random.Random) -> str:
         return _read(folder, {**described, FILE_NAME: _altered(described[FILE_NAME], rng)})
 
-    return Target("manifest", 0.1, case)
+    return Target("manifest", 0.02, case)
 
 
 def _table(name: str, described: dict[str, bytes], folder: Path, share: float) -> Target:
@@ -85,4 +85,4 @@ def _details(corpus: Corpus, path: Path) -> Target:
             return REFUSED
         return ACCEPTED
 
-    return Target("details", 0.1, case)
+    return Target("details", 0.02, case)

@@ -70,7 +70,7 @@ def _sealed(kept: _Kept, folder: Path) -> Target:
         _check_names(decoded)
         return ACCEPTED
 
-    return Target("sealed entries", 0.2, case)
+    return Target("sealed entries", 0.06, case)
 
 
 def _check_names(decoded: object) -> None:
@@ -100,4 +100,4 @@ def _stored(kept: _Kept, folder: Path) -> Target:
             raise Undetected(f"an altered entry of {kind} was used")
         return REFUSED if found is None else ACCEPTED
 
-    return Target("stored entries", 0.02, case)
+    return Target("stored entries", 0.003, case)

@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from aot_runtime.errors import ManifestError
-from aot_runtime.manifest import FILE_NAME, Manifest
+from aot_runtime.manifest import FILE_NAME, MAX_BYTES, Manifest
 
 from ..errors import BuildError, UsageError, system_hint
 from ..files import owned_directory, sweep
@@ -34,11 +34,22 @@ def check_destination(path: Path) -> Manifest | None:
     try:
         _check_place(path)
         check_writable(real_directory(path).parent)
+        content = _manifest_content(path)
     except OSError as error:
         raise UsageError(f"cannot look at `{path}`: {error.strerror}", hint="give another `--out`") from None
+    if content is None:
+        return None
     with suppress(ManifestError):  # a damaged bundle is replaced like any other
-        return Manifest.read(path)
+        return Manifest.parse(content, str(path))
     return None
+
+
+def _manifest_content(path: Path) -> bytes | None:
+    """A bundle that cannot be read now is not a damaged one: it must not be replaced."""
+    if not (path / FILE_NAME).is_file():
+        return None
+    with open(path / FILE_NAME, "rb") as file:
+        return file.read(MAX_BYTES + 1)
 
 
 def _check_place(path: Path) -> None:

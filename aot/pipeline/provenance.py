@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..cache.keys import cutlass_distributions
 from ..files import sha256_of
 from ..link.nvidia import distributions
 from ..records import encode
@@ -94,11 +95,7 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 def toolchain(cuda: int) -> dict[str, str]:
     """The versions that shape the code of a bundle."""
-    names = [
-        distribution.metadata["Name"]
-        for distribution in importlib.metadata.distributions()
-        if (distribution.metadata["Name"] or "").startswith("nvidia-cutlass-dsl")
-    ]
+    names = [name.replace("_", "-") for name in cutlass_distributions()]
     wanted = sorted({*names, *distributions(cuda), "cute-aot", "apache-tvm-ffi", "ziglang"})
     versions = {name: found for name in wanted if (found := installed_version(name)) is not None}
     return {**versions, "cuda": str(cuda)}

@@ -1,0 +1,122 @@
+"""Every call to the file system that a build or a load makes may fail: one clear error, and the old bundle is whole."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import aot_runtime
+import pytest
+from aot_runtime.errors import AotError
+from faults import Faults, injected
+from places import SAMPLES
+
+from aot.cli.main import main
+
+Build = Callable[[str, Path], int]
+CODES = (errno.EIO, errno.ENOSPC)
+
+
+def contents(bundle: Path) -> dict[str, bytes]:
+    return {path.relative_to(bundle).as_posix(): path.read_bytes() for path in bundle.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder whose calls are counted: bundles, the cache, and temporary files."""
+    root = tmp_path_factory.mktemp("faults")
+    (root / "tmp").mkdir()
+    return root
+
+
+@pytest.fixture(scope="module")
+def build(root: Path) -> Iterator[Build]:
+    def run(arch: str, out: Path) -> int:
+        settings = [
+            "--kernels",
+            str(SAMPLES / "fill.py"),
+            "--kernel",
+            "fill_epilogue",
+            "--arch",
+            arch,
+            "--name",
+            "small",
+        ]
+        return main(["build", *settings, "--out", str(out), "--no-archives", "--cudart", "shared", "--jobs", "1"])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AOT_CACHE", str(root / "cache"))
+        patch.setattr(tempfile, "tempdir", str(root / "tmp"))
+        yield run
+
+
+@pytest.fixture(scope="module")
+def bundles(root: Path, build: Build) -> tuple[dict[str, bytes], dict[str, bytes]]:
+    """A bundle, and the same after a second architecture was added; all that this takes is in the cache."""
+    assert build("sm80", root / "old") == 0
+    shutil.copytree(root / "old", root / "out")
+    assert build("sm90", root / "out") == 0
+    return contents(root / "old"), contents(root / "out")
+
+
+def start_over(root: Path) -> Path:
+    shutil.rmtree(root / "out")
+    return Path(shutil.copytree(root / "old", root / "out"))
+
+
+def test_a_build_whose_nth_call_fails_leaves_the_old_bundle_or_the_new_one_and_says_one_thing(
+    root: Path,
+    build: Build,
+    bundles: tuple[dict[str, bytes], dict[str, bytes]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    old, new = bundles
+    with injected(Faults(root, None)) as counted:
+        assert build("sm90", start_over(root)) == 0
+    assert contents(root / "out") == new
+    assert counted.count > 100
+    seen: Counter[str] = Counter()
+    capsys.readouterr()
+    for number in range(1, counted.count + 1):
+        out, code = start_over(root), CODES[number % 2]
+        with injected(Faults(root, number, code)) as faults:
+            result = build("sm90", out)
+        said = capsys.readouterr().err
+        now = contents(out)
+        what = f"call {number}, {faults.failed}: {said}"
+        if result == 0:  # what failed was not needed: the cache, or a directory that was to be flushed
+            assert now == new, what
+        else:
+            assert now == old, what
+            assert said.count("error: ") == 1, what
+            assert os.strerror(code) in said, what
+        assert "Traceback" not in said, what
+        left = [*root.glob(".out.*.staging"), *(root / "tmp").glob("aot-build-*")]
+        assert not left or faults.failed.startswith(f"open {left[0]}"), what  # the next build removes it
+        seen["built" if result == 0 else "refused"] += 1
+    assert min(seen["built"], seen["refused"]) > 20
+
+
+def test_a_load_whose_nth_call_fails_says_so_and_the_next_one_succeeds(
+    root: Path, bundles: object, cuda: object
+) -> None:
+    def load(name: str, fail_at: int | None, code: int = errno.EIO) -> Faults:
+        copy = root / name
+        if not copy.exists():
+            shutil.copytree(root / "old", copy)
+        with injected(Faults(copy, fail_at, code)) as faults:
+            aot_runtime.load(copy)
+        return faults
+
+    calls = load("loaded", None).count
+    assert calls > 3
+    for number in range(1, calls + 1):
+        with pytest.raises(AotError) as caught:
+            load(f"loaded-{number}", number, errno.EIO)
+        assert os.strerror(errno.EIO) in caught.value.message
+        load(f"loaded-{number}", None)
