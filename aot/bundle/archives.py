@@ -16,7 +16,7 @@ __all__ = ["archive_problems"]
 
 
 def archive_problems(bundle: Path, manifest: Manifest, host: str, record: HostRecord) -> Iterator[str]:
-    """Sentences about what is wrong; none where the bundle was built without archives."""
+    """Sentences about what is wrong; none if the bundle was built without archives."""
     folder = f"lib/{host}/"
     present = {name for name in manifest.files if name.startswith(folder) and name.endswith(".a")}
     if not present:

@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 
 
 def entry_limit(memory: int | None) -> int:
-    """How large an entry may be for a build that may take so many bytes in all."""
+    """The largest entry for a build that is limited to this much memory in all; None is no limit."""
     return LARGEST if memory is None else min(LARGEST, memory // 8)
 
 

@@ -1,7 +1,7 @@
 """A cache on another machine, behind the folder here: anything that fsspec can reach.
 
 Only what is found by a digest of all that shaped it goes there: compiled variants and linked libraries. A remote
-that is slow or fails is left alone for the rest of the build after a few attempts, with one warning.
+that is slow or fails is not used for the rest of the build after two failures in a row, with one warning.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Remote", "SharedStore"]
 
 KINDS = frozenset({"variants", "libraries"})
 SECONDS = 6.0  # for one request, and for the connection before the first
-ATTEMPTS = 2  # failures in a row until the remote is left alone
+ATTEMPTS = 2  # failures in a row until the remote is no longer used
 
 _T = TypeVar("_T")
 
@@ -80,7 +80,7 @@ class Remote:
             self.files.pipe_file(path, content)
 
     def _ask(self, request: Callable[[], _T]) -> _T | None:
-        """The answer to a request; None where it fails or takes too long."""
+        """The answer to a request; None if it fails or takes too long."""
         if self.failures >= ATTEMPTS:
             return None
         try:

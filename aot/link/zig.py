@@ -102,7 +102,7 @@ class Zig:
 
 
 def _handles_hint(said: str) -> str | None:
-    """zig's own words where it cannot open another file."""
+    """What to do if zig says that it cannot open another file."""
     return system_hint(OSError(errno.EMFILE, "")) if "FdQuotaExceeded" in said else None
 
 

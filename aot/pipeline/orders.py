@@ -1,7 +1,7 @@
 """Compiling on another machine, whatever engine carries the order there and the artifact back.
 
 The other machine has cute-aot, CuTe DSL and the author's source installed or mounted, the source at the same
-path. It works out the key of what it is asked to compile, and refuses where that is not the key that was
+path. It works out the key of what it is asked to compile, and refuses if that is not the key that was
 asked for: nothing is ever compiled from another source, or with other tools, than the builder's own.
 """
 
@@ -35,7 +35,7 @@ from .executor import CompileJob, Session
 
 __all__ = ["Artifact", "Order", "Refusal", "carry_out", "differences", "identity", "order_for", "receive"]
 
-IDLE_SECONDS = 30.0  # a worker that nobody asked anything for so long is ended
+IDLE_SECONDS = 30.0  # idle workers exit after this time
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def order_for(session: Session, job: CompileJob, build: str) -> Order:
 
 
 def receive(job: CompileJob, artifact: Artifact) -> Compiled | None:
-    """Put an artifact where the job wants it; None where its bytes are not those that were sent."""
+    """Put an artifact where the job wants it; None if its bytes are not those that were sent, or do not decode."""
     if hashlib.sha256(artifact.content).hexdigest() != artifact.sha256:
         return None
     try:
@@ -155,7 +155,7 @@ class _Opened:
         self.used = time.monotonic()
         with ExitStack() as stack:
             scratch = Path(tempfile.gettempdir())
-            sweep(scratch, prefix=_SCRATCH)  # what was left where a machine of the cluster was lost
+            sweep(scratch, prefix=_SCRATCH)  # what a lost machine of the cluster left behind
             self.folder = stack.enter_context(owned_directory(scratch, prefix=_SCRATCH))
             self.worker = Worker(
                 order.source,
