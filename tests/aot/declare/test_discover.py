@@ -24,11 +24,17 @@ def {name}(target):
 
 @pytest.fixture(autouse=True)
 def forget_modules() -> Iterator[None]:
-    """As in a worker process, which reads one source and ends."""
+    """As in a worker process, which reads one source and ends.
+
+    Installed packages stay: the native modules of CuTe DSL abort a process that imports them twice.
+    """
     before = set(sys.modules)
     yield
     for name in set(sys.modules) - before:
-        del sys.modules[name]
+        if "site-packages" not in str(
+            getattr(sys.modules[name], "__file__", None) or getattr(sys.modules[name], "__path__", "")
+        ):
+            del sys.modules[name]
 
 
 def write(path: Path, text: str) -> Path:
