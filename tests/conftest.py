@@ -46,7 +46,7 @@ def cache() -> Path:
 
 
 @pytest.fixture(scope="session")
-def build_bundle(
+def builder(
     cache: Path, artifacts_of_run: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., BuildResult]:
     """Build a bundle with the settings given, into a place of its own.
@@ -61,6 +61,12 @@ def build_bundle(
         return build(Settings(str(kernels), archs, out=Path(str(out)), cache=cache, jobs=2, **given))  # type: ignore[arg-type]
 
     return run
+
+
+@pytest.fixture(scope="session")
+def build_bundle(builder: Callable[..., BuildResult]) -> Callable[..., BuildResult]:
+    """See ``builder``. A test file may have a fixture of this name with other settings; shared bundles do not take it."""
+    return builder
 
 
 @pytest.fixture

@@ -54,12 +54,12 @@ def commands_share_artifacts(artifacts_of_run: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.fixture(scope="session")
-def shared_bundle(build_bundle: Callable[..., BuildResult], run_folder: Path) -> Callable[..., Path]:
+def shared_bundle(builder: Callable[..., BuildResult], run_folder: Path) -> Callable[..., Path]:
     """A bundle that many test files use. Tests that alter it take a copy."""
 
     def get(label: str, kernels: Path, archs: tuple[str, ...], **settings: object) -> Path:
         def make(folder: Path) -> None:
-            assert not build_bundle(kernels, archs, out=folder / "bundle", **settings).failures
+            assert not builder(kernels, archs, out=folder / "bundle", **settings).failures
 
         return once(run_folder / label, make) / "bundle"
 

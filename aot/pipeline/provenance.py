@@ -25,6 +25,7 @@ def build_record(settings: Settings) -> dict[str, Any]:
     """The record of one build. Which kernels, architectures and hosts it made, the bundle itself says."""
     options = {
         **encode(settings.options),
+        "keep": sorted(settings.options.keep),  # in whatever order they were asked for
         "shared_cudart": settings.shared_cudart,
         "archives": settings.archives,
     }

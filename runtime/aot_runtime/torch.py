@@ -73,6 +73,10 @@ class _Signature:
         self.tensors = [parameter.name for parameter in self.inputs if parameter.type in ("tensor", "tensor?")]
 
     @property
+    def all_tensors(self) -> list[str]:
+        return [*self.tensors, *(parameter.name for parameter in self.outputs)]
+
+    @property
     def functional_schema(self) -> str:
         returns = ", ".join("Tensor" for _ in self.outputs)
         returns = returns if len(self.outputs) == 1 else f"({returns})"
@@ -152,10 +156,11 @@ def _define(signature: _Signature, bundle: Bundle, library: Any, namespace: str)
         name=record.name, declared=", ".join(signature.declared_parameters()), functional=functional, out=out, returned=returned, target=signature.target,
         allocate="\n    ".join(allocations), allocate_deeper="\n        ".join(allocations),
         plain_functional=_plain(signature.tensors),
-        plain_out=_plain([*signature.tensors, *(parameter.name for parameter in signature.outputs)]),
+        plain_out=_plain(signature.all_tensors),
+        foreign=" and ".join(f"not isinstance({name}, _Tensor)" for name in signature.all_tensors),
         inputs=_tuple(signature.tensors),
         outputs=_tuple([parameter.name for parameter in signature.outputs]),
-        written=_tuple([*signature.tensors, *(parameter.name for parameter in signature.outputs)]),
+        written=_tuple(signature.all_tensors),
         pass_functional=signature.passed(outputs=False), pass_out=signature.passed(outputs=True),
     )  # fmt: skip
     exec(compile(source, f"<aot operator {namespace}::{record.name}>", "exec"), names)
@@ -170,7 +175,8 @@ def _define(signature: _Signature, bundle: Bundle, library: Any, namespace: str)
     declared: Callable[..., Any] = names["as_declared"]
     declared.__name__ = declared.__qualname__ = record.name
     declared.__doc__ = function.__doc__
-    bundle.__dict__[record.name] = declared  # kernels.rmsnorm(x, weight, out) then heeds gradients and tracing too
+    # kernels.rmsnorm(x, weight, out) then heeds gradients and tracing too; arrays of other libraries pass as before.
+    bundle.__dict__[record.name] = declared
     return function
 
 
@@ -197,8 +203,10 @@ def as_declared({declared}):
         {target}
         if not _inference_mode():
             _bump({outputs})
-        return
-    _out({pass_out})
+    elif {foreign}:
+        {target}
+    else:
+        _out({pass_out})
 
 def functional_kernel({functional}):
     {allocate}

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <new>
 #include <thread>
 
 #include "harness.hpp"
@@ -40,6 +41,14 @@ extern "C" void* calloc(std::size_t count, std::size_t size) {
 extern "C" void* realloc(void* memory, std::size_t size) {
   return fails(__builtin_return_address(0)) ? nullptr : __libc_realloc(memory, size);
 }
+
+// Some C++ libraries jump from here to malloc, which then seems to be called by this program.
+void* operator new(std::size_t size) {
+  if (void* memory = __libc_malloc(size)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 static const void* base_of(const void* address) {
   Dl_info info;

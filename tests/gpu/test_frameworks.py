@@ -16,7 +16,9 @@ with suppress(ImportError):
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.usefixtures("torch"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # frameworks warn about parts of themselves
+    # Frameworks warn about parts of themselves; torch begins CUDA graphs with an empty one.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:The CUDA Graph is empty:UserWarning"),
 ]
 
 
@@ -51,6 +53,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "quantize_fp8": ((64, 256),),
     "gemm": ((64, 256), (128, 256)),
 }
+OPCHECKS = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
 CHOICES: dict[str, dict[str, str]] = {
     "activation": {"op": "gelu"},
     "reduce": {"op": "sum"},
@@ -70,8 +73,11 @@ def test_torchs_own_check_of_operators_passes(ops: Any, kernel: str) -> None:
     results = packet(*arguments, **choices)
     names = [argument.name for argument in packet.out._schema.arguments if argument.is_out or argument.alias_info]
     outs = dict(zip(names, results if isinstance(results, tuple) else (results,), strict=True))
+    # Torch's test of schemas multiplies tensors, and cannot multiply fp8.
+    tests = [name for name in OPCHECKS if kernel != "quantize_fp8" or name != "test_schema"]
     for overload, extra in ((packet.default, {}), (packet.out, {k: torch.empty_like(v) for k, v in outs.items()})):
-        assert set(torch.library.opcheck(overload, arguments, {**choices, **extra}).values()) == {"SUCCESS"}
+        verdicts = torch.library.opcheck(overload, arguments, {**choices, **extra}, test_utils=tests)
+        assert verdicts == dict.fromkeys(tests, "SUCCESS")
 
 
 @pytest.mark.parametrize("kernel", CALLS)

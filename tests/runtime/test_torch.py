@@ -197,6 +197,19 @@ def test_a_gradient_that_nobody_can_compute_is_refused(ops: Any, bundle: Any, x:
         ops.rmsnorm.out(x, weight, out=torch.empty_like(x))
 
 
+def test_arrays_of_other_libraries_still_pass_through_the_bundles_own_functions(ops: Any, bundle: Any) -> None:
+    import numpy
+
+    seen: list[Any] = []
+    _PLAYED["activation__relu"], played = lambda *arguments: seen.append(arguments), _PLAYED["activation__relu"]
+    try:
+        x, out = numpy.ones(3), numpy.ones(3)
+        bundle.activation(x, out, op="relu")
+    finally:
+        _PLAYED["activation__relu"] = played
+    assert seen[0][0] is x and seen[0][1] is out
+
+
 def test_autograd_notices_that_a_saved_tensor_was_overwritten(ops: Any, x: Any) -> None:
     saved = torch.ones(3, 8, requires_grad=True)
     loss = (saved * x).sum()

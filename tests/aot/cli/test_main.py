@@ -203,7 +203,7 @@ def test_build_with_failures_is_exit_code_1_and_the_rest_is_usable(run: Run, tmp
     assert done.code == 1, done.err
     data = json.loads(done.out)
     assert (data["path"], data["complete"], data["kernels"]) == ("dist/two", False, {"good": 2})
-    assert sorted(problem["arch"] for problem in data["problems"]) == ["sm_80", "sm_90a"]
+    assert sorted(problem["arch"] for problem in data["failures"]) == ["sm_80", "sm_90a"]
     assert re.search(r"^failed: sm_80 wide: a block of \(2048, 1, 1\) has 2048 threads", done.err, re.MULTILINE)
     assert "Traceback" not in done.err
     verified = run("verify", "dist/two")
@@ -320,12 +320,12 @@ def test_without_cute_dsl_a_bundle_can_be_verified_and_inspected(
 
 @pytest.mark.parametrize(
     ("command", "package"),
-    [("build", "platformdirs"), ("verify", "elftools"), ("verify", "capstone")],
+    [("build --arch sm90 --kernels", "platformdirs"), ("verify", "elftools"), ("verify", "capstone")],
 )
 def test_without_the_build_extra_the_command_line_says_what_to_install(
     run: Run, hide: Callable[[str], dict[str, str]], command: str, package: str, small_bundle_path: Path
 ) -> None:
-    done = run(command, small_bundle_path, env=hide(package))
+    done = run(*command.split(), small_bundle_path, env=hide(package))
     assert_refused(done, 2, f"`{package}", "is not installed", "hint: `pip install cute-aot[build]`")
 
 

@@ -173,7 +173,9 @@ def test_a_report_round_trips_through_json(tmp_path: Path) -> None:
     assert data["verified"][0] == {"arch": "sm_90a", "variant": "double__even", "cubin_sha256": ["double__even"]}
 
 
-FakeBundleManifest: Any = SimpleNamespace(name="fake", kernels={"double": SimpleNamespace(archs=(Arch(9, 0, "a"),))})
+FakeBundleManifest: Any = SimpleNamespace(
+    name="fake", archs=(Arch(9, 0, "a"),), kernels={"double": SimpleNamespace(archs=(Arch(9, 0, "a"),))}
+)
 
 
 @pytest.mark.parametrize("data", [{}, {"machine": {}}, {"machine": {"gpu": "x", "date": "y"}, "verified": [{}]}])
