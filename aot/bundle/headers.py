@@ -249,7 +249,7 @@ def cpp_header(bundle: str, kernels: Mapping[str, KernelRecord], kinds: Mapping[
         "",
         f"namespace {_identifier(bundle)} {{",
         "",
-        "// The bundle itself: list, preload, explain. Whoever refers to it links every kernel.",
+        "// The bundle itself: list, preload, explain. A program that refers to it links every kernel.",
         f"inline ::aot::Bundle aot() {{ return ::aot::Bundle(aot_{bundle}_interface); }}",
     ]
     for kernel in kernels.values():

@@ -56,7 +56,7 @@ def _acquire(path: Path, bundle: Path, warn: Callable[[str], None], wait: bool) 
         except BaseException:
             os.close(descriptor)
             raise
-        os.close(descriptor)  # its last holder has removed the file: whoever locks the new one is next
+        os.close(descriptor)  # its last holder has removed the file: the process that locks the new one is next
 
 
 def _open(path: Path) -> int:

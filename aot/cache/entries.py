@@ -1,6 +1,6 @@
 """What is inside an entry of the cache: named parts, or one record as JSON.
 
-Whoever may write to a cache may have written an entry. So every entry passes one of the two decoders here before
+Everyone who may write to a cache may have written an entry. So every entry passes one of the two decoders here before
 anything is done with it: names are plain file names, sizes add up, records have the fields and types that they
 should, and unpacked content is bounded. What does not pass is an :class:`EntryError`, which the store turns into a
 miss.

@@ -133,7 +133,7 @@ def _copy(unpacked: Path, folder: Path, wanted: Wanted) -> None:
 
 @contextmanager
 def _appears_whole(folder: Path) -> Iterator[Path]:
-    """A folder to fill, which becomes ``folder`` at the end. Whoever does the same at the same time may be first."""
+    """A folder to fill, which becomes ``folder`` at the end. Another process that does the same may be first."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     staged = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:

@@ -6,6 +6,7 @@ same bundle gives the first one's object, and another bundle under the same name
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -20,7 +21,7 @@ class ExposeError(AotError):
     """A kernel cannot be offered to a framework."""
 
 
-class Exposed:
+class Exposed(ABC):
     """Functions of a framework by kernel. Iterating gives the names of the kernels that could be offered."""
 
     def __init__(self, bundle: Bundle, name: str) -> None:
@@ -33,8 +34,9 @@ class Exposed:
             except ExposeError as error:
                 self._refused[kernel] = error.message
 
+    @abstractmethod
     def _make(self, record: KernelRecord) -> Any:
-        raise NotImplementedError
+        """The function of one kernel; :class:`ExposeError` says why there can be none."""
 
     def __getattr__(self, name: str) -> Any:
         if name in self.__dict__.get("_refused", {}):

@@ -78,7 +78,7 @@ extern const aot_bundle_t aot_this_bundle;
 extern const char aot_identity[65];
 
 /* All public functions. Apart from `aot_this_bundle`, which every call needs: a static link drops what nobody calls, and
- * whoever refers to this table keeps all. */
+ * code that refers to this table keeps all. */
 extern aot_function_t* const aot_functions[];
 extern const uint32_t aot_function_count;
 

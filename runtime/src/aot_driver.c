@@ -48,7 +48,7 @@ typedef struct {
   int (*error_name)(int, const char**);
 } driver_t;
 
-/* Filled under AOT_LOCK_DRIVER by whoever comes first, read without once `driver_ready` says so. */
+/* Filled under AOT_LOCK_DRIVER by the thread that comes first, read without once `driver_ready` says so. */
 static driver_t driver;
 static int driver_ready;
 

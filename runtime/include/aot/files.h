@@ -50,7 +50,7 @@ int aot_file_hash(int fd, uint64_t expected, aot_sha256_blocks_fn blocks, uint8_
  * is opened, as it is where nobody asked for a check. */
 void* aot_file_map(int fd, const char* path, const char** error);
 
-/* Gives a library that was opened through a descriptor the name of its path. Debuggers, and whoever prints a backtrace,
+/* Gives a library that was opened through a descriptor the name of its path. Debuggers, and everything that prints a backtrace,
  * open the files of all libraries by these names, and the number of the descriptor may stand for any file by then: an
  * empty one would end the process with SIGBUS. 0, or -1 if memory ran out. */
 int aot_file_name(void* library, const char* path);
