@@ -66,13 +66,16 @@ def _check_place(path: Path) -> None:
 
 
 def check_writable(folder: Path) -> None:
-    """Said before an hour of compiling rather than after it."""
-    while not folder.exists():
-        folder = folder.parent
-    if not folder.is_dir():
-        raise UsageError(f"`{folder}` is not a directory", hint="give another `--out`")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise UsageError(f"cannot write to `{folder}`", hint="give another `--out`")
+    """Report a place that cannot be written before an hour of compiling rather than after it."""
+    while True:
+        existing = next(place for place in (folder, *folder.parents) if place.exists())
+        if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
+            return
+        if existing.exists():  # otherwise another build has just removed it
+            break
+    if not existing.is_dir():
+        raise UsageError(f"`{existing}` is not a directory", hint="give another `--out`")
+    raise UsageError(f"cannot write to `{existing}`", hint="give another `--out`")
 
 
 def real_directory(path: Path) -> Path:
