@@ -1,16 +1,14 @@
 // Every allocation that aot.h and the entry library make fails once: each gives one clear error, and the next try works.
 // Usage: test_memory BUNDLE LIBTVM_FFI SCRATCH
-#include <aot/aot.hpp>
-
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <new>
+#include <string>
 #include <thread>
+#include <vector>
 
-#include "harness.hpp"
-
-namespace fs = std::filesystem;
+#include <dlfcn.h>
 
 extern "C" {
 void* __libc_malloc(std::size_t size);
@@ -18,37 +16,47 @@ void* __libc_calloc(std::size_t count, std::size_t size);
 void* __libc_realloc(void* memory, std::size_t size);
 }
 
-// Allocations of this program itself are aot.h's: the C++ library makes the others.
-static const void* watched[2];
+static const void* watched;               // the entry library
 static thread_local long countdown = -1;  // allocations to let pass before one fails; -1: all pass
 static thread_local int failed = 0;
 
-static bool fails(const void* caller) {
-  Dl_info info;
-  if (countdown < 0 || dladdr(caller, &info) == 0) return false;
-  if (info.dli_fbase != watched[0] && info.dli_fbase != watched[1]) return false;
-  if (countdown-- > 0) return false;
+static bool fails() {
+  if (countdown < 0 || countdown-- > 0) return false;
   ++failed;
   return true;
 }
 
-extern "C" void* malloc(std::size_t size) {
-  return fails(__builtin_return_address(0)) ? nullptr : __libc_malloc(size);
-}
-extern "C" void* calloc(std::size_t count, std::size_t size) {
-  return fails(__builtin_return_address(0)) ? nullptr : __libc_calloc(count, size);
-}
-extern "C" void* realloc(void* memory, std::size_t size) {
-  return fails(__builtin_return_address(0)) ? nullptr : __libc_realloc(memory, size);
+// The allocations of aot.h, and no others of this program: a C++ library may be a part of it.
+static void* aot_malloc(std::size_t size) { return fails() ? nullptr : __libc_malloc(size); }
+static void* aot_calloc(std::size_t count, std::size_t size) { return fails() ? nullptr : __libc_calloc(count, size); }
+static void* aot_realloc(void* memory, std::size_t size) { return fails() ? nullptr : __libc_realloc(memory, size); }
+#define malloc aot_malloc
+#define calloc aot_calloc
+#define realloc aot_realloc
+#include <aot/aot.hpp>
+#undef malloc
+#undef calloc
+#undef realloc
+
+#include "harness.hpp"
+
+namespace fs = std::filesystem;
+
+// The allocations of the entry library.
+static bool is_watched(const void* caller) {
+  Dl_info info;
+  return countdown >= 0 && watched != nullptr && dladdr(caller, &info) != 0 && info.dli_fbase == watched;
 }
 
-// Some C++ libraries jump from here to malloc, which then seems to be called by this program.
-void* operator new(std::size_t size) {
-  if (void* memory = __libc_malloc(size)) return memory;
-  throw std::bad_alloc();
+extern "C" void* malloc(std::size_t size) {
+  return is_watched(__builtin_return_address(0)) && fails() ? nullptr : __libc_malloc(size);
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+extern "C" void* calloc(std::size_t count, std::size_t size) {
+  return is_watched(__builtin_return_address(0)) && fails() ? nullptr : __libc_calloc(count, size);
+}
+extern "C" void* realloc(void* memory, std::size_t size) {
+  return is_watched(__builtin_return_address(0)) && fails() ? nullptr : __libc_realloc(memory, size);
+}
 
 static const void* base_of(const void* address) {
   Dl_info info;
@@ -123,7 +131,7 @@ template <typename Action>
 static std::function<std::function<void()>()> with_bundle(Action action) {
   return [action]() -> std::function<void()> {
     const aot::Bundle bundle(fresh(), options);
-    watched[1] = base_of(bundle.get().library);
+    watched = base_of(bundle.get().library);
     return [=] { action(bundle); };
   };
 }
@@ -133,7 +141,6 @@ int main(int count, char** arguments) {
   original = arguments[1];
   options.tvm_ffi = arguments[2];
   scratch = arguments[3];
-  watched[0] = base_of(static_cast<const void*>(watched));
   play({h100});
   aot::Bundle(fresh(), options);  // libtvm_ffi is there from now on
 
