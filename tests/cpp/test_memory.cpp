@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <dlfcn.h>
+#include <stdlib.h> /* before malloc means something else */
 
 extern "C" {
 void* __libc_malloc(std::size_t size);
