@@ -114,7 +114,7 @@ def _load_rows(name: str, data: Mapping[str, Any]) -> Iterator[tuple[str, str, s
             label = f"1 kernel of {bundle} variant{'s' * (bundle != '1')}" if bundle.isdecimal() else bundle
             yield f"Load, everything imported: {label}", f"{found['load_ms']:.2f} ms", link(name)
             continue
-        for process in ("without_torch", "with_torch"):
+        for process in ("without_torch", "with_torch", "torch_installed_not_imported"):
             if process in found:
                 both = found[process]["import_and_first_load_ms"]
                 verdict = "" if limit is None else f"; limit {limit:g} ms, {'met' if both <= limit else 'missed'}"
