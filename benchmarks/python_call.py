@@ -33,6 +33,17 @@ def per_call(function: Callable[..., Any], *arguments: Any) -> Callable[[], floa
     return run
 
 
+def torch_with_gpu() -> Any:
+    """Torch, on a machine that can run the benchmark; ends the program with a sentence elsewhere."""
+    try:
+        import torch
+    except ImportError:
+        sys.exit("this benchmark needs torch")
+    if not torch.cuda.is_available():
+        sys.exit("this benchmark needs a GPU")
+    return torch
+
+
 def cute_dsl_function(x: Any) -> Callable[..., Any] | None:
     """The same kernel compiled in this process by CuTe DSL, as its users do."""
     try:
@@ -60,12 +71,7 @@ def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("bundle", type=Path)
     options = arguments.parse_args()
-    try:
-        import torch
-    except ImportError:
-        sys.exit("this benchmark needs torch")
-    if not torch.cuda.is_available():
-        sys.exit("this benchmark needs a GPU")
+    torch = torch_with_gpu()
     import aot_runtime
 
     bundle = aot_runtime.load(options.bundle)

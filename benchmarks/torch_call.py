@@ -6,12 +6,11 @@ Needs a GPU, torch, and a bundle of the shipped kernels. Calls take the same sma
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 from _common import interleaved_medians, parser, print_rows, report
-from python_call import per_call
+from python_call import per_call, torch_with_gpu
 
 ROUNDS = 51
 
@@ -20,12 +19,7 @@ def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("bundle", type=Path)
     options = arguments.parse_args()
-    try:
-        import torch
-    except ImportError:
-        sys.exit("this benchmark needs torch")
-    if not torch.cuda.is_available():
-        sys.exit("this benchmark needs a GPU")
+    torch = torch_with_gpu()
     with torch.no_grad():
         medians = measure(torch, options.bundle)
     print_rows(("call", "ns"), list(medians.items()))

@@ -39,6 +39,7 @@ static void* aot_realloc(void* memory, std::size_t size) { return fails() ? null
 #undef calloc
 #undef realloc
 
+#include "digest.hpp"
 #include "harness.hpp"
 
 namespace fs = std::filesystem;
@@ -112,19 +113,6 @@ static int fail_each(const char* name, const std::function<std::function<void()>
     }).join();
   }
   return static_cast<int>(position - 1);
-}
-
-static std::string sha256_of(const fs::path& file) {
-  std::ifstream stream(file, std::ios::binary);
-  const std::string content{std::istreambuf_iterator<char>(stream), {}};
-  std::uint8_t digest[32];
-  char hex[65];
-  aot_sha256_state hash;
-  aot_sha256_begin(&hash, aot_sha256_blocks_portable);
-  aot_sha256_update(&hash, content.data(), content.size());
-  aot_sha256_final(&hash, digest);
-  aot_hex_(digest, hex);
-  return hex;
 }
 
 // Opened before the failures begin; its entry library's allocations count from then on.

@@ -12,6 +12,7 @@
 #include <set>
 #include <thread>
 
+#include "digest.hpp"
 #include "harness.hpp"
 
 namespace fs = std::filesystem;
@@ -156,19 +157,6 @@ static void test_a_fifo_is_refused_and_not_waited_for() {
 }
 
 // ---- a pinned manifest ----
-
-static std::string sha256_of(const fs::path& file) {
-  std::ifstream stream(file, std::ios::binary);
-  const std::string content{std::istreambuf_iterator<char>(stream), {}};
-  std::uint8_t digest[32];
-  char hex[65];
-  aot_sha256_state hash;
-  aot_sha256_begin(&hash, aot_sha256_blocks_portable);
-  aot_sha256_update(&hash, content.data(), content.size());
-  aot_sha256_final(&hash, digest);
-  aot_hex_(digest, hex);
-  return hex;
-}
 
 // Another entry library, and the note of it, by someone who can write to the directory.
 static void swap_entry(const fs::path& path) {
