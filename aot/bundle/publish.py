@@ -11,6 +11,7 @@ import ctypes
 import errno
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -67,15 +68,20 @@ def _check_place(path: Path) -> None:
 
 def check_writable(folder: Path) -> None:
     """Report a place that cannot be written before an hour of compiling rather than after it."""
-    while True:
-        existing = next(place for place in (folder, *folder.parents) if place.exists())
-        if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
-            return
-        if existing.exists():  # otherwise another build has just removed it
-            break
-    if not existing.is_dir():
-        raise UsageError(f"`{existing}` is not a directory", hint="give another `--out`")
-    raise UsageError(f"cannot write to `{existing}`", hint="give another `--out`")
+    for place in (folder, *folder.parents):
+        try:
+            # Held by a descriptor: another build may remove the folder meanwhile, since it had made it.
+            descriptor = os.open(place, os.O_PATH | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            continue  # it is to be made, or the folder that holds it is at fault
+        try:
+            if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
+                raise UsageError(f"`{place}` is not a directory", hint="give another `--out`")
+            if not os.access(".", os.W_OK | os.X_OK, dir_fd=descriptor):
+                raise UsageError(f"cannot write to `{place}`", hint="give another `--out`")
+        finally:
+            os.close(descriptor)
+        return
 
 
 def real_directory(path: Path) -> Path:

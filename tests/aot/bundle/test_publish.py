@@ -310,6 +310,22 @@ def test_what_is_not_a_bundle_is_never_replaced(tmp_path: Path) -> None:
         check_destination(tmp_path / "file" / "below" / "it")
 
 
+def test_a_folder_that_another_build_removes_and_makes_meanwhile_is_writable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, ask = tmp_path / "new", os.access
+    folder.mkdir()
+
+    def ask_while_it_is_gone(path: str, mode: int, **options: int) -> bool:
+        folder.rmdir()
+        allowed = ask(path, mode, **options)
+        folder.mkdir()
+        return allowed
+
+    monkeypatch.setattr(os, "access", ask_while_it_is_gone)
+    assert check_destination(folder / "bundle") is None
+
+
 _AS_NOBODY = """
 import os, sys
 from pathlib import Path
