@@ -52,12 +52,12 @@ def write_description(staged: Path, manifest: Manifest, known: Mapping[str, File
 
 def bounded_failures(failures: Sequence[Mapping[str, str]]) -> tuple[dict[str, str], ...]:
     """Failures as a manifest holds them, which stays small: long messages are cut, and many failures are summed up."""
-    cut = [{**failure, "message": _cut(failure["message"])} for failure in failures]
+    cut = [{**failure, "message": _cut(failure.get("message", ""))} for failure in failures]
     if len(cut) <= MAX_FAILURES:
         return tuple(cut)
     groups: dict[tuple[str, str], list[dict[str, str]]] = {}
     for failure in cut:
-        groups.setdefault((failure["kernel"], failure["arch"]), []).append(failure)
+        groups.setdefault((failure.get("kernel", ""), failure.get("arch", "")), []).append(failure)
     return tuple(
         {**group[0], "variant": "", "message": f"{len(group)} failures, the first: {group[0]['message']}"}
         for group in groups.values()

@@ -16,7 +16,7 @@ from ..hosts import Host
 from ..link.nvidia import NvidiaLibraries, find_libraries
 from .assemble import assemble
 from .compiling import Compilation, choose_executor, compile_plan, open_cluster
-from .contributions import Contribution, bundle_contribution, remaining
+from .contributions import Contribution, bundle_contribution, remaining, still_missing
 from .earlier import Earlier, look_up, note_made, remember_plan
 from .events import CountingProgress, Progress
 from .executor import Executor, Session
@@ -118,6 +118,9 @@ def _assemble(compilation: Compilation, existing: Manifest | None, workspace: Wo
         staging(out.absolute()) as staged,
     ):
         new = link_kernels(compilation, _libraries(settings, hosts, compilation.cuda), workspace, linker_for)
+        if existing is not None and _extends(existing, workspace):
+            kept = still_missing(existing, new, is_all=not settings.select)
+            new = replace(new, failures=(*kept, *new.failures))
         manifest = assemble([new] if old is None else [remaining(old, new), new], staged, linker_for)
         workspace.progress.stage("verifying")
         verify_and_publish(staged, out, workspace.store, workspace.progress.warn)
@@ -126,11 +129,16 @@ def _assemble(compilation: Compilation, existing: Manifest | None, workspace: Wo
 
 def _existing(compilation: Compilation, existing: Manifest | None, workspace: Workspace) -> Contribution | None:
     """What the bundle at the destination gives beside what was compiled; None if nothing of it stays."""
-    if existing is None or existing.name != workspace.name or workspace.settings.replace:
+    if existing is None or not _extends(existing, workspace):
         return None
     compiled = {(kernel.info.name, kernel.arch) for kernel in compilation.kernels}
     old = bundle_contribution(workspace.out, lambda kernel, arch: (kernel, arch) not in compiled)
     return old if old.kernels else None
+
+
+def _extends(existing: Manifest, workspace: Workspace) -> bool:
+    """Whether the build adds to the bundle at the destination. If not, it begins with an empty one."""
+    return existing.name == workspace.name and not workspace.settings.replace
 
 
 def _hosts(settings: Settings, old: Contribution | None) -> tuple[Host, ...]:

@@ -15,7 +15,7 @@ from ..bundle.lock import locked
 from ..bundle.publish import check_destination, staging
 from ..cache.store import Store
 from .assemble import assemble
-from .contributions import Contribution, bundle_contribution
+from .contributions import Contribution, bundle_contribution, not_settled
 from .finish import verify_and_publish
 from .linking import linkers
 
@@ -37,7 +37,7 @@ def merge(bundles: Sequence[Path], out: Path, tools: Tools, warn: Warn) -> Manif
     """Join bundles of one name; what several of them hold must be the same."""
     with locked(out, warn, wait=tools.wait):
         check_destination(out)
-        return _combine([bundle_contribution(bundle) for bundle in bundles], out, tools, warn)
+        return _combine(not_settled([bundle_contribution(bundle) for bundle in bundles]), out, tools, warn)
 
 
 def prune(bundle: Path, keeps: Callable[[str, Arch], bool], tools: Tools, warn: Warn) -> Manifest:

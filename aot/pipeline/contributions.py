@@ -32,7 +32,9 @@ __all__ = [
     "HostSupport",
     "LinkedObjects",
     "bundle_contribution",
+    "not_settled",
     "remaining",
+    "still_missing",
 ]
 
 
@@ -142,8 +144,19 @@ def bundle_contribution(bundle: Path, takes: Callable[[str, Arch], bool] = lambd
         toolchain=manifest.toolchain,
         requires=manifest.requires,
         provenance=manifest.provenance,
-        failures=manifest.failures,
+        failures=tuple(failure for failure in manifest.failures if _is_taken(failure, takes)),
     )
+
+
+def _is_taken(failure: Mapping[str, str], takes: Callable[[str, Arch], bool]) -> bool:
+    """Whether what failed is part of what is taken. A file that could not be read may hold any kernel."""
+    kernel, arch = _pair(failure)
+    return not (kernel and arch) or takes(kernel, Arch.parse(arch))
+
+
+def _pair(failure: Mapping[str, str]) -> tuple[str, str]:
+    """The kernel and the architecture that a failure is of; both are empty for a file that could not be read."""
+    return failure.get("kernel", ""), failure.get("arch", "")
 
 
 def _check_installed(bundle: Path, manifest: Manifest, archs: Sequence[Arch]) -> None:
@@ -222,9 +235,33 @@ def remaining(old: Contribution, new: Contribution) -> Contribution:
         old,
         kernels=kernels,
         contracts=contracts if any(f"{CONTRACTS}/{name}.py" in contracts for name, _ in kernels) else {},
-        failures=tuple(f for f in old.failures if (f["kernel"], f["arch"]) in {(k, str(a)) for k, a in kernels}),
+        failures=(),  # what is still missing, the build says with its own failures: see ``still_missing``
     )
     return left if new.has_archives else _without_archives(left)
+
+
+def still_missing(old: Manifest, new: Contribution, *, is_all: bool) -> tuple[Mapping[str, str], ...]:
+    """The failures of a bundle that a build has left as they were, because it did not try those kernels again.
+
+    ``is_all``: the build selected every kernel of its source. A file that could not be read may hold any kernel for
+    any architecture. It counts as missing until such a build replaces everything that the bundle holds.
+    """
+    tried = {(kernel, str(arch)) for kernel, arch in new.kernels} | {_pair(failure) for failure in new.failures}
+    held = {(kernel.name, str(arch)) for kernel in old.kernels.values() for arch in kernel.archs}
+    is_replaced = is_all and held <= tried
+    return tuple(f for f in old.failures if (_pair(f) not in tried if _pair(f)[0] else not is_replaced))
+
+
+def not_settled(contributions: Sequence[Contribution]) -> list[Contribution]:
+    """Bundles that are joined, without the failures of kernels that another of them holds whole."""
+    failed = [{_pair(failure) for failure in one.failures} for one in contributions]
+    whole = {
+        (kernel, str(arch))
+        for one, own in zip(contributions, failed, strict=True)
+        for kernel, arch in one.kernels
+        if (kernel, str(arch)) not in own
+    }
+    return [replace(one, failures=tuple(f for f in one.failures if _pair(f) not in whole)) for one in contributions]
 
 
 def _without_archives(contribution: Contribution) -> Contribution:

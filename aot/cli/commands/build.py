@@ -176,12 +176,19 @@ def _summary(result: BuildResult) -> None:
     manifest = result.manifest
     variants = sum(kernel.variants for kernel in manifest.kernels.values())
     size = sum(record.size for record in manifest.files.values())
-    state = "verified" if manifest.complete else f"INCOMPLETE: {len(result.failures)} failed"
+    state = "verified" if manifest.complete else f"INCOMPLETE: {_missing(result)}"
     print(
         f"bundle {manifest.name}: {len(manifest.kernels)} kernels ({', '.join(manifest.kernels)}), {variants} variants, "
         f"{', '.join(map(str, manifest.archs))}, hosts {', '.join(manifest.hosts)}, {human_size(size)}, {state}",
         file=sys.stderr,
     )
+
+
+def _missing(result: BuildResult) -> str:
+    """How much is missing from the bundle, and how much of it since an earlier build that this one did not repeat."""
+    earlier = len(result.manifest.failures) - len(result.failures)
+    parts = [f"{len(result.failures)} failed"] if result.failures else []
+    return ", ".join([*parts, f"{earlier} failed in earlier builds"] if earlier > 0 else parts)
 
 
 def _data(result: BuildResult) -> dict[str, object]:

@@ -53,9 +53,12 @@ def _size(manifest: Manifest) -> int:
 
 
 def _check_known(manifest: Manifest, archs: tuple[Arch, ...], globs: list[str]) -> None:
+    """What failed to build may be named too: a bundle that shall not have it is then complete."""
+    failed = {key: {failure.get(key, "") for failure in manifest.failures} - {""} for key in ("kernel", "arch")}
     for arch in archs:
-        if arch not in manifest.archs:
+        if arch not in manifest.archs and str(arch) not in failed["arch"]:
             raise UsageError(f"the bundle has no code for {arch}", hint=f"it has {', '.join(map(str, manifest.archs))}")
+    known = sorted({*manifest.kernels, *failed["kernel"]})
     for glob in globs:
-        if not fnmatch.filter(manifest.kernels, glob):
-            raise UsageError(f"no kernel matches {glob}", hint=f"there are: {', '.join(manifest.kernels)}")
+        if not fnmatch.filter(known, glob):
+            raise UsageError(f"no kernel matches {glob}", hint=f"there are: {', '.join(known)}")

@@ -213,6 +213,14 @@ def test_build_with_failures_is_exit_code_1_and_the_rest_is_usable(run: Run, tmp
     assert inspected.code == 0
     assert "INCOMPLETE, 2 failures" in inspected.out
     assert "failed: sm_90a wide: a block of (2048, 1, 1)" in inspected.out
+    # A build that does not try the kernel again does not make the bundle whole; taking the kernel out does.
+    more = run("build", "--kernels", "two.py", "--arch", "sm80", "--kernel", "good")
+    assert (more.code, "INCOMPLETE: 2 failed in earlier builds" in more.err) == (0, True), more.err
+    assert run("verify", "dist/two").code == 1
+    assert run("prune", "dist/two", "--kernel", "wide", "--arch", "sm80").code == 0
+    assert "wide failed to build for sm_80" not in run("verify", "dist/two").out
+    assert run("prune", "dist/two", "--kernel", "wide").code == 0
+    assert run("verify", "dist/two").code == 0
 
 
 def test_build_of_nothing_but_failures_writes_nothing(run: Run, tmp_path: Path) -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+from itertools import permutations
 from pathlib import Path
 
 import pytest
 from aot_runtime.arch import Arch
-from aot_runtime.manifest import FileRecord
+from aot_runtime.manifest import FileRecord, Manifest
 from contributed import contribution, file, kernel
 
 from aot.errors import BuildError
-from aot.pipeline.contributions import File, remaining
+from aot.pipeline.contributions import Contribution, File, not_settled, remaining, still_missing
 
 SM80, SM90 = Arch.parse("sm_80"), Arch.parse("sm_90a")
 
@@ -26,11 +27,44 @@ def test_kernels_that_the_build_gives_are_left_out_and_the_others_stay_as_they_a
     assert left.kernels == {pair: old.kernels[pair] for pair in (("add", SM90), ("mul", SM80))}
 
 
-def test_failures_stay_with_the_kernels_that_they_are_of() -> None:
-    failed = [{"kernel": name, "arch": arch} for name, arch in (("add", "sm_80"), ("mul", "sm_80"), ("", ""))]
-    old = contribution(kernel("add", "sm_80"), kernel("mul", "sm_80"), failures=tuple(failed))
-    left = remaining(old, contribution(kernel("add", "sm_80")))
-    assert left.failures == ({"kernel": "mul", "arch": "sm_80"},)
+def failures(*pairs: tuple[str, str]) -> tuple[dict[str, str], ...]:
+    return tuple({"kernel": name, "arch": arch} for name, arch in pairs)
+
+
+def bundle_of(one: Contribution) -> Manifest:
+    kernels = {kernel.name: kernel.signature for kernel in one.kernels.values()}
+    return Manifest("b", False, kernels, {}, failures=one.failures)
+
+
+ADD, MUL, FILE = ("add", "sm_80"), ("mul", "sm_80"), ("", "")  # a failure without a kernel is of a file
+
+
+@pytest.mark.parametrize(
+    ("given", "failed", "is_all", "left"),
+    [
+        ([ADD], [], False, [MUL, FILE]),  # mul failed entirely, and nobody tried it again
+        ([("add", "sm_90a")], [], True, [ADD, MUL, FILE]),
+        ([ADD, MUL], [], False, [FILE]),  # the file may hold kernels that were not selected
+        ([ADD, MUL], [], True, []),
+        ([MUL], [], True, [ADD, FILE]),  # what the file may hold for the rest of the bundle is still missing
+        ([ADD], [MUL], True, []),  # the build itself says what failed again
+    ],
+)
+def test_what_failed_is_missing_until_it_is_built(
+    given: list[tuple[str, str]], failed: list[tuple[str, str]], is_all: bool, left: list[tuple[str, str]]
+) -> None:
+    old = bundle_of(contribution(kernel("add", "sm_80"), failures=failures(ADD, MUL, FILE)))
+    new = contribution(*(kernel(name, arch) for name, arch in given), failures=failures(*failed))
+    assert still_missing(old, new, is_all=is_all) == failures(*left)
+
+
+def test_a_bundle_that_is_joined_with_what_it_lacks_no_longer_lacks_it() -> None:
+    lacking = contribution(kernel("add", "sm_80"), failures=failures(MUL, FILE))
+    whole = contribution(kernel("mul", "sm_80"))
+    partly = contribution(kernel("mul", "sm_80"), failures=failures(MUL))
+    for order in permutations([lacking, whole]):
+        assert sum((one.failures for one in not_settled(order)), ()) == failures(FILE)
+    assert [one.failures for one in not_settled([lacking, partly])] == [failures(MUL, FILE), failures(MUL)]
 
 
 def test_a_contract_stays_with_its_kernel_and_shared_files_with_any_contract() -> None:
