@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import without_torch  # noqa: F401  # before anything imports TVM-FFI, and that torch
+import without_frameworks  # noqa: F401  # before anything imports TVM-FFI, and that torch
 
 # isort: split
 import aot_runtime
@@ -21,7 +21,7 @@ from standin import RealCudaLoadedError, Standin
 from aot.pipeline.build import build
 from aot.pipeline.settings import BuildResult, Settings
 
-pytest_plugins = ["cpu_times", "packaged", "shared", "with_torch"]
+pytest_plugins = ["cpu_times", "packaged", "shared", "with_frameworks"]
 
 # No test looks at a clock: machines that build are busy.
 hypothesis.settings.register_profile(

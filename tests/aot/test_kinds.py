@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -31,8 +30,9 @@ def test_cute_dsl_has_every_type_with_these_bits() -> None:
     assert found == {name: dtype.bits for name, dtype in DTYPES.items() if name != "bool"}
 
 
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+@pytest.mark.torch
 def test_torch_has_every_type_with_these_bits() -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
     found = bits(TORCH, *(dtype.torch for dtype in DTYPES.values()))
     for size, dtype in zip(found, DTYPES.values(), strict=True):
         assert size in (dtype.bits, None)  # older versions lack some

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,19 @@ from aot_runtime.errors import ArgumentError
 from aot_runtime.exposed import ExposeError
 from aot_runtime.kernel_records import Choice, KernelRecord, Parameter
 
-jax = pytest.importorskip("jax", reason="functions of JAX need JAX")
-pytest.importorskip("jax_tvm_ffi", reason="functions of JAX need jax-tvm-ffi")
-functions = pytest.importorskip("aot_runtime.jax")
+pytestmark = pytest.mark.jax
+jax: Any = None
+functions: Any = None
+with suppress(ImportError):
+    import jax
+    from aot_runtime import jax as functions
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _needs_jax() -> None:
+    if jax is None:
+        pytest.skip("functions of JAX need JAX")
+    pytest.importorskip("jax_tvm_ffi", reason="functions of JAX need jax-tvm-ffi")
 
 
 def tensor(name: str, **fields: Any) -> Parameter:

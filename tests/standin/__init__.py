@@ -294,7 +294,7 @@ class Standin:
         ``dlopen("libcuda.so.1")`` and a library that needs ``libcudart.so.12`` find these without any search
         path. There is no way back, other than a new process; loading again, from wherever, finds the same.
         """
-        import without_torch  # noqa: F401  # TVM-FFI imports torch, and that the real CUDA libraries, if it can
+        import without_frameworks  # noqa: F401  # TVM-FFI imports torch, and that the real CUDA libraries, if it can
 
         names = (_STATE.soname, _DRIVER.soname, f"libcudart.so.{runtime}")
         if _loaded(_STATE.soname) is None and any(map(_loaded, names)):

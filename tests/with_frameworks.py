@@ -1,8 +1,8 @@
-"""Tests marked ``torch`` or ``gpu`` run in a process of their own; no other process of the tests imports torch.
+"""Tests marked ``torch``, ``jax`` or ``gpu`` run in a process of their own; no other process of the tests imports those.
 
-Torch brings a CUDA runtime of its own, and TVM-FFI imports torch if it is installed. A process that has the real CUDA
-libraries cannot play the stand-in, and one that plays the stand-in cannot run a kernel. So the marked tests of a file are
-run by one more pytest, and their results are reported here as if they had run here.
+Torch, JAX and CuPy load the real CUDA libraries if there are any, and TVM-FFI imports torch if it is installed. A process
+that has the real CUDA libraries cannot play the stand-in, and one that plays the stand-in cannot run a kernel. So the
+marked tests of a file are run by one more pytest, and their results are reported here as if they had run here.
 """
 
 from __future__ import annotations
@@ -17,21 +17,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from without_torch import HAS_TORCH, RESULTS
+from without_frameworks import ALLOWED, RESULTS
 
-MARKS = ("torch", "gpu")
-
-
-def _torch_is_installed() -> bool:
-    return importlib.machinery.PathFinder.find_spec("torch") is not None
+NEEDED = {"torch": "torch", "gpu": "torch", "jax": "jax"}  # by mark: what its tests cannot do without
 
 
+@pytest.hookimpl(trylast=True)  # after -m and -k, which look at the marks of the tests that are replaced here
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if HAS_TORCH or not _torch_is_installed():
+    """A marked test whose framework is not installed stays in this process, which reports it as skipped."""
+    if ALLOWED:
         return
+    marks = [mark for mark, framework in NEEDED.items() if importlib.machinery.PathFinder.find_spec(framework)]
     items[:] = [
         _Elsewhere.from_parent(item.parent, name=item.name)  # the same identifier
-        if any(item.get_closest_marker(mark) for mark in MARKS)
+        if any(item.get_closest_marker(mark) for mark in marks)
         else item
         for item in items
     ]
@@ -42,10 +41,10 @@ class _FailedElsewhereError(Exception):
 
 
 class _Elsewhere(pytest.Item):
-    """A test that ran in the process that has torch."""
+    """A test that ran in the process that may import frameworks."""
 
     def runtest(self) -> None:
-        known: dict[str, Any] = self.session.__dict__.setdefault("results_with_torch", {})
+        known: dict[str, Any] = self.session.__dict__.setdefault("results_with_frameworks", {})
         if self.nodeid not in known:
             known.update(_run(self.config, self.path, [other.nodeid for other in _of_same_file(self)]))
         outcome, text = known[self.nodeid]
@@ -68,9 +67,9 @@ def _of_same_file(item: _Elsewhere) -> Iterator[_Elsewhere]:
 
 
 def _run(config: pytest.Config, file: Path, names: list[str]) -> dict[str, tuple[str, str]]:
-    """Run these tests where torch is. Every one of them has a result afterwards."""
+    """Run these tests in a process that may import frameworks. Every one of them has a result afterwards."""
     factory: pytest.TempPathFactory = config._tmp_path_factory  # type: ignore[attr-defined]
-    results = factory.mktemp("with-torch") / "results.json"
+    results = factory.mktemp("with-frameworks") / "results.json"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *names]
     if file.parent.name == "gpu" and file.parents[1].name == "tests":  # the only folder that has the option
         command.append(f"--bundle={config.getoption('--bundle')}")
@@ -81,13 +80,13 @@ def _run(config: pytest.Config, file: Path, names: list[str]) -> dict[str, tuple
     seen: dict[str, tuple[str, str]] = json.loads(results.read_text()) if results.exists() else {}
     lost = (
         "failed",
-        f"the process with torch ended with {done.returncode}:\n{done.stdout[-4000:]}{done.stderr[-4000:]}",
+        f"the process with frameworks ended with {done.returncode}:\n{done.stdout[-4000:]}{done.stderr[-4000:]}",
     )
     return {name: seen.get(name, lost) for name in names}
 
 
 class _Recorder:
-    """In the process that has torch: the worst outcome of each test's phases."""
+    """In the process that may import frameworks: the worst outcome of each test's phases."""
 
     def __init__(self) -> None:
         self.results: dict[str, tuple[str, str]] = {}
@@ -107,5 +106,5 @@ def _text(report: pytest.TestReport) -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if HAS_TORCH:
-        config.pluginmanager.register(_Recorder(), "recorder-with-torch")
+    if ALLOWED:
+        config.pluginmanager.register(_Recorder(), "recorder-with-frameworks")
