@@ -1,4 +1,4 @@
-"""Architectures for the builder: spellings on the command line, and the limits of each.
+"""Architectures for the builder: which there are, and the limits of each. How people name them: ``pipeline.spellings``.
 
 The facts are data (``data/archs.json``), because a build machine has no device to ask.
 """
@@ -8,14 +8,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from aot_runtime.arch import Arch, ArchError, Capability
+from aot_runtime.arch import Arch, Capability
 
-__all__ = ["Target", "accepted_archs", "builds_for", "cuda_of_driver", "lowest_driver", "parse_archs"]
+__all__ = ["Target", "accepted_archs", "arch_facts", "builds_for", "cuda_of_driver", "lowest_driver"]
 
 MAX_THREADS_PER_BLOCK = 1024
 MAX_REGISTERS_PER_BLOCK = 65536
@@ -33,7 +32,7 @@ class Target:
 
     @classmethod
     def of(cls, arch: Arch) -> Target:
-        facts = _facts()["capabilities"][_dotted(arch.capability)]
+        facts = arch_facts()["capabilities"][_dotted(arch.capability)]
         return cls(arch, facts["shared_memory"], facts["max_cluster"])
 
     @property
@@ -42,7 +41,8 @@ class Target:
 
 
 @cache
-def _facts() -> dict[str, Any]:
+def arch_facts() -> dict[str, Any]:
+    """``data/archs.json``, checked."""
     facts: dict[str, Any] = json.loads(files("aot").joinpath("data/archs.json").read_text())
     known = set(facts["accepted"])
     for spelling, arch in facts["spellings"].items():
@@ -60,7 +60,7 @@ def _dotted(capability: Capability) -> str:
 
 
 def accepted_archs() -> tuple[Arch, ...]:
-    return tuple(Arch.parse(text) for text in _facts()["accepted"])
+    return tuple(Arch.parse(text) for text in arch_facts()["accepted"])
 
 
 def builds_for(written_for: Iterable[Arch], arch: Arch) -> bool:
@@ -76,30 +76,11 @@ def builds_for(written_for: Iterable[Arch], arch: Arch) -> bool:
 
 def lowest_driver(arch: Arch, cuda: int) -> str | None:
     """The lowest driver that runs code of that CUDA backend for ``arch``; None if the backend cannot compile for it."""
-    driver: str | None = _facts()["capabilities"][_dotted(arch.capability)]["driver"].get(str(cuda))
+    driver: str | None = arch_facts()["capabilities"][_dotted(arch.capability)]["driver"].get(str(cuda))
     return driver
 
 
 def cuda_of_driver(driver: str) -> int:
     """The CUDA version that came with a driver of :func:`lowest_driver`, as ``cuDriverGetVersion`` counts: 12080."""
-    major, minor = _facts()["drivers"][driver].split(".")
+    major, minor = arch_facts()["drivers"][driver].split(".")
     return 1000 * int(major) + 10 * int(minor)
-
-
-def parse_archs(texts: Iterable[str], available: Iterable[Arch]) -> tuple[Arch, ...]:
-    """``["sm90,sm_80"]`` -> exact architectures, in order, each once; ``all`` -> all that are available."""
-    archs: dict[Arch, None] = {}
-    for text in (part.strip() for item in texts for part in item.split(",")):
-        archs.update(dict.fromkeys(sorted(available) if text == "all" else [_parse_arch(text)]))
-    return tuple(archs)
-
-
-def _parse_arch(text: str) -> Arch:
-    facts = _facts()
-    exact = facts["spellings"].get(text, text)
-    if exact in facts["accepted"]:
-        return Arch.parse(exact)
-    known = [*facts["spellings"], *facts["accepted"]]
-    close = get_close_matches(text, known, n=1, cutoff=0.5)
-    hint = f"did you mean `{close[0]}`? known: " if close else "known: "
-    raise ArchError(f"unknown architecture: {text!r}", hint=hint + ", ".join(known) + ", all")

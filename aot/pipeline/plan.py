@@ -15,8 +15,9 @@ from ..compile.process import WorkerLost
 from ..errors import BuildError, DeclarationError, Failure, UsageError
 from ..selection.decision import decide, unreachable
 from ..selection.tables import MAX_ARGUMENTS
-from ..targets import builds_for, parse_archs
+from ..targets import builds_for
 from .settings import Settings
+from .spellings import Gpu, Wanted, best_arch, parse_archs, parse_wanted
 from .workers import Workers
 
 __all__ = ["NewPlan", "make_plan"]
@@ -35,7 +36,9 @@ def make_plan(settings: Settings, workers: Workers, *, with_keys: bool) -> NewPl
     """Ask the author's source for everything that the settings select."""
     kernels, failures = _declared(settings, workers)
     selected = select_kernels(kernels, settings.select)
-    planned = [_plan_arch(settings, workers, arch, selected, with_keys) for arch in _archs(settings, selected)]
+    planned = [
+        _plan_arch(settings, workers, arch, wanted, with_keys) for arch, wanted in _targets(settings, selected).items()
+    ]
     return NewPlan(
         Plan(
             planned[-1].plan.cuda if planned else 0, tuple(kernel for part in planned for kernel in part.plan.kernels)
@@ -65,23 +68,42 @@ def select_kernels(kernels: Sequence[KernelInfo], globs: Sequence[str]) -> list[
     return selected
 
 
-def _archs(settings: Settings, kernels: Sequence[KernelInfo]) -> tuple[Arch, ...]:
-    available = {arch for kernel in kernels for arch in kernel.archs}
-    archs = parse_archs(settings.archs, available)
-    for arch in archs:
-        if not builds_for(available, arch):
+def _targets(settings: Settings, kernels: Sequence[KernelInfo]) -> dict[Arch, list[KernelInfo]]:
+    """The kernels to build for each architecture, in the order that the settings name architectures."""
+    targets: dict[Arch, set[str]] = {}
+    for wanted in parse_wanted(settings.archs):
+        found = _built_for(wanted, kernels)
+        if not any(found.values()):
+            written_for = sorted({arch for kernel in kernels for arch in kernel.archs})
             raise UsageError(
-                f"no kernel is written for {arch}",
-                hint="they are written for " + ", ".join(str(item) for item in sorted(available)),
+                f"no kernel is written for {wanted}",
+                hint="they are written for " + ", ".join(map(str, written_for)),
             )
-    return archs
+        for arch, names in found.items():
+            targets.setdefault(arch, set()).update(names)
+    return {arch: [kernel for kernel in kernels if kernel.name in names] for arch, names in targets.items()}
+
+
+def _built_for(wanted: Wanted, kernels: Sequence[KernelInfo]) -> dict[Arch, set[str]]:
+    """The names of the kernels that one name of ``--arch`` selects, by the architecture to build them for."""
+    found: dict[Arch, set[str]] = {}
+    if isinstance(wanted, Gpu):
+        for kernel in kernels:
+            best = best_arch(kernel.archs, wanted.capability)
+            if best is not None:
+                found.setdefault(best, set()).add(kernel.name)
+        return found
+    available = {arch for kernel in kernels for arch in kernel.archs}
+    for arch in parse_archs([str(wanted)], available):
+        found[arch] = {kernel.name for kernel in kernels if builds_for(kernel.archs, arch)}
+    return found
 
 
 def _plan_arch(
     settings: Settings, workers: Workers, arch: Arch, kernels: Sequence[KernelInfo], with_keys: bool
 ) -> NewPlan:
     cuda = workers.of(arch).backend()
-    answers = [_plan_kernel(workers, kernel, arch) for kernel in kernels if builds_for(kernel.archs, arch)]
+    answers = [_plan_kernel(workers, kernel, arch) for kernel in kernels]
     planned = [answer for answer in answers if isinstance(answer, KernelPlan)]
     failures = tuple(answer for answer in answers if isinstance(answer, Failure))
     if not with_keys or not planned:

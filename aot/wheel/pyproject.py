@@ -20,7 +20,7 @@ from ..compile.messages import Options
 from ..errors import UsageError
 from ..hosts import Host, parse_glibc, parse_hosts
 from ..pipeline.settings import Settings
-from ..targets import parse_archs
+from ..pipeline.spellings import parse_archs
 from .identity import Identity
 from .make import Project
 from .signing import choose_signing

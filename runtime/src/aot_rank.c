@@ -77,8 +77,10 @@ int aot_raise_no_build(const aot_function_t* function, int32_t index, const aot_
     aot_text_append(&text, "\nhint: update the NVIDIA driver; `nvidia-smi` shows its version");
     return aot_raise_text("AotDriverError", &text);
   }
-  aot_text_append(&text, "\nhint: build it for this device too: `python -m aot build --arch sm%d%d`", capability.major,
-                  capability.minor);
+  /* A compute capability, since `build` resolves it to what the kernel is written for. */
+  if (capability.major < 8) aot_text_append(&text, "\nhint: use a GPU of compute capability 8.0 or newer; CuTe DSL has no code for older ones");
+  else aot_text_append(&text, "\nhint: build it for this device too: `python -m aot build --arch %d.%d`", capability.major,
+                       capability.minor);
   return aot_raise_text("AotDeviceError", &text);
 }
 

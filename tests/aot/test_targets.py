@@ -1,61 +1,13 @@
-"""Architectures on the command line, and the limits that a build machine cannot ask a device for."""
+"""The limits of architectures, which a build machine cannot ask a device for."""
 
 from __future__ import annotations
 
 import pytest
-from aot_runtime.arch import Arch, ArchError
+from aot_runtime.arch import Arch
 
-from aot.targets import Target, accepted_archs, builds_for, cuda_of_driver, lowest_driver, parse_archs
+from aot.targets import Target, accepted_archs, builds_for, cuda_of_driver, lowest_driver
 
 ALL = accepted_archs()
-
-
-def parsed(*texts: str, available: tuple[Arch, ...] = ALL) -> list[str]:
-    return [str(arch) for arch in parse_archs(texts, available)]
-
-
-@pytest.mark.parametrize(
-    ("spelling", "exact"),
-    [
-        ("sm80", "sm_80"), ("sm86", "sm_86"), ("sm87", "sm_87"), ("sm89", "sm_89"), ("sm90", "sm_90a"),
-        ("sm100", "sm_100f"), ("sm103", "sm_103f"), ("sm110", "sm_110f"), ("sm120", "sm_120f"), ("sm121", "sm_121f"),
-    ],
-)  # fmt: skip
-def test_a_spelling_without_underscore_stands_for_the_most_that_chip_can_do(spelling: str, exact: str) -> None:
-    assert parsed(spelling) == [exact]
-
-
-def test_exact_names_stand_for_themselves() -> None:
-    assert [parsed(str(arch)) for arch in ALL] == [[str(arch)] for arch in ALL]
-
-
-def test_lists_keep_their_order_and_name_each_architecture_once() -> None:
-    assert parsed("sm90, sm_80", "sm_90a,sm100") == ["sm_90a", "sm_80", "sm_100f"]
-
-
-def test_all_is_what_the_kernels_are_written_for_sorted() -> None:
-    available = (Arch.parse("sm_100f"), Arch.parse("sm_80"), Arch.parse("sm_90a"))
-    assert parsed("all", available=available) == ["sm_80", "sm_90a", "sm_100f"]
-    assert parsed("sm90,all", available=available) == ["sm_90a", "sm_80", "sm_100f"]
-
-
-@pytest.mark.parametrize(
-    ("text", "meant"),
-    [("sm_90b", "sm_90"), ("sm91", "sm90"), ("SM90", "sm90"), ("sm-90a", "sm_90a"), ("sm_100g", "sm_100")],
-)
-def test_an_unknown_architecture_is_answered_with_the_nearest_and_the_rest(text: str, meant: str) -> None:
-    with pytest.raises(ArchError, match=f"unknown architecture: '{text}'") as caught:
-        parsed(text)
-    hint = caught.value.hint or ""
-    assert hint.startswith(f"did you mean `{meant}")
-    assert all(str(arch) in hint for arch in ALL)
-
-
-@pytest.mark.parametrize("text", ["", "hopper", "sm_75", "sm90,", "sm90,,sm80"])
-def test_what_is_like_no_architecture_is_answered_with_all_of_them(text: str) -> None:
-    with pytest.raises(ArchError, match="unknown architecture: '") as caught:
-        parsed(text)
-    assert "sm_80, sm_86" in (caught.value.hint or "")
 
 
 @pytest.mark.parametrize(

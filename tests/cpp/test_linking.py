@@ -101,4 +101,4 @@ def test_config_explains_what_it_cannot_do(project: Project, capsys: pytest.Capt
     assert main(["config"]) == 2
     assert main(["config", "--libs", "--static"]) == 2
     assert main(["config", "--libs", "--static", "--arch", "sm100", str(project.bundle)]) == 2
-    assert "was not built for sm_100f" in capsys.readouterr().err
+    assert "the bundle has no code for sm_100f" in capsys.readouterr().err

@@ -40,7 +40,8 @@ def _add_targets(parser: argparse.ArgumentParser) -> None:
         action="append",
         required=True,
         metavar="ARCH",
-        help="sm80, sm90, sm100, ..., exact names (sm_90a), comma lists, or all; repeatable",
+        help="sm80, sm90, sm100, ..., exact names (sm_90a), GPUs (H100, RTX4090), compute capabilities (9.0), comma lists, "
+        "or all; repeatable",
     )
     add("--kernel", action="append", default=[], metavar="GLOB", help="only kernels whose name matches; repeatable")
     add("--name", help="name of the bundle (default: the name of the kernels' folder or module)")

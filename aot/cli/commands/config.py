@@ -16,7 +16,7 @@ from aot_runtime.manifest import Manifest
 from ...bundle.layout import archive_names, decline_flag
 from ...errors import UsageError
 from ...hosts import Host
-from ...targets import parse_archs
+from ...pipeline.spellings import built_archs, parse_archs, parse_wanted
 
 __all__ = ["configure_parser", "execute"]
 
@@ -104,12 +104,8 @@ class _Bundle:
         if host.name not in manifest.hosts:
             raise UsageError(f"`{path}` holds no code for {host}", hint=f"it has: {', '.join(manifest.hosts)}")
         built = manifest.archs
-        archs = parse_archs(arguments.arch, built) if arguments.arch else built
-        for arch in archs:
-            if arch not in built:
-                raise UsageError(
-                    f"`{path}` was not built for {arch}", hint=f"it was built for: {', '.join(map(str, built))}"
-                )
+        named = dict.fromkeys(arch for wanted in parse_wanted(arguments.arch) for arch in built_archs(wanted, built))
+        archs = tuple(named) or built
         cudart = manifest.hosts[host.name].cudart == "static" and not arguments.no_cudart
         bundle = cls(path, manifest, host, archs, static=arguments.static, cudart=cudart)
         if arguments.static:

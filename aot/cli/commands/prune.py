@@ -11,7 +11,7 @@ from aot_runtime.manifest import Manifest
 
 from ...errors import UsageError
 from ...pipeline.combine import prune
-from ...targets import parse_archs
+from ...pipeline.spellings import Gpu, built_archs, parse_wanted
 from ..options import add_bundle_argument, add_wait_argument, link_tools, print_warning
 from ..report import human_size, print_json
 
@@ -28,10 +28,10 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     before = Manifest.read(arguments.bundle)
-    archs = parse_archs(arguments.arch, before.archs)
+    archs = _named_archs(arguments.arch, before)
     if not archs and not arguments.kernel:
         raise UsageError("nothing to remove", hint="pass `--arch` or `--kernel`")
-    _check_known(before, archs, arguments.kernel)
+    _check_known(before, arguments.kernel)
 
     def keeps(kernel: str, arch: Arch) -> bool:
         named = not arguments.kernel or any(fnmatch.fnmatchcase(kernel, glob) for glob in arguments.kernel)
@@ -52,13 +52,27 @@ def _size(manifest: Manifest) -> int:
     return sum(record.size for record in manifest.files.values())
 
 
-def _check_known(manifest: Manifest, archs: tuple[Arch, ...], globs: list[str]) -> None:
+def _failed(manifest: Manifest, key: str) -> set[str]:
     """What failed to build may be named too: a bundle that shall not have it is then complete."""
-    failed = {key: {failure.get(key, "") for failure in manifest.failures} - {""} for key in ("kernel", "arch")}
-    for arch in archs:
-        if arch not in manifest.archs and str(arch) not in failed["arch"]:
-            raise UsageError(f"the bundle has no code for {arch}", hint=f"it has {', '.join(map(str, manifest.archs))}")
-    known = sorted({*manifest.kernels, *failed["kernel"]})
+    return {failure.get(key, "") for failure in manifest.failures} - {""}
+
+
+def _named_archs(texts: list[str], manifest: Manifest) -> tuple[Arch, ...]:
+    built = {*manifest.archs, *map(Arch.parse, _failed(manifest, "arch"))}
+    named: dict[Arch, None] = {}
+    for wanted in parse_wanted(texts):
+        found = built_archs(wanted, built)
+        shared = [arch for arch in found if isinstance(wanted, Gpu) and arch.capability != wanted.capability]
+        if shared:
+            raise UsageError(
+                f"{wanted} runs {shared[0]}, which other GPUs run too", hint=f"pass `--arch {shared[0]}` to remove it"
+            )
+        named.update(dict.fromkeys(found))
+    return tuple(named)
+
+
+def _check_known(manifest: Manifest, globs: list[str]) -> None:
+    known = sorted({*manifest.kernels, *_failed(manifest, "kernel")})
     for glob in globs:
         if not fnmatch.filter(known, glob):
             raise UsageError(f"no kernel matches {glob}", hint=f"there are: {', '.join(known)}")

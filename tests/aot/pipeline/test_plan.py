@@ -160,3 +160,22 @@ def test_more_arguments_than_the_tables_hold_are_refused() -> None:
     info = replace(kernel("add"), parameters=tuple(Parameter(f"x{number}") for number in range(65)))
     with pytest.raises(DeclarationError, match="add has 65 arguments, tuples' elements included; 64 is the limit"):
         check_function(info, SM90, "add", (variant("add__a"),))
+
+
+def built(workers: FakeWorkers, *archs: str) -> list[tuple[str, str]]:
+    return [(item.info.name, str(item.arch)) for item in plan(workers, *archs).plan.kernels]
+
+
+def test_a_gpu_is_resolved_for_each_kernel() -> None:
+    portable, tuned = kernel("portable", SM80), kernel("tuned", SM80, SM90)
+    assert built(FakeWorkers(portable, tuned), "H100") == [("portable", "sm_90"), ("tuned", "sm_90a")]
+    assert built(FakeWorkers(portable, tuned), "L40S,9.0") == [
+        ("portable", "sm_80"), ("tuned", "sm_80"), ("portable", "sm_90"), ("tuned", "sm_90a"),
+    ]  # fmt: skip
+    assert built(FakeWorkers(tuned), "sm_90a,H200") == [("tuned", "sm_90a")]
+
+
+def test_a_gpu_that_no_kernel_runs_on_is_named() -> None:
+    with pytest.raises(UsageError, match=r"no kernel is written for B200 \(compute capability 10\.0\)") as caught:
+        built(FakeWorkers(kernel("hopper", SM90)), "B200")
+    assert caught.value.hint == "they are written for sm_90a"

@@ -1,0 +1,168 @@
+"""How people name architectures: ``sm90``, ``sm_90a``, the name of a GPU, a compute capability, ``all``.
+
+``sm_90a`` is exact. A GPU such as ``H100``, or a compute capability such as ``9.0``, stands for the best code that the
+kernels at hand can be built for and that runs there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+
+from aot_runtime.arch import Arch, ArchError, Capability
+
+from ..targets import accepted_archs, arch_facts, builds_for
+
+__all__ = ["ALL", "Gpu", "Wanted", "best_arch", "built_archs", "parse_archs", "parse_wanted"]
+
+ALL = "all"
+_CAPABILITY = re.compile(r"(\d{1,2})\.(\d)")
+_MAKERS = frozenset({"NVIDIA", "GEFORCE", "TESLA", "JETSON", "AGX", "QUADRO"})
+_PREFERENCE = {"a": 2, "f": 1, "": 0}  # as `aot_arch_rank` in C prefers builds
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A device to build for, as it was named."""
+
+    text: str
+    capability: Capability
+
+    def __str__(self) -> str:
+        number = "{}.{}".format(*self.capability)
+        return f"compute capability {number}" if self.text == number else f"{self.text} (compute capability {number})"
+
+
+Wanted = Arch | Gpu | str  # the only string is ``all``
+
+
+def parse_archs(texts: Iterable[str], available: Collection[Arch]) -> tuple[Arch, ...]:
+    """``["sm90,sm_80"]`` -> exact architectures, in order, each once; ``all`` -> all that are available.
+
+    A GPU stands for the best of the available architectures. If none is given, it stands for all that the chip can do.
+    """
+    archs: dict[Arch, None] = {}
+    for wanted in parse_wanted(texts):
+        archs.update(dict.fromkeys(_exact(wanted, available)))
+    return tuple(archs)
+
+
+def _exact(wanted: Wanted, available: Collection[Arch]) -> list[Arch]:
+    if isinstance(wanted, Arch):
+        return [wanted]
+    if not isinstance(wanted, Gpu):
+        return sorted(available)
+    best = best_arch(available, wanted.capability) if available else _full_arch(wanted.capability)
+    if best is None:
+        there = f"there are: {', '.join(map(str, sorted(available)))}" if available else None
+        raise ArchError(f"nothing runs on {wanted}", hint=there)
+    return [best]
+
+
+def built_archs(wanted: Wanted, built: Collection[Arch]) -> list[Arch]:
+    """The architectures of a bundle that are named; a GPU stands for all that run on it."""
+    if isinstance(wanted, Gpu):
+        found = [arch for arch in sorted(built) if arch.runs_on(wanted.capability)]
+    else:
+        found = [arch for arch in _exact(wanted, built) if arch in built]
+    if not found:
+        raise ArchError(f"the bundle has no code for {wanted}", hint=f"it has {', '.join(map(str, sorted(built)))}")
+    return found
+
+
+def parse_wanted(texts: Iterable[str]) -> tuple[Wanted, ...]:
+    """What ``--arch`` names, in order; comma lists are taken apart."""
+    return tuple(_parse(part.strip()) for item in texts for part in item.split(","))
+
+
+def best_arch(written_for: Collection[Arch], device: Capability) -> Arch | None:
+    """The architecture to build a kernel for, so that the device runs the best of it; None if it cannot run there."""
+    running = [arch for arch in written_for if arch.runs_on(device)]
+    if running:
+        return max(running, key=lambda arch: (_PREFERENCE[arch.suffix], arch.minor))
+    portable = [arch for arch in accepted_archs() if not arch.suffix and arch.runs_on(device)]
+    buildable = [arch for arch in portable if builds_for(written_for, arch)]
+    return max(buildable, default=None, key=lambda arch: arch.minor)
+
+
+def _full_arch(device: Capability) -> Arch | None:
+    return best_arch([Arch.parse(text) for text in arch_facts()["spellings"].values()], device)
+
+
+def _parse(text: str) -> Wanted:
+    facts = arch_facts()
+    exact = facts["spellings"].get(text, text)
+    if exact in facts["accepted"]:
+        return Arch.parse(exact)
+    if text == ALL:
+        return ALL
+    gpu = _parse_gpu(text)
+    if gpu is None:
+        raise ArchError(f"unknown architecture: {text!r}", hint=_hint(text))
+    oldest = min(accepted_archs()).capability
+    if gpu.capability < oldest:
+        raise ArchError(
+            f"CuTe DSL cannot compile for {gpu}", hint="the oldest is compute capability {}.{}".format(*oldest)
+        )
+    if _full_arch(gpu.capability) is None:
+        raise ArchError(f"CuTe DSL cannot compile for {gpu}", hint=f"known: {_known()}")
+    return gpu
+
+
+def _parse_gpu(text: str) -> Gpu | None:
+    """``NVIDIA H100 80GB HBM3``, ``rtx4090``, ``9.0`` -> the GPU."""
+    number = _CAPABILITY.fullmatch(text)
+    if number is not None:
+        return Gpu(text, (int(number[1]), int(number[2])))
+    words = [word for word in re.split(r"[\s_-]+", text.upper()) if word and word not in _MAKERS]
+    starts = {"".join(words[:count]) for count in range(1, len(words) + 1)}
+    found = [name for name in arch_facts()["gpus"] if _bare(name) in starts]
+    if not found:
+        return None
+    name = max(found, key=len)
+    return Gpu(name, _capability_of(arch_facts()["gpus"][name]))
+
+
+def _bare(name: str) -> str:
+    return name.upper().replace(" ", "")
+
+
+def _capability_of(dotted: str) -> Capability:
+    major, _, minor = dotted.partition(".")
+    return int(major), int(minor)
+
+
+@cache
+def _known() -> str:
+    facts = arch_facts()
+    gpus = [name for name, capability in facts["gpus"].items() if capability in facts["capabilities"]]
+    return ", ".join([*facts["spellings"], *facts["accepted"], ALL, *gpus])
+
+
+def _hint(text: str) -> str:
+    family = arch_facts()["families"].get(text.lower(), "").replace(".", "")
+    number = re.fullmatch(r"(?:sm|compute)?[\s_-]*(\d{2,3})([a-z]?)", family or text.lower())
+    if number is not None and int(number[1]) < 80:
+        return f"CuTe DSL cannot compile for compute capabilities below 8.0; known: {_known()}"
+    meant = _numbered(number[1], number[2]) if number is not None else _near_gpu(text.lower())
+    return f"did you mean `{meant}`? known: {_known()}" if meant else f"known: {_known()}"
+
+
+def _numbered(digits: str, suffix: str) -> str | None:
+    """The name nearest to ``sm_<digits><suffix>``: that number if there is one, else the one below it."""
+    facts = arch_facts()
+    if f"sm{digits}" in facts["spellings"]:
+        full = str(facts["spellings"][f"sm{digits}"])
+        exact = f"sm_{digits}{suffix}"
+        return (exact if exact in facts["accepted"] else full) if suffix else f"sm{digits}"
+    below = [text for text in facts["spellings"] if int(text[2:]) < int(digits)]
+    return max(below, key=lambda text: int(text[2:]), default=None)
+
+
+def _near_gpu(text: str) -> str | None:
+    names = {_bare(name).lower(): name for name in arch_facts()["gpus"]}
+    close = get_close_matches(text.replace(" ", ""), names, n=1, cutoff=0.7)
+    return names[close[0]] if close else None
