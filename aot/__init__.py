@@ -23,12 +23,14 @@ if TYPE_CHECKING:
         Tensor,
         Tuple,
     )
+    from .declare.backward import Backward
     from .declare.kernel import Cost, In, Kernel, Out, Spec, Variant, kernel
     from .targets import Target
 
 __all__ = [
     "ActiveClusters",
     "AotError",
+    "Backward",
     "BuildError",
     "Constant",
     "Cost",
@@ -57,6 +59,7 @@ _DECLARE = ("Cost", "In", "Kernel", "Out", "Spec", "Variant", "kernel")
 _MODULES = {
     **dict.fromkeys(_ARGUMENTS, ".declare.arguments"),
     **dict.fromkeys(_DECLARE, ".declare.kernel"),
+    "Backward": ".declare.backward",
     "Target": ".targets",
 }
 

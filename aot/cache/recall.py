@@ -60,9 +60,10 @@ class Request:
     archs: tuple[str, ...]
     select: tuple[str, ...]
     options: Options
+    families: tuple[str, ...] = ()
 
     def key(self) -> str:
-        return keys.request_key(self.source, self.archs, self.select, self.options)
+        return keys.request_key(self.source, self.archs, self.select, self.options, self.families)
 
 
 @dataclass(frozen=True)

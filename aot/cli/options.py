@@ -25,12 +25,14 @@ if TYPE_CHECKING:  # the builder is not needed to check a bundle
 __all__ = [
     "add_bundle_argument",
     "add_cache_argument",
+    "add_family_argument",
     "add_kernels_argument",
     "add_run_arguments",
     "add_wait_argument",
     "link_tools",
     "open_to_run",
     "parse_age",
+    "parse_families",
     "parse_size",
     "print_warning",
     "write_json",
@@ -58,6 +60,22 @@ def add_kernels_argument(parser: argparse.ArgumentParser) -> None:
         metavar="PATH_OR_MODULE",
         help="folder, Python file, or importable module that declares the kernels (default: `kernels`)",
     )
+
+
+def add_family_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--family",
+        action="append",
+        default=[],
+        metavar="FAMILY",
+        help="only kernels of this folder inside that of the kernels, a comma list, or all; repeatable "
+        "(default: the core families, or every family if `--kernel` is passed)",
+    )
+
+
+def parse_families(given: list[str]) -> tuple[str, ...]:
+    """``["rows,gemm", "backward"]`` -> ``("rows", "gemm", "backward")``."""
+    return tuple(name.strip() for text in given for name in text.split(",") if name.strip())
 
 
 def add_bundle_argument(parser: argparse.ArgumentParser) -> None:

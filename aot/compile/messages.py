@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from aot_runtime.arch import Arch
-from aot_runtime.manifest import Choice, Parameter
+from aot_runtime.kernel_records import Backward, Choice, Parameter
 
 from ..errors import Failure
 from ..selection.subjects import VariantTable
@@ -57,6 +57,9 @@ class KernelInfo:
     archs: tuple[Arch, ...]
     axes: Mapping[str, tuple[str, ...]]
     contract: str = ""  # the file of its reference and inputs, if that is not the kernel's own file
+    backward: Backward | None = None
+    family: str = ""  # the folder that declares it, inside that of the source; "": that one itself
+    core: bool = True  # built if no family is named
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from typing import Any
 
 from aot_runtime.arch import Arch
 
-from ..declare.discover import discover, place
+from ..declare.discover import Family, discover, place
 from ..declare.kernel import Kernel, Variant
 from ..errors import NO_MEMORY, NOTHING_LEFT, AotError, DeclarationError, Failure, ToolchainError, system_hint
 from ..records import decode, encode
@@ -56,7 +56,7 @@ class _Worker:
             found = discover(request["source"], request["skip"], lambda path: self.say({"reading": path}))
         self.kernels = found.kernels
         failures = tuple(Failure("", str(error)) for error in found.failures)
-        return encode(Declared(tuple(_info(kernel) for kernel in found.kernels), failures))
+        return encode(Declared(tuple(_info(kernel, found.families[kernel.name]) for kernel in found.kernels), failures))
 
     def do_expand(self, request: dict[str, Any]) -> Any:
         """Every variant of a kernel for an architecture."""
@@ -97,7 +97,7 @@ def _import_cute_dsl() -> None:
         ) from error
 
 
-def _info(kernel: Kernel) -> KernelInfo:
+def _info(kernel: Kernel, family: Family) -> KernelInfo:
     return KernelInfo(
         name=kernel.name,
         doc=kernel.doc,
@@ -108,6 +108,9 @@ def _info(kernel: Kernel) -> KernelInfo:
         archs=kernel.archs,
         axes={axis: tuple(values) for axis, values in kernel.axes.items()},
         contract=_contract_file(kernel),
+        backward=kernel.backward,
+        family=family.name,
+        core=family.core,
     )
 
 

@@ -10,18 +10,28 @@ import importlib.metadata
 import importlib.util
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
 from ..errors import DeclarationError, UsageError
+from .backward import check_pairs
 from .kernel import Kernel
 
-__all__ = ["Found", "discover", "is_discovered", "is_sibling", "place"]
+__all__ = ["Family", "Found", "discover", "is_discovered", "is_sibling", "place"]
 
 _PACKAGE = "aot_kernel_sources"  # a name that nothing else uses
 _CONTRACTS = "contracts"
+_CORE = "CORE_FAMILIES"  # in the ``__init__.py`` of a folder of kernels: the families that a build takes by default
+
+
+@dataclass(frozen=True)
+class Family:
+    """The folder of a kernel inside that of the source, and whether it is built if no family is named."""
+
+    name: str = ""
+    core: bool = True
 
 
 @dataclass(frozen=True)
@@ -30,6 +40,7 @@ class Found:
 
     kernels: tuple[Kernel, ...]
     failures: tuple[DeclarationError, ...]
+    families: Mapping[str, Family] = field(default_factory=dict)  # by kernel
 
 
 def discover(source: str, skip: Collection[str] = (), reading: Callable[[str], None] = lambda path: None) -> Found:
@@ -52,7 +63,19 @@ def discover(source: str, skip: Collection[str] = (), reading: Callable[[str], N
         raise UsageError(
             f"no kernel is declared in `{source}`", hint="declare one with @aot.kernel; see kernels/elementwise/add.py"
         )
-    return Found(tuple(kernels[name] for name in sorted(kernels)), tuple(failures))
+    check_pairs(kernels, complete=not failures and not skip)
+    families = {name: _family(source, kernel) for name, kernel in kernels.items()}
+    return Found(tuple(kernels[name] for name in sorted(kernels)), tuple(failures), families)
+
+
+def _family(source: str, kernel: Kernel) -> Family:
+    """A kernel in the folder itself belongs to no family, and is always core."""
+    folder, file = Path(source).resolve(), Path(kernel.origin.rpartition(":")[0]).resolve()
+    if not Path(source).is_dir() or folder not in file.parents:
+        return Family()
+    name = file.parent.relative_to(folder).as_posix()
+    core = getattr(sys.modules[_PACKAGE], _CORE, None)
+    return Family() if name == "." else Family(name, core is None or name.split("/")[0] in core)
 
 
 def is_discovered(name: str) -> bool:

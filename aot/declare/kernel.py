@@ -25,12 +25,14 @@ from typing import Any
 
 from aot_runtime.arch import Arch
 from aot_runtime.functions import function_symbol
+from aot_runtime.kernel_records import Backward
 from aot_runtime.manifest import Choice, Parameter, is_name
 
 from ..errors import DeclarationError
 from ..targets import Target, accepted_archs
 from . import expressions
 from .arguments import ARGUMENT_TYPES, ActiveClusters, Argument, Constant, Multiprocessors, Stream, Tensor, Tuple
+from .backward import check_backward
 
 __all__ = ["Cost", "In", "Kernel", "Out", "Spec", "Variant", "kernel"]
 
@@ -118,6 +120,7 @@ class Kernel:
     inputs: Callable[..., Any] | None = None
     cost: Callable[..., Cost] | None = None
     options: str = field(default="")
+    backward: Backward | None = None
 
     def variants(self, arch: Arch) -> tuple[Variant, ...]:
         """All variants for an architecture, in the order in which a call tries them."""
@@ -190,13 +193,14 @@ def kernel(
     inputs: Callable[..., Any] | None = None,
     cost: Callable[..., Cost] | None = None,
     options: str = "",
+    backward: Backward | None = None,
 ) -> Callable[[Callable[..., Any]], Kernel]:
     """Declare a kernel. The decorated function returns the spec, or specs, of one point of the grid.
 
     ``axes`` differ in something that the arguments of a call show: a dtype, an alignment, a guard. ``choices`` are
     named by the caller: an epilogue. Both map a name to its values: a sequence, or a mapping from labels to values of
     any kind. ``reference``, ``inputs`` and ``cost`` are for checks and benchmarks. ``options`` is appended to the
-    options of ``cute.compile``.
+    options of ``cute.compile``. ``backward``, an ``aot.Backward``, names the kernel that computes gradients.
     """
 
     def declare(make: Callable[..., Any]) -> Kernel:
@@ -215,6 +219,7 @@ def kernel(
             inputs=inputs,
             cost=cost,
             options=options,
+            backward=backward,
         )
         _check_kernel(declared)
         return declared
@@ -282,6 +287,7 @@ def _check_kernel(kernel: Kernel) -> None:
     _check_names(kernel, where)
     _check_outputs(kernel, where)
     _check_defaults(kernel, where)
+    check_backward(kernel, where)
 
 
 def _check_names(kernel: Kernel, where: str) -> None:

@@ -59,7 +59,7 @@ def note_made(workspace: Workspace, key: str | None) -> None:
 
 
 def _request(settings: Settings) -> recall.Request:
-    return recall.Request(settings.kernels, settings.archs, settings.select, settings.options)
+    return recall.Request(settings.kernels, settings.archs, settings.select, settings.options, settings.families)
 
 
 def _result_key(settings: Settings, outline: recall.Outline) -> str:

@@ -180,7 +180,9 @@ class _Link:
 def _built(kernel: CompiledKernel, code: Mapping[str, HostCode]) -> BuiltKernel:
     info = kernel.info
     return BuiltKernel(
-        signature=KernelRecord(info.name, info.doc, info.parameters, info.choices, info.functions, (kernel.arch,), 0),
+        signature=KernelRecord(
+            info.name, info.doc, info.parameters, info.choices, info.functions, (kernel.arch,), 0, info.backward
+        ),
         arch=kernel.arch,
         variants=tuple(_detail(kernel.info, launcher) for launcher in kernel.launchers),
         code=code,

@@ -20,7 +20,7 @@ from .settings import Settings
 from .spellings import Gpu, Wanted, best_arch, parse_archs, parse_wanted
 from .workers import Workers
 
-__all__ = ["NewPlan", "make_plan"]
+__all__ = ["NewPlan", "in_families", "make_plan", "select_kernels"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class NewPlan:
 def make_plan(settings: Settings, workers: Workers, *, with_keys: bool) -> NewPlan:
     """Ask the author's source for everything that the settings select."""
     kernels, failures = _declared(settings, workers)
-    selected = select_kernels(kernels, settings.select)
+    selected = select_kernels(kernels, settings.select, settings.families)
     planned = [
         _plan_arch(settings, workers, arch, wanted, with_keys) for arch, wanted in _targets(settings, selected).items()
     ]
@@ -59,13 +59,33 @@ def _declared(settings: Settings, workers: Workers) -> tuple[tuple[KernelInfo, .
     return worker.declared.kernels, failures
 
 
-def select_kernels(kernels: Sequence[KernelInfo], globs: Sequence[str]) -> list[KernelInfo]:
-    """The kernels whose names match one of the globs; all kernels if there is no glob."""
-    selected = [kernel for kernel in kernels if any(fnmatch.fnmatchcase(kernel.name, glob) for glob in globs or "*")]
+def select_kernels(
+    kernels: Sequence[KernelInfo], globs: Sequence[str], families: Sequence[str] = ()
+) -> list[KernelInfo]:
+    """The kernels of the families whose names match one of the globs; all of these kernels if there is no glob.
+
+    If no family is named, globs look for kernels in all families, and without globs the core families are taken.
+    """
+    among = in_families(kernels, families or (["all"] if globs else []))
+    selected = [kernel for kernel in among if any(fnmatch.fnmatchcase(kernel.name, glob) for glob in globs or "*")]
     if not selected:
-        known = ", ".join(kernel.name for kernel in kernels)
+        known = ", ".join(kernel.name for kernel in among)
         raise UsageError(f"no kernel matches {', '.join(globs)}", hint=f"there are: {known}")
     return selected
+
+
+def in_families(kernels: Sequence[KernelInfo], families: Sequence[str]) -> list[KernelInfo]:
+    """The kernels of those families; of the core families if none is named, of every family for ``all``."""
+    if not families:
+        return [kernel for kernel in kernels if kernel.core]
+    known = sorted({kernel.family for kernel in kernels if kernel.family})
+    for family in families:
+        if family not in (*known, "all"):
+            raise UsageError(
+                f"there is no family of kernels called {family!r}",
+                hint=f"there are: {', '.join(known) or 'none'}; `all` takes every kernel",
+            )
+    return [kernel for kernel in kernels if "all" in families or kernel.family in families]
 
 
 def _targets(settings: Settings, kernels: Sequence[KernelInfo]) -> dict[Arch, list[KernelInfo]]:

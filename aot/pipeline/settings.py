@@ -25,6 +25,7 @@ class Settings:
     out: Path | None = None  # None: dist/<name>
     name: str | None = None  # None: the name of the kernels' folder or module
     select: tuple[str, ...] = ()  # globs of kernel names; empty: all kernels
+    families: tuple[str, ...] = ()  # folders of kernels, or "all"; empty: those that ``select`` needs, or the core ones
     hosts: tuple[Host, ...] = field(default_factory=lambda: (Host.native(),))
     jobs: int = 1
     memory: int | None = None  # bytes that the build may take with all its processes; None: no limit but ``jobs``

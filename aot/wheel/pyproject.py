@@ -49,6 +49,8 @@ class Table:
     """Hosts the project is for. A wheel is for one of them: this machine's, or ``--config-settings=host=...``."""
     select: tuple[str, ...] = ()
     """Globs of kernel names. The default is all kernels."""
+    families: tuple[str, ...] = ()
+    """Families of kernels, as ``--family`` takes them. The default is the core families."""
     glibc: str = "2.28"
     """Lowest glibc to run on."""
     cudart: Literal["static", "shared"] = "static"
@@ -132,6 +134,7 @@ class KernelProject:
             out=out,
             name=self.project.identity.package,
             select=table.select,
+            families=table.families,
             hosts=tuple(hosts),
             jobs=_jobs(config.jobs),
             timeout=table.timeout,

@@ -11,7 +11,7 @@ from .errors import ManifestError
 from .manifest import MAX_COUNT, Reader, parse_json, read_arch, read_name, shown
 from .values import Value
 
-__all__ = ["Choice", "KernelRecord", "KernelTable", "Parameter"]
+__all__ = ["Backward", "Choice", "KernelRecord", "KernelTable", "Parameter"]
 
 
 class Parameter(Value):
@@ -68,10 +68,27 @@ class Choice(Value):
         self._set(name=name, values=values, default=default, doc=doc)
 
 
+class Backward(Value):
+    """Which kernel computes the gradients of another one.
+
+    It takes ``grad_<output>`` for outputs of the other kernel, and what was saved under its own name. It writes
+    ``grad_<input>`` for each input in ``gradients``. All other outputs of it are scratch memory.
+    """
+
+    __slots__ = ("gradients", "kernel", "saves")
+
+    kernel: str
+    saves: tuple[str, ...]  # inputs and outputs of the other kernel
+    gradients: tuple[str, ...]  # inputs of the other kernel
+
+    def __init__(self, kernel: str, saves: tuple[str, ...], gradients: tuple[str, ...]) -> None:
+        self._set(kernel=kernel, saves=saves, gradients=gradients)
+
+
 class KernelRecord(Value):
     """What callers see of a kernel."""
 
-    __slots__ = ("archs", "choices", "doc", "functions", "name", "parameters", "variants")
+    __slots__ = ("archs", "backward", "choices", "doc", "functions", "name", "parameters", "variants")
 
     name: str
     doc: str
@@ -80,6 +97,7 @@ class KernelRecord(Value):
     functions: tuple[str, ...]  # symbols, one per combination of choices: "activation__relu"
     archs: tuple[Arch, ...]
     variants: int
+    backward: Backward | None  # the kernel that it names may be missing in a bundle
 
     def __init__(
         self,
@@ -90,6 +108,7 @@ class KernelRecord(Value):
         functions: tuple[str, ...],
         archs: tuple[Arch, ...],
         variants: int,
+        backward: Backward | None = None,
     ) -> None:
         self._set(
             name=name,
@@ -99,6 +118,7 @@ class KernelRecord(Value):
             functions=functions,
             archs=archs,
             variants=variants,
+            backward=backward,
         )
 
 
@@ -139,7 +159,25 @@ def _kernel(name: str, record: Reader) -> KernelRecord:
         functions=tuple(read_name(function, record) for function in record.texts("functions")),
         archs=tuple(read_arch(text, record) for text in record.texts("archs")),
         variants=record.number("variants", most=MAX_COUNT),
+        backward=_backward(record, parameters) if "backward" in record.data else None,
     )
+
+
+def _backward(record: Reader, parameters: tuple[Parameter, ...]) -> Backward:
+    inner = record.inner("backward")
+    backward = Backward(
+        kernel=read_name(inner.get("kernel", str), inner),
+        saves=inner.texts("saves"),
+        gradients=inner.texts("gradients"),
+    )
+    inputs = [parameter.name for parameter in parameters if not parameter.output]
+    for name in (*backward.saves, *backward.gradients):
+        if name not in (parameter.name for parameter in parameters):
+            raise ManifestError(f"{inner.where}: {shown(name)} is not a parameter of the kernel")
+    for name in backward.gradients:
+        if name not in inputs:
+            raise ManifestError(f"{inner.where}: {shown(name)} is not an input of the kernel")
+    return backward
 
 
 def _check_signature(parameters: tuple[Parameter, ...], choices: tuple[Choice, ...], record: Reader) -> None:

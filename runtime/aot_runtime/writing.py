@@ -59,7 +59,7 @@ def _host_data(host: HostRecord) -> dict[str, Any]:
 
 
 def _kernel_data(kernel: KernelRecord) -> dict[str, Any]:
-    return {
+    data = {
         "doc": kernel.doc,
         "parameters": [_parameter_data(parameter) for parameter in kernel.parameters],
         "choices": [_choice_data(choice) for choice in kernel.choices],
@@ -67,6 +67,10 @@ def _kernel_data(kernel: KernelRecord) -> dict[str, Any]:
         "archs": [str(arch) for arch in kernel.archs],
         "variants": kernel.variants,
     }
+    if kernel.backward is not None:
+        saves, gradients = list(kernel.backward.saves), list(kernel.backward.gradients)
+        data["backward"] = {"kernel": kernel.backward.kernel, "saves": saves, "gradients": gradients}
+    return data
 
 
 def _choice_data(choice: Choice) -> dict[str, Any]:

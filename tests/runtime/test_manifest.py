@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from aot_runtime import AotError, Arch, DigestError, ManifestError
+from aot_runtime.kernel_records import Backward
 from aot_runtime.manifest import (
     INDEX_NAMES,
     PROTOCOL,
@@ -55,7 +56,15 @@ def kernels(draw: st.DrawFn) -> KernelRecord:
     functions = tuple(f"{name}__{value}" for value in values) if chosen else (name,)
     choices = (choice,) if chosen else ()
     listed = tuple(draw(st.lists(archs, unique=True)))
-    return KernelRecord(name, draw(texts), draw(parameters), choices, functions, listed, draw(st.integers(0, 2**31)))
+    taken = draw(parameters)
+    variants = draw(st.integers(0, 2**31))
+    return KernelRecord(name, draw(texts), taken, choices, functions, listed, variants, draw(backwards(taken)))
+
+
+def backwards(parameters: tuple[Parameter, ...]) -> st.SearchStrategy[Backward | None]:
+    saves = st.just(tuple(parameter.name for parameter in parameters))
+    gradients = st.just(tuple(parameter.name for parameter in parameters if not parameter.output))
+    return st.none() | st.builds(Backward, names, saves, gradients)
 
 
 @st.composite
@@ -398,6 +407,16 @@ KERNEL_PROBLEMS: dict[str, tuple[Alter, str]] = {
     "choice named as a parameter": (
         alter_kernel(choices=[{"name": "x", "values": ["a"]}]),
         "two parameters or choices are called 'x'",
+    ),
+    "backward not an object": (alter_kernel(backward="b"), "`backward` is 'b', of type str"),
+    "backward without a kernel": (alter_kernel(backward={}), "backward: `kernel` is missing"),
+    "backward saves what is not there": (
+        alter_kernel(backward={"kernel": "b", "saves": ["y"], "gradients": ["x"]}),
+        "backward: 'y' is not a parameter",
+    ),
+    "backward of an output": (
+        alter_kernel(backward={"kernel": "b", "saves": ["x"], "gradients": ["out"]}),
+        "backward: 'out' is not an input",
     ),
     "kernel not a name": (lambda data: data["kernels"].update({"a b": data["kernels"]["add"]}), "'a b' is not a name"),
     "kernel a keyword": (

@@ -14,7 +14,14 @@ from ...hosts import parse_glibc, parse_hosts
 from ...pipeline.build import build
 from ...pipeline.settings import BuildResult, Settings
 from ...records import encode
-from ..options import add_cache_argument, add_kernels_argument, add_wait_argument, parse_size
+from ..options import (
+    add_cache_argument,
+    add_family_argument,
+    add_kernels_argument,
+    add_wait_argument,
+    parse_families,
+    parse_size,
+)
 from ..progress import make_progress
 from ..report import human_size, print_failures, print_json
 
@@ -44,6 +51,7 @@ def _add_targets(parser: argparse.ArgumentParser) -> None:
         "or all; repeatable",
     )
     add("--kernel", action="append", default=[], metavar="GLOB", help="only kernels whose name matches; repeatable")
+    add_family_argument(parser)
     add("--name", help="name of the bundle (default: the name of the kernels' folder or module)")
     add("--out", type=Path, metavar="DIR", help="where the bundle goes (default: dist/<name>)")
     add(
@@ -145,6 +153,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         out=arguments.out,
         name=arguments.name,
         select=tuple(arguments.kernel),
+        families=parse_families(arguments.family),
         hosts=parse_hosts(arguments.host, parse_glibc(arguments.glibc)),
         jobs=arguments.jobs,
         memory=parse_size(arguments.memory) if arguments.memory is not None else None,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 
 from ...compile.messages import KernelInfo
+from ...pipeline.plan import in_families
 from ...pipeline.workers import describe
 from ...records import encode
-from ..options import add_kernels_argument
+from ..options import add_family_argument, add_kernels_argument, parse_families
 from ..report import print_failures, print_json, print_table
 
 __all__ = ["configure_parser", "execute"]
@@ -15,16 +17,20 @@ __all__ = ["configure_parser", "execute"]
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     add_kernels_argument(parser)
+    add_family_argument(parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:
     declared = describe(arguments.kernels)
+    if arguments.family:
+        kernels = in_families(declared.kernels, parse_families(arguments.family))
+        declared = dataclasses.replace(declared, kernels=tuple(kernels))
     print_failures(declared.failures)
     if arguments.json:
         print_json(encode(declared))
     else:
         print_table(
-            ("kernel", "parameters", "choices", "axes", "architectures", "what it computes"),
+            ("kernel", "parameters", "choices", "axes", "architectures", "family", "what it computes"),
             [_row(kernel) for kernel in declared.kernels],
         )
     return 1 if declared.failures else 0
@@ -37,5 +43,6 @@ def _row(kernel: KernelInfo) -> tuple[str, ...]:
         ", ".join(f"{choice.name}: {'|'.join(choice.values)}" for choice in kernel.choices),
         ", ".join(f"{axis}: {'|'.join(values)}" for axis, values in kernel.axes.items()),
         ", ".join(str(arch) for arch in kernel.archs),
+        kernel.family,
         (kernel.doc.splitlines() or [""])[0],
     )

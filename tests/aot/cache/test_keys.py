@@ -146,7 +146,15 @@ BUNDLE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    "changes", [{"source": "other"}, {"archs": ("sm80",)}, {"select": ("a*",)}, {"options": Options(cuda=13)}], ids=str
+    "changes",
+    [
+        {"source": "other"},
+        {"archs": ("sm80",)},
+        {"select": ("a*",)},
+        {"options": Options(cuda=13)},
+        {"families": ("rows",)},
+    ],
+    ids=str,
 )
 def test_every_ingredient_of_a_request_moves_its_key(changes: dict[str, Any]) -> None:
     assert keys.request_key(**{**REQUEST, **changes}) != keys.request_key(**REQUEST)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from aot.declare.discover import discover
+from aot.declare.discover import Family, discover
 from aot.errors import DeclarationError, UsageError
 
 DECLARATION = """
@@ -74,6 +74,23 @@ def test_folders_that_are_packages_are_families_of_kernels(tmp_path: Path) -> No
         write(tmp_path / folder / "c.py", "raise RuntimeError('not executed')")
     write(tmp_path / "data" / "d.py", "raise RuntimeError('no package, not executed')")
     assert names(tmp_path) == ["a", "c"]
+
+
+def test_a_folder_may_name_its_core_families(tmp_path: Path) -> None:
+    for family in ("rows", "late"):
+        write(tmp_path / family / "__init__.py", "")
+        write(tmp_path / family / "deep" / "__init__.py", "")
+        write(tmp_path / family / "deep" / "k.py", DECLARATION.format(name=family))
+    write(tmp_path / "loose.py", DECLARATION.format(name="loose"))
+    write(tmp_path / "__init__.py", 'CORE_FAMILIES = ("rows",)')
+    families = discover(str(tmp_path)).families
+    assert families == {"loose": Family(), "rows": Family("rows/deep"), "late": Family("late/deep", core=False)}
+
+
+def test_without_a_list_every_family_is_core(tmp_path: Path) -> None:
+    write(tmp_path / "rows" / "__init__.py", "")
+    write(tmp_path / "rows" / "k.py", DECLARATION.format(name="k"))
+    assert discover(str(tmp_path)).families == {"k": Family("rows")}
 
 
 def test_two_families_may_not_declare_one_name(tmp_path: Path) -> None:

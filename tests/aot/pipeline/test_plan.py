@@ -11,7 +11,7 @@ from aot_runtime.manifest import Parameter
 from aot.compile.messages import Closure, Declared, KernelClosure, KernelInfo, VariantInfo
 from aot.compile.process import WorkerLost
 from aot.errors import BuildError, DeclarationError, Failure, UsageError
-from aot.pipeline.plan import NewPlan, check_function, make_plan
+from aot.pipeline.plan import NewPlan, check_function, in_families, make_plan, select_kernels
 from aot.pipeline.settings import Settings
 from aot.selection.subjects import Requirement, Subject, VariantTable
 
@@ -105,6 +105,20 @@ def test_globs_select_kernels_and_a_wrong_one_is_answered_with_what_there_is() -
     with pytest.raises(UsageError, match="no kernel matches gem") as caught:
         plan(workers, "sm90", select=("gem",))
     assert caught.value.hint == "there are: add, gemm, gemm_fp8"
+
+
+def test_families_that_are_not_core_are_built_on_request_or_if_a_kernel_is_named() -> None:
+    rows, loose = replace(kernel("norm"), family="rows"), kernel("fill")
+    late = replace(kernel("norm_backward"), family="backward", core=False)
+    every = (rows, loose, late)
+    assert select_kernels(every, ()) == [rows, loose]
+    assert select_kernels(every, (), ("all",)) == [rows, loose, late]
+    assert select_kernels(every, (), ("backward", "rows")) == [rows, late]
+    assert select_kernels(every, ("norm*",)) == [rows, late]
+    assert select_kernels(every, ("norm*",), ("rows",)) == [rows]
+    with pytest.raises(UsageError, match="there is no family of kernels called 'cols'") as caught:
+        in_families(every, ("cols",))
+    assert caught.value.hint == "there are: backward, rows; `all` takes every kernel"
 
 
 def test_an_architecture_that_no_kernel_is_written_for_is_refused() -> None:

@@ -1,0 +1,102 @@
+"""A kernel names the one that computes its gradients; whether both fit is checked before anything is compiled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import aot
+from aot.declare.backward import check_pairs
+from aot.errors import DeclarationError
+
+X = aot.In("x")
+WEIGHT = aot.In("weight")
+EPS = aot.In("eps", default=1e-6)
+OUT = aot.Out("out", shape="x.shape", dtype="x.dtype")
+GRAD_X = aot.Out("grad_x", shape="x.shape", dtype="x.dtype")
+GRAD_WEIGHT = aot.Out("grad_weight", shape="weight.shape", dtype="weight.dtype")
+SCRATCH = aot.Out("partial", shape="x.shape", dtype="f32")
+BACKWARD = aot.Backward("norm_backward", saves=("x", "weight", "eps"), gradients=("x", "weight"))
+
+
+def kernel(name: str, *parameters: Any, **settings: Any) -> aot.Kernel:
+    return aot.kernel(parameters=parameters, archs=("sm_90a",), name=name, **settings)(lambda target: [])
+
+
+def forward(**settings: Any) -> aot.Kernel:
+    return kernel("norm", X, WEIGHT, OUT, EPS, **{"backward": BACKWARD, **settings})
+
+
+def check(*kernels: aot.Kernel, complete: bool = True) -> None:
+    check_pairs({kernel.name: kernel for kernel in kernels}, complete=complete)
+
+
+def test_a_pair_that_fits_passes_with_scratch_and_in_any_order_of_parameters() -> None:
+    backward = kernel("norm_backward", aot.In("grad_out"), WEIGHT, X, GRAD_WEIGHT, GRAD_X, SCRATCH, EPS)
+    check(forward(), backward)
+    assert forward().backward == BACKWARD
+
+
+def test_one_name_need_not_be_a_tuple() -> None:
+    assert aot.Backward("b", saves="out", gradients="x") == aot.Backward("b", saves=("out",), gradients=("x",))
+
+
+@pytest.mark.parametrize(
+    ("backward", "message"),
+    [
+        ("norm_backward", "`backward` is 'norm_backward'"),
+        (aot.Backward("norm", saves=(), gradients="x"), "cannot be its own backward"),
+        (aot.Backward("b", saves=("x", "y"), gradients="x"), "`backward` saves y"),
+        (aot.Backward("b", saves=("x", "x"), gradients="x"), "saves a parameter twice"),
+        (aot.Backward("b", saves="x", gradients="out"), "`backward` has gradients of out"),
+        (aot.Backward("b", saves="x", gradients=()), "`backward` computes no gradient"),
+    ],
+)
+def test_a_declaration_that_names_what_its_kernel_lacks_is_refused(backward: Any, message: str) -> None:
+    with pytest.raises(DeclarationError, match=message):
+        forward(backward=backward)
+
+
+GRAD_OUT = aot.In("grad_out")
+WRONG: dict[str, tuple[tuple[Any, ...], str, str]] = {
+    "no gradient": ((X, WEIGHT, GRAD_X, GRAD_WEIGHT, EPS), "takes no gradient", "grad_out"),
+    "not saved": (
+        (GRAD_OUT, X, WEIGHT, aot.In("y"), GRAD_X),
+        "takes y, which is neither saved nor a gradient",
+        "saves",
+    ),
+    "saved in vain": ((GRAD_OUT, X, WEIGHT, GRAD_X, GRAD_WEIGHT), "takes no eps", "take it out of `saves`"),
+    "not computed": ((GRAD_OUT, X, WEIGHT, GRAD_X, EPS), "has no output grad_weight", "there are: grad_x"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_signatures_that_do_not_fit_are_refused_with_a_hint(case: str) -> None:
+    parameters, message, hint = WRONG[case]
+    with pytest.raises(DeclarationError, match=f"norm_backward, the backward of norm .*{message}") as caught:
+        check(forward(), kernel("norm_backward", *parameters))
+    assert hint in (caught.value.hint or "")
+
+
+def test_a_gradient_that_is_computed_and_not_named_is_refused() -> None:
+    named = aot.Backward("norm_backward", saves=("x", "weight"), gradients="x")
+    with pytest.raises(DeclarationError, match="computes grad_weight") as caught:
+        check(forward(backward=named), kernel("norm_backward", GRAD_OUT, X, WEIGHT, GRAD_X, GRAD_WEIGHT))
+    assert caught.value.hint == "add 'weight' to `gradients`"
+
+
+def test_choices_of_the_forward_reach_the_backward() -> None:
+    named = aot.Backward("act_backward", saves="x", gradients="x")
+    act = kernel("act", X, OUT, choices={"op": ("relu", "silu")}, backward=named)
+    check(act, kernel("act_backward", GRAD_OUT, X, GRAD_X, choices={"op": ("relu", "silu", "gelu")}))
+    with pytest.raises(DeclarationError, match="lacks op = silu"):
+        check(act, kernel("act_backward", GRAD_OUT, X, GRAD_X, choices={"op": ("relu",)}))
+    with pytest.raises(DeclarationError, match="has a choice mode, which act does not have"):
+        check(act, kernel("act_backward", GRAD_OUT, X, GRAD_X, choices={"mode": ("a",)}))
+
+
+def test_a_backward_that_is_not_declared_is_refused_unless_a_file_could_not_be_read() -> None:
+    with pytest.raises(DeclarationError, match="the backward of norm is norm_backward, which is not declared"):
+        check(forward())
+    check(forward(), complete=False)
