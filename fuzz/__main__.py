@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -14,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from . import binaries, bundles, descriptions, entries, overlap
-from .corpus import PROJECT, Corpus, make_corpus
+from .command import corpus_and_folder, parser, run_all
+from .corpus import Corpus
 from .engine import Target, run_case, run_target
 
 __all__ = ["fuzz", "main"]
@@ -36,58 +34,29 @@ def _targets(corpus: Corpus, folder: Path) -> list[Target]:
 
 
 def main() -> int:
-    arguments = _parser().parse_args()
-    with tempfile.TemporaryDirectory(prefix="aot-fuzz-") as scratch:
-        folder = Path(scratch)
-        from aot.cache.places import find_places
-
-        corpus = make_corpus(folder, find_places(None, os.environ).tools)
-        if arguments.case is not None:
-            return _one(corpus, folder, arguments)
-        results = {}
-        for name, data in fuzz(corpus, folder, arguments.seed, arguments.cases, arguments.only):
-            results[name] = data
-            print(f"{name}: { ({**data, 'findings': len(data['findings'])}) }", file=sys.stderr, flush=True)
-            for finding in data["findings"]:
-                print(f"  case {finding['case']}: {finding['kind']}: {finding['message']}", flush=True)
-            if arguments.out is not None:  # after each target: a long run that is ended leaves what it has done
-                _write(arguments, results)
-    return 1 if any(data["findings"] for data in results.values()) else 0
+    options = _parser().parse_args()
+    with corpus_and_folder() as (corpus, folder):
+        if options.case is not None:
+            return _one(corpus, folder, options)
+        targets = fuzz(corpus, folder, options.seed, options.cases, options.only)
+        return run_all("fuzz", targets, options.out, seed=options.seed)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
-    parser.add_argument("--cases", type=int, default=10_000, help="in all; targets get shares of them")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", metavar="TARGET", help="one target alone")
-    parser.add_argument("--case", type=int, help="with --only: repeat this case alone, with its traceback")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the figures here, as JSON")
-    return parser
+    arguments = parser("fuzz", __doc__)
+    arguments.add_argument("--cases", type=int, default=10_000, help="in all; targets get shares of them")
+    arguments.add_argument("--seed", type=int, default=1)
+    arguments.add_argument("--only", metavar="TARGET", help="one target alone")
+    arguments.add_argument("--case", type=int, help="with --only: repeat this case alone, with its traceback")
+    return arguments
 
 
-def _one(corpus: Corpus, folder: Path, arguments: argparse.Namespace) -> int:
-    (target,) = [target for target in _targets(corpus, folder) if target.name == arguments.only]
-    finding = run_case(target, arguments.seed, arguments.case, Counter())
+def _one(corpus: Corpus, folder: Path, options: argparse.Namespace) -> int:
+    (target,) = [target for target in _targets(corpus, folder) if target.name == options.only]
+    finding = run_case(target, options.seed, options.case, Counter())
     target.close()
     print(finding.trace if finding is not None else "nothing was found")
     return 1 if finding is not None else 0
-
-
-def _write(arguments: argparse.Namespace, results: dict[str, Any]) -> None:
-    sys.path.append(str(PROJECT / "benchmarks"))
-    from _common import machine_facts
-
-    data = {
-        "benchmark": "fuzz",
-        "machine": machine_facts(),
-        "results": {
-            "seed": arguments.seed,
-            "cases": sum(data["cases"] for data in results.values()),
-            "findings": sum(data.get("found", 0) for data in results.values()),
-            "targets": results,
-        },
-    }
-    arguments.out.write_text(json.dumps(data, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["ACCEPTED", "REFUSED", "Finding", "Outcome", "Target", "Undetected", "run_case", "run_target"]
+__all__ = ["ACCEPTED", "REFUSED", "Finding", "Outcome", "Target", "Undetected", "attempt", "run_case", "run_target"]
 
 ACCEPTED, REFUSED = "accepted", "refused"
 CPU_SECONDS = 20.0  # of one case; the slowest take some tenths of a second
@@ -54,6 +54,10 @@ class Outcome:
     seen: Counter[str] = field(default_factory=Counter)
     findings: list[Finding] = field(default_factory=list)
 
+    def note(self, finding: Finding | None) -> None:
+        if finding is not None and len(self.findings) < MOST_FINDINGS:
+            self.findings.append(finding)
+
     def data(self) -> dict[str, Any]:
         return {
             "cases": sum(self.seen.values()),
@@ -66,9 +70,7 @@ def run_target(target: Target, seed: int, cases: range) -> Outcome:
     outcome = Outcome()
     try:
         for number in cases:
-            finding = run_case(target, seed, number, outcome.seen)
-            if finding is not None and len(outcome.findings) < MOST_FINDINGS:
-                outcome.findings.append(finding)
+            outcome.note(run_case(target, seed, number, outcome.seen))
     finally:
         target.close()
     return outcome
@@ -76,9 +78,14 @@ def run_target(target: Target, seed: int, cases: range) -> Outcome:
 
 def run_case(target: Target, seed: int, number: int, seen: Counter[str]) -> Finding | None:
     """One case; the same seed and number give the same case, whatever ran before it."""
+    return attempt(lambda: target.case(random.Random(f"{seed} {target.name} {number}")), number, seen)
+
+
+def attempt(case: Callable[[], str], number: int, seen: Counter[str]) -> Finding | None:
+    """Run one case within its limit of CPU time, and count what it says became of it."""
     try:
         with _limited(CPU_SECONDS):
-            seen[target.case(random.Random(f"{seed} {target.name} {number}"))] += 1
+            seen[case()] += 1
     except Exception as error:  # whatever a case raises that its target did not expect is a finding
         seen["found"] += 1
         trace = "".join(traceback.format_exception(error)[-4:])

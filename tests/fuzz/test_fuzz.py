@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import fuzz.engine
-from fuzz import binaries, bundles, descriptions, entries, overlap
+from fuzz import binaries, bundles, descriptions, entries, flips, overlap
 from fuzz.corpus import Corpus, make_corpus
 from fuzz.engine import Target, Undetected, run_target
 from fuzz.mutate import changed_bytes, changed_json, flipped
@@ -28,6 +28,15 @@ def test_a_short_run_finds_nothing(module: object, corpus: Corpus, tmp_path: Pat
         outcome = run_target(target, SEED, range(CASES.get(target.name, 400)))
         assert outcome.findings == [], target.name
         assert outcome.seen["refused"] > 0, target.name
+
+
+def test_bits_that_are_flipped_one_by_one_are_all_noticed(corpus: Corpus, tmp_path: Path) -> None:
+    for name in flips.FILES:
+        outcome = flips.flip_all(corpus.bundle, tmp_path, name, every=307)
+        assert outcome.findings == [], name
+        assert outcome.seen[flips.NOTICED] + outcome.seen[flips.WHEN_READ] == sum(outcome.seen.values()) > 10, name
+        if name in ("manifest.json", "kernels.json"):
+            assert outcome.seen[flips.NOTICED] > outcome.seen[flips.WHEN_READ], name
 
 
 def test_the_overlap_check_agrees_with_brute_force(tmp_path: Path) -> None:
@@ -81,6 +90,15 @@ def test_a_flip_that_passes_is_a_finding(corpus: Corpus, tmp_path: Path, monkeyp
     damaged = next(target for target in entries.make(corpus, tmp_path) if target.name == "damaged entries")
     monkeypatch.setattr(entries, "checked", lambda kind, key, content: content)
     assert {finding.kind for finding in run_target(damaged, SEED, range(5)).findings} == {"Undetected"}
+
+
+def test_a_flip_that_verify_does_not_name_is_a_finding(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flips, "verify", lambda bundle: [])
+    outcome = flips.flip_all(corpus.bundle, tmp_path, "kernels.json", every=999)
+    assert {finding.kind for finding in outcome.findings} == {"Undetected"}
+    assert outcome.seen["found"] == 4
 
 
 def test_a_name_that_is_a_path_is_a_finding() -> None:

@@ -1,0 +1,65 @@
+"""What the commands of this package share: the corpus in a temporary folder, lines for a person, figures as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from aot.cache.places import find_places
+
+from .corpus import PROJECT, Corpus, make_corpus
+
+__all__ = ["corpus_and_folder", "parser", "run_all", "run_with_corpus"]
+
+Results = Iterable[tuple[str, dict[str, Any]]]
+
+
+def parser(name: str, description: str | None) -> argparse.ArgumentParser:
+    arguments = argparse.ArgumentParser(prog=f"python -m {name}", description=description)
+    arguments.add_argument("--out", type=Path, metavar="FILE", help="write the figures here, as JSON")
+    return arguments
+
+
+@contextmanager
+def corpus_and_folder() -> Iterator[tuple[Corpus, Path]]:
+    with tempfile.TemporaryDirectory(prefix="aot-fuzz-") as scratch:
+        yield make_corpus(Path(scratch), find_places(None, os.environ).tools), Path(scratch)
+
+
+def run_with_corpus(name: str, description: str | None, run: Callable[[Corpus, Path], Results]) -> int:
+    """A command that takes no other arguments than where to write its figures."""
+    options = parser(f"fuzz.{name}", description).parse_args()
+    with corpus_and_folder() as (corpus, folder):
+        return run_all(name, run(corpus, folder), options.out)
+
+
+def run_all(benchmark: str, targets: Results, out: Path | None, **facts: Any) -> int:
+    """Run targets one by one, and write what became of them; the exit code is 1 if something was found."""
+    results: dict[str, Any] = {}
+    for name, data in targets:
+        results[name] = data
+        print(f"{name}: { ({**data, 'findings': len(data['findings'])}) }", file=sys.stderr, flush=True)
+        for finding in data["findings"]:
+            print(f"  case {finding['case']}: {finding['kind']}: {finding['message']}", flush=True)
+        if out is not None:  # after each target: a long run that is ended leaves what it has done
+            _write(benchmark, results, out, facts)
+    return 1 if any(data["findings"] for data in results.values()) else 0
+
+
+def _write(benchmark: str, results: dict[str, Any], out: Path, facts: dict[str, Any]) -> None:
+    sys.path.append(str(PROJECT / "benchmarks"))
+    from _common import machine_facts
+
+    totals = {
+        "cases": sum(data["cases"] for data in results.values()),
+        "findings": sum(data.get("found", 0) for data in results.values()),
+    }
+    data = {"benchmark": benchmark, "machine": machine_facts(), "results": {**facts, **totals, "targets": results}}
+    out.write_text(json.dumps(data, indent=1) + "\n")
