@@ -16,7 +16,7 @@ import aot_runtime
 import hypothesis
 import platformdirs
 import pytest
-from standin import RealCudaLoadedError, Standin
+from standin import Standin
 
 from aot.pipeline.build import build
 from aot.pipeline.settings import BuildResult, Settings
@@ -106,10 +106,8 @@ def read_only() -> Iterator[Callable[[Path], None]]:
 
 @pytest.fixture(scope="session")
 def standin_process(standin_directory: Path) -> Standin:
-    try:
-        return Standin.load(standin_directory)
-    except RealCudaLoadedError as error:
-        pytest.skip(f"the stand-in cannot play beside a real CUDA library: {error}")
+    """The stand-in in this process. If real CUDA is here already, its tests fail: skipping them would hide hundreds."""
+    return Standin.load(standin_directory)
 
 
 @pytest.fixture

@@ -1,19 +1,15 @@
-"""What one run of the tests makes once, however many processes the run has.
-
-Nothing here outlives the run: the first process that asks for a thing makes it, inside the run's own temporary folder.
-"""
+"""Bundles and libraries that many test files use. The first process of a run that asks for one makes it."""
 
 from __future__ import annotations
 
-import fcntl
-import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from once import folder_of_run, once
 from places import SAMPLES
 from standin import build as build_standin
+from standin import build_traps
 
 from aot.pipeline.settings import BuildResult
 
@@ -21,24 +17,10 @@ from aot.pipeline.settings import BuildResult
 STANDIN_ARCHS = ("sm_80", "sm_86", "sm_90a", "sm_100f", "sm_103a", "sm_120f")
 
 
-def once(path: Path, make: Callable[[Path], object]) -> Path:
-    """``path``, made by the first process that asks for it; the others wait. After a failure the next one tries."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    finished = path.with_name(f"{path.name}.finished")
-    with path.with_name(f"{path.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not finished.exists():
-            shutil.rmtree(path, ignore_errors=True)
-            make(path)
-            finished.touch()
-    return path
-
-
 @pytest.fixture(scope="session")
 def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that the processes of this run share; a worker of pytest-xdist has its own folder inside the run's."""
-    own = tmp_path_factory.getbasetemp()
-    return (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "shared"
+    """A folder that the processes of this run share."""
+    return folder_of_run(tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
@@ -83,3 +65,9 @@ def standin_bundle_path(shared_bundle: Callable[..., Path]) -> Path:
 def standin_directory(run_folder: Path) -> Path:
     """Where the stand-in's libraries lie, for tests that start processes of their own."""
     return once(run_folder / "standin", build_standin)
+
+
+@pytest.fixture(scope="session")
+def traps(run_folder: Path) -> Path:
+    """A folder with CUDA libraries that end a process that opens them."""
+    return once(run_folder / "traps", build_traps)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from places import PROJECT, TESTS
+from standin import search_path
 
 FRAMEWORKS = ("torch", "jax", "cupy")
 CONFTEST = """
@@ -109,18 +112,28 @@ def test_a_process_that_is_lost_fails_its_tests(tmp_path: Path) -> None:
     assert "the process with frameworks ended with 3" in said
 
 
-def test_no_test_file_imports_a_framework_while_tests_are_collected(tmp_path: Path) -> None:
-    """All files are collected beside packages of these names that leave a trace when they are imported."""
+def test_collecting_the_tests_imports_no_framework_and_opens_no_cuda_library(tmp_path: Path, traps: Path) -> None:
+    """All files are collected beside packages that leave a trace when they are imported, and CUDA libraries that abort.
+
+    CuTe DSL opens the driver as soon as it is imported.
+    """
     trace = tmp_path / "trace"
     text = f"with open({str(trace)!r}, 'a') as trace:\n    trace.write(__name__ + '\\n')\n"
-    packages = install(tmp_path / "packages", *FRAMEWORKS, text=text)
+    variables = environment(install(tmp_path / "packages", *FRAMEWORKS, text=text), **search_path(traps))
     for name in FRAMEWORKS:
-        subprocess.run([sys.executable, "-c", f"import {name}"], env=environment(packages), check=True)
+        subprocess.run([sys.executable, "-c", f"import {name}"], env=variables, check=True)
     assert trace.read_text().split() == list(FRAMEWORKS)
     trace.unlink()
     # Plain assertions: rewriting them all would take half of the time.
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "--assert=plain", "-p", "no:cacheprovider"]
-    done = subprocess.run(command, cwd=PROJECT, env=environment(packages), capture_output=True, text=True)
+    done = subprocess.run(command, cwd=PROJECT, env=variables, capture_output=True, text=True)
     assert not trace.exists(), trace.read_text()
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr
     assert "tests/runtime/test_jax.py::test_there_is_no_derivative" in done.stdout
+    assert "tests/aot/compile/dsl/test_v4_7.py::test_launch_facts_tell_the_same" in done.stdout
+
+
+def test_the_compiler_is_found_and_not_imported() -> None:
+    assert importlib.util.find_spec("cutlass") is not None
+    with pytest.raises(ImportError, match="marked `compiler`"):
+        import cutlass  # noqa: F401

@@ -17,9 +17,9 @@ import pytest
 import tvm_ffi.libinfo
 from aot_runtime.arch import Arch
 from aot_runtime.manifest import FileRecord, Manifest
+from once import once
 from places import SAMPLES
-from shared import once
-from standin import build_traps, search_path
+from standin import search_path
 
 from aot.bundle import layout
 from aot.bundle.details import read_details
@@ -155,11 +155,6 @@ class Project:
 
 
 @pytest.fixture(scope="session")
-def traps(run_folder: Path) -> Path:
-    return once(run_folder / "traps", build_traps)
-
-
-@pytest.fixture(scope="session")
 def project(cpp_bundle: Path, other_bundle: Path, newer_bundle: Path, standin_directory: Path, traps: Path) -> Project:
     return Project(cpp_bundle, other_bundle, newer_bundle, standin_directory, traps)
 
@@ -180,8 +175,6 @@ def selection(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The selection of ``runtime/src`` as a Python module."""
     import pybind11
 
-    if shutil.which("c++") is None:
-        pytest.skip("no C++ compiler")
     folder = tmp_path_factory.mktemp("selection")
     includes = [word for path in (SOURCES, *INCLUDES, Path(pybind11.get_include()), Path(sysconfig.get_path("include")))
                 for word in ("-isystem", path)]  # fmt: skip

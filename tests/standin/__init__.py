@@ -262,6 +262,19 @@ class RealCudaLoadedError(RuntimeError):
     """The stand-in came too late. If torch is installed, ``import tvm_ffi`` imports it, and with it real CUDA."""
 
 
+def _what_is_loaded(sonames: Sequence[str]) -> str:
+    """Where the real libraries lie, and the frameworks that may have loaded them."""
+    from without_frameworks import FRAMEWORKS
+
+    paths = {line.split(maxsplit=5)[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "/" in line}
+    found = sorted(path for path in paths if any(Path(path).name.startswith(name) for name in sonames))
+    imported = [name for name in FRAMEWORKS if sys.modules.get(name) is not None]
+    return (
+        f"this process has loaded the real CUDA: {', '.join(found) or ', '.join(sonames)}; "
+        f"imported frameworks: {', '.join(imported) or 'none'}. The stand-in needs a process without them"
+    )
+
+
 def _loaded(soname: str) -> ctypes.CDLL | None:
     try:
         return ctypes.CDLL(soname, mode=ctypes.RTLD_GLOBAL | os.RTLD_NOLOAD)
@@ -297,8 +310,9 @@ class Standin:
         import without_frameworks  # noqa: F401  # TVM-FFI imports torch, and that the real CUDA libraries, if it can
 
         names = (_STATE.soname, _DRIVER.soname, f"libcudart.so.{runtime}")
-        if _loaded(_STATE.soname) is None and any(map(_loaded, names)):
-            raise RealCudaLoadedError("this process has loaded the real CUDA driver or runtime; start a new one")
+        real = [name for name in names if _loaded(name) is not None]
+        if real and _STATE.soname not in real:
+            raise RealCudaLoadedError(_what_is_loaded(real))
         return cls(*(_loaded(name) or _open(directory / name) for name in names))
 
     def reset(

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import tvm_ffi
 
-from . import CPU, CUDA, Launch, RealCudaLoadedError, Standin, build, compiler, compiler_environment
+from . import CPU, CUDA, Launch, Standin, build, compiler, compiler_environment
 from .fatbins import make_fatbin
 
 HERE = Path(__file__).parent
@@ -44,10 +44,9 @@ class Attribute(ctypes.Structure):
 
 
 def package_folder(name: str) -> Path:
-    """Where a package lies, found without importing it; skips the test where there is none."""
+    """Where a package lies, found without importing it. The extra for tests installs all that are asked for here."""
     spec = importlib.util.find_spec(name.split(".")[0]) and importlib.util.find_spec(name)
-    if not spec or not spec.submodule_search_locations:
-        pytest.skip(f"{name} is not installed")
+    assert spec and spec.submodule_search_locations, f"{name} is not installed"
     return Path(next(iter(spec.submodule_search_locations)))
 
 
@@ -62,10 +61,7 @@ def built(standin_directory: Path) -> Path:
 
 @pytest.fixture
 def standin(built: Path) -> Standin:
-    try:
-        loaded = Standin.load(built)
-    except RealCudaLoadedError as error:
-        pytest.skip(str(error))
+    loaded = Standin.load(built)
     loaded.reset()
     return loaded
 
@@ -142,6 +138,24 @@ def test_later_open_by_name_finds_the_standin(standin: Standin) -> None:
 def test_loading_twice_gives_one_state(standin: Standin, built: Path) -> None:
     standin.runtime.cudaSetDevice(0)
     assert Standin.load(built, runtime=13).calls("cudaSetDevice") == 1
+
+
+def test_a_process_with_real_cuda_is_refused_and_the_library_named(built: Path, tmp_path: Path) -> None:
+    real = tmp_path / "libcuda.so.1.2.3"
+    (tmp_path / "real.c").write_text("int cuInit(unsigned flags) { return (int)flags; }\n")
+    flags = ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"]
+    compile_in(tmp_path, [*compiler(), *flags, "real.c", "-o", str(real)])
+    code = """
+        import ctypes, pathlib, types
+        ctypes.CDLL(sys.argv[2])
+        sys.modules["jax"] = types.ModuleType("jax")
+        try:
+            Standin.load(pathlib.Path(sys.argv[1]))
+        except RealCudaLoadedError as error:
+            print(error)
+    """
+    said = in_new_process(code, str(built), str(real))
+    assert f"has loaded the real CUDA: {real}; imported frameworks: jax." in said
 
 
 def test_driver_wants_initialisation_first(built: Path) -> None:

@@ -194,6 +194,7 @@ def test_a_missing_compiler_is_said_plainly(tmp_path: Path) -> None:
     assert failure.hint == "`pip install cute-aot[build]`"
 
 
+@pytest.mark.compiler
 @pytest.mark.parametrize(
     "line", ["import cutlass.not_there", "from cutlass.not_there import X", "from cutlass import not_there"]
 )

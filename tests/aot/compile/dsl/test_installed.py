@@ -30,6 +30,7 @@ def test_a_supported_version_gets_its_own_module(seen: str, module: Any) -> None
     assert choose(seen, untested=True) is module
 
 
+@pytest.mark.compiler
 def test_the_installed_version_is_supported_and_lacks_nothing() -> None:
     assert installed() is choose(version())
     assert missing(installed()) == []
