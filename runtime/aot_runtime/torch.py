@@ -28,12 +28,9 @@ from .exposed import Exposed, expose, split_parameters
 from .functions import function_symbol
 from .kernel_records import Choice, KernelRecord, Parameter
 from .outputs import dtype_source, shape_source
+from .torch_gradients import GradientError, gradients_of, refusal
 
 __all__ = ["GradientError", "Operators", "register"]
-
-
-class GradientError(AotError, RuntimeError):
-    """A gradient was asked of a kernel that has no backward."""
 
 
 _TYPES = {"tensor": "Tensor", "tensor?": "Tensor?", "float": "float", "int": "int", "bool": "bool"}
@@ -53,7 +50,7 @@ class Operators(Exposed):
         super().__init__(bundle, namespace)
 
     def _make(self, record: KernelRecord) -> Any:
-        return _define(_Signature(record), self._bundle, self._library, self._name)
+        return _define(_Signature(record), self._bundle, self._library, self)
 
 
 def register(bundle: Bundle, *, name: str | None = None) -> Operators:
@@ -141,13 +138,16 @@ def _with_default(name: str, default: str | None) -> str:
 # Defining operators.
 
 
-def _define(signature: _Signature, bundle: Bundle, library: Any, namespace: str) -> Callable[..., Any]:
+def _define(signature: _Signature, bundle: Bundle, library: Any, operators: Operators) -> Callable[..., Any]:
     """Define both forms, and return the functions that callers use: the functional one, with ``out`` on it."""
-    record = signature.record
+    record, namespace = signature.record, operators._name
     library.define(signature.functional_schema)
     library.define(signature.out_schema)
     packet = getattr(getattr(torch.ops, namespace), record.name)
     names = {**_names(signature, bundle), "_functional": packet.default, "_out": packet.out}
+    gradients = gradients_of(record, bundle, operators)
+    if gradients is not None:
+        names["_functional"] = gradients.calling(packet.default, lambda: names[record.name])
     allocations = list(_allocations(signature, names))
     returned = ", ".join(parameter.name for parameter in signature.outputs)
     functional = ", ".join(signature.python_parameters(outputs=False))
@@ -166,9 +166,12 @@ def _define(signature: _Signature, bundle: Bundle, library: Any, namespace: str)
     exec(compile(source, f"<aot operator {namespace}::{record.name}>", "exec"), names)
     for overload, form in ((record.name, "functional"), (f"{record.name}.out", "out")):
         library.impl(overload, names[f"{form}_kernel"], "CUDA")
-        library.impl(overload, names[f"{form}_autograd"], "Autograd")
+        if gradients is None or form == "out":
+            library.impl(overload, names[f"{form}_autograd"], "Autograd")
         library._register_fake(overload, names[f"{form}_fake"])
     library.impl(f"{record.name}.out", names["out_in_place"], "ADInplaceOrView")
+    if gradients is not None:
+        gradients.register(library, namespace)
     function: Callable[..., Any] = names[record.name]
     function.__doc__ = names["out_form"].__doc__ = _documentation(signature, namespace)
     function.out = names["out_form"]  # type: ignore[attr-defined]
@@ -266,7 +269,7 @@ def _names(signature: _Signature, bundle: Bundle) -> dict[str, Any]:
         "_bump": torch._C._increment_version,  # so that autograd notices if a saved tensor is overwritten
         "_empty_like": torch.empty_like,
         "_contiguous": torch.contiguous_format,
-        "_refuse_gradients": _refuse_gradients,
+        "_refuse_gradients": refusal(record, bundle),
         "_empty": torch.empty,
         **signature.defaults(),
     }
@@ -308,14 +311,6 @@ def _allocations(signature: _Signature, names: dict[str, Any]) -> Iterator[str]:
             names[f"_dtype_{parameter.name}"] = getattr(torch, _DTYPES[str(parameter.dtype)])
             dtype = f"_dtype_{parameter.name}"
         yield f"{parameter.name} = _empty({shape}, dtype={dtype}, device={first}.device)"
-
-
-def _refuse_gradients(kernel: str, tensors: tuple[Any, ...]) -> None:
-    if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors):
-        raise GradientError(
-            f"{kernel} has no backward, and an argument requires a gradient",
-            hint="call it under torch.no_grad(), or pass x.detach()",
-        )
 
 
 def _tuple(names: list[str]) -> str:
