@@ -38,7 +38,8 @@ def _hook(function: _F) -> _F:
         try:
             return function(*args, **kwargs)
         except AotError as error:
-            print(*error_lines(error), sep="\n", file=sys.stderr, flush=True)
+            failures = error.failures if isinstance(error, BuildError) else ()
+            print(*error_lines(error.message, error.hint, failures), sep="\n", file=sys.stderr, flush=True)
             raise SystemExit(1 if isinstance(error, BuildError) else 2) from None
 
     return wrapped  # type: ignore[return-value]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -17,11 +18,14 @@ __all__ = [
     "Failure",
     "ToolchainError",
     "UsageError",
+    "counted",
     "error_lines",
     "failure_lines",
+    "plain_text",
     "system_hint",
 ]
 
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)?")
 NOTHING_LEFT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 NO_MEMORY = "memory ran out; pass `--memory` or fewer `--jobs`"
 
@@ -35,6 +39,11 @@ class Failure:
     log: str = ""
     kernel: str = ""  # empty: no kernel in particular, as of a file that cannot be read
     arch: str = ""
+
+    def __post_init__(self) -> None:
+        """Compilers colour their messages; logs, manifests and JSON hold plain text."""
+        object.__setattr__(self, "message", plain_text(self.message))
+        object.__setattr__(self, "log", plain_text(self.log))
 
 
 class UsageError(AotError):
@@ -57,6 +66,16 @@ class ToolchainError(BuildError):
     """A tool or library that the build needs is missing or failed."""
 
 
+def plain_text(text: str) -> str:
+    """A text without the escape codes that colour it on a terminal."""
+    return _ESCAPES.sub("", text)
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 kernel``, ``2 kernels``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def system_hint(error: OSError) -> str | None:
     """The next step if the system has run out of a resource; else None."""
     if error.errno in (errno.EMFILE, errno.ENFILE):
@@ -66,13 +85,12 @@ def system_hint(error: OSError) -> str | None:
     return "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else None
 
 
-def error_lines(error: AotError) -> Iterator[str]:
+def error_lines(message: str, hint: str | None, failures: Iterable[Failure] = ()) -> Iterator[str]:
     """An error as text: what failed with the compiler's output, the message, the hint."""
-    if isinstance(error, BuildError):
-        yield from failure_lines(error.failures)
-    yield f"error: {error.message}"
-    if error.hint:
-        yield from ("", f"hint: {error.hint}")
+    yield from failure_lines(failures)
+    yield f"error: {message}"
+    if hint:
+        yield from ("", f"hint: {hint}")
 
 
 def failure_lines(failures: Iterable[Failure]) -> Iterator[str]:

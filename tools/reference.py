@@ -1,9 +1,9 @@
-"""Write the options in ``docs/reference/cli.md`` from the parsers of the command line.
+"""Write the options, and the keys of JSON, in ``docs/reference/cli.md`` from the modules of the command line.
 
     python tools/reference.py            # after a change of the command line: rewrite the page
     python tools/reference.py --check    # exit code 1 if the page differs
 
-The options of a command stand between ``<!-- command: NAME -->`` and ``<!-- end -->``.
+What is said of a command stands between ``<!-- command: NAME -->`` and ``<!-- end -->``.
 """
 
 from __future__ import annotations
@@ -11,26 +11,43 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
-from aot.cli.main import COMMANDS, make_parser
+from aot.cli.main import COMMANDS, ERROR_KEYS, make_parser
+from aot.cli.schema import Key
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "cli.md"
 
+SHARED = ("json", "quiet", "verbose")  # every command has these: the page says so once
 _SECTION = re.compile(r"(<!-- command: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def options(name: str) -> str:
-    """The summary of a command and a table of its arguments."""
+    """The summary of a command, a table of its arguments, and a table of what ``--json`` prints."""
+    if name == "errors":
+        return keys(ERROR_KEYS)
     (commands,) = (action for action in make_parser([name])._actions if isinstance(action.choices, dict))
     assert commands.choices is not None
     parser = commands.choices[name]
     rows = [
         f"| {_spelling(action)} | {_meaning(action)} |\n"
         for action in parser._actions
-        if not isinstance(action, argparse._HelpAction) and action.dest != "json"
+        if not isinstance(action, argparse._HelpAction) and action.dest not in SHARED
     ]
-    return f"{parser.description}\n\n| argument | meaning |\n| --- | --- |\n" + "".join(rows)
+    module = import_module(f"aot.cli.commands.{name}")
+    table = "| argument | meaning |\n| --- | --- |\n" + "".join(rows)
+    return f"{parser.description}\n\n{table}\n{keys(module.KEYS)}"
+
+
+def keys(listed: Sequence[Key]) -> str:
+    rows = [f"| `{key.name}` | {key.kind} | {_escaped(key.meaning)}{_only(key)} |\n" for key in listed]
+    return "| key of `--json` | type | meaning |\n| --- | --- | --- |\n" + "".join(rows)
+
+
+def _only(key: Key) -> str:
+    return f" ({key.only})" if key.only else ""
 
 
 def _spelling(action: argparse.Action) -> str:
@@ -42,7 +59,11 @@ def _spelling(action: argparse.Action) -> str:
 
 def _meaning(action: argparse.Action) -> str:
     # Without what depends on this machine: the number of its cores.
-    return " ".join(str(action.help or "").split()).replace("<", "&lt;")
+    return _escaped(" ".join(str(action.help or "").split()))
+
+
+def _escaped(text: str) -> str:
+    return text.replace("<", "&lt;")
 
 
 def rewritten(text: str) -> str:

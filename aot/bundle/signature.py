@@ -83,7 +83,7 @@ def _check_installed() -> None:
     try:
         import cryptography  # noqa: F401
     except ModuleNotFoundError:
-        raise UsageError("signing needs the package cryptography", hint="`pip install cute-aot[sign]`") from None
+        raise UsageError("signing needs the package cryptography", hint="`pip install 'cute-aot[sign]'`") from None
 
 
 def public_path(private: Path) -> Path:

@@ -9,77 +9,94 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
-from importlib import import_module
+from dataclasses import dataclass
 
-from ..errors import AotError, BuildError, error_lines, system_hint
+from ..errors import AotError, BuildError, Failure, error_lines, system_hint
+from ..records import encode
+from .parser import COMMANDS, WrongUsage, make_parser, parse
+from .report import print_json, print_message
+from .schema import Key
 
-__all__ = ["main", "make_parser", "run"]
+__all__ = ["COMMANDS", "ERROR_KEYS", "main", "make_parser", "run"]
 
-COMMANDS = (
-    "list", "build", "verify", "inspect", "check", "bench", "wheel", "config", "cache", "prune", "merge", "sign",
+ERROR_KEYS = (
+    Key("error", "object", "`kind` (a class of [errors](errors.md), or OSError, Interrupted, InternalError), `message`, "
+        "`hint` (or null), `exit_code`"),
+    Key("failures", "list of object", "the kernels that failed, if they are the reason: kernel, variant, arch, message, log"),
 )  # fmt: skip
+
+# Packages that the command line imports and the loader does not need.
+_BUILD_EXTRA = frozenset({"capstone", "elftools", "packaging", "platformdirs", "pyproject_metadata", "rich"})
+
+
+@dataclass(frozen=True)
+class _Trouble:
+    """What went wrong, for people and for programs."""
+
+    code: int
+    kind: str
+    message: str
+    hint: str | None = None
+    failures: tuple[Failure, ...] = ()
+
+    def data(self) -> dict[str, object]:
+        error = {"kind": self.kind, "message": self.message, "hint": self.hint, "exit_code": self.code}
+        return {"error": error, "failures": encode(self.failures)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    return run(lambda: make_parser(arguments[:1]), arguments)
+    return run(parse, sys.argv[1:] if arguments is None else list(arguments))
 
 
-def run(make: Callable[[], argparse.ArgumentParser], arguments: Sequence[str]) -> int:
-    """Parse the arguments, execute the command, and turn errors into messages and exit codes."""
+def run(read: Callable[[Sequence[str]], argparse.Namespace], arguments: Sequence[str]) -> int:
+    """Read the arguments, execute the command, and turn errors into messages and exit codes."""
     try:
-        parsed = make().parse_args(arguments)
+        parsed = read(arguments)
         code: int = parsed.execute(parsed)
         sys.stdout.flush()
-    except KeyboardInterrupt as error:
-        print(f"interrupted: {error if error.args else 'nothing was written'}", file=sys.stderr)
-        return 130
+        return code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except AotError as error:
-        print_error(error)
-        return 1 if isinstance(error, BuildError) else 2
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] not in _BUILD_EXTRA:
-            raise
-        print(f"error: `{error.name}` is not installed\n\nhint: `pip install cute-aot[build]`", file=sys.stderr)
-        return 2
-    except OSError as error:
+    except (Exception, KeyboardInterrupt) as error:
+        return _report(error, arguments)
+
+
+def _report(error: BaseException, arguments: Sequence[str]) -> int:
+    """Print what went wrong to stderr, and to stdout if JSON is expected there."""
+    if any(word in ("-v", "--verbose") for word in arguments):
+        traceback.print_exception(error)
+    if isinstance(error, WrongUsage):
+        print(error.usage, file=sys.stderr)
+    trouble = _trouble(error)
+    if isinstance(error, KeyboardInterrupt):
+        print_message(f"interrupted: {trouble.message}")
+    else:
+        for line in error_lines(trouble.message, trouble.hint, trouble.failures):
+            print_message(line)
+    if "--json" in arguments:
+        print_json(trouble.data())
+    return trouble.code
+
+
+def _trouble(error: BaseException) -> _Trouble:
+    kind = type(error).__name__
+    if isinstance(error, KeyboardInterrupt):
+        return _Trouble(130, "Interrupted", str(error) if error.args else "nothing was written")
+    if isinstance(error, AotError):
+        failures = error.failures if isinstance(error, BuildError) else ()
+        return _Trouble(1 if isinstance(error, BuildError) else 2, kind, error.message, error.hint, failures)
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] in _BUILD_EXTRA:
+        return _Trouble(2, kind, f"`{error.name}` is not installed", "`pip install 'cute-aot[build]'`")
+    if isinstance(error, OSError):
         place = f" (`{error.filename}`)" if error.filename else ""
-        hint = system_hint(error)
-        print(f"error: {error.strerror or error}{place}" + (f"\n\nhint: {hint}" if hint else ""), file=sys.stderr)
-        return 1
-    return code
-
-
-# Packages that the command line imports and the loader does not need.
-_BUILD_EXTRA = frozenset({"capstone", "elftools", "platformdirs", "rich"})
-
-
-def print_error(error: AotError) -> None:
-    for line in error_lines(error):
-        print(line, file=sys.stderr)
-
-
-def make_parser(named: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """The parser of the named command, or of all commands.
-
-    Only the named command is imported: machines that check bundles do not have what ``build`` imports.
-    """
-    parser = argparse.ArgumentParser(
-        prog="python -m aot",
-        description="Compile CuTe DSL kernels ahead of time into a bundle of native libraries.",
-        epilog="Exit codes: 0 success; 1 some kernels failed, or a bundle does not verify; 2 wrong usage.",
+        return _Trouble(1, "OSError", f"{error.strerror or error}{place}", system_hint(error))
+    return _Trouble(
+        1,
+        "InternalError",
+        f"an error that cute-aot does not know: {kind}: {error}",
+        "please report it, with what the same command prints with `-v`",
     )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for name in named if named and named[0] in COMMANDS else COMMANDS:
-        module = import_module(f".commands.{name}", __package__)
-        summary = str(module.__doc__)
-        command = commands.add_parser(name, help=summary, description=summary)
-        module.configure_parser(command)
-        command.add_argument("--json", action="store_true", help="print the result as JSON")
-        command.set_defaults(execute=module.execute)
-    return parser

@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import re
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from aot_runtime.manifest import Manifest
 from ..bundle.contracts import Contract, load_contracts
 from ..errors import UsageError
 from ..gpu.running import Gpu, find_gpu, select_kernels
+from .report import print_message
 
 if TYPE_CHECKING:  # the builder is not needed to check a bundle
     from aot_runtime import Bundle
@@ -132,7 +132,7 @@ def link_tools(arguments: argparse.Namespace) -> Tools:
 
 
 def print_warning(text: str) -> None:
-    print(f"warning: {text}", file=sys.stderr)
+    print_message(f"warning: {text}")
 
 
 def parse_size(text: str) -> int:

@@ -1,40 +1,53 @@
-"""Progress of a build: a bar on a terminal, lines in a log."""
+"""Progress of a build: a bar on a terminal, lines in a log, nothing but warnings if asked to be quiet."""
 
 from __future__ import annotations
 
+import argparse
 import sys
 
 from ..compile.messages import Compiled
 from ..errors import Failure
-from ..pipeline.events import LineProgress, Progress
+from ..pipeline.events import LineProgress, Progress, TimedProgress
 from ..pipeline.executor import CompileJob
+from .report import print_message
 
-__all__ = ["TerminalProgress", "make_progress"]
-
-
-def make_progress() -> Progress:
-    return TerminalProgress() if sys.stderr.isatty() else LineProgress()
+__all__ = ["QuietProgress", "TerminalProgress", "make_progress"]
 
 
-class TerminalProgress(Progress):
-    """A progress bar on stderr."""
+def make_progress(arguments: argparse.Namespace) -> TimedProgress:
+    if arguments.quiet:
+        return QuietProgress()
+    return TerminalProgress() if sys.stderr.isatty() and not arguments.verbose else LineProgress()
+
+
+class QuietProgress(TimedProgress):
+    """Says what must not be missed."""
+
+    def warn(self, text: str) -> None:
+        print_message(f"warning: {text}")
+
+
+class TerminalProgress(TimedProgress):
+    """A line for each phase on stderr, with its own clock; a bar for what is counted."""
 
     def __init__(self) -> None:
+        super().__init__()
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
         from rich.progress import Progress as RichProgress
 
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
-            MofNCompleteColumn(),
+            TextColumn("{task.fields[counted]}"),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
         )
         self.bar = RichProgress(*columns, console=Console(stderr=True), transient=True)
-        self.task = self.bar.add_task("starting", total=None)
+        self.task = self.bar.add_task("starting", total=None, counted="")
+        self.done = self.expected = 0
 
-    def __enter__(self) -> TerminalProgress:
+    def __enter__(self) -> Progress:
         self.bar.start()
         return self
 
@@ -42,13 +55,27 @@ class TerminalProgress(Progress):
         self.bar.stop()
 
     def stage(self, text: str) -> None:
-        self.bar.update(self.task, description=text)
+        super().stage(text)
+        self._finish()
+        self.task = self.bar.add_task(text, total=None, counted="")
+
+    def note(self, text: str) -> None:
+        self.bar.console.print(text, markup=False, highlight=False)
 
     def warn(self, text: str) -> None:
         self.bar.console.print(f"warning: {text}", markup=False, highlight=False)
 
     def total(self, variants: int) -> None:
-        self.bar.update(self.task, description="compiling", total=variants)
+        super().total(variants)
+        self._finish()
+        self.expected = variants
+        self.task = self.bar.add_task("compiling", total=variants, counted=f"0/{variants}")
 
     def compiled(self, job: CompileJob, outcome: Compiled | Failure) -> None:
-        self.bar.update(self.task, description=f"{job.arch} {job.variant}", advance=1)
+        self.done += 1
+        shown = f"compiling {job.arch} {job.variant}"
+        self.bar.update(self.task, description=shown, advance=1, counted=f"{self.done}/{self.expected}")
+
+    def _finish(self) -> None:
+        """Stop the clock of the phase that ends."""
+        self.bar.update(self.task, total=1, completed=1)

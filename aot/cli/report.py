@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 from ..errors import Failure, failure_lines
 
-__all__ = ["human_size", "print_failures", "print_json", "print_table", "table"]
+__all__ = [
+    "coloured", "human_size", "human_time", "note", "print_failures", "print_json", "print_message", "print_table", "table",
+]  # fmt: skip
+
+# Our own words, as they are coloured on a terminal.
+_COLOURS = {"error:": "1;31", "failed:": "31", "interrupted:": "31", "warning:": "33", "hint:": "36"}
 
 
 def print_json(data: Any) -> None:
@@ -49,6 +56,29 @@ def human_size(size: int) -> str:
     return f"{size / 1024:.0f} KB" if size < 1 << 20 else f"{size / (1 << 20):.2f} MB"
 
 
+def human_time(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 60 else f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
+
+
 def print_failures(failures: Iterable[Failure]) -> None:
     for line in failure_lines(failures):
-        print(line, file=sys.stderr)
+        print_message(line)
+
+
+def print_message(line: str) -> None:
+    """Print a line to stderr; on a terminal, the word that says what it is has a colour."""
+    word, space, rest = line.partition(" ")
+    if word in _COLOURS and coloured(sys.stderr):
+        word = f"\x1b[{_COLOURS[word]}m{word}\x1b[0m"
+    print(f"{word}{space}{rest}", file=sys.stderr)
+
+
+def note(arguments: argparse.Namespace, text: str) -> None:
+    """Print what is not a result to stderr, unless ``--quiet`` was passed."""
+    if not arguments.quiet:
+        print(text, file=sys.stderr)
+
+
+def coloured(stream: TextIO) -> bool:
+    """Whether a stream shows colours, and they are wanted."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -87,7 +87,7 @@ def _find(pattern: str, text: str, variant: str) -> str:
         raise BuildError(
             f"{variant}: the launcher that CuTe DSL {dsl.version()} exported does not read as expected: "
             f"nothing matches {pattern!r}",
-            hint="install a version of nvidia-cutlass-dsl that was tested: `pip install cute-aot[build]`",
+            hint="install a version of nvidia-cutlass-dsl that was tested: `pip install 'cute-aot[build]'`",
         )
     return match[1]
 

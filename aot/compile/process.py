@@ -165,7 +165,7 @@ class Worker:
         if "answer" in answer:
             return answer["answer"]
         kind = getattr(errors, answer["kind"], errors.BuildError)
-        raise kind(answer["failure"]["message"], hint=answer["hint"])
+        raise kind(errors.plain_text(answer["failure"]["message"]), hint=answer["hint"])
 
 
 def _ending(code: int) -> str:

@@ -93,7 +93,7 @@ def _import_cute_dsl() -> None:
     except ImportError as error:
         raise ToolchainError(
             f"CuTe DSL {dsl.version()} cannot be imported: {type(error).__name__}: {error}",
-            hint="`pip install cute-aot[build]`",
+            hint="`pip install 'cute-aot[build]'`",
         ) from error
 
 

@@ -186,7 +186,7 @@ def _cute_dsl_failure(source: str, where: str, error: ImportError) -> Declaratio
     """CuTe DSL is not installed, or it is installed in a version that lacks what a file imports."""
     if isinstance(error, ModuleNotFoundError) and error.name == "cutlass":
         return DeclarationError(
-            f"`{source}` needs CuTe DSL, which is not installed", hint="`pip install cute-aot[build]`"
+            f"`{source}` needs CuTe DSL, which is not installed", hint="`pip install 'cute-aot[build]'`"
         )
     try:
         seen = importlib.metadata.version("nvidia-cutlass-dsl")

@@ -52,7 +52,7 @@ class Zig:
         spec = find_spec("ziglang")
         if spec is None or spec.origin is None:
             raise ToolchainError(
-                "ziglang, the compiler for all hosts, is not installed", hint="`pip install cute-aot[build]`"
+                "ziglang, the compiler for all hosts, is not installed", hint="`pip install 'cute-aot[build]'`"
             )
         return cls(Path(spec.origin).with_name("zig"), cache)
 

@@ -11,7 +11,7 @@ from aot_runtime.manifest import Manifest
 from ..bundle.lock import locked
 from ..bundle.publish import check_destination, clear_leftovers, staging
 from ..cache.recall import Plan
-from ..errors import BuildError, Failure
+from ..errors import BuildError, Failure, counted
 from ..hosts import Host
 from ..link.nvidia import NvidiaLibraries, find_libraries
 from .assemble import assemble
@@ -45,7 +45,8 @@ def _kept(settings: Settings, variants: int) -> str:
     place = settings.artifacts or settings.remote
     if place is None or not variants:
         return "nothing was written"
-    return f"{variants} compiled variants are kept in `{place}`; the next build goes on from there"
+    verb = "is" if variants == 1 else "are"
+    return f"{counted(variants, 'compiled variant')} {verb} kept in `{place}`; the next build goes on from there"
 
 
 def _build(workspace: Workspace) -> BuildResult:
@@ -74,6 +75,7 @@ def _compile(workspace: Workspace, earlier: Earlier) -> tuple[Compilation, str |
     cluster = open_cluster(settings.executor, settings.dask_security)
     with closing(cluster) if cluster else nullcontext(), Workers(session, workspace.scratch, limit=limit) as workers:
         plan, failures, key = _plan(workspace, earlier, workers, cluster)
+        workspace.progress.stage("finding NVIDIA's libraries" + _for_other_hosts(settings.hosts))
         _libraries(settings, settings.hosts, plan.cuda)  # what is missing is reported before the long part
         with closing(choose_executor(cluster, workers, workspace)) as executor:
             compilation = compile_plan(plan, workers.session, executor, workspace)
@@ -95,6 +97,11 @@ def _plan(
 
 def _libraries(settings: Settings, hosts: Sequence[Host], cuda: int) -> dict[Host, NvidiaLibraries]:
     return {host: find_libraries(host, cuda, settings.cache, settings.wheelhouse) for host in hosts}
+
+
+def _for_other_hosts(hosts: Sequence[Host]) -> str:
+    others = [host.name for host in hosts if host.cpu != Host.native().cpu]
+    return f" for {', '.join(others)}, which may be fetched" if others else ""
 
 
 def _check_may_replace(existing: Manifest | None, failures: Sequence[Failure], workspace: Workspace) -> None:

@@ -13,7 +13,7 @@ from ..cache import recall
 from ..cache.recall import KernelPlan, Plan
 from ..cache.variants import keep_variant, restore_variant
 from ..compile.messages import Compiled, KernelInfo, VariantInfo
-from ..errors import Failure, UsageError
+from ..errors import Failure, UsageError, counted
 from .address import parse_address
 from .executor import CompileJob, Executor, Session
 from .local import LocalExecutor
@@ -85,9 +85,11 @@ def compile_plan(plan: Plan, session: Session, executor: Executor, workspace: Wo
     jobs = [job for own in by_kernel for job in own]
     compiled = _restored(jobs, workspace)
     missing = _largest_first([job for job in jobs if job not in compiled], workspace)
-    workspace.progress.total(len(missing))
     if compiled:
-        workspace.progress.stage(f"{len(compiled)} of {len(jobs)} variants are in the cache")
+        workspace.progress.note(
+            f"{len(compiled)} of {counted(len(jobs), 'variant')} {'is' if len(jobs) == 1 else 'are'} in the cache"
+        )
+    workspace.progress.total(len(missing))
     failures: list[Failure] = []
 
     def report(job: CompileJob, outcome: Compiled | Failure) -> None:

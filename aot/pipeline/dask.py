@@ -107,7 +107,7 @@ def _import_distributed() -> Any:
     try:
         import distributed
     except ModuleNotFoundError:
-        raise UsageError("`--executor dask://...` needs Dask", hint="`pip install cute-aot[dask]`") from None
+        raise UsageError("`--executor dask://...` needs Dask", hint="`pip install 'cute-aot[dask]'`") from None
     for name in ("distributed", "distributed.client", "tornado", "asyncio"):  # what matters of theirs we say ourselves
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return distributed
@@ -116,7 +116,7 @@ def _import_distributed() -> Any:
 def _check_worker(worker: str, here: dict[str, str], there: dict[str, str] | Exception) -> None:
     if isinstance(there, ModuleNotFoundError):
         raise ToolchainError(
-            f"the Dask worker {worker} lacks `{there.name}`", hint="`pip install cute-aot[build,dask]` there"
+            f"the Dask worker {worker} lacks `{there.name}`", hint="`pip install 'cute-aot[build,dask]'` there"
         )
     if isinstance(there, Exception):
         raise ToolchainError(f"the Dask worker {worker} cannot compile: {there!r}")
@@ -183,7 +183,7 @@ class _Run:
             return Failure(job.variant, f"took Dask workers down, the last at {error.last_worker.address}")
         except ModuleNotFoundError as error:
             raise ToolchainError(
-                f"a Dask worker lacks `{error.name}`", hint="`pip install cute-aot[build,dask]` there"
+                f"a Dask worker lacks `{error.name}`", hint="`pip install 'cute-aot[build,dask]'` there"
             ) from None
         except (Exception, asyncio.CancelledError) as error:  # of Dask's many ways to say that nobody is there
             raise _lost(self.address, error) from None

@@ -7,10 +7,10 @@ import threading
 import time
 
 from ..compile.messages import Compiled
-from ..errors import Failure
+from ..errors import Failure, counted
 from .executor import CompileJob
 
-__all__ = ["CountingProgress", "LineProgress", "Progress"]
+__all__ = ["Clock", "CountingProgress", "LineProgress", "Progress", "TimedProgress"]
 
 
 class Progress:
@@ -21,7 +21,11 @@ class Progress:
 
     def __exit__(self, *error: object) -> None: ...
 
-    def stage(self, text: str) -> None: ...
+    def stage(self, text: str) -> None:
+        """A phase begins."""
+
+    def note(self, text: str) -> None:
+        """Something that people may want to know; no phase ends with it."""
 
     def warn(self, text: str) -> None: ...
 
@@ -39,6 +43,9 @@ class CountingProgress(Progress):
     def stage(self, text: str) -> None:
         self.listener.stage(text)
 
+    def note(self, text: str) -> None:
+        self.listener.note(text)
+
     def warn(self, text: str) -> None:
         self.listener.warn(text)
 
@@ -50,23 +57,70 @@ class CountingProgress(Progress):
         self.listener.compiled(job, outcome)
 
 
-class LineProgress(Progress):
+class Clock:
+    """How long each phase took."""
+
+    def __init__(self) -> None:
+        self.started = self.since = time.monotonic()
+        self.phase = ""  # the one that runs
+        self.took: dict[str, float] = {}
+
+    def enter(self, phase: str) -> None:
+        """Begin a phase; the one that ran ends."""
+        now = time.monotonic()
+        if self.phase:
+            self.took[self.phase] = self.took.get(self.phase, 0.0) + now - self.since
+        self.phase, self.since = phase, now
+
+    @property
+    def elapsed(self) -> float:
+        return time.monotonic() - self.started
+
+
+class TimedProgress(Progress):
+    """Keeps the time of each phase."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+
+    def stage(self, text: str) -> None:
+        self.clock.enter(text.partition(" for ")[0])
+
+    def total(self, variants: int) -> None:
+        self.clock.enter("compiling" if variants else "")
+
+
+class LineProgress(TimedProgress):
     """One line per step, for logs."""
 
     def __init__(self) -> None:
-        self.started = time.monotonic()
+        super().__init__()
         self.done = self.expected = 0
         self.began = 0.0  # when the first was compiled
         self.lock = threading.Lock()  # several threads have something compiled
 
     def stage(self, text: str) -> None:
+        self._end_phase()
+        super().stage(text)
+        self._print(text)
+
+    def note(self, text: str) -> None:
         self._print(text)
 
     def warn(self, text: str) -> None:
         self._print(f"warning: {text}")
 
     def total(self, variants: int) -> None:
+        self._end_phase()
+        super().total(variants)
         self.expected = variants
+        if variants:
+            self._print(f"compiling {counted(variants, 'variant')}")
+
+    def _end_phase(self) -> None:
+        clock = self.clock
+        if clock.phase:
+            self._print(f"{clock.phase}: done in {time.monotonic() - clock.since:.1f} s")
 
     def compiled(self, job: CompileJob, outcome: Compiled | Failure) -> None:
         verdict = f"{outcome.seconds:.1f} s" if isinstance(outcome, Compiled) else "FAILED"
@@ -83,4 +137,4 @@ class LineProgress(Progress):
         return f", about {seconds:.0f} s left"
 
     def _print(self, text: str) -> None:
-        print(f"{time.monotonic() - self.started:6.1f} s  {text}", file=sys.stderr, flush=True)
+        print(f"{self.clock.elapsed:6.1f} s  {text}", file=sys.stderr, flush=True)

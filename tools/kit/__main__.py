@@ -71,7 +71,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    return run(make_parser, sys.argv[1:] if arguments is None else arguments)
+    return run(lambda words: make_parser().parse_args(words), sys.argv[1:] if arguments is None else arguments)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,9 +11,16 @@ from ...errors import UsageError
 from ...gpu.bench import AGAINST, Result, bench, results_data
 from ...gpu.plot import plot
 from ..options import add_run_arguments, open_to_run, write_json
-from ..report import print_json, table
+from ..report import note, print_json, table
+from ..schema import Key
 
-__all__ = ["configure_parser", "execute"]
+__all__ = ["KEYS", "configure_parser", "execute"]
+
+KEYS = (
+    Key("benchmark", "string", "what was measured"),
+    Key("machine", "object", "the GPU and what runs it"),
+    Key("results", "list of object", "one for each kernel and input"),
+)
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +46,7 @@ def execute(arguments: argparse.Namespace) -> int:
         opened.bundle, opened.contracts, opened.kernels, opened.gpu, dtypes=arguments.dtype, against=against
     ):
         results.append(result)
-        print(f"{result.label}: {result.arguments}: {result.microseconds['aot']:.1f} us", file=sys.stderr, flush=True)
+        note(arguments, f"{result.label}: {result.arguments}: {result.microseconds['aot']:.1f} us")
     data = results_data(opened.gpu, results)
     write_json(arguments.out, data)
     if arguments.plot is not None:

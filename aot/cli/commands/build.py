@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from pathlib import Path
 
 from ...cache.places import find_places
 from ...compile.messages import Options
-from ...errors import UsageError
+from ...errors import UsageError, counted
 from ...hosts import parse_glibc, parse_hosts
 from ...pipeline.build import build
+from ...pipeline.events import Clock
 from ...pipeline.settings import BuildResult, Settings
 from ...records import encode
 from ..options import (
@@ -23,9 +23,19 @@ from ..options import (
     parse_size,
 )
 from ..progress import make_progress
-from ..report import human_size, print_failures, print_json
+from ..report import human_size, human_time, note, print_failures, print_json
+from ..schema import Key
 
-__all__ = ["configure_parser", "execute"]
+__all__ = ["KEYS", "configure_parser", "execute"]
+
+KEYS = (
+    Key("path", "string", "directory of the bundle"),
+    Key("complete", "boolean", "whether the bundle has everything that was ever asked of it"),
+    Key("kernels", "object", "number of variants by name"),
+    Key("hosts", "list of string", "CPUs and C libraries that it runs on"),
+    Key("failures", "list of object", "what failed: kernel, variant, arch, message, log"),
+    Key("seconds", "object", "how long each phase took, and `total`"),
+)
 
 KEEPABLE = ("ptx", "cubin", "ll")
 DEFAULT_TIMEOUT = 3600
@@ -130,13 +140,15 @@ def _add_contents(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    with make_progress() as progress:
+    progress = make_progress(arguments)
+    with progress:
         result = build(_settings(arguments), progress)
+    progress.clock.enter("")
     print_failures(result.failures)
     if arguments.json:
-        print_json(_data(result))
+        print_json(_data(result, progress.clock))
     else:
-        _summary(result)
+        note(arguments, _summary(result, progress.clock))
         print(result.path)
     return 1 if result.failures else 0
 
@@ -182,15 +194,17 @@ def _keep(text: str) -> tuple[str, ...]:
     return kinds
 
 
-def _summary(result: BuildResult) -> None:
+def _summary(result: BuildResult, clock: Clock) -> str:
     manifest = result.manifest
     variants = sum(kernel.variants for kernel in manifest.kernels.values())
     size = sum(record.size for record in manifest.files.values())
     state = "verified" if manifest.complete else f"INCOMPLETE: {_missing(result)}"
-    print(
-        f"bundle {manifest.name}: {len(manifest.kernels)} kernels ({', '.join(manifest.kernels)}), {variants} variants, "
-        f"{', '.join(map(str, manifest.archs))}, hosts {', '.join(manifest.hosts)}, {human_size(size)}, {state}",
-        file=sys.stderr,
+    phases = ", ".join(f"{phase} {human_time(took)}" for phase, took in clock.took.items() if took >= 0.05)
+    return (
+        f"bundle {manifest.name}: {counted(len(manifest.kernels), 'kernel')} ({', '.join(manifest.kernels)}), "
+        f"{counted(variants, 'variant')}, {', '.join(map(str, manifest.archs))}, "
+        f"{'host' if len(manifest.hosts) == 1 else 'hosts'} {', '.join(manifest.hosts)}, {human_size(size)}, {state}, "
+        f"in {human_time(clock.elapsed)}{f' ({phases})' if phases else ''}"
     )
 
 
@@ -201,11 +215,12 @@ def _missing(result: BuildResult) -> str:
     return ", ".join([*parts, f"{earlier} failed in earlier builds"] if earlier > 0 else parts)
 
 
-def _data(result: BuildResult) -> dict[str, object]:
+def _data(result: BuildResult, clock: Clock) -> dict[str, object]:
     return {
         "path": str(result.path),
         "complete": result.manifest.complete,
         "kernels": {name: kernel.variants for name, kernel in result.manifest.kernels.items()},
         "hosts": list(result.manifest.hosts),
         "failures": encode(result.failures),
+        "seconds": {**{phase: round(took, 3) for phase, took in clock.took.items()}, "total": round(clock.elapsed, 3)},
     }

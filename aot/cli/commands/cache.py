@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +13,21 @@ from ...cache.places import TOOLS, clear_tools, find_places, known_folders, size
 from ...cache.store import Entry, Store
 from ...errors import UsageError
 from ..options import add_cache_argument, parse_age, parse_size
-from ..report import human_size, print_json, print_table
+from ..report import human_size, note, print_json, print_table
+from ..schema import Key
 
-__all__ = ["configure_parser", "execute"]
+__all__ = ["KEYS", "configure_parser", "execute"]
+
+KEYS = (
+    Key("path", "string", "folder of the cache"),
+    Key("entries", "object", "number of entries by kind"),
+    Key("bytes", "number", "size of the entries"),
+    Key("kept", "list of object", "what lies where: what, path, files, bytes"),
+    Key("damaged", "list of string", "entries that `--check` removed"),
+    Key("untrusted", "list of string", "entries that somebody else may have written; they are not used"),
+    Key("pruned", "number", "how many entries `--prune` removed"),
+    Key("cleared", "number", "how many bytes `--clear` removed"),
+)
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
@@ -60,7 +71,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(_data(store, kept, found, removed, cleared))
     else:
-        _print(store, kept, found, removed, cleared)
+        _print(arguments, store, kept, found, removed, cleared)
     return 1 if found.damaged else 0
 
 
@@ -110,7 +121,12 @@ def _data(
 
 
 def _print(
-    store: Store, kept: Sequence[_Kept], found: Findings, removed: Sequence[Entry], cleared: Sequence[_Kept]
+    arguments: argparse.Namespace,
+    store: Store,
+    kept: Sequence[_Kept],
+    found: Findings,
+    removed: Sequence[Entry],
+    cleared: Sequence[_Kept],
 ) -> None:
     for entry in found.damaged:
         print(f"damaged, removed: {entry.kind}/{entry.key}")
@@ -121,4 +137,4 @@ def _print(
     said = f"{store.root}: {human_size(sum(item.size for item in kept))} in all"
     said += f", {len(removed)} pruned" if removed else ""
     said += f", {human_size(sum(item.size for item in cleared))} cleared" if cleared else ""
-    print(said, file=sys.stderr)
+    note(arguments, said)

@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
 from ...bundle.lock import locked
+from ...errors import counted
 from ...gpu.check import Report, check, read_report, record, report_data
 from ..options import add_run_arguments, open_to_run, print_warning, write_json
-from ..report import print_json, table
+from ..report import note, print_json, print_message, table
+from ..schema import Key
 
-__all__ = ["configure_parser", "execute"]
+__all__ = ["KEYS", "configure_parser", "execute"]
+
+KEYS = (
+    Key("bundle", "string", "directory of the bundle"),
+    Key("machine", "object", "the GPU and what runs it", "without --record"),
+    Key("passed", "boolean", "whether every call agreed with its reference", "without --record"),
+    Key("verified", "list of object or number", "variants that agreed; with --record, how many are recorded"),
+    Key(
+        "unreached",
+        "list of list of string",
+        "variants that no input reaches: architecture and name",
+        "without --record",
+    ),
+    Key("unchecked", "list of string", "kernels without a contract", "without --record"),
+    Key("calls", "list of object", "every call, with its distance from the reference", "without --record"),
+)
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +51,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(data)
     else:
-        _print(report)
+        _print(arguments, report)
     return 0 if report.passed else 1
 
 
@@ -45,11 +61,11 @@ def _record(arguments: argparse.Namespace) -> int:
         count = record(arguments.bundle, report, print_warning)
     if arguments.json:
         print_json({"bundle": str(arguments.bundle), "verified": count})
-    print(f"{arguments.bundle}: {count} variants are recorded as verified", file=sys.stderr)
+    note(arguments, f"{arguments.bundle}: {counted(count, 'variant')} recorded as verified")
     return 0
 
 
-def _print(report: Report) -> None:
+def _print(arguments: argparse.Namespace, report: Report) -> None:
     by_variant: dict[tuple[str, str], list[Any]] = {}
     for outcome in report.outcomes:
         by_variant.setdefault((outcome.arch or "-", outcome.variant or outcome.kernel), []).append(outcome)
@@ -68,6 +84,6 @@ def _print(report: Report) -> None:
     for outcome in report.outcomes:
         if outcome.problem:
             what = " ".join((outcome.kernel, outcome.dtype, *outcome.choices.values()))
-            print(f"failed: {what}: {outcome.arguments}: {outcome.problem}", file=sys.stderr)
+            print_message(f"failed: {what}: {outcome.arguments}: {outcome.problem}")
     failed = sum(bool(outcome.problem) for outcome in report.outcomes)
-    print(f"{report.gpu.name}: {len(report.outcomes)} calls, {failed} failed", file=sys.stderr)
+    note(arguments, f"{report.gpu.name}: {counted(len(report.outcomes), 'call')}, {failed} failed")

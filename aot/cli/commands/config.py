@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,8 +16,19 @@ from ...bundle.layout import archive_names, decline_flag
 from ...errors import UsageError
 from ...hosts import Host
 from ...pipeline.spellings import built_archs, parse_archs, parse_wanted
+from ..report import print_json
+from ..schema import Key
 
-__all__ = ["configure_parser", "execute"]
+__all__ = ["KEYS", "configure_parser", "execute"]
+
+KEYS = (
+    Key("cmakedir", "string", "folder of cute_aotConfig.cmake", "without --archs"),
+    Key("includedir", "string", "folder of <aot/aot.h>", "without --archs"),
+    Key("cflags", "list of string", "flags to compile with", "without --archs"),
+    Key("ldflags", "list of string", "flags to link with", "without --archs"),
+    Key("libs", "list of string", "libraries to link", "without --archs"),
+    Key("archs", "list of string", "exact names", "with --archs"),
+)
 
 SYSTEM = ("-ldl", "-lrt", "-lm", "-pthread")
 
@@ -56,14 +66,17 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     if arguments.archs is not None:
-        print(" ".join(map(str, parse_archs(arguments.archs, ()))))
+        archs = [str(arch) for arch in parse_archs(arguments.archs, ())]
+        if arguments.json:
+            print_json({"archs": archs})
+        else:
+            print(" ".join(archs))
         return 0
     bundle = _Bundle.read(arguments) if arguments.bundle is not None else None
     if bundle is None and (arguments.static or arguments.arch):
         raise UsageError("`--static` and `--arch` need a bundle", hint="pass the directory of the bundle")
     if arguments.json:
-        # Not through `report`: it needs packages that a machine which only builds C++ does not have.
-        print(json.dumps(_data(bundle), indent=1))
+        print_json(_data(bundle))
         return 0
     words = _wanted(arguments, bundle)
     if not words:

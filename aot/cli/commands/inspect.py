@@ -12,12 +12,26 @@ from aot_runtime.manifest import Manifest
 
 from ...bundle.details import VariantDetails, read_details
 from ...bundle.layout import details_name
-from ...errors import UsageError
+from ...errors import UsageError, counted
 from ...records import encode
 from ..options import add_bundle_argument
 from ..report import human_size, print_json, print_table
+from ..schema import Key
 
-__all__ = ["configure_parser", "execute"]
+__all__ = ["KEYS", "configure_parser", "execute"]
+
+KEYS = (
+    Key("name", "string", "name of the bundle"),
+    Key("complete", "boolean", "whether everything that was asked of it was built"),
+    Key("hosts", "object", "by CPU: glibc, and how the CUDA runtime is linked"),
+    Key("files", "object", "by path: size and SHA-256"),
+    Key("toolchain", "object", "versions by name"),
+    Key("requires", "object", "the lowest driver by architecture, glibc, apache-tvm-ffi"),
+    Key("provenance", "list of object", "what each build was made of"),
+    Key("failures", "list of object", "what failed to build"),
+    Key("verified", "object", "by architecture: number of variants, and how many were verified on each GPU"),
+    Key("variants", "list of object", "arch, and everything that `details/` has of it"),
+)
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
@@ -47,8 +61,8 @@ def _variants(bundle: Path, manifest: Manifest, kernel: str | None) -> Iterator[
 
 def _print_summary(bundle: Path, manifest: Manifest) -> None:
     size = sum(record.size for record in manifest.files.values())
-    complete = "complete" if manifest.complete else f"INCOMPLETE, {len(manifest.failures)} failures"
-    print(f"{manifest.name}: {complete}, {human_size(size)} in {len(manifest.files)} files, at {bundle}")
+    complete = "complete" if manifest.complete else f"INCOMPLETE, {counted(len(manifest.failures), 'failure')}"
+    print(f"{manifest.name}: {complete}, {human_size(size)} in {counted(len(manifest.files), 'file')}, at {bundle}")
     for host, record in manifest.hosts.items():
         print(f"host {host}: glibc >= {record.glibc}, CUDA runtime {record.cudart}")
     for arch, driver in manifest.requires.get("driver", {}).items():
@@ -72,13 +86,14 @@ def _source_text(build: Mapping[str, Any]) -> str:
     source = build["source"]
     state = "" if source.get("clean", True) else ", with changes that are not committed"
     commit = f"commit {source['commit']}{state}" if "commit" in source else "files that no commit holds"
-    return f"built from {commit} ({len(source.get('files', {}))} files)"
+    return f"built from {commit} ({counted(len(source.get('files', {})), 'file')})"
 
 
 def _print_verified(variants: list[tuple[Arch, VariantDetails]]) -> None:
     for arch, (total, places) in _verified(variants).items():
-        where = [f"{count} of {total} variants verified on {place}" for place, count in places.items()]
-        print(f"{arch}: {'; '.join(where) or f'none of {total} variants was ever checked on a GPU'}")
+        where = [f"{count} of {counted(total, 'variant')} verified on {place}" for place, count in places.items()]
+        never = f"none of {counted(total, 'variant')} was ever checked on a GPU"
+        print(f"{arch}: {'; '.join(where) or never}")
     print()
 
 

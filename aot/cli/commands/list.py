@@ -11,8 +11,18 @@ from ...pipeline.workers import describe
 from ...records import encode
 from ..options import add_family_argument, add_kernels_argument, parse_families
 from ..report import print_failures, print_json, print_table
+from ..schema import Key
 
-__all__ = ["configure_parser", "execute"]
+__all__ = ["KEYS", "configure_parser", "execute"]
+
+KEYS = (
+    Key(
+        "kernels",
+        "list of object",
+        "name, documentation, origin, parameters, choices, axes, architectures, backward, family",
+    ),
+    Key("failures", "list of object", "files that cannot be read: message, log"),
+)
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from ...bundle.signature import is_signed
+from ...errors import counted
 from ...pipeline.combine import merge
 from ..options import add_wait_argument, link_tools, print_warning
-from ..report import print_json
+from ..report import note, print_json
+from ..schema import Key
 
-__all__ = ["configure_parser", "execute"]
+__all__ = ["KEYS", "configure_parser", "execute"]
+
+KEYS = (
+    Key("path", "string", "directory of the joined bundle"),
+    Key("kernels", "number", "how many kernels it has"),
+    Key("variants", "number", "how many variants it has"),
+)
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
@@ -28,8 +35,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"path": str(arguments.out), "kernels": len(manifest.kernels), "variants": variants})
     else:
-        print(
-            f"{len(manifest.kernels)} kernels, {variants} variants, hosts {', '.join(manifest.hosts)}", file=sys.stderr
-        )
+        kernels = counted(len(manifest.kernels), "kernel")
+        note(arguments, f"{kernels}, {counted(variants, 'variant')}, {', '.join(manifest.hosts)}")
         print(arguments.out)
     return 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
-import sys
 
 from aot_runtime.arch import Arch
 from aot_runtime.manifest import Manifest
@@ -13,9 +12,16 @@ from ...errors import UsageError
 from ...pipeline.combine import prune
 from ...pipeline.spellings import Gpu, built_archs, parse_wanted
 from ..options import add_bundle_argument, add_wait_argument, link_tools, print_warning
-from ..report import human_size, print_json
+from ..report import human_size, note, print_json
+from ..schema import Key
 
-__all__ = ["configure_parser", "execute"]
+__all__ = ["KEYS", "configure_parser", "execute"]
+
+KEYS = (
+    Key("path", "string", "directory of the bundle"),
+    Key("bytes_before", "number", "size before"),
+    Key("bytes", "number", "size now"),
+)
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +49,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"path": str(arguments.bundle), "bytes_before": size_before, "bytes": size})
     else:
-        print(f"{human_size(size_before)} became {human_size(size)}", file=sys.stderr)
+        note(arguments, f"{human_size(size_before)} became {human_size(size)}")
         print(arguments.bundle)
     return 0
 

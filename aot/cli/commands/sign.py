@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from aot_runtime.manifest import Manifest
@@ -12,9 +11,15 @@ from ...bundle.lock import locked
 from ...bundle.signature import Signer, new_key, public_path, sign
 from ...errors import UsageError
 from ..options import print_warning
-from ..report import print_json
+from ..report import note, print_json
+from ..schema import Key
 
-__all__ = ["configure_parser", "execute"]
+__all__ = ["KEYS", "configure_parser", "execute"]
+
+KEYS = (
+    Key("signature", "string or null", "file of the signature; null if there was no bundle to sign"),
+    Key("public_key", "string", "the public key, in hexadecimal digits"),
+)
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
@@ -35,9 +40,7 @@ def execute(arguments: argparse.Namespace) -> int:
         raise UsageError("there is nothing to sign", hint="name a bundle, or pass `--new-key` to make a key")
     if arguments.new_key:
         new_key(arguments.key)
-        print(
-            f"new key: `{arguments.key}`, keep it secret; public key: `{public_path(arguments.key)}`", file=sys.stderr
-        )
+        note(arguments, f"new key: `{arguments.key}`, keep it secret; public key: `{public_path(arguments.key)}`")
     elif mode := arguments.key.stat().st_mode & 0o077 if arguments.key.is_file() else 0:
         print_warning(f"others may read the private key `{arguments.key}` (mode {mode:03o}): `chmod 600` it")
     signer = Signer.read(arguments.key)
@@ -45,7 +48,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"signature": str(signature) if signature else None, "public_key": signer.public.hex()})
     elif signature is not None:
-        print(f"{arguments.bundle}: signed by {signer.public.hex()[:16]}", file=sys.stderr)
+        note(arguments, f"{arguments.bundle}: signed by {signer.public.hex()[:16]}")
         print(signature)
     return 0
 

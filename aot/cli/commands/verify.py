@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import tempfile
 from pathlib import Path
 
@@ -12,11 +11,21 @@ from aot_runtime.signature import public_keys
 
 from ...bundle.signature import is_signed
 from ...bundle.verify import missing_kernels, verify
+from ...errors import counted
 from ..options import add_bundle_argument, add_kernels_argument
 from ..progress import make_progress
-from ..report import print_json
+from ..report import note, print_json
+from ..schema import Key
 
-__all__ = ["configure_parser", "execute"]
+__all__ = ["KEYS", "configure_parser", "execute"]
+
+KEYS = (
+    Key("bundle", "string", "directory of the bundle"),
+    Key("sound", "boolean", "whether there is no problem"),
+    Key("problems", "list of string", "what differs from the manifest, or is missing"),
+    Key("signed", "boolean", "whether the bundle has a signature"),
+    Key("signature_checked", "boolean", "whether the signature was compared with `--key`"),
+)
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
@@ -47,8 +56,8 @@ def execute(arguments: argparse.Namespace) -> int:
         return 1 if problems else 0
     for problem in problems:
         print(problem)
-    verdict = f"{len(problems)} problems" if problems else f"sound{_signed(arguments)}"
-    print(f"{arguments.bundle}: {verdict}", file=sys.stderr)
+    verdict = counted(len(problems), "problem") if problems else f"sound{_signed(arguments)}"
+    note(arguments, f"{arguments.bundle}: {verdict}")
     return 1 if problems else 0
 
 
@@ -70,5 +79,5 @@ def _rebuilt(arguments: argparse.Namespace) -> list[str]:
         cache=find_places(None, os.environ).tools,
         wheelhouse=arguments.wheelhouse,
     )
-    with make_progress() as progress:
+    with make_progress(arguments) as progress:
         return rebuild(arguments.bundle, settings, Path(tempfile.gettempdir()), progress)

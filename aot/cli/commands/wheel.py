@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import UsageError
 from ...hosts import DEFAULT_GLIBC, parse_hosts
 from ..progress import make_progress
-from ..report import human_size, print_json
+from ..report import human_size, note, print_json
+from ..schema import Key
 
 if TYPE_CHECKING:
     from ...wheel.archive import Wheel
 
-__all__ = ["configure_parser", "execute"]
+__all__ = ["KEYS", "configure_parser", "execute"]
+
+KEYS = (Key("wheels", "list of string", "paths of the wheels"),)
 
 DEFAULT_VERSION = "0.0.0"
 
@@ -70,7 +72,7 @@ def execute(arguments: argparse.Namespace) -> int:
         print_json({"wheels": [str(path) for path in paths]})
         return 0
     for path in paths:
-        print(f"{path.name}: {human_size(path.stat().st_size)}", file=sys.stderr)
+        note(arguments, f"{path.name}: {human_size(path.stat().st_size)}")
         print(path)
     return 0
 
@@ -107,4 +109,4 @@ def _of_project(arguments: argparse.Namespace) -> list[Wheel]:
     project = read_project(arguments.bundle)
     config = ConfigSettings(sign=(arguments.sign,) if arguments.sign else ())
     hosts = parse_hosts(arguments.host, project.hosts[0].glibc) if arguments.host else project.hosts
-    return project_wheels(project, hosts, config, make_progress(), split_arch=arguments.split_arch)
+    return project_wheels(project, hosts, config, make_progress(arguments), split_arch=arguments.split_arch)

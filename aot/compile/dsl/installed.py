@@ -25,7 +25,7 @@ def version() -> str:
     try:
         return importlib.metadata.version(_DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:
-        raise ToolchainError("CuTe DSL is not installed", hint="`pip install cute-aot[build]`") from None
+        raise ToolchainError("CuTe DSL is not installed", hint="`pip install 'cute-aot[build]'`") from None
 
 
 @cache
@@ -58,7 +58,7 @@ def check() -> None:
     if lacking:
         raise ToolchainError(
             f"CuTe DSL {version()} has no {', '.join(f'`{name}`' for name in lacking)}",
-            hint="install a version that the `build` extra of cute-aot allows: `pip install cute-aot[build]`",
+            hint="install a version that the `build` extra of cute-aot allows: `pip install 'cute-aot[build]'`",
         )
 
 

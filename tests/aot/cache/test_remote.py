@@ -211,7 +211,7 @@ def test_without_fsspec_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(UsageError) as caught:
         open_store(tmp_path, "s3://bucket")
-    assert caught.value.hint == "`pip install cute-aot[remote]`"
+    assert caught.value.hint == "`pip install 'cute-aot[remote]'`"
 
 
 @pytest.fixture

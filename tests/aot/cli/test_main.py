@@ -15,6 +15,9 @@ from pathlib import Path
 import pytest
 from places import SAMPLES, TESTS
 
+from aot.cli.main import COMMANDS, main
+from aot.cli.report import print_message
+
 FILL = str(SAMPLES / "fill.py")
 
 
@@ -72,10 +75,65 @@ def test_help_documents_the_exit_codes_and_every_command(run: Run) -> None:
     [(), ("bake",), ("build",), ("build", "--arch"), ("verify",), ("inspect", "a", "b"), ("build", "--arch", "sm90", "--nope"),
      ("build", "--arch", "sm90", "--cuda", "11"), ("build", "--arch", "sm90", "--jobs", "two")],
 )  # fmt: skip
-def test_wrong_usage_is_exit_code_2(run: Run, arguments: tuple[str, ...]) -> None:
-    done = run(*arguments)
-    assert (done.code, done.out) == (2, "")
-    assert "usage: python -m aot" in done.err
+def test_wrong_usage_is_exit_code_2(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "usage: python -m aot" in err
+    assert "error: " in err and "\nhint: " in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("biuld",), "hint: did you mean `build`? commands: "),
+        (("verfy", "x"), "hint: did you mean `verify`? commands: "),
+        (("qqqq",), "hint: commands: list, build"),
+        (("build", "--arhc", "sm90"), "hint: "),
+        (("build", "--arch", "sm90", "--line-inf0"), "hint: did you mean `--line-info`?"),
+        (("cache", "--older-then=3d"), "hint: did you mean `--older-than`?"),
+    ],
+)
+def test_a_slip_is_answered_with_what_was_meant(
+    arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    err = capsys.readouterr().err
+    assert "Exit codes: " in err
+    for command in COMMANDS:
+        assert re.search(rf"^    {command} ", err, re.MULTILINE)
+
+
+def test_quiet_leaves_results_and_drops_what_is_said_beside_them(
+    small_bundle_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for before in (("verify", "-q"), ("-q", "verify")):
+        assert main([*before, str(small_bundle_path)]) == 0
+        assert capsys.readouterr() == ("", "")
+    assert main(["verify", str(small_bundle_path)]) == 0
+    assert capsys.readouterr().err.endswith(": sound\n")
+
+
+def test_colour_is_for_terminals_and_can_be_turned_off(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    print_message("error: wrong")
+    assert capsys.readouterr().err == "error: wrong\n"
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    print_message("error: wrong")
+    assert capsys.readouterr().err == "\x1b[1;31merror:\x1b[0m wrong\n"
+    for name, value in (("NO_COLOR", "1"), ("TERM", "dumb")):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, value)
+            print_message("error: wrong")
+        assert capsys.readouterr().err == "error: wrong\n"
 
 
 @pytest.mark.parametrize(
@@ -163,7 +221,7 @@ def test_build_prints_exactly_the_path_and_reports_on_stderr(run: Run, tmp_path:
     )
     assert (done.code, done.out) == (0, "my bundle\n"), done.err
     assert re.search(r"\[2/2\] sm_(80|90a) fill_stream_zero: ", done.err)
-    assert "bundle fill: 1 kernels (fill_stream_zero), 2 variants, sm_80, sm_90a" in done.err
+    assert "bundle fill: 1 kernel (fill_stream_zero), 2 variants, sm_80, sm_90a" in done.err
     assert "\x1b" not in done.err
     verified = run("verify", "my bundle")
     assert (verified.code, verified.out, verified.err) == (0, "", "my bundle: sound\n")
@@ -298,7 +356,7 @@ def test_without_cute_dsl_the_commands_that_need_it_say_so(
 ) -> None:
     done = run(*arguments, "--kernels", FILL, env=hide("cutlass"))
     assert done.code in (1, 2)
-    assert_refused(done, done.code, "CuTe DSL is not installed", "hint: `pip install cute-aot[build]`")
+    assert_refused(done, done.code, "CuTe DSL is not installed", "hint: `pip install 'cute-aot[build]'`")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -334,7 +392,7 @@ def test_without_the_build_extra_the_command_line_says_what_to_install(
     run: Run, hide: Callable[[str], dict[str, str]], command: str, package: str, small_bundle_path: Path
 ) -> None:
     done = run(*command.split(), small_bundle_path, env=hide(package))
-    assert_refused(done, 2, f"`{package}", "is not installed", "hint: `pip install cute-aot[build]`")
+    assert_refused(done, 2, f"`{package}", "is not installed", "hint: `pip install 'cute-aot[build]'`")
 
 
 def test_without_ziglang_the_build_says_what_to_install(

@@ -191,7 +191,7 @@ def test_a_missing_compiler_is_said_plainly(tmp_path: Path) -> None:
     write(tmp_path / "k.py", "raise ModuleNotFoundError(\"No module named 'cutlass'\", name='cutlass')")
     (failure,) = discover(str(tmp_path)).failures
     assert "needs CuTe DSL, which is not installed" in failure.message
-    assert failure.hint == "`pip install cute-aot[build]`"
+    assert failure.hint == "`pip install 'cute-aot[build]'`"
 
 
 @pytest.mark.compiler

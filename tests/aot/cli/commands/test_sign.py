@@ -77,7 +77,7 @@ def test_signing_without_cryptography_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "cryptography", None)
     assert main(["sign", str(bundle), "--key", str(key)]) == 2
-    assert "hint: `pip install cute-aot[sign]`" in capsys.readouterr().err
+    assert "hint: `pip install 'cute-aot[sign]'`" in capsys.readouterr().err
 
 
 def test_verify_refuses_by_the_signature_before_anything_else(

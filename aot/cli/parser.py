@@ -1,0 +1,129 @@
+"""Reading the command line: wrong usage is an error with a hint, like every other error."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib.util
+import re
+from collections.abc import Sequence
+from difflib import get_close_matches
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ..errors import UsageError
+from ..versions import installed_version
+from .report import print_json
+
+__all__ = ["COMMANDS", "Parser", "WrongUsage", "make_parser", "overview", "parse"]
+
+COMMANDS = (
+    "list", "build", "verify", "inspect", "check", "bench", "wheel", "config", "cache", "prune", "merge", "sign",
+)  # fmt: skip
+EPILOG = "Exit codes: 0 success; 1 some kernels failed, or a bundle does not verify; 2 wrong usage."
+_DESCRIPTION = "Compile CuTe DSL kernels ahead of time into a bundle of native libraries."
+_SHARED = ("-v", "--verbose", "-q", "--quiet", "--json")  # may stand before the command too
+
+
+class WrongUsage(UsageError):
+    """The command line cannot be read; ``usage`` shows how to write it."""
+
+    def __init__(self, message: str, usage: str, *, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.usage = usage
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that raises :class:`WrongUsage` instead of ending the process."""
+
+    def error(self, message: str) -> NoReturn:
+        raise WrongUsage(message, self.format_usage().rstrip(), hint=self._hint(message))
+
+    def _hint(self, message: str) -> str:
+        missing = re.fullmatch(r"unrecognized arguments: (.*)", message)
+        words = missing[1].split() if missing else []
+        known = [option for action in self._actions for option in action.option_strings]
+        for word in words:
+            close = get_close_matches(word.partition("=")[0], known, n=1)
+            if close and word.startswith("-"):
+                return f"did you mean `{close[0]}`?"
+        return f"`{self.prog} --help` lists its arguments"
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The arguments of the command that they name."""
+    leading = next((at for at, word in enumerate(arguments) if word not in _SHARED), len(arguments))
+    shared, rest = list(arguments[:leading]), list(arguments[leading:])
+    if not rest:
+        raise WrongUsage("no command was given", overview().format_help().rstrip(), hint="pass one of the commands")
+    if rest[0] == "--version":
+        return argparse.Namespace(execute=_print_version, json="--json" in arguments)
+    if rest[0].startswith("-"):
+        return overview().parse_args(rest)
+    if rest[0] not in COMMANDS:
+        close = get_close_matches(rest[0], COMMANDS, n=1, cutoff=0.5)
+        start = f"did you mean `{close[0]}`? " if close else ""
+        usage = overview().format_usage().rstrip()
+        raise WrongUsage(f"there is no command {rest[0]!r}", usage, hint=f"{start}commands: {', '.join(COMMANDS)}")
+    # Not through the parser of all commands, which would not know the options of this one to suggest from.
+    command = _command(make_parser(rest[:1]), rest[0])
+    return command.parse_args([*shared, *rest[1:]])
+
+
+def overview() -> argparse.ArgumentParser:
+    """The parser that prints what commands there are. It imports none of them: some need packages of the builder."""
+    parser = _program()
+    parser.add_argument("--version", action="store_true", help="print the version")
+    commands = parser.add_subparsers(metavar="COMMAND")
+    for name in COMMANDS:
+        commands.add_parser(name, help=_summary(name))
+    return parser
+
+
+def make_parser(named: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """The parser of the named command, or of all commands.
+
+    Only the named command is imported: machines that check bundles do not have what ``build`` imports.
+    """
+    parser = _program()
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name in named if named and named[0] in COMMANDS else COMMANDS:
+        module = import_module(f".commands.{name}", __package__)
+        summary = str(module.__doc__)
+        command = commands.add_parser(name, help=summary, description=summary)
+        module.configure_parser(command)
+        add = command.add_argument
+        add("--json", action="store_true", help="print the result as JSON, failures and wrong usage too")
+        add("-q", "--quiet", action="store_true", help="print results, warnings and errors alone")
+        add("-v", "--verbose", action="store_true", help="print every step, and where an error was raised")
+        command.set_defaults(execute=module.execute)
+    return parser
+
+
+def _print_version(arguments: argparse.Namespace) -> int:
+    version = installed_version("cute-aot")
+    if arguments.json:
+        print_json({"version": version})
+    else:
+        print(f"cute-aot {version}")
+    return 0
+
+
+def _program() -> argparse.ArgumentParser:
+    return Parser(prog="python -m aot", description=_DESCRIPTION, epilog=EPILOG)
+
+
+def _command(parser: argparse.ArgumentParser, name: str) -> argparse.ArgumentParser:
+    (commands,) = (action for action in parser._actions if isinstance(action.choices, dict))
+    choices: Any = commands.choices
+    found: argparse.ArgumentParser = choices[name]
+    return found
+
+
+def _summary(name: str) -> str:
+    """The first line of a command's module, read without importing it."""
+    spec = importlib.util.find_spec(f".commands.{name}", __package__)
+    assert spec is not None and spec.origin is not None
+    text = ast.get_docstring(ast.parse(Path(spec.origin).read_text("utf-8")))
+    return str(text).splitlines()[0]

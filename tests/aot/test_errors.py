@@ -1,0 +1,24 @@
+"""Errors as people read them: plain text, right numbers."""
+
+from __future__ import annotations
+
+from aot.errors import Failure, counted, failure_lines, plain_text
+
+
+def test_what_a_compiler_colours_is_plain_in_a_failure() -> None:
+    coloured = "\x1b[1m\x1b[91merror\x1b[0m: \x1b[38;5;9mtype mismatch\x1b[m"
+    failure = Failure("add__f32", coloured, f"{coloured}\n  \x1b]8;;http://x\x07here\x1b]8;;\x07", "add", "sm_80")
+    assert failure.message == "error: type mismatch"
+    assert failure.log == "error: type mismatch\n  here"
+    assert not any("\x1b" in line for line in failure_lines([failure]))
+
+
+def test_text_without_escape_codes_is_left_alone() -> None:
+    for text in ("", "a [1m b", "tensor[0m]", "x\ny\tz"):
+        assert plain_text(text) == text
+    assert plain_text("cut off \x1b[3") == "cut off 3"
+    assert plain_text("\x1b") == ""
+
+
+def test_one_is_not_many() -> None:
+    assert [counted(number, "kernel") for number in (0, 1, 2)] == ["0 kernels", "1 kernel", "2 kernels"]
