@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import fuzz.engine
-from fuzz import binaries, bundles, descriptions, entries, flips, overlap
+from fuzz import binaries, bundles, descriptions, entries, flips, overlap, races
 from fuzz.corpus import Corpus, make_corpus
 from fuzz.engine import Target, Undetected, run_target
 from fuzz.mutate import changed_bytes, changed_json, flipped
@@ -37,6 +37,14 @@ def test_bits_that_are_flipped_one_by_one_are_all_noticed(corpus: Corpus, tmp_pa
         assert outcome.seen[flips.NOTICED] + outcome.seen[flips.WHEN_READ] == sum(outcome.seen.values()) > 10, name
         if name in ("manifest.json", "kernels.json"):
             assert outcome.seen[flips.NOTICED] > outcome.seen[flips.WHEN_READ], name
+
+
+@pytest.mark.parametrize("kind", ["entry", "kernel"])
+def test_a_library_that_is_replaced_at_random_moments_never_runs(corpus: Corpus, tmp_path: Path, kind: str) -> None:
+    outcome = races.Races(corpus, tmp_path).run("Python", kind, 10)
+    assert outcome["found"] == 0
+    assert outcome["accepted"] + outcome["refused"] == 10
+    assert outcome["renames"] > 10
 
 
 def test_the_overlap_check_agrees_with_brute_force(tmp_path: Path) -> None:
@@ -99,6 +107,29 @@ def test_a_flip_that_verify_does_not_name_is_a_finding(
     outcome = flips.flip_all(corpus.bundle, tmp_path, "kernels.json", every=999)
     assert {finding.kind for finding in outcome.findings} == {"Undetected"}
     assert outcome.seen["found"] == 4
+
+
+CARELESS = """
+import ctypes, pathlib, sys
+print("ready", flush=True)
+for line in sys.stdin:
+    for path in pathlib.Path(line.split()[1]).glob("lib/*/libsmall.so"):
+        try:
+            ctypes.CDLL(str(path))
+        except OSError:
+            pass
+    print("accepted", flush=True)
+"""
+
+
+def test_a_library_that_ran_though_it_was_not_hashed_is_a_finding(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loader that opens whatever lies there."""
+    monkeypatch.setattr(races, "_PYTHON", CARELESS)
+    outcome = races.Races(corpus, tmp_path).run("Python", "entry", 10)
+    assert outcome["found"] > 0
+    assert [finding["kind"] for finding in outcome["findings"]] == ["Race"]
 
 
 def test_a_name_that_is_a_path_is_a_finding() -> None:
