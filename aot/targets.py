@@ -14,8 +14,9 @@ from typing import Any
 
 from aot_runtime.arch import Arch, Capability
 
-__all__ = ["Target", "accepted_archs", "arch_facts", "builds_for", "cuda_of_driver", "lowest_driver"]
+__all__ = ["Target", "accepted_archs", "arch_facts", "builds_for", "cuda_of_driver", "lowest_driver", "ranked_archs"]
 
+_PREFERENCE = {"a": 2, "f": 1, "": 0}
 MAX_THREADS_PER_BLOCK = 1024
 MAX_REGISTERS_PER_BLOCK = 65536
 
@@ -72,6 +73,12 @@ def builds_for(written_for: Iterable[Arch], arch: Arch) -> bool:
     written_for = tuple(written_for)
     earlier = (own for own in written_for if not own.suffix and own.capability <= arch.capability)
     return arch in written_for or (not arch.suffix and any(earlier))
+
+
+def ranked_archs(archs: Iterable[Arch], device: Capability) -> list[Arch]:
+    """The architectures whose code runs on a device, best first, as ``aot_arch_rank`` in C ranks them."""
+    running = [arch for arch in archs if arch.runs_on(device)]
+    return sorted(running, key=lambda arch: (_PREFERENCE[arch.suffix], arch.minor), reverse=True)
 
 
 def lowest_driver(arch: Arch, cuda: int) -> str | None:

@@ -14,14 +14,13 @@ from functools import cache
 
 from aot_runtime.arch import Arch, ArchError, Capability
 
-from ..targets import accepted_archs, arch_facts, builds_for
+from ..targets import accepted_archs, arch_facts, builds_for, ranked_archs
 
 __all__ = ["ALL", "Gpu", "Wanted", "best_arch", "built_archs", "parse_archs", "parse_wanted"]
 
 ALL = "all"
 _CAPABILITY = re.compile(r"(\d{1,2})\.(\d)")
 _MAKERS = frozenset({"NVIDIA", "GEFORCE", "TESLA", "JETSON", "AGX", "QUADRO"})
-_PREFERENCE = {"a": 2, "f": 1, "": 0}  # as `aot_arch_rank` in C prefers builds
 
 
 @dataclass(frozen=True)
@@ -80,9 +79,9 @@ def parse_wanted(texts: Iterable[str]) -> tuple[Wanted, ...]:
 
 def best_arch(written_for: Collection[Arch], device: Capability) -> Arch | None:
     """The architecture to build a kernel for, so that the device runs the best of it; None if it cannot run there."""
-    running = [arch for arch in written_for if arch.runs_on(device)]
+    running = ranked_archs(written_for, device)
     if running:
-        return max(running, key=lambda arch: (_PREFERENCE[arch.suffix], arch.minor))
+        return running[0]
     portable = [arch for arch in accepted_archs() if not arch.suffix and arch.runs_on(device)]
     buildable = [arch for arch in portable if builds_for(written_for, arch)]
     return max(buildable, default=None, key=lambda arch: arch.minor)

@@ -35,6 +35,7 @@ def test_every_option_is_listed() -> None:
         ("wheel", ["BUNDLE", "--version", "1.0"]),
         ("config", ["BUNDLE"]),
         ("config", ["--archs", "sm90", "H100"]),
+        ("doctor", []),
         ("cache", ["--cache", "cache"]),
     ],
 )

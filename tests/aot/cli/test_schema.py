@@ -29,6 +29,7 @@ LEAST = {
     "prune": ["nowhere", "--arch", "sm80"],
     "merge": ["nowhere", "--out", "joined"],
     "sign": ["nowhere", "--key", "nokey"],
+    "doctor": ["nowhere"],
 }
 FAILURE = Failure("add__f32", "does not compile", "line 1\nline 2", "add", "sm_80")
 ERRORS: list[tuple[BaseException, int, str]] = [

@@ -1,0 +1,181 @@
+"""Compare this machine with what a bundle needs, or with what building needs, and say what to fix first."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from aot_runtime.manifest import Manifest
+
+from ...errors import ToolchainError
+from ...gpu.diagnosis import DeviceReport, Problem, bundle_problems, device_report, gpus_for, machine_problems
+from ...gpu.machine import Machine, read_machine
+from ...records import encode
+from ...versions import installed_version
+from ..report import print_json, print_message, table
+from ..schema import Key
+
+__all__ = ["KEYS", "configure_parser", "execute"]
+
+KEYS = (
+    Key("machine", "object", "system, cpu, glibc, python, and the driver with its GPUs"),
+    Key("packages", "object", "versions by name; null if a package is not installed"),
+    Key("caches", "list of object", "folders that builds use: what, path, writable"),
+    Key("can", "list of object", "what this machine can do: what, able, problem (or null), hint (or null)"),
+    Key(
+        "bundle",
+        "object or null",
+        "name, hosts, archs, runs_on (GPUs by name), and gpus: what would run on those here; null without BUNDLE",
+    ),
+    Key("problems", "list of object", "what keeps the bundle from running, the first to fix first: what, hint"),
+)
+_RUNNING = ("cute-aot", "apache-tvm-ffi", "torch", "jax")
+_BUILDING = (
+    "nvidia-cutlass-dsl",
+    "ziglang",
+    "pyelftools",
+    "capstone",
+    "platformdirs",
+    "packaging",
+    "pyproject-metadata",
+)
+_INSTALL = "`pip install 'cute-aot[build]'`"
+
+
+@dataclass(frozen=True)
+class _Ability:
+    """Something one may want to do on this machine, and what is in the way."""
+
+    what: str
+    problem: Problem | None
+
+    def data(self) -> dict[str, object]:
+        problem = self.problem
+        facts = {"problem": problem.what if problem else None, "hint": problem.hint if problem else None}
+        return {"what": self.what, "able": problem is None, **facts}
+
+
+def configure_parser(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "bundle",
+        type=Path,
+        nargs="?",
+        metavar="BUNDLE",
+        help="directory that `build` printed; without it, the machine alone",
+    )
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    machine = read_machine()
+    manifest = Manifest.read(arguments.bundle) if arguments.bundle is not None else None
+    packages = {name: installed_version(name) for name in (*_RUNNING, *_BUILDING)}
+    abilities = list(_abilities(machine))
+    if manifest is None:
+        reports, problems = [], [ability.problem for ability in abilities[:1] if ability.problem is not None]
+    else:
+        reports = [device_report(manifest, device, machine.driver.cuda) for device in machine.driver.devices]
+        problems = list(bundle_problems(manifest, machine))
+    caches = list(_caches())
+    if arguments.json:
+        data = {"machine": encode(machine), "packages": packages, "caches": caches}
+        about = None if manifest is None else _bundle_data(manifest, reports)
+        can = [ability.data() for ability in abilities]
+        print_json({**data, "can": can, "bundle": about, "problems": encode(tuple(problems))})
+    else:
+        print(table(("", ""), [*_machine_rows(machine), *_package_rows(packages), *_cache_rows(caches)]).strip())
+        print()
+        _print_verdicts(arguments, abilities, manifest, reports, problems)
+    return 1 if problems else 0
+
+
+def _abilities(machine: Machine) -> Iterator[_Ability]:
+    found = list(machine_problems(machine))
+    without_driver = [problem for problem in found if problem.what != machine.driver.problem]
+    yield _Ability("load bundles", next(iter(without_driver), None))
+    yield _Ability("run kernels", next(iter(found), None))
+    yield _Ability("build bundles", _build_problem())
+
+
+def _build_problem() -> Problem | None:
+    from ...compile.dsl import choose, version
+
+    try:
+        choose(version())
+    except ToolchainError as error:
+        return Problem(error.message, error.hint or _INSTALL)
+    missing = [name for name in _BUILDING if installed_version(name) is None]
+    return Problem(f"{', '.join(missing)} not installed", _INSTALL) if missing else None
+
+
+def _caches() -> Iterator[dict[str, object]]:
+    try:
+        from ...cache.places import find_places
+
+        places = find_places(None, os.environ)
+    except ModuleNotFoundError:  # platformdirs is a package of the builder
+        return
+    for what, path in (("compiled code", places.artifacts), ("zig and NVIDIA's libraries", places.tools)):
+        if path is not None:
+            yield {"what": what, "path": str(path), "writable": _is_writable(path)}
+
+
+def _is_writable(path: Path) -> bool:
+    existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    return os.access(existing, os.W_OK)
+
+
+def _machine_rows(machine: Machine) -> Iterator[tuple[str, str]]:
+    glibc = "no glibc" if machine.glibc is None else "glibc {}.{}".format(*machine.glibc)
+    yield "machine", f"{machine.system} {machine.cpu}, {glibc}, Python {machine.python}"
+    driver = machine.driver
+    version = f"{driver.version or 'version not known'}, supports CUDA {driver.cuda_text}"
+    yield "driver", f"{version}{f'; {driver.problem}' if driver.problem else ''}" if driver.cuda else driver.problem
+    for device in driver.devices:
+        yield f"GPU {device.index}", "{}, compute capability {}.{}".format(device.name, *device.capability)
+
+
+def _package_rows(packages: dict[str, str | None]) -> Iterator[tuple[str, str]]:
+    for name, version in packages.items():
+        if version is not None or name in ("cute-aot", "apache-tvm-ffi", "nvidia-cutlass-dsl"):
+            yield name, version or "not installed"
+
+
+def _cache_rows(caches: list[dict[str, object]]) -> Iterator[tuple[str, str]]:
+    for cache in caches:
+        yield "cache", f"{cache['path']}: {cache['what']}{'' if cache['writable'] else ', may only be read'}"
+
+
+def _print_verdicts(
+    arguments: argparse.Namespace,
+    abilities: list[_Ability],
+    manifest: Manifest | None,
+    reports: list[DeviceReport],
+    problems: list[Problem],
+) -> None:
+    for ability in abilities:
+        print(f"{ability.what}: {'yes' if ability.problem is None else f'no: {ability.problem.what}'}")
+        if ability.problem is not None and manifest is None:
+            print(f"    {ability.problem.hint}")
+    if manifest is not None:
+        hosts, archs = ", ".join(manifest.hosts), ", ".join(map(str, manifest.archs))
+        print(f"\n{arguments.bundle}: bundle {manifest.name} for {hosts}; {archs}")
+        print(f"all of it runs on: {', '.join(gpus_for(manifest)) or 'no GPU that cute-aot knows by name'}")
+    for report in reports:
+        print(f"GPU {report.device.index}: {report.text}")
+    for problem in problems:
+        print(f"problem: {problem.what}")
+    if problems:
+        print_message(f"hint: for the first problem: {problems[0].hint}")
+
+
+def _bundle_data(manifest: Manifest, reports: list[DeviceReport]) -> dict[str, object]:
+    devices = [
+        {"index": report.device.index, "kernels": dict(report.kernels), "missing": dict(report.missing)}
+        for report in reports
+    ]
+    archs = [str(arch) for arch in manifest.archs]
+    about = {"name": manifest.name, "hosts": list(manifest.hosts), "archs": archs}
+    return {**about, "runs_on": gpus_for(manifest), "gpus": devices}
