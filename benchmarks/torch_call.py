@@ -1,53 +1,109 @@
 """What a kernel costs the host as an operator of torch, against the plain call and torch's own operator.
 
-Needs a GPU, torch, and a bundle of the shipped kernels. Calls take the same small tensors, in turns, under
-``torch.no_grad()``; the figures are medians of the host's time per call, in nanoseconds.
+With a bundle of the shipped kernels, on a GPU. Without a bundle, on any machine: TVM-FFI's function that does nothing
+stands in for the compiled kernel, and takes tensors of the CPU. That shows what the operators add and nothing else.
+
+All calls take the same small tensors, in turns. They are measured under ``no_grad``, under ``inference_mode``, and with
+grad mode on but no gradient wanted. The figures are medians of the host's time per call, in nanoseconds.
 """
 
 from __future__ import annotations
 
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from _common import interleaved_medians, parser, print_rows, report
-from python_call import per_call, torch_with_gpu
+from python_call import CALLS, per_call, torch_with_gpu
 
 ROUNDS = 51
+LIMITS_NS = {
+    "out form": 200,
+    "functional form": 500,
+}  # over the plain call, and over torch.empty_like and the plain call
 
 
 def main() -> None:
     arguments = parser(__doc__)
-    arguments.add_argument("bundle", type=Path)
+    arguments.add_argument("bundle", type=Path, nargs="?", help="the shipped kernels, for a machine with a GPU")
     options = arguments.parse_args()
+    torch, operators, device = _on_gpu(options.bundle) if options.bundle else _without_gpu()
+    states = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode, "grad mode on": torch.enable_grad}
+    results = {}
+    for name, state in states.items():
+        with state():
+            results[name] = measure(torch, operators, device)
+        print_rows((f"call, {name}", "ns"), list(results[name].items()))
+    report(
+        "torch_call",
+        {"calls": "GPU" if options.bundle else "no kernel", "limits_ns": LIMITS_NS, **results},
+        options.out,
+    )
+
+
+def _on_gpu(path: Path) -> tuple[Any, Any, str]:
     torch = torch_with_gpu()
-    with torch.no_grad():
-        medians = measure(torch, options.bundle)
-    print_rows(("call", "ns"), list(medians.items()))
-    report("torch_call", medians, options.out)
-
-
-def measure(torch: Any, path: Path) -> dict[str, float]:
     import aot_runtime
     import aot_runtime.torch
 
     bundle = aot_runtime.load(path)
-    plain = bundle["rmsnorm"]
-    ops = aot_runtime.torch.register(bundle)
-    x, out = (torch.ones(64, 256, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    weight = torch.ones(256, device="cuda", dtype=torch.bfloat16)
+    return torch, (bundle["rmsnorm"], aot_runtime.torch.register(bundle)), "cuda"
+
+
+def _without_gpu() -> tuple[Any, Any, str]:
+    try:
+        import torch
+    except ImportError:
+        sys.exit("this benchmark needs torch")
+    import aot_runtime.torch
+    from aot_runtime.functions import make_function
+
+    bundle = _NoKernel()
+    plain = make_function(bundle._record("rmsnorm"), "rmsnorm", bundle._symbol)
+    return torch, (plain, aot_runtime.torch.register(bundle)), "cpu"  # type: ignore[arg-type]
+
+
+class _NoKernel:
+    """As much of a bundle as operators need. Its one kernel does nothing."""
+
+    name, path, kernels = "kernels", Path("none"), ("rmsnorm",)
+
+    def _record(self, name: str) -> Any:
+        from aot_runtime.kernel_records import KernelRecord, Parameter
+
+        x, weight = (Parameter(name, type="tensor") for name in ("x", "weight"))
+        out = Parameter("out", output=True, shape="x.shape", dtype="x.dtype", type="tensor")
+        eps = Parameter("eps", has_default=True, default=1e-6, type="float")
+        return KernelRecord(name, "", (x, weight, out, eps), (), (name,), (), 1)
+
+    def _symbol(self, name: str) -> Any:
+        import tvm_ffi
+
+        return tvm_ffi.get_global_func("testing.nop")
+
+
+def measure(torch: Any, operators: Any, device: str) -> dict[str, float]:
+    plain, ops = operators
+    x, out = (torch.ones(64, 256, device=device, dtype=torch.bfloat16) for _ in range(2))
+    weight = torch.ones(256, device=device, dtype=torch.bfloat16)
+    timed = per_call if device == "cuda" else _per_call
 
     def allocate_and_call() -> None:
         plain(x, weight, torch.empty_like(x))
 
     runs = {
-        "the plain call": per_call(plain, x, weight, out),
-        "ops.rmsnorm.out": per_call(lambda: ops.rmsnorm.out(x, weight, out=out)),
-        "a lambda around the plain call": per_call(lambda: plain(x, weight, out)),
-        "torch.empty_like and the plain call": per_call(allocate_and_call),
-        "ops.rmsnorm": per_call(ops.rmsnorm, x, weight),
-        "torch.ops.kernels.rmsnorm, through the dispatcher": per_call(torch.ops.kernels.rmsnorm.default, x, weight),
-        "torch.nn.functional.rms_norm": per_call(lambda: torch.nn.functional.rms_norm(x, (256,), weight, 1e-6)),
+        "the plain call": timed(plain, x, weight, out),
+        "ops.rmsnorm.out": timed(lambda: ops.rmsnorm.out(x, weight, out=out)),
+        "a lambda around the plain call": timed(lambda: plain(x, weight, out)),
+        "torch.empty_like and the plain call": timed(allocate_and_call),
+        "ops.rmsnorm": timed(ops.rmsnorm, x, weight),
     }
+    if device == "cuda":
+        runs["torch.ops.kernels.rmsnorm, through the dispatcher"] = timed(torch.ops.kernels.rmsnorm.default, x, weight)
+        own = torch.nn.functional.rms_norm
+        runs["torch.nn.functional.rms_norm"] = timed(lambda: own(x, (256,), weight, 1e-6))
     medians = interleaved_medians(runs, ROUNDS)
     return {
         **medians,
@@ -55,6 +111,16 @@ def measure(torch: Any, path: Path) -> dict[str, float]:
         "functional form over torch.empty_like and the plain call": medians["ops.rmsnorm"]
         - medians["torch.empty_like and the plain call"],
     }
+
+
+def _per_call(function: Callable[..., Any], *arguments: Any) -> Callable[[], float]:
+    def run() -> float:
+        started = time.perf_counter_ns()
+        for _ in range(CALLS):
+            function(*arguments)
+        return (time.perf_counter_ns() - started) / CALLS
+
+    return run
 
 
 if __name__ == "__main__":

@@ -152,7 +152,11 @@ def test_the_functional_form_allocates_and_the_other_writes(ops: Any, x: Any) ->
 
 
 def test_outputs_are_contiguous_whatever_the_input_is(ops: Any) -> None:
-    assert ops.rmsnorm(torch.randn(8, 3).mT, WEIGHT).is_contiguous()
+    transposed = torch.randn(8, 3).mT
+    assert ops.rmsnorm(transposed, WEIGHT).is_contiguous()
+    values, _ = ops.quantize(transposed)
+    assert values.is_contiguous() and values.dtype == torch.float8_e4m3fn
+    assert torch.equal(ops.rmsnorm(transposed, WEIGHT), ops.rmsnorm(transposed.contiguous(), WEIGHT))
 
 
 def test_a_choice_that_was_not_built_is_refused_with_those_that_were(ops: Any, x: Any) -> None:
@@ -161,6 +165,7 @@ def test_a_choice_that_was_not_built_is_refused_with_those_that_were(ops: Any, x
 
 
 def test_plain_tensors_bypass_the_dispatcher_and_all_others_do_not(ops: Any, bundle: Played, x: Any) -> None:
+    from torch.overrides import TorchFunctionMode
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Subclass(torch.Tensor):
@@ -171,10 +176,20 @@ def test_plain_tensors_bypass_the_dispatcher_and_all_others_do_not(ops: Any, bun
             seen.append(str(func))
             return func(*args, **(kwargs or {}))
 
-    seen: list[str] = []
-    with Watch():
-        ops.rmsnorm(x, WEIGHT)
-    assert "played.rmsnorm.default" in seen
+    class WatchFunctions(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    out = torch.empty_like(x)
+    for watch in (Watch, WatchFunctions):
+        seen: list[str] = []
+        with watch():
+            ops.rmsnorm(x, WEIGHT)
+            ops.rmsnorm.out(x, WEIGHT, out=out)
+            bundle.rmsnorm(x, WEIGHT, out)  # type: ignore[attr-defined]
+        assert [name for name in seen if name.startswith("played.")].count("played.rmsnorm.out") == 2
+        assert "played.rmsnorm.default" in seen
     assert type(ops.rmsnorm(x.as_subclass(Subclass), WEIGHT)) is Subclass
     with torch.profiler.profile() as profile:
         ops.rmsnorm(x, torch.nn.Parameter(WEIGHT, requires_grad=False))
@@ -197,6 +212,13 @@ def test_a_gradient_that_nobody_can_compute_is_refused(ops: Any, bundle: Any, x:
         ops.rmsnorm.out(x, weight, out=torch.empty_like(x))
 
 
+def test_a_gradient_of_an_optional_tensor_is_refused_too(ops: Any, x: Any) -> None:
+    bias = torch.ones(3, requires_grad=True)
+    with pytest.raises(operators.GradientError, match="gemm has no backward"):
+        ops.gemm(x, x, bias)
+    assert torch.equal(ops.gemm(x, x, bias.detach()), x @ x.mT + 1)
+
+
 def test_arrays_of_other_libraries_still_pass_through_the_bundles_own_functions(ops: Any, bundle: Any) -> None:
     import numpy
 
@@ -210,10 +232,12 @@ def test_arrays_of_other_libraries_still_pass_through_the_bundles_own_functions(
     assert seen[0][0] is x and seen[0][1] is out
 
 
-def test_autograd_notices_that_a_saved_tensor_was_overwritten(ops: Any, x: Any) -> None:
+@pytest.mark.parametrize("mode", ["enable_grad", "no_grad", "inference_mode"])
+def test_autograd_notices_that_a_saved_tensor_was_overwritten(ops: Any, x: Any, mode: str) -> None:
     saved = torch.ones(3, 8, requires_grad=True)
     loss = (saved * x).sum()
-    ops.activation.out(torch.randn(3, 8), op="relu", out=x)
+    with getattr(torch, mode)():
+        ops.activation.out(torch.randn(3, 8), op="relu", out=x)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
 
