@@ -15,6 +15,7 @@ __all__ = [
     "PROTOCOL",
     "SBOM",
     "SUPPORT_EXPORTS",
+    "TORCH_IDENTITY",
     "anchor_symbol",
     "archive_names",
     "call_symbol",
@@ -27,6 +28,8 @@ __all__ = [
     "note_name",
     "part_of",
     "stamp_name",
+    "torch_error_symbol",
+    "torch_library_path",
 ]
 
 # Paths.
@@ -38,6 +41,11 @@ ENTRY_NOTE = "entry.txt"  # in lib/<host>/: the entry library's name and digest 
 
 def library_path(host: str, arch: Arch, kernel: str) -> str:
     return f"lib/{host}/{arch}/{kernel}.so"
+
+
+def torch_library_path(host: str, bundle: str) -> str:
+    """The library that registers the kernels as operators of torch, from C."""
+    return f"lib/{host}/lib{bundle}_torch.so"
 
 
 def archive_names(bundle: str, archs: Iterable[Arch], *, cudart: bool) -> list[str]:
@@ -80,6 +88,7 @@ def entry_note(bundle: str, entry: str, record: FileRecord) -> str:
 # What a loader may call beside the kernels: the functions of aot/abi.h, without their prefix.
 PROTOCOL = ("protocol", "identity", "configure", "preload", "explain", "describe")
 IDENTITY = "aot_identity"  # the constant of an entry library that names what it was built with, in hexadecimal
+TORCH_IDENTITY = "aot_torch_identity"  # the same of a library for torch: which operators it registers
 IMPORT = "aot_import_"  # prefix of the variable through which a kernel library calls a function of the support library
 # Patterns of what the support library provides to kernel libraries. Not cuda_dialect_assert_success, which aborts.
 SUPPORT_EXPORTS = (
@@ -101,6 +110,11 @@ def entry_exports(bundle: str, functions: Sequence[str]) -> frozenset[str]:
 def call_symbol(bundle: str, function: str) -> str:
     """The name by which C programs link a function: unlike TVM-FFI's, it differs between bundles."""
     return f"aot_{bundle}_call__{function}"
+
+
+def torch_error_symbol(bundle: str) -> str:
+    """The function of the library for torch that says why nothing was registered."""
+    return f"aot_{bundle}_torch_error"
 
 
 def anchor_symbol(bundle: str, arch: Arch) -> str:

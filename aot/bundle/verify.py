@@ -23,7 +23,8 @@ from .agreement import AllDetails, header_problems, read_all_details
 from .archives import archive_problems
 from .details import VariantDetails
 from .integrity import damaged_files, description_problems
-from .layout import IDENTITY, SUPPORT_EXPORTS, entry_exports
+from .layout import IDENTITY, SUPPORT_EXPORTS, TORCH_IDENTITY, entry_exports, torch_error_symbol, torch_library_path
+from .operators import operators, operators_digest
 from .signature import signature_check, signature_problems
 from .split import absent_parts
 
@@ -84,6 +85,7 @@ class _Host:
         self._check_library(self.record.entry, entry_exports(self.manifest.name, functions))
         self._check_identity()
         self._check_note()
+        self._check_torch()
         self.problems += archive_problems(self.bundle, self.manifest, self.host, self.record)
         support = self._check_support()
         for arch, kernels in self.details.items():
@@ -102,13 +104,25 @@ class _Host:
 
     def _check_identity(self) -> None:
         """The entry library was built with this manifest: loaders compare the same."""
+        if not self._carries(self.record.entry, IDENTITY, self.manifest.identity(self.host)):
+            self.problems.append(f"{self.record.entry} was built with another manifest or other kernels.json")
+
+    def _check_torch(self) -> None:
+        """The library for torch registers the operators that follow from the kernels. Older bundles have no such library."""
+        name = torch_library_path(self.host, self.manifest.name)
+        if name not in self.manifest.files:
+            return
+        self._check_library(name, frozenset({torch_error_symbol(self.manifest.name)}))
+        if not self._carries(name, TORCH_IDENTITY, operators_digest(operators(self.manifest.kernels))):
+            self.problems.append(f"{name} does not register the operators that follow from the kernels")
+
+    def _carries(self, name: str, symbol: str, text: str) -> bool:
+        """Whether a library's constant of that name is this text; a library that cannot be read is a problem by itself."""
         try:
-            carried = object_bytes(self.bundle / self.record.entry, IDENTITY)
+            return object_bytes(self.bundle / name, symbol) == f"{text}\0".encode()
         except ElfError as error:
             self.problems.append(str(error))
-            return
-        if carried != f"{self.manifest.identity(self.host)}\0".encode():
-            self.problems.append(f"{self.record.entry} was built with another manifest or other kernels.json")
+            return True
 
     def _check_note(self) -> None:
         """What C programs read instead of the manifest says the same."""

@@ -47,7 +47,7 @@ _GENERATION = (
     "selection/*.py", "targets.py",
 )  # fmt: skip
 _LINKING = (
-    "binary/*.py", "bundle/layout.py", "cache/links.py", "compile/dsl/*.py", "compile/launcher.py", "hosts.py", "kinds.py",
+    "binary/*.py", "bundle/layout.py", "bundle/operators.py", "cache/links.py", "compile/dsl/*.py", "compile/launcher.py", "hosts.py", "kinds.py",
     "link/*.py", "selection/tables.py",
 )  # fmt: skip
 _CUTLASS = "nvidia_cutlass_dsl"

@@ -88,6 +88,23 @@ class CachingLinker(Linker):
         source = entry_source(bundle, functions, builds, support, self.host.name, identity)
         self._once(["entry", source], output, link)
 
+    def torch(self, bundle: str, source: str, output: Path) -> None:
+        def link() -> list[str]:
+            Linker.torch(self, bundle, source, output)
+            return []
+
+        self._once(["torch", source], output, link)
+
+    def _torch_runtime(self, name: str) -> str:
+        output = self.work / f"aot_torch_{name}.o"
+
+        def compile_it() -> list[str]:
+            Linker._torch_runtime(self, name)
+            return []
+
+        self._once(["torch runtime", name], output, compile_it)
+        return str(output)
+
     def runtime_objects(self) -> list[Path]:
         paths = Linker.runtime_objects(self)
         missing = [path.stem.removeprefix("aot_") for path in paths if not path.exists()]

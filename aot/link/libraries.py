@@ -12,13 +12,14 @@ from pathlib import Path
 import aot_runtime.native
 from aot_runtime.arch import Arch
 
-from ..bundle.layout import PROTOCOL, SUPPORT_EXPORTS, call_symbol, entry_exports
+from ..bundle.layout import PROTOCOL, SUPPORT_EXPORTS, call_symbol, entry_exports, torch_error_symbol
 from ..compile.launcher import for_host
 from ..files import sha256_of
 from ..hosts import Host
 from ..selection.tables import c_string, variant_symbol
 from ..targets import cuda_of_driver
 from .nvidia import NvidiaLibraries
+from .torch_library import TORCH_SOURCES
 from .zig import Zig
 
 __all__ = ["NO_IDENTITY", "EntryFunction", "KernelBuild", "Linker"]
@@ -98,6 +99,23 @@ class Linker:
         objects = [self.compile_c("aot_bundle_tables.c", source), *self.pool.map(self._runtime, entry_sources())]
         exports = sorted(entry_exports(bundle, [function.name for function in functions]))
         self.zig.link(self.host, [*objects, "-ldl", "-lpthread"], output, exports=exports)
+
+    def torch(self, bundle: str, source: str, output: Path) -> None:
+        """The library that registers operators of torch; ``source`` is what ``torch_source`` made of them."""
+        tables = self.work / "aot_torch_tables.c"
+        tables.write_text(source)
+        objects = [self._compile_for_torch(tables), *self.pool.map(self._torch_runtime, TORCH_SOURCES)]
+        self.zig.link(self.host, [*objects, "-ldl", "-lpthread"], output, exports=[torch_error_symbol(bundle)])
+
+    def _torch_runtime(self, name: str) -> str:
+        return self._compile_for_torch(aot_runtime.native.source_directory() / "torch" / f"aot_torch_{name}.c")
+
+    def _compile_for_torch(self, source: Path) -> str:
+        compiled = self.work / f"{source.stem}.o"
+        native = aot_runtime.native
+        includes = [native.source_directory() / "torch", native.include_directory()]
+        self.zig.compile_c(self.host, source, compiled, includes, unwinds=True)
+        return str(compiled)
 
     def _runtime(self, name: str) -> str:
         compiled = self.work / f"aot_{name}.o"

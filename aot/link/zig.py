@@ -56,8 +56,12 @@ class Zig:
             )
         return cls(Path(spec.origin).with_name("zig"), cache)
 
-    def compile_c(self, host: Host, source: Path, output: Path, includes: Sequence[Path]) -> None:
+    def compile_c(
+        self, host: Host, source: Path, output: Path, includes: Sequence[Path], *, unwinds: bool = False
+    ) -> None:
+        """``unwinds``: exceptions of C++ may pass through the code."""
         flags = [flag for include in includes for flag in ("-isystem", str(include))]
+        flags += ["-fexceptions"] if unwinds else []
         self._cc(host, [*_COMPILE, *_C, *flags, "-c", str(source), "-o", str(output)], source.parent)
 
     def compile_llvm_ir(self, host: Host, source: Path, output: Path) -> None:

@@ -21,12 +21,14 @@ from ..bundle import layout
 from ..bundle.description import bounded_failures, file_record, write_description
 from ..bundle.details import details_text
 from ..bundle.headers import write_headers
-from ..bundle.layout import details_name, library_path
+from ..bundle.layout import details_name, library_path, torch_library_path
+from ..bundle.operators import operators
 from ..bundle.sbom import sbom_text
 from ..bundle.types import with_types
 from ..hosts import Host
 from ..link.libraries import EntryFunction, KernelBuild, Linker
 from ..link.static import StaticArchives
+from ..link.torch_library import torch_source
 from .compatibility import check_fit
 from .contributions import ArchivedObjects, BuiltKernel, Contribution, File, HostCode, HostSupport, LinkedObjects
 from .provenance import joined
@@ -168,7 +170,7 @@ def _entry_functions(contents: _Contents) -> list[EntryFunction]:
 
 
 def _write_host(contents: _Contents, host: str, linker_for: LinkerFor, staged: Path, manifest: Manifest) -> None:
-    """The entry library of a host, its note, and the archives with the bundle's own code."""
+    """The entry library of a host, its note, the library for torch, and the archives with the bundle's own code."""
     support = contents.hosts[host]
     linker = linker_for(Host.of_record(host, support.record))
     builds: dict[str, list[KernelBuild]] = {}
@@ -186,6 +188,9 @@ def _write_host(contents: _Contents, host: str, linker_for: LinkerFor, staged: P
     linker.entry(contents.name, functions, builds, opened_first, entry, identity)
     note = layout.entry_note(contents.name, entry.name, file_record(entry))
     (entry.parent / layout.ENTRY_NOTE).write_text(note)
+    if offered := operators(manifest.kernels):
+        source = torch_source(contents.name, offered)
+        linker.torch(contents.name, source, staged / torch_library_path(host, contents.name))
     if support.archives:
         archives = StaticArchives(linker, contents.name)
         for kernel in contents.kernels:

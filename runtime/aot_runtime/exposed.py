@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from .bundle import Bundle
 from .errors import AotError
 from .kernel_records import KernelRecord, Parameter
+
+if TYPE_CHECKING:  # the builder reads signatures here without TVM-FFI
+    from .bundle import Bundle
 
 __all__ = ["ExposeError", "Exposed", "expose", "split_parameters"]
 

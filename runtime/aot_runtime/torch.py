@@ -24,16 +24,17 @@ import torch
 
 from .bundle import Bundle
 from .errors import AotError
-from .exposed import Exposed, expose, split_parameters
+from .exposed import Exposed, expose
 from .functions import function_symbol
-from .kernel_records import Choice, KernelRecord, Parameter
+from .kernel_records import KernelRecord
 from .outputs import dtype_source, shape_source
+from .schemas import functional_schema, operator_parameters, out_schema
 from .torch_gradients import GradientError, gradients_of, refusal
+from .torch_native import is_defined, load_library
 
-__all__ = ["GradientError", "Operators", "register"]
+__all__ = ["GradientError", "Operators", "load_library", "register"]
 
 
-_TYPES = {"tensor": "Tensor", "tensor?": "Tensor?", "float": "float", "int": "int", "bool": "bool"}
 _DTYPES = {
     "bool": "bool", "i8": "int8", "u8": "uint8", "i16": "int16", "u16": "uint16", "i32": "int32", "u32": "uint32",
     "i64": "int64", "u64": "uint64", "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64",
@@ -47,7 +48,11 @@ class Operators(Exposed):
 
     def __init__(self, bundle: Bundle, namespace: str) -> None:
         self._library = torch.library.Library(namespace, "FRAGMENT")
-        super().__init__(bundle, namespace)
+        try:
+            super().__init__(bundle, namespace)
+        except AotError:
+            self._library._destroy()  # half of the operators would be worse than none
+            raise
 
     def _make(self, record: KernelRecord) -> Any:
         return _define(_Signature(record), self._bundle, self._library, self)
@@ -56,7 +61,8 @@ class Operators(Exposed):
 def register(bundle: Bundle, *, name: str | None = None) -> Operators:
     """Define the operators of a bundle in ``torch.ops.<name>``, once; the name is by default the bundle's.
 
-    The bundle's own functions then refuse gradients that they cannot compute, as the operators do.
+    The bundle's own functions then refuse gradients that they cannot compute, as the operators do. If
+    :func:`load_library` has registered the operators from C, these stay, and get what tracing and gradients need.
     """
     return expose(_registered, bundle, name or bundle.name, Operators)
 
@@ -66,29 +72,13 @@ class _Signature:
 
     def __init__(self, record: KernelRecord) -> None:
         self.record = record
-        self.inputs, self.outputs = split_parameters(record, tuple(_TYPES))
+        self.inputs, self.outputs = operator_parameters(record)
         self.tensors = [parameter.name for parameter in self.inputs if parameter.type in ("tensor", "tensor?")]
         self.optional = {parameter.name for parameter in self.inputs if parameter.type == "tensor?"}
 
     @property
     def all_tensors(self) -> list[str]:
         return [*self.tensors, *(parameter.name for parameter in self.outputs)]
-
-    @property
-    def functional_schema(self) -> str:
-        returns = ", ".join("Tensor" for _ in self.outputs)
-        returns = returns if len(self.outputs) == 1 else f"({returns})"
-        return f"{self.record.name}({self._arguments(())}) -> {returns}"
-
-    @property
-    def out_schema(self) -> str:
-        outputs = [f"Tensor(a{i}!) {parameter.name}" for i, parameter in enumerate(self.outputs)]
-        return f"{self.record.name}.out({self._arguments(outputs)}) -> ()"
-
-    def _arguments(self, outputs: Any) -> str:
-        positional = [_schema_argument(parameter) for parameter in self.inputs]
-        keywords = [*(_schema_choice(choice) for choice in self.record.choices), *outputs]
-        return ", ".join([*positional, *(["*", *keywords] if keywords else [])])
 
     def python_parameters(self, *, outputs: bool) -> list[str]:
         """What a generated Python function takes; its defaults are in :meth:`defaults`."""
@@ -123,15 +113,6 @@ class _Signature:
         return f"_targets[{keys}]({names})" if keys else f"_target({names})"
 
 
-def _schema_argument(parameter: Parameter) -> str:
-    text = f"{_TYPES[str(parameter.type)]} {parameter.name}"
-    return f"{text}={parameter.default}" if parameter.has_default else text
-
-
-def _schema_choice(choice: Choice) -> str:
-    return f"str {choice.name}" + (f'="{choice.default}"' if choice.default else "")
-
-
 def _with_default(name: str, default: str | None) -> str:
     return name if default is None else f"{name}={default}"
 
@@ -142,8 +123,9 @@ def _with_default(name: str, default: str | None) -> str:
 def _define(signature: _Signature, bundle: Bundle, library: Any, operators: Operators) -> Callable[..., Any]:
     """Define both forms, and return the functions that callers use: the functional one, with ``out`` on it."""
     record, namespace = signature.record, operators._name
-    library.define(signature.functional_schema)
-    library.define(signature.out_schema)
+    for overload, schema in ((record.name, functional_schema(record)), (f"{record.name}.out", out_schema(record))):
+        if not is_defined(namespace, overload, schema, bundle):
+            library.define(schema)
     packet = getattr(getattr(torch.ops, namespace), record.name)
     names = {**_names(signature, bundle), "_functional": packet.default, "_out": packet.out}
     gradients = gradients_of(record, bundle, operators)
@@ -167,7 +149,8 @@ def _define(signature: _Signature, bundle: Bundle, library: Any, operators: Oper
     )  # fmt: skip
     exec(compile(source, f"<aot operator {namespace}::{record.name}>", "exec"), names)
     for overload, form in ((record.name, "functional"), (f"{record.name}.out", "out")):
-        library.impl(overload, names[f"{form}_kernel"], "CUDA")
+        if not torch._C._dispatch_has_kernel_for_dispatch_key(f"{namespace}::{overload}", "CUDA"):
+            library.impl(overload, names[f"{form}_kernel"], "CUDA")
         if gradients is None or form == "out":
             library.impl(overload, names[f"{form}_autograd"], "Autograd")
         library._register_fake(overload, names[f"{form}_fake"])
@@ -343,6 +326,6 @@ def _tuple(names: list[str]) -> str:
 
 def _documentation(signature: _Signature, namespace: str) -> str:
     record = signature.record
-    lines = [record.doc.strip(), "", f"torch.ops.{namespace}.{signature.functional_schema}", signature.out_schema, ""]
+    lines = [record.doc.strip(), "", f"torch.ops.{namespace}.{functional_schema(record)}", out_schema(record), ""]
     lines += [f"{p.name}: {p.doc}" for p in record.parameters if p.doc]
     return "\n".join(lines).strip()

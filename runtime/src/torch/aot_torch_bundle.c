@@ -1,0 +1,77 @@
+/* The bundle is opened when an operator is first called, so that what is wrong with it arrives as an exception. */
+#define _GNU_SOURCE /* dladdr */
+#include "aot_torch_bundle.h"
+
+#include <aot/aot.h>
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static char directory[4096]; /* of the bundle: this library is lib/<host>/lib<name>_torch.so in there */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static aot_bundle bundle;
+static int opened; /* after a failure the next call tries once more */
+
+const char* aot_torch_locate(void) {
+  Dl_info info;
+  char here[4096] = "";
+  if (dladdr(&aot_torch_this_bundle, &info) == 0 || info.dli_fname == NULL) return "the path of this library is not known";
+  if (info.dli_fname[0] != '/' && getcwd(here, sizeof here) == NULL) return "the current directory is not known";
+  int size = snprintf(directory, sizeof directory, "%s%s%s", here, here[0] == '\0' ? "" : "/", info.dli_fname);
+  if (size < 0 || (size_t)size >= sizeof directory) return "the path of this library is too long";
+  for (int i = 0; i < 3; ++i) {
+    char* end = strrchr(directory, '/');
+    if (end == NULL) return "this library does not lie in a bundle";
+    *end = '\0';
+  }
+  return NULL;
+}
+
+/* The functions of the bundle must take what the generated tables pass. */
+static int find(const aot_torch_operator* operator_) {
+  for (uint32_t i = 0; i < operator_->function_count; ++i) {
+    const char* name = operator_->functions[i];
+    aot_function function;
+    int code = aot_find(bundle, name, &function);
+    if (code != AOT_OK) return code;
+    const char* signature = function.info->signature;
+    if (strncmp(signature, name, strlen(name)) != 0 || strcmp(signature + strlen(name), operator_->parameters) != 0) {
+      return aot_fail_(AOT_ERROR_BUNDLE, "`%s` holds %s, but its library for torch calls it with %s\nhint: the bundle was "
+                       "altered or copied incompletely; `python -m aot verify` lists what differs", directory, signature,
+                       operator_->parameters);
+    }
+    operator_->found[i] = function.info;
+  }
+  return AOT_OK;
+}
+
+static int open_all(void) {
+  int code = aot_open(directory, NULL, &bundle);
+  for (uint32_t i = 0; i < aot_torch_this_bundle.operator_count && code == AOT_OK; ++i) {
+    code = find(&aot_torch_this_bundle.operators[i]);
+  }
+  return code == AOT_OK ? 0 : -1;
+}
+
+int aot_torch_open(void) {
+  if (__atomic_load_n(&opened, __ATOMIC_ACQUIRE)) return 0;
+  pthread_mutex_lock(&lock);
+  int status = opened ? 0 : open_all();
+  if (status == 0) __atomic_store_n(&opened, 1, __ATOMIC_RELEASE);
+  pthread_mutex_unlock(&lock);
+  return status;
+}
+
+int aot_torch_invoke(const aot_function_info* function, void* stream, const aot_value* values, uint32_t count) {
+  const aot_function called = {function, bundle.library->core};
+  return aot_call_on(called, stream, values, (int32_t)count) == AOT_OK ? 0 : -1;
+}
+
+int aot_torch_fail(const char* format, const char* first, const char* second, const char* third) {
+  aot_fail_(AOT_ERROR_ARGUMENT, format, first, second, third);
+  return -1;
+}
+
+const char* aot_torch_error(void) { return aot_error_text(); }

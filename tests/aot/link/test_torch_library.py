@@ -1,0 +1,66 @@
+"""A bundle's library for torch: built, verified, and the same whenever its kernels are."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from aot_runtime.manifest import Manifest
+from forging import accept
+from places import PROJECT
+
+from aot.bundle.layout import TORCH_IDENTITY, torch_library_path
+from aot.bundle.operators import operators, operators_digest
+from aot.bundle.verify import verify
+from aot.cli.main import main
+from aot.hosts import CPUS, Host, parse_hosts
+from aot.pipeline.settings import BuildResult
+
+NATIVE = torch_library_path(Host.native().name, "demo")
+
+
+@pytest.fixture(scope="module")
+def demo(build_bundle: Callable[..., BuildResult], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The kernels of the C++ demos for both hosts; the build verifies it."""
+    result = build_bundle(
+        PROJECT / "cpp_demo" / "kernels", ("sm_80",), name="demo", archives=False,
+        out=tmp_path_factory.mktemp("demo") / "demo", hosts=parse_hosts(["all"], (2, 28)),
+    )  # fmt: skip
+    assert not result.failures
+    return result.path
+
+
+def test_every_host_has_one_and_files_json_names_it(demo: Path) -> None:
+    names = {torch_library_path(f"{cpu}-linux-gnu", "demo") for cpu in CPUS}
+    assert names <= set(Manifest.read(demo).files)
+
+
+def test_a_library_of_other_operators_is_named(demo: Path, tmp_path: Path) -> None:
+    bundle = shutil.copytree(demo, tmp_path / "bundle")
+    library = bundle / NATIVE
+    digest = operators_digest(operators(Manifest.read(bundle).kernels)).encode()
+    assert library.read_bytes().count(digest) == 1, TORCH_IDENTITY
+    library.write_bytes(library.read_bytes().replace(digest, 64 * b"0"))
+    accept(bundle, NATIVE)
+    assert verify(bundle) == [f"{NATIVE} does not register the operators that follow from the kernels"]
+
+
+def test_a_bundle_of_before_has_no_such_library_and_is_sound(demo: Path, tmp_path: Path) -> None:
+    bundle = shutil.copytree(demo, tmp_path / "bundle")
+    for library in bundle.glob("lib/*/libdemo_torch.so"):
+        library.unlink()
+    accept(bundle)
+    assert verify(bundle) == []
+
+
+def test_pruning_leaves_the_operators_of_what_is_left(
+    demo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle = shutil.copytree(demo, tmp_path / "bundle")
+    assert main(["prune", str(bundle), "--kernel", "activate"]) == 0
+    capsys.readouterr()
+    assert b"axpy.out(" in (bundle / NATIVE).read_bytes()
+    assert b"activate" in (demo / NATIVE).read_bytes()
+    assert b"activate" not in (bundle / NATIVE).read_bytes()

@@ -1,0 +1,75 @@
+"""A bundle whose kernels are loops over CPU tensors, with its library for torch: that needs neither a GPU nor a build.
+
+The library is the one that every bundle has, but for torch's dispatch key: CPU instead of CUDA.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import aot_runtime.native
+import platformdirs
+from aot_runtime.kernel_records import Choice, KernelRecord, Parameter
+from places import TESTS
+
+from aot.bundle.description import file_record
+from aot.bundle.layout import ENTRY_NOTE, entry_note, torch_library_path
+from aot.bundle.operators import operators
+from aot.hosts import Host
+from aot.link.libraries import Linker
+from aot.link.torch_library import torch_source
+from aot.link.zig import Zig
+
+__all__ = ["HOST", "KERNELS", "make_bundle"]
+
+HOST = Host.native()
+
+
+def tensor(name: str, **fields: Any) -> Parameter:
+    return Parameter(name, type=fields.pop("type", "tensor"), **fields)
+
+
+def output(name: str, shape: str = "x.shape", dtype: str = "x.dtype") -> Parameter:
+    return Parameter(name, output=True, shape=shape, dtype=dtype, type="tensor")
+
+
+def scalar(name: str, type: str, default: Any) -> Parameter:
+    return Parameter(name, type=type, has_default=True, default=default)
+
+
+def kernel(name: str, *parameters: Parameter, choices: tuple[Choice, ...] = ()) -> KernelRecord:
+    functions = tuple(f"{name}__{value}" for value in choices[0].values) if choices else (name,)
+    return KernelRecord(name, f"What {name} computes.", parameters, choices, functions, (), 1)
+
+
+# What `played_entry.c` has functions for, and one kernel that torch cannot have.
+KERNELS = {
+    "blend": kernel(
+        "blend", tensor("x"), output("out"), scalar("factor", "float", 2.0), scalar("count", "int", 3),
+        scalar("flip", "bool", False), scalar("bias", "tensor?", None),
+    ),
+    "activation": kernel("activation", tensor("x"), output("out"), choices=(Choice("op", ("relu", "one"), "relu"),)),
+    "sums": kernel(
+        "sums", tensor("x"), output("total", "(x.shape[0],)", "f64"), output("half", "(*x.shape[:-1], x.shape[-1] // 2)")
+    ),
+    "pointers": kernel("pointers", tensor("x"), output("out"), Parameter("p", type="pointer")),
+}  # fmt: skip
+
+
+def make_bundle(folder: Path, name: str) -> Path:
+    """What C reads of a bundle; returns its library for torch."""
+    library = folder / torch_library_path(HOST.name, name)
+    library.parent.mkdir(parents=True)
+    work = folder / "work"
+    work.mkdir()
+    with ThreadPoolExecutor(2) as pool:
+        zig = Zig.find(Path(platformdirs.user_cache_dir("cute-aot")) / "zig")
+        linker = Linker(zig, HOST, work, aot_runtime.native.include_directory(), pool)
+        linker.torch(name, torch_source(name, operators(KERNELS), key="CPU"), library)
+        played = (TESTS / "runtime" / "played_entry.c").read_text().replace('"played"', f'"{name}"')
+        entry = library.with_name(f"lib{name}.so")
+        zig.link(HOST, [linker.compile_c("entry.c", played)], entry, exports=["aot_abi_version", "aot_abi_interface"])
+    (library.parent / ENTRY_NOTE).write_text(entry_note(name, entry.name, file_record(entry)))
+    return library
