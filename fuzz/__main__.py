@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections import Counter
@@ -10,9 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from . import binaries, bundles, descriptions, entries, overlap
+from aot.cache.places import find_places
+
+from . import binaries, bundles, descriptions, dispatch, entries, overlap
 from .command import corpus_and_folder, parser, run_all
-from .corpus import Corpus
+from .corpus import Corpus, make_samples
 from .engine import Target, run_case, run_target
 
 __all__ = ["fuzz", "main"]
@@ -22,6 +25,10 @@ def fuzz(corpus: Corpus, folder: Path, seed: int, cases: int, only: str | None =
     """What became of each target: its name, and the numbers with the findings."""
     if only in (None, "overlap"):
         yield "overlap", overlap.run(overlap.compile_program(folder), seed, round(cases * overlap.SHARE)).data()
+    if only in (None, "dispatch"):
+        bundle = make_samples(folder, find_places(None, os.environ).tools, dispatch.KERNELS)
+        program = dispatch.compile_program(bundle, corpus.standin, folder)
+        yield "dispatch", dispatch.run(program, seed, round(cases * dispatch.SHARE)).data()
     for target in _targets(corpus, folder):
         if only in (None, target.name):
             started = time.process_time()

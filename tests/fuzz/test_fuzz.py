@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from places import SAMPLES
 
 import fuzz.engine
-from fuzz import binaries, bundles, descriptions, entries, flips, overlap, races
+from fuzz import binaries, bundles, descriptions, dispatch, entries, flips, overlap, races
 from fuzz.corpus import Corpus, make_corpus
 from fuzz.engine import Target, Undetected, run_target
 from fuzz.mutate import changed_bytes, changed_json, flipped
@@ -64,6 +67,53 @@ def test_an_overlap_check_that_misses_some_is_found(tmp_path: Path) -> None:
     outcome = overlap.run(overlap.compile_program(tmp_path, check), SEED, 1000)
     assert outcome.seen["found"] > 100
     assert "an overlap was missed" in outcome.findings[0].message
+
+
+PLANTED = "".join(
+    '__attribute__((visibility("default"))) int __tvm_ffi_NAME(void* self, const TVMFFIAny* args, int32_t count, '
+    "TVMFFIAny* result) { (void)self; (void)args; (void)result; return ANSWER; }\n".replace("NAME", name).replace(
+        "ANSWER", answer
+    )
+    for name, answer in {
+        "silent": "-(count >= 0)",
+        "beyond": "args[count].type_index == 12345 ? -2 : 0",
+        "undefined": "1 << (32 + count) == 7 ? -2 : 0",
+    }.items()
+)
+
+
+@pytest.fixture(scope="module")
+def dispatch_program(
+    shared_bundle: Callable[..., Path], standin_directory: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dispatch.Program:
+    # The bundle of the tests of C++, which one process of this run makes.
+    bundle = shared_bundle("cpp", SAMPLES, ("sm_80", "sm_90a"), select=dispatch.KERNELS, shared_cudart=True)
+    try:
+        return dispatch.compile_program(bundle, standin_directory, tmp_path_factory.mktemp("dispatch"), PLANTED)
+    except dispatch.SanitizerMissing as error:
+        pytest.skip(f"the sanitizers do not work here: {error}")
+
+
+def test_dispatch_answers_every_call_under_the_sanitizers(dispatch_program: dispatch.Program) -> None:
+    outcome = dispatch.run(dispatch_program, SEED, 50_000, leaks=False)
+    assert outcome.findings == []
+    assert min(outcome.seen["accepted"], outcome.seen["refused"]) > 100
+
+
+@pytest.mark.parametrize(
+    ("function", "kind", "said"),
+    [
+        ("silent", "wrong answer", "silent: the call failed without an error"),
+        ("beyond", "sanitizer", "heap-buffer-overflow"),
+        ("undefined", "sanitizer", "shift exponent"),
+    ],
+)
+def test_a_call_that_goes_wrong_is_found(
+    dispatch_program: dispatch.Program, function: str, kind: str, said: str
+) -> None:
+    outcome = dispatch.run(replace(dispatch_program, functions=(function,)), SEED, 100, leaks=False)
+    assert outcome.findings[0].kind == kind
+    assert said in outcome.findings[0].message + outcome.findings[0].trace
 
 
 # Planted defects.
