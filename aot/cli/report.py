@@ -6,15 +6,17 @@ import argparse
 import json
 import os
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any, TextIO
 
 from ..errors import Failure, failure_lines
 
 __all__ = [
-    "coloured", "human_size", "human_time", "note", "print_failures", "print_json", "print_message", "print_table", "table",
+    "WIDTH", "coloured", "fitted_table", "human_size", "human_time", "note", "print_failures", "print_json", "print_message", "print_table", "table",
 ]  # fmt: skip
 
+WIDTH = 80  # of a terminal that nobody widened
 # Our own words, as they are coloured on a terminal.
 _COLOURS = {"error:": "1;31", "failed:": "31", "interrupted:": "31", "warning:": "33", "hint:": "36"}
 
@@ -50,6 +52,25 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
         ]
         lines.append("  ".join(padded).rstrip())
     return "\n".join(lines)
+
+
+def fitted_table(
+    columns: Sequence[str], rows: Sequence[Sequence[object]], *, optional: Sequence[str] = (), indent: str = ""
+) -> str:
+    """A table of at most :data:`WIDTH` columns if that can be had.
+
+    ``optional`` columns are left out if all of their cells are "-". What is still too wide is shown as a line of what is
+    before the first number, and a line of the rest.
+    """
+    kept = [at for at, name in enumerate(columns) if name not in optional or any(row[at] != "-" for row in rows)]
+    columns, rows = [columns[at] for at in kept], [[row[at] for at in kept] for row in rows]
+    text = textwrap.indent(table(columns, rows), indent)
+    if max(map(len, text.splitlines())) <= WIDTH or not rows:
+        return text
+    first = next((at for at in range(len(columns)) if all(isinstance(row[at], int) for row in rows)), len(columns))
+    numbers = table(columns[first:], [row[first:] for row in rows]).splitlines()
+    names = [" ".join(map(str, row[:first])) for row in (columns, *rows)]
+    return "\n".join(f"{indent}{name}\n{indent}    {line}" for name, line in zip(names, numbers, strict=True))
 
 
 def human_size(size: int) -> str:

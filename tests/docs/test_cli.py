@@ -36,6 +36,8 @@ def test_every_option_is_listed() -> None:
         ("config", ["BUNDLE"]),
         ("config", ["--archs", "sm90", "H100"]),
         ("doctor", []),
+        ("diff", ["BUNDLE", "BUNDLE"]),
+        ("inspect", ["BUNDLE", "--size"]),
         ("cache", ["--cache", "cache"]),
     ],
 )

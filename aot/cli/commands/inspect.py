@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from aot_runtime.arch import Arch
-from aot_runtime.manifest import Manifest
+from aot_runtime.manifest import KernelRecord, Manifest
 
 from ...bundle.details import VariantDetails, read_details
 from ...bundle.layout import details_name
+from ...bundle.sizes import Share, shares
 from ...errors import UsageError, counted
 from ...records import encode
 from ..options import add_bundle_argument
-from ..report import human_size, print_json, print_table
+from ..report import WIDTH, fitted_table, human_size, print_json, table
 from ..schema import Key
 
 __all__ = ["KEYS", "configure_parser", "execute"]
@@ -31,12 +33,16 @@ KEYS = (
     Key("failures", "list of object", "what failed to build"),
     Key("verified", "object", "by architecture: number of variants, and how many were verified on each GPU"),
     Key("variants", "list of object", "arch, and everything that `details/` has of it"),
+    Key("sizes", "list of object", "purpose, arch, kernel, files, size", "with --size"),
 )
+
+_Variants = Sequence[tuple[Arch, VariantDetails]]
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     add_bundle_argument(parser)
     parser.add_argument("--kernel", metavar="NAME", help="only this kernel's variants")
+    parser.add_argument("--size", action="store_true", help="show where the bytes are instead of the variants")
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -44,12 +50,18 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.kernel is not None and arguments.kernel not in manifest.kernels:
         raise UsageError(f"no kernel is called {arguments.kernel!r}", hint=f"there are: {', '.join(manifest.kernels)}")
     variants = list(_variants(arguments.bundle, manifest, arguments.kernel))
+    sizes = [share for share in shares(manifest) if arguments.kernel in (None, share.kernel)]
     if arguments.json:
-        print_json(_data(manifest, variants))
+        print_json({**_data(manifest, variants), **({"sizes": encode(sizes)} if arguments.size else {})})
         return 0
-    _print_summary(arguments.bundle, manifest)
-    _print_verified(variants)
-    _print_variants(variants)
+    if arguments.size:
+        _print_sizes(manifest, sizes)
+        return 0
+    if arguments.kernel is None:
+        _print_summary(arguments.bundle, manifest)
+        _print_archs(manifest, variants)
+    for record in manifest.kernels.values():
+        _print_kernel(record, [(arch, variant) for arch, variant in variants if variant.kernel == record.name])
     return 0
 
 
@@ -62,24 +74,23 @@ def _variants(bundle: Path, manifest: Manifest, kernel: str | None) -> Iterator[
 def _print_summary(bundle: Path, manifest: Manifest) -> None:
     size = sum(record.size for record in manifest.files.values())
     complete = "complete" if manifest.complete else f"INCOMPLETE, {counted(len(manifest.failures), 'failure')}"
-    print(f"{manifest.name}: {complete}, {human_size(size)} in {counted(len(manifest.files), 'file')}, at {bundle}")
+    kernels = counted(len(manifest.kernels), "kernel")
+    print(f"{manifest.name}: {complete}, {kernels}, {human_size(size)} in {counted(len(manifest.files), 'file')}")
+    print(f"at {bundle}")
     for host, record in manifest.hosts.items():
         print(f"host {host}: glibc >= {record.glibc}, CUDA runtime {record.cudart}")
-    for arch, driver in manifest.requires.get("driver", {}).items():
-        print(f"{arch}: driver >= {driver}")
     for build in manifest.provenance:
         print(_source_text(build))
-    print("built with " + ", ".join(f"{name} {version}" for name, version in manifest.toolchain.items()))
+    _print_wrapped("built with " + ", ".join(f"{name} {version}" for name, version in manifest.toolchain.items()))
     for failure in manifest.failures:
         print(
             f"failed: {failure.get('arch')} {failure.get('variant') or failure.get('kernel')}: {failure.get('message')}"
         )
-    rows = [
-        (k.name, k.variants, ", ".join(map(str, k.archs)), (k.doc.splitlines() or [""])[0])
-        for k in manifest.kernels.values()
-    ]
-    print_table(("kernel", "variants", "architectures", "what it computes"), rows)
     print()
+
+
+def _print_wrapped(text: str) -> None:
+    print(textwrap.fill(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False))
 
 
 def _source_text(build: Mapping[str, Any]) -> str:
@@ -89,15 +100,16 @@ def _source_text(build: Mapping[str, Any]) -> str:
     return f"built from {commit} ({counted(len(source.get('files', {})), 'file')})"
 
 
-def _print_verified(variants: list[tuple[Arch, VariantDetails]]) -> None:
+def _print_archs(manifest: Manifest, variants: _Variants) -> None:
+    drivers = manifest.requires.get("driver", {})
+    rows = []
     for arch, (total, places) in _verified(variants).items():
-        where = [f"{count} of {counted(total, 'variant')} verified on {place}" for place, count in places.items()]
-        never = f"none of {counted(total, 'variant')} was ever checked on a GPU"
-        print(f"{arch}: {'; '.join(where) or never}")
-    print()
+        where = [f"{count} on {place}" for place, count in places.items()]
+        rows.append((str(arch), drivers.get(str(arch), "-"), total, "; ".join(where) or "never run on a GPU"))
+    print(table(("arch", "driver from", "variants", "verified"), rows))
 
 
-def _verified(variants: list[tuple[Arch, VariantDetails]]) -> dict[Arch, tuple[int, dict[str, int]]]:
+def _verified(variants: _Variants) -> dict[Arch, tuple[int, dict[str, int]]]:
     """By architecture: the number of variants, and how many of them were verified on each device."""
     verified: dict[Arch, tuple[int, dict[str, int]]] = {}
     for arch, variant in variants:
@@ -108,33 +120,87 @@ def _verified(variants: list[tuple[Arch, VariantDetails]]) -> dict[Arch, tuple[i
     return verified
 
 
-def _print_variants(variants: list[tuple[Arch, VariantDetails]]) -> None:
-    columns = ("arch", "variant", "registers", "shared memory", "block", "cluster", "stack", "cubin", "verified on")
-    print_table(columns, [_row(arch, variant) for arch, variant in variants])
+def _print_kernel(record: KernelRecord, variants: _Variants) -> None:
+    if not variants:
+        return
+    summary = (record.doc.splitlines() or [""])[0]
+    print()
+    _print_wrapped(f"{record.name}: {summary}" if summary else record.name)
+    axes = list(dict.fromkeys(axis for _, variant in variants for axis in variant.point))
+    labels = any(_label(variant) for _, variant in variants)
+    columns = ("arch", *axes, *(["label"] if labels else []), *_RESOURCES, "run")
+    rows = [
+        (
+            str(arch),
+            *(_value(axis, variant.point.get(axis)) for axis in axes),
+            *([_label(variant) or "-"] if labels else []),
+            *_resources(variant),
+            "yes" if variant.verified_on else "no",
+        )
+        for arch, variant in variants
+    ]
+    print(fitted_table(columns, rows, optional=("cluster", "stack"), indent="  "))
 
 
-def _row(arch: Arch, variant: VariantDetails) -> tuple[object, ...]:
+def _value(axis: str, value: str | None) -> str:
+    """A point on an axis as people say it: names of variants must be told apart, the column names the axis here."""
+    if value is None:
+        return "-"
+    named = {axis: "yes", f"not_{axis}": "no"}
+    return named.get(value) or value.removeprefix(axis) or value
+
+
+def _label(variant: VariantDetails) -> str:
+    """What the name of a variant says beside the kernel and its place on the axes."""
+    rest = variant.name.removeprefix(variant.kernel).split("__")
+    for value in variant.point.values():
+        if value in rest:
+            rest.remove(value)
+    return " ".join(filter(None, rest))
+
+
+_RESOURCES = ("registers", "shared", "block", "cluster", "stack", "cubin")
+
+
+def _resources(variant: VariantDetails) -> tuple[object, ...]:
     launch = variant.launches[0]
     dynamic = launch.dynamic_shared_memory
-    memory = "at run time" if dynamic is None else launch.static_shared_memory + dynamic
     return (
-        arch,
-        variant.name,
         launch.registers,
-        memory,
+        "at run time" if dynamic is None else launch.static_shared_memory + dynamic,
         _shape(launch.block),
         _shape(launch.cluster),
-        launch.local_memory,
+        launch.local_memory or "-",
         human_size(variant.cubin_bytes),
-        ", ".join(variant.verified_on) or "never run",
     )
 
 
 def _shape(sizes: tuple[int, ...] | None) -> str:
-    return "x".join(map(str, sizes)) if sizes else "-"
+    """Without what is 1 in the end: a block of 128 threads is shown as 128."""
+    if not sizes:
+        return "-"
+    used = max((at for at, size in enumerate(sizes) if size != 1), default=0) + 1
+    return "x".join(map(str, sizes[:used]))
 
 
-def _data(manifest: Manifest, variants: list[tuple[Arch, VariantDetails]]) -> dict[str, Any]:
+def _print_sizes(manifest: Manifest, found: Sequence[Share]) -> None:
+    total = sum(share.size for share in found)
+    for title, key in (("purpose", "purpose"), ("architecture", "arch"), ("kernel", "kernel")):
+        by_name: dict[str, list[Share]] = {}
+        for share in found:
+            if key != "kernel" or share.kernel:
+                by_name.setdefault(getattr(share, key) or "all", []).append(share)
+        sums = {name: sum(share.size for share in own) for name, own in by_name.items()}
+        rows = [
+            (name, sum(share.files for share in by_name[name]), human_size(size), f"{100 * size / max(total, 1):.1f}%")
+            for name, size in sorted(sums.items(), key=lambda item: -item[1])
+        ]
+        print(fitted_table((title, "files", "size", "share"), rows))
+        print()
+    print(f"{manifest.name}: {human_size(total)} in {counted(sum(share.files for share in found), 'file')}")
+
+
+def _data(manifest: Manifest, variants: _Variants) -> dict[str, Any]:
     return {
         "name": manifest.name,
         "complete": manifest.complete,

@@ -30,6 +30,7 @@ LEAST = {
     "merge": ["nowhere", "--out", "joined"],
     "sign": ["nowhere", "--key", "nokey"],
     "doctor": ["nowhere"],
+    "diff": ["nowhere", "nowhere"],
 }
 FAILURE = Failure("add__f32", "does not compile", "line 1\nline 2", "add", "sm_80")
 ERRORS: list[tuple[BaseException, int, str]] = [
