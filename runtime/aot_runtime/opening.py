@@ -16,9 +16,11 @@ import tvm_ffi
 from .errors import BundleError, DigestError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .manifest import FileRecord
 
-__all__ = ["open_library"]
+__all__ = ["open_library", "through_descriptor"]
 
 _BUFFER = 1 << 15
 _AGAIN_HINT = "build or install the bundle again"
@@ -27,15 +29,20 @@ _VERIFY_HINT = "the bundle was altered or copied incompletely; `python -m aot ve
 
 def open_library(path: str, expected: FileRecord | None) -> tvm_ffi.Module:
     """Open a library for the rest of the process, after its digest matched; ``None`` stands for any digest."""
+    return through_descriptor(path, expected, lambda name: _load(name, path))
+
+
+def through_descriptor(path: str, expected: FileRecord | None, use: Callable[[str], Any]) -> Any:
+    """Open something by a name of just the file whose digest matched; ``use`` is given that name."""
     descriptor = _open(path)
     try:
         facts = os.fstat(descriptor)
         if not S_ISREG(facts.st_mode):
             raise BundleError(f"`{path}` is not a regular file", hint=_AGAIN_HINT)
         if expected is None:
-            return _load(path, path)
+            return use(path)
         _check_digest(descriptor, path, expected)
-        return _load(_spelled(descriptor, facts), path)
+        return use(_spelled(descriptor, facts))
     except OSError as error:
         raise BundleError(f"cannot read `{path}`: {error.strerror}") from None
     finally:

@@ -13,19 +13,17 @@ from typing import Any
 
 import torch
 
-from .errors import AotError, BundleError, DigestError
-from .manifest import FileRecord, read_bounded
+from .errors import AotError, BundleError
+from .opening import through_descriptor
 
 __all__ = ["is_defined", "load_library"]
-
-_LARGEST = 64 << 20
 
 
 def load_library(bundle: Any) -> Path:
     """Open the bundle's library for torch, which registers its operators without Python; returns its path.
 
-    ``torch.ops.load_library`` of that path does the same. This also compares the digest first, and raises if the
-    operators could not be registered.
+    ``torch.ops.load_library`` of that path does the same. This also compares the digest first, opens the very file that
+    it compared, and raises if the operators could not be registered.
     """
     path = _library(bundle)
     expected = bundle.manifest.files.get(path.relative_to(bundle.path).as_posix())
@@ -33,14 +31,21 @@ def load_library(bundle: Any) -> Path:
         raise BundleError(
             f"`{bundle.path}` has no library for torch", hint="rebuild it; kernels that torch cannot have give none"
         )
-    if FileRecord.of(read_bounded(str(path), _LARGEST, BundleError)) != expected:
-        raise DigestError(f"`{path}` is not the file that the bundle names", hint="build or install the bundle again")
-    torch.ops.load_library(str(path))
-    why = ctypes.CDLL(str(path))[f"aot_{bundle.name}_torch_error"]
+    library = through_descriptor(str(path), expected, lambda name: _open(name, path))
+    torch.ops.loaded_libraries.add(str(path))
+    why = library[f"aot_{bundle.name}_torch_error"]
     why.restype = ctypes.c_char_p
     if (reason := why()) is not None:
         raise AotError(f"`{path}`: {reason.decode()}")
     return path
+
+
+def _open(name: str, path: Path) -> ctypes.CDLL:
+    """As ``torch.ops.load_library`` would, which looks the path up anew."""
+    try:
+        return ctypes.CDLL(name, ctypes.RTLD_GLOBAL)
+    except OSError as error:
+        raise BundleError(f"cannot open `{path}`: {str(error).replace(name, str(path))}") from None
 
 
 def is_defined(namespace: str, overload: str, schema: str, bundle: Any) -> bool:

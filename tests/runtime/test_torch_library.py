@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aot_runtime import opening
 from aot_runtime.errors import AotError
 from aot_runtime.kernel_records import KernelRecord
 from aot_runtime.manifest import FileRecord
@@ -257,8 +259,27 @@ def test_an_altered_library_is_not_opened(make: Callable[[str], Path]) -> None:
     library = make("altered")
     bundle = Played("altered", library.parents[2])
     library.write_bytes(library.read_bytes() + b"\0")
-    with pytest.raises(AotError, match="is not the file that the bundle names"):
+    with pytest.raises(AotError, match=r"libaltered_torch\.so` has more bytes, expected"):
         operators.load_library(bundle)
+
+
+def test_a_library_that_is_replaced_meanwhile_is_not_the_one_that_is_opened(
+    make: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library, other = make("hashed"), make("replacing")
+    bundle = Played("hashed", library.parents[2])
+    spelled = opening._spelled
+
+    def replacing(descriptor: int, facts: Any) -> str:
+        os.replace(other, library)
+        return str(spelled(descriptor, facts))
+
+    monkeypatch.setattr(opening, "_spelled", replacing)
+    assert operators.load_library(bundle) == library
+    assert not other.exists()
+    x = torch.randn(3)
+    assert torch.equal(torch.ops.hashed.blend(x), 6 * x)  # the siblings were found
+    assert not hasattr(torch.ops.replacing, "blend")
 
 
 def test_what_is_wrong_with_the_bundle_arrives_as_an_exception_and_can_be_put_right(

@@ -14,10 +14,29 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static aot_bundle bundle;
 static int opened; /* after a failure the next call tries once more */
 
+/* A loader that hashed this library opens it through a descriptor: the name that it was opened by. From now on the
+ * dynamic linker calls it by the path of the file. If another file has that path by now, "(deleted)" follows. */
+static const char* name_by_path(Dl_info* info) {
+  static const char deleted[] = " (deleted)";
+  static char path[4096];
+  if (strncmp(info->dli_fname, "/proc/self/fd/", 14) != 0) return NULL;
+  ssize_t size = readlink(info->dli_fname, path, sizeof path);
+  if (size <= 0 || (size_t)size >= sizeof path) return "the path of this library is not known";
+  path[size] = '\0';
+  size_t end = sizeof deleted - 1;
+  if ((size_t)size > end && strcmp(path + size - end, deleted) == 0) path[(size_t)size - end] = '\0';
+  void* self = dlopen(info->dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+  if (self != NULL && aot_file_name(self, path) != 0) return "out of memory";
+  info->dli_fname = path;
+  return NULL;
+}
+
 const char* aot_torch_locate(void) {
   Dl_info info;
   char here[4096] = "";
   if (dladdr(&aot_torch_this_bundle, &info) == 0 || info.dli_fname == NULL) return "the path of this library is not known";
+  const char* wrong = name_by_path(&info);
+  if (wrong != NULL) return wrong;
   if (info.dli_fname[0] != '/' && getcwd(here, sizeof here) == NULL) return "the current directory is not known";
   int size = snprintf(directory, sizeof directory, "%s%s%s", here, here[0] == '\0' ? "" : "/", info.dli_fname);
   if (size < 0 || (size_t)size >= sizeof directory) return "the path of this library is too long";
