@@ -1,0 +1,130 @@
+"""Say what a call would run on a GPU, and why not the other variants. Needs no GPU."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from aot_runtime.arch import Capability
+from aot_runtime.explain import Candidate, TensorInfo
+from aot_runtime.manifest import KernelRecord, Manifest
+
+from ...errors import UsageError, counted
+from ...gpu.explaining import Answer, ask, parse_arguments
+from ...gpu.machine import read_driver
+from ...pipeline.spellings import Gpu, parse_wanted
+from ...records import encode
+from ..options import add_bundle_argument
+from ..report import print_json
+from ..schema import Key
+
+__all__ = ["KEYS", "configure_parser", "execute"]
+
+KEYS = (
+    Key("kernel", "string", "name of the kernel"),
+    Key("capability", "string", "compute capability of the device"),
+    Key("arguments", "object", "the call: dtype, shape, strides and align of tensors, and other values"),
+    Key("chosen", "object or null", "arch and variant that would run; null if none would"),
+    Key("eligible", "list of object", "variants that would do too, of lower priority"),
+    Key("refused", "list of object", "arch, variant and reason of the others, the nearest first"),
+)
+_SHOWN = 12  # refused variants that are listed; the rest are counted
+
+
+def configure_parser(parser: argparse.ArgumentParser) -> None:
+    add_bundle_argument(parser)
+    add = parser.add_argument
+    add("kernel", metavar="KERNEL", help="name of the kernel")
+    add(
+        "arguments",
+        nargs="*",
+        metavar="NAME=VALUE",
+        help="an argument of the call: x=f16[4,8,64], with strides and alignment x=f16[4,8]:(16,1)@16, n=3, "
+        "scale=0.5, flag=true, bias=none, pair=(f32[8],2.0), a choice op=relu; outputs may be left out",
+    )
+    add("--cc", metavar="GPU", help="compute capability or name of a GPU: 9.0, H100 (default: this machine's first)")
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    manifest = Manifest.read(arguments.bundle)
+    record = _record(manifest, arguments.kernel)
+    device = _device(arguments.cc)
+    call = parse_arguments(arguments.arguments, record)
+    os.environ.setdefault("TVM_FFI_DISABLE_TORCH_C_DLPACK", "1")  # torch is slow to import, and not needed
+    import aot_runtime
+
+    answer = ask(aot_runtime.load(arguments.bundle), record.name, device, call)
+    if arguments.json:
+        print_json(_data(record, device, answer))
+    else:
+        _print(arguments, record, device, answer)
+    return 0 if answer.chosen is not None else 1
+
+
+def _record(manifest: Manifest, name: str) -> KernelRecord:
+    if name not in manifest.kernels:
+        close = get_close_matches(name, manifest.kernels, n=1)
+        start = f"did you mean `{close[0]}`? " if close else ""
+        raise UsageError(f"no kernel is called {name!r}", hint=f"{start}there are: {', '.join(manifest.kernels)}")
+    return manifest.kernels[name]
+
+
+def _device(text: str | None) -> Capability:
+    if text is None:
+        devices = read_driver().devices
+        if not devices:
+            raise UsageError("this machine has no GPU to explain for", hint="pass `--cc 9.0` or `--cc H100`")
+        return devices[0].capability
+    (wanted,) = parse_wanted([text])[:1]
+    if not isinstance(wanted, Gpu):
+        raise UsageError(f"not a GPU: {text!r}", hint="pass a compute capability such as 9.0, or a name such as H100")
+    return wanted.capability
+
+
+def _print(arguments: argparse.Namespace, record: KernelRecord, device: Capability, answer: Answer) -> None:
+    call = ", ".join(f"{name}={_text(value)}" for name, value in answer.arguments.items())
+    print(f"{record.name}({call})")
+    where = "compute capability {}.{}".format(*device)
+    if answer.chosen is not None:
+        print(f"on {where} runs {answer.chosen.arch} {answer.chosen.variant}")
+    else:
+        print(f"on {where} nothing runs")
+    if answer.eligible:
+        print("eligible, but lower priority:")
+        for candidate in answer.eligible:
+            print(f"  {candidate.arch} {candidate.variant}")
+    if answer.refused:
+        print("refused, the nearest first:")
+        shown = answer.refused if arguments.verbose else answer.refused[:_SHOWN]
+        for candidate in shown:
+            print(f"  {candidate.arch} {candidate.variant}: {candidate.reason}")
+        if len(shown) < len(answer.refused):
+            print(f"  and {counted(len(answer.refused) - len(shown), 'variant')} more, which `-v` lists")
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_text, value))})"
+    if not isinstance(value, TensorInfo):
+        return str(value)
+    shape = f"{value.dtype}[{', '.join(map(str, value.shape))}]"
+    return shape if value.strides is None else f"{shape} strides {value.strides}"
+
+
+def _data(record: KernelRecord, device: Capability, answer: Answer) -> dict[str, object]:
+    chosen = answer.chosen
+    return {
+        "kernel": record.name,
+        "capability": "{}.{}".format(*device),
+        "arguments": encode(answer.arguments),
+        "chosen": None if chosen is None else {"arch": chosen.arch, "variant": chosen.variant},
+        "eligible": [{"arch": one.arch, "variant": one.variant} for one in answer.eligible],
+        "refused": _refused(answer.refused),
+    }
+
+
+def _refused(candidates: Sequence[Candidate]) -> list[dict[str, str]]:
+    return [{"arch": one.arch, "variant": one.variant, "reason": one.reason} for one in candidates]
