@@ -143,3 +143,21 @@ def test_c_units_include_the_header_of_what_they_define() -> None:
     for source in SOURCES.rglob("*.c"):
         if source.with_suffix(".h").exists() and source.name != "aot_files.c":
             assert f'#include "{source.stem}.h"' in source.read_text(), source.name
+
+
+LOADER = PROJECT / "runtime" / "aot_runtime"
+
+
+def imported_by_loader(path: Path) -> set[str]:
+    """Modules of the loader that one of them imports anywhere: in functions, and for types alone, too."""
+    nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom) and node.level]
+    names = {
+        name for node in nodes for name in ([node.module] if node.module else [alias.name for alias in node.names])
+    }
+    return {name for name in names if (LOADER / f"{name}.py").exists()}
+
+
+def test_the_modules_of_the_loader_have_no_circle() -> None:
+    modules = {path.stem: imported_by_loader(path) for path in LOADER.glob("*.py")}
+    assert "records" in modules["manifest"]
+    list(TopologicalSorter(modules).static_order())

@@ -15,13 +15,25 @@ from .explain import DTYPE_ALIASES, Explanation, TensorInfo, parse_explanation
 from .functions import make_function
 
 if TYPE_CHECKING:
-    from .bundle import Bundle
+    from typing import Protocol
+
+    from .kernel_records import KernelRecord
     from .manifest import Manifest
+
+    class Asked(Protocol):
+        """As much of a bundle as is needed to ask it."""
+
+        @property
+        def kernels(self) -> tuple[str, ...]: ...
+        def _record(self, name: str) -> KernelRecord: ...
+        def _symbols_of(self, name: str) -> tuple[str, ...]: ...
+        def _call(self, name: str, *args: Any) -> Any: ...
+
 
 __all__ = ["explain", "preload", "warn_incomplete", "why_missing"]
 
 
-def preload(bundle: Bundle, device: Any, kernels: str | Iterable[str] | None) -> None:
+def preload(bundle: Asked, device: Any, kernels: str | Iterable[str] | None) -> None:
     """See :meth:`Bundle.preload`."""
     index = _device_index(device)
     names = bundle.kernels if kernels is None else [kernels] if isinstance(kernels, str) else list(kernels)
@@ -51,7 +63,7 @@ def _device_index(device: Any) -> int:
 
 
 def explain(
-    bundle: Bundle, kernel: str, capability: str | Capability, args: tuple[Any, ...], kwargs: dict[str, Any]
+    bundle: Asked, kernel: str, capability: str | Capability, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Explanation:
     """See :meth:`Bundle.explain`."""
     major, minor = parse_capability(capability)
@@ -60,7 +72,7 @@ def explain(
     return parse_explanation(bundle._call("aot__explain", symbol, major, minor, *values))
 
 
-def _bind(bundle: Bundle, kernel: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, list[Any]]:
+def _bind(bundle: Asked, kernel: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, list[Any]]:
     bound: list[Any] = []
     function = make_function(
         bundle._record(kernel), kernel, lambda symbol: lambda *values: bound.extend((symbol, values))
@@ -69,7 +81,7 @@ def _bind(bundle: Bundle, kernel: str, args: tuple[Any, ...], kwargs: dict[str, 
     return bound[0], list(bound[1])
 
 
-def _described(bundle: Bundle, value: Any) -> Any:
+def _described(bundle: Asked, value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return [_described(bundle, item) for item in value]
     if not isinstance(value, TensorInfo):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .values import Value
+from .records import Value
 
 __all__ = ["DTYPE_ALIASES", "Candidate", "Explanation", "TensorInfo", "parse_explanation"]
 

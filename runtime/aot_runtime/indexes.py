@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .errors import ManifestError
-from .manifest import HEX, FileRecord, Reader, check_inside, file_record, parse_json, shown
+from .records import HEX, FileRecord, Reader, check_inside, file_record, parse_json, shown
 
 __all__ = ["read_files", "read_provenance"]
 

@@ -7,11 +7,10 @@ from keyword import iskeyword
 from typing import Any
 
 from .arch import Arch
-from .errors import ManifestError
-from .manifest import MAX_COUNT, Reader, parse_json, read_arch, read_name, shown
-from .values import Value
+from .errors import AotError, ManifestError
+from .records import MAX_COUNT, Reader, Value, parse_json, read_name, shown
 
-__all__ = ["Backward", "Choice", "KernelRecord", "KernelTable", "Parameter"]
+__all__ = ["Backward", "Choice", "KernelRecord", "KernelTable", "Parameter", "read_arch"]
 
 
 class Parameter(Value):
@@ -234,3 +233,10 @@ def _choice(record: Reader) -> Choice:
         default=record.get("default", str, None),
         doc=record.get("doc", str, ""),
     )
+
+
+def read_arch(text: str, record: Reader) -> Arch:
+    try:
+        return Arch.parse(text)
+    except AotError as error:
+        raise ManifestError(f"{record.where}: {error.message}") from None

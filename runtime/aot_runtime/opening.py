@@ -18,7 +18,7 @@ from .errors import BundleError, DigestError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .manifest import FileRecord
+    from .records import FileRecord
 
 __all__ = ["open_library", "through_descriptor"]
 

@@ -4,25 +4,48 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .kernel_records import Choice, KernelRecord, Parameter
-from .manifest import (
-    FILE_NAME,
-    FILES_NAME,
-    KERNELS_NAME,
-    PROTOCOL,
-    PROVENANCE_NAME,
-    SCHEMA,
-    FileRecord,
-    HostRecord,
-    Manifest,
-)
+from .records import FILE_NAME, FILES_NAME, KERNELS_NAME, PROTOCOL, PROVENANCE_NAME, SCHEMA, FileRecord, HostRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Protocol
+
+    from .arch import Arch
+
+    class Described(Protocol):
+        """As much of a manifest as is written."""
+
+        @property
+        def name(self) -> str: ...
+        @property
+        def complete(self) -> bool: ...
+        @property
+        def archs(self) -> Sequence[Arch]: ...
+        @property
+        def kernels(self) -> Mapping[str, KernelRecord]: ...
+        @property
+        def hosts(self) -> Mapping[str, HostRecord]: ...
+        @property
+        def files(self) -> Mapping[str, FileRecord]: ...
+        @property
+        def failures(self) -> Sequence[Mapping[str, str]]: ...
+        @property
+        def toolchain(self) -> Mapping[str, str]: ...
+        @property
+        def requires(self) -> Mapping[str, Any]: ...
+        @property
+        def distributions(self) -> Mapping[str, str]: ...
+        @property
+        def provenance(self) -> Sequence[Mapping[str, Any]]: ...
+
 
 __all__ = ["description", "kernels_text", "manifest_data", "pretty_text", "table_text"]
 
 
-def description(manifest: Manifest) -> dict[str, bytes]:
+def description(manifest: Described) -> dict[str, bytes]:
     """The contents of ``manifest.json`` and its indexes, by name."""
     texts = {
         KERNELS_NAME: kernels_text(manifest),
@@ -33,11 +56,11 @@ def description(manifest: Manifest) -> dict[str, bytes]:
     return {FILE_NAME: pretty_text(manifest_data(manifest, records)), **texts}
 
 
-def kernels_text(manifest: Manifest) -> bytes:
+def kernels_text(manifest: Described) -> bytes:
     return table_text("kernels", {name: _kernel_data(kernel) for name, kernel in sorted(manifest.kernels.items())})
 
 
-def manifest_data(manifest: Manifest, records: Mapping[str, FileRecord]) -> dict[str, Any]:
+def manifest_data(manifest: Described, records: Mapping[str, FileRecord]) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "name": manifest.name,
