@@ -18,6 +18,7 @@ __all__ = ["PUBLIC_NAMES", "Identity", "platform_tag"]
 
 # Public names of a generated package besides the kernels.
 PUBLIC_NAMES = ("AotError", "TensorInfo", "explain", "preload")
+_MODULES = ("torch",)  # that it has beside ``__init__.py``
 _TAKEN = frozenset({"aot", "aot_runtime", "cutlass", "tvm_ffi", "torch", "numpy"})
 
 
@@ -41,7 +42,7 @@ class Identity:
     def check_kernels(self, kernels: Collection[str]) -> None:
         """A kernel must not hide what every generated package offers."""
         for name in kernels:
-            if name in PUBLIC_NAMES:
+            if name in (*PUBLIC_NAMES, *_MODULES):
                 raise UsageError(f"a kernel called {name} would hide `{self.package}.{name}`", hint="rename the kernel")
 
 

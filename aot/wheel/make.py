@@ -24,6 +24,7 @@ from ..hosts import Host
 from ..versions import LOWEST_TVM_FFI
 from .archive import Content, Wheel
 from .identity import Identity, platform_tag
+from .operators import operators_module, operators_stub
 from .sbom import notice, sbom
 from .signing import Signing
 from .sources import LOWEST_PYTHON, package_module, package_stub
@@ -151,6 +152,8 @@ def package_files(
     files: dict[str, Content] = {
         f"{package}/__init__.py": package_module(identity, manifest, host, keys).encode(),
         f"{package}/__init__.pyi": package_stub(identity, manifest).encode(),
+        f"{package}/torch.py": operators_module(identity).encode(),
+        f"{package}/torch.pyi": operators_stub(manifest).encode(),
         f"{package}/py.typed": b"",
     }
     if signing is not None:
