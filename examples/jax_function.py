@@ -3,6 +3,7 @@
 import aot_runtime
 import aot_runtime.jax
 import jax
+import jax.export
 import jax.numpy as jnp
 
 kernels = aot_runtime.load("dist/kernels")
@@ -14,4 +15,7 @@ def normalized(x, weight):
     return functions.rmsnorm(2 * x, weight, eps=1e-5, in_place="x")
 
 
-y = normalized(jnp.ones((64, 512), jnp.bfloat16), jnp.ones(512, jnp.bfloat16))
+x, weight = jnp.ones((64, 512), jnp.bfloat16), jnp.ones(512, jnp.bfloat16)
+y = normalized(x, weight)
+
+exported = jax.export.export(normalized, disabled_checks=aot_runtime.jax.export_checks(functions))(x, weight)

@@ -148,6 +148,7 @@ class Activate(Elementwise):
     reference=contract.reference,
     inputs=contract.inputs,
     cost=contract.cost,
+    backward=aot.Backward("activation_backward", saves="x", gradients="x"),
 )
 def activation(
     target: aot.Target, op: type[Activation], rank: int, dtype: str, access: tuple[ElementwiseTiling, ...]

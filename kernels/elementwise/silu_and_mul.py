@@ -38,6 +38,7 @@ class SiluAndMul(Elementwise):
     reference=contract.reference,
     inputs=contract.inputs,
     cost=contract.cost,
+    backward=aot.Backward("silu_and_mul_backward", saves="x", gradients="x"),
 )
 def silu_and_mul(target: aot.Target, dtype: str, access: tuple[ElementwiseTiling, ...]) -> list[aot.Spec]:
     """``out = silu(x[:, :n]) * x[:, n:]`` for ``x`` of ``(m, 2 n)``, computed in f32."""

@@ -131,6 +131,7 @@ class LayerNorm(RowKernel):
     reference=contract.reference,
     inputs=contract.inputs,
     cost=contract.cost,
+    backward=aot.Backward("layernorm_backward", saves=("x", "weight", "eps"), gradients=("x", "weight", "bias")),
 )
 def layernorm(target: aot.Target, dtype: str, access: str) -> list[aot.Spec]:
     """``out = (x - mean(x)) / sqrt(variance(x) + eps) * weight + bias`` for every row of ``x``, computed in f32."""

@@ -98,6 +98,7 @@ class RmsNorm(RowKernel):
     reference=contract.reference,
     inputs=contract.inputs,
     cost=contract.cost,
+    backward=aot.Backward("rmsnorm_backward", saves=("x", "weight", "eps"), gradients=("x", "weight")),
 )
 def rmsnorm(target: aot.Target, dtype: str, access: str) -> list[aot.Spec]:
     """``out = x / sqrt(mean(x^2) + eps) * weight`` for every row of ``x``, computed in f32."""

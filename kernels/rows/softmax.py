@@ -103,6 +103,7 @@ class Softmax(RowKernel):
     reference=contract.reference,
     inputs=contract.inputs,
     cost=contract.cost,
+    backward=aot.Backward("softmax_backward", saves="out", gradients="x"),
 )
 def softmax(target: aot.Target, dtype: str, access: str) -> list[aot.Spec]:
     """``out = softmax(x)`` over the last dimension, computed in f32."""

@@ -5,17 +5,19 @@ kernels = aot_runtime.load("dist/kernels")
 functions = aot_runtime.jax.register(kernels)
 y = functions.rmsnorm(x, weight)          # inside jax.jit or outside
 
-XLA allocates the outputs; their shapes and dtypes come from the bundle. Functions work under ``jax.jit`` and
-``jax.export``, and XLA may record them in CUDA graphs. They have no derivative and no batching rule: ``jax.grad`` and
-``jax.vmap`` refuse them as they refuse every foreign call.
+XLA allocates the outputs; their shapes and dtypes come from the bundle. Functions work under ``jax.jit``, ``jax.vmap``
+(one call per element of the batch) and ``jax.export``, and XLA may record them in CUDA graphs. ``jax.grad`` works if the
+bundle has the backward kernel; other derivatives are refused as JAX refuses those of every foreign call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from itertools import product
 from typing import Any
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import jax_tvm_ffi
 import tvm_ffi
@@ -27,7 +29,7 @@ from .functions import function_symbol
 from .kernel_records import KernelRecord, Parameter
 from .outputs import dtype_source, shape_source
 
-__all__ = ["Functions", "register"]
+__all__ = ["Functions", "export_checks", "register"]
 
 
 _DTYPES = {
@@ -43,7 +45,7 @@ class Functions(Exposed):
     """The functions of one bundle, as attributes."""
 
     def _make(self, record: KernelRecord) -> Any:
-        return _Function(self._bundle, record, self._name)
+        return _Function(self._bundle, record, self)
 
 
 def register(bundle: Bundle, *, name: str | None = None) -> Functions:
@@ -51,30 +53,75 @@ def register(bundle: Bundle, *, name: str | None = None) -> Functions:
     return expose(_registered, bundle, name or bundle.name, Functions)
 
 
+def export_checks(functions: Functions) -> list[Any]:
+    """What to pass as ``disabled_checks`` to ``jax.export.export``, which knows no foreign functions but its own."""
+    names = [name for kernel in functions for name in getattr(functions, kernel).targets]
+    return [jax.export.DisabledSafetyCheck.custom_call(name) for name in names]
+
+
 class _Function:
     """One kernel; calling it makes a foreign call of XLA."""
 
-    def __init__(self, bundle: Bundle, record: KernelRecord, prefix: str) -> None:
+    def __init__(self, bundle: Bundle, record: KernelRecord, functions: Functions) -> None:
         self.record = record
         self.inputs, self.outputs = split_parameters(record, ("tensor", "tensor?", *_SCALARS))
         self.shapes = _shapes(self.inputs, self.outputs)
-        self._bundle, self._prefix = bundle, prefix
-        self._targets: set[str] = set()
+        self._functions, self._prefix = functions, functions._name
+        # All at once: a program that was exported elsewhere asks for them without tracing anything here.
+        self.targets = [self._register(bundle, *pair) for pair in product(record.functions, _absences(self.inputs))]
         self.__name__ = record.name
         self.__doc__ = record.doc
 
-    def __call__(self, *args: Any, in_place: str | None = None, **kwargs: Any) -> Any:
-        """Call the kernel; ``in_place`` names an input whose memory the first output may take, if XLA can give it."""
+    def __call__(self, *args: Any, in_place: str | Mapping[str, str] | None = None, **kwargs: Any) -> Any:
+        """Call the kernel.
+
+        ``in_place`` names an input whose memory an output may take, if the declaration allows it, or maps outputs to
+        such inputs. XLA copies the input first if it is still needed.
+        """
         values, choices = self._bind(args, kwargs)
         arrays = [p.name for p in self.inputs if p.type in ("tensor", "tensor?") and values[p.name] is not None]
         absent = tuple(p.name for p in self.inputs if p.type == "tensor?" and values[p.name] is None)
-        target = self._target(function_symbol(self.record.name, choices), absent)
         results = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in self.shapes(**values)]
         call = jax.ffi.ffi_call(
-            target, results if len(results) > 1 else results[0], input_output_aliases=self._aliases(in_place, arrays)
+            self._name(function_symbol(self.record.name, choices), absent),
+            results if len(results) > 1 else results[0],
+            input_output_aliases=self._aliases(in_place, arrays),
+            vmap_method="sequential",  # a kernel has the rank that it was built for
         )
         scalars = {p.name: _SCALARS[str(p.type)](values[p.name]) for p in self.inputs if p.type in _SCALARS}
-        return call(*(jnp.asarray(values[name]) for name in arrays), **scalars)
+        run = self._differentiable(lambda *given: call(*given, **scalars), arrays, scalars, choices)
+        return run(*(jnp.asarray(values[name]) for name in arrays))
+
+    def _differentiable(
+        self, call: Callable[..., Any], arrays: list[str], scalars: Mapping[str, Any], choices: tuple[str, ...]
+    ) -> Callable[..., Any]:
+        """The call with the gradients of its backward kernel, if the bundle has that and it serves every array."""
+        named = self.record.backward
+        if named is None or named.kernel not in self._functions or not set(arrays) <= set(named.gradients):
+            return call
+        backward: _Function = getattr(self._functions, named.kernel)
+        chosen = dict(zip((choice.name for choice in self.record.choices), choices, strict=True))
+
+        def forward(*given: Any) -> tuple[Any, Any]:
+            results = call(*given)
+            outputs = dict(zip((p.name for p in self.outputs), _as_tuple(results), strict=True))
+            values = {**dict(zip(arrays, given, strict=True)), **outputs}
+            return results, {name: values[name] for name in named.saves if name in values}
+
+        def gradients(saved: dict[str, Any], arriving: Any) -> tuple[Any, ...]:
+            values = {**saved, **{name: value for name, value in scalars.items() if name in named.saves}}
+            for parameter, gradient in zip(self.outputs, _as_tuple(arriving), strict=True):
+                values["grad_" + parameter.name] = gradient
+            taken = {p.name: values[p.name] for p in backward.inputs}
+            kept = {choice.name: chosen[choice.name] for choice in backward.record.choices}
+            results = _as_tuple(backward(**taken, **kept))
+            computed = dict(zip((p.name for p in backward.outputs), results, strict=True))
+            return tuple(computed["grad_" + name] for name in arrays)
+
+        made = jax.custom_vjp(call)
+        made.defvjp(forward, gradients)
+        run: Callable[..., Any] = made
+        return run
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
         names = [parameter.name for parameter in self.inputs]
@@ -101,27 +148,58 @@ class _Function:
             chosen.append(str(value))
         return values, tuple(chosen)
 
-    def _aliases(self, in_place: str | None, arrays: list[str]) -> dict[int, int]:
-        if in_place is None:
-            return {}
-        allowed = self.outputs[0].may_be
-        if in_place not in allowed or in_place not in arrays:
-            raise ArgumentError(
-                f"{self.record.name} cannot work in place on {in_place!r}; it can on: {', '.join(allowed) or 'none'}"
-            )
-        return {arrays.index(in_place): 0}
+    def _aliases(self, in_place: str | Mapping[str, str] | None, arrays: list[str]) -> dict[int, int]:
+        """Which array's memory goes to which result, by their numbers."""
+        outputs = [parameter.name for parameter in self.outputs]
+        if isinstance(in_place, str):
+            willing = next((parameter.name for parameter in self.outputs if in_place in parameter.may_be), outputs[0])
+            in_place = {willing: in_place}
+        aliases: dict[int, int] = {}
+        for output, source in (in_place or {}).items():
+            allowed = next((p.may_be for p in self.outputs if p.name == output), ())
+            if source not in allowed or source not in arrays or arrays.index(source) in aliases:
+                raise ArgumentError(
+                    f"{self.record.name} cannot work in place on {source!r}; `{output}` can take the memory of: "
+                    f"{', '.join(allowed) or 'none'}, each of which has room for one output"
+                )
+            aliases[arrays.index(source)] = outputs.index(output)
+        return aliases
 
-    def _target(self, symbol: str, absent: tuple[str, ...]) -> str:
-        """The name under which XLA knows a compiled function, registered when it is first used."""
-        name = ".".join((self._prefix, symbol, *(f"no_{parameter}" for parameter in absent)))
-        if name not in self._targets:
-            function = self._bundle._symbol(symbol)
-            spec, order = _order(self.record.parameters, absent)
-            if order is not None:
-                function = tvm_ffi.convert(_reordered(function, order))
-            jax_tvm_ffi.register_ffi_target(name, function, spec, platform="gpu", allow_cuda_graph=True)
-            self._targets.add(name)
+    def _name(self, symbol: str, absent: tuple[str, ...]) -> str:
+        """The name under which XLA knows a compiled function."""
+        return ".".join((self._prefix, symbol, *(f"no_{parameter}" for parameter in absent)))
+
+    def _register(self, bundle: Bundle, symbol: str, absent: tuple[str, ...]) -> str:
+        name, function = self._name(symbol, absent), bundle._symbol(symbol)
+        spec, order = _order(self.record.parameters, absent)
+        if order is not None:
+            function = tvm_ffi.convert(_reordered(function, order))
+        jax_tvm_ffi.register_ffi_target(name, function, spec, platform="gpu", allow_cuda_graph=True)
+        # Without this, XLA only says that it has no implementation.
+        refusal = tvm_ffi.convert(_refusal(self.record.name, bundle.name))
+        jax_tvm_ffi.register_ffi_target(name, refusal, spec, platform="cpu")
         return name
+
+
+def _absences(inputs: list[Parameter]) -> Iterator[tuple[str, ...]]:
+    """Every set of optional arrays that a call may leave out."""
+    optional = [parameter.name for parameter in inputs if parameter.type == "tensor?"]
+    for left_out in product((False, True), repeat=len(optional)):
+        yield tuple(name for name, absent in zip(optional, left_out, strict=True) if absent)
+
+
+def _refusal(kernel: str, bundle: str) -> Callable[..., None]:
+    def refuse(*args: Any) -> None:
+        raise ArgumentError(
+            f"{kernel} of bundle {bundle!r} runs on NVIDIA GPUs, and this program runs on the CPU",
+            hint="install JAX for CUDA, or put the arrays on a GPU: jax.device_put(x, jax.devices('gpu')[0])",
+        )
+
+    return refuse
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
 
 
 def _order(parameters: tuple[Parameter, ...], absent: tuple[str, ...]) -> tuple[list[str], list[int | None] | None]:

@@ -36,13 +36,23 @@ CALLS: dict[str, dict[str, Any]] = {
                          "eps": 1e-6},
     "silu_and_mul": {"x": (M, 2 * N), "out": (M, N)},
     "softmax": {"x": (M, N), "out": (M, N)},
+    "activation_backward": {"grad_out": (M, N), "x": (M, N), "grad_x": (M, N)},
+    "layernorm_backward": {"grad_out": (M, N), "x": (M, N), "weight": (N,), "grad_x": (M, N), "grad_weight": (N,),
+                           "grad_bias": (N,), "mean": (M,), "factor": (M,), "partial_weight": (M, N),
+                           "partial_bias": (M, N), "eps": 1e-5},
+    "rmsnorm_backward": {"grad_out": (M, N), "x": (M, N), "weight": (N,), "grad_x": (M, N), "grad_weight": (N,),
+                         "factor": (M,), "partial": (M, N), "eps": 1e-6},
+    "silu_and_mul_backward": {"grad_out": (M, N), "x": (M, 2 * N), "grad_x": (M, 2 * N)},
+    "softmax_backward": {"grad_out": (M, N), "out": (M, N), "grad_x": (M, N)},
 }  # fmt: skip
+SCRATCH = ("factor", "mean", "partial", "partial_bias", "partial_weight")  # outputs of backward kernels, in f32
 # Where the caller may pass one tensor twice.
 IN_PLACE = {
     ("activation", "x", "out"), ("add", "x", "out"), ("add", "y", "out"), ("layernorm", "x", "out"),
     ("rmsnorm", "x", "out"), ("softmax", "x", "out"), ("rmsnorm_residual", "x", "out"),
     ("rmsnorm_residual", "residual", "out"), ("rmsnorm_residual", "x", "residual_out"),
-    ("rmsnorm_residual", "residual", "residual_out"),
+    ("rmsnorm_residual", "residual", "residual_out"), ("activation_backward", "grad_out", "grad_x"),
+    ("activation_backward", "x", "grad_x"), ("silu_and_mul_backward", "x", "grad_x"),
 }  # fmt: skip
 
 
@@ -103,6 +113,7 @@ def tensor(number: int, shape: tuple[int, ...], dtype: tuple[int, int, int] = BF
 
 def sound_call(kernel: str) -> dict[str, Any]:
     dtypes = {("quantize_fp8", "out"): F8, ("quantize_fp8", "scale"): F32}
+    dtypes |= {(kernel, name): F32 for name in SCRATCH}
     return {
         name: tensor(i, item, dtypes.get((kernel, name), BF16)) if rank_of(item) else item
         for i, (name, item) in enumerate(CALLS[kernel].items())
@@ -146,7 +157,7 @@ def test_a_misaligned_tensor_is_read_element_by_element_or_refused(
 @pytest.mark.parametrize("extent", [M, N])
 def test_extents_beyond_32_bits_are_taken_or_refused(kernels: dict[str, Kernel], kernel: str, extent: int) -> None:
     chosen, reasons = kernels[kernel].answer(with_extent(sound_call(kernel), extent, 1 << 32))
-    if kernel in ("activation", "add", "silu_and_mul"):
+    if kernel.removesuffix("_backward") in ("activation", "add", "silu_and_mul"):
         assert "__vector" in chosen
     else:
         assert not chosen

@@ -62,7 +62,8 @@ CHOICES: dict[str, dict[str, str]] = {
 
 
 def test_every_kernel_is_called_here(ops: Any) -> None:
-    assert set(ops) == set(CALLS)
+    # Backward kernels are called by autograd, in test_gradients.py.
+    assert {name for name in ops if not name.endswith("_backward")} == set(CALLS)
 
 
 @pytest.mark.parametrize("kernel", CALLS)

@@ -10,7 +10,7 @@ import pytest
 import tvm_ffi
 from aot_runtime.errors import ArgumentError
 from aot_runtime.exposed import ExposeError
-from aot_runtime.kernel_records import Choice, KernelRecord, Parameter
+from aot_runtime.kernel_records import Backward, Choice, KernelRecord, Parameter
 
 pytestmark = pytest.mark.jax
 jax: Any = None
@@ -35,6 +35,7 @@ def output(name: str, shape: str, dtype: str, **fields: Any) -> Parameter:
     return Parameter(name, output=True, shape=shape, dtype=dtype, type="tensor", **fields)
 
 
+POWER = Parameter("power", has_default=True, default=1.0, type="float")
 KERNELS = {
     "rmsnorm": KernelRecord(
         "rmsnorm", "Rows.",
@@ -43,6 +44,27 @@ KERNELS = {
             Parameter("eps", has_default=True, default=1e-6, type="float"),
         ),
         (), ("rmsnorm",), (), 1,
+    ),
+    "residual": KernelRecord(
+        "residual", "",
+        (
+            tensor("x"), tensor("y"), output("out", "x.shape", "x.dtype", may_be=("x", "y")),
+            output("total", "x.shape", "x.dtype", may_be=("x", "y")),
+        ),
+        (), ("residual",), (), 1,
+    ),
+    "scale": KernelRecord(
+        "scale", "", (tensor("x"), tensor("factor"), output("out", "x.shape", "x.dtype", may_be=("x",)), POWER),
+        (Choice("op", ("times", "over")),), ("scale__times", "scale__over"), (), 1,
+        Backward("scale_backward", ("x", "factor", "power"), ("x", "factor")),
+    ),
+    "scale_backward": KernelRecord(
+        "scale_backward", "",
+        (
+            tensor("x"), output("grad_x", "x.shape", "x.dtype"), tensor("factor"), tensor("grad_out"),
+            output("grad_factor", "factor.shape", "factor.dtype"), output("scratch", "x.shape", "f32"), POWER,
+        ),
+        (Choice("op", ("times", "over")),), ("scale_backward__times", "scale_backward__over"), (), 1,
     ),
     "quantize": KernelRecord(
         "quantize", "",
@@ -119,7 +141,7 @@ def test_choices_and_absent_arrays_name_another_function(kernels: Any) -> None:
 def test_an_output_may_take_the_memory_of_an_input(kernels: Any) -> None:
     text = lowered(lambda x, w: kernels.rmsnorm(x, w, in_place="x"), struct(4, 8), struct(8))
     assert "output_operand_alias" in text
-    with pytest.raises(ArgumentError, match="cannot work in place on 'weight'; it can on: x"):
+    with pytest.raises(ArgumentError, match="cannot work in place on 'weight'; `out` can take the memory of: x"):
         jax.eval_shape(lambda x, w: kernels.rmsnorm(x, w, in_place="weight"), struct(4, 8), struct(8))
 
 
@@ -139,17 +161,144 @@ def test_wrong_calls_are_refused_with_what_is_right(kernels: Any, call: Any, mes
 
 
 def test_kernels_with_pointers_are_refused(kernels: Any) -> None:
-    assert list(kernels) == ["rmsnorm", "quantize", "gemm"]
+    assert list(kernels) == [name for name in KERNELS if name != "pointers"]
     with pytest.raises(ExposeError, match="pointers cannot be offered here"):
         _ = kernels.pointers
 
 
-def test_there_is_no_derivative(kernels: Any) -> None:
+def test_without_a_backward_kernel_there_is_no_derivative(kernels: Any) -> None:
     x = jax.numpy.ones((4, 8))
-    with pytest.raises(ValueError, match="cannot be differentiated"):
+    with pytest.raises(ValueError, match=r"jax_played\.rmsnorm` cannot be differentiated"):
         jax.eval_shape(jax.grad(lambda x: kernels.rmsnorm(x, jax.numpy.ones(8)).sum()), x)
 
 
-def test_platforms_without_the_kernels_are_refused_by_xla(kernels: Any) -> None:
-    with jax.default_device(jax.devices("cpu")[0]), pytest.raises(Exception, match=r"jax_played\.rmsnorm"):
-        kernels.rmsnorm(jax.numpy.ones((4, 8)), jax.numpy.ones(8))
+def test_a_program_on_the_cpu_says_that_kernels_need_a_gpu(kernels: Any) -> None:
+    arrays = jax.numpy.ones((4, 8)), jax.numpy.ones(8)
+    with jax.default_device(jax.devices("cpu")[0]):
+        for call in (kernels.rmsnorm, jax.jit(kernels.rmsnorm)):
+            with pytest.raises(Exception, match="rmsnorm of bundle 'jax_played' runs on NVIDIA GPUs"):
+                jax.block_until_ready(call(*arrays))
+
+
+def test_several_outputs_may_take_the_memory_of_inputs(kernels: Any) -> None:
+    x = struct(4, 8)
+    places = {"out": "y", "total": "x"}
+    text = lowered(lambda x, y: kernels.residual(x, y, in_place=places), x, x)
+    assert text.count("output_operand_alias<") == 2
+    with pytest.raises(ArgumentError, match="cannot work in place on 'x'; `total` can take the memory of: x, y"):
+        jax.eval_shape(lambda x, y: kernels.residual(x, y, in_place={"out": "x", "total": "x"}), x, x)
+
+
+def test_a_donated_argument_is_handed_on_to_the_kernel(kernels: Any) -> None:
+    program = jax.jit(lambda x, w: kernels.rmsnorm(x, w, in_place="x"), donate_argnums=0)
+    text = str(program.trace(struct(4, 8), struct(8)).lower(lowering_platforms=("cuda",)).as_text())
+    assert "tf.aliasing_output = 0" in text and "output_operand_alias" in text
+
+
+def test_targets_are_known_before_anything_is_traced() -> None:
+    """As an exported program needs them, in the process that loads it."""
+    made = functions.register(Played("jax_untraced"))
+    assert made.gemm.targets == [
+        f"jax_untraced.gemm__{epilogue}{absent}" for epilogue in ("identity", "relu") for absent in ("", ".no_bias")
+    ]
+
+
+def test_export_keeps_the_foreign_call_and_symbolic_shapes(kernels: Any) -> None:
+    from jax import export
+
+    (rows,) = export.symbolic_shape("rows")
+    x = jax.ShapeDtypeStruct((rows, 8), "bfloat16")
+    program = jax.jit(lambda x, w: kernels.rmsnorm(x, w))
+    with pytest.raises(ValueError, match=r"jax_played\.rmsnorm"):
+        export.export(program, platforms=["cuda"])(x, struct(8))
+    checks = functions.export_checks(kernels)
+    exported = export.export(program, platforms=["cuda"], disabled_checks=checks)(x, struct(8))
+    assert "@jax_played.rmsnorm" in exported.mlir_module() and str(exported.out_avals[0].shape) == "(rows, 8)"
+
+
+# With kernels that NumPy plays on the CPU: what XLA hands to them, and what it makes of the results.
+
+
+def play(name: str, *tensors: Any) -> None:
+    import numpy
+
+    *arrays, power = tensors
+    arrays = [numpy.from_dlpack(array) for array in arrays]
+    for array in arrays:  # results of XLA are written by address
+        assert array.flags.c_contiguous
+    kernel, op = name.split("__")
+    if kernel == "scale":
+        x, factor, out = arrays
+        _write(out, x * factor**power if op == "times" else x / factor**power)
+    else:
+        x, grad_x, factor, grad_out, grad_factor, scratch = arrays
+        sign = 1 if op == "times" else -1
+        _write(grad_x, grad_out * factor ** (sign * power))
+        _write(grad_factor, (grad_out * x).sum(0) * sign * power * factor ** (sign * power - 1))
+        _write(scratch, 0 * x)
+
+
+def _write(target: Any, values: Any) -> None:
+    import ctypes
+
+    data = values.astype(target.dtype).tobytes()
+    ctypes.memmove(target.ctypes.data, data, len(data))
+
+
+class PlayedOnCpu(Played):
+    def _symbol(self, name: str) -> Any:
+        return tvm_ffi.convert(lambda *arguments: play(name, *arguments))
+
+
+@pytest.fixture(scope="module")
+def on_cpu() -> Any:
+    """Functions whose targets are those of the CPU."""
+    register = functions.jax_tvm_ffi.register_ffi_target
+
+    def on_cpu(name: str, function: Any, spec: list[str], platform: str, **options: Any) -> None:
+        if platform == "gpu":
+            register(name, function, spec, platform="cpu", pass_owned_tensor=True)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(functions.jax_tvm_ffi, "register_ffi_target", on_cpu)
+        return functions.register(PlayedOnCpu("jax_on_cpu"))
+
+
+def reference(x: Any, factor: Any, power: float) -> Any:
+    return x / factor**power
+
+
+X, FACTOR = [[1.0, 2.0, 3.0], [4.0, 5.0, 7.0]], [2.0, 0.5, 4.0]
+
+
+def test_gradients_come_from_the_backward_kernel(on_cpu: Any) -> None:
+    x, factor = jax.numpy.array(X), jax.numpy.array(FACTOR)
+    ours = jax.jit(jax.grad(lambda x, f: (on_cpu.scale(x, f, 2.0, op="over") ** 2).sum(), argnums=(0, 1)))
+    exact = jax.grad(lambda x, f: (reference(x, f, 2.0) ** 2).sum(), argnums=(0, 1))
+    for one, other in zip(ours(x, factor), exact(x, factor), strict=True):
+        assert jax.numpy.allclose(one, other)
+
+
+def test_second_and_forward_derivatives_are_refused(on_cpu: Any) -> None:
+    x, factor = jax.numpy.array(X), jax.numpy.array(FACTOR)
+    once = jax.grad(lambda x: on_cpu.scale(x, factor, op="times").sum())
+    with pytest.raises(ValueError, match="cannot be differentiated"):
+        jax.grad(lambda x: once(x).sum())(x)
+    with pytest.raises(TypeError, match="forward-mode"):
+        jax.jvp(lambda x: on_cpu.scale(x, factor, op="times"), (x,), (x,))
+
+
+def test_vmap_calls_the_kernel_for_each_element(on_cpu: Any) -> None:
+    x, factor = jax.numpy.stack([jax.numpy.array(X)] * 3) * jax.numpy.arange(1.0, 4.0)[:, None, None], FACTOR
+    got = jax.vmap(lambda one: on_cpu.scale(one, jax.numpy.array(factor), op="over"))(x)
+    assert jax.numpy.allclose(got, x / jax.numpy.array(factor))
+
+
+def test_an_input_is_kept_if_it_is_needed_after_a_call_in_place(on_cpu: Any) -> None:
+    @jax.jit
+    def program(x: Any, factor: Any) -> Any:
+        return on_cpu.scale(x, factor, op="times", in_place="x"), x + 1
+
+    x, factor = jax.numpy.array(X), jax.numpy.array(FACTOR)
+    scaled, kept = program(x, factor)
+    assert jax.numpy.allclose(scaled, x * factor) and jax.numpy.allclose(kept, jax.numpy.array(X) + 1)

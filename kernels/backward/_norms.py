@@ -1,0 +1,132 @@
+"""What the backward kernels of norms share: gradients of the parameters, which are sums over rows.
+
+The gradient of a weight adds up a product of two matrices over all rows. Many blocks have to share that, and the result
+must not depend on which of them ends first. So rows are dealt out to at most ``GROUPS`` groups by their number. Each
+group adds up its rows in a fixed order and writes one row of ``partial``, in f32. Another kernel then adds up the rows of
+``partial``. Atomic additions would save that kernel, and would give other bits in every run.
+
+``partial`` is an output that callers drop: a kernel has no other way to get memory. The same holds for the statistics of
+the rows. The sums read both matrices a second time. One pass over memory would do for rows that fit into registers, at
+the price of registers for the sums.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import cutlass
+import cutlass.cute as cute
+from cuda.bindings.driver import CUstream
+from cutlass import Float32, Int32
+
+import aot
+
+from .._device import VECTOR_BYTES, WARP, await_previous, load, store
+from .._versions import SmemAllocator
+from ..rows._rows import RowKernel, RowTensors
+
+GROUPS = 128
+WARPS = 8  # of a block that adds up rows; each takes every eighth row of a group
+FINISH_THREADS = 128
+
+
+def partial_output(name: str):
+    """The parameter for the sums of groups of rows, one row per group."""
+    return aot.Out(
+        name, "scratch: sums over groups of rows", shape=f"(min(x.shape[0], {GROUPS}), x.shape[1])", dtype="f32"
+    )
+
+
+def partial_tensor(rows: RowTensors) -> aot.Tensor:
+    """The argument for it."""
+    return aot.Tensor("f32", ("groups", rows.columns), align=VECTOR_BYTES if rows.vector else None)
+
+
+class NormBackward(RowKernel, ABC):
+    """Subclasses compute the gradient of rows, and say with ``terms`` what the gradients of parameters add up."""
+
+    @abstractmethod
+    def terms(
+        self, grad: cute.TensorSSA, x: cute.TensorSSA, statistics: list[cute.Tensor], row: Int32
+    ) -> list[cute.TensorSSA]:
+        """What a chunk of a row adds to the gradient of each parameter; ``statistics`` are vectors, one per row."""
+
+    @cute.jit
+    def launch_sums(
+        self,
+        grad_out: cute.Tensor,
+        x: cute.Tensor,
+        statistics: list[cute.Tensor],
+        partials: list[cute.Tensor],
+        sums: list[cute.Tensor],
+        stream: CUstream,
+    ):
+        rows, columns = x.shape
+        if rows > 0:
+            tiles = cute.ceil_div(columns // self.chunk, WARP)
+            grid = [tiles, partials[0].shape[0], 1]
+            self.partial_kernel(grad_out, x, statistics, partials).launch(
+                **self.block(grid, WARP * WARPS), stream=stream
+            )
+        grid = [cute.ceil_div(columns, FINISH_THREADS), 1, 1]
+        self.finish_kernel(partials, sums).launch(**self.block(grid, FINISH_THREADS), stream=stream)
+
+    def block(self, grid: list[Int32], threads: int) -> dict:
+        """The arguments of ``launch``."""
+        return {"grid": grid, "block": [threads, 1, 1], "use_pdl": self.early}
+
+    @cute.kernel
+    def partial_kernel(
+        self, grad_out: cute.Tensor, x: cute.Tensor, statistics: list[cute.Tensor], partials: list[cute.Tensor]
+    ):
+        """A block adds up the rows of one group, for 32 chunks of columns."""
+        thread, _, _ = cute.arch.thread_idx()
+        tile, group, _ = cute.arch.block_idx()
+        rows, columns = x.shape
+        groups, _ = partials[0].shape
+        index = tile * WARP + thread % WARP
+        await_previous(self.early)
+        totals = [self.full(0.0) for _ in partials]
+        first, apart = group + thread // WARP * groups, groups * WARPS
+        for step in cutlass.range((cutlass.max(rows - first, 0) + apart - 1) // apart, unroll=4):
+            row = first + step * apart
+            grad = load(grad_out[row, None], index, self.chunk).load().to(Float32)
+            values = load(x[row, None], index, self.chunk).load().to(Float32)
+            terms = self.terms(grad, values, statistics, row)
+            totals = [total + term for total, term in zip(totals, terms, strict=True)]
+        scratch = SmemAllocator().allocate_tensor(Float32, cute.make_layout((WARP, self.chunk, WARPS)))
+        for total, partial in zip(totals, partials, strict=True):
+            self.over_warps(total, scratch, partial[group, None], index, columns // self.chunk)
+
+    @cute.jit
+    def over_warps(self, total: cute.TensorSSA, scratch: cute.Tensor, partial: cute.Tensor, index: Int32, end: Int32):
+        """Add up what the warps of a block have, in the order of their numbers, and write the sums."""
+        thread, _, _ = cute.arch.thread_idx()
+        lane, warp = thread % WARP, thread // WARP
+        for i in cutlass.range_constexpr(self.chunk):
+            scratch[lane, i, warp] = total[i]
+        cute.arch.sync_threads()
+        if warp == 0:
+            sums = cute.make_rmem_tensor(self.chunk, Float32)
+            for i in cutlass.range_constexpr(self.chunk):
+                value = scratch[lane, i, 0]
+                for other in cutlass.range_constexpr(1, WARPS):
+                    value = value + scratch[lane, i, other]
+                sums[i] = value
+            store(sums.load(), partial, index, end, self.chunk)
+        cute.arch.sync_threads()  # before the scratch memory is used again
+
+    @cute.kernel
+    def finish_kernel(self, partials: list[cute.Tensor], sums: list[cute.Tensor]):
+        """A thread adds up one column of the groups' sums."""
+        thread, _, _ = cute.arch.thread_idx()
+        block, _, _ = cute.arch.block_idx()
+        column = block * FINISH_THREADS + thread
+        await_previous(self.early)
+        if column < cute.size(sums[0]):
+            for partial, out in zip(partials, sums, strict=True):
+                groups, _ = partial.shape
+                total = Float32(0)
+                for group in cutlass.range(groups, unroll=8):
+                    total = total + partial[group, column]
+                out[column] = total.to(out.element_type)

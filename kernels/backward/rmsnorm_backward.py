@@ -1,0 +1,138 @@
+"""The gradients of ``rmsnorm``, computed in f32 and rounded once.
+
+With ``r = 1 / sqrt(mean(x^2) + eps)`` of a row and ``h = grad_out * weight``:
+``grad_x = r * (h - x * r^2 * mean(h * x))`` and ``grad_weight = sum over rows of grad_out * x * r``.
+
+Memory is the limit. ``grad_x`` takes one pass over ``grad_out`` and ``x``, if a row fits into registers; ``grad_weight``
+takes another one (see ``_norms``). ``r`` is computed again instead of being kept by the forward kernel, because ``x`` is
+read anyway.
+"""
+
+from __future__ import annotations
+
+import cutlass
+import cutlass.cute as cute
+from cuda.bindings.driver import CUstream
+from cutlass import Float32, Int32
+
+import aot
+
+from .._device import ARCHS, DTYPES, store
+from ..contracts import rmsnorm_backward as contract
+from ..rows._rows import ROW_TILINGS, RowTensors, row_specs
+from ._norms import GROUPS, NormBackward, partial_output, partial_tensor
+
+
+class RmsNormBackward(NormBackward):
+    reductions = 2
+
+    @cute.kernel
+    def kernel(self, grad_out: cute.Tensor, x: cute.Tensor, weight, grad_x: cute.Tensor, factors, eps, inverse):
+        row, first, end = self.place(x)
+        sources, target = [grad_out[row, None], x[row, None], weight], grad_x[row, None]
+        factor = Float32(0)
+        if cutlass.const_expr(self.tiling.looped):
+            factor = self.looped(sources, target, eps, inverse, first, end)
+        else:
+            factor = self.held(sources, target, eps, inverse, first, end)
+        if first == 0 and end > 0:
+            factors[row] = factor
+
+    @cute.jit
+    def held(self, sources: list[cute.Tensor], target: cute.Tensor, eps, inverse, first, end) -> Float32:
+        scratch = self.scratch()
+        held = [self.load(source, first) for source in sources]
+        squares, products = self.add_up(self.full(0.0), self.full(0.0), held, first, end)
+        factor, mean = self.finish(squares, products, scratch, eps, inverse)
+        self.store(held, factor, mean, target, first, end)
+        return factor
+
+    @cute.jit
+    def looped(self, sources: list[cute.Tensor], target: cute.Tensor, eps, inverse, lane, end) -> Float32:
+        scratch = self.scratch()
+        steps = self.steps(cute.size(target))
+        squares, products = self.full(0.0), self.full(0.0)
+        for step in cutlass.range(steps):
+            first = step * self.tiling.chunks + lane
+            held = [self.load(source, first) for source in sources]
+            squares, products = self.add_up(squares, products, held, first, end)
+        factor, mean = self.finish(squares, products, scratch, eps, inverse)
+        # Backwards: the caches still have what was used last.
+        for step in cutlass.range(steps):
+            first = (steps - 1 - step) * self.tiling.chunks + lane
+            self.store([self.load(source, first) for source in sources], factor, mean, target, first, end)
+        return factor
+
+    @cute.jit
+    def add_up(self, squares: cute.TensorSSA, products: cute.TensorSSA, held: list[list[cute.Tensor]], first, end):
+        for index, grad, x, weight in zip(self.indices(first), *held, strict=True):
+            if index < end:
+                values = x.load().to(Float32)
+                squares = squares + values * values
+                products = products + grad.load().to(Float32) * weight.load().to(Float32) * values
+        return squares, products
+
+    @cute.jit
+    def finish(self, squares: cute.TensorSSA, products: cute.TensorSSA, scratch, eps, inverse):
+        """``r``, and ``r^2 * mean(h * x)``."""
+        factor = cute.math.rsqrt(self.sum_over_row(squares, scratch, 0) * inverse + eps)
+        return factor, self.sum_over_row(products, scratch, 1) * inverse * factor * factor
+
+    @cute.jit
+    def store(self, held: list[list[cute.Tensor]], factor: Float32, mean: Float32, target, first, end):
+        for index, grad, x, weight in zip(self.indices(first), *held, strict=True):
+            weighted = grad.load().to(Float32) * weight.load().to(Float32)
+            store(factor * (weighted - x.load().to(Float32) * mean), target, index, end, self.chunk)
+
+    def terms(self, grad: cute.TensorSSA, x: cute.TensorSSA, statistics: list[cute.Tensor], row: Int32):
+        return [grad * x * statistics[0][row]]
+
+    @cute.jit
+    def __call__(
+        self,
+        grad_out: cute.Tensor,
+        x: cute.Tensor,
+        weight: cute.Tensor,
+        grad_x: cute.Tensor,
+        grad_weight: cute.Tensor,
+        factor: cute.Tensor,
+        partial: cute.Tensor,
+        eps: Float32,
+        stream: CUstream,
+    ):
+        rows, columns = x.shape
+        if columns > 0:  # CUDA refuses an empty grid
+            if rows > 0:
+                inverse = 1 / Float32(columns)
+                self.kernel(grad_out, x, weight, grad_x, factor, eps, inverse).launch(**self.grid(rows), stream=stream)
+            self.launch_sums(grad_out, x, [factor], [partial], [grad_weight], stream)
+
+
+@aot.kernel(
+    parameters=(
+        aot.In("grad_out"),
+        aot.In("x"),
+        aot.In("weight"),
+        aot.Out("grad_x", shape="x.shape", dtype="x.dtype"),
+        aot.Out("grad_weight", shape="weight.shape", dtype="weight.dtype"),
+        aot.Out("factor", "scratch: 1 / sqrt(mean(x^2) + eps) of each row", shape="(x.shape[0],)", dtype="f32"),
+        partial_output("partial"),
+        aot.In("eps", default=1e-6),
+    ),
+    archs=ARCHS,
+    axes={"dtype": DTYPES, "access": tuple(ROW_TILINGS)},
+    reference=contract.reference,
+    inputs=contract.inputs,
+    cost=contract.cost,
+)
+def rmsnorm_backward(target: aot.Target, dtype: str, access: str) -> list[aot.Spec]:
+    """The gradients of ``rmsnorm`` by ``x`` and ``weight``, computed in f32. The order of all sums is fixed."""
+    rows = RowTensors(dtype, access == "vector")
+    x = rows.matrix
+    arguments = {
+        "grad_out": x, "x": x, "weight": rows.row, "grad_x": x, "grad_weight": rows.row,
+        "factor": aot.Tensor("f32", ("m",)), "partial": partial_tensor(rows), "eps": aot.Scalar("f32"),
+        "stream": aot.Stream(),
+    }  # fmt: skip
+    guards = (f"groups == min(m, {GROUPS})",)
+    return row_specs(target, ROW_TILINGS[access], rows.chunk, RmsNormBackward, arguments, guards)

@@ -1,0 +1,54 @@
+"""The gradients of rows that are scaled to a root mean square of one, then weighted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import aot
+
+from ._gradients import group_sums, norm_inputs
+from ._layouts import BENCH
+
+
+def reference(grad_out: Any, x: Any, weight: Any, eps: float = 1e-6) -> Any:
+    grad_out, x, weight = grad_out.double(), x.double(), weight.double()
+    factor = (x.square().mean(-1, keepdim=True) + eps).rsqrt()
+    weighted = grad_out * weight
+    mean = (weighted * x).mean(-1, keepdim=True) * factor * factor
+    by_weight = grad_out * x * factor
+    return factor * (weighted - x * mean), by_weight.sum(0), factor.squeeze(-1), group_sums(by_weight)
+
+
+def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
+    for x in norm_inputs(make, dtype):
+        yield _call(make, x, dtype)
+    x = make.tensor((16, 512), dtype)
+    yield {**_call(make, x, dtype), "weight": make.tensor((512,), dtype, offset=1)}
+    yield {**_call(make, x, dtype), "grad_out": make.tensor((16, 512), dtype, stride=515), "eps": 0.5}
+    yield {**_call(make, make.tensor((1, 1), dtype), dtype), "eps": 0.5}  # with this eps the gradient does not cancel
+
+
+def _call(make: Any, x: Any, dtype: str) -> dict[str, Any]:
+    return {"grad_out": make.tensor(tuple(x.shape), dtype), "x": x, "weight": make.tensor(x.shape[1:], dtype)}
+
+
+def cost(x: Any, weight: Any, **_: Any) -> aot.Cost:
+    """One pass over memory; the kernel takes more, since it reads ``x`` and ``grad_out`` twice."""
+    elements = 3 * x.numel() + 2 * weight.numel()
+    return aot.Cost(operations=12 * x.numel(), bytes=elements * x.element_size())
+
+
+def bench_inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
+    for layout in BENCH:
+        yield _call(make, layout.make(make, dtype), dtype)
+
+
+def torch_equivalent(grad_out: Any, x: Any, weight: Any, eps: float = 1e-6) -> Any:
+    """Torch's autograd, with the forward that it needs."""
+    import torch
+
+    x, weight = x.detach().requires_grad_(), weight.detach().requires_grad_()
+    with torch.enable_grad():
+        out = torch.nn.functional.rms_norm(x, x.shape[-1:], weight, eps)
+    return torch.autograd.grad(out, (x, weight), grad_out)

@@ -1,0 +1,146 @@
+"""Gradients of the shipped kernels on a real GPU, against torch's autograd in f64.
+
+Needs a bundle with the backward kernels: ``python -m aot build --arch sm90 --family all``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import aot_runtime
+import pytest
+
+torch: Any = None
+with suppress(ImportError):
+    import torch
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.usefixtures("torch"),
+    # Frameworks warn about parts of themselves.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+# Relative to the norm of the gradient: two roundings to the dtype, of the result of the forward and of the gradient.
+BOUNDS = {"float32": 2e-6, "bfloat16": 8e-3, "float16": 1e-3}
+
+
+@pytest.fixture(scope="module")
+def ops(request: pytest.FixtureRequest, torch: Any) -> Any:
+    path = Path(request.config.getoption("--bundle", default="dist/kernels"))
+    if not path.is_dir():
+        pytest.skip(f"there is no bundle at {path}: build one, or give --bundle")
+    bundle = aot_runtime.load(path)
+    if "rmsnorm_backward" not in bundle.kernels:
+        pytest.skip(f"{path} has no backward kernels: build it with --family all")
+    from aot_runtime import torch as operators
+
+    return operators.register(bundle)
+
+
+def rms_norm(x: Any, weight: Any) -> Any:
+    return torch.nn.functional.rms_norm(x, x.shape[-1:], weight, 1e-6)
+
+
+def layer_norm(x: Any, weight: Any, bias: Any) -> Any:
+    return torch.nn.functional.layer_norm(x, x.shape[-1:], weight, bias, 1e-5)
+
+
+def silu_and_mul(x: Any) -> Any:
+    gate, up = x.chunk(2, dim=-1)
+    return torch.nn.functional.silu(gate) * up
+
+
+def activation(op: str) -> Callable[[Any], Any]:
+    if op == "gelu_tanh":
+        return lambda x: torch.nn.functional.gelu(x, approximate="tanh")
+    return getattr(torch.nn.functional, op)  # type: ignore[no-any-return]
+
+
+def vectors(columns: int) -> list[tuple[int, ...]]:
+    return [(columns,), (columns,)]
+
+
+# Kernel, choices, torch's own function, and how many vectors of a row's length follow the matrix.
+CASES: dict[str, tuple[str, dict[str, str], Callable[..., Any], int]] = {
+    "rmsnorm": ("rmsnorm", {}, rms_norm, 1),
+    "layernorm": ("layernorm", {}, layer_norm, 2),
+    "softmax": ("softmax", {}, lambda x: x.softmax(-1), 0),
+    "silu_and_mul": ("silu_and_mul", {}, silu_and_mul, 0),
+    **{op: ("activation", {"op": op}, lambda x, op=op: activation(op)(x), 0) for op in ("relu", "gelu", "gelu_tanh", "silu")},
+}  # fmt: skip
+SHAPES = ((1, 8), (37, 130), (300, 1024), (4096, 4096), (5, 40_000))
+
+
+def leaves(shape: tuple[int, int], count: int, dtype: Any) -> list[Any]:
+    torch.manual_seed(0)
+    shapes = [shape, *vectors(shape[1])[:count]]
+    return [torch.randn(*each, device="cuda", dtype=dtype).requires_grad_() for each in shapes]
+
+
+def gradients(function: Callable[..., Any], arguments: list[Any], arriving: Any) -> tuple[Any, ...]:
+    result: tuple[Any, ...] = torch.autograd.grad(function(*arguments), arguments, arriving)
+    return result
+
+
+@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("case", CASES)
+def test_gradients_agree_with_autograd_in_f64(ops: Any, case: str, shape: tuple[int, int], dtype: str) -> None:
+    kernel, choices, function, count = CASES[case]
+    arguments = leaves(shape, count, getattr(torch, dtype))
+    exact_arguments = [argument.detach().double().requires_grad_() for argument in arguments]
+    exact_out = function(*exact_arguments)
+    arriving = torch.randn_like(exact_out).to(getattr(torch, dtype))
+    ours = gradients(lambda *given: getattr(ops, kernel)(*given, **choices), arguments, arriving)
+    exact = torch.autograd.grad(exact_out, exact_arguments, arriving.double())
+    for name, got, wanted in zip(("x", "weight", "bias"), ours, exact, strict=False):
+        assert got.dtype == arguments[0].dtype
+        assert (got.double() - wanted).norm() <= BOUNDS[dtype] * wanted.norm(), name
+
+
+@pytest.mark.parametrize("case", ["rmsnorm", "layernorm"])
+def test_sums_over_rows_have_the_same_bits_every_time(ops: Any, case: str) -> None:
+    kernel, _, _, count = CASES[case]
+    arguments = leaves((8191, 1024), count, torch.bfloat16)
+    arriving = torch.randn_like(arguments[0])
+    first = gradients(getattr(ops, kernel), arguments, arriving)
+    for _ in range(20):
+        for one, other in zip(first, gradients(getattr(ops, kernel), arguments, arriving), strict=True):
+            assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("mode", [None, "reduce-overhead"])
+def test_a_compiled_step_of_training_gives_the_gradients_of_an_eager_one(ops: Any, mode: str | None) -> None:
+    import torch._dynamo
+
+    torch._dynamo.reset()
+    x, weight = leaves((512, 1024), 1, torch.bfloat16)
+
+    def loss(x: Any, weight: Any) -> Any:
+        return ops.silu_and_mul(ops.softmax(ops.rmsnorm(x, weight))).float().square().sum()
+
+    compiled = torch.compile(loss, fullgraph=True, mode=mode)
+    eager = torch.autograd.grad(loss(x, weight), (x, weight))
+    for _ in range(3):  # the second and third are replays of a CUDA graph
+        for one, other in zip(torch.autograd.grad(compiled(x, weight), (x, weight)), eager, strict=True):
+            assert (one.float() - other.float()).norm() <= 0.02 * other.float().norm()
+
+
+@pytest.mark.parametrize("kernel", ["rmsnorm", "layernorm", "softmax", "silu_and_mul", "activation"])
+def test_torchs_own_check_of_operators_passes_with_gradients(ops: Any, kernel: str) -> None:
+    _, _, _, count = CASES.get(kernel, CASES["silu"])
+    choices = {"op": "silu"} if kernel == "activation" else {}
+    verdicts = torch.library.opcheck(
+        getattr(torch.ops.kernels, kernel).default, tuple(leaves((64, 256), count, torch.float32)), choices,
+        test_utils=("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic"),
+    )  # fmt: skip
+    assert set(verdicts.values()) == {"SUCCESS"}
+
+
+def test_no_rows_give_gradients_of_zero(ops: Any) -> None:
+    x, weight = leaves((0, 512), 1, torch.bfloat16)
+    ops.rmsnorm(x, weight).sum().backward()
+    assert x.grad.shape == (0, 512) and not weight.grad.any()
