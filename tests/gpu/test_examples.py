@@ -13,7 +13,7 @@ from aot_runtime.manifest import Manifest
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("torch")]
 
 
-@pytest.mark.parametrize("example", ["first_call", "torch_block", "jax_function"])
+@pytest.mark.parametrize("example", ["first_call", "torch_block", "llama_block/run", "jax_function"])
 def test_examples_run(request: pytest.FixtureRequest, tmp_path: Path, example: str) -> None:
     if example == "jax_function":
         pytest.importorskip("jax_tvm_ffi", reason="jax-tvm-ffi is not installed")
