@@ -43,7 +43,8 @@ __all__ = [
 _AOT = Path(__file__).resolve().parent.parent
 # Our own code that decides what comes out of a compile, and of a link.
 _GENERATION = (
-    "binary/*.py", "compile/**/*.py", "data/archs.json", "declare/*.py", "hosts.py", "kinds.py", "records.py",
+    "binary/*.py", "compile/**/*.py", "data/archs.json", "data/devices.json", "declare/*.py",
+    "hosts.py", "kinds.py", "records.py",
     "selection/*.py", "targets.py",
 )  # fmt: skip
 _LINKING = (

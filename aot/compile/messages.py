@@ -10,6 +10,7 @@ from aot_runtime.kernel_records import Backward, Choice, Parameter
 
 from ..errors import Failure
 from ..selection.subjects import VariantTable
+from .devices import library_variables, names_of_library_variables
 
 __all__ = [
     "WORKER_VARIABLES",
@@ -26,13 +27,13 @@ __all__ = [
 
 _ARCH = "CUTE_DSL_ARCH"
 _NO_TORCH_BRIDGE = "TVM_FFI_DISABLE_TORCH_C_DLPACK"
-WORKER_VARIABLES = frozenset({_ARCH, _NO_TORCH_BRIDGE})
+WORKER_VARIABLES = frozenset({_ARCH, _NO_TORCH_BRIDGE, *names_of_library_variables()})
 
 
 def worker_variables(arch: Arch | None) -> dict[str, str]:
     """What a worker is told through environment variables, since CuTe DSL and other libraries read these once."""
     bridge = {_NO_TORCH_BRIDGE: "1"}  # TVM-FFI's bridge to torch is slow to import and not needed
-    return bridge if arch is None else {**bridge, _ARCH: str(arch)}
+    return bridge if arch is None else {**bridge, _ARCH: str(arch), **library_variables(arch)}
 
 
 @dataclass(frozen=True)

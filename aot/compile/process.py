@@ -67,7 +67,7 @@ class Worker:
         self._process, self._requests, self._answers = _start(arch)
         self._buffer = b""
         try:
-            opened = self.ask("open", source=source, options=encode(options), skip=list(skip))
+            opened = self.ask("open", source=source, arch=str(arch or ""), options=encode(options), skip=list(skip))
             self.declared = decode(Declared, opened)
         except BaseException:
             self.close()

@@ -31,6 +31,8 @@ from ..selection.subjects import VariantTable
 from . import dsl
 from .backend import select_backend
 from .closure import Watch, closure_of
+from .devices import Device
+from .hardware_info import answer_for
 from .messages import Declared, KernelInfo, Options, VariantInfo
 
 __all__: list[str] = []
@@ -52,6 +54,8 @@ class _Worker:
         self.options = decode(Options, request["options"])
         select_backend(self.options.cuda)
         _import_cute_dsl()
+        if request["arch"]:
+            answer_for(Device.of(Arch.parse(request["arch"])))
         with self.watch:
             found = discover(request["source"], request["skip"], lambda path: self.say({"reading": path}))
         self.kernels = found.kernels

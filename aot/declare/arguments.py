@@ -110,9 +110,13 @@ class Tensor:
         return self.align or self.element_bytes
 
     def layout(self, name: str) -> tuple[int | Dim, ...]:
-        """The strides; those that the declaration leaves free get names of their own."""
+        """The strides; those that the declaration leaves free get names of their own.
+
+        ``name`` is what the argument is called: ``x``, or ``inputs[0]`` for an element of a tuple.
+        """
         if self.strides is not None:
             return self.strides
+        name = name.replace("[", "__").replace("]", "")
         strides: list[int | Dim] = []
         step: int | None = 1
         divisor = 1
@@ -155,8 +159,19 @@ class Stream:
 
 
 @dataclass(frozen=True)
+class Constant:
+    """A compile-time value: a number, a class, a function. The caller does not pass it."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
 class Tuple:
-    """A tuple of arguments. If the jit function is annotated with a ``NamedTuple``, ``type`` is that class."""
+    """A tuple of arguments. If the jit function is annotated with a ``NamedTuple``, ``type`` is that class.
+
+    An element may be a :class:`Constant`, as libraries use them whose tuples have fields that are ``Constexpr``. The
+    code is compiled with the value, and callers pass None in its place.
+    """
 
     elements: tuple[Any, ...]
     type: Any = None
@@ -164,18 +179,11 @@ class Tuple:
     def __post_init__(self) -> None:
         object.__setattr__(self, "elements", tuple(self.elements))
         for element in self.elements:
-            if not isinstance(element, (Tensor, Scalar, Pointer, Tuple, type(None))):
+            if not isinstance(element, (Tensor, Scalar, Pointer, Tuple, Constant, type(None))):
                 raise DeclarationError(
                     f"{element!r} cannot be an element of a tuple",
-                    hint="use aot.Tensor, Scalar, Pointer, Tuple or None",
+                    hint="use aot.Tensor, Scalar, Pointer, Tuple, Constant or None",
                 )
-
-
-@dataclass(frozen=True)
-class Constant:
-    """A compile-time value: a number, a class, a function. The caller does not pass it."""
-
-    value: Any
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,7 @@ class _Deriver:
     def _argument(self, argument: Argument, path: Path, label: str) -> Iterator[Requirement]:
         if len(path) > 1:
             self.paths.append(path)
-        if argument is None:
+        if argument is None or isinstance(argument, Constant):  # an element of a tuple that is fixed
             yield _kind(path, label, NONE, NONE)
         elif isinstance(argument, Tensor):
             yield from self._tensor(argument, path, label)

@@ -6,7 +6,12 @@ from .records import Value
 
 __all__ = ["DTYPE_ALIASES", "Candidate", "Explanation", "TensorInfo", "parse_explanation"]
 
-DTYPE_ALIASES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
+# The short names of declarations that TVM-FFI does not know.
+DTYPE_ALIASES = {
+    "i8": "int8", "u8": "uint8", "i16": "int16", "u16": "uint16", "i32": "int32", "u32": "uint32", "i64": "int64",
+    "u64": "uint64", "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64",
+    "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2", "f8e8m0": "float8_e8m0fnu",
+}  # fmt: skip
 
 
 class TensorInfo(Value):

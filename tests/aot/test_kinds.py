@@ -30,6 +30,15 @@ def test_cute_dsl_has_every_type_with_these_bits() -> None:
     assert found == {name: dtype.bits for name, dtype in DTYPES.items() if name != "bool"}
 
 
+def test_explain_takes_every_type_by_its_short_name() -> None:
+    import tvm_ffi
+    from aot_runtime.explain import DTYPE_ALIASES
+
+    for name, dtype in DTYPES.items():
+        found = tvm_ffi.dtype(DTYPE_ALIASES.get(name, name))
+        assert (int(found.type_code), found.bits) == (dtype.code, dtype.bits), name
+
+
 @pytest.mark.torch
 def test_torch_has_every_type_with_these_bits() -> None:
     pytest.importorskip("torch", reason="torch is not installed")

@@ -21,6 +21,10 @@ PUBLIC: Mapping[str, tuple[str, ...]] = {
     "cutlass.cute": ("compile",),
     "cutlass.cute.runtime": ("make_fake_stream", "make_fake_tensor", "make_ptr"),
     "cutlass.cute.typing": ("AddressSpace", "SymInt"),
+    "cutlass.utils": (
+        "HardwareInfo.get_device_multiprocessor_count", "HardwareInfo.get_l2_cache_size_in_bytes",
+        "HardwareInfo.get_max_active_clusters",
+    ),
 }  # fmt: skip
 
 

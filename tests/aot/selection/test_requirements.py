@@ -165,6 +165,21 @@ def test_elements_of_tuples_are_reached_parents_first() -> None:
     assert "extent_off of x.shape[0]" in found
 
 
+def test_a_tensor_in_a_tuple_may_leave_its_strides_free() -> None:
+    x = aot.Tensor("f32", ("m", "n"))
+    made = table({"inputs": aot.Tuple((x, aot.Tuple((x,))))})
+    places = [item.subject for item in made.requirements if item.subject.label.endswith("strides[0]")]
+    assert not places, "a stride of the first dimension is free and 64 bits wide, so that nothing is asked of it"
+    assert intervals(made)["stride_off of inputs[1][0].strides[1]"] == (0, 0)
+
+
+def test_callers_pass_none_for_a_constant_in_a_tuple() -> None:
+    x = aot.Tensor("f32", ("n",))
+    found = intervals(table({"epilogue": aot.Tuple((x, aot.Constant(max)))}))
+    assert found["length of len(epilogue)"] == (2, 2)
+    assert found["kind of epilogue[1]"] == (4, 4)
+
+
 def test_arguments_in_the_order_of_the_call_need_no_sources() -> None:
     made = table({"x": aot.Tensor("f32", ("n",)), "k": aot.Scalar("f32"), "c": aot.Constant(int)})
     assert (made.sources, made.stream, made.entry_arguments, made.uses_tensors) == (None, -1, 2, True)

@@ -1,0 +1,32 @@
+"""A model stands for every architecture that kernels are built for, and libraries learn the architecture from variables."""
+
+from __future__ import annotations
+
+import pytest
+from aot_runtime.arch import Arch
+
+from aot.compile.devices import Device, library_variables, names_of_library_variables
+from aot.targets import accepted_archs
+
+
+@pytest.mark.parametrize("arch", accepted_archs(), ids=str)
+def test_every_architecture_has_a_device_whose_blocks_fit_into_a_multiprocessor(arch: Arch) -> None:
+    device = Device.of(arch)
+    assert device.capability == arch.capability
+    assert 0 < device.shared_memory < device.shared_memory_per_multiprocessor
+    assert device.multiprocessors >= device.active_clusters(2) * 2
+
+
+def test_the_device_of_hopper_is_not_that_of_ampere_or_blackwell() -> None:
+    found = [Device.of(Arch.parse(arch)) for arch in ("sm_80", "sm_90a", "sm_100f")]
+    assert [device.multiprocessors for device in found] == [108, 132, 148]
+    assert len({device.l2_cache for device in found}) == 3
+
+
+def test_libraries_learn_the_architecture_from_their_own_variables() -> None:
+    assert library_variables(Arch.parse("sm_100f")) == {
+        "QUACK_ARCH": "sm_100",
+        "FLASH_ATTENTION_ARCH": "sm_100",
+        "FLASH_ATTENTION_NUM_SMS": "148",
+    }
+    assert names_of_library_variables() == library_variables(Arch.parse("sm_80")).keys()
