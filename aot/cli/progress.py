@@ -68,7 +68,7 @@ class TerminalProgress(TimedProgress):
     def total(self, variants: int) -> None:
         super().total(variants)
         self._finish()
-        self.expected = variants
+        self.done, self.expected = 0, variants
         self.task = self.bar.add_task("compiling", total=variants, counted=f"0/{variants}")
 
     def compiled(self, job: CompileJob, outcome: Compiled | Failure) -> None:

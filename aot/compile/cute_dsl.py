@@ -9,6 +9,7 @@ import re
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from ..declare.arguments import (
     Tensor,
     Tuple,
 )
-from ..declare.kernel import Variant
+from ..declare.kernel import CapturedSpec, Spec, Variant
 from ..errors import BuildError
 from ..kinds import DTYPES
 from ..targets import Target
@@ -75,14 +76,21 @@ def compile_variant(variant: Variant, options: Options, launcher: Path) -> Compi
 
 
 def _compile(variant: Variant, options: Options, dump: str, clusters: Clusters) -> Any:
-    symbols: dict[str, Any] = {}
-    arguments = [_fake(argument, name, symbols) for name, argument in variant.spec.arguments.items()]
+    arguments, keywords = _passed(variant.spec)
     flags = ["--enable-tvm-ffi", f"--gpu-arch {variant.arch}", variant.kernel.options]
     flags += ["--generate-line-info"] if options.line_info else []
     # Dump files of different compilations have the same names: each gets a folder of its own.
     flags += [f"--keep-{kind} --dump-dir={dump}" for kind in options.keep if kind in ("ptx", "cubin")]
     with dsl.installed().note_clusters(clusters):
-        return cute.compile(variant.spec.function, *arguments, options=" ".join(filter(None, flags)))
+        return cute.compile(variant.spec.function, *arguments, **keywords, options=" ".join(filter(None, flags)))
+
+
+def _passed(spec: Spec) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """What the compiler is given for the arguments: what a library passed, or fakes of what is declared."""
+    if isinstance(spec, CapturedSpec):
+        return spec.args, spec.kwargs
+    symbols: dict[str, Any] = {}
+    return [_fake(argument, name, symbols) for name, argument in spec.arguments.items()], {}
 
 
 def _dtype(argument: Tensor | Scalar | Pointer) -> Any:

@@ -53,7 +53,7 @@ def _facts() -> dict[str, Any]:
 
 
 def names_of_library_variables() -> frozenset[str]:
-    """Environment variables from which libraries learn the architecture."""
+    """Environment variables from which libraries learn the architecture, or how to cache."""
     return frozenset(_facts()["variables"])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from aot_runtime.arch import Arch
 from aot_runtime.kernel_records import Backward, Choice, Parameter
@@ -13,6 +14,8 @@ from ..selection.subjects import VariantTable
 from .devices import library_variables, names_of_library_variables
 
 __all__ = [
+    "DECLARATIONS",
+    "EXERCISE",
     "WORKER_VARIABLES",
     "Closure",
     "Compiled",
@@ -36,6 +39,9 @@ def worker_variables(arch: Arch | None) -> dict[str, str]:
     return bridge if arch is None else {**bridge, _ARCH: str(arch), **library_variables(arch)}
 
 
+DECLARATIONS, EXERCISE = "declarations", "exercise"
+
+
 @dataclass(frozen=True)
 class Options:
     """How to compile, the same for all variants of a build."""
@@ -43,6 +49,7 @@ class Options:
     cuda: int | None = None  # major version of the backend; None: the one that is installed
     line_info: bool = False
     keep: tuple[str, ...] = ()  # of "ptx", "cubin", "ll"
+    source: str = DECLARATIONS  # what the source is: declarations, or an exercise whose compiles are captured
 
 
 @dataclass(frozen=True)
@@ -61,6 +68,7 @@ class KernelInfo:
     backward: Backward | None = None
     family: str = ""  # the folder that declares it, inside that of the source; "": that one itself
     core: bool = True  # built if no family is named
+    captured: dict[str, Any] | None = None  # the call that it was captured from: see ``aot/capture``
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from aot_runtime.arch import Arch
 from .. import errors
 from ..errors import Failure
 from ..records import decode, encode
-from .messages import Closure, Compiled, Declared, Options, VariantInfo, worker_variables
+from .messages import DECLARATIONS, EXERCISE, Closure, Compiled, Declared, Options, VariantInfo, worker_variables
 
 __all__ = ["Worker", "WorkerLost", "resident_bytes"]
 
@@ -64,7 +64,7 @@ class Worker:
         self._reason: str | None = None  # why we ended it
         self._reading: str | None = None
         self._expanded: set[str] = set()
-        self._process, self._requests, self._answers = _start(arch)
+        self._process, self._requests, self._answers = _start(arch, _MODULES[options.source])
         self._buffer = b""
         try:
             opened = self.ask("open", source=source, arch=str(arch or ""), options=encode(options), skip=list(skip))
@@ -177,12 +177,16 @@ def _ending(code: int) -> str:
     return f"was ended by {names.get(-code, f'signal {-code}')}"
 
 
-def _start(arch: Arch | None) -> tuple[subprocess.Popen[bytes], Any, Any]:
+# What runs in a worker process, by what the source is.
+_MODULES = {DECLARATIONS: "aot.compile.worker", EXERCISE: "aot.capture.worker"}
+
+
+def _start(arch: Arch | None, module: str) -> tuple[subprocess.Popen[bytes], Any, Any]:
     request_read, request_write = os.pipe()
     answer_read, answer_write = os.pipe()
     try:
         process = subprocess.Popen(
-            [sys.executable, "-m", "aot.compile.worker", str(request_read), str(answer_write)],
+            [sys.executable, "-m", module, str(request_read), str(answer_write)],
             pass_fds=(request_read, answer_write),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

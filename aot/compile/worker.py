@@ -22,8 +22,8 @@ from typing import Any
 
 from aot_runtime.arch import Arch
 
-from ..declare.discover import Family, discover, place
-from ..declare.kernel import Kernel, Variant
+from ..declare.discover import Family, Found, discover, place
+from ..declare.kernel import CapturedSpec, Kernel, Variant
 from ..errors import NO_MEMORY, NOTHING_LEFT, AotError, DeclarationError, Failure, ToolchainError, system_hint
 from ..records import decode, encode
 from ..selection.requirements import variant_table
@@ -35,10 +35,12 @@ from .devices import Device
 from .hardware_info import answer_for
 from .messages import Declared, KernelInfo, Options, VariantInfo
 
-__all__: list[str] = []
+__all__ = ["RequestHandler", "main"]
 
 
-class _Worker:
+class RequestHandler:
+    """Answers requests over a source that holds declarations; what a source is may differ in a subclass."""
+
     def __init__(self, say: Callable[[dict[str, Any]], None]) -> None:
         self.say = say
         self.kernels: tuple[Kernel, ...] = ()
@@ -57,10 +59,14 @@ class _Worker:
         if request["arch"]:
             answer_for(Device.of(Arch.parse(request["arch"])))
         with self.watch:
-            found = discover(request["source"], request["skip"], lambda path: self.say({"reading": path}))
+            found = self.read(request)
         self.kernels = found.kernels
         failures = tuple(Failure("", str(error)) for error in found.failures)
         return encode(Declared(tuple(_info(kernel, found.families[kernel.name]) for kernel in found.kernels), failures))
+
+    def read(self, request: dict[str, Any]) -> Found:
+        """The kernels of the source."""
+        return discover(request["source"], request["skip"], lambda path: self.say({"reading": path}))
 
     def do_expand(self, request: dict[str, Any]) -> Any:
         """Every variant of a kernel for an architecture."""
@@ -115,6 +121,7 @@ def _info(kernel: Kernel, family: Family) -> KernelInfo:
         backward=kernel.backward,
         family=family.name,
         core=family.core,
+        captured=kernel.captured,
     )
 
 
@@ -141,6 +148,8 @@ def _expand(kernel: Kernel, arch: Arch) -> list[tuple[Variant, VariantTable]]:
 def _compiled_with(variant: Variant) -> str:
     """What a variant is compiled with, as text that is the same in every process."""
     spec = variant.spec
+    if isinstance(spec, CapturedSpec):
+        return f"{variant.kernel.options} | {spec.identity}"
     owner = getattr(spec.function, "__self__", spec.function)
     settings = {name: value for name, value in getattr(owner, "__dict__", {}).items() if not name.startswith("_")}
     return _ADDRESS.sub("", f"{variant.kernel.options} | {dict(spec.arguments)} | {settings}")
@@ -199,7 +208,8 @@ def _end_with_parent(answers: int) -> None:
     os._exit(1)
 
 
-def main() -> None:
+def main(handler: type[RequestHandler] = RequestHandler) -> None:
+    """Answer the requests of the parent process until it closes the pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the parent, which ends us
     requests = os.fdopen(int(sys.argv[1]), "r")
     answers = os.fdopen(int(sys.argv[2]), "w")
@@ -209,7 +219,7 @@ def main() -> None:
         answers.write(json.dumps(message) + "\n")
         answers.flush()
 
-    worker = _Worker(say)
+    worker = handler(say)
     for line in requests:
         request = json.loads(line)
         _log_to(request["log"])
@@ -223,4 +233,5 @@ def main() -> None:
         say(answer)
 
 
-main()
+if __name__ == "__main__":
+    main()

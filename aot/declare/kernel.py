@@ -34,7 +34,7 @@ from . import expressions
 from .arguments import ARGUMENT_TYPES, ActiveClusters, Argument, Constant, Multiprocessors, Stream, Tensor, Tuple
 from .backward import check_backward
 
-__all__ = ["Cost", "In", "Kernel", "Out", "Spec", "Variant", "kernel"]
+__all__ = ["CapturedSpec", "Cost", "In", "Kernel", "Out", "Spec", "Variant", "kernel"]
 
 _MISSING: Any = object()
 _LABEL = re.compile(r"[A-Za-z0-9]+(_[A-Za-z0-9]+)*")
@@ -92,6 +92,15 @@ class Spec:
 
 
 @dataclass(frozen=True)
+class CapturedSpec(Spec):
+    """A compilation that another library asked for. ``arguments`` describe what it passed, which is compiled with."""
+
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    identity: str = ""  # what tells the call from others, the same in every process
+
+
+@dataclass(frozen=True)
 class Variant:
     """One point of a kernel's grid for one architecture, with the spec that compiles it."""
 
@@ -121,6 +130,7 @@ class Kernel:
     cost: Callable[..., Cost] | None = None
     options: str = field(default="")
     backward: Backward | None = None
+    captured: dict[str, Any] | None = None  # the call of another library that the kernel answers
 
     def variants(self, arch: Arch) -> tuple[Variant, ...]:
         """All variants for an architecture, in the order in which a call tries them."""

@@ -27,7 +27,7 @@ from .settings import BuildResult, Settings
 from .workers import Workers
 from .workspace import Workspace, make_workspace, scratch_folder, with_remote
 
-__all__ = ["build"]
+__all__ = ["build", "check_may_replace"]
 
 
 def build(settings: Settings, progress: Progress | None = None) -> BuildResult:
@@ -60,7 +60,7 @@ def _build(workspace: Workspace) -> BuildResult:
         return BuildResult(out, existing, ())
     workspace = with_remote(workspace)
     compilation, key = _compile(workspace, earlier)
-    _check_may_replace(existing, compilation.failures, workspace)
+    check_may_replace(existing, compilation.failures, workspace.settings)
     manifest = _assemble(compilation, existing, workspace)
     if not compilation.failures:
         note_made(workspace, key)
@@ -104,11 +104,11 @@ def _for_other_hosts(hosts: Sequence[Host]) -> str:
     return f" for {', '.join(others)}, which may be fetched" if others else ""
 
 
-def _check_may_replace(existing: Manifest | None, failures: Sequence[Failure], workspace: Workspace) -> None:
+def check_may_replace(existing: Manifest | None, failures: Sequence[Failure], settings: Settings) -> None:
     """An incomplete build leaves a complete bundle as it is, unless that is allowed."""
-    if failures and existing is not None and existing.complete and not workspace.settings.allow_incomplete:
+    if failures and existing is not None and existing.complete and not settings.allow_incomplete:
         raise BuildError(
-            f"`{workspace.out}` holds a complete bundle, and this build is incomplete: the bundle was left as it is",
+            f"`{settings.destination}` holds a complete bundle, and this build is incomplete: the bundle was left as it is",
             hint="fix the failures, or pass `--allow-incomplete`",
             failures=failures,
         )

@@ -113,7 +113,7 @@ class LineProgress(TimedProgress):
     def total(self, variants: int) -> None:
         self._end_phase()
         super().total(variants)
-        self.expected = variants
+        self.done, self.expected, self.began = 0, variants, 0.0
         if variants:
             self._print(f"compiling {counted(variants, 'variant')}")
 

@@ -181,7 +181,15 @@ def _built(kernel: CompiledKernel, code: Mapping[str, HostCode]) -> BuiltKernel:
     info = kernel.info
     return BuiltKernel(
         signature=KernelRecord(
-            info.name, info.doc, info.parameters, info.choices, info.functions, (kernel.arch,), 0, info.backward
+            info.name,
+            info.doc,
+            info.parameters,
+            info.choices,
+            info.functions,
+            (kernel.arch,),
+            0,
+            info.backward,
+            info.captured,
         ),
         arch=kernel.arch,
         variants=tuple(_detail(kernel.info, launcher) for launcher in kernel.launchers),

@@ -167,7 +167,7 @@ def package_files(
 
 def _loader_files() -> Iterable[Path]:
     # Its modules use relative imports, so the loader works under any name.
-    return [*sorted(_LOADER.glob("*.py")), _LOADER / "py.typed"]
+    return [*sorted(path for path in _LOADER.glob("*.py") if path.name != "__main__.py"), _LOADER / "py.typed"]
 
 
 def _of_host(manifest: Manifest, host: str) -> Manifest:

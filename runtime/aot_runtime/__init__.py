@@ -23,10 +23,13 @@ if TYPE_CHECKING:
         DriverError,
         IncompleteBundleWarning,
         ManifestError,
+        MissError,
         PublicKeyError,
+        ServingWarning,
         SignatureError,
     )
     from .explain import Candidate, Explanation, TensorInfo
+    from .serving.server import Serving, serve
     from .streams import use_stream
 
 __version__ = "0.1.0"
@@ -47,10 +50,14 @@ __all__ = [
     "Explanation",
     "IncompleteBundleWarning",
     "ManifestError",
+    "MissError",
     "PublicKeyError",
+    "Serving",
+    "ServingWarning",
     "SignatureError",
     "TensorInfo",
     "load",
+    "serve",
     "use_stream",
 ]
 
@@ -58,6 +65,7 @@ __all__ = [
 # brings torch with it.
 _MODULES = {"Arch": "arch", "ArchError": "arch", "Bundle": "bundle", "load": "bundle", "use_stream": "streams"}
 _MODULES |= dict.fromkeys(("Candidate", "Explanation", "TensorInfo"), "explain")
+_MODULES |= dict.fromkeys(("Serving", "serve"), "serving.server")
 
 
 def __getattr__(name: str) -> Any:

@@ -17,7 +17,9 @@ __all__ = [
     "DriverError",
     "IncompleteBundleWarning",
     "ManifestError",
+    "MissError",
     "PublicKeyError",
+    "ServingWarning",
     "SignatureError",
     "register_with_tvm_ffi",
 ]
@@ -77,6 +79,14 @@ class CudaError(AotError, RuntimeError):
 
 class CaptureError(CudaError):
     """A kernel was first used while its stream was being captured; preload it before."""
+
+
+class MissError(AotError):
+    """A bundle that is served does not have a call of ``cute.compile``; the message names the nearest one it has."""
+
+
+class ServingWarning(UserWarning):
+    """A bundle that is served does not have a call of ``cute.compile``, which is therefore compiled."""
 
 
 _RAISED_IN_C: dict[str, type[AotError]] = {

@@ -87,7 +87,7 @@ class Backward(Value):
 class KernelRecord(Value):
     """What callers see of a kernel."""
 
-    __slots__ = ("archs", "backward", "choices", "doc", "functions", "name", "parameters", "variants")
+    __slots__ = ("archs", "backward", "captured", "choices", "doc", "functions", "name", "parameters", "variants")
 
     name: str
     doc: str
@@ -97,6 +97,7 @@ class KernelRecord(Value):
     archs: tuple[Arch, ...]
     variants: int
     backward: Backward | None  # the kernel that it names may be missing in a bundle
+    captured: dict[str, Any] | None  # the call of another library that this answers: see ``serving``
 
     def __init__(
         self,
@@ -108,6 +109,7 @@ class KernelRecord(Value):
         archs: tuple[Arch, ...],
         variants: int,
         backward: Backward | None = None,
+        captured: dict[str, Any] | None = None,
     ) -> None:
         self._set(
             name=name,
@@ -118,6 +120,7 @@ class KernelRecord(Value):
             archs=archs,
             variants=variants,
             backward=backward,
+            captured=captured,
         )
 
 
@@ -159,6 +162,7 @@ def _kernel(name: str, record: Reader) -> KernelRecord:
         archs=tuple(read_arch(text, record) for text in record.texts("archs")),
         variants=record.number("variants", most=MAX_COUNT),
         backward=_backward(record, parameters) if "backward" in record.data else None,
+        captured=_captured(record) if "captured" in record.data else None,
     )
 
 
@@ -177,6 +181,17 @@ def _backward(record: Reader, parameters: tuple[Parameter, ...]) -> Backward:
         if name not in inputs:
             raise ManifestError(f"{inner.where}: {shown(name)} is not an input of the kernel")
     return backward
+
+
+def _captured(record: Reader) -> dict[str, Any]:
+    """The call that a kernel answers: its key, its parts, and the digests of the source that it came from."""
+    inner = record.inner("captured")
+    inner.get("key", str)
+    inner.get("call", dict)
+    sources = inner.get("sources", dict)
+    if not all(isinstance(name, str) and isinstance(digest, str) for name, digest in sources.items()):
+        raise ManifestError(f"{inner.where}: the sources are not digests")
+    return dict(inner.data)
 
 
 def _check_signature(parameters: tuple[Parameter, ...], choices: tuple[Choice, ...], record: Reader) -> None:

@@ -89,6 +89,7 @@ def _kernel_data(kernel: KernelRecord) -> dict[str, Any]:
         "functions": list(kernel.functions),
         "archs": [str(arch) for arch in kernel.archs],
         "variants": kernel.variants,
+        **({"captured": kernel.captured} if kernel.captured else {}),
     }
     if kernel.backward is not None:
         saves, gradients = list(kernel.backward.saves), list(kernel.backward.gradients)

@@ -61,8 +61,14 @@ def test_json_has_the_keys_that_are_listed(
 
 @pytest.mark.parametrize(
     ("command", "source"),
-    [("build", "aot/cli/commands/build.py"), ("check", "aot/gpu/check.py"), ("bench", "aot/gpu/bench.py")],
+    [
+        ("build", "aot/cli/commands/build.py"),
+        ("capture", "aot/cli/commands/capture.py"),
+        ("check", "aot/gpu/check.py"),
+        ("bench", "aot/gpu/bench.py"),
+    ],
 )
 def test_json_of_what_takes_long_or_a_gpu_has_the_keys_that_are_listed(command: str, source: str) -> None:
     text = (PROJECT / source).read_text()
+    text += (PROJECT / "aot/cli/commands/build.py").read_text() if "result_data" in text else ""
     assert all(f'"{key.name}": ' in text for key in import_module(f"aot.cli.commands.{command}").KEYS)

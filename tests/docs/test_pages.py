@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from aot_runtime.__main__ import make_parser as make_runtime_parser
 from places import EXAMPLE, PROJECT
 
 from aot.cli.main import make_parser
@@ -56,6 +57,10 @@ def check_aot(arguments: Sequence[str]) -> None:
     make_parser().parse_args([_placeholder(argument) for argument in arguments])
 
 
+def check_aot_runtime(arguments: Sequence[str]) -> None:
+    make_runtime_parser().parse_args(arguments[: arguments.index("--")])
+
+
 def check_kit(arguments: Sequence[str]) -> None:
     make_kit_parser().parse_args(arguments)
 
@@ -85,6 +90,7 @@ def _placeholder(argument: str) -> str:
 PYTHON = r"(?:\.venv/bin/)?python3?"
 CHECKS: dict[str, Callable[[Sequence[str]], None]] = {
     rf"{PYTHON} -m aot ": check_aot,
+    rf"{PYTHON} -m aot_runtime ": check_aot_runtime,
     rf"{PYTHON} -m tools\.kit ": check_kit,
     rf"{PYTHON} -m fuzz ": lambda arguments: check_script(["fuzz/__main__.py", *arguments]),
     rf"{PYTHON} -m pytest ?": check_pytest,

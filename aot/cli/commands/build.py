@@ -26,7 +26,17 @@ from ..progress import make_progress
 from ..report import human_size, human_time, note, print_failures, print_json
 from ..schema import Key
 
-__all__ = ["KEYS", "configure_parser", "execute"]
+__all__ = [
+    "KEYS",
+    "add_content_arguments",
+    "add_resource_arguments",
+    "add_target_arguments",
+    "configure_parser",
+    "execute",
+    "make_settings",
+    "result_data",
+    "summary",
+]
 
 KEYS = (
     Key("path", "string", "directory of the bundle"),
@@ -43,14 +53,20 @@ LONGEST_TIMEOUT = 7 * 24 * 3600
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
-    _add_targets(parser)
-    _add_resources(parser)
-    _add_contents(parser)
-
-
-def _add_targets(parser: argparse.ArgumentParser) -> None:
-    """What to build, and for what."""
     add_kernels_argument(parser)
+    parser.add_argument(
+        "--kernel", action="append", default=[], metavar="GLOB", help="only kernels whose name matches; repeatable"
+    )
+    add_family_argument(parser)
+    add_target_arguments(parser)
+    add_resource_arguments(parser)
+    _add_cluster(parser)
+    add_content_arguments(parser)
+    _add_changes(parser)
+
+
+def add_target_arguments(parser: argparse.ArgumentParser) -> None:
+    """What the bundle is for, and where it goes."""
     add = parser.add_argument
     add(
         "--arch",
@@ -60,9 +76,7 @@ def _add_targets(parser: argparse.ArgumentParser) -> None:
         help="sm80, sm90, sm100, ..., exact names (sm_90a), GPUs (H100, RTX4090), compute capabilities (9.0), comma lists, "
         "or all; repeatable",
     )
-    add("--kernel", action="append", default=[], metavar="GLOB", help="only kernels whose name matches; repeatable")
-    add_family_argument(parser)
-    add("--name", help="name of the bundle (default: the name of the kernels' folder or module)")
+    add("--name", help="name of the bundle (default: the name of the source's folder, file or module)")
     add("--out", type=Path, metavar="DIR", help="where the bundle goes (default: dist/<name>)")
     add(
         "--host",
@@ -86,7 +100,7 @@ def _add_targets(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_resources(parser: argparse.ArgumentParser) -> None:
+def add_resource_arguments(parser: argparse.ArgumentParser) -> None:
     """What the build may use."""
     add = parser.add_argument
     add("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="compile workers (default: one per core)")
@@ -102,6 +116,10 @@ def _add_resources(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help=f"time limit for one variant, and for importing one file of the kernels (default: {DEFAULT_TIMEOUT})",
     )
+
+
+def _add_cluster(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     add(
         "--executor",
         metavar="URL",
@@ -115,7 +133,7 @@ def _add_resources(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_contents(parser: argparse.ArgumentParser) -> None:
+def add_content_arguments(parser: argparse.ArgumentParser) -> None:
     """What the bundle holds, and what becomes of the one that is there."""
     add = parser.add_argument
     add(
@@ -125,9 +143,7 @@ def _add_contents(parser: argparse.ArgumentParser) -> None:
         help=f"keep intermediate files in the bundle: a comma list of {', '.join(KEEPABLE)}",
     )
     add_cache_argument(parser)
-    add("--cache-read-only", action="store_true", help="do not write to the shared cache")
     add("--line-info", action="store_true", help="let profilers show source lines; this puts paths into the code")
-    add("--replace", action="store_true", help="start with an empty bundle instead of extending the existing one")
     add("--no-archives", action="store_true", help="leave out the archives for static linking")
     add_wait_argument(parser)
     add("--allow-incomplete", action="store_true", help="let an incomplete build replace a complete bundle")
@@ -139,21 +155,27 @@ def _add_contents(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_changes(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--cache-read-only", action="store_true", help="do not write to the shared cache")
+    add("--replace", action="store_true", help="start with an empty bundle instead of extending the existing one")
+
+
 def execute(arguments: argparse.Namespace) -> int:
     progress = make_progress(arguments)
     with progress:
-        result = build(_settings(arguments), progress)
+        result = build(make_settings(arguments), progress)
     progress.clock.enter("")
     print_failures(result.failures)
     if arguments.json:
-        print_json(_data(result, progress.clock))
+        print_json(result_data(result, progress.clock))
     else:
-        note(arguments, _summary(result, progress.clock))
+        note(arguments, summary(result, progress.clock))
         print(result.path)
     return 1 if result.failures else 0
 
 
-def _settings(arguments: argparse.Namespace) -> Settings:
+def make_settings(arguments: argparse.Namespace) -> Settings:
     if arguments.jobs < 1:
         raise UsageError(f"`--jobs` is {arguments.jobs}", hint="pass at least 1")
     if not 0 < arguments.timeout <= LONGEST_TIMEOUT:
@@ -194,7 +216,7 @@ def _keep(text: str) -> tuple[str, ...]:
     return kinds
 
 
-def _summary(result: BuildResult, clock: Clock) -> str:
+def summary(result: BuildResult, clock: Clock) -> str:
     manifest = result.manifest
     variants = sum(kernel.variants for kernel in manifest.kernels.values())
     size = sum(record.size for record in manifest.files.values())
@@ -215,7 +237,7 @@ def _missing(result: BuildResult) -> str:
     return ", ".join([*parts, f"{earlier} failed in earlier builds"] if earlier > 0 else parts)
 
 
-def _data(result: BuildResult, clock: Clock) -> dict[str, object]:
+def result_data(result: BuildResult, clock: Clock) -> dict[str, object]:
     return {
         "path": str(result.path),
         "complete": result.manifest.complete,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -73,3 +73,9 @@ class CuteDsl(Protocol):
         As ``export_to_c`` does it, but unoptimised: at its own level the text is already shaped for the build
         machine's CPU, so that bytes would differ between build hosts. zig optimises later.
         """
+
+    def intercept(self, answer: Callable[..., Any]) -> AbstractContextManager[None]:
+        """Within the context, ``answer(compiler, function, args, kwargs)`` takes the place of every compile."""
+
+    def entry_parameters(self, jit: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+        """What the compiled entry of a call takes, as CuTe DSL describes each parameter to TVM-FFI."""

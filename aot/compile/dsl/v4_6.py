@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
-from .v4_7 import BACKEND_FILES, BACKEND_MODULE, LAUNCHER, NEEDS, export, note_clusters
+from .v4_7 import BACKEND_FILES, BACKEND_MODULE, LAUNCHER, NEEDS, entry_parameters, export, intercept, note_clusters
 
-__all__ = ["BACKEND_FILES", "BACKEND_MODULE", "LAUNCHER", "NEEDS", "export", "note_clusters"]
+__all__ = [
+    "BACKEND_FILES", "BACKEND_MODULE", "LAUNCHER", "NEEDS", "entry_parameters", "export", "intercept", "note_clusters",
+]  # fmt: skip

@@ -6,9 +6,11 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from .interface import PUBLIC, Clusters
-from .v4_8 import BACKEND_FILES, BACKEND_MODULE, LAUNCHER, PRIVATE, export, when_traced
+from .v4_8 import BACKEND_FILES, BACKEND_MODULE, LAUNCHER, PRIVATE, entry_parameters, export, intercept, when_traced
 
-__all__ = ["BACKEND_FILES", "BACKEND_MODULE", "LAUNCHER", "NEEDS", "export", "note_clusters"]
+__all__ = [
+    "BACKEND_FILES", "BACKEND_MODULE", "LAUNCHER", "NEEDS", "entry_parameters", "export", "intercept", "note_clusters",
+]  # fmt: skip
 
 NEEDS = {**PUBLIC, **PRIVATE, "cutlass._mlir.ir": ("IntegerAttr", "SymbolRefAttr", "WalkResult")}
 

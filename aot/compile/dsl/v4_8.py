@@ -7,9 +7,14 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
+from . import compile_calls
+from .compile_calls import entry_parameters, intercept
 from .interface import PUBLIC, Clusters, LauncherText
 
-__all__ = ["BACKEND_FILES", "BACKEND_MODULE", "LAUNCHER", "NEEDS", "PRIVATE", "export", "note_clusters", "when_traced"]
+__all__ = [
+    "BACKEND_FILES", "BACKEND_MODULE", "LAUNCHER", "NEEDS", "PRIVATE", "entry_parameters", "export", "intercept",
+    "note_clusters", "when_traced",
+]  # fmt: skip
 
 PRIVATE = {
     "cutlass._mlir._mlir_libs._cutlass_ir": ("_aot_support.export_module_to_bytes",),
@@ -18,6 +23,7 @@ PRIVATE = {
     "cutlass.base_dsl.tvm_ffi_builder": ("rename_tvm_ffi_function",),
     "cutlass.cutlass_dsl": ("CuTeDSL._get_dsl", "CuTeDSL.trace_finalize_hooks"),
     "cutlass.cutlass_dsl.tvm_ffi_provider": ("_inplace_hide_symbols",),
+    **compile_calls.NEEDS,
 }
 NEEDS = {
     **PUBLIC,

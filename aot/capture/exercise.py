@@ -1,0 +1,80 @@
+"""Running the author's script under a device that only answers, and collecting what it compiles."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from aot_runtime.arch import Arch
+
+from ..compile import dsl
+from ..compile.devices import Device
+from ..declare.discover import Family, Found, place
+from ..errors import DeclarationError, UsageError
+from .recorder import Recorder, Refused
+from .standin import standin_device
+
+__all__ = ["run_exercise"]
+
+
+def run_exercise(path: str, arch: Arch) -> Found:
+    """The kernels that a script compiles for an architecture; what could not be captured are failures."""
+    if not Path(path).is_file():
+        raise UsageError(f"`{path}` does not exist", hint="pass a Python file that calls what is to be captured")
+    recorder = Recorder(arch, str(Path(path).resolve()))
+    with standin_device(Device.of(arch)), dsl.installed().intercept(recorder.answer):
+        _execute(Path(path).resolve())
+    if not recorder.kernels and not recorder.refused:
+        raise UsageError(
+            f"`{path}` compiled nothing for {arch}",
+            hint="call the library's functions in it; what a disk cache answers, or an operator of torch hides, is not seen",
+        )
+    kernels = sorted(recorder.kernels.values(), key=lambda kernel: kernel.name)
+    return Found(
+        tuple(kernels),
+        tuple(_failure(refused, arch) for refused in recorder.refused.values()),
+        dict.fromkeys((kernel.name for kernel in kernels), Family()),
+    )
+
+
+def _failure(refused: Refused, arch: Arch) -> DeclarationError:
+    return DeclarationError(
+        f"{refused.callable}, compiled by {refused.called_from} for {arch}, is not captured: {refused.reason}"
+    )
+
+
+def _execute(path: Path) -> None:
+    """Run a script as the program that it is: its functions and classes belong to ``__main__``, as in production."""
+    module = ModuleType("__main__")
+    module.__file__ = str(path)
+    sys.modules["__main__"] = module  # it stays: kernels that the script defines are compiled later
+    sys.path.insert(0, str(path.parent))
+    sys.argv = [str(path)]
+    try:
+        exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
+        _call_entry(vars(module))
+    except (Exception, SystemExit) as error:
+        if isinstance(error, SystemExit) and error.code in (0, None):
+            return
+        raise DeclarationError(
+            f"{_line(error, path)}: the exercise raises: {place(error)}: {type(error).__name__}: {error}",
+            hint="an exercise runs without a GPU: it may not look at the contents of tensors, or measure",
+        ) from error
+
+
+def _line(error: BaseException, path: Path) -> str:
+    """The author's own line that an error came through."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    return f"{path}:{lines[-1]}" if lines else str(path)
+
+
+def _call_entry(names: Mapping[str, Any]) -> None:
+    """Call the kernel of a file that only defines one: ``kernel_fn`` with what ``get_inputs`` gives."""
+    kernel, inputs = names.get("kernel_fn"), names.get("get_inputs")
+    if callable(kernel) and callable(inputs):
+        given = inputs()
+        kernel(**given) if isinstance(given, Mapping) else kernel(*given)

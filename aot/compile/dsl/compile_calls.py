@@ -1,0 +1,47 @@
+"""Calls of ``cute.compile`` that other libraries make: seeing them, and what the compiled entry will take.
+
+Private parts of CuTe DSL, the same in 4.6, 4.7 and 4.8; a version that differs gets functions of its own.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+__all__ = ["NEEDS", "entry_parameters", "intercept"]
+
+NEEDS: Mapping[str, tuple[str, ...]] = {
+    "cutlass.base_dsl.compiler": ("CompileCallable._compile",),
+    "cutlass.cute._tvm_ffi_args_spec_converter": ("_tvm_ffi_args_spec_converter",),
+}
+
+
+@contextmanager
+def intercept(answer: Callable[..., Any]) -> Iterator[None]:
+    """Within the context, ``answer(compiler, function, args, kwargs)`` takes the place of every compile."""
+    from cutlass.base_dsl.compiler import CompileCallable
+
+    original = CompileCallable._compile
+
+    def compile_or_answer(self: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
+        return answer(self, func, args, kwargs)
+
+    CompileCallable._compile = compile_or_answer
+    try:
+        yield
+    finally:
+        CompileCallable._compile = original
+
+
+def entry_parameters(jit: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+    """What the compiled entry takes, parameter by parameter, as CuTe DSL's own description of each.
+
+    ``args`` begin with the object that a method is bound to. A library may have replaced the converter.
+    """
+    from cutlass.cute import _tvm_ffi_args_spec_converter as converter
+
+    signature = inspect.signature(jit, eval_str=True)
+    parameters: list[Any] = converter._tvm_ffi_args_spec_converter(jit.__name__, signature, list(args), dict(kwargs))[0]
+    return parameters

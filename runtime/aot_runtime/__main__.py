@@ -1,0 +1,48 @@
+"""``python -m aot_runtime serve BUNDLE -- PROGRAM``: run a program whose compiles a bundle answers."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from .errors import AotError
+from .manifest import Manifest
+from .serving.environment import variables
+from .serving.server import MISS
+
+__all__ = ["main", "make_parser"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    end = words.index("--") if "--" in words else len(words)
+    parsed, program = make_parser().parse_args(words[:end]), words[end + 1 :]
+    try:
+        Manifest.read(parsed.bundle)  # a wrong path is reported now, not by the first compile
+        if not program:
+            raise AotError("no program is named", hint="`python -m aot_runtime serve BUNDLE -- python program.py`")
+        environment = {**os.environ, **variables(parsed.bundle, parsed.miss, parsed.report, os.environ)}
+        os.execvpe(program[0], program, environment)
+    except FileNotFoundError:
+        print(f"error: there is no program `{program[0]}`", file=sys.stderr)
+    except AotError as error:
+        print(f"error: {error.message}" + (f"\n\nhint: {error.hint}" if error.hint else ""), file=sys.stderr)
+    return 2
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m aot_runtime", description="Use bundles of compiled kernels.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    summary = "Run a program, with its child processes, whose calls of cute.compile a bundle answers."
+    usage = "python -m aot_runtime serve BUNDLE [--miss raise|compile|warn] [--report] -- PROGRAM ..."
+    serve = commands.add_parser("serve", help=summary, description=summary, usage=usage)
+    serve.add_argument("bundle", metavar="BUNDLE", help="directory that `python -m aot capture` printed")
+    serve.add_argument("--miss", choices=MISS, default="raise", help="what becomes of other calls (default: raise)")
+    serve.add_argument("--report", action="store_true", help="print what was served when a process ends")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,168 @@
+"""A call of ``cute.compile`` as data: what it is given, in words that are the same in every process.
+
+Capturing writes this into a bundle, and serving looks it up. Nothing here imports CuTe DSL: its objects are known by
+what they offer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import types
+from typing import Any, get_origin, get_type_hints
+
+from .forms import Forms, UnstableError, digest, qualified, simple_globals
+from .options import Options, read_options
+
+__all__ = ["DATACLASS", "Call", "bind", "describe", "is_constexpr", "jit_function"]
+
+
+DATACLASS = "dataclass"  # begins the form of an argument that callers pass as one
+
+
+class Call:
+    """A call: what tells it from others, and the modules whose source shapes it."""
+
+    def __init__(self, data: dict[str, Any], modules: frozenset[str], options: Options) -> None:
+        self.data, self.modules, self.options = data, modules, options
+        self.key = digest(data)
+
+
+def describe(compiler: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    """Describe a call; :class:`UnstableError` if part of it has no form that lasts."""
+    owner, jit = jit_function(function)
+    text = kwargs.get("options")
+    options = read_options(compiler, text if isinstance(text, str) else None)
+    forms = Forms()
+    data: dict[str, Any] = {"callable": qualified(jit), "options": options.flags}
+    if owner is None:
+        data["function"] = forms.function(jit, jit.__qualname__)
+    else:
+        data["class"] = forms.type_of(type(owner), type(owner).__name__)
+        data["attributes"] = _attributes(owner, forms)
+        data["reads"] = _reads(type(owner), forms)
+        forms.modules.update(base.__module__ for base in type(owner).__mro__ if base is not object)
+    arguments = bind(jit, owner, args, kwargs)
+    described = _Arguments(forms)
+    data["arguments"] = {name: described.of(value, name, hint) for name, value, hint in arguments}
+    return Call(data, frozenset({*forms.modules, jit.__module__}), options)
+
+
+def jit_function(function: Any) -> tuple[Any, Any]:
+    """The object that a call of it is bound to, or None, and the function that ``@cute.jit`` decorates."""
+    owner = None
+    if inspect.ismethod(function):
+        owner, function = function.__self__, function.__func__
+    elif not inspect.isfunction(function):
+        call = inspect.getattr_static(type(function), "__call__", None)
+        if not isinstance(call, types.FunctionType):
+            raise UnstableError(f"{function!r} is not a function, a method or an object that can be called")
+        owner, function = function, call
+    return owner, inspect.unwrap(function)
+
+
+def bind(jit: Any, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+    """The name, value and annotation of each argument, in the order of the signature."""
+    given = {name: value for name, value in kwargs.items() if name not in _CONTROLS}
+    signature = _signature(jit)
+    try:
+        bound = signature.bind(*(() if owner is None else (owner,)), *args, **given)
+    except TypeError as error:
+        raise UnstableError(f"the arguments do not fit: {error}") from None
+    bound.apply_defaults()
+    found = [(name, value, signature.parameters[name].annotation) for name, value in bound.arguments.items()]
+    return found if owner is None else found[1:]
+
+
+_CONTROLS = frozenset({"options", "compile_only", "no_cache", "is_experimental", "trace_finalize_hooks"})
+
+
+@functools.lru_cache(maxsize=1024)
+def _signature(jit: Any) -> inspect.Signature:
+    return inspect.signature(jit, eval_str=True)
+
+
+def is_constexpr(hint: Any) -> bool:
+    """Whether an annotation says that a value is known when compiling."""
+    return getattr(get_origin(hint) or hint, "__name__", "") == "Constexpr"
+
+
+def _attributes(owner: Any, forms: Forms) -> dict[str, Any]:
+    form = forms.of(owner, type(owner).__name__)
+    return dict(form[1]) if isinstance(form[1], dict) else {"": form[1]}
+
+
+def _reads(kind: type, forms: Forms) -> dict[str, Any]:
+    """The plain globals that the methods of a class read."""
+    found: dict[str, Any] = {}
+    for base in kind.__mro__:
+        for method in vars(base).values():
+            function = inspect.unwrap(getattr(method, "__func__", method)) if callable(method) else None
+            if isinstance(function, types.FunctionType):
+                found.update({f"{function.__module__}.{k}": v for k, v in simple_globals(function).items()})
+    return {name: forms.of(value, name) for name, value in sorted(found.items())}
+
+
+class _Arguments:
+    """Arguments in words: what the compiler is told of each, not the value that a later call passes."""
+
+    def __init__(self, forms: Forms) -> None:
+        self.forms = forms
+
+    def of(self, value: Any, where: str, hint: Any = None) -> Any:
+        if is_constexpr(hint):
+            return ["constant", self.forms.of(value, where)]
+        if value is None:
+            return "None"
+        if isinstance(value, (bool, int, float)):
+            return type(value).__name__
+        names = {base.__name__ for base in type(value).__mro__}
+        if hasattr(value, "dynamic_shapes_mask"):
+            return self._tensor(value)
+        if "SymInt" in names:
+            return f"integer {self.forms.symbol(value)}"
+        if "Pointer" in names:
+            return f"pointer {value.dtype.__name__} {_space(value)} align {value._assumed_align}"
+        if "Numeric" in names:
+            return f"scalar {type(value).__name__}"
+        if names & {"_FakeStream", "CUstream"}:
+            return "current stream" if getattr(value, "use_tvm_ffi_env_stream", False) else "stream"
+        if isinstance(value, (tuple, list)) or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
+            return self._several(value, where)
+        return ["constant", self.forms.of(value, where)]
+
+    def _several(self, value: Any, where: str) -> Any:
+        kind: Any = type(value)
+        if isinstance(value, (tuple, list)) and not hasattr(kind, "_fields"):
+            return [self.of(item, f"{where}[{number}]") for number, item in enumerate(value)]
+        self.forms.modules.add(kind.__module__)
+        named_tuple, hints = hasattr(kind, "_fields"), _hints(kind)
+        names = kind._fields if named_tuple else [field.name for field in dataclasses.fields(value)]
+        fields = {name: self.of(getattr(value, name), f"{where}.{name}", hints.get(name)) for name in names}
+        return [qualified(kind) if named_tuple else f"{DATACLASS} {qualified(kind)}", fields]
+
+    def _tensor(self, value: Any) -> str:
+        shape = self._modes(value.shape, value.dynamic_shapes_mask)
+        strides = self._modes(value.stride, value.dynamic_strides_mask)
+        narrow = " 32-bit strides" if getattr(value, "_use_32bit_stride", False) else ""
+        align = getattr(value, "_assumed_align", None) or value.element_type.width // 8
+        return (
+            f"tensor {value.element_type.__name__} ({shape}) strides ({strides}){narrow} {_space(value)} align {align}"
+        )
+
+    def _modes(self, modes: Any, dynamic: Any) -> str:
+        parts = []
+        for mode, is_dynamic in zip(modes, dynamic, strict=True):
+            symbolic = hasattr(mode, "divisibility")
+            parts.append(self.forms.symbol(mode) if symbolic else "?" if is_dynamic else str(mode))
+        return ", ".join(parts)
+
+
+def _space(value: Any) -> str:
+    return str(getattr(value.memspace, "name", value.memspace))
+
+
+@functools.lru_cache(maxsize=1024)
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)

@@ -1,0 +1,243 @@
+"""Values in a form that is the same in every process: the attributes and constants that shape compiled code.
+
+Addresses, paths, hash seeds, the order of sets and the bytecode of a Python version leave no trace in a form. What has
+no such form is refused: a key over it would never be found again, or would be found for other code.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import hashlib
+import inspect
+import json
+import re
+import sys
+import textwrap
+import types
+from typing import Any
+
+__all__ = ["Forms", "UnstableError", "digest", "is_defined", "qualified", "simple_globals"]
+
+_MAIN = "__main__"
+_PLAIN = (bool, int, str, type(None))
+
+
+class UnstableError(ValueError):
+    """A value has no form that is the same in every process; the message says where it was met."""
+
+
+def digest(data: Any) -> str:
+    """The digest of JSON's types."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def qualified(kind: Any) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+class Forms:
+    """Forms of the values of one call. Symbols are numbered in the order in which they are met."""
+
+    def __init__(self) -> None:
+        self.modules: set[str] = set()  # those whose source is part of what was met
+        self._symbols: dict[int, int] = {}
+        self._kept: list[Any] = []  # an object that is gone would leave its identity to another
+        self._active: set[int] = set()
+
+    def symbol(self, symbol: Any) -> str:
+        """``?0``, with what the compiler may assume about it."""
+        number = self._symbols.setdefault(id(symbol), len(self._symbols))
+        self._kept.append(symbol)
+        divisor = f"%{symbol.divisibility}" if symbol.divisibility != 1 else ""
+        return f"?{number}{divisor}" + ("" if symbol.width == 32 else f":i{symbol.width}")
+
+    def of(self, value: Any, where: str) -> Any:
+        """The form of a value, as JSON's types; ``where`` is how an error names it."""
+        if isinstance(value, _PLAIN) and not isinstance(value, enum.Enum):
+            return value
+        if isinstance(value, float):
+            return ["float", repr(value)]
+        if id(value) in self._active:
+            raise UnstableError(f"{where} contains itself")
+        self._active.add(id(value))
+        try:
+            return self._compound(value, where)
+        finally:
+            self._active.discard(id(value))
+
+    def _compound(self, value: Any, where: str) -> Any:
+        if isinstance(value, enum.Enum):
+            return ["enum", qualified(type(value)), _enum_name(value)]
+        if isinstance(value, (bytes, bytearray)):
+            return ["bytes", value.hex()]
+        if isinstance(value, (list, tuple, dict, set, frozenset)):
+            return self._collection(value, where)
+        if isinstance(value, type):
+            return self.type_of(value, where)
+        if isinstance(value, types.ModuleType):
+            self._note_module(value.__name__)
+            return ["module", value.__name__]
+        if callable(value) and (made := self._callable(value, where)) is not None:
+            return made
+        return self._object(value, where)
+
+    def type_of(self, kind: type, where: str) -> Any:
+        """A class by its name, if a statement of its module defines it; one that code has made, by what it holds."""
+        self._note_module(kind.__module__)
+        if is_defined(kind):
+            return ["class", qualified(kind)]
+        forms = {name: self.of(_plain(item), f"{where}.{name}") for name, item in sorted(_held(kind).items())}
+        return ["class", qualified(kind), [self.of(base, where) for base in kind.__bases__], forms]
+
+    def _collection(self, value: Any, where: str) -> Any:
+        if isinstance(value, dict):
+            pairs = [
+                [self.of(key, f"a key of {where}"), self.of(item, f"{where}[{key!r}]")] for key, item in value.items()
+            ]
+            return ["dict", sorted(pairs, key=lambda pair: json.dumps(pair[0], sort_keys=True))]
+        items = [self.of(item, f"{where}[{number}]") for number, item in enumerate(value)]
+        if isinstance(value, (set, frozenset)):
+            return ["set", sorted(items, key=lambda item: json.dumps(item, sort_keys=True))]
+        kind = "list" if isinstance(value, list) else "tuple"
+        return [kind if type(value) in (list, tuple) else qualified(type(value)), items]
+
+    def _callable(self, value: Any, where: str) -> Any:
+        """The form of a function, a method or a partial; None for any other object that can be called."""
+        if isinstance(value, functools.partial):
+            parts = [value.func, list(value.args), dict(value.keywords)]
+            return ["partial", *(self.of(part, f"{where}: its parts") for part in parts)]
+        if isinstance(value, types.MethodType):
+            return ["method", self.of(value.__self__, f"the object of {where}"), self.of(value.__func__, where)]
+        if isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
+            return ["builtin", f"{value.__module__}.{value.__qualname__}"]
+        if isinstance(value, types.FunctionType):
+            return self.function(value, where)
+        return None
+
+    def function(self, value: Any, where: str) -> Any:
+        """A function by its source, what it encloses, its defaults and the plain globals that it reads."""
+        function = inspect.unwrap(value)
+        enclosed = {
+            name: self.of(_content(cell, f"{name} of {where}"), f"{name} of {where}")
+            for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        }
+        defaults = self.of([function.__defaults__, function.__kwdefaults__], f"the defaults of {where}")
+        reads = {name: self.of(item, f"{name} of {where}") for name, item in simple_globals(function).items()}
+        return ["function", self._source(function, where), enclosed, defaults, reads]
+
+    def _source(self, function: types.FunctionType, where: str) -> str:
+        """The place of a function in a module whose source is compared; of one in a script, its text."""
+        nested = "<" in function.__qualname__
+        if function.__module__ != _MAIN and not nested:
+            self._note_module(function.__module__)
+            return qualified(function)
+        try:
+            text = textwrap.dedent(inspect.getsource(function))
+        except (OSError, TypeError):
+            raise UnstableError(f"{where} is a function whose source cannot be read") from None
+        if text.count("lambda") > 1:
+            raise UnstableError(f"{where} is one of several lambdas on one line, which cannot be told apart")
+        self._note_module(function.__module__)
+        return f"{qualified(function)} {hashlib.sha256(text.encode()).hexdigest()}"
+
+    def _object(self, value: Any, where: str) -> Any:
+        kind = type(value)
+        names = {base.__name__ for base in kind.__mro__}
+        if "SymInt" in names:
+            return ["symbol", self.symbol(value)]
+        if kind.__module__.partition(".")[0] == "torch":
+            if kind.__name__ in ("dtype", "device"):
+                return ["torch", str(value)]
+            raise UnstableError(f"{where} is a {qualified(kind)}")
+        if "Numeric" in names and isinstance(getattr(value, "value", None), (bool, int, float)):
+            return ["number", qualified(kind), self.of(value.value, where)]
+        attributes = _attributes(value)
+        if attributes is None:
+            raise UnstableError(f"{where} is a {qualified(kind)}, which shows nothing of its content")
+        self._note_module(kind.__module__)
+        return [qualified(kind), {name: self.of(item, f"{where}.{name}") for name, item in sorted(attributes.items())}]
+
+    def _note_module(self, name: str) -> None:
+        if name != _MAIN:  # what a script defines counts by its text
+            self.modules.add(name)
+
+
+def is_defined(kind: type) -> bool:
+    """Whether the source of a class's module has a statement for it. Classes of Python and of C count as defined."""
+    path = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    if path is None or not path.endswith(".py"):
+        return True
+    return "<" not in kind.__qualname__ and kind.__name__ in _class_statements(path)
+
+
+@functools.lru_cache(maxsize=1024)
+def _class_statements(path: str) -> frozenset[str]:
+    with open(path, encoding="utf-8") as file:
+        return frozenset(re.findall(r"^[ \t]*class[ \t]+(\w+)", file.read(), re.MULTILINE))
+
+
+def _held(kind: type) -> dict[str, Any]:
+    """What a class holds that was put there on purpose."""
+    hints = {name: str(hint) for name, hint in vars(kind).get("__annotations__", {}).items()}
+    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        return {"fields": list(kind._fields), "defaults": dict(getattr(kind, "_field_defaults", {})), "hints": hints}
+    own = {name: item for name, item in vars(kind).items() if not (name.startswith("__") and name.endswith("__"))}
+    return {**{name: item for name, item in own.items() if name != "_abc_impl"}, "hints": hints}
+
+
+def _plain(value: Any) -> Any:
+    """The function inside a method of a class."""
+    if isinstance(value, property):
+        return [value.fget, value.fset, value.fdel]
+    return value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
+
+
+def _enum_name(value: enum.Enum) -> str:
+    """Of an architecture without its suffix: code for a family runs on devices that CuTe DSL calls by exact names."""
+    kind = type(value)
+    is_arch = kind.__name__ == "Arch" and kind.__module__.startswith("cutlass.")
+    return value.name.rstrip("af") if is_arch else value.name
+
+
+def _content(cell: Any, where: str) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        raise UnstableError(f"{where} is not assigned yet") from None
+
+
+def _attributes(value: Any) -> dict[str, Any] | None:
+    """The attributes of an object of a Python class; None if the class keeps them out of sight."""
+    kind = type(value)
+    has_slots = any("__slots__" in base.__dict__ for base in kind.__mro__)
+    if "_mlir" in kind.__module__ or not (has_slots or hasattr(value, "__dict__")):
+        return None
+    slots = [name for base in kind.__mro__ for name in _slots(base)]
+    found = {name: getattr(value, name) for name in slots if hasattr(value, name)}
+    return {**found, **getattr(value, "__dict__", {})}
+
+
+def _slots(base: type) -> list[str]:
+    slots = base.__dict__.get("__slots__", ())
+    names = [slots] if isinstance(slots, str) else list(slots)
+    return [name for name in names if name not in ("__dict__", "__weakref__")]
+
+
+def simple_globals(function: Any) -> dict[str, Any]:
+    """The plain globals that a function reads by name, such as a switch that an environment variable sets."""
+    known = function.__globals__
+    return {
+        name: known[name] for name in _global_names(function) if isinstance(known.get(name, known), (*_PLAIN, float))
+    }
+
+
+@functools.lru_cache(maxsize=4096)  # CuTe DSL replaces the code of a function when it is first compiled
+def _global_names(function: Any) -> tuple[str, ...]:
+    names: set[str] = set()
+    waiting = [function.__code__]
+    while waiting:
+        code = waiting.pop()
+        names.update(code.co_names)
+        waiting += [item for item in code.co_consts if isinstance(item, types.CodeType)]
+    return tuple(sorted(names - {"__name__", "__file__", "__doc__", "__package__"}))

@@ -1,0 +1,43 @@
+"""Why a call is not in a bundle: the captured call that is nearest to it, and what differs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+__all__ = ["differences", "explain_miss"]
+
+_SHOWN = 6
+
+
+def explain_miss(call: Mapping[str, Any], captured: Mapping[str, Mapping[str, Any]]) -> str:
+    """Lines for a message; ``captured`` are the calls of a bundle by kernel."""
+    same = {kernel: data for kernel, data in captured.items() if data.get("callable") == call["callable"]}
+    if not same:
+        known = sorted({str(data.get("callable")) for data in captured.values()})
+        return f"  the bundle has no call of it; it has {', '.join(known[:_SHOWN]) or 'none'}"
+    found = {kernel: differences(data, call) for kernel, data in same.items()}
+    nearest = min(found, key=lambda kernel: (len(found[kernel]), kernel))
+    lines = [f"  the nearest captured call is {nearest}, which differs:"]
+    lines += [f"    {line}" for line in found[nearest][:_SHOWN]]
+    more = len(found[nearest]) - _SHOWN
+    return "\n".join([*lines, *([f"    and {more} more"] if more > 0 else [])])
+
+
+def differences(captured: Mapping[str, Any], call: Mapping[str, Any]) -> list[str]:
+    """One line for each part that is not the same."""
+    one, other = dict(_leaves(captured, "")), dict(_leaves(call, ""))
+    names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
+    return [f"{name}: captured {one.get(name, 'nothing')}, this call {other.get(name, 'nothing')}" for name in names]
+
+
+def _leaves(data: Any, name: str) -> Iterable[tuple[str, str]]:
+    """``attributes.threads`` and the like, with their values as text."""
+    if isinstance(data, Mapping):
+        for key, value in data.items():
+            yield from _leaves(value, f"{name}.{key}" if name else str(key))
+    elif isinstance(data, list) and len(data) == 2 and isinstance(data[1], Mapping):
+        yield from _leaves({"class": data[0], **data[1]}, name)
+    else:
+        yield name, data if isinstance(data, str) else json.dumps(data, sort_keys=True)

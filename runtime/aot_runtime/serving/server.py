@@ -1,0 +1,170 @@
+"""Answering ``cute.compile`` from a bundle."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ArgumentError, MissError, ServingWarning
+from ..manifest import Manifest
+from .calls import DATACLASS, Call, describe
+from .forms import UnstableError
+from .hook import Hook
+from .nearest import explain_miss
+from .sources import changed_sources
+
+if TYPE_CHECKING:
+    from ..bundle import Bundle
+
+__all__ = ["MISS", "Serving", "serve"]
+
+MISS = ("raise", "compile", "warn")
+_OWN = "cutlass"  # what CuTe DSL compiles for itself, such as the empty kernel that `HardwareInfo` asks about
+
+
+def serve(bundle: str | os.PathLike[str], miss: str = "raise") -> Serving:
+    """Let ``cute.compile`` answer from a bundle that ``python -m aot capture`` built, for the rest of the process.
+
+    ``miss`` says what becomes of a call that the bundle does not have: ``"raise"`` raises :class:`MissError`,
+    ``"warn"`` compiles with a warning, ``"compile"`` compiles. The result undoes it: ``close()``, or a ``with`` block.
+    Call this before or after CuTe DSL is imported; it is not imported here.
+    """
+    if miss not in MISS:
+        raise ArgumentError(f"miss={miss!r}", hint=f"pass one of {', '.join(map(repr, MISS))}")
+    path = Path(os.path.abspath(bundle))
+    Manifest.read(path)  # a wrong path is reported now, not by the first compile
+    return Serving(path, miss)
+
+
+class Serving:
+    """A bundle that is served. ``hits``, ``misses`` and ``seconds`` count look-ups since it began."""
+
+    def __init__(self, path: Path, miss: str) -> None:
+        self.path, self.miss = path, miss
+        self.hits = self.misses = 0
+        self.seconds = 0.0
+        self._bundle: Bundle | None = None
+        self._calls: dict[str, dict[str, Any]] = {}  # kernel -> what was captured
+        self._kernels: dict[str, str] = {}  # key -> kernel
+        self._functions: dict[str, Callable[..., Any]] = {}
+        self._hook = Hook(self._answer)
+        self._hook.install()
+
+    def __enter__(self) -> Serving:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Compile again as if nothing had been served. What was handed out stays valid."""
+        self._hook.remove()
+
+    def report(self) -> str:
+        """What was looked up, in a line."""
+        looked_up = self.hits + self.misses
+        each = f", {self.seconds / looked_up * 1e3:.2f} ms each" if looked_up else ""
+        return f"aot: {self.hits} kernels served from `{self.path}`, {self.misses} not found{each}"
+
+    def _answer(
+        self, original: Any, compiler: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        if _is_own(function) or "compile_to_precompiled_mlir" in kwargs:
+            return original(compiler, function, *args, **kwargs)
+        self._open()
+        started = time.perf_counter()
+        try:
+            found, reason = self._find(compiler, function, args, kwargs)
+        finally:
+            self.seconds += time.perf_counter() - started
+        if found is not None:
+            self.hits += 1
+            return found
+        self.misses += 1
+        if self.miss == "raise":
+            raise MissError(reason, hint=_HINT)
+        if self.miss == "warn":
+            warnings.warn(f"{reason}; it is compiled", ServingWarning, stacklevel=4)
+        return original(compiler, function, *args, **kwargs)
+
+    def _find(self, compiler: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, str]:
+        """The kernel that a call is answered with, or None and the reason."""
+        name = getattr(function, "__qualname__", type(function).__qualname__)
+        try:
+            call = describe(compiler, function, args, kwargs)
+        except UnstableError as error:
+            return None, f"`{self.path}` cannot serve {name}: {error}"
+        if not call.options.tvm_ffi:
+            return None, f"`{self.path}` cannot serve {name}: it is compiled without `--enable-tvm-ffi`"
+        bundle = self._open()
+        kernel = self._kernels.get(call.key)
+        if kernel is None:
+            where = explain_miss(call.data, {name: record["call"] for name, record in self._calls.items()})
+            return None, f"`{self.path}` does not have this call of {call.data['callable']}\n{where}"
+        changed = changed_sources(self._calls[kernel]["sources"])
+        if changed:
+            return None, f"`{self.path}` has {kernel}, but this source changed since: {', '.join(changed)}"
+        if kernel not in self._functions:
+            self._functions[kernel] = _served(bundle, kernel, call)
+        return self._functions[kernel], ""
+
+    def _open(self) -> Bundle:
+        if self._bundle is None:
+            from ..bundle import load
+
+            self._bundle = load(self.path)
+            for kernel in self._bundle.kernels:
+                captured = self._bundle._record(kernel).captured
+                if captured:
+                    self._calls[kernel] = captured
+                    self._kernels[captured["key"]] = kernel
+        return self._bundle
+
+
+_HINT = (
+    "capture it: add the call to the exercise and run `python -m aot capture` again, "
+    'or pass `miss="compile"` to compile what is missing'
+)
+
+
+def _is_own(function: Any) -> bool:
+    module = getattr(function, "__module__", None) or type(function).__module__
+    return str(module).partition(".")[0] == _OWN
+
+
+def _served(bundle: Bundle, kernel: str, call: Call) -> Callable[..., Any]:
+    """A function of the bundle that offers what libraries ask of a compiled function."""
+    function = bundle[kernel]
+    if any(_has_dataclass(argument) for argument in call.data["arguments"].values()):
+        function = _taking_dataclasses(function)
+    function.__dict__["export_to_c"] = _export_nothing
+    return function
+
+
+def _has_dataclass(argument: Any) -> bool:
+    return isinstance(argument, list) and str(argument[:1]).startswith(f"['{DATACLASS} ")
+
+
+def _taking_dataclasses(function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*map(_as_tuple, args), **{name: _as_tuple(value) for name, value in kwargs.items()})
+
+    return call
+
+
+def _as_tuple(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return tuple(_as_tuple(getattr(value, field.name)) for field in dataclasses.fields(value))
+    return value
+
+
+def _export_nothing(*args: Any, **kwargs: Any) -> None:
+    """Libraries export what they compiled into a disk cache. The bundle takes the place of such a cache."""

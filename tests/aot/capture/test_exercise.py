@@ -1,0 +1,136 @@
+"""A script that uses a library shows every compile that it leads to, once, in words that are the same in every process."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from aot_runtime.arch import Arch
+from aot_runtime.kernel_records import Parameter
+from places import TESTS
+
+from aot.capture.exercise import _execute, run_exercise
+from aot.compile.messages import EXERCISE, Declared, KernelInfo, Options
+from aot.compile.process import Worker
+from aot.errors import DeclarationError, UsageError
+
+FOREIGN = TESTS / "foreign"
+SCRIPT = """
+from rowlib.adding import add
+from rowlib.scaling import Scale, _compile_scale, scale
+
+scale(None, None, None, dtype="f16", n=64)
+again = _compile_scale.__wrapped__("f16", 64, False)  # the same call from another place
+scale(None, 0, None, dtype="f16", n=64)
+
+def double(value):
+    return value * 2.0
+
+add(None, None, None, bias=0, modify=double)
+modifiers = [lambda value: value + 1.0, lambda value: value - 1.0]
+add(None, None, None, modify=modifiers[0])
+
+import cutlass, cutlass.cute as cute
+x = cute.runtime.make_fake_compact_tensor(cutlass.Float16, (4, 64), stride_order=(1, 0))
+stream = cute.runtime.make_fake_stream()
+cute.compile(Scale(cutlass.Float16, 64), x, None, x, cutlass.Float32(0), stream)
+assert again(1, 2) is None and again.export_to_c("nowhere") is None
+"""
+
+
+@pytest.fixture(scope="module")
+def capture(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Declared]:
+    """What a worker captures, of a library that lies in a folder of its own."""
+
+    def run(arch: str, seed: str) -> Declared:
+        folder = tmp_path_factory.mktemp("exercise")
+        shutil.copytree(FOREIGN / "rowlib", folder / "rowlib")
+        (folder / "script.py").write_text(SCRIPT)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PYTHONHASHSEED", seed)
+            worker = Worker(str(folder / "script.py"), Arch.parse(arch), Options(source=EXERCISE), folder / "log")
+            worker.close()
+        return worker.declared
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def declared(capture: Callable[..., Declared]) -> Declared:
+    return capture("sm_90a", "1")
+
+
+def by_line(declared: Declared) -> dict[int, KernelInfo]:
+    return {int(kernel.origin.rpartition(":")[2]): kernel for kernel in declared.kernels}
+
+
+def test_the_same_call_from_two_places_is_one_kernel_named_after_its_class(declared: Declared) -> None:
+    assert sorted(by_line(declared)) == [5, 7, 12]
+    assert [kernel.name.rpartition("_")[0] for kernel in declared.kernels] == ["add", "scale", "scale"]
+
+
+def test_parameters_have_the_names_of_the_callable_and_symbols_stay_symbols(declared: Declared) -> None:
+    plain, weighted, added = (kernel.parameters for _, kernel in sorted(by_line(declared).items()))
+    row = "tensor Float16 (?0, 64) strides (64, 1) gmem align 2"
+    assert plain == (
+        Parameter("x", row), Parameter("weight", "None"), Parameter("out", row), Parameter("alpha", "scalar Float32"),
+    )  # fmt: skip
+    assert weighted[1].doc == "tensor Float16 (64) strides (1) gmem align 2"
+    assert [parameter.name for parameter in added] == ["x", "y", "out", "extra"]
+
+
+def test_a_record_holds_the_call_its_source_and_who_compiled_it(declared: Declared) -> None:
+    captured = by_line(declared)[5].captured or {}
+    assert captured["called_from"] == "rowlib.scaling:50, script.py:5"
+    assert captured["call"]["attributes"] == {
+        "dtype": ["class", "cutlass.base_dsl.typing.Float16"], "n": 64, "threads": 64,
+    }  # fmt: skip
+    assert list(captured["sources"]) == ["rowlib", "rowlib.caching", "rowlib.config", "rowlib.scaling"]
+    assert (by_line(declared)[12].captured or {})["call"]["options"] == {"opt-level": "2"}
+
+
+def test_what_cannot_be_captured_is_named_with_the_reason(declared: Declared) -> None:
+    lambdas, other = (failure.message for failure in declared.failures)
+    assert "Add, compiled by rowlib.adding:" in lambdas and "lambdas on one line" in lambdas
+    assert "Scale, compiled by script.py:19 for sm_90a, is not captured" in other and "--enable-tvm-ffi" in other
+
+
+def test_keys_do_not_depend_on_the_process_its_hash_seed_or_where_a_library_lies(
+    declared: Declared, capture: Callable[..., Declared]
+) -> None:
+    again = capture("sm_100f", "2")
+    one, other = ({line: kernel.captured for line, kernel in by_line(item).items()} for item in (declared, again))
+    assert {line: one[line] for line in (5, 7)} == {line: other[line] for line in (5, 7)}
+    assert (other[12] or {})["call"]["attributes"]["blocks"] == 148, "asked of the device, and so part of the key"
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A place for a script that runs in this process."""
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return tmp_path / "script.py"
+
+
+def test_a_script_that_fails_is_blamed_with_its_own_line_and_the_one_that_raised(script: Path) -> None:
+    (script.parent / "failing_library.py").write_text("def run():\n    raise ValueError('no GPU')\n")
+    script.write_text("import failing_library\n\nfailing_library.run()\n")
+    with pytest.raises(DeclarationError, match=r"script.py:3: .*failing_library.py:2: ValueError: no GPU"):
+        _execute(script)
+
+
+def test_a_script_may_end_itself_and_a_file_that_only_defines_a_kernel_is_called(script: Path) -> None:
+    script.write_text("import sys\nsys.exit()\n")
+    _execute(script)
+    script.write_text("seen = []\ndef get_inputs():\n    return 1, 2\ndef kernel_fn(a, b):\n    seen.append(a + b)\n")
+    _execute(script)
+    assert vars(sys.modules["__main__"])["seen"] == [3]
+
+
+def test_a_script_that_is_not_there_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="does not exist"):
+        run_exercise(str(tmp_path / "nothing.py"), Arch.parse("sm_90a"))

@@ -1,0 +1,139 @@
+"""A library that nobody edited runs from a bundle: captured without a GPU, found in a fresh process, launched."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from observing import run_python
+from places import TESTS
+from without_frameworks import RESULTS as MAY_IMPORT
+
+from aot.cli.main import main
+from aot.compile.messages import EXERCISE, Options
+
+FOREIGN = TESTS / "foreign"
+BEGIN = """
+import sys
+from pathlib import Path
+import aot_runtime
+from standin import Standin
+bundle, directory, foreign = map(Path, sys.argv[1:])
+cuda = Standin.load(directory)
+cuda.reset(capabilities=[(9, 0)])
+serving = aot_runtime.serve(bundle)
+assert "cutlass" not in sys.modules
+sys.path.insert(0, str(foreign))
+from aot_runtime.arch import Arch
+from aot.compile.devices import Device
+from aot.compile.hardware_info import answer_for
+from rowlib.adding import add
+from rowlib.scaling import scale, _compile_scale
+answer_for(Device.of(Arch.parse("sm_90a")))  # the stand-in does not answer CuTe DSL's own questions
+x, out = (cuda.tensor((5, 64), "float16") for _ in range(2))
+"""
+SERVED = (
+    BEGIN
+    + """
+scale(x, None, out, dtype="f16", n=64)
+scale(x, None, out, 2.0, dtype="f16", n=64)
+rows = [cuda.tensor((100,), "float32") for _ in range(4)]
+def double(value):
+    return value * 2.0
+add(*rows[:3], bias=rows[3], modify=double)
+print([(launch.grid[0], launch.block[0]) for launch in cuda.launches], serving.hits, serving.misses)
+try:
+    scale(x, None, out, dtype="f16", n=128)
+except aot_runtime.MissError as error:
+    print("attributes.n: captured 64, this call 128" in str(error), "hint: capture it" in str(error))
+compiled = _compile_scale("f16", 64, False)
+print(compiled.export_to_c("nowhere", function_name="f"), serving.report().partition(" not found")[0])
+serving.close()
+from cutlass.base_dsl.compiler import CompileCallable
+print(CompileCallable._compile.__module__)
+"""
+)
+EDITED = (
+    BEGIN
+    + """
+try:
+    scale(x, None, out, dtype="f16", n=64)
+except aot_runtime.MissError as error:
+    print(error.message)
+"""
+)
+
+
+@pytest.fixture(scope="session")
+def rows_bundle(shared_bundle: Callable[..., Path]) -> Path:
+    """What ``tests/foreign/exercise.py`` compiles."""
+    options = Options(source=EXERCISE)
+    return shared_bundle(
+        "rows", FOREIGN / "exercise.py", ("sm_90a",), name="rows", shared_cudart=True, archives=False, options=options
+    )
+
+
+def run_program(folder: Path, code: str, *arguments: object) -> str:
+    """Run code as a script: functions of a script are known by their text, which has to lie in a file."""
+    (folder / "program.py").write_text(code)
+    run = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+    return run_python(run, folder / "program.py", *arguments, variables={MAY_IMPORT: "this is such a process"})
+
+
+def test_the_library_is_served_in_a_fresh_process(rows_bundle: Path, standin_directory: Path, tmp_path: Path) -> None:
+    assert run_program(tmp_path, SERVED, rows_bundle, standin_directory, FOREIGN).splitlines() == [
+        "[(5, 64), (5, 64), (132, 64)] 2 0",
+        "True True",
+        f"None aot: 2 kernels served from `{rows_bundle}`, 1",
+        "cutlass.base_dsl.compiler",
+    ]
+
+
+def test_an_edited_library_misses_rather_than_gets_old_code(
+    rows_bundle: Path, standin_directory: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(FOREIGN / "rowlib", tmp_path / "rowlib")
+    with (tmp_path / "rowlib" / "config.py").open("a") as file:
+        file.write("\n# an edit in a module that the kernel's own file only imports\n")
+    found = run_program(tmp_path, EDITED, rows_bundle, standin_directory, tmp_path)
+    assert "this source changed since: rowlib.config" in found
+
+
+def test_captured_kernels_are_functions_of_the_bundle_and_need_no_cute_dsl(
+    rows_bundle: Path, standin_directory: Path
+) -> None:
+    code = """
+    import sys
+    from pathlib import Path
+    import aot_runtime
+    from standin import Standin
+    cuda = Standin.load(Path(sys.argv[2]))
+    cuda.reset(capabilities=[(9, 0)])
+    bundle = aot_runtime.load(sys.argv[1])
+    x, out = (cuda.tensor((7, 64), "float16") for _ in range(2))
+    for name in bundle.kernels:
+        record = bundle._record(name)
+        if record.captured["call"]["arguments"]["x"] == "tensor Float16 (?0, 64) strides (64, 1) gmem align 2":
+            bundle[name](out=out, x=x, weight=None, alpha=0.5)
+    print([launch.grid[0] for launch in cuda.launches], "cutlass" in sys.modules)
+    """
+    assert run_python(code, rows_bundle, standin_directory) == "[7] False"
+
+
+def test_the_command_lists_what_it_captured_and_builds_the_same_bytes_again(
+    rows_bundle: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    commands_share_artifacts: None,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(FOREIGN, tmp_path / "elsewhere")
+    command = ["capture", "elsewhere/exercise.py", "--arch", "sm90", "--name", "rows", "--cudart", "shared"]
+    assert main([*command, "--no-archives", "--out", "rows"]) == 0
+    listed = capsys.readouterr().err
+    assert "rowlib.adding.Add.__call__" in listed and "rowlib.scaling:50, exercise.py:7" in listed
+    for name in ("kernels.json", "files.json"):
+        assert (tmp_path / "rows" / name).read_bytes() == (rows_bundle / name).read_bytes()

@@ -1,0 +1,115 @@
+"""Child processes are reached through variables, an existing ``sitecustomize`` still runs, and nobody else is touched."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from aot_runtime.__main__ import main
+from aot_runtime.serving.environment import SITE, VARIABLE, variables
+from cutlass_double import write_double
+
+COMPILES = """
+import os, sys
+sys.path.insert(0, os.environ["DOUBLE"])
+from cutlass.base_dsl.compiler import CompileCallable
+def kernel(x): pass
+try:
+    print(CompileCallable()(kernel, 1))
+except Exception as error:
+    print(type(error).__name__)
+"""
+CHILDREN = """
+import multiprocessing, os, subprocess, sys
+def compiles(queue):
+    sys.path.insert(0, os.environ["DOUBLE"])
+    from cutlass.base_dsl.compiler import CompileCallable
+    try:
+        queue.put(CompileCallable()(lambda x: x, 1))
+    except Exception as error:
+        queue.put(type(error).__name__)
+if __name__ == "__main__":
+    for method in ("spawn", "fork", "forkserver"):
+        context = multiprocessing.get_context(method)
+        queue = context.SimpleQueue()
+        process = context.Process(target=compiles, args=(queue,))
+        process.start()
+        print(method, queue.get())
+        process.join()
+    for flags in ([], ["-I"], ["-E"], ["-S"]):
+        code = "import sys; print('aot_runtime.serving' in str(sys.meta_path))"
+        done = subprocess.run([sys.executable, *flags, "-c", code], capture_output=True, text=True, check=True)
+        print(" ".join(flags) or "subprocess", done.stdout.strip())
+"""
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """Finds what this process finds, and knows where a double of CuTe DSL lies."""
+    write_double(tmp_path / "double")
+    path = os.pathsep.join([str(tmp_path), *(entry for entry in sys.path if entry)])
+    added = {"PYTHONPATH": path, "DOUBLE": str(tmp_path / "double")}
+    return {name: value for name, value in os.environ.items() if name != VARIABLE} | added
+
+
+def run(code: str, environment: Mapping[str, str], *flags: str, folder: Path | None = None) -> str:
+    script = [sys.executable, *flags, "-c", code]
+    if folder is not None:
+        (folder / "program.py").write_text(code)
+        script = [sys.executable, *flags, str(folder / "program.py")]
+    done = subprocess.run(script, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_a_program_is_served_by_its_environment_alone(environment: dict[str, str], small_bundle_path: Path) -> None:
+    assert run(COMPILES, environment) == "compiled"
+    served = environment | variables(str(small_bundle_path), "raise", False, environment)
+    assert run(COMPILES, served) == "MissError"
+    assert run(COMPILES, environment | variables(str(small_bundle_path), "compile", False, environment)) == "compiled"
+
+
+def test_children_of_every_kind_are_reached_but_isolated_ones_are_not(
+    environment: dict[str, str], small_bundle_path: Path, tmp_path: Path
+) -> None:
+    served = environment | variables(str(small_bundle_path), "raise", False, environment)
+    assert run(CHILDREN, served, folder=tmp_path).splitlines() == [
+        "spawn MissError", "fork MissError", "forkserver MissError", "subprocess True", "-I False", "-E False", "-S False",
+    ]  # fmt: skip
+
+
+def test_a_sitecustomize_that_was_there_still_runs(
+    environment: dict[str, str], small_bundle_path: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("ran = 'theirs'\n")
+    served = environment | variables(str(small_bundle_path), "raise", False, environment)
+    assert run("import sitecustomize; print(sitecustomize.ran)", served) == "theirs"
+    del served[VARIABLE]
+    assert run("import sitecustomize; print(sitecustomize.ran)", served) == "theirs"
+
+
+def test_a_process_that_never_compiles_imports_little(environment: dict[str, str], small_bundle_path: Path) -> None:
+    served = environment | variables(str(small_bundle_path), "raise", False, environment)
+    found = run("import sys; print('tvm_ffi' in sys.modules, 'aot_runtime.serving.server' in sys.modules)", served)
+    assert found == "False False"
+
+
+def test_the_folder_comes_first_and_once(small_bundle_path: Path) -> None:
+    once = variables(str(small_bundle_path), "warn", True, {"PYTHONPATH": "/theirs"})
+    again = variables(str(small_bundle_path), "warn", True, once)
+    assert once == again and once["PYTHONPATH"].split(os.pathsep) == [SITE, "/theirs"]
+
+
+def test_wrong_commands_are_reported_before_a_program_runs(
+    small_bundle_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", str(tmp_path), "--", "true"]) == 2
+    assert "manifest.json" in capsys.readouterr().err
+    assert main(["serve", str(small_bundle_path)]) == 2
+    assert "no program is named" in capsys.readouterr().err
+    assert main(["serve", str(small_bundle_path), "--", "no-such-program-here"]) == 2
+    assert "there is no program `no-such-program-here`" in capsys.readouterr().err

@@ -1,0 +1,142 @@
+"""Values in a form that is the same in every process, and different for different code."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import math
+from typing import Any, NamedTuple
+
+import pytest
+from aot_runtime.serving.forms import Forms, UnstableError, digest
+from observing import run_python
+
+
+class Color(enum.Enum):
+    RED = 1
+
+
+class Pair(NamedTuple):
+    left: int
+    right: int
+
+
+class Settings:
+    def __init__(self, **values: Any) -> None:
+        self.__dict__.update(values)
+
+
+class Slotted:
+    __slots__ = ("tile",)
+
+    def __init__(self, tile: int) -> None:
+        self.tile = tile
+
+
+class SymInt:
+    def __init__(self, divisibility: int = 1, width: int = 32) -> None:
+        self.divisibility, self.width = divisibility, width
+
+
+def form(value: Any) -> Any:
+    return Forms().of(value, "value")
+
+
+SWITCH = True
+
+
+def reads_switch(x: int) -> int:
+    return x if SWITCH else -x
+
+
+def adder(amount: float) -> Any:
+    def add(value: float) -> float:
+        return value + amount
+
+    return add
+
+
+def test_numbers_of_different_types_differ() -> None:
+    assert len({digest(form(value)) for value in (1, True, 1.0, "1", b"1", None, [1], (1,))}) == 8
+
+
+def test_sets_and_dictionaries_have_one_order() -> None:
+    assert form({"b", "a", "c"}) == form({"c", "b", "a"})
+    assert form({"x": 1, "y": 2}) == form({"y": 2, "x": 1})
+
+
+def test_classes_enums_and_named_tuples_go_by_name_and_objects_by_their_attributes() -> None:
+    assert form(Color.RED)[-1] == "RED"
+    assert form(Settings) == ["class", f"{__name__}.Settings"]
+    assert form(Settings(tile=(64, 128))) == form(Settings(tile=(64, 128))) != form(Settings(tile=(64, 64)))
+    assert form(Slotted(1)) != form(Slotted(2))
+    assert form(Pair(1, 2)) != form((1, 2))
+
+
+def test_functions_differ_by_what_they_enclose_by_their_defaults_and_by_the_switches_they_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert form(adder(1.0)) == form(adder(1.0)) != form(adder(2.0))
+    assert form(functools.partial(math.pow, 2)) != form(functools.partial(math.pow, 3))
+    before = form(reads_switch)
+    monkeypatch.setitem(globals(), "SWITCH", False)
+    assert form(reads_switch) != before
+
+
+def test_a_class_that_code_has_made_goes_by_what_it_holds() -> None:
+    made = [type("Epilogue", (Settings,), {"act": staticmethod(adder(amount))}) for amount in (1.0, 1.0, 2.0)]
+    one, same, other = (form(kind) for kind in made)
+    assert one == same != other
+
+
+def test_symbols_are_numbered_as_they_are_met() -> None:
+    forms, n, m = Forms(), SymInt(), SymInt(8, 64)
+    assert [forms.symbol(item) for item in (n, m, n)] == ["?0", "?1%8:i64", "?0"]
+
+
+def test_the_modules_of_what_was_met_are_noted() -> None:
+    forms = Forms()
+    forms.of([Settings(f=reads_switch), math.pow], "value")
+    assert __name__ in forms.modules
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (object(), "shows nothing of its content"),
+        ([iter([1])], r"value\[0\] is a builtins.list_iterator"),
+        (memoryview(b"x"), "shows nothing of its content"),
+    ],
+)
+def test_what_has_no_lasting_form_is_refused_with_its_place(value: Any, words: str) -> None:
+    with pytest.raises(UnstableError, match=words):
+        form(value)
+
+
+def test_two_lambdas_on_one_line_cannot_be_told_apart() -> None:
+    pair = [lambda x: x + 1, lambda x: x + 2]  # fmt: skip
+    with pytest.raises(UnstableError, match="lambdas on one line"):
+        form(pair)
+
+
+def test_a_value_that_contains_itself_is_refused() -> None:
+    value: list[Any] = []
+    value.append(value)
+    with pytest.raises(UnstableError, match="contains itself"):
+        form(value)
+
+
+def test_forms_are_the_same_in_processes_with_other_hash_seeds() -> None:
+    code = """
+    from aot_runtime.serving.forms import Forms, digest
+    def outer(k):
+        def modify(x):
+            return {"a", "b", k} and (lambda: x)
+        return modify
+    class Kernel:
+        def __init__(self):
+            self.names, self.modify = {"a", "b", "c", "d"}, outer(3)
+    import pathlib, sys
+    print(digest(Forms().of({"set": {"a", "b", "c", "d", "e"}, "kind": pathlib.Path}, "value")))
+    """
+    assert len({run_python(code, variables={"PYTHONHASHSEED": seed}) for seed in ("1", "2", "3")}) == 1

@@ -1,0 +1,67 @@
+"""Every compile is seen, whether CuTe DSL was imported before or comes later, until the hook is removed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cutlass_double import write_double
+from observing import run_python
+
+BEGIN = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from aot_runtime.serving.hook import Hook
+seen = []
+def answer(original, compiler, function, args, kwargs):
+    seen.append((function, args, kwargs))
+    return original(compiler, function, *args, **kwargs) + " and seen"
+hook = Hook(answer)
+"""
+
+
+@pytest.fixture
+def double(tmp_path: Path) -> Path:
+    write_double(tmp_path)
+    return tmp_path
+
+
+def test_a_compiler_that_is_imported_later_is_seen(double: Path) -> None:
+    code = (
+        BEGIN
+        + """
+hook.install()
+assert "cutlass" not in sys.modules
+from cutlass.base_dsl.compiler import CompileCallable
+assert CompileCallable()("f", 1, options="x") == CompileCallable()["O"]("f") == "compiled and seen"
+assert seen[0] == ("f", (1,), {"options": "x"})
+import cutlass.base_dsl.compiler as module
+assert module.__spec__.loader.get_source(module.__name__).count("CompileCallable")
+hook.remove()
+assert CompileCallable()("f") == "compiled" and len(seen) == 2
+print("ok")
+"""
+    )
+    assert run_python(code, double) == "ok"
+
+
+def test_a_compiler_that_is_there_already_is_seen_and_waiting_can_be_stopped(double: Path) -> None:
+    code = (
+        BEGIN
+        + """
+before = list(sys.meta_path)
+hook.install()
+hook.remove()
+assert sys.meta_path == before
+from cutlass.base_dsl.compiler import CompileCallable
+hook = Hook(answer)
+hook.install()
+assert CompileCallable()("f") == "compiled and seen" and sys.meta_path == before
+theirs = CompileCallable._compile
+CompileCallable._compile = lambda self, *args: theirs(self, *args) + " by them"
+hook.remove()
+assert CompileCallable()("f") == "compiled by them"
+print("ok")
+"""
+    )
+    assert run_python(code, double) == "ok"

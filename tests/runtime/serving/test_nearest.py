@@ -1,0 +1,31 @@
+"""A miss names the captured call that is nearest, and what differs."""
+
+from __future__ import annotations
+
+from aot_runtime.serving.nearest import differences, explain_miss
+
+CALL = {"callable": "lib.Norm", "attributes": {"n": 64, "causal": False}, "arguments": {"x": "tensor f16 (?0, 64)"}}
+
+
+def test_the_nearest_call_and_each_difference_are_named() -> None:
+    near = {**CALL, "attributes": {"n": 64, "causal": True}}
+    far = {**CALL, "attributes": {"n": 32, "causal": True}, "arguments": {"x": "tensor f32 (?0, 32)"}}
+    text = explain_miss(CALL, {"norm_a": far, "norm_b": near})
+    assert "the nearest captured call is norm_b" in text
+    assert "attributes.causal: captured true, this call false" in text
+    assert "norm_a" not in text
+
+
+def test_calls_of_other_callables_are_only_listed() -> None:
+    assert "it has lib.Other" in explain_miss(CALL, {"other": {"callable": "lib.Other"}})
+    assert "it has none" in explain_miss(CALL, {})
+
+
+def test_parts_inside_objects_are_named_by_their_path() -> None:
+    one, other = ({"arguments": {"extra": ["lib.Extra", {"bias": bias}]}} for bias in ("None", "tensor f32 (?0)"))
+    assert differences(one, other) == ["arguments.extra.bias: captured None, this call tensor f32 (?0)"]
+
+
+def test_long_lists_are_cut() -> None:
+    other = {**CALL, "attributes": {f"a{number}": number for number in range(20)}}
+    assert "more" in explain_miss(CALL, {"norm": other}).splitlines()[-1]

@@ -1,0 +1,63 @@
+"""Options of a compile have one form, whichever way they are passed, and the architecture is no part of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from aot_runtime.serving.forms import UnstableError
+from aot_runtime.serving.options import read_options
+
+
+class Option:
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class OptLevel(Option): ...
+
+
+class EnableTVMFFI(Option): ...
+
+
+class GPUArch(Option): ...
+
+
+class FrontendNext(Option): ...
+
+
+class Holder:
+    def __init__(self, options: dict[type, Option]) -> None:
+        self.options = options
+
+
+class Compiler:
+    """Holds options as CuTe DSL's own class does."""
+
+    def __init__(self, *given: Option) -> None:
+        options: dict[type, Option] = {
+            OptLevel: OptLevel(3), EnableTVMFFI: EnableTVMFFI(False), GPUArch: GPUArch(""), FrontendNext: FrontendNext(False),
+        }  # fmt: skip
+        self._compile_options = Holder({**options, **{type(option): option for option in given}})
+
+
+def test_brackets_and_text_say_the_same() -> None:
+    bracket = read_options(Compiler(OptLevel(2), EnableTVMFFI(True), GPUArch("sm_90a")), None)
+    text = read_options(Compiler(), "--enable-tvm-ffi --opt-level=2 --gpu-arch sm_100a --keep-ptx --dump-dir=/tmp")
+    assert bracket.flags == text.flags == {"opt-level": "2"}
+    assert bracket.tvm_ffi and text.tvm_ffi
+
+
+def test_a_flag_and_its_value_stay_together_whatever_the_order() -> None:
+    one = read_options(Compiler(), "--ptxas-options '--maxrregcount 64' --opt-level 1")
+    other = read_options(Compiler(), "--opt-level 1 --ptxas-options='--maxrregcount 64'")
+    assert one.flags == other.flags == {"opt-level": "1", "ptxas-options": "--maxrregcount 64"}
+    assert not one.tvm_ffi
+    assert one.text() == "--opt-level 1 --ptxas-options '--maxrregcount 64'"
+
+
+def test_options_without_a_spelling_are_refused() -> None:
+    with pytest.raises(UnstableError, match="FrontendNext"):
+        read_options(Compiler(FrontendNext(True)), None)
+    with pytest.raises(UnstableError, match="warnings"):
+        read_options(Compiler(), "warnings{nvvm}")
