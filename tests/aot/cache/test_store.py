@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from observing import run_python
 
 from aot.cache.entries import EntryError
 from aot.cache.store import Store
@@ -126,6 +128,74 @@ def test_a_folder_shared_with_its_group_trusts_the_group(store: Store, as_user: 
     owned_by(entry(store), 1002, 500)
     store.root.chmod(0o2777)  # then anybody could have written there, with the folder's group
     assert store.get("variants", KEY, bytes) is None
+
+
+SEVERAL_USERS = """
+    import os, sys, traceback
+    from pathlib import Path
+    from aot.cache.places import own_folder
+    from aot.cache.store import Store
+    import tempfile
+    folder = Path(sys.argv[1])
+    GROUP, ANN, BEN, EVE = 45000, 45001, 45002, 45003
+
+    def run(user, group, action, umask=0o077):
+        child = os.fork()
+        if child == 0:
+            try:
+                os.setgroups([])
+                os.setgid(group)
+                os.setuid(user)
+                os.umask(umask)
+                action(Store(folder))
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    def ann(store):
+        assert store.put("variants", "ab" * 32, b"of ann")
+    def ben(store):
+        assert store.get("variants", "ab" * 32, bytes) == b"of ann"
+        assert store.put("variants", "ab" * 31 + "cd", b"of ben")  # into the folder that Ann made
+        tools = own_folder([folder])
+        assert (tools.name, tools.stat().st_mode & 0o777) == (f"user-{BEN}", 0o700)
+    def ann_again(store):
+        assert store.get("variants", "ab" * 31 + "cd", bytes) == b"of ben"
+        assert store.put("variants", "ab" * 31 + "cd", b"replaced")
+    def eve(store):
+        assert store.get("variants", "ab" * 32, bytes) == b"of ann"  # whoever names the folder trusts its group
+        assert not store.put("variants", "ab" * 31 + "ef", b"of eve")
+    def eve_where_all_may_write(store):
+        assert store.put("variants", "ef" * 32, b"of eve")
+    def ben_last(store):
+        assert store.get("variants", "ef" * 32, bytes) is None
+        assert store.get("variants", "ab" * 32, bytes) is None  # nor Ann's: Eve could have put it there
+
+    os.chown(folder, 0, GROUP)
+    os.chmod(folder, 0o2775)
+    run(ANN, GROUP, ann)
+    run(BEN, GROUP, ben)
+    run(ANN, GROUP, ann_again)
+    run(EVE, EVE, eve)
+    os.chmod(folder, 0o2777)
+    for path in folder.glob("variants"):
+        os.chmod(path, 0o2777)
+    run(EVE, EVE, eve_where_all_may_write)
+    run(BEN, GROUP, ben_last)
+"""
+
+
+def test_users_of_one_system_share_a_folder_as_its_permissions_say() -> None:
+    """Processes of other users, not files that were given to them."""
+    if os.getuid() != 0:
+        pytest.skip("only root can become other users")
+    with tempfile.TemporaryDirectory() as outer:
+        os.chmod(outer, 0o755)  # the folders of pytest are closed to other users
+        folder = Path(outer) / "shared"
+        folder.mkdir()
+        run_python(SEVERAL_USERS, folder)
 
 
 @pytest.mark.parametrize(
