@@ -311,18 +311,37 @@ def test_another_layout_of_the_same_content_is_named(bundle: Path, name: str) ->
     assert one(verify(bundle)) == f"{name} is not as a build writes it: the same content would have other bytes"
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        lambda data: data["toolchain"].update(cuda="99"),
-        lambda data: data["requires"].update(tvm_ffi="0.0.9"),
-        lambda data: data["kernels"]["fill_epilogue"].update(doc="another"),
-        lambda data: data["kernels"]["fill_stream_zero"]["parameters"][0].update(name="other"),
-        lambda data: data["kernels"]["fill_stream_zero"]["parameters"][0].update(shape="out.shape[0]"),
-    ],
-)
-def test_a_manifest_that_the_entry_library_was_not_built_with_is_named(bundle: Path, edit: Edit, how: Any) -> None:
-    edit(how)
+def parameters(data: dict[str, Any]) -> list[dict[str, Any]]:
+    """Of a kernel, as ``kernels.json`` lists them."""
+    found: list[dict[str, Any]] = data["kernels"]["fill_stream_zero"]["parameters"]
+    return found
+
+
+FORGED: dict[str, Callable[[dict[str, Any]], object]] = {
+    "toolchain": lambda data: data["toolchain"].update(cuda="99"),
+    "requirement": lambda data: data["requires"].update(tvm_ffi="0.0.9"),
+    "driver": lambda data: data["requires"]["driver"].update(sm_80="1.0"),
+    "completeness": lambda data: data.update(complete=False),
+    "doc": lambda data: data["kernels"]["fill_epilogue"].update(doc="another"),
+    "doc of a parameter": lambda data: parameters(data)[0].update(doc="another"),
+    "parameter name": lambda data: parameters(data)[0].update(name="other"),
+    "signature": lambda data: parameters(data).append({"name": "value", "doc": "", "output": False, "type": "float"}),
+    "default": lambda data: parameters(data).append(
+        {"name": "value", "doc": "", "output": False, "default": 1.8, "type": "float"}
+    ),
+    "default of a choice": lambda data: data["kernels"]["fill_epilogue"]["choices"][0].update(default="relu"),
+    "output": lambda data: parameters(data).__setitem__(
+        0, {"name": "out", "doc": "what is filled", "output": False, "type": "tensor"}
+    ),
+    "output shape": lambda data: parameters(data)[0].update(shape="out.shape[0]"),
+    "output dtype": lambda data: parameters(data)[0].update(dtype="f16"),
+}
+
+
+@pytest.mark.parametrize("what", FORGED)
+def test_a_manifest_that_the_entry_library_was_not_built_with_is_named(bundle: Path, edit: Edit, what: str) -> None:
+    """Whatever a caller sees of a bundle is part of the digest that the entry library carries."""
+    edit(FORGED[what])
     problems = verify(bundle)
     assert f"lib/{HOST}/libsmall.so was built with another manifest or other kernels.json" in problems
     with pytest.raises(DigestError, match=r"manifest\.json` is not the one that .*libsmall\.so` was built with"):
