@@ -92,6 +92,10 @@ class Store:
             os.utime(path)  # so that pruning takes the least used first
         return found
 
+    def has(self, kind: str, key: str) -> bool:
+        """Whether there is an entry, which may turn out to be damaged when it is read."""
+        return self._path(kind, key).is_file()
+
     def put(self, kind: str, key: str, content: bytes) -> bool:
         """Keep an entry; False if the folder cannot be written to, or the entry is too large."""
         path = self._path(kind, key)

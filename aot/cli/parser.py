@@ -69,7 +69,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         raise WrongUsage(f"there is no command {rest[0]!r}", usage, hint=f"{start}commands: {', '.join(COMMANDS)}")
     # Not through the parser of all commands, which would not know the options of this one to suggest from.
     command = _command(make_parser(rest[:1]), rest[0])
-    return command.parse_args([*shared, *rest[1:]])
+    # Intermixed: options may stand between a bundle and the arguments of a call.
+    return command.parse_intermixed_args([*shared, *rest[1:]])
 
 
 def overview() -> argparse.ArgumentParser:

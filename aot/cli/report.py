@@ -13,7 +13,7 @@ from typing import Any, TextIO
 from ..errors import Failure, failure_lines
 
 __all__ = [
-    "WIDTH", "coloured", "fitted_table", "human_size", "human_time", "note", "print_failures", "print_json", "print_message", "print_table", "table",
+    "WIDTH", "coloured", "fitted_table", "human_size", "human_time", "note", "print_failures", "print_json", "print_message", "print_table", "print_wrapped", "table",
 ]  # fmt: skip
 
 WIDTH = 80  # of a terminal that nobody widened
@@ -71,6 +71,11 @@ def fitted_table(
     numbers = table(columns[first:], [row[first:] for row in rows]).splitlines()
     names = [" ".join(map(str, row[:first])) for row in (columns, *rows)]
     return "\n".join(f"{indent}{name}\n{indent}    {line}" for name, line in zip(names, numbers, strict=True))
+
+
+def print_wrapped(text: str, indent: str = "  ") -> None:
+    """Print a text in lines of :data:`WIDTH` columns, without cutting words."""
+    print(textwrap.fill(text, WIDTH, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False))
 
 
 def human_size(size: int) -> str:

@@ -65,6 +65,7 @@ class KernelInfo:
     archs: tuple[Arch, ...]
     axes: Mapping[str, tuple[str, ...]]
     contract: str = ""  # the file of its reference and inputs, if that is not the kernel's own file
+    has_contract: bool = False  # whether it has a reference and inputs
     backward: Backward | None = None
     family: str = ""  # the folder that declares it, inside that of the source; "": that one itself
     core: bool = True  # built if no family is named
@@ -77,6 +78,7 @@ class VariantInfo:
     point: Mapping[str, str]
     table: VariantTable
     arguments: str  # what it is compiled with, as text; part of the cache's key
+    guards: tuple[str, ...] = ()  # as the author wrote them
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ class RequestHandler:
             expanded = _expand(kernel, arch)
         self.variants.update({variant.name: variant for variant, _ in expanded})
         return [
-            encode(VariantInfo(variant.kernel.name, variant.point, table, _compiled_with(variant)))
+            encode(VariantInfo(variant.kernel.name, variant.point, table, _compiled_with(variant), variant.spec.guards))
             for variant, table in expanded
         ]
 
@@ -118,6 +118,7 @@ def _info(kernel: Kernel, family: Family) -> KernelInfo:
         archs=kernel.archs,
         axes={axis: tuple(values) for axis, values in kernel.axes.items()},
         contract=_contract_file(kernel),
+        has_contract=kernel.reference is not None and kernel.inputs is not None,
         backward=kernel.backward,
         family=family.name,
         core=family.core,

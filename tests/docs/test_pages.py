@@ -11,7 +11,7 @@ import pytest
 from aot_runtime.__main__ import make_parser as make_runtime_parser
 from places import EXAMPLE, PROJECT
 
-from aot.cli.main import make_parser
+from aot.cli.parser import parse
 from tests.docs.pages import Block, anchors, blocks, links, pages
 from tools.kit.__main__ import make_parser as make_kit_parser
 
@@ -54,7 +54,7 @@ def test_code_is_an_excerpt_of_a_tested_file(block: Block) -> None:
 
 
 def check_aot(arguments: Sequence[str]) -> None:
-    make_parser().parse_args([_placeholder(argument) for argument in arguments])
+    parse([_placeholder(argument) for argument in arguments])
 
 
 def check_aot_runtime(arguments: Sequence[str]) -> None:
@@ -79,6 +79,12 @@ def check_script(arguments: Sequence[str]) -> None:
         assert f'"{option.partition("=")[0]}"' in text, f"{path} has no {option}"
 
 
+def check_fuzz(arguments: Sequence[str]) -> None:
+    """The options that all fuzzers share are in a file of their own."""
+    text = "".join((PROJECT / "fuzz" / name).read_text() for name in ("__main__.py", "command.py"))
+    assert all(f'"{option}"' in text for option in arguments if option.startswith("--"))
+
+
 def check_anything(arguments: Sequence[str]) -> None:
     """A tool of somebody else's."""
 
@@ -92,7 +98,7 @@ CHECKS: dict[str, Callable[[Sequence[str]], None]] = {
     rf"{PYTHON} -m aot ": check_aot,
     rf"{PYTHON} -m aot_runtime ": check_aot_runtime,
     rf"{PYTHON} -m tools\.kit ": check_kit,
-    rf"{PYTHON} -m fuzz ": lambda arguments: check_script(["fuzz/__main__.py", *arguments]),
+    rf"{PYTHON} -m fuzz ": check_fuzz,
     rf"{PYTHON} -m pytest ?": check_pytest,
     rf"{PYTHON} -m (?:venv|build|ruff|mypy|http\.server) ?": check_anything,
     rf"{PYTHON} (?=benchmarks/|tools/|examples/)": check_script,

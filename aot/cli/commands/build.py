@@ -6,25 +6,17 @@ import argparse
 import os
 from pathlib import Path
 
-from ...cache.places import find_places
-from ...compile.messages import Options
-from ...errors import UsageError, counted
-from ...hosts import parse_glibc, parse_hosts
+from ...errors import counted
 from ...pipeline.build import build
 from ...pipeline.events import Clock
-from ...pipeline.settings import BuildResult, Settings
+from ...pipeline.outlook import Outlook, foresee
+from ...pipeline.settings import BuildResult
 from ...records import encode
-from ..options import (
-    add_cache_argument,
-    add_family_argument,
-    add_kernels_argument,
-    add_wait_argument,
-    parse_families,
-    parse_size,
-)
+from ..options import add_cache_argument, add_family_argument, add_kernels_argument, add_wait_argument
 from ..progress import make_progress
-from ..report import human_size, human_time, note, print_failures, print_json
+from ..report import fitted_table, human_size, human_time, note, print_failures, print_json
 from ..schema import Key
+from ..settings import DEFAULT_TIMEOUT, KEEPABLE, build_settings
 
 __all__ = [
     "KEYS",
@@ -33,32 +25,30 @@ __all__ = [
     "add_target_arguments",
     "configure_parser",
     "execute",
-    "make_settings",
     "result_data",
     "summary",
 ]
 
 KEYS = (
     Key("path", "string", "directory of the bundle"),
-    Key("complete", "boolean", "whether the bundle has everything that was ever asked of it"),
-    Key("kernels", "object", "number of variants by name"),
-    Key("hosts", "list of string", "CPUs and C libraries that it runs on"),
+    Key("complete", "boolean", "whether the bundle has everything that was ever asked of it", "without --dry-run"),
+    Key("kernels", "object", "number of variants by name", "without --dry-run"),
+    Key("hosts", "list of string", "CPUs and C libraries that it runs on", "without --dry-run"),
     Key("failures", "list of object", "what failed: kernel, variant, arch, message, log"),
-    Key("seconds", "object", "how long each phase took, and `total`"),
+    Key("seconds", "object", "how long each phase took, and `total`", "without --dry-run"),
+    Key("plan", "list of object", "by kernel and architecture: variants, cached, guards, contract", "with --dry-run"),
+    Key("estimate", "number or null", "seconds to compile what is not in the cache; null: not known", "with --dry-run"),
 )
-
-KEEPABLE = ("ptx", "cubin", "ll")
-DEFAULT_TIMEOUT = 3600
-LONGEST_TIMEOUT = 7 * 24 * 3600
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
-    add_kernels_argument(parser)
+    add_kernels_argument(parser, default=None)
     parser.add_argument(
         "--kernel", action="append", default=[], metavar="GLOB", help="only kernels whose name matches; repeatable"
     )
     add_family_argument(parser)
     add_target_arguments(parser)
+    parser.add_argument("--dry-run", action="store_true", help="plan, and show what would be compiled; build nothing")
     add_resource_arguments(parser)
     _add_cluster(parser)
     add_content_arguments(parser)
@@ -71,10 +61,10 @@ def add_target_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--arch",
         action="append",
-        required=True,
+        default=[],
         metavar="ARCH",
         help="sm80, sm90, sm100, ..., exact names (sm_90a), GPUs (H100, RTX4090), compute capabilities (9.0), comma lists, "
-        "or all; repeatable",
+        "or all; repeatable (default in a kernel project: those of its pyproject.toml)",
     )
     add("--name", help="name of the bundle (default: the name of the source's folder, file or module)")
     add("--out", type=Path, metavar="DIR", help="where the bundle goes (default: dist/<name>)")
@@ -85,11 +75,10 @@ def add_target_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="CPU",
         help="x86_64, aarch64 or all (default: this machine's); repeatable",
     )
-    add("--glibc", default="2.28", metavar="VERSION", help="lowest glibc to run on (default: 2.28)")
+    add("--glibc", metavar="VERSION", help="lowest glibc to run on (default: 2.28)")
     add(
         "--cudart",
         choices=("static", "shared"),
-        default="static",
         help="link the CUDA runtime into the bundle, or use the one of the process (default: static)",
     )
     add(
@@ -112,7 +101,6 @@ def add_resource_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--timeout",
         type=float,
-        default=DEFAULT_TIMEOUT,
         metavar="SECONDS",
         help=f"time limit for one variant, and for importing one file of the kernels (default: {DEFAULT_TIMEOUT})",
     )
@@ -162,9 +150,14 @@ def _add_changes(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
+    settings = build_settings(arguments)
     progress = make_progress(arguments)
+    if arguments.dry_run:
+        with progress:
+            outlook = foresee(settings, progress)
+        return _show(arguments, outlook, settings.worker_count)
     with progress:
-        result = build(make_settings(arguments), progress)
+        result = build(settings, progress)
     progress.clock.enter("")
     print_failures(result.failures)
     if arguments.json:
@@ -175,45 +168,34 @@ def execute(arguments: argparse.Namespace) -> int:
     return 1 if result.failures else 0
 
 
-def make_settings(arguments: argparse.Namespace) -> Settings:
-    if arguments.jobs < 1:
-        raise UsageError(f"`--jobs` is {arguments.jobs}", hint="pass at least 1")
-    if not 0 < arguments.timeout <= LONGEST_TIMEOUT:
-        raise UsageError(f"`--timeout` is {arguments.timeout:g}", hint=f"pass seconds, at most {LONGEST_TIMEOUT}")
-    places = find_places(arguments.cache, os.environ)
-    return Settings(
-        kernels=arguments.kernels,
-        archs=tuple(arguments.arch),
-        out=arguments.out,
-        name=arguments.name,
-        select=tuple(arguments.kernel),
-        families=parse_families(arguments.family),
-        hosts=parse_hosts(arguments.host, parse_glibc(arguments.glibc)),
-        jobs=arguments.jobs,
-        memory=parse_size(arguments.memory) if arguments.memory is not None else None,
-        timeout=arguments.timeout,
-        executor=arguments.executor,
-        dask_security=arguments.dask_security,
-        options=Options(arguments.cuda, arguments.line_info, _keep(arguments.keep)),
-        replace=arguments.replace,
-        shared_cudart=arguments.cudart == "shared",
-        allow_incomplete=arguments.allow_incomplete,
-        cache=places.tools,
-        artifacts=places.artifacts,
-        remote=places.remote,
-        remote_read_only=arguments.cache_read_only,
-        wheelhouse=arguments.wheelhouse,
-        archives=not arguments.no_archives,
-        wait=not arguments.no_wait,
+def _show(arguments: argparse.Namespace, outlook: Outlook, workers: int) -> int:
+    """Print what a build would do."""
+    print_failures(outlook.failures)
+    if arguments.json:
+        data = {"path": str(outlook.path), "plan": encode(outlook.plan), "estimate": outlook.seconds}
+        print_json({**data, "failures": encode(outlook.failures)})
+        return 1 if outlook.failures else 0
+    rows = [
+        (
+            one.kernel,
+            one.arch,
+            len(one.variants),
+            one.cached,
+            "yes" if one.contract else "no",
+            "; ".join(one.guards) or "-",
+        )
+        for one in outlook.plan
+    ]
+    columns = ("kernel", "arch", "variants", "cached", "contract", "guards")
+    print(fitted_table(columns, rows, optional=("guards",)))
+    missing = outlook.variants - outlook.cached
+    time = "not known, since nothing of it was compiled here before"
+    if outlook.seconds is not None:
+        time = f"about {human_time(outlook.seconds)} with {counted(workers, 'worker')}"
+    note(
+        arguments, f"{counted(missing, 'variant')} of {outlook.variants} to compile for `{outlook.path}`; time: {time}"
     )
-
-
-def _keep(text: str) -> tuple[str, ...]:
-    kinds = tuple(kind.strip() for kind in text.split(",") if kind.strip())
-    for kind in kinds:
-        if kind not in KEEPABLE:
-            raise UsageError(f"cannot keep {kind!r}", hint=f"known: {', '.join(KEEPABLE)}")
-    return kinds
+    return 1 if outlook.failures else 0
 
 
 def summary(result: BuildResult, clock: Clock) -> str:

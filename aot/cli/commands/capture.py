@@ -11,19 +11,22 @@ from ...pipeline.settings import BuildResult
 from ..progress import make_progress
 from ..report import note, print_failures, print_json, table
 from ..schema import Key
+from ..settings import build_settings
 from .build import KEYS as BUILD_KEYS
 from .build import (
     add_content_arguments,
     add_resource_arguments,
     add_target_arguments,
-    make_settings,
     result_data,
     summary,
 )
 
 __all__ = ["KEYS", "configure_parser", "execute"]
 
-KEYS = (*BUILD_KEYS, Key("captured", "object", "`callable`, `called_from` and `archs` by kernel"))
+KEYS = (
+    *(replace(key, only="") for key in BUILD_KEYS if key.only != "with --dry-run"),
+    Key("captured", "object", "`callable`, `called_from` and `archs` by kernel"),
+)
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +41,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     arguments.kernels = arguments.exercise
-    settings = make_settings(arguments)
+    settings = build_settings(arguments)
     settings = replace(settings, options=replace(settings.options, source=EXERCISE))
     progress = make_progress(arguments)
     with progress:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from ...bundle.sizes import Share, shares
 from ...errors import UsageError, counted
 from ...records import encode
 from ..options import add_bundle_argument
-from ..report import WIDTH, fitted_table, human_size, print_json, table
+from ..report import fitted_table, human_size, print_json, print_wrapped, table
 from ..schema import Key
 
 __all__ = ["KEYS", "configure_parser", "execute"]
@@ -81,16 +80,12 @@ def _print_summary(bundle: Path, manifest: Manifest) -> None:
         print(f"host {host}: glibc >= {record.glibc}, CUDA runtime {record.cudart}")
     for build in manifest.provenance:
         print(_source_text(build))
-    _print_wrapped("built with " + ", ".join(f"{name} {version}" for name, version in manifest.toolchain.items()))
+    print_wrapped("built with " + ", ".join(f"{name} {version}" for name, version in manifest.toolchain.items()))
     for failure in manifest.failures:
         print(
             f"failed: {failure.get('arch')} {failure.get('variant') or failure.get('kernel')}: {failure.get('message')}"
         )
     print()
-
-
-def _print_wrapped(text: str) -> None:
-    print(textwrap.fill(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False))
 
 
 def _source_text(build: Mapping[str, Any]) -> str:
@@ -125,7 +120,7 @@ def _print_kernel(record: KernelRecord, variants: _Variants) -> None:
         return
     summary = (record.doc.splitlines() or [""])[0]
     print()
-    _print_wrapped(f"{record.name}: {summary}" if summary else record.name)
+    print_wrapped(f"{record.name}: {summary}" if summary else record.name)
     axes = list(dict.fromkeys(axis for _, variant in variants for axis in variant.point))
     labels = any(_label(variant) for _, variant in variants)
     columns = ("arch", *axes, *(["label"] if labels else []), *_RESOURCES, "run")

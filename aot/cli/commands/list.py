@@ -10,7 +10,7 @@ from ...pipeline.plan import in_families
 from ...pipeline.workers import describe
 from ...records import encode
 from ..options import add_family_argument, add_kernels_argument, parse_families
-from ..report import print_failures, print_json, print_table
+from ..report import print_failures, print_json, print_wrapped
 from ..schema import Key
 
 __all__ = ["KEYS", "configure_parser", "execute"]
@@ -19,7 +19,7 @@ KEYS = (
     Key(
         "kernels",
         "list of object",
-        "name, documentation, origin, parameters, choices, axes, architectures, backward, family",
+        "name, documentation, origin, parameters, choices, axes, architectures, has_contract, backward, family",
     ),
     Key("failures", "list of object", "files that cannot be read: message, log"),
 )
@@ -39,20 +39,21 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(encode(declared))
     else:
-        print_table(
-            ("kernel", "parameters", "choices", "axes", "architectures", "family", "what it computes"),
-            [_row(kernel) for kernel in declared.kernels],
-        )
+        for kernel in declared.kernels:
+            print_wrapped(f"{kernel.name}: {(kernel.doc.splitlines() or [''])[0]}".rstrip(": "))
+            for name, text in _facts(kernel).items():
+                if text:
+                    print_wrapped(f"  {name}: {text}", indent="    ")
     return 1 if declared.failures else 0
 
 
-def _row(kernel: KernelInfo) -> tuple[str, ...]:
-    return (
-        kernel.name,
-        ", ".join(parameter.name for parameter in kernel.parameters),
-        ", ".join(f"{choice.name}: {'|'.join(choice.values)}" for choice in kernel.choices),
-        ", ".join(f"{axis}: {'|'.join(values)}" for axis, values in kernel.axes.items()),
-        ", ".join(str(arch) for arch in kernel.archs),
-        kernel.family,
-        (kernel.doc.splitlines() or [""])[0],
-    )
+def _facts(kernel: KernelInfo) -> dict[str, str]:
+    return {
+        "parameters": ", ".join(parameter.name for parameter in kernel.parameters),
+        "choices": ", ".join(f"{choice.name}: {'|'.join(choice.values)}" for choice in kernel.choices),
+        "axes": ", ".join(f"{axis}: {'|'.join(values)}" for axis, values in kernel.axes.items()),
+        "architectures": ", ".join(str(arch) for arch in kernel.archs),
+        "family": kernel.family,
+        "declared in": kernel.origin,
+        "contract": "yes" if kernel.has_contract else "none, so that `check` and `bench` pass it over",
+    }

@@ -72,7 +72,7 @@ def test_help_documents_the_exit_codes_and_every_command(run: Run) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [(), ("bake",), ("build",), ("build", "--arch"), ("verify",), ("inspect", "a", "b"), ("build", "--arch", "sm90", "--nope"),
+    [(), ("bake",), ("build", "--arch"), ("verify",), ("inspect", "a", "b"), ("build", "--arch", "sm90", "--nope"),
      ("build", "--arch", "sm90", "--cuda", "11"), ("build", "--arch", "sm90", "--jobs", "two")],
 )  # fmt: skip
 def test_wrong_usage_is_exit_code_2(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,12 +162,11 @@ def test_a_value_that_makes_no_sense_is_named(run: Run, arguments: tuple[str, ..
 def test_list_shows_what_is_declared(run: Run) -> None:
     done = run("list", "--kernels", FILL)
     assert (done.code, done.err) == (0, "")
-    lines = done.out.splitlines()
-    assert lines[0].split()[:2] == ["kernel", "parameters"]
-    (epilogue,) = [line for line in lines if line.startswith("fill_epilogue ")]
-    assert "epilogue: identity|relu" in epilogue
-    assert "sm_90a" in epilogue
-    assert "A compile-time class that the caller names." in epilogue
+    epilogue = done.out.partition("fill_epilogue: ")[2].partition("\nfill")[0]
+    assert epilogue.startswith("A compile-time class that the caller names.\n  parameters: out\n")
+    assert "\n  choices: epilogue: identity|relu\n" in epilogue
+    assert re.search(r"\n  architectures: .*sm_90a", epilogue)
+    assert "\n  contract: none" in epilogue
 
 
 def test_list_as_json_is_json_alone(run: Run) -> None:

@@ -19,6 +19,7 @@ from aot.errors import BuildError, DeclarationError, Failure, ToolchainError, Us
 LEAST = {
     "list": [],
     "build": ["--arch", "sm90"],
+    "capture": ["nowhere.py", "--arch", "sm90"],
     "verify": ["nowhere"],
     "inspect": ["nowhere"],
     "check": ["nowhere"],

@@ -13,7 +13,7 @@ from aot.gpu.machine import Device, Driver
 
 
 def test_what_would_run_is_named(small_bundle_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["explain", str(small_bundle_path), "fill_epilogue", "out=f32[8]", "epilogue=relu", "--cc", "H100"]
+    words = ["explain", str(small_bundle_path), "fill_epilogue", "--cc", "H100", "out=f32[8]", "epilogue=relu"]
     assert main(words) == 0
     assert capsys.readouterr().out == (
         "fill_epilogue(out=float32[8], epilogue=relu)\n"

@@ -87,7 +87,7 @@ def test_verify_refuses_by_the_signature_before_anything_else(
     capsys.readouterr()
     assert main(["verify", str(signed), "--key", public(tmp_path / "other")]) == 1
     printed = capsys.readouterr()
-    assert "is not by a trusted key" in printed.out and "1 problems" in printed.err
+    assert "is not by a trusted key" in printed.out and "1 problem\n" in printed.err
     assert main(["verify", str(signed), "--key", public(tmp_path / "other"), "--key", public(key)]) == 0
     (signed / "manifest.json").write_text("not even JSON")
     assert main(["verify", str(signed), "--key", public(key)]) == 1

@@ -1,0 +1,99 @@
+"""From the arguments of ``build`` to the settings of a build; in a kernel project, its pyproject.toml gives the defaults."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..cache.places import find_places
+from ..compile.messages import Options
+from ..errors import UsageError
+from ..hosts import Host, parse_glibc, parse_hosts
+from ..pipeline.settings import Settings
+from .options import parse_families, parse_size
+
+if TYPE_CHECKING:
+    from ..wheel.pyproject import KernelProject
+
+__all__ = ["DEFAULT_TIMEOUT", "KEEPABLE", "build_settings"]
+
+KEEPABLE = ("ptx", "cubin", "ll")
+DEFAULT_TIMEOUT = 3600
+_LONGEST_TIMEOUT = 7 * 24 * 3600
+_GLIBC = "2.28"
+
+
+def build_settings(arguments: argparse.Namespace) -> Settings:
+    """What the arguments ask for. Without ``--kernels``, the project in this folder is meant, if there is one."""
+    project = _project() if arguments.kernels is None else None
+    if not arguments.arch and project is None:
+        raise UsageError(
+            "no architecture was given",
+            hint="pass `--arch sm90`, `--arch H100` or `--arch all`, or write [tool.cute-aot] in pyproject.toml",
+        )
+    table = project.table if project is not None else None
+    timeout = _first(arguments.timeout, table and table.timeout, DEFAULT_TIMEOUT)
+    if arguments.jobs < 1:
+        raise UsageError(f"`--jobs` is {arguments.jobs}", hint="pass at least 1")
+    if not 0 < timeout <= _LONGEST_TIMEOUT:
+        raise UsageError(f"`--timeout` is {timeout:g}", hint=f"pass seconds, at most {_LONGEST_TIMEOUT}")
+    places = find_places(arguments.cache, os.environ)
+    return Settings(
+        kernels=_first(arguments.kernels, table and table.kernels, "kernels"),
+        archs=tuple(arguments.arch) or (table.archs if table is not None else ()),
+        out=arguments.out,
+        name=arguments.name or (project.project.identity.package if project is not None else None),
+        select=tuple(arguments.kernel) or (table.select if table is not None else ()),
+        families=parse_families(arguments.family),
+        hosts=_hosts(arguments, project),
+        jobs=arguments.jobs,
+        memory=parse_size(arguments.memory) if arguments.memory is not None else None,
+        timeout=timeout,
+        executor=arguments.executor,
+        dask_security=arguments.dask_security,
+        options=Options(_first(arguments.cuda, table and table.cuda), arguments.line_info, _keep(arguments.keep)),
+        replace=arguments.replace,
+        shared_cudart=_first(arguments.cudart, table and table.cudart) == "shared",
+        allow_incomplete=arguments.allow_incomplete,
+        cache=places.tools,
+        artifacts=places.artifacts,
+        remote=places.remote,
+        remote_read_only=arguments.cache_read_only,
+        wheelhouse=_first(arguments.wheelhouse, Path(table.wheelhouse) if table and table.wheelhouse else None),
+        archives=not arguments.no_archives,
+        wait=not arguments.no_wait,
+    )
+
+
+def _first(*values: Any) -> Any:
+    """The first value that was given."""
+    return next((value for value in values if value is not None), None)
+
+
+def _project() -> KernelProject | None:
+    """The kernel project in this folder, if there is one."""
+    try:
+        text = Path("pyproject.toml").read_text("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+    if "[tool.cute-aot]" not in text:
+        return None
+    from ..wheel.pyproject import read_project
+
+    return read_project(Path())
+
+
+def _hosts(arguments: argparse.Namespace, project: KernelProject | None) -> tuple[Host, ...]:
+    """Those that are named, else this machine's."""
+    glibc = arguments.glibc or (project.table.glibc if project is not None else _GLIBC)
+    return parse_hosts(arguments.host, parse_glibc(glibc))
+
+
+def _keep(text: str) -> tuple[str, ...]:
+    kinds = tuple(kind.strip() for kind in text.split(",") if kind.strip())
+    for kind in kinds:
+        if kind not in KEEPABLE:
+            raise UsageError(f"cannot keep {kind!r}", hint=f"known: {', '.join(KEEPABLE)}")
+    return kinds

@@ -1,0 +1,117 @@
+"""What a build would do: the variants it would compile, what is in the cache, and how long the rest may take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from ..cache import recall
+from ..cache.recall import KernelPlan
+from ..cache.store import Store
+from ..errors import Failure
+from .earlier import look_up
+from .events import Progress
+from .executor import Session
+from .plan import make_plan
+from .settings import Settings
+from .workers import Workers
+from .workspace import Workspace, make_workspace, scratch_folder
+
+__all__ = ["KernelOutlook", "Outlook", "foresee"]
+
+
+@dataclass(frozen=True)
+class KernelOutlook:
+    """One kernel for one architecture."""
+
+    kernel: str
+    arch: str
+    variants: tuple[str, ...]
+    cached: int  # how many of them are in the cache of this machine
+    guards: tuple[str, ...]  # conditions that tell its variants apart
+    contract: bool  # whether the kernel has a reference and inputs, so that `check` and `bench` can run it
+
+
+@dataclass(frozen=True)
+class Outlook:
+    path: Path
+    plan: tuple[KernelOutlook, ...]
+    failures: tuple[Failure, ...]
+    seconds: float | None  # to compile what is not in the cache; None: nothing is known of it
+
+    @property
+    def variants(self) -> int:
+        return sum(len(kernel.variants) for kernel in self.plan)
+
+    @property
+    def cached(self) -> int:
+        return sum(kernel.cached for kernel in self.plan)
+
+
+def foresee(settings: Settings, progress: Progress) -> Outlook:
+    """Plan a build and compile nothing."""
+    with scratch_folder() as scratch:
+        workspace = make_workspace(settings, progress, scratch)
+        plan, failures = _plan(workspace)
+        store = workspace.store
+        took = recall.durations(store, settings.kernels) if store is not None else {}
+        kernels = tuple(_kernel(kernel, store) for kernel in plan)
+        return Outlook(workspace.out, kernels, failures, _estimate(plan, store, took, settings.worker_count))
+
+
+def _plan(workspace: Workspace) -> tuple[tuple[KernelPlan, ...], tuple[Failure, ...]]:
+    earlier = look_up(workspace)
+    if earlier.plan is not None:
+        return earlier.plan.kernels, ()
+    settings = workspace.settings
+    workspace.progress.stage("reading declarations")
+    session = Session(settings.kernels, settings.options, settings.timeout)
+    limit = settings.worker_count if settings.memory is not None else None
+    with Workers(session, workspace.scratch, limit=limit) as workers:
+        new = make_plan(settings, workers, with_keys=workspace.store is not None)
+    return new.plan.kernels, new.failures
+
+
+def _kernel(plan: KernelPlan, store: Store | None) -> KernelOutlook:
+    guards = dict.fromkeys(guard for variant in plan.variants for guard in variant.guards)
+    return KernelOutlook(
+        kernel=plan.info.name,
+        arch=str(plan.arch),
+        variants=tuple(variant.table.name for variant in plan.variants),
+        cached=len(_cached(plan, store)),
+        guards=tuple(guards),
+        contract=plan.info.has_contract,
+    )
+
+
+def _cached(plan: KernelPlan, store: Store | None) -> set[str]:
+    if store is None:
+        return set()
+    names = [variant.table.name for variant in plan.variants]
+    return {name for name, key in zip(names, plan.keys, strict=False) if store.has("variants", key)}
+
+
+def _estimate(
+    plan: tuple[KernelPlan, ...], store: Store | None, took: Mapping[str, float], workers: int
+) -> float | None:
+    """From how long variants took here before: those that are new, like the others of their kernel, or like all."""
+    missing = [
+        (kernel, name)
+        for kernel in plan
+        for name in (variant.table.name for variant in kernel.variants)
+        if name not in _cached(kernel, store)
+    ]
+    if not missing:
+        return 0.0
+    if not took:
+        return None
+    mean = fmean(took.values())
+    return sum(took.get(f"{kernel.arch} {name}", _like(kernel, took, mean)) for kernel, name in missing) / workers
+
+
+def _like(kernel: KernelPlan, took: Mapping[str, float], mean: float) -> float:
+    names = {variant.table.name for variant in kernel.variants}
+    known = [seconds for label, seconds in took.items() if label.partition(" ")[2] in names]
+    return fmean(known) if known else mean

@@ -1,0 +1,82 @@
+"""The settings of a build: from the arguments, and in a kernel project from its pyproject.toml."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from aot.cli.parser import parse
+from aot.cli.settings import build_settings
+from aot.errors import UsageError
+from aot.hosts import Host
+from aot.pipeline.settings import Settings
+
+PROJECT = """
+[project]
+name = "my-kernels"
+version = "1.0"
+
+[tool.cute-aot]
+archs = ["sm80", "H100"]
+kernels = "source"
+select = ["add*"]
+glibc = "2.31"
+cudart = "shared"
+timeout = 60
+wheelhouse = "wheels"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def settings(*words: str) -> Settings:
+    return build_settings(parse(["build", *words]))
+
+
+def test_without_a_project_the_kernels_are_in_kernels(folder: Path) -> None:
+    found = settings("--arch", "sm90")
+    assert (found.kernels, found.archs, found.bundle_name) == ("kernels", ("sm90",), "kernels")
+    assert (found.hosts, found.timeout, found.shared_cudart) == ((Host.native(),), 3600, False)
+
+
+@pytest.mark.parametrize("text", [None, "[tool.ruff]\n", "[tool.cute-aot\n"])
+def test_without_a_project_an_architecture_is_needed(folder: Path, text: str | None) -> None:
+    if text is not None:
+        (folder / "pyproject.toml").write_text(text)
+    with pytest.raises(UsageError, match="no architecture was given") as caught:
+        settings()
+    assert "`--arch H100`" in (caught.value.hint or "")
+
+
+def test_a_project_gives_the_defaults(folder: Path) -> None:
+    (folder / "pyproject.toml").write_text(PROJECT)
+    found = settings()
+    assert (found.kernels, found.archs, found.bundle_name) == ("source", ("sm80", "H100"), "my_kernels")
+    assert (found.select, found.timeout, found.shared_cudart) == (("add*",), 60, True)
+    assert found.hosts == (Host.native((2, 31)),)
+    assert found.wheelhouse == Path("wheels")
+    assert found.destination == Path("dist/my_kernels")
+
+
+def test_arguments_go_before_the_project(folder: Path) -> None:
+    (folder / "pyproject.toml").write_text(PROJECT)
+    found = settings(
+        "--arch", "sm90", "--name", "other", "--kernel", "gemm", "--glibc", "2.28", "--cudart", "static",
+        "--timeout", "5", "--wheelhouse", "house", "--host", "x86_64",
+    )  # fmt: skip
+    assert (found.archs, found.bundle_name, found.select) == (("sm90",), "other", ("gemm",))
+    assert (found.timeout, found.shared_cudart, found.wheelhouse) == (5, False, Path("house"))
+    assert found.hosts == (Host("x86_64", (2, 28)),)
+    elsewhere = settings("--kernels", "elsewhere", "--arch", "sm90")  # not of the project
+    assert (elsewhere.bundle_name, elsewhere.select, elsewhere.timeout) == ("elsewhere", (), 3600)
+
+
+def test_a_project_with_a_mistake_is_refused(folder: Path) -> None:
+    (folder / "pyproject.toml").write_text(PROJECT.replace("glibc =", "glibk ="))
+    with pytest.raises(UsageError, match="unknown key `glibk`"):
+        settings()
