@@ -223,9 +223,9 @@ def main(handler: type[RequestHandler] = RequestHandler) -> None:
     worker = handler(say)
     for line in requests:
         request = json.loads(line)
-        _log_to(request["log"])
         _dump_stack_on_crash()
         try:
+            _log_to(request["log"])
             answer = {"answer": worker.answer(request)}
         except (Exception, SystemExit) as error:
             answer = _failure(request, error)

@@ -1,5 +1,7 @@
-// Every allocation that aot.h and the entry library make fails once: each gives one clear error, and the next try works.
+// Every allocation that aot.h and the entry library make fails once, and every open, read and seek of theirs: each gives
+// one clear error, and the next try works.
 // Usage: test_memory BUNDLE LIBTVM_FFI SCRATCH
+#include <cstdarg>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -9,6 +11,10 @@
 #include <vector>
 
 #include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #include <stdlib.h> /* before malloc means something else */
 
 extern "C" {
@@ -19,6 +25,7 @@ void* __libc_realloc(void* memory, std::size_t size);
 
 static const void* watched;               // the entry library
 static thread_local long countdown = -1;  // allocations to let pass before one fails; -1: all pass
+static thread_local long file_countdown = -1;  // the same for calls to the file system
 static thread_local int failed = 0;
 
 static bool fails() {
@@ -60,6 +67,28 @@ extern "C" void* realloc(void* memory, std::size_t size) {
   return is_watched(__builtin_return_address(0)) && fails() ? nullptr : __libc_realloc(memory, size);
 }
 
+// Calls to the file system while an action runs: aot.h and the entry library are all that makes any by these names.
+static bool file_fails() {
+  if (file_countdown < 0 || file_countdown-- > 0) return false;
+  ++failed;
+  errno = EIO;
+  return true;
+}
+
+extern "C" int open(const char* path, int flags, ...) {
+  va_list rest;
+  va_start(rest, flags);
+  const int mode = (flags & O_CREAT) != 0 ? va_arg(rest, int) : 0;
+  va_end(rest);
+  return file_fails() ? -1 : static_cast<int>(syscall(SYS_openat, AT_FDCWD, path, flags, mode));
+}
+extern "C" ssize_t read(int descriptor, void* buffer, std::size_t size) {
+  return file_fails() ? -1 : static_cast<ssize_t>(syscall(SYS_read, descriptor, buffer, size));
+}
+extern "C" off_t lseek(int descriptor, off_t offset, int whence) noexcept {
+  return file_fails() ? -1 : static_cast<off_t>(syscall(SYS_lseek, descriptor, offset, whence));
+}
+
 static const void* base_of(const void* address) {
   Dl_info info;
   CHECK(dladdr(address, &info) != 0);
@@ -83,33 +112,36 @@ static std::string fresh() {
   return copy.string();
 }
 
-// What an action says when the allocation after so many others fails; "" if nothing was thrown.
-static std::string outcome(const std::function<void()>& action, long passing) {
+// What an action says when the call after so many others fails; "" if nothing was thrown.
+static std::string outcome(const std::function<void()>& action, long& left, long passing) {
   std::string said;
-  countdown = passing;
+  left = passing;
   try {
     action();
   } catch (const aot::Error& error) {
-    countdown = -1;
+    left = -1;
     said = error.what();
   }
-  countdown = -1;
+  left = -1;
   return said;
 }
 
 // In a thread of its own: what aot.h keeps of an error belongs to a thread.
-static int fail_each(const char* name, const std::function<std::function<void()>()>& prepare, const char* usual) {
+static int fail_each(const char* name, const std::function<std::function<void()>()>& prepare, const char* usual,
+                     bool files = false) {
+  const char* const telling = files ? "Input/output error" : "memory";
   long position = 0;
   for (bool hit = true; hit; ++position) {
     std::thread([&] {
       const std::function<void()> action = prepare();
+      long& left = files ? file_countdown : countdown;
       failed = 0;
-      const std::string said = outcome(action, position);
+      const std::string said = outcome(action, left, position);
       hit = failed > 0;
-      const bool clear = hit ? said.find("memory") != std::string::npos : said.find(usual) != std::string::npos;
-      if (!clear) std::printf("%s, allocation %ld: %s\n", name, position, said.c_str());
+      const bool clear = said.find(hit ? telling : usual) != std::string::npos;
+      if (!clear) std::printf("%s, %s %ld: %s\n", name, files ? "file" : "allocation", position, said.c_str());
       CHECK(clear && failed <= 1);
-      CHECK(outcome(action, -1).find(usual) != std::string::npos);
+      CHECK(outcome(action, left, -1).find(usual) != std::string::npos);
     }).join();
   }
   return static_cast<int>(position - 1);
@@ -150,6 +182,11 @@ int main(int count, char** arguments) {
   CHECK(fail_each("bad count", with_bundle([=](const aot::Bundle& b) { b["fill"](out); }), "takes 2 arguments") >= 3);
   CHECK(fail_each("no function", with_bundle([=](const aot::Bundle& b) { b["nothing"]; }), "has no function") == 2);
   CHECK(fail_each("no device", with_bundle([=](const aot::Bundle& b) { b.preload("fill", 9); }), "device 9") >= 3);
+
+  CHECK(fail_each("open", opening(options), "", true) >= 6);
+  CHECK(fail_each("open, pinned", opening(pinned), "", true) >= 8);
+  CHECK(fail_each("call", with_bundle([=](const aot::Bundle& b) { b["fill"](out, 1.0); }), "", true) >= 8);
+  CHECK(fail_each("preload", with_bundle([=](const aot::Bundle& b) { b.preload("fill", 0); }), "", true) >= 8);
   std::error_code ignored;
   fs::remove_all(scratch, ignored);
   return finish("test_memory");

@@ -14,6 +14,7 @@ import aot_runtime
 import pytest
 from aot_runtime.errors import AotError
 from faults import Faults, injected
+from observing import run_python
 from places import SAMPLES
 
 from aot.cli.main import main
@@ -100,6 +101,57 @@ def test_a_build_whose_nth_call_fails_leaves_the_old_bundle_or_the_new_one_and_s
         assert not left or faults.failed.startswith(f"open {left[0]}"), what  # the next build removes it
         seen["built" if result == 0 else "refused"] += 1
     assert min(seen["built"], seen["refused"]) > 20
+
+
+WORKER = """
+    import errno, json, os, sys, threading
+    from pathlib import Path
+    from aot.compile.messages import Options
+    from aot.compile.worker import main
+    from aot.records import encode
+    from faults import Faults, injected
+
+    source, folder, said = sys.argv[1], Path(sys.argv[2]), os.fdopen(os.dup(1), "w")
+    (request_read, request_write), (answer_read, answer_write) = os.pipe(), os.pipe()
+    requests, answers = os.fdopen(request_write, "w"), os.fdopen(answer_read)
+
+    def ask(do, **request):
+        requests.write(json.dumps({"do": do, "log": str(folder / "log"), **request}) + chr(10))
+        requests.flush()
+        while "reading" in (answer := json.loads(answers.readline())):
+            pass
+        return answer
+
+    def drive():
+        ask("open", source=source, arch="sm_90a", options=encode(Options()), skip=[])
+        variants = ask("expand", kernel="fill_epilogue", arch="sm_90a")["answer"]
+        launcher = folder / "launcher.ll"
+        compiling = {"variant": variants[0]["table"]["name"], "launcher": str(launcher)}
+        assert "answer" in ask("compile", **compiling)
+        whole, number, failed = launcher.read_bytes(), 0, "anything"
+        while failed:
+            number += 1
+            with injected(Faults(folder, number)) as faults:
+                answer = ask("compile", **compiling)
+            failed = faults.failed
+            if "answer" in answer:
+                assert launcher.read_bytes() == whole, failed
+            else:
+                print(failed.split()[0], answer["failure"]["message"], file=said, flush=True)
+        os._exit(0)
+
+    threading.Thread(target=drive, daemon=True).start()
+    sys.argv = [sys.argv[0], str(request_read), str(answer_write)]
+    main()
+"""
+
+
+def test_a_worker_whose_nth_call_fails_answers_why(tmp_path: Path) -> None:
+    """Of what the process does that compiles: its log, its folder, the launcher."""
+    lines = run_python(WORKER, SAMPLES / "fill.py", tmp_path).splitlines()
+    assert {line.split()[0] for line in lines} == {"open", "mkdir", "write"}
+    for line in lines:
+        assert f"OSError: [Errno {errno.EIO}] {os.strerror(errno.EIO)}: '{tmp_path}" in line
 
 
 def test_a_load_whose_nth_call_fails_says_so_and_the_next_one_succeeds(
