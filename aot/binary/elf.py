@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from aot_runtime.errors import AotError
 from elftools.elf.elffile import ELFFile
@@ -37,6 +37,10 @@ _MAX_FILE = 1 << 30
 _MAX_NAME = 16 << 10  # mangled C++ names reach a few KB; without a limit, overlapping names cost quadratic time
 _MACHINES = {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64"}
 _SYMBOL_BYTES = 24
+_SYMBOL = struct.Struct("<IBBHQQ")  # name, bind and type, visibility, section, value, size
+_LOCAL, _GLOBAL, _WEAK, _UNIQUE = 0, 1, 2, 10  # binds
+_TYPES = {0: "notype", 1: "object", 2: "func", 3: "section", 4: "file", 5: "common", 6: "tls", 10: "ifunc"}
+_DEFAULT, _PROTECTED = 0, 3  # visibilities
 _SHF_ALLOC, _SHF_EXECINSTR, _SHF_COMPRESSED = 0x2, 0x4, 0x800
 _PF_X = 1
 _DT_NULL, _DT_NEEDED, _DT_STRTAB, _DT_SYMTAB = 0, 1, 5, 6
@@ -150,10 +154,10 @@ def object_bytes(path: str | os.PathLike[str], name: str) -> bytes | None:
     with malformed_is_elf_error(path):
         elf = open_elf(data, path)
         segments = _segments(elf, data, os.fspath(path))
-        for symbol in _symbols(elf, "SHT_SYMTAB"):
-            if symbol.name == name and _type(symbol) == "object" and symbol["st_shndx"] != "SHN_UNDEF":
-                start = _file_offset(segments, symbol["st_value"], os.fspath(path))
-                return data[start : start + symbol["st_size"]]
+        for symbol in _symbols(elf, data, "SHT_SYMTAB", os.fspath(path)):
+            if symbol.name == name and symbol.type == "object" and symbol.section:
+                start = _file_offset(segments, symbol.value, os.fspath(path))
+                return data[start : start + symbol.size]
     return None
 
 
@@ -256,7 +260,7 @@ def _library(elf: Any, data: bytes, path: str) -> SharedLibrary:
     strings = _DynamicStrings(data, _file_offset(segments, _one(tags, _DT_STRTAB), path), path)
     _check_agreement(elf, tags, path)
     versions = _versions_needed(elf, data, path)
-    dynamic, static = _symbols(elf, "SHT_DYNSYM"), _symbols(elf, "SHT_SYMTAB")
+    dynamic, static = _symbols(elf, data, "SHT_DYNSYM", path), _symbols(elf, data, "SHT_SYMTAB", path)
     return SharedLibrary(
         path=path,
         machine=machine,
@@ -283,8 +287,41 @@ def _sections(elf: Any, kind: str) -> list[Any]:
     return [section for section in elf.iter_sections() if section["sh_type"] == kind]
 
 
-def _symbols(elf: Any, kind: str) -> list[Any]:
-    return [symbol for table in _sections(elf, kind)[:1] for symbol in table.iter_symbols()]
+class _Entry(NamedTuple):
+    """An entry of a symbol table. The number of its section is 0 if another library must supply it."""
+
+    name: str
+    type: str
+    bind: int
+    visibility: int
+    section: int
+    value: int
+    size: int
+
+
+def _symbols(elf: Any, data: bytes, kind: str, path: str) -> list[_Entry]:
+    """The first table of a kind. pyelftools would take twenty times as long, which is most of reading a library."""
+    tables = _sections(elf, kind)[:1]
+    if not tables:
+        return []
+    strings = elf.get_section(tables[0]["sh_link"])
+    if strings["sh_type"] != "SHT_STRTAB":
+        raise ElfError(path, f"has symbols whose names are in {strings.name[:80]!r}, which is not a string table")
+    raw, start = section_data(tables[0], data), strings["sh_offset"]
+    entries = _SYMBOL.iter_unpack(raw[: len(raw) // _SYMBOL_BYTES * _SYMBOL_BYTES])
+    return [
+        _Entry(
+            _symbol_name(data, start + name, path), _TYPES.get(info & 15, str(info & 15)), info >> 4, other & 7, *rest
+        )
+        for name, info, other, *rest in entries
+    ]
+
+
+def _symbol_name(data: bytes, start: int, path: str) -> str:
+    end = data.find(b"\0", start, start + _MAX_NAME + 1)
+    if end < 0:
+        raise ElfError(path, f"has a symbol name at {start} without an end within {_MAX_NAME} bytes")
+    return data[start:end].decode("utf-8", "replace")
 
 
 def _segments(elf: Any, data: bytes, path: str) -> list[Segment]:
@@ -406,43 +443,37 @@ def _symbol_versions(elf: Any, data: bytes) -> list[int]:
     return [index & 0x7FFF for (index,) in struct.iter_unpack("<H", raw[: len(raw) // 2 * 2])]
 
 
-def _exported(symbols: Iterable[Any]) -> tuple[Symbol, ...]:
-    visible = (s for s in symbols if s["st_shndx"] != "SHN_UNDEF" and _is_exported(s))
-    return tuple(sorted((Symbol(s.name, _type(s), s["st_size"]) for s in visible), key=lambda s: s.name))
+def _exported(symbols: Iterable[_Entry]) -> tuple[Symbol, ...]:
+    visible = (s for s in symbols if s.section and _is_exported(s))
+    return tuple(sorted((Symbol(s.name, s.type, s.size) for s in visible), key=lambda s: s.name))
 
 
-def _is_exported(symbol: Any) -> bool:
-    # Protected symbols are found by dlsym like any other; STB_LOOS is STB_GNU_UNIQUE.
-    bind, visibility = symbol["st_info"]["bind"], symbol["st_other"]["visibility"]
-    return bind in ("STB_GLOBAL", "STB_WEAK", "STB_LOOS") and visibility in ("STV_DEFAULT", "STV_PROTECTED")
-
-
-def _type(symbol: Any) -> str:
-    kind = str(symbol["st_info"]["type"])
-    return "ifunc" if kind == "STT_LOOS" else kind.removeprefix("STT_").lower()
+def _is_exported(symbol: _Entry) -> bool:
+    # Protected symbols are found by dlsym like any other.
+    return symbol.bind in (_GLOBAL, _WEAK, _UNIQUE) and symbol.visibility in (_DEFAULT, _PROTECTED)
 
 
 def _undefined(
-    symbols: list[Any], indices: list[int], versions: dict[int, tuple[str, str]]
+    symbols: list[_Entry], indices: list[int], versions: dict[int, tuple[str, str]]
 ) -> tuple[UndefinedSymbol, ...]:
     found = []
     for number, symbol in enumerate(symbols):
-        if symbol["st_shndx"] == "SHN_UNDEF" and symbol.name:
+        if not symbol.section and symbol.name:
             index = indices[number] if number < len(indices) else 0
             library, version = versions.get(index, (None, None))
-            found.append(UndefinedSymbol(symbol.name, version, library, symbol["st_info"]["bind"] == "STB_WEAK"))
+            found.append(UndefinedSymbol(symbol.name, version, library, symbol.bind == _WEAK))
     return tuple(sorted(found, key=lambda s: s.name))
 
 
-def _functions(symbols: Iterable[Any]) -> tuple[Function, ...]:
-    defined = (s for s in symbols if s["st_shndx"] != "SHN_UNDEF" and _type(s) in ("func", "ifunc"))
-    found = {Function(s.name, s["st_value"], s["st_size"]) for s in defined}
+def _functions(symbols: Iterable[_Entry]) -> tuple[Function, ...]:
+    defined = (s for s in symbols if s.section and s.type in ("func", "ifunc"))
+    found = {Function(s.name, s.value, s.size) for s in defined}
     # Compilers give private functions a second, longer name (`compiler_rt.x.__aarch64_cas8_acq`): the plain one names it.
     return tuple(sorted(found, key=lambda f: (f.address, f.size, -len(f.name), f.name)))
 
 
-def _local_objects(symbols: Iterable[Any]) -> tuple[str, ...]:
-    hidden = (s for s in symbols if _type(s) == "object" and s["st_shndx"] != "SHN_UNDEF" and not _is_exported(s))
+def _local_objects(symbols: Iterable[_Entry]) -> tuple[str, ...]:
+    hidden = (s for s in symbols if s.type == "object" and s.section and not _is_exported(s))
     return tuple(sorted({symbol.name for symbol in hidden}))
 
 
@@ -468,12 +499,12 @@ def _is_code(section: Any) -> bool:
     return bool(section["sh_flags"] & _SHF_EXECINSTR) and section["sh_type"] == "SHT_PROGBITS"
 
 
-def _mapping_marks(symbols: Iterable[Any]) -> _Marks:
+def _mapping_marks(symbols: Iterable[_Entry]) -> _Marks:
     """Per section, where the aarch64 ABI's mapping symbols switch between data ($d) and code ($x)."""
     marks: _Marks = {}
     for symbol in symbols:
-        if symbol.name[:2] in ("$d", "$x") and symbol["st_info"]["bind"] == "STB_LOCAL":
-            marks.setdefault(symbol["st_shndx"], []).append((symbol["st_value"], symbol.name[1] == "d"))
+        if symbol.name[:2] in ("$d", "$x") and symbol.bind == _LOCAL:
+            marks.setdefault(symbol.section, []).append((symbol.value, symbol.name[1] == "d"))
     return marks
 
 
