@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     )
     from .declare.backward import Backward
     from .declare.kernel import Cost, In, Kernel, Out, Spec, Variant, kernel
+    from .declare.workspace import Workspace
     from .targets import Target
 
 __all__ = [
@@ -50,6 +51,7 @@ __all__ = [
     "Tuple",
     "UsageError",
     "Variant",
+    "Workspace",
     "kernel",
 ]
 
@@ -61,6 +63,7 @@ _MODULES = {
     **dict.fromkeys(_DECLARE, ".declare.kernel"),
     "Backward": ".declare.backward",
     "Target": ".targets",
+    "Workspace": ".declare.workspace",
 }
 
 

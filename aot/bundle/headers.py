@@ -51,6 +51,7 @@ _FLOAT = _Type("double {}", "double {}", "aot_from_float({})", "aot_from_float({
 _INT = _Type("int64_t {}", "std::int64_t {}", "aot_from_int({})", "aot_from_int({})")
 _POINTER = _Type("const void* {}", "const void* {}", "aot_from_pointer({})", "aot_from_pointer({})")
 _ANY = _Type("aot_value {}", "aot_value {}", "{}", "{}")
+_ABSENT = _Type("", "", "aot_none()", "aot_none()")  # what a caller does not pass
 _TYPES = {"tensor": _TENSOR, "tensor?": _OPTIONAL, "float": _FLOAT, "int": _INT, "pointer": _POINTER}
 
 
@@ -76,7 +77,7 @@ class _Argument:
     elements: tuple[_Argument, ...] = ()
 
     def leaves(self) -> Iterator[_Argument]:
-        if self.type is not None:
+        if self.type is not None and self.type is not _ABSENT:
             yield self
         for element in self.elements:
             yield from element.leaves()
@@ -106,7 +107,12 @@ def _prefix(bundle: str) -> str:
 
 
 def _arguments(kernel: KernelRecord, kinds: Kinds) -> list[_Argument]:
-    return [_argument(parameter.name, _identifier(parameter.name), kinds) for parameter in kernel.parameters]
+    return [
+        _argument(parameter.name, _identifier(parameter.name), kinds)
+        if parameter.workspace is None
+        else _Argument(_identifier(parameter.name), _OPTIONAL)
+        for parameter in kernel.parameters
+    ]
 
 
 # Documentation.
@@ -128,7 +134,9 @@ def _parameter_line(parameter: Parameter) -> str:
     facts = []
     if parameter.output:
         facts.append(f"written; shape {parameter.shape}, dtype {parameter.dtype}")
-    if parameter.has_default:
+    if parameter.workspace is not None:
+        facts.append(f"scratch memory; {parameter.workspace} bytes")
+    elif parameter.has_default:
         facts.append(f"default {parameter.default}")
     head = f"{parameter.name} ({'; '.join(facts)})" if facts else parameter.name
     return f"  {head}: {parameter.doc}".rstrip(": ")
@@ -175,6 +183,8 @@ def c_header(bundle: str, kernels: Mapping[str, KernelRecord], kinds: Mapping[st
             arguments = _arguments(kernel, kinds.get(function, {}))
             with_stream = _takes_stream(arguments) and f"{function}_on" not in taken
             lines += ["", *_c_function(bundle, kernel, function, arguments, with_stream=with_stream)]
+            if (asking := _asking(kernel, arguments)) is not None and f"{function}_workspace_size" not in taken:
+                lines += _c_workspace_size(bundle, function, asking)
     lines += ["", "#ifdef __cplusplus", "}", "#endif", "", f"#endif /* {guard} */"]
     return "\n".join(lines) + "\n"
 
@@ -205,6 +215,29 @@ def _c_function(
             "}",
         ]
     return lines
+
+
+def _asking(kernel: KernelRecord, arguments: Sequence[_Argument]) -> list[_Argument] | None:
+    """The arguments without the workspace, to ask for its size; None if the kernel has none."""
+    if not any(parameter.workspace is not None for parameter in kernel.parameters):
+        return None
+    return [
+        argument if parameter.workspace is None else _Argument(argument.name, _ABSENT)
+        for parameter, argument in zip(kernel.parameters, arguments, strict=True)
+    ]
+
+
+def _c_workspace_size(bundle: str, function: str, arguments: Sequence[_Argument]) -> list[str]:
+    leaves = [leaf for argument in arguments for leaf in argument.leaves()]
+    parameters = [leaf.type.c.format(leaf.name) for leaf in leaves if leaf.type]
+    return [
+        "",
+        f"static inline int {_prefix(bundle)}_{function}_workspace_size({', '.join([*parameters, 'size_t* bytes'])}) {{",
+        *_body(arguments, cpp=False),
+        f"  return aot_entry_workspace_size_(&aot_{bundle}_core, {call_symbol(bundle, function)}, args_, "
+        f"{len(arguments)}, bytes);",
+        "}",
+    ]
 
 
 def _body(arguments: Sequence[_Argument], *, cpp: bool) -> list[str]:
@@ -252,9 +285,13 @@ def cpp_header(bundle: str, kernels: Mapping[str, KernelRecord], kinds: Mapping[
         "// The bundle itself: list, preload, explain. A program that refers to it links every kernel.",
         f"inline ::aot::Bundle aot() {{ return ::aot::Bundle(aot_{bundle}_interface); }}",
     ]
+    taken = {function for kernel in kernels.values() for function in kernel.functions}
     for kernel in kernels.values():
         for function in kernel.functions:
-            lines += ["", *_cpp_function(bundle, kernel, function, _arguments(kernel, kinds.get(function, {})))]
+            arguments = _arguments(kernel, kinds.get(function, {}))
+            lines += ["", *_cpp_function(bundle, kernel, function, arguments)]
+            if (asking := _asking(kernel, arguments)) is not None and f"{function}_workspace_size" not in taken:
+                lines += _cpp_workspace_size(bundle, function, asking)
         lines += _cpp_choices(kernel, kinds)
     lines += ["", f"}}  // namespace {_identifier(bundle)}", "", f"#endif  // {guard}"]
     return "\n".join(lines) + "\n"
@@ -307,6 +344,19 @@ def _cpp_function(bundle: str, kernel: KernelRecord, function: str, arguments: S
         f"inline void {_identifier(function)}({', '.join(_cpp_parameters(kernel, arguments))}) {{",
         *_body(arguments, cpp=True),
         f"  ::aot::detail::call(aot_{bundle}_core, {symbol}, args_, {len(arguments)}, {stream});",
+        "}",
+    ]
+
+
+def _cpp_workspace_size(bundle: str, function: str, arguments: Sequence[_Argument]) -> list[str]:
+    leaves = [leaf for argument in arguments for leaf in argument.leaves()]
+    parameters = ", ".join(leaf.type.cpp.format(leaf.name) for leaf in leaves if leaf.type)
+    return [
+        "",
+        f"inline std::size_t {function}_workspace_size({parameters}) {{",
+        *_body(arguments, cpp=True),
+        f"  return ::aot::detail::workspace_size(aot_{bundle}_core, {call_symbol(bundle, function)}, args_, "
+        f"{len(arguments)});",
         "}",
     ]
 

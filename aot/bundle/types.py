@@ -48,5 +48,6 @@ def with_types(kernel: KernelRecord, variants: Iterable[VariantDetails]) -> Kern
     parameters = []
     for parameter in kernel.parameters:
         taken = frozenset().union(*(own.get(parameter.name, frozenset()) for own in kinds))
-        parameters.append(parameter.replace(type=type_of(taken)))
+        # Variants say nothing of a workspace: dispatch supplies it, if the caller passes none.
+        parameters.append(parameter.replace(type="tensor?" if parameter.workspace is not None else type_of(taken)))
     return kernel.replace(parameters=tuple(parameters))

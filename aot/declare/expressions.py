@@ -236,6 +236,14 @@ def check_shape(text: str) -> set[str]:
     return names
 
 
+def check_size(text: str) -> set[str]:
+    """The names in a number of bytes, ``"4 * x.shape[0]"``."""
+    expression = parse(text)
+    if not _is_extent(expression):
+        raise DeclarationError(f"{text!r} is not a size", hint='write a size like "4 * x.shape[0] * x.shape[1]"')
+    return names_in(expression)
+
+
 def check_dtype(text: str) -> set[str]:
     """The names in the dtype of an output, ``"x.dtype"`` or ``"f32"``."""
     name, dot, field = text.partition(".")

@@ -33,6 +33,7 @@ from ..targets import Target, accepted_archs
 from . import expressions
 from .arguments import ARGUMENT_TYPES, ActiveClusters, Argument, Constant, Multiprocessors, Stream, Tensor, Tuple
 from .backward import check_backward
+from .workspace import check_workspace, check_workspace_arguments
 
 __all__ = ["CapturedSpec", "Cost", "In", "Kernel", "Out", "Spec", "Variant", "kernel"]
 
@@ -296,6 +297,7 @@ def _check_kernel(kernel: Kernel) -> None:
         raise DeclarationError(f"{where}: bundles have an attribute of that name", hint="pass another `name`")
     _check_names(kernel, where)
     _check_outputs(kernel, where)
+    check_workspace(kernel.parameters, where)
     _check_defaults(kernel, where)
     check_backward(kernel, where)
 
@@ -366,6 +368,7 @@ def _check_spec(kernel: Kernel, spec: Spec, point: Mapping[str, str]) -> None:
     missing = public - spec.arguments.keys()
     if missing:
         raise DeclarationError(f"{where}: no argument for parameter {', '.join(sorted(missing))}")
+    check_workspace_arguments(kernel.parameters, spec.arguments, where)
     _check_stream(where, spec)
 
 

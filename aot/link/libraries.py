@@ -202,7 +202,7 @@ def public_tables(
     for function in functions:
         call = call_symbol(bundle, function.name)
         lines.append(f"static aot_function_t function_{function.name} = {_function_row(function)};")
-        lines.append(_exported(call, f"aot_dispatch(&function_{function.name}, args, count, result)"))
+        lines.append(_exported_for_c(call, function.name))
         archs = " ".join(str(build.arch) for build in builds[function.kernel])
         texts = ", ".join(map(c_string, (function.name, function.signature, function.doc, archs)))
         infos.append(f"{{{texts}, (aot_entry){call}, {function.argument_count}, 0}}")
@@ -249,6 +249,16 @@ const aot_interface* aot_abi_interface(void) {{ return &aot_{bundle}_interface; 
 def _exported(name: str, call: str) -> str:
     head = f"int {name}(void* handle, const TVMFFIAny* args, int32_t count, TVMFFIAny* result)"
     return f"{_VISIBLE} {head};\n{head} {{\n  (void)handle;\n  return {call};\n}}"
+
+
+def _exported_for_c(symbol: str, function: str) -> str:
+    """The function as ``aot_entry`` of ``aot/abi.h`` describes it."""
+    head = f"int {symbol}(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result)"
+    arguments = f"(&function_{function}, args, count, result)"
+    return (
+        f"{_VISIBLE} {head};\n{head} {{\n"
+        f"  return self == AOT_ASK_WORKSPACE ? aot_dispatch_workspace{arguments} : aot_dispatch{arguments};\n}}"
+    )
 
 
 def _function_row(function: EntryFunction) -> str:

@@ -28,7 +28,7 @@ from .nvidia import NvidiaLibraries
 __all__ = ["StaticArchives"]
 
 # What the dispatcher itself asks of the support library: see bind_runtime in aot_load.c.
-_OWN_SUPPORT = ("aot_cuda_error_name", "aot_cuda_error_text")
+_OWN_SUPPORT = ("aot_cuda_error_name", "aot_cuda_error_text", "aot_cuda_zero")
 _RUNTIME = ("_cudaGetDevice", "_cudaSetDevice", *_OWN_SUPPORT)
 
 

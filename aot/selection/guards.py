@@ -28,6 +28,10 @@ class Guards:
     def requirements(self, guard: str) -> Iterator[Requirement]:
         yield from self._guard(self._parsed(guard))
 
+    def subject(self, expression: str) -> Subject:
+        """The value of an expression that is a number."""
+        return self._subject(self._parsed(expression))
+
     def _parsed(self, guard: str) -> Expression:
         if not isinstance(guard, str):
             raise self._error(f"{guard!r} is not a text")

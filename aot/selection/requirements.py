@@ -26,12 +26,12 @@ from ..declare.kernel import Kernel, Spec, Variant
 from ..errors import DeclarationError
 from ..kinds import BOOL, DTYPES, FLOAT, HANDLE, INT, NONE, TENSOR, TUPLE
 from .guards import Guards
-from .subjects import HIGHEST, INT32_MAX, Path, Place, Region, Requirement, Subject, VariantTable
+from .subjects import HIGHEST, INT32_MAX, Path, Place, Region, Requirement, Subject, VariantTable, WorkspaceTable
 
 __all__ = ["variant_table"]
 
 # Numbers of runtime/src/aot_tables.h.
-SOURCE_MULTIPROCESSORS, SOURCE_ACTIVE_CLUSTERS = 0x80, 0x81
+SOURCE_MULTIPROCESSORS, SOURCE_ACTIVE_CLUSTERS, SOURCE_WORKSPACE = 0x80, 0x81, 0x82
 STREAM_FROM_ENVIRONMENT, STREAM_DEFAULT = -1, -2
 CUDA_DEVICE = 2
 
@@ -40,16 +40,18 @@ def variant_table(variant: Variant) -> VariantTable:
     """Derive a variant's table from its spec."""
     deriver = _Deriver(variant.kernel, variant.spec)
     sources, stream = _sources(variant.kernel, variant.spec)
+    requirements = tuple(_merged(deriver.derive()))
     identity = sources == tuple(range(len(variant.kernel.parameters)))
     return VariantTable(
         name=variant.name,
         function=variant.function,
-        requirements=tuple(_merged(deriver.derive())),
+        requirements=requirements,
         paths=tuple(deriver.paths),
         sources=None if identity else sources,
         stream=stream,
         entry_arguments=len(sources),
         uses_tensors=deriver.uses_tensors,
+        workspace=deriver.workspace(),
     )
 
 
@@ -66,6 +68,7 @@ def _merged(requirements: Iterator[Requirement]) -> list[Requirement]:
 def _sources(kernel: Kernel, spec: Spec) -> tuple[tuple[int, ...], int]:
     """Where each argument of the compiled entry comes from, and the stream."""
     positions = {parameter.name: i for i, parameter in enumerate(kernel.parameters)}
+    workspaces = {parameter.name for parameter in kernel.parameters if parameter.workspace is not None}
     sources: list[int] = []
     stream = STREAM_DEFAULT
     for name, argument in spec.arguments.items():
@@ -73,6 +76,8 @@ def _sources(kernel: Kernel, spec: Spec) -> tuple[tuple[int, ...], int]:
             sources.append(SOURCE_MULTIPROCESSORS)
         elif isinstance(argument, ActiveClusters):
             sources.append(SOURCE_ACTIVE_CLUSTERS)
+        elif name in workspaces:
+            sources.append(SOURCE_WORKSPACE)
         elif isinstance(argument, Stream) and not argument.explicit:
             stream = STREAM_FROM_ENVIRONMENT
         elif not isinstance(argument, Constant):
@@ -98,24 +103,41 @@ class _Deriver:
     def derive(self) -> Iterator[Requirement]:
         positions = {parameter.name: i for i, parameter in enumerate(self.kernel.parameters)}
         for name, argument in self.spec.arguments.items():
-            if name in positions:
+            # Dispatch supplies a workspace, or checks what the caller passed for it.
+            if name in positions and self.kernel.parameters[positions[name]].workspace is None:
                 yield from self._argument(argument, (positions[name],), name)
-        guards = Guards(f"{self.kernel.origin}: kernel {self.kernel.name}", self.places, self.tensors, self.scalars)
         for guard in self.spec.guards:
-            yield from guards.requirements(guard)
+            yield from self._guards().requirements(guard)
         regions = self._regions()
         if any(region.is_output for region in regions):
             # It comes last: a refusal should first say what is wrong with the arguments themselves.
             # Dispatch asks for this before it calls the entry, apart from the tree, in fewer instructions.
             yield Requirement(Subject("overlap", (), regions=regions, label="memory"), 0, 0)
 
+    def _guards(self) -> Guards:
+        return Guards(f"{self.kernel.origin}: kernel {self.kernel.name}", self.places, self.tensors, self.scalars)
+
+    def workspace(self) -> WorkspaceTable | None:
+        """The scratch memory of the spec; to be asked once its arguments were derived."""
+        for position, parameter in enumerate(self.kernel.parameters):
+            argument = self.spec.arguments[parameter.name]
+            if parameter.workspace is not None and isinstance(argument, Tensor):
+                size = self._guards().subject(parameter.workspace)
+                return WorkspaceTable(parameter.name, position, size, argument.dtype, parameter.zeroed)
+        return None
+
     def _regions(self) -> tuple[Region, ...]:
-        """The tensors of a call, outputs first."""
+        """The tensors of a call, what is written first. A workspace is one of these: it overlaps nothing."""
         outputs = [parameter for parameter in self.kernel.parameters if parameter.output]
         written = [
             (path, label, parameter) for parameter in outputs for path, label in self._tensors_of(parameter.name)
         ]
         regions = [Region(path, True, label=label) for path, label, _ in written]
+        regions += [
+            Region((position,), True, label=parameter.name)
+            for position, parameter in enumerate(self.kernel.parameters)
+            if parameter.workspace is not None
+        ]
         for parameter in self.kernel.parameters:
             if not parameter.output:
                 bits = sum(1 << i for i, (*_, output) in enumerate(written) if parameter.name in output.may_be)

@@ -20,6 +20,7 @@ __all__ = [
     "Step",
     "Subject",
     "VariantTable",
+    "WorkspaceTable",
     "ordered_float",
 ]
 
@@ -87,6 +88,17 @@ class Requirement:
 
 
 @dataclass(frozen=True)
+class WorkspaceTable:
+    """Scratch memory that a variant needs; ``dtype`` is what the compiled entry takes it for."""
+
+    name: str
+    argument: int
+    size: Subject  # in bytes
+    dtype: str
+    zeroed: bool
+
+
+@dataclass(frozen=True)
 class VariantTable:
     """A variant as the dispatcher needs it; what depends on compiling it is added later."""
 
@@ -98,6 +110,7 @@ class VariantTable:
     stream: int
     entry_arguments: int
     uses_tensors: bool
+    workspace: WorkspaceTable | None = None
 
 
 def ordered_float(value: float) -> int:

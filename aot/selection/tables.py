@@ -5,15 +5,16 @@ The C compiler turns them into data of the library; nothing is parsed at run tim
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from aot_runtime.arch import Arch
 
+from ..kinds import DTYPES
 from .branching import branch_by_range, branch_by_value
 from .decision import Node, Tree
 from .requirements import SOURCE_ACTIVE_CLUSTERS
-from .subjects import Path, Region, Requirement, Step, Subject, VariantTable
+from .subjects import Path, Region, Requirement, Step, Subject, VariantTable, WorkspaceTable
 
 __all__ = ["CompiledVariant", "Group", "kernel_library_source"]
 
@@ -97,8 +98,7 @@ class _Writer:
         self, group: Group, slots: Mapping[Path, int], memory: dict[tuple[Region, ...], int]
     ) -> dict[Subject, int]:
         numbers: dict[Subject, int] = {}
-        for requirement in (item for variant in group.variants for item in variant.table.requirements):
-            subject = requirement.subject
+        for subject in (subject for variant in group.variants for subject in _subjects(variant.table)):
             if subject not in numbers:
                 if subject.regions:
                     memory[subject.regions] = self._memory(subject.regions, slots)
@@ -173,6 +173,9 @@ class _Writer:
             ]
         if table.sources is not None:
             lines.append(f"static const uint8_t sources_{name}[] = {{{_joined(table.sources)}}};")
+        if table.workspace is not None:
+            row = _workspace_row(table.workspace, numbers[table.workspace.size])
+            lines.append(f"static const aot_workspace_t workspace_{name} = {row};")
         return [*lines, f"static aot_variant_state_t state_{name} = {{0, {f'clusters_{name}' if clusters else '0'}}};"]
 
     def _requirement(self, requirement: Requirement, subject: int) -> int:
@@ -224,8 +227,23 @@ def _variant_row(variant: CompiledVariant, memory: Mapping[tuple[Region, ...], i
         f"{{{_joined(variant.block)}}}",
         str(variant.dynamic_shared_memory),
         f"&{variant.symbol}_first_kernel" if clusters else "0",
+        f"&workspace_{name}" if table.workspace is not None else "0",
     ]
     return f"{{{', '.join(fields)}}}"
+
+
+def _subjects(table: VariantTable) -> Iterator[Subject]:
+    yield from (requirement.subject for requirement in table.requirements)
+    if table.workspace is not None:
+        yield table.workspace.size
+
+
+def _workspace_row(workspace: WorkspaceTable, subject: int) -> str:
+    dtype = DTYPES[workspace.dtype]
+    return (
+        f"{{{c_string(workspace.name)}, {subject}, {workspace.argument}, {int(workspace.zeroed)}, "
+        f"{{{dtype.code}, {dtype.bits}, 1}}}}"
+    )
 
 
 def _slots(group: Group) -> dict[Path, int]:

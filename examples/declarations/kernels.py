@@ -160,3 +160,46 @@ def scale_everywhere(target: aot.Target) -> aot.Spec:
     vector = aot.Tensor("f32", ("n",))
     arguments = {"x": vector, "out": vector, "sms": aot.Multiprocessors(), "stream": aot.Stream()}
     return aot.Spec(scale_persistent, arguments)
+
+
+# Scratch memory: partial sums of the blocks, which a second launch adds up in their order.
+
+PARTS = 64
+
+
+@cute.kernel
+def sum_stretches(x: cute.Tensor, parts: cute.Tensor):
+    part = cute.arch.block_idx()[0]
+    total = cutlass.Float32(0.0)
+    for index in range(part, cute.size(x), PARTS):
+        total += x[index]
+    parts[part] = total
+
+
+@cute.kernel
+def sum_parts(parts: cute.Tensor, out: cute.Tensor):
+    total = cutlass.Float32(0.0)
+    for index in range(PARTS):
+        total += parts[index]
+    out[0] = total
+
+
+@cute.jit
+def sum_twice(x: cute.Tensor, out: cute.Tensor, parts: cute.Tensor, stream: CUstream):
+    sum_stretches(x, parts).launch(grid=[PARTS, 1, 1], block=[1, 1, 1], stream=stream)
+    sum_parts(parts, out).launch(grid=[1, 1, 1], block=[1, 1, 1], stream=stream)
+
+
+@aot.kernel(
+    parameters=(
+        aot.In("x"),
+        aot.Out("out", shape="(1,)", dtype="f32"),
+        aot.Workspace("parts", "partial sums", bytes=f"4 * {PARTS}"),
+    ),
+    archs=ARCHS,
+)
+def total(target: aot.Target) -> aot.Spec:
+    """The sum of a vector, called as ``total(x, out)``."""
+    vector, one = aot.Tensor("f32", ("n",)), aot.Tensor("f32", (1,))
+    parts = aot.Tensor("f32", ("length",))
+    return aot.Spec(sum_twice, {"x": vector, "out": one, "parts": parts, "stream": aot.Stream()})

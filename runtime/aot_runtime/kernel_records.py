@@ -16,7 +16,19 @@ __all__ = ["Backward", "Choice", "KernelRecord", "KernelTable", "Parameter", "re
 class Parameter(Value):
     """A parameter of a public function. ``default`` counts only if ``has_default``."""
 
-    __slots__ = ("default", "doc", "dtype", "has_default", "may_be", "name", "output", "shape", "type")
+    __slots__ = (
+        "default",
+        "doc",
+        "dtype",
+        "has_default",
+        "may_be",
+        "name",
+        "output",
+        "shape",
+        "type",
+        "workspace",
+        "zeroed",
+    )
 
     name: str
     doc: str
@@ -26,6 +38,8 @@ class Parameter(Value):
     shape: str | None  # of an output, as an expression of the inputs: "x.shape"
     dtype: str | None
     may_be: tuple[str, ...]  # of an output: inputs whose very tensor may be passed here
+    workspace: str | None  # of scratch memory: its size in bytes, as an expression of the inputs
+    zeroed: bool  # whether a call clears it first
     type: str  # what variants take: "tensor", "tensor?", "float", "int", "pointer", "tuple" or "any"; "": not known
 
     def __init__(
@@ -39,6 +53,8 @@ class Parameter(Value):
         dtype: str | None = None,
         may_be: tuple[str, ...] = (),
         type: str = "",
+        workspace: str | None = None,
+        zeroed: bool = False,
     ) -> None:
         self._set(
             name=name,
@@ -50,6 +66,8 @@ class Parameter(Value):
             dtype=dtype,
             may_be=may_be,
             type=type,
+            workspace=workspace,
+            zeroed=zeroed,
         )
 
 
@@ -216,6 +234,8 @@ def _parameter(record: Reader) -> Parameter:
         dtype=record.get("dtype", str, None),
         may_be=record.texts("may_be"),
         type=record.get("type", str, ""),
+        workspace=record.get("workspace", str, None),
+        zeroed=record.get("zeroed", bool, False),
     )
 
 

@@ -109,6 +109,8 @@ def _parameter_data(parameter: Parameter) -> dict[str, Any]:
         data.update(shape=parameter.shape, dtype=parameter.dtype)
     if parameter.may_be:
         data["may_be"] = list(parameter.may_be)
+    if parameter.workspace is not None:
+        data.update(workspace=parameter.workspace, zeroed=parameter.zeroed)
     if parameter.type:
         data["type"] = parameter.type
     return data

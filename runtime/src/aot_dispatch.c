@@ -12,6 +12,7 @@
 #include "aot_overlap.h"
 #include "aot_rank.h"
 #include "aot_select.h"
+#include "aot_workspace.h"
 
 #include <tvm/ffi/extra/c_env_api.h>
 
@@ -58,13 +59,32 @@ static int fill_argument(TVMFFIAny* filled, uint8_t source, const aot_ranking_t*
   return 0;
 }
 
-__attribute__((noinline)) static int call_filled(const aot_ranking_t* ranking, const aot_variant_t* variant, const aot_arguments_t* arguments,
-                       TVMFFIAny* result) {
+static int call_entry_filled(const aot_ranking_t* ranking, const aot_variant_t* variant,
+                             const aot_arguments_t* arguments, DLTensor* workspace, TVMFFIAny* result) {
   TVMFFIAny filled[AOT_MAX_ARGUMENTS];
   for (uint32_t i = 0; i < variant->source_count; ++i) {
-    if (fill_argument(&filled[i], variant->sources[i], ranking, variant, arguments) != 0) return -1;
+    if (variant->sources[i] == AOT_SOURCE_WORKSPACE) {
+      memset(&filled[i], 0, sizeof filled[i]); /* None, for a variant that needs no workspace */
+      if (workspace != NULL) filled[i].type_index = kTVMFFIDLTensorPtr;
+      filled[i].v_ptr = workspace;
+    } else if (fill_argument(&filled[i], variant->sources[i], ranking, variant, arguments) != 0) {
+      return -1;
+    }
   }
   return variant->entry(NULL, filled, (int32_t)variant->source_count, result);
+}
+
+__attribute__((noinline)) static int call_filled(const aot_function_t* function, const aot_ranking_t* ranking,
+                                                 const aot_kernel_library_t* library, const aot_variant_t* variant,
+                                                 const aot_arguments_t* arguments, const TVMFFIAny* args,
+                                                 TVMFFIAny* result) {
+  aot_workspace_held_t held;
+  if (variant->workspace == NULL) return call_entry_filled(ranking, variant, arguments, NULL, result);
+  void* stream = stream_of(variant, args, arguments->device);
+  if (aot_workspace_take(function, library, variant, arguments, stream, &held) != 0) return -1;
+  int status = call_entry_filled(ranking, variant, arguments, &held.tensor, result);
+  aot_workspace_give_back(&held);
+  return status;
 }
 
 /* The compiled entry refused: if the arguments are to blame, say it as a refusal always reads. */
@@ -85,7 +105,7 @@ static int run(aot_function_t* function, const aot_ranking_t* ranking, const aot
   }
   int status = variant->sources == NULL
                    ? variant->entry(NULL, args, (int32_t)function->argument_count, result)
-                   : call_filled(ranking, variant, arguments, result);
+                   : call_filled(function, ranking, candidate->library, variant, arguments, args, result);
   if (UNLIKELY(status != 0)) return explain_failure(function, candidate, variant, ranking, arguments);
   return 0;
 }
@@ -99,36 +119,75 @@ SLOW_PATH static int find_device(const aot_function_t* function, aot_arguments_t
   return aot_raise("AotDriverError", "device %d: a bundle serves devices 0 to %d", arguments->device, AOT_MAX_DEVICES - 1);
 }
 
-int aot_dispatch(aot_function_t* function, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
-  aot_arguments_t arguments;
-  if (UNLIKELY(count != (int32_t)function->argument_count)) return aot_raise_argument_count(function, count);
-  aot_arguments_decode(&arguments, args, (uint32_t)count);
-  arguments.hypothetical = 0;
-  if (UNLIKELY((uint32_t)arguments.device >= AOT_MAX_DEVICES) && find_device(function, &arguments) != 0) return -1;
-  aot_ranking_t* ranking = __atomic_load_n(&function->rankings[arguments.device], __ATOMIC_ACQUIRE);
-  if (UNLIKELY(ranking == NULL) && (ranking = aot_function_ranking(function, arguments.device)) == NULL) return -1;
+/* Decodes the arguments and finds what the function may run on their device; NULL with an error raised. */
+static inline aot_ranking_t* begin(aot_function_t* function, const TVMFFIAny* args, int32_t count,
+                                   aot_arguments_t* arguments) {
+  if (UNLIKELY(count != (int32_t)function->argument_count)) {
+    aot_raise_argument_count(function, count);
+    return NULL;
+  }
+  aot_arguments_decode(arguments, args, (uint32_t)count);
+  arguments->hypothetical = 0;
+  if (UNLIKELY((uint32_t)arguments->device >= AOT_MAX_DEVICES) && find_device(function, arguments) != 0) return NULL;
+  aot_ranking_t* ranking = __atomic_load_n(&function->rankings[arguments->device], __ATOMIC_ACQUIRE);
+  return UNLIKELY(ranking == NULL) ? aot_function_ranking(function, arguments->device) : ranking;
+}
 
+/* The variant that takes the call, and in `chosen` where it comes from; NULL with an error raised. */
+static inline const aot_variant_t* choose(aot_function_t* function, aot_ranking_t* ranking, aot_arguments_t* arguments,
+                                          const aot_candidate_t** chosen) {
   for (uint32_t i = 0; i < ranking->count; ++i) {
     aot_candidate_t* candidate = &ranking->candidates[i];
     const aot_kernel_library_t* library = __atomic_load_n(&candidate->library, __ATOMIC_ACQUIRE);
     if (UNLIKELY(library == NULL)) {
-      if (aot_candidate_open(function, candidate) != 0) return -1;
+      if (aot_candidate_open(function, candidate) != 0) return NULL;
       library = candidate->library;
     }
     const aot_group_t* group = candidate->group;
     if (group == NULL) continue;
-    if (group->slot_count > function->argument_count) aot_arguments_open_tuples(&arguments, group);
-    const aot_variant_t* variant = aot_group_choose(library, group, &arguments);
+    if (group->slot_count > function->argument_count) aot_arguments_open_tuples(arguments, group);
+    const aot_variant_t* variant = aot_group_choose(library, group, arguments);
     if (variant == NULL) continue;
-    if (UNLIKELY(arguments.unsound)) break;
+    if (UNLIKELY(arguments->unsound)) break;
     /* What the tree left to the entry decides whether the next best architecture gets its chance. */
-    if (i + 1 < ranking->count && aot_variant_unmet(library, variant, &arguments) != NULL) continue;
+    if (i + 1 < ranking->count && aot_variant_unmet(library, variant, arguments) != NULL) continue;
     const aot_region_t* regions = &library->regions[variant->first_region];
-    if (UNLIKELY(!aot_plainly_apart(regions, variant->region_count, &arguments)) &&
-        aot_overlap(regions, variant->region_count, &arguments) != 0) {
+    if (UNLIKELY(!aot_plainly_apart(regions, variant->region_count, arguments)) &&
+        aot_overlap(regions, variant->region_count, arguments) != 0) {
       break;
     }
-    return run(function, ranking, candidate, variant, &arguments, args, result);
+    *chosen = candidate;
+    return variant;
   }
-  return aot_raise_no_variant(function, &ranking->device, &arguments);
+  aot_raise_no_variant(function, &ranking->device, arguments);
+  return NULL;
+}
+
+int aot_dispatch(aot_function_t* function, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
+  aot_arguments_t arguments;
+  const aot_candidate_t* candidate;
+  aot_ranking_t* ranking = begin(function, args, count, &arguments);
+  if (UNLIKELY(ranking == NULL)) return -1;
+  const aot_variant_t* variant = choose(function, ranking, &arguments, &candidate);
+  if (UNLIKELY(variant == NULL)) return -1;
+  return run(function, ranking, candidate, variant, &arguments, args, result);
+}
+
+int aot_dispatch_workspace(aot_function_t* function, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
+  aot_arguments_t arguments;
+  const aot_candidate_t* candidate;
+  aot_ranking_t* ranking = begin(function, args, count, &arguments);
+  if (ranking == NULL) return -1;
+  const aot_variant_t* variant = choose(function, ranking, &arguments, &candidate);
+  if (variant == NULL) return -1;
+  /* The entry would have checked the rest. */
+  if (aot_variant_unmet(candidate->library, variant, &arguments) != NULL) {
+    return aot_raise_no_variant(function, &ranking->device, &arguments);
+  }
+  int64_t bytes = aot_workspace_bytes(candidate->library, variant, &arguments);
+  if (bytes < 0) return -1;
+  memset(result, 0, sizeof *result);
+  result->type_index = kTVMFFIInt;
+  result->v_int64 = bytes;
+  return 0;
 }

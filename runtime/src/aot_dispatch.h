@@ -7,4 +7,7 @@
 /* 0, or -1 with an error raised. */
 int aot_dispatch(aot_function_t* function, const TVMFFIAny* args, int32_t count, TVMFFIAny* result);
 
+/* How many bytes of scratch memory that call needs, as an integer; nothing is launched. */
+int aot_dispatch_workspace(aot_function_t* function, const TVMFFIAny* args, int32_t count, TVMFFIAny* result);
+
 #endif /* AOT_DISPATCH_H_ */

@@ -28,18 +28,21 @@ typedef struct {
   int32_t (*set_device)(int32_t);
   const char* (*error_name)(int32_t);
   const char* (*error_text)(int32_t);
+  int32_t (*zero)(void*, size_t, void*);
 } runtime_t;
 
 static int bind_runtime(runtime_t* runtime) {
-  void* addresses[4] = {aot_support_symbol("_cudaGetDevice"), aot_support_symbol("_cudaSetDevice"),
-                        aot_support_symbol("aot_cuda_error_name"), aot_support_symbol("aot_cuda_error_text")};
-  for (int i = 0; i < 4; ++i) {
+  void* addresses[5] = {aot_support_symbol("_cudaGetDevice"), aot_support_symbol("_cudaSetDevice"),
+                        aot_support_symbol("aot_cuda_error_name"), aot_support_symbol("aot_cuda_error_text"),
+                        aot_support_symbol("aot_cuda_zero")};
+  for (int i = 0; i < 5; ++i) {
     if (addresses[i] == NULL) return aot_raise("AotBundleError", "`%s` is not a support library", aot_support_name());
   }
   memcpy(&runtime->get_device, &addresses[0], sizeof addresses[0]);
   memcpy(&runtime->set_device, &addresses[1], sizeof addresses[1]);
   memcpy(&runtime->error_name, &addresses[2], sizeof addresses[2]);
   memcpy(&runtime->error_text, &addresses[3], sizeof addresses[3]);
+  memcpy(&runtime->zero, &addresses[4], sizeof addresses[4]);
   return 0;
 }
 
@@ -113,6 +116,19 @@ int aot_variant_active_clusters(const aot_variant_t* variant, int32_t device, in
   if (bind_runtime(&runtime) != 0 || with_device(&runtime, variant, device, ask_clusters) != 0) return -1;
   *clusters = __atomic_load_n(&variant->state->active_clusters[device], __ATOMIC_ACQUIRE);
   return 0;
+}
+
+int aot_variant_zero(const aot_variant_t* variant, int32_t device, void* address, size_t bytes, void* stream) {
+  runtime_t runtime;
+  int32_t before = 0;
+  if (bind_runtime(&runtime) != 0) return -1;
+  int32_t code = runtime.get_device(&before);
+  if (code == 0) code = runtime.set_device(device);
+  if (code == 0) code = runtime.zero(address, bytes, stream);
+  if (before != device) runtime.set_device(before);
+  if (code == 0) return 0;
+  return aot_raise("AotCudaError", "cannot clear the workspace of %s on device %d: %s (%d): %s", variant->name, device,
+                   runtime.error_name(code), code, runtime.error_text(code));
 }
 
 static int load_group(const aot_candidate_t* candidate, int32_t device) {

@@ -3,6 +3,7 @@
  * The static archive of the CuTe DSL lacks two functions that its launchers call; the public header
  * CuteDSLRuntime.h documents them. They are weak here, so that an archive which has them wins.
  */
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -13,9 +14,14 @@ typedef void (*set_error_t)(const char* kind, const char** parts, int32_t count)
 
 const char* cudaGetErrorName(int32_t code);
 const char* cudaGetErrorString(int32_t code);
+int32_t cudaMemsetAsync(void* address, int32_t value, size_t bytes, void* stream);
 
 EXPORT const char* aot_cuda_error_name(int32_t code) { return cudaGetErrorName(code); }
 EXPORT const char* aot_cuda_error_text(int32_t code) { return cudaGetErrorString(code); }
+
+EXPORT int32_t aot_cuda_zero(void* address, size_t bytes, void* stream) {
+  return cudaMemsetAsync(address, 0, bytes, stream);
+}
 
 WEAK void CuteDSLRT_TVMFFISetRaisedCudaError(set_error_t set_error, int32_t code) {
   char number[24];

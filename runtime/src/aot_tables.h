@@ -19,7 +19,7 @@
 
 /* Major: layout or meaning changed, the entry library refuses the kernel library.
  * Minor: something was added at the end; older readers may still use the rest. */
-#define AOT_TABLES_MAJOR 2
+#define AOT_TABLES_MAJOR 3
 #define AOT_TABLES_MINOR 0
 
 #define AOT_MAX_ARGUMENTS 64 /* of one call, elements of tuples included */
@@ -159,11 +159,21 @@ typedef struct {
   uint16_t index;
 } aot_slot_t;
 
-/* Where an argument of the compiled entry comes from: a public argument, or the device. */
+/* Where an argument of the compiled entry comes from: a public argument, the device, or the variant's workspace. */
 enum {
   AOT_SOURCE_MULTIPROCESSORS = 0x80,
-  AOT_SOURCE_ACTIVE_CLUSTERS = 0x81
+  AOT_SOURCE_ACTIVE_CLUSTERS = 0x81,
+  AOT_SOURCE_WORKSPACE = 0x82
 };
+
+/* Scratch memory that a variant needs. */
+typedef struct {
+  const char* name;  /* of the public argument by which a caller may pass it */
+  uint32_t subject;  /* how many bytes, in the library's `subjects` */
+  uint8_t argument;  /* public argument: None, or bytes */
+  uint8_t zeroed;    /* whether the kernel finds zeros in it */
+  DLDataType dtype;  /* what the compiled entry takes it for */
+} aot_workspace_t;
 
 enum {
   AOT_STREAM_FROM_ENVIRONMENT = -1,
@@ -194,6 +204,7 @@ typedef struct {
   uint32_t block[3];
   uint32_t dynamic_shared_memory;
   void** first_kernel;          /* handle of the kernel launched, valid once loaded */
+  const aot_workspace_t* workspace; /* NULL: it needs none */
 } aot_variant_t;
 
 /* The variants that one public function chooses from: those that share the caller's named choices. */

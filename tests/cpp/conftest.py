@@ -37,7 +37,7 @@ SOURCES = aot_runtime.native.source_directory()
 INCLUDES = (aot_runtime.native.include_directory(), Path(tvm_ffi.libinfo.find_include_path()))
 TVM_FFI = Path(tvm_ffi.libinfo.find_libtvm_ffi())
 # Without what finds a Python package from a checkout: tests of installed things set their own.
-SELECTED = ("fill", "fill_pair", "fill_pointer", "fill_optional", "fill_epilogue", "fill_everywhere")
+SELECTED = ("fill", "fill_pair", "fill_pointer", "fill_optional", "fill_epilogue", "fill_everywhere", "fill_parts")
 
 
 def run(*command: str | Path, cwd: Path | None = None, environment: dict[str, str] | None = None) -> str:

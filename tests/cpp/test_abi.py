@@ -53,7 +53,7 @@ def test_header_with_this_library(project: Project, tmp_path: Path, major: int, 
     said = outcome(project, project.bundle, newer_header(tmp_path, major, minor), tmp_path)
     assert said.startswith(expected)
     if major != 1:
-        assert "speaks version 1.0 of the protocol, this header speaks 2.3" in said
+        assert "speaks version 1.1 of the protocol, this header speaks 2.3" in said
 
 
 def test_newer_library_with_this_header(project: Project, tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_library_of_another_major_is_refused(project: Project, tmp_path: Path) -
     )
     said = outcome(project, bundle, INCLUDES[0], tmp_path)
     assert said.startswith("5 ")
-    assert "speaks version 2.0 of the protocol, this header speaks 1.0" in said
+    assert "speaks version 2.1 of the protocol, this header speaks 1.1" in said
 
 
 def test_library_without_this_interface_is_refused(project: Project, tmp_path: Path) -> None:

@@ -32,6 +32,20 @@ static void test_functions() {
   CHECK(last_launch().grid[0] == 132);
 }
 
+static void test_workspace() {
+  alignas(256) static unsigned char scratch[16]; // the stand-in clears it
+  CHECK(bundle::fill_parts_workspace_size(out, 1) == 0);
+  const std::size_t needed = bundle::fill_parts_workspace_size(out, 4);
+  CHECK(needed == sizeof scratch);
+  scratch[15] = 1;
+  bundle::fill_parts(out, 4, aot::tensor(scratch, {16}));
+  CHECK(last_launch().grid[0] == 4 && scratch[15] == 0);
+  CHECK_THROWS(aot::ArgumentError, "needs 16 bytes of scratch memory, `parts`", bundle::fill_parts(out, 4));
+  std::size_t bytes = 0;
+  CHECK(bundle_fill_parts_workspace_size(out.get(), 4, &bytes) == AOT_OK && bytes == 16);
+  CHECK(bundle_fill_parts_workspace_size(nullptr, 4, &bytes) == AOT_ERROR_ARGUMENT && bytes == 0);
+}
+
 static void test_errors() {
   CHECK_THROWS(aot::ArgumentError, "out.dtype", bundle::fill(aot::tensor(static_cast<int*>(fake_memory), {10})));
   CHECK(bundle_fill(nullptr, 1.0) == AOT_ERROR_ARGUMENT);
@@ -51,11 +65,12 @@ static void test_bundle() {
   CHECK(all.explain("fill", 9, 0, out, 1.0).find("*sm_90a\tfill__f32__aligned") != std::string::npos);
   aot_interface other = aot_bundle_interface;
   other.major = AOT_PROTOCOL_MAJOR + 1;
-  CHECK_THROWS(aot::VersionError, "speaks version 2.0 of the protocol", aot::Bundle{other});
+  CHECK_THROWS(aot::VersionError, "speaks version 2.1 of the protocol", aot::Bundle{other});
 }
 
 int main() {
   test_functions();
+  test_workspace();
   test_errors();
   test_bundle();
   return finish("test_linked");

@@ -55,6 +55,8 @@ static void test_calls(const fs::path& path) {
   CHECK(last_launch().grid[0] == 3);
   bundle["fill_pointer"](static_cast<const void*>(fake_memory), 64, reinterpret_cast<void*>(0x55));
   CHECK(last_launch().stream == 0x55 && last_launch().grid[0] == 2);
+  CHECK(bundle["fill_parts"].workspace_size(out, 4, nullptr) == 16);
+  CHECK(bundle["fill"].workspace_size(out, 1.0) == 0);
   bundle["fill_optional"](out, nullptr);
   CHECK(last_launch().block[0] == 32);
   bundle["fill_optional"](out, aot::tensor(static_cast<float*>(other_memory), {4, 1000}));

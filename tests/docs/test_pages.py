@@ -74,7 +74,9 @@ def check_pytest(arguments: Sequence[str]) -> None:
 def check_script(arguments: Sequence[str]) -> None:
     """A script of this repository: the options that are shown stand in its text."""
     path = PROJECT / arguments[0]
-    text = path.read_text()
+    # A package may share the reader of its options between its commands.
+    files = sorted(path.parent.glob("*.py")) if path.name == "__main__.py" else [path]
+    text = "".join(file.read_text() for file in files)
     for option in (argument for argument in arguments[1:] if argument.startswith("--")):
         assert f'"{option.partition("=")[0]}"' in text, f"{path} has no {option}"
 

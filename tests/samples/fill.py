@@ -130,6 +130,26 @@ def fill_optional(target: aot.Target, bias: bool) -> aot.Spec:
     return aot.Spec(fill_perhaps, {"out": aot.Tensor("f32", ("n",)), "bias": given, "stream": aot.Stream()})
 
 
+@cute.jit
+def fill_in_parts(out: cute.Tensor, count: cutlass.Int32, parts: cute.Tensor | None, stream: CUstream):
+    blocks = 1 if cutlass.const_expr(parts is None) else cute.size(parts)
+    write(out, cutlass.Float32(6.0)).launch(grid=[blocks, 1, 1], block=[32, 1, 1], stream=stream)
+
+
+@aot.kernel(
+    parameters=(OUT, aot.In("count"), aot.Workspace("parts", "partial sums", bytes="4 * count", zeroed=True)),
+    archs=("sm_90a",),
+)
+def fill_parts(target: aot.Target) -> list[aot.Spec]:
+    """Needs scratch memory for more than one part, and launches a block for each of its elements."""
+    out = {"out": aot.Tensor("f32", ("n",)), "count": aot.Scalar("i32")}
+    parts = aot.Tensor("f32", ("length",), align=256)
+    return [
+        aot.Spec(fill_in_parts, {**out, "parts": None, "stream": aot.Stream()}, guards="count == 1", label="whole"),
+        aot.Spec(fill_in_parts, {**out, "parts": parts, "stream": aot.Stream()}, label="parts"),
+    ]
+
+
 class Epilogue:
     THREADS = 32
 

@@ -34,7 +34,7 @@
 
 /* Apart from AOT_TABLES_MAJOR, which is private between the entry and the kernel libraries of one bundle. */
 #define AOT_PROTOCOL_MAJOR 1
-#define AOT_PROTOCOL_MINOR 0
+#define AOT_PROTOCOL_MINOR 1
 
 #ifdef __cplusplus
 extern "C" {
@@ -103,7 +103,10 @@ typedef struct aot_tuple_header {
   void (*values_deleter)(void*);
 } aot_tuple_header;
 
-/* 0, or -1 with an error raised in this thread: see aot_core.take_error. */
+/* A function of a bundle. 0, or -1 with an error raised in this thread: see aot_core.take_error. `self` is NULL for a
+ * call. From minor 1 on it may be AOT_ASK_WORKSPACE: then nothing is launched, and the result is the number of bytes
+ * of scratch memory that the call needs. */
+#define AOT_ASK_WORKSPACE ((void*)1)
 typedef int (*aot_entry)(void* self, const aot_value* args, int32_t count, aot_value* result);
 
 typedef void (*aot_error_receiver)(void* context, const char* kind, size_t kind_size, const char* text,

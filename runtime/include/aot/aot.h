@@ -104,6 +104,10 @@ static inline int aot_call(aot_function function, const aot_value* args, int32_t
 /* Calls on `stream` of the device on which the first tensor lies. */
 static inline int aot_call_on(aot_function function, void* stream, const aot_value* args, int32_t count);
 
+/* How many bytes of scratch memory that call needs: what the argument that names it must have, if no framework that
+ * allocates makes the call. Nothing is launched, and nothing need be passed for the memory itself. */
+static inline int aot_workspace_size(aot_function function, const aot_value* args, int32_t count, size_t* bytes);
+
 /* Sets the stream for later calls of this thread, of all bundles. `previous` may be NULL. */
 int aot_set_stream(aot_bundle bundle, int32_t device, void* stream, void** previous);
 
@@ -721,6 +725,24 @@ static inline int aot_call_on(aot_function function, void* stream, const aot_val
     return aot_fail_(AOT_ERROR_USAGE, "aot_call_on: a null pointer was given", NULL, NULL, NULL);
   }
   return aot_call_entry_on_(function.core, function.info->call, stream, args, count);
+}
+
+static inline int aot_entry_workspace_size_(const aot_core* core, aot_entry entry, const aot_value* args, int32_t count,
+                                            size_t* bytes) {
+  aot_value result = {AOT_NONE, 0, {0}};
+  *bytes = 0;
+  if (core->minor < 1) return AOT_OK; /* before there were any */
+  if (entry(AOT_ASK_WORKSPACE, args, count, &result) != 0) return aot_raised_(core);
+  *bytes = (size_t)result.as.integer;
+  return AOT_OK;
+}
+
+static inline int aot_workspace_size(aot_function function, const aot_value* args, int32_t count, size_t* bytes) {
+  if (function.core == NULL) return aot_refuse_unopened_();
+  if (function.info == NULL || bytes == NULL || (args == NULL && count != 0)) {
+    return aot_fail_(AOT_ERROR_USAGE, "aot_workspace_size: a null pointer was given", NULL, NULL, NULL);
+  }
+  return aot_entry_workspace_size_(function.core, function.info->call, args, count, bytes);
 }
 
 AOT_SHARED int aot_set_stream(aot_bundle bundle, int32_t device, void* stream, void** previous) {

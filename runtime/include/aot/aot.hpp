@@ -238,6 +238,12 @@ inline void call(const aot_core& core, aot_entry entry, const aot_value* args, i
   }
 }
 
+inline std::size_t workspace_size(const aot_core& core, aot_entry entry, const aot_value* args, int count) {
+  std::size_t bytes = 0;
+  check(aot_entry_workspace_size_(&core, entry, args, count, &bytes));
+  return bytes;
+}
+
 }  // namespace detail
 
 // Values as one tuple argument; holds them itself.
@@ -268,6 +274,15 @@ class Function {
     const int count = static_cast<int>(sizeof...(arguments));
     detail::check(stream_.given() ? aot_call_on(function_, stream_.handle(), args, count)
                                   : aot_call(function_, args, count));
+  }
+
+  // How many bytes of scratch memory that call needs. Nothing is launched; pass nullptr for the memory itself.
+  template <typename... Arguments>
+  std::size_t workspace_size(const Arguments&... arguments) const {
+    const aot_value args[] = {detail::to_value(arguments)..., aot_none()};
+    std::size_t bytes = 0;
+    detail::check(aot_workspace_size(function_, args, static_cast<int>(sizeof...(arguments)), &bytes));
+    return bytes;
   }
 
   // The same function, on a stream of the device its tensors lie on.
