@@ -53,6 +53,13 @@ if [ -f "$build/demo_extension.so" ]; then
 else
   echo "left out: extension (no Python headers or no pybind11)"
 fi
+if [ -x "$build/torch_package" ]; then
+  operators=$bundle/lib/$(uname -m)-linux-gnu/libdemo_torch.so
+  run make_package env PYTHONWARNINGS=ignore "$python" "$here/torch_package.py" "$bundle" "$build/demo.pt2"
+  [ ! -f "$build/demo.pt2" ] || run torch_package "$build/torch_package" "$library" "$operators" "$build/demo.pt2" cuda
+else
+  echo "left out: torch_package (no torch)"
+fi
 [ "$failed" -eq 0 ] || exit 1
 [ -n "$refused" ] || exit 0
 [ "$passed" -gt 0 ] || { echo "skipped: there is no usable GPU, as the lines above say"; exit 77; }

@@ -5,13 +5,16 @@ The library is the one that every bundle has, but for torch's dispatch key: CPU 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import aot_runtime.native
 import platformdirs
 from aot_runtime.kernel_records import Choice, KernelRecord, Parameter
+from aot_runtime.manifest import FileRecord
 from places import TESTS
 
 from aot.bundle.description import file_record
@@ -22,7 +25,7 @@ from aot.link.libraries import Linker
 from aot.link.torch_library import torch_source
 from aot.link.zig import Zig
 
-__all__ = ["HOST", "KERNELS", "make_bundle"]
+__all__ = ["DEMO", "HOST", "KERNELS", "Played", "make_bundle"]
 
 HOST = Host.native()
 
@@ -57,8 +60,32 @@ KERNELS = {
     "pointers": kernel("pointers", tensor("x"), output("out"), Parameter("p", type="pointer")),
 }  # fmt: skip
 
+# As in `cpp_demo/kernels`.
+DEMO = {
+    "axpy": kernel("axpy", tensor("x"), tensor("y"), output("out"), scalar("alpha", "float", 1.0)),
+    "activate": kernel("activate", tensor("x"), output("out"), choices=(Choice("kind", ("relu", "clamp"), "relu"),)),
+}
 
-def make_bundle(folder: Path, name: str) -> Path:
+
+class Played:
+    """As much of a loaded bundle as ``register`` and ``load_library`` use. Its functions must not be called from Python."""
+
+    def __init__(self, name: str, path: Path, kernels: Mapping[str, KernelRecord] = KERNELS) -> None:
+        self.name, self.path, self.kernels, self._records = name, path, tuple(kernels), kernels
+        files = {p.relative_to(path).as_posix(): FileRecord.of(p.read_bytes()) for p in path.glob("lib/*/*.so")}
+        self.manifest = SimpleNamespace(files=files)
+
+    def _record(self, name: str) -> KernelRecord:
+        return self._records[name]
+
+    def _symbol(self, name: str) -> Callable[..., None]:
+        def call(*arguments: Any) -> None:
+            raise AssertionError(f"{name} was called from Python")
+
+        return call
+
+
+def make_bundle(folder: Path, name: str, kernels: Mapping[str, KernelRecord] = KERNELS) -> Path:
     """What C reads of a bundle; returns its library for torch."""
     library = folder / torch_library_path(HOST.name, name)
     library.parent.mkdir(parents=True)
@@ -67,7 +94,7 @@ def make_bundle(folder: Path, name: str) -> Path:
     with ThreadPoolExecutor(2) as pool:
         zig = Zig.find(Path(platformdirs.user_cache_dir("cute-aot")) / "zig")
         linker = Linker(zig, HOST, work, aot_runtime.native.include_directory(), pool)
-        linker.torch(name, torch_source(name, operators(KERNELS), key="CPU"), library)
+        linker.torch(name, torch_source(name, operators(kernels), key="CPU"), library)
         played = (TESTS / "runtime" / "played_entry.c").read_text().replace('"played"', f'"{name}"')
         entry = library.with_name(f"lib{name}.so")
         zig.link(HOST, [linker.compile_c("entry.c", played)], entry, exports=["aot_abi_version", "aot_abi_interface"])

@@ -7,7 +7,6 @@
 #define VISIBLE __attribute__((visibility("default")))
 
 static __thread char raised[256];
-static __thread int32_t stream_device = -1; /* of the last call */
 
 static int64_t elements(const aot_tensor* tensor) {
   int64_t count = 1;
@@ -83,8 +82,22 @@ static int sums(void* self, const aot_value* args, int32_t count, aot_value* res
   return 0;
 }
 
+/* axpy(x, y, out, alpha): out = alpha * x + y */
+static int axpy(void* self, const aot_value* args, int32_t count, aot_value* result) {
+  (void)self, (void)result, (void)count;
+  for (int64_t i = 0; i < size(&args[0]); ++i) {
+    numbers(&args[2])[i] = (float)args[3].as.number * numbers(&args[0])[i] + numbers(&args[1])[i];
+  }
+  return 0;
+}
+
+static int activate_clamp(void* self, const aot_value* args, int32_t count, aot_value* result) {
+  (void)self, (void)result, (void)count;
+  return activation(args, -1.0f);
+}
+
 static int set_stream(int32_t device, void* stream, void** previous) {
-  stream_device = device;
+  (void)device;
   if (previous != NULL) *previous = NULL;
   return stream == NULL ? 0 : fail("the CPU has no stream");
 }
@@ -98,14 +111,18 @@ static int configure(int32_t verify, const char* directory) {
   return 0;
 }
 
+/* Sorted by name. */
 static const aot_function_info functions[] = {
+    {"activate__clamp", "activate__clamp(x, out)", "", "", activate_clamp, 2, 0},
+    {"activate__relu", "activate__relu(x, out)", "", "", activation_relu, 2, 0},
     {"activation__one", "activation__one(x, out)", "", "", activation_one, 2, 0},
     {"activation__relu", "activation__relu(x, out)", "", "", activation_relu, 2, 0},
+    {"axpy", "axpy(x, y, out, alpha)", "", "", axpy, 4, 0},
     {"blend", "blend(x, out, factor, count, flip, bias)", "", "", blend, 6, 0},
     {"sums", "sums(x, total, half)", "", "", sums, 3, 0},
 };
 static const aot_core core = {AOT_PROTOCOL_MAJOR, AOT_PROTOCOL_MINOR, set_stream, take_error};
-static const aot_interface interface = {AOT_PROTOCOL_MAJOR, AOT_PROTOCOL_MINOR, "played", "", "", &core, functions, 4,
+static const aot_interface interface = {AOT_PROTOCOL_MAJOR, AOT_PROTOCOL_MINOR, "played", "", "", &core, functions, 7,
                                         sizeof(aot_function_info), configure, NULL, NULL};
 
 VISIBLE int aot_abi_version(uint32_t* major, uint32_t* minor);

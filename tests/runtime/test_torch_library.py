@@ -9,15 +9,12 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from aot_runtime import opening
 from aot_runtime.errors import AotError
-from aot_runtime.kernel_records import KernelRecord
-from aot_runtime.manifest import FileRecord
-from played_torch import KERNELS, make_bundle
+from played_torch import KERNELS, Played, make_bundle
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 torch: Any = None
@@ -39,24 +36,6 @@ def _needs_torch() -> None:
 def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     pytest.importorskip("torch", reason="operators of torch need torch")
     return lambda name: make_bundle(tmp_path_factory.mktemp("bundle") / name, name)
-
-
-class Played:
-    """As much of a loaded bundle as ``register`` uses. Nothing here calls its functions from Python."""
-
-    def __init__(self, name: str, path: Path) -> None:
-        self.name, self.path, self.kernels = name, path, tuple(KERNELS)
-        files = {p.relative_to(path).as_posix(): FileRecord.of(p.read_bytes()) for p in path.glob("lib/*/*.so")}
-        self.manifest = SimpleNamespace(files=files)
-
-    def _record(self, name: str) -> KernelRecord:
-        return KERNELS[name]
-
-    def _symbol(self, name: str) -> Callable[..., None]:
-        def call(*arguments: Any) -> None:
-            raise AssertionError(f"{name} was called from Python")
-
-        return call
 
 
 @pytest.fixture(scope="module")

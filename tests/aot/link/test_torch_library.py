@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -64,3 +65,12 @@ def test_pruning_leaves_the_operators_of_what_is_left(
     assert b"axpy.out(" in (bundle / NATIVE).read_bytes()
     assert b"activate" in (demo / NATIVE).read_bytes()
     assert b"activate" not in (bundle / NATIVE).read_bytes()
+
+
+def test_a_wheel_carries_it(demo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["wheel", str(demo), "--host", Host.native().cpu, "--out", str(tmp_path)]) == 0
+    capsys.readouterr()
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (path,) = (name for name in archive.namelist() if name.endswith(f"/{NATIVE}"))
+        assert archive.read(path) == (demo / NATIVE).read_bytes()
