@@ -122,11 +122,10 @@ def _load_rows(name: str, data: Mapping[str, Any]) -> Iterator[tuple[str, str, s
 
 
 def _fresh(times: Mapping[str, float], limit: float | None) -> str:
-    """Milliseconds; apart from them, what the collection of older objects took, which the imports before had left."""
-    older = times.get("collecting_older_ms", 0.0)
-    own = times["import_and_first_load_ms"] - older
-    verdict = "" if limit is None else f"; limit {limit:g} ms, {'met' if own <= limit else 'missed'}"
-    return f"{own:.1f} ms{verdict}" + (f"; {older:.1f} ms more for collecting older objects" if older else "")
+    """Milliseconds against the limit, and how many of them collected older objects, which earlier imports had left."""
+    both, older = times["import_and_first_load_ms"], times.get("collecting_older_ms", 0.0)
+    verdict = "" if limit is None else f"; limit {limit:g} ms, {'met' if both <= limit else 'missed'}"
+    return f"{both:.1f} ms{verdict}" + (f"; {older:.1f} ms of it collect older objects" if older else "")
 
 
 # Single facts: what, from which file, and how the number is found there.

@@ -67,7 +67,7 @@ def test_fresh_processes_are_held_against_the_limit_on_the_machine_that_it_is_fo
         ("Import and first load in a fresh process, with torch: 1 kernel", "4.2 ms; limit 4 ms, missed"),
         (
             "Import and first load in a fresh process, torch installed not imported: 1 kernel",
-            "3.6 ms; limit 4 ms, met; 1.3 ms more for collecting older objects",
+            "4.9 ms; limit 4 ms, missed; 1.3 ms of it collect older objects",
         ),
         ("Load, everything imported: 1 kernel", "0.50 ms"),
     ]
