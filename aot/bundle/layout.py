@@ -28,7 +28,7 @@ __all__ = [
     "note_name",
     "part_of",
     "stamp_name",
-    "torch_error_symbol",
+    "torch_exports",
     "torch_library_path",
 ]
 
@@ -112,9 +112,9 @@ def call_symbol(bundle: str, function: str) -> str:
     return f"aot_{bundle}_call__{function}"
 
 
-def torch_error_symbol(bundle: str) -> str:
-    """The function of the library for torch that says why nothing was registered."""
-    return f"aot_{bundle}_torch_error"
+def torch_exports(bundle: str) -> tuple[str, str]:
+    """The functions of the library for torch: why nothing was registered, and where the bundle lies."""
+    return f"aot_{bundle}_torch_error", f"aot_{bundle}_torch_directory"
 
 
 def anchor_symbol(bundle: str, arch: Arch) -> str:

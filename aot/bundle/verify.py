@@ -23,7 +23,7 @@ from .agreement import AllDetails, header_problems, read_all_details
 from .archives import archive_problems
 from .details import VariantDetails
 from .integrity import damaged_files, description_problems
-from .layout import IDENTITY, SUPPORT_EXPORTS, TORCH_IDENTITY, entry_exports, torch_error_symbol, torch_library_path
+from .layout import IDENTITY, SUPPORT_EXPORTS, TORCH_IDENTITY, entry_exports, torch_exports, torch_library_path
 from .operators import operators, operators_digest
 from .signature import signature_check, signature_problems
 from .split import absent_parts
@@ -112,7 +112,7 @@ class _Host:
         name = torch_library_path(self.host, self.manifest.name)
         if name not in self.manifest.files:
             return
-        self._check_library(name, frozenset({torch_error_symbol(self.manifest.name)}))
+        self._check_library(name, frozenset(torch_exports(self.manifest.name)))
         if not self._carries(name, TORCH_IDENTITY, operators_digest(operators(self.manifest.kernels))):
             self.problems.append(f"{name} does not register the operators that follow from the kernels")
 

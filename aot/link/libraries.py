@@ -12,7 +12,7 @@ from pathlib import Path
 import aot_runtime.native
 from aot_runtime.arch import Arch
 
-from ..bundle.layout import PROTOCOL, SUPPORT_EXPORTS, call_symbol, entry_exports, torch_error_symbol
+from ..bundle.layout import PROTOCOL, SUPPORT_EXPORTS, call_symbol, entry_exports, torch_exports
 from ..compile.launcher import for_host
 from ..files import sha256_of
 from ..hosts import Host
@@ -105,7 +105,7 @@ class Linker:
         tables = self.work / "aot_torch_tables.c"
         tables.write_text(source)
         objects = [self._compile_for_torch(tables), *self.pool.map(self._torch_runtime, TORCH_SOURCES)]
-        self.zig.link(self.host, [*objects, "-ldl", "-lpthread"], output, exports=[torch_error_symbol(bundle)])
+        self.zig.link(self.host, [*objects, "-ldl", "-lpthread"], output, exports=torch_exports(bundle))
 
     def _torch_runtime(self, name: str) -> str:
         return self._compile_for_torch(aot_runtime.native.source_directory() / "torch" / f"aot_torch_{name}.c")

@@ -37,6 +37,9 @@ def load_library(bundle: Any) -> Path:
     why.restype = ctypes.c_char_p
     if (reason := why()) is not None:
         raise AotError(f"`{path}`: {reason.decode()}")
+    # The library may be a link to a file elsewhere, beside which the bundle is not.
+    if library[f"aot_{bundle.name}_torch_directory"](os.fsencode(bundle.path)) != 0:
+        raise BundleError(f"the path of the bundle is too long: `{bundle.path}`")
     return path
 
 

@@ -261,6 +261,17 @@ def test_a_library_that_is_replaced_meanwhile_is_not_the_one_that_is_opened(
     assert not hasattr(torch.ops.replacing, "blend")
 
 
+def test_a_bundle_of_links_works(make: Callable[[str], Path], tmp_path: Path) -> None:
+    library = make("linked")
+    for number, file in enumerate(sorted(library.parent.iterdir())):  # as caches of model hubs install files
+        (tmp_path / "store").mkdir(exist_ok=True)
+        file.rename(tmp_path / "store" / str(number))
+        file.symlink_to(tmp_path / "store" / str(number))
+    assert operators.load_library(Played("linked", library.parents[2])) == library
+    x = torch.randn(3)
+    assert torch.equal(torch.ops.linked.blend(x), 6 * x)
+
+
 def test_what_is_wrong_with_the_bundle_arrives_as_an_exception_and_can_be_put_right(
     make: Callable[[str], Path],
 ) -> None:

@@ -48,6 +48,14 @@ const char* aot_torch_locate(void) {
   return NULL;
 }
 
+int aot_torch_set_directory(const char* path) {
+  if (strlen(path) >= sizeof directory) return -1;
+  pthread_mutex_lock(&lock);
+  strcpy(directory, path);
+  pthread_mutex_unlock(&lock);
+  return 0;
+}
+
 /* The functions of the bundle must take what the generated tables pass. */
 static int find(const aot_torch_operator* operator_) {
   for (uint32_t i = 0; i < operator_->function_count; ++i) {

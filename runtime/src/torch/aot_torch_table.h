@@ -110,4 +110,8 @@ void aot_torch_write(const aot_torch_operator* operator_, uint64_t* stack);
 void aot_torch_register(void);
 const char* aot_torch_registration_error(void); /* NULL: the operators are registered */
 
+/* Says where the bundle lies, which must be known only if this library was opened by a path outside the bundle: through a
+ * descriptor, or as the file that a link in the bundle leads to. Returns 0, or -1 if the path is too long. */
+int aot_torch_set_directory(const char* path);
+
 #endif /* AOT_TORCH_TABLE_H_ */
