@@ -32,6 +32,7 @@ LEAST = {
     "sign": ["nowhere", "--key", "nokey"],
     "doctor": ["nowhere"],
     "diff": ["nowhere", "nowhere"],
+    "new": ["not a name"],
     "explain": ["nowhere", "add", "--cc", "9.0"],
 }
 FAILURE = Failure("add__f32", "does not compile", "line 1\nline 2", "add", "sm_80")

@@ -1,0 +1,102 @@
+"""A new project: it builds as it is written, and its own tests pass."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+import aot_runtime.native
+import pytest
+import tvm_ffi.libinfo
+
+from aot.cli.main import main
+from aot.errors import UsageError
+from aot.wheel.new import new_project
+from aot.wheel.pyproject import read_project
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory, artifacts_of_run: Path) -> Path:
+    """A project with all that can be asked for, built with the one command that its README names."""
+    folder = tmp_path_factory.mktemp("new") / "fast-kernels"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder.parent)
+        assert main(["new", "fast-kernels", "--cpp", "--torch", "-q"]) == 0
+        patch.chdir(folder)
+        patch.setenv("AOT_CACHE", str(artifacts_of_run))
+        assert main(["build", "--jobs", "2", "-q"]) == 0
+    return folder
+
+
+def run(*command: object, cwd: Path) -> str:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+    words = [str(word) for word in command]
+    done = subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_its_own_tests_pass(project: Path) -> None:
+    said = run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests", cwd=project)
+    assert "10 passed" in said
+
+
+def test_its_library_is_built_by_cmake(project: Path) -> None:
+    settings = {
+        "cute_aot_DIR": aot_runtime.native.cmake_directory(),
+        "CUTE_AOT_TVM_FFI_LIBRARY": tvm_ffi.libinfo.find_libtvm_ffi(),
+    }
+    run("cmake", "-S", "cpp", "-B", "build", *(f"-D{name}={value}" for name, value in settings.items()), cwd=project)
+    run("cmake", "--build", "build", cwd=project)
+    assert (project / "build" / "libfast_kernels_engine.so").is_file()
+
+
+def test_its_module_is_traced_by_torch(project: Path) -> None:
+    if PathFinder.find_spec("torch") is None:  # this process may not import it: see `without_frameworks`
+        pytest.skip("needs torch")
+    program = (
+        "import torch\n"
+        "from torch._subclasses.fake_tensor import FakeTensorMode\n"
+        "from model import Scale\n"
+        "with FakeTensorMode():\n"
+        "    y = Scale(3.0)(torch.empty(1000, device='cuda'))\n"
+        "print(tuple(y.shape), y.dtype)\n"
+    )
+    assert run(sys.executable, "-c", f"import sys; sys.path.insert(0, '.')\n{program}", cwd=project) == (
+        "(1000,) torch.float32\n"
+    )
+
+
+def test_without_options_there_is_python_alone(tmp_path: Path) -> None:
+    written = new_project(tmp_path / "mine")
+    assert {path.relative_to(tmp_path / "mine").as_posix() for path in written} == {
+        "README.md", "pyproject.toml", "kernels/__init__.py", "kernels/scale.py", "kernels/contracts/__init__.py",
+        "kernels/contracts/scale.py", "tests/test_kernels.py",
+    }  # fmt: skip
+    assert not any(re.search("@[A-Z]+@", path.read_text()) for path in written)
+    found = read_project(tmp_path / "mine")
+    assert (found.project.identity.package, found.project.identity.distribution) == ("mine", "mine")
+
+
+@pytest.mark.parametrize("name", ["json", "a b", "1st", "class", "numpy"])
+def test_a_name_that_cannot_be_imported_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        new_project(tmp_path / name)
+    assert caught.value.hint == "name the folder as users shall import it, such as my_kernels"
+    assert not (tmp_path / name).exists()
+
+
+def test_what_is_there_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("years")
+    with pytest.raises(UsageError, match="exists already"):
+        new_project(tmp_path / "mine")
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
+    shutil.rmtree(tmp_path / "mine")
+    (tmp_path / "mine").mkdir()  # an empty folder will do
+    assert new_project(tmp_path / "mine")
