@@ -25,6 +25,7 @@ from ..declare.arguments import (
     Argument,
     Constant,
     Dim,
+    Fixed,
     Multiprocessors,
     Pointer,
     Scalar,
@@ -115,7 +116,7 @@ def _fake(argument: Argument, name: str, symbols: dict[str, Any]) -> Any:
         return argument.type(*elements) if argument.type is not None else tuple(elements)
     if isinstance(argument, (Multiprocessors, ActiveClusters)):
         return cutlass.Int32(1)
-    return argument.value if isinstance(argument, Constant) else argument
+    return argument.value if isinstance(argument, (Constant, Fixed)) else argument
 
 
 def _symbolic(extent: int | Dim, symbols: dict[str, Any]) -> Any:
@@ -152,7 +153,7 @@ def _check(variant: Variant, facts: Launcher, cubins: tuple[Cubin, ...], launche
     if facts.argument_count != len(passed):
         raise BuildError(
             f"the compiled entry takes {facts.argument_count} arguments, the declaration passes {len(passed)}",
-            hint="annotate the parameters of aot.Constant arguments with cutlass.Constexpr",
+            hint="the jit function's signature says which: each argument stands for one of its parameters",
         )
     if not launches:
         raise BuildError("no GPU code came out", hint="the jit function must launch a kernel")

@@ -34,6 +34,7 @@ from .closure import Watch, closure_of
 from .devices import Device
 from .hardware_info import answer_for
 from .messages import Declared, KernelInfo, Options, VariantInfo
+from .signature import fitted
 
 __all__ = ["RequestHandler", "main"]
 
@@ -137,7 +138,7 @@ def _contract_file(kernel: Kernel) -> str:
 def _expand(kernel: Kernel, arch: Arch) -> list[tuple[Variant, VariantTable]]:
     """The author's function may raise anything; blame its line, not ours."""
     try:
-        return [(variant, variant_table(variant)) for variant in kernel.variants(arch)]
+        return [(variant, variant_table(variant)) for variant in map(fitted, kernel.variants(arch))]
     except DeclarationError:
         raise
     except (Exception, SystemExit) as error:

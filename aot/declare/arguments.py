@@ -160,9 +160,23 @@ class Stream:
 
 @dataclass(frozen=True)
 class Constant:
-    """A compile-time value: a number, a class, a function. The caller does not pass it."""
+    """A compile-time value: a number, a class, a function. The caller does not pass it.
+
+    For a parameter of the jit function that is not annotated with ``Constexpr``, the value is None or a number. Code is
+    then compiled for any value of that type, and dispatch passes this one.
+    """
 
     value: Any
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """A constant for a parameter that is not ``Constexpr``: the compiled entry takes it, and dispatch passes it.
+
+    Declarations write :class:`Constant`; the signature of the jit function tells the two apart.
+    """
+
+    value: bool | int | float | None
 
 
 @dataclass(frozen=True)
@@ -196,5 +210,5 @@ class ActiveClusters:
     """Filled in at run time: how many clusters of this kernel the device runs at once, as an i32."""
 
 
-Argument = Tensor | Scalar | Pointer | Stream | Tuple | Constant | Multiprocessors | ActiveClusters | None
+Argument = Tensor | Scalar | Pointer | Stream | Tuple | Constant | Fixed | Multiprocessors | ActiveClusters | None
 ARGUMENT_TYPES = (Tensor, Scalar, Pointer, Stream, Tuple, Constant, Multiprocessors, ActiveClusters, type(None))

@@ -15,6 +15,7 @@ from ..declare.arguments import (
     Argument,
     Constant,
     Dim,
+    Fixed,
     Multiprocessors,
     Pointer,
     Scalar,
@@ -26,20 +27,32 @@ from ..declare.kernel import Kernel, Spec, Variant
 from ..errors import DeclarationError
 from ..kinds import BOOL, DTYPES, FLOAT, HANDLE, INT, NONE, TENSOR, TUPLE
 from .guards import Guards
-from .subjects import HIGHEST, INT32_MAX, Path, Place, Region, Requirement, Subject, VariantTable, WorkspaceTable
+from .subjects import (
+    HIGHEST,
+    INT32_MAX,
+    FixedArgument,
+    Path,
+    Place,
+    Region,
+    Requirement,
+    Subject,
+    VariantTable,
+    WorkspaceTable,
+)
 
 __all__ = ["variant_table"]
 
 # Numbers of runtime/src/aot_tables.h.
-SOURCE_MULTIPROCESSORS, SOURCE_ACTIVE_CLUSTERS, SOURCE_WORKSPACE = 0x80, 0x81, 0x82
+SOURCE_MULTIPROCESSORS, SOURCE_ACTIVE_CLUSTERS, SOURCE_WORKSPACE, SOURCE_CONSTANT = 0x80, 0x81, 0x82, 0x90
 STREAM_FROM_ENVIRONMENT, STREAM_DEFAULT = -1, -2
 CUDA_DEVICE = 2
 
 
 def variant_table(variant: Variant) -> VariantTable:
     """Derive a variant's table from its spec."""
-    deriver = _Deriver(variant.kernel, variant.spec)
-    sources, stream = _sources(variant.kernel, variant.spec)
+    spec = variant.spec
+    deriver = _Deriver(variant.kernel, spec)
+    sources, stream = _sources(variant.kernel, spec)
     requirements = tuple(_merged(deriver.derive()))
     identity = sources == tuple(range(len(variant.kernel.parameters)))
     return VariantTable(
@@ -52,6 +65,7 @@ def variant_table(variant: Variant) -> VariantTable:
         entry_arguments=len(sources),
         uses_tensors=deriver.uses_tensors,
         workspace=deriver.workspace(),
+        constants=tuple(FixedArgument.of(item.value) for item in spec.arguments.values() if isinstance(item, Fixed)),
     )
 
 
@@ -70,6 +84,7 @@ def _sources(kernel: Kernel, spec: Spec) -> tuple[tuple[int, ...], int]:
     positions = {parameter.name: i for i, parameter in enumerate(kernel.parameters)}
     workspaces = {parameter.name for parameter in kernel.parameters if parameter.workspace is not None}
     sources: list[int] = []
+    fixed = 0
     stream = STREAM_DEFAULT
     for name, argument in spec.arguments.items():
         if isinstance(argument, Multiprocessors):
@@ -78,6 +93,9 @@ def _sources(kernel: Kernel, spec: Spec) -> tuple[tuple[int, ...], int]:
             sources.append(SOURCE_ACTIVE_CLUSTERS)
         elif name in workspaces:
             sources.append(SOURCE_WORKSPACE)
+        elif isinstance(argument, Fixed):
+            sources.append(SOURCE_CONSTANT + fixed)
+            fixed += 1
         elif isinstance(argument, Stream) and not argument.explicit:
             stream = STREAM_FROM_ENVIRONMENT
         elif not isinstance(argument, Constant):

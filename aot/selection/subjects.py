@@ -13,6 +13,7 @@ __all__ = [
     "HIGHEST",
     "INT32_MAX",
     "LOWEST",
+    "FixedArgument",
     "Path",
     "Place",
     "Region",
@@ -99,6 +100,23 @@ class WorkspaceTable:
 
 
 @dataclass(frozen=True)
+class FixedArgument:
+    """None or a number that dispatch passes to the entry, as TVM-FFI has it."""
+
+    type_index: int
+    bits: int
+
+    @classmethod
+    def of(cls, value: bool | int | float | None) -> FixedArgument:
+        if value is None:
+            return cls(0, 0)
+        if isinstance(value, float):
+            (bits,) = struct.unpack("<q", struct.pack("<d", value))
+            return cls(3, int(bits))
+        return cls(2 if isinstance(value, bool) else 1, int(value))
+
+
+@dataclass(frozen=True)
 class VariantTable:
     """A variant as the dispatcher needs it; what depends on compiling it is added later."""
 
@@ -111,6 +129,7 @@ class VariantTable:
     entry_arguments: int
     uses_tensors: bool
     workspace: WorkspaceTable | None = None
+    constants: tuple[FixedArgument, ...] = ()  # those that ``sources`` from SOURCE_CONSTANT on name
 
 
 def ordered_float(value: float) -> int:

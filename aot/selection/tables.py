@@ -10,16 +10,18 @@ from dataclasses import dataclass
 
 from aot_runtime.arch import Arch
 
+from ..errors import BuildError
 from ..kinds import DTYPES
 from .branching import branch_by_range, branch_by_value
 from .decision import Node, Tree
-from .requirements import SOURCE_ACTIVE_CLUSTERS
-from .subjects import Path, Region, Requirement, Step, Subject, VariantTable, WorkspaceTable
+from .requirements import SOURCE_ACTIVE_CLUSTERS, SOURCE_CONSTANT
+from .subjects import FixedArgument, Path, Region, Requirement, Step, Subject, VariantTable, WorkspaceTable
 
 __all__ = ["CompiledVariant", "Group", "kernel_library_source"]
 
 NO_VARIANT = -(2**31)
 MAX_ARGUMENTS = 64  # AOT_MAX_ARGUMENTS
+MAX_SOURCE = 255  # a source is a byte
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,7 @@ class _Writer:
         self.branches: list[str] = []
         self.steps: list[str] = []
         self.regions: list[str] = []
+        self.constants: dict[FixedArgument, int] = {}
 
     def write(self, groups: Sequence[Group], imports: Sequence[str]) -> str:
         bodies: list[str] = []
@@ -172,17 +175,32 @@ class _Writer:
                 f"extern void* {variant.symbol}_first_kernel;",
             ]
         if table.sources is not None:
-            lines.append(f"static const uint8_t sources_{name}[] = {{{_joined(table.sources)}}};")
+            lines.append(f"static const uint8_t sources_{name}[] = {{{_joined(self._sources(table))}}};")
         if table.workspace is not None:
             row = _workspace_row(table.workspace, numbers[table.workspace.size])
             lines.append(f"static const aot_workspace_t workspace_{name} = {row};")
         return [*lines, f"static aot_variant_state_t state_{name} = {{0, {f'clusters_{name}' if clusters else '0'}}};"]
+
+    def _sources(self, table: VariantTable) -> list[int]:
+        """Where the arguments of a variant come from; constants are counted over the whole library."""
+        first, sources = SOURCE_CONSTANT, []
+        for source in table.sources or ():
+            if source >= first:
+                source = first + self.constants.setdefault(table.constants[source - first], len(self.constants))
+            sources.append(source)
+        if any(source > MAX_SOURCE for source in sources):
+            most = MAX_SOURCE - first + 1
+            raise BuildError(
+                f"{self.kernel} fixes more than {most} different arguments", hint="declare it as two kernels"
+            )
+        return sources
 
     def _requirement(self, requirement: Requirement, subject: int) -> int:
         key = (subject, requirement.low, requirement.high)
         return self.requirements.setdefault(key, len(self.requirements))
 
     def _library(self, groups: list[str], import_count: int) -> list[str]:
+        constants = [f"{{{constant.type_index}, 0, {_int64(constant.bits)}}}" for constant in self.constants]
         requirements = [f"{{{subject}, 0, {_int64(low)}, {_int64(high)}}}" for subject, low, high in self.requirements]
         return [
             _array("aot_subject_t", "subjects", self.subjects),
@@ -191,10 +209,11 @@ class _Writer:
             _array("aot_branch_t", "branches", self.branches or ["{0, 0, 0}"]),
             _array("aot_step_t", "steps", self.steps or ["{0, 0, 0, {0}, 0}"]),
             _array("aot_region_t", "regions", self.regions or ["{0, 0, {0}, 0, 0}"]),
+            _array("aot_constant_t", "constants", constants or ["{0, 0, 0}"]),
             _array("aot_group_t", "groups", groups),
             '__attribute__((visibility("default"))) const aot_kernel_library_t aot_kernel_library = {',
             f"  AOT_TABLES_MAJOR, AOT_TABLES_MINOR, {c_string(self.kernel)}, {c_string(str(self.arch))}, groups,",
-            f"  {len(groups)}, {import_count}, imports, subjects, requirements, nodes, branches, steps, regions}};",
+            f"  {len(groups)}, {import_count}, imports, subjects, requirements, nodes, branches, steps, regions, constants}};",
         ]
 
 

@@ -146,6 +146,35 @@ def scale_optional(target: aot.Target, bias: bool) -> aot.Spec:
     )
 
 
+# Arguments that a function takes at run time and this kernel fixes. Nothing is annotated with `Constexpr`, as in functions
+# of other libraries: dispatch passes None, the number of blocks and the factor.
+
+
+@cute.jit
+def scale_all(
+    x: cute.Tensor, bias: cute.Tensor | None, out: cute.Tensor, blocks, factor: cutlass.Float32, stream: CUstream
+):
+    multiply(x, out, factor).launch(grid=[blocks, 1, 1], block=[32, 1, 1], stream=stream)
+
+
+@aot.kernel(parameters=(aot.In("x"), aot.Out("out", shape="x.shape", dtype="x.dtype")), archs=ARCHS)
+def scale_fixed(target: aot.Target) -> aot.Spec:
+    """Callers pass neither the bias nor the numbers."""
+    vector = aot.Tensor("f32", ("n",))
+    fixed = {"bias": aot.Constant(None), "blocks": aot.Constant(7), "factor": aot.Constant(0.5)}
+    return aot.Spec(
+        scale_all,
+        {
+            "x": vector,
+            "bias": fixed["bias"],
+            "out": vector,
+            "blocks": fixed["blocks"],
+            "factor": fixed["factor"],
+            "stream": aot.Stream(),
+        },
+    )
+
+
 # Filled in by the device: the grid has one block per multiprocessor of the GPU that runs the call.
 
 

@@ -42,10 +42,18 @@ SLOW_PATH static int load_first(const aot_function_t* function, const aot_rankin
   return aot_variant_load(candidate->library, variant, device);
 }
 
-static int fill_argument(TVMFFIAny* filled, uint8_t source, const aot_ranking_t* ranking, const aot_variant_t* variant,
+static int fill_argument(TVMFFIAny* filled, uint8_t source, const aot_ranking_t* ranking,
+                         const aot_kernel_library_t* library, const aot_variant_t* variant,
                          const aot_arguments_t* arguments) {
   if (source < AOT_SOURCE_MULTIPROCESSORS) {
     *filled = *arguments->values[source].any;
+    return 0;
+  }
+  if (source >= AOT_SOURCE_CONSTANT) {
+    const aot_constant_t* constant = &library->constants[source - AOT_SOURCE_CONSTANT];
+    memset(filled, 0, sizeof *filled);
+    filled->type_index = constant->type_index;
+    filled->v_int64 = constant->bits;
     return 0;
   }
   int32_t number = ranking->device.multiprocessors;
@@ -59,15 +67,16 @@ static int fill_argument(TVMFFIAny* filled, uint8_t source, const aot_ranking_t*
   return 0;
 }
 
-static int call_entry_filled(const aot_ranking_t* ranking, const aot_variant_t* variant,
-                             const aot_arguments_t* arguments, DLTensor* workspace, TVMFFIAny* result) {
+static int call_entry_filled(const aot_ranking_t* ranking, const aot_kernel_library_t* library,
+                             const aot_variant_t* variant, const aot_arguments_t* arguments, DLTensor* workspace,
+                             TVMFFIAny* result) {
   TVMFFIAny filled[AOT_MAX_ARGUMENTS];
   for (uint32_t i = 0; i < variant->source_count; ++i) {
     if (variant->sources[i] == AOT_SOURCE_WORKSPACE) {
       memset(&filled[i], 0, sizeof filled[i]); /* None, for a variant that needs no workspace */
       if (workspace != NULL) filled[i].type_index = kTVMFFIDLTensorPtr;
       filled[i].v_ptr = workspace;
-    } else if (fill_argument(&filled[i], variant->sources[i], ranking, variant, arguments) != 0) {
+    } else if (fill_argument(&filled[i], variant->sources[i], ranking, library, variant, arguments) != 0) {
       return -1;
     }
   }
@@ -79,10 +88,10 @@ __attribute__((noinline)) static int call_filled(const aot_function_t* function,
                                                  const aot_arguments_t* arguments, const TVMFFIAny* args,
                                                  TVMFFIAny* result) {
   aot_workspace_held_t held;
-  if (variant->workspace == NULL) return call_entry_filled(ranking, variant, arguments, NULL, result);
+  if (variant->workspace == NULL) return call_entry_filled(ranking, library, variant, arguments, NULL, result);
   void* stream = stream_of(variant, args, arguments->device);
   if (aot_workspace_take(function, library, variant, arguments, stream, &held) != 0) return -1;
-  int status = call_entry_filled(ranking, variant, arguments, &held.tensor, result);
+  int status = call_entry_filled(ranking, library, variant, arguments, &held.tensor, result);
   aot_workspace_give_back(&held);
   return status;
 }

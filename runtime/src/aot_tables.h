@@ -20,7 +20,7 @@
 /* Major: layout or meaning changed, the entry library refuses the kernel library.
  * Minor: something was added at the end; older readers may still use the rest. */
 #define AOT_TABLES_MAJOR 3
-#define AOT_TABLES_MINOR 0
+#define AOT_TABLES_MINOR 1 /* 1: constants */
 
 #define AOT_MAX_ARGUMENTS 64 /* of one call, elements of tuples included */
 #define AOT_MAX_DEVICES 64
@@ -159,11 +159,13 @@ typedef struct {
   uint16_t index;
 } aot_slot_t;
 
-/* Where an argument of the compiled entry comes from: a public argument, the device, or the variant's workspace. */
+/* Where an argument of the compiled entry comes from: a public argument, the device, the variant's workspace, or the
+ * declaration. */
 enum {
   AOT_SOURCE_MULTIPROCESSORS = 0x80,
   AOT_SOURCE_ACTIVE_CLUSTERS = 0x81,
-  AOT_SOURCE_WORKSPACE = 0x82
+  AOT_SOURCE_WORKSPACE = 0x82,
+  AOT_SOURCE_CONSTANT = 0x90 /* and above: the library's `constants`, counted from here */
 };
 
 /* Scratch memory that a variant needs. */
@@ -174,6 +176,13 @@ typedef struct {
   uint8_t zeroed;    /* whether the kernel finds zeros in it */
   DLDataType dtype;  /* what the compiled entry takes it for */
 } aot_workspace_t;
+
+/* An argument that the declaration fixes: None or a number, as TVM-FFI passes it. */
+typedef struct {
+  int32_t type_index;
+  uint32_t reserved;
+  int64_t bits; /* of a float: those of a double */
+} aot_constant_t;
 
 enum {
   AOT_STREAM_FROM_ENVIRONMENT = -1,
@@ -239,6 +248,7 @@ typedef struct {
   const aot_branch_t* branches;
   const aot_step_t* steps;
   const aot_region_t* regions;
+  const aot_constant_t* constants; /* since minor 1 */
 } aot_kernel_library_t;
 
 #endif /* AOT_TABLES_H_ */

@@ -102,6 +102,16 @@ def test_tuples_optional_arguments_and_what_the_device_fills_in(
     assert [launch.grid[0] for launch in cuda.launches] == [132]
 
 
+def test_dispatch_passes_what_a_declaration_fixes(declarations: aot_runtime.Bundle, cuda: Standin) -> None:
+    x, out = (cuda.tensor((16,), "float32") for _ in range(2))
+    declarations.scale_fixed(x, out)
+    (launch,) = cuda.launches
+    cuda.clear()
+    assert (launch.grid[0], launch.block[0]) == (7, 32)
+    with pytest.raises(TypeError):
+        declarations.scale_fixed(x, None, out, 7, 0.5)
+
+
 def run(*command: object) -> None:
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

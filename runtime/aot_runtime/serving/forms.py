@@ -11,7 +11,6 @@ import functools
 import hashlib
 import inspect
 import json
-import re
 import sys
 import textwrap
 import types
@@ -168,13 +167,14 @@ def is_defined(kind: type) -> bool:
     path = getattr(sys.modules.get(kind.__module__), "__file__", None)
     if path is None or not path.endswith(".py"):
         return True
-    return "<" not in kind.__qualname__ and kind.__name__ in _class_statements(path)
+    statements = (f"class {kind.__name__}(", f"class {kind.__name__}:")
+    return "<" not in kind.__qualname__ and any(statement in _text(path) for statement in statements)
 
 
-@functools.lru_cache(maxsize=1024)
-def _class_statements(path: str) -> frozenset[str]:
-    with open(path, encoding="utf-8") as file:
-        return frozenset(re.findall(r"^[ \t]*class[ \t]+(\w+)", file.read(), re.MULTILINE))
+@functools.lru_cache(maxsize=64)
+def _text(path: str) -> str:
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read()
 
 
 def _held(kind: type) -> dict[str, Any]:
