@@ -65,10 +65,9 @@ def is_defined(namespace: str, overload: str, schema: str, bundle: Any) -> bool:
         )
     owners = _opened(f"lib{namespace}_torch.so")
     if not any(_is_same(owner, _library(bundle)) for owner in owners):
-        by = f" by `{owners[0]}`" if owners else ""
+        owner = f"`{owners[0]}` registered, not" if owners else "was not registered by"
         raise AotError(
-            f"torch has an operator {qualified} already, registered{by} and not by `{bundle.path}`",
-            hint=_other_name(namespace),
+            f"torch has an operator {qualified} already, which {owner} `{bundle.path}`", hint=_other_name(namespace)
         )
     return True
 
