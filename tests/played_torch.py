@@ -57,6 +57,10 @@ KERNELS = {
     "sums": kernel(
         "sums", tensor("x"), output("total", "(x.shape[0],)", "f64"), output("half", "(*x.shape[:-1], x.shape[-1] // 2)")
     ),
+    "twice": kernel(
+        "twice", tensor("x"), output("out"),
+        Parameter("scratch", type="tensor?", has_default=True, default=None, workspace="4 * x.shape[0]"),
+    ),
     "pointers": kernel("pointers", tensor("x"), output("out"), Parameter("p", type="pointer")),
 }  # fmt: skip
 

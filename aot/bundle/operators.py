@@ -25,6 +25,7 @@ DEEPEST = 32  # numbers on the stack of a shape: AOT_TORCH_MAX_DEPTH
 DTYPES = (
     "bool", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "f16", "bf16", "f32", "f64", "f8e4m3", "f8e5m2", "f8e8m0",
 )  # fmt: skip  # AOT_TORCH_DTYPES
+WORKSPACE = -(2**31) + 1  # AOT_TORCH_WORKSPACE
 _INTEGERS = ("int", "bool")
 _BINARY: dict[type[ast.operator], str] = {
     ast.Add: "ADD", ast.Sub: "SUBTRACT", ast.Mult: "MULTIPLY", ast.FloorDiv: "DIVIDE", ast.Mod: "REMAINDER",
@@ -65,10 +66,10 @@ class Operator:
 
     @property
     def order(self) -> list[int]:
-        """Per parameter: the number of its input, or -1 minus the number of its output."""
+        """Per parameter: the number of its input, or -1 minus the number of its output; WORKSPACE if it is neither."""
         places = {name: number for number, (name, _) in enumerate(self.inputs)}
         places |= {output.name: -1 - number for number, output in enumerate(self.outputs)}
-        return [places[name] for name in self.parameters]
+        return [places.get(name, WORKSPACE) for name in self.parameters]
 
     @property
     def device_of(self) -> int:

@@ -120,7 +120,7 @@ def _check_choices(where: str, forward: Kernel, backward: Kernel) -> None:
 
 
 def _inputs(kernel: Kernel) -> list[str]:
-    return [parameter.name for parameter in kernel.parameters if not parameter.output]
+    return [parameter.name for parameter in kernel.parameters if not parameter.output and parameter.workspace is None]
 
 
 def _outputs(kernel: Kernel) -> list[str]:

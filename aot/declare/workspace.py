@@ -13,7 +13,7 @@ from .arguments import Dim, Tensor
 
 __all__ = ["Workspace", "check_workspace", "check_workspace_arguments"]
 
-ALIGNMENT = 256  # of runtime/src/aot_workspace.c
+ALIGNMENT = 128  # of runtime/src/aot_workspace.c
 
 
 def Workspace(name: str, doc: str = "", *, bytes: str, zeroed: bool = False) -> Parameter:

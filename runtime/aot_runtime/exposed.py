@@ -74,8 +74,11 @@ def expose(known: dict[str, _E], bundle: Bundle, name: str, make: Callable[[Bund
 
 
 def split_parameters(record: KernelRecord, types: tuple[str, ...]) -> tuple[list[Parameter], list[Parameter]]:
-    """Inputs and outputs of a kernel whose inputs are all of those types, and whose outputs can be allocated."""
-    inputs = [parameter for parameter in record.parameters if not parameter.output]
+    """Inputs and outputs of a kernel whose inputs are all of those types, and whose outputs can be allocated.
+
+    A workspace is neither: frameworks supply it.
+    """
+    inputs = [parameter for parameter in record.parameters if not parameter.output and parameter.workspace is None]
     outputs = [parameter for parameter in record.parameters if parameter.output]
     if not outputs:
         raise ExposeError("it has no output")

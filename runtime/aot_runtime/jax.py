@@ -65,7 +65,11 @@ class _Function:
     def __init__(self, bundle: Bundle, record: KernelRecord, functions: Functions) -> None:
         self.record = record
         self.inputs, self.outputs = split_parameters(record, ("tensor", "tensor?", *_SCALARS))
-        self.shapes = _shapes(self.inputs, self.outputs)
+        # Scratch memory is one more result, which nobody gets to see.
+        self.scratch = [
+            p.replace(output=True, shape=f"({p.workspace},)", dtype="u8") for p in record.parameters if p.workspace
+        ]
+        self.shapes = _shapes(self.inputs, [*self.outputs, *self.scratch])
         self._functions, self._prefix = functions, functions._name
         # All at once: a program that was exported elsewhere asks for them without tracing anything here.
         self.targets = [self._register(bundle, *pair) for pair in product(record.functions, _absences(self.inputs))]
@@ -89,8 +93,15 @@ class _Function:
             vmap_method="sequential",  # a kernel has the rank that it was built for
         )
         scalars = {p.name: _SCALARS[str(p.type)](values[p.name]) for p in self.inputs if p.type in _SCALARS}
-        run = self._differentiable(lambda *given: call(*given, **scalars), arrays, scalars, choices)
+        run = self._differentiable(lambda *given: self._kept(call(*given, **scalars)), arrays, scalars, choices)
         return run(*(jnp.asarray(values[name]) for name in arrays))
+
+    def _kept(self, results: Any) -> Any:
+        """The results without scratch memory."""
+        if not self.scratch:
+            return results
+        kept = results[: len(self.outputs)]
+        return kept if len(kept) > 1 else kept[0]
 
     def _differentiable(
         self, call: Callable[..., Any], arrays: list[str], scalars: Mapping[str, Any], choices: tuple[str, ...]
@@ -208,9 +219,10 @@ def _order(parameters: tuple[Parameter, ...], absent: tuple[str, ...]) -> tuple[
     XLA hands over all arrays, then all results, then attributes; a kernel may want them in another order, and None
     for an array that is absent.
     """
-    arrays = [p.name for p in parameters if not p.output and p.type not in _SCALARS and p.name not in absent]
-    results = [p.name for p in parameters if p.output]
-    scalars = [p.name for p in parameters if not p.output and p.type in _SCALARS]
+    inputs = [p for p in parameters if not p.output and p.workspace is None]
+    arrays = [p.name for p in inputs if p.type not in _SCALARS and p.name not in absent]
+    results = [*(p.name for p in parameters if p.output), *(p.name for p in parameters if p.workspace is not None)]
+    scalars = [p.name for p in inputs if p.type in _SCALARS]
     passed = [*arrays, *results, *scalars]
     spec = ["args", "rets", *(f"attrs.{name}" for name in scalars)]
     if [p.name for p in parameters] == passed:

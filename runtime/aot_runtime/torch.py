@@ -105,10 +105,12 @@ class _Signature:
         keywords += [parameter.name for parameter in self.outputs] if outputs else []
         return ", ".join([*(p.name for p in self.inputs), *(f"{name}={name}" for name in keywords)])
 
-    @property
-    def target(self) -> str:
-        """The call of the compiled function, in the kernel's own order of parameters."""
-        names = ", ".join(parameter.name for parameter in self.record.parameters)
+    def target(self, *, declared: bool = False) -> str:
+        """The call of the compiled function, in the kernel's own order of parameters.
+
+        ``declared``: with the workspace that a caller may pass there. Otherwise dispatch takes one from torch.
+        """
+        names = ", ".join(p.name if declared or p.workspace is None else "None" for p in self.record.parameters)
         keys = ", ".join(choice.name for choice in self.record.choices)
         return f"_targets[{keys}]({names})" if keys else f"_target({names})"
 
@@ -137,7 +139,8 @@ def _define(signature: _Signature, bundle: Bundle, library: Any, operators: Oper
     functional = ", ".join(signature.python_parameters(outputs=False))
     out = ", ".join(signature.python_parameters(outputs=True))
     source = _SOURCE.format(
-        name=record.name, declared=", ".join(signature.declared_parameters()), functional=functional, out=out, returned=returned, target=signature.target,
+        name=record.name, declared=", ".join(signature.declared_parameters()), functional=functional, out=out, returned=returned,
+        target=signature.target(), declared_target=signature.target(declared=True),
         allocate="\n    ".join(allocations), quick_allocate="\n        ".join(quick_allocations),
         plain_functional=_plain(signature.tensors, signature.optional),
         plain_out=_plain(signature.all_tensors, signature.optional),
@@ -188,10 +191,10 @@ def out_form({out}):
 
 def as_declared({declared}):
     if {plain_out}:
-        {target}
+        {declared_target}
         _bump({outputs})
     elif {foreign}:
-        {target}
+        {declared_target}
     else:
         _out({pass_out})
 

@@ -30,12 +30,12 @@ class Gradients:
     def __init__(self, record: KernelRecord, backward: KernelRecord, operators: Any) -> None:
         assert record.backward is not None
         self.record, self.named = record, record.backward
-        self.inputs = [parameter.name for parameter in record.parameters if not parameter.output]
+        self.inputs = [p.name for p in record.parameters if not p.output and p.workspace is None]
         self.outputs = [parameter.name for parameter in record.parameters if parameter.output]
         tensors = {parameter.name for parameter in record.parameters if _is_tensor(parameter)}
         self.saved_tensors = [name for name in self.named.saves if name in tensors]
         self.saved_numbers = [name for name in self.named.saves if name not in tensors]
-        self.takes = [parameter.name for parameter in backward.parameters if not parameter.output]
+        self.takes = [p.name for p in backward.parameters if not p.output and p.workspace is None]
         self.gives = [parameter.name for parameter in backward.parameters if parameter.output]
         self.choices = [choice.name for choice in backward.choices]
         self.operators = operators
@@ -167,7 +167,8 @@ def _misfit(record: KernelRecord, backward: KernelRecord) -> str:
     assert record.backward is not None
     arriving = {_GRADIENT + parameter.name for parameter in record.parameters if parameter.output}
     known = {*arriving, *record.backward.saves}
-    unknown = [p.name for p in backward.parameters if not p.output and p.name not in known]
+    read = [p.name for p in backward.parameters if not p.output and p.workspace is None]
+    unknown = [name for name in read if name not in known]
     written = {parameter.name for parameter in backward.parameters if parameter.output}
     unwritten = [name for name in record.backward.gradients if _GRADIENT + name not in written]
     foreign = [c.name for c in backward.choices if c.name not in (choice.name for choice in record.choices)]

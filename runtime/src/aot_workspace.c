@@ -8,7 +8,7 @@
 
 #include <tvm/ffi/extra/c_env_api.h>
 
-#define ALIGNMENT 256 /* what CUDA's allocators promise at least, and what a declaration may ask for at most */
+#define ALIGNMENT 128 /* what frameworks' allocators promise (XLA the least), and what a declaration may ask for at most */
 
 int64_t aot_workspace_bytes(const aot_kernel_library_t* library, const aot_variant_t* variant,
                             const aot_arguments_t* arguments) {

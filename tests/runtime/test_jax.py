@@ -79,6 +79,14 @@ KERNELS = {
         ),
         (Choice("epilogue", ("identity", "relu"), "identity"),), ("gemm__identity", "gemm__relu"), (), 1,
     ),
+    "parts": KernelRecord(
+        "parts", "",
+        (
+            tensor("x"), output("out", "(1,)", "f32"),
+            Parameter("scratch", has_default=True, default=None, type="tensor?", workspace="4 * x.shape[0]"), POWER,
+        ),
+        (Choice("op", ("add",)),), ("parts__add",), (), 1,
+    ),
     "pointers": KernelRecord(
         "pointers", "", (tensor("x"), output("out", "x.shape", "x.dtype"), Parameter("p", type="pointer")), (),
         ("pointers",), (), 1,
@@ -230,6 +238,11 @@ def play(name: str, *tensors: Any) -> None:
     if kernel == "scale":
         x, factor, out = arrays
         _write(out, x * factor**power if op == "times" else x / factor**power)
+    elif kernel == "parts":
+        x, out, scratch = arrays
+        assert scratch.shape == (4 * len(x),) and scratch.dtype == numpy.uint8
+        _write(scratch, x.view(numpy.uint8))
+        _write(out, scratch.view(numpy.float32).sum(keepdims=True) * power)
     else:
         x, grad_x, factor, grad_out, grad_factor, scratch = arrays
         sign = 1 if op == "times" else -1
@@ -277,6 +290,15 @@ def test_gradients_come_from_the_backward_kernel(on_cpu: Any) -> None:
     exact = jax.grad(lambda x, f: (reference(x, f, 2.0) ** 2).sum(), argnums=(0, 1))
     for one, other in zip(ours(x, factor), exact(x, factor), strict=True):
         assert jax.numpy.allclose(one, other)
+
+
+def test_scratch_memory_is_a_result_that_callers_do_not_get(on_cpu: Any) -> None:
+    x = jax.numpy.arange(5.0)
+    for call in (on_cpu.parts, jax.jit(lambda x, op: on_cpu.parts(x, op=op), static_argnames="op")):
+        total = call(x, op="add")
+        assert total.shape == (1,) and total[0] == 10
+    with pytest.raises(ArgumentError, match="`scratch` is not one of op, power, x"):
+        on_cpu.parts(x, op="add", scratch=x)
 
 
 def test_second_and_forward_derivatives_are_refused(on_cpu: Any) -> None:

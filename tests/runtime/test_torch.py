@@ -55,6 +55,10 @@ KERNELS = {
         "gemm", tensor("a"), tensor("b"), output("out", "(*a.shape[:-1], b.shape[-2])", "a.dtype"),
         Parameter("bias", has_default=True, default=None, type="tensor?"),
     ),
+    "twice": kernel(
+        "twice", tensor("x"), output("out"),
+        Parameter("scratch", has_default=True, default=None, type="tensor?", workspace="4 * x.shape[0]"),
+    ),
     "pointers": kernel("pointers", tensor("x"), output("out"), Parameter("p", type="pointer")),
     "nothing_in": kernel("nothing_in", output("out", "(4,)", "f32")),
 }  # fmt: skip
@@ -90,8 +94,20 @@ _PLAYED: dict[str, Callable[..., Any]] = {
     "activation__relu": lambda x, out: out.copy_(torch.relu(x)),
     "activation__sigmoid": lambda x, out: out.copy_(torch.sigmoid(x)),
     "quantize": _quantize,
+    "twice": lambda x, out, scratch: out.copy_(2 * x if scratch is None else scratch),
     "gemm": lambda a, b, out, bias: out.copy_(a @ b.mT + (0 if bias is None else bias)),
 }
+
+
+def test_a_workspace_is_no_argument_of_an_operator_but_may_be_passed_to_the_kernel(ops: Any, bundle: Played) -> None:
+    assert str(torch.ops.played.twice.default._schema) == "played::twice(Tensor x) -> Tensor"
+    x, out = torch.ones(3), torch.zeros(3)
+    assert torch.equal(ops.twice(x), 2 * x)
+    assert torch.equal(torch.ops.played.twice(x), 2 * x)
+    bundle.__dict__["twice"](x, out)
+    assert torch.equal(out, 2 * x)
+    bundle.__dict__["twice"](x, out, scratch=torch.full((3,), 7.0))
+    assert torch.equal(out, torch.full((3,), 7.0))
 
 
 @pytest.fixture(scope="module")
@@ -307,7 +323,7 @@ def test_devices_without_an_implementation_are_refused_as_torch_does(ops: Any, x
 
 
 def test_kernels_that_cannot_be_operators_say_why(ops: Any) -> None:
-    assert list(ops) == ["rmsnorm", "activation", "quantize", "gemm"] == [n for n in KERNELS if n in dir(ops)]
+    assert list(ops) == ["rmsnorm", "activation", "quantize", "gemm", "twice"] == [n for n in KERNELS if n in dir(ops)]
     with pytest.raises(ExposeError, match="pointers cannot be offered here: `p` is of type pointer"):
         _ = ops.pointers
     with pytest.raises(ExposeError, match="no input is a tensor"):

@@ -23,7 +23,7 @@ with suppress(ImportError):
     import torch
     from aot_runtime import torch as operators
 
-OFFERED = ("blend", "activation", "sums")
+OFFERED = ("blend", "activation", "sums", "twice")
 
 
 @pytest.fixture(autouse=True)
@@ -77,6 +77,15 @@ def test_numbers_truths_and_absent_tensors_arrive(ops: Any, x: Any) -> None:
     assert torch.allclose(ops.blend(x, bias=x), 7 * x)
     assert ops.blend(torch.empty(0, 3)).shape == (0, 3)
     assert ops.blend(torch.tensor(2.0)).item() == 12
+
+
+def test_scratch_memory_is_allocated_for_the_call(ops: Any) -> None:
+    x = torch.arange(5.0)
+    assert torch.equal(ops.twice(x), 2 * x)
+    assert ops.twice(x[:0]).shape == (0,)
+    out = torch.empty_like(x)
+    ops.twice.out(x, out=out)
+    assert torch.equal(out, 2 * x)
 
 
 def test_choices_are_strings(ops: Any, x: Any) -> None:

@@ -124,7 +124,7 @@ def test_without_an_allocator_the_error_names_what_to_pass(cuda: Standin, bundle
     with pytest.raises(ArgumentError) as caught:
         bundle.fill_parts(cuda.tensor((8,), "float32"), 4)
     assert "fill_parts needs 16 bytes of scratch memory, `parts`" in str(caught.value)
-    assert "pass `parts`, a tensor of u8 on the device with that many elements, aligned to 256" in str(caught.value)
+    assert "pass `parts`, a tensor of u8 on the device with that many elements, aligned to 128" in str(caught.value)
 
 
 def test_a_size_that_is_negative_is_refused(cuda: Standin, bundle: aot_runtime.Bundle, memory: Memory) -> None:

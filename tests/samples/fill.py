@@ -143,7 +143,7 @@ def fill_in_parts(out: cute.Tensor, count: cutlass.Int32, parts: cute.Tensor | N
 def fill_parts(target: aot.Target) -> list[aot.Spec]:
     """Needs scratch memory for more than one part, and launches a block for each of its elements."""
     out = {"out": aot.Tensor("f32", ("n",)), "count": aot.Scalar("i32")}
-    parts = aot.Tensor("f32", ("length",), align=256)
+    parts = aot.Tensor("f32", ("length",), align=128)
     return [
         aot.Spec(fill_in_parts, {**out, "parts": None, "stream": aot.Stream()}, guards="count == 1", label="whole"),
         aot.Spec(fill_in_parts, {**out, "parts": parts, "stream": aot.Stream()}, label="parts"),

@@ -96,6 +96,14 @@ int aot_torch_invoke(const aot_function_info* function, void* stream, const aot_
   return aot_call_on(called, stream, values, (int32_t)count) == AOT_OK ? 0 : -1;
 }
 
+int aot_torch_workspace_size(const aot_function_info* function, const aot_value* values, uint32_t count, int64_t* bytes) {
+  const aot_function asked = {function, bundle.library->core};
+  size_t size = 0;
+  int code = aot_workspace_size(asked, values, (int32_t)count, &size);
+  *bytes = (int64_t)size;
+  return code == AOT_OK ? 0 : -1;
+}
+
 int aot_torch_fail(const char* format, const char* first, const char* second, const char* third) {
   aot_fail_(AOT_ERROR_ARGUMENT, format, first, second, third);
   return -1;

@@ -15,6 +15,7 @@ const char* aot_torch_locate(void);
 int aot_torch_open(void);
 
 /* Calls a function of the bundle on a stream. */
+int aot_torch_workspace_size(const aot_function_info* function, const aot_value* values, uint32_t count, int64_t* bytes);
 int aot_torch_invoke(const aot_function_info* function, void* stream, const aot_value* values, uint32_t count);
 
 /* Keeps a sentence for this thread; `format` holds three %s at most. Returns -1. */

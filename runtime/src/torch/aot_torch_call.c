@@ -18,6 +18,7 @@ typedef struct {
   int writes; /* outputs are the caller's */
   aot_torch_handle inputs[AOT_TORCH_MAX_ARGUMENTS]; /* NULL: None, or no tensor */
   aot_torch_handle outputs[AOT_TORCH_MAX_ARGUMENTS];
+  aot_torch_handle workspace; /* NULL: none */
   aot_torch_string choices[AOT_TORCH_MAX_ARGUMENTS];
   aot_torch_seen seen[AOT_TORCH_MAX_ARGUMENTS];
   aot_tensor input_tensors[AOT_TORCH_MAX_ARGUMENTS];
@@ -62,6 +63,7 @@ static void release(call_t* call) {
   for (uint32_t i = 0; i < operator_->output_count; ++i) {
     if (call->outputs[i] != NULL) aot_torch.delete_tensor(call->outputs[i]);
   }
+  if (call->workspace != NULL) aot_torch.delete_tensor(call->workspace);
 }
 
 /* ---- tensors ---- */
@@ -228,16 +230,45 @@ static aot_value input_value(const call_t* call, int32_t number) {
   return value;
 }
 
-static int launch(const call_t* call) {
+/* Torch gives the memory to later work on the same stream alone, so that it may be freed once the kernel is launched. */
+static int take_workspace(call_t* call, const aot_function_info* function, aot_value* values, uint32_t at,
+                          aot_tensor* tensor) {
+  const aot_torch_operator* operator_ = call->operator_;
+  int64_t bytes = 0, step = 1;
+  int32_t type = -1, index = -1;
+  aot_torch_handle beside = call->inputs[operator_->device_of];
+  int status = aot_torch_workspace_size(function, values, operator_->parameter_count, &bytes);
+  if (status != 0 || bytes == 0) return status;
+  if (aot_torch.get_device_type(beside, &type) != 0 || aot_torch.get_device_index(beside, &index) != 0 ||
+      aot_torch.empty(1, &bytes, &step, aot_torch.dtypes[AOT_TORCH_DTYPE_u8], type, index, &call->workspace) != 0) {
+    call->workspace = NULL;
+    return aot_torch_fail("%s: torch cannot allocate its scratch memory; its own message is in the log",
+                          operator_->name, NULL, NULL);
+  }
+  status = describe(operator_, "workspace", call->workspace, tensor);
+  if (status == 0) values[at] = tensor_value(tensor);
+  return status;
+}
+
+static int launch(call_t* call) {
   const aot_torch_operator* operator_ = call->operator_;
   aot_value values[2 * AOT_TORCH_MAX_ARGUMENTS];
   const aot_function_info* function = NULL;
+  aot_tensor workspace;
+  uint32_t workspace_at = operator_->parameter_count;
   void* stream = NULL;
   int status = choose(call, &function);
   if (status != 0) return status;
   for (uint32_t i = 0; i < operator_->parameter_count; ++i) {
     int32_t at = operator_->order[i];
-    values[i] = at >= 0 ? input_value(call, at) : tensor_value(&call->output_tensors[-1 - at]);
+    if (at == AOT_TORCH_WORKSPACE) workspace_at = i;
+    values[i] = at >= 0                     ? input_value(call, at)
+                : at == AOT_TORCH_WORKSPACE ? tensor_value(NULL)
+                                            : tensor_value(&call->output_tensors[-1 - at]);
+  }
+  if (workspace_at < operator_->parameter_count) {
+    status = take_workspace(call, function, values, workspace_at, &workspace);
+    if (status != 0) return status;
   }
   const aot_tensor* first = &call->input_tensors[operator_->device_of];
   if (first->device_type == AOT_DEVICE_CUDA) status = aot_torch_current_stream(first->device_id, &stream);
@@ -259,6 +290,7 @@ static void perform(const aot_torch_operator* operator_, uint64_t* stack, int wr
   call.operator_ = operator_;
   call.stack = stack;
   call.writes = writes;
+  call.workspace = NULL;
   take(&call);
   int status = run(&call);
   for (uint32_t i = 0; status == 0 && !writes && i < operator_->output_count; ++i) {

@@ -71,6 +71,8 @@ typedef struct aot_torch_output {
 
 typedef void (*aot_torch_boxed)(uint64_t* stack, uint64_t inputs, uint64_t outputs);
 
+#define AOT_TORCH_WORKSPACE (INT32_MIN + 1) /* scratch memory, which is allocated for the call */
+
 typedef struct aot_torch_operator {
   const char* name;
   const char* schema;     /* allocates: rmsnorm(Tensor x, Tensor weight) -> Tensor */
@@ -81,7 +83,8 @@ typedef struct aot_torch_operator {
   const aot_function_info** found; /* the same, filled when the bundle is opened */
   uint32_t function_count;
   const char* parameters;  /* of these functions: "(x, weight, out, eps)" */
-  const int32_t* order;    /* per parameter of these functions: the input's number, or -1 minus the output's */
+  const int32_t* order;    /* per parameter of these functions: the input's number, -1 minus the output's, or
+                            * AOT_TORCH_WORKSPACE */
   uint32_t parameter_count;
   const aot_torch_input* inputs;
   uint32_t input_count;

@@ -9,7 +9,7 @@ from aot_runtime.exposed import ExposeError
 from aot_runtime.kernel_records import Choice, KernelRecord, Parameter
 from played_torch import KERNELS
 
-from aot.bundle.operators import Step, operators, operators_digest, shape_steps
+from aot.bundle.operators import WORKSPACE, Step, operators, operators_digest, shape_steps
 
 
 def kernel(*parameters: Parameter, **fields: Any) -> dict[str, KernelRecord]:
@@ -22,11 +22,12 @@ OUT = Parameter("out", output=True, shape="x.shape", dtype="x.dtype", type="tens
 
 
 def test_an_operator_says_where_each_parameter_comes_from() -> None:
-    blend, activation, sums = operators(KERNELS)
+    blend, activation, sums, twice = operators(KERNELS)
     assert blend.parameters == ("x", "out", "factor", "count", "flip", "bias")
     assert blend.order == [0, -1, 1, 2, 3, 4]
     assert activation.functions == ("activation__relu", "activation__one")
     assert sums.order == [0, -1, -2]
+    assert twice.order == [0, -1, WORKSPACE] and twice.schema == "twice(Tensor x) -> Tensor"
     assert sums.outputs[0].shape == (Step("EXTENT", 0, 0), Step("APPEND"))
     assert (sums.outputs[0].dtype, sums.outputs[0].dtype_of) == ("f64", -1)
     assert (sums.outputs[1].dtype, sums.outputs[1].dtype_of) == ("", 0)

@@ -29,7 +29,7 @@ def test_a_workspace_is_a_parameter_that_may_be_left_out() -> None:
     parameter = aot.Workspace("parts", "partial sums", bytes="4 * x.shape[0]", zeroed=True)
     assert (parameter.has_default, parameter.default, parameter.output) == (True, None, False)
     assert (parameter.workspace, parameter.zeroed) == ("4 * x.shape[0]", True)
-    for argument in (aot.Tensor("f32", ("length",)), aot.Tensor("u8", ("length",), align=256), None):
+    for argument in (aot.Tensor("f32", ("length",)), aot.Tensor("u8", ("length",), align=128), None):
         assert len(declare(parameter, parts=argument).variants(SM90)) == 1
 
 
@@ -51,7 +51,7 @@ def test_a_spec_takes_it_as_dispatch_supplies_it(argument: Any) -> None:
 def test_more_alignment_than_is_promised_is_refused() -> None:
     with pytest.raises(DeclarationError, match="wants an alignment of 512 bytes") as caught:
         declare(aot.Workspace("parts", bytes="64"), parts=aot.Tensor("f32", ("m",), align=512)).variants(SM90)
-    assert caught.value.hint == "at most 256 are promised"
+    assert caught.value.hint == "at most 128 are promised"
 
 
 def test_a_kernel_has_one_workspace() -> None:
