@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from aot.bundle import publish
+
 __all__ = ["Faults", "injected"]
 
 _BY_PATH = ("open", "link", "symlink", "rename", "replace", "mkdir")
@@ -77,7 +79,7 @@ def _place_of(descriptor: object) -> str | None:
 @contextmanager
 def injected(faults: Faults) -> Iterator[Faults]:
     """While this lasts, calls of Python code count; those of compilers and of C code do not."""
-    real_open = io.open
+    real_open, real_exchange = io.open, publish._exchange
 
     def open_file(file: Any, *arguments: Any, **options: Any) -> Any:
         place = _place_of(file) if isinstance(file, int) else file
@@ -94,7 +96,12 @@ def injected(faults: Faults) -> Iterator[Faults]:
 
         return call
 
+    def exchange(left: Path, right: Path) -> bool:
+        faults.step("rename", right)
+        return real_exchange(left, right)
+
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(publish, "_exchange", exchange)  # which calls C
         patch.setattr(builtins, "open", open_file)
         patch.setattr(io, "open", open_file)
         for name in _BY_PATH:

@@ -14,6 +14,8 @@
 #include "aot_lock.h"
 #include "aot_sha256.h"
 
+#pragma weak TVMFFIGetVersion /* a release without it has the interface that this was compiled for */
+
 /* Guarded by AOT_LOCK_SETTINGS. */
 static int verification_asked; /* by any loader */
 static int verification_waived;
@@ -41,9 +43,21 @@ static int name_entry(const char* directory) {
   return aot_raise("AotBundleError", "out of memory");
 }
 
+/* TVM-FFI raises its major version when its binary interface changes. */
+static int check_tvm_ffi(void) {
+  TVMFFIVersion seen = {TVM_FFI_VERSION_MAJOR, 0, 0};
+  if (TVMFFIGetVersion != NULL) TVMFFIGetVersion(&seen);
+  if (seen.major == TVM_FFI_VERSION_MAJOR) return 0;
+  return aot_raise("AotBundleError",
+                   "bundle `%s` was built for version %d of TVM-FFI's binary interface, the libtvm_ffi of this process is "
+                   "%u.%u.%u\nhint: `pip install \"apache-tvm-ffi<%d\"`, or rebuild the bundle with that version",
+                   aot_this_bundle.name, TVM_FFI_VERSION_MAJOR, (unsigned)seen.major, (unsigned)seen.minor,
+                   (unsigned)seen.patch, TVM_FFI_VERSION_MAJOR + 1);
+}
+
 int aot_configure(int verify, const char* directory) {
   aot_error_prepare();
-  if (check_directory(directory) != 0 || name_entry(directory) != 0) return -1;
+  if (check_tvm_ffi() != 0 || check_directory(directory) != 0 || name_entry(directory) != 0) return -1;
   aot_lock(AOT_LOCK_SETTINGS);
   if (verify) verification_asked = 1;
   else verification_waived = 1;
@@ -173,6 +187,7 @@ static void* open_file(const aot_file_t* file) {
 }
 
 static const aot_kernel_library_t* open_kernel(const aot_build_t* build) {
+  if (check_tvm_ffi() != 0) return NULL; /* a program that links the bundle has configured nothing */
   void* library = open_file(&build->file);
   if (library == NULL) return NULL;
   const aot_kernel_library_t* tables = (const aot_kernel_library_t*)dlsym(library, "aot_kernel_library");

@@ -208,6 +208,28 @@ static bool finds(const std::string& manifest) {
          record.sha256 == std::string(64, 'a');
 }
 
+// Stands in front of libtvm_ffi's own.
+static std::uint32_t tvm_ffi_major = 0;
+extern "C" void TVMFFIGetVersion(std::uint32_t numbers[3]) {
+  numbers[0] = tvm_ffi_major;
+  numbers[1] = 2;
+  numbers[2] = 3;
+}
+
+static void test_another_binary_interface_of_tvm_ffi_is_refused() {
+  play({h100});
+  const char* said = "was built for version 0 of TVM-FFI's binary interface, the libtvm_ffi of this process is 1.2.3";
+  const std::string path = fresh().string();
+  tvm_ffi_major = 1;
+  CHECK_THROWS(aot::BundleError, said, aot::Bundle(path, options));
+  tvm_ffi_major = 0;
+  aot::Bundle bundle(path, options);
+  tvm_ffi_major = 1; /* as in a program that links the bundle: nobody has asked before the first call */
+  CHECK_THROWS(aot::BundleError, said, block_of_a_call(bundle));
+  tvm_ffi_major = 0;
+  CHECK(block_of_a_call(bundle) == 96);
+}
+
 static void test_the_entry_library_in_a_manifest() {
   const std::string host = "lib/" AOT_HOST "/", digest(64, 'a');
   const auto member = [](const std::string& path, const std::string& sha256, const std::string& rest) {
@@ -241,6 +263,7 @@ int main(int count, char** arguments) {
   test_a_fifo_is_refused_and_not_waited_for();
   test_a_pinned_manifest_decides_which_code_runs();
   test_pins_that_cannot_be_right();
+  test_another_binary_interface_of_tvm_ffi_is_refused();
   test_the_entry_library_in_a_manifest();
   std::error_code ignored;
   fs::remove_all(scratch, ignored);
