@@ -24,6 +24,7 @@ PACKAGES = pytest.mark.parametrize("package", [aot, aot_runtime], ids=lambda pac
 def test_dir_shows_the_public_names_alone(package: ModuleType) -> None:
     shown = [name for name in dir(package) if not name.startswith("__")]
     assert shown == sorted(package.__all__)
+    assert "__version__" in dir(package)
 
 
 @PACKAGES

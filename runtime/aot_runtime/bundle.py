@@ -201,13 +201,14 @@ def _open_once(
 def _check_tvm_ffi(path: str, manifest: Manifest) -> None:
     installed = tvm_ffi.__version__
     lowest = manifest.requires.get("tvm_ffi", "0")
-    if _release(installed) < _release(lowest):
+    release = _release(installed)
+    if release < _release(lowest):
         raise BundleError(
             f"`{path}` needs apache-tvm-ffi {lowest} or newer, installed is {installed}",
             hint=f'`pip install "apache-tvm-ffi>={lowest}"`',
         )
     abi = manifest.requires.get("tvm_ffi_abi")
-    if abi is not None and _release(installed)[0] != abi:
+    if abi is not None and release[0] != abi:
         raise BundleError(
             f"`{path}` was built for version {abi} of TVM-FFI's binary interface, apache-tvm-ffi {installed} has another",
             hint=f'`pip install "apache-tvm-ffi>={lowest},<{abi + 1}"`, or rebuild the bundle with the installed one',

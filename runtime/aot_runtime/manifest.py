@@ -233,7 +233,10 @@ def __getattr__(name: str) -> Any:
 
 def records_digest(data: Any) -> str:
     """SHA-256 of JSON data, however it is laid out in a file."""
-    return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode("ascii")).hexdigest()
+    return hashlib.sha256(_encode(data).encode("ascii")).hexdigest()
+
+
+_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
 # Reading files.

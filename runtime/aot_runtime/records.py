@@ -177,7 +177,7 @@ def _read_open(descriptor: int, path: str, most: int, error: type[AotError]) -> 
 def parse_json(content: bytes, place: str) -> Any:
     """JSON of a file; whatever is wrong with it is a :class:`ManifestError`."""
     try:
-        return json.loads(content.decode(), parse_int=_integer)
+        return _decode(content.decode())
     except (ValueError, RecursionError) as error:
         raise ManifestError(f"{place} is not valid JSON: {error}", hint=_AGAIN_HINT) from None
 
@@ -187,6 +187,9 @@ def _integer(text: str) -> int:
     if len(text) > 20:
         raise ValueError(f"a number of {len(text)} digits")
     return int(text)
+
+
+_decode = json.JSONDecoder(parse_int=_integer).decode  # json.loads would make a decoder for each file
 
 
 # Checking what was read.

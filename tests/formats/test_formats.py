@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from aot_runtime import Arch
-from aot_runtime.manifest import INDEX_NAMES, SCHEMA, Choice, FileRecord, Manifest, Parameter
+from aot_runtime.manifest import INDEX_NAMES, PROTOCOL, SCHEMA, Choice, FileRecord, Manifest, Parameter
 
 from aot.bundle.description import bounded_failures
 from aot.bundle.details import LaunchDetails, RequirementDetails, details_text, read_details
@@ -101,8 +101,10 @@ def test_the_identity_stays_what_libraries_carry(folder: str) -> None:
 def test_this_version_writes_the_very_bytes_of_its_schema() -> None:
     folder = FORMATS / f"schema_{SCHEMA}"
     manifest = Manifest.read(folder)
+    # The protocol of entry libraries has a version of its own, and a bundle that is written now has the newest.
+    protocol = f'"protocol": {manifest.protocol}'.encode(), f'"protocol": {PROTOCOL}'.encode()
     for name, text in manifest.replace().texts().items():
-        assert text == (folder / name).read_bytes(), name
+        assert text == (folder / name).read_bytes().replace(*protocol), name
     for arch in manifest.archs:
         path = folder / "details" / f"{arch}.json"
         assert details_text(arch, read_details(path)) == path.read_text()
