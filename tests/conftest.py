@@ -6,7 +6,9 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 import without_frameworks  # noqa: F401  # before anything imports TVM-FFI, and that torch
@@ -18,6 +20,8 @@ import platformdirs
 import pytest
 from standin import Standin
 
+from aot.binary import disassembly, policy
+from aot.binary.elf import SharedLibrary
 from aot.pipeline.build import build
 from aot.pipeline.settings import BuildResult, Settings
 
@@ -37,6 +41,26 @@ os.environ.setdefault("ZIG_GLOBAL_CACHE_DIR", str(Path(platformdirs.user_cache_d
 
 # Programs that the extra for tests installs, as cmake, lie beside this interpreter; a system's own go first.
 os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
+
+
+@lru_cache(maxsize=256)
+def _beyond_baseline(library: SharedLibrary, guards: tuple[disassembly.Guard, ...]) -> list[disassembly.Violation]:
+    return disassembly.beyond_baseline(library, guards)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _instructions_are_read_once() -> Iterator[None]:
+    """A process disassembles a library once, since the result depends on its content alone.
+
+    Most bundles of the tests contain the same CUDA runtime, and its 128,000 instructions take the better part of a second.
+    """
+
+    def remembered(library: SharedLibrary, guards: Iterable[disassembly.Guard] = ()) -> list[disassembly.Violation]:
+        return list(_beyond_baseline(replace(library, path=""), tuple(guards)))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(policy, "beyond_baseline", remembered)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -92,7 +92,10 @@ def entry_symbol_source(bundle: Path) -> str:
 
 
 def with_entry(bundle: Path, out: Path, flags: Sequence[str], edit: Callable[[str], str] = lambda text: text) -> Path:
-    """A copy of a bundle whose entry library this machine's compiler made, with other flags or tables."""
+    """A copy of a bundle whose entry library this machine's compiler made, with other flags or tables.
+
+    There is no debug information: it would triple the size of a file that tests hash again and again.
+    """
     shutil.copytree(bundle, out)
     root = out / "lib" / HOST
     name = Manifest.read(bundle).name
@@ -101,7 +104,7 @@ def with_entry(bundle: Path, out: Path, flags: Sequence[str], edit: Callable[[st
     core = [SOURCES / f"aot_{part}.c" for part in entry_sources()]
     includes = [word for path in (SOURCES, *INCLUDES) for word in ("-isystem", str(path))]
     entry = root / f"lib{name}.so"
-    run("cc", "-std=gnu99", "-g", "-O1", "-fPIC", "-shared", "-fvisibility=hidden", "-Wl,-Bsymbolic", *flags, *includes,
+    run("cc", "-std=gnu99", "-O1", "-fPIC", "-shared", "-fvisibility=hidden", "-Wl,-Bsymbolic", *flags, *includes,
         tables, *core, "-o", entry, "-ldl", "-pthread")  # fmt: skip
     record = FileRecord(sha256_of(entry), entry.stat().st_size)
     (root / layout.ENTRY_NOTE).write_text(layout.entry_note(name, entry.name, record))
@@ -171,22 +174,25 @@ def built(project: Project, run_folder: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def selection(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def selection(run_folder: Path) -> Any:
     """The selection of ``runtime/src`` as a Python module."""
+    module = once(run_folder / "selection", _build_selection) / "selection_module.so"
+    spec = importlib.util.spec_from_file_location("selection_module", module)
+    assert spec is not None and spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+def _build_selection(folder: Path) -> None:
     import pybind11
 
-    folder = tmp_path_factory.mktemp("selection")
+    folder.mkdir()
     includes = [word for path in (SOURCES, *INCLUDES, Path(pybind11.get_include()), Path(sysconfig.get_path("include")))
                 for word in ("-isystem", path)]  # fmt: skip
     objects = []
     for part in entry_sources():
         objects.append(folder / f"{part}.o")
         run("cc", "-std=gnu99", "-O1", "-fPIC", *includes, "-c", SOURCES / f"aot_{part}.c", "-o", objects[-1])
-    module = folder / "selection_module.so"
-    run("c++", "-std=c++17", "-O1", "-fPIC", "-shared", *includes, HERE / "selection_module.cpp",
-        *objects, TVM_FFI, f"-Wl,-rpath,{TVM_FFI.parent}", "-ldl", "-pthread", "-o", module)  # fmt: skip
-    spec = importlib.util.spec_from_file_location("selection_module", module)
-    assert spec is not None and spec.loader is not None
-    loaded = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaded)
-    return loaded
+    run("c++", "-std=c++17", "-O0", "-fPIC", "-shared", *includes, HERE / "selection_module.cpp", *objects, TVM_FFI,
+        f"-Wl,-rpath,{TVM_FFI.parent}", "-ldl", "-pthread", "-o", folder / "selection_module.so")  # fmt: skip
