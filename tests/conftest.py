@@ -36,8 +36,11 @@ hypothesis.settings.load_profile("project")
 # Tests of the cache name one of their own; the others build as if for the first time.
 os.environ["AOT_CACHE"] = "none"
 
-# zig's cache costs some seconds to fill. It holds nothing of ours, so that tests with a cache of their own share it.
-os.environ.setdefault("ZIG_GLOBAL_CACHE_DIR", str(Path(platformdirs.user_cache_dir("cute-aot")) / "zig" / "global"))
+# zig's caches take seconds to fill. They hold nothing of ours, so that tests with a cache of their own share them.
+for _kind in ("global", "local"):
+    os.environ.setdefault(
+        f"ZIG_{_kind.upper()}_CACHE_DIR", str(Path(platformdirs.user_cache_dir("cute-aot")) / "zig" / _kind)
+    )
 
 # Programs that the extra for tests installs, as cmake, lie beside this interpreter; a system's own go first.
 os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])

@@ -6,6 +6,7 @@ import builtins
 import errno
 import io
 import os
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ import pytest
 
 from aot.bundle import publish
 
-__all__ = ["Faults", "injected"]
+__all__ = ["Faults", "Kills", "injected"]
 
 _BY_PATH = ("open", "link", "symlink", "rename", "replace", "mkdir")
 _BY_DESCRIPTOR = ("read", "readv", "write", "fsync", "sendfile")
@@ -39,6 +40,16 @@ class Faults:
                 return
             self.failed = f"{what} {path}"
         raise OSError(self.code, os.strerror(self.code), path)
+
+
+class Kills(Faults):
+    """The call with the number ``fail_at`` ends the process instead, as if the machine had lost its power."""
+
+    def step(self, what: str, place: object) -> None:
+        try:
+            super().step(what, place)
+        except OSError:
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 class _File:

@@ -355,8 +355,8 @@ def large(target):
 def test_a_spec_function_that_hangs_is_ended_too(build_bundle: Build, tmp_path: Path) -> None:
     text = "\n@declare()\ndef hangs(target):\n    time.sleep(600)\n"
     with pytest.raises(BuildError, match="every kernel failed") as caught:
-        build_bundle(write_kernels(tmp_path / "kernels", text), out=tmp_path / "out", timeout=1.0)
-    assert "did not finish within 1 s" in problem(caught.value, "hangs").message
+        build_bundle(write_kernels(tmp_path / "kernels", text), out=tmp_path / "out", timeout=3.0)
+    assert "did not finish within 3 s" in problem(caught.value, "hangs").message
     assert not (tmp_path / "out").exists()
 
 

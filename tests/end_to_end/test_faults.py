@@ -35,20 +35,15 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+def command_line(arch: str, out: Path) -> list[str]:
+    kernels = ["--kernels", str(SAMPLES / "fill.py"), "--kernel", "fill_epilogue", "--arch", arch, "--name", "small"]
+    return ["build", *kernels, "--out", str(out), "--no-archives", "--cudart", "shared", "--jobs", "1"]
+
+
 @pytest.fixture(scope="module")
 def build(root: Path) -> Iterator[Build]:
     def run(arch: str, out: Path) -> int:
-        settings = [
-            "--kernels",
-            str(SAMPLES / "fill.py"),
-            "--kernel",
-            "fill_epilogue",
-            "--arch",
-            arch,
-            "--name",
-            "small",
-        ]
-        return main(["build", *settings, "--out", str(out), "--no-archives", "--cudart", "shared", "--jobs", "1"])
+        return main(command_line(arch, out))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AOT_CACHE", str(root / "cache"))
@@ -152,6 +147,54 @@ def test_a_worker_whose_nth_call_fails_answers_why(tmp_path: Path) -> None:
     assert {line.split()[0] for line in lines} == {"open", "mkdir", "write"}
     for line in lines:
         assert f"OSError: [Errno {errno.EIO}] {os.strerror(errno.EIO)}: '{tmp_path}" in line
+
+
+KILLED = """
+import os, shutil, signal, sys, tempfile
+from pathlib import Path
+from faults import Faults, Kills, injected
+from aot.cli.main import main
+
+root, out, command = Path(sys.argv[1]), Path(sys.argv[1]) / "out", sys.argv[2:]
+tempfile.tempdir = str(root / "tmp")
+
+def contents(bundle):
+    return {path.relative_to(bundle).as_posix(): path.read_bytes() for path in bundle.rglob("*") if path.is_file()}
+
+def start_over():
+    shutil.rmtree(out)
+    shutil.copytree(root / "old", out)
+
+start_over()
+with injected(Faults(root, None)) as counted:
+    assert main(command) == 0
+old, new = contents(root / "old"), contents(out)
+seen = {"old": 0, "new": 0}
+for number in range(1, counted.count + 1, 4):
+    start_over()
+    child = os.fork()
+    if child == 0:
+        with injected(Kills(root, number)):
+            os._exit(main(command))
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL, (number, status)
+    now = contents(out)
+    assert now in (old, new), number
+    seen["old" if now == old else "new"] += 1
+assert main(command) == 0
+assert contents(out) == new
+print(counted.count, seen["old"], seen["new"])
+"""
+
+
+def test_a_build_killed_at_its_nth_call_leaves_the_old_bundle_or_the_new_one_and_the_next_removes_what_is_left(
+    root: Path, bundles: object
+) -> None:
+    """Every fourth call, in a process that forks for each: starting one takes longer than the build."""
+    said = run_python(KILLED, root, *command_line("sm90", root / "out"), variables={"AOT_CACHE": str(root / "cache")})
+    calls, old, new = map(int, said.splitlines()[-1].split())
+    assert calls > 100 and old > 20 and new >= 1
+    assert list(root.glob(".out.*")) == [] == list((root / "tmp").glob("aot-*"))
 
 
 def test_a_load_whose_nth_call_fails_says_so_and_the_next_one_succeeds(

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from written import FILL
 from aot.bundle.verify import verify
 from aot.files import owned_directory, sweep
 
-KILLS = 25
+KILLS = 6  # of the command with its compiler and linker; test_faults.py kills the build itself at each of its steps
 LONGEST = 2.2  # seconds until a kill: about a build, most of which is starting up
 
 
@@ -48,6 +48,16 @@ class Project:
             command, cwd=self.folder, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
             start_new_session=True,
         )  # fmt: skip
+
+    @staticmethod
+    def read_until(process: subprocess.Popen[str], text: str, times: int = 1) -> None:
+        """Read what the build says until it has said this that many times."""
+        assert process.stderr is not None
+        seen = ""
+        while seen.count(text) < times:
+            line = process.stderr.readline()
+            assert line, f"the build ended before it said {text!r}: {seen}"
+            seen += line
 
     def build(self) -> str:
         process = self.start()
@@ -99,28 +109,39 @@ def test_the_workers_of_a_killed_build_end_though_their_work_never_does(project:
     worker = int((project.folder / "at").read_text())
     process.kill()  # it alone, as for want of memory
     process.communicate()
-    waited = 0
-    while _is_running(worker):
-        waited += 1
-        assert waited < 600, "the worker outlives its build"
+    _wait_until_ended(lambda: _is_running(worker), "the worker outlives its build")
+
+
+def _wait_until_ended(running: Callable[[], object], otherwise: str) -> None:
+    for _ in range(600):
+        if not running():
+            return
         time.sleep(0.1)
+    raise AssertionError(otherwise)
+
+
+def _members(group: int) -> list[int]:
+    """The processes of a group that have not ended."""
+    processes = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+    return [process for process in processes if _stat(process)[2:3] == [str(group)] and _is_running(process)]
+
+
+def _stat(process: int) -> list[str]:
+    """What /proc says of a process, from its state on; nothing if it is gone."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
 
 
 def _is_running(process: int) -> bool:
-    try:
-        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"  # ended, and not yet buried by whoever it was left to
+    return _stat(process)[:1] not in ([], ["Z"])  # Z: ended, and not yet buried by whoever it was left to
 
 
 def test_what_a_killed_build_had_compiled_is_not_compiled_again(project: Project) -> None:
     project.write(1, variants=6)
     process = project.start()
-    assert process.stderr is not None
-    seen = ""
-    while seen.count("sm_90a fill__") < 3:
-        seen += process.stderr.readline()
+    project.read_until(process, "sm_90a fill__", times=3)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     said = project.build()
@@ -133,9 +154,7 @@ def test_what_a_killed_build_had_compiled_is_not_compiled_again(project: Project
 def test_interrupted_one_line_says_what_is_kept_and_workers_end(project: Project) -> None:
     project.write(1, variants=200)  # more than it gets done before it hears of it
     process = project.start()
-    assert process.stderr is not None
-    while "sm_90a fill__" not in process.stderr.readline():
-        pass
+    project.read_until(process, "sm_90a fill__")
     os.killpg(process.pid, signal.SIGINT)
     _, said = process.communicate()
     assert process.returncode == 130, said
@@ -144,16 +163,14 @@ def test_interrupted_one_line_says_what_is_kept_and_workers_end(project: Project
         r"interrupted: \d+ compiled variants? (is|are) kept in `.*`; the next build goes on from there", line
     )
     assert "FAILED" not in said
-    with pytest.raises(ProcessLookupError):
-        os.killpg(process.pid, 0)
+    _wait_until_ended(lambda: _members(process.pid), "workers outlive their build")
     assert not project.out.exists()
 
 
 def test_two_builds_into_one_directory_at_once_both_succeed_and_leave_one_whole_bundle(project: Project) -> None:
     project.write(1)
     first = project.start()
-    while "fill__" not in first.stderr.readline():  # type: ignore[union-attr]
-        pass  # it has read the source
+    project.read_until(first, "fill__")  # it has read the source
     project.write(2)
     second = project.start()
     for process in (first, second):

@@ -102,9 +102,10 @@ def test_a_reader_never_sees_a_missing_or_torn_bundle(tmp_path: Path) -> None:
     put(bundle, 0)
     seen: set[int] = set()
     wrong: list[str] = []
-    done = threading.Event()
+    started, done = threading.Barrier(3), threading.Event()
 
     def read() -> None:
+        started.wait()
         while not done.is_set():
             try:
                 json.loads((bundle / "manifest.json").read_text())
@@ -115,7 +116,10 @@ def test_a_reader_never_sees_a_missing_or_torn_bundle(tmp_path: Path) -> None:
     readers = [threading.Thread(target=read) for _ in range(2)]
     for reader in readers:
         reader.start()
-    for number in range(1, 201):
+    started.wait()
+    number = 0
+    while number < 200 or not (seen or wrong):  # the readers have read something while bundles were replaced
+        number += 1
         put(bundle, number % 7)
     done.set()
     for reader in readers:

@@ -135,12 +135,15 @@ def test_a_module_that_imports_by_a_computed_name_may_have_imported_anything(fol
     assert [name for name in before if after[name] != before[name]] == ["second"]
 
 
-def moved_by(folder: Path, change: Callable[[], object]) -> str:
-    """The first letters of the kernels whose keys a change moves."""
-    before = variant_keys(folder)
-    change()
-    after = variant_keys(folder)
-    return "".join(name[0] for name in sorted(before) if after[name] != before[name])
+def moved_by(folder: Path, *changes: Callable[[], object]) -> list[str]:
+    """The first letters of the kernels whose keys each change moves."""
+    before, moved = variant_keys(folder), []
+    for change in changes:
+        change()
+        after = variant_keys(folder)
+        moved.append("".join(name[0] for name in sorted(before) if after[name] != before[name]))
+        before = after
+    return moved
 
 
 def test_a_library_that_one_file_imports_counts_for_all(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,18 +164,24 @@ def test_a_library_that_one_file_imports_counts_for_all(folder: Path, monkeypatc
     install("dependency", "1.0")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([os.environ["PYTHONPATH"], str(library)]))
     second = folder / "kernels" / "second.py"
-    assert moved_by(folder, lambda: second.write_text("import patcher\n" + second.read_text())) == "fs"
-    assert moved_by(folder, lambda: install("patcher", "1.1")) == "fs"
-    assert moved_by(folder, lambda: install("dependency", "1.1")) == "fs"
+    assert moved_by(
+        folder,
+        lambda: second.write_text("import patcher\n" + second.read_text()),
+        lambda: install("patcher", "1.1"),
+        lambda: install("dependency", "1.1"),
+    ) == ["fs", "fs", "fs"]
 
 
 def test_a_file_that_patches_others_counts_for_all_with_what_it_imports(folder: Path) -> None:
     second, patch = folder / "kernels" / "second.py", folder / "helpers" / "patch.py"
     patch.write_text("VALUE = 1\n")
     second.write_text("import helpers.deep\nfrom helpers import patch\n" + second.read_text())
-    assert moved_by(folder, lambda: patch.write_text("VALUE = 2\n")) == "s"
-    assert moved_by(folder, lambda: second.write_text(second.read_text() + "helpers.deep.C = patch.VALUE\n")) == "fs"
-    assert moved_by(folder, lambda: patch.write_text("VALUE = 3\n")) == "fs"
+    assert moved_by(
+        folder,
+        lambda: patch.write_text("VALUE = 2\n"),
+        lambda: second.write_text(second.read_text() + "helpers.deep.C = patch.VALUE\n"),
+        lambda: patch.write_text("VALUE = 3\n"),
+    ) == ["s", "fs", "fs"]
 
 
 def test_what_a_worker_is_started_with_is_not_what_the_kernels_ask_for(folder: Path) -> None:

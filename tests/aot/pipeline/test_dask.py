@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -60,11 +61,26 @@ def fill(target, n):
 """
 
 
-def dask(*arguments: str, folder: Path, **environment: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "dask", *arguments]
-    log = open(folder / f"{arguments[0]}-{time.monotonic_ns()}.log", "wb")  # noqa: SIM115  the process keeps it
-    with log:
-        return subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, env={**os.environ, **environment})
+@dataclass(frozen=True)
+class Dask:
+    """A process of Dask, and the file with what it says."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @classmethod
+    def start(cls, *arguments: str, folder: Path, **environment: str) -> Dask:
+        log = folder / f"{arguments[0]}-{time.monotonic_ns()}.log"
+        with log.open("wb") as said:
+            command, variables = [sys.executable, "-m", "dask", *arguments], {**os.environ, **environment}
+            return cls(subprocess.Popen(command, cwd=folder, stdout=said, stderr=said, env=variables), log)
+
+    def wait_for(self, pattern: str) -> re.Match[str]:
+        """Wait until it has said this: a build gives a cluster a few seconds only."""
+        while (found := re.search(pattern, self.log.read_text())) is None:
+            assert self.process.poll() is None, self.log.read_text()
+            time.sleep(0.1)
+        return found
 
 
 class Cluster:
@@ -72,20 +88,19 @@ class Cluster:
 
     def __init__(self, folder: Path, *tls: str) -> None:
         self.folder, self.tls = folder, tls
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        self.url = f"{'tls' if tls else 'dask'}://127.0.0.1:{self.port}"
-        options = ["--host", "127.0.0.1", "--port", str(self.port), "--no-dashboard"]
+        options = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard"]
         options += ["--protocol", "tls", *tls] if tls else []
-        self.processes = [dask("scheduler", *options, folder=folder)]
+        scheduler = Dask.start("scheduler", *options, folder=folder)
+        self.processes = [scheduler.process]
+        self.port = int(scheduler.wait_for(r"Scheduler at: +t(?:cp|ls)://127\.0\.0\.1:(\d+)")[1])
+        self.url = f"{'tls' if tls else 'dask'}://127.0.0.1:{self.port}"
 
-    def add_worker(self, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+    def add_worker(self, *arguments: str, **environment: str) -> Dask:
         address = f"{'tls' if self.tls else 'tcp'}://127.0.0.1:{self.port}"
         options = ["--no-nanny", "--nthreads", "1", "--no-dashboard", "--host", "127.0.0.1", *self.tls]
-        process = dask("worker", address, *options, *arguments, folder=self.folder, **environment)
-        self.processes.append(process)
-        return process
+        worker = Dask.start("worker", address, *options, *arguments, folder=self.folder, **environment)
+        self.processes.append(worker.process)
+        return worker
 
     def close(self) -> None:
         for process in self.processes:
@@ -107,11 +122,13 @@ def workers(
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
     started = [cluster.add_worker(*arguments, **environment) for _ in range(count)]
     try:
-        yield started
+        for worker in started:
+            worker.wait_for("Registered to:")
+        yield [worker.process for worker in started]
     finally:
-        for process in started:
-            process.kill()
-            process.wait()
+        for worker in started:
+            worker.process.kill()
+            worker.process.wait()
 
 
 class Project:
