@@ -41,7 +41,7 @@ def main() -> None:
         sign(bundle, Signer.read(folder / "release"))
         release, other = (str(public_path(folder / name)) for name in ("release", "next"))
         keys = {"no key": "", "one key": release, "two keys, the second signed": f"{other},{release}"}
-        results = {what: measure(LOAD, ("load",), bundle, given) for what, given in keys.items()}
+        results = {what: measure(sys.executable, LOAD, ("load",), bundle, given) for what, given in keys.items()}
     print_rows(("load with", "ms", "CPU ms"), [(what, *found.values()) for what, found in results.items()])
     more = results["one key"]["load_cpu_ms"] - results["no key"]["load_cpu_ms"]
     facts = {"processes": PROCESSES, "load_average": os.getloadavg()[0], "limit_ms": LIMIT_MS}
