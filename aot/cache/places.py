@@ -38,7 +38,7 @@ def find_places(cache: str | None, environment: Mapping[str, str]) -> Places:
     remote = texts[0] if texts and "://" in texts[0] else None
     user = _user_folder()
     if folders and folders[0] != _NOWHERE:
-        named = Path(folders[0])
+        named = Path(folders[0]).absolute()  # tools run in other folders
         return Places(own_folder([named] if user is None else [named, user]), named, remote)
     tools = own_folder([] if user is None else [user])
     return Places(tools, None if folders else _default_artifacts(user, tools), remote)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from aot_runtime.arch import Arch
+from aot_runtime.manifest import Manifest
 from observing import run_python
 from places import TESTS
 from without_frameworks import RESULTS as MAY_IMPORT
 
+from aot.bundle.details import read_details
 from aot.cli.main import main
-from aot.compile.messages import EXERCISE, Options
+from aot.compile.messages import EXERCISE, Compiled, Options
+from aot.compile.process import Worker
 
 FOREIGN = TESTS / "foreign"
 BEGIN = """
@@ -137,3 +142,35 @@ def test_the_command_lists_what_it_captured_and_builds_the_same_bytes_again(
     assert "rowlib.adding.Add.__call__" in listed and "rowlib.scaling:50, exercise.py:7" in listed
     for name in ("kernels.json", "files.json"):
         assert (tmp_path / "rows" / name).read_bytes() == (rows_bundle / name).read_bytes()
+
+
+RECORDED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from rowlib.scaling import _compile_scale
+_compile_scale("f16", 64, False)
+"""
+
+
+def test_what_a_program_compiles_is_recorded_and_built_under_the_key_that_a_capture_gives_it(
+    rows_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "program.py").write_text(RECORDED)
+    monkeypatch.setenv("CUTE_DSL_ARCH", "sm_90a")  # the program compiles for real, and there is no device to ask
+    calls = tmp_path / "calls"
+    program = [sys.executable, str(tmp_path / "program.py"), str(FOREIGN)]
+    assert main(["capture", "--record", str(calls), "--", *program]) == 0
+    monkeypatch.setenv("PYTHONPATH", str(FOREIGN))  # the library has to be there to build its kernels
+    worker = Worker(str(calls), Arch.parse("sm_90a"), Options(), tmp_path / "log")
+    try:
+        (kernel,) = worker.declared.kernels
+        known = Manifest.read(rows_bundle).kernels[kernel.name]
+        assert (kernel.captured or {})["call"] == (known.captured or {})["call"]
+        assert (kernel.captured or {})["sources"] == (known.captured or {})["sources"]
+        (variant,) = worker.expand(kernel.name)
+        compiled = worker.compile(kernel.name, variant.table.name, tmp_path / "x.ll", tmp_path / "log")
+    finally:
+        worker.close()
+    assert isinstance(compiled, Compiled)
+    (details,) = [item for item in read_details(rows_bundle / "details" / "sm_90a.json") if item.kernel == kernel.name]
+    assert compiled.cubin_sha256 == details.cubin_sha256, "the same code as the exercise gave"

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
 from dataclasses import replace
+from pathlib import Path
+
+from aot_runtime.serving.environment import recording_variables
 
 from ...compile.messages import EXERCISE
+from ...errors import UsageError
 from ...pipeline.capture import capture
 from ...pipeline.settings import BuildResult
 from ..progress import make_progress
@@ -23,16 +29,29 @@ from .build import (
 
 __all__ = ["KEYS", "configure_parser", "execute"]
 
+_BUILT = [key for key in BUILD_KEYS if key.only != "with --dry-run"]
 KEYS = (
-    *(replace(key, only="") for key in BUILD_KEYS if key.only != "with --dry-run"),
-    Key("captured", "object", "`callable`, `called_from` and `archs` by kernel"),
+    *(replace(key, only="" if key.name == "path" else "without --record") for key in _BUILT),
+    Key("captured", "object", "`callable`, `called_from` and `archs` by kernel", "without --record"),
+    Key("calls", "list of string", "what the folder holds, by key", "with --record"),
 )
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "exercise", metavar="EXERCISE", help="Python file that calls the functions whose kernels are captured"
+        "exercise",
+        metavar="EXERCISE",
+        nargs="?",
+        help="Python file that calls the functions whose kernels are captured",
     )
+    parser.add_argument(
+        "--record",
+        type=Path,
+        metavar="DIR",
+        help="instead, run the program that follows `--` and write every call that it compiles into this folder, for "
+        "`build --kernels DIR`",
+    )
+    parser.add_argument("program", nargs="*", metavar="PROGRAM", help="with `--record`: the program and its arguments")
     add_target_arguments(parser)
     add_resource_arguments(parser)
     add_content_arguments(parser)
@@ -40,6 +59,12 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
+    if arguments.record is not None:
+        return _record(arguments)
+    if arguments.exercise is None or arguments.program or not arguments.arch:
+        raise UsageError(
+            "an exercise and its architectures are needed", hint="`python -m aot capture exercise.py --arch sm90`"
+        )
     arguments.kernels = arguments.exercise
     settings = build_settings(arguments)
     settings = replace(settings, options=replace(settings.options, source=EXERCISE))
@@ -57,6 +82,19 @@ def execute(arguments: argparse.Namespace) -> int:
         note(arguments, summary(result, progress.clock))
         print(result.path)
     return 1 if result.failures else 0
+
+
+def _record(arguments: argparse.Namespace) -> int:
+    """Run a program whose compiles are recorded; its exit code is that of the command."""
+    program = [*filter(None, [arguments.exercise]), *arguments.program]
+    if not program:
+        raise UsageError("no program is named", hint="`python -m aot capture --record calls -- python program.py`")
+    code = subprocess.call(program, env={**os.environ, **recording_variables(str(arguments.record), os.environ)})
+    calls = sorted(path.stem for path in arguments.record.glob("*.json"))
+    refused = [name for name in calls if name.startswith("refused-")]
+    note(arguments, f"{len(calls) - len(refused)} calls recorded, {len(refused)} could not be")
+    print_json({"path": str(arguments.record), "calls": calls}) if arguments.json else print(arguments.record)
+    return code
 
 
 def _captured(result: BuildResult) -> dict[str, dict[str, str]]:

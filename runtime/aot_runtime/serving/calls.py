@@ -143,20 +143,17 @@ class _Arguments:
         return [qualified(kind) if named_tuple else f"{DATACLASS} {qualified(kind)}", fields]
 
     def _tensor(self, value: Any) -> str:
-        shape = self._modes(value.shape, value.dynamic_shapes_mask)
-        strides = self._modes(value.stride, value.dynamic_strides_mask)
-        narrow = " 32-bit strides" if getattr(value, "_use_32bit_stride", False) else ""
         align = getattr(value, "_assumed_align", None) or value.element_type.width // 8
-        return (
-            f"tensor {value.element_type.__name__} ({shape}) strides ({strides}){narrow} {_space(value)} align {align}"
-        )
+        layout = value.__cache_key__[-1]
+        if isinstance(layout, str):  # a tensor of a framework: CuTe DSL words its layout, with what is dynamic in it
+            return f"tensor {value.element_type.__name__} {layout} align {align}"
+        shape, strides = self._modes(value.shape), self._modes(value.stride)
+        narrow = " 32-bit strides" if getattr(value, "_use_32bit_stride", False) else ""
+        words = f"tensor {value.element_type.__name__} ({shape}) strides ({strides}){narrow}"
+        return f"{words} {_space(value)} align {align}"
 
-    def _modes(self, modes: Any, dynamic: Any) -> str:
-        parts = []
-        for mode, is_dynamic in zip(modes, dynamic, strict=True):
-            symbolic = hasattr(mode, "divisibility")
-            parts.append(self.forms.symbol(mode) if symbolic else "?" if is_dynamic else str(mode))
-        return ", ".join(parts)
+    def _modes(self, modes: Any) -> str:
+        return ", ".join(str(mode) if isinstance(mode, int) else self.forms.symbol(mode) for mode in modes)
 
 
 def _space(value: Any) -> str:

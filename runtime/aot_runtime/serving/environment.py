@@ -17,9 +17,10 @@ from .hook import when_loaded
 if TYPE_CHECKING:
     from .server import Serving
 
-__all__ = ["VARIABLE", "serve_as_told", "variables"]
+__all__ = ["RECORD", "VARIABLE", "recording_variables", "serve_as_told", "variables"]
 
 VARIABLE = "AOT_SERVE"
+RECORD = "AOT_RECORD"
 SITE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site")
 
 
@@ -31,11 +32,25 @@ def variables(bundle: str, miss: str, report: bool, environment: Mapping[str, st
     return {"PYTHONPATH": os.pathsep.join([SITE, *folders]), VARIABLE: json.dumps(settings)}
 
 
+def recording_variables(folder: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """What to add to the environment of a program so that its compiles and those of its children are recorded."""
+    added = variables("", "compile", False, environment)
+    return {"PYTHONPATH": added["PYTHONPATH"], RECORD: os.path.abspath(folder)}
+
+
 def serve_as_told(environment: Mapping[str, str]) -> None:
-    """Serve what the environment names as soon as CuTe DSL is imported."""
+    """Serve or record what the environment names as soon as CuTe DSL is imported."""
     if VARIABLE in environment:
         settings = json.loads(environment[VARIABLE])
         when_loaded(lambda module: _begin(settings))
+    if RECORD in environment:
+        when_loaded(lambda module: _record(environment[RECORD]))
+
+
+def _record(folder: str) -> None:
+    from .recording import Recording
+
+    Recording(folder)
 
 
 def _begin(settings: Mapping[str, Any]) -> None:

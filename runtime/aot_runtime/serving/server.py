@@ -22,7 +22,7 @@ from .sources import changed_sources
 if TYPE_CHECKING:
     from ..bundle import Bundle
 
-__all__ = ["MISS", "Serving", "serve"]
+__all__ = ["MISS", "Serving", "is_own", "serve"]
 
 MISS = ("raise", "compile", "warn")
 _OWN = "cutlass"  # what CuTe DSL compiles for itself, such as the empty kernel that `HardwareInfo` asks about
@@ -77,7 +77,7 @@ class Serving:
     def _answer(
         self, original: Any, compiler: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        if _is_own(function) or "compile_to_precompiled_mlir" in kwargs:
+        if is_own(function) or "compile_to_precompiled_mlir" in kwargs:
             return original(compiler, function, *args, **kwargs)
         self._open()
         started = time.perf_counter()
@@ -135,7 +135,8 @@ _HINT = (
 )
 
 
-def _is_own(function: Any) -> bool:
+def is_own(function: Any) -> bool:
+    """Whether CuTe DSL compiles this for itself."""
     module = getattr(function, "__module__", None) or type(function).__module__
     return str(module).partition(".")[0] == _OWN
 

@@ -1,4 +1,4 @@
-"""Python imports this at its start in programs that ``python -m aot_runtime serve`` starts, and in their children."""
+"""Python imports this at its start in programs whose compiles are served or recorded, and in their children."""
 
 import os
 import sys
@@ -26,6 +26,6 @@ def _serve() -> None:
     serve_as_told(os.environ)
 
 
-if "AOT_SERVE" in os.environ:
+if "AOT_SERVE" in os.environ or "AOT_RECORD" in os.environ:
     _serve()
 _run_existing()

@@ -1,0 +1,108 @@
+"""From a call of ``cute.compile`` to a kernel of the ordinary pipeline."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from aot_runtime.arch import Arch
+from aot_runtime.kernel_records import Parameter
+from aot_runtime.serving.calls import bind, is_constexpr, jit_function
+
+from ..compile import dsl
+from ..declare.arguments import Argument, Stream
+from ..declare.kernel import CapturedSpec, In, Kernel, Spec
+from .closure import sources_of
+from .translate import translate
+
+__all__ = ["CapturedCall", "captured_kernel", "name_of"]
+
+_KEY_LETTERS = 10
+_CONTROLS = ("options", "trace_finalize_hooks")
+
+
+@dataclass(frozen=True)
+class CapturedCall:
+    """A call: what tells it from others, what is compiled with what, and who asked for it."""
+
+    key: str
+    data: Mapping[str, Any]
+    modules: Collection[str]  # whose source shapes it
+    options: str
+    function: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    called_from: str
+
+
+def captured_kernel(call: CapturedCall, archs: tuple[Arch, ...], origin: str) -> Kernel:
+    """The kernel that a call becomes; :class:`DeclarationError` if one of its arguments cannot be declared."""
+    owner, jit = jit_function(call.function)
+    passed = {name: value for name, value in call.kwargs.items() if name not in _CONTROLS}
+    bound = bind(jit, owner, call.args, passed)
+    values = {name: value for name, value, hint in bound if not is_constexpr(hint)}
+    entry = dsl.installed().entry_parameters(jit, call.args if owner is None else (owner, *call.args), passed)
+    arguments = translate(entry, values)
+    sources = sources_of(call.modules)
+    spec = CapturedSpec(
+        call.function,
+        arguments,
+        default_stream=not any(isinstance(item, Stream) for item in arguments.values()),
+        args=call.args,
+        kwargs=passed,
+        identity=json.dumps([call.key, sources], sort_keys=True),
+    )
+    return Kernel(
+        name=f"{_identifier(name_of(call.function))}_{call.key[:_KEY_LETTERS]}",
+        doc=f"`{call.data['callable']}` as {call.called_from} compiles it.",
+        parameters=tuple(_parameters(jit, arguments, call.data["arguments"])),
+        archs=archs,
+        axes={},
+        choices={},
+        choice_defaults={},
+        make=_making(spec),
+        origin=origin,
+        options=call.options,
+        captured={"key": call.key, "called_from": call.called_from, "call": dict(call.data), "sources": sources},
+    )
+
+
+def _making(spec: Spec) -> Callable[..., Spec]:
+    def make(target: Any) -> Spec:
+        return spec
+
+    return make
+
+
+def _parameters(jit: Any, arguments: dict[str, Argument], described: Mapping[str, Any]) -> Iterator[Parameter]:
+    """The callable's own parameters. A default that is a number or None stays if all that follow have one too."""
+    public = [name for name, item in arguments.items() if item != Stream(explicit=False)]
+    declared = inspect.signature(jit).parameters
+    first = len(public)
+    while first and _has_plain_default(declared[public[first - 1]]):
+        first -= 1
+    for number, name in enumerate(public):
+        words = described.get(name, "")
+        doc = words if isinstance(words, str) else json.dumps(words)
+        yield In(name, doc, default=declared[name].default) if number >= first else In(name, doc)
+
+
+def _has_plain_default(parameter: Any) -> bool:
+    return parameter.default is None or isinstance(parameter.default, (bool, int, float))
+
+
+def name_of(function: Any) -> str:
+    """The class of a callable object, or the name of a function."""
+    owner, jit = jit_function(function) if callable(function) else (None, function)
+    return type(owner).__name__ if owner is not None else str(getattr(jit, "__name__", jit))
+
+
+def _identifier(name: str) -> str:
+    """``FlashAttentionForwardSm90`` -> ``flash_attention_forward_sm90``."""
+    words = re.sub(r"([a-z0-9])([A-Z])|([A-Z]+)([A-Z][a-z])", r"\1\3_\2\4", name)
+    text = re.sub(r"[^a-z0-9]+", "_", words.lower()).strip("_")
+    return text if text[:1].isalpha() else f"kernel_{text}".strip("_")

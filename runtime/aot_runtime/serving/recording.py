@@ -1,0 +1,166 @@
+"""Recording what a real program compiles, so that it can be built elsewhere: one file per call of ``cute.compile``.
+
+The program compiles and runs as ever. A file holds the description of a call, its callable and constants as pickles, and
+its arguments as far as the compiler is told of them. Nothing of the values in tensors is written.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import os
+import pickle
+import re
+import sys
+from typing import Any
+
+from .calls import bind, describe, is_constexpr, jit_function
+from .forms import UnstableError, digest
+from .hook import Hook
+from .server import is_own
+
+__all__ = ["Recording"]
+
+_PACKAGE = '''"""Calls of cute.compile that were recorded: build them with `python -m aot build --kernels` and this folder."""
+
+from aot.capture.replay import recorded_kernels
+
+globals().update(recorded_kernels(__file__))
+'''
+_MODE = re.compile(r"\?(?:\{([^}]*)\})?|(-?\d+)")
+_PROTOCOL = 4  # the same bytes from every Python that is supported
+
+
+class Recording:
+    """Writes every compile of this process into a folder, until it is closed. Processes may share the folder."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = os.path.abspath(folder)
+        os.makedirs(self.folder, exist_ok=True)
+        _write(os.path.join(self.folder, "__init__.py"), _PACKAGE)
+        self._hook = Hook(self._answer)
+        self._hook.install()
+
+    def close(self) -> None:
+        self._hook.remove()
+
+    def _answer(
+        self, original: Any, compiler: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        if not is_own(function) and "compile_to_precompiled_mlir" not in kwargs:
+            self._record(compiler, function, args, kwargs)
+        return original(compiler, function, *args, **kwargs)
+
+    def _record(self, compiler: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        called_from = _caller()
+        try:
+            call = describe(compiler, function, args, kwargs)
+            if not call.options.tvm_ffi:
+                raise UnstableError("it is compiled without `--enable-tvm-ffi`")
+            owner, jit = jit_function(function)
+            encoder = _Encoder()
+            arguments = {name: encoder.of(value, name, hint) for name, value, hint in bind(jit, owner, args, kwargs)}
+            name, record = call.key, {
+                "key": call.key, "call": call.data, "called_from": called_from, "options": call.options.text(),
+                "modules": sorted(call.modules), "callable": _pickled(function, "the callable"), "arguments": arguments,
+            }  # fmt: skip
+        except UnstableError as error:
+            record = {"refused": str(error), "callable": _name(function), "called_from": called_from}
+            name = f"refused-{digest(record)[:16]}"
+        _write(os.path.join(self.folder, f"{name}.json"), json.dumps(record, indent=1, sort_keys=True) + "\n")
+
+
+class _Encoder:
+    """Arguments as JSON's types, in enough detail to make fakes of them."""
+
+    def __init__(self) -> None:
+        self.symbols: dict[int, dict[str, int]] = {}
+        self.kept: list[Any] = []
+
+    def of(self, value: Any, where: str, hint: Any = None) -> dict[str, Any]:
+        names = {base.__name__ for base in type(value).__mro__}
+        if is_constexpr(hint):
+            return {"constant": _pickled(value, where)}
+        if value is None or isinstance(value, (bool, int, float)):
+            return {"number": value}
+        if hasattr(value, "dynamic_shapes_mask"):
+            return self._tensor(value)
+        if "SymInt" in names:
+            return {"integer": self._symbol(value)}
+        if "Pointer" in names:
+            return {"pointer": value.dtype.__name__, "space": value.memspace.name, "align": value._assumed_align}
+        if "Numeric" in names:
+            return {"scalar": type(value).__name__}
+        if names & {"_FakeStream", "CUstream"}:
+            return {"stream": bool(getattr(value, "use_tvm_ffi_env_stream", False))}
+        if isinstance(value, (tuple, list)) or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
+            return self._several(value, where)
+        return {"constant": _pickled(value, where)}
+
+    def _several(self, value: Any, where: str) -> dict[str, Any]:
+        kind: Any = type(value)
+        if kind in (tuple, list):
+            return {kind.__name__: [self.of(item, f"{where}[{number}]") for number, item in enumerate(value)]}
+        names = kind._fields if hasattr(kind, "_fields") else [field.name for field in dataclasses.fields(value)]
+        hints = {name: getattr(kind, "__annotations__", {}).get(name) for name in names}
+        fields = {name: self.of(getattr(value, name), f"{where}.{name}", hints[name]) for name in names}
+        return {"fields": fields, "class": _pickled(kind, f"the class of {where}")}
+
+    def _tensor(self, value: Any) -> dict[str, Any]:
+        key = value.__cache_key__
+        align = getattr(value, "_assumed_align", None) or value.element_type.width // 8
+        found = {"tensor": value.element_type.__name__, "space": value.memspace.name, "align": align}
+        if not isinstance(key[-1], str):
+            return {**found, "shape": self._modes(value.shape), "strides": self._modes(value.stride)}
+        shape, strides = (_parsed(part) for part in key[-1].partition(" o ")[2].split(":"))
+        return {**found, "shape": shape, "strides": strides}
+
+    def _modes(self, modes: Any) -> list[Any]:
+        return [mode if isinstance(mode, int) else self._symbol(mode) for mode in modes]
+
+    def _symbol(self, symbol: Any) -> dict[str, int]:
+        self.kept.append(symbol)
+        facts = {"symbol": len(self.symbols), "divisibility": symbol.divisibility, "width": symbol.width}
+        return self.symbols.setdefault(id(symbol), facts)
+
+
+def _parsed(text: str) -> list[Any]:
+    """``(?{i64 div=16},1)`` -> the modes of a layout; those that are dynamic have no names."""
+    modes: list[Any] = []
+    for match in _MODE.finditer(text):
+        words = (match[1] or "").split()
+        divisors = [int(word.partition("=")[2]) for word in words if word.startswith("div=")]
+        free = {"divisibility": divisors[0] if divisors else 1, "width": 64 if "i64" in words else 32}
+        modes.append(int(match[2]) if match[2] is not None else free)
+    return modes
+
+
+def _pickled(value: Any, where: str) -> str:
+    try:
+        return base64.b64encode(pickle.dumps(value, _PROTOCOL)).decode()
+    except Exception as error:  # a pickle runs methods of the object's class, which may raise anything
+        raise UnstableError(f"{where} cannot be pickled: {error}") from None
+
+
+def _name(function: Any) -> str:
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
+
+
+def _caller() -> str:
+    """Who compiles, as ``module:line``."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__", ""))
+        if not f"{module}.".startswith(("aot_runtime.", "cutlass.", "functools.")):
+            return f"{module}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return ""
+
+
+def _write(path: str, text: str) -> None:
+    """Write a file whole: several processes may write the same one, with the same content."""
+    temporary = f"{path}.{os.getpid()}.tmp"
+    with open(temporary, "w") as file:
+        file.write(text)
+    os.replace(temporary, path)

@@ -1,0 +1,95 @@
+"""What a program compiles is written down, one file per call, while it compiles as ever."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+from aot_runtime.serving.environment import recording_variables
+from aot_runtime.serving.forms import UnstableError
+from aot_runtime.serving.recording import _Encoder
+from cutlass_double import write_double
+
+PROGRAM = """
+import os, sys
+sys.path.insert(0, os.environ["DOUBLE"])
+from cutlass.base_dsl.compiler import CompileCallable
+from recorded_library import Kernel
+compiler = CompileCallable()
+for tile in (64, 64, 128):
+    print(compiler(Kernel(tile), None, 3, options="--enable-tvm-ffi --opt-level 2 --gpu-arch sm_90a"))
+print(compiler(Kernel(64), None, 3))
+print(compiler(Kernel(lambda: 0), None, 3, options="--enable-tvm-ffi"))
+"""
+LIBRARY = """
+class Kernel:
+    def __init__(self, tile):
+        self.tile = tile
+    def __call__(self, x, n):
+        pass
+"""
+
+
+class SymInt:
+    divisibility, width = 8, 32
+
+
+class Extra(NamedTuple):
+    bias: Any
+    scale: Any
+
+
+def tensor(shape: Any, strides: Any, key: Any) -> Any:
+    return SimpleNamespace(
+        element_type=type("Float16", (), {"width": 16}), shape=shape, stride=strides, dynamic_shapes_mask=(),
+        memspace=SimpleNamespace(name="gmem"), __cache_key__=key, _assumed_align=16,
+    )  # fmt: skip
+
+
+def test_each_call_is_one_file_and_the_program_compiles_as_ever(tmp_path: Path) -> None:
+    write_double(tmp_path / "double")
+    (tmp_path / "recorded_library.py").write_text(LIBRARY)
+    (tmp_path / "program.py").write_text(PROGRAM)
+    path = os.pathsep.join([str(tmp_path), *(entry for entry in sys.path if entry)])
+    environment = {**os.environ, "PYTHONPATH": path, "DOUBLE": str(tmp_path / "double")}
+    environment |= recording_variables(str(tmp_path / "calls"), environment)
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "program.py")], capture_output=True, text=True, env=environment
+    )
+    assert done.stdout.splitlines() == ["compiled"] * 5, done.stderr
+    assert (tmp_path / "calls" / "__init__.py").is_file()
+    records = [json.loads(path.read_text()) for path in sorted((tmp_path / "calls").glob("*.json"))]
+    kept = {record["call"]["attributes"]["tile"]: record for record in records if "refused" not in record}
+    assert sorted(kept) == [64, 128]
+    assert kept[64]["options"] == "--opt-level 2" and kept[64]["called_from"] == "__main__:8"
+    assert kept[64]["modules"] == ["recorded_library"]
+    assert kept[64]["arguments"] == {"x": {"number": None}, "n": {"number": 3}}
+    reasons = sorted(record["refused"] for record in records if "refused" in record)
+    assert "the callable cannot be pickled" in reasons[1] and "--enable-tvm-ffi" in reasons[0]
+
+
+def test_symbols_that_arguments_share_stay_shared_and_layouts_of_frameworks_are_read() -> None:
+    encoder, n = _Encoder(), SymInt()
+    fake = encoder.of(tensor((n, 64), (64, 1), ("f16", (64, 1))), "x")
+    again = encoder.of((n, tensor((64,), (1,), ("f16", (1,)))), "pair")
+    assert fake["shape"] == [{"symbol": 0, "divisibility": 8, "width": 32}, 64] and fake["align"] == 16
+    assert again["tuple"][0]["integer"] == fake["shape"][0]
+    real = encoder.of(tensor((8, 4), (4, 1), ("f16", 16, "gmem o (?{div=8},128):(?{i64 div=16},1)")), "y")
+    assert real["shape"] == [{"divisibility": 8, "width": 32}, 128]
+    assert real["strides"] == [{"divisibility": 16, "width": 64}, 1]
+
+
+def test_named_tuples_keep_their_class_and_what_cannot_be_pickled_is_refused() -> None:
+    data = _Encoder().of(Extra(None, 2.0), "extra")
+    assert data["fields"] == {"bias": {"number": None}, "scale": {"number": 2.0}}
+    assert pickle.loads(base64.b64decode(data["class"])) is Extra
+    with pytest.raises(UnstableError, match="act cannot be pickled"):
+        _Encoder().of(lambda x: x, "act")
