@@ -29,6 +29,7 @@ from ..records import decode, encode
 from ..selection.requirements import variant_table
 from ..selection.subjects import VariantTable
 from . import dsl
+from .authors import check_decorated, compile_message
 from .backend import select_backend
 from .closure import Watch, closure_of
 from .devices import Device
@@ -85,6 +86,11 @@ class RequestHandler:
         """What the kernels came from; asked after they were expanded."""
         return encode(closure_of(self.kernels, self.watch))
 
+    def origin_of(self, request: dict[str, Any]) -> str:
+        """Where the kernel is declared that a request would compile; empty if it compiles none."""
+        variant = self.variants.get(request.get("variant", "")) if request["do"] == "compile" else None
+        return variant.kernel.origin if variant is not None else ""
+
     def do_compile(self, request: dict[str, Any]) -> Any:
         from .cute_dsl import compile_variant
 
@@ -138,7 +144,11 @@ def _contract_file(kernel: Kernel) -> str:
 def _expand(kernel: Kernel, arch: Arch) -> list[tuple[Variant, VariantTable]]:
     """The author's function may raise anything; blame its line, not ours."""
     try:
-        return [(variant, variant_table(variant)) for variant in map(fitted, kernel.variants(arch))]
+        variants = kernel.variants(arch)
+        for variant in variants:
+            if not isinstance(variant.spec, CapturedSpec):
+                check_decorated(variant.spec.function, f"{kernel.origin}: kernel {kernel.name}")
+        return [(variant, variant_table(variant)) for variant in map(fitted, variants)]
     except DeclarationError:
         raise
     except (Exception, SystemExit) as error:
@@ -178,11 +188,14 @@ def _dump_stack_on_crash() -> None:
     faulthandler.enable(all_threads=False)
 
 
-def _failure(request: dict[str, Any], error: BaseException) -> dict[str, Any]:
+def _failure(request: dict[str, Any], error: BaseException, origin: str) -> dict[str, Any]:
+    """What to answer; ``origin`` is that of the kernel whose compilation failed, if it was one."""
     if not isinstance(error, AotError):
         traceback.print_exception(error)  # into the log; an error that we raised ourselves needs no stack
     hint = error.hint if isinstance(error, AotError) else None
     message = error.message if isinstance(error, AotError) else f"{type(error).__name__}: {error}"
+    if origin and not isinstance(error, AotError):
+        message = compile_message(error, origin)
     spent = _is_spent(error)
     if spent and not isinstance(error, AotError):
         message += f"\nhint: {system_hint(error) if isinstance(error, OSError) else NO_MEMORY}"
@@ -229,7 +242,7 @@ def main(handler: type[RequestHandler] = RequestHandler) -> None:
             _log_to(request["log"])
             answer = {"answer": worker.answer(request)}
         except (Exception, SystemExit) as error:
-            answer = _failure(request, error)
+            answer = _failure(request, error, worker.origin_of(request))
         sys.stdout.flush()
         sys.stderr.flush()
         say(answer)

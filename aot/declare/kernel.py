@@ -33,6 +33,7 @@ from ..targets import Target, accepted_archs
 from . import expressions
 from .arguments import ARGUMENT_TYPES, ActiveClusters, Argument, Constant, Multiprocessors, Stream, Tensor, Tuple
 from .backward import check_backward
+from .signatures import check_call, check_contract, check_output_dtypes
 from .workspace import check_workspace, check_workspace_arguments
 
 __all__ = ["CapturedSpec", "Cost", "In", "Kernel", "Out", "Spec", "Variant", "kernel"]
@@ -300,6 +301,7 @@ def _check_kernel(kernel: Kernel) -> None:
     check_workspace(kernel.parameters, where)
     _check_defaults(kernel, where)
     check_backward(kernel, where)
+    check_contract(kernel, where)
 
 
 def _check_names(kernel: Kernel, where: str) -> None:
@@ -370,6 +372,9 @@ def _check_spec(kernel: Kernel, spec: Spec, point: Mapping[str, str]) -> None:
         raise DeclarationError(f"{where}: no argument for parameter {', '.join(sorted(missing))}")
     check_workspace_arguments(kernel.parameters, spec.arguments, where)
     _check_stream(where, spec)
+    if not isinstance(spec, CapturedSpec):  # what another library passed is compiled as it was passed
+        check_call(spec, where)
+        check_output_dtypes(kernel, spec, where)
 
 
 def _check_argument(where: str, name: str, argument: Any, public: bool) -> None:

@@ -89,10 +89,20 @@ def _plan(
     workspace: Workspace, earlier: Earlier, workers: Workers, cluster: Executor | None
 ) -> tuple[Plan, tuple[Failure, ...], str | None]:
     if earlier.plan is not None:
+        _note_contracts(earlier.plan, workspace.progress)
         return earlier.plan, (), earlier.key
     workspace.progress.stage("reading declarations")
     new = make_plan(workspace.settings, workers, with_keys=workspace.store is not None or cluster is not None)
+    _note_contracts(new.plan, workspace.progress)
     return new.plan, new.failures, remember_plan(workspace, new)
+
+
+def _note_contracts(plan: Plan, progress: Progress) -> None:
+    """Name the kernels that nobody can check. Those of other libraries are checked by these libraries."""
+    infos = [kernel.info for kernel in plan.kernels]
+    names = sorted({info.name for info in infos if not info.has_contract and info.captured is None})
+    if names:
+        progress.note(f"without a contract, so that `check` and `bench` pass over: {', '.join(names)}")
 
 
 def _libraries(settings: Settings, hosts: Sequence[Host], cuda: int) -> dict[Host, NvidiaLibraries]:

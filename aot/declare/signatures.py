@@ -1,0 +1,111 @@
+"""What a declaration says against what the author's functions take: found before anything is compiled."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..errors import DeclarationError
+from .arguments import Tensor
+
+if TYPE_CHECKING:
+    from .kernel import Kernel, Spec
+
+__all__ = ["check_call", "check_contract", "check_output_dtypes"]
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def check_call(spec: Spec, where: str) -> None:
+    """The arguments of a spec are passed by position: their names must not stand in another order than the function's."""
+    parameters = _parameters(spec.function)
+    if parameters is None or any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters.values()):
+        return
+    takes = [parameter for parameter in parameters.values() if parameter.kind in _POSITIONAL]
+    names, passed = [parameter.name for parameter in takes], list(spec.arguments)
+    required = [parameter for parameter in takes if parameter.default is inspect.Parameter.empty]
+    shown = f"`{_name(spec.function)}` takes ({', '.join(names)}), and aot.Spec passes ({', '.join(passed)})"
+    if not len(required) <= len(passed) <= len(takes):
+        raise DeclarationError(
+            f"{where}: {shown}", hint="pass an argument for each parameter of the jit function, in its order"
+        )
+    swapped = [key for key, name in zip(passed, names, strict=False) if key != name and key in names]
+    if swapped:
+        raise DeclarationError(
+            f"{where}: {shown}: {', '.join(swapped)} would be passed as something else",
+            hint="write the arguments of aot.Spec in the order of the jit function; callers may use another",
+        )
+
+
+def check_output_dtypes(kernel: Kernel, spec: Spec, where: str) -> None:
+    """An output that is declared as ``x.dtype`` or ``f32`` has that dtype in every variant."""
+    for parameter in kernel.parameters:
+        out = spec.arguments.get(parameter.name)
+        if not parameter.output or parameter.dtype is None or not isinstance(out, Tensor):
+            continue
+        name, dot, _ = parameter.dtype.partition(".")
+        source = spec.arguments.get(name) if dot else None
+        declared = name if not dot else source.dtype if isinstance(source, Tensor) else None
+        if declared is not None and declared != out.dtype:
+            raise DeclarationError(
+                f"{where}: {parameter.name} is declared with dtype={parameter.dtype!r}, that is {declared}, and this "
+                f"variant writes {out.dtype}",
+                hint=f'correct one of them; if the caller picks the dtype, declare dtype="{parameter.name}.dtype"',
+            )
+
+
+def check_contract(kernel: Kernel, where: str) -> None:
+    """The functions of a contract take the inputs and choices of the kernel, by their names."""
+    for what in ("reference", "cost"):
+        function = getattr(kernel, what)
+        parameters = _parameters(function) if function is not None else None
+        if parameters is not None:
+            for problem in _mismatches(kernel, parameters):
+                raise DeclarationError(
+                    f"{where}: its {what} {problem}",
+                    hint=f"it is called with the inputs and choices by name: {', '.join(_names(kernel))}",
+                )
+    parameters = _parameters(kernel.inputs) if kernel.inputs is not None else None
+    if parameters is not None and not _takes_two(parameters):
+        raise DeclarationError(
+            f"{where}: its inputs take ({', '.join(parameters)})", hint="write `def inputs(make, dtype)`"
+        )
+
+
+def _mismatches(kernel: Kernel, parameters: Mapping[str, inspect.Parameter]) -> Iterator[str]:
+    known = _names(kernel)
+    for parameter in parameters.values():
+        named = parameter.kind not in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+        if named and parameter.name not in known and parameter.default is inspect.Parameter.empty:
+            yield f"takes {parameter.name}, which is neither an input nor a choice"
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return
+    always = [p.name for p in kernel.parameters if not p.output and not p.has_default]
+    for name in (*always, *kernel.choices):
+        if name in known and name not in parameters:
+            yield f"does not take {name}"
+
+
+def _names(kernel: Kernel) -> list[str]:
+    return [*(parameter.name for parameter in kernel.parameters if not parameter.output), *kernel.choices]
+
+
+def _takes_two(parameters: Mapping[str, inspect.Parameter]) -> bool:
+    if any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters.values()):
+        return True
+    takes = [parameter for parameter in parameters.values() if parameter.kind in _POSITIONAL]
+    required = [parameter for parameter in takes if parameter.default is inspect.Parameter.empty]
+    return len(required) <= 2 <= len(takes)
+
+
+def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
+    """The parameters of a function, method or object; None if they cannot be known."""
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return None
+
+
+def _name(function: Any) -> str:
+    return str(getattr(function, "__qualname__", None) or type(function).__qualname__)
