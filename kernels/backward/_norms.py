@@ -5,9 +5,9 @@ must not depend on which of them ends first. So rows are dealt out to at most ``
 group adds up its rows in a fixed order and writes one row of ``partial``, in f32. Another kernel then adds up the rows of
 ``partial``. Atomic additions would save that kernel, and would give other bits in every run.
 
-``partial`` is an output that callers drop: a kernel has no other way to get memory. The same holds for the statistics of
-the rows. The sums read both matrices a second time. One pass over memory would do for rows that fit into registers, at
-the price of registers for the sums.
+``partial`` and the statistics of the rows are outputs that autograd drops, and not an ``aot.Workspace``: XLA allocates
+outputs too, and ``check`` compares them with the reference like all others. The sums read both matrices a second time.
+One pass over memory would do for rows that fit into registers, at the price of registers for the sums.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class Gradients:
         values = {**dict(zip(self.saved_tensors, saved, strict=True)), **ctx.numbers, **given}
         compute = getattr(self.operators, self.named.kernel)
         with torch.no_grad():
-            results = _as_tuple(compute(*(values[name] for name in self.takes), **ctx.choices))
+            results = _as_tuple(compute(**{name: values[name] for name in self.takes}, **ctx.choices))
         computed = dict(zip(self.gives, results, strict=True))
         wanted = zip(self.inputs, ctx.needs_input_grad, strict=False)
         gradients = tuple(computed.get(_GRADIENT + name) if wants else None for name, wants in wanted)

@@ -53,7 +53,8 @@ RECORDS = {
         kernel("norm", X, tensor("weight"), output("out", "x"), EPS,
                backward=Backward("norm_backward", ("x", "weight", "eps"), ("x", "weight"))),
         kernel("norm_backward", GRAD_OUT, X, tensor("weight"), output("grad_x", "x"), output("grad_weight", "weight"),
-               output("scratch", "x", "f32"), EPS),
+               output("scratch", "x", "f32"),
+               Parameter("memory", has_default=True, default=None, type="tensor?", workspace="4 * x.shape[0]"), EPS),
         kernel("act", X, output("out", "x"), ops=("relu", "silu"), backward=Backward("act_backward", ("x",), ("x",))),
         kernel("act_backward", GRAD_OUT, X, output("grad_x", "x"), ops=("relu", "silu")),
         # Saves an output, and has one without a gradient.
@@ -68,8 +69,10 @@ RECORDS = {
 }  # fmt: skip
 
 
-def norm_backward(grad_out: Any, x: Any, weight: Any, grad_x: Any, grad_weight: Any, scratch: Any, eps: float) -> None:
-    assert grad_out.is_contiguous()
+def norm_backward(
+    grad_out: Any, x: Any, weight: Any, grad_x: Any, grad_weight: Any, scratch: Any, memory: Any, eps: float
+) -> None:
+    assert grad_out.is_contiguous() and memory is None  # dispatch supplies it
     factor = (x.square().mean(-1, keepdim=True) + eps).rsqrt()
     weighted = grad_out * weight
     grad_x.copy_(factor * (weighted - x * factor.square() * (weighted * x).mean(-1, keepdim=True)))

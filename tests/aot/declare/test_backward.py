@@ -33,7 +33,8 @@ def check(*kernels: aot.Kernel, complete: bool = True) -> None:
 
 
 def test_a_pair_that_fits_passes_with_scratch_and_in_any_order_of_parameters() -> None:
-    backward = kernel("norm_backward", aot.In("grad_out"), WEIGHT, X, GRAD_WEIGHT, GRAD_X, SCRATCH, EPS)
+    workspace = aot.Workspace("memory", bytes="4 * x.shape[0]")
+    backward = kernel("norm_backward", aot.In("grad_out"), WEIGHT, X, GRAD_WEIGHT, GRAD_X, SCRATCH, workspace, EPS)
     check(forward(), backward)
     assert forward().backward == BACKWARD
 
