@@ -25,11 +25,9 @@ def check_call(spec: Spec, where: str) -> None:
     takes = [parameter for parameter in parameters.values() if parameter.kind in _POSITIONAL]
     names, passed = [parameter.name for parameter in takes], list(spec.arguments)
     required = [parameter for parameter in takes if parameter.default is inspect.Parameter.empty]
-    shown = f"`{_name(spec.function)}` takes ({', '.join(names)}), and aot.Spec passes ({', '.join(passed)})"
     if not len(required) <= len(passed) <= len(takes):
-        raise DeclarationError(
-            f"{where}: {shown}", hint="pass an argument for each parameter of the jit function, in its order"
-        )
+        return  # ``compile/signature.py`` says what is missing
+    shown = f"`{_name(spec.function)}` takes ({', '.join(names)}), and aot.Spec passes ({', '.join(passed)})"
     swapped = [key for key, name in zip(passed, names, strict=False) if key != name and key in names]
     if swapped:
         raise DeclarationError(
