@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-import without_frameworks  # noqa: F401  # before anything imports TVM-FFI, and that torch
+from without_frameworks import ALLOWED  # before anything imports TVM-FFI, and that torch
 
 # isort: split
 import aot_runtime
@@ -135,6 +135,13 @@ def read_only() -> Iterator[Callable[[Path], None]]:
 def standin_process(standin_directory: Path) -> Standin:
     """The stand-in in this process. If real CUDA is here already, its tests fail: skipping them would hide hundreds."""
     return Standin.load(standin_directory)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_real_cuda(request: pytest.FixtureRequest) -> None:
+    """The stand-in is there before the first test, so that none can open the real driver, as `aot doctor` would."""
+    if not ALLOWED:
+        request.getfixturevalue("standin_process")
 
 
 @pytest.fixture
