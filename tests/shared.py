@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 from once import folder_of_run, once
-from places import SAMPLES
+from places import PROJECT, SAMPLES
 from standin import build as build_standin
 from standin import build_traps
 
+from aot.hosts import DEFAULT_GLIBC, parse_hosts
 from aot.pipeline.settings import BuildResult
 
 # Between them these meet every rule of selection: portable, exact, family, and two that share a device.
@@ -59,6 +60,13 @@ def small_bundle_path(shared_bundle: Callable[..., Path]) -> Path:
 def standin_bundle_path(shared_bundle: Callable[..., Path]) -> Path:
     """The test kernels for all of ``STANDIN_ARCHS``, with the CUDA runtime linked shared."""
     return shared_bundle("samples", SAMPLES, STANDIN_ARCHS, shared_cudart=True)
+
+
+@pytest.fixture(scope="session")
+def demo_bundle_path(shared_bundle: Callable[..., Path]) -> Path:
+    """The kernels of the C++ demos for both hosts: unlike the test kernels, these are operators of torch."""
+    settings = {"name": "demo", "shared_cudart": True, "archives": False, "hosts": parse_hosts(["all"], DEFAULT_GLIBC)}
+    return shared_bundle("demo", PROJECT / "cpp_demo" / "kernels", ("sm_90a",), **settings)
 
 
 @pytest.fixture(scope="session")

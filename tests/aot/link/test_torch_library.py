@@ -4,33 +4,25 @@ from __future__ import annotations
 
 import shutil
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from aot_runtime.manifest import Manifest
 from forging import accept
-from places import PROJECT
 
 from aot.bundle.layout import TORCH_IDENTITY, torch_library_path
 from aot.bundle.operators import operators, operators_digest
 from aot.bundle.verify import verify
 from aot.cli.main import main
-from aot.hosts import CPUS, Host, parse_hosts
-from aot.pipeline.settings import BuildResult
+from aot.hosts import CPUS, Host
 
 NATIVE = torch_library_path(Host.native().name, "demo")
 
 
-@pytest.fixture(scope="module")
-def demo(build_bundle: Callable[..., BuildResult], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The kernels of the C++ demos for both hosts; the build verifies it."""
-    result = build_bundle(
-        PROJECT / "cpp_demo" / "kernels", ("sm_80",), name="demo", archives=False,
-        out=tmp_path_factory.mktemp("demo") / "demo", hosts=parse_hosts(["all"], (2, 28)),
-    )  # fmt: skip
-    assert not result.failures
-    return result.path
+@pytest.fixture
+def demo(demo_bundle_path: Path) -> Path:
+    """The build has verified it."""
+    return demo_bundle_path
 
 
 def test_every_host_has_one_and_files_json_names_it(demo: Path) -> None:
