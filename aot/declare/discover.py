@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import importlib.util
+import re
 import sys
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -23,6 +24,7 @@ __all__ = ["Family", "Found", "discover", "is_discovered", "is_sibling", "place"
 
 _PACKAGE = "aot_kernel_sources"  # a name that nothing else uses
 _CONTRACTS = "contracts"
+_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python\d[\d.]*/")  # installed, or Python's own
 _CORE = "CORE_FAMILIES"  # in the ``__init__.py`` of a folder of kernels: the families that a build takes by default
 
 
@@ -179,7 +181,15 @@ def _import_failure(source: str, error: BaseException) -> DeclarationError:
         return error if named else DeclarationError(f"{where}: {error.message}", hint=error.hint)
     if isinstance(error, ImportError) and (error.name or "").split(".")[0] == "cutlass":
         return _cute_dsl_failure(source, where, error)
-    return DeclarationError(f"`{source}` raises on import: {where}: {type(error).__name__}: {error}")
+    own = _own_line(error)
+    deeper = f" (raised at {where})" if own not in ("", where) else ""
+    return DeclarationError(f"`{source}` raises on import: {own or where}: {type(error).__name__}: {error}{deeper}")
+
+
+def _own_line(error: BaseException) -> str:
+    """The innermost line that is in no library: a library's line is not the author's to fix."""
+    frames = [frame for frame in _frames(error) if not _LIBRARY.search(frame.filename)]
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
 
 def _cute_dsl_failure(source: str, where: str, error: ImportError) -> DeclarationError:
@@ -200,10 +210,14 @@ def _cute_dsl_failure(source: str, where: str, error: ImportError) -> Declaratio
 
 def place(error: BaseException) -> str:
     """The innermost line of the traceback that is neither in Python's import machinery nor in this package."""
+    frames = _frames(error)
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "?"
+
+
+def _frames(error: BaseException) -> list[traceback.FrameSummary]:
     ours = str(Path(__file__).parents[1])
-    frames = [
+    return [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
         if "importlib" not in frame.filename and not frame.filename.startswith((ours, "<"))
     ]
-    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "?"

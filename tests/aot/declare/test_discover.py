@@ -155,6 +155,7 @@ def test_a_source_without_kernels_is_refused_with_a_hint(tmp_path: Path) -> None
         ("def f(:\n", r"bad\.py` raises on import: .*SyntaxError"),
         ("import sys\nsys.exit(3)", r"bad\.py` raises on import: .*bad\.py:2: SystemExit: 3"),
         ("import no_such_module_at_all", r"bad\.py:1: ModuleNotFoundError: No module named 'no_such_module_at_all'"),
+        ("import json\n\njson.loads('{')", r"bad\.py:3: JSONDecodeError: .* \(raised at .*decoder\.py:\d+\)"),
         ("import aot\naot.Tensor('f33', ('n',))", r"bad\.py:2: unknown dtype: 'f33'"),
         ("import aot\n\naot.In('x', default='text')", r"bad\.py:3: parameter x: the default 'text' is neither"),
         (
