@@ -47,8 +47,10 @@ class Step:
 def requirements(version: str, pyproject: str) -> list[str]:
     """What the project needs to build, with one version of CuTe DSL whatever the project allows."""
     project = tomllib.loads(pyproject)["project"]
-    asked = [*project["dependencies"], *project["optional-dependencies"]["build"]]
-    others = [item for item in asked if re.split(r"[^A-Za-z0-9._-]", item, maxsplit=1)[0] != DISTRIBUTION]
+    extras = project["optional-dependencies"]
+    asked = [*project["dependencies"], *extras["tools"], *extras["build"]]
+    ours = (DISTRIBUTION, project["name"])  # the extra `build` names the extra `tools` of the project itself
+    others = [item for item in asked if re.split(r"[^A-Za-z0-9._-]", item, maxsplit=1)[0] not in ours]
     return [*others, f"{DISTRIBUTION}=={version}"]
 
 

@@ -27,8 +27,9 @@ ERROR_KEYS = (
     Key("failures", "list of object", "the kernels that failed, if they are the reason: kernel, variant, arch, message, log"),
 )  # fmt: skip
 
+_COMPILING = frozenset({"list", "build", "capture", "cache", "prune", "merge"})
 # Packages that the command line imports and the loader does not need.
-_BUILD_EXTRA = frozenset({"capstone", "elftools", "packaging", "platformdirs", "pyproject_metadata", "rich"})
+_TOOLS = frozenset({"capstone", "elftools", "packaging", "platformdirs", "pyproject_metadata", "rich"})
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def _report(error: BaseException, arguments: Sequence[str]) -> int:
         traceback.print_exception(error)
     if isinstance(error, WrongUsage):
         print(error.usage, file=sys.stderr)
-    trouble = _trouble(error)
+    trouble = _trouble(error, arguments)
     if isinstance(error, KeyboardInterrupt):
         print_message(f"interrupted: {trouble.message}")
     else:
@@ -82,15 +83,16 @@ def _report(error: BaseException, arguments: Sequence[str]) -> int:
     return trouble.code
 
 
-def _trouble(error: BaseException) -> _Trouble:
+def _trouble(error: BaseException, arguments: Sequence[str]) -> _Trouble:
     kind = type(error).__name__
     if isinstance(error, KeyboardInterrupt):
         return _Trouble(130, "Interrupted", str(error) if error.args else "nothing was written")
     if isinstance(error, AotError):
         failures = error.failures if isinstance(error, BuildError) else ()
         return _Trouble(1 if isinstance(error, BuildError) else 2, kind, error.message, error.hint, failures)
-    if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] in _BUILD_EXTRA:
-        return _Trouble(2, kind, f"`{error.name}` is not installed", "`pip install 'cute-aot[build]'`")
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] in _TOOLS:
+        extra = "build" if set(arguments) & _COMPILING else "tools"
+        return _Trouble(2, kind, f"`{error.name}` is not installed", f"`pip install 'cute-aot[{extra}]'`")
     if isinstance(error, OSError):
         place = f" (`{error.filename}`)" if error.filename else ""
         return _Trouble(1, "OSError", f"{error.strerror or error}{place}", system_hint(error))

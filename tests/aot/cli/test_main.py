@@ -391,7 +391,8 @@ def test_without_the_build_extra_the_command_line_says_what_to_install(
     run: Run, hide: Callable[[str], dict[str, str]], command: str, package: str, small_bundle_path: Path
 ) -> None:
     done = run(*command.split(), small_bundle_path, env=hide(package))
-    assert_refused(done, 2, f"`{package}", "is not installed", "hint: `pip install 'cute-aot[build]'`")
+    extra = "build" if command.startswith("build") else "tools"
+    assert_refused(done, 2, f"`{package}", "is not installed", f"hint: `pip install 'cute-aot[{extra}]'`")
 
 
 def test_without_ziglang_the_build_says_what_to_install(
@@ -508,6 +509,24 @@ def test_a_reader_that_goes_away_is_no_error(small_bundle_path: Path) -> None:
 def test_what_needs_a_gpu_says_so_in_one_sentence(run: Run, small_bundle_path: Path, command: str) -> None:
     done = run(command, small_bundle_path, env={"CUDA_VISIBLE_DEVICES": ""})
     assert_refused(done, 2, f"`{command}` needs ")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["inspect"], ["verify"], ["diff", "BUNDLE"], ["doctor"], ["wheel"], ["explain", "fill_epilogue", "out=f32[8]"]],
+)
+def test_what_needs_no_compiler_runs_without_one(words: list[str], small_bundle_path: Path, tmp_path: Path) -> None:
+    command, *rest = [str(small_bundle_path) if word == "BUNDLE" else word for word in words]
+    extra = {"explain": ["--cc", "9.0"], "wheel": ["--out", str(tmp_path)]}.get(command, [])
+    code = (
+        "import sys\n"
+        "for name in ('cutlass', 'ziglang', 'cuda', 'distributed', 'fsspec'): sys.modules[name] = None\n"
+        "from aot.cli.main import main\n"
+        f"sys.exit(main({[command, str(small_bundle_path), *rest, *extra, '--json']!r}))"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert "error" not in json.loads(done.stdout), done.stderr
 
 
 @pytest.mark.parametrize("command", ["check", "bench"])
