@@ -20,7 +20,7 @@ __all__ = ["COMMANDS", "Parser", "WrongUsage", "make_parser", "overview", "parse
 
 COMMANDS = (
     "list", "build", "capture", "verify", "inspect", "check", "bench", "wheel", "config", "cache", "prune", "merge", "sign",
-    "doctor", "diff", "explain", "new",
+    "doctor", "diff", "explain", "new", "report",
 )  # fmt: skip
 EPILOG = "Exit codes: 0 success; 1 some kernels failed, or a bundle does not verify; 2 wrong usage."
 _DESCRIPTION = "Compile CuTe DSL kernels ahead of time into a bundle of native libraries."

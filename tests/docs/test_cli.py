@@ -36,6 +36,7 @@ def test_every_option_is_listed() -> None:
         ("config", ["BUNDLE"]),
         ("config", ["--archs", "sm90", "H100"]),
         ("doctor", []),
+        ("report", ["BUNDLE", "--diff", "BUNDLE"]),
         ("new", ["my_kernels", "--cpp", "--torch"]),
         ("diff", ["BUNDLE", "BUNDLE"]),
         ("explain", ["BUNDLE", "fill_stream_zero", "out=f32[8]", "--cc", "8.0"]),

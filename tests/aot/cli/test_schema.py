@@ -33,6 +33,7 @@ LEAST = {
     "doctor": ["nowhere"],
     "diff": ["nowhere", "nowhere"],
     "new": ["not a name"],
+    "report": ["nowhere"],
     "explain": ["nowhere", "add", "--cc", "9.0"],
 }
 FAILURE = Failure("add__f32", "does not compile", "line 1\nline 2", "add", "sm_80")

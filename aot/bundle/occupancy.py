@@ -1,0 +1,34 @@
+"""How many threads of a kernel fit on a multiprocessor at once: an upper bound, from what was compiled."""
+
+from __future__ import annotations
+
+from math import ceil, prod
+
+from aot_runtime.arch import Arch
+
+from ..targets import MAX_REGISTERS_PER_BLOCK, arch_facts
+from .details import LaunchDetails
+
+__all__ = ["occupancy"]
+
+_WARP = 32
+_REGISTERS = MAX_REGISTERS_PER_BLOCK  # of a multiprocessor; every architecture has as many as one block may use
+_REGISTER_UNIT = 256  # registers are given to a warp in units of this size
+_RESERVED = 1024  # bytes of shared memory that the system takes for each block, from compute capability 8.0 on
+
+
+def occupancy(arch: Arch, launch: LaunchDetails) -> float | None:
+    """The share of a multiprocessor's threads that can be resident; None if it is only known at run time."""
+    if launch.block is None or launch.dynamic_shared_memory is None:
+        return None
+    sm = arch_facts()["capabilities"]["{}.{}".format(*arch.capability)]["sm"]
+    warps = ceil(prod(launch.block) / _WARP)
+    registers = ceil(max(launch.registers, 1) * _WARP / _REGISTER_UNIT) * _REGISTER_UNIT
+    memory = launch.static_shared_memory + launch.dynamic_shared_memory + _RESERVED
+    limits = (
+        sm["blocks"],
+        sm["threads"] // (warps * _WARP),
+        _REGISTERS // (registers * warps),
+        sm["shared_memory"] // memory,
+    )
+    return float(min(limits) * warps * _WARP / sm["threads"])

@@ -1,0 +1,56 @@
+"""How a page looks, and the few lines of script that filter and sort its tables."""
+
+from __future__ import annotations
+
+__all__ = ["SCRIPT", "STYLE"]
+
+STYLE = """
+:root { --ink: #1a202c; --paper: #ffffff; --soft: #edf2f7; --line: #cbd5e0; --accent: #2b6cb0; color-scheme: light dark }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e2e8f0; --paper: #1a202c; --soft: #2d3748; --line: #4a5568; --accent: #63b3ed }
+}
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 2rem auto; max-width: 76rem;
+  padding: 0 1rem }
+h1 { margin: 0 0 1rem } h2 { margin-top: 2.5rem } h3 { margin-bottom: .3rem; font-size: 1rem }
+dl { display: flex; flex-wrap: wrap; gap: .8rem; margin: 0 }
+dl div { background: var(--soft); border-radius: .4rem; padding: .5rem .9rem }
+dt { font-size: .8rem; opacity: .75 } dd { margin: 0; font-weight: 600 }
+.wide { overflow-x: auto }
+.paper { background: #ffffff; border-radius: .4rem }
+table { border-collapse: collapse; font-size: .85rem; white-space: nowrap }
+th { position: sticky; top: 0; background: var(--paper); text-align: left }
+th button { all: unset; cursor: pointer; font-weight: 600; padding: .3rem .6rem }
+th button:focus-visible { outline: 2px solid var(--accent) }
+td { padding: .2rem .6rem; border-top: 1px solid var(--line) }
+td.number { text-align: right; font-variant-numeric: tabular-nums }
+tbody tr:hover { background: var(--soft) }
+input { font: inherit; padding: .3rem .6rem; width: 24rem; max-width: 100% }
+svg.bars { width: 100%; max-width: 46rem; font: 12px system-ui, sans-serif }
+svg.bars text { fill: var(--ink) } svg.bars rect { fill: var(--accent) }
+"""
+
+SCRIPT = r"""
+const rows = [...document.querySelectorAll('#variants tbody tr')];
+const filter = document.getElementById('filter'), shown = document.getElementById('shown');
+function apply() {
+  const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+  let count = 0;
+  for (const row of rows) {
+    const text = row.textContent.toLowerCase();
+    row.hidden = !words.every(word => text.includes(word));
+    count += !row.hidden;
+  }
+  shown.textContent = count + ' of ' + rows.length;
+}
+filter.addEventListener('input', apply);
+apply();
+for (const table of document.querySelectorAll('table')) {
+  table.querySelectorAll('th button').forEach((button, column) => button.addEventListener('click', () => {
+    const down = button.dataset.down !== '1', body = table.tBodies[0];
+    button.dataset.down = down ? '1' : '0';
+    const key = row => row.cells[column].textContent;
+    const order = (a, b) => key(a).localeCompare(key(b), undefined, { numeric: true });
+    body.append(...[...body.rows].sort((a, b) => down ? order(a, b) : order(b, a)));
+  }));
+}
+"""
