@@ -80,7 +80,8 @@ static int set_dtype(const aot_torch_operator* operator_, const char* name, int3
   return aot_torch_fail("%s: `%s` has a dtype that no kernel takes", operator_->name, name, NULL);
 }
 
-static int set_device(const aot_torch_operator* operator_, const char* name, int32_t type, int32_t index, aot_tensor* tensor) {
+static int set_device(const aot_torch_operator* operator_, const char* name, int32_t type, int32_t index,
+                      aot_tensor* tensor) {
   tensor->device_type = type == aot_torch.cuda_type() ? AOT_DEVICE_CUDA : AOT_DEVICE_CPU;
   tensor->device_id = index < 0 ? 0 : index;
   if (tensor->device_type == AOT_DEVICE_CUDA || type == aot_torch.cpu_type()) return 0;
@@ -131,7 +132,7 @@ static int output_dtype(const call_t* call, const aot_torch_output* output, int3
   aot_torch_handle like = call->inputs[output->dtype_of];
   if (like != NULL && aot_torch.get_dtype(like, dtype) == 0) return 0;
   return aot_torch_fail("%s: `%s` has the dtype of `%s`, which is None", operator_->name, output->name,
-                   operator_->inputs[output->dtype_of].name);
+                        operator_->inputs[output->dtype_of].name);
 }
 
 static int allocate(call_t* call, uint32_t number) {
@@ -149,7 +150,7 @@ static int allocate(call_t* call, uint32_t number) {
   }
   call->outputs[number] = NULL;
   return aot_torch_fail("%s: torch cannot allocate `%s`; its own message is in the log", operator_->name,
-                   output->name, NULL);
+                        output->name, NULL);
 }
 
 static int prepare_outputs(call_t* call) {

@@ -54,5 +54,5 @@ int aot_torch_mark_written(const char* name, const char* parameter, aot_torch_ha
     return 0;
   }
   return aot_torch_fail("%s: torch does not let `%s` be written; its own message is in the log", name, parameter,
-                   NULL);
+                        NULL);
 }

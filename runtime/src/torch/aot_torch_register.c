@@ -13,7 +13,8 @@ static char failure_text[1024];
 static aot_torch_library definitions, implementations;
 
 static const char* refuse(const char* name, const char* why) {
-  snprintf(failure_text, sizeof failure_text, "`torch.ops.%s.%s` cannot be registered: %s", aot_torch_this_bundle.name, name, why);
+  snprintf(failure_text, sizeof failure_text, "`torch.ops.%s.%s` cannot be registered: %s", aot_torch_this_bundle.name, name,
+           why);
   return failure_text;
 }
 
