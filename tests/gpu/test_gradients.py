@@ -144,3 +144,23 @@ def test_no_rows_give_gradients_of_zero(ops: Any) -> None:
     x, weight = leaves((0, 512), 1, torch.bfloat16)
     ops.rmsnorm(x, weight).sum().backward()
     assert x.grad.shape == (0, 512) and not weight.grad.any()
+
+
+def test_jax_has_the_same_gradients(request: pytest.FixtureRequest, ops: Any) -> None:
+    jax = pytest.importorskip("jax", reason="JAX is not installed")
+    pytest.importorskip("jax_tvm_ffi", reason="jax-tvm-ffi is not installed")
+    from aot_runtime import jax as bridge
+
+    if jax.default_backend() != "gpu":
+        pytest.skip("JAX sees no GPU")
+    functions = bridge.register(aot_runtime.load(request.config.getoption("--bundle", default="dist/kernels")))
+    keys = jax.random.split(jax.random.key(0), 2)
+    x, weight = jax.random.normal(keys[0], (300, 1024)), jax.random.normal(keys[1], (1024,))
+
+    def exact(x: Any, weight: Any) -> Any:
+        return x / jax.numpy.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * weight
+
+    ours = jax.jit(jax.grad(lambda x, w: (functions.rmsnorm(x, w) ** 3).sum(), argnums=(0, 1)))(x, weight)
+    expected = jax.grad(lambda x, w: (exact(x, w) ** 3).sum(), argnums=(0, 1))(x, weight)
+    for one, other in zip(ours, expected, strict=True):
+        assert abs(one - other).max() <= 1e-4 * abs(other).max()
