@@ -22,7 +22,7 @@ from typing import Any
 
 from aot_runtime.arch import Arch
 
-from ..declare.discover import Family, Found, discover, place
+from ..declare.discover import Family, Found, discover
 from ..declare.kernel import CapturedSpec, Kernel, Variant
 from ..errors import NO_MEMORY, NOTHING_LEFT, AotError, DeclarationError, Failure, ToolchainError, system_hint
 from ..records import decode, encode
@@ -153,7 +153,7 @@ def _expand(kernel: Kernel, arch: Arch) -> list[tuple[Variant, VariantTable]]:
         raise
     except (Exception, SystemExit) as error:
         raise DeclarationError(
-            f"{kernel.origin}: kernel {kernel.name} raises for {arch}: {place(error)}: {type(error).__name__}: {error}"
+            f"{kernel.origin}: kernel {kernel.name} raises for {arch}: {compile_message(error, kernel.origin)}"
         ) from error
 
 
