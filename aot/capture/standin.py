@@ -20,7 +20,8 @@ __all__ = ["standin_device"]
 @contextmanager
 def standin_device(device: Device) -> Iterator[None]:
     """Within the context, torch has one CUDA device, and its tensors have no memory."""
-    if importlib.util.find_spec("torch") is None:
+    spec = importlib.util.find_spec("torch")
+    if spec is None or not spec.submodule_search_locations:  # CuTe DSL 4.6 and 4.7 have a file of that name in sys.path
         yield
         return
     import torch

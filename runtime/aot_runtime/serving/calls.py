@@ -93,10 +93,13 @@ def _attributes(owner: Any, forms: Forms) -> dict[str, Any]:
     return dict(form[1]) if isinstance(form[1], dict) else {"": form[1]}
 
 
+_NOT_READ = frozenset({"builtins", "cutlass", "typing", "abc"})  # what CuTe DSL reads is not the library's to change
+
+
 def _reads(kind: type, forms: Forms) -> dict[str, Any]:
     """The plain globals that the methods of a class read."""
     found: dict[str, Any] = {}
-    for base in kind.__mro__:
+    for base in (base for base in kind.__mro__ if base.__module__.partition(".")[0] not in _NOT_READ):
         for method in vars(base).values():
             function = inspect.unwrap(getattr(method, "__func__", method)) if callable(method) else None
             if isinstance(function, types.FunctionType):

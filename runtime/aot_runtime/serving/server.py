@@ -102,6 +102,8 @@ class Serving:
             call = describe(compiler, function, args, kwargs)
         except UnstableError as error:
             return None, f"`{self.path}` cannot serve {name}: {error}"
+        except Exception as error:  # objects of other libraries are looked at, and these may raise anything
+            return None, f"`{self.path}` cannot serve {name}: {type(error).__name__}: {error}"
         if not call.options.tvm_ffi:
             return None, f"`{self.path}` cannot serve {name}: it is compiled without `--enable-tvm-ffi`"
         bundle = self._open()

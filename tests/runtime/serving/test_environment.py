@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from aot_runtime.__main__ import main
 from aot_runtime.serving.environment import SITE, VARIABLE, variables
+from aot_runtime.serving.server import MISS
 from cutlass_double import write_double
 
 COMPILES = """
@@ -80,6 +81,33 @@ def test_children_of_every_kind_are_reached_but_isolated_ones_are_not(
     assert run(CHILDREN, served, folder=tmp_path).splitlines() == [
         "spawn MissError", "fork MissError", "forkserver MissError", "subprocess True", "-I False", "-E False", "-S False",
     ]  # fmt: skip
+
+
+RAISES = """
+import os, sys
+sys.path.insert(0, os.environ["DOUBLE"])
+from cutlass.base_dsl.compiler import CompileCallable
+class Kernel:
+    def __init__(self):
+        self.inner = Inner()
+    def __call__(self, x): pass
+class Inner:
+    __slots__ = ("size",)
+    def __getattribute__(self, name):
+        raise RuntimeError("not now")
+try:
+    print(CompileCallable()(Kernel(), 1, options="--enable-tvm-ffi"))
+except Exception as error:
+    print(type(error).__name__, "not now" in str(error))
+"""
+
+
+def test_an_object_that_raises_when_it_is_looked_at_is_a_miss_with_that_reason(
+    environment: dict[str, str], small_bundle_path: Path
+) -> None:
+    served = {miss: environment | variables(str(small_bundle_path), miss, False, environment) for miss in MISS}
+    assert run(RAISES, served["raise"]) == "MissError True"
+    assert run(RAISES, served["compile"]) == "compiled"
 
 
 def test_a_sitecustomize_that_was_there_still_runs(
