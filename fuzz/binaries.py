@@ -13,7 +13,7 @@ from aot.binary.objects import ObjectError, defined_symbols, members, rename_sym
 
 from .corpus import Corpus
 from .engine import ACCEPTED, REFUSED, Target
-from .mutate import changed_bytes
+from .mutate import changed_bytes, write_anew
 
 __all__ = ["make"]
 
@@ -29,7 +29,7 @@ def _libraries(corpus: Corpus, folder: Path) -> Target:
     heads = (range(600), range(table, len(image)))
 
     def case(rng: random.Random) -> str:
-        path.write_bytes(changed_bytes(image, rng, rng.choice(heads)))
+        write_anew(path, changed_bytes(image, rng, rng.choice(heads)))
         try:
             read_shared_library(path)
             cubins_in_library(path)

@@ -15,7 +15,7 @@ from aot.bundle.details import read_details
 
 from .corpus import Corpus
 from .engine import ACCEPTED, REFUSED, Target
-from .mutate import changed_bytes, changed_json
+from .mutate import changed_bytes, changed_json, write_anew
 
 __all__ = ["make"]
 
@@ -34,7 +34,7 @@ def _altered(content: bytes, rng: random.Random) -> bytes:
 def _read(folder: Path, contents: dict[str, bytes]) -> str:
     folder.mkdir(exist_ok=True)
     for name, content in contents.items():
-        (folder / name).write_bytes(content)
+        write_anew(folder / name, content)
     try:
         manifest = Manifest.read(folder)
         for part in ("kernels", "files", "provenance"):  # read when they are first asked for
@@ -77,7 +77,7 @@ def _details(corpus: Corpus, path: Path) -> Target:
     content = min(corpus.bundle.glob("details/*.json")).read_bytes()
 
     def case(rng: random.Random) -> str:
-        path.write_bytes(_altered(content, rng))
+        write_anew(path, _altered(content, rng))
         try:
             read_details(path)
             read_details(path, "fill_epilogue")

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import json
 import random
+from pathlib import Path
 from typing import Any
 
-__all__ = ["changed_bytes", "changed_json", "flipped"]
+__all__ = ["changed_bytes", "changed_json", "flipped", "write_anew"]
 
 _NUMBERS = (0, 1, 2, 0x7F, 0xFF, 0x7FFF, 0xFFFF, 1 << 20, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 40, (1 << 63) - 1,
             1 << 63, (1 << 64) - 1)  # fmt: skip
+
+
+def write_anew(path: Path, data: bytes) -> None:
+    """As a new file: file systems flush a file to the disk that is cut to nothing and written again."""
+    path.unlink(missing_ok=True)
+    path.write_bytes(data)
 
 
 def flipped(data: bytes, rng: random.Random) -> bytes:
