@@ -58,6 +58,9 @@ FORKING = """
                 continue
             os._exit(3)
 
+    # Errors import modules when they are first raised. Of a module that another thread imports while a process forks, the
+    # child waits for ever: that is Python's own, and so it is done before.
+    fail()
     stopping = threading.Event()
 
     def keep_failing():
