@@ -19,7 +19,7 @@ with standin_device(Device.of(Arch.parse("sm_100f"))):
     x = torch.empty(1 << 40, 8, dtype=torch.bfloat16, device="cuda")
     facts = torch.cuda.get_device_properties(x.device)
     print(x.device, torch.cuda.get_device_capability(), facts.multi_processor_count, facts.shared_memory_per_block_optin)
-    print((x[:, :4] * 2).shape, torch.cuda.current_stream().cuda_stream, torch.is_grad_enabled())
+    print((x.narrow(1, 0, 4) * 2).shape, torch.cuda.current_stream().cuda_stream, torch.is_grad_enabled())
 print(torch.cuda.is_available(), torch.cuda.get_device_properties is before)
 """
 
