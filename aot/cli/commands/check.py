@@ -6,9 +6,12 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from aot_runtime.manifest import Manifest
+
 from ...bundle.lock import locked
 from ...errors import counted
 from ...gpu.check import Report, check, read_report, record, report_data
+from ...gpu.sanitizer import TOOLS, sanitize
 from ..options import add_run_arguments, open_to_run, print_warning, write_json
 from ..report import note, print_json, print_message, table
 from ..schema import Key
@@ -17,17 +20,31 @@ __all__ = ["KEYS", "configure_parser", "execute"]
 
 KEYS = (
     Key("bundle", "string", "directory of the bundle"),
-    Key("machine", "object", "the GPU and what runs it", "without --record"),
-    Key("passed", "boolean", "whether every call agreed with its reference", "without --record"),
-    Key("verified", "list of object or number", "variants that agreed; with --record, how many are recorded"),
+    Key("machine", "object", "the GPU and what runs it", "without --record and --sanitize"),
+    Key(
+        "passed",
+        "boolean",
+        "whether every call agreed with its reference, and with --sanitize nothing was found",
+        "without --record",
+    ),
+    Key(
+        "verified",
+        "list of object or number",
+        "variants that agreed; with --record, how many are recorded",
+        "without --sanitize",
+    ),
     Key(
         "unreached",
         "list of list of string",
         "variants that no input reaches: architecture and name",
-        "without --record",
+        "without --record and --sanitize",
     ),
-    Key("unchecked", "list of string", "kernels without a contract", "without --record"),
-    Key("calls", "list of object", "every call, with its distance from the reference", "without --record"),
+    Key("unchecked", "list of string", "kernels without a contract", "without --record and --sanitize"),
+    Key(
+        "calls", "list of object", "every call, with its distance from the reference", "without --record and --sanitize"
+    ),
+    Key("command", "list of string", "what was run", "with --sanitize"),
+    Key("output", "string", "what it printed", "with --sanitize"),
 )
 
 
@@ -39,11 +56,18 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="run nothing; write into the bundle which variants this report verified (`verified_on`)",
     )
+    parser.add_argument(
+        "--sanitize",
+        choices=TOOLS,
+        help="run the checks under compute-sanitizer of the CUDA toolkit, with this tool of it",
+    )
 
 
 def execute(arguments: argparse.Namespace) -> int:
     if arguments.record is not None:
         return _record(arguments)
+    if arguments.sanitize is not None:
+        return _sanitize(arguments)
     opened = open_to_run(arguments, "check")
     report = check(opened.bundle, opened.contracts, opened.kernels, opened.gpu, arguments.dtype)
     data = report_data(arguments.bundle, opened.bundle.manifest, report)
@@ -53,6 +77,22 @@ def execute(arguments: argparse.Namespace) -> int:
     else:
         _print(arguments, report)
     return 0 if report.passed else 1
+
+
+def _sanitize(arguments: argparse.Namespace) -> int:
+    Manifest.read(arguments.bundle)  # what is not a bundle is said by us, not by a process of another tool
+    words = [str(arguments.bundle)]
+    words += [word for glob in arguments.kernel for word in ("--kernel", glob)]
+    words += [word for dtype in arguments.dtype for word in ("--dtype", dtype)]
+    done = sanitize(arguments.sanitize, words)
+    passed = done.exit_code == 0
+    if arguments.json:
+        data = {"bundle": str(arguments.bundle), "passed": passed}
+        print_json({**data, "command": list(done.command), "output": done.output})
+    else:
+        print(done.output, end="")
+        note(arguments, f"{arguments.bundle}: {arguments.sanitize}: {done.verdict}")
+    return 0 if passed else 1
 
 
 def _record(arguments: argparse.Namespace) -> int:
