@@ -157,7 +157,7 @@ def scaled(out: cute.Tensor, factor, stream: CUstream):
 
 @declare()
 def unannotated_constant(target):
-    return aot.Spec(scaled, {"out": X, "factor": aot.Constant(3), "stream": aot.Stream()})
+    return aot.Spec(scaled, {"out": X, "factor": aot.Constant(max), "stream": aot.Stream()})
 """,
     "without_stream": """
 @cute.jit
@@ -293,7 +293,10 @@ def test_a_file_that_raises_on_import_is_named_with_its_line(partial: BuildResul
         ("shared_memory_once", r"a block needs 307200 bytes of shared memory .*, sm_90a has 232448"),
         ("wide_block", r"a block of \(2048, 1, 1\) has 2048 threads, sm_90a allows 1024"),
         ("large_cluster", r"a cluster of \(64, 1, 1\) has 64 blocks, sm_90a allows 16"),
-        ("unannotated_constant", r"entry takes 2 arguments, the declaration passes 1\nhint: .*cutlass\.Constexpr"),
+        (
+            "unannotated_constant",
+            r"the jit function's factor is not Constexpr\nhint: annotate it with cutlass\.Constexpr",
+        ),
         (
             "without_stream",
             r"no stream among the arguments, .*stream 0.*\nhint: .*aot\.Stream\(\).*default_stream=True",
