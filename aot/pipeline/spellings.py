@@ -146,7 +146,7 @@ def _hint(text: str) -> str:
     number = re.fullmatch(r"(?:sm|compute)?[\s_-]*(\d{2,3})([a-z]?)", family or text.lower())
     if number is not None and int(number[1]) < 80:
         return f"CuTe DSL cannot compile for compute capabilities below 8.0; known: {_known()}"
-    meant = _numbered(number[1], number[2]) if number is not None else _near_gpu(text.lower())
+    meant = _numbered(number[1], number[2]) if number is not None else _near(text.lower())
     return f"did you mean `{meant}`? known: {_known()}" if meant else f"known: {_known()}"
 
 
@@ -161,7 +161,9 @@ def _numbered(digits: str, suffix: str) -> str | None:
     return max(below, key=lambda text: int(text[2:]), default=None)
 
 
-def _near_gpu(text: str) -> str | None:
-    names = {_bare(name).lower(): name for name in arch_facts()["gpus"]}
+def _near(text: str) -> str | None:
+    """The name that is written most like a text, if one is."""
+    facts = arch_facts()
+    names = {name: name for name in facts["spellings"]} | {_bare(name).lower(): name for name in facts["gpus"]}
     close = get_close_matches(text.replace(" ", ""), names, n=1, cutoff=0.7)
     return names[close[0]] if close else None

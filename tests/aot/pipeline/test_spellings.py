@@ -48,7 +48,7 @@ def test_all_is_what_the_kernels_are_written_for_sorted() -> None:
     ("text", "meant"),
     [
         ("sm_90b", "sm_90a"), ("sm91", "sm90"), ("SM90", "sm90"), ("sm-90a", "sm_90a"), ("sm_100g", "sm_100f"),
-        ("90a", "sm_90a"), ("compute_90", "sm90"), ("hopper", "sm90"), ("H10", "H100"), ("RTX4091", "RTX 4090"),
+        ("90a", "sm_90a"), ("compute_90", "sm90"), ("hopper", "sm90"), ("sm9O", "sm90"), ("H10", "H100"), ("RTX4091", "RTX 4090"),
     ],
 )  # fmt: skip
 def test_an_unknown_architecture_is_answered_with_the_nearest_and_the_rest(text: str, meant: str) -> None:
