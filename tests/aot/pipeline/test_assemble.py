@@ -184,16 +184,19 @@ def kernels_with_contracts(folder: Path) -> Path:
         PROJECT / "kernels" / "contracts", folder / "contracts", ignore=shutil.ignore_patterns("__pycache__")
     )
     (folder / "__init__.py").touch()
-    for name in ("add", "softmax"):
+    for name, inputs in (("add", ("x", "y")), ("softmax", ("x",))):
+        taken = "".join(f"{one}: cute.Tensor, " for one in inputs)
+        declared = "".join(f'aot.In("{one}"), ' for one in inputs)
+        tensors = "".join(f'"{one}": aot.Tensor("f32", (32,)), ' for one in (*inputs, "out"))
         (folder / f"{name}.py").write_text(
-            WRITE.replace("VALUE", "1")
+            WRITE.replace("VALUE", "1").replace("def launch(", f"def launch({taken}")
             + f"""
 from .contracts import {name} as contract
 
-@aot.kernel(parameters=(aot.Out("out", shape="out.shape", dtype="out.dtype"),), archs=("sm_90a",),
+@aot.kernel(parameters=({declared}aot.Out("out", shape="x.shape", dtype="x.dtype")), archs=("sm_90a",),
             reference=contract.reference, inputs=contract.inputs)
 def {name}(target):
-    return aot.Spec(launch, {{"out": aot.Tensor("f32", (32,)), "stream": aot.Stream()}})
+    return aot.Spec(launch, {{{tensors}"stream": aot.Stream()}})
 """
         )
     return folder
