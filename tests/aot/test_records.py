@@ -37,6 +37,14 @@ st.register_type_strategy(
     ),
 )
 st.register_type_strategy(float, st.floats(allow_nan=False))
+_PLAIN = st.one_of(st.none(), st.booleans(), st.integers(), st.text())
+_CAPTURED = st.dictionaries(st.text(), _PLAIN | st.lists(_PLAIN), max_size=3)  # any JSON
+st.register_type_strategy(
+    KernelInfo,
+    st.builds(
+        KernelInfo, contract=..., has_contract=..., backward=..., family=..., core=..., captured=st.none() | _CAPTURED
+    ),
+)
 
 
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.__name__)

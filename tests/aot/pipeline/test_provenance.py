@@ -65,6 +65,7 @@ def test_a_build_records_its_options(source: Path) -> None:
     record = build_record(Settings(str(source), ("sm_80",), options=Options(line_info=True, keep=("ptx",))))
     assert record["options"] == {
         "cuda": None, "line_info": True, "keep": ["ptx"], "shared_cudart": False, "archives": True,
+        "source": "declarations",
     }  # fmt: skip
     assert record["source"] == source_record(str(source))
     assert set(record["versions"]) == {"python", "build_host"}
