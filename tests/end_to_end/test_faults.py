@@ -132,7 +132,8 @@ WORKER = """
             if "answer" in answer:
                 assert launcher.read_bytes() == whole, failed
             else:
-                print(failed.split()[0], answer["failure"]["message"], file=said, flush=True)
+                message = answer["failure"]["message"].replace(chr(10), " ")  # it may quote a line
+                print(failed.split()[0], message, file=said, flush=True)
         os._exit(0)
 
     threading.Thread(target=drive, daemon=True).start()
