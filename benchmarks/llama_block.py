@@ -91,7 +91,8 @@ def measure(torch: Any, example: ModuleType, ops: Any, model: Any, batch: int, l
             "torch.compile": torch.compile(plain, fullgraph=True),
             "max-autotune": torch.compile(plain, fullgraph=True, mode="max-autotune-no-cudagraphs"),
         }
-        runs = {name: replayed(torch, function, arguments) for name, function in contenders.items()}
+        graphs = {name: example.captured(function, arguments)[0] for name, function in contenders.items()}
+        runs = {name: timed(torch, graph.replay) for name, graph in graphs.items()}
         for name in ("ours", "torch.compile"):
             runs[f"{name}, eager"] = timed(torch, lambda call=contenders[name]: call(*arguments))
         medians = interleaved_medians(runs, ROUNDS)
@@ -103,20 +104,6 @@ def check(results: Sequence[Any], expected: Sequence[Any]) -> None:
         distance = float((got.float() - exact.float()).norm() / exact.float().norm())
         if not distance < TOLERANCE:
             sys.exit(f"the blocks differ by {distance:.3g} of the norm: nothing is measured")
-
-
-def replayed(torch: Any, function: Callable[..., Any], arguments: Sequence[Any]) -> Callable[[], float]:
-    """Milliseconds per replay of a CUDA graph of a call."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            function(*arguments)
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        function(*arguments)
-    return timed(torch, graph.replay)
 
 
 def timed(torch: Any, call: Callable[[], Any]) -> Callable[[], float]:

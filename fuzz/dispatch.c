@@ -12,20 +12,10 @@
 #include <tvm/ffi/c_api.h>
 
 #include "../tests/standin/state.h"
+#include "random.h"
 
 #define MOST_ARGUMENTS 8
 #define MOST_POINTERS 256
-
-static uint64_t state;
-
-static uint64_t next(void) { /* splitmix64 */
-  uint64_t z = (state += UINT64_C(0x9E3779B97F4A7C15));
-  z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
-  z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
-  return z ^ (z >> 31);
-}
-
-static int64_t below(int64_t limit) { return (int64_t)(next() % (uint64_t)limit); }
 
 /* What a case has allocated. */
 static void* pointers[MOST_POINTERS];

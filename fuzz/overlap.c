@@ -7,21 +7,11 @@
 #include <string.h>
 
 #include "aot_overlap.h"
+#include "random.h"
 
 #define RANK 4
 #define WINDOW (1 << 16)
 #define BASE UINT64_C(0x10000000)
-
-static uint64_t state;
-
-static uint64_t next(void) { /* splitmix64 */
-  uint64_t z = (state += UINT64_C(0x9E3779B97F4A7C15));
-  z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
-  z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
-  return z ^ (z >> 31);
-}
-
-static int64_t below(int64_t limit) { return (int64_t)(next() % (uint64_t)limit); }
 
 typedef struct {
   DLTensor tensor;

@@ -1,4 +1,4 @@
-"""Scratch memory of a kernel: declared by its size, supplied by whoever makes the call."""
+"""Scratch memory of a kernel: declared by its size, supplied by the framework or the program that makes the call."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ Both use torch's own attention. All else goes through one of two sets of layers:
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -131,3 +132,17 @@ def inputs(model: Model, batch: int, length: int, **options: Any) -> tuple[Tenso
     tokens = (batch * length, model.hidden)
     x, residual = torch.randn(*tokens, **options), torch.randn(*tokens, **options)
     return x, residual, *rotations(length, model.head, **options)
+
+
+def captured(function: Callable[..., Any], arguments: Sequence[Tensor]) -> tuple[torch.cuda.CUDAGraph, Any]:
+    """A CUDA graph of a call, and the tensors that each replay writes."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            function(*arguments)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = function(*arguments)
+    return graph, results

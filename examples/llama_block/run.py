@@ -7,7 +7,7 @@ python examples/llama_block/run.py
 import aot_runtime
 import aot_runtime.torch
 import torch
-from block import Block, BundleLayers, Model, TorchLayers, inputs
+from block import Block, BundleLayers, Model, TorchLayers, captured, inputs
 
 MODEL = Model("llama-3-8b", hidden=4096, heads=32, key_heads=8, feed_forward=14_336)
 OPTIONS = {"device": "cuda", "dtype": torch.bfloat16}
@@ -16,20 +16,6 @@ TOLERANCE = 0.02  # of the norm: some roundings to bf16
 
 def distance(one, other):
     return ((one.float() - other.float()).norm() / other.float().norm()).item()
-
-
-def captured(function, arguments):
-    """A CUDA graph of a call, and the tensors that each replay writes."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            function(*arguments)
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        results = function(*arguments)
-    return graph, results
 
 
 kernels = aot_runtime.load("dist/kernels")

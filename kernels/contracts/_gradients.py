@@ -37,3 +37,8 @@ def norm_inputs(make: Any, dtype: str) -> Iterator[Any]:
         x[1, 2] = float("nan")
         yield x
     yield special_rows(make, dtype, 25, 0)  # zeros and subnormal numbers alone
+
+
+def norm_call(make: Any, x: Any, dtype: str) -> dict[str, Any]:
+    """The arguments of the backward of a norm of ``x``."""
+    return {"grad_out": make.tensor(tuple(x.shape), dtype), "x": x, "weight": make.tensor(x.shape[1:], dtype)}

@@ -7,7 +7,7 @@ from typing import Any
 
 import aot
 
-from ._gradients import group_sums, norm_inputs
+from ._gradients import group_sums, norm_call, norm_inputs
 from ._layouts import BENCH
 
 
@@ -27,14 +27,10 @@ def reference(grad_out: Any, x: Any, weight: Any, eps: float = 1e-5) -> Any:
 def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
     for x in norm_inputs(make, dtype):
         # The mean is not zero, because the error of a mean is judged relative to its size.
-        yield _call(make, x.add_(1), dtype)
+        yield norm_call(make, x.add_(1), dtype)
     x = make.tensor((16, 512), dtype).add_(1)
-    yield {**_call(make, x, dtype), "weight": make.tensor((512,), dtype, offset=1)}
-    yield {**_call(make, x, dtype), "grad_out": make.tensor((16, 512), dtype, stride=515), "eps": 0.5}
-
-
-def _call(make: Any, x: Any, dtype: str) -> dict[str, Any]:
-    return {"grad_out": make.tensor(tuple(x.shape), dtype), "x": x, "weight": make.tensor(x.shape[1:], dtype)}
+    yield {**norm_call(make, x, dtype), "weight": make.tensor((512,), dtype, offset=1)}
+    yield {**norm_call(make, x, dtype), "grad_out": make.tensor((16, 512), dtype, stride=515), "eps": 0.5}
 
 
 def cost(x: Any, weight: Any, **_: Any) -> aot.Cost:
@@ -45,7 +41,7 @@ def cost(x: Any, weight: Any, **_: Any) -> aot.Cost:
 
 def bench_inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
     for layout in BENCH:
-        yield _call(make, layout.make(make, dtype), dtype)
+        yield norm_call(make, layout.make(make, dtype), dtype)
 
 
 def torch_equivalent(grad_out: Any, x: Any, weight: Any, eps: float = 1e-5) -> Any:

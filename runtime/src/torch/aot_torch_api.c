@@ -98,7 +98,7 @@ const char* aot_torch_find(void) {
 
 int aot_torch_current_stream(int32_t device, void** stream) {
   typedef int32_t (*stream_function)(int32_t, void**);
-  static void* found; /* the same whoever finds it */
+  static void* found; /* every thread finds the same address */
   stream_function get;
   void* address = __atomic_load_n(&found, __ATOMIC_RELAXED);
   if (address == NULL) {
