@@ -102,7 +102,7 @@ CHECKS: dict[str, Callable[[Sequence[str]], None]] = {
     rf"{PYTHON} -m tools\.kit ": check_kit,
     rf"{PYTHON} -m fuzz(?:\.flips|\.races)? ": check_fuzz,
     rf"{PYTHON} -m pytest ?": check_pytest,
-    rf"{PYTHON} -m (?:venv|build|ruff|mypy|http\.server) ?": check_anything,
+    rf"{PYTHON} -m (?:venv|build|ruff|mypy|mkdocs|http\.server) ?": check_anything,
     rf"{PYTHON} (?=benchmarks/|tools/|examples/)": check_script,
     r"python3 kit/run\.py ": lambda arguments: check_script(["tools/kit/run.py", *arguments]),
     r"(?:\.venv/bin/)?pip (?:install|wheel) ": check_anything,

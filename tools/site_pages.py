@@ -1,0 +1,103 @@
+"""A hook of mkdocs: what the documentation links outside ``docs/`` becomes part of the site.
+
+The pages link files of the repository, such as ``../../kernels/elementwise/add.py``. The site has no repository beside
+it, so each such file becomes a page below ``repository/``: Markdown as it is, sources as code, folders as their README
+or as a list. Data and pictures are copied.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+PROJECT = Path(__file__).resolve().parents[1]
+
+_COPIED = (".json", ".svg", ".png")
+_LANGUAGES = {".py": "python", ".c": "c", ".h": "c", ".cpp": "cpp", ".hpp": "cpp", ".sh": "bash", ".toml": "toml"}
+_FENCED = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\]\((?![a-z]+:|#)([^)\s#]+)(#[^)\s]*)?\)")
+_EXCERPT = re.compile(r"^<!-- (\S+) -->\n( *```\w+)$", re.MULTILINE)
+
+
+def place(path: str) -> str:
+    """Where a file or folder of the repository is in the site."""
+    if path == "docs" or path.startswith("docs/"):
+        return posixpath.relpath(path, "docs") if path.endswith(".md") else "README.md"
+    if (PROJECT / path / "README.md").is_file():
+        return f"repository/{path}/README.md"
+    if (PROJECT / path).is_dir():
+        return f"repository/{path}/README.md"
+    return f"repository/{path}" if path.endswith((".md", *_COPIED)) else f"repository/{path}.md"
+
+
+def targets(text: str, path: str) -> Iterator[str]:
+    """What of the repository a page links, by path."""
+    for match in _LINK.finditer(_FENCED.sub("", text)):
+        yield posixpath.normpath(posixpath.join(posixpath.dirname(path), match[1]))
+
+
+def rewritten(text: str, path: str) -> str:
+    """The page with its links as the site has them, and with the file that a block was taken from above the block."""
+    folder = posixpath.dirname(place(path))
+
+    def link(match: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(path), match[1]))
+        return f"]({posixpath.relpath(place(target), folder or '.')}{match[2] or ''})"
+
+    parts, end = [], 0
+    for fence in _FENCED.finditer(text):
+        parts += [_LINK.sub(link, text[end : fence.start()]), fence[0]]
+        end = fence.end()
+    return _EXCERPT.sub(r'\2 title="\1"', "".join([*parts, _LINK.sub(link, text[end:])]))
+
+
+def source(path: str) -> str:
+    """A file or folder of the repository that is not Markdown, as a page."""
+    full = PROJECT / path
+    if full.is_dir():
+        names = sorted(entry.name for entry in full.iterdir() if not entry.name.startswith(("__pycache__", ".")))
+        return f"# `{path}/`\n\n" + "".join(f"* `{name}`\n" for name in names)
+    text = full.read_text()
+    fence = "`" * (3 + max((len(run) for run in re.findall("`{3,}", text)), default=0))
+    language = "cmake" if full.name == "CMakeLists.txt" else _LANGUAGES.get(PurePosixPath(path).suffix, "text")
+    return f"# `{path}`\n\n{fence}{language}\n{text}\n{fence}\n"
+
+
+def outside() -> dict[str, str | None]:
+    """What the site shows of the repository beside ``docs/``: the text of each page, ``None`` for what is copied."""
+    pending = [page.relative_to(PROJECT).as_posix() for page in (PROJECT / "docs").rglob("*.md")]
+    pending += ["CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"]
+    found: dict[str, str | None] = {}
+    while pending:
+        path = pending.pop()
+        if path in found:
+            continue
+        page = f"{path}/README.md" if (PROJECT / path / "README.md").is_file() else path
+        if page.endswith(".md"):
+            text = (PROJECT / page).read_text()
+            found[page] = found[path] = rewritten(text, page)
+            pending += targets(text, page)
+        else:
+            found[path] = None if path.endswith(_COPIED) else source(path)
+    return {path: text for path, text in found.items() if not path.startswith("docs")}
+
+
+# What mkdocs calls.
+
+
+def on_files(files: Any, config: Any) -> Any:
+    from mkdocs.structure.files import File  # here, so that tests read this file without mkdocs
+
+    for path, text in outside().items():
+        if files.get_file_from_path(place(path)) is None:
+            content = {"abs_src_path": str(PROJECT / path)} if text is None else {"content": text}
+            files.append(File.generated(config, place(path), **content))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    uri = page.file.src_uri
+    return markdown if uri.startswith("repository/") else rewritten(markdown, f"docs/{uri}")
