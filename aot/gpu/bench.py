@@ -1,4 +1,4 @@
-"""Measuring the kernels of a bundle on a GPU, against the bandwidth of a copy, torch and torch.compile.
+"""Measuring the kernels of a bundle on a GPU, against the bandwidth of a copy, torch, torch.compile and other bundles.
 
 A measurement is a CUDA graph of many calls, replayed between two events. So it times the GPU's work, not Python's.
 The calls use enough sets of buffers to exceed the L2 cache. Contenders take turns in random order, and medians are
@@ -17,10 +17,10 @@ from typing import Any
 
 from ..bundle.contracts import Contract
 from ..errors import UsageError
-from .running import Gpu, arguments_text, calls_of, make_outputs
+from .contenders import Problem, problems_of, runs_of
+from .running import Gpu, make_outputs
 
 __all__ = [
-    "AGAINST",
     "Result",
     "bench",
     "cache_bytes",
@@ -31,8 +31,6 @@ __all__ = [
     "shuffled_medians",
 ]
 
-AGAINST = ("torch", "torch.compile")
-DTYPES = ("bf16",)
 ROUNDS = 21
 _CALLS = 16  # in one graph, at least
 _COPY_BYTES = 1 << 30
@@ -89,17 +87,12 @@ def bench(
     gpu: Gpu,
     *,
     dtypes: Sequence[str] = (),
-    against: Sequence[str] = (),
+    against: Mapping[str, Any] | None = None,
     rounds: int = ROUNDS,
 ) -> Iterator[Result]:
-    """Measure the problems of the contracts, in the given dtypes."""
-    for kernel in kernels:
-        contract = contracts.get(kernel)
-        if contract is None or contract.bench_inputs is None or contract.cost is None:
-            continue
-        record = bundle.manifest.kernels[kernel]
-        for dtype, choices, arguments in calls_of(record, contract.bench_inputs, dtypes or DTYPES, gpu.device):
-            yield _measure(bundle, kernel, contract, dtype, choices, arguments, gpu, against, rounds)
+    """Measure the problems of the contracts, in the given dtypes, against torch and other bundles (:func:`runs_of`)."""
+    for problem in problems_of(bundle, contracts, kernels, gpu, dtypes):
+        yield _measure(problem, bundle, gpu, against or {}, rounds)
 
 
 def copies_beyond(cache: int, of_call: int, memory: int = _MEMORY) -> int:
@@ -108,40 +101,26 @@ def copies_beyond(cache: int, of_call: int, memory: int = _MEMORY) -> int:
     return max(1, min(max(2, wanted), memory // max(of_call, 1)))
 
 
-def _measure(
-    bundle: Any,
-    kernel: str,
-    contract: Contract,
-    dtype: str,
-    choices: Mapping[str, str],
-    arguments: dict[str, Any],
-    gpu: Gpu,
-    against: Sequence[str],
-    rounds: int,
-) -> Result:
+def _measure(problem: Problem, bundle: Any, gpu: Gpu, against: Mapping[str, Any], rounds: int) -> Result:
     import torch
 
-    assert contract.cost is not None
-    cost = contract.cost(**arguments, **choices)
+    assert problem.contract.cost is not None
+    cost = problem.contract.cost(**problem.arguments, **problem.choices)
     copies = copies_beyond(cache_bytes(gpu.device), cost.bytes)
-    sets = [arguments, *(_copied(arguments) for _ in range(copies - 1))]
-    outputs = [make_outputs(bundle.manifest.kernels[kernel], own, gpu.device) for own in sets]
-    chosen = bundle.explain(kernel, gpu.capability, **arguments, **outputs[0], **choices).chosen
-    function = bundle[kernel]
-    runs: dict[str, Callable[[int], Any]] = {"aot": lambda i: function(**sets[i], **outputs[i], **choices)}
-    for contender in against if contract.torch_equivalent is not None else ():
-        runs[contender] = _contender(contender, contract.torch_equivalent, sets, choices)
+    sets = [problem.arguments, *(_copied(problem.arguments) for _ in range(copies - 1))]
+    outputs = [make_outputs(bundle.manifest.kernels[problem.kernel], own, gpu.device) for own in sets]
+    runs = runs_of(problem, bundle, gpu, against, sets, outputs)
     source = torch.empty(_COPY_BYTES, dtype=torch.uint8, device=gpu.device)
     target = torch.empty_like(source)
     timers = {name: graph_timer(run, len(sets)) for name, run in runs.items()}
     timers["copy"] = _events_around(lambda: target.copy_(source), 1)
     medians = shuffled_medians(timers, rounds)
     return Result(
-        kernel,
-        dtype,
-        choices,
-        arguments_text(arguments),
-        chosen.variant if chosen is not None else "",
+        problem.kernel,
+        problem.dtype,
+        problem.choices,
+        problem.text,
+        problem.variant(bundle, gpu, outputs[0]),
         {name: medians[name] for name in runs},
         cost.bytes,
         cost.operations,
@@ -166,20 +145,6 @@ def _clone(tensor: Any) -> Any:
 
     other = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
     return other.copy_(tensor)
-
-
-def _contender(
-    name: str, equivalent: Callable[..., Any] | None, sets: Sequence[Mapping[str, Any]], choices: Mapping[str, str]
-) -> Callable[[int], Any]:
-    import torch
-
-    assert equivalent is not None
-    if name == "torch":
-        return lambda i: equivalent(**sets[i], **choices)
-    # Forgets earlier shapes and choices: after eight recompilations torch would stop compiling.
-    torch.compiler.reset()
-    compiled = torch.compile(equivalent, dynamic=False)
-    return lambda i: compiled(**sets[i], **choices)
 
 
 def graph_timer(run: Callable[[int], Any], sets: int, calls: int = _CALLS) -> Callable[[], float]:

@@ -58,7 +58,7 @@ def test_contenders_come_as_lists_or_one_by_one() -> None:
     assert contenders(["torch,torch.compile"]) == contenders(["torch", " torch.compile", "torch"])
     with pytest.raises(UsageError, match="cannot measure against 'jax'") as caught:
         contenders(["torch,jax"])
-    assert caught.value.hint == "known: torch, torch.compile"
+    assert caught.value.hint == "known: torch, torch.compile, and the directories of other bundles"
 
 
 def bars(picture: str) -> list[float]:
