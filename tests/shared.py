@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -73,6 +76,21 @@ def demo_bundle_path(shared_bundle: Callable[..., Path]) -> Path:
 def standin_directory(run_folder: Path) -> Path:
     """Where the stand-in's libraries lie, for tests that start processes of their own."""
     return once(run_folder / "standin", build_standin)
+
+
+@pytest.fixture(scope="session")
+def project_wheel(run_folder: Path) -> Path:
+    """The wheel of this project, alone in its folder."""
+    # What is installed for building is used; else pip fetches it.
+    isolation = ["--no-build-isolation"] if importlib.util.find_spec("scikit_build_core") else []
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+
+    def make(folder: Path) -> None:
+        command = [*pip, "wheel", str(PROJECT), "--no-deps", *isolation, "--wheel-dir", str(folder)]
+        subprocess.run(command, check=True)
+
+    (wheel,) = once(run_folder / "project_wheel", make).glob("*.whl")
+    return wheel
 
 
 @pytest.fixture(scope="session")

@@ -106,7 +106,7 @@ CHECKS: dict[str, Callable[[Sequence[str]], None]] = {
     rf"{PYTHON} (?=benchmarks/|tools/|examples/)": check_script,
     r"python3 kit/run\.py ": lambda arguments: check_script(["tools/kit/run.py", *arguments]),
     r"(?:\.venv/bin/)?pip (?:install|wheel) ": check_anything,
-    r"(?:cmake|ctest|cc|c\+\+|dask|compute-sanitizer|git|openssl|mkdir|chgrp|chmod|export) ": check_anything,
+    r"(?:cmake|ctest|cc|c\+\+|dask|compute-sanitizer|git|openssl|mkdir|chgrp|chmod|export|echo) ": check_anything,
     r"(?=\.ci/run|cpp_demo/run_all\.sh)": check_script,
 }
 

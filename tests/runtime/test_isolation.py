@@ -90,18 +90,14 @@ def test_loading_and_explaining_opens_nothing_of_cuda(standin_bundle_path: Path)
 
 
 @pytest.fixture(scope="module")
-def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def bare_python(project_wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Python that has this project's wheel and TVM-FFI, and nothing else."""
     folder = tmp_path_factory.mktemp("bare")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "env")], check=True)
     python = folder / "env" / "bin" / "python"
-    # What is installed for building is used; else pip fetches it.
-    isolation = ["--no-build-isolation"] if importlib.util.find_spec("scikit_build_core") else []
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "wheel", str(PROJECT), "--no-deps", *isolation, "--wheel-dir", str(folder)], check=True)
-    (wheel,) = folder.glob("*.whl")
-    assert wheel.name.endswith("-py3-none-any.whl")
-    subprocess.run([*pip, "--python", str(python), "install", "--no-deps", "--no-index", str(wheel)], check=True)
+    assert project_wheel.name.endswith("-py3-none-any.whl")
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--python", str(python)]
+    subprocess.run([*pip, "install", "--no-deps", "--no-index", str(project_wheel)], check=True)
     link_distribution("apache-tvm-ffi", next(folder.glob("env/lib/python*/site-packages")))
     link_distribution("typing-extensions", next(folder.glob("env/lib/python*/site-packages")))
     return python
