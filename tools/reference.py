@@ -1,9 +1,9 @@
-"""Write the options, and the keys of JSON, in ``docs/reference/cli.md`` from the modules of the command line.
+"""Write the reference from the code: the options and keys of JSON in ``cli.md``, and ``api.md`` as a whole.
 
-    python tools/reference.py            # after a change of the command line: rewrite the page
-    python tools/reference.py --check    # exit code 1 if the page differs
+    python tools/reference.py            # after a change of the command line or of a docstring: rewrite the pages
+    python tools/reference.py --check    # exit code 1 if a page differs
 
-What is said of a command stands between ``<!-- command: NAME -->`` and ``<!-- end -->``.
+In ``cli.md``, what is said of a command stands between ``<!-- command: NAME -->`` and ``<!-- end -->``.
 """
 
 from __future__ import annotations
@@ -15,8 +15,12 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
+# Started as a script, Python finds what lies beside it and not the folder of the project.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from aot.cli.main import COMMANDS, ERROR_KEYS, make_parser
 from aot.cli.schema import Key
+from tools import api
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "cli.md"
 
@@ -72,16 +76,18 @@ def rewritten(text: str) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="change nothing; exit code 1 if the page differs")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit code 1 if a page differs")
+    check = parser.parse_args().check
     before = PAGE.read_text()
     missing = [name for name in COMMANDS if f"<!-- command: {name} -->" not in before]
     if missing:
         print(f"error: `{PAGE}` has no section for {', '.join(missing)}", file=sys.stderr)
         return 1
-    after = rewritten(before)
-    if parser.parse_args().check:
-        return 0 if before == after else 1
-    PAGE.write_text(after)
+    pages = {PAGE: rewritten(before), api.PAGE: api.page()}
+    if check:
+        return 0 if all(page.is_file() and page.read_text() == text for page, text in pages.items()) else 1
+    for page, text in pages.items():
+        page.write_text(text)
     return 0
 
 

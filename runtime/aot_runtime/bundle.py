@@ -62,6 +62,7 @@ class Bundle:
 
     @property
     def name(self) -> str:
+        """The name of the bundle."""
         return self.manifest.name
 
     @cached_property
@@ -72,6 +73,7 @@ class Bundle:
 
     @property
     def kernels(self) -> tuple[str, ...]:
+        """The names of its kernels, in order."""
         return self._table.names
 
     def __getattr__(self, name: str) -> Callable[..., Any]:

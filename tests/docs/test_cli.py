@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import re
 import shutil
 from importlib import import_module
 from pathlib import Path
 
+import aot_runtime
 import pytest
 from places import EXAMPLE, PROJECT
 from schemas import problems
 
+import aot
 from aot.cli.main import COMMANDS, main
-from tools import reference
+from tools import api, reference
 
 TEXT = reference.PAGE.read_text()
 
@@ -21,6 +25,26 @@ TEXT = reference.PAGE.read_text()
 def test_every_option_is_listed() -> None:
     assert reference.rewritten(TEXT) == TEXT, "run `python tools/reference.py`"
     assert set(re.findall(r"<!-- command: (\w+) -->", TEXT)) == {*COMMANDS, "errors"}
+
+
+def test_everything_public_in_python_is_described_as_it_is() -> None:
+    assert api.page() == api.PAGE.read_text(), "run `python tools/reference.py`"
+    described = set(re.findall(r"^### `(.*)`$", api.PAGE.read_text(), re.MULTILINE))
+    for module in (aot, aot_runtime):
+        for name in module.__all__:
+            is_error = isinstance(value := getattr(module, name), type) and issubclass(value, Exception)
+            assert is_error != (f"{module.__name__}.{name}" in described), name
+    assert {"aot_runtime.torch.register", "aot_runtime.jax.register", "aot_runtime.serve"} <= described
+
+
+def test_signatures_are_those_of_the_code() -> None:
+    """The page is made from the text of the sources; Python's own view of two functions must be the same."""
+    for function in (aot_runtime.load, aot.Out):
+        found = api.find(api.PROJECT / inspect.getsourcefile(function), function.__name__)
+        shown = ast.parse(f"def {api.signature(found, function.__name__)}: ...").body[0]
+        assert isinstance(shown, ast.FunctionDef)
+        names = [argument.arg for argument in (*shown.args.args, *shown.args.kwonlyargs)]
+        assert names == list(inspect.signature(function).parameters)
 
 
 @pytest.mark.parametrize(
