@@ -1,0 +1,56 @@
+"""The GEMM is tuned on one set of products and reported on another. Neither knows the other, and both are of real models."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from places import PROJECT
+
+SETS = ("gemm_tune", "gemm_report")
+SMALL = 16  # rows; up to here, both sets may have the same number
+
+
+def read(name: str) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads((PROJECT / "benchmarks" / "shapes" / f"{name}.json").read_text())
+    return data
+
+
+def layers(config: dict[str, Any]) -> dict[str, tuple[int, int]]:
+    """``n`` and ``k`` of the products of a layer, for one of ``tensor_parallel`` GPUs."""
+    share, attention = config["tensor_parallel"], config["heads"] * config["head_dim"]
+    both = attention + 2 * config["kv_heads"] * config["head_dim"]
+    gates = 2 if config["gated"] else 1
+    return {
+        "qkv": (both // share, config["hidden"]),
+        "out": (config["hidden"], attention // share),
+        "up": (gates * config["intermediate"] // share, config["hidden"]),
+        "down": (config["hidden"], config["intermediate"] // share),
+    }
+
+
+def test_the_sets_share_no_model_and_no_number_of_rows() -> None:
+    tune, report = (read(name) for name in SETS)
+    assert not tune["models"].keys() & report["models"].keys()
+    of_tune, of_report = ({problem[2] for problem in data["problems"]} for data in (tune, report))
+    assert max(of_tune & of_report) <= SMALL
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_a_set_has_ten_models_and_odd_numbers_of_rows_as_often_as_round_ones(name: str) -> None:
+    data = read(name)
+    rows = [problem[2] for problem in data["problems"]]
+    assert len({problem[0] for problem in data["problems"]}) == len(data["models"]) >= 10
+    assert (min(rows), max(rows) > 8192) == (1, True)
+    assert 2 * sum(m % 2 for m in rows) == len(rows)
+    assert len({tuple(problem[2:]) for problem in data["problems"]}) > 0.9 * len(rows)
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_every_product_is_one_of_its_model(name: str) -> None:
+    data = read(name)
+    known = {model: layers(config) for model, config in data["models"].items()}
+    for model, layer, _, n, k in data["problems"]:
+        assert (n, k) == known[model][layer], (model, layer)
+        assert n % 8 == 0 and k % 8 == 0
