@@ -34,7 +34,9 @@ def interleaved_medians(runs: Mapping[str, Callable[[], float]], rounds: int) ->
 
 def machine_facts() -> dict[str, Any]:
     """Facts about the machine, and the versions that a result depends on."""
-    names = ("cute-aot", "apache-tvm-ffi", "nvidia-cutlass-dsl", "torch", "triton", "ziglang")
+    names = (
+        "cute-aot", "apache-tvm-ffi", "nvidia-cutlass-dsl", "torch", "triton", "ziglang", "quack-kernels", "flash-attn-4",
+    )  # fmt: skip
     return {
         "date": datetime.date.today().isoformat(),
         "cpu": platform.machine(),

@@ -166,6 +166,11 @@ class KernelTable:
     def record(self, name: str) -> KernelRecord:
         return _kernel(name, self._parsed()[name])
 
+    def captured(self, name: str) -> dict[str, Any] | None:
+        """That part of a record alone: serving reads it of every kernel."""
+        record = self._parsed()[name]
+        return _captured(record) if "captured" in record.data else None
+
 
 def _kernel(name: str, record: Reader) -> KernelRecord:
     parameters = tuple(_parameter(item) for item in record.each("parameters"))

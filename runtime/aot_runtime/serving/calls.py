@@ -12,7 +12,7 @@ import inspect
 import types
 from typing import Any, get_origin, get_type_hints
 
-from .forms import Forms, UnstableError, digest, qualified, simple_globals
+from .forms import Forms, UnstableError, digest, global_names, is_plain, qualified
 from .options import Options, read_options
 
 __all__ = ["DATACLASS", "Call", "bind", "describe", "is_constexpr", "jit_function"]
@@ -99,12 +99,22 @@ _NOT_READ = frozenset({"builtins", "cutlass", "typing", "abc"})  # what CuTe DSL
 def _reads(kind: type, forms: Forms) -> dict[str, Any]:
     """The plain globals that the methods of a class read."""
     found: dict[str, Any] = {}
+    for module, known, names in _names_read(kind):
+        found.update({f"{module}.{name}": known[name] for name in names if name in known and is_plain(known[name])})
+    return {name: forms.of(value, name) for name, value in sorted(found.items())}
+
+
+@functools.lru_cache(maxsize=1024)
+def _names_read(kind: type) -> list[tuple[str, dict[str, Any], tuple[str, ...]]]:
+    """For each module that has methods of a class: its globals, and the names that the methods read."""
+    found: dict[str, tuple[dict[str, Any], set[str]]] = {}
     for base in (base for base in kind.__mro__ if base.__module__.partition(".")[0] not in _NOT_READ):
         for method in vars(base).values():
             function = inspect.unwrap(getattr(method, "__func__", method)) if callable(method) else None
             if isinstance(function, types.FunctionType):
-                found.update({f"{function.__module__}.{k}": v for k, v in simple_globals(function).items()})
-    return {name: forms.of(value, name) for name, value in sorted(found.items())}
+                names = found.setdefault(function.__module__, (function.__globals__, set()))[1]
+                names.update(global_names(function))
+    return [(module, known, tuple(names)) for module, (known, names) in found.items()]
 
 
 class _Arguments:

@@ -16,7 +16,9 @@ import textwrap
 import types
 from typing import Any
 
-__all__ = ["Forms", "UnstableError", "digest", "is_defined", "qualified", "simple_globals"]
+from .sources import class_statements
+
+__all__ = ["Forms", "UnstableError", "digest", "global_names", "is_defined", "is_plain", "qualified"]
 
 _MAIN = "__main__"
 _PLAIN = (bool, int, str, type(None))
@@ -167,14 +169,7 @@ def is_defined(kind: type) -> bool:
     path = getattr(sys.modules.get(kind.__module__), "__file__", None)
     if path is None or not path.endswith(".py"):
         return True
-    statements = (f"class {kind.__name__}(", f"class {kind.__name__}:")
-    return "<" not in kind.__qualname__ and any(statement in _text(path) for statement in statements)
-
-
-@functools.lru_cache(maxsize=64)
-def _text(path: str) -> str:
-    with open(path, encoding="utf-8", errors="replace") as file:
-        return file.read()
+    return "<" not in kind.__qualname__ and kind.__name__.encode() in class_statements(path)
 
 
 def _held(kind: type) -> dict[str, Any]:
@@ -227,13 +222,26 @@ def _slots(base: type) -> list[str]:
 def simple_globals(function: Any) -> dict[str, Any]:
     """The plain globals that a function reads by name, such as a switch that an environment variable sets."""
     known = function.__globals__
-    return {
-        name: known[name] for name in _global_names(function) if isinstance(known.get(name, known), (*_PLAIN, float))
-    }
+    return {name: known[name] for name in global_names(function) if name in known and is_plain(known[name])}
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is a number, a text or None. A call reads hundreds of globals, most of which are not."""
+    return _plain_types[type(value)]
+
+
+class _PlainTypes(dict[type, bool]):
+    def __missing__(self, kind: type) -> bool:
+        self[kind] = found = issubclass(kind, (*_PLAIN, float))
+        return found
+
+
+_plain_types = _PlainTypes()
 
 
 @functools.lru_cache(maxsize=4096)  # CuTe DSL replaces the code of a function when it is first compiled
-def _global_names(function: Any) -> tuple[str, ...]:
+def global_names(function: Any) -> tuple[str, ...]:
+    """The names that the code of a function may look up in its module."""
     names: set[str] = set()
     waiting = [function.__code__]
     while waiting:

@@ -20,10 +20,13 @@ Answer = Callable[..., Any]  # (the original method, the CompileCallable, functi
 
 
 class Hook:
-    """Lets ``answer`` see every compile, from :meth:`install` to :meth:`remove`."""
+    """Lets ``answer`` see every compile, from :meth:`install` to :meth:`remove`.
 
-    def __init__(self, answer: Answer) -> None:
-        self._answer = answer
+    ``prepare`` is called once CuTe DSL is there, which is long before the first compile.
+    """
+
+    def __init__(self, answer: Answer, prepare: Callable[[], None] | None = None) -> None:
+        self._answer, self._prepare = answer, prepare
         self._stop: Callable[[], None] | None = None
         self._class: Any = None
         self._original: Any = None
@@ -49,6 +52,8 @@ class Hook:
 
         kind._compile = compile_or_answer
         self._class, self._original, self._replacement = kind, original, compile_or_answer
+        if self._prepare is not None:
+            self._prepare()
 
 
 def _pass_on(original: Any, compiler: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shlex
 from typing import Any
 
@@ -39,7 +40,12 @@ class Options:
 
 def read_options(compiler: Any, text: str | None) -> Options:
     """The options of a call; a text replaces those in brackets, as CuTe DSL has it."""
-    return Options(_of_text(text) if text else _of_brackets(compiler))
+    return _in_text(text) if text else Options(_of_brackets(compiler))
+
+
+@functools.lru_cache(maxsize=256)
+def _in_text(text: str) -> Options:
+    return Options(_of_text(text))
 
 
 def _of_text(text: str) -> dict[str, str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
+import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -11,13 +13,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ArgumentError, MissError, ServingWarning
+from ..errors import AotError, ArgumentError, MissError, ServingWarning
 from ..manifest import Manifest
 from .calls import DATACLASS, Call, describe
+from .captured import CapturedCalls
 from .forms import UnstableError
 from .hook import Hook
 from .nearest import explain_miss
-from .sources import changed_sources
 
 if TYPE_CHECKING:
     from ..bundle import Bundle
@@ -50,10 +52,9 @@ class Serving:
         self.hits = self.misses = 0
         self.seconds = 0.0
         self._bundle: Bundle | None = None
-        self._calls: dict[str, dict[str, Any]] = {}  # kernel -> what was captured
-        self._kernels: dict[str, str] = {}  # key -> kernel
+        self._captured: CapturedCalls | None = None
         self._functions: dict[str, Callable[..., Any]] = {}
-        self._hook = Hook(self._answer)
+        self._hook = Hook(self._answer, self._prepare)
         self._hook.install()
 
     def __enter__(self) -> Serving:
@@ -79,7 +80,7 @@ class Serving:
     ) -> Any:
         if is_own(function) or "compile_to_precompiled_mlir" in kwargs:
             return original(compiler, function, *args, **kwargs)
-        self._open()
+        self._open()  # once for all kernels: no part of a look-up
         started = time.perf_counter()
         try:
             found, reason = self._find(compiler, function, args, kwargs)
@@ -106,28 +107,36 @@ class Serving:
             return None, f"`{self.path}` cannot serve {name}: {type(error).__name__}: {error}"
         if not call.options.tvm_ffi:
             return None, f"`{self.path}` cannot serve {name}: it is compiled without `--enable-tvm-ffi`"
-        bundle = self._open()
-        kernel = self._kernels.get(call.key)
+        captured = self._read()
+        kernel = captured.kernels.get(call.key)
         if kernel is None:
-            where = explain_miss(call.data, {name: record["call"] for name, record in self._calls.items()})
+            where = explain_miss(call.data, {name: record["call"] for name, record in captured.calls.items()})
             return None, f"`{self.path}` does not have this call of {call.data['callable']}\n{where}"
-        changed = changed_sources(self._calls[kernel]["sources"])
-        if changed:
+        if changed := captured.changed(kernel):
             return None, f"`{self.path}` has {kernel}, but this source changed since: {', '.join(changed)}"
         if kernel not in self._functions:
-            self._functions[kernel] = _served(bundle, kernel, call)
+            self._functions[kernel] = _served(self._open(), kernel, call)
         return self._functions[kernel], ""
+
+    def _prepare(self) -> None:
+        """Read what look-ups need while CuTe DSL is imported, which takes a hundred times as long."""
+        try:
+            self._read().read_sources()
+            if "tvm_ffi" in sys.modules:  # its import brings torch, for which it is too early
+                self._open()
+        except AotError:
+            self._captured = None  # the first compile meets the same error, and reports it to who compiles
+
+    def _read(self) -> CapturedCalls:
+        if self._captured is None:
+            self._captured = CapturedCalls(self.path)
+        return self._captured
 
     def _open(self) -> Bundle:
         if self._bundle is None:
             from ..bundle import load
 
             self._bundle = load(self.path)
-            for kernel in self._bundle.kernels:
-                captured = self._bundle._record(kernel).captured
-                if captured:
-                    self._calls[kernel] = captured
-                    self._kernels[captured["key"]] = kernel
         return self._bundle
 
 
@@ -157,6 +166,7 @@ def _has_dataclass(argument: Any) -> bool:
 
 
 def _taking_dataclasses(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         return function(*map(_as_tuple, args), **{name: _as_tuple(value) for name, value in kwargs.items()})
 

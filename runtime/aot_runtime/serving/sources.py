@@ -1,17 +1,24 @@
-"""The source of modules, by digest: served code must come from the very text that was captured."""
+"""The source of modules, by digest: served code must come from the very text that was captured.
+
+A file is read once per process. Serving reads those that a bundle names while the library is imported, since the first
+look-up would otherwise wait for all of them.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
 import os
+import re
 import sys
 from collections.abc import Iterable
 
-__all__ = ["changed_sources", "locate_source", "source_digest"]
+__all__ = ["changed_sources", "class_statements", "locate_source", "source_digest"]
 
 _LETTERS = 16  # enough against edits by accident, and a library of a hundred modules is named in every record
-_digests: dict[str, str | None] = {}  # by path; a library is not edited while a process runs it
+_CLASS = re.compile(rb"class (\w+)[(:]")
+_files: dict[str, _Source | None] = {}  # by path; a library is not edited while a process runs it
+_NOTHING: frozenset[bytes] = frozenset()
 
 
 def changed_sources(expected: dict[str, str]) -> list[str]:
@@ -22,15 +29,34 @@ def changed_sources(expected: dict[str, str]) -> list[str]:
 def source_digest(module: str) -> str | None:
     """How the SHA-256 of a module's source begins; None if there is none. Imports nothing."""
     path = locate_source(module)
-    if path is None:
-        return None
-    if path not in _digests:
+    source = _read(path) if path is not None else None
+    return source.digest if source is not None else None
+
+
+def class_statements(path: str) -> frozenset[bytes]:
+    """The names that follow the word ``class`` in a file."""
+    source = _read(path)
+    return source.classes if source is not None else _NOTHING
+
+
+class _Source:
+    """What is kept of a file."""
+
+    __slots__ = ("classes", "digest")
+
+    def __init__(self, content: bytes) -> None:
+        self.digest = hashlib.sha256(content).hexdigest()[:_LETTERS]
+        self.classes = frozenset(_CLASS.findall(content))
+
+
+def _read(path: str) -> _Source | None:
+    if path not in _files:
         try:
             with open(path, "rb") as file:
-                _digests[path] = hashlib.sha256(file.read()).hexdigest()[:_LETTERS]
+                _files[path] = _Source(file.read())
         except OSError:
-            _digests[path] = None
-    return _digests[path]
+            _files[path] = None
+    return _files[path]
 
 
 def locate_source(module: str) -> str | None:

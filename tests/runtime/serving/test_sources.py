@@ -16,7 +16,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("__init__.py", "one.py", "inner/__init__.py", "inner/two.py"):
         (folder / name).write_text(f"raise RuntimeError('{name} was imported')\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sources, "_digests", {})
+    monkeypatch.setattr(sources, "_files", {})
     return folder
 
 
@@ -34,5 +34,5 @@ def test_an_edit_and_a_missing_file_are_changes(package: Path, monkeypatch: pyte
     assert sources.changed_sources(expected) == []
     (package / "one.py").write_text("# edited\n")
     (package / "inner" / "two.py").unlink()
-    monkeypatch.setattr(sources, "_digests", {})
+    monkeypatch.setattr(sources, "_files", {})
     assert sources.changed_sources(expected) == ["served_package.one", "served_package.inner.two"]

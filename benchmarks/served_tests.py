@@ -1,0 +1,100 @@
+"""A library's own tests, served: record what they compile, build that, and run them again without one compile.
+
+Needs a GPU, torch, CuTe DSL, the library and its test files, which its source distribution has:
+
+    python benchmarks/served_tests.py tests/test_softmax.py --keep N=1024,4096 --keep use_compile=False --out results.json
+
+``--keep`` selects tests by the values of their parameters; those of other values are listed as deselected. The second
+run is served with ``miss="raise"``, so that a call that is not in the bundle fails its test.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from _common import parser, report
+from _selected_tests import KEEP, RESULTS
+
+HERE = Path(__file__).resolve().parent
+NO_DISK_CACHES = {"QUACK_CACHE_ENABLED": "0", "FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED": "0"}
+
+
+def main() -> None:
+    arguments = parser(__doc__)
+    arguments.add_argument("tests", nargs="+", help="test files of the library, or names of tests in them")
+    arguments.add_argument("--keep", action="append", default=[], metavar="NAME=VALUE,...", help="parameters to run")
+    arguments.add_argument("--deselect", action="append", default=[], metavar="NAME: REASON", help="tests to leave out")
+    arguments.add_argument("--arch", default="sm90")
+    arguments.add_argument("--workers", type=int, default=0, help="processes of the run that compiles")
+    options = arguments.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        results = run(options, Path(folder))
+    print(json.dumps({name: value for name, value in results.items() if name != "deselected"}, indent=1))
+    report("served_tests", results, options.out)
+    if results["failed"] or any(count for _, count in results["served"]):
+        sys.exit("not every test passed from the bundle alone")
+
+
+def run(options: Any, folder: Path) -> dict[str, Any]:
+    left_out = dict(text.split(": ", 1) for text in options.deselect)
+    keep = {name: values.split(",") for name, _, values in (text.partition("=") for text in options.keep)}
+    environment = {**os.environ, **NO_DISK_CACHES, KEEP: json.dumps({"keep": keep, "left_out": left_out})}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
+    tests = [sys.executable, "-m", "pytest", "-q", "-p", "_selected_tests", "-p", "no:cacheprovider", *options.tests]
+    calls, bundle = folder / "calls", folder / "bundle"
+    workers = ["-n", str(options.workers), "--dist", "loadgroup"] if options.workers else []
+    aot = [sys.executable, "-m", "aot"]
+    seconds = {
+        "recording": timed([*aot, "capture", "--record", str(calls), "--", *tests, *workers], environment),
+        "building": timed(
+            [
+                *aot,
+                "build",
+                "-q",
+                "--kernels",
+                str(calls),
+                "--arch",
+                options.arch,
+                "--no-archives",
+                "--out",
+                str(bundle),
+            ],
+            environment,
+        ),
+    }
+    results = folder / "results.json"
+    serve = [sys.executable, "-m", "aot_runtime", "serve", str(bundle), "--report", "--", *tests]
+    started = time.perf_counter()
+    served = subprocess.run(serve, env={**environment, RESULTS: str(results)}, stderr=subprocess.PIPE, text=True)
+    seconds["served"] = time.perf_counter() - started
+    sys.stderr.write(served.stderr)
+    counted = [_counts(line) for line in served.stderr.splitlines() if line.startswith("aot: ")]
+    return {**json.loads(results.read_text()), "served": counted, "seconds": seconds, "kernels": _kernels(bundle)}
+
+
+def timed(command: list[str], environment: dict[str, str]) -> float:
+    started = time.perf_counter()
+    code = subprocess.run(command, env=environment).returncode
+    print(f"exit code {code}: {' '.join(command[1:4])}", file=sys.stderr)
+    return time.perf_counter() - started
+
+
+def _counts(line: str) -> tuple[int, int]:
+    """The kernels served and not found, of a line such as ``aot: 7 kernels served from `x`, 0 not found``."""
+    words = line.split()
+    return int(words[1]), int(words[words.index("not") - 1])
+
+
+def _kernels(bundle: Path) -> int:
+    return len(json.loads((bundle / "kernels.json").read_text())["kernels"])
+
+
+if __name__ == "__main__":
+    main()

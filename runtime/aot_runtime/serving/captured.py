@@ -1,0 +1,39 @@
+"""The calls that a bundle was captured from, read without opening any of its code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ..kernel_records import KernelTable
+from ..manifest import Manifest
+from ..records import KERNELS_NAME
+from .sources import changed_sources, source_digest
+
+__all__ = ["CapturedCalls"]
+
+_TYPES = ("cutlass.base_dsl.typing", "cutlass.cute.typing")  # the types of arguments, which every call names
+
+
+class CapturedCalls:
+    """``calls`` are what was captured, by kernel; ``kernels`` are the kernels by the key of their call."""
+
+    def __init__(self, bundle: Path) -> None:
+        table = KernelTable(Manifest.read(bundle).kernels_content(), f"`{bundle}/{KERNELS_NAME}`")
+        found = {kernel: table.captured(kernel) for kernel in table.names}
+        self.calls: dict[str, dict[str, Any]] = {kernel: call for kernel, call in found.items() if call is not None}
+        self.kernels = {call["key"]: kernel for kernel, call in self.calls.items()}
+        self._unchanged: set[tuple[str, str]] = set()  # a library is not edited while a process runs it
+
+    def changed(self, kernel: str) -> list[str]:
+        """The modules whose source is not what it was when a kernel was captured."""
+        found = {item for item in self.calls[kernel]["sources"].items() if item not in self._unchanged}
+        changed = changed_sources(dict(sorted(found)))
+        if not changed:
+            self._unchanged |= found
+        return changed
+
+    def read_sources(self) -> None:
+        """Read every module that the calls came from. It stays in memory by its digest."""
+        for module in {*_TYPES, *(name for call in self.calls.values() for name in call["sources"])}:
+            source_digest(module)
