@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from aot_runtime.arch import Arch
 from aot_runtime.manifest import Manifest
+from cutlass_double import write_double
 from observing import run_python
 from places import TESTS
 from without_frameworks import RESULTS as MAY_IMPORT
@@ -42,6 +43,8 @@ x, out = (cuda.tensor((5, 64), "float16") for _ in range(2))
 SERVED = (
     BEGIN
     + """
+from aot_runtime.serving import sources
+read = {path for path in sources._files if "rowlib" in path}
 scale(x, None, out, dtype="f16", n=64)
 scale(x, None, out, 2.0, dtype="f16", n=64)
 rows = [cuda.tensor((100,), "float32") for _ in range(4)]
@@ -49,6 +52,7 @@ def double(value):
     return value * 2.0
 add(*rows[:3], bias=rows[3], modify=double)
 print([(launch.grid[0], launch.block[0]) for launch in cuda.launches], serving.hits, serving.misses)
+print(len(read) > 3, {path for path in sources._files if "rowlib" in path} - read)
 try:
     scale(x, None, out, dtype="f16", n=128)
 except aot_runtime.MissError as error:
@@ -90,10 +94,29 @@ def run_program(folder: Path, code: str, *arguments: object) -> str:
 def test_the_library_is_served_in_a_fresh_process(rows_bundle: Path, standin_directory: Path, tmp_path: Path) -> None:
     assert run_program(tmp_path, SERVED, rows_bundle, standin_directory, FOREIGN).splitlines() == [
         "[(5, 64), (5, 64), (132, 64)] 2 0",
+        "True set()",  # the source was read while the library was imported, not by a look-up
         "True True",
         f"None aot: 2 kernels served from `{rows_bundle}`, 1",
         "cutlass.base_dsl.compiler",
     ]
+
+
+def test_a_damaged_bundle_fails_the_first_compile_and_not_the_import(rows_bundle: Path, tmp_path: Path) -> None:
+    write_double(tmp_path)
+    shutil.copytree(rows_bundle, tmp_path / "bundle")
+    code = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import aot_runtime
+aot_runtime.serve(f"{sys.argv[1]}/bundle")
+open(f"{sys.argv[1]}/bundle/kernels.json", "w").close()
+from cutlass.base_dsl.compiler import CompileCallable
+try:
+    CompileCallable()(print)
+except aot_runtime.AotError as error:
+    print("kernels.json" in str(error))
+"""
+    assert run_python(code, tmp_path) == "True"
 
 
 def test_an_edited_library_misses_rather_than_gets_old_code(

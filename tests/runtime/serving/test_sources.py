@@ -36,3 +36,11 @@ def test_an_edit_and_a_missing_file_are_changes(package: Path, monkeypatch: pyte
     (package / "inner" / "two.py").unlink()
     monkeypatch.setattr(sources, "_files", {})
     assert sources.changed_sources(expected) == ["served_package.one", "served_package.inner.two"]
+
+
+def test_a_file_is_read_once_for_its_digest_and_its_classes(package: Path) -> None:
+    (package / "one.py").write_text("class One:\n    pass\n\nclass Two(One): pass\n# class three\n")
+    assert sources.source_digest("served_package.one") is not None
+    (package / "one.py").unlink()
+    assert sources.class_statements(str(package / "one.py")) == {b"One", b"Two"}
+    assert sources.class_statements(str(package / "none.py")) == frozenset()
