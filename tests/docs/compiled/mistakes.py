@@ -1,4 +1,7 @@
-"""Mistakes that ``docs/faq.md`` shows, each a kernel of its own; ``test_faq.py`` compares what the compiler says of them."""
+"""Mistakes that ``docs/faq.md`` and ``docs/guides/kernels.md`` show, each a kernel of its own.
+
+``test_compiled.py`` compares what the compiler and the builder say of them.
+"""
 
 import cutlass
 import cutlass.cute as cute
@@ -76,6 +79,41 @@ def change_type(x: cute.Tensor, out: cute.Tensor):
     if index < 16:
         value = value.to(cutlass.Float16)
     out[index] = value.to(out.element_type)
+
+
+# A kernel takes the arguments of its own signature.
+
+
+@cute.jit
+def launch_without_out(x: cute.Tensor, out: cute.Tensor, stream: CUstream):
+    store_other_type(x).launch(grid=[1, 1, 1], block=[32, 1, 1], stream=stream)
+
+
+@aot.kernel(parameters=PARAMETERS, archs=("sm_80",))
+def leave_out(target):
+    return aot.Spec(launch_without_out, ARGUMENTS)
+
+
+# Types of MLIR exist while a function is compiled.
+
+
+@aot.kernel(parameters=PARAMETERS, archs=("sm_80",))
+def type_outside(target):
+    element = cutlass.Float32.mlir_type
+    return aot.Spec(lambda x, out, stream: element, ARGUMENTS)
+
+
+# The compiler takes any number of threads.
+
+
+@cute.jit
+def launch_wide(x: cute.Tensor, out: cute.Tensor, stream: CUstream):
+    first(x, out).launch(grid=[1, 1, 1], block=[2048, 1, 1], stream=stream)
+
+
+@aot.kernel(parameters=PARAMETERS, archs=("sm_80",))
+def wide_block(target):
+    return aot.Spec(launch_wide, ARGUMENTS)
 
 
 one = declare(store_other_type)
