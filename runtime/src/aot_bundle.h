@@ -41,12 +41,20 @@ typedef struct {
   const aot_group_t* group;            /* NULL if this architecture lacks the function */
 } aot_candidate_t;
 
-/* The builds that run on one device, best first. Made once per function and device, kept for ever. */
+/* The builds that run on one device, best first. Made once per function and device, kept for ever.
+ *
+ * If calls are traced, `count` is 0: a call then finds no candidate, and takes the way that logs and sets ranges. So
+ * tracing costs nothing unless it is wanted. */
 typedef struct {
   aot_device_t device;
   uint32_t count;
-  aot_candidate_t candidates[1]; /* `count` of them: the allocation is as long as that takes */
+  uint32_t traced;               /* 0, or how many candidates there are while `count` is 0 */
+  aot_candidate_t candidates[1]; /* the allocation is as long as it takes */
 } aot_ranking_t;
+
+static inline uint32_t aot_ranking_count(const aot_ranking_t* ranking) {
+  return ranking->count != 0 ? ranking->count : ranking->traced;
+}
 
 enum { AOT_FUNCTION_USES_CURRENT_DEVICE = 1 }; /* no tensor among its arguments */
 

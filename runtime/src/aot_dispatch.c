@@ -12,11 +12,13 @@
 #include "aot_overlap.h"
 #include "aot_rank.h"
 #include "aot_select.h"
+#include "aot_trace.h"
 #include "aot_workspace.h"
 
 #include <tvm/ffi/extra/c_env_api.h>
 
 #define UNLIKELY(condition) __builtin_expect(!!(condition), 0)
+#define FAST_PATH static inline __attribute__((always_inline)) /* though the slow ways use it too */
 #define SLOW_PATH __attribute__((noinline, cold)) /* keeps the registers it needs out of the fast one */
 
 static void* stream_of(const aot_variant_t* variant, const TVMFFIAny* args, int32_t device) {
@@ -104,9 +106,9 @@ SLOW_PATH static int explain_failure(aot_function_t* function, const aot_candida
   return aot_raise_no_variant(function, &ranking->device, arguments);
 }
 
-static int run(aot_function_t* function, const aot_ranking_t* ranking, const aot_candidate_t* candidate,
-               const aot_variant_t* variant, const aot_arguments_t* arguments, const TVMFFIAny* args,
-               TVMFFIAny* result) {
+FAST_PATH int run(aot_function_t* function, const aot_ranking_t* ranking, const aot_candidate_t* candidate,
+                  const aot_variant_t* variant, const aot_arguments_t* arguments, const TVMFFIAny* args,
+                  TVMFFIAny* result) {
   uint64_t loaded_on = __atomic_load_n(&variant->state->loaded_on, __ATOMIC_ACQUIRE);
   if (UNLIKELY(!(loaded_on >> arguments->device & 1)) &&
       load_first(function, ranking, candidate, variant, arguments, args) != 0) {
@@ -129,8 +131,8 @@ SLOW_PATH static int find_device(const aot_function_t* function, aot_arguments_t
 }
 
 /* Decodes the arguments and finds what the function may run on their device; NULL with an error raised. */
-static inline aot_ranking_t* begin(aot_function_t* function, const TVMFFIAny* args, int32_t count,
-                                   aot_arguments_t* arguments) {
+FAST_PATH aot_ranking_t* begin(aot_function_t* function, const TVMFFIAny* args, int32_t count,
+                               aot_arguments_t* arguments) {
   if (UNLIKELY(count != (int32_t)function->argument_count)) {
     aot_raise_argument_count(function, count);
     return NULL;
@@ -142,10 +144,11 @@ static inline aot_ranking_t* begin(aot_function_t* function, const TVMFFIAny* ar
   return UNLIKELY(ranking == NULL) ? aot_function_ranking(function, arguments->device) : ranking;
 }
 
-/* The variant that takes the call, and in `chosen` where it comes from; NULL with an error raised. */
-static inline const aot_variant_t* choose(aot_function_t* function, aot_ranking_t* ranking, aot_arguments_t* arguments,
-                                          const aot_candidate_t** chosen) {
-  for (uint32_t i = 0; i < ranking->count; ++i) {
+/* The variant that takes the call, and in `chosen` where it comes from; NULL with an error raised, or without one if
+ * there is no candidate at all, as in a ranking that is traced. */
+FAST_PATH const aot_variant_t* choose(aot_function_t* function, aot_ranking_t* ranking, uint32_t count,
+                                       aot_arguments_t* arguments, const aot_candidate_t** chosen) {
+  for (uint32_t i = 0; i < count; ++i) {
     aot_candidate_t* candidate = &ranking->candidates[i];
     const aot_kernel_library_t* library = __atomic_load_n(&candidate->library, __ATOMIC_ACQUIRE);
     if (UNLIKELY(library == NULL)) {
@@ -159,7 +162,7 @@ static inline const aot_variant_t* choose(aot_function_t* function, aot_ranking_
     if (variant == NULL) continue;
     if (UNLIKELY(arguments->unsound)) break;
     /* What the tree left to the entry decides whether the next best architecture gets its chance. */
-    if (i + 1 < ranking->count && aot_variant_unmet(library, variant, arguments) != NULL) continue;
+    if (i + 1 < count && aot_variant_unmet(library, variant, arguments) != NULL) continue;
     const aot_region_t* regions = &library->regions[variant->first_region];
     if (UNLIKELY(!aot_plainly_apart(regions, variant->region_count, arguments)) &&
         aot_overlap(regions, variant->region_count, arguments) != 0) {
@@ -168,8 +171,30 @@ static inline const aot_variant_t* choose(aot_function_t* function, aot_ranking_
     *chosen = candidate;
     return variant;
   }
-  aot_raise_no_variant(function, &ranking->device, arguments);
+  if (count != 0) aot_raise_no_variant(function, &ranking->device, arguments);
   return NULL;
+}
+
+static void log_selection(const aot_function_t* function, const aot_candidate_t* candidate, const aot_variant_t* variant,
+                          const aot_arguments_t* arguments) {
+  aot_text_t text = AOT_TEXT_EMPTY;
+  if (!(aot_trace_modes() & AOT_TRACE_LOG)) return;
+  aot_append_call(&text, function, arguments);
+  aot_trace_log("device %d runs %s %s for %s", arguments->device, candidate->library->arch, variant->name,
+                aot_text_get(&text));
+  aot_text_free(&text);
+}
+
+SLOW_PATH static int dispatch_traced(aot_function_t* function, aot_ranking_t* ranking, aot_arguments_t* arguments,
+                                     const TVMFFIAny* args, TVMFFIAny* result) {
+  const aot_candidate_t* candidate;
+  const aot_variant_t* variant = choose(function, ranking, ranking->traced, arguments, &candidate);
+  if (variant == NULL) return -1;
+  log_selection(function, candidate, variant, arguments);
+  aot_trace_push(variant->name);
+  int status = run(function, ranking, candidate, variant, arguments, args, result);
+  aot_trace_pop();
+  return status;
 }
 
 int aot_dispatch(aot_function_t* function, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
@@ -177,8 +202,10 @@ int aot_dispatch(aot_function_t* function, const TVMFFIAny* args, int32_t count,
   const aot_candidate_t* candidate;
   aot_ranking_t* ranking = begin(function, args, count, &arguments);
   if (UNLIKELY(ranking == NULL)) return -1;
-  const aot_variant_t* variant = choose(function, ranking, &arguments, &candidate);
-  if (UNLIKELY(variant == NULL)) return -1;
+  const aot_variant_t* variant = choose(function, ranking, ranking->count, &arguments, &candidate);
+  if (UNLIKELY(variant == NULL)) {
+    return ranking->count != 0 ? -1 : dispatch_traced(function, ranking, &arguments, args, result);
+  }
   return run(function, ranking, candidate, variant, &arguments, args, result);
 }
 
@@ -187,7 +214,7 @@ int aot_dispatch_workspace(aot_function_t* function, const TVMFFIAny* args, int3
   const aot_candidate_t* candidate;
   aot_ranking_t* ranking = begin(function, args, count, &arguments);
   if (ranking == NULL) return -1;
-  const aot_variant_t* variant = choose(function, ranking, &arguments, &candidate);
+  const aot_variant_t* variant = choose(function, ranking, aot_ranking_count(ranking), &arguments, &candidate);
   if (variant == NULL) return -1;
   /* The entry would have checked the rest. */
   if (aot_variant_unmet(candidate->library, variant, &arguments) != NULL) {

@@ -187,9 +187,28 @@ typedef struct {
   /* The first variant, if any, that takes all of the arguments but for where they lie. */
   const aot_kernel_library_t* overlapping;
   const aot_requirement_t* overlap;
+  /* The first variant that the arguments miss by the fewest requirements. */
+  const aot_kernel_library_t* nearest_library;
+  const aot_variant_t* nearest;
+  uint32_t nearest_unmet;
+  uint32_t refused; /* how many variants */
 } aot_outcome_t;
 
-static void note_refusal(aot_outcome_t* outcome, const aot_kernel_library_t* library, const aot_requirement_t* unmet) {
+#define AOT_OUTCOME_EMPTY {0, NULL, NULL, NULL, NULL, 0, 0}
+
+static void note_nearest(aot_outcome_t* outcome, const aot_kernel_library_t* library, const aot_variant_t* variant,
+                         const aot_arguments_t* arguments) {
+  uint32_t unmet = 0;
+  for (uint32_t i = 0; i < variant->requirement_count; ++i) {
+    unmet += aot_requirement_missed(library, &library->requirements[variant->requirements[i]], arguments) ? 1u : 0u;
+  }
+  if (outcome->refused++ > 0 && unmet >= outcome->nearest_unmet) return;
+  outcome->nearest_library = library;
+  outcome->nearest = variant;
+  outcome->nearest_unmet = unmet;
+}
+
+static void note_overlap(aot_outcome_t* outcome, const aot_kernel_library_t* library, const aot_requirement_t* unmet) {
   if (outcome->overlap != NULL || library->subjects[unmet->subject].operation != AOT_SUBJECT_OVERLAP) return;
   outcome->overlapping = library;
   outcome->overlap = unmet;
@@ -206,7 +225,8 @@ static void explain_group(const aot_kernel_library_t* library, const aot_group_t
     if (unmet == NULL) {
       outcome->chosen = 1;
     } else {
-      note_refusal(outcome, library, unmet);
+      note_overlap(outcome, library, unmet);
+      note_nearest(outcome, library, variant, arguments);
       append_reason(lines, library, unmet, arguments);
     }
     aot_text_append(lines, "\n");
@@ -247,7 +267,7 @@ static int explain(const aot_function_t* function, const aot_device_t* device, a
 
 int aot_explain_variants(const aot_function_t* function, const aot_device_t* device, aot_arguments_t* arguments,
                          aot_text_t* lines) {
-  aot_outcome_t outcome = {0, NULL, NULL};
+  aot_outcome_t outcome = AOT_OUTCOME_EMPTY;
   if (explain(function, device, arguments, &outcome, lines) != 0) return -1;
   return lines->failed ? aot_raise_out_of_memory() : 0;
 }
@@ -270,12 +290,17 @@ static void append_argument(aot_text_t* text, const aot_value_t* value) {
   aot_text_append(text, ")");
 }
 
-static void append_call(aot_text_t* text, const aot_function_t* function, const aot_arguments_t* arguments) {
-  aot_text_append(text, "\n  called as: %s with ", function->signature);
+void aot_append_call(aot_text_t* text, const aot_function_t* function, const aot_arguments_t* arguments) {
+  aot_text_append(text, "%s with ", function->signature);
   for (uint32_t i = 0; i < function->argument_count; ++i) {
     if (i > 0) aot_text_append(text, "; ");
     append_argument(text, &arguments->values[i]);
   }
+}
+
+static void append_call(aot_text_t* text, const aot_function_t* function, const aot_arguments_t* arguments) {
+  aot_text_append(text, "\n  called as: ");
+  aot_append_call(text, function, arguments);
 }
 
 int aot_raise_argument_count(const aot_function_t* function, int32_t count) {
@@ -316,6 +341,22 @@ static void append_candidates(aot_text_t* text, const aot_text_t* lines) {
   }
 }
 
+/* Of many variants, the one that a caller probably meant, with all that it misses. */
+static void append_nearest(aot_text_t* text, const aot_outcome_t* outcome, aot_arguments_t* arguments) {
+  const aot_kernel_library_t* library = outcome->nearest_library;
+  const aot_variant_t* variant = outcome->nearest;
+  if (outcome->refused < 2) return;
+  aot_text_append(text, "\n  nearest: %s %s: ", library->arch, variant->name);
+  const char* separator = "";
+  for (uint32_t i = 0; i < variant->requirement_count; ++i) {
+    const aot_requirement_t* requirement = &library->requirements[variant->requirements[i]];
+    if (!aot_requirement_missed(library, requirement, arguments)) continue;
+    aot_text_append(text, "%s", separator);
+    append_reason(text, library, requirement, arguments);
+    separator = "; ";
+  }
+}
+
 static int raise_overlap(const aot_function_t* function, const aot_outcome_t* outcome, const aot_arguments_t* arguments) {
   aot_text_t text = AOT_TEXT_EMPTY;
   aot_text_append(&text, "%s: ", function->name);
@@ -329,7 +370,7 @@ int aot_raise_no_variant(const aot_function_t* function, const aot_device_t* dev
                          const aot_arguments_t* arguments) {
   aot_text_t text = AOT_TEXT_EMPTY, lines = AOT_TEXT_EMPTY;
   aot_arguments_t again = *arguments;
-  aot_outcome_t outcome = {0, NULL, NULL};
+  aot_outcome_t outcome = AOT_OUTCOME_EMPTY;
   int status = explain(function, device, &again, &outcome, &lines);
   if (status == 0 && lines.failed) {
     status = aot_raise_out_of_memory();
@@ -339,6 +380,7 @@ int aot_raise_no_variant(const aot_function_t* function, const aot_device_t* dev
     aot_text_append(&text, "%s: no variant in bundle `%s` takes these arguments on compute capability %d.%d",
                     function->name, aot_this_bundle.name, device->capability.major, device->capability.minor);
     append_call(&text, function, arguments);
+    append_nearest(&text, &outcome, &again);
     append_candidates(&text, &lines);
     status = aot_raise_text("AotArgumentError", &text);
   }

@@ -12,6 +12,9 @@ int aot_raise_no_device(const aot_function_t* function, const aot_arguments_t* a
 int aot_raise_no_variant(const aot_function_t* function, const aot_device_t* device,
                          const aot_arguments_t* arguments);
 
+/* Appends the signature of a function and what it is called with. */
+void aot_append_call(aot_text_t* text, const aot_function_t* function, const aot_arguments_t* arguments);
+
 /* One line per variant, `arch TAB variant TAB reason`, the reason empty if it would run; the chosen one carries a `*`
  * before its architecture. 0, or -1 with an error raised. */
 int aot_explain_variants(const aot_function_t* function, const aot_device_t* device, aot_arguments_t* arguments,

@@ -6,6 +6,7 @@
 #include "aot_lock.h"
 #include "aot_open.h"
 #include "aot_rank.h"
+#include "aot_trace.h"
 
 static int bind_imports(const aot_kernel_library_t* library) {
   if (aot_support_open() != 0) return -1;
@@ -85,9 +86,14 @@ static int load_locked(const aot_kernel_library_t* library, const aot_variant_t*
   runtime_t runtime;
   if (is_loaded(variant, device)) return 0;
   if (bind_imports(library) != 0 || bind_runtime(&runtime) != 0) return -1;
+  int64_t start = aot_trace_now();
   int32_t mode = aot_driver_relax_capture(AOT_CAPTURE_MODE_RELAXED);
   int status = with_device(&runtime, variant, device, load_on_current_device);
   aot_driver_relax_capture(mode);
+  if (status == 0) {
+    aot_trace_log("loaded %s %s on device %d in %.3f ms", library->arch, variant->name, device,
+                  (double)(aot_trace_now() - start) * 1e-6);
+  }
   return status;
 }
 
@@ -142,7 +148,7 @@ static int load_group(const aot_candidate_t* candidate, int32_t device) {
 int aot_function_load(aot_function_t* function, int32_t device) {
   aot_ranking_t* ranking = aot_function_ranking(function, device);
   if (ranking == NULL) return -1;
-  for (uint32_t i = 0; i < ranking->count; ++i) {
+  for (uint32_t i = 0; i < aot_ranking_count(ranking); ++i) {
     aot_candidate_t* candidate = &ranking->candidates[i];
     if (aot_candidate_open(function, candidate) != 0 || load_group(candidate, device) != 0) return -1;
   }

@@ -13,6 +13,7 @@
 #include "aot_files.h"
 #include "aot_lock.h"
 #include "aot_sha256.h"
+#include "aot_trace.h"
 
 #pragma weak TVMFFIGetVersion /* a release without it has the interface that this was compiled for */
 
@@ -167,6 +168,7 @@ static void* map_file(const char* path, int fd) {
 static void* open_file(const aot_file_t* file) {
   char path[AOT_MAX_PATH];
   int verify, fd = -1;
+  int64_t start = aot_trace_now();
   if (find_file(file, path, &verify) != 0) return NULL;
   int error = aot_file_open(path, &fd);
   if (error != 0) {
@@ -183,6 +185,10 @@ static void* open_file(const aot_file_t* file) {
     else library = map_file(path, -1);
   }
   close(fd);
+  if (library != NULL) {
+    aot_trace_log("opened `%s` (%llu bytes, %s) in %.3f ms", path, (unsigned long long)file->size,
+                  verify ? "digest checked" : "not checked", (double)(aot_trace_now() - start) * 1e-6);
+  }
   return library;
 }
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "aot_error.h"
+#include "aot_trace.h"
 
 static int driver_is_too_old(const aot_build_t* build, const aot_device_t* device) {
   return device->driver != 0 && device->driver < build->driver_cuda;
@@ -95,7 +96,13 @@ static aot_ranking_t* make_ranking(const aot_function_t* function, int32_t index
   }
   ranking->device = device;
   ranking->count = aot_rank_builds(function, &device, ranking->candidates);
-  if (ranking->count > 0) return ranking;
+  if (ranking->count > 0) {
+    if (aot_trace_modes() != 0) {
+      ranking->traced = ranking->count;
+      ranking->count = 0;
+    }
+    return ranking;
+  }
   free(ranking);
   aot_raise_no_build(function, index, &device);
   return NULL;

@@ -210,13 +210,23 @@ const aot_variant_t* aot_group_choose(const aot_kernel_library_t* library, const
   return at == AOT_NO_VARIANT ? NULL : &group->variants[~at];
 }
 
+static int is_met(const aot_requirement_t* requirement, int64_t value) {
+  return value >= requirement->low && value <= requirement->high;
+}
+
+int aot_requirement_missed(const aot_kernel_library_t* library, const aot_requirement_t* requirement,
+                           const aot_arguments_t* arguments) {
+  int64_t value = aot_subject_value(library, &library->subjects[requirement->subject], arguments);
+  return value != AOT_MISSING && !is_met(requirement, value);
+}
+
 const aot_requirement_t* aot_variant_unmet(const aot_kernel_library_t* library,
                                            const aot_variant_t* variant,
                                            const aot_arguments_t* arguments) {
   for (uint32_t i = 0; i < variant->requirement_count; ++i) {
     const aot_requirement_t* requirement = &library->requirements[variant->requirements[i]];
     int64_t value = aot_subject_value(library, &library->subjects[requirement->subject], arguments);
-    if (value < requirement->low || value > requirement->high) return requirement;
+    if (!is_met(requirement, value)) return requirement;
   }
   return NULL;
 }

@@ -22,4 +22,9 @@ const aot_requirement_t* aot_variant_unmet(const aot_kernel_library_t* library,
                                            const aot_variant_t* variant,
                                            const aot_arguments_t* arguments);
 
+/* Whether an argument has what a requirement is about, and it is not as required. What is not there at all, such as an
+ * extent of a tensor of lower rank, is missed by another requirement already. */
+int aot_requirement_missed(const aot_kernel_library_t* library, const aot_requirement_t* requirement,
+                           const aot_arguments_t* arguments);
+
 #endif /* AOT_SELECT_H_ */

@@ -260,6 +260,7 @@ def test_no_build_fits_and_all_are_listed_best_first(cuda: Standin, fresh_bundle
     with pytest.raises(ArgumentError) as caught:
         bundle.fill_by_arch(cuda.tensor((8,), "float64"))
     assert caught.value.message.splitlines()[2:] == [
+        "  nearest: sm_103a fill_by_arch__f16: out.dtype is float64, must be float16",
         "  sm_103a fill_by_arch__f16: out.dtype is float64, must be float16",
         "  sm_100f fill_by_arch__f16: out.dtype is float64, must be float16",
         "  sm_100f fill_by_arch__f32: out.dtype is float64, must be float32",
@@ -542,9 +543,10 @@ def test_without_a_tensor_the_current_device_is_the_one(cuda: Standin, fresh_bun
 def test_a_refusal_lists_every_candidate_with_its_reason(cuda: Standin, bundle: aot_runtime.Bundle) -> None:
     with pytest.raises(ArgumentError) as caught:
         bundle.fill(cuda.tensor((8,), "int32"))
-    head, called, *lines = caught.value.message.splitlines()
+    head, called, nearest, *lines = caught.value.message.splitlines()
     assert head == "fill: no variant in bundle `bundle` takes these arguments on compute capability 9.0"
     assert called == "  called as: fill(out, value) with int32[8] strides (1); a float"
+    assert nearest == "  nearest: sm_90a fill__f16__aligned: out.dtype is int32, must be float16"
     variants = [
         f"fill__{dtype}__{aligned}" for dtype in ("f16", "bf16", "f32") for aligned in ("aligned", "not_aligned")
     ]
@@ -553,6 +555,20 @@ def test_a_refusal_lists_every_candidate_with_its_reason(cuda: Standin, bundle: 
         *(f"  {arch} fill" for arch in ARCHS if arch != "sm_90a"),
     ]
     assert all(line.split(": ", 1)[1] for line in lines)
+
+
+def test_a_refusal_marks_the_variant_that_misses_least(cuda: Standin, bundle: aot_runtime.Bundle) -> None:
+    """Neither the first nor the last: the dtype of one fits, and its stride does not."""
+    with pytest.raises(ArgumentError) as caught:
+        bundle.fill(cuda.tensor((8,), "float32", strides=(3,)))
+    nearest = caught.value.message.splitlines()[2]
+    assert nearest == "  nearest: sm_90a fill__f32__aligned: out.strides[0] is 3, must be 1"
+
+
+def test_a_refusal_by_a_single_variant_marks_none(cuda: Standin, bundle: aot_runtime.Bundle) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        bundle.fill_epilogue.relu(cuda.tensor((8,), "int32"))
+    assert "nearest" not in caught.value.message
 
 
 def test_an_explanation_reads_as_a_list(bundle: aot_runtime.Bundle) -> None:
@@ -625,9 +641,11 @@ def test_what_explain_chooses_is_what_runs(
         bundle[kernel](out, value)
     except ArgumentError as error:
         assert explanation.chosen is None
-        assert [f"  {item.arch} {item.variant}: {item.reason}" for item in explanation.candidates] == (
-            error.message.splitlines()[2:]
-        )
+        listed = [f"  {item.arch} {item.variant}: {item.reason}" for item in explanation.candidates]
+        nearest, *lines = error.message.splitlines()[2:]
+        assert lines == listed
+        # It is one of them, and may have more reasons than the first, which the list shows.
+        assert any(nearest.startswith(f"  nearest: {line.strip()}") for line in listed)
     except aot_runtime.CudaError as error:
         # An empty tensor makes an empty grid, which CUDA refuses.
         assert explanation.chosen is not None and 0 in shape and "cudaErrorInvalidValue" in error.message
