@@ -14,7 +14,6 @@ from places import PROJECT, SAMPLES
 from standin import build as build_standin
 from standin import build_traps
 
-from aot.hosts import DEFAULT_GLIBC, parse_hosts
 from aot.pipeline.settings import BuildResult
 
 # Between them these meet every rule of selection: portable, exact, family, and two that share a device.
@@ -67,8 +66,8 @@ def standin_bundle_path(shared_bundle: Callable[..., Path]) -> Path:
 
 @pytest.fixture(scope="session")
 def demo_bundle_path(shared_bundle: Callable[..., Path]) -> Path:
-    """The kernels of the C++ demos for both hosts: unlike the test kernels, these are operators of torch."""
-    settings = {"name": "demo", "shared_cudart": True, "archives": False, "hosts": parse_hosts(["all"], DEFAULT_GLIBC)}
+    """The kernels of the C++ demos: unlike the test kernels, these are operators of torch."""
+    settings = {"name": "demo", "shared_cudart": True, "archives": False}
     return shared_bundle("demo", PROJECT / "cpp_demo" / "kernels", ("sm_90a",), **settings)
 
 

@@ -25,13 +25,15 @@ def standin_device(device: Device) -> Iterator[None]:
         yield
         return
     import torch
-    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch._subclasses import fake_tensor
 
     with ExitStack() as stack:
         for name, value in _answers(device).items():
             stack.enter_context(mock.patch.object(torch.cuda, name, value))
+        # A torch with CUDA makes a real tensor before the first fake one, which takes a GPU.
+        stack.enter_context(mock.patch.object(fake_tensor, "init_gpu_context", lambda device: None, create=True))
         stack.enter_context(torch.no_grad())  # fake CUDA tensors that require gradients abort a torch without CUDA
-        stack.enter_context(FakeTensorMode())
+        stack.enter_context(fake_tensor.FakeTensorMode())
         yield
 
 

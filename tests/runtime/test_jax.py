@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -263,8 +264,15 @@ class PlayedOnCpu(Played):
         return tvm_ffi.convert(lambda *arguments: play(name, *arguments))
 
 
+@pytest.fixture
+def on_cpu(registered_on_cpu: Any) -> Iterator[Any]:
+    """Functions that run on the CPU, also if JAX sees a GPU."""
+    with jax.default_device(jax.devices("cpu")[0]):
+        yield registered_on_cpu
+
+
 @pytest.fixture(scope="module")
-def on_cpu() -> Any:
+def registered_on_cpu() -> Any:
     """Functions whose targets are those of the CPU."""
     register = functions.jax_tvm_ffi.register_ffi_target
 

@@ -172,7 +172,8 @@ def test_outputs_are_contiguous_whatever_the_input_is(ops: Any) -> None:
     assert ops.rmsnorm(transposed, WEIGHT).is_contiguous()
     values, _ = ops.quantize(transposed)
     assert values.is_contiguous() and values.dtype == torch.float8_e4m3fn
-    assert torch.equal(ops.rmsnorm(transposed, WEIGHT), ops.rmsnorm(transposed.contiguous(), WEIGHT))
+    # Torch adds up a row in another order if its elements lie apart.
+    torch.testing.assert_close(ops.rmsnorm(transposed, WEIGHT), ops.rmsnorm(transposed.contiguous(), WEIGHT))
 
 
 def test_a_choice_that_was_not_built_is_refused_with_those_that_were(ops: Any, x: Any) -> None:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import shutil
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from aot_runtime.manifest import Manifest
 from forging import accept
+from places import PROJECT
 
 from aot.bundle.layout import TORCH_IDENTITY, torch_library_path
 from aot.bundle.operators import operators, operators_digest
 from aot.bundle.verify import verify
 from aot.cli.main import main
 from aot.hosts import CPUS, Host
+from aot.pipeline.settings import BuildResult
 
 NATIVE = torch_library_path(Host.native().name, "demo")
 
@@ -25,9 +28,13 @@ def demo(demo_bundle_path: Path) -> Path:
     return demo_bundle_path
 
 
-def test_every_host_has_one_and_files_json_names_it(demo: Path) -> None:
+def test_every_host_has_one_and_files_json_names_it(
+    builder: Callable[..., BuildResult], native: Host, foreign: Host
+) -> None:
+    settings = {"name": "demo", "shared_cudart": True, "archives": False, "hosts": (native, foreign)}
+    result = builder(PROJECT / "cpp_demo" / "kernels", ("sm_90a",), **settings)
     names = {torch_library_path(f"{cpu}-linux-gnu", "demo") for cpu in CPUS}
-    assert names <= set(Manifest.read(demo).files)
+    assert names <= set(result.manifest.files)
 
 
 def test_a_library_of_other_operators_is_named(demo: Path, tmp_path: Path) -> None:

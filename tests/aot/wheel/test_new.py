@@ -43,7 +43,7 @@ def run(*command: object, cwd: Path) -> str:
 
 def test_its_own_tests_pass(project: Path) -> None:
     said = run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests", cwd=project)
-    assert "10 passed" in said
+    assert "11 passed" in said or "10 passed, 1 skipped" in said  # one of them needs a GPU
 
 
 def test_its_library_is_built_by_cmake(project: Path) -> None:
