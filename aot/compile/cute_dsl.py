@@ -41,8 +41,11 @@ from . import dsl
 from .dsl import Clusters
 from .launcher import Launcher, parse_launcher, symbol_prefix
 from .messages import Compiled, KernelLaunch, Options
+from .sharing import Last, code_of
 
 __all__ = ["backend_version", "compile_variant"]
+
+_LAST: Last[tuple[Any, Clusters]] = Last()  # of this worker
 
 
 def backend_version() -> int:
@@ -57,9 +60,8 @@ def backend_version() -> int:
 def compile_variant(variant: Variant, options: Options, launcher: Path) -> Compiled:
     """Compile a variant and write its launcher; what came out is checked against what was asked."""
     started = time.perf_counter()
-    clusters: Clusters = {}
     with tempfile.TemporaryDirectory(prefix="aot-dump-", dir=launcher.parent) as dump:
-        function = _compile(variant, options, dump, clusters)
+        function, clusters = _LAST.get(code_of(variant, options), lambda: _compile(variant, options, dump))
         text = dsl.installed().export(function, variant.name, symbol_prefix(variant.name))
         _keep(options, dump, launcher)
     facts = parse_launcher(text, variant.name)
@@ -76,14 +78,16 @@ def compile_variant(variant: Variant, options: Options, launcher: Path) -> Compi
     )
 
 
-def _compile(variant: Variant, options: Options, dump: str, clusters: Clusters) -> Any:
+def _compile(variant: Variant, options: Options, dump: str) -> tuple[Any, Clusters]:
+    clusters: Clusters = {}
     arguments, keywords = _passed(variant.spec)
     flags = ["--enable-tvm-ffi", f"--gpu-arch {variant.arch}", variant.kernel.options]
     flags += ["--generate-line-info"] if options.line_info else []
     # Dump files of different compilations have the same names: each gets a folder of its own.
     flags += [f"--keep-{kind} --dump-dir={dump}" for kind in options.keep if kind in ("ptx", "cubin")]
     with dsl.installed().note_clusters(clusters):
-        return cute.compile(variant.spec.function, *arguments, **keywords, options=" ".join(filter(None, flags)))
+        function = cute.compile(variant.spec.function, *arguments, **keywords, options=" ".join(filter(None, flags)))
+    return function, clusters
 
 
 def _passed(spec: Spec) -> tuple[Sequence[Any], Mapping[str, Any]]:

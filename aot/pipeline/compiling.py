@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ from .workspace import Workspace
 
 __all__ = ["Compilation", "CompiledKernel", "Launcher", "choose_executor", "compile_plan", "open_cluster"]
 
+_FIXED = re.compile(r"Fixed\(value=[^)]*\)")  # a number that dispatch passes is not compiled: see compile/sharing.py
 _FETCHES = 16  # requests to a remote cache at once: each waits for the network most of its time
 
 
@@ -111,11 +113,13 @@ def _jobs(kernel: KernelPlan, scratch: Path) -> list[CompileJob]:
     """A job for each variant of a kernel, in their order."""
     folder = scratch / str(kernel.arch)
     folder.mkdir(exist_ok=True)
-    names = [variant.table.name for variant in kernel.variants]
-    return [
-        CompileJob(kernel.arch, kernel.info.name, name, folder / f"{name}.ll", folder / f"{name}.log", key)
-        for name, key in zip(names, kernel.keys or [""] * len(names), strict=True)
-    ]
+    keys = kernel.keys or [""] * len(kernel.variants)
+    return [_job(kernel, variant, folder, key) for variant, key in zip(kernel.variants, keys, strict=True)]
+
+
+def _job(kernel: KernelPlan, variant: VariantInfo, folder: Path, key: str) -> CompileJob:
+    name, group = variant.table.name, _FIXED.sub("", variant.arguments)
+    return CompileJob(kernel.arch, kernel.info.name, name, folder / f"{name}.ll", folder / f"{name}.log", key, group)
 
 
 def _kernels_by_arch(plan: Plan) -> dict[Arch, tuple[str, ...]]:

@@ -36,6 +36,7 @@ class CompileJob:
     launcher: Path
     log: Path
     key: str = ""  # the digest of all that shapes it
+    group: str = ""  # jobs of one group may share code: a worker that had one should get the others
 
 
 Report = Callable[[CompileJob, "Compiled | Failure"], None]

@@ -79,37 +79,64 @@ class LocalExecutor:
         return pool.large
 
 
+_Group = tuple[Arch, str, str]  # architecture, kernel, and the group that its jobs are of
+
+
 @dataclass
 class _Queue:
-    """Jobs by architecture; a worker goes on with its own architecture as long as there are any."""
+    """Jobs by group. A worker goes on with its own group, then with its own architecture, as long as there are any."""
 
-    jobs: dict[Arch, deque[CompileJob]] = field(default_factory=dict)
+    groups: dict[_Group, deque[CompileJob]] = field(default_factory=dict)  # none is empty
+    fresh: dict[Arch, deque[_Group]] = field(default_factory=dict)  # those that no worker has begun
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
     def of(cls, jobs: Sequence[CompileJob]) -> _Queue:
         queue = cls()
         for job in jobs:
-            queue.jobs.setdefault(job.arch, deque()).append(job)
+            if _group(job) not in queue.groups:
+                queue.fresh.setdefault(job.arch, deque()).append(_group(job))
+            queue.groups.setdefault(_group(job), deque()).append(job)
         return queue
 
-    def take(self, arch: Arch | None) -> CompileJob | None:
+    def take(self, arch: Arch | None, last: CompileJob | None = None) -> CompileJob | None:
+        """The next job for a worker of an architecture, whose ``last`` job was that one."""
         with self.lock:
-            waiting = self.jobs.get(arch) if arch is not None else None
-            waiting = waiting or max(self.jobs.values(), key=len, default=None)
-            return waiting.popleft() if waiting else None
+            group = self._next(arch, _group(last) if last is not None else None)
+            if group is None:
+                return None
+            job = self.groups[group].popleft()
+            if not self.groups[group]:
+                del self.groups[group]
+            return job
+
+    def _next(self, arch: Arch | None, own: _Group | None) -> _Group | None:
+        if own in self.groups:
+            return own
+        waiting = self.fresh.get(arch) if arch is not None else None
+        waiting = waiting or max(self.fresh.values(), key=len, default=None)
+        if waiting:
+            return waiting.popleft()
+        # What is left belongs to groups of other workers. Two compile faster than one, even if both compile the same.
+        mine = [group for group in self.groups if group[0] == arch]
+        return max(mine or self.groups, key=lambda group: len(self.groups[group]), default=None)
 
     def put_back(self, job: CompileJob) -> None:
         with self.lock:
-            self.jobs[job.arch].appendleft(job)
+            self.groups.setdefault(_group(job), deque()).appendleft(job)
 
     def clear(self) -> None:
         with self.lock:
-            self.jobs.clear()
+            self.groups.clear()
+            self.fresh.clear()
 
     def __len__(self) -> int:
         with self.lock:
-            return sum(map(len, self.jobs.values()))
+            return sum(map(len, self.groups.values()))
+
+
+def _group(job: CompileJob) -> _Group:
+    return job.arch, job.kernel, job.group or job.variant
 
 
 class _Pool:
@@ -128,8 +155,9 @@ class _Pool:
 
     def work(self) -> None:
         worker: Worker | None = None
+        job: CompileJob | None = None
         try:
-            while (job := self.queue.take(worker.arch if worker else None)) is not None:
+            while (job := self.queue.take(worker.arch if worker else None, job)) is not None:
                 if worker is None or worker.arch != job.arch:
                     self._end(worker)
                     worker = None

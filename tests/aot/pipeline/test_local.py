@@ -17,7 +17,7 @@ from aot.compile.messages import Compiled, Options
 from aot.compile.process import resident_bytes
 from aot.errors import BuildError, Failure
 from aot.pipeline.executor import CompileJob, Session
-from aot.pipeline.local import LocalExecutor
+from aot.pipeline.local import LocalExecutor, _Queue
 
 ARCH = Arch.parse("sm_90a")
 SESSION = Session("kernels", Options())
@@ -63,6 +63,34 @@ def run(executor: LocalExecutor, *variants: str) -> dict[str, Compiled | Failure
     jobs = [CompileJob(ARCH, "k", variant, Path("k.ll"), Path("k.log")) for variant in variants]
     executor.compile(SESSION, jobs, lambda job, outcome: outcomes.__setitem__(job.variant, outcome))
     return outcomes
+
+
+def job(variant: str, group: str = "", arch: Arch = ARCH) -> CompileJob:
+    return CompileJob(arch, "k", variant, Path("k.ll"), Path("k.log"), group=group)
+
+
+def test_a_worker_goes_on_with_jobs_that_may_share_code() -> None:
+    queue = _Queue.of([job("a0", "a"), job("b0", "b"), job("a1", "a"), job("b1", "b"), job("c")])
+    first = queue.take(None)
+    second = queue.take(ARCH)
+    assert first is not None and second is not None
+    assert (first.variant, second.variant, len(queue)) == ("a0", "b0", 3)
+    more = [queue.take(ARCH, first), queue.take(ARCH, second), queue.take(ARCH, first), queue.take(ARCH, second)]
+    assert [item.variant if item else None for item in more] == ["a1", "b1", "c", None]
+
+
+def test_a_worker_without_jobs_helps_with_those_of_another_and_keeps_to_its_architecture() -> None:
+    other = Arch.parse("sm_80")
+    queue = _Queue.of([job("a0", "a"), job("a1", "a"), job("a2", "a"), job("b0", "b", other), job("b1", "b", other)])
+    first = queue.take(None)
+    assert first is not None and first.variant == "a0"
+    helped = queue.take(None)
+    assert helped is not None and helped.variant == "b0"
+    taken = [queue.take(ARCH), queue.take(ARCH, first), queue.take(ARCH)]
+    assert [item.variant if item else None for item in taken] == ["a1", "a2", "b1"]
+    queue.put_back(first)
+    assert queue.take(ARCH) == first
+    assert queue.take(ARCH) is None
 
 
 def no_handles() -> OSError:
