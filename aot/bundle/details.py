@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,7 @@ class VariantDetails:
     requirements: tuple[RequirementDetails, ...]
     uses_tensors: bool
     verified_on: tuple[str, ...] = ()  # devices that `check` ran it on, with the dates
+    tuned_by: Mapping[str, str] = field(default_factory=dict)  # what tables go by -> the same of the arguments
 
 
 def details_text(arch: Arch, variants: Sequence[VariantDetails]) -> str:

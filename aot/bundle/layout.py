@@ -86,7 +86,7 @@ def entry_note(bundle: str, entry: str, record: FileRecord) -> str:
 # Symbols.
 
 # What a loader may call beside the kernels: the functions of aot/abi.h, without their prefix.
-PROTOCOL = ("protocol", "identity", "configure", "preload", "explain", "describe")
+PROTOCOL = ("protocol", "identity", "configure", "preload", "explain", "explain_on", "run_variant", "describe")
 IDENTITY = "aot_identity"  # the constant of an entry library that names what it was built with, in hexadecimal
 TORCH_IDENTITY = "aot_torch_identity"  # the same of a library for torch: which operators it registers
 IMPORT = "aot_import_"  # prefix of the variable through which a kernel library calls a function of the support library

@@ -133,6 +133,7 @@ def bundle_key(
     wheelhouse: Path | None,
     contracts: Mapping[str, Path],
     source: Mapping[str, Any],
+    tuning: Sequence[Path] = (),
 ) -> str:
     """The key of what a build ends with. Our own code is in the key of the plan, whose digest comes first."""
     return digest_of({
@@ -147,6 +148,7 @@ def bundle_key(
         "wheelhouse": str(wheelhouse.resolve()) if wheelhouse else "",
         "contracts": {name: sha256_of(path) for name, path in contracts.items()},
         "source": dict(source),
+        "tuning": [sha256_of(path) for path in tuning if path.is_file()],
     })  # fmt: skip
 
 

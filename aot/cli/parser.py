@@ -19,7 +19,7 @@ from .report import print_json
 __all__ = ["COMMANDS", "Parser", "WrongUsage", "make_parser", "overview", "parse"]
 
 COMMANDS = (
-    "list", "build", "capture", "verify", "inspect", "check", "bench", "wheel", "config", "cache", "prune", "merge", "sign",
+    "list", "build", "capture", "verify", "inspect", "check", "bench", "tune", "wheel", "config", "cache", "prune", "merge", "sign",
     "doctor", "diff", "explain", "new", "report",
 )  # fmt: skip
 EPILOG = "Exit codes: 0 success; 1 some kernels failed, or a bundle does not verify; 2 wrong usage."

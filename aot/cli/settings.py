@@ -63,6 +63,7 @@ def build_settings(arguments: argparse.Namespace) -> Settings:
         remote_read_only=arguments.cache_read_only,
         wheelhouse=_first(arguments.wheelhouse, Path(table.wheelhouse) if table and table.wheelhouse else None),
         archives=not arguments.no_archives,
+        tuning=tuple(arguments.tuning),
         wait=not arguments.no_wait,
     )
 

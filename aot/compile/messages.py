@@ -70,6 +70,7 @@ class KernelInfo:
     family: str = ""  # the folder that declares it, inside that of the source; "": that one itself
     core: bool = True  # built if no family is named
     captured: dict[str, Any] | None = None  # the call that it was captured from: see ``aot/capture``
+    is_tuned: bool = False  # whether tables may choose among its variants
 
 
 @dataclass(frozen=True)

@@ -130,6 +130,7 @@ def _info(kernel: Kernel, family: Family) -> KernelInfo:
         family=family.name,
         core=family.core,
         captured=kernel.captured,
+        is_tuned=bool(kernel.tuned_by),
     )
 
 

@@ -39,6 +39,7 @@ from .workspace import check_workspace, check_workspace_arguments
 __all__ = ["CapturedSpec", "Cost", "In", "Kernel", "Out", "Spec", "Variant", "kernel"]
 
 _MISSING: Any = object()
+MAX_TUNED_BY = 4
 _LABEL = re.compile(r"[A-Za-z0-9]+(_[A-Za-z0-9]+)*")
 # Attributes of a loaded bundle. A kernel of such a name could not be called.
 _RESERVED = frozenset({"aot", "explain", "kernels", "manifest", "name", "path", "preload"})
@@ -81,6 +82,9 @@ class Spec:
     Streams, compile-time values and what the device fills in may have any other key. ``guards`` are conditions on a
     call. ``label`` is part of the variant's name and tells several specs of one point apart. A spec without a stream
     needs ``default_stream=True``: it launches on stream 0.
+
+    ``prefer`` are conditions too, but soft ones: among the specs that take a call, those whose conditions hold go
+    first. A table that ``python -m aot tune`` measured may choose any spec that takes the call.
     """
 
     function: Callable[..., Any]
@@ -88,9 +92,12 @@ class Spec:
     guards: tuple[str, ...] = ()
     label: str = ""
     default_stream: bool = False
+    prefer: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "guards", (self.guards,) if isinstance(self.guards, str) else tuple(self.guards))
+        for name in ("guards", "prefer"):
+            given = getattr(self, name)
+            object.__setattr__(self, name, (given,) if isinstance(given, str) else tuple(given))
 
 
 @dataclass(frozen=True)
@@ -133,6 +140,7 @@ class Kernel:
     options: str = field(default="")
     backward: Backward | None = None
     captured: dict[str, Any] | None = None  # the call of another library that the kernel answers
+    tuned_by: tuple[str, ...] = ()  # expressions of a call that measured tables tell calls apart by
 
     def variants(self, arch: Arch) -> tuple[Variant, ...]:
         """All variants for an architecture, in the order in which a call tries them."""
@@ -206,6 +214,7 @@ def kernel(
     cost: Callable[..., Cost] | None = None,
     options: str = "",
     backward: Backward | None = None,
+    tuned_by: Sequence[str] = (),
 ) -> Callable[[Callable[..., Any]], Kernel]:
     """Declare a kernel. The decorated function returns the spec, or specs, of one point of the grid.
 
@@ -213,6 +222,8 @@ def kernel(
     named by the caller: an epilogue. Both map a name to its values: a sequence, or a mapping from labels to values of
     any kind. ``reference``, ``inputs`` and ``cost`` are for checks and benchmarks. ``options`` is appended to the
     options of ``cute.compile``. ``backward``, an ``aot.Backward``, names the kernel that computes gradients.
+    ``tuned_by`` are expressions such as ``m`` or ``m * n``, at most four: ``python -m aot tune`` chooses among the specs
+    of a point by their values, over the calls that the contract's ``tune_inputs`` (or ``bench_inputs``) yield.
     """
 
     def declare(make: Callable[..., Any]) -> Kernel:
@@ -232,6 +243,7 @@ def kernel(
             cost=cost,
             options=options,
             backward=backward,
+            tuned_by=(tuned_by,) if isinstance(tuned_by, str) else tuple(tuned_by),
         )
         _check_kernel(declared)
         return declared
@@ -300,8 +312,18 @@ def _check_kernel(kernel: Kernel) -> None:
     _check_outputs(kernel, where)
     check_workspace(kernel.parameters, where)
     _check_defaults(kernel, where)
+    _check_tuned_by(kernel, where)
     check_backward(kernel, where)
     check_contract(kernel, where)
+
+
+def _check_tuned_by(kernel: Kernel, where: str) -> None:
+    if len(kernel.tuned_by) > MAX_TUNED_BY:
+        raise DeclarationError(
+            f"{where}: tuned_by has {len(kernel.tuned_by)} expressions; a table has room for {MAX_TUNED_BY}"
+        )
+    if len(set(kernel.tuned_by)) != len(kernel.tuned_by):
+        raise DeclarationError(f"{where}: tuned_by names an expression twice: {', '.join(kernel.tuned_by)}")
 
 
 def _check_names(kernel: Kernel, where: str) -> None:

@@ -20,6 +20,7 @@ from ..selection.tables import c_string, variant_symbol
 from ..targets import cuda_of_driver
 from .nvidia import NvidiaLibraries
 from .torch_library import TORCH_SOURCES
+from .tuning import EntryTable, table_lines, tables_row
 from .zig import Zig
 
 __all__ = ["NO_IDENTITY", "EntryFunction", "KernelBuild", "Linker"]
@@ -52,6 +53,7 @@ class EntryFunction:
     argument_count: int
     uses_tensors: bool
     doc: str = ""
+    tables: tuple[EntryTable, ...] = ()  # measured choices
 
 
 @dataclass(frozen=True)
@@ -201,6 +203,7 @@ def public_tables(
     infos = []
     for function in functions:
         call = call_symbol(bundle, function.name)
+        lines += table_lines(function.name, function.tables)
         lines.append(f"static aot_function_t function_{function.name} = {_function_row(function)};")
         lines.append(_exported_for_c(call, function.name))
         archs = " ".join(str(build.arch) for build in builds[function.kernel])
@@ -263,9 +266,10 @@ def _exported_for_c(symbol: str, function: str) -> str:
 
 def _function_row(function: EntryFunction) -> str:
     flags = 0 if function.uses_tensors else _CURRENT_DEVICE
+    tunings = tables_row(function.name, function.tables)
     return (
         f"{{{c_string(function.name)}, {c_string(function.name)}, {c_string(function.signature)}, "
-        f"&kernel_{function.kernel}, {function.argument_count}, {flags}, {{0}}}}"
+        f"&kernel_{function.kernel}, {function.argument_count}, {flags}, {tunings}, {{0}}}}"
     )
 
 

@@ -24,11 +24,13 @@ from ..bundle.headers import write_headers
 from ..bundle.layout import details_name, library_path, torch_library_path
 from ..bundle.operators import operators
 from ..bundle.sbom import sbom_text
+from ..bundle.tuning import TunedDevice, TunedKernel, Tuning, tuning_name, tuning_text
 from ..bundle.types import with_types
 from ..hosts import Host
 from ..link.libraries import EntryFunction, KernelBuild, Linker
 from ..link.static import StaticArchives
 from ..link.torch_library import torch_source
+from ..link.tuning import entry_tables
 from .compatibility import check_fit
 from .contributions import ArchivedObjects, BuiltKernel, Contribution, File, HostCode, HostSupport, LinkedObjects
 from .provenance import joined
@@ -48,6 +50,7 @@ def assemble(contributions: Sequence[Contribution], staged: Path, linker_for: Li
     with ThreadPoolExecutor(max_workers=len(contents.hosts)) as pool:
         list(pool.map(lambda host: _write_host(contents, host, linker_for, staged, manifest), contents.hosts))
     _write_details(contents, staged)
+    _write_tunings(contents, staged)
     write_headers(staged / "include", contents.name, manifest.kernels, sorted((staged / "details").iterdir()))
     (staged / layout.SBOM).write_text(sbom_text(contents.name, contents.toolchain, manifest.hosts))
     # Files that were taken were compared with their digests when they were.
@@ -67,6 +70,7 @@ class _Contents:
     requires: Mapping[str, Any]
     provenance: tuple[Mapping[str, Any], ...]
     failures: tuple[Mapping[str, str], ...]
+    tunings: tuple[Tuning, ...] = ()
 
     def files(self) -> dict[str, File]:
         """Everything that goes over byte for byte, by path in the bundle."""
@@ -101,6 +105,19 @@ def _joined(contributions: Sequence[Contribution]) -> _Contents:
         failures=tuple(
             {json.dumps(dict(f), sort_keys=True): f for one in contributions for f in one.failures}.values()
         ),
+        tunings=_tunings(contributions),
+    )
+
+
+def _tunings(contributions: Sequence[Contribution]) -> tuple[Tuning, ...]:
+    """One for each device; of two tables of one kernel the last counts."""
+    tables: dict[TunedDevice, dict[Any, TunedKernel]] = {}
+    for tuning in (tuning for one in contributions for tuning in one.tunings):
+        tables.setdefault(tuning.device, {}).update({kernel.pair: kernel for kernel in tuning.kernels})
+    return tuple(
+        Tuning(device, tuple(kernels[pair] for pair in sorted(kernels)))
+        for device, kernels in sorted(tables.items(), key=lambda item: str(item[0]))
+        if kernels
     )
 
 
@@ -164,7 +181,13 @@ def _entry_functions(contents: _Contents) -> list[EntryFunction]:
             name = variant.function
             signature = f"{name}({', '.join(parameters)})"
             functions[name] = EntryFunction(
-                name, kernel.name, signature, len(parameters), variant.uses_tensors, kernel.signature.doc
+                name,
+                kernel.name,
+                signature,
+                len(parameters),
+                variant.uses_tensors,
+                kernel.signature.doc,
+                entry_tables(contents.tunings, kernel.name, name),
             )
     return [functions[name] for name in sorted(functions)]
 
@@ -213,3 +236,10 @@ def _write_details(contents: _Contents, staged: Path) -> None:
     for arch in dict.fromkeys(kernel.arch for kernel in contents.kernels):
         variants = [variant for kernel in contents.kernels if kernel.arch == arch for variant in kernel.variants]
         (staged / details_name(arch)).write_text(details_text(arch, variants))
+
+
+def _write_tunings(contents: _Contents, staged: Path) -> None:
+    for tuning in contents.tunings:
+        path = staged / tuning_name(tuning.device)
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(tuning_text(tuning))

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
+from pathlib import Path
 
 from aot_runtime.manifest import Manifest
 
 from ..bundle.lock import locked
 from ..bundle.publish import check_destination, clear_leftovers, staging
+from ..bundle.tuning import Tuning
 from ..cache.recall import Plan
 from ..errors import BuildError, Failure, counted
 from ..hosts import Host
@@ -24,6 +26,7 @@ from .finish import verify_and_publish
 from .linking import link_kernels, linkers
 from .plan import make_plan
 from .settings import BuildResult, Settings
+from .tuning import fitting_tables, read_tables
 from .workers import Workers
 from .workspace import Workspace, make_workspace, scratch_folder, with_remote
 
@@ -58,10 +61,11 @@ def _build(workspace: Workspace) -> BuildResult:
     earlier = look_up(workspace)
     if existing is not None and earlier.is_made:
         return BuildResult(out, existing, ())
+    tables = read_tables(workspace.settings)
     workspace = with_remote(workspace)
     compilation, key = _compile(workspace, earlier)
     check_may_replace(existing, compilation.failures, workspace.settings)
-    manifest = _assemble(compilation, existing, workspace)
+    manifest = _assemble(compilation, existing, workspace, tables)
     if not compilation.failures:
         note_made(workspace, key)
     return BuildResult(out, manifest, compilation.failures)
@@ -124,7 +128,9 @@ def check_may_replace(existing: Manifest | None, failures: Sequence[Failure], se
         )
 
 
-def _assemble(compilation: Compilation, existing: Manifest | None, workspace: Workspace) -> Manifest:
+def _assemble(
+    compilation: Compilation, existing: Manifest | None, workspace: Workspace, tables: dict[Path, Tuning]
+) -> Manifest:
     """Link what was compiled, and write a bundle of it and of what stays of the bundle that is there."""
     settings, out = workspace.settings, workspace.out
     old = _existing(compilation, existing, workspace)
@@ -135,6 +141,7 @@ def _assemble(compilation: Compilation, existing: Manifest | None, workspace: Wo
         staging(out.absolute()) as staged,
     ):
         new = link_kernels(compilation, _libraries(settings, hosts, compilation.cuda), workspace, linker_for)
+        new = replace(new, tunings=tuple(fitting_tables(tables, settings, new)))
         if existing is not None and _extends(existing, workspace):
             kept = still_missing(existing, new, is_all=not settings.select)
             new = replace(new, failures=(*kept, *new.failures))

@@ -20,6 +20,7 @@ from ..bundle.description import check_schema
 from ..bundle.details import VariantDetails, read_details
 from ..bundle.layout import CONTRACTS, archive_names, details_name, library_path
 from ..bundle.split import absent_parts
+from ..bundle.tuning import TUNING, Tuning, read_tuning
 from ..errors import BuildError
 from ..files import sha256_of
 
@@ -118,6 +119,7 @@ class Contribution:
     requires: Mapping[str, Any]
     provenance: tuple[Mapping[str, Any], ...] = ()
     failures: tuple[Mapping[str, str], ...] = ()
+    tunings: tuple[Tuning, ...] = ()  # at most one per device
 
     @property
     def has_archives(self) -> bool:
@@ -145,6 +147,7 @@ def bundle_contribution(bundle: Path, takes: Callable[[str, Arch], bool] = lambd
         requires=manifest.requires,
         provenance=manifest.provenance,
         failures=tuple(failure for failure in manifest.failures if _is_taken(failure, takes)),
+        tunings=_tunings(bundle, manifest, pairs),
     )
 
 
@@ -216,6 +219,13 @@ def _contracts(bundle: Path, manifest: Manifest, kernels: Set[str]) -> dict[str,
     return {str(path): _file(bundle, manifest, str(path)) for path in (*own, *shared)} if own else {}
 
 
+def _tunings(bundle: Path, manifest: Manifest, pairs: Sequence[tuple[str, Arch]]) -> tuple[Tuning, ...]:
+    """The measured tables of these kernels."""
+    paths = [path for path in manifest.files if PurePosixPath(path).parent == PurePosixPath(TUNING)]
+    tunings = [read_tuning(_file(bundle, manifest, path).checked()).only(pairs) for path in paths]
+    return tuple(tuning for tuning in tunings if tuning.kernels)
+
+
 def _file(bundle: Path, manifest: Manifest, path: str) -> File:
     if path not in manifest.files:
         raise BuildError(f"`{bundle}`: its manifest does not name {path}", hint="rebuild that bundle")
@@ -236,6 +246,7 @@ def remaining(old: Contribution, new: Contribution) -> Contribution:
         kernels=kernels,
         contracts=contracts if any(f"{CONTRACTS}/{name}.py" in contracts for name, _ in kernels) else {},
         failures=(),  # what is still missing, the build says with its own failures: see ``still_missing``
+        tunings=tuple(tuning.only(kernels) for tuning in old.tunings),
     )
     return left if new.has_archives else _without_archives(left)
 

@@ -14,6 +14,7 @@ from ..cache import keys, recall
 from .plan import NewPlan
 from .provenance import source_record
 from .settings import Settings
+from .tuning import tuning_files
 from .workspace import Workspace
 
 __all__ = ["Earlier", "look_up", "note_made", "remember_plan"]
@@ -74,4 +75,5 @@ def _result_key(settings: Settings, outline: recall.Outline) -> str:
         wheelhouse=settings.wheelhouse,
         contracts=contract_sources(dict(outline.contracts)),
         source=source_record(settings.kernels),
+        tuning=tuning_files(settings),
     )

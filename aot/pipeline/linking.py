@@ -211,6 +211,7 @@ def _detail(kernel: KernelInfo, launcher: Launcher) -> VariantDetails:
         launches=tuple(LaunchDetails(**vars(launch)) for launch in compiled.launches),
         requirements=tuple(_requirement(item) for item in table.requirements),
         uses_tensors=table.uses_tensors,
+        tuned_by={extent.name: extent.of_call for extent in table.tuned_by},
     )
 
 

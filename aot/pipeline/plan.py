@@ -166,9 +166,17 @@ def check_function(kernel: KernelInfo, arch: Arch, function: str, variants: Sequ
         lost = unreachable(decide(tables), tables)
     except DeclarationError as error:
         raise DeclarationError(f"{kernel.origin}: {function}: {error.message}", hint=error.hint) from None
+    if kernel.is_tuned:  # a table may choose what the tree never does, among the specs of one point
+        lost = _without_alternative(lost, [variant for variant in variants if variant.table.function == function])
     if lost:
         raise DeclarationError(
             f"{kernel.origin}: {function} for {arch}: {', '.join(lost)} can never be chosen, since variants declared "
             "earlier take everything it takes",
             hint="declare the more special variant first, or tell them apart by a guard",
         )
+
+
+def _without_alternative(lost: Sequence[str], variants: Sequence[VariantInfo]) -> list[str]:
+    """Those of the lost variants that share their point with no variant that can be chosen."""
+    found = [variant.point for variant in variants if variant.table.name not in lost]
+    return [variant.table.name for variant in variants if variant.table.name in lost and variant.point not in found]

@@ -44,6 +44,7 @@ class Settings:
     remote_read_only: bool = False  # put nothing into the cache at that URL
     wheelhouse: Path | None = None
     archives: bool = True  # for static linking, beside the shared libraries
+    tuning: tuple[Path, ...] = ()  # tables that `tune` wrote; empty: those in a folder `tuning` of the source
     wait: bool = True  # for another process that writes to the same directory; False: fail instead
 
     @property

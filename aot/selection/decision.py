@@ -1,7 +1,7 @@
 """The tree that finds the variant for a call without trying one after the other.
 
-The answer is the first variant, in the order of declaration, whose requirements all hold. The tree asks only what tells
-variants apart. A requirement that all remaining variants share is left out: the compiled entry checks it, and no other
+The answer is the first variant, in the order of declaration, whose requirements and preferences all hold. If there is
+none, it is the first variant whose requirements hold. The tree asks only what tells variants apart. A requirement that all remaining variants share is left out: the compiled entry checks it, and no other
 variant would take over. Guards, which no entry checks, are always asked.
 """
 
@@ -40,7 +40,9 @@ class _Candidate:
 def decide(variants: Sequence[VariantTable]) -> Tree:
     """Arrange the requirements of the variants of one function into a tree."""
     builder = _Builder(variants)
-    return builder.build(tuple(_Candidate(i, builder.numbers(variant)) for i, variant in enumerate(variants)))
+    preferred = [_Candidate(i, builder.numbers(variant, preferred=True)) for i, variant in enumerate(variants)]
+    others = [_Candidate(i, builder.numbers(variant)) for i, variant in enumerate(variants) if variant.preferences]
+    return builder.build((*preferred, *others))
 
 
 def unreachable(tree: Tree, variants: Sequence[VariantTable]) -> list[str]:
@@ -67,7 +69,7 @@ class _Builder:
         self.number: dict[Requirement, int] = {}
         self.enforced: set[int] = set()
         self.known: dict[tuple[_Candidate, ...], Tree] = {}
-        for requirement in (item for variant in variants for item in variant.requirements):
+        for requirement in (item for variant in variants for item in (*variant.requirements, *variant.preferences)):
             number = self.number.setdefault(requirement, len(self.number))
             if requirement.enforced:
                 self.enforced.add(number)
@@ -76,8 +78,9 @@ class _Builder:
         for requirement, number in self.number.items():
             self.about.setdefault(requirement.subject, []).append(number)
 
-    def numbers(self, variant: VariantTable) -> frozenset[int]:
-        return frozenset(self.number[requirement] for requirement in variant.requirements)
+    def numbers(self, variant: VariantTable, *, preferred: bool = False) -> frozenset[int]:
+        asked = (*variant.requirements, *(variant.preferences if preferred else ()))
+        return frozenset(self.number[requirement] for requirement in asked)
 
     def build(self, candidates: tuple[_Candidate, ...], depth: int = 0) -> Tree:
         if candidates not in self.known:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..declare import expressions
 from ..declare.arguments import Scalar, Tensor
@@ -31,6 +31,23 @@ class Guards:
     def subject(self, expression: str) -> Subject:
         """The value of an expression that is a number."""
         return self._subject(self._parsed(expression))
+
+    def of_call(self, expression: str) -> str:
+        """The same expression of nothing but public arguments: ``m * 2`` as ``a.shape[0] * 2``."""
+        return expressions.render(self._of_call(self._parsed(expression)))
+
+    def _of_call(self, expression: Expression) -> Expression:
+        if isinstance(expression, expressions.Binary):
+            return replace(expression, left=self._of_call(expression.left), right=self._of_call(expression.right))
+        if isinstance(expression, Name) and expression.name in self.places:
+            expression = self._parsed(self.places[expression.name].label)
+        is_stride = isinstance(expression, Element) and expression.field != "shape"
+        if is_stride or not isinstance(expression, (Name, Element, expressions.Constant)):
+            raise self._error(
+                f"{expressions.render(expression)!r} cannot tell calls apart for a table",
+                hint="use extents, integer arguments, + - * // %, min and max",
+            )
+        return expression
 
     def _parsed(self, guard: str) -> Expression:
         if not isinstance(guard, str):

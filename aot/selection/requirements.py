@@ -36,6 +36,7 @@ from .subjects import (
     Region,
     Requirement,
     Subject,
+    TunedExtent,
     VariantTable,
     WorkspaceTable,
 )
@@ -66,6 +67,8 @@ def variant_table(variant: Variant) -> VariantTable:
         uses_tensors=deriver.uses_tensors,
         workspace=deriver.workspace(),
         constants=tuple(FixedArgument.of(item.value) for item in spec.arguments.values() if isinstance(item, Fixed)),
+        preferences=tuple(deriver.preferences()),
+        tuned_by=deriver.tuned_by(),
     )
 
 
@@ -134,6 +137,16 @@ class _Deriver:
 
     def _guards(self) -> Guards:
         return Guards(f"{self.kernel.origin}: kernel {self.kernel.name}", self.places, self.tensors, self.scalars)
+
+    def preferences(self) -> Iterator[Requirement]:
+        """What the spec prefers; to be asked once its arguments were derived."""
+        for condition in self.spec.prefer:
+            yield from self._guards().requirements(condition)
+
+    def tuned_by(self) -> tuple[TunedExtent, ...]:
+        """What tables tell calls apart by; to be asked once the arguments were derived."""
+        guards = self._guards()
+        return tuple(TunedExtent(text, guards.of_call(text), guards.subject(text)) for text in self.kernel.tuned_by)
 
     def workspace(self) -> WorkspaceTable | None:
         """The scratch memory of the spec; to be asked once its arguments were derived."""

@@ -20,6 +20,7 @@ __all__ = [
     "Requirement",
     "Step",
     "Subject",
+    "TunedExtent",
     "VariantTable",
     "WorkspaceTable",
     "ordered_float",
@@ -117,6 +118,15 @@ class FixedArgument:
 
 
 @dataclass(frozen=True)
+class TunedExtent:
+    """An integer of a call that measured tables go by."""
+
+    name: str  # as it is declared: ``m * n``
+    of_call: str  # the same of the public arguments: ``a.shape[0] * b.shape[0]``
+    subject: Subject
+
+
+@dataclass(frozen=True)
 class VariantTable:
     """A variant as the dispatcher needs it; what depends on compiling it is added later."""
 
@@ -130,6 +140,8 @@ class VariantTable:
     uses_tensors: bool
     workspace: WorkspaceTable | None = None
     constants: tuple[FixedArgument, ...] = ()  # those that ``sources`` from SOURCE_CONSTANT on name
+    preferences: tuple[Requirement, ...] = ()  # a variant whose preferences hold goes before one whose do not
+    tuned_by: tuple[TunedExtent, ...] = ()  # what measured tables tell calls apart by
 
 
 def ordered_float(value: float) -> int:

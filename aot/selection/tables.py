@@ -70,6 +70,7 @@ class _Writer:
         self.steps: list[str] = []
         self.regions: list[str] = []
         self.constants: dict[FixedArgument, int] = {}
+        self.tunables: list[str] = []
 
     def write(self, groups: Sequence[Group], imports: Sequence[str]) -> str:
         bodies: list[str] = []
@@ -86,6 +87,7 @@ class _Writer:
         numbers = self._number_subjects(group, slots, memory)
         root = self._flatten(group.tree, numbers, {})
         lines = [f"static const aot_slot_t slots_{number}[] = {{{_joined(_slot_rows(slots))}}};"]
+        lines += self._tunable(number, group, numbers)
         rows = []
         for variant in group.variants:
             lines += self._variant_data(variant, numbers)
@@ -96,6 +98,13 @@ class _Writer:
             f"{len(slots)}, {group.argument_count}}}"
         )
         return lines, row
+
+    def _tunable(self, number: int, group: Group, numbers: Mapping[Subject, int]) -> list[str]:
+        """What tables go by: as many integers for each variant."""
+        rows = [[numbers[extent.subject] for extent in variant.table.tuned_by] for variant in group.variants]
+        self.tunables.append(f"{{tuned_by_{number}, {len(rows[0])}}}" if rows[0] else "{0, 0}")
+        subjects = [subject for row in rows for subject in row]
+        return [f"static const uint32_t tuned_by_{number}[] = {{{_joined(subjects)}}};"] if subjects else []
 
     def _number_subjects(
         self, group: Group, slots: Mapping[Path, int], memory: dict[tuple[Region, ...], int]
@@ -210,10 +219,12 @@ class _Writer:
             _array("aot_step_t", "steps", self.steps or ["{0, 0, 0, {0}, 0}"]),
             _array("aot_region_t", "regions", self.regions or ["{0, 0, {0}, 0, 0}"]),
             _array("aot_constant_t", "constants", constants or ["{0, 0, 0}"]),
+            _array("aot_tunable_t", "tunables", self.tunables),
             _array("aot_group_t", "groups", groups),
             '__attribute__((visibility("default"))) const aot_kernel_library_t aot_kernel_library = {',
             f"  AOT_TABLES_MAJOR, AOT_TABLES_MINOR, {c_string(self.kernel)}, {c_string(str(self.arch))}, groups,",
-            f"  {len(groups)}, {import_count}, imports, subjects, requirements, nodes, branches, steps, regions, constants}};",
+            f"  {len(groups)}, {import_count}, imports, subjects, requirements, nodes, branches, steps, regions, constants,",
+            "  tunables};",
         ]
 
 
@@ -252,7 +263,8 @@ def _variant_row(variant: CompiledVariant, memory: Mapping[tuple[Region, ...], i
 
 
 def _subjects(table: VariantTable) -> Iterator[Subject]:
-    yield from (requirement.subject for requirement in table.requirements)
+    yield from (requirement.subject for requirement in (*table.requirements, *table.preferences))
+    yield from (extent.subject for extent in table.tuned_by)
     if table.workspace is not None:
         yield table.workspace.size
 

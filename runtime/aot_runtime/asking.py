@@ -11,7 +11,7 @@ import tvm_ffi
 
 from .arch import Capability, parse_capability
 from .errors import ArgumentError, DeviceError, IncompleteBundleWarning
-from .explain import DTYPE_ALIASES, Explanation, TensorInfo, parse_explanation
+from .explain import DTYPE_ALIASES, Device, Explanation, TensorInfo, parse_explanation
 from .functions import make_function
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
         def _symbols_of(self, name: str) -> tuple[str, ...]: ...
         def _call(self, name: str, *args: Any) -> Any: ...
 
+
+_EXPLAINS_DEVICES = 1002  # earlier bundles have no measured tables
 
 __all__ = ["explain", "preload", "warn_incomplete", "why_missing"]
 
@@ -63,12 +65,15 @@ def _device_index(device: Any) -> int:
 
 
 def explain(
-    bundle: Asked, kernel: str, capability: str | Capability, args: tuple[Any, ...], kwargs: dict[str, Any]
+    bundle: Asked, kernel: str, device: str | Capability | Device, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Explanation:
     """See :meth:`Bundle.explain`."""
-    major, minor = parse_capability(capability)
+    major, minor = parse_capability(device.capability if isinstance(device, Device) else device)
     symbol, bound = _bind(bundle, kernel, args, kwargs)
     values = [_described(bundle, value) for value in bound]
+    if isinstance(device, Device) and bundle._call("aot__protocol") >= _EXPLAINS_DEVICES:
+        named = (symbol, major, minor, device.name, device.multiprocessors)
+        return parse_explanation(bundle._call("aot__explain_on", *named, *values))
     return parse_explanation(bundle._call("aot__explain", symbol, major, minor, *values))
 
 

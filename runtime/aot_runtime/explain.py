@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from .records import Value
 
-__all__ = ["DTYPE_ALIASES", "Candidate", "Explanation", "TensorInfo", "parse_explanation"]
+if TYPE_CHECKING:
+    from .arch import Capability
+
+__all__ = ["DTYPE_ALIASES", "Candidate", "Device", "Explanation", "TensorInfo", "parse_explanation"]
 
 # The short names of declarations that TVM-FFI does not know.
 DTYPE_ALIASES = {
@@ -12,6 +17,19 @@ DTYPE_ALIASES = {
     "u64": "uint64", "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64",
     "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2", "f8e8m0": "float8_e8m0fnu",
 }  # fmt: skip
+
+
+class Device(Value):
+    """A GPU for :meth:`Bundle.explain`. Measured tables are for devices of one name and number of multiprocessors."""
+
+    __slots__ = ("capability", "multiprocessors", "name")
+
+    capability: str | Capability
+    name: str
+    multiprocessors: int
+
+    def __init__(self, capability: str | Capability, name: str, multiprocessors: int) -> None:
+        self._set(capability=capability, name=name, multiprocessors=multiprocessors)
 
 
 class TensorInfo(Value):
@@ -40,16 +58,20 @@ class TensorInfo(Value):
 
 
 class Candidate(Value):
-    """A variant that was considered. ``reason`` says why it was refused; it is "" if the variant is eligible."""
+    """A variant that was considered. ``reason`` says why it was refused; it is "" if the variant is eligible.
 
-    __slots__ = ("arch", "reason", "variant")
+    ``table`` is the device of the measured table that chose it; "" if no table did.
+    """
+
+    __slots__ = ("arch", "reason", "table", "variant")
 
     arch: str
     variant: str
     reason: str
+    table: str
 
-    def __init__(self, arch: str, variant: str, reason: str) -> None:
-        self._set(arch=arch, variant=variant, reason=reason)
+    def __init__(self, arch: str, variant: str, reason: str, table: str = "") -> None:
+        self._set(arch=arch, variant=variant, reason=reason, table=table)
 
 
 class Explanation(Value):
@@ -66,18 +88,22 @@ class Explanation(Value):
     def __str__(self) -> str:
         lines = []
         for candidate in self.candidates:
-            verdict = candidate.reason or ("chosen" if candidate is self.chosen else "eligible, but lower priority")
+            chosen = f"chosen by the table of {candidate.table}" if candidate.table else "chosen"
+            verdict = candidate.reason or (chosen if candidate is self.chosen else "eligible, but lower priority")
             lines.append(f"{candidate.arch} {candidate.variant}: {verdict}")
         return "\n".join(lines)
 
 
 def parse_explanation(text: str) -> Explanation:
-    """The lines of the entry library: architecture, variant and reason, the chosen one with a star."""
+    """The lines of the entry library: architecture, variant and reason. The chosen one has a star, and for a reason the
+    measured table that chose it."""
     chosen, candidates = None, []
     for line in str(text).splitlines():
         arch, variant, reason = line.split("\t")
-        candidate = Candidate(arch.removeprefix("*"), variant, reason)
+        is_chosen = arch.startswith("*")
+        known = ("", reason) if is_chosen else (reason, "")
+        candidate = Candidate(arch.removeprefix("*"), variant, *known)
         candidates.append(candidate)
-        if arch.startswith("*"):
+        if is_chosen:
             chosen = candidate
     return Explanation(chosen, tuple(candidates))

@@ -73,10 +73,13 @@ static void copy_text(const aot_text_t* lines, char* text, size_t room, size_t* 
 int aot_abi_explain(const char* name, int32_t major, int32_t minor, const aot_value* args, int32_t count, char* text,
                     size_t room, size_t* needed) {
   aot_text_t lines = AOT_TEXT_EMPTY;
-  aot_capability_t capability = {major, minor};
+  aot_device_t device;
+  memset(&device, 0, sizeof device);
+  device.capability.major = major;
+  device.capability.minor = minor;
   aot_function_t* function = aot_find_function(name);
   if (function == NULL) return -1;
-  int status = aot_explain_call(function, capability, (const TVMFFIAny*)args, count, &lines);
+  int status = aot_explain_call(function, &device, (const TVMFFIAny*)args, count, &lines);
   if (status == 0) copy_text(&lines, text, room, needed);
   aot_text_free(&lines);
   return status;

@@ -35,10 +35,37 @@ typedef struct {
   uint32_t build_count;
 } aot_kernel_t;
 
+#define AOT_MAX_CELLS 65536 /* of one set */
+
+/* Variants of one function that were measured against each other. `bounds` holds, for one extent after the other, the
+ * lowest value of each bin but the first. `cells` has a variant for each combination of bins, the last extent fastest. */
+typedef struct {
+  const char* const* variants;
+  uint32_t variant_count;
+  uint32_t extent_count;
+  const uint32_t* bound_counts;
+  const int64_t* bounds;
+  const uint8_t* cells;
+  uint32_t cell_count;
+} aot_tuned_set_t;
+
+/* What was measured of one function on one kind of device. */
+typedef struct {
+  const char* device; /* its name, as the driver gives it */
+  int32_t multiprocessors;
+  const char* arch;
+  const aot_tuned_set_t* sets;
+  uint32_t set_count;
+} aot_tuning_t;
+
+typedef struct aot_tuned aot_tuned_t; /* aot_tuning.h */
+
 typedef struct {
   aot_build_t* build;
   const aot_kernel_library_t* library; /* NULL until first needed */
   const aot_group_t* group;            /* NULL if this architecture lacks the function */
+  const aot_tuning_t* tuning;          /* the table for the device, or NULL */
+  aot_tuned_t* tuned;                  /* the same, once the library is open */
 } aot_candidate_t;
 
 /* The builds that run on one device, best first. Made once per function and device, kept for ever.
@@ -65,6 +92,8 @@ typedef struct {
   aot_kernel_t* kernel;
   uint32_t argument_count;
   uint32_t flags;
+  const aot_tuning_t* tunings;
+  uint32_t tuning_count;
   aot_ranking_t* rankings[AOT_MAX_DEVICES]; /* by device */
 } aot_function_t;
 

@@ -13,6 +13,7 @@
 #include "aot_rank.h"
 #include "aot_select.h"
 #include "aot_trace.h"
+#include "aot_tuning.h"
 #include "aot_workspace.h"
 
 #include <tvm/ffi/extra/c_env_api.h>
@@ -161,6 +162,7 @@ FAST_PATH const aot_variant_t* choose(aot_function_t* function, aot_ranking_t* r
     const aot_variant_t* variant = aot_group_choose(library, group, arguments);
     if (variant == NULL) continue;
     if (UNLIKELY(arguments->unsound)) break;
+    if (candidate->tuned != NULL) variant = aot_tuned_choose(candidate->tuned, library, group, variant, arguments);
     /* What the tree left to the entry decides whether the next best architecture gets its chance. */
     if (i + 1 < count && aot_variant_unmet(library, variant, arguments) != NULL) continue;
     const aot_region_t* regions = &library->regions[variant->first_region];
@@ -206,6 +208,37 @@ int aot_dispatch(aot_function_t* function, const TVMFFIAny* args, int32_t count,
   if (UNLIKELY(variant == NULL)) {
     return ranking->count != 0 ? -1 : dispatch_traced(function, ranking, &arguments, args, result);
   }
+  return run(function, ranking, candidate, variant, &arguments, args, result);
+}
+
+/* The variant of that name, if it takes the call; NULL with an error raised. */
+static const aot_variant_t* find_named(aot_function_t* function, aot_ranking_t* ranking, const char* name,
+                                       aot_arguments_t* arguments, const aot_candidate_t** chosen) {
+  for (uint32_t i = 0; i < ranking->count; ++i) {
+    aot_candidate_t* candidate = &ranking->candidates[i];
+    if (aot_candidate_open(function, candidate) != 0) return NULL;
+    for (uint32_t v = 0; candidate->group != NULL && v < candidate->group->variant_count; ++v) {
+      const aot_variant_t* variant = &candidate->group->variants[v];
+      if (strcmp(variant->name, name) != 0) continue;
+      aot_arguments_open_tuples(arguments, candidate->group);
+      *chosen = candidate;
+      if (!arguments->unsound && aot_variant_unmet(candidate->library, variant, arguments) == NULL) return variant;
+      aot_raise_no_variant(function, &ranking->device, arguments);
+      return NULL;
+    }
+  }
+  aot_raise("AotArgumentError", "%s has no variant `%s` for device %d", function->name, name, arguments->device);
+  return NULL;
+}
+
+int aot_dispatch_variant(aot_function_t* function, const char* name, const TVMFFIAny* args, int32_t count,
+                         TVMFFIAny* result) {
+  aot_arguments_t arguments;
+  const aot_candidate_t* candidate;
+  aot_ranking_t* ranking = begin(function, args, count, &arguments);
+  if (ranking == NULL) return -1;
+  const aot_variant_t* variant = find_named(function, ranking, name, &arguments, &candidate);
+  if (variant == NULL) return -1;
   return run(function, ranking, candidate, variant, &arguments, args, result);
 }
 

@@ -7,6 +7,11 @@
 /* 0, or -1 with an error raised. */
 int aot_dispatch(aot_function_t* function, const TVMFFIAny* args, int32_t count, TVMFFIAny* result);
 
+/* The same with the variant of that name, whatever selection would choose: for measuring one against the other. It must
+ * take the call. */
+int aot_dispatch_variant(aot_function_t* function, const char* name, const TVMFFIAny* args, int32_t count,
+                         TVMFFIAny* result);
+
 /* How many bytes of scratch memory that call needs, as an integer; nothing is launched. */
 int aot_dispatch_workspace(aot_function_t* function, const TVMFFIAny* args, int32_t count, TVMFFIAny* result);
 

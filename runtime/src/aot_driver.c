@@ -40,6 +40,7 @@ typedef struct {
   int (*get_device)(int*, int);
   int (*get_device_count)(int*);
   int (*get_attribute)(int*, int, int);
+  int (*get_name)(char*, int, int);
   int (*get_context)(void**);
   int (*get_context_device)(int*);
   int (*is_capturing)(void*, int*);
@@ -79,6 +80,7 @@ static int bind(driver_t* bound) {
               find_symbol(library, "cuDeviceGet", &bound->get_device) &
               find_symbol(library, "cuDeviceGetCount", &bound->get_device_count) &
               find_symbol(library, "cuDeviceGetAttribute", &bound->get_attribute) &
+              find_symbol(library, "cuDeviceGetName", &bound->get_name) &
               find_symbol(library, "cuCtxGetCurrent", &bound->get_context) &
               find_symbol(library, "cuCtxGetDevice", &bound->get_context_device) &
               find_symbol(library, "cuStreamIsCapturing", &bound->is_capturing) &
@@ -122,6 +124,7 @@ static int ask_device(int32_t index, aot_device_t* device) {
   if (code == 0) code = driver.get_attribute(&device->capability.minor, ATTRIBUTE_MINOR, handle);
   if (code == 0) code = driver.get_attribute(&device->multiprocessors, ATTRIBUTE_MULTIPROCESSORS, handle);
   if (code == 0) code = driver.get_version(&device->driver);
+  if (code == 0) code = driver.get_name(device->name, (int)sizeof device->name, handle);
   return code == 0 ? 0 : raise_code(&driver, "asking for the device's capability", code);
 }
 

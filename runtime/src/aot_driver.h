@@ -12,6 +12,7 @@ typedef struct {
   aot_capability_t capability;
   int32_t multiprocessors;
   int32_t driver; /* the CUDA version that the driver supports, 12080 for 12.8; 0: any, of a device that is only asked about */
+  char name[128]; /* as the driver gives it; "": none, of a device that is only asked about */
 } aot_device_t;
 
 /* Each returns 0, or raises a TVM-FFI error and returns -1. */

@@ -8,6 +8,7 @@
 #include "aot_overlap.h"
 #include "aot_rank.h"
 #include "aot_select.h"
+#include "aot_tuning.h"
 
 static const char* kind_name(int64_t kind) {
   switch (kind) {
@@ -214,17 +215,35 @@ static void note_overlap(aot_outcome_t* outcome, const aot_kernel_library_t* lib
   outcome->overlap = unmet;
 }
 
-static void explain_group(const aot_kernel_library_t* library, const aot_group_t* group, aot_arguments_t* arguments,
-                          aot_outcome_t* outcome, aot_text_t* lines) {
+/* The variant that a call would run, or NULL; and in `table` what put it in the place of the tree's, or NULL. */
+static const aot_variant_t* picked(const aot_candidate_t* candidate, const aot_arguments_t* arguments,
+                                   const aot_tuning_t** table) {
+  const aot_kernel_library_t* library = candidate->library;
+  const aot_variant_t* variant = aot_group_choose(library, candidate->group, arguments);
+  *table = NULL;
+  if (variant == NULL) return NULL;
+  if (candidate->tuned != NULL && candidate->tuned->of[variant - candidate->group->variants] != NULL) {
+    *table = candidate->tuning;
+    variant = aot_tuned_choose(candidate->tuned, library, candidate->group, variant, arguments);
+  }
+  return aot_variant_unmet(library, variant, arguments) == NULL ? variant : NULL;
+}
+
+static void explain_group(const aot_candidate_t* candidate, aot_arguments_t* arguments, aot_outcome_t* outcome,
+                          aot_text_t* lines) {
+  const aot_kernel_library_t* library = candidate->library;
+  const aot_group_t* group = candidate->group;
+  const aot_tuning_t* table = NULL;
   aot_arguments_open_tuples(arguments, group);
+  const aot_variant_t* pick = outcome->chosen ? NULL : picked(candidate, arguments, &table);
   for (uint32_t i = 0; i < group->variant_count; ++i) {
     const aot_variant_t* variant = &group->variants[i];
     const aot_requirement_t* unmet = aot_variant_unmet(library, variant, arguments);
-    const char* mark = unmet == NULL && !outcome->chosen ? "*" : "";
-    aot_text_append(lines, "%s%s\t%s\t", mark, library->arch, variant->name);
-    if (unmet == NULL) {
+    aot_text_append(lines, "%s%s\t%s\t", variant == pick ? "*" : "", library->arch, variant->name);
+    if (variant == pick) {
       outcome->chosen = 1;
-    } else {
+      if (table != NULL) aot_text_append(lines, "%s, %d multiprocessors", table->device, table->multiprocessors);
+    } else if (unmet != NULL) {
       note_overlap(outcome, library, unmet);
       note_nearest(outcome, library, variant, arguments);
       append_reason(lines, library, unmet, arguments);
@@ -240,7 +259,7 @@ static int explain_build(const aot_function_t* function, aot_candidate_t* candid
     aot_text_append(lines, "%s\t%s\tnot built for this architecture\n", candidate->build->arch_name, function->name);
     return 0;
   }
-  explain_group(candidate->library, candidate->group, arguments, outcome, lines);
+  explain_group(candidate, arguments, outcome, lines);
   return 0;
 }
 
@@ -253,6 +272,7 @@ static int explain(const aot_function_t* function, const aot_device_t* device, a
   int status = 0;
   for (uint32_t i = 0; i < count && status == 0; ++i) {
     status = explain_build(function, &candidates[i], arguments, outcome, lines);
+    aot_tuning_free(candidates[i].tuned);
   }
   free(candidates);
   for (uint32_t i = 0; i < kernel->build_count && status == 0; ++i) {

@@ -14,6 +14,7 @@
 #include "aot_lock.h"
 #include "aot_sha256.h"
 #include "aot_trace.h"
+#include "aot_tuning.h"
 
 #pragma weak TVMFFIGetVersion /* a release without it has the interface that this was compiled for */
 
@@ -224,6 +225,13 @@ static const aot_kernel_library_t* opened_library(aot_build_t* build) {
   return library;
 }
 
+/* A table that does not fit is an error, not something to pass over: it was compiled in with the digest of the library. */
+static int resolve_table(aot_candidate_t* candidate, const aot_kernel_library_t* library) {
+  if (candidate->tuning == NULL || candidate->group == NULL) return 0;
+  candidate->tuned = aot_tuning_resolve(candidate->tuning, library, candidate->group);
+  return candidate->tuned == NULL ? -1 : 0;
+}
+
 int aot_candidate_open(const aot_function_t* function, aot_candidate_t* candidate) {
   if (__atomic_load_n(&candidate->library, __ATOMIC_ACQUIRE) != NULL) return 0;
   int lock = aot_lock_of(candidate->build);
@@ -231,7 +239,8 @@ int aot_candidate_open(const aot_function_t* function, aot_candidate_t* candidat
   const aot_kernel_library_t* library = candidate->library;
   if (library == NULL && (library = opened_library(candidate->build)) != NULL) {
     candidate->group = find_group(library, function->group);
-    __atomic_store_n(&candidate->library, library, __ATOMIC_RELEASE);
+    if (resolve_table(candidate, library) == 0) __atomic_store_n(&candidate->library, library, __ATOMIC_RELEASE);
+    else library = NULL;
   }
   aot_unlock(lock);
   return library == NULL ? -1 : 0;

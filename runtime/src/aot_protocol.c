@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "aot_arguments.h"
+#include "aot_dispatch.h"
 #include "aot_error.h"
 #include "aot_explain.h"
 #include "aot_load.h"
@@ -113,31 +114,73 @@ int aot_protocol_preload(const TVMFFIAny* args, int32_t count, TVMFFIAny* result
   return aot_function_load(function, (int32_t)args[1].v_int64);
 }
 
-int aot_explain_call(aot_function_t* function, aot_capability_t capability, const TVMFFIAny* args, int32_t count,
+int aot_explain_call(aot_function_t* function, const aot_device_t* device, const TVMFFIAny* args, int32_t count,
                      aot_text_t* lines) {
   aot_arguments_t arguments;
   if (count != (int32_t)function->argument_count) return aot_raise_argument_count(function, count);
   aot_arguments_decode(&arguments, args, (uint32_t)count);
   arguments.device = 0;
   arguments.hypothetical = 1;
-  const aot_device_t asked_about = {capability, 0, 0};
-  return aot_explain_variants(function, &asked_about, &arguments, lines);
+  return aot_explain_variants(function, device, &arguments, lines);
 }
 
-/* explain(function, major, minor, *arguments): the lines of aot_explain_variants, without touching a device. */
-int aot_protocol_explain(const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
+static int return_explanation(aot_function_t* function, const aot_device_t* device, const TVMFFIAny* args, int32_t count,
+                              TVMFFIAny* result) {
   aot_text_t lines = AOT_TEXT_EMPTY;
-  if (check_count("explain", count, 3, INT32_MAX) != 0 || check_integers("explain", args, 1, 3) != 0) return -1;
-  aot_function_t* function = function_argument(&args[0]);
-  if (function == NULL) return -1;
-  aot_capability_t capability = {(int32_t)args[1].v_int64, (int32_t)args[2].v_int64};
-  int status = aot_explain_call(function, capability, args + 3, count - 3, &lines);
+  int status = aot_explain_call(function, device, args, count, &lines);
   if (status == 0) {
     TVMFFIByteArray bytes = {aot_text_get(&lines), lines.length};
     status = TVMFFIStringFromByteArray(&bytes, result);
   }
   aot_text_free(&lines);
   return status;
+}
+
+static void describe_device(aot_device_t* device, const TVMFFIAny* capability) {
+  memset(device, 0, sizeof *device);
+  device->capability.major = (int32_t)capability[0].v_int64;
+  device->capability.minor = (int32_t)capability[1].v_int64;
+}
+
+/* explain(function, major, minor, *arguments): the lines of aot_explain_variants, without touching a device. No measured
+ * table is for such a device. */
+int aot_protocol_explain(const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
+  aot_device_t device;
+  if (check_count("explain", count, 3, INT32_MAX) != 0 || check_integers("explain", args, 1, 3) != 0) return -1;
+  aot_function_t* function = function_argument(&args[0]);
+  if (function == NULL) return -1;
+  describe_device(&device, args + 1);
+  return return_explanation(function, &device, args + 3, count - 3, result);
+}
+
+/* explain_on(function, major, minor, name, multiprocessors, *arguments): the same for a device of that name and size,
+ * which a measured table may be for. */
+int aot_protocol_explain_on(const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
+  aot_device_t device;
+  if (check_count("explain_on", count, 5, INT32_MAX) != 0 || check_integers("explain_on", args, 1, 3) != 0 ||
+      check_integers("explain_on", args, 4, 5) != 0) {
+    return -1;
+  }
+  aot_function_t* function = function_argument(&args[0]);
+  if (function == NULL) return -1;
+  describe_device(&device, args + 1);
+  device.multiprocessors = (int32_t)args[4].v_int64;
+  if (as_text(&args[3], device.name, sizeof device.name) != 0) {
+    return aot_raise("AotArgumentError", "aot__explain_on: argument 3 must be the name of a device, a string");
+  }
+  return return_explanation(function, &device, args + 5, count - 5, result);
+}
+
+/* run_variant(function, variant, *arguments): a call that is not chosen but named. */
+int aot_protocol_run_variant(const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
+  char variant[1024];
+  if (check_count("run_variant", count, 2, INT32_MAX) != 0) return -1;
+  aot_function_t* function = function_argument(&args[0]);
+  if (function == NULL) return -1;
+  if (as_text(&args[1], variant, sizeof variant) != 0) {
+    return aot_raise("AotArgumentError", "aot__run_variant: argument 1 must be the name of a variant, a string");
+  }
+  return aot_dispatch_variant(function, variant, args + 2, count - 2, result);
 }
 
 static void free_described(DLManagedTensorVersioned* described) { free(described); }

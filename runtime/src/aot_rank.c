@@ -4,6 +4,7 @@
 
 #include "aot_error.h"
 #include "aot_trace.h"
+#include "aot_tuning.h"
 
 static int driver_is_too_old(const aot_build_t* build, const aot_device_t* device) {
   return device->driver != 0 && device->driver < build->driver_cuda;
@@ -25,6 +26,8 @@ uint32_t aot_rank_builds(const aot_function_t* function, const aot_device_t* dev
     candidates[at].build = &kernel->builds[i];
     candidates[at].library = NULL;
     candidates[at].group = NULL;
+    candidates[at].tuning = aot_tuning_find(function, kernel->builds[i].arch_name, device);
+    candidates[at].tuned = NULL;
   }
   return count;
 }

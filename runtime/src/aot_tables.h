@@ -20,7 +20,7 @@
 /* Major: layout or meaning changed, the entry library refuses the kernel library.
  * Minor: something was added at the end; older readers may still use the rest. */
 #define AOT_TABLES_MAJOR 3
-#define AOT_TABLES_MINOR 1 /* 1: constants */
+#define AOT_TABLES_MINOR 2 /* 1: constants; 2: tunables */
 
 #define AOT_MAX_ARGUMENTS 64 /* of one call, elements of tuples included */
 #define AOT_MAX_DEVICES 64
@@ -227,6 +227,13 @@ typedef struct {
   uint32_t argument_count;
 } aot_group_t;
 
+/* The integers by which measured tables tell the calls of a group apart: `count` numbers of the library's `subjects` for
+ * each variant, since an extent may be another dimension in another variant. */
+typedef struct {
+  const uint32_t* subjects;
+  uint32_t count; /* 0: the group is not tuned */
+} aot_tunable_t;
+
 /* A function of the support library, and where its address goes. */
 typedef struct {
   const char* name;
@@ -249,6 +256,7 @@ typedef struct {
   const aot_step_t* steps;
   const aot_region_t* regions;
   const aot_constant_t* constants; /* since minor 1 */
+  const aot_tunable_t* tunables;   /* since minor 2: one per group */
 } aot_kernel_library_t;
 
 #endif /* AOT_TABLES_H_ */

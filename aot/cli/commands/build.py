@@ -131,6 +131,15 @@ def add_content_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"keep intermediate files in the bundle: a comma list of {', '.join(KEEPABLE)}",
     )
     add_cache_argument(parser)
+    add(
+        "--tuning",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE",
+        help="compile these measured choices into the bundle: a file that `tune` wrote; repeatable "
+        "(default: the files in a folder `tuning` of the kernels' folder)",
+    )
     add("--line-info", action="store_true", help="let profilers show source lines; this puts paths into the code")
     add("--no-archives", action="store_true", help="leave out the archives for static linking")
     add_wait_argument(parser)

@@ -16,6 +16,10 @@
  *     aot__configure(verify: int, directory: str)   see `configure` below
  *     aot__preload(function: str, device: int)
  *     aot__explain(function: str, major: int, minor: int, *arguments) -> str
+ *     aot__explain_on(function: str, major: int, minor: int, name: str, multiprocessors: int, *arguments) -> str
+ *                                                   since minor 2: for a device that a measured table may be for
+ *     aot__run_variant(function: str, variant: str, *arguments)
+ *                                                   since minor 2: a call that is not chosen but named
  *     aot__describe(code, bits, lanes, alignment, ndim, *shape, *strides) -> Tensor
  *
  * Major: a layout or a meaning changed. On a mismatch touch nothing but `major` and `minor`.
@@ -34,7 +38,7 @@
 
 /* Apart from AOT_TABLES_MAJOR, which is private between the entry and the kernel libraries of one bundle. */
 #define AOT_PROTOCOL_MAJOR 1
-#define AOT_PROTOCOL_MINOR 1
+#define AOT_PROTOCOL_MINOR 2
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,0 +1,195 @@
+"""``tuning/*.json``: which variant was the fastest on a device, by the extents of a call.
+
+``python -m aot tune`` writes such a file, ``build --tuning`` reads it, and a bundle keeps what was compiled into its
+entry library, so that ``merge``, ``prune`` and later builds compile it in again. Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from aot_runtime.arch import Arch
+from aot_runtime.errors import BundleError
+from aot_runtime.manifest import read_bounded
+
+from ..errors import UsageError
+from ..records import RecordError, decode, encode
+from .details import VariantDetails
+
+__all__ = [
+    "MAX_CELLS",
+    "TUNING",
+    "LeftOut",
+    "TunedDevice",
+    "TunedKernel",
+    "TunedSet",
+    "Tuning",
+    "check_tuning",
+    "read_tuning",
+    "tuning_name",
+    "tuning_text",
+]
+
+TUNING = "tuning"  # a folder of a bundle
+SCHEMA = 1
+MAX_CELLS = 65536  # AOT_MAX_CELLS: of one set
+MAX_VARIANTS = 256  # of one set: a cell is a byte
+MAX_BYTES = 64 << 20
+_INT64 = range(-(2**63) + 1, 2**63)
+
+
+@dataclass(frozen=True)
+class TunedDevice:
+    """The device that was measured. A table is used on devices of this name with as many multiprocessors."""
+
+    name: str
+    multiprocessors: int
+    capability: str  # 9.0
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.multiprocessors} multiprocessors)"
+
+
+@dataclass(frozen=True)
+class TunedSet:
+    """Variants of one point: same dtype, same layout, same choices.
+
+    ``bins`` are, for each extent, the lowest values of its bins but the first. ``cells`` has the index of a variant for
+    each combination of bins; the bins of the last extent change fastest.
+    """
+
+    function: str
+    point: Mapping[str, str]
+    variants: tuple[str, ...]
+    bins: tuple[tuple[int, ...], ...]
+    cells: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A variant that no cell names, because it disagreed with the contract."""
+
+    variant: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class TunedKernel:
+    """The table of a kernel for an architecture."""
+
+    kernel: str
+    arch: Arch
+    by: tuple[str, ...]  # the extents, as they are declared
+    sets: tuple[TunedSet, ...]
+    left_out: tuple[LeftOut, ...] = ()
+
+    @property
+    def pair(self) -> tuple[str, Arch]:
+        return self.kernel, self.arch
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What was measured on one device."""
+
+    device: TunedDevice
+    kernels: tuple[TunedKernel, ...]
+    schema: int = SCHEMA
+
+    def only(self, pairs: Iterable[tuple[str, Arch]]) -> Tuning:
+        """The tables of these kernels."""
+        wanted = set(pairs)
+        return Tuning(self.device, tuple(kernel for kernel in self.kernels if kernel.pair in wanted))
+
+
+def tuning_name(device: TunedDevice) -> str:
+    """Where a bundle keeps the tables of a device: ``tuning/nvidia_h200_132.json``."""
+    slug = re.sub(r"[^a-z0-9]+", "_", device.name.lower()).strip("_")
+    return f"{TUNING}/{slug}_{device.multiprocessors}.json"
+
+
+def tuning_text(tuning: Tuning) -> str:
+    """JSON with a line for each kernel and set, to be read and compared by people too."""
+    data = encode(tuning)
+    kernels = []
+    for kernel in data["kernels"]:
+        sets = ",\n  ".join(json.dumps(one) for one in kernel.pop("sets"))
+        kernels.append(json.dumps(kernel)[:-1] + f', "sets": [\n  {sets}\n ]}}')
+    rows = ",\n ".join(kernels)
+    return f'{{"schema": {SCHEMA}, "device": {json.dumps(data["device"])}, "kernels": [\n {rows}\n]}}\n'
+
+
+def read_tuning(path: Path) -> Tuning:
+    """The tables of a file; :class:`UsageError` says in one line what is wrong with it."""
+    try:
+        data = json.loads(read_bounded(str(path), MAX_BYTES, BundleError).decode())
+        if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+            seen = data.get("schema") if isinstance(data, dict) else None
+            raise RecordError(f"it has schema {seen!a}, this version reads {SCHEMA}")
+        tuning = decode(Tuning, data)
+        _check(tuning)
+        return tuning
+    except FileNotFoundError:
+        raise UsageError(f"there is no file `{path}`", hint="`python -m aot tune BUNDLE --out FILE` writes one") from None
+    except OSError as error:
+        raise UsageError(f"cannot read `{path}`: {error.strerror}") from None
+    except (BundleError, ValueError, RecursionError) as error:
+        raise UsageError(
+            f"`{path}` is not what `tune` writes: {error}", hint="run `python -m aot tune` again"
+        ) from None
+
+
+def _check(tuning: Tuning) -> None:
+    """What a decoder of types does not see: bounds, and that the parts agree."""
+    if tuning.device.multiprocessors < 1 or not 0 < len(tuning.device.name.encode()) < 128:
+        raise RecordError(f"there is no such device: {tuning.device}")
+    pairs = [kernel.pair for kernel in tuning.kernels]
+    if len(set(pairs)) != len(pairs):
+        raise RecordError("it has two tables for one kernel and architecture")
+    for kernel in tuning.kernels:
+        seen: set[str] = set()
+        for one in kernel.sets:
+            problem = _problem(one, kernel) or ("" if seen.isdisjoint(one.variants) else "two sets share a variant")
+            if problem:
+                raise RecordError(f"{kernel.kernel} for {kernel.arch}: {problem}")
+            seen |= set(one.variants)
+
+
+def _problem(one: TunedSet, kernel: TunedKernel) -> str:
+    cells = math.prod(len(bins) + 1 for bins in one.bins)
+    if len(one.bins) != len(kernel.by):
+        return f"{len(one.bins)} lists of bins for {len(kernel.by)} extents"
+    if any(bound not in _INT64 for bins in one.bins for bound in bins):
+        return "a bin does not fit in 64 bits"
+    if any(low >= high for bins in one.bins for low, high in zip(bins, bins[1:], strict=False)):
+        return "bins do not ascend"
+    if cells > MAX_CELLS or len(one.cells) != cells:
+        return f"{len(one.cells)} cells for {cells} combinations of bins, of at most {MAX_CELLS}"
+    if not 0 < len(one.variants) <= MAX_VARIANTS or len(set(one.variants)) != len(one.variants):
+        return f"{len(one.variants)} variants; there must be 1 to {MAX_VARIANTS} different ones"
+    if any(not 0 <= cell < len(one.variants) for cell in one.cells):
+        return "a cell names no variant"
+    return ""
+
+
+def check_tuning(tuning: Tuning, variants: Mapping[tuple[str, Arch], Sequence[VariantDetails]], where: str) -> None:
+    """Every table fits the variants that are there; :class:`UsageError` if not."""
+    for kernel in tuning.kernels:
+        known = {variant.name: variant for variant in variants[kernel.pair]}
+        what = f"`{where}`: the table of {kernel.kernel} for {kernel.arch}"
+        again = "run `python -m aot tune` again"
+        for name in (name for one in kernel.sets for name in one.variants):
+            if name not in known:
+                raise UsageError(f"{what} names {name}, a variant that no longer exists", hint=again)
+        for one in kernel.sets:
+            for variant in (known[name] for name in one.variants):
+                if variant.function != one.function or dict(variant.point) != dict(one.point):
+                    raise UsageError(f"{what} puts {variant.name} at a point where it is not declared", hint=again)
+                if tuple(variant.tuned_by) != kernel.by:
+                    declared = ", ".join(variant.tuned_by) or "nothing"
+                    raise UsageError(f"{what} goes by {', '.join(kernel.by)}, the declaration by {declared}", hint=again)

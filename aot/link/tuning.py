@@ -1,0 +1,68 @@
+"""Measured tables as C: what ``runtime/src/aot_bundle.h`` calls tunings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from aot_runtime.arch import Arch
+
+from ..bundle.tuning import TunedDevice, TunedSet, Tuning
+from ..selection.tables import c_string
+
+__all__ = ["EntryTable", "entry_tables", "table_lines", "tables_row"]
+
+
+@dataclass(frozen=True)
+class EntryTable:
+    """What was measured of one public function on one device."""
+
+    device: TunedDevice
+    arch: Arch
+    sets: tuple[TunedSet, ...]
+
+
+def entry_tables(tunings: Sequence[Tuning], kernel: str, function: str) -> tuple[EntryTable, ...]:
+    """The tables of a public function of a kernel, for all devices and architectures."""
+    return tuple(
+        EntryTable(tuning.device, table.arch, sets)
+        for tuning in tunings
+        for table in tuning.kernels
+        if table.kernel == kernel and (sets := tuple(one for one in table.sets if one.function == function))
+    )
+
+
+def tables_row(function: str, tables: Sequence[EntryTable]) -> str:
+    """The two fields of ``aot_function_t`` that name a function's tables."""
+    return f"tunings_{function}, {len(tables)}" if tables else "0, 0"
+
+
+def table_lines(function: str, tables: Sequence[EntryTable]) -> list[str]:
+    """The definitions behind :func:`tables_row`."""
+    lines: list[str] = []
+    rows = []
+    for number, table in enumerate(tables):
+        name = f"{function}_{number}"
+        sets = [_set(f"{name}_{index}", one, lines) for index, one in enumerate(table.sets)]
+        lines.append(f"static const aot_tuned_set_t sets_{name}[] = {{\n  {_lines(sets)}\n}};")
+        device = f"{c_string(table.device.name)}, {table.device.multiprocessors}"
+        rows.append(f"{{{device}, {c_string(str(table.arch))}, sets_{name}, {len(sets)}}}")
+    if rows:
+        lines.append(f"static const aot_tuning_t tunings_{function}[] = {{\n  {_lines(rows)}\n}};")
+    return lines
+
+
+def _set(name: str, one: TunedSet, lines: list[str]) -> str:
+    bounds = [f"INT64_C({bound})" for bins in one.bins for bound in bins] or ["0"]  # C has no empty arrays
+    lines += [
+        f"static const char* const variants_{name}[] = {{{', '.join(map(c_string, one.variants))}}};",
+        f"static const uint32_t counts_{name}[] = {{{', '.join(str(len(bins)) for bins in one.bins)}}};",
+        f"static const int64_t bounds_{name}[] = {{{', '.join(bounds)}}};",
+        f"static const uint8_t cells_{name}[] = {{{', '.join(map(str, one.cells))}}};",
+    ]
+    counts = f"{len(one.variants)}, {len(one.bins)}"
+    return f"{{variants_{name}, {counts}, counts_{name}, bounds_{name}, cells_{name}, {len(one.cells)}}}"
+
+
+def _lines(rows: Sequence[str]) -> str:
+    return ",\n  ".join(rows)
