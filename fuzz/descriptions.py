@@ -1,17 +1,21 @@
-"""The readers of what describes a bundle: the manifest, the tables beside it, and the details of variants."""
+"""The readers of what describes a bundle: the manifest, the tables beside it, details of variants, measured tables."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import random
 from pathlib import Path
 from typing import Any
 
+from aot_runtime.arch import Arch
 from aot_runtime.errors import AotError
 from aot_runtime.manifest import FILE_NAME, INDEX_NAMES, Manifest
 
 from aot.bundle.details import read_details
+from aot.bundle.tuning import TunedDevice, TunedKernel, TunedSet, Tuning, read_tuning, tuning_text
+from aot.errors import UsageError
 
 from .corpus import Corpus
 from .engine import ACCEPTED, REFUSED, Target
@@ -23,6 +27,7 @@ __all__ = ["make"]
 def make(corpus: Corpus, folder: Path) -> list[Target]:
     described = {name: (corpus.bundle / name).read_bytes() for name in (FILE_NAME, *INDEX_NAMES)}
     targets = [_manifest(described, folder / "described"), _details(corpus, folder / "details.json")]
+    targets.append(_tuning(folder / "tuning.json"))
     return [*targets, *(_table(name, described, folder / "described", 0.005) for name in INDEX_NAMES)]
 
 
@@ -86,3 +91,24 @@ def _details(corpus: Corpus, path: Path) -> Target:
         return ACCEPTED
 
     return Target("details", 0.02, case)
+
+
+def _tuning(path: Path) -> Target:
+    """What is accepted can be written as C: every cell names a variant, and there is a cell for all bins."""
+    variants = ("fill__small", "fill__large")
+    sets = (TunedSet("fill", {"dtype": "f32"}, variants, ((17, 65), (100,)), (0, 0, 0, 1, 1, 1)),)
+    table = TunedKernel("fill", Arch(9, 0, "a"), ("m", "n"), sets)
+    content = tuning_text(Tuning(TunedDevice("NVIDIA H200", 132, "9.0"), (table,))).encode()
+
+    def case(rng: random.Random) -> str:
+        write_anew(path, _altered(content, rng))
+        try:
+            tuning = read_tuning(path)
+        except UsageError:
+            return REFUSED
+        for one in (one for kernel in tuning.kernels for one in kernel.sets):
+            assert len(one.cells) == math.prod(len(bins) + 1 for bins in one.bins)
+            assert all(0 <= cell < len(one.variants) <= 256 for cell in one.cells)
+        return ACCEPTED
+
+    return Target("tuning", 0.02, case)

@@ -37,6 +37,7 @@ class Contract:
     inputs: Callable[..., Any]  # (make, dtype): yields the inputs of calls to check
     cost: Callable[..., Any] | None = None  # an aot.Cost
     bench_inputs: Callable[..., Any] | None = None  # (make, dtype): yields the inputs of calls to measure
+    tune_inputs: Callable[..., Any] | None = None  # (make, dtype): yields the calls to tune over; else bench_inputs
     torch_equivalent: Callable[..., Any] | None = None  # the same, as a user of torch would write it
 
 

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from aot_runtime.arch import Arch
@@ -29,6 +30,7 @@ __all__ = [
     "TunedKernel",
     "TunedSet",
     "Tuning",
+    "bundle_tunings",
     "check_tuning",
     "read_tuning",
     "tuning_name",
@@ -126,6 +128,8 @@ def tuning_text(tuning: Tuning) -> str:
 
 def read_tuning(path: Path) -> Tuning:
     """The tables of a file; :class:`UsageError` says in one line what is wrong with it."""
+    if not path.exists():
+        raise UsageError(f"there is no file `{path}`", hint="`python -m aot tune BUNDLE --out FILE` writes one")
     try:
         data = json.loads(read_bounded(str(path), MAX_BYTES, BundleError).decode())
         if not isinstance(data, dict) or data.get("schema") != SCHEMA:
@@ -134,10 +138,6 @@ def read_tuning(path: Path) -> Tuning:
         tuning = decode(Tuning, data)
         _check(tuning)
         return tuning
-    except FileNotFoundError:
-        raise UsageError(f"there is no file `{path}`", hint="`python -m aot tune BUNDLE --out FILE` writes one") from None
-    except OSError as error:
-        raise UsageError(f"cannot read `{path}`: {error.strerror}") from None
     except (BundleError, ValueError, RecursionError) as error:
         raise UsageError(
             f"`{path}` is not what `tune` writes: {error}", hint="run `python -m aot tune` again"
@@ -166,7 +166,7 @@ def _problem(one: TunedSet, kernel: TunedKernel) -> str:
         return f"{len(one.bins)} lists of bins for {len(kernel.by)} extents"
     if any(bound not in _INT64 for bins in one.bins for bound in bins):
         return "a bin does not fit in 64 bits"
-    if any(low >= high for bins in one.bins for low, high in zip(bins, bins[1:], strict=False)):
+    if any(low >= high for bins in one.bins for low, high in pairwise(bins)):
         return "bins do not ascend"
     if cells > MAX_CELLS or len(one.cells) != cells:
         return f"{len(one.cells)} cells for {cells} combinations of bins, of at most {MAX_CELLS}"
@@ -175,6 +175,11 @@ def _problem(one: TunedSet, kernel: TunedKernel) -> str:
     if any(not 0 <= cell < len(one.variants) for cell in one.cells):
         return "a cell names no variant"
     return ""
+
+
+def bundle_tunings(bundle: Path) -> list[Tuning]:
+    """The tables that were compiled into a bundle's entry library."""
+    return [read_tuning(path) for path in sorted((bundle / TUNING).glob("*.json"))]
 
 
 def check_tuning(tuning: Tuning, variants: Mapping[tuple[str, Arch], Sequence[VariantDetails]], where: str) -> None:
@@ -192,4 +197,6 @@ def check_tuning(tuning: Tuning, variants: Mapping[tuple[str, Arch], Sequence[Va
                     raise UsageError(f"{what} puts {variant.name} at a point where it is not declared", hint=again)
                 if tuple(variant.tuned_by) != kernel.by:
                     declared = ", ".join(variant.tuned_by) or "nothing"
-                    raise UsageError(f"{what} goes by {', '.join(kernel.by)}, the declaration by {declared}", hint=again)
+                    raise UsageError(
+                        f"{what} goes by {', '.join(kernel.by)}, the declaration by {declared}", hint=again
+                    )

@@ -82,7 +82,7 @@ class _Host:
     def check(self) -> list[str]:
         functions = [name for kernel in self.manifest.kernels.values() for name in kernel.functions]
         self._check_repeated("function", functions)
-        self._check_library(self.record.entry, entry_exports(self.manifest.name, functions))
+        self._check_library(self.record.entry, entry_exports(self.manifest.name, functions, self.manifest.protocol))
         self._check_identity()
         self._check_note()
         self._check_torch()

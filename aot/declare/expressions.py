@@ -223,6 +223,11 @@ def shape_of(text: str, arguments: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(shape)
 
 
+def value_of(text: str, arguments: Mapping[str, Any]) -> int:
+    """The value of an expression of extents and numbers, given arrays and numbers by name."""
+    return int(_evaluate(parse(text), arguments))
+
+
 def check_shape(text: str) -> set[str]:
     """The names in a shape; raises unless :func:`shape_of` could evaluate it."""
     names: set[str] = set()

@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from aot_runtime.manifest import KernelRecord
+
 from ..bundle.contracts import Contract
 from ..errors import UsageError
 from .contenders import Problem, problems_of, runs_of
@@ -126,6 +128,27 @@ def _measure(problem: Problem, bundle: Any, gpu: Gpu, against: Mapping[str, Any]
         cost.operations,
         2 * _COPY_BYTES / medians["copy"] * 1e6,
     )
+
+
+def time_functions(
+    functions: Mapping[str, Callable[..., Any]],
+    record: KernelRecord,
+    arguments: dict[str, Any],
+    choices: Mapping[str, str],
+    gpu: Gpu,
+    rounds: int = ROUNDS,
+) -> dict[str, float]:
+    """The medians of functions that do the same with the same arguments, in microseconds per call."""
+    size = sum(value.nbytes for value in arguments.values() if hasattr(value, "nbytes"))
+    copies = copies_beyond(cache_bytes(gpu.device), size)
+    sets = [arguments, *(_copied(arguments) for _ in range(copies - 1))]
+    outputs = [make_outputs(record, own, gpu.device) for own in sets]
+
+    def run_of(function: Callable[..., Any]) -> Callable[[int], Any]:
+        return lambda i: function(**sets[i], **outputs[i], **choices)
+
+    timers = {name: graph_timer(run_of(function), len(sets)) for name, function in functions.items()}
+    return shuffled_medians(timers, rounds)
 
 
 def cache_bytes(device: Any) -> int:

@@ -30,7 +30,18 @@ from ..errors import UsageError
 from .inputs import dtype_name, torch_dtype
 from .running import Gpu, arguments_text, calls_of, make_outputs, variants_of
 
-__all__ = ["TOLERANCES", "Outcome", "Report", "Tolerance", "check", "compare", "record"]
+__all__ = [
+    "MARGIN_BYTES",
+    "TOLERANCES",
+    "Outcome",
+    "Report",
+    "Tolerance",
+    "check",
+    "compare",
+    "compare_outputs",
+    "dtypes_of",
+    "record",
+]
 
 
 @dataclass(frozen=True)
@@ -49,7 +60,7 @@ TOLERANCES = {
     "f32": Tolerance(2**-20, 2**-18),
     "f64": Tolerance(2**-45, 2**-43),
 }
-_MARGIN = 256  # bytes before and after an output; also what keeps it aligned
+MARGIN_BYTES = 256  # bytes before and after an output; also what keeps it aligned
 
 
 @dataclass(frozen=True)
@@ -93,7 +104,7 @@ def check(
     outcomes: list[Outcome] = []
     for kernel in kernels:
         if kernel in contracts:
-            wanted = [dtype for dtype in _dtypes(variants, kernel) if not dtypes or dtype in dtypes]
+            wanted = [dtype for dtype in dtypes_of(variants, kernel) if not dtypes or dtype in dtypes]
             outcomes += check_kernel(bundle, kernel, contracts[kernel], wanted, gpu)
     ran = {(outcome.kernel, outcome.arch) for outcome in outcomes}
     reached = {(outcome.arch, outcome.variant) for outcome in outcomes}
@@ -107,7 +118,7 @@ def check(
     return Report(gpu, tuple(outcomes), tuple(unreached), tuple(name for name in kernels if name not in contracts))
 
 
-def _dtypes(variants: Mapping[Arch, Sequence[VariantDetails]], kernel: str) -> list[str]:
+def dtypes_of(variants: Mapping[Arch, Sequence[VariantDetails]], kernel: str) -> list[str]:
     """The values of a kernel's axis ``dtype``."""
     own = (variant for listed in variants.values() for variant in listed if variant.kernel == kernel)
     found = {dtype: None for variant in own if (dtype := variant.point.get("dtype"))}
@@ -130,10 +141,10 @@ def _check_call(
     arguments: dict[str, Any],
     gpu: Gpu,
 ) -> Outcome:
-    made = make_outputs(bundle.manifest.kernels[kernel], arguments, gpu.device, _MARGIN)
+    made = make_outputs(bundle.manifest.kernels[kernel], arguments, gpu.device, MARGIN_BYTES)
     outcome = Outcome(kernel, dtype, choices, arguments_text(arguments), "", "", "")
     try:
-        chosen = bundle.explain(kernel, gpu.capability, **arguments, **made, **choices).chosen
+        chosen = bundle.explain(kernel, gpu.described, **arguments, **made, **choices).chosen
         if chosen is not None:
             outcome = dataclasses.replace(outcome, arch=chosen.arch, variant=chosen.variant)
         bundle[kernel](**arguments, **made, **choices)
@@ -141,18 +152,16 @@ def _check_call(
     except (AotError, RuntimeError) as error:
         return dataclasses.replace(outcome, problem=f"{type(error).__name__}: {error}")
     expected = contract.reference(**arguments, **choices)
-    found = [
-        _compare_output(name, result, exact)
-        for (name, result), exact in zip(
-            made.items(), expected if isinstance(expected, tuple) else (expected,), strict=True
-        )
-    ]
-    return dataclasses.replace(
-        outcome,
-        problem="; ".join(problem for problem, _, _ in found if problem),
-        norm=max(norm for _, norm, _ in found),
-        worst=max(worst for _, _, worst in found),
-    )
+    problem, norm, worst = compare_outputs(made, expected)
+    return dataclasses.replace(outcome, problem=problem, norm=norm, worst=worst)
+
+
+def compare_outputs(made: Mapping[str, Any], expected: Any) -> tuple[str, float, float]:
+    """What is wrong with the outputs of a call, or "", and the largest errors as fractions of the tolerance."""
+    exact = expected if isinstance(expected, tuple) else (expected,)
+    found = [_compare_output(name, result, one) for (name, result), one in zip(made.items(), exact, strict=True)]
+    problem = "; ".join(problem for problem, _, _ in found if problem)
+    return problem, max(norm for _, norm, _ in found), max(worst for _, _, worst in found)
 
 
 def _compare_output(name: str, result: Any, expected: Any) -> tuple[str, float, float]:
@@ -166,7 +175,9 @@ def _guards_intact(result: Any) -> bool:
     import torch
 
     storage = torch.empty(0, dtype=torch.uint8, device=result.device).set_(result.untyped_storage())
-    return bool((storage[:_MARGIN] == 255).all()) and bool((storage[storage.numel() - _MARGIN :] == 255).all())
+    return bool((storage[:MARGIN_BYTES] == 255).all()) and bool(
+        (storage[storage.numel() - MARGIN_BYTES :] == 255).all()
+    )
 
 
 def compare(result: Any, expected: Any) -> tuple[str, float, float]:

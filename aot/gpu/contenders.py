@@ -40,7 +40,7 @@ class Problem:
 
     def variant(self, bundle: Any, gpu: Gpu, outputs: Mapping[str, Any]) -> str:
         """The name of the variant that a bundle runs; empty if none takes the call."""
-        explained = bundle.explain(self.kernel, gpu.capability, **self.arguments, **outputs, **self.choices)
+        explained = bundle.explain(self.kernel, gpu.described, **self.arguments, **outputs, **self.choices)
         return str(explained.chosen.variant) if explained.chosen is not None else ""
 
 

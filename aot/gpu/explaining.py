@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aot_runtime.arch import Arch, Capability
-from aot_runtime.explain import Candidate, TensorInfo
+from aot_runtime.arch import Arch, Capability, parse_capability
+from aot_runtime.explain import Candidate, Device, TensorInfo
 from aot_runtime.manifest import KernelRecord
 
 from ..bundle.details import RequirementDetails, VariantDetails, read_details
@@ -127,14 +127,15 @@ def _add_outputs(arguments: dict[str, Any], record: KernelRecord) -> None:
         arguments[parameter.name] = TensorInfo(dtype, tuple(shape_of(parameter.shape, known)))
 
 
-def ask(bundle: Bundle, kernel: str, device: Capability, arguments: Mapping[str, Any]) -> Answer:
-    """What the call would run on a device of that compute capability, and why not the rest."""
+def ask(bundle: Bundle, kernel: str, device: Device, arguments: Mapping[str, Any]) -> Answer:
+    """What the call would run on a device, and why not the rest."""
+    capability = parse_capability(device.capability)
     explanation = bundle.explain(kernel, device, **arguments)
     details = _details(
         Path(bundle.path), kernel, [Arch.parse(text) for text in {c.arch for c in explanation.candidates}]
     )
     refused = [candidate for candidate in explanation.candidates if candidate.reason]
-    refused.sort(key=lambda one: _distance(one, device, details, arguments))
+    refused.sort(key=lambda one: _distance(one, capability, details, arguments))
     eligible = [one for one in explanation.candidates if not one.reason and one is not explanation.chosen]
     return Answer(arguments, explanation.chosen, tuple(eligible), tuple(refused))
 

@@ -18,6 +18,7 @@ from ..versions import installed_version
 __all__ = ["Device", "Driver", "Machine", "read_machine"]
 
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
+_MULTIPROCESSORS = 16
 _MODULE_VERSION = Path("/proc/driver/nvidia/version")
 
 
@@ -28,6 +29,7 @@ class Device:
     index: int
     name: str
     capability: Capability
+    multiprocessors: int = 0
 
 
 @dataclass(frozen=True)
@@ -112,8 +114,8 @@ def _device(library: Any, index: int) -> Device:
     library.cuDeviceGet(ctypes.byref(handle), index)
     library.cuDeviceGetName(name, len(name), handle)
     numbers = []
-    for attribute in (_MAJOR, _MINOR):
+    for attribute in (_MAJOR, _MINOR, _MULTIPROCESSORS):
         value = ctypes.c_int()
         library.cuDeviceGetAttribute(ctypes.byref(value), attribute, handle)
         numbers.append(value.value)
-    return Device(index, name.value.decode(errors="replace"), (numbers[0], numbers[1]))
+    return Device(index, name.value.decode(errors="replace"), (numbers[0], numbers[1]), numbers[2])

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from aot_runtime.arch import Arch
+from aot_runtime.explain import Device
 from aot_runtime.manifest import KernelRecord, Manifest
 
 from ..bundle.details import VariantDetails, read_details
@@ -41,6 +42,12 @@ class Gpu:
     name: str
     capability: tuple[int, int]
     device: str = "cuda"
+    multiprocessors: int = 0
+
+    @property
+    def described(self) -> Device:
+        """As ``explain`` takes it: with what measured tables go by."""
+        return Device(self.capability, self.name, self.multiprocessors)
 
     def synchronize(self) -> None:
         import torch
@@ -69,7 +76,8 @@ def find_gpu(command: str) -> Gpu:
     if not torch.cuda.is_available():
         raise UsageError(f"`{command}` needs an NVIDIA GPU, and torch finds none")
     major, minor = torch.cuda.get_device_capability()
-    return Gpu(torch.cuda.get_device_name(), (int(major), int(minor)))
+    count = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
+    return Gpu(torch.cuda.get_device_name(), (int(major), int(minor)), multiprocessors=int(count))
 
 
 def select_kernels(manifest: Manifest, globs: Sequence[str]) -> list[str]:

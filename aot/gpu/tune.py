@@ -22,8 +22,8 @@ from ..bundle.details import VariantDetails
 from ..bundle.tuning import MAX_CELLS, LeftOut, TunedDevice, TunedKernel, TunedSet, Tuning
 from ..declare.expressions import value_of
 from ..errors import UsageError
-from .bench import Timing, timers_of
-from .check import compare_outputs, dtypes_of
+from .bench import time_functions
+from .check import MARGIN_BYTES, compare_outputs, dtypes_of
 from .running import Gpu, calls_of, make_outputs, variants_of
 
 __all__ = ["Measured", "TuneReport", "bins_of", "tune"]
@@ -59,7 +59,7 @@ class TuneReport:
     untuned: tuple[str, ...]  # kernels that declare nothing to tune, or that no call is known of
 
 
-Timer = Callable[[Mapping[str, Timing], int], dict[str, float]]
+Timer = Callable[..., dict[str, float]]  # as :func:`time_functions`
 
 
 def tune(
@@ -69,7 +69,7 @@ def tune(
     gpu: Gpu,
     *,
     dtypes: Sequence[str] = (),
-    time: Timer = timers_of,
+    time: Timer = time_functions,
     say: Callable[[Measured], None] = lambda measured: None,
 ) -> TuneReport:
     """Measure the kernels that declare what they are tuned by. ``time`` gives the medians of runs, by their names."""
@@ -147,7 +147,7 @@ class _Tuner:
 
     def _problem(self, variant: str, call: _Call, expected: Any) -> str:
         try:
-            made = make_outputs(self._record, call.arguments, self.gpu.device, compare_outputs.margin)
+            made = make_outputs(self._record, call.arguments, self.gpu.device, MARGIN_BYTES)
             variant_function(self.bundle, self.kernel, variant)(**call.arguments, **made, **call.choices)
             self.gpu.synchronize()
         except (AotError, RuntimeError) as error:
@@ -161,15 +161,14 @@ class _Tuner:
             names = [one.name for one in call.variants if one.name not in left_out]
             if not names or not call.usual.tuned_by:
                 continue
-            timings = {name: self._timing(name, call) for name in names}
             extents = tuple(value_of(text, call.arguments) for text in call.usual.tuned_by.values())
             usual = call.usual
-            medians = self.time(timings, ROUNDS) if len(names) > 1 else {names[0]: 0.0}
+            medians = self._time(names, call) if len(names) > 1 else {names[0]: 0.0}
             yield Measured(self.kernel, str(call.arch), usual.function, usual.point, extents, usual.name, medians)
 
-    def _timing(self, variant: str, call: _Call) -> Timing:
-        function = variant_function(self.bundle, self.kernel, variant)
-        return Timing(self._record, function, call.arguments, call.choices, self.gpu, self.contract.cost)
+    def _time(self, names: Sequence[str], call: _Call) -> dict[str, float]:
+        functions = {name: variant_function(self.bundle, self.kernel, name) for name in names}
+        return self.time(functions, self._record, call.arguments, call.choices, self.gpu, ROUNDS)
 
     def tables(self, measured: Sequence[Measured], left_out: Sequence[LeftOut]) -> Iterator[TunedKernel]:
         for arch, listed in self.variants.items():
@@ -262,8 +261,8 @@ def _different(values: Sequence[Sequence[int]], cells: Mapping[tuple[int, ...], 
     others = [own if i != axis else [0] for i, own in enumerate(values)]
     for value in values[axis][1:]:
         for where in product(*others):
-            one, other = (cells[(*where[:axis], v, *where[axis + 1 :])] for v in (kept[-1], value))
-            if one != other:
+            one, other = ((*where[:axis], v, *where[axis + 1 :]) for v in (kept[-1], value))
+            if cells[one] != cells[other]:
                 kept.append(value)
                 break
     return kept

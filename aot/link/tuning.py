@@ -7,29 +7,28 @@ from dataclasses import dataclass
 
 from aot_runtime.arch import Arch
 
-from ..bundle.tuning import TunedDevice, TunedSet, Tuning
 from ..selection.tables import c_string
 
-__all__ = ["EntryTable", "entry_tables", "table_lines", "tables_row"]
+__all__ = ["EntrySet", "EntryTable", "table_lines", "tables_row"]
+
+
+@dataclass(frozen=True)
+class EntrySet:
+    """Variants that were measured against each other: see ``aot_tuned_set_t``."""
+
+    variants: tuple[str, ...]
+    bins: tuple[tuple[int, ...], ...]
+    cells: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class EntryTable:
     """What was measured of one public function on one device."""
 
-    device: TunedDevice
+    device: str
+    multiprocessors: int
     arch: Arch
-    sets: tuple[TunedSet, ...]
-
-
-def entry_tables(tunings: Sequence[Tuning], kernel: str, function: str) -> tuple[EntryTable, ...]:
-    """The tables of a public function of a kernel, for all devices and architectures."""
-    return tuple(
-        EntryTable(tuning.device, table.arch, sets)
-        for tuning in tunings
-        for table in tuning.kernels
-        if table.kernel == kernel and (sets := tuple(one for one in table.sets if one.function == function))
-    )
+    sets: tuple[EntrySet, ...]
 
 
 def tables_row(function: str, tables: Sequence[EntryTable]) -> str:
@@ -45,14 +44,14 @@ def table_lines(function: str, tables: Sequence[EntryTable]) -> list[str]:
         name = f"{function}_{number}"
         sets = [_set(f"{name}_{index}", one, lines) for index, one in enumerate(table.sets)]
         lines.append(f"static const aot_tuned_set_t sets_{name}[] = {{\n  {_lines(sets)}\n}};")
-        device = f"{c_string(table.device.name)}, {table.device.multiprocessors}"
+        device = f"{c_string(table.device)}, {table.multiprocessors}"
         rows.append(f"{{{device}, {c_string(str(table.arch))}, sets_{name}, {len(sets)}}}")
     if rows:
         lines.append(f"static const aot_tuning_t tunings_{function}[] = {{\n  {_lines(rows)}\n}};")
     return lines
 
 
-def _set(name: str, one: TunedSet, lines: list[str]) -> str:
+def _set(name: str, one: EntrySet, lines: list[str]) -> str:
     bounds = [f"INT64_C({bound})" for bins in one.bins for bound in bins] or ["0"]  # C has no empty arrays
     lines += [
         f"static const char* const variants_{name}[] = {{{', '.join(map(c_string, one.variants))}}};",

@@ -30,10 +30,10 @@ from ..hosts import Host
 from ..link.libraries import EntryFunction, KernelBuild, Linker
 from ..link.static import StaticArchives
 from ..link.torch_library import torch_source
-from ..link.tuning import entry_tables
 from .compatibility import check_fit
 from .contributions import ArchivedObjects, BuiltKernel, Contribution, File, HostCode, HostSupport, LinkedObjects
 from .provenance import joined
+from .tuning import entry_tables
 
 __all__ = ["LinkerFor", "assemble"]
 

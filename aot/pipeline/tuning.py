@@ -7,10 +7,11 @@ from pathlib import Path
 
 from ..bundle.tuning import TUNING, Tuning, check_tuning, read_tuning
 from ..errors import UsageError
+from ..link.tuning import EntrySet, EntryTable
 from .contributions import Contribution
 from .settings import Settings
 
-__all__ = ["fitting_tables", "read_tables", "tuning_files"]
+__all__ = ["entry_tables", "fitting_tables", "read_tables", "tuning_files"]
 
 
 def tuning_files(settings: Settings) -> tuple[Path, ...]:
@@ -40,3 +41,15 @@ def fitting_tables(tables: dict[Path, Tuning], settings: Settings, built: Contri
         check_tuning(own, variants, str(path))
         fitting.append(own)
     return [tuning for tuning in fitting if tuning.kernels]
+
+
+def entry_tables(tunings: Sequence[Tuning], kernel: str, function: str) -> tuple[EntryTable, ...]:
+    """The tables of a public function of a kernel, for all devices and architectures."""
+    found = []
+    for tuning in tunings:
+        for table in (table for table in tuning.kernels if table.kernel == kernel):
+            own = [one for one in table.sets if one.function == function]
+            sets = tuple(EntrySet(one.variants, one.bins, one.cells) for one in own)
+            if sets:
+                found.append(EntryTable(tuning.device.name, tuning.device.multiprocessors, table.arch, sets))
+    return tuple(found)

@@ -69,10 +69,11 @@ class _Builder:
         self.number: dict[Requirement, int] = {}
         self.enforced: set[int] = set()
         self.known: dict[tuple[_Candidate, ...], Tree] = {}
-        for requirement in (item for variant in variants for item in (*variant.requirements, *variant.preferences)):
-            number = self.number.setdefault(requirement, len(self.number))
-            if requirement.enforced:
-                self.enforced.add(number)
+        for variant in variants:
+            for requirement in (*variant.requirements, *variant.preferences):
+                number = self.number.setdefault(requirement, len(self.number))
+                if requirement.enforced or requirement in variant.preferences:  # no entry knows of preferences
+                    self.enforced.add(number)
         self.requirements = list(self.number)
         self.about: dict[Subject, list[int]] = {}
         for requirement, number in self.number.items():

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         ServingWarning,
         SignatureError,
     )
-    from .explain import Candidate, Explanation, TensorInfo
+    from .explain import Candidate, Device, Explanation, TensorInfo
     from .serving.server import Serving, serve
     from .streams import use_stream
 
@@ -44,6 +44,7 @@ __all__ = [
     "Candidate",
     "CaptureError",
     "CudaError",
+    "Device",
     "DeviceError",
     "DigestError",
     "DriverError",
@@ -64,7 +65,7 @@ __all__ = [
 # Each name is imported with its first use. Tools read manifests and name architectures without TVM-FFI, whose import
 # brings torch with it.
 _MODULES = {"Arch": "arch", "ArchError": "arch", "Bundle": "bundle", "load": "bundle", "use_stream": "streams"}
-_MODULES |= dict.fromkeys(("Candidate", "Explanation", "TensorInfo"), "explain")
+_MODULES |= dict.fromkeys(("Candidate", "Device", "Explanation", "TensorInfo"), "explain")
 _MODULES |= dict.fromkeys(("Serving", "serve"), "serving.server")
 
 

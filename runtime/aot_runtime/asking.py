@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,12 +28,13 @@ if TYPE_CHECKING:
         def kernels(self) -> tuple[str, ...]: ...
         def _record(self, name: str) -> KernelRecord: ...
         def _symbols_of(self, name: str) -> tuple[str, ...]: ...
+        def _symbol(self, name: str) -> Any: ...
         def _call(self, name: str, *args: Any) -> Any: ...
 
 
 _EXPLAINS_DEVICES = 1002  # earlier bundles have no measured tables
 
-__all__ = ["explain", "preload", "warn_incomplete", "why_missing"]
+__all__ = ["explain", "preload", "variant_function", "warn_incomplete", "why_missing"]
 
 
 def preload(bundle: Asked, device: Any, kernels: str | Iterable[str] | None) -> None:
@@ -75,6 +77,12 @@ def explain(
         named = (symbol, major, minor, device.name, device.multiprocessors)
         return parse_explanation(bundle._call("aot__explain_on", *named, *values))
     return parse_explanation(bundle._call("aot__explain", symbol, major, minor, *values))
+
+
+def variant_function(bundle: Asked, kernel: str, variant: str) -> Callable[..., Any]:
+    """A kernel as a function that runs one of its variants, whatever selection would choose: for measuring it."""
+    run = bundle._symbol("aot__run_variant")
+    return make_function(bundle._record(kernel), kernel, lambda symbol: partial(run, symbol, variant))
 
 
 def _bind(bundle: Asked, kernel: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, list[Any]]:

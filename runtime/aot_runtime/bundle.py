@@ -22,7 +22,7 @@ from .opening import open_library
 
 if TYPE_CHECKING:
     from .arch import Capability
-    from .explain import Explanation
+    from .explain import Device, Explanation
     from .kernel_records import KernelRecord, KernelTable
     from .signature import PublicKey
 
@@ -114,14 +114,15 @@ class Bundle:
 
         preload(self, device, kernels)
 
-    def explain(self, kernel: str, capability: str | Capability, /, *args: Any, **kwargs: Any) -> Explanation:
-        """Say what a call would run on a device of that compute capability, without one.
+    def explain(self, kernel: str, device: str | Capability | Device, /, *args: Any, **kwargs: Any) -> Explanation:
+        """Say what a call would run on a device, without one.
 
-        Takes the arguments of the call: tensors of any device, or :class:`TensorInfo`.
+        ``device`` is a compute capability, or a :class:`Device`, for which a measured table may decide. Takes the
+        arguments of the call: tensors of any device, or :class:`TensorInfo`.
         """
         from .asking import explain
 
-        return explain(self, kernel, capability, args, kwargs)
+        return explain(self, kernel, device, args, kwargs)
 
     def _record(self, name: str) -> KernelRecord:
         kernel = name if name in self._table else name.split("__")[0]

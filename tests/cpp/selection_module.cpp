@@ -15,6 +15,7 @@ extern "C" {
 #include "aot_explain.h"
 #include "aot_overlap.h"
 #include "aot_select.h"
+#include "aot_tuning.h"
 
 // What a bundle's generated tables define.
 const aot_bundle_t aot_this_bundle = {"tested", {nullptr, 0, {0}}, nullptr};
@@ -123,8 +124,10 @@ class Library {
     }
     group_ = {"tested", tables["root"].cast<int32_t>(), static_cast<uint32_t>(variants_.size()), variants_.data(),
               slots_.data(), static_cast<uint32_t>(slots_.size()), tables["argument_count"].cast<uint32_t>()};
+    tuned_by_ = tables["tuned_by"].cast<std::vector<uint32_t>>();
+    tunable_ = {tuned_by_.data(), static_cast<uint32_t>(tuned_by_.size() / variants_.size())};
     library_ = {AOT_TABLES_MAJOR, AOT_TABLES_MINOR, "tested", arch_.c_str(), &group_, 1, 0, nullptr, subjects_.data(),
-                requirements_.data(), nodes_.data(), branches_.data(), steps_.data(), regions_.data()};
+                requirements_.data(), nodes_.data(), branches_.data(), steps_.data(), regions_.data(), nullptr, &tunable_};
   }
   Library(const Library&) = delete;
 
@@ -138,6 +141,31 @@ class Library {
     const aot_variant_t* variant = aot_group_choose(&library_, &group_, &arguments);
     if (variant == nullptr) return {-1, false};
     return {static_cast<int>(variant - variants_.data()), aot_variant_unmet(&library_, variant, &arguments) == nullptr};
+  }
+
+  // The same with a measured table; -2 if the table does not fit.
+  int choose_tuned(const py::sequence& values, int device, const py::dict& table) const {
+    const auto names = table["variants"].cast<std::vector<std::string>>();
+    const auto counts = table["counts"].cast<std::vector<uint32_t>>();
+    const auto bounds = table["bounds"].cast<std::vector<int64_t>>();
+    const auto cells = table["cells"].cast<std::vector<uint8_t>>();
+    std::vector<const char*> texts;
+    for (const std::string& name : names) texts.push_back(name.c_str());
+    const aot_tuned_set_t set = {texts.data(), static_cast<uint32_t>(texts.size()), static_cast<uint32_t>(counts.size()),
+                                 counts.data(), bounds.data(), cells.data(), static_cast<uint32_t>(cells.size())};
+    const aot_tuning_t tuning = {"a device", 1, arch_.c_str(), &set, 1};
+    aot_tuned_t* tuned = aot_tuning_resolve(&tuning, &library_, &group_);
+    if (tuned == nullptr) return -2;
+    const Arguments given(values);
+    aot_arguments_t arguments{};
+    aot_arguments_decode(&arguments, given.data(), given.size());
+    arguments.device = device;
+    aot_arguments_open_tuples(&arguments, &group_);
+    const aot_variant_t* variant = aot_group_choose(&library_, &group_, &arguments);
+    if (variant != nullptr) variant = aot_tuned_choose(tuned, &library_, &group_, variant, &arguments);
+    const int chosen = variant == nullptr ? -1 : static_cast<int>(variant - variants_.data());
+    aot_tuning_free(tuned);
+    return chosen;
   }
 
   // What dispatch asks of the regions of all variants, which must be the same, before it looks closely.
@@ -171,6 +199,8 @@ class Library {
   std::vector<aot_region_t> regions_;
   std::vector<aot_slot_t> slots_;
   std::vector<aot_variant_t> variants_;
+  std::vector<uint32_t> tuned_by_;
+  aot_tunable_t tunable_;
   aot_group_t group_;
   aot_kernel_library_t library_;
 };
@@ -189,7 +219,8 @@ std::string explain(const std::vector<const Library*>& libraries, int major, int
   aot_arguments_decode(&arguments, given.data(), given.size());
   arguments.hypothetical = 1;
   aot_text_t lines{};
-  const aot_device_t device{{major, minor}, 0, 0};
+  aot_device_t device{};
+  device.capability = {major, minor};
   const int status = aot_explain_variants(&function, &device, &arguments, &lines);
   std::string text = status == 0 ? aot_text_get(&lines) : "failed";
   aot_text_free(&lines);
@@ -201,6 +232,7 @@ std::string explain(const std::vector<const Library*>& libraries, int major, int
 PYBIND11_MODULE(selection_module, module) {
   py::class_<Library>(module, "Library").def(py::init<const std::string&, const py::dict&>())
       .def("choose", &Library::choose)
+      .def("choose_tuned", &Library::choose_tuned)
       .def("plainly_apart", &Library::plainly_apart);
   module.def("explain", &explain);
   module.def("rank", [](int major, int minor, const std::string& suffix, int device_major, int device_minor) {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from aot.selection.branching import branch_by_range, branch_by_value
 from aot.selection.decision import Node, Tree, decide
-from aot.selection.subjects import Region, Requirement, Step, Subject, VariantTable
+from aot.selection.subjects import Region, Requirement, Step, Subject, TunedExtent, VariantTable
 from aot.targets import accepted_archs
 
 MISSING = -(2**63)
@@ -326,7 +326,8 @@ def flatten(variants: Sequence[VariantTable], tree: Tree, argument_count: int) -
     rows: list[tuple[Any, ...]] = []
     steps: list[tuple[int, int, int, int]] = []
     regions: list[tuple[int, int, int, str]] = []
-    for subject in (item.subject for variant in variants for item in variant.requirements):
+    asked = [item.subject for variant in variants for item in (*variant.requirements, *variant.preferences)]
+    for subject in (*asked, *(extent_.subject for variant in variants for extent_ in variant.tuned_by)):
         if subject in subjects:
             continue
         subjects[subject] = len(rows)
@@ -369,6 +370,7 @@ def flatten(variants: Sequence[VariantTable], tree: Tree, argument_count: int) -
         "variants": [(v.name, [requirements.index(item) for item in v.requirements]) for v in variants],
         "root": root,
         "argument_count": argument_count,
+        "tuned_by": [subjects[extent_.subject] for variant in variants for extent_ in variant.tuned_by],
     }
 
 
@@ -474,10 +476,22 @@ def tables(draw: st.DrawFn) -> list[VariantTable]:
         unique = {requirement.subject: requirement for requirement in drawn}
         found.append(
             VariantTable(
-                f"variant{number}", "tested", tuple(unique.values()), ((2, 0), (2, 1)), None, -1, ARGUMENTS, True
+                f"variant{number}", "tested", tuple(unique.values()), ((2, 0), (2, 1)), None, -1, ARGUMENTS, True,
+                preferences=tuple(draw(st.lists(requirements(common), max_size=2))),
             )
-        )
+        )  # fmt: skip
     return found
+
+
+def first_choice(variants: Sequence[VariantTable], call: Call) -> int | None:
+    """The first variant that takes the call and prefers it, else the first that takes it."""
+    fitting = [i for i, variant in enumerate(variants) if first_unmet(variant, call) is None]
+    preferring = [i for i in fitting if all(is_met(item, call) for item in variants[i].preferences)]
+    return next(iter([*preferring, *fitting]), None)
+
+
+def is_met(requirement: Requirement, call: Call) -> bool:
+    return requirement.low <= value_of(requirement.subject, call) <= requirement.high
 
 
 @settings(max_examples=300, deadline=None)
@@ -487,10 +501,10 @@ def test_tree_finds_the_first_variant_that_fits(
 ) -> None:
     library = selection.Library("sm_80", flatten(variants, decide(variants), ARGUMENTS))
     call = Call(values, device, hypothetical=False)
-    fitting = [i for i, variant in enumerate(variants) if first_unmet(variant, call) is None]
     chosen, meets_all = library.choose(values, device)
-    if fitting:
-        assert (chosen, meets_all) == (fitting[0], True)
+    expected = first_choice(variants, call)
+    if expected is not None:
+        assert (chosen, meets_all) == (expected, True)
     else:
         # What every variant asks is left to the compiled entry, which refuses then.
         assert chosen == -1 or not meets_all
@@ -511,6 +525,93 @@ def test_explanations_agree_word_for_word(
     }
     said = selection.explain(list(libraries.values()), *device, values).splitlines()
     assert said == model_lines(builds, device, Call(values))
+
+
+# Measured tables: bins of some integers of the call, and a variant for each combination of them.
+
+
+@st.composite
+def measured(draw: st.DrawFn, extents: int, variants: int) -> dict[str, Any]:
+    bins = [sorted(draw(st.sets(numbers, max_size=4))) for _ in range(extents)]
+    names = draw(st.permutations([f"variant{i}" for i in range(variants)]))[: draw(st.integers(1, variants))]
+    count = math.prod(len(own) + 1 for own in bins)
+    cells = draw(st.lists(st.integers(0, len(names) - 1), min_size=count, max_size=count))
+    return {"variants": names, "bins": bins, "cells": cells}
+
+
+def as_c(table: dict[str, Any]) -> dict[str, Any]:
+    bins = table["bins"]
+    return {**table, "counts": [len(own) for own in bins], "bounds": [bound for own in bins for bound in own] or [0]}
+
+
+def in_table(table: dict[str, Any], variants: Sequence[VariantTable], chosen: int, call: Call) -> int:
+    """What the table puts in the place of what the tree chose."""
+    if variants[chosen].name not in table["variants"]:
+        return chosen
+    cell = 0
+    for extent_, bins in zip(variants[chosen].tuned_by, table["bins"], strict=True):
+        cell = cell * (len(bins) + 1) + sum(bound <= value_of(extent_.subject, call) for bound in bins)
+    other = int(table["variants"][table["cells"][cell]].removeprefix("variant"))
+    return other if first_unmet(variants[other], call) is None else chosen
+
+
+@st.composite
+def tuned(draw: st.DrawFn) -> tuple[list[VariantTable], dict[str, Any]]:
+    variants = draw(tables())
+    if draw(st.booleans()):  # as an author's alternatives are: they take the same calls
+        variants = [replace(variant, requirements=variants[0].requirements) for variant in variants]
+    count = draw(st.integers(1, 3))
+    by = [
+        tuple(TunedExtent("n", "n", draw(subjects())) for _ in range(count)) if i == 0 or draw(st.booleans()) else None
+        for i in range(len(variants))
+    ]
+    found = [replace(variant, tuned_by=own or by[0] or ()) for variant, own in zip(variants, by, strict=True)]
+    return found, draw(measured(count, len(variants)))
+
+
+@settings(max_examples=300, deadline=None)
+@given(tuned(), arguments, st.integers(0, 2))
+def test_a_measured_table_chooses_what_the_model_does(
+    selection: Any, made: tuple[list[VariantTable], dict[str, Any]], values: Any, device: int
+) -> None:
+    variants, table = made
+    library = selection.Library("sm_80", flatten(variants, decide(variants), ARGUMENTS))
+    call = Call(values, device, hypothetical=False)
+    usual, meets_all = library.choose(values, device)
+    chosen = library.choose_tuned(values, device, as_c(table))
+    if meets_all:
+        assert chosen == in_table(table, variants, usual, call)
+    else:  # nothing takes the call, and no table changes that
+        assert chosen == -1 or first_unmet(variants[chosen], call) is not None
+
+
+EXTENT = TunedExtent("n", "x.shape[0]", Subject("extent", (0,)))
+PLAIN = [VariantTable(f"variant{i}", "tested", (), (), None, -1, ARGUMENTS, True, tuned_by=(EXTENT,)) for i in (0, 1)]
+SOUND = {"variants": ["variant0", "variant1"], "counts": [2], "bounds": [4, 8], "cells": [0, 1, 0]}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param({}, id="nothing"),
+        pytest.param({"variants": ["variant0", "variant2"]}, id="a variant that is not there"),
+        pytest.param({"variants": [], "cells": [0, 0, 0]}, id="no variants"),
+        pytest.param({"cells": [0, 1]}, id="too few cells"),
+        pytest.param({"cells": [0, 1, 0, 1]}, id="too many cells"),
+        pytest.param({"cells": [0, 2, 0]}, id="a cell of no variant"),
+        pytest.param({"bounds": [8, 4]}, id="bins that descend"),
+        pytest.param({"bounds": [4, 4]}, id="an empty bin"),
+        pytest.param({"counts": [2, 2], "bounds": [4, 8, 4, 8], "cells": [0] * 9}, id="more extents than declared"),
+        pytest.param({"counts": [], "cells": [0]}, id="no extents"),
+        pytest.param(
+            {"counts": [65536], "bounds": list(range(65536)), "cells": [0]}, id="more cells than a table holds"
+        ),
+    ],
+)
+def test_a_table_that_does_not_fit_is_refused_before_any_call(selection: Any, wrong: dict[str, Any]) -> None:
+    library = selection.Library("sm_80", flatten(PLAIN, decide(PLAIN), ARGUMENTS))
+    values = (matrix(64, (5,), (1,)), None, None)
+    assert library.choose_tuned(values, 0, {**SOUND, **wrong}) == (-2 if wrong else 1)
 
 
 # Memory: tensors of a few elements, close to each other, so that the model can look at every byte.
@@ -681,10 +782,11 @@ def model_lines(builds: dict[Arch, list[VariantTable]], device: tuple[int, int],
     chosen = False
     ranked = sorted((arch for arch in builds if rank(arch, device)), key=lambda arch: -rank(arch, device))
     for arch in ranked:
-        for variant in builds[arch]:
+        first = None if chosen else first_choice(builds[arch], call)
+        chosen = chosen or first is not None
+        for number, variant in enumerate(builds[arch]):
             unmet = first_unmet(variant, call)
-            mark = "*" if unmet is None and not chosen else ""
-            chosen = chosen or unmet is None
+            mark = "*" if number == first else ""
             lines.append(f"{mark}{arch}\t{variant.name}\t{'' if unmet is None else reason(unmet, call)}")
     for arch in builds:
         if not rank(arch, device):

@@ -63,6 +63,14 @@ def fill_guarded(target: aot.Target, threads: int) -> aot.Spec:
     return aot.Spec(Fill(threads), arguments, guards=guards)
 
 
+@aot.kernel(parameters=(OUT, aot.In("value")), archs=("sm_90a",), tuned_by=("n",))
+def fill_tuned(target: aot.Target) -> list[aot.Spec]:
+    """Three blocks for every length: which of them is a matter of preference, or of a measured table."""
+    arguments = {"out": aot.Tensor("f32", ("n",)), "value": aot.Scalar("f32"), "stream": aot.Stream()}
+    prefer = {32: "n <= 100", 64: "n <= 1000", 128: ()}
+    return [aot.Spec(Fill(threads), arguments, label=f"t{threads}", prefer=prefer[threads]) for threads in prefer]
+
+
 @cute.jit
 def fill_on_stream(pointer: cute.Pointer, count: cutlass.Int32, stream: CUstream):
     out = cute.make_tensor(pointer, cute.make_layout((count,)))

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from aot_runtime.arch import Capability
-from aot_runtime.explain import Candidate, TensorInfo
+from aot_runtime.arch import parse_capability
+from aot_runtime.explain import Candidate, Device, TensorInfo
 from aot_runtime.manifest import KernelRecord, Manifest
 
+from ...bundle.tuning import TunedDevice, Tuning, bundle_tunings
 from ...errors import UsageError, counted
 from ...gpu.explaining import Answer, ask, parse_arguments
 from ...gpu.machine import read_driver
@@ -27,7 +28,9 @@ KEYS = (
     Key("kernel", "string", "name of the kernel"),
     Key("capability", "string", "compute capability of the device"),
     Key("arguments", "object", "the call: dtype, shape, strides and align of tensors, and other values"),
-    Key("chosen", "object or null", "arch and variant that would run; null if none would"),
+    Key(
+        "chosen", "object or null", "arch and variant that would run, and the device of the measured table that decided"
+    ),
     Key("eligible", "list of object", "variants that would do too, of lower priority"),
     Key("refused", "list of object", "arch, variant and reason of the others, the nearest first"),
 )
@@ -51,7 +54,8 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     manifest = Manifest.read(arguments.bundle)
     record = _record(manifest, arguments.kernel)
-    device = _device(arguments.cc)
+    tunings = bundle_tunings(arguments.bundle)
+    device = _device(arguments.cc, [tuning.device for tuning in tunings])
     call = parse_arguments(arguments.arguments, record)
     os.environ.setdefault("TVM_FFI_DISABLE_TORCH_C_DLPACK", "1")  # torch is slow to import, and not needed
     import aot_runtime
@@ -60,7 +64,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(_data(record, device, answer))
     else:
-        _print(arguments, record, device, answer)
+        _print(arguments, record, device, answer, _tuned_devices(tunings, record))
     return 0 if answer.chosen is not None else 1
 
 
@@ -72,24 +76,35 @@ def _record(manifest: Manifest, name: str) -> KernelRecord:
     return manifest.kernels[name]
 
 
-def _device(text: str | None) -> Capability:
+def _tuned_devices(tunings: Sequence[Tuning], record: KernelRecord) -> list[str]:
+    return [str(one.device) for one in tunings if any(kernel.kernel == record.name for kernel in one.kernels)]
+
+
+def _device(text: str | None, tuned: Sequence[TunedDevice]) -> Device:
+    """The device to explain for. A name of one that was tuned for means that one, with its multiprocessors."""
+    for device in tuned:
+        if text is not None and device.name.lower().removeprefix("nvidia ") == text.lower().removeprefix("nvidia "):
+            return Device(device.capability, device.name, device.multiprocessors)
     if text is None:
         devices = read_driver().devices
         if not devices:
             raise UsageError("this machine has no GPU to explain for", hint="pass `--cc 9.0` or `--cc H100`")
-        return devices[0].capability
+        return Device(devices[0].capability, devices[0].name, devices[0].multiprocessors)
     (wanted,) = parse_wanted([text])[:1]
     if not isinstance(wanted, Gpu):
         raise UsageError(f"not a GPU: {text!r}", hint="pass a compute capability such as 9.0, or a name such as H100")
-    return wanted.capability
+    return Device(wanted.capability, "", 0)
 
 
-def _print(arguments: argparse.Namespace, record: KernelRecord, device: Capability, answer: Answer) -> None:
+def _print(
+    arguments: argparse.Namespace, record: KernelRecord, device: Device, answer: Answer, tuned: Sequence[str]
+) -> None:
     call = ", ".join(f"{name}={_text(value)}" for name, value in answer.arguments.items())
     print(f"{record.name}({call})")
-    where = "compute capability {}.{}".format(*device)
+    where = f"compute capability {_capability(device)}"
     if answer.chosen is not None:
         print(f"on {where} runs {answer.chosen.arch} {answer.chosen.variant}")
+        print(_decided(answer.chosen, tuned), end="")
     else:
         print(f"on {where} nothing runs")
     if answer.eligible:
@@ -105,6 +120,17 @@ def _print(arguments: argparse.Namespace, record: KernelRecord, device: Capabili
             print(f"  and {counted(len(answer.refused) - len(shown), 'variant')} more, which `-v` lists")
 
 
+def _capability(device: Device) -> str:
+    return "{}.{}".format(*parse_capability(device.capability))
+
+
+def _decided(chosen: Candidate, tuned: Sequence[str]) -> str:
+    """Which table decided, if the kernel has tables."""
+    if chosen.table:
+        return f"decided by the measured table of {chosen.table}\n"
+    return f"decided by guards; measured tables are for {', '.join(tuned)}\n" if tuned else ""
+
+
 def _text(value: Any) -> str:
     if isinstance(value, tuple):
         return f"({', '.join(map(_text, value))})"
@@ -114,13 +140,13 @@ def _text(value: Any) -> str:
     return shape if value.strides is None else f"{shape} strides {value.strides}"
 
 
-def _data(record: KernelRecord, device: Capability, answer: Answer) -> dict[str, object]:
+def _data(record: KernelRecord, device: Device, answer: Answer) -> dict[str, object]:
     chosen = answer.chosen
     return {
         "kernel": record.name,
-        "capability": "{}.{}".format(*device),
+        "capability": _capability(device),
         "arguments": encode(answer.arguments),
-        "chosen": None if chosen is None else {"arch": chosen.arch, "variant": chosen.variant},
+        "chosen": None if chosen is None else {"arch": chosen.arch, "variant": chosen.variant, "table": chosen.table},
         "eligible": [{"arch": one.arch, "variant": one.variant} for one in answer.eligible],
         "refused": _refused(answer.refused),
     }

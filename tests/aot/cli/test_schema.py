@@ -24,6 +24,7 @@ LEAST = {
     "inspect": ["nowhere"],
     "check": ["nowhere"],
     "bench": ["nowhere"],
+    "tune": ["nowhere", "--out", "table.json"],
     "wheel": ["nowhere"],
     "config": ["nowhere"],
     "cache": ["--cache", "nowhere"],

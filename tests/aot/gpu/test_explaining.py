@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aot_runtime.explain import Candidate, Explanation, TensorInfo
+from aot_runtime.explain import Candidate, Device, Explanation, TensorInfo
 from aot_runtime.manifest import Choice, KernelRecord, Parameter
 
 from aot.bundle.details import LaunchDetails, RequirementDetails, VariantDetails
@@ -104,7 +104,7 @@ def test_the_variant_with_the_fewest_unmet_requirements_comes_first(
     (tmp_path / "details").mkdir()
     (tmp_path / "details" / "sm_90a.json").touch()
     monkeypatch.setattr(explaining, "read_details", lambda path, kernel: made)
-    answer = ask(bundle, "gemm", (9, 0), {"a": TensorInfo("float16", (4, 8))})  # type: ignore[arg-type]
+    answer = ask(bundle, "gemm", Device((9, 0), "", 0), {"a": TensorInfo("float16", (4, 8))})  # type: ignore[arg-type]
     assert [one.variant for one in answer.refused] == ["near", "middle", "far", "near"]
     assert answer.refused[-1].arch == "sm_100f"  # code for another chip comes last
     assert answer.chosen is candidates[4]

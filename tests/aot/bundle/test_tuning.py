@@ -1,0 +1,131 @@
+"""Tables that were measured: written and read back the same, refused in one line if anything is wrong with them."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aot_runtime.arch import Arch
+
+from aot.bundle.details import LaunchDetails, VariantDetails
+from aot.bundle.tuning import (
+    LeftOut,
+    TunedDevice,
+    TunedKernel,
+    TunedSet,
+    Tuning,
+    check_tuning,
+    read_tuning,
+    tuning_name,
+    tuning_text,
+)
+from aot.errors import UsageError
+
+SM90 = Arch(9, 0, "a")
+H200 = TunedDevice("NVIDIA H200", 132, "9.0")
+SET = TunedSet(
+    "gemm", {"dtype": "bf16"}, ("gemm__bf16__small", "gemm__bf16__large"), ((17, 65), (100,)), (0, 0, 0, 1, 1, 1)
+)
+TABLE = TunedKernel("gemm", SM90, ("m", "n * k"), (SET,), (LeftOut("gemm__bf16__wrong", "out: the error is 3"),))
+TUNING = Tuning(H200, (TABLE,))
+LAUNCH = LaunchDetails("entry", 1, 0, 0, None, None, 0)
+
+
+def variant(name: str, **more: Any) -> VariantDetails:
+    known = VariantDetails(name, "gemm", "gemm", {"dtype": "bf16"}, name, (), 0, (LAUNCH,), (), True)
+    return replace(known, tuned_by={"m": "a.shape[0]", "n * k": "b.shape[0] * b.shape[1]"}, **more)
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    path = tmp_path / "h200.json"
+    path.write_text(tuning_text(TUNING))
+    assert read_tuning(path) == TUNING
+    assert json.loads(path.read_text())["device"] == {
+        "name": "NVIDIA H200",
+        "multiprocessors": 132,
+        "capability": "9.0",
+    }
+
+
+def test_each_device_has_a_file_of_its_own() -> None:
+    slice_ = TunedDevice("NVIDIA H200 MIG 1g.18gb", 16, "9.0")
+    assert [tuning_name(H200), tuning_name(slice_)] == [
+        "tuning/nvidia_h200_132.json",
+        "tuning/nvidia_h200_mig_1g_18gb_16.json",
+    ]
+
+
+def with_set(**fields: Any) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(tuning_text(TUNING))
+    data["kernels"][0]["sets"][0].update(fields)
+    return data
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        pytest.param([], "it has schema None, this version reads 1", id="a list"),
+        pytest.param({"schema": 2}, "it has schema 2, this version reads 1", id="a later schema"),
+        pytest.param({"schema": 1, "kernels": []}, "`device` is missing", id="no device"),
+        pytest.param({**with_set(), "device": {"name": "", "multiprocessors": 132, "capability": "9.0"}}, "there is no such device", id="no name"),
+        pytest.param({**with_set(), "kernels": 2 * with_set()["kernels"]}, "two tables for one kernel", id="twice"),
+        pytest.param(with_set(bins=[[17, 65]]), "1 lists of bins for 2 extents", id="bins of one extent"),
+        pytest.param(with_set(bins=[[65, 17], [100]]), "bins do not ascend", id="bins that descend"),
+        pytest.param(with_set(bins=[[17, 2**63], [100]]), "does not fit in 64 bits", id="a bin that is too large"),
+        pytest.param(with_set(cells=[0, 0]), "2 cells for 6 combinations", id="too few cells"),
+        pytest.param(with_set(bins=[list(range(300)), list(range(300))], cells=[]), "of at most 65536", id="too many"),
+        pytest.param(with_set(cells=[0, 0, 0, 1, 1, 2]), "a cell names no variant", id="a cell beyond the variants"),
+        pytest.param(with_set(cells=[0, 0, 0, 1, 1, -1]), "a cell names no variant", id="a negative cell"),
+        pytest.param(with_set(variants=[]), "0 variants", id="no variants"),
+        pytest.param(with_set(variants=["one", "one"]), "2 variants; there must be 1 to 256 different", id="one twice"),
+        pytest.param(with_set(cells="001"), "expected a list", id="a text for cells"),
+    ],
+)  # fmt: skip
+def test_a_table_with_a_mistake_is_refused_in_one_line(tmp_path: Path, data: Any, message: str) -> None:
+    path = tmp_path / "h200.json"
+    path.write_text(json.dumps(data))
+    with pytest.raises(UsageError, match=re.escape(message)) as error:
+        read_tuning(path)
+    assert error.value.message.startswith(f"`{path}` is not what `tune` writes: ")
+    assert "\n" not in error.value.message
+
+
+def test_what_is_no_json_and_what_is_not_there_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "text.json").write_text("no JSON")
+    with pytest.raises(UsageError, match="is not what `tune` writes"):
+        read_tuning(tmp_path / "text.json")
+    with pytest.raises(UsageError, match=r"there is no file `.*absent\.json`"):
+        read_tuning(tmp_path / "absent.json")
+
+
+@pytest.mark.parametrize(
+    ("variants", "message"),
+    [
+        pytest.param(
+            [variant("gemm__bf16__small")],
+            "names gemm__bf16__large, a variant that no longer exists",
+            id="a spec that is gone",
+        ),
+        pytest.param(
+            [variant("gemm__bf16__small"), variant("gemm__bf16__large", point={"dtype": "f16"})],
+            "puts gemm__bf16__large at a point where it is not declared",
+            id="another point",
+        ),
+        pytest.param(
+            [replace(variant(name), tuned_by={"m": "a.shape[0]"}) for name in SET.variants],
+            "goes by m, n * k, the declaration by m",
+            id="other extents",
+        ),
+    ],
+)
+def test_a_table_must_fit_the_variants_that_are_there(variants: list[VariantDetails], message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(f"`h200.json`: the table of gemm for sm_90a {message}")):
+        check_tuning(TUNING, {("gemm", SM90): variants}, "h200.json")
+
+
+def test_a_table_that_fits_is_accepted() -> None:
+    check_tuning(TUNING, {("gemm", SM90): [variant(name) for name in SET.variants]}, "h200.json")
