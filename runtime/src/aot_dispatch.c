@@ -214,7 +214,7 @@ int aot_dispatch(aot_function_t* function, const TVMFFIAny* args, int32_t count,
 /* The variant of that name, if it takes the call; NULL with an error raised. */
 static const aot_variant_t* find_named(aot_function_t* function, aot_ranking_t* ranking, const char* name,
                                        aot_arguments_t* arguments, const aot_candidate_t** chosen) {
-  for (uint32_t i = 0; i < ranking->count; ++i) {
+  for (uint32_t i = 0; i < aot_ranking_count(ranking); ++i) {
     aot_candidate_t* candidate = &ranking->candidates[i];
     if (aot_candidate_open(function, candidate) != 0) return NULL;
     for (uint32_t v = 0; candidate->group != NULL && v < candidate->group->variant_count; ++v) {
