@@ -12,11 +12,13 @@ from aot_runtime.manifest import Manifest
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("torch")]
 
+NEEDS = {"jax_function": "jax_tvm_ffi", "cupy_stream": "cupy"}
 
-@pytest.mark.parametrize("example", ["first_call", "torch_block", "llama_block/run", "jax_function"])
+
+@pytest.mark.parametrize("example", ["first_call", "torch_block", "llama_block/run", "jax_function", "cupy_stream"])
 def test_examples_run(request: pytest.FixtureRequest, tmp_path: Path, example: str) -> None:
-    if example == "jax_function":
-        pytest.importorskip("jax_tvm_ffi", reason="jax-tvm-ffi is not installed")
+    if example in NEEDS:
+        pytest.importorskip(NEEDS[example], reason=f"{NEEDS[example]} is not installed")
     bundle = Path(request.config.getoption("--bundle", default="dist/kernels")).resolve()
     if not bundle.is_dir() or "add" not in Manifest.read(bundle).kernels:
         pytest.skip(f"there is no bundle with `add` at {bundle}: build one, or give --bundle")
