@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -94,6 +95,20 @@ def builder(
 def build_bundle(builder: Callable[..., BuildResult]) -> Callable[..., BuildResult]:
     """See ``builder``. A test file may have a fixture of this name with other settings; shared bundles do not take it."""
     return builder
+
+
+@pytest.fixture
+def ends() -> Iterator[None]:
+    """For what must neither wait nor run for ever: after five minutes the test fails, and the rest of the run goes on."""
+
+    def give_up(number: int, frame: object) -> None:
+        pytest.fail("this did not end within five minutes")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(300)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture

@@ -31,6 +31,7 @@ class Project:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.out = folder / "out" / "bundle"
+        self.started: list[subprocess.Popen[str]] = []
 
     def write(self, value: int, variants: int = 2) -> None:
         text = FILL.replace("VALUE", str(value)).replace("VARIANTS", str(variants))
@@ -44,10 +45,19 @@ class Project:
         (self.folder / "tmp").mkdir(exist_ok=True)
         if handles is not None:
             command = ["bash", "-c", f'ulimit -n {handles}; exec "$@"', "bash", *command]
-        return subprocess.Popen(
+        process = subprocess.Popen(
             command, cwd=self.folder, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
             start_new_session=True,
         )  # fmt: skip
+        self.started.append(process)
+        return process
+
+    def end(self) -> None:
+        """End what a test that failed has left running."""
+        for process in self.started:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()
 
     @staticmethod
     def read_until(process: subprocess.Popen[str], text: str, times: int = 1) -> None:
@@ -75,8 +85,10 @@ def _heard_interrupts() -> Iterator[None]:
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
-    return Project(tmp_path)
+def project(tmp_path: Path) -> Iterator[Project]:
+    project = Project(tmp_path)
+    yield project
+    project.end()
 
 
 def test_killed_at_any_moment_the_bundle_is_whole_and_the_next_build_completes(project: Project) -> None:

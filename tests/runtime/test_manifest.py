@@ -268,6 +268,7 @@ def test_a_manifest_of_absurd_size_is_refused(tmp_path: Path) -> None:
         Manifest.read(tmp_path)
 
 
+@pytest.mark.usefixtures("ends")
 @pytest.mark.parametrize("name", ["manifest.json", *INDEX_NAMES])
 def test_a_pipe_is_refused_without_waiting_for_a_writer(name: str, data: dict[str, Any], tmp_path: Path) -> None:
     read(tmp_path, data)

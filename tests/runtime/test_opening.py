@@ -123,6 +123,7 @@ def test_a_descriptor_that_is_used_again_stands_for_the_new_file(
     assert len({carried(item) for item in bundles}) == len(bundles)
 
 
+@pytest.mark.usefixtures("ends")
 def test_a_pipe_in_the_place_of_the_entry_library_is_refused_without_waiting(bundle: Path) -> None:
     (bundle / ENTRY).unlink()
     os.mkfifo(bundle / ENTRY)

@@ -335,6 +335,7 @@ UNREADABLE: dict[str, tuple[Callable[[Path], None], str]] = {
 }
 
 
+@pytest.mark.usefixtures("ends")
 @pytest.mark.parametrize("name", UNREADABLE)
 def test_a_key_that_cannot_be_read_is_named(name: str, tmp_path: Path) -> None:
     make, message = UNREADABLE[name]

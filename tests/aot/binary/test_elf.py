@@ -215,6 +215,7 @@ def test_sections_that_overlap_are_refused(image: bytes, tmp_path: Path) -> None
         _read(bytes(changed), tmp_path)
 
 
+@pytest.mark.usefixtures("ends")
 def test_missing_files_folders_and_pipes_are_elf_errors(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "absent.so", tmp_path, tmp_path / "pipe"):

@@ -48,6 +48,7 @@ def test_members_have_their_short_and_long_names_and_the_index_is_left_out(conte
     assert list(members(whole)) == [("short.o", content), (LONG, b"odd")]
 
 
+@pytest.mark.usefixtures("ends")
 @pytest.mark.parametrize("size", ["-60", "-1", "+8", "1_0", "0x8", "", "9999999999", "8.0", "\u0663"])
 def test_a_member_whose_size_is_not_a_size_ends_the_reading(size: str) -> None:
     """With -60 each step led back to where it began: 132 bytes were read for ever."""

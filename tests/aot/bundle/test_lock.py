@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -94,6 +95,7 @@ def test_never_two_at_once_though_each_removes_the_file(tmp_path: Path) -> None:
         for _ in range(50):
             with locked(tmp_path / "new" / "bundle", lambda text: None):
                 inside.append(1)
+                time.sleep(0.0005)  # so that another thread comes in if it can
                 most.append(len(inside))
                 inside.pop()
 
@@ -104,6 +106,29 @@ def test_never_two_at_once_though_each_removes_the_file(tmp_path: Path) -> None:
         thread.join()
     assert most == [1] * 200
     assert not any(path.is_file() for path in tmp_path.rglob("*"))
+
+
+@pytest.mark.usefixtures("ends")
+def test_who_has_waited_holds_the_lock_against_those_who_come_later(tmp_path: Path) -> None:
+    """The file that it waited for was removed by its last holder: a lock on that one would keep nobody out."""
+    waiting, inside, done = threading.Event(), threading.Event(), threading.Event()
+
+    def wait() -> None:
+        with locked(tmp_path / "bundle", lambda text: waiting.set()):
+            inside.set()
+            done.wait()
+
+    thread = threading.Thread(target=wait)
+    with locked(tmp_path / "bundle", silent):
+        thread.start()
+        waiting.wait()
+    inside.wait()
+    try:
+        with pytest.raises(BuildError), locked(tmp_path / "bundle", silent, wait=False):
+            pass
+    finally:
+        done.set()
+        thread.join()
 
 
 def test_folders_that_were_made_for_the_lock_alone_are_removed(tmp_path: Path) -> None:

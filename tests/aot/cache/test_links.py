@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from aot.cache import keys
 from aot.cache.entries import EntryError, pack
-from aot.cache.links import pack_library, unpack_library
+from aot.cache.links import CachingLinker, pack_library, unpack_library
+from aot.cache.store import Store
+from aot.hosts import Host
+from aot.link.zig import Zig
 
 
 def test_a_library_and_its_objects_come_back_in_their_order(tmp_path: Path) -> None:
@@ -30,6 +35,8 @@ def test_a_library_and_its_objects_come_back_in_their_order(tmp_path: Path) -> N
         b'{"999999//home/u/.bashrc": 1, "library": 0}',
         b'{"000000/../../x": 1, "library": 0}',
         b'{"/x": 1, "library": 0}',
+        b'{"000000-/home/u/.bashrc": 1, "library": 0}',
+        b'{"000000-a/../../x": 1, "library": 0}',
     ],
 )
 def test_an_entry_that_names_a_place_is_refused(head: bytes) -> None:
@@ -46,3 +53,19 @@ def test_an_object_is_numbered_and_has_a_plain_name(name: str) -> None:
 def test_an_entry_without_a_library_is_refused() -> None:
     with pytest.raises(EntryError, match="holds no library"):
         unpack_library(pack({"000000-a.o": b"x"}))
+
+
+def test_a_build_that_finds_such_an_entry_links_by_itself_and_writes_nothing_elsewhere(tmp_path: Path) -> None:
+    """The entry is sealed as it should be, as another user of a shared cache could seal it."""
+    work, victim = tmp_path / "work", tmp_path / "home" / ".bashrc"
+    work.mkdir()
+    victim.parent.mkdir()
+    store, host = Store(tmp_path / "cache"), Host.native()
+    head = f'{{"000000-{victim}": 4, "library": 7}}\n'.encode()
+    store.put("libraries", keys.library_key(["x"], "x.so", host), zlib.compress(head + b"evillibrary"))
+    linked = work / "x.so"
+    with ThreadPoolExecutor(1) as pool:
+        linker = CachingLinker(Zig(tmp_path, tmp_path), host, work, tmp_path, pool, store)
+        linker._once(["x"], linked, lambda: [] if linked.write_bytes(b"own") else [])
+    assert linked.read_bytes() == b"own"
+    assert list(victim.parent.iterdir()) == []

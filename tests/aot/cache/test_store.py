@@ -74,6 +74,7 @@ def test_an_entry_larger_than_the_limit_is_neither_kept_nor_read(tmp_path: Path)
     assert small.get("variants", OTHER, len) is None
 
 
+@pytest.mark.usefixtures("ends")
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path)])
 def test_what_is_not_a_file_is_a_miss_and_is_not_waited_for(store: Store, make: Callable[[Path], None]) -> None:
     store.put("variants", KEY, b"code")

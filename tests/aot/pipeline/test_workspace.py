@@ -1,0 +1,22 @@
+"""What the stages of a build share follows from its settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from aot.cache.entries import LARGEST
+from aot.pipeline.events import Progress
+from aot.pipeline.settings import Settings
+from aot.pipeline.workspace import make_workspace
+
+
+@pytest.mark.parametrize(("memory", "largest"), [(None, LARGEST), (1 << 30, 128 << 20)])
+def test_what_an_entry_of_the_cache_may_expand_to_follows_the_memory_of_the_build(
+    memory: int | None, largest: int, tmp_path: Path
+) -> None:
+    settings = Settings("kernels", ("sm_90a",), memory=memory, artifacts=tmp_path / "cache", cache=tmp_path)
+    store = make_workspace(settings, Progress(), tmp_path).store
+    assert store is not None
+    assert store.limit == largest
