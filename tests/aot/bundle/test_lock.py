@@ -118,7 +118,7 @@ def test_who_has_waited_holds_the_lock_against_those_who_come_later(tmp_path: Pa
             inside.set()
             done.wait()
 
-    thread = threading.Thread(target=wait)
+    thread = threading.Thread(target=wait, daemon=True)
     with locked(tmp_path / "bundle", silent):
         thread.start()
         waiting.wait()

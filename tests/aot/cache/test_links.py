@@ -64,8 +64,12 @@ def test_a_build_that_finds_such_an_entry_links_by_itself_and_writes_nothing_els
     head = f'{{"000000-{victim}": 4, "library": 7}}\n'.encode()
     store.put("libraries", keys.library_key(["x"], "x.so", host), zlib.compress(head + b"evillibrary"))
     linked = work / "x.so"
+
+    def link() -> list[str]:
+        linked.write_bytes(b"own")
+        return []
+
     with ThreadPoolExecutor(1) as pool:
-        linker = CachingLinker(Zig(tmp_path, tmp_path), host, work, tmp_path, pool, store)
-        linker._once(["x"], linked, lambda: [] if linked.write_bytes(b"own") else [])
+        CachingLinker(Zig(tmp_path, tmp_path), host, work, tmp_path, pool, store)._once(["x"], linked, link)
     assert linked.read_bytes() == b"own"
     assert list(victim.parent.iterdir()) == []
