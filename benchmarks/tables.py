@@ -1,9 +1,9 @@
-"""Write the tables of ``docs/performance.md`` from the files in ``benchmarks/results``.
+"""Write the tables of ``docs/performance.md`` and ``docs/proven.md`` from the files in ``benchmarks/results``.
 
-    python benchmarks/tables.py            # after new results: rewrite the page
-    python benchmarks/tables.py --check    # exit code 1 if the page differs from the files
+    python benchmarks/tables.py            # after new results: rewrite the pages
+    python benchmarks/tables.py --check    # exit code 1 if a page differs from the files
 
-A table stands between ``<!-- table: NAME -->`` and ``<!-- end -->``. Nothing else of the page is changed.
+A table stands between ``<!-- table: NAME -->`` and ``<!-- end -->``. Nothing else of a page is changed.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 
 PROJECT = Path(__file__).resolve().parent.parent
 PAGE = PROJECT / "docs" / "performance.md"
+PROVEN = PROJECT / "docs" / "proven.md"
 RESULTS = PROJECT / "benchmarks" / "results"
 
 _TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -146,6 +147,12 @@ def _epilogue(size: str) -> Callable[[Any], str]:
     )
 
 
+def _passed(data: Any, name: str) -> str:
+    """What pytest printed last in a step of the kit."""
+    (step,) = (step for step in data["steps"] if step["name"] == name)
+    return str(re.findall(r"\d+ (?:passed|failed)[\w ,]*", step["output"])[-1]).partition(" in ")[0]
+
+
 FACTS: dict[str, tuple[tuple[str, str, Callable[[Any], str]], ...]] = {
     "calling": (
         ("Selection in C adds, 4 kernels x 3 dtypes x 3 architectures", "h200-dispatch.json",
@@ -217,6 +224,21 @@ FACTS: dict[str, tuple[tuple[str, str, Callable[[Any], str]], ...]] = {
         ("One bundle and two wheels, built on aarch64 and on x86_64", "reproducible.json",
          lambda data: "the same bytes" if data["same"] else "different bytes"),
     ),
+    "proven": (
+        ("GPU, driver and compute capability", "h200-kit.json", lambda data: "; ".join(data["machine"]["gpus"])),
+        ("Host of the GPU", "h200-kit.json",
+         lambda data: "{cpu}, {glibc}, Python {python}".format(**data["machine"])),
+        ("torch, with the GPU", "h200-kit.json", lambda data: data["machine"]["versions"]["torch"]),
+        ("torch, without a GPU", "aarch64-torch-call.json", lambda data: data["machine"]["versions"]["torch"]),
+        ("apache-tvm-ffi", "h200-kit.json", lambda data: data["machine"]["versions"]["apache-tvm-ffi"]),
+        ("Built with", "h200-kit.json",
+         lambda data: "CuTe DSL {nvidia-cutlass-dsl} (CUDA {cuda}), zig {ziglang}, Python {python}"
+         .format(**data["kit"]["made_with"])),
+        ("Tests that need a GPU", "h200-kit.json", lambda data: _passed(data, "tests")),
+        ("Checks of the C and C++ programs", "h200-cpp-demo.json",
+         lambda data: f"{sum(line.startswith('ok') for line in data['results'])} passed, "
+                      f"{sum(line.startswith('FAIL') for line in data['results'])} failed"),
+    ),
 }  # fmt: skip
 
 
@@ -241,13 +263,13 @@ def rewritten(text: str) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="change nothing; exit code 1 if the page differs")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit code 1 if a page differs")
     options = parser.parse_args()
-    before = PAGE.read_text()
-    after = rewritten(before)
+    texts = {page: (page.read_text(), rewritten(page.read_text())) for page in (PAGE, PROVEN)}
     if options.check:
-        return 0 if before == after else 1
-    PAGE.write_text(after)
+        return 0 if all(before == after for before, after in texts.values()) else 1
+    for page, (_, after) in texts.items():
+        page.write_text(after)
     return 0
 
 

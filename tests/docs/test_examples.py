@@ -117,29 +117,41 @@ def run(*command: object) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def run_with(bundle: Path, name: str, program: Path, standin: Path, folder: Path) -> str:
-    """Run a program where ``dist/NAME`` is the bundle; the last line says how often it launched."""
+def run_with(bundle: Path, name: str, program: Path, standin: Path, folder: Path, devices: int = 1) -> str:
+    """Run a program where ``dist/NAME`` is the bundle; the last line lists the devices of its launches."""
     (folder / "dist").mkdir()
     (folder / "dist" / name).symlink_to(bundle)
     prelude = "from pathlib import Path\nfrom standin import Standin\n"
-    prelude += f"cuda = Standin.load(Path({str(standin)!r}))\ncuda.reset(capabilities=[(9, 0)])\n" + AS_TORCH
-    text = prelude + program.read_text() + "print(len(cuda.launches))\n"
+    prelude += f"cuda = Standin.load(Path({str(standin)!r}))\ncuda.reset(capabilities={[(9, 0)] * devices})\n"
+    prelude += f"from standin.torch import install\ninstall(cuda, {devices})\n"
+    text = prelude + program.read_text() + "print([launch.device for launch in cuda.launches])\n"
     environment = {**os.environ, "PYTHONPATH": f"{TESTS}{os.pathsep}{PROJECT / 'runtime'}"}
     done = subprocess.run([sys.executable, "-c", text], cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def test_first_call_runs(build_bundle: Callable[..., BuildResult], standin_directory: Path, tmp_path: Path) -> None:
-    small = build_bundle(Path(__file__).with_name("small_add.py"), ("sm_90a",), name="kernels", shared_cudart=True)
-    shown = run_with(small.path, "kernels", EXAMPLES / "first_call.py", standin_directory, tmp_path)
+@pytest.fixture(scope="module")
+def small(build_bundle: Callable[..., BuildResult]) -> Path:
+    """A bundle named ``kernels`` with an ``add`` in one dtype."""
+    source = Path(__file__).with_name("small_add.py")
+    return build_bundle(source, ("sm_90a",), name="kernels", shared_cudart=True).path
+
+
+def test_first_call_runs(small: Path, standin_directory: Path, tmp_path: Path) -> None:
+    shown = run_with(small, "kernels", EXAMPLES / "first_call.py", standin_directory, tmp_path)
     assert "sm_90a add__rank1__f32" in shown
-    assert shown.splitlines()[-1] == "1"
+    assert shown.splitlines()[-1] == "[0]"
+
+
+def test_every_gpu_is_called(small: Path, standin_directory: Path, tmp_path: Path) -> None:
+    example = EXAMPLES / "several_gpus.py"
+    assert run_with(small, "kernels", example, standin_directory, tmp_path, devices=3) == "[0, 1, 2]\n"
 
 
 def test_the_call_of_the_guide_runs(sample_bundle: Path, standin_directory: Path, tmp_path: Path) -> None:
     program = Path(__file__).with_name("call_sample.py")
-    assert run_with(sample_bundle, "sample_kernels", program, standin_directory, tmp_path) == "1\n"
+    assert run_with(sample_bundle, "sample_kernels", program, standin_directory, tmp_path) == "[0]\n"
 
 
 def test_signed_bundle_is_loaded_with_its_keys(

@@ -39,9 +39,15 @@ def commands(block: Block) -> list[list[str]]:
     return found
 
 
+# Files of the examples that hold commands which no test runs: each is read as if a page showed it.
+SCRIPTS = {"examples/ci/workflow.yml": r"^ +- run: (.*)$", "examples/container/Dockerfile": r"^RUN (.*)$"}
+SHOWN = [
+    Block(file, 1, file, "bash", "\n".join(re.findall(pattern, (PROJECT / file).read_text(), re.MULTILINE)))
+    for file, pattern in SCRIPTS.items()
+]
 COMMANDS = [
     pytest.param(command, id=f"{block}: {' '.join(command)}")
-    for block in BLOCKS
+    for block in (*BLOCKS, *SHOWN)
     if block.language == "bash"
     for command in commands(block)
 ]
@@ -107,8 +113,8 @@ CHECKS: dict[str, Callable[[Sequence[str]], None]] = {
     rf"{PYTHON} -m (?:venv|build|ruff|mypy|mkdocs|http\.server) ?": check_anything,
     rf"{PYTHON} (?=benchmarks/|tools/|examples/)": check_script,
     r"python3 kit/run\.py ": lambda arguments: check_script(["tools/kit/run.py", *arguments]),
-    r"(?:\.venv/bin/)?pip (?:install|wheel) ": check_anything,
-    r"(?:cmake|ctest|cc|c\+\+|dask|compute-sanitizer|git|openssl|mkdir|chgrp|chmod|export|echo) ": check_anything,
+    r"(?:\.venv/bin/)?pip (?:install|wheel|download) ": check_anything,
+    r"(?:cmake|ctest|cc|c\+\+|dask|compute-sanitizer|git|openssl|mkdir|chgrp|chmod|export|echo|docker) ": check_anything,
     r"(?=\.ci/run|cpp_demo/run_all\.sh)": check_script,
 }
 
@@ -152,6 +158,14 @@ def test_readme_is_short_and_starts_with_building_and_testing() -> None:
     first, second = [block.code for block in blocks(readme) if block.language == "bash"][:2]
     assert "'.[build]'" in first and first.rstrip().endswith("-m aot build --arch sm90")
     assert "'.[test]'" in second and "-m pytest" in second
+
+
+def test_the_image_copies_what_the_project_has() -> None:
+    text = (PROJECT / "examples" / "container" / "Dockerfile").read_text()
+    copied = [words.split()[:-1] for words in re.findall(r"^COPY (?!--from)(.*)$", text, re.MULTILINE)]
+    made_first = {"wheels"}  # as the comment at its head says
+    for name in {name for names in copied for name in names} - made_first:
+        assert (EXAMPLE / name).exists(), f"{name} is not in {EXAMPLE}"
 
 
 # The guide: it shows its kernel whole.
