@@ -14,7 +14,7 @@ __all__ = ["PackedVariant", "keep_variant", "pack_variant", "restore_variant", "
 
 _FACTS = "facts.json"
 _LAUNCHER = "ll"
-_ENDINGS = (_LAUNCHER, "ptx", "cubin")
+_ENDINGS = (_LAUNCHER, "ptx", "cubin", "mlir", "sass")
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..cache.places import find_places
 from ..compile.messages import Options
+from ..compile.sass import HINT, find_nvdisasm
 from ..errors import UsageError
 from ..hosts import Host, parse_glibc, parse_hosts
 from ..pipeline.settings import Settings
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DEFAULT_TIMEOUT", "KEEPABLE", "build_settings"]
 
-KEEPABLE = ("ptx", "cubin", "ll")
+KEEPABLE = ("ptx", "cubin", "ll", "mlir", "sass", "o")
 DEFAULT_TIMEOUT = 3600
 _LONGEST_TIMEOUT = 7 * 24 * 3600
 _GLIBC = "2.28"
@@ -53,7 +54,9 @@ def build_settings(arguments: argparse.Namespace) -> Settings:
         timeout=timeout,
         executor=arguments.executor,
         dask_security=arguments.dask_security,
-        options=Options(_first(arguments.cuda, table and table.cuda), arguments.line_info, _keep(arguments.keep)),
+        options=Options(
+            _first(arguments.cuda, table and table.cuda), arguments.line_info, _keep(arguments.keep, arguments.executor)
+        ),
         replace=arguments.replace,
         shared_cudart=_first(arguments.cudart, table and table.cudart) == "shared",
         allow_incomplete=arguments.allow_incomplete,
@@ -92,9 +95,11 @@ def _hosts(arguments: argparse.Namespace, project: KernelProject | None) -> tupl
     return parse_hosts(arguments.host, parse_glibc(glibc))
 
 
-def _keep(text: str) -> tuple[str, ...]:
+def _keep(text: str, executor: str | None) -> tuple[str, ...]:
     kinds = tuple(kind.strip() for kind in text.split(",") if kind.strip())
     for kind in kinds:
         if kind not in KEEPABLE:
             raise UsageError(f"cannot keep {kind!r}", hint=f"known: {', '.join(KEEPABLE)}")
+    if "sass" in kinds and executor is None and find_nvdisasm(os.environ) is None:
+        raise UsageError("`--keep sass` needs nvdisasm, which is not installed", hint=HINT)
     return kinds

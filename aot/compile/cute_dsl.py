@@ -10,6 +10,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,7 @@ from . import dsl
 from .dsl import Clusters
 from .launcher import Launcher, parse_launcher, symbol_prefix
 from .messages import Compiled, KernelLaunch, Options
+from .sass import disassemble
 from .sharing import Last, code_of
 
 __all__ = ["backend_version", "compile_variant"]
@@ -61,11 +64,14 @@ def compile_variant(variant: Variant, options: Options, launcher: Path) -> Compi
     """Compile a variant and write its launcher; what came out is checked against what was asked."""
     started = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="aot-dump-", dir=launcher.parent) as dump:
-        function, clusters = _LAST.get(code_of(variant, options), lambda: _compile(variant, options, dump))
+        function, clusters = _LAST.get(code_of(variant, options), lambda: _compile(variant, options, Path(dump)))
         text = dsl.installed().export(function, variant.name, symbol_prefix(variant.name))
+        facts = parse_launcher(text, variant.name)
+        cubins = cubins_in_llvm_ir(text, source=variant.name)
+        if "sass" in options.keep:
+            for number, cubin in enumerate(cubins):
+                Path(dump, f"{number}.sass").write_text(disassemble(cubin.elf))
         _keep(options, dump, launcher)
-    facts = parse_launcher(text, variant.name)
-    cubins = cubins_in_llvm_ir(text, source=variant.name)
     launches = tuple(_launch(kernel, facts, clusters) for cubin in cubins for kernel in cubin.kernels)
     _check(variant, facts, cubins, launches)
     launcher.write_text(text)
@@ -78,14 +84,16 @@ def compile_variant(variant: Variant, options: Options, launcher: Path) -> Compi
     )
 
 
-def _compile(variant: Variant, options: Options, dump: str) -> tuple[Any, Clusters]:
+def _compile(variant: Variant, options: Options, dump: Path) -> tuple[Any, Clusters]:
     clusters: Clusters = {}
     arguments, keywords = _passed(variant.spec)
     flags = ["--enable-tvm-ffi", f"--gpu-arch {variant.arch}", variant.kernel.options]
     flags += ["--generate-line-info"] if options.line_info else []
     # Dump files of different compilations have the same names: each gets a folder of its own.
     flags += [f"--keep-{kind} --dump-dir={dump}" for kind in options.keep if kind in ("ptx", "cubin")]
-    with dsl.installed().note_clusters(clusters):
+    modules = (dump / f"{number}.mlir" for number in count())
+    keep_module = dsl.installed().when_traced(lambda module: next(modules).write_text(f"{module}\n"))
+    with dsl.installed().note_clusters(clusters), keep_module if "mlir" in options.keep else nullcontext():
         function = cute.compile(variant.spec.function, *arguments, **keywords, options=" ".join(filter(None, flags)))
     return function, clusters
 
@@ -132,7 +140,7 @@ def _symbolic(extent: int | Dim, symbols: dict[str, Any]) -> Any:
 
 
 def _keep(options: Options, dump: str, launcher: Path) -> None:
-    for kind in ("ptx", "cubin"):
+    for kind in ("ptx", "cubin", "mlir", "sass"):
         if kind in options.keep:
             for number, path in enumerate(sorted(Path(dump).rglob(f"*.{kind}"))):
                 launcher.with_suffix(f".{number}.{kind}" if number else f".{kind}").write_bytes(path.read_bytes())

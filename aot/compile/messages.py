@@ -48,7 +48,7 @@ class Options:
 
     cuda: int | None = None  # major version of the backend; None: the one that is installed
     line_info: bool = False
-    keep: tuple[str, ...] = ()  # of "ptx", "cubin", "ll"
+    keep: tuple[str, ...] = ()  # of "ptx", "cubin", "ll", "mlir", "sass", "o"
     source: str = DECLARATIONS  # what the source is: declarations, or an exercise whose compiles are captured
 
 

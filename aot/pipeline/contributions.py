@@ -7,7 +7,7 @@ contributions of a bundle are known to fit together.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path, PurePosixPath
@@ -80,6 +80,7 @@ class HostCode:
 
     library: File
     objects: LinkedObjects | ArchivedObjects | None  # for the archives of the bundle, if it has archives
+    kept: Mapping[str, File] = field(default_factory=dict)  # by name: the objects that ``--keep`` asked for
 
 
 @dataclass(frozen=True)

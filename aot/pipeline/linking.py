@@ -158,7 +158,9 @@ class _Link:
         launchers = {one.name: one.path.read_text() for one in source.kernel.launchers}
         objects = linker.kernel(name, source.tables, launchers, output)
         kept = LinkedObjects(tuple(objects), source.imports) if self.settings.archives else None
-        return HostCode(File.at(output), kept)
+        names = source.kernel.launchers if "o" in self.settings.options.keep else ()
+        own = {f"{one.name}.{linker.host.name}.o": File.at(linker.work / f"{one.name}.o") for one in names}
+        return HostCode(File.at(output), kept, own)
 
     def support(self, linker: Linker, libraries: NvidiaLibraries) -> HostSupport:
         host, shared = linker.host, self.settings.shared_cudart
@@ -179,6 +181,9 @@ class _Link:
 
 def _built(kernel: CompiledKernel, code: Mapping[str, HostCode]) -> BuiltKernel:
     info = kernel.info
+    kept = {path.name: File.at(path) for path in kernel.kept}
+    for one in code.values():
+        kept.update(one.kept)
     return BuiltKernel(
         signature=KernelRecord(
             info.name,
@@ -194,7 +199,7 @@ def _built(kernel: CompiledKernel, code: Mapping[str, HostCode]) -> BuiltKernel:
         arch=kernel.arch,
         variants=tuple(_detail(kernel.info, launcher) for launcher in kernel.launchers),
         code=code,
-        kept={f"kept/{kernel.arch}/{path.name}": File.at(path) for path in kernel.kept},
+        kept={f"kept/{kernel.arch}/{name}": file for name, file in kept.items()},
     )
 
 

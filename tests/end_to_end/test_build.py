@@ -21,6 +21,7 @@ from aot.bundle.verify import verify
 from aot.compile.messages import Options
 from aot.compile.process import resident_bytes
 from aot.errors import DeclarationError, Failure
+from aot.hosts import Host
 from aot.pipeline.executor import Session
 from aot.pipeline.settings import BuildResult
 from aot.pipeline.workers import describe, open_source
@@ -445,13 +446,14 @@ def contents(bundle: Path) -> dict[str, bytes]:
     return {path.relative_to(bundle).as_posix(): path.read_bytes() for path in bundle.rglob("*") if path.is_file()}
 
 
+KEPT = ("ptx", "cubin", "ll", "mlir", "o")
+
+
 def test_the_same_inputs_give_the_same_bytes_with_any_jobs_from_any_directory(
     build_bundle: Build, tmp_path: Path
 ) -> None:
     text = GOOD + GOOD.replace("good", "better").replace("(32, 64)", "(96, 128)")
-    first = build_bundle(
-        write_kernels(tmp_path / "here" / "kernels", text), name="same", options=Options(keep=("ptx", "cubin", "ll"))
-    )
+    first = build_bundle(write_kernels(tmp_path / "here" / "kernels", text), name="same", options=Options(keep=KEPT))
     write_kernels(tmp_path / "over" / "there" / "kernels", text)
     command = [
         sys.executable,
@@ -465,7 +467,7 @@ def test_the_same_inputs_give_the_same_bytes_with_any_jobs_from_any_directory(
         "--jobs",
         "1",
         "--keep",
-        "ll,ptx,cubin",
+        ",".join(reversed(KEPT)),
     ]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)), "PYTHONHASHSEED": "7"}
     done = subprocess.run(command, cwd=tmp_path / "over" / "there", env=environment, capture_output=True, text=True)
@@ -476,8 +478,10 @@ def test_the_same_inputs_give_the_same_bytes_with_any_jobs_from_any_directory(
         f"kept/sm_90a/{kernel}__threads{threads}.{kind}"
         for kernel, sizes in (("good", (32, 64)), ("better", (96, 128)))
         for threads in sizes
-        for kind in ("ptx", "cubin", "ll")
+        for kind in (*KEPT[:-1], f"{Host.native().name}.o")
     }
+    mlir = (first.path / "kept" / "sm_90a" / "good__threads32.mlir").read_text()
+    assert "cuda.kernel" in mlir and "here" not in mlir
 
 
 def test_a_backend_that_is_not_installed_is_named(tmp_path: Path) -> None:
@@ -538,8 +542,6 @@ def test_details_tell_what_came_out_of_each_variant(small_bundle_path: Path) -> 
 
 
 def test_a_bundle_holds_what_the_design_says_and_nothing_else(small_bundle_path: Path) -> None:
-    from aot.hosts import Host
-
     lib = f"lib/{Host.native().name}"
     assert sorted(contents(small_bundle_path)) == sorted([
         "manifest.json", "kernels.json", "files.json", "provenance.json", "sbom.cdx.json", "details/sm_80.json", "details/sm_90a.json", f"{lib}/libsmall.so", f"{lib}/libsmall_cuda.so",

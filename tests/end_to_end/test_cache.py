@@ -150,7 +150,7 @@ def test_other_settings_are_not_nothing_changed(run: Run, folder: Path, no_worke
 
 
 def test_from_cache_or_not_the_bytes_are_the_same(run: Run, folder: Path) -> None:
-    options = {"options": Options(keep=("ll", "ptx", "cubin")), "select": ("first",)}
+    options = {"options": Options(keep=("ll", "ptx", "cubin", "mlir", "o")), "select": ("first",)}
     built, compiled = run(**options, out=folder / "built")
     assert compiled == ALL[:2]
     cached, compiled = run(**options, out=folder / "cached")
@@ -158,7 +158,7 @@ def test_from_cache_or_not_the_bytes_are_the_same(run: Run, folder: Path) -> Non
     plain, compiled = run(**options, out=folder / "plain", artifacts=None, jobs=1)
     assert compiled == ALL[:2]
     assert contents(built.path) == contents(cached.path) == contents(plain.path)
-    assert len(list((cached.path / "kept" / "sm_90a").iterdir())) == 6
+    assert len(list((cached.path / "kept" / "sm_90a").iterdir())) == 10
 
 
 def test_one_kernel_changed_only_its_variants_are_compiled(run: Run, folder: Path) -> None:

@@ -64,6 +64,9 @@ class CuteDsl(Protocol):
     def BACKEND_FILES(self) -> str:
         """Where that module lies below the package ``nvidia_cutlass_dsl``; ``{cuda}`` is filled in."""
 
+    def when_traced(self, look: Callable[[Any], object]) -> AbstractContextManager[Any]:
+        """Within the context, ``look`` is called with the MLIR module of each compile once it is traced."""
+
     def note_clusters(self, clusters: Clusters) -> AbstractContextManager[Any]:
         """Within the context, note the cluster shape of every kernel that is compiled with a fixed one."""
 

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from .v4_7 import BACKEND_FILES, BACKEND_MODULE, LAUNCHER, NEEDS, entry_parameters, export, intercept, note_clusters
+from .v4_7 import (
+    BACKEND_FILES,
+    BACKEND_MODULE,
+    LAUNCHER,
+    NEEDS,
+    entry_parameters,
+    export,
+    intercept,
+    note_clusters,
+    when_traced,
+)
 
 __all__ = [
     "BACKEND_FILES", "BACKEND_MODULE", "LAUNCHER", "NEEDS", "entry_parameters", "export", "intercept", "note_clusters",
+    "when_traced",
 ]  # fmt: skip

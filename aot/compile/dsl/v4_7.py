@@ -10,6 +10,7 @@ from .v4_8 import BACKEND_FILES, BACKEND_MODULE, LAUNCHER, PRIVATE, entry_parame
 
 __all__ = [
     "BACKEND_FILES", "BACKEND_MODULE", "LAUNCHER", "NEEDS", "entry_parameters", "export", "intercept", "note_clusters",
+    "when_traced",
 ]  # fmt: skip
 
 NEEDS = {**PUBLIC, **PRIVATE, "cutlass._mlir.ir": ("IntegerAttr", "SymbolRefAttr", "WalkResult")}

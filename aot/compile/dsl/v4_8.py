@@ -68,7 +68,7 @@ def note_clusters(clusters: Clusters) -> AbstractContextManager[Any]:
     return when_traced(lambda module: module.operation.walk(visit))
 
 
-def when_traced(look: Callable[[Any], None]) -> AbstractContextManager[Any]:
+def when_traced(look: Callable[[Any], object]) -> AbstractContextManager[Any]:
     """Within the context, ``look`` is called with the module of each compile once it is traced."""
     from cutlass.cutlass_dsl import CuTeDSL
 

@@ -144,7 +144,7 @@ def test_colour_is_for_terminals_and_can_be_turned_off(
         (("--timeout", "-3"), "`--timeout` is -3"),
         (("--timeout", "nan"), "`--timeout` is nan"),
         (("--timeout", "inf"), "`--timeout` is inf"),
-        (("--keep", "ptx,sass"), "cannot keep 'sass'"),
+        (("--keep", "ptx,elf"), "cannot keep 'elf'"),
         (("--host", "riscv64"), "unknown host: 'riscv64'"),
         (("--glibc", "new"), "not a glibc version: 'new'"),
         (("--glibc", "2.5"), "glibc 2.5 is too old"),
