@@ -11,8 +11,9 @@ from aot_runtime.manifest import Manifest
 from ...bundle.lock import locked
 from ...errors import counted
 from ...gpu.check import Report, check, read_report, record, report_data
+from ...gpu.exercise import check_exercise
 from ...gpu.sanitizer import TOOLS, sanitize
-from ..options import add_run_arguments, open_to_run, print_warning, write_json
+from ..options import Opened, add_run_arguments, open_to_run, print_warning, write_json
 from ..report import note, print_json, print_message, table
 from ..schema import Key
 
@@ -39,7 +40,12 @@ KEYS = (
         "variants that no input reaches: architecture and name",
         "without --record and --sanitize",
     ),
-    Key("unchecked", "list of string", "kernels without a contract", "without --record and --sanitize"),
+    Key(
+        "unchecked",
+        "list of string",
+        "kernels without a contract; with --exercise, those that it does not use",
+        "without --record and --sanitize",
+    ),
     Key(
         "calls", "list of object", "every call, with its distance from the reference", "without --record and --sanitize"
     ),
@@ -57,6 +63,13 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         help="run nothing; write into the bundle which variants this report verified (`verified_on`)",
     )
     parser.add_argument(
+        "--exercise",
+        type=Path,
+        metavar="FILE",
+        help="check a captured bundle with the file that it was captured from: its `kernel_fn` against its `reference_fn`, "
+        "with what its `get_inputs` gives; needs CuTe DSL, which compiles nothing",
+    )
+    parser.add_argument(
         "--sanitize",
         choices=TOOLS,
         help="run the checks under compute-sanitizer of the CUDA toolkit, with this tool of it",
@@ -69,7 +82,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.sanitize is not None:
         return _sanitize(arguments)
     opened = open_to_run(arguments, "check")
-    report = check(opened.bundle, opened.contracts, opened.kernels, opened.gpu, arguments.dtype)
+    report = _report(arguments, opened)
     data = report_data(arguments.bundle, opened.bundle.manifest, report)
     write_json(arguments.out, data)
     if arguments.json:
@@ -77,6 +90,14 @@ def execute(arguments: argparse.Namespace) -> int:
     else:
         _print(arguments, report)
     return 0 if report.passed else 1
+
+
+def _report(arguments: argparse.Namespace, opened: Opened) -> Report:
+    if arguments.exercise is None:
+        return check(opened.bundle, opened.contracts, opened.kernels, opened.gpu, arguments.dtype)
+    import aot_runtime
+
+    return check_exercise(arguments.exercise, arguments.bundle, opened.kernels, opened.gpu, aot_runtime.serve)
 
 
 def _sanitize(arguments: argparse.Namespace) -> int:
@@ -120,7 +141,8 @@ def _print(arguments: argparse.Namespace, report: Report) -> None:
     for arch, variant in report.unreached:
         print(f"not reached by any input: {arch} {variant}")
     for kernel in report.unchecked:
-        print(f"not checked, because it has no contract: {kernel}")
+        why = "it has no contract" if arguments.exercise is None else "the file does not use it"
+        print(f"not checked, because {why}: {kernel}")
     for outcome in report.outcomes:
         if outcome.problem:
             what = " ".join((outcome.kernel, outcome.dtype, *outcome.choices.values()))

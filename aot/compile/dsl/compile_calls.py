@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from ...errors import DeclarationError
+
 __all__ = ["NEEDS", "entry_parameters", "intercept"]
 
 NEEDS: Mapping[str, tuple[str, ...]] = {
@@ -40,8 +42,13 @@ def entry_parameters(jit: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any])
 
     ``args`` begin with the object that a method is bound to. A library may have replaced the converter.
     """
+    from cutlass.base_dsl.common import DSLBaseError
     from cutlass.cute import _tvm_ffi_args_spec_converter as converter
 
-    signature = inspect.signature(jit, eval_str=True)
-    parameters: list[Any] = converter._tvm_ffi_args_spec_converter(jit.__name__, signature, list(args), dict(kwargs))[0]
+    signature, convert = inspect.signature(jit, eval_str=True), converter._tvm_ffi_args_spec_converter
+    try:
+        parameters: list[Any] = convert(jit.__name__, signature, list(args), dict(kwargs))[0]
+    except DSLBaseError as error:
+        reason = str(error.message).strip().partition("\n")[0]
+        raise DeclarationError(f"CuTe DSL cannot pass its arguments through TVM-FFI: {reason}") from None
     return parameters

@@ -44,7 +44,9 @@ class Forms:
         self.modules: set[str] = set()  # those whose source is part of what was met
         self._symbols: dict[int, int] = {}
         self._kept: list[Any] = []  # an object that is gone would leave its identity to another
-        self._active: set[int] = set()
+        self._active: dict[
+            int, int
+        ] = {}  # the values around the one that is looked at, by identity: how far out each is
 
     def symbol(self, symbol: Any) -> str:
         """``?0``, with what the compiler may assume about it."""
@@ -60,12 +62,12 @@ class Forms:
         if isinstance(value, float):
             return ["float", repr(value)]
         if id(value) in self._active:
-            raise UnstableError(f"{where} contains itself")
-        self._active.add(id(value))
+            return ["above", self._active[id(value)]]  # an object that leads back to one that holds it
+        self._active[id(value)] = len(self._active)
         try:
             return self._compound(value, where)
         finally:
-            self._active.discard(id(value))
+            del self._active[id(value)]
 
     def _compound(self, value: Any, where: str) -> Any:
         if isinstance(value, enum.Enum):
@@ -182,7 +184,9 @@ def _held(kind: type) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """The function inside a method of a class."""
+    """The function inside a method of a class. What Python makes for a slot says no more than its name does."""
+    if isinstance(value, types.MemberDescriptorType):
+        return "slot"
     if isinstance(value, property):
         return [value.fget, value.fset, value.fdel]
     return value.__func__ if isinstance(value, (staticmethod, classmethod)) else value

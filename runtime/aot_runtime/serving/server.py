@@ -69,6 +69,11 @@ class Serving:
         """Compile again as if nothing had been served. What was handed out stays valid."""
         self._hook.remove()
 
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """The kernels of the bundle that were served."""
+        return tuple(self._functions)
+
     def report(self) -> str:
         """What was looked up, in a line."""
         looked_up = self.hits + self.misses

@@ -38,6 +38,9 @@ x = cute.runtime.make_fake_compact_tensor(cutlass.Float16, (4, 64), stride_order
 stream = cute.runtime.make_fake_stream()
 cute.compile(Scale(cutlass.Float16, 64), x, None, x, cutlass.Float32(0), stream)
 assert again(1, 2) is None and again.export_to_c("nowhere") is None
+class Packed:
+    pass
+cute.compile(Scale(cutlass.Float16, 64), x, Packed(), x, cutlass.Float32(0), stream, options="--enable-tvm-ffi")
 """
 
 
@@ -93,9 +96,10 @@ def test_a_record_holds_the_call_its_source_and_who_compiled_it(declared: Declar
 
 
 def test_what_cannot_be_captured_is_named_with_the_reason(declared: Declared) -> None:
-    lambdas, other = (failure.message for failure in declared.failures)
+    lambdas, other, packed = (failure.message for failure in declared.failures)
     assert "Add, compiled by rowlib.adding:" in lambdas and "lambdas on one line" in lambdas
     assert "Scale, compiled by script.py:19 for sm_90a, is not captured" in other and "--enable-tvm-ffi" in other
+    assert "script.py:23" in packed and "cannot pass its arguments through TVM-FFI" in packed
 
 
 def test_keys_do_not_depend_on_the_process_its_hash_seed_or_where_a_library_lies(
