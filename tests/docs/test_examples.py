@@ -20,6 +20,7 @@ from aot_runtime import ArgumentError
 from places import PROJECT, TESTS
 from standin import Standin
 
+from aot.binary.elf import read_shared_library
 from aot.cli.main import main
 from aot.pipeline.build import BuildResult
 
@@ -177,26 +178,47 @@ def test_installed_package_is_used_as_shown(installed: Environment) -> None:
     assert shown == "[128, 128, 256, 256, 256]"
 
 
-def test_engine_in_cpp_links_the_bundle_and_launches(
-    sample_bundle: Path, cuda: Standin, standin_directory: Path, tmp_path: Path
-) -> None:
-    source, build = tmp_path / "cpp_app", tmp_path / "build"
+@pytest.fixture(scope="module")
+def cpp_app(sample_bundle: Path, standin_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The C++ example, built as its head says and installed; the folder has ``build`` and ``installed``."""
+    folder = tmp_path_factory.mktemp("cpp_app")
+    source, build = folder / "source", folder / "build"
     shutil.copytree(EXAMPLES / "cpp_app", source)
     lists = source / "CMakeLists.txt"
     # The bundle of the example has the CUDA runtime inside; the one of the tests leaves it to the stand-in.
     lists.write_text(lists.read_text().replace(" STATIC ARCHS ", " STATIC NO_CUDART ARCHS "))
+    played = f"-Wl,--no-as-needed,{standin_directory / 'libcudart.so.12'},--as-needed"
     settings = {
         "cute_aot_DIR": aot_runtime.native.cmake_directory(),
         "BUNDLE": sample_bundle,
         "CUTE_AOT_TVM_FFI_LIBRARY": tvm_ffi.libinfo.find_libtvm_ffi(),
-        "CMAKE_SHARED_LINKER_FLAGS": f"-Wl,--no-as-needed,{standin_directory / 'libcudart.so.12'},--as-needed",
+        "CMAKE_SHARED_LINKER_FLAGS": played,
+        "CMAKE_EXE_LINKER_FLAGS": played,
     }
     run("cmake", "-S", source, "-B", build, *(f"-D{name}={value}" for name, value in settings.items()))
     run("cmake", "--build", build)
-    engine = ctypes.CDLL(str(build / "libengine.so"))
+    run("cmake", "--install", build, "--prefix", folder / "installed")
+    return folder
+
+
+def test_engine_in_cpp_links_the_bundle_and_launches(cpp_app: Path, cuda: Standin) -> None:
+    engine = ctypes.CDLL(str(cpp_app / "build" / "libengine.so"))
     engine.engine_scale.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_void_p]
     stream = cuda.stream()
     assert engine.engine_scale(0x10000, 0x20000, 1000, 3.0, stream) == 0
     (launch,) = cuda.launches
     assert (launch.grid[0], launch.block[0], launch.stream) == (8, 128, stream)
     assert engine.engine_scale(0x10000, 0x10100, 1000, 3.0, stream) == 1  # the output overlaps the input
+
+
+@pytest.mark.parametrize("program", ["first_program", "first_program_c"])
+def test_an_installed_program_needs_nothing_of_the_machine_that_built_it(
+    program: str, cpp_app: Path, standin_directory: Path
+) -> None:
+    path = cpp_app / "installed" / "bin" / program
+    program_file = read_shared_library(path)
+    assert program_file.runpath == ("$ORIGIN/../lib",) and "libtvm_ffi.so" in program_file.needed
+    environment = {"LD_LIBRARY_PATH": str(standin_directory), "PATH": os.defpath}
+    done = subprocess.run([str(path)], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.split()) == 4  # the stand-in computes nothing, so the numbers are any

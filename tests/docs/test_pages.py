@@ -116,6 +116,7 @@ CHECKS: dict[str, Callable[[Sequence[str]], None]] = {
     r"(?:\.venv/bin/)?pip (?:install|wheel|download) ": check_anything,
     r"(?:cmake|ctest|cc|c\+\+|dask|compute-sanitizer|git|openssl|mkdir|chgrp|chmod|export|echo|docker) ": check_anything,
     r"(?=\.ci/run|cpp_demo/run_all\.sh)": check_script,
+    r"build/first_program ": check_anything,
 }
 
 
