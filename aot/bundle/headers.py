@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from aot_runtime.functions import function_symbol
+from aot_runtime.functions import function_symbol, parameter_facts
 from aot_runtime.manifest import Choice, KernelRecord, Parameter
 
 from .details import read_details
@@ -131,13 +131,7 @@ def _comment(kernel: KernelRecord, function: str, indent: str = "") -> list[str]
 
 
 def _parameter_line(parameter: Parameter) -> str:
-    facts = []
-    if parameter.output:
-        facts.append(f"written; shape {parameter.shape}, dtype {parameter.dtype}")
-    if parameter.workspace is not None:
-        facts.append(f"scratch memory; {parameter.workspace} bytes")
-    elif parameter.has_default:
-        facts.append(f"default {parameter.default}")
+    facts = parameter_facts(parameter)
     head = f"{parameter.name} ({'; '.join(facts)})" if facts else parameter.name
     return f"  {head}: {parameter.doc}".rstrip(": ")
 

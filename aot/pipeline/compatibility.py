@@ -97,8 +97,8 @@ def _check_signatures(kernels: Iterable[BuiltKernel]) -> None:
 
 
 def _declared(signature: KernelRecord) -> tuple[object, ...]:
-    """What the author declared. The types of parameters are derived from all variants, once these are joined."""
-    return tuple(parameter.replace(type="") for parameter in signature.parameters), signature.choices
+    """What the author declared. What parameters take is derived from all variants, once these are joined."""
+    return tuple(parameter.replace(type="", accepts=()) for parameter in signature.parameters), signature.choices
 
 
 def _check_archives(contributions: Sequence[Contribution]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from .errors import ArgumentError
 from .kernel_records import KernelRecord, Parameter
 
-__all__ = ["function_symbol", "make_function"]
+__all__ = ["documentation", "function_symbol", "make_function", "parameter_facts"]
 
 
 def function_symbol(kernel: str, choices: tuple[str, ...]) -> str:
@@ -80,12 +80,13 @@ def _define(
     source = f"def {name}({', '.join(parameters)}):\n    return {call}\n"
     exec(compile(source, f"<aot bundle function {name}>", "exec"), namespace)
     function: Callable[..., Any] = namespace[name]
-    function.__doc__ = _documentation(record)
+    function.__doc__ = documentation(record)
     function.__module__ = __name__
     return function
 
 
-def _documentation(record: KernelRecord) -> str:
+def documentation(record: KernelRecord) -> str:
+    """What ``help`` shows of a function: what it does, what it takes, and what it writes."""
     lines = [record.doc.strip(), ""]
     lines += [_parameter_line(parameter) for parameter in record.parameters]
     for choice in record.choices:
@@ -94,5 +95,28 @@ def _documentation(record: KernelRecord) -> str:
 
 
 def _parameter_line(parameter: Parameter) -> str:
-    written = " (written)" if parameter.output else ""
-    return f"{parameter.name}{written}: {parameter.doc}".rstrip(": ")
+    facts = parameter_facts(parameter)
+    shown = f" ({'; '.join(facts)})" if facts else ""
+    return f"{parameter.name}{shown}: {parameter.doc}".rstrip(": ")
+
+
+_WORDS = {"tensor": "tensor", "tensor?": "tensor or None", "pointer": "address"}
+
+
+def parameter_facts(parameter: Parameter) -> list[str]:
+    """What a caller has to know of a parameter: what is taken for it, and of an output its shape and dtype."""
+    word = _WORDS.get(parameter.type, parameter.type)
+    if parameter.accepts:
+        word = " or ".join([*parameter.accepts, *(["None"] if parameter.type == "tensor?" else [])])
+    facts = [word] if word else []
+    if parameter.output:
+        facts.append("written")
+        # The shape of an output that the caller picks is an expression of the output itself.
+        own = f"{parameter.name}."
+        facts += [f"shape {parameter.shape}"] if parameter.shape and not parameter.shape.startswith(own) else []
+        facts += [f"dtype {parameter.dtype}"] if parameter.dtype and not parameter.dtype.startswith(own) else []
+    if parameter.workspace is not None:
+        facts.append(f"scratch memory of {parameter.workspace} bytes, made if it is None")
+    elif parameter.has_default:
+        facts.append(f"default {parameter.default}")
+    return facts

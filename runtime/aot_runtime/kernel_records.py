@@ -17,6 +17,7 @@ class Parameter(Value):
     """A parameter of a public function. ``default`` counts only if ``has_default``."""
 
     __slots__ = (
+        "accepts",
         "default",
         "doc",
         "dtype",
@@ -41,6 +42,7 @@ class Parameter(Value):
     workspace: str | None  # of scratch memory: its size in bytes, as an expression of the inputs
     zeroed: bool  # whether a call clears it first
     type: str  # what variants take: "tensor", "tensor?", "float", "int", "pointer", "tuple" or "any"; "": not known
+    accepts: tuple[str, ...]  # what tensors variants take: "float16[:, 128]"; a colon is an extent that is not fixed
 
     def __init__(
         self,
@@ -55,6 +57,7 @@ class Parameter(Value):
         type: str = "",
         workspace: str | None = None,
         zeroed: bool = False,
+        accepts: tuple[str, ...] = (),
     ) -> None:
         self._set(
             name=name,
@@ -68,6 +71,7 @@ class Parameter(Value):
             type=type,
             workspace=workspace,
             zeroed=zeroed,
+            accepts=accepts,
         )
 
 
@@ -241,6 +245,7 @@ def _parameter(record: Reader) -> Parameter:
         type=record.get("type", str, ""),
         workspace=record.get("workspace", str, None),
         zeroed=record.get("zeroed", bool, False),
+        accepts=record.texts("accepts"),
     )
 
 

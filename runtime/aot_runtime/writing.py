@@ -113,6 +113,8 @@ def _parameter_data(parameter: Parameter) -> dict[str, Any]:
         data.update(workspace=parameter.workspace, zeroed=parameter.zeroed)
     if parameter.type:
         data["type"] = parameter.type
+    if parameter.accepts:
+        data["accepts"] = list(parameter.accepts)
     return data
 
 

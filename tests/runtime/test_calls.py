@@ -31,9 +31,17 @@ def test_a_function_has_the_declared_names_and_defaults(bundle: aot_runtime.Bund
 
 
 def test_a_function_documents_itself(bundle: aot_runtime.Bundle) -> None:
-    assert bundle.fill.__doc__ == "Fill a vector with a value.\n\nout (written): what is filled\nvalue: with what"
+    assert str(bundle.fill.__doc__).splitlines() == [
+        "Fill a vector with a value.",
+        "",
+        "out (float16[:] or bfloat16[:] or float32[:]; written): what is filled",
+        "value (float; default 1.0): with what",
+    ]
+    assert "bias (float32[4, :] or None; default None)" in str(bundle.fill_optional.__doc__)
+    assert "weights (tuple)" in str(bundle.fill_pair.__doc__)
     assert bundle.fill_epilogue.__doc__ == (
-        "A compile-time class that the caller names.\n\nout (written): what is filled\nepilogue: one of identity, relu."
+        "A compile-time class that the caller names.\n\n"
+        "out (float32[:]; written): what is filled\nepilogue: one of identity, relu."
     )
 
 

@@ -195,9 +195,9 @@ print(sample_kernels.scale.__doc__)
         "sample_kernels preload (device=0, kernels=None)",
         "``out = factor * x``, element by element.",
         "",
-        "x: a vector",
-        "out (written): as long as x",
-        "factor",
+        "x (float16[:] or float32[:]): a vector",
+        "out (float16[:] or float32[:]; written; shape x.shape; dtype x.dtype): as long as x",
+        "factor (float; default 2.0)",
     ]
 
 
@@ -256,17 +256,22 @@ def test_stub_agrees_with_the_package(installed: Environment) -> None:
     program = installed.path / "program.py"
     program.write_text(
         "import sample_kernels\n"
-        "sample_kernels.scale(1, 2, factor=3.0)\n"
-        "sample_kernels.clip(1, 2, bound='one')\n"
-        "sample_kernels.clip.one(1, 2)\n"
-        "sample_kernels.clip(1, 2, bound='two')\n"
-        "sample_kernels.scale(1)\n"
+        "class T:\n"
+        "    def __dlpack__(self, *, stream: int = -1) -> object: ...\n"
+        "t = T()\n"
+        "sample_kernels.scale(t, t, factor=3)\n"
+        "sample_kernels.clip(t, t, bound='one')\n"
+        "sample_kernels.clip.one(t, t)\n"
+        "sample_kernels.clip(t, t, bound='two')\n"
+        "sample_kernels.scale(t)\n"
         "sample_kernels.no_such_kernel\n"
+        "sample_kernels.scale(t, 2)\n"
+        "sample_kernels.scale(t, t, factor='3')\n"
     )
     command = [sys.executable, "-m", "mypy", "--strict", "--python-executable", str(installed.python), str(program)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=installed.path)
     complaints = [line.split(":")[1] for line in done.stdout.splitlines() if ": error: " in line]
-    assert complaints == ["5", "6", "7"], done.stdout
+    assert complaints == ["8", "9", "10", "11", "12"], done.stdout
 
 
 @pytest.mark.parametrize(
