@@ -59,8 +59,7 @@ class Gradients:
     def gradients(self, ctx: Any, *arriving: Any) -> tuple[Any, ...]:
         """The gradients of the inputs, None for those that nobody wants."""
         saved = ctx.saved_tensors
-        # A gradient may be a view with strides that kernels do not take: that of a sum is one element, expanded.
-        given = {_GRADIENT + name: grad.contiguous() for name, grad in zip(self.outputs, arriving, strict=True)}
+        given = {_GRADIENT + name: _contiguous(grad) for name, grad in zip(self.outputs, arriving, strict=True)}
         values = {**dict(zip(self.saved_tensors, saved, strict=True)), **ctx.numbers, **given}
         compute = getattr(self.operators, self.named.kernel)
         with torch.no_grad():
@@ -198,6 +197,16 @@ def _why_none(record: KernelRecord, bundle: Any) -> tuple[str, str]:
         return f"has a backward that was built for another declaration ({name}: {problem})", "rebuild both kernels"
     inputs = ", ".join(parameter.name for parameter in record.parameters if not parameter.output)
     return "has no gradient if it writes into a tensor of yours", f"call {record.name}({inputs}) as torch's operator"
+
+
+def _contiguous(gradient: Any) -> Any:
+    """A gradient may be a view with strides that kernels do not take: that of a sum is one element, expanded.
+
+    Torch calls an empty tensor contiguous whatever its strides are.
+    """
+    if gradient.numel() == 0:
+        return torch.empty_like(gradient, memory_format=torch.contiguous_format)
+    return gradient.contiguous()
 
 
 def _is_tensor(parameter: Parameter) -> bool:
