@@ -158,10 +158,13 @@ class _Compiler:
         self.inputs = {parameter.name: (number, parameter.type) for number, parameter in enumerate(inputs)}
 
     def spread(self, node: ast.expr) -> Step:
-        """``x.shape`` or ``x.shape[:-1]``."""
+        """``x.shape``, ``x.shape[:-1]`` or ``x.shape[1:]``."""
         if isinstance(node, ast.Subscript):
             assert isinstance(node.slice, ast.Slice)
-            return Step("SPREAD_TO", self._tensor(node.value), _number(node.slice.upper))
+            tensor, lower = self._tensor(node.value), node.slice.lower
+            if lower is not None:
+                return Step("SPREAD_FROM", tensor, _number(lower))
+            return Step("SPREAD_TO", tensor, _number(node.slice.upper))
         return Step("SPREAD", self._tensor(node))
 
     def extent(self, node: ast.expr, depth: int) -> list[Step]:
@@ -184,7 +187,8 @@ class _Compiler:
 
     def _tensor(self, node: ast.expr) -> int:
         assert isinstance(node, ast.Attribute)
-        assert isinstance(node.value, ast.Name)
+        if not isinstance(node.value, ast.Name):
+            raise ExposeError("the shape of an output uses an element of a tuple")
         return self._input(node.value.id, ("tensor", "tensor?"))
 
     def _input(self, name: str, types: tuple[str, ...]) -> int:

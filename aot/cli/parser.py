@@ -69,8 +69,15 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         raise WrongUsage(f"there is no command {rest[0]!r}", usage, hint=f"{start}commands: {', '.join(COMMANDS)}")
     # Not through the parser of all commands, which would not know the options of this one to suggest from.
     command = _command(make_parser(rest[:1]), rest[0])
+    words, program = rest[1:], None
+    if "--" in words and any(action.dest == "program" for action in command._actions):
+        end = words.index("--")  # what follows belongs to the program, options such as `-m` too
+        words, program = words[:end], words[end + 1 :]
     # Intermixed: options may stand between a bundle and the arguments of a call.
-    return command.parse_intermixed_args([*shared, *rest[1:]])
+    parsed = command.parse_intermixed_args([*shared, *words])
+    if program is not None:
+        parsed.program = program
+    return parsed
 
 
 def overview() -> argparse.ArgumentParser:

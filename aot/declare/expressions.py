@@ -44,10 +44,15 @@ class Element:
 
 @dataclass(frozen=True)
 class Shape:
-    """``x.shape``, or ``x.shape[:stop]``: several extents in the shape of an output."""
+    """``x.shape``, ``x.shape[:stop]`` or ``x.shape[start:]``: several extents in the shape of an output.
+
+    ``index`` is that of a tensor in a tuple: ``inputs[0].shape``.
+    """
 
     parameter: str
-    stop: int | None
+    stop: int | None = None
+    start: int | None = None
+    index: int | None = None
 
 
 @dataclass(frozen=True)
@@ -212,12 +217,13 @@ def _chain(operator: str, parts: list[Expression]) -> Expression:
 def shape_of(text: str, arguments: Mapping[str, Any]) -> tuple[int, ...]:
     """The shape an output must have, given arrays and numbers by name.
 
-    ``"x.shape"``, ``"(x.shape[0], 4)"``, or for any rank ``"(*x.shape[:-1], 4)"``.
+    ``"x.shape"``, ``"(x.shape[0], 4)"``, or for any rank ``"(*x.shape[:-1], 4)"`` and ``"(4, *x.shape[1:])"``.
     """
     shape: list[int] = []
     for part in _extents(text):
         if isinstance(part, Shape):
-            shape.extend(arguments[part.parameter].shape[: part.stop])
+            tensor = arguments[part.parameter] if part.index is None else arguments[part.parameter][part.index]
+            shape.extend(tensor.shape[part.start : part.stop])
         else:
             shape.append(int(_evaluate(part, arguments)))
     return tuple(shape)
@@ -235,7 +241,7 @@ def check_shape(text: str) -> set[str]:
         if not isinstance(part, Shape) and not _is_extent(part):
             raise DeclarationError(
                 f"{render(part)!r} is not an extent in {text!r}",
-                hint='write a shape like "x.shape", "(x.shape[0], 4)" or "(*x.shape[:-1], 4)"',
+                hint='write a shape like "x.shape", "(x.shape[0], 4)", "(*x.shape[:-1], 4)" or "(4, *x.shape[1:])"',
             )
         names |= {part.parameter} if isinstance(part, Shape) else names_in(part)
     return names
@@ -272,16 +278,20 @@ def _extents(text: str) -> Iterator[Expression | Shape]:
 
 
 def _shape(node: ast.expr) -> Shape | None:
-    """``x.shape``, or its beginning: ``x.shape[:-1]``."""
-    stop = None
+    """``x.shape``, or a part of it: ``x.shape[:-1]``, ``x.shape[1:]``. ``x`` may be an element of a tuple."""
+    start = stop = index = None
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
-        bounds = node.slice
-        if bounds.lower or bounds.step or bounds.upper is None or not _is_number(bounds.upper):
+        bounds, node = node.slice, node.value
+        given = [bound for bound in (bounds.lower, bounds.upper) if bound is not None]
+        if bounds.step or len(given) != 1 or not _is_number(given[0]):
             return None
-        stop, node = ast.literal_eval(bounds.upper), node.value
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr == "shape":
-        return Shape(node.value.id, stop)
-    return None
+        start, stop = (None if bound is None else ast.literal_eval(bound) for bound in (bounds.lower, bounds.upper))
+    if not isinstance(node, ast.Attribute) or node.attr != "shape":
+        return None
+    tensor = node.value
+    if isinstance(tensor, ast.Subscript) and _is_number(tensor.slice):
+        index, tensor = ast.literal_eval(tensor.slice), tensor.value
+    return Shape(tensor.id, stop, start, index) if isinstance(tensor, ast.Name) else None
 
 
 def _is_extent(expression: Expression) -> bool:

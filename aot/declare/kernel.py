@@ -54,8 +54,12 @@ def In(name: str, doc: str = "", *, default: Any = _MISSING) -> Parameter:
     return Parameter(name, doc, has_default=True, default=default)
 
 
-def Out(name: str, doc: str = "", *, shape: str, dtype: str, may_be: str | Sequence[str] = ()) -> Parameter:
+def Out(
+    name: str, doc: str = "", *, shape: str, dtype: str, may_be: str | Sequence[str] = (), default: None = _MISSING
+) -> Parameter:
     """A parameter that the kernel writes. ``shape`` and ``dtype`` are expressions of the inputs.
+
+    ``default=None`` makes it optional: a call that leaves it out passes None, for which there must be a variant.
 
     ``may_be`` lists inputs that may be the same tensor as this output: the kernel then works in place. Any other
     overlap with an output is refused before a launch.
@@ -63,7 +67,9 @@ def Out(name: str, doc: str = "", *, shape: str, dtype: str, may_be: str | Seque
     expressions.check_shape(shape)
     expressions.check_dtype(dtype)
     inputs = (may_be,) if isinstance(may_be, str) else tuple(may_be)
-    return Parameter(name, doc, output=True, shape=shape, dtype=dtype, may_be=inputs)
+    if default is not _MISSING and default is not None:
+        raise DeclarationError(f"parameter {name}: the default of an output can only be None, not {default!r}")
+    return Parameter(name, doc, default is None, output=True, shape=shape, dtype=dtype, may_be=inputs)
 
 
 @dataclass(frozen=True)

@@ -52,13 +52,19 @@ def _is_shape(node: ast.expr) -> bool:
 
 
 def _is_extents(node: ast.expr, parameters: Collection[str]) -> bool:
-    """``x.shape`` or ``x.shape[:-1]``."""
+    """``x.shape``, ``x.shape[:-1]`` or ``x.shape[1:]``; ``x`` may be an element of a tuple, ``inputs[0]``."""
     if isinstance(node, ast.Subscript):
         bounds = node.slice
-        if not isinstance(bounds, ast.Slice) or bounds.lower or bounds.step or not _is_number(bounds.upper):
+        if not isinstance(bounds, ast.Slice) or bounds.step or (bounds.lower is None) == (bounds.upper is None):
+            return False
+        if not _is_number(bounds.lower or bounds.upper):
             return False
         node = node.value
-    return isinstance(node, ast.Attribute) and node.attr == "shape" and _is_parameter(node.value, parameters)
+    if not isinstance(node, ast.Attribute) or node.attr != "shape":
+        return False
+    tensor = node.value
+    tensor = tensor.value if isinstance(tensor, ast.Subscript) and _is_number(tensor.slice) else tensor
+    return _is_parameter(tensor, parameters)
 
 
 def _is_extent(node: ast.expr, parameters: Collection[str]) -> bool:
@@ -70,7 +76,8 @@ def _is_extent(node: ast.expr, parameters: Collection[str]) -> bool:
         named = isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS
         return named and len(node.args) == 2 and not node.keywords and all(_is_extent(a, parameters) for a in node.args)
     if isinstance(node, ast.Subscript):
-        return _is_number(node.slice) and _is_extents(node.value, parameters) and isinstance(node.value, ast.Attribute)
+        whole = isinstance(node.value, ast.Attribute) and isinstance(node.value.value, ast.Name)
+        return _is_number(node.slice) and whole and _is_extents(node.value, parameters)
     return _is_number(node) or _is_parameter(node, parameters)
 
 

@@ -181,7 +181,7 @@ def test_what_a_program_compiles_is_recorded_and_built_under_the_key_that_a_capt
     (tmp_path / "program.py").write_text(RECORDED)
     monkeypatch.setenv("CUTE_DSL_ARCH", "sm_90a")  # the program compiles for real, and there is no device to ask
     calls = tmp_path / "calls"
-    program = [sys.executable, str(tmp_path / "program.py"), str(FOREIGN)]
+    program = [sys.executable, "-B", str(tmp_path / "program.py"), str(FOREIGN), "--json"]
     assert main(["capture", "--record", str(calls), "--", *program]) == 0
     monkeypatch.setenv("PYTHONPATH", str(FOREIGN))  # the library has to be there to build its kernels
     worker = Worker(str(calls), Arch.parse("sm_90a"), Options(), tmp_path / "log")

@@ -22,16 +22,19 @@ X = SimpleNamespace(shape=(3, 5, 8))
         ("(*x.shape[:-1], x.shape[-1] // 2)", (3, 5, 4)),
         ("(min(x.shape[0], n), max(2, n) * 4 - 1, n % 4)", (3, 27, 3)),
         ("()", ()),
+        ("(n, *x.shape[1:])", (7, 5, 8)),
+        ("x.shape[-1:]", (8,)),
+        ("(*pair[1].shape[1:], n)", (5, 8, 7)),
     ],
 )
 def test_a_shape_is_the_tuple_that_its_text_says(text: str, shape: tuple[int, ...]) -> None:
-    assert eval(shape_source(text, ["x", "n"]), {"x": X, "n": 7}) == shape
+    assert eval(shape_source(text, ["x", "n", "pair"]), {"x": X, "n": 7, "pair": (None, X)}) == shape
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "", "x", "y.shape", "x.strides", "x.shape[1:]", "x.shape[n]", "x.shape[0.5]", "(x.shape, 1)", "(*n,)", "1 / 2",
+        "", "x", "y.shape", "x.strides", "x.shape[1:2]", "x.shape[:]", "x[n].shape", "x[0].shape[0]", "x.shape[n]", "x.shape[0.5]", "(x.shape, 1)", "(*n,)", "1 / 2",
         "abs(n)", "min(1, 2, 3)", "__import__('os')", "(lambda: 1)()", "x.shape.__class__", "[1]", "True", "n if n else 1",
         "(" * 300, "x.shape[0]; 1",
     ],

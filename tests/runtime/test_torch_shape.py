@@ -121,7 +121,19 @@ EXTENT = st.recursive(
     ),
     max_leaves=6,
 )  # fmt: skip
-SPREAD = st.sampled_from(["*x.shape", "*x.shape[:-1]", "*x.shape[:1]", "*x.shape[:-9]", "*y.shape[:9]"])
+SPREAD = st.sampled_from(
+    [
+        "*x.shape",
+        "*x.shape[:-1]",
+        "*x.shape[:1]",
+        "*x.shape[:-9]",
+        "*y.shape[:9]",
+        "*x.shape[1:]",
+        "*x.shape[-1:]",
+        "*y.shape[9:]",
+        "*y.shape[-9:]",
+    ]
+)
 
 
 @given(

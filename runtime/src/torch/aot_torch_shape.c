@@ -50,13 +50,13 @@ static const char* append(aot_torch_shape* shape, int64_t extent) {
 }
 
 static const char* spread(const aot_torch_step* step, const aot_tensor* tensor, aot_torch_shape* shape) {
-  int64_t end = tensor->ndim;
-  if (step->operation == AOT_TORCH_SPREAD_TO) {
-    end = step->number < 0 ? tensor->ndim + step->number : step->number;
-    if (end > tensor->ndim) end = tensor->ndim;
-  }
+  int64_t begin = 0, end = tensor->ndim;
+  int64_t bound = step->number < 0 ? tensor->ndim + step->number : step->number;
+  if (bound < 0) bound = 0;
+  if (step->operation == AOT_TORCH_SPREAD_TO && bound < end) end = bound;
+  if (step->operation == AOT_TORCH_SPREAD_FROM) begin = bound;
   const char* wrong = NULL;
-  for (int64_t i = 0; i < end && wrong == NULL; ++i) wrong = append(shape, tensor->shape[i]);
+  for (int64_t i = begin; i < end && wrong == NULL; ++i) wrong = append(shape, tensor->shape[i]);
   return wrong;
 }
 
@@ -80,7 +80,8 @@ static const char* run(const aot_torch_step* step, const aot_torch_seen* inputs,
     }
     case AOT_TORCH_APPEND: return append(shape, stack->numbers[--stack->depth]);
     case AOT_TORCH_SPREAD:
-    case AOT_TORCH_SPREAD_TO: return seen->tensor == NULL ? "an argument is None" : spread(step, seen->tensor, shape);
+    case AOT_TORCH_SPREAD_TO:
+    case AOT_TORCH_SPREAD_FROM: return seen->tensor == NULL ? "an argument is None" : spread(step, seen->tensor, shape);
     default: {
       int64_t* pair = &stack->numbers[stack->depth - 2];
       const char* wrong = combine(step->operation, pair[0], pair[1], &pair[0]);

@@ -47,7 +47,8 @@ typedef enum {
   AOT_TORCH_MAX,
   AOT_TORCH_APPEND,   /* pops a number: the next extent of the shape */
   AOT_TORCH_SPREAD,   /* appends all extents of input `input` */
-  AOT_TORCH_SPREAD_TO /* appends its extents before `number`, as x.shape[:number] */
+  AOT_TORCH_SPREAD_TO, /* appends its extents before `number`, as x.shape[:number] */
+  AOT_TORCH_SPREAD_FROM /* appends its extents from `number` on, as x.shape[number:] */
 } aot_torch_operation;
 
 typedef struct aot_torch_step {

@@ -118,7 +118,7 @@ def test_names_are_those_of_extents_scalars_and_tensors() -> None:
     assert names_in(parse("3")) == set()
 
 
-ARGUMENTS = {"x": SimpleNamespace(shape=(6, 8)), "k": 3}
+ARGUMENTS = {"x": SimpleNamespace(shape=(6, 8)), "k": 3, "inputs": [SimpleNamespace(shape=(5, 7, 9))]}
 
 
 @pytest.mark.parametrize(
@@ -130,6 +130,10 @@ ARGUMENTS = {"x": SimpleNamespace(shape=(6, 8)), "k": 3}
         ("x.shape[-1]", (8,)),
         ("(x.shape[1] // k, min(k, 2), -k % 5, max(1, k - 9))", (2, 2, 2, 1)),
         ("()", ()),
+        ("(k, *x.shape[1:])", (3, 8)),
+        ("x.shape[-1:]", (8,)),
+        ("inputs[0].shape", (5, 7, 9)),
+        ("(*inputs[0].shape[1:], *inputs[-1].shape[:1])", (7, 9, 5)),
     ],
 )
 def test_the_shape_of_an_output_follows_from_the_inputs(text: str, shape: tuple[int, ...]) -> None:
@@ -148,6 +152,11 @@ def test_the_shape_of_an_output_follows_from_the_inputs(text: str, shape: tuple[
         "(x.shape[0], 0.5)",
         "x.strides[0]",
         "(x.shape,)",
+        "x.shape[0:1]",
+        "x.shape[:]",
+        "x.shape[::2]",
+        "inputs[k].shape",
+        "inputs[0][1].shape",
         "f(x)",
         "\0",
     ],

@@ -226,6 +226,14 @@ def test_defaults_are_numbers_or_none() -> None:
             aot.In("x", default=default)
 
 
+def test_an_output_may_be_left_out_and_its_default_can_only_be_none() -> None:
+    optional = aot.Out("rstd", shape="x.shape[:1]", dtype="f32", default=None)
+    assert optional == Parameter("rstd", has_default=True, output=True, shape="x.shape[:1]", dtype="f32")
+    assert not aot.Out("out", shape="x.shape", dtype="f32").has_default
+    with pytest.raises(DeclarationError, match="rstd: the default of an output can only be None, not 0"):
+        aot.Out("rstd", shape="x.shape", dtype="f32", default=0)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
