@@ -69,7 +69,7 @@ def _open(path: Path) -> int:
         except OSError as error:
             failed = error
             break
-    raise UsageError(f"cannot write to `{path.parent}`: {failed.strerror}", hint="give another `--out`")
+    raise UsageError(f"cannot write to `{path.parent}`: {failed.strerror}", hint="pass another `--out`")
 
 
 def _lock(descriptor: int, flags: int) -> bool:

@@ -37,7 +37,7 @@ def check_destination(path: Path) -> Manifest | None:
         check_writable(real_directory(path).parent)
         content = _manifest_content(path)
     except OSError as error:
-        raise UsageError(f"cannot look at `{path}`: {error.strerror}", hint="give another `--out`") from None
+        raise UsageError(f"cannot look at `{path}`: {error.strerror}", hint="pass another `--out`") from None
     if content is None:
         return None
     with suppress(ManifestError):  # a damaged bundle is replaced like any other
@@ -57,12 +57,12 @@ def _check_place(path: Path) -> None:
     if not path.exists() and not path.is_symlink():
         return
     if not path.is_dir():
-        raise UsageError(f"`{path}` is not a directory", hint="give another `--out`")
+        raise UsageError(f"`{path}` is not a directory", hint="pass another `--out`")
     if not any(item.is_symlink() or not item.is_dir() for item in path.rglob("*")):
         return  # build tools make the folders of what they expect
     if not (path / FILE_NAME).is_file():
         raise UsageError(
-            f"`{path}` holds something that is not a bundle", hint="give another `--out`, or empty it yourself"
+            f"`{path}` holds something that is not a bundle", hint="pass another `--out`, or empty it yourself"
         )
 
 
@@ -76,9 +76,9 @@ def check_writable(folder: Path) -> None:
             continue  # it is to be made, or the folder that holds it is at fault
         try:
             if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
-                raise UsageError(f"`{place}` is not a directory", hint="give another `--out`")
+                raise UsageError(f"`{place}` is not a directory", hint="pass another `--out`")
             if not os.access(".", os.W_OK | os.X_OK, dir_fd=descriptor):
-                raise UsageError(f"cannot write to `{place}`", hint="give another `--out`")
+                raise UsageError(f"cannot write to `{place}`", hint="pass another `--out`")
         finally:
             os.close(descriptor)
         return
@@ -102,7 +102,7 @@ def staging(destination: Path) -> Iterator[Path]:
         staged.chmod(0o755)
     except OSError as error:
         raise UsageError(
-            f"cannot write to `{destination.parent}`: {error.strerror}", hint="give another `--out`"
+            f"cannot write to `{destination.parent}`: {error.strerror}", hint="pass another `--out`"
         ) from None
     try:
         with stack:

@@ -103,7 +103,7 @@ def new_key(path: Path) -> None:
     # A private key that is there is never overwritten: what it signed could not be signed again.
     for target in (path, public_path(path)):
         if os.path.lexists(target):
-            raise UsageError(f"`{target}` exists already", hint="give `--key` another name, or leave `--new-key` out")
+            raise UsageError(f"`{target}` exists already", hint="pass another `--key`, or leave `--new-key` out")
     try:
         _write_new(path, secret, 0o600)
         _write_new(public_path(path), public, 0o644)

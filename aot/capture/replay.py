@@ -48,6 +48,6 @@ def _kernel(path: Path, record: dict[str, Any]) -> Kernel:
         return captured_kernel(call, accepted_archs(), f"{path}:1")
     except (ImportError, AttributeError) as error:
         raise DeclarationError(
-            f"{path}: what {record['called_from']} compiled cannot be made again: {error}",
+            f"{path}: what {record['called_from']} compiled cannot be rebuilt: {error}",
             hint="install the library in the version that was recorded",
         ) from error

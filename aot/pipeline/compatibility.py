@@ -107,7 +107,7 @@ def _check_archives(contributions: Sequence[Contribution]) -> None:
     if without and len(without) < len(contributions):
         raise BuildError(
             f"{without[0].label} has no archives for static linking, what it is joined with has",
-            hint="build both with or both without `--no-archives`, or begin anew with `--replace`",
+            hint="build both with or both without `--no-archives`, or start over with `--replace`",
         )
 
 

@@ -51,7 +51,7 @@ class Settings:
     def bundle_name(self) -> str:
         name = self.name or _default_name(self.kernels)
         if not is_name(name):
-            raise UsageError(f"{name!r} cannot name a bundle", hint="give `--name` letters, digits and underscores")
+            raise UsageError(f"{name!r} cannot name a bundle", hint="use letters, digits and underscores in `--name`")
         return name
 
     @property

@@ -21,7 +21,7 @@ def new_project(folder: Path, *, cpp: bool = False, torch: bool = False) -> list
     try:
         Identity.parse(name, "0.1.0")
     except UsageError as error:
-        raise UsageError(error.message, hint="name the folder as users shall import it, such as my_kernels") from None
+        raise UsageError(error.message, hint="choose a name that Python can import, such as my_kernels") from None
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"`{folder}` exists already", hint="name a folder that does not exist")
     written = []

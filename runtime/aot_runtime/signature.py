@@ -60,7 +60,7 @@ def check_signature(bundle: Path, manifest: bytes, keys: Sequence[bytes]) -> byt
     known = ", ".join(key.hex()[:16] for key in keys)
     raise SignatureError(
         f"the signature of `{bundle}` is not by a trusted key (they start with {known}), or its manifest was altered",
-        hint="get the bundle again from who signed it, or pass the public key that signed it",
+        hint="get the bundle from its signer again, or pass the public key that signed it",
     )
 
 

@@ -29,7 +29,8 @@ def load_library(bundle: Any) -> Path:
     expected = bundle.manifest.files.get(path.relative_to(bundle.path).as_posix())
     if expected is None:
         raise BundleError(
-            f"`{bundle.path}` has no library for torch", hint="rebuild it; kernels that torch cannot have give none"
+            f"`{bundle.path}` has no library for torch",
+            hint="rebuild it; a bundle without a kernel that torch can call has no such library",
         )
     library = through_descriptor(str(path), expected, lambda name: _open(name, path))
     torch.ops.loaded_libraries.add(str(path))

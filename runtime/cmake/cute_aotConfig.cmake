@@ -9,7 +9,7 @@
 #   cute_aot_add_bundle(<target> KERNELS ... ARCHS ...) build a bundle as part of this build, and link it
 #   cute_aot_install_bundle(<directory> DESTINATION ...) install one beside the programs that use it
 #
-# Variables to set where the defaults do not do:
+# Variables to set if the defaults do not fit:
 #   CUTE_AOT_TVM_FFI_LIBRARY   path of libtvm_ffi.so
 #   CUTE_AOT_PYTHON            the Python that has cute-aot[build] installed, for cute_aot_add_bundle and KEY
 cmake_minimum_required(VERSION 3.20)

@@ -118,9 +118,9 @@ def _check(settings: KitSettings) -> None:
         raise UsageError(f"not a Python version: {settings.python!r}", hint="write it like 3.12")
     out = settings.out
     if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / PLAN).is_file())):
-        raise UsageError(f"`{out}` holds something that is not a kit", hint="give another `--out`")
+        raise UsageError(f"`{out}` holds something that is not a kit", hint="pass another `--out`")
     if not (settings.project / "tests").is_dir():
-        raise UsageError(f"`{settings.project}` has no tests", hint="give `--project` the folder that holds tests/")
+        raise UsageError(f"`{settings.project}` has no tests", hint="pass the folder that holds tests/")
     for path in settings.include:
         if not (settings.project / path).exists():
             raise UsageError(f"`{settings.project / path}` does not exist")
@@ -209,7 +209,7 @@ def _fetch_wheels(settings: KitSettings, folder: Path) -> None:
     if done.returncode != 0:
         raise BuildError(
             f"pip could not get the wheels for Python {settings.python} on {settings.host}: {done.stderr.strip()}",
-            hint=f"on a machine with a network run `pip {' '.join(command)} --dest wheelhouse`, then give `--wheelhouse wheelhouse`",
+            hint=f"on a machine with a network run `pip {' '.join(command)} --dest wheelhouse`, then pass `--wheelhouse wheelhouse`",
         )
 
 

@@ -22,7 +22,7 @@ KEYS = (
     Key("path", "string", "folder of the cache"),
     Key("entries", "object", "number of entries by kind"),
     Key("bytes", "number", "size of the entries"),
-    Key("kept", "list of object", "what lies where: what, path, files, bytes"),
+    Key("kept", "list of object", "each folder of the cache: what, path, files, bytes"),
     Key("damaged", "list of string", "entries that `--check` removed"),
     Key("untrusted", "list of string", "entries that somebody else may have written; they are not used"),
     Key("pruned", "number", "how many entries `--prune` removed"),

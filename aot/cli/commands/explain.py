@@ -31,7 +31,7 @@ KEYS = (
     Key(
         "chosen", "object or null", "arch and variant that would run, and the device of the measured table that decided"
     ),
-    Key("eligible", "list of object", "variants that would do too, of lower priority"),
+    Key("eligible", "list of object", "variants that could run too, with lower priority"),
     Key("refused", "list of object", "arch, variant and reason of the others, the nearest first"),
 )
 _SHOWN = 12  # refused variants that are listed; the rest are counted

@@ -362,4 +362,4 @@ def test_a_directory_that_may_not_be_written_is_refused_before_anything_is_compi
     assert len(lines) == 2
     for line in lines:
         assert "cannot " in line
-        assert line.endswith("| give another `--out`")
+        assert line.endswith("| pass another `--out`")

@@ -26,7 +26,7 @@ def test_a_bundle_is_named_after_the_folder_file_or_module(kernels: str, name: s
 def test_a_name_that_c_and_python_cannot_use_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="cannot name a bundle") as caught:
         Settings("kernels", (), name=name).bundle_name  # noqa: B018  raises
-    assert caught.value.hint == "give `--name` letters, digits and underscores"
+    assert caught.value.hint == "use letters, digits and underscores in `--name`"
 
 
 def test_memory_bounds_the_processes_that_compile_and_link() -> None:

@@ -87,7 +87,7 @@ def test_without_options_there_is_python_alone(tmp_path: Path) -> None:
 def test_a_name_that_cannot_be_imported_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError) as caught:
         new_project(tmp_path / name)
-    assert caught.value.hint == "name the folder as users shall import it, such as my_kernels"
+    assert caught.value.hint == "choose a name that Python can import, such as my_kernels"
     assert not (tmp_path / name).exists()
 
 
