@@ -21,6 +21,7 @@ from urllib.parse import quote, unquote
 
 from ..errors import UsageError
 from .contenders import Problem, runs_of
+from .machine import read_driver
 from .running import Gpu, make_outputs
 
 __all__ = ["Call", "Profile", "ncu_command", "profile", "read_profiles", "run_ncu"]
@@ -34,6 +35,8 @@ _WARM_UP = 2  # calls before the one that is profiled: code is loaded, and torch
 _DURATION = "gpu__time_duration.sum"
 _DRAM = "dram__throughput.avg.pct_of_peak_sustained_elapsed"
 _TENSOR = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed"
+# Compute capability 10.x has a second pipe for the tensor cores' newest instructions; other chips lack this counter.
+_TENSOR_10 = "sm__pipe_tc_cycles_active.avg.pct_of_peak_sustained_elapsed"
 _OCCUPANCY = "sm__warps_active.avg.pct_of_peak_sustained_active"
 _SM_CLOCK = "sm__cycles_elapsed.avg.per_second"
 _DRAM_CLOCK = "dram__cycles_elapsed.avg.per_second"
@@ -124,16 +127,18 @@ def profile(problems: Iterator[Problem], bundle: Any, gpu: Gpu, against: Mapping
 # The process that starts it.
 
 
-def ncu_command(bench: Sequence[str]) -> list[str]:
-    """The command that profiles ``bench`` with those arguments and prints CSV."""
+def ncu_command(bench: Sequence[str], major: int = 0) -> list[str]:
+    """The command that profiles ``bench`` with those arguments on a GPU of that major version, and prints CSV."""
+    metrics = (*METRICS, _TENSOR_10) if major == 10 else METRICS
     profiled = [sys.executable, "-m", "aot", "bench", *bench, "--profile", "--quiet"]
     options = ["--csv", "--page", "raw", "--print-units", "base", "--nvtx", "--profile-from-start", "off"]
-    return [_PROGRAM, *options, "--metrics", ",".join(METRICS), *profiled]
+    return [_PROGRAM, *options, "--metrics", ",".join(metrics), *profiled]
 
 
 def run_ncu(bench: Sequence[str], read_with: str) -> str:
     """What ``ncu`` prints. ``read_with`` is the command that shows such a text if it comes from another machine."""
-    command = ncu_command(bench)
+    devices = read_driver().devices
+    command = ncu_command(bench, devices[0].capability[0] if devices else 0)
     if shutil.which(_PROGRAM) is None:
         raise UsageError(
             f"{_PROGRAM} is not installed",
@@ -195,7 +200,7 @@ def _profile(call: Call, rows: Sequence[Mapping[str, str]], units: Mapping[str, 
         call,
         kernels=len(rows),
         microseconds=sum(times),
-        tensor=_weighted(rows, times, _TENSOR),
+        tensor=_largest(_weighted(rows, times, _TENSOR), _weighted(rows, times, _TENSOR_10)),
         dram=_weighted(rows, times, _DRAM),
         occupancy=_weighted(rows, times, _OCCUPANCY),
         registers=int(max(_number(row, _REGISTERS) or 0.0 for row in rows)),
@@ -214,6 +219,10 @@ def _weighted(
     if len(present) < len(values) or not sum(times):
         return None
     return scale * sum(value * time for value, time in zip(present, times, strict=True)) / sum(times)
+
+
+def _largest(*shares: float | None) -> float | None:
+    return max((share for share in shares if share is not None), default=None)
 
 
 def _number(row: Mapping[str, str], metric: str) -> float | None:

@@ -69,6 +69,16 @@ def test_what_a_chip_does_not_count_is_not_shown_as_zero() -> None:
     assert "  -  " in bench.profiles_table([one])
 
 
+def test_the_pipe_of_capability_10_counts_too() -> None:
+    extra = "sm__pipe_tc_cycles_active.avg.pct_of_peak_sustained_elapsed"
+    lines = printed(OURS).splitlines()
+    lines[2:] = [f'{line},"{text}"' for line, text in zip(lines[2:], (extra, "%", "77"), strict=True)]
+    (one,) = read_profiles("\n".join(lines))
+    assert one.tensor == 77
+    assert ncu.ncu_command(["b"], 10)[-8].endswith(f",{extra}")
+    assert extra not in " ".join(ncu.ncu_command(["b"], 9))
+
+
 @pytest.mark.parametrize("unit", ["usecond", "us"])
 def test_units_are_read(unit: str) -> None:
     (one,) = read_profiles(printed(OURS, units=[unit, *UNITS[1:-2], "Ghz", "cycle/nsecond"]))
