@@ -25,9 +25,6 @@ static int holds(const device_driver* driver, const float* on_gpu, float alpha) 
 int main(void) {
   device_driver driver;
   float *gpu_x = NULL, *gpu_y = NULL, *gpu_out = NULL;
-  aot_tensor tensor_x, tensor_y, tensor_out;
-  int64_t shape[1] = {N}, strides[1] = {1};
-  const aot_dtype f32 = aot_make_dtype(AOT_DTYPE_FLOAT, 32);
   int failures = 0;
 
   for (int i = 0; i < N; ++i) {
@@ -36,26 +33,24 @@ int main(void) {
   }
   if (!device_open(&driver)) {
     /* An address that is never accessed: the bundle says why it refuses. */
-    if (aot_make_tensor(&tensor_x, (void*)256, 0, f32, 1, shape, strides, NULL) != AOT_OK) return EXIT_FAILED;
-    return refused(demo_axpy(&tensor_x, &tensor_x, &tensor_x, 1.0));
+    const aot_tensor* nowhere = aot_tensor_of((void*)256, AOT_FLOAT32, N);
+    return refused(demo_axpy(nowhere, nowhere, nowhere, 1.0));
   }
   if (!device_fill(&driver, &gpu_x, x, N) || !device_fill(&driver, &gpu_y, y, N) || !device_fill(&driver, &gpu_out, y, N)) {
     printf("c: FAIL: the GPU gave no memory\n");
     return EXIT_FAILED;
   }
-  if (aot_make_tensor(&tensor_x, gpu_x, 0, f32, 1, shape, strides, NULL) != AOT_OK ||
-      aot_make_tensor(&tensor_y, gpu_y, 0, f32, 1, shape, strides, NULL) != AOT_OK ||
-      aot_make_tensor(&tensor_out, gpu_out, 0, f32, 1, shape, strides, NULL) != AOT_OK) {
-    return refused(AOT_ERROR_OTHER);
-  }
+  const aot_tensor* tensor_x = aot_tensor_of(gpu_x, AOT_FLOAT32, N);
+  const aot_tensor* tensor_y = aot_tensor_of(gpu_y, AOT_FLOAT32, N);
+  const aot_tensor* tensor_out = aot_tensor_of(gpu_out, AOT_FLOAT32, N);
 
-  int code = demo_axpy(&tensor_x, &tensor_y, &tensor_out, 4.0);
+  int code = demo_axpy(tensor_x, tensor_y, tensor_out, 4.0);
   if (code != AOT_OK) return refused(code);
   report("c: axpy", holds(&driver, gpu_out, 4.0f), &failures);
-  code = demo_axpy_on(NULL, &tensor_x, &tensor_y, &tensor_out, 1.5);
+  code = demo_axpy_on(NULL, tensor_x, tensor_y, tensor_out, 1.5);
   if (code != AOT_OK) return refused(code);
   report("c: axpy on the default stream", holds(&driver, gpu_out, 1.5f), &failures);
-  report("c: a null tensor is refused", demo_axpy(NULL, &tensor_y, &tensor_out, 1.0) == AOT_ERROR_ARGUMENT, &failures);
+  report("c: a null tensor is refused", demo_axpy(NULL, tensor_y, tensor_out, 1.0) == AOT_ERROR_ARGUMENT, &failures);
   report("c: the reason is a sentence", strlen(aot_error_text()) > 20, &failures);
   driver.release(device_at(gpu_x));
   driver.release(device_at(gpu_y));

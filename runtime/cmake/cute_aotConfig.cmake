@@ -8,6 +8,7 @@
 #   cute_aot_import_bundle(<target> <directory> ...)   link a bundle that was built before
 #   cute_aot_add_bundle(<target> KERNELS ... ARCHS ...) build a bundle as part of this build, and link it
 #   cute_aot_install_bundle(<directory> DESTINATION ...) install one beside the programs that use it
+#   cute_aot_install_runtime(<target>... ...)           install libtvm_ffi.so where those programs find it
 #
 # Variables to set if the defaults do not fit:
 #   CUTE_AOT_TVM_FFI_LIBRARY   path of libtvm_ffi.so

@@ -10,6 +10,8 @@ import pytest
 
 from tests.cpp.conftest import INCLUDES, TVM_FFI, Project, run, with_entry
 
+(MINOR,) = re.findall(r"define AOT_PROTOCOL_MINOR (\d+)", (INCLUDES[0] / "aot" / "abi.h").read_text())
+
 PROGRAM = """
 #include <aot/aot.h>
 int main(int count, char** arguments) {
@@ -53,7 +55,7 @@ def test_header_with_this_library(project: Project, tmp_path: Path, major: int, 
     said = outcome(project, project.bundle, newer_header(tmp_path, major, minor), tmp_path)
     assert said.startswith(expected)
     if major != 1:
-        assert "speaks version 1.1 of the protocol, this header speaks 2.3" in said
+        assert f"speaks version 1.{MINOR} of the protocol, this header speaks 2.3" in said
 
 
 def test_newer_library_with_this_header(project: Project, tmp_path: Path) -> None:
@@ -84,7 +86,7 @@ def test_library_of_another_major_is_refused(project: Project, tmp_path: Path) -
     )
     said = outcome(project, bundle, INCLUDES[0], tmp_path)
     assert said.startswith("5 ")
-    assert "speaks version 2.1 of the protocol, this header speaks 1.1" in said
+    assert f"speaks version 2.{MINOR} of the protocol, this header speaks 1.{MINOR}" in said
 
 
 def test_library_without_this_interface_is_refused(project: Project, tmp_path: Path) -> None:
@@ -115,6 +117,42 @@ int main(int count, char** arguments) {
   return count == 0;
 }
 """
+
+
+TENSORS = """
+#include <aot/aot.h>
+static void show(const aot_tensor* tensor) {
+  printf("%p %d %d %d:", tensor->data, tensor->device_type, tensor->dtype.code, tensor->dtype.bits);
+  for (int32_t i = 0; i < tensor->ndim; ++i) printf(" %d/%d", (int)tensor->shape[i], (int)tensor->strides[i]);
+  printf("\\n");
+}
+int main(void) {
+  const int64_t m = 3;
+  const aot_tensor* x = aot_tensor_of((void*)256, AOT_BFLOAT16, m, 4, 5);
+  const aot_tensor* y = aot_tensor_of((void*)512, AOT_INT8, 7);
+  show(x);
+  show(y);
+  show(aot_tensor_of((void*)256, AOT_FLOAT32, INT64_MAX, 4));
+  show(aot_tensor_of((void*)256, AOT_FLOAT32, 1, 2, 3, 4, 5, 6, 7, 8, 9));
+  show(x);
+  return 0;
+}
+"""
+
+
+def test_a_tensor_in_three_arguments(tmp_path: Path) -> None:
+    """What does not fit has no address, and a call refuses that."""
+    (tmp_path / "program.c").write_text(TENSORS)
+    flags = ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", f"-I{INCLUDES[0]}"]
+    run("cc", *flags, tmp_path / "program.c", "-o", tmp_path / "program", "-ldl", "-pthread")
+    first = "0x100 2 4 16: 3/20 4/5 5/1"
+    assert run(tmp_path / "program").splitlines() == [
+        first,
+        "0x200 2 0 8: 7/1",
+        "(nil) 2 2 32:",
+        "(nil) 2 2 32:",
+        first,
+    ]
 
 
 def test_missing_cuda_runtime_is_named_at_the_first_call(project: Project, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import aot_runtime.native
 import pytest
+from elftools.elf.elffile import ELFFile
 
 from aot.bundle.verify import verify
 from tests.cpp.conftest import HERE, HOST, KERNELS, PROJECT, TVM_FFI, Project, cmake, run
@@ -72,11 +73,12 @@ cmake_minimum_required(VERSION 3.20)
 project(app CXX)
 set(CMAKE_CXX_STANDARD 17)
 find_package(cute_aot CONFIG REQUIRED)
-cute_aot_import_bundle(kernels "{bundle}")
+cute_aot_import_bundle(kernels "{bundle}" ARCHS sm90)
 cute_aot_install_bundle("{bundle}" DESTINATION share/kernels)
 add_executable(app hello.cpp)
 target_link_libraries(app PRIVATE kernels "{standin}/libcudart.so.12" "{standin}/libcuda.so.1")
-set_target_properties(app PROPERTIES INSTALL_RPATH "$ORIGIN/../share/kernels/lib/{host}")
+set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
+cute_aot_install_runtime(app BUNDLES share/kernels)
 install(TARGETS app DESTINATION bin)
 """
 
@@ -86,7 +88,7 @@ def test_installed_bundle_moves_with_its_program(project: Project, tmp_path: Pat
     source.mkdir()
     shutil.copytree(project.bundle, copy)
     shutil.copy(HERE / "hello.cpp", source)
-    text = INSTALLING_PROJECT.format(bundle=copy, standin=project.standin, host=HOST)
+    text = INSTALLING_PROJECT.format(bundle=copy, standin=project.standin)
     (source / "CMakeLists.txt").write_text(text)
     run(cmake(), "-S", source, "-B", build, f"-Dcute_aot_DIR={CMAKE_DIR}", f"-DCUTE_AOT_TVM_FFI_LIBRARY={TVM_FFI}")
     run(cmake(), "--build", build)
@@ -95,9 +97,15 @@ def test_installed_bundle_moves_with_its_program(project: Project, tmp_path: Pat
     shutil.rmtree(copy)
     shutil.rmtree(build)
     assert verify(tmp_path / "moved" / "share" / "kernels") == []
+    # Nothing of the builder's environment: libtvm_ffi.so is that beside the program.
+    app = tmp_path / "moved" / "bin" / "app"
+    with app.open("rb") as file:
+        dynamic = ELFFile(file).get_section_by_name(".dynamic")
+        (path,) = [tag.runpath for tag in dynamic.iter_tags() if tag.entry.d_tag == "DT_RUNPATH"]
+    assert path == f"$ORIGIN/../lib:$ORIGIN/../share/kernels/lib/{HOST}"
+    assert (tmp_path / "moved" / "lib" / "libtvm_ffi.so").read_bytes() == TVM_FFI.read_bytes()
     # An argument makes it call the kernel, whose code lies in the bundle.
-    paths = f"{TVM_FFI.parent}:{project.standin}"
-    run(tmp_path / "moved" / "bin" / "app", "call", environment={"LD_LIBRARY_PATH": paths})
+    run(app, "call", environment={"LD_LIBRARY_PATH": str(project.standin)})
 
 
 @pytest.mark.parametrize(("kind", "generator"), [("STATIC", "Ninja"), ("SHARED", "Unix Makefiles")])
@@ -132,6 +140,11 @@ def test_bundle_is_built_when_a_kernel_changed_and_only_then(
     [
         ('cute_aot_import_bundle(b "/nowhere")', "is not a bundle"),
         ('cute_aot_import_bundle(b "{bundle}" STATIC ARCHS sm_100f)', "was not built for sm_100f"),
+        ('cute_aot_import_bundle(b "{bundle}" STATIC ARCHS sm100)', "was not built for sm100; it was for: sm_"),
+        ('cute_aot_import_bundle(b "{bundle}" STATIC ARCHS sm_90)', "was not built for sm_90; it was for: sm_"),
+        ("cute_aot_install_runtime(app)", "there is no target `app`"),
+        ("cute_aot_install_runtime(DESTINATION lib)", "give the targets"),
+        ("cute_aot_install_runtime(app FROM /usr/bin)", "`/usr/bin` is not relative to the prefix"),
         ('cute_aot_import_bundle(b "{bundle}" HOST riscv64-linux-gnu)', "holds no code for riscv64"),
         ('cute_aot_import_bundle(b "{bundle}" STATTIC)', "not understood: STATTIC"),
         ("cute_aot_add_bundle(b KERNELS nowhere ARCHS sm90)", "does not exist"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -84,6 +85,18 @@ def test_config_prints_what_links(project: Project, tmp_path: Path, capsys: pyte
         run("c++", "-std=c++17", HERE / "hello.cpp", *flags, project.standin / "libcudart.so.12",
             f"-Wl,-rpath-link,{project.standin}", "-o", program)  # fmt: skip
         run(program, environment={"LD_LIBRARY_PATH": str(project.standin)})
+
+
+def test_config_prints_run_paths_for_where_a_program_is_installed(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for extra in (["--static"], []):
+        words = ["config", "--ldflags", "--rpath", "$ORIGIN/../lib", "--rpath", "$ORIGIN", *extra, str(project.bundle)]
+        assert main(words) == 0
+        flags = shlex.split(capsys.readouterr().out)
+        assert [flag for flag in flags if "rpath" in flag] == ["-Wl,-rpath,$ORIGIN/../lib", "-Wl,-rpath,$ORIGIN"]
+    assert main(["config", "--tvm-ffi"]) == 0
+    assert capsys.readouterr().out == f"{TVM_FFI}\n"
 
 
 def test_two_versions_of_a_bundle_do_not_link_into_one_program(

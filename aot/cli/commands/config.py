@@ -51,6 +51,15 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     add("--cflags", action="store_true", help="flags to compile with")
     add("--ldflags", action="store_true", help="flags to link with")
     add("--libs", action="store_true", help="libraries to link")
+    add(
+        "--rpath",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="with --ldflags: where the finished program looks for libraries, such as '$ORIGIN/../lib', instead of where "
+        "they are on this machine; repeatable",
+    )
+    add("--tvm-ffi", action="store_true", help="path of libtvm_ffi.so, to ship beside a program that links a bundle")
     add("--static", action="store_true", help="link the bundle's archives instead of its shared library")
     add("--no-cudart", action="store_true", help="with --static: the program links a CUDA runtime itself")
     add(
@@ -91,13 +100,11 @@ def _wanted(arguments: argparse.Namespace, bundle: _Bundle | None) -> list[str]:
         words.append(str(aot_runtime.native.cmake_directory()))
     if arguments.includedir:
         words.append(str(aot_runtime.native.include_directory()))
-    for asked, flags in (
-        (arguments.cflags, _cflags),
-        (arguments.ldflags, _ldflags),
-        (arguments.libs, _libs),
-    ):
-        words += flags(bundle) if asked else []
-    return words
+    if arguments.tvm_ffi:
+        words.append(str(_tvm_ffi()))
+    words += _cflags(bundle) if arguments.cflags else []
+    words += _ldflags(bundle, arguments.rpath) if arguments.ldflags else []
+    return words + (_libs(bundle) if arguments.libs else [])
 
 
 class _Bundle:
@@ -148,13 +155,14 @@ def _cflags(bundle: _Bundle | None) -> list[str]:
     return flags if bundle is None else [*flags, f"-I{bundle.path / 'include'}"]
 
 
-def _ldflags(bundle: _Bundle | None) -> list[str]:
+def _ldflags(bundle: _Bundle | None, rpath: Sequence[str] = ()) -> list[str]:
     if bundle is None:
         return []
-    runtime = [f"-Wl,-rpath,{_tvm_ffi().parent}"]
+    places = rpath or [str(place) for place in ([] if bundle.static else [bundle.folder]) + [_tvm_ffi().parent]]
+    paths = [f"-Wl,-rpath,{place}" for place in places]
     if not bundle.static:
-        return [f"-Wl,-rpath,{bundle.folder}", *runtime]
-    return ["-Wl,--gc-sections", *(decline_flag(bundle.manifest.name, arch) for arch in bundle.declined), *runtime]
+        return paths
+    return ["-Wl,--gc-sections", *(decline_flag(bundle.manifest.name, arch) for arch in bundle.declined), *paths]
 
 
 def _libs(bundle: _Bundle | None) -> list[str]:

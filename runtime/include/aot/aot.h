@@ -189,6 +189,55 @@ static inline aot_dtype aot_make_dtype(uint8_t code, uint8_t bits) {
   return dtype;
 }
 
+/* Data types, for C; C++ has aot::float32 and its like. */
+#define AOT_BOOLEAN aot_make_dtype(AOT_DTYPE_BOOL, 8)
+#define AOT_INT8 aot_make_dtype(AOT_DTYPE_INT, 8)
+#define AOT_INT16 aot_make_dtype(AOT_DTYPE_INT, 16)
+#define AOT_INT32 aot_make_dtype(AOT_DTYPE_INT, 32)
+#define AOT_INT64 aot_make_dtype(AOT_DTYPE_INT, 64)
+#define AOT_UINT8 aot_make_dtype(AOT_DTYPE_UINT, 8)
+#define AOT_FLOAT16 aot_make_dtype(AOT_DTYPE_FLOAT, 16)
+#define AOT_BFLOAT16 aot_make_dtype(AOT_DTYPE_BFLOAT, 16)
+#define AOT_FLOAT32 aot_make_dtype(AOT_DTYPE_FLOAT, 32)
+#define AOT_FLOAT64 aot_make_dtype(AOT_DTYPE_FLOAT, 64)
+
+/* A tensor that holds its shape and strides itself. Not to be copied: the tensor points into it. */
+enum { AOT_MAX_RANK = 8 };
+typedef struct aot_held_tensor {
+  aot_tensor tensor;
+  int64_t shape[AOT_MAX_RANK];
+  int64_t strides[AOT_MAX_RANK];
+} aot_held_tensor;
+
+static inline const aot_tensor* aot_hold_tensor_(aot_held_tensor* held, void* data, aot_dtype dtype, size_t ndim,
+                                                 const int64_t* shape) {
+  held->tensor.device_type = AOT_DEVICE_CUDA;
+  held->tensor.dtype = dtype;
+  held->tensor.shape = held->shape;
+  held->tensor.strides = held->strides;
+  if (ndim > AOT_MAX_RANK) return &held->tensor; /* without an address: a call refuses it */
+  int64_t elements = 1;
+  for (size_t i = ndim; i-- > 0;) {
+    held->shape[i] = shape[i];
+    held->strides[i] = elements;
+    if (__builtin_mul_overflow(elements, shape[i], &elements)) return &held->tensor;
+  }
+  held->tensor.data = data;
+  held->tensor.ndim = (int32_t)ndim;
+  return &held->tensor;
+}
+
+#ifndef __cplusplus
+/* Memory of device 0 as a row-major tensor: data, data type, extents. For other devices and strides: aot_make_tensor.
+ *
+ *     kernels_add(aot_tensor_of(x, AOT_FLOAT32, m, n), aot_tensor_of(y, AOT_FLOAT32, m, n), ...);
+ *
+ * The result is a pointer that is valid until the block ends in which this stands. */
+#define aot_tensor_of(data, dtype, ...)                                                               \
+  aot_hold_tensor_(&(aot_held_tensor){.shape = {0}}, (data), (dtype),                                  \
+                   sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t), (int64_t[]){__VA_ARGS__})
+#endif
+
 /* ---- errors ---- */
 
 typedef struct aot_error_state {
