@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -31,6 +32,7 @@ LIMITS = {
     "fa4: library over bundle alone, from the end of import torch": 20,
     "host time of the library's wrapper over the bundle's function": 5,
 }
+COMPLETE = {"first result, compiled_ms", "first result, served_ms", "later, served_us", "bundle alone_us"}
 NO_DISK_CACHES = {"QUACK_CACHE_ENABLED": "0", "FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED": "0"}
 
 
@@ -42,72 +44,74 @@ def main() -> None:
     arguments.add_argument("--compiles", type=int, default=3, help="fresh processes per figure of the library alone")
     options = arguments.parse_args()
     bundles = {"quack": str(options.quack.resolve()), "fa4": str(options.fa4.resolve())}
-    counts = {"served": options.processes, "compiled": options.compiles}
+    counts = {"compiled": options.compiles, "served": options.processes}
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # what was measured until then is written
+    runs: Runs = {}
     with tempfile.TemporaryDirectory() as folder:
-        measured = measure(bundles, folder, counts)
-        start = measure_start(bundles["fa4"], folder, counts)
-    results = {"limits": LIMITS, "processes": counts, "start_s": start, **measured}
+        try:
+            measure(bundles, folder, counts, runs)
+        finally:
+            results = {"limits": LIMITS, "processes": counts, **summary(bundles, runs)}
+            report("capture", results, options.out)
     show(results)
-    report("capture", results, options.out)
 
 
-def measure(bundles: dict[str, str], folder: str, counts: dict[str, int]) -> dict[str, Any]:
-    """The figures of each operation of each library. The processes are measured one by one, once all are ready."""
-    later = _started(bundles, folder, ["both"])
-    first = _started(bundles, folder, [mode for mode, count in counts.items() for _ in range(count)])
-    _wait_for(later + first)
-    compared = {child.library: child.result() for child in later}  # writes the arguments that `alone` reads
-    alone = _started(bundles, folder, ["alone"])
-    _wait_for(alone)
-    without = {child.library: child.result() for child in alone}
-    runs = [(child.library, child.mode, child.result()) for child in first]
-    found = {}
+Runs = dict[tuple[str, str], list[dict[str, Any]]]  # what processes printed, by library and mode
+
+
+def measure(bundles: dict[str, str], folder: str, counts: dict[str, int], runs: Runs) -> None:
+    """Start all processes at once, and measure them one by one as they get ready.
+
+    The first are measured while others still import, on other cores. FlashAttention-4 compiled is what ``library`` shows.
+    """
+    fa4 = "fa4", bundles["fa4"], folder
+    library = [_Child("library", *fa4) for _ in range(counts["compiled"])]
+    compiled = [_Child("compiled", "quack", bundles["quack"], folder) for _ in range(counts["compiled"])]
+    served = [_Child("served", name, path, folder) for name, path in bundles.items() for _ in range(counts["served"])]
+    later = [_Child(mode, name, path, folder) for mode in ("both", "alone") for name, path in bundles.items()]
+    bundle = [_Child("bundle", *fa4) for _ in range(counts["served"])]
+    for child in (*library, *compiled, *served, *later, *bundle):
+        measured = child.measured()
+        if measured is not None:
+            runs.setdefault((child.library, child.mode), []).append(measured)
+    runs["fa4", "compiled"] = runs.get(("fa4", "library"), [])
+
+
+def summary(bundles: dict[str, str], runs: Runs) -> dict[str, Any]:
+    """The figures of what has run, by library and operation."""
+    found: dict[str, Any] = {}
     for library in bundles:
-        own = {mode: [run for name, how, run in runs if (name, how) == (library, mode)] for mode in counts}
+        served = runs.get((library, "served"), [])
+        operations: dict[str, dict[str, Any]] = {}
+        for mode in ("compiled", "served", "both", "alone"):
+            for name in [name for run in runs.get((library, mode), [])[:1] for name in run["operations"]]:
+                each = [run["operations"][name] for run in runs[library, mode]]
+                operations.setdefault(name, {}).update(_figures(mode, each))
         found[library] = {
-            "hits and misses": [(run["hits"], run["misses"]) for run in own["served"]],
-            "opening_ms": _median(own["served"], "opening_ms"),
-            "operations": {
-                name: {
-                    **_first_results({mode: [run["operations"][name] for run in own[mode]] for mode in own}),
-                    **compared[library]["operations"][name],
-                    **without[library]["operations"].get(name, {}),
-                }
-                for name in compared[library]["operations"]
-            },
+            "hits and misses": [(run["hits"], run["misses"]) for run in served],
+            "opening_ms": _median(served, "opening_ms") if served else None,
+            "operations": operations,
         }
-    return found
-
-
-def _first_results(waits: dict[str, list[Any]]) -> dict[str, float]:
-    return {
-        **{f"first result, {mode}_ms": _median(runs, "first_ms") for mode, runs in waits.items()},
-        "look-up_ms": _median(waits["served"], "look_up_ms"),
-        "wrapper_us": _median(waits["compiled"], "later_us"),
+    starts = {mode: runs.get(("fa4", mode), []) for mode in ("library", "bundle")}
+    found["start_s"] = {
+        mode: {step: _median(each, step) for step in each[0] if step != "operations"}
+        for mode, each in starts.items()
+        if each
     }
-
-
-def measure_start(bundle: str, folder: str, counts: dict[str, int]) -> dict[str, Any]:
-    """Seconds from the end of ``import torch`` to FlashAttention-4's first result, one process at a time."""
-    modes = {"library": ("start library", counts["compiled"]), "bundle": ("start bundle", counts["served"])}
-    found = {}
-    for who, (mode, count) in modes.items():
-        runs = [_Child(mode, "fa4", bundle, folder).result() for _ in range(count)]
-        found[who] = {step: _median(runs, step) for step in runs[0]}
     return found
+
+
+def _figures(mode: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
+    if mode in ("both", "alone"):
+        return runs[0]
+    first = {f"first result, {mode}_ms": _median(runs, "first_ms")}
+    if mode == "compiled":
+        return {**first, "wrapper_us": _median(runs, "later_us")}
+    return {**first, "look-up_ms": _median(runs, "look_up_ms"), "wrapper, served_us": _median(runs, "later_us")}
 
 
 def _median(runs: list[Any], name: str) -> float:
     return round(statistics.median(run[name] for run in runs), 4)
-
-
-def _started(bundles: dict[str, str], folder: str, modes: list[str]) -> list[_Child]:
-    return [_Child(mode, library, bundle, folder) for library, bundle in bundles.items() for mode in modes]
-
-
-def _wait_for(children: list[_Child]) -> None:
-    for child in children:
-        child.until_ready()
 
 
 class _Child:
@@ -121,17 +125,15 @@ class _Child:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
 
-    def until_ready(self) -> None:
+    def measured(self) -> Any:
+        """What the process prints once it is told to measure; None if it fails, which its own output explains."""
         assert self._process.stdout is not None
-        while (line := self._process.stdout.readline()) != "ready\n":
-            if not line:
-                self._process.wait()
-                sys.exit(f"the process that measures {self.mode} failed")
-
-    def result(self) -> Any:
+        while self._process.stdout.readline() not in ("ready\n", ""):
+            pass
         output, _ = self._process.communicate("go\n")
         if self._process.returncode != 0:
-            sys.exit(f"the process that measures {self.mode} failed")
+            print(f"the process that measures {self.mode} of {self.library} failed", file=sys.stderr)
+            return None
         return json.loads(output.splitlines()[-1])
 
 
@@ -140,13 +142,18 @@ def show(results: dict[str, Any]) -> None:
     rows = []
     for library in ("quack", "fa4"):
         for name, found in results[library]["operations"].items():
-            compiled, served = found["first result, compiled_ms"], found["first result, served_ms"]
-            more = found["later, served_us"] - found["later, compiled_us"]
-            wrapper = f"{found['wrapper_us']:.1f}, bundle {found['bundle alone_us']:.1f}"
-            cells = (f"{compiled:.1f}", f"{served:.2f}", f"{compiled / served:.0f}", f"{found['look-up_ms']:.2f}")
-            rows.append((f"{library} {name}", *cells, f"{more:+.2f}", wrapper))
+            whole = found.keys() >= COMPLETE
+            rows.append((f"{library} {name}", *(_cells(found) if whole else ["-"] * (len(columns) - 1))))
     print_rows(columns, rows)
     print(json.dumps(results["start_s"]))
+
+
+def _cells(found: dict[str, Any]) -> list[str]:
+    compiled, served = found["first result, compiled_ms"], found["first result, served_ms"]
+    more = found["later, served_us"] - found["later, compiled_us"]
+    wrapper = f"{found['wrapper_us']:.1f}, bundle {found['bundle alone_us']:.1f}"
+    times = f"{compiled:.1f}", f"{served:.2f}", f"{compiled / served:.0f}", f"{found['look-up_ms']:.2f}"
+    return [*times, f"{more:+.2f}", wrapper]
 
 
 if __name__ == "__main__":

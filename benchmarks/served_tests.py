@@ -4,7 +4,7 @@ Needs a GPU, torch, CuTe DSL, the library and its test files, which its source d
 
     python benchmarks/served_tests.py tests/test_softmax.py --keep N=1024,4096 --keep use_compile=False --out results.json
 
-``--keep`` selects tests by the values of their parameters; those of other values are listed as deselected. The second
+``--bundle`` takes a bundle that is there already, and neither records nor builds. ``--keep`` selects tests by the values of their parameters; those of other values are listed as deselected. The second
 run is served with ``miss="raise"``, so that a call that is not in the bundle fails its test.
 """
 
@@ -32,6 +32,7 @@ def main() -> None:
     arguments.add_argument("--keep", action="append", default=[], metavar="NAME=VALUE,...", help="parameters to run")
     arguments.add_argument("--deselect", action="append", default=[], metavar="NAME: REASON", help="tests to leave out")
     arguments.add_argument("--arch", default="sm90")
+    arguments.add_argument("--bundle", type=Path, help="a bundle of what the tests compile")
     arguments.add_argument("--workers", type=int, default=0, help="processes of the run that compiles")
     options = arguments.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -48,27 +49,10 @@ def run(options: Any, folder: Path) -> dict[str, Any]:
     environment = {**os.environ, **NO_DISK_CACHES, KEEP: json.dumps({"keep": keep, "left_out": left_out})}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
     tests = [sys.executable, "-m", "pytest", "-q", "-p", "_selected_tests", "-p", "no:cacheprovider", *options.tests]
-    calls, bundle = folder / "calls", folder / "bundle"
-    workers = ["-n", str(options.workers), "--dist", "loadgroup"] if options.workers else []
-    aot = [sys.executable, "-m", "aot"]
-    seconds = {
-        "recording": timed([*aot, "capture", "--record", str(calls), "--", *tests, *workers], environment),
-        "building": timed(
-            [
-                *aot,
-                "build",
-                "-q",
-                "--kernels",
-                str(calls),
-                "--arch",
-                options.arch,
-                "--no-archives",
-                "--out",
-                str(bundle),
-            ],
-            environment,
-        ),
-    }
+    bundle, seconds = options.bundle, {}
+    if bundle is None:
+        bundle = folder / "bundle"
+        seconds = record_and_build(tests, options, folder / "calls", bundle, environment)
     results = folder / "results.json"
     serve = [sys.executable, "-m", "aot_runtime", "serve", str(bundle), "--report", "--", *tests]
     started = time.perf_counter()
@@ -77,6 +61,19 @@ def run(options: Any, folder: Path) -> dict[str, Any]:
     sys.stderr.write(served.stderr)
     counted = [_counts(line) for line in served.stderr.splitlines() if line.startswith("aot: ")]
     return {**json.loads(results.read_text()), "served": counted, "seconds": seconds, "kernels": _kernels(bundle)}
+
+
+def record_and_build(
+    tests: list[str], options: Any, calls: Path, bundle: Path, environment: dict[str, str]
+) -> dict[str, float]:
+    """Run the tests as they are, and build what they compiled; the seconds of both."""
+    workers = ["-n", str(options.workers), "--dist", "loadgroup"] if options.workers else []
+    aot = [sys.executable, "-m", "aot"]
+    build = ["build", "-q", "--kernels", str(calls), "--arch", options.arch, "--no-archives", "--out", str(bundle)]
+    return {
+        "recording": timed([*aot, "capture", "--record", str(calls), "--", *tests, *workers], environment),
+        "building": timed([*aot, *build], environment),
+    }
 
 
 def timed(command: list[str], environment: dict[str, str]) -> float:
