@@ -29,7 +29,7 @@ def built(builder: Callable[..., BuildResult]) -> BuildResult:
     if not version().startswith("4.8."):
         pytest.skip("the pages quote CuTe DSL 4.8")
     settings = {"name": "compiled", "archives": False, "options": Options(keep=("ptx",))}
-    return builder(Path(__file__).with_name("compiled"), ("sm_80", "sm_90a"), **settings)
+    return builder(Path(__file__).with_name("compiled"), ("sm_90a",), **settings)
 
 
 @pytest.fixture(scope="module")

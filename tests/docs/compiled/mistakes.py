@@ -20,7 +20,7 @@ def declare(kernel):
     def launch(x: cute.Tensor, out: cute.Tensor, stream: CUstream):
         kernel(x, out).launch(grid=[1, 1, 1], block=[32, 1, 1], stream=stream)
 
-    @aot.kernel(parameters=PARAMETERS, archs=("sm_80",), name=kernel.__name__)
+    @aot.kernel(parameters=PARAMETERS, archs=("sm_90a",), name=kernel.__name__)
     def make(target):
         return aot.Spec(launch, ARGUMENTS)
 
@@ -89,7 +89,7 @@ def launch_without_out(x: cute.Tensor, out: cute.Tensor, stream: CUstream):
     store_other_type(x).launch(grid=[1, 1, 1], block=[32, 1, 1], stream=stream)
 
 
-@aot.kernel(parameters=PARAMETERS, archs=("sm_80",))
+@aot.kernel(parameters=PARAMETERS, archs=("sm_90a",))
 def leave_out(target):
     return aot.Spec(launch_without_out, ARGUMENTS)
 
@@ -97,7 +97,7 @@ def leave_out(target):
 # Types of MLIR exist while a function is compiled.
 
 
-@aot.kernel(parameters=PARAMETERS, archs=("sm_80",))
+@aot.kernel(parameters=PARAMETERS, archs=("sm_90a",))
 def type_outside(target):
     element = cutlass.Float32.mlir_type
     return aot.Spec(lambda x, out, stream: element, ARGUMENTS)
@@ -111,7 +111,7 @@ def launch_wide(x: cute.Tensor, out: cute.Tensor, stream: CUstream):
     first(x, out).launch(grid=[1, 1, 1], block=[2048, 1, 1], stream=stream)
 
 
-@aot.kernel(parameters=PARAMETERS, archs=("sm_80",))
+@aot.kernel(parameters=PARAMETERS, archs=("sm_90a",))
 def wide_block(target):
     return aot.Spec(launch_wide, ARGUMENTS)
 
@@ -126,7 +126,7 @@ five = declare(change_type)
 # Layouts and tensors exist while a function is compiled.
 
 
-@aot.kernel(parameters=PARAMETERS, archs=("sm_80",))
+@aot.kernel(parameters=PARAMETERS, archs=("sm_90a",))
 def layout_outside(target):
     layout = cute.make_layout((8, 4))
     return aot.Spec(lambda x, out, stream: layout, ARGUMENTS)
@@ -138,6 +138,6 @@ names = {"cute": cute, "CUstream": CUstream}
 exec("@cute.jit\ndef generated(x: cute.Tensor, out: cute.Tensor, stream: CUstream):\n    pass\n", names)
 
 
-@aot.kernel(parameters=PARAMETERS, archs=("sm_80",))
+@aot.kernel(parameters=PARAMETERS, archs=("sm_90a",))
 def without_source(target):
     return aot.Spec(names["generated"], ARGUMENTS)
