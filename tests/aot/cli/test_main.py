@@ -152,8 +152,11 @@ def test_colour_is_for_terminals_and_can_be_turned_off(
         (("--name", "../x"), "'../x' cannot name a bundle"),
     ],
 )
-def test_a_value_that_makes_no_sense_is_named(run: Run, arguments: tuple[str, ...], said: str) -> None:
-    assert_refused(run("build", "--kernels", FILL, "--arch", "sm90", *arguments), 2, said, "\nhint: ")
+def test_a_value_that_makes_no_sense_is_named(
+    arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = main(["build", "--kernels", FILL, "--arch", "sm90", *arguments])
+    assert_refused(Done(code, *capsys.readouterr()), 2, said, "\nhint: ")
 
 
 # -- list ----------------------------------------------------------------------------------------------------------

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,10 +15,10 @@ from aot_runtime.arch import Arch
 
 from aot.cache import keys
 from aot.compile.closure import variables
-from aot.compile.messages import Options
+from aot.compile.messages import Closure, Declared, Options, VariantInfo, worker_variables
 from aot.compile.process import Worker
+from aot.records import decode
 
-# Nothing is compiled here, so that the kernels need no CuTe DSL and a worker starts fast.
 ARCH = Arch.parse("sm_90a")
 KERNEL = """
 import json, os
@@ -58,15 +60,68 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def variant_keys(folder: Path) -> dict[str, str]:
-    """The key of each kernel's only variant, as a build would make it."""
+# What a worker does, in a process that is forked for each question: importing CuTe DSL takes a second.
+FORKING = """
+import json, os, sys
+from aot.compile.backend import select_backend
+from aot.compile.messages import Options
+from aot.compile.worker import RequestHandler, _import_cute_dsl
+from aot.records import encode
+
+select_backend(Options().cuda)
+_import_cute_dsl()
+for line in sys.stdin:
+    source, environment = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        os.environ.clear()
+        os.environ.update(environment)
+        sys.path[:0] = environment["PYTHONPATH"].split(os.pathsep)
+        ask = RequestHandler(lambda message: None).answer
+        declared = ask({"do": "open", "source": source, "arch": "sm_90a", "options": encode(Options()), "skip": []})
+        variants = [ask({"do": "expand", "kernel": one["name"], "arch": "sm_90a"}) for one in declared["kernels"]]
+        print(json.dumps([declared, variants, ask({"do": "closure"})]), flush=True)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+"""
+
+Seen = tuple[Declared, list[tuple[VariantInfo, ...]], Closure]
+
+
+@pytest.fixture(scope="module")
+def forking() -> Iterator[Callable[[Path], Seen]]:
+    """What a worker sees of a folder, without starting one."""
+    command = [sys.executable, "-c", FORKING]
+    path = os.pathsep.join(map(os.path.abspath, sys.path))
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path}
+    )
+    assert process.stdin is not None and process.stdout is not None
+
+    def ask(folder: Path) -> Seen:
+        process.stdin.write(json.dumps([str(folder / "kernels"), {**os.environ, **worker_variables(ARCH)}]) + "\n")
+        process.stdin.flush()
+        declared, variants, closure = json.loads(process.stdout.readline())
+        expanded = [tuple(decode(VariantInfo, one) for one in kernel) for kernel in variants]
+        return decode(Declared, declared), expanded, decode(Closure, closure)
+
+    yield ask
+    process.communicate()
+
+
+def by_worker(folder: Path) -> Seen:
     worker = Worker(str(folder / "kernels"), ARCH, Options(), folder / "log")
     try:
-        assert worker.declared.failures == ()
-        expanded = {kernel.name: (kernel, worker.expand(kernel.name)) for kernel in worker.declared.kernels}
-        closure = worker.closure()
+        return worker.declared, [worker.expand(kernel.name) for kernel in worker.declared.kernels], worker.closure()
     finally:
         worker.close()
+
+
+def variant_keys(folder: Path, see: Callable[[Path], Seen] = by_worker) -> dict[str, str]:
+    """The key of each kernel's only variant, as a build would make it."""
+    declared, variants, closure = see(folder)
+    assert declared.failures == ()
+    expanded = {kernel.name: (kernel, found) for kernel, found in zip(declared.kernels, variants, strict=True)}
     return {
         name: keys.variant_key(
             kernel,
@@ -83,8 +138,11 @@ def variant_keys(folder: Path) -> dict[str, str]:
     }
 
 
-def test_a_file_moves_the_keys_of_the_kernels_that_import_it_and_no_others(folder: Path) -> None:
-    before = variant_keys(folder)
+def test_a_file_moves_the_keys_of_the_kernels_that_import_it_and_no_others(
+    folder: Path, forking: Callable[[Path], Seen]
+) -> None:
+    before = variant_keys(folder, forking)
+    assert before == variant_keys(folder), "what is forked does not see what a worker sees"
     moved = {}
     for name in (
         "kernels/first.py", "kernels/second.py", "kernels/_shared.py", "kernels/notes.py", "kernels/tuning.json",
@@ -93,7 +151,7 @@ def test_a_file_moves_the_keys_of_the_kernels_that_import_it_and_no_others(folde
         path = folder / name
         text = path.read_text()
         path.write_text(text + ("  " if name.endswith(".json") else "# a comment\n"))
-        after = variant_keys(folder)
+        after = variant_keys(folder, forking)
         moved[name] = "".join(kernel[0] for kernel in sorted(before) if after[kernel] != before[kernel])
         path.write_text(text)
     assert moved == {
@@ -128,27 +186,31 @@ def test_a_variable_that_the_compiler_asks_for_moves_the_key(folder: Path, monke
     assert all(after[name] != before[name] for name in before)
 
 
-def test_a_module_that_imports_by_a_computed_name_may_have_imported_anything(folder: Path) -> None:
+def test_a_module_that_imports_by_a_computed_name_may_have_imported_anything(
+    folder: Path, forking: Callable[[Path], Seen]
+) -> None:
     text = (folder / "kernels" / "second.py").read_text()
     (folder / "kernels" / "second.py").write_text(text + "\n__import__('helpers.' + 'else' + 'where')\n")
-    before = variant_keys(folder)
+    before = variant_keys(folder, forking)
     (folder / "helpers" / "elsewhere.py").write_text("D = 2\n")
-    after = variant_keys(folder)
+    after = variant_keys(folder, forking)
     assert [name for name in before if after[name] != before[name]] == ["second"]
 
 
-def moved_by(folder: Path, *changes: Callable[[], object]) -> list[str]:
+def moved_by(folder: Path, see: Callable[[Path], Seen], *changes: Callable[[], object]) -> list[str]:
     """The first letters of the kernels whose keys each change moves."""
-    before, moved = variant_keys(folder), []
+    before, moved = variant_keys(folder, see), []
     for change in changes:
         change()
-        after = variant_keys(folder)
+        after = variant_keys(folder, see)
         moved.append("".join(name[0] for name in sorted(before) if after[name] != before[name]))
         before = after
     return moved
 
 
-def test_a_library_that_one_file_imports_counts_for_all(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_that_one_file_imports_counts_for_all(
+    folder: Path, forking: Callable[[Path], Seen], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It may patch CuTe DSL for the whole process, so that kernels build only beside that import."""
     library = folder / "other" / "site-packages"
     (library / "patcher").mkdir(parents=True)
@@ -168,18 +230,22 @@ def test_a_library_that_one_file_imports_counts_for_all(folder: Path, monkeypatc
     second = folder / "kernels" / "second.py"
     assert moved_by(
         folder,
+        forking,
         lambda: second.write_text("import patcher\n" + second.read_text()),
         lambda: install("patcher", "1.1"),
         lambda: install("dependency", "1.1"),
     ) == ["fs", "fs", "fs"]
 
 
-def test_a_file_that_patches_others_counts_for_all_with_what_it_imports(folder: Path) -> None:
+def test_a_file_that_patches_others_counts_for_all_with_what_it_imports(
+    folder: Path, forking: Callable[[Path], Seen]
+) -> None:
     second, patch = folder / "kernels" / "second.py", folder / "helpers" / "patch.py"
     patch.write_text("VALUE = 1\n")
     second.write_text("import helpers.deep\nfrom helpers import patch\n" + second.read_text())
     assert moved_by(
         folder,
+        forking,
         lambda: patch.write_text("VALUE = 2\n"),
         lambda: second.write_text(second.read_text() + "helpers.deep.C = patch.VALUE\n"),
         lambda: patch.write_text("VALUE = 3\n"),
