@@ -83,6 +83,7 @@ print(cuda.launches[0].grid, sample_kernels.explain("scale", "8.0", x, out).chos
     assert "# A kernel project, from declaration to wheel" in metadata
 
 
+@pytest.mark.usefixtures("commands_share_artifacts")
 def test_build_makes_an_sdist_that_makes_a_wheel_for_another_host(project: Path, foreign: Host) -> None:
     settings = [f"--config-setting=host={foreign.cpu}", "--config-setting=arch=sm80"]
     done = in_project(project, "build", "--no-isolation", "--skip-dependency-check", *settings)
@@ -292,6 +293,7 @@ def test_kernel_that_fails_ends_the_build_with_its_own_words(project: Path, caps
     assert not (project / "dist").exists()
 
 
+@pytest.mark.usefixtures("commands_share_artifacts")
 def test_command_makes_the_wheels_of_a_project_for_all_its_hosts(project: Path, foreign: Host) -> None:
     pyproject = project / "pyproject.toml"
     pyproject.write_text(pyproject.read_text() + 'select = ["clip"]\n')

@@ -288,7 +288,7 @@ def test_a_cluster_with_tls_compiles_for_holders_of_its_certificates_alone(
             other = [*own[:-2], str(tmp_path / "others" / "dask.toml"), "--executor"]
             plain = [*own[:4], "--executor", cluster.url.replace("tls", "dask")]
             # Both wait for an answer that does not come, at the same time.
-            refused = {"others": [*other, cluster.url], "none": plain}
+            refused = {"refused_as_other": [*other, cluster.url], "refused_as_plain": plain}
             started = [project.start(out, *arguments) for out, arguments in refused.items()]
             for process in started:
                 _, said = process.communicate(timeout=LONGEST)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import aot_runtime
@@ -13,7 +12,6 @@ import pytest
 from places import SAMPLES
 
 from aot.cli.main import main
-from aot.pipeline.settings import BuildResult
 
 
 @pytest.fixture
@@ -162,14 +160,14 @@ def test_recording_a_check_drops_the_signature(
 
 
 def test_growing_drops_the_signature_and_building_the_same_keeps_it(
-    build_bundle: Callable[..., BuildResult], key: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    artifacts_of_run: Path, key: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out, artifacts = tmp_path / "dist", tmp_path / "artifacts"
+    out = tmp_path / "dist"
 
     def build(arch: str) -> None:
         source = str(SAMPLES / "fill.py")
         arguments = ["build", "--kernels", source, "--kernel", "fill_stream_zero", "--arch", arch, "--out", str(out)]
-        assert main([*arguments, "--name", "small", "--cache", str(artifacts), "--jobs", "1"]) == 0
+        assert main([*arguments, "--name", "small", "--cache", str(artifacts_of_run), "--jobs", "1"]) == 0
 
     build("sm_90a")
     assert main(["sign", str(out), "--key", str(key)]) == 0
