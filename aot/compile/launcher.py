@@ -9,7 +9,8 @@ come from ``dsl``:
   library, so that a kernel library needs no other library and two bundles never share a CUDA runtime;
 * loading the cubin is left to the dispatcher: NVIDIA's once function visits every device of the
   machine, tries a failing load three times and then reports success;
-* nothing is unloaded when the process ends: graphs may still hold the kernels.
+* nothing is unloaded when the process ends: graphs may still hold the kernels;
+* a launch that fails raises an error with its grid and block.
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ __all__ = ["Launcher", "for_host", "parse_launcher", "symbol_prefix"]
 _DECLARE = re.compile(
     r"^declare (?P<result>.+?) @(?P<name>[A-Za-z0-9_]+)\((?P<parameters>[^)]*)\)[^\n]*$", re.MULTILINE
 )
+# What a launcher raises errors with, and what it does if a step says that it has raised one itself.
+_RAISE, _RAISED = "CuteDSLRT_TVMFFISetRaisedCudaError", re.compile(r"icmp eq i32 %\w+, -1$", re.MULTILINE)
+_SET_ERROR = "TVMFFIErrorSetRaisedFromCStrParts"
+_LAUNCH = "_cudaLaunchKernelEx"
 _HEAD = re.compile(r'^target (datalayout|triple) = "[^"]*"\n', re.MULTILINE)
 
 
@@ -126,7 +131,8 @@ def for_host(text: str, variant: str, host: Host) -> str:
     head = f'target datalayout = "{host.llvm_data_layout}"\ntarget triple = "{host.llvm_triple}"\n'
     text = head + _HEAD.sub("", text)
     text = re.sub(r"^@llvm\.global_dtors = .*\n", "", text, flags=re.MULTILINE)
-    text = _DECLARE.sub(lambda match: _forwarder(match, reads), text)
+    explains = _can_explain(text)
+    text = _DECLARE.sub(lambda match: _forwarder(match, reads, explains), text)
     for function in reads.loaders:
         name = f"@{symbol_prefix(variant)}_{function}("
         if f"define internal i32 {name}" not in text:
@@ -135,7 +141,13 @@ def for_host(text: str, variant: str, host: Host) -> str:
     return text + _first_kernel(text, variant, reads)
 
 
-def _forwarder(match: re.Match[str], reads: LauncherText) -> str:
+def _can_explain(text: str) -> bool:
+    """Whether the launcher takes -1 for an error that is raised already."""
+    declared = {match["name"] for match in _DECLARE.finditer(text)}
+    return {_RAISE, _SET_ERROR, _LAUNCH} <= declared and _RAISED.search(text) is not None
+
+
+def _forwarder(match: re.Match[str], reads: LauncherText, explains: bool) -> str:
     name, result = match["name"], match["result"]
     if name == reads.once:
         return f"define internal i32 @{name}(ptr %0, ptr %1, ptr %2, ptr %3) alwaysinline {{\n  ret i32 0\n}}"
@@ -147,11 +159,27 @@ def _forwarder(match: re.Match[str], reads: LauncherText) -> str:
     parameters = ", ".join(f"{kind} %{i}" for i, kind in enumerate(types))
     pointer = f"@aot_import_{name} = external hidden global ptr\n"
     load = f"  %function = load ptr, ptr @aot_import_{name}, align 8\n"
-    if result == "void":
+    if name == _LAUNCH and explains:
+        body = _LAUNCHING.format(parameters=parameters)
+        pointer += "declare hidden void @aot_launch_failed(ptr)\n"
+    elif result == "void":
         body = f"  call void %function({parameters})\n  ret void\n"
     else:
         body = f"  %result = call {result} %function({parameters})\n  ret {result} %result\n"
     return f"{pointer}define internal {result} @{name}({parameters}) alwaysinline {{\n{load}{body}}}"
+
+
+_LAUNCHING = f"""\
+  %result = call i32 %function({{parameters}})
+  %failed = icmp ne i32 %result, 0
+  br i1 %failed, label %raise, label %launched
+raise:
+  call void @{_RAISE}(ptr @{_SET_ERROR}, i32 %result)
+  call void @aot_launch_failed(ptr %0)
+  ret i32 -1
+launched:
+  ret i32 0
+"""
 
 
 def _first_kernel(text: str, variant: str, reads: LauncherText) -> str:

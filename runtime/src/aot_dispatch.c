@@ -99,10 +99,14 @@ __attribute__((noinline)) static int call_filled(const aot_function_t* function,
   return status;
 }
 
-/* The compiled entry refused: if the arguments are to blame, say it as a refusal always reads. */
+/* The compiled entry refused: if the arguments are to blame, say it as a refusal always reads. An error of CUDA is told
+ * by the kernel and the variant. */
 SLOW_PATH static int explain_failure(aot_function_t* function, const aot_candidate_t* candidate, const aot_variant_t* variant,
                            const aot_ranking_t* ranking, const aot_arguments_t* arguments) {
-  if (aot_variant_unmet(candidate->library, variant, arguments) == NULL) return -1;
+  if (aot_variant_unmet(candidate->library, variant, arguments) == NULL) {
+    aot_error_prefix("AotCudaError", function->name, variant->name);
+    return -1;
+  }
   aot_error_clear();
   return aot_raise_no_variant(function, &ranking->device, arguments);
 }

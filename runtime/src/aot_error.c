@@ -59,6 +59,19 @@ int aot_raise(const char* kind, const char* format, ...) {
   return aot_raise_text(kind, &text);
 }
 
+void aot_error_prefix(const char* kind, const char* function, const char* variant) {
+  TVMFFIObjectHandle raised = NULL;
+  TVMFFIErrorMoveFromRaised(&raised);
+  if (raised == NULL) return;
+  const TVMFFIErrorCell* cell = (const TVMFFIErrorCell*)((const char*)raised + sizeof(TVMFFIObject));
+  if (cell->kind.size == strlen(kind) && memcmp(cell->kind.data, kind, cell->kind.size) == 0) {
+    aot_raise(kind, "%s: %s: %.*s", function, variant, (int)cell->message.size, cell->message.data);
+  } else {
+    TVMFFIErrorSetRaised(raised);
+  }
+  TVMFFIObjectDecRef(raised);
+}
+
 void aot_error_clear(void) {
   TVMFFIObjectHandle raised = NULL;
   TVMFFIErrorMoveFromRaised(&raised);

@@ -12,6 +12,9 @@ int aot_raise_out_of_memory(void);
 /* Keeps an error aside for when there is no memory to create one. Called when a loader configures the bundle. */
 void aot_error_prepare(void);
 
+/* Puts words in front of the error that is raised in this thread, if it is of that kind. */
+void aot_error_prefix(const char* kind, const char* function, const char* variant);
+
 /* Drops the error that is raised in this thread, if any. */
 void aot_error_clear(void);
 

@@ -53,6 +53,8 @@ declare ptr @cuda_dialect_get_error_name(i32)
 
 declare void @CuteDSLRT_TVMFFISetRaisedCudaError(ptr, i32)
 
+declare void @TVMFFIErrorSetRaisedFromCStrParts(ptr, ptr, i32)
+
 declare i32 @cuda_dialect_init_library_once(ptr, ptr, ptr, ptr)
 
 declare void @cuda_dialect_unload_library_once(ptr)
@@ -80,6 +82,7 @@ define i32 @__tvm_ffi_v(ptr %0, ptr %1, i32 %2, ptr %3) {{
   %5 = alloca {CONFIG}, align 8
 {body}  %once = call i32 @cuda_dialect_init_library_once(ptr null, ptr @{prefix}_cuda_init, ptr @{prefix}_cuda_load_to_device, ptr null)
   %launched = call i32 @_cudaLaunchKernelEx(ptr %5, ptr @{kernel}, ptr null)
+  %raised = icmp eq i32 %launched, -1
   %name = call ptr @cuda_dialect_get_error_name(i32 %launched)
   call void @TVMFFIErrorSetRaisedFromCStr(ptr @message, ptr %name)
   call void @CuteDSLRT_TVMFFISetRaisedCudaError(ptr %name, i32 1)
@@ -172,6 +175,12 @@ def test_cuda_is_called_through_slots_and_the_rest_is_left_alone() -> None:
         "declare void @llvm.trap() #1",
     ):
         assert kept in text
+
+
+def test_a_failed_launch_raises_with_its_configuration_if_the_launcher_takes_that() -> None:
+    assert "call void @aot_launch_failed(ptr %0)\n  ret i32 -1\n" in for_host(ONE, "v", Host("x86_64"))
+    without = ONE.replace("  %raised = icmp eq i32 %launched, -1\n", "")
+    assert "aot_launch_failed" not in for_host(without, "v", Host("x86_64"))
 
 
 def test_nothing_is_loaded_by_a_call_or_unloaded_at_exit() -> None:

@@ -7,7 +7,7 @@ import aot
 
 
 def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
-    for n in (1, 127, 128, 129, 100_000):
+    for n in (0, 1, 127, 128, 129, 100_000):
         yield {"x": make.tensor((n,), dtype), "factor": 3.0}
 
 
