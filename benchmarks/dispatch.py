@@ -7,6 +7,7 @@ cost of finding the device, selecting the variant, and checking that it is loade
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import platform
 import subprocess
@@ -36,24 +37,31 @@ class Any_(ctypes.Structure):
 
 
 class Arguments:
-    """The arguments of a call in C: tensors of one shape."""
+    """The arguments of a call in C: row-major tensors, far from each other."""
 
-    def __init__(self, shape: int, code: int, bits: int, tensors: int) -> None:
-        self.numbers = [(ctypes.c_int64 * 1)(shape), (ctypes.c_int64 * 1)(1)]
-        addresses = [ctypes.addressof(number) for number in self.numbers]
-        self.tensors = [DLTensor((i + 1) << 20, 2, 0, 1, code, bits, 1, *addresses, 0) for i in range(tensors)]
-        self.count = tensors
+    def __init__(self, code: int, bits: int, *shapes: tuple[int, ...]) -> None:
+        self.numbers = []
+        self.tensors = []
+        for i, shape in enumerate(shapes):
+            strides = [1]
+            for extent in shape[:0:-1]:
+                strides.insert(0, strides[0] * extent)
+            own = [(ctypes.c_int64 * len(shape))(*numbers) for numbers in (shape, strides)]
+            addresses = [ctypes.addressof(number) for number in own]
+            self.tensors.append(DLTensor((i + 1) << 40, 2, 0, len(shape), code, bits, 1, *addresses, 0))
+            self.numbers += own
+        self.count = len(shapes)
         self.array = (Any_ * self.count)()
         for i, tensor in enumerate(self.tensors):
             self.array[i] = Any_(7, 0, ctypes.addressof(tensor))
 
 
-def build(kernels: Path, out: Path, archs: str, **environment: str) -> Path:
+def build(kernels: Path, out: Path, archs: str, tuning: Path | None = None, **environment: str) -> Path:
     """Build a bundle to measure, unless it already exists."""
     if out.is_dir():
         return out
     command = [sys.executable, "-m", "aot", "build", "--kernels", str(kernels), "--arch", archs, "--cudart", "shared"]
-    command += ["--name", "bundle", "--out", str(out)]
+    command += ["--name", "bundle", "--out", str(out), *(["--tuning", str(tuning)] if tuning else [])]
     subprocess.run(
         command,
         check=True,
@@ -97,6 +105,29 @@ def measure(
     return {**medians, "added": medians["dispatched"] - medians["entry"]}
 
 
+BINS = 15  # bounds of each extent: 16 bins, 4096 cells
+
+
+def measure_tuned(loop: Any, folder: Path, results: dict[str, dict[str, float]]) -> None:
+    """A product of eight tilings: chosen by preference, and by a table of three extents that names the same variant."""
+    kernels = PROJECT / "benchmarks" / "tuned_kernels"
+    plain = build(kernels, folder / "plain", "sm_90a")
+    variants = [f"product__bf16__t{threads}" for threads in range(64, 289, 32)]
+    one = {"function": "product", "point": {"dtype": "bf16"}, "variants": variants}
+    bins = [[256 * (i + 1) for i in range(BINS)]] * 3
+    table = {"kernel": "product", "arch": "sm_90a", "by": ["m", "n", "k"]}
+    table["sets"] = [{**one, "bins": bins, "cells": [4] * (BINS + 1) ** 3}]
+    device = {"name": "Stand-in 9.0", "multiprocessors": 132, "capability": "9.0"}
+    file = folder / "table.json"
+    file.write_text(json.dumps({"schema": 1, "device": device, "kernels": [table]}))
+    tuned = build(kernels, folder / "tuned", "sm_90a", file)
+    arguments = Arguments(4, 16, (1000, 4096), (5120, 4096), (1000, 5120))
+    for name, bundle in (("by preference", plain), ("by a table of 16 x 16 x 16 bins", tuned)):
+        results[f"8 tilings of a product, {name}"] = measure(
+            loop, bundle, "product", "sm_90a", "product", "product__bf16__t192", arguments
+        )
+
+
 def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--bundles", type=Path, help="keep the bundles here, to measure them elsewhere")
@@ -121,7 +152,7 @@ def main() -> None:
             AOT_BENCHMARK_VARIANTS="3",
         )
         results["4 kernels x 3 dtypes x 3 architectures"] = measure(
-            loop, several, "copy2", "sm_90a", "copy2", "copy2__bf16__n64", Arguments(64, 4, 16, 2)
+            loop, several, "copy2", "sm_90a", "copy2", "copy2__bf16__n64", Arguments(4, 16, (64,), (64,))
         )
         for count in options.counts:
             many = build(
@@ -132,8 +163,9 @@ def main() -> None:
             )
             length = 64 * max(count // 8, 1)
             results[f"1 kernel of {count} variants"] = measure(
-                loop, many, "copy0", "sm_90a", "copy0", f"copy0__f16__n{length}", Arguments(length, 2, 16, 2)
+                loop, many, "copy0", "sm_90a", "copy0", f"copy0__f16__n{length}", Arguments(2, 16, (length,), (length,))
             )
+        measure_tuned(loop, options.bundles or folder, results)
     print_rows(
         ("bundle", "entry ns", "dispatched ns", "added ns"), [(name, *row.values()) for name, row in results.items()]
     )

@@ -35,7 +35,8 @@ typedef struct {
   uint32_t build_count;
 } aot_kernel_t;
 
-#define AOT_MAX_CELLS 65536 /* of one set */
+#define AOT_MAX_CELLS 65536  /* of one set */
+#define AOT_MAX_TUNED_BY 4   /* extents of one set */
 
 /* Variants of one function that were measured against each other. `bounds` holds, for one extent after the other, the
  * lowest value of each bin but the first. `cells` has a variant for each combination of bins, the last extent fastest. */

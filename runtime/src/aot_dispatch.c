@@ -166,7 +166,9 @@ FAST_PATH const aot_variant_t* choose(aot_function_t* function, aot_ranking_t* r
     const aot_variant_t* variant = aot_group_choose(library, group, arguments);
     if (variant == NULL) continue;
     if (UNLIKELY(arguments->unsound)) break;
-    if (candidate->tuned != NULL) variant = aot_tuned_choose(candidate->tuned, library, group, variant, arguments);
+    if (UNLIKELY(candidate->tuned != NULL)) {
+      variant = aot_tuned_choose(candidate->tuned, library, group, variant, arguments);
+    }
     /* What the tree left to the entry decides whether the next best architecture gets its chance. */
     if (i + 1 < count && aot_variant_unmet(library, variant, arguments) != NULL) continue;
     const aot_region_t* regions = &library->regions[variant->first_region];

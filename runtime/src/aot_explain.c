@@ -222,7 +222,7 @@ static const aot_variant_t* picked(const aot_candidate_t* candidate, const aot_a
   const aot_variant_t* variant = aot_group_choose(library, candidate->group, arguments);
   *table = NULL;
   if (variant == NULL) return NULL;
-  if (candidate->tuned != NULL && candidate->tuned->of[variant - candidate->group->variants] != NULL) {
+  if (candidate->tuned != NULL && candidate->tuned->of[variant - candidate->group->variants].set != NULL) {
     *table = candidate->tuning;
     variant = aot_tuned_choose(candidate->tuned, library, candidate->group, variant, arguments);
   }

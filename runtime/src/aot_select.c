@@ -198,11 +198,6 @@ static inline int64_t asked_value(const aot_kernel_library_t* library, const aot
   return aot_subject_value(library, subject, arguments);
 }
 
-int64_t aot_asked_value(const aot_kernel_library_t* library, const aot_subject_t* subject,
-                        const aot_arguments_t* arguments) {
-  return asked_value(library, subject, arguments);
-}
-
 const aot_variant_t* aot_group_choose(const aot_kernel_library_t* library, const aot_group_t* group,
                                       const aot_arguments_t* arguments) {
   int32_t at = group->root;

@@ -11,10 +11,6 @@
 int64_t aot_subject_value(const aot_kernel_library_t* library, const aot_subject_t* subject,
                           const aot_arguments_t* arguments);
 
-/* The same, quickest for what is asked most. */
-int64_t aot_asked_value(const aot_kernel_library_t* library, const aot_subject_t* subject,
-                        const aot_arguments_t* arguments);
-
 /* The variant of `group` that the arguments fit, or NULL. Requirements shared by every variant
  * still in question are left to the compiled entry, which checks all of its own. Where tensors lie, which
  * it does not check, is left to the caller. */

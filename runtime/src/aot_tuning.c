@@ -46,7 +46,7 @@ static int take_the_same_calls(const aot_variant_t* one, const aot_variant_t* ot
 static int is_sound(const aot_tuned_set_t* set, uint32_t extent_count) {
   const int64_t* bounds = set->bounds;
   uint64_t cells = 1;
-  if (set->extent_count != extent_count || set->variant_count == 0) return 0;
+  if (set->extent_count != extent_count || extent_count > AOT_MAX_TUNED_BY || set->variant_count == 0) return 0;
   for (uint32_t i = 0; i < extent_count; ++i) {
     for (uint32_t at = 1; at < set->bound_counts[i]; ++at) {
       if (bounds[at - 1] >= bounds[at]) return 0;
@@ -62,12 +62,46 @@ static int is_sound(const aot_tuned_set_t* set, uint32_t extent_count) {
   return 1;
 }
 
-static int resolve_set(aot_tuned_t* tuned, aot_tuned_here_t* here, const aot_group_t* group) {
+static void index_bounds(aot_tuned_here_t* here) {
+  const int64_t* bounds = here->table->bounds;
+  uint32_t step = here->table->cell_count;
+  here->extent_count = here->table->extent_count;
+  for (uint32_t i = 0; i < here->extent_count; ++i) {
+    aot_tuned_extent_t* extent = &here->extents[i];
+    extent->bounds = bounds;
+    extent->count = here->table->bound_counts[i];
+    extent->step = step /= extent->count + 1;
+    for (uint32_t bit = 0, at = 0; bit < 63; ++bit) {
+      while (at < extent->count && bounds[at] <= (int64_t)1 << bit) ++at;
+      extent->first[bit] = (uint16_t)at; /* there are fewer than AOT_MAX_CELLS */
+    }
+    bounds += extent->count;
+  }
+}
+
+/* How the arguments of a call show the extents, if the tree found this variant. */
+static void resolve_variant(aot_tuned_variant_t* known, const aot_tuned_here_t* set, const aot_kernel_library_t* library,
+                            const uint32_t* subjects) {
+  known->set = set;
+  known->subjects = subjects;
+  known->is_plain = set->same_calls != 0;
+  for (uint32_t i = 0; i < set->extent_count; ++i) {
+    const aot_subject_t* subject = &library->subjects[subjects[i]];
+    known->is_plain &= subject->operation == AOT_SUBJECT_EXTENT;
+    known->slots[i] = subject->slot;
+    known->dims[i] = subject->dim;
+  }
+}
+
+static int resolve_set(aot_tuned_t* tuned, aot_tuned_here_t* here, const aot_kernel_library_t* library,
+                       const aot_group_t* group) {
   const aot_tuned_set_t* set = here->table;
   if (!is_sound(set, tuned->tunable->count)) {
     return raise_unfit(tuned->table, group, "has bins that do not fit together", "");
   }
   here->same_calls = 1;
+  here->cells = set->cells;
+  index_bounds(here);
   for (uint32_t i = 0; i < set->variant_count; ++i) {
     const aot_variant_t* variant = find_variant(group, set->variants[i]);
     if (variant == NULL) {
@@ -75,7 +109,10 @@ static int resolve_set(aot_tuned_t* tuned, aot_tuned_here_t* here, const aot_gro
     }
     here->variants[i] = variant;
     here->same_calls &= take_the_same_calls(here->variants[0], variant);
-    tuned->of[variant - group->variants] = here;
+  }
+  for (uint32_t i = 0; i < set->variant_count; ++i) {
+    size_t index = (size_t)(here->variants[i] - group->variants);
+    resolve_variant(&tuned->of[index], here, library, tuned->tunable->subjects + index * tuned->tunable->count);
   }
   return 0;
 }
@@ -87,7 +124,7 @@ static uint32_t count_variants(const aot_tuning_t* table) {
 }
 
 static aot_tuned_t* allocate(const aot_tuning_t* table, const aot_group_t* group) {
-  aot_tuned_t* tuned = (aot_tuned_t*)calloc(1, sizeof(aot_tuned_t) + group->variant_count * sizeof(void*));
+  aot_tuned_t* tuned = (aot_tuned_t*)calloc(1, sizeof(aot_tuned_t) + group->variant_count * sizeof(aot_tuned_variant_t));
   if (tuned == NULL) return NULL;
   tuned->sets = (aot_tuned_here_t*)calloc(table->set_count + 1, sizeof *tuned->sets);
   tuned->variants = (const aot_variant_t**)calloc(count_variants(table) + 1, sizeof *tuned->variants);
@@ -114,7 +151,7 @@ aot_tuned_t* aot_tuning_resolve(const aot_tuning_t* table, const aot_kernel_libr
     tuned->sets[i].table = &table->sets[i];
     tuned->sets[i].variants = variants;
     variants += table->sets[i].variant_count;
-    status = resolve_set(tuned, &tuned->sets[i], group);
+    status = resolve_set(tuned, &tuned->sets[i], library, group);
   }
   if (status == 0) return tuned;
   aot_tuning_free(tuned);
@@ -128,35 +165,15 @@ void aot_tuning_free(aot_tuned_t* tuned) {
   free(tuned);
 }
 
-/* How many of the bounds are not above the value. */
-static uint32_t bin_of(const int64_t* bounds, uint32_t count, int64_t value) {
-  uint32_t low = 0;
-  while (count > 0) {
-    uint32_t half = count / 2;
-    int above = bounds[low + half] <= value;
-    low += above ? half + 1 : 0;
-    count = above ? count - half - 1 : half;
-  }
-  return low;
-}
-
-const aot_variant_t* aot_tuned_choose(const aot_tuned_t* tuned, const aot_kernel_library_t* library,
-                                      const aot_group_t* group, const aot_variant_t* variant,
-                                      const aot_arguments_t* arguments) {
-  size_t index = (size_t)(variant - group->variants);
-  const aot_tuned_here_t* here = tuned->of[index];
-  if (here == NULL) return variant;
-  const aot_tuned_set_t* set = here->table;
-  const uint32_t* subjects = tuned->tunable->subjects + index * tuned->tunable->count;
-  const int64_t* bounds = set->bounds;
+const aot_variant_t* aot_tuned_choose_slowly(const aot_tuned_variant_t* known, const aot_kernel_library_t* library,
+                                             const aot_variant_t* variant, const aot_arguments_t* arguments) {
+  const aot_tuned_here_t* set = known->set;
   uint32_t cell = 0;
   for (uint32_t i = 0; i < set->extent_count; ++i) {
-    uint32_t count = set->bound_counts[i];
-    int64_t value = aot_asked_value(library, &library->subjects[subjects[i]], arguments);
-    cell = cell * (count + 1) + bin_of(bounds, count, value);
-    bounds += count;
+    int64_t value = aot_subject_value(library, &library->subjects[known->subjects[i]], arguments);
+    cell += set->extents[i].step * aot_tuned_bin(&set->extents[i], value);
   }
-  const aot_variant_t* measured = here->variants[set->cells[cell]];
-  if (here->same_calls || measured == variant) return measured;
+  const aot_variant_t* measured = set->variants[set->cells[cell]];
+  if (set->same_calls || measured == variant) return measured;
   return aot_variant_unmet(library, measured, arguments) == NULL ? measured : variant;
 }

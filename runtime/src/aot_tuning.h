@@ -9,20 +9,41 @@
 #include "aot_arguments.h"
 #include "aot_bundle.h"
 
+/* An extent of a set: where the search for the bin of a value begins, by the number of the value's highest bit. Bounds
+ * that lie apart by factors of two or more, as those of extents do, are found with one or two comparisons. */
+typedef struct {
+  const int64_t* bounds;
+  uint32_t count;
+  uint32_t step; /* how far apart the cells of neighbouring bins are */
+  uint16_t first[64];
+} aot_tuned_extent_t;
+
 /* A set of variants that a call may choose among, once its names were found in the kernel library. */
 typedef struct {
   const aot_tuned_set_t* table;
   const aot_variant_t** variants; /* as many as the table names */
+  const uint8_t* cells;
   int same_calls;                 /* whether all of them take exactly the same calls */
+  uint32_t extent_count;
+  aot_tuned_extent_t extents[AOT_MAX_TUNED_BY];
 } aot_tuned_here_t;
+
+/* What a call looks at if the tree found this variant: its set, or NULL, and how its arguments show the extents. */
+typedef struct {
+  const aot_tuned_here_t* set;
+  uint8_t is_plain; /* all are extents of arguments, and all variants of the set take the same calls */
+  uint8_t slots[AOT_MAX_TUNED_BY];
+  uint8_t dims[AOT_MAX_TUNED_BY];
+  const uint32_t* subjects; /* numbers of the library's */
+} aot_tuned_variant_t;
 
 /* A table that fits its kernel library; made by aot_tuning_resolve, once per function and device. */
 struct aot_tuned {
   const aot_tuning_t* table;
   const aot_tunable_t* tunable;
   aot_tuned_here_t* sets;
-  const aot_variant_t** variants;  /* of all sets, one after the other */
-  const aot_tuned_here_t* of[1];   /* by variant of the group: its set, or NULL. The allocation is as long as that takes. */
+  const aot_variant_t** variants; /* of all sets, one after the other */
+  aot_tuned_variant_t of[1];      /* by variant of the group. The allocation is as long as that takes. */
 };
 
 /* The function's table for that device and architecture: both the name and the number of multiprocessors must be equal,
@@ -33,9 +54,33 @@ const aot_tuning_t* aot_tuning_find(const aot_function_t* function, const char* 
 aot_tuned_t* aot_tuning_resolve(const aot_tuning_t* table, const aot_kernel_library_t* library, const aot_group_t* group);
 void aot_tuning_free(aot_tuned_t* tuned);
 
-/* What the table puts in the place of the variant that the tree found. */
-const aot_variant_t* aot_tuned_choose(const aot_tuned_t* tuned, const aot_kernel_library_t* library,
-                                      const aot_group_t* group, const aot_variant_t* variant,
-                                      const aot_arguments_t* arguments);
+/* How many of the bounds are not above the value. */
+static inline uint32_t aot_tuned_bin(const aot_tuned_extent_t* extent, int64_t value) {
+  uint32_t at = value > 0 ? extent->first[63 - __builtin_clzll((uint64_t)value)] : 0;
+  while (at < extent->count && extent->bounds[at] <= value) ++at;
+  return at;
+}
+
+/* The same as below for sets of any kind. */
+const aot_variant_t* aot_tuned_choose_slowly(const aot_tuned_variant_t* known, const aot_kernel_library_t* library,
+                                             const aot_variant_t* variant, const aot_arguments_t* arguments)
+    __attribute__((cold));
+
+/* What the table puts in the place of the variant that the tree found. It is inline, since calls wait for it. */
+static inline const aot_variant_t* aot_tuned_choose(const aot_tuned_t* tuned, const aot_kernel_library_t* library,
+                                                    const aot_group_t* group, const aot_variant_t* variant,
+                                                    const aot_arguments_t* arguments) {
+  const aot_tuned_variant_t* known = &tuned->of[variant - group->variants];
+  const aot_tuned_here_t* set = known->set;
+  uint32_t cell = 0;
+  if (set == NULL) return variant;
+  if (__builtin_expect(!known->is_plain, 0)) return aot_tuned_choose_slowly(known, library, variant, arguments);
+  for (uint32_t i = 0; i < set->extent_count; ++i) {
+    const DLTensor* tensor = arguments->values[known->slots[i]].tensor;
+    if (__builtin_expect(tensor == NULL || known->dims[i] >= tensor->ndim, 0)) return variant; /* the entry refuses it */
+    cell += set->extents[i].step * aot_tuned_bin(&set->extents[i], tensor->shape[known->dims[i]]);
+  }
+  return set->variants[set->cells[cell]];
+}
 
 #endif /* AOT_TUNING_H_ */

@@ -51,6 +51,27 @@ def test_errors_of_launchers_have_no_backtrace(bundle: aot_runtime.Bundle, cuda:
     assert backtrace(caught.value) == ""
 
 
+def test_a_launch_that_fails_names_kernel_variant_grid_and_block(bundle: aot_runtime.Bundle, cuda: Standin) -> None:
+    out = cuda.tensor((1000,), "float32")
+    bundle.fill(out)
+    cuda.fail("cudaLaunchKernelExC", 719)
+    with pytest.raises(CudaError) as caught:
+        bundle.fill(out)
+    assert str(caught.value) == (
+        "fill: fill__f32__aligned: cudaErrorLaunchFailure (719): unspecified launch failure; "
+        "grid (8, 1, 1), block (128, 1, 1), 0 bytes of dynamic shared memory"
+    )
+    cuda.fail("cudaGetDevice", 3)
+    with pytest.raises(CudaError, match=r"^fill: fill__f32__aligned: cudaErrorInitializationError \(3\): [^;]*$"):
+        bundle.fill(out)
+
+
+def test_a_grid_that_cuda_refuses_is_told_by_its_numbers(bundle: aot_runtime.Bundle, cuda: Standin) -> None:
+    with pytest.raises(CudaError, match=r"^fill: fill__f32__aligned: .*; grid \(0, 1, 1\), block \(128, 1, 1\)"):
+        bundle.fill(cuda.tensor((0,), "float32"))
+    assert not cuda.launches
+
+
 FORKING = """
     import os, signal, sys, threading, time
     import aot_runtime
