@@ -21,6 +21,12 @@ class Dtype(NamedTuple):
     cutlass: str  # the name of CuTe DSL's type
     torch: str
     is_scalar: bool = True  # whether an argument can be a single one
+    lanes: int = 1  # how many make an element: a byte holds two numbers of 4 bits
+
+    @property
+    def packed(self) -> int:
+        """As ``aot_packed_dtype`` of ``runtime/src`` has it."""
+        return self.bits << 32 | self.lanes << 8 | self.code
 
 
 # By the short names that declarations use.
@@ -41,4 +47,5 @@ DTYPES = {
     "f8e4m3": Dtype(10, 8, "Float8E4M3FN", "float8_e4m3fn", is_scalar=False),
     "f8e5m2": Dtype(12, 8, "Float8E5M2", "float8_e5m2", is_scalar=False),
     "f8e8m0": Dtype(14, 8, "Float8E8M0FNU", "float8_e8m0fnu", is_scalar=False),
+    "f4e2m1x2": Dtype(17, 4, "Float4E2M1FNx2", "float4_e2m1fn_x2", is_scalar=False, lanes=2),
 }

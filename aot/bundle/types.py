@@ -16,7 +16,7 @@ Interval = tuple[int, int]
 Kinds = Mapping[str, frozenset[Interval]]  # label of an argument or element -> what its variants take
 
 _MOST_TENSORS = 8
-_DTYPES = {dtype.bits << 32 | 1 << 8 | dtype.code: dtype.torch for dtype in DTYPES.values()}
+_DTYPES = {dtype.packed: dtype.torch for dtype in DTYPES.values()}
 
 _TYPES: dict[frozenset[Interval], str] = {
     frozenset({(TENSOR, TENSOR)}): "tensor",

@@ -16,7 +16,7 @@ from ..kinds import DTYPES
 
 __all__ = ["translate"]
 
-_SHORT = {(dtype.code, dtype.bits): name for name, dtype in DTYPES.items()}
+_SHORT = {(dtype.code, dtype.bits, dtype.lanes): name for name, dtype in DTYPES.items()}
 _CONSTANTS = {"ConstInt": "i64", "ConstBool": "bool", "ConstFloat": "f64"}
 
 
@@ -92,8 +92,7 @@ def _scalar(parameter: Any, where: str) -> Scalar | Pointer:
 
 
 def _dtype(dtype: Any, where: str) -> str:
-    code, bits = int(dtype.type_code), dtype.bits
-    found = _SHORT.get((code, bits if dtype.lanes == 1 else 0))
+    found = _SHORT.get((int(dtype.type_code), dtype.bits, dtype.lanes))
     if found is None:
         raise DeclarationError(f"argument {where} has the dtype {dtype}, which cannot be declared")
     return found

@@ -103,7 +103,7 @@ class Tensor:
 
     @property
     def element_bytes(self) -> int:
-        return DTYPES[self.dtype].bits // 8
+        return DTYPES[self.dtype].bits * DTYPES[self.dtype].lanes // 8
 
     @property
     def alignment(self) -> int:

@@ -214,12 +214,13 @@ class _Deriver:
         self.uses_tensors = True
         self.tensors[label] = (path, tensor)
         dtype = DTYPES[tensor.dtype]
-        packed = dtype.bits << 32 | 1 << 8 | dtype.code
         yield _kind(path, label, TENSOR, TENSOR)
         yield Requirement(Subject("device_type", path, label=label), CUDA_DEVICE, CUDA_DEVICE)
         yield Requirement(Subject("device_index", path, label=label), 0, 0)
         # The entry takes signed for unsigned integers and the reverse; we do not.
-        yield Requirement(Subject("dtype", path, label=f"{label}.dtype"), packed, packed, enforced=dtype.code < 2)
+        yield Requirement(
+            Subject("dtype", path, label=f"{label}.dtype"), dtype.packed, dtype.packed, enforced=dtype.code < 2
+        )
         rank = len(tensor.shape)
         yield Requirement(Subject("ndim", path, label=f"{label}.ndim"), rank, rank)
         for dim, extent in enumerate(tensor.shape):

@@ -273,7 +273,7 @@ def _workspace_row(workspace: WorkspaceTable, subject: int) -> str:
     dtype = DTYPES[workspace.dtype]
     return (
         f"{{{c_string(workspace.name)}, {subject}, {workspace.argument}, {int(workspace.zeroed)}, "
-        f"{{{dtype.code}, {dtype.bits}, 1}}}}"
+        f"{{{dtype.code}, {dtype.bits}, {dtype.lanes}}}}}"
     )
 
 

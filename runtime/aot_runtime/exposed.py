@@ -57,6 +57,7 @@ class Exposed(ABC):
         return f"<{type(self).__module__}.{type(self).__name__} {self._name!r}: {', '.join(self)}>"
 
 
+_PACKED = "f4e2m1x2"
 _E = TypeVar("_E", bound=Exposed)
 
 
@@ -90,4 +91,6 @@ def split_parameters(record: KernelRecord, types: tuple[str, ...]) -> tuple[list
     for parameter in outputs:
         if parameter.shape is None or parameter.dtype is None:
             raise ExposeError(f"the shape or dtype of `{parameter.name}` is not declared")
+        if parameter.dtype == _PACKED:
+            raise ExposeError(f"`{parameter.name}` has the dtype {_PACKED}, which frameworks cannot allocate")
     return inputs, outputs

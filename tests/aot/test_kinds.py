@@ -27,7 +27,7 @@ def bits(program: str, *names: str) -> list[int | None]:
 def test_cute_dsl_has_every_type_with_these_bits() -> None:
     found = dict(zip(DTYPES, bits(CUTLASS, *(dtype.cutlass for dtype in DTYPES.values())), strict=True))
     assert found.pop("bool") == 1  # as a scalar; a tensor of booleans has a byte for each
-    assert found == {name: dtype.bits for name, dtype in DTYPES.items() if name != "bool"}
+    assert found == {name: dtype.bits * dtype.lanes for name, dtype in DTYPES.items() if name != "bool"}
 
 
 def test_explain_takes_every_type_by_its_short_name() -> None:
@@ -36,7 +36,7 @@ def test_explain_takes_every_type_by_its_short_name() -> None:
 
     for name, dtype in DTYPES.items():
         found = tvm_ffi.dtype(DTYPE_ALIASES.get(name, name))
-        assert (int(found.type_code), found.bits) == (dtype.code, dtype.bits), name
+        assert (int(found.type_code), found.bits, found.lanes) == (dtype.code, dtype.bits, dtype.lanes), name
 
 
 @pytest.mark.torch
@@ -44,5 +44,5 @@ def test_torch_has_every_type_with_these_bits() -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     found = bits(TORCH, *(dtype.torch for dtype in DTYPES.values()))
     for size, dtype in zip(found, DTYPES.values(), strict=True):
-        assert size in (dtype.bits, None)  # older versions lack some
+        assert size in (dtype.bits * dtype.lanes, None)  # older versions lack some
     assert sum(size is not None for size in found) >= 12

@@ -104,6 +104,29 @@ def test_a_file_with_its_own_reference_is_checked(torch: Any) -> None:
     assert done.returncode == 0 and "1 call, 0 failed" in done.stdout + done.stderr, done.stdout + done.stderr
 
 
+PACKED = """
+import sys, torch, aot_runtime
+bundle = aot_runtime.load(sys.argv[1])
+(name,) = bundle.kernels
+x = torch.randint(0, 256, (77, 64), dtype=torch.uint8, device="cuda")
+out = torch.zeros_like(x)
+bundle[name](x.view(torch.float4_e2m1fn_x2), out.view(torch.float4_e2m1fn_x2))
+assert torch.equal(x, out)
+try:
+    bundle[name](x, out)
+except aot_runtime.ArgumentError as error:
+    print("ok" if "float4_e2m1fnx2" in str(error) else error)
+"""
+
+
+def test_numbers_of_four_bits_are_passed_in_pairs(torch: Any) -> None:
+    """Capture `tests/foreign/packed.py` with `--name packed`."""
+    if not Path("dist/packed").is_dir():
+        pytest.skip("there is no bundle at dist/packed: capture tests/foreign/packed.py")
+    done = subprocess.run([sys.executable, "-c", PACKED, "dist/packed"], capture_output=True, text=True)
+    assert done.stdout.strip() == "ok", done.stdout + done.stderr
+
+
 TWO_VERSIONS = """
 import sys, torch, aot_runtime
 class NoCuteDsl:

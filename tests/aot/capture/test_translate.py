@@ -55,6 +55,12 @@ def test_tensors_scalars_streams_and_none() -> None:
     }
 
 
+def test_numbers_of_four_bits_are_passed_in_pairs() -> None:
+    found = translate([tensor("x", "float4_e2m1fnx2", [var("n0", "int32"), 32], [32, 1])], {})
+    assert found == {"x": aot.Tensor("f4e2m1x2", (aot.Dim("n0"), 32), (32, 1), align=16)}
+    assert found["x"].element_bytes == 1
+
+
 def test_tuples_keep_their_constants_and_numbers_that_callers_repeat() -> None:
     bias = tensor("extra[0]", "float32", [4], [1])
     parameters = [

@@ -80,7 +80,7 @@ def variant(name: str, *requirements: RequirementDetails) -> VariantDetails:
 
 
 def dtype(name: str) -> RequirementDetails:
-    packed = DTYPES[name].code | 1 << 8 | DTYPES[name].bits << 32
+    packed = DTYPES[name].packed
     return RequirementDetails("a.dtype", "dtype", packed, packed, 0)
 
 
