@@ -16,6 +16,7 @@ from ..bundle.sizes import Share, shares
 from ..errors import counted
 from .bench import Result
 from .plot import plot
+from .roofline import roofline
 from .style import SCRIPT, STYLE
 
 __all__ = ["Contents", "page"]
@@ -40,9 +41,10 @@ def page(contents: Contents) -> str:
     name = escape(contents.manifest.name)
     sections = [
         _summary(contents),
+        _links(contents),
+        _measured(contents),
         _variants(contents),
         _sizes(contents.manifest),
-        _measured(contents),
         _changed(contents),
     ]
     return (
@@ -75,12 +77,24 @@ def _summary(contents: Contents) -> str:
     return f"<dl>{shown}</dl>\n<p>Built with {escape(built)}.</p>"
 
 
+def _links(contents: Contents) -> str:
+    """To the sections that there are: a page about a large bundle is long."""
+    names = {
+        "measured": bool(contents.results),
+        "variants": True,
+        "sizes": True,
+        "differences": bool(contents.other),
+    }
+    links = [f'<a href="#section-{name}">{name}</a>' for name, there in names.items() if there]
+    return f"<nav>{' '.join(links)}</nav>"
+
+
 def _variants(contents: Contents) -> str:
-    columns = ("kernel", "variant", "arch", "point", "registers", "shared memory", "block", "cluster", "stack", "cubin",
+    columns = ("kernel", "variant", "arch", "registers", "shared memory", "block", "cluster", "stack", "cubin",
                "occupancy at most", "ran on")  # fmt: skip
     rows = [_variant_row(arch, variant) for arch, variant in contents.variants]
     return (
-        '<h2>Variants</h2>\n<p><input type="search" id="filter" placeholder="filter: words that a row must have" '
+        '<h2 id="section-variants">Variants</h2>\n<p><input type="search" id="filter" placeholder="filter: words that a row must have" '
         'aria-label="filter"> <output id="shown"></output></p>\n' + _table(columns, rows, "variants")
     )
 
@@ -93,16 +107,30 @@ def _variant_row(arch: Arch, variant: VariantDetails) -> list[object]:
         variant.kernel,
         variant.name,
         str(arch),
-        ", ".join(f"{axis} {value}" for axis, value in variant.point.items()),
         launch.registers,
         "at run time" if dynamic is None else launch.static_shared_memory + dynamic,
-        "x".join(map(str, launch.block)) if launch.block else "-",
-        "x".join(map(str, launch.cluster)) if launch.cluster else "-",
+        _shape(launch.block),
+        _shape(launch.cluster),
         launch.local_memory,
         variant.cubin_bytes,
-        "-" if share is None else f"{share:.0%}",
+        _Share(share) if share is not None else "-",
         ", ".join(variant.verified_on) or "never",
     ]
+
+
+def _shape(sizes: tuple[int, ...] | None) -> str:
+    """Without the ones at the end: a block of 128 threads is shown as 128."""
+    if not sizes:
+        return "-"
+    used = max((at for at, size in enumerate(sizes) if size != 1), default=0) + 1
+    return "x".join(map(str, sizes[:used]))
+
+
+@dataclass(frozen=True)
+class _Share:
+    """A part of a whole, which a bar behind the number shows."""
+
+    value: float
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[object]], identity: str) -> str:
@@ -112,6 +140,8 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[object]], identity: s
 
 
 def _cell(value: object) -> str:
+    if isinstance(value, _Share):
+        return f'<td class="number share" style="--share:{value.value:.1%}">{value.value:.0%}</td>'
     number = isinstance(value, int)
     return f'<td class="number">{value}</td>' if number else f"<td>{escape(str(value))}</td>"
 
@@ -119,7 +149,7 @@ def _cell(value: object) -> str:
 def _sizes(manifest: Manifest) -> str:
     found = shares(manifest)
     kernels = [share for share in found if share.kernel]
-    return "<h2>Where the bytes are</h2>\n" + "\n".join(
+    return '<h2 id="section-sizes">Where the bytes are</h2>\n' + _beside(
         f"<h3>by {title}</h3>\n{_bars(values)}"
         for title, values in (
             ("purpose", _summed(found, "purpose")),
@@ -127,6 +157,11 @@ def _sizes(manifest: Manifest) -> str:
             ("kernel", _summed(kernels, "kernel")),
         )
     )
+
+
+def _beside(charts: Iterable[str]) -> str:
+    """Next to each other, if there is room."""
+    return '<div class="charts">' + "\n".join(f"<div>{chart}</div>" for chart in charts) + "</div>"
 
 
 def _summed(found: Sequence[Share], key: str) -> dict[str, int]:
@@ -145,7 +180,7 @@ def _bars(values: Mapping[str, float], unit: str = "KB", scale: float = 1024) ->
         y, width = at * 22, _BAR_WIDTH * value / largest
         parts.append(f'<text x="210" y="{y + 15}" text-anchor="end">{escape(name)}</text>')
         parts.append(f'<rect x="218" y="{y + 3}" width="{width:.1f}" height="16" rx="2"/>')
-        parts.append(f'<text x="{224 + width:.1f}" y="{y + 15}">{value / scale:.0f} {unit}</text>')
+        parts.append(f'<text x="{224 + width:.1f}" y="{y + 15}">{f"{value / scale:.0f} {unit}".strip()}</text>')
     height = 22 * len(values) + 4
     return f'<svg class="bars" role="img" viewBox="0 0 {_BAR_WIDTH + 320} {height}">{"".join(parts)}</svg>'
 
@@ -167,9 +202,12 @@ def _measured(contents: Contents) -> str:
         ]
         for result in contents.results
     ]
-    ratios = "\n".join(_distribution(contents.results, name) for name in contenders)
-    picture = f'<div class="wide paper">{plot(contents.gpu, contents.results)}</div>'
-    return f"<h2>Measured on {escape(contents.gpu)}</h2>\n{ratios}\n{picture}\n{_table(columns, rows, 'results')}"
+    roof = roofline(contents.results)
+    charts = [_distribution(contents.results, name) for name in contenders]
+    charts += [f"<h3>roofline</h3>\n{roof}"] if roof else []
+    bars = f'<details><summary>every problem as a bar</summary><div class="wide paper">{plot(contents.gpu, contents.results)}</div></details>'
+    title = f'<h2 id="section-measured">Measured on {escape(contents.gpu)}</h2>'
+    return f"{title}\n{_beside(charts)}\n{bars}\n{_table(columns, rows, 'results')}"
 
 
 def _distribution(results: Sequence[Result], contender: str) -> str:
@@ -181,13 +219,13 @@ def _distribution(results: Sequence[Result], contender: str) -> str:
     }
     shown = {name.replace(" to inf", " and more"): float(number) for name, number in counts.items() if number}
     title = f"times faster than {contender}: {counted(len(ratios), 'problem')}"
-    return f"<h3>{escape(title)}</h3>\n{_bars(shown, 'of them', 1)}"
+    return f"<h3>{escape(title)}</h3>\n{_bars(shown, '', 1)}"
 
 
 def _changed(contents: Contents) -> str:
     if not contents.other:
         return ""
-    title = f"<h2>Differences from {escape(contents.other)}</h2>\n"
+    title = f'<h2 id="section-differences">Differences from {escape(contents.other)}</h2>\n'
     if not contents.changes:
         return title + "<p>None.</p>"
     rows = [[change.kind, change.what, change.before or "-", change.after or "-"] for change in contents.changes]
