@@ -1,4 +1,4 @@
-"""Write the reference from the code: the options and keys of JSON in ``cli.md``, and ``api.md`` as a whole.
+"""Write the reference from the code: the options and keys of JSON in ``cli.md``, and ``api.md`` and ``c.md`` as a whole.
 
     python tools/reference.py            # after a change of the command line or of a docstring: rewrite the pages
     python tools/reference.py --check    # exit code 1 if a page differs
@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from aot.cli.main import COMMANDS, ERROR_KEYS, make_parser
 from aot.cli.schema import Key
-from tools import api
+from tools import api, c_api
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "cli.md"
 
@@ -83,7 +83,7 @@ def main() -> int:
     if missing:
         print(f"error: `{PAGE}` has no section for {', '.join(missing)}", file=sys.stderr)
         return 1
-    pages = {PAGE: rewritten(before), api.PAGE: api.page()}
+    pages = {PAGE: rewritten(before), api.PAGE: api.page(), c_api.PAGE: c_api.page()}
     if check:
         return 0 if all(page.is_file() and page.read_text() == text for page, text in pages.items()) else 1
     for page, text in pages.items():

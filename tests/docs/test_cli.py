@@ -17,7 +17,7 @@ from schemas import problems
 
 import aot
 from aot.cli.main import COMMANDS, main
-from tools import api, reference
+from tools import api, c_api, reference
 
 TEXT = reference.PAGE.read_text()
 
@@ -35,6 +35,15 @@ def test_everything_public_in_python_is_described_as_it_is() -> None:
             is_error = isinstance(value := getattr(module, name), type) and issubclass(value, Exception)
             assert is_error != (f"{module.__name__}.{name}" in described), name
     assert {"aot_runtime.torch.register", "aot_runtime.jax.register", "aot_runtime.serve"} <= described
+
+
+def test_every_function_of_the_c_header_is_described() -> None:
+    assert c_api.page() == c_api.PAGE.read_text(), "run `python tools/reference.py`"
+    described = set(re.findall(r"^### `(\w+)`$", c_api.PAGE.read_text(), re.MULTILINE))
+    header = c_api.HEADER.read_text().partition("/* ---- errors ---- */")[0]
+    declared = set(re.findall(r"^(?:static inline )?[\w* ]+\b(aot_\w+[a-z])\(", header, re.MULTILINE))
+    assert declared <= described and "aot_open" in declared
+    assert len(re.findall(r"^\| `AOT_\w+` \| \d+ \|", c_api.PAGE.read_text(), re.MULTILINE)) == 14
 
 
 def test_signatures_are_those_of_the_code() -> None:
