@@ -186,14 +186,15 @@ class _Both:
 
 
 def as_tuples(value: Any) -> Any:
-    """The same with plain tuples in place of classes of the library."""
+    """The same with plain tuples and numbers in place of classes of the library and of CuTe DSL."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return tuple(as_tuples(getattr(value, field.name)) for field in dataclasses.fields(value))
     if isinstance(value, (tuple, list)):
         return tuple(as_tuples(item) for item in value)
     if isinstance(value, dict):
         return {name: as_tuples(item) for name, item in value.items()}
-    return value
+    number = getattr(value, "value", None)  # of CuTe DSL's Int32 and the like
+    return number if isinstance(number, (bool, int, float)) else value
 
 
 def argument_file(folder: str, operation: str) -> str:
