@@ -109,7 +109,10 @@ def loading() -> str:
 def _load_rows(name: str, data: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     limit = data["results"].get("limit_ms") if data["machine"]["processor"] == "Neoverse-N1" else None
     for bundle, found in data["results"].items():
-        if not isinstance(found, dict):
+        if bundle == "lists_instead":
+            what = "1,000 empty lists in the place of import and first load, torch installed not imported"
+            yield what, _lists(found["torch_installed_not_imported"]), link(name)
+        if not isinstance(found, dict) or bundle == "lists_instead":
             continue
         if "load_ms" in found:  # a file of before fresh processes were measured
             label = f"1 kernel of {bundle} variant{'s' * (bundle != '1')}" if bundle.isdecimal() else bundle
@@ -120,6 +123,17 @@ def _load_rows(name: str, data: Mapping[str, Any]) -> Iterator[tuple[str, str, s
                 what = f"Import and first load in a fresh process, {process.replace('_', ' ')}: {bundle}"
                 yield what, _fresh(found[process], limit), link(name)
         yield f"Load, everything imported: {bundle}", f"{found['warm']['warm_load_ms']:.2f} ms", link(name)
+        if "first_error" in found:
+            error, call = found["first_error"], found["warm"]["first_call_ms"]
+            alone, most = error["after_a_call_ms"], data["results"]["error_limit_ms"]
+            verdict = f"limit {most:g} ms, {'met' if alone <= most else 'missed'}"
+            yield f"First error of a kernel that was called before: {bundle}", f"{alone:.2f} ms; {verdict}", link(name)
+            opening = f"{error['opening_the_library_ms']:.2f} ms; a first call that succeeds takes {call:.2f} ms"
+            yield f"First error of a kernel whose library it opens: {bundle}", opening, link(name)
+
+
+def _lists(times: Mapping[str, float]) -> str:
+    return f"{times['lists_ms']:.1f} ms; {times['collecting_older_ms']:.1f} ms of it collect older objects"
 
 
 def _fresh(times: Mapping[str, float], limit: float | None) -> str:
