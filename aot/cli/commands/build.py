@@ -14,7 +14,7 @@ from ...pipeline.settings import BuildResult
 from ...records import encode
 from ..options import add_cache_argument, add_family_argument, add_kernels_argument, add_wait_argument
 from ..progress import make_progress
-from ..report import fitted_table, human_size, human_time, note, print_failures, print_json
+from ..report import fitted_table, human_size, human_time, note, print_failures, print_json, print_wrapped
 from ..schema import Key
 from ..settings import DEFAULT_TIMEOUT, KEEPABLE, build_settings
 
@@ -185,18 +185,10 @@ def _show(arguments: argparse.Namespace, outlook: Outlook, workers: int) -> int:
         print_json({**data, "failures": encode(outlook.failures)})
         return 1 if outlook.failures else 0
     rows = [
-        (
-            one.kernel,
-            one.arch,
-            len(one.variants),
-            one.cached,
-            "yes" if one.contract else "no",
-            "; ".join(one.guards) or "-",
-        )
-        for one in outlook.plan
+        (one.kernel, one.arch, len(one.variants), one.cached, "yes" if one.contract else "no") for one in outlook.plan
     ]
-    columns = ("kernel", "arch", "variants", "cached", "contract", "guards")
-    print(fitted_table(columns, rows, optional=("guards",)))
+    print(fitted_table(("kernel", "arch", "variants", "cached", "contract"), rows))
+    _print_guards(outlook)
     missing = outlook.variants - outlook.cached
     time = "not known, since nothing of it was compiled here before"
     if outlook.seconds is not None:
@@ -205,6 +197,18 @@ def _show(arguments: argparse.Namespace, outlook: Outlook, workers: int) -> int:
         arguments, f"{counted(missing, 'variant')} of {outlook.variants} to compile for `{outlook.path}`; time: {time}"
     )
     return 1 if outlook.failures else 0
+
+
+def _print_guards(outlook: Outlook) -> None:
+    """Below the table, in lines of their own: a kernel may have many. Architectures that share them are named together."""
+    archs: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for one in outlook.plan:
+        if one.guards:
+            archs.setdefault((one.kernel, tuple(one.guards)), []).append(str(one.arch))
+    if archs:
+        print("\nguards:")
+    for (kernel, guards), names in archs.items():
+        print_wrapped(f"  {kernel} ({', '.join(names)}): {'; '.join(guards)}", "    ")
 
 
 def summary(result: BuildResult, clock: Clock) -> str:

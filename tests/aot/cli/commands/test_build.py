@@ -20,6 +20,7 @@ def foreseen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     plan = (
         KernelOutlook("add", "sm_80", ("add__f16", "add__f32"), 1, (), True),
         KernelOutlook("gemm", "sm_90a", ("gemm__small",), 0, ("m <= 64",), False),
+        KernelOutlook("gemm", "sm_100f", ("gemm__small",), 0, ("m <= 64",), False),
     )
     outlook = Outlook(Path("dist/kernels"), plan, (Failure("", "wrong", "", "bad", "sm_80"),), 75.0)
     monkeypatch.setattr(build, "foresee", lambda settings, progress: outlook)
@@ -30,13 +31,17 @@ def test_a_plan_is_a_table(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
     assert main(["build", "--arch", "sm80", "--jobs", "2", "--dry-run"]) == 1
     out, err = capsys.readouterr()
     assert out.splitlines() == [
-        "kernel  arch    variants  cached  contract  guards",
-        "add     sm_80          2       1  yes       -",
-        "gemm    sm_90a         1       0  no        m <= 64",
+        "kernel  arch     variants  cached  contract",
+        "add     sm_80           2       1  yes",
+        "gemm    sm_90a          1       0  no",
+        "gemm    sm_100f         1       0  no",
+        "",
+        "guards:",
+        "  gemm (sm_90a, sm_100f): m <= 64",
     ]
     assert err.splitlines() == [
         "failed: sm_80 bad: wrong",
-        "2 variants of 3 to compile for `dist/kernels`; time: about 1 min 15 s with 2 workers",
+        "3 variants of 4 to compile for `dist/kernels`; time: about 1 min 15 s with 2 workers",
     ]
     assert list(tmp_path.iterdir()) == []
 
@@ -47,4 +52,4 @@ def test_a_plan_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     data = json.loads(capsys.readouterr().out)
     assert problems(data, build.KEYS, partly=True) == []
     assert data["estimate"] == 75.0
-    assert [one["kernel"] for one in data["plan"]] == ["add", "gemm"]
+    assert [one["kernel"] for one in data["plan"]] == ["add", "gemm", "gemm"]
