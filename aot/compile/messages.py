@@ -71,6 +71,7 @@ class KernelInfo:
     core: bool = True  # built if no family is named
     captured: dict[str, Any] | None = None  # the call that it was captured from: see ``aot/capture``
     is_tuned: bool = False  # whether tables may choose among its variants
+    variant_budget: int = 0  # for one architecture; 0: none
 
 
 @dataclass(frozen=True)

@@ -131,6 +131,7 @@ def _info(kernel: Kernel, family: Family) -> KernelInfo:
         core=family.core,
         captured=kernel.captured,
         is_tuned=bool(kernel.tuned_by),
+        variant_budget=kernel.variant_budget,
     )
 
 

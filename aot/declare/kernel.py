@@ -40,6 +40,7 @@ __all__ = ["CapturedSpec", "Cost", "In", "Kernel", "Out", "Spec", "Variant", "ke
 
 _MISSING: Any = object()
 MAX_TUNED_BY = 4
+VARIANT_BUDGET = 128
 _LABEL = re.compile(r"[A-Za-z0-9]+(_[A-Za-z0-9]+)*")
 # Attributes of a loaded bundle. A kernel of such a name could not be called.
 _RESERVED = frozenset({"aot", "explain", "kernels", "manifest", "name", "path", "preload"})
@@ -147,6 +148,7 @@ class Kernel:
     backward: Backward | None = None
     captured: dict[str, Any] | None = None  # the call of another library that the kernel answers
     tuned_by: tuple[str, ...] = ()  # expressions of a call that measured tables tell calls apart by
+    variant_budget: int = VARIANT_BUDGET  # for one architecture; a build warns above it
 
     def variants(self, arch: Arch) -> tuple[Variant, ...]:
         """All variants for an architecture, in the order in which a call tries them."""
@@ -221,6 +223,7 @@ def kernel(
     options: str = "",
     backward: Backward | None = None,
     tuned_by: Sequence[str] = (),
+    variant_budget: int = VARIANT_BUDGET,
 ) -> Callable[[Callable[..., Any]], Kernel]:
     """Declare a kernel. The decorated function returns the spec, or specs, of one point of the grid.
 
@@ -230,6 +233,7 @@ def kernel(
     options of ``cute.compile``. ``backward``, an ``aot.Backward``, names the kernel that computes gradients.
     ``tuned_by`` are expressions such as ``m`` or ``m * n``, at most four: ``python -m aot tune`` chooses among the specs
     of a point by their values, over the calls that the contract's ``tune_inputs`` (or ``bench_inputs``) yield.
+    ``variant_budget`` is how many variants the kernel may have for one architecture before a build warns.
     """
 
     def declare(make: Callable[..., Any]) -> Kernel:
@@ -250,6 +254,7 @@ def kernel(
             options=options,
             backward=backward,
             tuned_by=(tuned_by,) if isinstance(tuned_by, str) else tuple(tuned_by),
+            variant_budget=variant_budget,
         )
         _check_kernel(declared)
         return declared

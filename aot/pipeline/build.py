@@ -24,7 +24,7 @@ from .events import CountingProgress, Progress
 from .executor import Executor, Session
 from .finish import verify_and_publish
 from .linking import link_kernels, linkers
-from .plan import make_plan
+from .plan import make_plan, over_budget
 from .settings import BuildResult, Settings
 from .tuning import fitting_tables, read_tables
 from .workers import Workers
@@ -93,16 +93,21 @@ def _plan(
     workspace: Workspace, earlier: Earlier, workers: Workers, cluster: Executor | None
 ) -> tuple[Plan, tuple[Failure, ...], str | None]:
     if earlier.plan is not None:
-        _note_contracts(earlier.plan, workspace.progress)
+        _comment(earlier.plan, workspace.progress)
         return earlier.plan, (), earlier.key
     workspace.progress.stage("reading declarations")
     new = make_plan(workspace.settings, workers, with_keys=workspace.store is not None or cluster is not None)
-    _note_contracts(new.plan, workspace.progress)
+    _comment(new.plan, workspace.progress)
     return new.plan, new.failures, remember_plan(workspace, new)
 
 
-def _note_contracts(plan: Plan, progress: Progress) -> None:
-    """Name the kernels that nobody can check. Those of other libraries are checked by these libraries."""
+def _comment(plan: Plan, progress: Progress) -> None:
+    """Name the kernels that nobody can check, and those with too many variants.
+
+    Kernels of other libraries are checked by these libraries.
+    """
+    for warning in over_budget(plan):
+        progress.warn(warning)
     infos = [kernel.info for kernel in plan.kernels]
     names = sorted({info.name for info in infos if not info.has_contract and info.captured is None})
     if names:

@@ -20,7 +20,7 @@ from .settings import Settings
 from .spellings import Gpu, Wanted, best_arch, parse_archs, parse_wanted
 from .workers import Workers
 
-__all__ = ["NewPlan", "in_families", "make_plan", "select_kernels"]
+__all__ = ["NewPlan", "in_families", "make_plan", "over_budget", "select_kernels"]
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,17 @@ def make_plan(settings: Settings, workers: Workers, *, with_keys: bool) -> NewPl
         tuple(closure for part in planned for closure in part.closures),
         (*failures, *workers.take_failures(), *(failure for part in planned for failure in part.failures)),
     )
+
+
+def over_budget(plan: Plan) -> list[str]:
+    """A sentence for each kernel with more variants than its declaration allows."""
+    return [
+        f"{kernel.info.name} has {len(kernel.variants)} variants for {kernel.arch}, and a budget of "
+        f"{kernel.info.variant_budget}: each takes time to build and space to ship; merge axes whose variants are "
+        "equally fast, or pass `variant_budget` to aot.kernel"
+        for kernel in plan.kernels
+        if 0 < kernel.info.variant_budget < len(kernel.variants)
+    ]
 
 
 def _declared(settings: Settings, workers: Workers) -> tuple[tuple[KernelInfo, ...], tuple[Failure, ...]]:

@@ -8,10 +8,11 @@ import pytest
 from aot_runtime.arch import Arch
 from aot_runtime.manifest import Parameter
 
+from aot.cache.recall import KernelPlan, Plan
 from aot.compile.messages import Closure, Declared, KernelClosure, KernelInfo, VariantInfo
 from aot.compile.process import WorkerLost
 from aot.errors import BuildError, DeclarationError, Failure, UsageError
-from aot.pipeline.plan import NewPlan, check_function, in_families, make_plan, select_kernels
+from aot.pipeline.plan import NewPlan, check_function, in_families, make_plan, over_budget, select_kernels
 from aot.pipeline.settings import Settings
 from aot.selection.subjects import Requirement, Subject, VariantTable
 
@@ -193,3 +194,25 @@ def test_a_gpu_that_no_kernel_runs_on_is_named() -> None:
     with pytest.raises(UsageError, match=r"no kernel is written for B200 \(compute capability 10\.0\)") as caught:
         built(FakeWorkers(kernel("hopper", SM90)), "B200")
     assert caught.value.hint == "they are written for sm_90a"
+
+
+def test_more_variants_than_a_declaration_allows_are_named() -> None:
+    variants = tuple(variant(f"gemm__{i}") for i in range(3))
+    plans = [
+        KernelPlan(replace(kernel("gemm"), variant_budget=budget), arch, variants, ())
+        for budget, arch in ((2, SM90), (3, SM80), (0, SM80))
+    ]
+    (warning,) = over_budget(Plan(12, tuple(plans)))
+    assert warning.startswith("gemm has 3 variants for sm_90a, and a budget of 2: ")
+
+
+def test_what_only_a_table_can_choose_is_accepted_in_a_tuned_kernel() -> None:
+    """The second takes exactly what the first takes: no call finds it, but a measured table may choose it."""
+    same = [variant("gemm__a"), variant("gemm__b")]
+    with pytest.raises(DeclarationError, match="gemm__b can never be chosen"):
+        check_function(kernel("gemm"), SM90, "gemm", same)
+    tuned = replace(kernel("gemm"), is_tuned=True)
+    check_function(tuned, SM90, "gemm", same)
+    elsewhere = [same[0], replace(same[1], point={"dtype": "f16"})]
+    with pytest.raises(DeclarationError, match="gemm__b can never be chosen"):
+        check_function(tuned, SM90, "gemm", elsewhere)

@@ -322,3 +322,50 @@ def test_a_table_does_not_depend_on_the_architecture() -> None:
         return aot.Spec(jit, {"x": aot.Tensor("f32", ("n",)), "stream": aot.Stream()})
 
     assert len({variant_table(kernel.variants(arch)[0]) for arch in kernel.archs}) == 1
+
+
+def tuned(tuned_by: tuple[str, ...], **spec: Any) -> VariantTable:
+    matrix, other = aot.Tensor("f16", ("m", "k")), aot.Tensor("f16", ("n", "k"))
+    arguments = {"a": matrix, "b": other, "count": aot.Scalar("i32"), "stream": aot.Stream()}
+
+    @aot.kernel(
+        parameters=[aot.In("a"), aot.In("b"), aot.In("count")], archs=("sm_90a",), tuned_by=tuned_by, name="tuned"
+    )
+    def kernel(target: aot.Target) -> aot.Spec:
+        return aot.Spec(jit, arguments, **spec)
+
+    (variant,) = kernel.variants(kernel.archs[0])
+    return variant_table(variant)
+
+
+def test_what_a_table_goes_by_is_read_off_the_public_arguments() -> None:
+    found = tuned(("m", "n * k", "min(count, 8)")).tuned_by
+    assert {extent.name: extent.of_call for extent in found} == {
+        "m": "a.shape[0]",
+        "n * k": "b.shape[0] * a.shape[1]",
+        "min(count, 8)": "min(count, 8)",
+    }
+    assert [extent.subject.operation for extent in found] == ["extent", "program", "program"]
+
+
+@pytest.mark.parametrize(
+    ("tuned_by", "message"),
+    [
+        (("unknown",), "'unknown' is neither an extent nor an integer argument"),
+        (("m <= 4",), "'m <= 4' cannot tell calls apart for a table"),
+        (("a.strides[0]",), r"'a.strides\[0\]' cannot tell calls apart for a table"),
+        (("m", "n", "k", "m * n", "m * k"), "tuned_by has 5 expressions; a table has room for 4"),
+        (("m", "m"), "tuned_by names an expression twice: m, m"),
+    ],
+)
+def test_what_a_table_cannot_go_by_is_refused(tuned_by: tuple[str, ...], message: str) -> None:
+    with pytest.raises(DeclarationError, match=message):
+        tuned(tuned_by)
+
+
+def test_preferences_are_no_requirements() -> None:
+    plain, preferring = tuned(()), tuned((), prefer="m <= 64")
+    assert preferring.requirements == plain.requirements
+    (preference,) = preferring.preferences
+    assert (preference.subject.label, preference.low, preference.high) == ("m", LOWEST, 64)
+    assert plain.preferences == ()
