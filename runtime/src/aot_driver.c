@@ -59,7 +59,7 @@ static int device_ready[AOT_MAX_DEVICES];
 static int raise_code(const driver_t* bound, const char* what, int code) {
   const char* name = NULL;
   bound->error_name(code, &name);
-  return aot_raise("AotDriverError", "%s failed: %s (%d)\nhint: run `nvidia-smi` to see what the driver makes of this machine",
+  return aot_raise("AotDriverError", "%s failed: %s (%d)\nhint: run `nvidia-smi` to see whether the driver finds the GPU",
                    what, name == NULL ? "unknown error" : name, code);
 }
 

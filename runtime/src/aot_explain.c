@@ -339,7 +339,7 @@ int aot_raise_no_device(const aot_function_t* function, const aot_arguments_t* a
   aot_text_t text = AOT_TEXT_EMPTY;
   const char* hint = "move the tensors to a GPU first";
   if (any_of_kind(arguments, AOT_KIND_NULL_TENSOR)) hint = "give every tensor the address of memory on a GPU";
-  if (any_of_kind(arguments, AOT_KIND_BARE_TENSOR)) hint = "fill in the strides of every DLTensor; NULL will not do";
+  if (any_of_kind(arguments, AOT_KIND_BARE_TENSOR)) hint = "fill in the strides of every DLTensor; NULL is not accepted";
   aot_text_append(&text, "%s: none of the tensors lies on a CUDA device", function->name);
   append_call(&text, function, arguments);
   aot_text_append(&text, "\nhint: %s", hint);

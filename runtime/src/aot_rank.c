@@ -37,7 +37,7 @@ static void append_foreign(aot_text_t* text, aot_arch_t arch, aot_capability_t c
   if (alone) aot_text_append(text, "runs on compute capability %d.%d alone", arch.major, arch.minor);
   else aot_text_append(text, "runs from compute capability %d.%d within its major version", arch.major, arch.minor);
   if (!alone && arch.major == capability.major && arch.minor <= capability.minor) {
-    aot_text_append(text, ", save on %d.%d, which runs only code built for it", capability.major, capability.minor);
+    aot_text_append(text, ", except on %d.%d, which runs only code built for it", capability.major, capability.minor);
   } else {
     aot_text_append(text, ", not on %d.%d", capability.major, capability.minor);
   }

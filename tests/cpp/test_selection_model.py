@@ -773,7 +773,7 @@ def unrunnable(arch: Arch, device: tuple[int, int]) -> str:
         return f"runs on compute capability {major}.{minor} alone, not on {at}"
     scope = f"runs from compute capability {major}.{minor} within its major version"
     if major == device[0] and minor <= device[1]:
-        return f"{scope}, save on {at}, which runs only code built for it"
+        return f"{scope}, except on {at}, which runs only code built for it"
     return f"{scope}, not on {at}"
 
 

@@ -189,7 +189,7 @@ def test_the_reason_for_orin_is_not_a_version_that_it_has(bundle: aot_runtime.Bu
     explanation = bundle.explain("fill", "8.7", TensorInfo("f32", (8,)))
     reasons = {candidate.arch: candidate.reason for candidate in explanation.candidates}
     assert reasons["sm_80"] == (
-        "runs from compute capability 8.0 within its major version, save on 8.7, which runs only code built for it"
+        "runs from compute capability 8.0 within its major version, except on 8.7, which runs only code built for it"
     )
     assert reasons["sm_120f"] == "runs from compute capability 12.0 within its major version, not on 8.7"
 
