@@ -249,7 +249,10 @@ FACTS: dict[str, tuple[tuple[str, str, Callable[[Any], str]], ...]] = {
          lambda data: "CuTe DSL {nvidia-cutlass-dsl} (CUDA {cuda}), zig {ziglang}, Python {python}"
          .format(**data["kit"]["made_with"])),
         ("Tests that need a GPU", "h200-kit.json", lambda data: _passed(data, "tests")),
-        ("Checks of the C and C++ programs", "h200-cpp-demo.json",
+        ("The first programs of the guide, in C++ and in C", "h200-guides.json",
+         lambda data: f"they print `{data['results']['first_program']}` and `{data['results']['first_program_c']}`"),
+        ("`check` of the kernel of the first guide", "h200-guides.json", lambda data: data["results"]["check"]),
+        ("Checks of the programs in `cpp_demo/`", "h200-cpp-demo.json",
          lambda data: f"{sum(line.startswith('ok') for line in data['results'])} passed, "
                       f"{sum(line.startswith('FAIL') for line in data['results'])} failed"),
     ),
