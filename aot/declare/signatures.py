@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -55,8 +56,9 @@ def check_output_dtypes(kernel: Kernel, spec: Spec, where: str) -> None:
 
 def check_contract(kernel: Kernel, where: str) -> None:
     """The functions of a contract take the inputs and choices of the kernel, by their names."""
-    for what in ("reference", "cost"):
-        function = getattr(kernel, what)
+    beside = _beside(kernel)
+    called = {"reference": kernel.reference, "cost": kernel.cost, "torch_equivalent": beside.get("torch_equivalent")}
+    for what, function in called.items():
         parameters = _parameters(function) if function is not None else None
         if parameters is not None:
             for problem in _mismatches(kernel, parameters):
@@ -64,11 +66,21 @@ def check_contract(kernel: Kernel, where: str) -> None:
                     f"{where}: its {what} {problem}",
                     hint=f"it is called with the inputs and choices by name: {', '.join(_names(kernel))}",
                 )
-    parameters = _parameters(kernel.inputs) if kernel.inputs is not None else None
-    if parameters is not None and not _takes_two(parameters):
-        raise DeclarationError(
-            f"{where}: its inputs take ({', '.join(parameters)})", hint="write `def inputs(make, dtype)`"
-        )
+    for what, function in {"inputs": kernel.inputs, "bench_inputs": beside.get("bench_inputs")}.items():
+        parameters = _parameters(function) if function is not None else None
+        if parameters is not None and not _takes_two(parameters):
+            raise DeclarationError(
+                f"{where}: its {what} take ({', '.join(parameters)})", hint=f"write `def {what}(make, dtype)`"
+            )
+
+
+def _beside(kernel: Kernel) -> Mapping[str, Callable[..., Any]]:
+    """What a contract has that a declaration does not name: functions of the file that the reference is in."""
+    module = sys.modules.get(getattr(kernel.reference, "__module__", None) or "")
+    if module is None or module.__name__ == kernel.make.__module__:
+        return {}
+    names = ("torch_equivalent", "bench_inputs")
+    return {name: found for name in names if callable(found := getattr(module, name, None))}
 
 
 def _mismatches(kernel: Kernel, parameters: Mapping[str, inspect.Parameter]) -> Iterator[str]:

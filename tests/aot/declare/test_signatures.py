@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -128,3 +130,25 @@ def test_a_contract_for_another_signature_is_refused(contract: dict[str, Any], s
         declare(**contract)
     assert said in caught.value.message
     assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"torch_equivalent": function("x", "y", "op")}, "its torch_equivalent takes y, which is neither"),
+        ({"bench_inputs": function("make")}, "its bench_inputs take (make)"),
+        ({"torch_equivalent": function("x", "op", "factor=1"), "bench_inputs": function("make", "dtype")}, None),
+    ],
+)
+def test_what_else_a_contract_has_is_checked_too(
+    more: dict[str, Any], said: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference = function("x", "op", "factor")
+    reference.__module__ = "contracts_of_a_test"
+    monkeypatch.setitem(sys.modules, "contracts_of_a_test", SimpleNamespace(__name__="contracts_of_a_test", **more))
+    if said is None:
+        declare(reference=reference)
+        return
+    with pytest.raises(DeclarationError) as caught:
+        declare(reference=reference)
+    assert said in caught.value.message
