@@ -94,7 +94,8 @@ def _compile(variant: Variant, options: Options, dump: Path) -> tuple[Any, Clust
     modules = (dump / f"{number}.mlir" for number in count())
     keep_module = dsl.installed().when_traced(lambda module: next(modules).write_text(f"{module}\n"))
     with dsl.installed().note_clusters(clusters), keep_module if "mlir" in options.keep else nullcontext():
-        function = cute.compile(variant.spec.function, *arguments, **keywords, options=" ".join(filter(None, flags)))
+        keywords = {**keywords, **dsl.installed().COMPILE_KEYWORDS, "options": " ".join(filter(None, flags))}
+        function = cute.compile(variant.spec.function, *arguments, **keywords)
     return function, clusters
 
 

@@ -64,6 +64,10 @@ class CuteDsl(Protocol):
     def BACKEND_FILES(self) -> str:
         """Where that module lies below the package ``nvidia_cutlass_dsl``; ``{cuda}`` is filled in."""
 
+    @property
+    def COMPILE_KEYWORDS(self) -> Mapping[str, Any]:
+        """Keywords of ``cute.compile`` for code that is exported and not run."""
+
     def when_traced(self, look: Callable[[Any], object]) -> AbstractContextManager[Any]:
         """Within the context, ``look`` is called with the MLIR module of each compile once it is traced."""
 

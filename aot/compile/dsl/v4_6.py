@@ -5,6 +5,7 @@ from __future__ import annotations
 from .v4_7 import (
     BACKEND_FILES,
     BACKEND_MODULE,
+    COMPILE_KEYWORDS,
     LAUNCHER,
     NEEDS,
     entry_parameters,
@@ -15,6 +16,6 @@ from .v4_7 import (
 )
 
 __all__ = [
-    "BACKEND_FILES", "BACKEND_MODULE", "LAUNCHER", "NEEDS", "entry_parameters", "export", "intercept", "note_clusters",
+    "BACKEND_FILES", "BACKEND_MODULE", "COMPILE_KEYWORDS", "LAUNCHER", "NEEDS", "entry_parameters", "export", "intercept", "note_clusters",
     "when_traced",
 ]  # fmt: skip

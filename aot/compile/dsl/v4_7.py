@@ -9,10 +9,11 @@ from .interface import PUBLIC, Clusters
 from .v4_8 import BACKEND_FILES, BACKEND_MODULE, LAUNCHER, PRIVATE, entry_parameters, export, intercept, when_traced
 
 __all__ = [
-    "BACKEND_FILES", "BACKEND_MODULE", "LAUNCHER", "NEEDS", "entry_parameters", "export", "intercept", "note_clusters",
+    "BACKEND_FILES", "BACKEND_MODULE", "COMPILE_KEYWORDS", "LAUNCHER", "NEEDS", "entry_parameters", "export", "intercept", "note_clusters",
     "when_traced",
 ]  # fmt: skip
 
+COMPILE_KEYWORDS: dict[str, Any] = {}
 NEEDS = {**PUBLIC, **PRIVATE, "cutlass._mlir.ir": ("IntegerAttr", "SymbolRefAttr", "WalkResult")}
 
 _SET_CLUSTER = "cuda.launch_cfg.cluster_dim"  # operands: the configuration, then the blocks along x, y and z

@@ -12,7 +12,7 @@ from .compile_calls import entry_parameters, intercept
 from .interface import PUBLIC, Clusters, LauncherText
 
 __all__ = [
-    "BACKEND_FILES", "BACKEND_MODULE", "LAUNCHER", "NEEDS", "PRIVATE", "entry_parameters", "export", "intercept",
+    "BACKEND_FILES", "BACKEND_MODULE", "COMPILE_KEYWORDS", "LAUNCHER", "NEEDS", "PRIVATE", "entry_parameters", "export", "intercept",
     "note_clusters", "when_traced",
 ]  # fmt: skip
 
@@ -32,6 +32,8 @@ NEEDS = {
     "cutlass.cutlass_dsl._launch_facts_metadata": ("EXACT_CLUSTER_DIM_FIELD", "LAUNCH_FACTS_ATTR"),
 }
 
+# Code that is exported is not run here: without an engine that could run it, a variant takes a quarter less time.
+COMPILE_KEYWORDS = {"no_jit_engine": True}
 BACKEND_MODULE = "cutlass._mlir._mlir_libs._cutlass_ir"
 BACKEND_FILES = "dsl_packages/cutlass/_mlir/_mlir_libs/_cutlass_ir.cu{cuda}.*.so"
 
