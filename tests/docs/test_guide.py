@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import sysconfig
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -23,12 +22,14 @@ if TYPE_CHECKING:
 @pytest.fixture
 def without_cute_aot(new_environment: Callable[..., Environment], tmp_path: Path) -> Environment:
     """A fresh environment with everything that this one has, except cute-aot: pip need not fetch hundreds of megabytes."""
-    installed = Path(sysconfig.get_path("purelib"))
     dependencies = tmp_path / "dependencies"
     dependencies.mkdir()
-    for entry in installed.iterdir():
-        if entry.name not in ("aot", "aot_runtime") and "cute_aot" not in entry.name:
-            (dependencies / entry.name).symlink_to(entry)
+    # Distributions may lie in several folders: of this environment, of the system's, of one that PYTHONPATH names.
+    folders = [path for path in map(Path, sys.path) if path.is_dir() and any(path.glob("*.dist-info"))]
+    for entry in (entry for folder in folders for entry in folder.iterdir()):
+        link = dependencies / entry.name
+        if entry.name not in ("aot", "aot_runtime") and "cute_aot" not in entry.name and not link.is_symlink():
+            link.symlink_to(entry)
     made = new_environment()
     (made.site_packages / "dependencies.pth").write_text(f"import site; site.addsitedir({str(dependencies)!r})\n")
     pip = made.path / "bin" / "pip"
