@@ -100,7 +100,7 @@ def _parameter_line(parameter: Parameter) -> str:
     return f"{parameter.name}{shown}: {parameter.doc}".rstrip(": ")
 
 
-_WORDS = {"tensor": "tensor", "tensor?": "tensor or None", "pointer": "address"}
+_WORDS = {"tensor": "tensor", "tensor?": "tensor or None", "pointer": "address", "any": ""}
 
 
 def parameter_facts(parameter: Parameter) -> list[str]:

@@ -188,7 +188,7 @@ static void log_selection(const aot_function_t* function, const aot_candidate_t*
   aot_text_t text = AOT_TEXT_EMPTY;
   if (!(aot_trace_modes() & AOT_TRACE_LOG)) return;
   aot_append_call(&text, function, arguments);
-  aot_trace_log("device %d runs %s %s for %s", arguments->device, candidate->library->arch, variant->name,
+  aot_trace_log("device %d selects %s %s for %s", arguments->device, candidate->library->arch, variant->name,
                 aot_text_get(&text));
   aot_text_free(&text);
 }

@@ -40,10 +40,10 @@ def test_the_log_has_what_is_opened_loaded_and_selected(
     )
     loaded = [line for line in lines if "loaded" in line]
     assert len(loaded) == 1 and re.search(r"loaded sm_90a fill__f32\S* on device 0 in \d+\.\d{3} ms$", loaded[0])
-    selected = [line for line in lines if "runs" in line]
+    selected = [line for line in lines if "selects" in line]
     variant = loaded[0].split()[4]
     call = "fill(out, value) with float32[1008] strides (1); a float"
-    assert selected == [f"aot: bundle: device 0 runs sm_90a {variant} for {call}"] * 2
+    assert selected == [f"aot: bundle: device 0 selects sm_90a {variant} for {call}"] * 2
     assert len(cuda.launches) == 2
 
 
@@ -56,7 +56,7 @@ def test_a_bundle_with_a_log_refuses_preloads_and_explains_as_ever(
     with pytest.raises(ArgumentError, match="no variant in bundle `bundle` takes these arguments"):
         bundle.fill(cuda.tensor((8,), "int8"))
     assert bundle.explain("fill", "9.0", cuda.tensor((8,), "float32")).chosen is not None
-    assert "runs" not in log.read_text()
+    assert "selects" not in log.read_text()
 
 
 @pytest.mark.parametrize("value", ["", "0"])
@@ -84,7 +84,7 @@ def test_the_log_goes_to_stderr(
     monkeypatch.setenv("AOT_LOG", place)
     fresh_bundle().fill(cuda.tensor((8,), "float32"))
     err = capfd.readouterr().err
-    assert "device 0 runs sm_90a fill__" in err
+    assert "device 0 selects sm_90a fill__" in err
     assert ("`/nonexistent/calls.log`, which cannot be written: No such file or directory" in err) == ("/" in place)
 
 
