@@ -170,6 +170,9 @@ class KernelTable:
     def record(self, name: str) -> KernelRecord:
         return _kernel(name, self._parsed()[name])
 
+    def parameter_count(self, name: str) -> int:
+        return len(self._parsed()[name].get("parameters", list, []))
+
     def captured(self, name: str) -> dict[str, Any] | None:
         """That part of a record alone: serving reads it of every kernel."""
         record = self._parsed()[name]

@@ -60,27 +60,32 @@ def _pass_on(original: Any, compiler: Any, function: Any, args: tuple[Any, ...],
     return original(compiler, function, *args, **kwargs)
 
 
-def when_loaded(then: Callable[[ModuleType], None]) -> Callable[[], None]:
-    """Call ``then`` with CuTe DSL's module: now, or when somebody imports it. The result stops waiting."""
-    module = sys.modules.get(_MODULE)
-    if module is not None and hasattr(module, "CompileCallable"):
+def when_loaded(
+    then: Callable[[ModuleType], None], name: str = _MODULE, attribute: str = "CompileCallable"
+) -> Callable[[], None]:
+    """Call ``then`` with a module, CuTe DSL's: now, or when somebody imports it. The result stops waiting.
+
+    A module that does not have ``attribute`` yet is being imported.
+    """
+    module = sys.modules.get(name)
+    if module is not None and hasattr(module, attribute):
         then(module)
         return lambda: None
-    finder = _Finder(then)
+    finder = _Finder(then, name)
     sys.meta_path.insert(0, finder)
     return lambda: sys.meta_path.remove(finder) if finder in sys.meta_path else None
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds CuTe DSL's module as the other finders do, and calls ``then`` once it is executed."""
+    """Finds a module as the other finders do, and calls ``then`` once it is executed."""
 
-    def __init__(self, then: Callable[[ModuleType], None]) -> None:
-        self.then = then
+    def __init__(self, then: Callable[[ModuleType], None], name: str) -> None:
+        self.then, self.name = then, name
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != _MODULE:
+        if fullname != self.name:
             return None
         for finder in sys.meta_path:
             find = getattr(finder, "find_spec", None)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-import sys
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from ..manifest import Manifest
 from .calls import DATACLASS, Call, describe
 from .captured import CapturedCalls
 from .forms import UnstableError
-from .hook import Hook
+from .hook import Hook, when_loaded
 from .nearest import explain_miss
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ class Serving:
         self._bundle: Bundle | None = None
         self._captured: CapturedCalls | None = None
         self._functions: dict[str, Callable[..., Any]] = {}
+        self._stop_waiting: Callable[[], None] = _nothing
         self._hook = Hook(self._answer, self._prepare)
         self._hook.install()
 
@@ -68,6 +69,7 @@ class Serving:
     def close(self) -> None:
         """Compile again as if nothing had been served. What was handed out stays valid."""
         self._hook.remove()
+        self._stop_waiting()
 
     @property
     def kernels(self) -> tuple[str, ...]:
@@ -124,13 +126,17 @@ class Serving:
         return self._functions[kernel], ""
 
     def _prepare(self) -> None:
-        """Read what look-ups need while CuTe DSL is imported, which takes a hundred times as long."""
-        try:
+        """Read what look-ups need while CuTe DSL is imported, which takes a hundred times as long.
+
+        The bundle is opened when somebody imports TVM-FFI: its import brings torch, for which this is too early.
+        """
+        with suppress(AotError):  # the first compile meets the same error, and reports it to who compiles
             self._read().read_sources()
-            if "tvm_ffi" in sys.modules:  # its import brings torch, for which it is too early
-                self._open()
-        except AotError:
-            self._captured = None  # the first compile meets the same error, and reports it to who compiles
+            self._stop_waiting = when_loaded(lambda module: self._open_early(), "tvm_ffi", "__all__")
+
+    def _open_early(self) -> None:
+        with suppress(AotError, ImportError):  # an ImportError: the loader itself is importing TVM-FFI just now
+            self._open()
 
     def _read(self) -> CapturedCalls:
         if self._captured is None:
@@ -139,6 +145,7 @@ class Serving:
 
     def _open(self) -> Bundle:
         if self._bundle is None:
+            self._stop_waiting()
             from ..bundle import load
 
             self._bundle = load(self.path)
@@ -159,11 +166,29 @@ def is_own(function: Any) -> bool:
 
 def _served(bundle: Bundle, kernel: str, call: Call) -> Callable[..., Any]:
     """A function of the bundle that offers what libraries ask of a compiled function."""
-    function = bundle[kernel]
+    function = _positional(bundle, kernel)
     if any(_has_dataclass(argument) for argument in call.data["arguments"].values()):
         function = _taking_dataclasses(function)
     function.__dict__["export_to_c"] = _export_nothing
     return function
+
+
+def _positional(bundle: Bundle, kernel: str) -> Callable[..., Any]:
+    """A kernel as libraries call it, with all arguments in order. The function with names and defaults takes longer to
+    make, and is made by the first call that needs it."""
+    target, count = bundle._symbol(kernel), bundle._table.parameter_count(kernel)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if len(args) == count and not kwargs:
+            return target(*args)
+        return bundle[kernel](*args, **kwargs)
+
+    call.__name__ = call.__qualname__ = kernel
+    return call
+
+
+def _nothing() -> None:
+    """There is nothing to stop."""
 
 
 def _has_dataclass(argument: Any) -> bool:
