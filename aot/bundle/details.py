@@ -24,6 +24,7 @@ __all__ = [
     "details_text",
     "parse_details",
     "read_details",
+    "shape_text",
 ]
 
 MAX_DETAILS_BYTES = 256 << 20
@@ -69,6 +70,14 @@ class VariantDetails:
     uses_tensors: bool
     verified_on: tuple[str, ...] = ()  # devices that `check` ran it on, with the dates
     tuned_by: Mapping[str, str] = field(default_factory=dict)  # what tables go by -> the same of the arguments
+
+
+def shape_text(sizes: tuple[int, ...] | None) -> str:
+    """The shape of a block or cluster without the ones at its end: a block of 128 threads is shown as 128."""
+    if not sizes:
+        return "-"
+    used = max((at for at, size in enumerate(sizes) if size != 1), default=0) + 1
+    return "x".join(map(str, sizes[:used]))
 
 
 def details_text(arch: Arch, variants: Sequence[VariantDetails]) -> str:

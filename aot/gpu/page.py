@@ -9,7 +9,7 @@ from html import escape
 from aot_runtime.arch import Arch
 from aot_runtime.manifest import Manifest
 
-from ..bundle.details import VariantDetails
+from ..bundle.details import VariantDetails, shape_text
 from ..bundle.difference import Change
 from ..bundle.occupancy import occupancy
 from ..bundle.sizes import Share, shares
@@ -109,21 +109,13 @@ def _variant_row(arch: Arch, variant: VariantDetails) -> list[object]:
         str(arch),
         launch.registers,
         "at run time" if dynamic is None else launch.static_shared_memory + dynamic,
-        _shape(launch.block),
-        _shape(launch.cluster),
+        shape_text(launch.block),
+        shape_text(launch.cluster),
         launch.local_memory,
         variant.cubin_bytes,
         _Share(share) if share is not None else "-",
         ", ".join(variant.verified_on) or "never",
     ]
-
-
-def _shape(sizes: tuple[int, ...] | None) -> str:
-    """Without the ones at the end: a block of 128 threads is shown as 128."""
-    if not sizes:
-        return "-"
-    used = max((at for at, size in enumerate(sizes) if size != 1), default=0) + 1
-    return "x".join(map(str, sizes[:used]))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 from aot_runtime.arch import Arch
 from aot_runtime.manifest import KernelRecord, Manifest
 
-from ...bundle.details import VariantDetails, read_details
+from ...bundle.details import VariantDetails, read_details, shape_text
 from ...bundle.layout import details_name
 from ...bundle.sizes import Share, shares
 from ...errors import UsageError, counted
@@ -163,19 +163,11 @@ def _resources(variant: VariantDetails) -> tuple[object, ...]:
     return (
         launch.registers,
         "at run time" if dynamic is None else launch.static_shared_memory + dynamic,
-        _shape(launch.block),
-        _shape(launch.cluster),
+        shape_text(launch.block),
+        shape_text(launch.cluster),
         launch.local_memory or "-",
         human_size(variant.cubin_bytes),
     )
-
-
-def _shape(sizes: tuple[int, ...] | None) -> str:
-    """Without what is 1 in the end: a block of 128 threads is shown as 128."""
-    if not sizes:
-        return "-"
-    used = max((at for at, size in enumerate(sizes) if size != 1), default=0) + 1
-    return "x".join(map(str, sizes[:used]))
 
 
 def _print_sizes(manifest: Manifest, found: Sequence[Share]) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from aot.bundle.details import LaunchDetails, VariantDetails
-from aot.cli.commands.inspect import _label, _shape, _value
+from aot.bundle.details import LaunchDetails, VariantDetails, shape_text
+from aot.cli.commands.inspect import _label, _value
 from aot.cli.main import main
 from aot.cli.report import WIDTH, fitted_table
 
@@ -50,7 +50,7 @@ def test_a_label_is_what_the_axes_do_not_say() -> None:
     launch = LaunchDetails("k", 8, 0, 0, (128, 1, 1), None, 0)
     variant = VariantDetails("scale__f32__small", "scale", "scale", {"dtype": "f32"}, "s", (), 0, (launch,), (), True)
     assert _label(variant) == "small"
-    assert [_shape(sizes) for sizes in ((128, 1, 1), (16, 8, 1), (1, 1, 4), (1, 1, 1), None)] == [
+    assert [shape_text(sizes) for sizes in ((128, 1, 1), (16, 8, 1), (1, 1, 4), (1, 1, 1), None)] == [
         "128", "16x8", "1x1x4", "1", "-",
     ]  # fmt: skip
 
