@@ -67,9 +67,9 @@ const aot_variant_t* aot_tuned_choose_slowly(const aot_tuned_variant_t* known, c
     __attribute__((cold));
 
 /* What the table puts in the place of the variant that the tree found. It is inline, since calls wait for it. */
-static inline const aot_variant_t* aot_tuned_choose(const aot_tuned_t* tuned, const aot_kernel_library_t* library,
-                                                    const aot_group_t* group, const aot_variant_t* variant,
-                                                    const aot_arguments_t* arguments) {
+__attribute__((always_inline)) static inline const aot_variant_t* aot_tuned_choose(
+    const aot_tuned_t* tuned, const aot_kernel_library_t* library, const aot_group_t* group, const aot_variant_t* variant,
+    const aot_arguments_t* arguments) {
   const aot_tuned_variant_t* known = &tuned->of[variant - group->variants];
   const aot_tuned_here_t* set = known->set;
   uint32_t cell = 0;
