@@ -77,7 +77,8 @@ __attribute__((always_inline)) static inline const aot_variant_t* aot_tuned_choo
   if (__builtin_expect(!known->is_plain, 0)) return aot_tuned_choose_slowly(known, library, variant, arguments);
   for (uint32_t i = 0; i < set->extent_count; ++i) {
     const DLTensor* tensor = arguments->values[known->slots[i]].tensor;
-    if (__builtin_expect(tensor == NULL || known->dims[i] >= tensor->ndim, 0)) return variant; /* the entry refuses it */
+    /* An extent that is missing lies below every bound, in the first bin. */
+    if (__builtin_expect(tensor == NULL || known->dims[i] >= tensor->ndim, 0)) continue;
     cell += set->extents[i].step * aot_tuned_bin(&set->extents[i], tensor->shape[known->dims[i]]);
   }
   return set->variants[set->cells[cell]];

@@ -561,8 +561,10 @@ def tuned(draw: st.DrawFn) -> tuple[list[VariantTable], dict[str, Any]]:
     if draw(st.booleans()):  # as an author's alternatives are: they take the same calls
         variants = [replace(variant, requirements=variants[0].requirements) for variant in variants]
     count = draw(st.integers(1, 3))
+    extents = st.builds(Subject, st.just("extent"), st.sampled_from(PATHS), st.integers(0, 2))  # the way of most calls
+    among = draw(st.sampled_from([extents, subjects()]))
     by = [
-        tuple(TunedExtent("n", "n", draw(subjects())) for _ in range(count)) if i == 0 or draw(st.booleans()) else None
+        tuple(TunedExtent("n", "n", draw(among)) for _ in range(count)) if i == 0 or draw(st.booleans()) else None
         for i in range(len(variants))
     ]
     found = [replace(variant, tuned_by=own or by[0] or ()) for variant, own in zip(variants, by, strict=True)]
