@@ -20,6 +20,7 @@ class CapturedCalls:
 
     def __init__(self, bundle: Path) -> None:
         table = KernelTable(Manifest.read(bundle).kernels_content(), f"`{bundle}/{KERNELS_NAME}`")
+        self.parameter_count = table.parameter_count
         found = {kernel: table.captured(kernel) for kernel in table.names}
         self.calls: dict[str, dict[str, Any]] = {kernel: call for kernel, call in found.items() if call is not None}
         self.kernels = {call["key"]: kernel for kernel, call in self.calls.items()}

@@ -122,7 +122,8 @@ class Serving:
         if changed := captured.changed(kernel):
             return None, f"`{self.path}` has {kernel}, but this source changed since: {', '.join(changed)}"
         if kernel not in self._functions:
-            self._functions[kernel] = _served(self._open(), kernel, call)
+            count = captured.parameter_count(kernel)
+            self._functions[kernel] = _served(self._open(), kernel, call, count)
         return self._functions[kernel], ""
 
     def _prepare(self) -> None:
@@ -164,19 +165,19 @@ def is_own(function: Any) -> bool:
     return str(module).partition(".")[0] == _OWN
 
 
-def _served(bundle: Bundle, kernel: str, call: Call) -> Callable[..., Any]:
+def _served(bundle: Bundle, kernel: str, call: Call, count: int) -> Callable[..., Any]:
     """A function of the bundle that offers what libraries ask of a compiled function."""
-    function = _positional(bundle, kernel)
+    function = _positional(bundle, kernel, count)
     if any(_has_dataclass(argument) for argument in call.data["arguments"].values()):
         function = _taking_dataclasses(function)
     function.__dict__["export_to_c"] = _export_nothing
     return function
 
 
-def _positional(bundle: Bundle, kernel: str) -> Callable[..., Any]:
-    """A kernel as libraries call it, with all arguments in order. The function with names and defaults takes longer to
+def _positional(bundle: Bundle, kernel: str, count: int) -> Callable[..., Any]:
+    """A kernel as libraries call it, with all ``count`` arguments in order. The function with names and defaults takes longer to
     make, and is made by the first call that needs it."""
-    target, count = bundle._symbol(kernel), bundle._table.parameter_count(kernel)
+    target = bundle._symbol(kernel)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if len(args) == count and not kwargs:
