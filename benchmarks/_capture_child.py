@@ -71,24 +71,28 @@ def pause() -> None:
     sys.stdin.readline()
 
 
-def first_results(library: str, serving: Any) -> dict[str, dict[str, float]]:
+def first_results(library: str, serving: Any) -> dict[str, dict[str, Any]]:
     """For each operation: the wait for its first result, the look-up in it, and later calls."""
     import torch
 
     calls = operations(library)
     torch.zeros(64, device="cuda").sum().item()  # the device is awake, and torch's own kernels are loaded
     wait()
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
     for name, call in calls.items():
         looked_up = serving.seconds if serving is not None else 0.0
         torch.cuda.synchronize()
         started = time.perf_counter()
-        call()
+        try:
+            call()
+        except Exception as error:  # one operation that is not in the bundle does not lose the others
+            found[name] = {"failed": f"{type(error).__name__}: {error}"[:2000]}
+            continue
         torch.cuda.synchronize()
         found[name] = {"first_ms": (time.perf_counter() - started) * 1e3}
         if serving is not None:
             found[name]["look_up_ms"] = (serving.seconds - looked_up) * 1e3
-    for name, call in calls.items():
+    for name, call in [(name, call) for name, call in calls.items() if "failed" not in found[name]]:
         found[name]["later_us"] = statistics.median(host_time(call) for _ in range(ROUNDS))
     return found
 
@@ -205,11 +209,14 @@ def both(library: str, bundle: str, folder: str) -> Any:
     switch = _Both(folder)
     switch.install(bundle)
     calls = operations(library)
+    found: dict[str, dict[str, Any]] = {}
     for switch.operation, call in calls.items():
-        call()
+        try:
+            call()
+        except Exception as error:  # as above
+            found[switch.operation] = {"failed": f"{type(error).__name__}: {error}"[:2000]}
     wait()
-    found = {}
-    for name, call in calls.items():
+    for name, call in [(name, call) for name, call in calls.items() if name not in found]:
         samples: dict[str, list[float]] = {"compiled": [], "served": []}
         for _ in range(3 * ROUNDS):
             for switch.mode in samples:

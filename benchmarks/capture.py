@@ -72,9 +72,9 @@ def measure(bundles: dict[str, str], folder: str, counts: dict[str, int], runs: 
     bundle = [_Child("bundle", *fa4) for _ in range(counts["served"])]
     for child in (*library, *compiled, *served, *later, *bundle):
         measured = child.measured()
-        if measured is not None:
-            runs.setdefault((child.library, child.mode), []).append(measured)
-    runs["fa4", "compiled"] = runs.get(("fa4", "library"), [])
+        for mode in ("library", "compiled") if child.mode == "library" else (child.mode,):
+            if measured is not None:
+                runs.setdefault((child.library, mode), []).append(measured)
 
 
 def summary(bundles: dict[str, str], runs: Runs) -> dict[str, Any]:
@@ -84,8 +84,8 @@ def summary(bundles: dict[str, str], runs: Runs) -> dict[str, Any]:
         served = runs.get((library, "served"), [])
         operations: dict[str, dict[str, Any]] = {}
         for mode in ("compiled", "served", "both", "alone"):
-            for name in [name for run in runs.get((library, mode), [])[:1] for name in run["operations"]]:
-                each = [run["operations"][name] for run in runs[library, mode]]
+            for name in {name: None for run in runs.get((library, mode), []) for name in run["operations"]}:
+                each = [run["operations"][name] for run in runs[library, mode] if name in run["operations"]]
                 operations.setdefault(name, {}).update(_figures(mode, each))
         found[library] = {
             "hits and misses": [(run["hits"], run["misses"]) for run in served],
@@ -102,6 +102,9 @@ def summary(bundles: dict[str, str], runs: Runs) -> dict[str, Any]:
 
 
 def _figures(mode: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
+    failed = [run["failed"] for run in runs if "failed" in run]
+    if failed:
+        return {f"failed, {mode}": failed[0]}
     if mode in ("both", "alone"):
         return runs[0]
     first = {f"first result, {mode}_ms": _median(runs, "first_ms")}

@@ -167,6 +167,17 @@ def _passed(data: Any, name: str) -> str:
     return str(re.findall(r"\d+ (?:passed|failed)[\w ,]*", step["output"])[-1]).partition(" in ")[0]
 
 
+_FORWARD = ("results", "fa4", "operations", "forward, causal, head dimension 128")
+_QUACK = ("results", "quack", "operations")
+_QUACK_NAMES = ("rmsnorm", "softmax", "gemm")
+
+
+def _at(data: Any, *path: str) -> Any:
+    for key in path:
+        data = data[key]
+    return data
+
+
 FACTS: dict[str, tuple[tuple[str, str, Callable[[Any], str]], ...]] = {
     "calling": (
         ("Selection in C adds, 4 kernels x 3 dtypes x 3 architectures", "h200-dispatch.json",
@@ -193,6 +204,28 @@ FACTS: dict[str, tuple[tuple[str, str, Callable[[Any], str]], ...]] = {
     "epilogues": tuple(
         (f"Cost of an epilogue at {size} cubed, relative to the product alone", "h200-gemm-epilogue.json", _epilogue(size))
         for size in ("2048", "4096", "8192")
+    ),
+    "captured": (
+        ("FlashAttention-4 forward, call to first result: compiled", "h200-capture.json",
+         _number("results", "start_s", "library", "first result", scale=1e3, digits=0, unit="ms")),
+        ("The same, served from a bundle", "h200-capture.json",
+         _number(*_FORWARD, "first result, served_ms", digits=1, unit="ms")),
+        ("Of that: the look-up, and opening the bundle", "h200-capture.json",
+         lambda data: f"{_at(data, *_FORWARD)['look-up_ms']:.1f} ms, {data['results']['fa4']['opening_ms']:.1f} ms"),
+        ("Later calls in one process, host time: compiled, served", "h200-capture.json",
+         lambda data: f"{_at(data, *_FORWARD)['later, compiled_us']:.1f} us, {_at(data, *_FORWARD)['later, served_us']:.1f} us"),
+        ("The same kernel as a function of the bundle, without the library", "h200-capture.json",
+         _number(*_FORWARD, "bundle alone_us", digits=1, unit="us")),
+        ("From the end of `import torch` to the first result: with the library", "h200-capture.json",
+         _number("results", "start_s", "library", "all", unit="s")),
+        ("The same with the bundle alone; creating the CUDA context is most of it", "h200-capture.json",
+         _number("results", "start_s", "bundle", "all", unit="s")),
+        ("quack's rmsnorm, softmax, GEMM: call to first result, compiled", "h200-capture.json",
+         lambda data: ", ".join(f"{_at(data, *_QUACK, name)['first result, compiled_ms']:.0f} ms" for name in _QUACK_NAMES)),
+        ("The same: host time of quack's wrapper", "h200-capture.json",
+         lambda data: ", ".join(f"{_at(data, *_QUACK, name)['wrapper_us']:.1f} us" for name in _QUACK_NAMES)),
+        ("The same: the kernel as a function of the bundle", "h200-capture.json",
+         lambda data: ", ".join(f"{_at(data, *_QUACK, name)['bundle alone_us']:.1f} us" for name in _QUACK_NAMES)),
     ),
     "building": (
         ("1,040 variants in 20 kernels, first build, two workers", "aarch64-incremental.json",
