@@ -161,10 +161,11 @@ def _epilogue(size: str) -> Callable[[Any], str]:
     )
 
 
-def _passed(data: Any, name: str) -> str:
-    """What pytest printed last in a step of the kit."""
-    (step,) = (step for step in data["steps"] if step["name"] == name)
-    return str(re.findall(r"\d+ (?:passed|failed)[\w ,]*", step["output"])[-1]).partition(" in ")[0]
+def _outcomes(files: Any) -> str:
+    """How many tests passed in all files; those that failed are named."""
+    failed = [name for outcomes in files.values() for name in outcomes.get("failed", ())]
+    passed = f"{sum(outcomes.get('passed', 0) for outcomes in files.values())} passed"
+    return f"{passed}, {len(failed)} failed: {', '.join(failed)}" if failed else f"{passed}, 0 failed"
 
 
 _FORWARD = ("results", "fa4", "operations", "forward, causal, head dimension 128")
@@ -281,7 +282,10 @@ FACTS: dict[str, tuple[tuple[str, str, Callable[[Any], str]], ...]] = {
         ("Built with", "h200-kit.json",
          lambda data: "CuTe DSL {nvidia-cutlass-dsl} (CUDA {cuda}), zig {ziglang}, Python {python}"
          .format(**data["kit"]["made_with"])),
-        ("Tests that need a GPU", "h200-kit.json", lambda data: _passed(data, "tests")),
+        ("JAX and jax-tvm-ffi", "h200-gpu-tests.json",
+         lambda data: "{jax}, {jax-tvm-ffi}".format(**data["machine"]["versions"])),
+        ("CuPy", "h200-gpu-tests.json", lambda data: data["machine"]["versions"]["cupy"]),
+        ("Tests that need a GPU", "h200-gpu-tests.json", lambda data: _outcomes(data["results"])),
         ("The first programs of the guide, in C++ and in C", "h200-guides.json",
          lambda data: f"they print `{data['results']['first_program']}` and `{data['results']['first_program_c']}`"),
         ("`check` of the kernel of the first guide", "h200-guides.json", lambda data: data["results"]["check"]),
