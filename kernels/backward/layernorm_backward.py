@@ -60,18 +60,18 @@ class LayerNormBackward(NormBackward):
         steps = self.steps(cute.size(target))
         total = self.full(0.0)
         for step in cutlass.range(steps):
-            first = step * self.tiling.chunks + lane
+            first = step * self.span() + lane
             total = self.add_up(total, self.load(sources[1], first), first, end)
         mean = self.sum_over_row(total, scratch, 0) * inverse
         squares, weighted, products = self.full(0.0), self.full(0.0), self.full(0.0)
         # Backwards, then forwards: the caches still have what was read last.
         for step in cutlass.range(steps):
-            first = (steps - 1 - step) * self.tiling.chunks + lane
+            first = (steps - 1 - step) * self.span() + lane
             held = [self.load(source, first) for source in sources]
             squares, weighted, products = self.add_products(squares, weighted, products, held, mean, first, end)
         factor, weighted_mean, slope = self.finish((squares, weighted, products), scratch, eps, inverse)
         for step in cutlass.range(steps):
-            first = step * self.tiling.chunks + lane
+            first = step * self.span() + lane
             held = [self.load(source, first) for source in sources]
             self.store(held, mean, factor, weighted_mean, slope, target, first, end)
         return mean, factor
@@ -135,7 +135,7 @@ class LayerNormBackward(NormBackward):
             if rows > 0:
                 inverse = 1 / Float32(columns)
                 self.kernel(grad_out, x, weight, grad_x, mean, factor, eps, inverse).launch(
-                    **self.grid(rows), stream=stream
+                    **self.grid(x), stream=stream
                 )
             sums = [grad_weight, grad_bias]
             self.launch_sums(grad_out, x, [mean, factor], [partial_weight, partial_bias], sums, stream)

@@ -53,13 +53,13 @@ class RmsNormBackward(NormBackward):
         steps = self.steps(cute.size(target))
         squares, products = self.full(0.0), self.full(0.0)
         for step in cutlass.range(steps):
-            first = step * self.tiling.chunks + lane
+            first = step * self.span() + lane
             held = [self.load(source, first) for source in sources]
             squares, products = self.add_up(squares, products, held, first, end)
         factor, mean = self.finish(squares, products, scratch, eps, inverse)
         # Backwards: the caches still have what was used last.
         for step in cutlass.range(steps):
-            first = (steps - 1 - step) * self.tiling.chunks + lane
+            first = (steps - 1 - step) * self.span() + lane
             self.store([self.load(source, first) for source in sources], factor, mean, target, first, end)
         return factor
 
@@ -104,7 +104,7 @@ class RmsNormBackward(NormBackward):
         if columns > 0:  # CUDA refuses an empty grid
             if rows > 0:
                 inverse = 1 / Float32(columns)
-                self.kernel(grad_out, x, weight, grad_x, factor, eps, inverse).launch(**self.grid(rows), stream=stream)
+                self.kernel(grad_out, x, weight, grad_x, factor, eps, inverse).launch(**self.grid(x), stream=stream)
             self.launch_sums(grad_out, x, [factor], [partial], [grad_weight], stream)
 
 

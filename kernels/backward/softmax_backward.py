@@ -39,12 +39,12 @@ class SoftmaxBackward(RowKernel):
         steps = self.steps(cute.size(target))
         products = self.full(0.0)
         for step in cutlass.range(steps):
-            first = step * self.tiling.chunks + lane
+            first = step * self.span() + lane
             products = self.add_up(products, [self.load(source, first) for source in sources], first, end)
         total = self.sum_over_row(products, self.scratch())
         # Backwards: the caches still have what was read last.
         for step in cutlass.range(steps):
-            first = (steps - 1 - step) * self.tiling.chunks + lane
+            first = (steps - 1 - step) * self.span() + lane
             self.store([self.load(source, first) for source in sources], total, target, first, end)
 
     @cute.jit
@@ -64,7 +64,7 @@ class SoftmaxBackward(RowKernel):
     def __call__(self, grad_out: cute.Tensor, out: cute.Tensor, grad_x: cute.Tensor, stream: CUstream):
         rows, columns = out.shape
         if rows > 0 and columns > 0:  # CUDA refuses an empty grid
-            self.kernel(grad_out, out, grad_x).launch(**self.grid(rows), stream=stream)
+            self.kernel(grad_out, out, grad_x).launch(**self.grid(out), stream=stream)
 
 
 @aot.kernel(

@@ -37,6 +37,18 @@ def special_rows(make: Any, dtype: str, columns: int, positions: int = 24) -> An
     return x
 
 
+def tied_rows(make: Any, dtype: str, columns: int) -> Any:
+    """Rows with equal elements: few different values, all the same, and -inf, alone and before the largest."""
+    x = make.tensor((8, columns), dtype)
+    x[:2] = x[:2].round()
+    x[2], x[3], x[4] = 3.0, -0.0, float("-inf")
+    x[3, columns // 2 :] = 0.0
+    x[5, : columns - 1] = float("-inf")
+    x[6, columns // 3 :] = float("nan")
+    x[7, ::2] = 1000.0
+    return x
+
+
 # Widths of special rows: read in chunks, read element by element, and too long for registers.
 SPECIAL = ((24, 24), (25, 24), (40_000, 2))
 

@@ -1,4 +1,9 @@
-"""What kernels share that must read a whole row before they can write it: how rows are reduced."""
+"""What kernels share that must read a whole row before they can write it: how rows are reduced.
+
+A short row belongs to some threads of a warp. A longer row belongs to a block, and from compute capability 9.0 on to a
+cluster of blocks if it does not fit into the registers of one block, or if there are too few rows to occupy the GPU. How
+many threads and blocks share a row is decided at the call, so one variant serves all widths.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ from dataclasses import dataclass
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32
+from cutlass import Float32, Int32, Int64
 
 import aot
 
@@ -14,9 +19,18 @@ from .._device import VECTOR_BYTES, WARP, KernelObject, await_previous, chunk_el
 from .._versions import SmemAllocator
 
 
+MAX_CLUSTER = 8  # blocks that share a row: what every GPU with clusters can run
+MIN_THREADS = 128  # of a block that has a row, or part of one, to itself
+FEW_BLOCKS = 128  # fewer blocks than this leave multiprocessors idle
+MIN_CHUNKS = 256  # of a row in a block: with fewer, another block costs more than it saves
+
+
 @dataclass(frozen=True)
 class RowTiling:
-    """A block computes ``rows`` rows with ``threads`` threads each. A thread holds ``unroll`` chunks at a time."""
+    """A block computes ``rows`` rows with ``threads`` threads each. A thread holds ``unroll`` chunks at a time.
+
+    More threads than a warp are an upper bound: a row gets as many as it needs, and several blocks if those do not do.
+    """
 
     threads: int
     unroll: int
@@ -29,8 +43,13 @@ class RowTiling:
         return f"looped{self.threads}" if self.looped else f"threads{self.threads}"
 
     @property
-    def chunks(self) -> int:
-        return self.threads * self.unroll
+    def wide(self) -> bool:
+        """Whether a row takes whole blocks."""
+        return self.threads > WARP
+
+    def chunks(self, target: aot.Target) -> int:
+        """How many chunks the threads of a row hold at a time, at most."""
+        return self.threads * self.unroll * (max_cluster(target) if self.wide else 1)
 
     def validate(self, target: aot.Target) -> None:
         block = self.threads * self.rows
@@ -39,11 +58,16 @@ class RowTiling:
                 f"{self.rows} rows of {self.threads} threads make a block of {block}; "
                 f"{target.arch} takes whole warps, up to {target.max_threads} threads"
             )
-        if self.threads & (self.threads - 1) or (self.rows > 1 and self.threads > WARP):
+        if self.threads & (self.threads - 1) or (self.rows > 1 and self.wide):
             raise aot.DeclarationError(
                 f"{self.threads} threads cannot add up a row: must be a power of two, "
                 f"and a whole block if more than {WARP}, not one of {self.rows} rows"
             )
+
+
+def max_cluster(target: aot.Target) -> int:
+    """How many blocks can share a row. A portable build does what the earliest architecture can do."""
+    return min(MAX_CLUSTER, target.max_cluster) if target.arch.suffix else 1
 
 
 # By kind of access. A row gets as many threads as can hold it; the last tiling takes longer rows.
@@ -51,15 +75,20 @@ ROW_TILINGS = {
     "vector": (
         RowTiling(threads=8, unroll=4, rows=16),
         RowTiling(threads=32, unroll=4, rows=4),
-        RowTiling(threads=128, unroll=4),
-        RowTiling(threads=256, unroll=4),
         RowTiling(threads=512, unroll=4),
         RowTiling(threads=512, unroll=4, looped=True),
     ),
     "scalar": (
         RowTiling(threads=32, unroll=16, rows=4),
-        RowTiling(threads=256, unroll=8, looped=True),
+        RowTiling(threads=512, unroll=16),
+        RowTiling(threads=512, unroll=8, looped=True),
     ),
+}
+
+# For kernels that keep no part of a row. A loop takes every row that is too long for a warp.
+STREAMED_TILINGS = {
+    "vector": (*ROW_TILINGS["vector"][:2], RowTiling(threads=256, unroll=4, looped=True)),
+    "scalar": (ROW_TILINGS["scalar"][0], RowTiling(threads=256, unroll=8, looped=True)),
 }
 
 
@@ -70,11 +99,15 @@ class RowKernel(KernelObject):
     """
 
     reductions = 1
+    reduced = Float32  # the type of what is reduced
 
     def __init__(self, tiling: RowTiling, target: aot.Target, chunk: int) -> None:
         self.tiling = tiling
         self.early = launched_early(target)
+        self.max_cluster = max_cluster(target) if tiling.wide else 1
         self.chunk = chunk  # elements
+
+    # Where a thread is.
 
     @cute.jit
     def place(self, x: cute.Tensor) -> tuple[Int32, Int32, Int32]:
@@ -86,17 +119,43 @@ class RowKernel(KernelObject):
         block, _, _ = cute.arch.block_idx()
         rows, columns = x.shape
         row = block * self.tiling.rows + thread // self.tiling.threads
+        lane = thread % self.tiling.threads
+        if cutlass.const_expr(self.max_cluster > 1):
+            row, _, _ = cute.arch.cluster_idx()
+            lane = cute.arch.block_idx_in_cluster() * self.block_threads() + thread
+            if self.cluster() > 1:
+                cute.arch.cluster_arrive_relaxed()  # the first reduction waits until all blocks have started
         end = columns // self.chunk if row < rows else 0
         await_previous(self.early)
-        return cutlass.min(row, rows - 1), thread % self.tiling.threads, end
+        return cutlass.min(row, rows - 1), lane, end
+
+    def block_threads(self) -> Int32:
+        threads, _, _ = cute.arch.block_dim()
+        return threads
+
+    def cluster(self) -> Int32 | int:
+        """How many blocks share a row."""
+        return cute.arch.cluster_size() if self.max_cluster > 1 else 1
+
+    def threads(self) -> Int32 | int:
+        """How many threads share a row."""
+        return self.cluster() * self.block_threads() if self.tiling.wide else self.tiling.threads
+
+    def span(self) -> Int32 | int:
+        """How many chunks the threads of a row hold at a time."""
+        return self.threads() * self.tiling.unroll
 
     def indices(self, first: Int32) -> list[Int32]:
         """The indices of the chunks that a thread holds. Neighbouring threads hold neighbouring chunks."""
-        return [first + i * self.tiling.threads for i in range(self.tiling.unroll)]
+        return [first + i * self.threads() for i in range(self.tiling.unroll)]
 
     def load(self, row: cute.Tensor, first: Int32, cached: bool = True) -> list[cute.Tensor]:
         """The chunks that a thread holds. Past the end of the row, the last chunk is repeated."""
         return [load(row, index, self.chunk, cached) for index in self.indices(first)]
+
+    def load_past_cache(self, row: cute.Tensor, first: Int32) -> list[cute.Tensor]:
+        """Like :meth:`load`, if no data is read twice, neither by this thread nor, because chunks are wide, by others."""
+        return self.load(row, first, cached=self.chunk == 1)
 
     def full(self, value: float) -> cute.TensorSSA:
         """An accumulator: a chunk of f32."""
@@ -104,44 +163,109 @@ class RowKernel(KernelObject):
 
     def steps(self, columns: Int32) -> Int32:
         """How often the threads of a looped tiling must load to cover a row."""
-        return cute.ceil_div(columns // self.chunk, self.tiling.chunks)
+        return cute.ceil_div(columns // self.chunk, self.span())
+
+    # Reductions.
 
     def scratch(self) -> cute.Tensor | None:
         """Shared memory for the reductions of a block. Call this once in a kernel."""
-        if self.tiling.threads <= WARP:
+        if not self.tiling.wide:
             return None
-        layout = cute.make_layout((self.tiling.threads // WARP, self.reductions))
-        return SmemAllocator().allocate_tensor(Float32, layout)
+        layout = cute.make_layout((self.tiling.threads // WARP * self.max_cluster, self.reductions))
+        return SmemAllocator().allocate_tensor(self.reduced, layout)
 
     @cute.jit
-    def over_row(self, combine, value: Float32, scratch, use: int) -> Float32:
+    def over_row(self, combine, value, neutral, scratch, use: int):
         """A value combined over the threads of a row; each of them gets the result.
 
-        Every thread of the block must call this, once for each ``use``, a number below ``reductions``.
+        Every thread of the block must call this, once for each ``use``, in the order 0, 1, ... below ``reductions``.
+        ``neutral`` changes no value that it is combined with.
         """
-        threads = self.tiling.threads
-        value = cute.arch.warp_reduction(value, combine, threads_in_group=min(threads, WARP))
-        if cutlass.const_expr(threads > WARP):
+        value = cute.arch.warp_reduction(value, combine, threads_in_group=min(self.tiling.threads, WARP))
+        if cutlass.const_expr(self.tiling.wide):
             thread, _, _ = cute.arch.thread_idx()
-            warps = threads // WARP
-            if thread % WARP == 0:
-                scratch[thread // WARP, use] = value
-            cute.arch.sync_threads()
-            value = cute.arch.warp_reduction(scratch[thread % warps, use], combine, threads_in_group=warps)
+            lane, warps = thread % WARP, self.block_threads() // WARP
+            self.share(value, scratch, thread // WARP, warps, lane, use)
+            value = neutral
+            for i in cutlass.range(cute.ceil_div(self.cluster() * warps - lane, WARP)):
+                value = combine(value, scratch[i * WARP + lane, use])
+            value = cute.arch.warp_reduction(value, combine)
         return value
 
-    def sum_over_row(self, values: cute.TensorSSA, scratch, use: int = 0) -> Float32:
-        return self.over_row(add, values.reduce(cute.ReductionOp.ADD, Float32(0), 0), scratch, use)
+    @cute.jit
+    def share(self, value, scratch: cute.Tensor, warp: Int32, warps: Int32, lane: Int32, use: int):
+        """Write the value of a warp into the shared memory of every block of the row, and wait for all others."""
+        if cutlass.const_expr(self.max_cluster > 1):
+            if self.cluster() > 1:
+                if cutlass.const_expr(use == 0):
+                    cute.arch.cluster_wait()  # memory of a block that has not started yet must not be written
+                if lane < self.cluster():
+                    slot = cute.arch.block_idx_in_cluster() * warps + warp
+                    own = scratch.iterator + cute.crd2idx((slot, use), scratch.layout)
+                    store_in_block(own, lane, value)
+                cute.arch.cluster_arrive()
+                cute.arch.cluster_wait()
+            else:
+                self.share_in_block(value, scratch, warp, lane, use)
+        else:
+            self.share_in_block(value, scratch, warp, lane, use)
 
-    def grid(self, rows: Int32) -> dict:
+    @cute.jit
+    def share_in_block(self, value, scratch: cute.Tensor, warp: Int32, lane: Int32, use: int):
+        if lane == 0:
+            scratch[warp, use] = value
+        cute.arch.sync_threads()
+
+    def sum_over_row(self, values: cute.TensorSSA, scratch, use: int = 0) -> Float32:
+        total = values.reduce(cute.ReductionOp.ADD, Float32(0), 0)
+        return self.over_row(add, total, Float32(0), scratch, use)
+
+    # Launches.
+
+    @cute.jit
+    def spread(self, rows: Int32, columns: Int32) -> tuple[Int32, Int32]:
+        """How many threads a block has, and how many blocks share a row."""
+        threads, cluster = Int32(self.tiling.threads * self.tiling.rows), Int32(1)
+        if cutlass.const_expr(self.tiling.wide):
+            chunks = columns // self.chunk
+            threads = Int32(MIN_THREADS)
+            while threads < self.tiling.threads and threads * self.tiling.unroll < chunks:
+                threads *= 2
+            while cluster < self.max_cluster and cluster * threads * self.tiling.unroll < chunks:
+                cluster *= 2
+            while cluster < self.max_cluster and rows * cluster < FEW_BLOCKS and cluster * MIN_CHUNKS < chunks:
+                cluster *= 2
+        return threads, cluster
+
+    def grid(self, x: cute.Tensor) -> dict:
         """The arguments of ``launch``."""
-        return {
+        rows, columns = x.shape
+        threads, cluster = self.spread(rows, columns)
+        shape = {
             "grid": [cute.ceil_div(rows, self.tiling.rows), 1, 1],
             "block": [self.tiling.threads * self.tiling.rows, 1, 1],
+        }
+        if self.tiling.wide:
+            shape = {
+                "grid": [rows * cluster, 1, 1],
+                "block": [threads, 1, 1],
+                "max_number_threads": [self.tiling.threads, 1, 1],
+            }
+        if self.max_cluster > 1:
+            shape["cluster"] = [cluster, 1, 1]
+        return {
+            **shape,
             "use_pdl": self.early,
             "min_blocks_per_mp": self.tiling.blocks,
             "preferred_smem_carveout": -1,  # the default; if it is left out, CuTe DSL asks the driver
         }
+
+
+def store_in_block(pointer: cute.Pointer, block: Int32, value: Float32 | Int64):
+    """Write a value into the shared memory of another block of the cluster."""
+    remote = cute.arch.map_dsmem_ptr(pointer, block).toint()
+    kind = {Float32: "f32", Int64: "s64"}[type(value)]
+    cute.arch.inline_ptx(f"st.shared::cluster.{kind} [{{$r0}}], {{$r1}};", read_only_args=[remote, value])
 
 
 def add(left: Float32, right: Float32) -> Float32:
@@ -187,6 +311,6 @@ def row_specs(
     specs = []
     for tiling in tilings:
         tiling.validate(target)
-        fits = () if tiling.looped else (f"n <= {tiling.chunks * chunk}",)
+        fits = () if tiling.looped else (f"n <= {tiling.chunks(target) * chunk}",)
         specs.append(aot.Spec(make(tiling, target, chunk), arguments, (*guards, *fits), tiling.label))
     return specs

@@ -63,17 +63,17 @@ class LayerNorm(RowKernel):
         steps = self.steps(cute.size(x))
         total = self.full(0.0)
         for step in cutlass.range(steps):
-            first = step * self.tiling.chunks + lane
+            first = step * self.span() + lane
             total = self.add_up(total, self.load(x, first), first, end)
         mean = self.sum_over_row(total, scratch, 0) * inverse
         squares = self.full(0.0)
         # Backwards, then forwards: the caches still have what was read last.
         for step in cutlass.range(steps):
-            first = (steps - 1 - step) * self.tiling.chunks + lane
+            first = (steps - 1 - step) * self.span() + lane
             squares = self.add_squares(squares, self.load(x, first), mean, first, end)
         factor = cute.math.rsqrt(self.sum_over_row(squares, scratch, 1) * inverse + eps)
         for step in cutlass.range(steps):
-            first = step * self.tiling.chunks + lane
+            first = step * self.span() + lane
             parameters = list(self.parameters(weight, bias, first))
             self.store(self.load(x, first), parameters, mean, factor, out, first, end)
 
@@ -115,7 +115,7 @@ class LayerNorm(RowKernel):
     ):
         rows, columns = x.shape
         if rows > 0 and columns > 0:  # CUDA refuses an empty grid
-            self.kernel(x, weight, bias, out, eps, 1 / Float32(columns)).launch(**self.grid(rows), stream=stream)
+            self.kernel(x, weight, bias, out, eps, 1 / Float32(columns)).launch(**self.grid(x), stream=stream)
 
 
 @aot.kernel(

@@ -30,16 +30,16 @@ class QuantizeFp8(RowKernel):
         if cutlass.const_expr(self.tiling.looped):
             steps = self.steps(cute.size(source))
             for step in cutlass.range(steps):
-                first = step * self.tiling.chunks + lane
+                first = step * self.span() + lane
                 largest = self.largest(largest, self.load(source, first))
-            largest = self.over_row(maximum, largest, self.scratch(), 0)
+            largest = self.over_row(maximum, largest, Float32(SMALLEST), self.scratch(), 0)
             # Backwards: the caches still have what was read last.
             for step in cutlass.range(steps):
-                first = (steps - 1 - step) * self.tiling.chunks + lane
+                first = (steps - 1 - step) * self.span() + lane
                 self.store(self.load(source, first), largest, target, first, end)
         else:
             held = self.load(source, lane)
-            largest = self.over_row(maximum, self.largest(largest, held), self.scratch(), 0)
+            largest = self.over_row(maximum, self.largest(largest, held), Float32(SMALLEST), self.scratch(), 0)
             self.store(held, largest, target, lane, end)
         if lane == 0 and end > 0:
             scale[row] = largest * (1 / LARGEST)
@@ -62,7 +62,7 @@ class QuantizeFp8(RowKernel):
     def __call__(self, x: cute.Tensor, out: cute.Tensor, scale: cute.Tensor, stream: CUstream):
         rows, _ = x.shape
         if rows > 0:  # CUDA refuses an empty grid
-            self.kernel(x, out, scale).launch(**self.grid(rows), stream=stream)
+            self.kernel(x, out, scale).launch(**self.grid(x), stream=stream)
 
 
 @aot.kernel(

@@ -9,13 +9,13 @@ from __future__ import annotations
 import cutlass
 import cutlass.cute as cute
 from cuda.bindings.driver import CUstream
-from cutlass import Float32, Int32
+from cutlass import Float32
 
 import aot
 
 from .._device import ARCHS, DTYPES
 from ..contracts import reduce as contract
-from ._rows import ROW_TILINGS, RowKernel, RowTensors, RowTiling, add, maximum, row_specs
+from ._rows import STREAMED_TILINGS, RowKernel, RowTensors, RowTiling, add, maximum, row_specs
 
 
 class Reduction:
@@ -49,10 +49,6 @@ class Max(Reduction):
 OPS = {"sum": Sum, "max": Max, "mean": Mean}
 
 
-# No part of a row is kept in registers, so a loop is as fast for rows that are too long for 256 threads.
-TILINGS = {**ROW_TILINGS, "vector": (*ROW_TILINGS["vector"][:4], RowTiling(threads=256, unroll=4, looped=True))}
-
-
 class Reduce(RowKernel):
     def __init__(self, tiling: RowTiling, target: aot.Target, chunk: int, op: type[Reduction]) -> None:
         super().__init__(tiling, target, chunk)
@@ -65,17 +61,13 @@ class Reduce(RowKernel):
         value = Float32(self.op.initial)
         if cutlass.const_expr(self.tiling.looped):
             for step in cutlass.range(self.steps(cute.size(source))):
-                first = step * self.tiling.chunks + lane
+                first = step * self.span() + lane
                 value = self.fold(value, self.load_past_cache(source, first), first, end)
         else:
             value = self.fold(value, self.load_past_cache(source, lane), lane, end)
-        value = self.op.finish(self.over_row(self.op.combine, value, self.scratch(), 0), cute.size(source))
+        value = self.op.finish(self.over_row(self.op.combine, value, Float32(self.op.initial), self.scratch(), 0), cute.size(source))
         if lane == 0 and end > 0:
             out[row] = value.to(out.element_type)
-
-    def load_past_cache(self, row: cute.Tensor, first: Int32) -> list[cute.Tensor]:
-        """No data is read twice, neither by this thread nor, because chunks are wide, by its neighbours."""
-        return self.load(row, first, cached=self.chunk == 1)
 
     @cute.jit
     def fold(self, value: Float32, held: list[cute.Tensor], first, end):
@@ -95,14 +87,14 @@ class Reduce(RowKernel):
     def __call__(self, x: cute.Tensor, out: cute.Tensor, stream: CUstream):
         rows, _ = x.shape
         if rows > 0:  # CUDA refuses an empty grid
-            self.kernel(x, out).launch(**self.grid(rows), stream=stream)
+            self.kernel(x, out).launch(**self.grid(x), stream=stream)
 
 
 @aot.kernel(
     parameters=(aot.In("x"), aot.Out("out", shape="(x.shape[0],)", dtype="x.dtype")),
     archs=ARCHS,
     choices={"op": OPS},
-    axes={"dtype": DTYPES, "access": tuple(TILINGS)},
+    axes={"dtype": DTYPES, "access": tuple(STREAMED_TILINGS)},
     reference=contract.reference,
     inputs=contract.inputs,
     cost=contract.cost,
@@ -116,4 +108,4 @@ def reduce(target: aot.Target, op: type[Reduction], dtype: str, access: str) -> 
         "stream": aot.Stream(),
     }
     make = lambda tiling, target, chunk: Reduce(tiling, target, chunk, op)  # noqa: E731
-    return row_specs(target, TILINGS[access], rows.chunk, make, arguments, ("n >= 1",))
+    return row_specs(target, STREAMED_TILINGS[access], rows.chunk, make, arguments, ("n >= 1",))

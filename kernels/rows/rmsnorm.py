@@ -53,12 +53,12 @@ class RmsNorm(RowKernel):
         steps = self.steps(cute.size(out))
         squares = self.full(0.0)
         for step in cutlass.range(steps):
-            first = step * self.tiling.chunks + lane
+            first = step * self.span() + lane
             squares = self.add_squares(squares, self.take(sources, first, end), first, end)
         factor = self.factor(squares, eps, inverse)
         # Backwards: the caches still have what was used last.
         for step in cutlass.range(steps):
-            first = (steps - 1 - step) * self.tiling.chunks + lane
+            first = (steps - 1 - step) * self.span() + lane
             self.store(self.load(self.again(sources), first), self.load(weight, first), factor, out, first, end)
 
     @cute.jit
@@ -83,7 +83,7 @@ class RmsNorm(RowKernel):
     def __call__(self, x: cute.Tensor, weight: cute.Tensor, out: cute.Tensor, eps: Float32, stream: CUstream):
         rows, columns = x.shape
         if rows > 0 and columns > 0:  # CUDA refuses an empty grid
-            self.kernel(x, weight, out, eps, 1 / Float32(columns)).launch(**self.grid(rows), stream=stream)
+            self.kernel(x, weight, out, eps, 1 / Float32(columns)).launch(**self.grid(x), stream=stream)
 
 
 @aot.kernel(

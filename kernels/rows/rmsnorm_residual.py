@@ -73,7 +73,7 @@ class RmsNormResidual(RmsNorm):
         rows, columns = x.shape
         if rows > 0 and columns > 0:  # CUDA refuses an empty grid
             self.residual_kernel(x, residual, weight, out, residual_out, eps, 1 / Float32(columns)).launch(
-                **self.grid(rows), stream=stream
+                **self.grid(x), stream=stream
             )
 
 

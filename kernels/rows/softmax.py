@@ -43,7 +43,7 @@ class Softmax(RowKernel):
     def held(self, x: cute.Tensor, out: cute.Tensor, first, end):
         scratch = self.scratch()
         held = self.load(x, first)
-        largest = self.over_row(cute.arch.fmax, self.largest(held, Float32(LOWEST)), scratch, 0)
+        largest = self.over_row(cute.arch.fmax, self.largest(held, Float32(LOWEST)), Float32(LOWEST), scratch, 0)
         powers = [exponential(chunk.load().to(Float32) - largest) for chunk in held]
         total = self.sum_over_row(self.add_up(powers, first, end), scratch, 1)
         self.store(powers, 1 / total, out, first, end)
@@ -54,19 +54,28 @@ class Softmax(RowKernel):
         steps = self.steps(cute.size(x))
         largest, total = Float32(LOWEST), Float32(0)
         for step in cutlass.range(steps):
-            first = step * self.tiling.chunks + lane
-            held = self.load(x, first)
-            before, largest = largest, self.largest(held, largest)
-            powers = [exponential(chunk.load().to(Float32) - largest) for chunk in held]
-            added = self.add_up(powers, first, end).reduce(cute.ReductionOp.ADD, Float32(0), 0)
-            total = total * exponential(before - largest) + added
-        overall = self.over_row(cute.arch.fmax, largest, scratch, 0)
-        total = self.over_row(add, total * exponential(largest - overall), scratch, 1)
+            first = step * self.span() + lane
+            largest, total = self.accumulate(self.load(x, first), largest, total, first, end)
+        overall, total = self.combine(largest, total, scratch)
         # Backwards: the caches still have what was read last.
         for step in cutlass.range(steps):
-            first = (steps - 1 - step) * self.tiling.chunks + lane
+            first = (steps - 1 - step) * self.span() + lane
             powers = [exponential(chunk.load().to(Float32) - overall) for chunk in self.load(x, first)]
             self.store(powers, 1 / total, out, first, end)
+
+    @cute.jit
+    def accumulate(self, held: list[cute.Tensor], largest: Float32, total: Float32, first, end):
+        """The largest value so far and the sum of the powers relative to it, with what a thread holds now."""
+        before, largest = largest, self.largest(held, largest)
+        powers = [exponential(chunk.load().to(Float32) - largest) for chunk in held]
+        added = self.add_up(powers, first, end).reduce(cute.ReductionOp.ADD, Float32(0), 0)
+        return largest, total * exponential(before - largest) + added
+
+    @cute.jit
+    def combine(self, largest: Float32, total: Float32, scratch):
+        """The largest value of a row and the sum of the powers relative to it, from those of its threads."""
+        overall = self.over_row(cute.arch.fmax, largest, Float32(LOWEST), scratch, 0)
+        return overall, self.over_row(add, total * exponential(largest - overall), Float32(0), scratch, 1)
 
     def largest(self, held: list[cute.Tensor], largest: Float32) -> Float32:
         """The largest value, ignoring NaN. Chunks past the end repeat one of the row, so all of them count."""
@@ -93,7 +102,7 @@ class Softmax(RowKernel):
     def __call__(self, x: cute.Tensor, out: cute.Tensor, stream: CUstream):
         rows, columns = x.shape
         if rows > 0 and columns > 0:  # CUDA refuses an empty grid
-            self.kernel(x, out).launch(**self.grid(rows), stream=stream)
+            self.kernel(x, out).launch(**self.grid(x), stream=stream)
 
 
 @aot.kernel(

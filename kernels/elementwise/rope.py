@@ -1,0 +1,101 @@
+"""``out = x`` with pairs of elements of each head turned by an angle: rotary position embedding.
+
+Element ``i`` of a head's first half and element ``i`` of its second half are a pair, as in most public models. The angles,
+as ``cos`` and ``sin`` in f32, depend on the token and on ``i``, not on the head.
+
+Memory is the limit: ``x`` is read once and ``out`` is written once. A thread takes the same chunk of both halves, of
+several heads of a token, so it loads the angles once for all of them.
+"""
+
+from __future__ import annotations
+
+import cutlass
+import cutlass.cute as cute
+from cuda.bindings.driver import CUstream
+from cutlass import Float32, Int32
+
+import aot
+
+from .._device import ARCHS, DTYPES, VECTOR_BYTES, KernelObject, await_previous, chunk_elements, fetch, launched_early
+from .._device import store as store_chunk
+from ..contracts import rope as contract
+
+THREADS = 128
+WIDTH = 32  # threads side by side in a head, at most
+HEADS = 4  # of a thread
+
+
+class Rope(KernelObject):
+    def __init__(self, target: aot.Target, chunk: int) -> None:
+        self.early = launched_early(target)
+        self.chunk = chunk  # elements
+
+    @cute.kernel
+    def kernel(self, x: cute.Tensor, cos: cute.Tensor, sin: cute.Tensor, out: cute.Tensor, shift: Int32, parts: Int32):
+        """``1 << shift`` threads share a head; the heads of a token make ``parts`` groups of ``HEADS``."""
+        thread, _, _ = cute.arch.thread_idx()
+        block, _, _ = cute.arch.block_idx()
+        tokens, heads, elements = x.shape
+        chunks = elements // (2 * self.chunk)  # of half a head
+        group = block * (THREADS >> shift) + (thread >> shift)
+        token, head = group // parts, group % parts * HEADS
+        await_previous(self.early)
+        if token < tokens:
+            lane = thread & ((1 << shift) - 1)
+            for index in cutlass.range(lane, chunks, 1 << shift):
+                self.turn(x[token, None, None], cos[token, None], sin[token, None], out[token, None, None], head, index)
+
+    @cute.jit
+    def turn(self, x: cute.Tensor, cos: cute.Tensor, sin: cute.Tensor, out: cute.Tensor, head: Int32, index: Int32):
+        """Turn chunk ``index`` of both halves of ``HEADS`` heads. Past the last head, that one is loaded again."""
+        heads, elements = x.shape
+        chunks = elements // (2 * self.chunk)
+        held = []
+        for i in cutlass.range_constexpr(HEADS):
+            source = x[cutlass.min(head + i, heads - 1), None]
+            held.append([fetch(source, at, self.chunk) for at in (index, chunks + index)])
+        cosines, sines = fetch(cos, index, self.chunk).load(), fetch(sin, index, self.chunk).load()
+        for i in cutlass.range_constexpr(HEADS):
+            first, second = [chunk.load().to(Float32) for chunk in held[i]]
+            target = out[cutlass.min(head + i, heads - 1), None]
+            end = 2 * chunks if head + i < heads else 0
+            store_chunk(first * cosines - second * sines, target, index, end, self.chunk)
+            store_chunk(second * cosines + first * sines, target, chunks + index, end, self.chunk)
+
+    @cute.jit
+    def __call__(self, x: cute.Tensor, cos: cute.Tensor, sin: cute.Tensor, out: cute.Tensor, stream: CUstream):
+        tokens, heads, elements = x.shape
+        parts = cute.ceil_div(heads, HEADS)
+        # The number of threads side by side is a power of two, so that a thread finds its place by shifts.
+        shift = Int32(0)
+        while (1 << shift) < WIDTH and (self.chunk << (shift + 1)) < elements:
+            shift += 1
+        blocks = cute.ceil_div(tokens * parts, THREADS >> shift)
+        if blocks > 0 and elements > 0:  # CUDA refuses an empty grid
+            self.kernel(x, cos, sin, out, shift, parts).launch(
+                grid=[blocks, 1, 1], block=[THREADS, 1, 1], use_pdl=self.early, stream=stream
+            )
+
+
+@aot.kernel(
+    parameters=(
+        aot.In("x", "tokens, heads, elements of a head"),
+        aot.In("cos", "of each token, for each element of half a head, in f32"),
+        aot.In("sin", "likewise"),
+        aot.Out("out", shape="x.shape", dtype="x.dtype", may_be="x"),
+    ),
+    archs=ARCHS,
+    axes={"dtype": DTYPES, "access": ("vector", "scalar")},
+    reference=contract.reference,
+    inputs=contract.inputs,
+    cost=contract.cost,
+)
+def rope(target: aot.Target, dtype: str, access: str) -> aot.Spec:
+    """Both halves ``a`` and ``b`` of each head become ``a * cos - b * sin`` and ``b * cos + a * sin``, computed in f32."""
+    vector = access == "vector"
+    chunk = chunk_elements(dtype, vector)
+    align = VECTOR_BYTES if vector else None
+    x = aot.Tensor(dtype, ("m", "heads", aot.Dim("d", divisible_by=2 * chunk)), align=align)
+    angles = aot.Tensor("f32", ("m", aot.Dim("half", divisible_by=chunk)), align=align)
+    arguments = {"x": x, "cos": angles, "sin": angles, "out": x, "stream": aot.Stream()}
+    return aot.Spec(Rope(target, chunk), arguments, ("d == 2 * half",))
