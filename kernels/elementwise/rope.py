@@ -35,7 +35,7 @@ class Rope(KernelObject):
         """``1 << shift`` threads share a head; the heads of a token make ``parts`` groups of ``HEADS``."""
         thread, _, _ = cute.arch.thread_idx()
         block, _, _ = cute.arch.block_idx()
-        tokens, heads, elements = x.shape
+        tokens, _, elements = x.shape
         chunks = elements // (2 * self.chunk)  # of half a head
         group = block * (THREADS >> shift) + (thread >> shift)
         token, head = group // parts, group % parts * HEADS

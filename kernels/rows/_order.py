@@ -16,7 +16,7 @@ def order_key(value: Float32) -> Int32:
     bits = value.bitcast(Int32)
     key = bits if bits >= 0 else bits ^ 0x7FFFFFFF
     key = Int32(0) if value == 0.0 else key
-    return key if value == value else Int32(LARGEST_KEY)  # noqa: PLR0124  NaN differs from itself
+    return key if value == value else Int32(LARGEST_KEY)
 
 
 def larger(left, right):

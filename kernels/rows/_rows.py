@@ -18,7 +18,6 @@ import aot
 from .._device import VECTOR_BYTES, WARP, KernelObject, await_previous, chunk_elements, launched_early, load
 from .._versions import SmemAllocator
 
-
 MAX_CLUSTER = 8  # blocks that share a row: what every GPU with clusters can run
 MIN_THREADS = 128  # of a block that has a row, or part of one, to itself
 FEW_BLOCKS = 128  # fewer blocks than this leave multiprocessors idle

@@ -65,7 +65,9 @@ class Reduce(RowKernel):
                 value = self.fold(value, self.load_past_cache(source, first), first, end)
         else:
             value = self.fold(value, self.load_past_cache(source, lane), lane, end)
-        value = self.op.finish(self.over_row(self.op.combine, value, Float32(self.op.initial), self.scratch(), 0), cute.size(source))
+        value = self.op.finish(
+            self.over_row(self.op.combine, value, Float32(self.op.initial), self.scratch(), 0), cute.size(source)
+        )
         if lane == 0 and end > 0:
             out[row] = value.to(out.element_type)
 

@@ -129,7 +129,9 @@ class BlockTopK(RowKernel):
         return Int32(low)
 
     @cute.jit
-    def exact_bound(self, row: cute.Tensor, low: Int64, k: Int32, counts: cute.Tensor, lane: Int32, end: Int32) -> Int64:
+    def exact_bound(
+        self, row: cute.Tensor, low: Int64, k: Int32, counts: cute.Tensor, lane: Int32, end: Int32
+    ) -> Int64:
         """The place that exactly ``k`` elements reach. At least as many reach ``low``."""
         high = Int64((LARGEST_KEY >> self.shift) + 1) * cute.size(row)
         slot = Int32(0)
@@ -195,7 +197,9 @@ class BlockTopK(RowKernel):
                 candidates[slot] = (Int64(key) << 32) + Int64(LAST - index)
 
     @cute.jit
-    def rank(self, row: cute.Tensor, count, candidates: cute.Tensor, values: cute.Tensor, indices: cute.Tensor, k, lane):
+    def rank(
+        self, row: cute.Tensor, count, candidates: cute.Tensor, values: cute.Tensor, indices: cute.Tensor, k, lane
+    ):
         for place in cutlass.range(lane, count, self.threads()):
             own, larger = candidates[place], Int32(0)
             for other in cutlass.range(count, unroll=8):
