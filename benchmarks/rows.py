@@ -181,11 +181,16 @@ def main() -> None:
     arguments.add_argument("--kernel", action="append", help="only this kernel; repeatable")
     arguments.add_argument("--widths", type=_numbers, default=WIDTHS)
     arguments.add_argument("--rows", type=_numbers, default=ROWS)
+    arguments.add_argument(
+        "--part", type=_fraction, default=(1, 1), metavar="I/N", help="only the I-th of N parts of the list"
+    )
     arguments.add_argument("--against", type=lambda text: text.split(","), default=["torch", "torch.compile"])
     arguments.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) - 2))
     given = arguments.parse_args()
     given.bundles = {"ours": given.bundle, **{n: Path(p) for n, p in (text.split("=") for text in given.other)}}
-    measured = measure_all(given, problems(given.kernel or (*KERNELS, "top_k"), given.widths, given.rows))
+    part, parts = given.part
+    wanted = problems(given.kernel or (*KERNELS, "top_k"), given.widths, given.rows)[part - 1 :: parts]
+    measured = measure_all(given, wanted)
     if not measured:
         sys.exit("nothing was measured")
     rivals = [name for name in next(iter(measured.values())) if name != "ours"]
@@ -207,6 +212,11 @@ def main() -> None:
 
 def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in text.split(","))
+
+
+def _fraction(text: str) -> tuple[int, int]:
+    part, parts = map(int, text.split("/"))
+    return part, parts
 
 
 if __name__ == "__main__":

@@ -25,8 +25,8 @@ from typing import Any
 
 GUARD = 256  # bytes on either side of an output
 # Relative to the norm of a result: far above rounding, far below the effect of one wrong element.
-TOLERANCES = {"float8_e4m3fn": 0.1, "bfloat16": 0.02, "float16": 0.004, "float32": 1e-5}
-DTYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f8e4m3": "float8_e4m3fn"}
+TOLERANCES = {"float8_e4m3fn": 0.1, "bfloat16": 0.02, "float16": 0.004, "float32": 1e-5, "int64": 0.0}
+DTYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f8e4m3": "float8_e4m3fn", "i64": "int64"}
 
 
 class Inputs:
@@ -35,7 +35,7 @@ class Inputs:
     def __init__(self) -> None:
         import torch
 
-        self.torch = torch
+        self.torch, self.device = torch, torch.device("cpu")
         self.generator = torch.Generator().manual_seed(0)
 
     def tensor(self, shape: tuple[int, ...], dtype: str, *, stride: int | None = None, offset: int = 0) -> Any:

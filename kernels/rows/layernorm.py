@@ -1,7 +1,7 @@
 """``out = (x - mean(x)) / sqrt(variance(x) + eps) * weight + bias``, row by row, computed in f32, rounded once.
 
 Memory is the limit: ``x`` is read once and ``out`` is written once, if a row fits into registers. The variance is
-computed from the differences from the mean, so nothing cancels. A row that is too long for a block is therefore read
+computed from the differences from the mean, so nothing cancels. A row that is too long for registers is therefore read
 three times, the last two mostly from a cache. All rows share ``weight`` and ``bias``.
 """
 

@@ -1,7 +1,7 @@
 """``scale = max(|x|) / 448`` and ``out = x / scale`` as f8e4m3, row by row: the largest of a row becomes 448.
 
 Memory is the limit: ``x`` is read once, if a row fits into registers until its largest value is known. ``out`` takes one
-byte per element, ``scale`` four bytes per row. A row that is too long for a block is read twice.
+byte per element, ``scale`` four bytes per row. A row that is too long for registers is read twice.
 """
 
 from __future__ import annotations

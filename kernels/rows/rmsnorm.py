@@ -1,8 +1,8 @@
 """``out = x / sqrt(mean(x^2) + eps) * weight``, row by row, computed in f32 and rounded once.
 
 Memory is the limit: ``x`` is read once and ``out`` is written once, if a row fits into registers until the sum of its
-squares is known. So a row gets as many threads as can hold it, four chunks each. A row that is too long for a block is
-read twice, the second time mostly from a cache. All rows share ``weight``, which stays in the caches.
+squares is known. So a row gets as many threads as can hold it, four chunks each, in several blocks if need be. A row that
+is too long for them all is read twice, the second time mostly from a cache. All rows share ``weight``, which stays in the caches.
 """
 
 from __future__ import annotations

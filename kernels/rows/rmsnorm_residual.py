@@ -2,7 +2,7 @@
 
 Memory is the limit: both inputs are read once and both outputs are written once, if a row fits into registers until the
 sum of its squares is known. The sum ``x + residual`` is rounded before its squares are added, so ``out`` is the norm of
-the values in ``residual_out``. A row that is too long for a block is read again from there. ``residual_out`` may be
+the values in ``residual_out``. A row that is too long for registers is read again from there. ``residual_out`` may be
 ``residual``, and ``out`` may be ``x``, because each thread reads an element before it overwrites it.
 """
 

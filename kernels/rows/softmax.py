@@ -1,7 +1,7 @@
 """``out = exp(x - max(x)) / sum(exp(x - max(x)))``, row by row, computed in f32 and rounded once.
 
 Memory is the limit: ``x`` is read once and ``out`` is written once, if a row fits into registers. A row that is too long
-for a block is read twice. In the first pass each thread keeps the largest value so far and the sum relative to it, and
+for registers is read twice. In the first pass each thread keeps the largest value so far and the sum relative to it, and
 scales the sum down when it finds a larger value.
 """
 

@@ -29,7 +29,7 @@ from ._rows import RowKernel, RowTensors, RowTiling, maximum
 
 LAST = 0x7FFFFFFF  # no element has a larger index
 ROWS = 4  # of a block, if a row belongs to a warp
-HELD = 16  # elements of a row in a lane
+HELD, GROUP = 16, 4  # elements of a row in a lane, and how many of them are skipped together if the row has none there
 TILING = RowTiling(threads=1024, unroll=4, looped=True)
 CANDIDATES = 2048  # elements in shared memory
 LARGEST_K = 1024
@@ -56,24 +56,32 @@ class WarpTopK(KernelObject):
             keys[i] = key if index < columns else Int32(NO_KEY)
         taken = Int32(0)  # the index that this lane writes
         for turn in cutlass.range(k):
-            index = self.largest(keys, lane)
+            index = self.largest(keys, columns, lane)
             taken = index if lane == turn else taken
-            for i in cutlass.range_constexpr(HELD):
-                if i * WARP + lane == index:
-                    keys[i] = Int32(NO_KEY)
+            self.remove(keys, columns, lane, index)
         if row < rows and lane < k:
             values[row, lane] = source[taken]
             indices[row, lane] = Int64(taken)
 
     @cute.jit
-    def largest(self, keys: cute.Tensor, lane: Int32) -> Int32:
+    def largest(self, keys: cute.Tensor, columns: Int32, lane: Int32) -> Int32:
         """The index of the largest key that the lanes of a warp have, the first one of equal keys."""
         key, index = keys[0], lane
-        for i in cutlass.range_constexpr(1, HELD):
-            if keys[i] > key:
-                key, index = keys[i], i * WARP + lane
+        for group in cutlass.range_constexpr(0, HELD, GROUP):
+            if group * WARP < columns:
+                for i in cutlass.range_constexpr(group, group + GROUP):
+                    if keys[i] > key:
+                        key, index = keys[i], i * WARP + lane
         top = cute.arch.warp_redux_sync(key, "max")
         return cute.arch.warp_redux_sync(index if key == top else Int32(LAST), "min")
+
+    @cute.jit
+    def remove(self, keys: cute.Tensor, columns: Int32, lane: Int32, index: Int32):
+        for group in cutlass.range_constexpr(0, HELD, GROUP):
+            if group * WARP < columns:
+                for i in cutlass.range_constexpr(group, group + GROUP):
+                    if i * WARP + lane == index:
+                        keys[i] = Int32(NO_KEY)
 
     @cute.jit
     def __call__(self, x: cute.Tensor, values: cute.Tensor, indices: cute.Tensor, k: Int32, stream: CUstream):

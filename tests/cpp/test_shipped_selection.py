@@ -22,20 +22,24 @@ from aot.selection.subjects import VariantTable
 from tests.cpp.conftest import PROJECT
 from tests.cpp.test_selection_model import flatten
 
-M, N = 6, 512
-BF16, F8, F32 = (4, 16, 1), (10, 8, 1), (2, 32, 1)
+M, N, K = 6, 512, 40
+BF16, F8, F32, I64 = (4, 16, 1), (10, 8, 1), (2, 32, 1), (0, 64, 1)
 # The arguments of a sound call, by kernel: shapes of tensors, or numbers. Outputs are those that follow inputs.
 CALLS: dict[str, dict[str, Any]] = {
     "activation": {"x": (M, N), "out": (M, N)},
     "add": {"x": (M, N), "y": (M, N), "out": (M, N)},
+    "argmax": {"x": (M, N), "out": (M,)},
+    "cross_entropy": {"x": (M, N), "target": (M,), "loss": (M,), "ignore_index": -100},
     "layernorm": {"x": (M, N), "weight": (N,), "bias": (N,), "out": (M, N), "eps": 1e-5},
     "quantize_fp8": {"x": (M, N), "out": (M, N), "scale": (M,)},
     "reduce": {"x": (M, N), "out": (M,)},
     "rmsnorm": {"x": (M, N), "weight": (N,), "out": (M, N), "eps": 1e-6},
     "rmsnorm_residual": {"x": (M, N), "residual": (M, N), "weight": (N,), "out": (M, N), "residual_out": (M, N),
                          "eps": 1e-6},
+    "rope": {"x": (M, 3, 2 * N), "cos": (M, N), "sin": (M, N), "out": (M, 3, 2 * N)},
     "silu_and_mul": {"x": (M, 2 * N), "out": (M, N)},
     "softmax": {"x": (M, N), "out": (M, N)},
+    "top_k": {"x": (M, N), "values": (M, K), "indices": (M, K), "k": K},
     "activation_backward": {"grad_out": (M, N), "x": (M, N), "grad_x": (M, N)},
     "layernorm_backward": {"grad_out": (M, N), "x": (M, N), "weight": (N,), "grad_x": (M, N), "grad_weight": (N,),
                            "grad_bias": (N,), "mean": (M,), "factor": (M,), "partial_weight": (M, N),
@@ -46,13 +50,18 @@ CALLS: dict[str, dict[str, Any]] = {
     "softmax_backward": {"grad_out": (M, N), "out": (M, N), "grad_x": (M, N)},
 }  # fmt: skip
 SCRATCH = ("factor", "mean", "partial", "partial_bias", "partial_weight")  # outputs of backward kernels, in f32
+OTHER_DTYPES = {
+    ("quantize_fp8", "out"): F8, ("quantize_fp8", "scale"): F32, ("argmax", "out"): I64, ("cross_entropy", "target"): I64,
+    ("cross_entropy", "loss"): F32, ("rope", "cos"): F32, ("rope", "sin"): F32, ("top_k", "indices"): I64,
+}  # fmt: skip
+ANYWHERE = {("top_k", "values"), ("top_k", "indices")}  # matrices that are written element by element
 # Where the caller may pass one tensor twice.
 IN_PLACE = {
     ("activation", "x", "out"), ("add", "x", "out"), ("add", "y", "out"), ("layernorm", "x", "out"),
     ("rmsnorm", "x", "out"), ("softmax", "x", "out"), ("rmsnorm_residual", "x", "out"),
     ("rmsnorm_residual", "residual", "out"), ("rmsnorm_residual", "x", "residual_out"),
     ("rmsnorm_residual", "residual", "residual_out"), ("activation_backward", "grad_out", "grad_x"),
-    ("activation_backward", "x", "grad_x"), ("silu_and_mul_backward", "x", "grad_x"),
+    ("activation_backward", "x", "grad_x"), ("silu_and_mul_backward", "x", "grad_x"), ("rope", "x", "out"),
 }  # fmt: skip
 
 
@@ -60,7 +69,8 @@ def rank_of(item: Any) -> int:
     return len(item) if isinstance(item, tuple) else 0
 
 
-MATRICES = [(kernel, name) for kernel, call in CALLS.items() for name, item in call.items() if rank_of(item) == 2]
+MATRICES = [(kernel, name) for kernel, call in CALLS.items() for name, item in call.items() if rank_of(item) == 2
+            and (kernel, name) not in ANYWHERE]  # fmt: skip
 TENSORS = [(kernel, name) for kernel, call in CALLS.items() for name, item in call.items() if rank_of(item)]
 _DECLARED = """
 import json, sys
@@ -112,8 +122,7 @@ def tensor(number: int, shape: tuple[int, ...], dtype: tuple[int, int, int] = BF
 
 
 def sound_call(kernel: str) -> dict[str, Any]:
-    dtypes = {("quantize_fp8", "out"): F8, ("quantize_fp8", "scale"): F32}
-    dtypes |= {(kernel, name): F32 for name in SCRATCH}
+    dtypes = OTHER_DTYPES | {(kernel, name): F32 for name in SCRATCH}
     return {
         name: tensor(i, item, dtypes.get((kernel, name), BF16)) if rank_of(item) else item
         for i, (name, item) in enumerate(CALLS[kernel].items())
@@ -144,7 +153,7 @@ def test_a_misaligned_tensor_is_read_element_by_element_or_refused(
     call = sound_call(kernel)
     size = call[name]["dtype"][1] // 8
     call[name]["byte_offset"] = size
-    per_row = rank_of(CALLS[kernel][name]) == 1 and CALLS[kernel][name] == (M,)
+    per_row = CALLS[kernel][name] == (M,) or (kernel, name) in ANYWHERE
     chosen, _ = kernels[kernel].answer(call)
     assert ("__vector" if per_row else "__scalar") in chosen
     if size > 1:
@@ -161,7 +170,8 @@ def test_extents_beyond_32_bits_are_taken_or_refused(kernels: dict[str, Kernel],
         assert "__vector" in chosen
     else:
         assert not chosen
-        assert any(f"is {1 << 32}, must be {0 if extent == M else ''}" in reason for reason in reasons)
+        size = 1 << (33 if (kernel, extent) == ("rope", N) else 32)  # a head has two halves
+        assert any(f"is {size}, must be {0 if extent == M else ''}" in reason for reason in reasons)
 
 
 @pytest.mark.parametrize("kernel", CALLS)
@@ -173,7 +183,9 @@ def test_no_rows_are_fine(kernels: dict[str, Kernel], kernel: str) -> None:
 @pytest.mark.parametrize("kernel", CALLS)
 def test_empty_rows_are_fine_where_they_mean_something(kernels: dict[str, Kernel], kernel: str) -> None:
     chosen, reasons = kernels[kernel].answer(with_extent(sound_call(kernel), N, 0))
-    if kernel in ("quantize_fp8", "reduce"):  # the largest of nothing
+    if kernel == "top_k":
+        assert not chosen and any(f"k is {K}" in reason for reason in reasons)
+    elif kernel in ("argmax", "cross_entropy", "quantize_fp8", "reduce"):  # the largest of nothing
         assert not chosen and any("x.shape[1] is 0, must be 1 to" in reason for reason in reasons)
     else:
         assert "__vector" in chosen

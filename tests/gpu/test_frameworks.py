@@ -52,6 +52,10 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "reduce": ((64, 256),),
     "quantize_fp8": ((64, 256),),
     "gemm": ((64, 256), (128, 256)),
+    "argmax": ((64, 256),),
+    "cross_entropy": ((64, 256), lambda: torch.arange(64, device="cuda")),
+    "rope": ((64, 4, 128), lambda: torch.randn(64, 64, device="cuda"), lambda: torch.randn(64, 64, device="cuda")),
+    "top_k": ((64, 256), lambda: 8),
 }
 OPCHECKS = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
 CHOICES: dict[str, dict[str, str]] = {
@@ -61,6 +65,11 @@ CHOICES: dict[str, dict[str, str]] = {
 }
 
 
+def arguments_of(kernel: str) -> tuple[Any, ...]:
+    """Tensors in bf16 of the shapes in ``CALLS``, and what is listed there as a function."""
+    return tuple(item() if callable(item) else bf16(*item) for item in CALLS[kernel])
+
+
 def test_every_kernel_is_called_here(ops: Any) -> None:
     # Backward kernels are called by autograd, in test_gradients.py.
     assert {name for name in ops if not name.endswith("_backward")} == set(CALLS)
@@ -68,7 +77,7 @@ def test_every_kernel_is_called_here(ops: Any) -> None:
 
 @pytest.mark.parametrize("kernel", CALLS)
 def test_torchs_own_check_of_operators_passes(ops: Any, kernel: str) -> None:
-    arguments = tuple(bf16(*shape) for shape in CALLS[kernel])
+    arguments = arguments_of(kernel)
     choices = CHOICES.get(kernel, {})
     packet = getattr(torch.ops.kernels, kernel)
     results = packet(*arguments, **choices)
@@ -83,7 +92,7 @@ def test_torchs_own_check_of_operators_passes(ops: Any, kernel: str) -> None:
 
 @pytest.mark.parametrize("kernel", CALLS)
 def test_the_operator_the_short_way_and_the_plain_call_agree(ops: Any, bundle: aot_runtime.Bundle, kernel: str) -> None:
-    arguments = [bf16(*shape) for shape in CALLS[kernel]]
+    arguments = arguments_of(kernel)
     choices = CHOICES.get(kernel, {})
     short = getattr(ops, kernel)(*arguments, **choices)
     dispatched = getattr(torch.ops.kernels, kernel)(*arguments, **choices)

@@ -1,0 +1,12 @@
+"""Shipped kernels over rows at a few points of their grids, in one dtype."""
+
+import dataclasses
+
+from kernels.elementwise import rope as shipped_rope
+from kernels.rows import rmsnorm as shipped_rmsnorm
+from kernels.rows import top_k as shipped_top_k
+
+ONE = {"dtype": {"bf16": "bf16"}, "access": {"vector": "vector"}}
+rmsnorm = dataclasses.replace(shipped_rmsnorm.rmsnorm, axes=ONE, backward=None)
+rope = dataclasses.replace(shipped_rope.rope, axes=ONE)
+top_k = dataclasses.replace(shipped_top_k.top_k, axes={"dtype": {"bf16": "bf16"}, "rows": {"short": "short"}})

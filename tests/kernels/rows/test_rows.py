@@ -1,0 +1,69 @@
+"""Kernels over rows as far as they can be tested without a GPU: how rows are spread over threads and blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import aot_runtime
+import pytest
+from standin import Standin
+
+from aot.pipeline.settings import BuildResult
+
+
+@pytest.fixture(scope="module")
+def path(build_bundle: Callable[..., BuildResult]) -> Path:
+    result = build_bundle(Path(__file__).parent / "small_rows.py", ("sm_90a",), shared_cudart=True)
+    assert not result.failures
+    return result.path
+
+
+@pytest.fixture
+def rows(path: Path, cuda: Standin) -> aot_runtime.Bundle:
+    cuda.reset(capabilities=[(9, 0)], sm_counts=[132])
+    return aot_runtime.load(path)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "block", "cluster"),
+    [
+        (100, 64, 128, 1),  # sixteen rows to a block
+        (100, 1024, 128, 1),  # four
+        (4096, 1032, 128, 1),
+        (4096, 4104, 256, 1),
+        (4096, 16_384, 512, 1),
+        (4096, 16_392, 512, 2),  # a row that one block cannot hold
+        (4096, 131_072, 512, 8),
+        (1, 262_144, 512, 8),  # nor can a cluster: it loops
+        (1, 8192, 256, 4),  # a single row, which one multiprocessor would read alone
+        (64, 16_384, 512, 2),
+    ],
+)
+def test_a_row_gets_as_many_threads_and_blocks_as_it_needs(
+    m: int, n: int, block: int, cluster: int, cuda: Standin, rows: aot_runtime.Bundle
+) -> None:
+    rows["rmsnorm"](cuda.tensor((m, n), "bfloat16"), cuda.tensor((n,), "bfloat16"), cuda.tensor((m, n), "bfloat16"))
+    (launch,) = cuda.launches
+    per_block = {64: 16, 1024: 4}.get(n, 1)
+    assert (launch.block, launch.cluster) == ((block, 1, 1), (cluster, 1, 1))
+    assert launch.grid == (-(-m // per_block) * cluster, 1, 1)
+
+
+def test_no_rows_launch_nothing(cuda: Standin, rows: aot_runtime.Bundle) -> None:
+    empty = cuda.tensor((0, 512), "bfloat16")
+    rows["rmsnorm"](empty, cuda.tensor((512,), "bfloat16"), cuda.tensor((0, 512), "bfloat16"))
+    taken = cuda.tensor((0, 8), "bfloat16"), cuda.tensor((0, 8), "int64")
+    rows["top_k"](empty, *taken, 8)
+    angles = cuda.tensor((0, 64), "float32"), cuda.tensor((0, 64), "float32")
+    rows["rope"](cuda.tensor((0, 4, 128), "bfloat16"), *angles, cuda.tensor((0, 4, 128), "bfloat16"))
+    assert cuda.launches == []
+
+
+@pytest.mark.parametrize(("k", "taken"), [(0, 0), (8, 7), (33, 33)])
+def test_more_elements_than_a_warp_keeps_are_refused_by_its_kernel(
+    k: int, taken: int, cuda: Standin, rows: aot_runtime.Bundle
+) -> None:
+    results = cuda.tensor((4, taken), "bfloat16"), cuda.tensor((4, taken), "int64")
+    with pytest.raises(aot_runtime.ArgumentError, match="k"):
+        rows["top_k"](cuda.tensor((4, 512), "bfloat16"), *results, k)
