@@ -19,9 +19,8 @@ from .._device import VECTOR_BYTES, WARP, KernelObject, await_previous, chunk_el
 from .._versions import SmemAllocator
 
 MAX_CLUSTER = 8  # blocks that share a row: what every GPU with clusters can run
-MIN_THREADS = 128  # of a block that has a row, or part of one, to itself
+MIN_THREADS = 64  # of a block that has a row, or part of one, to itself
 FEW_BLOCKS = 128  # fewer blocks than this leave multiprocessors idle
-MIN_CHUNKS = 256  # of a row in a block: with fewer, another block costs more than it saves
 
 
 @dataclass(frozen=True)
@@ -226,14 +225,14 @@ class RowKernel(KernelObject):
         """How many threads a block has, and how many blocks share a row."""
         threads, cluster = Int32(self.tiling.threads * self.tiling.rows), Int32(1)
         if cutlass.const_expr(self.tiling.wide):
-            chunks = columns // self.chunk
-            threads = Int32(MIN_THREADS)
-            while threads < self.tiling.threads and threads * self.tiling.unroll < chunks:
-                threads *= 2
-            while cluster < self.max_cluster and cluster * threads * self.tiling.unroll < chunks:
+            chunks, unroll = columns // self.chunk, self.tiling.unroll
+            most, least = self.tiling.threads * unroll, MIN_THREADS * unroll  # chunks of a block
+            while cluster < self.max_cluster and cluster * most < chunks:
                 cluster *= 2
-            while cluster < self.max_cluster and rows * cluster < FEW_BLOCKS and cluster * MIN_CHUNKS < chunks:
+            while cluster < self.max_cluster and rows * cluster < FEW_BLOCKS and cluster * least < chunks:
                 cluster *= 2
+            warps = cute.ceil_div(chunks, cluster * (unroll * WARP))
+            threads = cutlass.min(cutlass.max(warps * WARP, MIN_THREADS), self.tiling.threads)
         return threads, cluster
 
     def grid(self, x: cute.Tensor) -> dict:

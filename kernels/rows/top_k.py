@@ -25,7 +25,7 @@ from .._device import ARCHS, DTYPES, WARP, KernelObject, await_previous, launche
 from .._versions import SmemAllocator
 from ..contracts import top_k as contract
 from ._order import LARGEST_KEY, NO_KEY, order_key
-from ._rows import RowKernel, RowTensors, RowTiling, maximum
+from ._rows import MIN_THREADS, RowKernel, RowTensors, RowTiling, maximum
 
 LAST = 0x7FFFFFFF  # no element has a larger index
 ROWS = 4  # of a block, if a row belongs to a warp
@@ -102,6 +102,12 @@ class BlockTopK(RowKernel):
 
     def key(self, value: Float32) -> Int32:
         return order_key(value) >> self.shift
+
+    @cute.jit
+    def spread(self, rows: Int32, columns: Int32) -> tuple[Int32, Int32]:
+        """As many threads as there are chunks: the more there are, the closer is the lower bound."""
+        warps = cute.ceil_div(columns // self.chunk, WARP)
+        return cutlass.min(cutlass.max(warps * WARP, MIN_THREADS), TILING.threads), Int32(1)
 
     @cute.kernel
     def kernel(self, x: cute.Tensor, values: cute.Tensor, indices: cute.Tensor, k: Int32):
