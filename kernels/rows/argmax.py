@@ -46,17 +46,10 @@ class ArgMax(RowKernel):
     def fold(self, key: Int32, place: Int32, row: cute.Tensor, first: Int32):
         """The largest chunk so far. Past the end, the last chunk is repeated: an equal key, and a larger place."""
         for index, chunk in zip(self.indices(first), self.load_past_cache(row, first), strict=True):
-            other = order_key(self.tree(chunk.load().to(Float32)))
+            other = order_key(self.tree(maximum, chunk.load().to(Float32)))
             if other > key:
                 key, place = other, index
         return key, place
-
-    def tree(self, values: cute.TensorSSA) -> Float32:
-        """The largest value of a chunk, found in pairs; NaN if one of them is NaN."""
-        left = [values[i] for i in range(self.chunk)]
-        while len(left) > 1:
-            left = [maximum(left[i], left[i + 1]) for i in range(0, len(left), 2)]
-        return left[0]
 
     @cute.jit
     def position(self, row: cute.Tensor, place: Int32, key: Int32) -> Int32:

@@ -130,7 +130,7 @@ class BlockTopK(RowKernel):
         key = Int32(NO_KEY >> self.shift)
         for step in cutlass.range(self.steps(cute.size(row))):
             for chunk in self.load(row, step * self.span() + lane):
-                key = cutlass.max(key, self.key(self.tree(chunk.load().to(Float32))))
+                key = cutlass.max(key, self.key(self.tree(maximum, chunk.load().to(Float32))))
         low, high = Int64(NO_KEY >> self.shift), Int64((LARGEST_KEY >> self.shift) + 1)
         slot = Int32(0)
         while high - low > 1:
@@ -195,7 +195,7 @@ class BlockTopK(RowKernel):
         for step in cutlass.range(self.steps(cute.size(row))):
             first = step * self.span() + lane
             for index, chunk in zip(self.indices(first), self.load(row, first), strict=True):
-                key = self.key(self.tree(chunk.load().to(Float32)))
+                key = self.key(self.tree(maximum, chunk.load().to(Float32)))
                 if index < end and self.place_of(key, index * self.chunk, row) >= bound:
                     # Few chunks have a candidate: their elements are read again, which takes little code.
                     for i in cutlass.range(index * self.chunk, (index + 1) * self.chunk, unroll=1):
@@ -222,13 +222,6 @@ class BlockTopK(RowKernel):
                 index = LAST - Int32(own & LAST)
                 values[larger] = row[index]
                 indices[larger] = Int64(index)
-
-    def tree(self, values: cute.TensorSSA) -> Float32:
-        """The largest value of a chunk, found in pairs; NaN if one of them is NaN."""
-        left = [values[i] for i in range(self.chunk)]
-        while len(left) > 1:
-            left = [maximum(left[i], left[i + 1]) for i in range(0, len(left), 2)]
-        return left[0]
 
     @cute.jit
     def __call__(self, x: cute.Tensor, values: cute.Tensor, indices: cute.Tensor, k: Int32, stream: CUstream):
