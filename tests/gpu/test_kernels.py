@@ -194,6 +194,43 @@ def test_a_tensor_is_replaced_in_place(bundle: aot_runtime.Bundle, torch: Any, k
     assert torch.equal(x, out)
 
 
+@pytest.mark.parametrize("elements", [128, 6])
+def test_heads_are_turned_in_place(bundle: aot_runtime.Bundle, torch: Any, elements: int) -> None:
+    x = torch.randn(33, 7, elements, device="cuda", dtype=torch.bfloat16)
+    cos, sin = torch.randn(2, 33, elements // 2, device="cuda").unbind(0)
+    out = torch.empty_like(x)
+    bundle["rope"](x, cos, sin, out)
+    bundle["rope"](x, cos, sin, x)
+    assert torch.equal(x, out)
+
+
+def test_a_class_that_does_not_exist_has_no_loss_and_reads_nothing(bundle: aot_runtime.Bundle, torch: Any) -> None:
+    classes = torch.tensor([0, 511, 512, -1, -100, 1 << 40], device="cuda")
+    loss = torch.empty(6, device="cuda")
+    bundle["cross_entropy"](torch.zeros(6, 512, device="cuda", dtype=torch.bfloat16), classes, loss)
+    uniform = torch.log(torch.tensor(512.0))
+    assert loss[:2].cpu().allclose(uniform)
+    assert loss.isnan().tolist() == [False, False, True, True, False, True]
+    assert loss[4] == 0
+
+
+@pytest.mark.parametrize("shape", [(1, 8192), (64, 18_432), (3, 50_257), (1, 128_256)])
+def test_blocks_that_share_a_row_give_the_same_bits_every_time(
+    bundle: aot_runtime.Bundle, torch: Any, shape: tuple[int, int]
+) -> None:
+    """Launched in a row, each over what the one before wrote, so that a block that runs ahead is noticed."""
+    x = torch.randn(shape, device="cuda", dtype=torch.bfloat16)
+    weight = torch.ones(shape[1], device="cuda", dtype=torch.bfloat16)
+    first, out = torch.empty_like(x), torch.empty_like(x)
+    bundle["rmsnorm"](x, weight, first)
+    bundle["rmsnorm"](first, weight, first)
+    for _ in range(100):
+        out.copy_(x)
+        bundle["rmsnorm"](out, weight, out)
+        bundle["rmsnorm"](out, weight, out)
+        assert torch.equal(out, first)
+
+
 def test_an_output_that_overlaps_an_input_is_refused(bundle: aot_runtime.Bundle, torch: Any) -> None:
     both = torch.randn(9, 512, device="cuda", dtype=torch.bfloat16)
     before = both.clone()
