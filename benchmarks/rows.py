@@ -109,8 +109,12 @@ class Measuring:
         sets = [problem.arguments(self.make) for _ in range(min(SETS, copies_beyond(cache_bytes("cuda"), moved)))]
         calls = MANY_CALLS if moved < SMALL else len(sets)
         runs: dict[str, Callable[[int], Any]] = {}
+        capability = self.torch.cuda.get_device_capability()
         for name, bundle in self.bundles.items():
-            outputs = [make_outputs(bundle.manifest.kernels[problem.kernel], own, "cuda") for own in sets]
+            outputs = [make_outputs(self.first.manifest.kernels[problem.kernel], own, "cuda") for own in sets]
+            taken = problem.kernel in bundle.kernels
+            if not taken or not bundle.explain(problem.kernel, capability, **sets[0], **outputs[0], **choices).chosen:
+                continue  # another build may lack a kernel, or a variant of it
             kernel = bundle[problem.kernel]
             runs[name] = lambda i, kernel=kernel, outputs=outputs: kernel(**sets[i], **outputs[i], **choices)
         others = {"torch": self.contracts[problem.kernel].torch_equivalent, "torch.compile": self.compiled.get(problem)}
