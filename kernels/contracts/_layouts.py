@@ -99,6 +99,8 @@ ROWS = (
     Layout((3, 16_384)),
     Layout((3, 16_384), stride=20_000),
     Layout((2, 16_392)),
+    Layout((5, 3001)),
+    Layout((1, 50_257)),
     Layout((2, 65_537)),
     Layout((2, 262_136)),
     Layout((2, 262_144)),

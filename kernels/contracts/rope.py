@@ -31,7 +31,7 @@ def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
     for shape in SHAPES:
         yield _call(make, make.tensor(shape, dtype))
     yield _call(make, make.tensor((9, 4, 128), dtype, stride=256))
-    yield _call(make, make.tensor((9, 4, 128), dtype, stride=131))
+    yield _call(make, make.tensor((9, 4, 128), dtype, stride=134))
     yield _call(make, make.tensor((9, 4, 128), dtype, offset=1))
     yield _call(make, make.tensor((4, 9, 128), dtype).transpose(0, 1))  # heads first in memory
     call = _call(make, make.tensor((9, 4, 128), dtype))

@@ -20,6 +20,7 @@ from .._versions import SmemAllocator
 
 MAX_CLUSTER = 8  # blocks that share a row: what every GPU with clusters can run
 MIN_THREADS = 64  # of a block that has a row, or part of one, to itself
+MIN_SHARED = 1024  # chunks of a shared row in a block: with fewer, the blocks would wait longer than they read
 FEW_BLOCKS = 128  # fewer blocks than this leave multiprocessors idle
 
 
@@ -78,7 +79,6 @@ ROW_TILINGS = {
     ),
     "scalar": (
         RowTiling(threads=32, unroll=16, rows=4),
-        RowTiling(threads=512, unroll=16),
         RowTiling(threads=512, unroll=8, looped=True),
     ),
 }
@@ -233,10 +233,9 @@ class RowKernel(KernelObject):
         threads, cluster = Int32(self.tiling.threads * self.tiling.rows), Int32(1)
         if cutlass.const_expr(self.tiling.wide):
             chunks, unroll = columns // self.chunk, self.tiling.unroll
-            most, least = self.tiling.threads * unroll, MIN_THREADS * unroll  # chunks of a block
-            while cluster < self.max_cluster and cluster * most < chunks:
+            while cluster < self.max_cluster and cluster * (self.tiling.threads * unroll) < chunks:
                 cluster *= 2
-            while cluster < self.max_cluster and rows * cluster < FEW_BLOCKS and cluster * least < chunks:
+            while cluster < self.max_cluster and rows * cluster < FEW_BLOCKS and cluster * MIN_SHARED < chunks:
                 cluster *= 2
             warps = cute.ceil_div(chunks, cluster * (unroll * WARP))
             threads = cutlass.min(cutlass.max(warps * WARP, MIN_THREADS), self.tiling.threads)

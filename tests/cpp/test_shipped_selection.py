@@ -22,7 +22,7 @@ from aot.selection.subjects import VariantTable
 from tests.cpp.conftest import PROJECT
 from tests.cpp.test_selection_model import flatten
 
-M, N, K = 6, 512, 40
+M, N = 6, 512
 BF16, F8, F32, I64 = (4, 16, 1), (10, 8, 1), (2, 32, 1), (0, 64, 1)
 # The arguments of a sound call, by kernel: shapes of tensors, or numbers. Outputs are those that follow inputs.
 CALLS: dict[str, dict[str, Any]] = {
@@ -39,7 +39,6 @@ CALLS: dict[str, dict[str, Any]] = {
     "rope": {"x": (M, 3, 2 * N), "cos": (M, N), "sin": (M, N), "out": (M, 3, 2 * N)},
     "silu_and_mul": {"x": (M, 2 * N), "out": (M, N)},
     "softmax": {"x": (M, N), "out": (M, N)},
-    "top_k": {"x": (M, N), "values": (M, K), "indices": (M, K), "k": K},
     "activation_backward": {"grad_out": (M, N), "x": (M, N), "grad_x": (M, N)},
     "layernorm_backward": {"grad_out": (M, N), "x": (M, N), "weight": (N,), "grad_x": (M, N), "grad_weight": (N,),
                            "grad_bias": (N,), "mean": (M,), "factor": (M,), "partial_weight": (M, N),
@@ -52,9 +51,8 @@ CALLS: dict[str, dict[str, Any]] = {
 SCRATCH = ("factor", "mean", "partial", "partial_bias", "partial_weight")  # outputs of backward kernels, in f32
 OTHER_DTYPES = {
     ("quantize_fp8", "out"): F8, ("quantize_fp8", "scale"): F32, ("argmax", "out"): I64, ("cross_entropy", "target"): I64,
-    ("cross_entropy", "loss"): F32, ("rope", "cos"): F32, ("rope", "sin"): F32, ("top_k", "indices"): I64,
+    ("cross_entropy", "loss"): F32, ("rope", "cos"): F32, ("rope", "sin"): F32,
 }  # fmt: skip
-ANYWHERE = {("top_k", "values"), ("top_k", "indices")}  # matrices that are written element by element
 # Where the caller may pass one tensor twice.
 IN_PLACE = {
     ("activation", "x", "out"), ("add", "x", "out"), ("add", "y", "out"), ("layernorm", "x", "out"),
@@ -69,8 +67,7 @@ def rank_of(item: Any) -> int:
     return len(item) if isinstance(item, tuple) else 0
 
 
-MATRICES = [(kernel, name) for kernel, call in CALLS.items() for name, item in call.items() if rank_of(item) == 2
-            and (kernel, name) not in ANYWHERE]  # fmt: skip
+MATRICES = [(kernel, name) for kernel, call in CALLS.items() for name, item in call.items() if rank_of(item) == 2]
 TENSORS = [(kernel, name) for kernel, call in CALLS.items() for name, item in call.items() if rank_of(item)]
 _DECLARED = """
 import json, sys
@@ -153,7 +150,7 @@ def test_a_misaligned_tensor_is_read_element_by_element_or_refused(
     call = sound_call(kernel)
     size = call[name]["dtype"][1] // 8
     call[name]["byte_offset"] = size
-    per_row = CALLS[kernel][name] == (M,) or (kernel, name) in ANYWHERE
+    per_row = CALLS[kernel][name] == (M,)
     chosen, _ = kernels[kernel].answer(call)
     assert ("__vector" if per_row else "__scalar") in chosen
     if size > 1:
@@ -183,9 +180,7 @@ def test_no_rows_are_fine(kernels: dict[str, Kernel], kernel: str) -> None:
 @pytest.mark.parametrize("kernel", CALLS)
 def test_empty_rows_are_fine_where_they_mean_something(kernels: dict[str, Kernel], kernel: str) -> None:
     chosen, reasons = kernels[kernel].answer(with_extent(sound_call(kernel), N, 0))
-    if kernel == "top_k":
-        assert not chosen and any(f"k is {K}" in reason for reason in reasons)
-    elif kernel in ("argmax", "cross_entropy", "quantize_fp8", "reduce"):  # the largest of nothing
+    if kernel in ("argmax", "cross_entropy", "quantize_fp8", "reduce"):  # the largest of nothing
         assert not chosen and any("x.shape[1] is 0, must be 1 to" in reason for reason in reasons)
     else:
         assert "__vector" in chosen
