@@ -1,0 +1,68 @@
+"""What the benchmark of captured libraries makes of its processes, and which tests of a library are selected."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+from places import PROJECT
+
+
+@pytest.fixture
+def benchmark_module(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.syspath_prepend(PROJECT / "benchmarks")
+    before = set(sys.modules)
+
+    def load(name: str) -> ModuleType:
+        spec = importlib.util.spec_from_file_location(name, PROJECT / "benchmarks" / f"{name}.py")
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    yield load
+    for name in set(sys.modules) - before:
+        if name in ("_common", "_selected_tests"):
+            del sys.modules[name]
+
+
+def test_figures_are_medians_and_an_operation_that_failed_says_why(benchmark_module: Any) -> None:
+    capture = benchmark_module("capture")
+    served = [
+        {"operations": {"x": {"first_ms": ms, "look_up_ms": 1.0, "later_us": 5.0}}, "hits": 1, "misses": 0, "opening_ms": 2.0}
+        for ms in (4.0, 8.0, 5.0)
+    ]  # fmt: skip
+    library = {"tensors": 0.3, "all": 9.0, "operations": {"x": {"first_ms": 3000.0, "later_us": 60.0}}}
+    runs = {
+        ("fa4", "served"): served,
+        ("fa4", "library"): [library],
+        ("fa4", "compiled"): [library],
+        ("fa4", "both"): [{"operations": {"y": {"failed": "MissError: y"}}}],
+    }
+    found = capture.summary({"fa4": "dist/fa4"}, runs)
+    assert found["fa4"]["operations"]["x"]["first result, served_ms"] == 5.0
+    assert found["fa4"]["operations"]["x"]["first result, compiled_ms"] == 3000.0
+    assert found["fa4"]["operations"]["y"] == {"failed, both": "MissError: y"}
+    assert found["fa4"]["hits and misses"] == [(1, 0)] * 3 and found["start_s"] == {
+        "library": {"tensors": 0.3, "all": 9.0}
+    }
+
+
+def test_tests_are_selected_by_their_parameters_and_the_others_have_a_reason(benchmark_module: Any) -> None:
+    selected = benchmark_module("_selected_tests")
+    settings = {"keep": {"N": ["1024"]}, "left_out": {"test_tuned": "autotunes"}}
+    reason = selected.reason_to_leave_out
+    assert reason("test_softmax[1024]", {"N": 1024, "M": 1}, settings) == ""
+    assert reason("test_softmax[64]", {"N": 64}, settings) == "N is not 1024: to keep the run short"
+    assert reason("test_tuned[1024]", {"N": 1024}, settings) == "autotunes"
+    assert reason("test_tuned_more", {}, settings) == ""
+
+
+def test_the_line_of_a_served_process_is_counted(benchmark_module: Any) -> None:
+    tests = benchmark_module("served_tests")
+    line = "aot: 7 kernels served from `/a b/dist`, 2 not found, 0.50 ms each (process 12)"
+    assert tests._counts(line) == (7, 2)
