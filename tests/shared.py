@@ -60,8 +60,8 @@ def small_bundle_path(shared_bundle: Callable[..., Path]) -> Path:
 
 @pytest.fixture(scope="session")
 def standin_bundle_path(shared_bundle: Callable[..., Path]) -> Path:
-    """The test kernels for all of ``STANDIN_ARCHS``, with the CUDA runtime linked shared."""
-    return shared_bundle("samples", SAMPLES, STANDIN_ARCHS, shared_cudart=True)
+    """The test kernels for all of ``STANDIN_ARCHS``, with the CUDA runtime linked shared. Many tests take a copy."""
+    return shared_bundle("samples", SAMPLES, STANDIN_ARCHS, shared_cudart=True, archives=False)
 
 
 @pytest.fixture(scope="session")
