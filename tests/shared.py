@@ -61,7 +61,7 @@ def small_bundle_path(shared_bundle: Callable[..., Path]) -> Path:
 @pytest.fixture(scope="session")
 def standin_bundle_path(shared_bundle: Callable[..., Path]) -> Path:
     """The test kernels for all of ``STANDIN_ARCHS``, with the CUDA runtime linked shared. Many tests take a copy."""
-    return shared_bundle("samples", SAMPLES, STANDIN_ARCHS, shared_cudart=True, archives=False)
+    return shared_bundle("samples", SAMPLES, STANDIN_ARCHS, shared_cudart=True, archives=False, jobs=2)
 
 
 @pytest.fixture(scope="session")

@@ -225,7 +225,7 @@ def build(tmp_path: Path) -> Callable[..., str]:
 
     def run(machine: str, url: str, *arguments: str) -> str:
         command = [sys.executable, "-m", "aot", "build", "--arch", "sm90", "--out", str(tmp_path / machine / "out")]
-        command += ["--name", "fill", "--cudart", "shared", "--no-archives", "--cache", url, *arguments]
+        command += ["--name", "fill", "--cudart", "shared", "--no-archives", "--jobs", "1", "--cache", url, *arguments]
         environment = {**os.environ, "AOT_CACHE": str(tmp_path / machine / "cache")}
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
