@@ -272,6 +272,16 @@ FACTS: dict[str, tuple[tuple[str, str, Callable[[Any], str]], ...]] = {
         ("One bundle and two wheels, built on aarch64 and on x86_64", "reproducible.json",
          lambda data: "the same bytes" if data["same"] else "different bytes"),
     ),
+    "block": tuple(
+        (contender, "h200-llama-block.json",
+         lambda data, name=name: "mean {:.3f}, worst {:.3f}".format(
+             data["results"]["summary"][f"{name}, mean"], data["results"]["summary"][f"{name}, worst"]))
+        for contender, name in (
+            ("torch.compile, each in a CUDA graph", "speedup over torch.compile"),
+            ("torch.compile with max-autotune, each in a CUDA graph", "speedup over max-autotune"),
+            ("torch.compile, without CUDA graphs", "speedup over torch.compile, eager"),
+        )
+    ),
     "proven": (
         ("GPU, driver and compute capability", "h200-kit.json", lambda data: "; ".join(data["machine"]["gpus"])),
         ("Host of the GPU", "h200-kit.json",
