@@ -23,7 +23,7 @@ from tests.cpp.conftest import PROJECT
 from tests.cpp.test_selection_model import flatten
 
 M, N = 6, 512
-BF16, F8, F32, I64 = (4, 16, 1), (10, 8, 1), (2, 32, 1), (0, 64, 1)
+BF16, F8, F32, I32, I64 = (4, 16, 1), (10, 8, 1), (2, 32, 1), (0, 32, 1), (0, 64, 1)
 # The arguments of a sound call, by kernel: shapes of tensors, or numbers. Outputs are those that follow inputs.
 CALLS: dict[str, dict[str, Any]] = {
     "activation": {"x": (M, N), "out": (M, N)},
@@ -100,7 +100,7 @@ class Kernel:
 
 @pytest.fixture(scope="module")
 def kernels(selection: Any) -> dict[str, Kernel]:
-    command = [sys.executable, "-c", _DECLARED, str(PROJECT / "kernels"), *CALLS]
+    command = [sys.executable, "-c", _DECLARED, str(PROJECT / "kernels"), *CALLS, "attention_decode"]
     declared = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     made = {}
     for name, encoded in declared["tables"].items():
@@ -243,3 +243,48 @@ def test_halves_of_a_matrix_interleave(kernels: dict[str, Kernel]) -> None:
     assert "__vector" in kernels["softmax"].answer(call)[0]
     call["out"]["byte_offset"] -= 16
     assert not kernels["softmax"].answer(call)[0]
+
+
+# Attention: two sequences of one new token each, eight heads over two, pages of 16 tokens.
+
+
+def decode_call(tokens: int = 1, heads: int = 8, dim: int = 128, page: int = 16, cache: Any = BF16) -> dict[str, Any]:
+    new, pages = (2, tokens, heads, dim), (9, page, 2, dim)
+    return {
+        "q": tensor(0, new), "k_cache": tensor(1, pages, cache), "v_cache": tensor(2, pages, cache),
+        "lengths": tensor(3, (2,), I32), "out": tensor(4, new), "scale": 0.1, "pages": tensor(5, (2, 4), I32),
+        "k_scale": tensor(6, (2,), F32) if cache == F8 else None,
+        "v_scale": tensor(7, (2,), F32) if cache == F8 else None, "parts": None,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("call", "variant"),
+    [
+        (decode_call(), "bf16__same__dim128__pages__rows16"),
+        (decode_call(tokens=4), "bf16__same__dim128__pages__rows16"),
+        (decode_call(tokens=5), "bf16__same__dim128__pages__rows64"),
+        (decode_call(tokens=16, heads=64, dim=64), "bf16__same__dim64__pages__rows128"),
+        (decode_call(cache=F8), "bf16__f8e4m3__dim128__pages__rows16"),
+        ({**decode_call(page=48), "pages": None, "lengths": tensor(3, (9,), I32), "q": tensor(0, (9, 1, 8, 128)),
+          "out": tensor(4, (9, 1, 8, 128))}, "bf16__same__dim128__contiguous__rows16"),
+    ],
+)  # fmt: skip
+def test_decoding_packs_rows_into_the_smallest_tile(kernels: dict[str, Kernel], call: dict, variant: str) -> None:
+    assert kernels["attention_decode"].answer(call)[0] == f"attention_decode__{variant}"
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (decode_call(page=24), "k_cache.shape[1] is 24, must be divisible by 16"),
+        (decode_call(tokens=17), "q.shape[1] is 17, must be 0 to 16"),
+        (decode_call(heads=7), "heads % kv_heads is 1, must be 0"),
+        (decode_call(dim=64, cache=F8), "q.shape[3] is 64, must be 128"),
+        ({**decode_call(cache=F8), "v_scale": None}, "v_scale is None, must be a tensor"),
+        ({**decode_call(), "pages": tensor(5, (3, 4), I32)}, "pages.shape[0] is 3, must equal q.shape[0], which is 2"),
+    ],
+)
+def test_decoding_refuses_what_was_not_built(kernels: dict[str, Kernel], call: dict, reason: str) -> None:
+    chosen, reasons = kernels["attention_decode"].answer(call)
+    assert not chosen and any(reason in given for given in reasons), "\n".join(sorted(set(reasons)))

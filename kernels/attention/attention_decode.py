@@ -1,0 +1,102 @@
+"""``out = softmax(scale * q @ k.T) @ v`` for one to sixteen new tokens of each sequence, against a cache.
+
+The code is in ``_decode``. It is the same for all architectures: reading the cache is the limit, and cp.async with
+mma.sync keeps up with the memory of each of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import aot
+
+from .._device import ARCHS
+from ..contracts import attention_decode as contract
+from ._decode import MAX_BLOCKS, PAGE, Decode, Tiling
+
+ALIGNMENT = 16
+MAX_TOKENS = 16
+MAX_ROWS = 128
+
+# By the number of query rows that share a head of the cache. The first that has room for them is taken.
+TILINGS = (
+    Tiling(row_warps=1, teams=4, tokens=32, stages=3, blocks=1),
+    Tiling(row_warps=4, teams=1, tokens=64, stages=3, blocks=2),
+    Tiling(row_warps=4, teams=1, tokens=16, stages=8, blocks=2, bands=2),
+)
+NARROW_TILINGS = (
+    Tiling(row_warps=1, teams=4, tokens=32, stages=3, blocks=1),
+    Tiling(row_warps=4, teams=1, tokens=64, stages=4, blocks=2),
+    Tiling(row_warps=8, teams=1, tokens=64, stages=4, blocks=1),
+)
+_ROWS = f"min({MAX_ROWS}, q.shape[1] * (q.shape[2] // k_cache.shape[2]))"
+
+
+def cache(name: str, dtype: str, dim: int, paged: bool) -> aot.Tensor:
+    """Pages, or sequences, of tokens of heads. Only the elements of a head must lie side by side."""
+    page_size = aot.Dim("page_size", divisible_by=PAGE)
+    shape = ("page_count", page_size, "kv_heads", dim) if paged else ("batch", "capacity", "kv_heads", dim)
+    chunk = ALIGNMENT // aot.Tensor(dtype, ()).element_bytes
+    strides = [aot.Dim(f"{name}_stride_{i}", divisible_by=chunk, bits=64) for i in range(3)]
+    return aot.Tensor(dtype, shape, (*strides, 1), align=ALIGNMENT)
+
+
+@aot.kernel(
+    parameters=(
+        aot.In("q", "batch x tokens x heads x dim: the new tokens, which the cache has already"),
+        aot.In("k_cache", "batch x capacity x kv_heads x dim, or pages x page_size x kv_heads x dim"),
+        aot.In("v_cache", "like `k_cache`"),
+        aot.In("lengths", "tokens of each sequence in the cache, the new ones included"),
+        aot.Out("out", shape="q.shape", dtype="q.dtype"),
+        aot.In("scale", "of the scores, often 1 / sqrt(dim)"),
+        aot.In("pages", "batch x pages of a sequence: which pages of the cache it has; or none", default=None),
+        aot.In("k_scale", "per head: keys are about `k_cache * k_scale`; none unless it is f8e4m3", default=None),
+        aot.In("v_scale", "like `k_scale`", default=None),
+        aot.Workspace("parts", bytes=f"{8 * MAX_BLOCKS} * {_ROWS} * (q.shape[3] + 2)"),
+    ),
+    archs=ARCHS,
+    axes={
+        "dtype": ("f16", "bf16"),
+        "cache_dtype": {"same": False, "f8e4m3": True},
+        "dim": (128, 64),
+        "paged": {"pages": True, "contiguous": False},
+    },
+    reference=contract.reference,
+    inputs=contract.inputs,
+    cost=contract.cost,
+)
+def attention_decode(target: aot.Target, dtype: str, cache_dtype: bool, dim: int, paged: bool) -> list[aot.Spec]:
+    """Attention of the last ``tokens`` tokens of each sequence; each sees the tokens up to itself.
+
+    A sequence of length 0 gives zeros. Lengths and pages are read on the device, so a captured CUDA graph may be replayed
+    after they changed. What the cache contains past the end of a sequence has no influence.
+    """
+    if cache_dtype and (target.capability < (8, 9) or dim != 128):  # no conversion from f8, or lines that are too short
+        return []
+    stored = "f8e4m3" if cache_dtype else dtype
+    scale = aot.Tensor("f32", ("kv_heads",)) if cache_dtype else None
+    tokens = aot.Tensor(dtype, ("batch", "tokens", "heads", dim), align=ALIGNMENT)
+    arguments: dict[str, Any] = {
+        "q": tokens,
+        "k_cache": cache("k", stored, dim, paged),
+        "v_cache": cache("v", stored, dim, paged),
+        "lengths": aot.Tensor("i32", ("batch",)),
+        "out": tokens,
+        "scale": aot.Scalar("f32"),
+        "pages": aot.Tensor("i32", ("batch", "pages_each")) if paged else None,
+        "k_scale": scale,
+        "v_scale": scale,
+        "parts": aot.Tensor("f32", ("length",), align=128),
+        "multiprocessors": aot.Multiprocessors(),
+        "stream": aot.Stream(),
+    }
+    guards = (f"tokens <= {MAX_TOKENS}", "kv_heads > 0", "heads % kv_heads == 0")
+    specs = []
+    for wanted in NARROW_TILINGS if cache_dtype else TILINGS:
+        width = dim // 2 if cache_dtype else dim
+        tiling = wanted.fitting(target, dim, width)
+        tiling.validate(target, dim, width)
+        decode = Decode(tiling, target, dim, paged, cache_dtype)
+        room = () if tiling.rows == MAX_ROWS else (f"tokens * heads <= {tiling.rows} * kv_heads",)
+        specs.append(aot.Spec(decode, arguments, (*guards, *room), tiling.label))
+    return specs

@@ -1,0 +1,77 @@
+"""Decoding on a real GPU: one captured CUDA graph serves lengths and pages that change between replays.
+
+Needs a bundle with the family `attention`: ``pytest tests/gpu/test_attention.py --bundle dist/attention``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import aot_runtime
+import pytest
+
+from aot.bundle.contracts import Contract, load_contracts
+from aot.gpu.check import compare
+
+pytestmark = pytest.mark.gpu
+
+BATCH, HEADS, KV_HEADS, DIM, PAGE, EACH = 5, 8, 2, 128, 16, 80
+SCALE = DIM**-0.5
+# Longer, shorter and empty sequences than those of the capture, up to the whole table and past it.
+REPLAYS = (
+    (1000, 3, 17, 0, 640),
+    (1, 0, 0, 0, 0),
+    (0, 0, 0, 0, 0),
+    (1280, 1280, 1280, 1280, 1280),
+    (9999, -5, 2, 1, 64),
+)
+
+
+@pytest.fixture(scope="module")
+def bundle(request: pytest.FixtureRequest, torch: Any) -> aot_runtime.Bundle:
+    path = Path(request.config.getoption("--bundle", default="dist/kernels"))
+    if not path.is_dir():
+        pytest.skip(f"there is no bundle at {path}: build one, or give --bundle")
+    bundle = aot_runtime.load(path)
+    if "attention_decode" not in bundle.kernels:
+        pytest.skip(f"the bundle at {path} has no `attention_decode`: build it with --family attention")
+    return bundle
+
+
+@pytest.fixture(scope="module")
+def contracts(bundle: aot_runtime.Bundle) -> dict[str, Contract]:
+    return load_contracts(bundle.path, bundle.manifest, ["attention_decode"])
+
+
+@pytest.fixture
+def caches(torch: Any) -> dict[str, Any]:
+    shape = (BATCH * EACH, PAGE, KV_HEADS, DIM)
+    keys, values = torch.randn(2, *shape, device="cuda").to(torch.bfloat16).unbind(0)
+    order = torch.randperm(BATCH * EACH, device="cuda", dtype=torch.int32)
+    return {"k_cache": keys, "v_cache": values, "pages": order.view(BATCH, EACH)}
+
+
+def ints(torch: Any, values: tuple[int, ...]) -> Any:
+    return torch.tensor(values, dtype=torch.int32, device="cuda")
+
+
+@pytest.mark.parametrize("tokens", [1, 3])
+def test_a_graph_stays_right_when_lengths_and_pages_change(
+    bundle: aot_runtime.Bundle, contracts: dict[str, Contract], caches: dict[str, Any], torch: Any, tokens: int
+) -> None:
+    bundle.preload(0)
+    q = torch.randn(BATCH, tokens, HEADS, DIM, device="cuda").to(torch.bfloat16)
+    out, lengths = torch.empty_like(q), ints(torch, (64, 200, 1, 33, 512))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        bundle["attention_decode"](q=q, lengths=lengths, out=out, scale=SCALE, **caches)
+    for replay in REPLAYS:
+        lengths.copy_(ints(torch, replay))
+        caches["pages"].copy_(torch.randperm(BATCH * EACH, device="cuda").view(BATCH, EACH))
+        out.fill_(float("nan"))
+        graph.replay()
+        torch.cuda.synchronize()
+        seen = lengths.clamp(0, EACH * PAGE)
+        expected = contracts["attention_decode"].reference(q=q, lengths=seen, scale=SCALE, **caches)
+        assert compare(out, expected)[0] == "", replay
