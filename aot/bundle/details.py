@@ -82,8 +82,14 @@ def shape_text(sizes: tuple[int, ...] | None) -> str:
 
 def details_text(arch: Arch, variants: Sequence[VariantDetails]) -> str:
     """JSON with a line for each variant, so that those of one kernel are found without parsing all."""
-    rows = ",\n".join(json.dumps(encode(variant)) for variant in variants)
+    rows = ",\n".join(json.dumps(_encoded(variant)) for variant in variants)
     return f"{_head(SCHEMA, arch)}\n{rows}\n]}}\n"
+
+
+def _encoded(variant: VariantDetails) -> dict[str, Any]:
+    """What came after the first details of the schema is written only if it says something."""
+    data: dict[str, Any] = encode(variant)
+    return data if variant.tuned_by else {name: value for name, value in data.items() if name != "tuned_by"}
 
 
 def _head(schema: int, arch: Arch) -> str:
