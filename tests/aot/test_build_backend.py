@@ -103,7 +103,7 @@ def test_build_makes_an_sdist_that_makes_a_wheel_for_another_host(project: Path,
 @pytest.mark.usefixtures("commands_share_artifacts")
 def test_editable_install_points_into_the_project(project: Path, new_environment: Callable[..., Environment]) -> None:
     environment = new_environment()
-    name = build_in(project, "build_editable", {"arch": "sm90"})
+    name = build_in(project, "build_editable", {"arch": "sm90", "jobs": "1"})
     environment.install(project / "dist" / name)
     program = "import sample_kernels; print(sample_kernels.__file__); print(sample_kernels.scale.__name__)"
     where, function = environment.output(program).splitlines()
@@ -125,7 +125,7 @@ def test_what_one_build_compiled_the_next_takes_from_the_cache(
 ) -> None:
     """`python -m build` unpacks the sources anew each time: the cache does not go by their place."""
     monkeypatch.setenv("AOT_CACHE", str(tmp_path / "cache"))
-    settings = {"arch": "sm90"}
+    settings = {"arch": "sm90", "jobs": "1"}
     first = (project / "dist" / build_in(project, "build_wheel", settings)).read_bytes()
     said = capfd.readouterr().err
     assert "sm_90a clip" in said
@@ -143,7 +143,9 @@ def test_project_makes_the_same_bytes_from_any_directory(project: Path, tmp_path
     pyproject.write_text(pyproject.read_text() + 'select = ["clip"]\n')
     other = tmp_path / "elsewhere" / "of another length"
     shutil.copytree(project, other)
-    first, second = (folder / "dist" / build_in(folder, "build_wheel", {"arch": "sm90"}) for folder in (project, other))
+    first, second = (
+        folder / "dist" / build_in(folder, "build_wheel", {"arch": "sm90", "jobs": "1"}) for folder in (project, other)
+    )
     assert first.read_bytes() == second.read_bytes()
 
 
@@ -287,7 +289,7 @@ def test_kernel_that_fails_ends_the_build_with_its_own_words(project: Path, caps
     (project / "kernels" / "scale.py").write_text("raise RuntimeError('not today')\n")
     (project / "kernels" / "clip.py").unlink()
     with pytest.raises(SystemExit) as ended:
-        build_in(project, "build_wheel", {"arch": "sm90"})
+        build_in(project, "build_wheel", {"arch": "sm90", "jobs": "1"})
     assert ended.value.code == 1
     assert "not today" in capsys.readouterr().err
     assert not (project / "dist").exists()

@@ -52,7 +52,7 @@ def both(
     """One kernel for both hosts, and what was compiled for it."""
     counting = Counting()
     settings = Settings(
-        str(SAMPLE), ("sm_90a",), out=tmp_path_factory.mktemp("both") / "b", name="b", select=("scale",), jobs=2,
+        str(SAMPLE), ("sm_90a",), out=tmp_path_factory.mktemp("both") / "b", name="b", select=("scale",), jobs=1,
         hosts=(native, foreign), cache=cache,
     )  # fmt: skip
     return build(settings, counting), counting
