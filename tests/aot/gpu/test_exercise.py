@@ -29,6 +29,11 @@ def kernel_fn(x, y):
 """
 
 
+@pytest.fixture(autouse=True)
+def _torch() -> None:
+    pytest.importorskip("torch", reason="checking needs torch")
+
+
 @contextmanager
 def serving_nothing(bundle: Path) -> Iterator[Any]:
     yield SimpleNamespace(kernels=())
