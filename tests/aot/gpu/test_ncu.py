@@ -16,10 +16,12 @@ from typing import Any
 import pytest
 from schemas import problems
 
+from aot import Cost
 from aot.bundle.contracts import Contract
 from aot.cli.commands import bench
 from aot.cli.main import main
 from aot.errors import UsageError
+from aot.gpu import bench as measuring
 from aot.gpu import ncu
 from aot.gpu.contenders import Problem, runs_of
 from aot.gpu.ncu import METRICS, Call, profile, read_profiles
@@ -209,6 +211,37 @@ def test_another_bundle_takes_part_if_it_takes_the_call() -> None:
     assert list(runs) == ["aot", "same"]
     runs["same"](0)
     assert notes == ["same"]
+
+
+def test_bench_measures_every_contender_that_takes_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What times them is played: a call takes 2 microseconds, a copy 1."""
+    notes: list[str] = []
+
+    def unused(*_: object, **__: object) -> None:
+        raise AssertionError
+
+    def inputs(make: object, dtype: str) -> Iterator[dict[str, int]]:
+        yield {"x": 8 if dtype == "bf16" else 4}
+
+    def equivalent(x: int) -> None:
+        notes.append(f"torch {x}")
+
+    cost = lambda x: Cost(operations=x, bytes=16)  # noqa: E731
+    contract = Contract(unused, unused, cost=cost, bench_inputs=inputs, torch_equivalent=equivalent)
+    memory = SimpleNamespace(copy_=lambda source: None)
+    torch = SimpleNamespace(empty=lambda *_, **__: memory, empty_like=lambda tensor: tensor, uint8=None)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setattr("aot.gpu.running.InputMaker", lambda device: None)
+    monkeypatch.setattr(measuring, "cache_bytes", lambda device: 16)
+    monkeypatch.setattr(measuring, "graph_timer", lambda run, sets: lambda: (run(sets - 1), 2.0)[1])
+    monkeypatch.setattr(measuring, "_events_around", lambda run, calls: lambda: 1.0)
+    others = {"torch": None, "other": Played("other", notes), "refusing": Played("refusing", notes, variant=None)}
+    bundle, gpu = Played("aot", notes), Gpu("a GPU", (9, 0))
+    (result,) = measuring.bench(bundle, {"add": contract}, ["add", "fill"], gpu, against=others, rounds=1)
+    assert (result.label, result.arguments, result.variant) == ("add bf16", "x 8", "add__v")
+    assert result.microseconds == {"aot": 2.0, "torch": 2.0, "other": 2.0}
+    assert (result.bytes, result.operations) == (16, 8)
+    assert sorted(notes) == ["aot", "other", "torch 8"]
 
 
 def test_each_call_is_made_once_in_a_range_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
