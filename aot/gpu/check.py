@@ -1,7 +1,7 @@
 """Checking the kernels of a bundle on a GPU, each against the reference of its contract.
 
 Outputs are filled with NaN before a call and surrounded by guard bytes. Results are compared with a reference in f64,
-by relative norm and by worst element. Variants that no input reached are listed. Variants that passed can be recorded
+by relative norm and by worst element, and in units in the last place if the contract bounds those. Variants that no input reached are listed. Variants that passed can be recorded
 in the bundle as ``verified_on``.
 """
 
@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from aot_runtime.arch import Arch
 from aot_runtime.errors import AotError
@@ -41,6 +41,7 @@ __all__ = [
     "compare_outputs",
     "dtypes_of",
     "record",
+    "ulps_between",
 ]
 
 
@@ -65,7 +66,10 @@ MARGIN_BYTES = 256  # bytes before and after an output; also what keeps it align
 
 @dataclass(frozen=True)
 class Outcome:
-    """One call. ``problem`` is empty if it passed; ``norm`` and ``worst`` are fractions of the tolerance."""
+    """One call. ``problem`` is empty if it passed; ``norm`` and ``worst`` are fractions of the tolerance.
+
+    ``ulps`` is the largest distance of an element from exact, in units in the last place, if the contract bounds it.
+    """
 
     kernel: str
     dtype: str
@@ -76,6 +80,7 @@ class Outcome:
     problem: str
     norm: float = 0.0
     worst: float = 0.0
+    ulps: float | None = None
 
 
 @dataclass(frozen=True)
@@ -152,23 +157,46 @@ def _check_call(
     except (AotError, RuntimeError) as error:
         return dataclasses.replace(outcome, problem=f"{type(error).__name__}: {error}")
     expected = contract.reference(**arguments, **choices)
-    problem, norm, worst = compare_outputs(made, expected)
-    return dataclasses.replace(outcome, problem=problem, norm=norm, worst=worst)
+    bound = contract.ulps(**arguments, **choices) if contract.ulps is not None else None
+    found = _compare_each(made, expected, bound)
+    return dataclasses.replace(
+        outcome,
+        problem="; ".join(one.problem for one in found if one.problem),
+        norm=max(one.norm for one in found),
+        worst=max(one.worst for one in found),
+        ulps=None if bound is None else max(one.ulps for one in found),
+    )
 
 
 def compare_outputs(made: Mapping[str, Any], expected: Any) -> tuple[str, float, float]:
     """What is wrong with the outputs of a call, or "", and the largest errors as fractions of the tolerance."""
+    found = _compare_each(made, expected, None)
+    problem = "; ".join(one.problem for one in found if one.problem)
+    return problem, max(one.norm for one in found), max(one.worst for one in found)
+
+
+def _compare_each(made: Mapping[str, Any], expected: Any, bound: float | None) -> list[_Compared]:
     exact = expected if isinstance(expected, tuple) else (expected,)
-    found = [_compare_output(name, result, one) for (name, result), one in zip(made.items(), exact, strict=True)]
-    problem = "; ".join(problem for problem, _, _ in found if problem)
-    return problem, max(norm for _, norm, _ in found), max(worst for _, _, worst in found)
+    return [_compare_output(name, result, one, bound) for (name, result), one in zip(made.items(), exact, strict=True)]
 
 
-def _compare_output(name: str, result: Any, expected: Any) -> tuple[str, float, float]:
+class _Compared(NamedTuple):
+    """One output of a call: what is wrong with it, or "", and how far it is from the reference."""
+
+    problem: str
+    norm: float
+    worst: float
+    ulps: float
+
+
+def _compare_output(name: str, result: Any, expected: Any, bound: float | None) -> _Compared:
     if not _guards_intact(result):
-        return f"{name}: bytes beside the output were overwritten", math.inf, math.inf
+        return _Compared(f"{name}: bytes beside the output were overwritten", math.inf, math.inf, math.inf)
     problem, norm, worst = compare(result, expected)
-    return f"{name}: {problem}" if problem else "", norm, worst
+    far = ulps_between(result, expected) if bound is not None and not problem else 0.0
+    if bound is not None and far > bound:
+        problem = f"an element is {far:.3g} units in the last place from exact, and {bound:g} are allowed"
+    return _Compared(f"{name}: {problem}" if problem else "", norm, worst, far)
 
 
 def _guards_intact(result: Any) -> bool:
@@ -212,6 +240,24 @@ def compare(result: Any, expected: Any) -> tuple[str, float, float]:
     if norm > 1 or worst > 1:
         return f"the error is {norm:.3g} of what {dtype} tolerates by norm, {worst:.3g} by worst element", norm, worst
     return "", norm, worst
+
+
+def ulps_between(result: Any, expected: Any) -> float:
+    """The largest distance of an element from exact, in units in the last place of the result's dtype.
+
+    A correctly rounded result is at most half a unit away. Elements whose exact value rounds to infinity are left out.
+    """
+    import torch
+
+    limits, exact = torch.finfo(result.dtype), expected.double()
+    finite = torch.isfinite(expected.to(result.dtype))
+    if not bool(finite.any()):
+        return 0.0
+    exact, found = exact[finite], result.double()[finite]
+    _, exponent = torch.frexp(exact)  # exact is a fraction from 0.5 to 1, times 2 ** exponent
+    unit = torch.ldexp(torch.full_like(exact, limits.eps), exponent - 1)
+    unit = unit.clamp(min=float(limits.smallest_normal) * float(limits.eps))
+    return float(((found - exact).abs() / unit).max())
 
 
 def _subnormal_step(dtype: str) -> float:

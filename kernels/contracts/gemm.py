@@ -9,6 +9,9 @@ from typing import Any
 
 import aot
 
+from . import activation
+from ._layouts import every_value
+
 # m, n, k. The last ones are large enough for every tiling. Most extents are not multiples of a tile.
 SHAPES = (
     (0, 8, 8),
@@ -23,12 +26,28 @@ SHAPES = (
     (2049, 4104, 200),
 )
 BATCHES = ((1, 64, 64, 64), (3, 104, 136, 72), (2, 304, 264, 520))
+IDENTITIES = (64, 1024, 4096)  # products with these are every number of 16 bits: 1024, 64 and 16 rows
 BENCH = ((2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192), *((m, 8192, 8192) for m in (16, 64, 256)))
 
 
 def reference(a: Any, b: Any, bias: Any = None, epilogue: str = "identity") -> Any:
     product = a.double() @ b.double().mT
-    return _epilogue(epilogue)(product if bias is None else product + bias.double())
+    return EXACT[epilogue](product if bias is None else product + bias.double())
+
+
+EXACT = {"identity": lambda x: x, **activation.EXACT}
+
+
+def ulps(a: Any, b: Any, bias: Any = None, epilogue: str = "identity") -> float | None:
+    """If ``b`` is the identity, each sum is an element of ``a``, and the epilogue alone is measured."""
+    alone = a.element_size() == 2 and bias is None and b.ndim == 2 and b.shape[0] == b.shape[1]
+    return 1.0 if alone and bool((b == _identity(b)).all()) else None
+
+
+def _identity(like: Any) -> Any:
+    import torch
+
+    return torch.eye(like.shape[-1], dtype=like.dtype, device=like.device)
 
 
 def _epilogue(name: str) -> Any:
@@ -46,6 +65,9 @@ def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
         yield _problem(make, dtype, (136, 72), (264, 72), biased, a_rows, b_rows)
     yield {"a": make.tensor((40, 64), dtype, stride=72), "b": make.tensor((72, 64), dtype, stride=128)}
     yield _special(make, dtype)
+    for k in IDENTITIES if dtype != "f32" else ():
+        a = every_value(make, dtype, k)
+        yield {"a": a, "b": _identity(a)}
 
 
 def _problem(make: Any, dtype: str, a: Any, b: Any, biased: bool, a_rows: bool = True, b_rows: bool = True) -> dict:

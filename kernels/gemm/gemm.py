@@ -15,7 +15,7 @@ import cutlass.cute as cute
 import aot
 
 from ..contracts import gemm as contract
-from ..elementwise.activation import Activation, BriefGelu, BriefSilu, Relu, RoundedGelu
+from ..elementwise.activation import Activation, Relu, RoundedGelu, RoundedSilu
 from . import _gemm_sm80, _gemm_sm90, _gemm_sm100
 
 ALIGNMENT = 16  # bytes; TMA and the widest copies need it for addresses and strides
@@ -28,8 +28,7 @@ class Identity(Activation):
         return x
 
 
-EPILOGUES = {"identity": Identity, "relu": Relu, "gelu": RoundedGelu, "silu": BriefSilu}
-BRIEF = {RoundedGelu: BriefGelu}  # replacements that are exact enough for results with 8 significant bits
+EPILOGUES = {"identity": Identity, "relu": Relu, "gelu": RoundedGelu, "silu": RoundedSilu}
 
 # A problem takes the first tiling whose condition holds.
 SM80_TILINGS = (
@@ -115,8 +114,6 @@ def gemm(
     }
     # Layers of networks multiply rows with rows: this case gets every tiling, the others one that suits most shapes.
     tilings = code.tilings if a and b and not batched else ((code.tilings[-1][0], ""),)
-    if dtype == "bf16":
-        epilogue = BRIEF.get(epilogue, epilogue)
     specs = []
     for tiling, condition in tilings:
         tiling.validate(target)

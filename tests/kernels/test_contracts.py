@@ -58,7 +58,7 @@ def test_torch_meets_the_reference_on_every_input(contracts: dict[str, Contract]
         for arguments in contract.inputs(InputMaker("cpu"), "f32"):
             if max(value.numel() for value in arguments.values() if hasattr(value, "numel")) > LARGEST:
                 continue
-            if "gelu" in choices.values() and not exact_at_infinity() and not all_finite(arguments):
+            if "gelu" in choices.values() and not nan_at_infinity() and not all_finite(arguments):
                 continue
             results = as_tuple(contract.torch_equivalent(**arguments, **choices))
             exact_results = as_tuple(contract.reference(**arguments, **choices))
@@ -76,12 +76,12 @@ def test_torch_meets_the_reference_on_every_input(contracts: dict[str, Contract]
     assert checked > 10
 
 
-def exact_at_infinity() -> bool:
-    """Whether torch's own gelu is; on some x86_64 CPUs it gives NaN."""
+def nan_at_infinity() -> bool:
+    """Whether torch's own gelu of minus infinity is NaN, as the reference and the kernels have it; on some CPUs it is 0."""
     import torch
 
     values = torch.full((64,), float("-inf"))
-    return not torch.nn.functional.gelu(values).isnan().any()
+    return bool(torch.nn.functional.gelu(values).isnan().all())
 
 
 def all_finite(arguments: dict[str, Any]) -> bool:

@@ -134,10 +134,11 @@ def _print(arguments: argparse.Namespace, report: Report) -> None:
     for (arch, variant), calls in by_variant.items():
         failed = sum(bool(call.problem) for call in calls)
         norm, worst = max(call.norm for call in calls), max(call.worst for call in calls)
-        rows.append(
-            (arch, variant, len(calls), f"{norm:.2f}", f"{worst:.2f}", f"{failed} FAILED" if failed else "good")
-        )
-    print(table(("arch", "variant", "calls", "norm/tolerance", "worst/tolerance", "verdict"), rows))
+        ulps = max((call.ulps for call in calls if call.ulps is not None), default=None)
+        verdict = f"{failed} FAILED" if failed else "good"
+        far = "" if ulps is None else f"{ulps:.2f}"
+        rows.append((arch, variant, len(calls), f"{norm:.2f}", f"{worst:.2f}", far, verdict))
+    print(table(("arch", "variant", "calls", "norm/tolerance", "worst/tolerance", "ulps", "verdict"), rows))
     for arch, variant in report.unreached:
         print(f"not reached by any input: {arch} {variant}")
     for kernel in report.unchecked:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shutil
@@ -21,7 +22,7 @@ from aot.bundle.verify import verify
 from aot.cli.main import main
 from aot.cli.report import table
 from aot.errors import UsageError
-from aot.gpu.check import check, compare, record, report_data
+from aot.gpu.check import check, compare, record, report_data, ulps_between
 from aot.gpu.running import Gpu, make_outputs
 
 CPU = Gpu("a CPU", (9, 0), "cpu")
@@ -195,3 +196,38 @@ def test_an_output_that_only_the_caller_knows_is_refused(shape: str, dtype: str)
 
 def test_tables_align_numbers_to_the_right() -> None:
     assert table(("name", "us"), [("a", 1.5), ("bcdef", 10.25)]) == "name      us\na        1.5\nbcdef  10.25"
+
+
+@pytest.mark.torch
+def test_the_distance_in_units_in_the_last_place_is_that_of_the_results_dtype() -> None:
+    torch = pytest.importorskip("torch", reason="checking needs torch")
+    exact = torch.tensor([1.0, 1.5, -(2.0**-20), 2.0**-133, 1e39, 0.0], dtype=torch.float64)
+    result = exact.to(torch.bfloat16)
+    assert ulps_between(result, exact) == 0
+    result[0] = 1 + 2.0**-7  # the next number
+    assert ulps_between(result, exact) == 1
+    result[0], result[2] = 1.0, -(2.0**-20) * (1 + 3 * 2.0**-7)
+    assert ulps_between(result, exact) == 3
+    result[2], result[3] = exact[2], 0.0  # the smallest number, and none
+    assert ulps_between(result, exact) == 1
+    assert ulps_between(torch.tensor([float("inf")]), torch.tensor([float("inf")], dtype=torch.float64)) == 0
+
+
+@pytest.mark.torch
+def test_an_element_that_is_too_many_units_away_fails_where_norms_pass(tmp_path: Path) -> None:
+    """The largest element hides the error of a small one from a norm, but not from a bound on each."""
+    torch = pytest.importorskip("torch", reason="checking needs torch")
+
+    def small_is_wrong(x: Any, out: Any) -> None:
+        out.copy_(2 * x)
+        out[x == 2.0**-20] = 0.0
+
+    values = torch.tensor([2.0**-20, 1024.0], dtype=torch.float32)
+    contract = Contract(DOUBLE.reference, lambda make, dtype: [{"x": values}])
+    strict = dataclasses.replace(contract, ulps=lambda x: 1.0)
+    bundle = FakeBundle(tmp_path, small_is_wrong)
+    assert check(bundle, {"double": contract}, ["double"], CPU).passed
+    report = check(bundle, {"double": strict}, ["double"], CPU)
+    assert [(o.problem, o.ulps) for o in report.outcomes] == [
+        ("out: an element is 8.39e+06 units in the last place from exact, and 1 are allowed", 2.0**23)
+    ]
