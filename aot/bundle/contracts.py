@@ -35,7 +35,9 @@ class Contract:
 
     reference: Callable[..., Any]  # the outputs, exact: one tensor, or a tuple in the order of the parameters
     inputs: Callable[..., Any]  # (make, dtype): yields the inputs of calls to check
-    ulps: Callable[..., Any] | None = None  # how far each element may be from exact, in units in the last place; or None
+    ulps: Callable[..., Any] | None = (
+        None  # how far each element may be from exact, in units in the last place; or None
+    )
     cost: Callable[..., Any] | None = None  # an aot.Cost
     bench_inputs: Callable[..., Any] | None = None  # (make, dtype): yields the inputs of calls to measure
     tune_inputs: Callable[..., Any] | None = None  # (make, dtype): yields the calls to tune over; else bench_inputs

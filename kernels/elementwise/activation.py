@@ -19,7 +19,6 @@ from .._device import ARCHS, DTYPES
 from ..contracts import activation as contract
 from ._elementwise import ELEMENTWISE_TILINGS, Elementwise, ElementwiseTiling, elementwise_specs
 
-
 # Numbers of bf16 reach down to 1e-40, but a power or a reciprocal that is one instruction gives zero below 1e-38. So the
 # functions for results of 16 bits compute 2 ** SHIFT times that factor, and multiply it with 2 ** -SHIFT * x. Each number
 # of bf16 stays exact then: the smallest becomes 2 ** -149, the smallest of f32.
@@ -126,7 +125,11 @@ def _exp2(x: cute.TensorSSA) -> cute.TensorSSA:
 
 
 OPS = {"relu": Relu, "gelu": Gelu, "gelu_tanh": GeluTanh, "silu": Silu}
-ROUNDED = {Gelu: RoundedGelu, GeluTanh: RoundedGeluTanh, Silu: RoundedSilu}  # replacements that are exact enough for results of 16 bits
+ROUNDED = {
+    Gelu: RoundedGelu,
+    GeluTanh: RoundedGeluTanh,
+    Silu: RoundedSilu,
+}  # replacements that are exact enough for results of 16 bits
 
 
 class Activate(Elementwise):

@@ -1,8 +1,16 @@
 """GEMM for sm_90a: TMA brings tiles into shared memory, wgmma multiplies them from there.
 
 A block has one warp group that only loads and two that multiply. Blocks are persistent: each takes tiles until none is
-left, and its two multiplying warp groups take turns. While one writes its tile, the other multiplies the next, so the
-tensor cores do not wait for an epilogue. The blocks of a cluster are one above the other and share the tile of ``b``.
+left. Its multiplying warp groups use them in one of two ways:
+
+* They take turns. While one writes its tile, the other multiplies the next, so the tensor cores do not wait for an
+  epilogue. This needs two tiles for each block.
+* They share each tile, one has the upper and one the lower half. So a tile can be twice as large, and a block that gets
+  only one tile uses both warp groups.
+
+The blocks of a cluster are one above the other and share the tile of ``b``, or side by side and share that of ``a``. If
+there are fewer tiles than multiprocessors, a cluster can also cut the sum over ``k``: each of its blocks sums a part of
+the same tile, then each adds up some columns of all parts, always in the same order, and writes them.
 """
 
 from __future__ import annotations
@@ -26,10 +34,10 @@ WARP_GROUP = 128  # threads
 MULTIPLYING = 2  # warp groups
 THREADS = (1 + MULTIPLYING) * WARP_GROUP
 WGMMA_ROWS = 64  # rows of the tile that one instruction computes
-EPILOGUE_COLUMNS = 64  # 128 bytes, the width of one swizzled TMA store
+SLICES = (64, 32, 16)  # columns that one swizzled TMA store can write: 128, 64 or 32 bytes
 # Registers per thread: wgmma keeps its sums there; loading needs almost none.
-LOADING_REGISTERS, MULTIPLYING_REGISTERS = 40, 232
-MOST_SUMS = 128 * 128  # largest tile: 128 registers per thread
+LOADING_REGISTERS, MULTIPLYING_REGISTERS = 24, 240
+MOST_SUMS = 128 * 192  # of a warp group: 192 registers per thread
 ELEMENT_BYTES = 2
 BARRIER_BYTES = 8
 ALIGNMENT = 1024  # of swizzled tiles in shared memory
@@ -37,65 +45,104 @@ ALIGNMENT = 1024  # of swizzled tiles in shared memory
 
 @dataclass(frozen=True)
 class Tiling:
-    """A block computes ``m`` x ``n`` of the output, ``k`` at a time; ``cluster`` blocks share a tile of ``b``."""
+    """A block computes ``m`` x ``n`` of the output, ``k`` at a time."""
 
     m: int
     n: int
     k: int = 64
-    cluster: int = 1
+    cluster: int = 1  # blocks, one above the other, that share a tile of ``b``
+    across: int = 1  # blocks, side by side, that share a tile of ``a``
+    split: int = 1  # blocks that each sum a part of ``k`` for the same tile
+    shared: bool = False  # whether both warp groups share each tile, instead of taking turns
     rows: int | None = None  # if ``a`` never has more rows than this, only these rows of its tile are loaded
+    buffers: int = 2  # slices of the output in shared memory; with two, one is filled while the other is stored
     group: int = 4  # rows of clusters that are computed together: see ``tile_at``
 
     @property
     def label(self) -> str:
-        return f"tile{self.loaded_rows}x{self.n}"
+        """``tile128x256_shared_cluster2``."""
+        named = (("cluster", self.cluster), ("across", self.across), ("split", self.split))
+        words = (f"tile{self.loaded_rows}x{self.n}", *(["shared"] if self.shared else ()))
+        return "_".join((*words, *(f"{name}{blocks}" for name, blocks in named if blocks > 1)))
 
     @property
     def loaded_rows(self) -> int:
         return self.rows or self.m
 
     @property
+    def blocks(self) -> int:
+        """Blocks of a cluster."""
+        return self.cluster * self.across * self.split
+
+    @property
     def stage_bytes(self) -> int:
         return (self.m + self.n) * self.k * ELEMENT_BYTES
 
     @property
+    def own_rows(self) -> int:
+        """Rows of a tile that one warp group computes."""
+        return self.m // MULTIPLYING if self.shared else self.m
+
+    @property
     def parts(self) -> int:
-        """The number of blocks of rows in a tile. One instruction computes one of them."""
-        return self.m // WGMMA_ROWS
+        """The number of blocks of rows that a warp group computes. One instruction computes one of them."""
+        return self.own_rows // WGMMA_ROWS
+
+    @property
+    def own_columns(self) -> int:
+        """Columns of a tile that one block writes."""
+        return self.n // self.split
+
+    @property
+    def slice_columns(self) -> int:
+        """Columns that one store writes."""
+        return next(width for width in SLICES if self.own_columns % width == 0)
 
     @property
     def slices(self) -> int:
-        """The number of slices of columns in a tile. One store writes one of them."""
-        return self.n // EPILOGUE_COLUMNS
+        """The number of slices of columns that a block writes of a tile. One store writes one of them."""
+        return self.own_columns // self.slice_columns
 
     @property
     def epilogue_stages(self) -> int:
-        """Slices that a warp group has in shared memory: one is filled while another is stored."""
-        return min(2, self.parts * self.slices)
+        """Slices that a warp group has in shared memory."""
+        return min(self.buffers, self.parts * self.slices)
 
     @property
     def epilogue_bytes(self) -> int:
-        staged = WGMMA_ROWS * EPILOGUE_COLUMNS * self.epilogue_stages * ELEMENT_BYTES
-        return MULTIPLYING * (staged + self.n * Float32.width // 8)
+        staged = WGMMA_ROWS * self.slice_columns * self.epilogue_stages * ELEMENT_BYTES
+        return MULTIPLYING * (staged + self.own_columns * Float32.width // 8)
 
     def stages(self, target: aot.Target) -> int:
         """Tiles of ``a`` and ``b`` that fit into shared memory beside the epilogue's."""
         return (target.shared_memory - self.epilogue_bytes - ALIGNMENT) // (self.stage_bytes + 2 * BARRIER_BYTES)
 
     def validate(self, target: aot.Target) -> None:
-        if self.m not in (64, 128) or self.n not in (64, 128, 256) or self.m * self.n > MOST_SUMS or self.k != 64:
+        if self.m not in (64, 128, 192, 256) or self.n % 32 or not 64 <= self.n <= 256 or self.k != 64:
             raise aot.DeclarationError(
                 f"a tile of {self.m} x {self.n} x {self.k}",
-                hint=f"m is 64 or 128, n 64, 128 or 256, m * n up to {MOST_SUMS}, k 64",
+                hint="m is 64, 128, 192 or 256, n a multiple of 32 from 64 to 256, k 64",
             )
-        if self.rows is not None and (self.rows % 8 or self.rows > self.m or self.cluster > 1):
+        if self.own_rows * self.n > MOST_SUMS or self.own_rows % WGMMA_ROWS:
             raise aot.DeclarationError(
-                f"{self.rows} rows of {self.m}, in clusters of {self.cluster}",
-                hint="rows is a multiple of 8 up to m, without a cluster",
+                f"{self.own_rows} x {self.n} sums for one warp group",
+                hint=f"up to {MOST_SUMS} fit into its registers, in blocks of {WGMMA_ROWS} rows",
             )
-        if not 1 <= self.cluster <= target.max_cluster:
-            raise aot.DeclarationError(f"clusters of {self.cluster}; {target.arch} takes up to {target.max_cluster}")
+        if self.rows is not None and (self.rows % 8 or self.rows > self.m or self.cluster * self.across > 1):
+            raise aot.DeclarationError(
+                f"{self.rows} rows of {self.m}, in clusters of {self.blocks}",
+                hint="rows is a multiple of 8 up to m, without a cluster that shares tiles",
+            )
+        if not 1 <= self.blocks <= target.max_cluster:
+            raise aot.DeclarationError(f"clusters of {self.blocks}; {target.arch} takes up to {target.max_cluster}")
+        if self.split > 1 and (self.cluster * self.across > 1 or self.n % (SLICES[-1] * self.split)):
+            raise aot.DeclarationError(
+                f"{self.split} blocks that sum parts of {self.n} columns, in clusters of {self.blocks}",
+                hint=f"each block writes a multiple of {SLICES[-1]} columns, and the cluster shares no tile",
+            )
         check_stages(self, target)
+        if self.split > 1 and self.m * self.n * Float32.width // 8 > self.stages(target) * self.stage_bytes:
+            raise aot.DeclarationError(f"the sums of {self.m} x {self.n} do not fit where tiles were loaded to")
 
 
 class Gemm(PersistentGemm):
@@ -106,21 +153,27 @@ class Gemm(PersistentGemm):
         self.dtype = a.element_type
         a_layout, b_layout = LayoutEnum.from_tensor(a), LayoutEnum.from_tensor(b)
         majors = a_layout.sm90_mma_major_mode(), b_layout.sm90_mma_major_mode()
-        mma = hopper_helpers.make_trivial_tiled_mma(
-            self.dtype, self.dtype, *majors, Float32, atom_layout_mnk=(1, 1, 1), tiler_mn=(WGMMA_ROWS, tiling.n)
-        )
+        mma, own_mma = [
+            hopper_helpers.make_trivial_tiled_mma(
+                self.dtype, self.dtype, *majors, Float32, atom_layout_mnk=(1, 1, 1), tiler_mn=(WGMMA_ROWS, columns)
+            )
+            for columns in (tiling.n, tiling.own_columns)  # what is summed, and what is written of it
+        ]
         tile = (tiling.m, tiling.n, tiling.k)
         a_staged = hopper_helpers.make_smem_layout_a(a_layout, tile, self.dtype, self.stages)
         b_staged = hopper_helpers.make_smem_layout_b(b_layout, tile, self.dtype, self.stages)
         # Buffers in order: for each warp group, its stages.
-        out_tile = (WGMMA_ROWS, EPILOGUE_COLUMNS)
+        out_tile = (WGMMA_ROWS, tiling.slice_columns)
         out_staged = hopper_helpers.make_smem_layout_epi(
             self.dtype, LayoutEnum.ROW_MAJOR, out_tile, tiling.epilogue_stages * MULTIPLYING
         )
-        a_tile = (tiling.loaded_rows, tiling.k)
         a_loaded = hopper_helpers.make_smem_layout_a(a_layout, (tiling.loaded_rows, tiling.n, tiling.k), self.dtype, 1)
         load_a, a_tiles = cpasync.make_tiled_tma_atom(
-            cpasync.CopyBulkTensorTileG2SOp(), a, cute.select(a_loaded, mode=[0, 1]), a_tile
+            cpasync.CopyBulkTensorTileG2SMulticastOp() if tiling.across > 1 else cpasync.CopyBulkTensorTileG2SOp(),
+            a,
+            cute.select(a_loaded, mode=[0, 1]),
+            (tiling.loaded_rows, tiling.k),
+            num_multicast=tiling.across,
         )
         load_b, b_tiles = cpasync.make_tiled_tma_atom(
             cpasync.CopyBulkTensorTileG2SMulticastOp() if tiling.cluster > 1 else cpasync.CopyBulkTensorTileG2SOp(),
@@ -133,24 +186,28 @@ class Gemm(PersistentGemm):
             cpasync.CopyBulkTensorTileS2GOp(), out, cute.select(out_staged, mode=[0, 1]), out_tile
         )
         m, n, batch = out.shape
-        tiles = (cute.ceil_div(m, tiling.m * tiling.cluster), cute.ceil_div(n, tiling.n), batch)
+        tiles = (cute.ceil_div(m, tiling.m * tiling.cluster), cute.ceil_div(n, tiling.n * tiling.across), batch)
         count = tiles[0] * tiles[1] * tiles[2]
         if count > 0:  # CUDA refuses an empty grid
+            # Clusters that cut a sum compute one tile each, the others as many as it takes.
+            running = count if cutlass.const_expr(tiling.split > 1) else cutlass.min(count, clusters)
             self.kernel(
-                mma, load_a, a_tiles, load_b, b_tiles, store_out, out_tiles, bias, a_staged, b_staged, out_staged, tiles
+                mma, own_mma, load_a, a_tiles, load_b, b_tiles, store_out, out_tiles, bias, a_staged, b_staged,
+                out_staged, tiles,
             ).launch(
-                grid=[tiling.cluster, cutlass.min(count, clusters), 1],
+                grid=[running * tiling.blocks, 1, 1],
                 block=[THREADS, 1, 1],
-                cluster=[tiling.cluster, 1, 1],
+                cluster=[tiling.blocks, 1, 1],
                 min_blocks_per_mp=1,
                 use_pdl=self.early,
                 stream=stream,
-            )
+            )  # fmt: skip
 
     @cute.kernel
     def kernel(
         self,
         mma: cute.TiledMma,
+        own_mma: cute.TiledMma,
         load_a: cute.CopyAtom,
         a: cute.Tensor,
         load_b: cute.CopyAtom,
@@ -177,20 +234,21 @@ class Gemm(PersistentGemm):
             shared.allocate_tensor(self.dtype, staged.outer, ALIGNMENT, swizzle=staged.inner)
             for staged in (a_staged, b_staged, out_staged)
         ]
-        shared_bias = shared.allocate_tensor(Float32, cute.make_layout((tiling.n, MULTIPLYING)), 16)
+        shared_bias = shared.allocate_tensor(Float32, cute.make_layout((tiling.own_columns, MULTIPLYING)), 16)
         # Each warp that multiplies a tile, in each block that receives it, reports when the stage is free again.
-        consumers = tiling.cluster * (WARP_GROUP // cute.arch.WARP_SIZE)
+        groups = MULTIPLYING if tiling.shared else 1
+        consumers = (tiling.cluster + tiling.across - 1) * groups * (WARP_GROUP // cute.arch.WARP_SIZE)
         loaded = pipeline.PipelineTmaAsync.create(
             barrier_storage=barriers,
             num_stages=self.stages,
             producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
             consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, consumers),
             tx_count=(tiling.loaded_rows + tiling.n) * tiling.k * ELEMENT_BYTES,
-            cta_layout_vmnk=cute.make_layout((1, tiling.cluster, 1, 1)),
+            cta_layout_vmnk=cute.make_layout((1, tiling.cluster, tiling.across, 1)),
             defer_sync=True,
         )
-        pipeline.pipeline_init_arrive(cluster_shape_mn=(tiling.cluster, 1), is_relaxed=True)
-        pipeline.pipeline_init_wait(cluster_shape_mn=(tiling.cluster, 1))
+        pipeline.pipeline_init_arrive(cluster_shape_mn=(tiling.cluster, tiling.across), is_relaxed=True)
+        pipeline.pipeline_init_wait(cluster_shape_mn=(tiling.cluster, tiling.across))
 
         await_previous(self.early)
         if group == 0:
@@ -200,82 +258,167 @@ class Gemm(PersistentGemm):
         else:
             cute.arch.setmaxregister_increase(MULTIPLYING_REGISTERS)
             self.multiply_tiles(
-                loaded, mma, shared_a, shared_b, shared_out, shared_bias, store_out, out, bias, tiles,
+                loaded, mma, own_mma, shared_a, shared_b, shared_out, shared_bias, store_out, out, bias, tiles,
                 cute.size(a, mode=[1]), group - 1,
             )  # fmt: skip
+
+    def place(self):
+        """Of this block: its first tile, the distance to the next one, its row and column in the cluster, its part."""
+        tiling = self.tiling
+        block, _, _ = cute.arch.block_idx()
+        blocks, _, _ = cute.arch.grid_dim()
+        rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
+        first, step = block // tiling.blocks, blocks // tiling.blocks
+        none = Int32(0)
+        return (
+            first,
+            step,
+            rank if tiling.cluster > 1 else none,
+            rank if tiling.across > 1 else none,
+            rank if tiling.split > 1 else none,
+        )
+
+    def range_of(self, part, steps):
+        """The steps along ``k`` of which this block computes the sum."""
+        return steps * part // self.tiling.split, steps * (part + 1) // self.tiling.split
 
     @cute.jit
     def load_tiles(self, loaded, load_a, a, shared_a, load_b, b, shared_b, tiles):
         """One warp: bring the tiles of ``a`` and ``b``, in the order in which they are multiplied."""
         tiling = self.tiling
-        rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
-        _, first, _ = cute.arch.block_idx()
-        _, step, _ = cute.arch.grid_dim()
+        first, step, row, column, part = self.place()
         # Rows that are not loaded keep old values. They only produce rows of the output that do not exist.
         a_tile = (tiling.loaded_rows, tiling.k)
         a, shared_a = cute.local_tile(a, a_tile, (None, None, None)), cute.local_tile(shared_a, a_tile, (0, 0, None))
         b = cute.local_tile(b, (tiling.n, tiling.k), (None, None, None))
-        alone = cute.make_layout(1)
+        # Each block of a cluster loads its share of the tile that they share into all blocks of the cluster.
         to_a, from_a = cpasync.tma_partition(
-            load_a, 0, alone, cute.group_modes(shared_a, 0, 2), cute.group_modes(a, 0, 2)
+            load_a, column, cute.make_layout(tiling.across), cute.group_modes(shared_a, 0, 2), cute.group_modes(a, 0, 2)
         )
-        # Each block of a cluster loads its share of the tile of ``b`` into all blocks of the cluster.
         to_b, from_b = cpasync.tma_partition(
-            load_b, rank, cute.make_layout(tiling.cluster), cute.group_modes(shared_b, 0, 2), cute.group_modes(b, 0, 2)
+            load_b, row, cute.make_layout(tiling.cluster), cute.group_modes(shared_b, 0, 2), cute.group_modes(b, 0, 2)
         )
-        everyone = Int32((1 << tiling.cluster) - 1).to(cutlass.Int16) if tiling.cluster > 1 else None
+        everyone = Int32((1 << tiling.blocks) - 1).to(cutlass.Int16)
+        to_all_a, to_all_b = everyone if tiling.across > 1 else None, everyone if tiling.cluster > 1 else None
+        begin, end = self.range_of(part, cute.size(a, mode=[3]))
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.stages)
         for index in cutlass.range(first, tiles[0] * tiles[1] * tiles[2], step):
             m, n, batch = tile_at(index, tiles, tiling.group)
-            a_row, b_row = from_a[None, m * tiling.cluster + rank, None, batch], from_b[None, n, None, batch]
-            for k in cutlass.range(cute.size(a, mode=[3])):
+            a_row = from_a[None, m * tiling.cluster + row, None, batch]
+            b_row = from_b[None, n * tiling.across + column, None, batch]
+            for k in cutlass.range(begin, end):
                 loaded.producer_acquire(state)
                 barrier = loaded.producer_get_barrier(state)
-                cute.copy(load_a, a_row[None, k], to_a[None, state.index], tma_bar_ptr=barrier)
-                cute.copy(load_b, b_row[None, k], to_b[None, state.index], tma_bar_ptr=barrier, mcast_mask=everyone)
+                cute.copy(load_a, a_row[None, k], to_a[None, state.index], tma_bar_ptr=barrier, mcast_mask=to_all_a)
+                cute.copy(load_b, b_row[None, k], to_b[None, state.index], tma_bar_ptr=barrier, mcast_mask=to_all_b)
                 state.advance()
         loaded.producer_tail(state)
 
     @cute.jit
     def multiply_tiles(
-        self, loaded, mma, shared_a, shared_b, shared_out, shared_bias, store_out, out, bias, tiles, depth, group
+        self,
+        loaded,
+        mma,
+        own_mma,
+        shared_a,
+        shared_b,
+        shared_out,
+        shared_bias,
+        store_out,
+        out,
+        bias,
+        tiles,
+        depth,
+        group,
     ):
-        """A warp group: multiply every other tile of the block, and write it."""
+        """A warp group: multiply every other tile of the block, or its half of every tile, and write it."""
         tiling = self.tiling
-        rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
-        _, first, _ = cute.arch.block_idx()
-        _, step, _ = cute.arch.grid_dim()
+        first, step, row, column, part = self.place()
         thread = cute.arch.thread_idx()[0] % WARP_GROUP
         whole = mma.get_slice(0)
-        a, b = mma.make_fragment_A(whole.partition_A(shared_a)), mma.make_fragment_B(whole.partition_B(shared_b))
-        sums = cute.make_rmem_tensor(mma.partition_shape_C((tiling.m, tiling.n)), Float32)
+        half = group if cutlass.const_expr(tiling.shared) else Int32(0)
+        own_a = cute.local_tile(shared_a, (tiling.own_rows, tiling.k), (half, 0, None))
+        a, b = mma.make_fragment_A(whole.partition_A(own_a)), mma.make_fragment_B(whole.partition_B(shared_b))
+        sums = cute.make_rmem_tensor(mma.partition_shape_C((tiling.own_rows, tiling.n)), Float32)
         spread = None
         if cutlass.const_expr(bias is not None):
             # The bias of each sum: the same for all rows.
-            every_row = cute.make_layout((WGMMA_ROWS, tiling.n), stride=(0, 1))
+            every_row = cute.make_layout((WGMMA_ROWS, tiling.own_columns), stride=(0, 1))
             bias_of_group = shared_bias[None, group]
-            spread = mma.get_slice(thread).partition_C(cute.make_tensor(bias_of_group.iterator, every_row))
-        steps = cute.ceil_div(depth, tiling.k)
+            spread = own_mma.get_slice(thread).partition_C(cute.make_tensor(bias_of_group.iterator, every_row))
+        begin, end = self.range_of(part, cute.ceil_div(depth, tiling.k))
+        steps = end - begin
         read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, self.stages)
         freed = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, self.stages)
-        if group == 1:
-            self.turn(0).arrive()  # which is the first
-        read = skip_stages(read, steps * group)
-        freed = skip_stages(freed, steps * group)
-        for index in cutlass.range(first + group * step, tiles[0] * tiles[1] * tiles[2], MULTIPLYING * step):
+        if cutlass.const_expr(not tiling.shared):
+            if group == 1:
+                self.turn(0).arrive()  # which is the first
+            read = skip_stages(read, steps * group)
+            freed = skip_stages(freed, steps * group)
+            first, step = first + group * step, MULTIPLYING * step
+        for index in cutlass.range(first, tiles[0] * tiles[1] * tiles[2], step):
             m, n, batch = tile_at(index, tiles, tiling.group)
+            # Where this block writes, in blocks of columns of its own.
+            n = (n * tiling.across + column) * tiling.split + part
             early = self.fetch_bias(bias, n, thread)
-            self.turn(group).arrive_and_wait()
+            if cutlass.const_expr(not tiling.shared):
+                self.turn(group).arrive_and_wait()
             read, freed = self.multiply(loaded, mma, sums, a, b, steps, read, freed, group)
-            # The next loaded tile belongs to the other warp group.
-            read = skip_stages(read, steps)
-            freed = skip_stages(freed, steps)
+            if cutlass.const_expr(not tiling.shared):
+                # The next loaded tile belongs to the other warp group.
+                read = skip_stages(read, steps)
+                freed = skip_stages(freed, steps)
             if cutlass.const_expr(bias is not None):
                 self.place_bias(early, bias_of_group, thread, group)
-            row = m * tiling.cluster + rank
-            self.write(mma, sums, spread, shared_out, store_out, out, row, n, batch, thread, group)
+            own = sums
+            if cutlass.const_expr(tiling.split > 1):
+                own = self.add_parts(sums, shared_a, part, thread, half)
+            top = (m * tiling.cluster + row) * (tiling.m // WGMMA_ROWS) + half * tiling.parts
+            self.write(own_mma, own, spread, shared_out, store_out, out, top, n, batch, thread, group)
         # Shared memory must outlive the stores that read it.
         cute.arch.cp_async_bulk_wait_group(0, read=True)
+
+    @cute.jit
+    def add_parts(self, sums, shared_a, part, thread, half):
+        """The complete sums of the columns that this block writes, from the parts that all blocks of the cluster have.
+
+        Each thread exchanges sums with the threads that have the same place in the other blocks, so that their order in
+        registers does not matter. The sums travel through the memory that tiles were loaded to.
+        """
+        tiling = self.tiling
+        chunk = 4  # floats in the widest access
+        own = cute.size(sums) // tiling.split
+        of_block = own // tiling.parts  # sums of one block of rows
+        groups = MULTIPLYING if cutlass.const_expr(tiling.shared) else 1
+        # By part: warp group, chunk, thread.
+        places = cute.make_layout(
+            (chunk, own // chunk, tiling.split),
+            stride=(1, chunk * WARP_GROUP, groups * own * WARP_GROUP),
+        )
+        storage = cute.recast_ptr(shared_a.iterator, dtype=Float32)
+        storage = (storage + half * (own * WARP_GROUP) + thread * chunk).align(chunk * Float32.width // 8)
+        values = cute.make_rmem_tensor(chunk, Float32)
+        # From here on, no block multiplies what was loaded.
+        cute.arch.cluster_arrive()
+        cute.arch.cluster_wait()
+        for owner in cutlass.range_constexpr(tiling.split):
+            target = cute.make_tensor(cute.arch.map_dsmem_ptr(storage, Int32(owner)), places)
+            for i in cutlass.range_constexpr(own // chunk):
+                block, within = i * chunk // of_block, i * chunk % of_block
+                for v in cutlass.range_constexpr(chunk):
+                    values[v] = sums[(block * tiling.split + owner) * of_block + within + v]
+                cute.autovec_copy(values, target[None, i, part])
+        cute.arch.cluster_arrive()
+        cute.arch.cluster_wait()
+        source = cute.make_tensor(storage, places)
+        added = cute.make_rmem_tensor(own, Float32)
+        added.fill(0.0)
+        for sender in cutlass.range_constexpr(tiling.split):
+            for i in cutlass.range_constexpr(own // chunk):
+                cute.autovec_copy(source[None, i, sender], values)
+                for v in cutlass.range_constexpr(chunk):
+                    added[i * chunk + v] += values[v]
+        return added
 
     @cute.jit
     def multiply(self, loaded, mma, sums, a, b, steps, read, freed, group):
@@ -291,8 +434,9 @@ class Gemm(PersistentGemm):
             warpgroup.wait_group(1)
             loaded.consumer_release(freed)
             freed.advance()
-        # The last product has started. After it, the tensor cores belong to the other warp group.
-        self.turn(1 - group).arrive()
+        if cutlass.const_expr(not self.tiling.shared):
+            # The last product has started. After it, the tensor cores belong to the other warp group.
+            self.turn(1 - group).arrive()
         warpgroup.wait_group(0)
         loaded.consumer_release(freed)
         freed.advance()
@@ -312,11 +456,11 @@ class Gemm(PersistentGemm):
     @cute.jit
     def fetch_bias(self, bias, n, thread):
         """This thread's share of the tile's bias, loaded early so that it arrives while the tile is multiplied."""
-        share = cute.ceil_div(self.tiling.n, WARP_GROUP)
+        share = cute.ceil_div(self.tiling.own_columns, WARP_GROUP)
         early = cute.make_rmem_tensor(share, Float32)
         if cutlass.const_expr(bias is not None):
             for i in cutlass.range_constexpr(share):
-                column = n * self.tiling.n + i * WARP_GROUP + thread
+                column = n * self.tiling.own_columns + i * WARP_GROUP + thread
                 early[i] = Float32(0)
                 if column < cute.size(bias):
                     early[i] = Float32(bias[column])
@@ -326,12 +470,12 @@ class Gemm(PersistentGemm):
     def place_bias(self, early, shared_bias, thread, group):
         """The place in shared memory from which each thread of the warp group reads the bias of its columns."""
         for i in cutlass.range_constexpr(cute.size(early)):
-            if i * WARP_GROUP + thread < self.tiling.n:
+            if i * WARP_GROUP + thread < self.tiling.own_columns:
                 shared_bias[i * WARP_GROUP + thread] = early[i]
         self.together(group).arrive_and_wait()
 
     @cute.jit
-    def write(self, mma, sums, bias, shared_out, store_out, out, row, n, batch, thread, group):
+    def write(self, mma, sums, bias, shared_out, store_out, out, top, n, batch, thread, group):
         """Bias, epilogue, rounding; then through shared memory, so that stores write whole lines."""
         parts, slices, stages = self.tiling.parts, self.tiling.slices, self.tiling.epilogue_stages
         together = self.together(group)
@@ -341,11 +485,11 @@ class Gemm(PersistentGemm):
         target = mine.partition_D(shared_out)
         values = cute.make_rmem_tensor(cute.shape(mine.partition_S(shared_out))[:3], Float32)
         rounded = cute.make_rmem_tensor_like(values, self.dtype)
-        out = cute.local_tile(out, (WGMMA_ROWS, EPILOGUE_COLUMNS), (None, None, None))
+        out = cute.local_tile(out, (WGMMA_ROWS, self.tiling.slice_columns), (None, None, None))
         stored, stored_to = cpasync.tma_partition(
             store_out, 0, cute.make_layout(1), cute.group_modes(shared_out, 0, 2), cute.group_modes(out, 0, 2)
         )
-        part = cute.make_layout(mma.partition_shape_C((WGMMA_ROWS, self.tiling.n)))
+        part = cute.make_layout(mma.partition_shape_C((WGMMA_ROWS, self.tiling.own_columns)))
         for p in cutlass.range_constexpr(parts):
             source = copy.retile(cute.make_tensor(sums.iterator + p * cute.size(part), part))
             for i in cutlass.range_constexpr(slices):
@@ -362,7 +506,7 @@ class Gemm(PersistentGemm):
                 cute.arch.fence_proxy("async.shared", space="cta")
                 together.arrive_and_wait()
                 if storing:
-                    cute.copy(store_out, stored[None, buffer], stored_to[None, row * parts + p, n * slices + i, batch])
+                    cute.copy(store_out, stored[None, buffer], stored_to[None, top + p, n * slices + i, batch])
                     cute.arch.cp_async_bulk_commit_group()
 
     def together(self, group) -> pipeline.NamedBarrier:
