@@ -5,6 +5,7 @@ The problem is ``out[m, n, l] = epilogue(sum over k of a[m, k, l] * b[n, k, l] +
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import cutlass
@@ -17,13 +18,34 @@ from .._device import KernelObject, launched_early
 from ..elementwise.activation import Activation
 
 
-class PersistentGemm(KernelObject):
+class Identity(Activation):
+    @staticmethod
+    def apply(x: cute.TensorSSA) -> cute.TensorSSA:
+        return x
+
+
+class EpilogueGemm(KernelObject):
+    """A GEMM with several epilogues. Each call says which one it wants, by its position among them."""
+
+    def __init__(self, tiling: Any, target: aot.Target, epilogues: Sequence[type[Activation]]) -> None:
+        self.tiling = tiling
+        self.epilogues = tuple(epilogues)
+
+    @cute.jit
+    def activate(self, values: cute.Tensor, epilogue: Int32):
+        """Apply the epilogue of this call to values in registers."""
+        for i in cutlass.range_constexpr(len(self.epilogues)):
+            if cutlass.const_expr(self.epilogues[i] is not Identity):
+                if epilogue == i:
+                    values.store(self.epilogues[i].apply(values.load()))
+
+
+class PersistentGemm(EpilogueGemm):
     """A GEMM with persistent blocks: each computes many tiles, through as many stages as fit into shared memory."""
 
-    def __init__(self, tiling: Any, target: aot.Target, epilogue: type[Activation]) -> None:
-        self.tiling = tiling
+    def __init__(self, tiling: Any, target: aot.Target, epilogues: Sequence[type[Activation]]) -> None:
+        super().__init__(tiling, target, epilogues)
         self.stages = tiling.stages(target)
-        self.epilogue = epilogue
         self.early = launched_early(target)
 
 

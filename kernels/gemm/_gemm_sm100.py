@@ -76,7 +76,14 @@ class Tiling:
 class Gemm(PersistentGemm):
     @cute.jit
     def __call__(
-        self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, bias, multiprocessors: Int32, stream: CUstream
+        self,
+        a: cute.Tensor,
+        b: cute.Tensor,
+        out: cute.Tensor,
+        bias,
+        epilogue: Int32,
+        multiprocessors: Int32,
+        stream: CUstream,
     ):
         tiling = self.tiling
         a, b, out = batched(a), batched(b), batched(out)
@@ -115,7 +122,19 @@ class Gemm(PersistentGemm):
         count = tiles[0] * tiles[1] * tiles[2]
         if count > 0:  # CUDA refuses an empty grid
             self.kernel(
-                mma, load_a, a_tiles, load_b, b_tiles, store_out, out_tiles, bias, a_staged, b_staged, out_staged, tiles
+                mma,
+                load_a,
+                a_tiles,
+                load_b,
+                b_tiles,
+                store_out,
+                out_tiles,
+                bias,
+                epilogue,
+                a_staged,
+                b_staged,
+                out_staged,
+                tiles,
             ).launch(
                 grid=[cutlass.min(count, multiprocessors), 1, 1],
                 block=[THREADS, 1, 1],
@@ -135,6 +154,7 @@ class Gemm(PersistentGemm):
         store_out: cute.CopyAtom,
         out: cute.Tensor,
         bias,
+        epilogue: Int32,
         a_staged: cute.ComposedLayout,
         b_staged: cute.ComposedLayout,
         out_staged: cute.ComposedLayout,
@@ -190,8 +210,9 @@ class Gemm(PersistentGemm):
             memory.wait_for_alloc()
             pointer = memory.retrieve_ptr(Float32)
             self.write_tiles(
-                written, mma, cute.make_tensor(pointer, layout), shared_out, shared_bias, store_out, out, bias, tiles
-            )
+                written, mma, cute.make_tensor(pointer, layout), shared_out, shared_bias, store_out, out, bias, epilogue,
+                tiles,
+            )  # fmt: skip
             memory.relinquish_alloc_permit()
             memory.free(pointer)
 
@@ -240,7 +261,7 @@ class Gemm(PersistentGemm):
         summed.tail()
 
     @cute.jit
-    def write_tiles(self, written, mma, sums, shared_out, shared_bias, store_out, out, bias, tiles):
+    def write_tiles(self, written, mma, sums, shared_out, shared_bias, store_out, out, bias, epilogue, tiles):
         """Four warps: bias, epilogue, rounding; then through shared memory, so that stores write whole lines."""
         tiling = self.tiling
         thread, _, _ = cute.arch.thread_idx()
@@ -282,7 +303,8 @@ class Gemm(PersistentGemm):
                 if storing:  # the store that read this buffer last has finished
                     cute.arch.cp_async_bulk_wait_group(tiling.slice_stages - 1, read=True)
                 together.arrive_and_wait()
-                rounded.store(self.epilogue.apply(to_shared.retile(values).load()).to(self.dtype))
+                self.activate(values, epilogue)
+                rounded.store(to_shared.retile(values).load().to(self.dtype))
                 buffer = i % tiling.slice_stages
                 cute.copy(to_shared, rounded, target[None, None, None, buffer])
                 cute.arch.fence_view_async_shared()

@@ -19,10 +19,8 @@ from cutlass.utils import LayoutEnum
 
 import aot
 
-from .._device import KernelObject
 from .._versions import SmemAllocator
-from ..elementwise.activation import Activation
-from ._gemm import batched, tile_at
+from ._gemm import EpilogueGemm, batched, tile_at
 
 MMA = (16, 8, 16)  # m, n, k of the instruction
 ELEMENT_BYTES = 2
@@ -69,13 +67,9 @@ class Tiling:
             )
 
 
-class Gemm(KernelObject):
-    def __init__(self, tiling: Tiling, target: aot.Target, epilogue: type[Activation]) -> None:
-        self.tiling = tiling
-        self.epilogue = epilogue
-
+class Gemm(EpilogueGemm):
     @cute.jit
-    def __call__(self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, bias, stream: CUstream):
+    def __call__(self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, bias, epilogue: Int32, stream: CUstream):
         a, b, out = batched(a), batched(b), batched(out)
         self.dtype = a.element_type
         self.majors = LayoutEnum.from_tensor(a), LayoutEnum.from_tensor(b)
@@ -83,7 +77,7 @@ class Gemm(KernelObject):
         tiles = (cute.ceil_div(m, self.tiling.m), cute.ceil_div(n, self.tiling.n), batch)
         count = tiles[0] * tiles[1] * tiles[2]
         if count > 0:  # CUDA refuses an empty grid
-            self.kernel(a, b, out, bias, self.tiled_mma(), tiles).launch(
+            self.kernel(a, b, out, bias, epilogue, self.tiled_mma(), tiles).launch(
                 grid=[count, 1, 1], block=[self.tiling.threads, 1, 1], stream=stream
             )
 
@@ -97,7 +91,9 @@ class Gemm(KernelObject):
         )
 
     @cute.kernel
-    def kernel(self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, bias, mma: cute.TiledMma, tiles):
+    def kernel(
+        self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, bias, epilogue: Int32, mma: cute.TiledMma, tiles
+    ):
         tiling = self.tiling
         thread, _, _ = cute.arch.thread_idx()
         index, _, _ = cute.arch.block_idx()
@@ -111,7 +107,7 @@ class Gemm(KernelObject):
         fragment_a, fragment_b = self.fragments(mma, shared_a, shared_b, thread)
         sums = cute.make_rmem_tensor(mma.partition_shape_C((tiling.m, tiling.n)), Float32)
         self.multiply(mma, sums, operand_a, operand_b, fragment_a, fragment_b)
-        self.write(mma, sums, bias, storage, out[None, None, batch], m, n, thread)
+        self.write(mma, sums, bias, epilogue, storage, out[None, None, batch], m, n, thread)
 
     def fragments(self, mma: cute.TiledMma, shared_a: cute.Tensor, shared_b: cute.Tensor, thread) -> tuple:
         matrices = [
@@ -158,7 +154,7 @@ class Gemm(KernelObject):
                 cute.gemm(mma, sums, a.values[None, None, block], b.values[None, None, block], sums)
 
     @cute.jit
-    def write(self, mma, sums, bias, storage, out, m, n, thread):
+    def write(self, mma, sums, bias, epilogue, storage, out, m, n, thread):
         """Bias, epilogue, rounding; then through shared memory, so that stores write whole lines."""
         tile = (self.tiling.m, self.tiling.n)
         mine = mma.get_slice(thread)
@@ -168,7 +164,8 @@ class Gemm(KernelObject):
             for i in cutlass.range_constexpr(cute.size(sums)):
                 sums[i] += Float32(bias[cutlass.min(columns[i][1], cute.size(bias) - 1)])
         rounded = cute.make_rmem_tensor_like(sums, self.dtype)
-        rounded.store(self.epilogue.apply(sums.load()).to(self.dtype))
+        self.activate(sums, epilogue)
+        rounded.store(sums.load().to(self.dtype))
         cute.arch.cp_async_wait_group(0)
         cute.arch.sync_threads()  # the stages are no longer read
         shared = swizzled(storage, self.dtype, lines(LayoutEnum.ROW_MAJOR), tile)

@@ -147,7 +147,9 @@ class Tiling:
 
 class Gemm(PersistentGemm):
     @cute.jit
-    def __call__(self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, bias, clusters: Int32, stream: CUstream):
+    def __call__(
+        self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, bias, epilogue: Int32, clusters: Int32, stream: CUstream
+    ):
         tiling = self.tiling
         a, b, out = batched(a), batched(b), batched(out)
         self.dtype = a.element_type
@@ -192,8 +194,8 @@ class Gemm(PersistentGemm):
             # Clusters that cut a sum compute one tile each, the others as many as it takes.
             running = count if cutlass.const_expr(tiling.split > 1) else cutlass.min(count, clusters)
             self.kernel(
-                mma, own_mma, load_a, a_tiles, load_b, b_tiles, store_out, out_tiles, bias, a_staged, b_staged,
-                out_staged, tiles,
+                mma, own_mma, load_a, a_tiles, load_b, b_tiles, store_out, out_tiles, bias, epilogue,
+                a_staged, b_staged, out_staged, tiles,
             ).launch(
                 grid=[running * tiling.blocks, 1, 1],
                 block=[THREADS, 1, 1],
@@ -215,6 +217,7 @@ class Gemm(PersistentGemm):
         store_out: cute.CopyAtom,
         out: cute.Tensor,
         bias,
+        epilogue: Int32,
         a_staged: cute.ComposedLayout,
         b_staged: cute.ComposedLayout,
         out_staged: cute.ComposedLayout,
@@ -258,8 +261,8 @@ class Gemm(PersistentGemm):
         else:
             cute.arch.setmaxregister_increase(MULTIPLYING_REGISTERS)
             self.multiply_tiles(
-                loaded, mma, own_mma, shared_a, shared_b, shared_out, shared_bias, store_out, out, bias, tiles,
-                cute.size(a, mode=[1]), group - 1,
+                loaded, mma, own_mma, shared_a, shared_b, shared_out, shared_bias, store_out, out, bias,
+                epilogue, tiles, cute.size(a, mode=[1]), group - 1,
             )  # fmt: skip
 
     def place(self):
@@ -316,21 +319,9 @@ class Gemm(PersistentGemm):
 
     @cute.jit
     def multiply_tiles(
-        self,
-        loaded,
-        mma,
-        own_mma,
-        shared_a,
-        shared_b,
-        shared_out,
-        shared_bias,
-        store_out,
-        out,
-        bias,
-        tiles,
-        depth,
-        group,
-    ):
+        self, loaded, mma, own_mma, shared_a, shared_b, shared_out, shared_bias, store_out, out, bias, epilogue, tiles,
+        depth, group,
+    ):  # fmt: skip
         """A warp group: multiply every other tile of the block, or its half of every tile, and write it."""
         tiling = self.tiling
         first, step, row, column, part = self.place()
@@ -374,7 +365,7 @@ class Gemm(PersistentGemm):
             if cutlass.const_expr(tiling.split > 1):
                 own = self.add_parts(sums, shared_a, part, thread, half)
             top = (m * tiling.cluster + row) * (tiling.m // WGMMA_ROWS) + half * tiling.parts
-            self.write(own_mma, own, spread, shared_out, store_out, out, top, n, batch, thread, group)
+            self.write(own_mma, own, spread, epilogue, shared_out, store_out, out, top, n, batch, thread, group)
         # Shared memory must outlive the stores that read it.
         cute.arch.cp_async_bulk_wait_group(0, read=True)
 
@@ -475,7 +466,7 @@ class Gemm(PersistentGemm):
         self.together(group).arrive_and_wait()
 
     @cute.jit
-    def write(self, mma, sums, bias, shared_out, store_out, out, top, n, batch, thread, group):
+    def write(self, mma, sums, bias, epilogue, shared_out, store_out, out, top, n, batch, thread, group):
         """Bias, epilogue, rounding; then through shared memory, so that stores write whole lines."""
         parts, slices, stages = self.tiling.parts, self.tiling.slices, self.tiling.epilogue_stages
         together = self.together(group)
@@ -498,7 +489,8 @@ class Gemm(PersistentGemm):
                     values[v] = source[i * cute.size(values) + v]
                     if cutlass.const_expr(bias is not None):
                         values[v] += bias[i * cute.size(values) + v]
-                rounded.store(self.epilogue.apply(values.load()).to(self.dtype))
+                self.activate(values, epilogue)
+                rounded.store(values.load().to(self.dtype))
                 if storing:  # the store that read this buffer last has finished
                     cute.arch.cp_async_bulk_wait_group(stages - 1, read=True)
                 together.arrive_and_wait()

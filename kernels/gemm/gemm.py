@@ -10,22 +10,15 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import cutlass.cute as cute
-
 import aot
 
 from ..contracts import gemm as contract
-from ..elementwise.activation import Activation, Relu, RoundedGelu, RoundedSilu
+from ..elementwise.activation import Relu, RoundedGelu, RoundedSilu
 from . import _gemm_sm80, _gemm_sm90, _gemm_sm100
+from ._gemm import Identity
 
 ALIGNMENT = 16  # bytes; TMA and the widest copies need it for addresses and strides
 CHUNK = ALIGNMENT // 2  # elements
-
-
-class Identity(Activation):
-    @staticmethod
-    def apply(x: cute.TensorSSA) -> cute.TensorSSA:
-        return x
 
 
 EPILOGUES = {"identity": Identity, "relu": Relu, "gelu": RoundedGelu, "silu": RoundedSilu}
@@ -82,7 +75,7 @@ CODE = {"sm_80": SM80, "sm_90a": SM90, "sm_100f": SM100}
         aot.In("bias", "n, or none", default=None),
     ),
     archs=tuple(CODE),
-    choices={"epilogue": EPILOGUES},
+    choices={"epilogue": {name: index for index, name in enumerate(EPILOGUES)}},
     choice_defaults={"epilogue": "identity"},
     axes={
         "dtype": ("f16", "bf16"),
@@ -95,9 +88,7 @@ CODE = {"sm_80": SM80, "sm_90a": SM90, "sm_100f": SM100}
     inputs=contract.inputs,
     cost=contract.cost,
 )
-def gemm(
-    target: aot.Target, epilogue: type[Activation], dtype: str, batched: bool, bias: bool, a: bool, b: bool
-) -> list[aot.Spec]:
+def gemm(target: aot.Target, epilogue: int, dtype: str, batched: bool, bias: bool, a: bool, b: bool) -> list[aot.Spec]:
     """``out = epilogue(a @ b.T + bias)``; ``a`` and ``b`` row- or column-major, ``out`` row-major, summed in f32."""
     code = CODE.get(str(target.arch), SM80)  # portable code is built for later architectures too
     # TMA fills in elements outside of a matrix. If threads copy, each chunk is completely inside or outside.
@@ -109,6 +100,7 @@ def gemm(
         "b": matrix("b", dtype, n, k, b, batched),
         "out": matrix("out", dtype, m, n, True, batched),
         "bias": aot.Tensor(dtype, (n,)) if bias else None,
+        "which": aot.Constant(epilogue),  # the code has all epilogues, and dispatch passes this number
         **code.supplied,
         "stream": aot.Stream(),
     }
@@ -118,5 +110,5 @@ def gemm(
     for tiling, condition in tilings:
         tiling.validate(target)
         guards = ("k > 0", condition) if condition else ("k > 0",)
-        specs.append(aot.Spec(code.gemm(tiling, target, epilogue), arguments, guards, tiling.label))
+        specs.append(aot.Spec(code.gemm(tiling, target, tuple(EPILOGUES.values())), arguments, guards, tiling.label))
     return specs

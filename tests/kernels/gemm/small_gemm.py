@@ -13,6 +13,6 @@ gemm = dataclasses.replace(
         "a": {"a_rows": True},
         "b": {"b_rows": True},
     },
-    choices={"epilogue": {"silu": shipped.EPILOGUES["silu"]}},
+    choices={"epilogue": {"silu": list(shipped.EPILOGUES).index("silu")}},
     choice_defaults={"epilogue": "silu"},
 )
