@@ -84,6 +84,19 @@ def gemm() -> str:
     )
 
 
+def products() -> str:
+    """Ratios to cuBLAS on products that no choice among tilings was made on, by rows, and of what was shipped before."""
+    found = read("h200-gemm-tilings.json")["summary"]
+    rows = [(f"m = {rows.replace('-', ' to ')}", one) for rows, one in found["report_by_m"].items()]
+    rows += [("all", found["report"]), ("all that both were timed on", found["report_same_products"])]
+    rows += [("the same, with the four tilings before", found["report_before"])]
+    columns = ("products", "geometric_mean", "below_0.95", "worst")
+    return table(
+        ("bf16, speed relative to cuBLAS", "products", "geometric mean", "below 0.95", "worst"),
+        ([label, *(str(one[column]) for column in columns)] for label, one in rows),
+    )
+
+
 def noise() -> str:
     """The spread of the copy that is timed beside every measurement, and the slowest comparison."""
     copies = [row["copy_bandwidth"] / 1e12 for row in read("h200-kernels.json")["results"]]
@@ -312,7 +325,13 @@ def facts(name: str) -> str:
     )
 
 
-TABLES: dict[str, Callable[[], str]] = {"kernels": kernels, "gemm": gemm, "noise": noise, "loading": loading}
+TABLES: dict[str, Callable[[], str]] = {
+    "kernels": kernels,
+    "gemm": gemm,
+    "noise": noise,
+    "products": products,
+    "loading": loading,
+}
 
 
 def rewritten(text: str) -> str:

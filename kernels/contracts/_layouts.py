@@ -51,8 +51,8 @@ def tied_rows(make: Any, dtype: str, columns: int) -> Any:
 
 def every_value(make: Any, dtype: str, columns: int) -> Any:
     """Every finite number of a dtype of 16 bits, in rows; zeros stand in for the others."""
-    torch = make.torch
-    values = torch.arange(1 << 16, dtype=torch.int32, device=make.device).to(torch.int16)
+    torch, device = make.torch, make.tensor((1,), dtype).device
+    values = torch.arange(1 << 16, dtype=torch.int32, device=device).to(torch.int16)
     values = values.view(torch.float16 if dtype == "f16" else torch.bfloat16)
     return torch.where(values.isfinite(), values, torch.zeros_like(values)).view(-1, columns)
 

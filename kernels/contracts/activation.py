@@ -8,6 +8,7 @@ from typing import Any
 
 import aot
 
+from ._activations import EXACT
 from ._layouts import BENCH, ELEMENTWISE, SPECIAL, every_value, special_rows
 
 OPERATIONS = {"relu": 1, "gelu": 20, "gelu_tanh": 8, "silu": 5}  # per element
@@ -15,27 +16,6 @@ OPERATIONS = {"relu": 1, "gelu": 20, "gelu_tanh": 8, "silu": 5}  # per element
 
 def reference(x: Any, op: str) -> Any:
     return EXACT[op](x.double())
-
-
-def _relu(x: Any) -> Any:
-    return x.relu()
-
-
-def _gelu(x: Any) -> Any:
-    """By erfc, because ``1 + erf`` has no digits left if ``x`` is below -8, and results of bf16 go on down to -13.6."""
-    return 0.5 * x * (-math.sqrt(0.5) * x).erfc()
-
-
-def _gelu_tanh(x: Any) -> Any:
-    """By sigmoid, for the same reason."""
-    return x * (2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)).sigmoid()
-
-
-def _silu(x: Any) -> Any:
-    return x * x.sigmoid()
-
-
-EXACT = {"relu": _relu, "gelu": _gelu, "gelu_tanh": _gelu_tanh, "silu": _silu}
 
 
 def ulps(x: Any, op: str) -> float | None:

@@ -9,19 +9,29 @@ from typing import Any
 
 import aot
 
-from . import activation
+from . import _activations
 from ._layouts import every_value
 
-# m, n, k. The last ones are large enough for every tiling. Most extents are not multiples of a tile.
+# m, n, k: at least one product for every tiling. Most extents are not multiples of a tile.
 SHAPES = (
     (0, 8, 8),
     (1, 8, 8),
     (16, 72, 64),
+    (9, 136, 4104),
     (17, 64, 40),
+    (17, 64, 4168),
     (64, 128, 1032),
     (65, 200, 64),
     (129, 264, 72),
+    (333, 648, 8808),
     (333, 1000, 520),
+    (600, 1288, 1032),
+    (1030, 472, 4168),
+    (1030, 1368, 200),
+    (2049, 1136, 520),
+    (1030, 2504, 1040),
+    (1000, 3080, 2056),
+    (1000, 4104, 1032),
     (1000, 2056, 264),
     (2049, 4104, 200),
 )
@@ -35,7 +45,7 @@ def reference(a: Any, b: Any, bias: Any = None, epilogue: str = "identity") -> A
     return EXACT[epilogue](product if bias is None else product + bias.double())
 
 
-EXACT = {"identity": lambda x: x, **activation.EXACT}
+EXACT = {"identity": lambda x: x, **_activations.EXACT}
 
 
 def ulps(a: Any, b: Any, bias: Any = None, epilogue: str = "identity") -> float | None:

@@ -35,7 +35,7 @@ class EpilogueGemm(KernelObject):
     def activate(self, values: cute.Tensor, epilogue: Int32):
         """Apply the epilogue of this call to values in registers."""
         for i in cutlass.range_constexpr(len(self.epilogues)):
-            if cutlass.const_expr(self.epilogues[i] is not Identity):
+            if cutlass.const_expr(self.epilogues[i] is not Identity):  # noqa: SIM102  decided when compiling
                 if epilogue == i:
                     values.store(self.epilogues[i].apply(values.load()))
 

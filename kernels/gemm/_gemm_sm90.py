@@ -75,6 +75,11 @@ class Tiling:
         return self.cluster * self.across * self.split
 
     @property
+    def least_k(self) -> int:
+        """The least ``k`` of which each block of a cluster has a part."""
+        return (self.split - 1) * self.k + 1
+
+    @property
     def stage_bytes(self) -> int:
         return (self.m + self.n) * self.k * ELEMENT_BYTES
 

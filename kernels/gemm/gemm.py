@@ -8,6 +8,7 @@ architecture is in its own file: ``_gemm_sm80``, ``_gemm_sm90``, ``_gemm_sm100``
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import aot
@@ -15,6 +16,7 @@ import aot
 from ..contracts import gemm as contract
 from ..elementwise.activation import Relu, RoundedGelu, RoundedSilu
 from . import _gemm_sm80, _gemm_sm90, _gemm_sm100
+from ._choice import Model, fastest
 from ._gemm import Identity
 
 ALIGNMENT = 16  # bytes; TMA and the widest copies need it for addresses and strides
@@ -23,22 +25,72 @@ CHUNK = ALIGNMENT // 2  # elements
 
 EPILOGUES = {"identity": Identity, "relu": Relu, "gelu": RoundedGelu, "silu": RoundedSilu}
 
-# A problem takes the first tiling whose condition holds.
-SM80_TILINGS = (
-    (_gemm_sm80.Tiling(64, 64, warps=(2, 2), stages=4), "m <= 64"),
-    (_gemm_sm80.Tiling(128, 128, warps=(2, 4), stages=3), "m > 64"),
+# The tilings for sm_90a, in regions of the shapes, with the models that choose among the tilings of a region.
+_T = _gemm_sm90.Tiling
+SM90_GENERAL = _T(128, 128, cluster=2)
+_SMALL = "min(m - 64, m * n - 2097152)"  # not positive: up to 64 rows, or up to 128 tiles of 128 x 128
+SM90_REGIONS: tuple[tuple[tuple[str, ...], tuple[tuple[_gemm_sm90.Tiling, Model], ...]], ...] = (
+    (
+        ("m <= 16",),
+        (
+            (_T(64, 64, rows=16, split=4), Model(234746, 107, 432754)),
+            (_T(64, 64, rows=16), Model(0, 258, 357254)),
+        ),
+    ),
+    (
+        ("m > 16", f"{_SMALL} <= 0"),
+        (
+            (_T(64, 64), Model(239249, 249, 60082)),
+            (_T(64, 128), Model(0, 368, 344895)),
+            (_T(64, 128, split=4), Model(0, 212, 451050)),
+            (_T(64, 192), Model(0, 577, 284231)),
+            (_T(128, 128, shared=True), Model(0, 572, 358339, least_m=65)),
+            (_T(128, 128, shared=True, split=2), Model(101811, 318, 421898, least_m=65)),
+            (_T(128, 128, shared=True, split=4), Model(164213, 186, 530512, least_m=65)),
+        ),
+    ),
+    (
+        ("m > 16", f"{_SMALL} > 0"),
+        (
+            (SM90_GENERAL, Model(536720, 590, 15355)),
+            (_T(128, 160), Model(250371, 822, 0)),
+            (_T(128, 192, cluster=2, buffers=1), Model(517614, 842, 34221)),
+            (_T(192, 128, cluster=2, buffers=1), Model(818519, 831, 61395)),
+            (_T(128, 256, shared=True, cluster=2, buffers=1), Model(443166, 1093, 261866)),
+        ),
+    ),
 )
-SM90_TILINGS = (
-    (_gemm_sm90.Tiling(64, 64, rows=16), "m <= 16"),
-    (_gemm_sm90.Tiling(64, 64), "m <= 64"),
-    # With larger tiles, less than half of the multiprocessors would get one.
-    (_gemm_sm90.Tiling(64, 128, cluster=2), "m <= 128 or m * n <= 1048576"),
-    (_gemm_sm90.Tiling(128, 128, cluster=2), "m > 128"),
+
+
+class Choice(NamedTuple):
+    """A tiling, what a product must have for it, and when it goes before the others that take the product."""
+
+    tiling: Any
+    guards: tuple[str, ...] = ()
+    prefer: tuple[str, ...] = ()
+
+
+def modelled(region: tuple[str, ...], tilings: Sequence[tuple[_gemm_sm90.Tiling, Model]]) -> list[Choice]:
+    """Of the products of a region, each tiling takes those for which none of the others is faster."""
+    choices = []
+    for (tiling, _), condition in zip(tilings, fastest(tilings), strict=True):
+        guards = ((f"m <= {tiling.rows}",) if tiling.rows else ()) + (
+            (f"k >= {tiling.least_k}",) if tiling.split > 1 else ()
+        )
+        choices.append(Choice(tiling, guards, (*region, condition)))
+    return choices
+
+
+# A product takes the first tiling whose conditions hold.
+SM80_CHOICES = (
+    Choice(_gemm_sm80.Tiling(64, 64, warps=(2, 2), stages=4), ("m <= 64",)),
+    Choice(_gemm_sm80.Tiling(128, 128, warps=(2, 4), stages=3), ("m > 64",)),
 )
-SM100_TILINGS = (
-    (_gemm_sm100.Tiling(64), "m <= 128"),
-    (_gemm_sm100.Tiling(256), "m * n >= 8388608"),  # two tiles for each multiprocessor, or more
-    (_gemm_sm100.Tiling(128), "m > 128"),
+SM90_CHOICES = tuple(choice for region, tilings in SM90_REGIONS for choice in modelled(region, tilings))
+SM100_CHOICES = (
+    Choice(_gemm_sm100.Tiling(64), ("m <= 128",)),
+    Choice(_gemm_sm100.Tiling(256), ("m * n >= 8388608",)),  # two tiles for each multiprocessor, or more
+    Choice(_gemm_sm100.Tiling(128), ("m > 128",)),
 )
 
 
@@ -53,17 +105,20 @@ def matrix(name: str, dtype: str, rows: Any, columns: Any, row_major: bool, batc
 
 
 class Code(NamedTuple):
-    """The code for an architecture, what the device fills in, and whether threads or TMA copy."""
+    """The code for an architecture, its tilings, what the device fills in, and whether threads or TMA copy."""
 
     gemm: type
-    tilings: tuple[tuple[Any, str], ...]
+    choices: tuple[Choice, ...]
+    general: Any  # the tiling that suits most shapes
     supplied: dict[str, Any]
     tma: bool
 
 
-SM80 = Code(_gemm_sm80.Gemm, SM80_TILINGS, {}, tma=False)
-SM90 = Code(_gemm_sm90.Gemm, SM90_TILINGS, {"clusters": aot.ActiveClusters()}, tma=True)
-SM100 = Code(_gemm_sm100.Gemm, SM100_TILINGS, {"multiprocessors": aot.Multiprocessors()}, tma=True)
+SM80 = Code(_gemm_sm80.Gemm, SM80_CHOICES, SM80_CHOICES[-1].tiling, {}, tma=False)
+SM90 = Code(_gemm_sm90.Gemm, SM90_CHOICES, SM90_GENERAL, {"clusters": aot.ActiveClusters()}, tma=True)
+SM100 = Code(
+    _gemm_sm100.Gemm, SM100_CHOICES, SM100_CHOICES[-1].tiling, {"multiprocessors": aot.Multiprocessors()}, tma=True
+)
 CODE = {"sm_80": SM80, "sm_90a": SM90, "sm_100f": SM100}
 
 
@@ -105,10 +160,11 @@ def gemm(target: aot.Target, epilogue: int, dtype: str, batched: bool, bias: boo
         "stream": aot.Stream(),
     }
     # Layers of networks multiply rows with rows: this case gets every tiling, the others one that suits most shapes.
-    tilings = code.tilings if a and b and not batched else ((code.tilings[-1][0], ""),)
+    choices = code.choices if a and b and not batched else (Choice(code.general),)
     specs = []
-    for tiling, condition in tilings:
-        tiling.validate(target)
-        guards = ("k > 0", condition) if condition else ("k > 0",)
-        specs.append(aot.Spec(code.gemm(tiling, target, tuple(EPILOGUES.values())), arguments, guards, tiling.label))
+    for choice in choices:
+        choice.tiling.validate(target)
+        function = code.gemm(choice.tiling, target, tuple(EPILOGUES.values()))
+        guards = ("k > 0", *choice.guards)
+        specs.append(aot.Spec(function, arguments, guards, choice.tiling.label, prefer=choice.prefer))
     return specs

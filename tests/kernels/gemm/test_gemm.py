@@ -16,6 +16,7 @@ from aot_runtime import ArgumentError, TensorInfo
 from standin import Standin
 
 from aot.pipeline.settings import BuildResult
+from kernels.contracts.gemm import SHAPES
 
 ARCHS = ("sm_80", "sm_90a", "sm_100f")
 
@@ -62,10 +63,8 @@ def test_nothing_spills_to_memory(arch: str, path: Path) -> None:
         ("9.0", 1, 8192, "tile16x64"),
         ("9.0", 16, 8192, "tile16x64"),
         ("9.0", 17, 8192, "tile64x64"),
-        ("9.0", 128, 8192, "tile64x128"),
-        ("9.0", 256, 8192, "tile128x128"),
-        ("9.0", 1024, 1024, "tile64x128"),
-        ("9.0", 4096, 4096, "tile128x128"),
+        ("9.0", 2048, 1368, "tile128x192_cluster2"),
+        ("9.0", 1000, 8192, "tile128x128_cluster2"),
         ("10.3", 100, 8192, "tile128x64"),
         ("10.0", 1024, 1024, "tile128x128"),
         ("10.0", 8192, 8192, "tile128x256"),
@@ -88,8 +87,20 @@ def test_as_many_blocks_as_the_device_holds_share_the_tiles(
     bundle["gemm"](*tensors(cuda, 8192, 8192, 512))
     bundle["gemm"](*tensors(cuda, 100, 640, 64))
     large, small = cuda.launches
-    assert (large.grid, large.cluster, large.block) == ((2, multiprocessors // 2, 1), (2, 1, 1), (384, 1, 1))
-    assert (small.grid, small.cluster, small.block) == ((2, 5, 1), (2, 1, 1), (384, 1, 1))
+    assert (large.grid, large.cluster, large.block) == ((multiprocessors, 1, 1), (2, 1, 1), (384, 1, 1))
+    assert (small.grid, small.cluster, small.block) == ((20, 1, 1), (1, 1, 1), (384, 1, 1))
+
+
+def test_a_sum_over_a_long_k_is_cut_among_the_blocks_of_a_cluster(cuda: Standin, gemm: aot_runtime.Bundle) -> None:
+    gemm["gemm"](*tensors(cuda, 128, 256, 8192))
+    (launch,) = cuda.launches
+    assert (launch.grid, launch.cluster) == ((16, 1, 1), (4, 1, 1))  # four tiles, four blocks for each
+
+
+def test_the_contract_has_a_product_for_every_tiling(path: Path, gemm: aot_runtime.Bundle) -> None:
+    variants = json.loads((path / "details" / "sm_90a.json").read_text())["variants"]
+    chosen = {gemm.explain("gemm", "9.0", *problem(m, n, k)).chosen for m, n, k in SHAPES if m}
+    assert {one.variant for one in chosen if one is not None} == {variant["name"] for variant in variants}
 
 
 @pytest.mark.parametrize(("capability", "early"), [((8, 0), False), ((9, 0), True), ((10, 0), True)])
@@ -155,6 +166,7 @@ for module, arch, arguments in (
     (_gemm_sm80, "sm_80", {"m": 128, "n": 128, "warps": (2, 4), "stages": 6}),
     (_gemm_sm80, "sm_80", {"m": 96, "n": 128, "warps": (2, 4), "stages": 3}),
     (_gemm_sm90, "sm_90a", {"m": 192, "n": 256}),
+    (_gemm_sm90, "sm_90a", {"m": 64, "n": 64, "cluster": 2, "split": 4}),
     (_gemm_sm90, "sm_90a", {"m": 128, "n": 128, "cluster": 32}),
     (_gemm_sm90, "sm_90a", {"m": 64, "n": 64, "rows": 12}),
     (_gemm_sm100, "sm_100f", {"n": 512}),
@@ -171,7 +183,8 @@ def test_impossible_tilings_are_refused_with_the_numbers() -> None:
     assert done.stdout.splitlines() == [
         "6 stages take 196608 bytes; a block of sm_80 has 166912",
         "a tile of 96 x 128 for 2 x 4 warps",
-        "a tile of 192 x 256 x 64",
+        "192 x 256 sums for one warp group",
+        "4 blocks that sum parts of 64 columns, in clusters of 8",
         "clusters of 32; sm_90a takes up to 16",
         "12 rows of 64, in clusters of 1",
         "a tile of 128 x 512 x 64",
