@@ -155,6 +155,19 @@ def test_the_call_of_the_guide_runs(sample_bundle: Path, standin_directory: Path
     assert run_with(sample_bundle, "sample_kernels", program, standin_directory, tmp_path) == "[0]\n"
 
 
+def test_the_kernels_of_the_guides_take_empty_vectors_and_launch_nothing(
+    sample_bundle: Path, build_bundle: Callable[..., BuildResult], cuda: Standin
+) -> None:
+    tuning = build_bundle(EXAMPLES / "tuning" / "kernels", ("sm_90a",), name="tuned_scale", shared_cudart=True)
+    assert not tuning.failures
+    for path in (sample_bundle, tuning.path):
+        scale = aot_runtime.load(path).scale
+        scale(cuda.tensor((0,), "float32"), cuda.tensor((0,), "float32"), 2.0)
+        assert not cuda.launches
+        scale(cuda.tensor((8,), "float32"), cuda.tensor((8,), "float32"), 2.0)
+        assert blocks(cuda) == [128]
+
+
 def test_signed_bundle_is_loaded_with_its_keys(
     small_bundle_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
