@@ -38,8 +38,8 @@ __all__ = [
     "Tolerance",
     "check",
     "compare",
-    "compare_outputs",
     "dtypes_of",
+    "problem_of",
     "record",
     "ulps_between",
 ]
@@ -168,11 +168,12 @@ def _check_call(
     )
 
 
-def compare_outputs(made: Mapping[str, Any], expected: Any) -> tuple[str, float, float]:
-    """What is wrong with the outputs of a call, or "", and the largest errors as fractions of the tolerance."""
-    found = _compare_each(made, expected, None)
-    problem = "; ".join(one.problem for one in found if one.problem)
-    return problem, max(one.norm for one in found), max(one.worst for one in found)
+def problem_of(
+    contract: Contract, made: Mapping[str, Any], expected: Any, arguments: Mapping[str, Any], choices: Mapping[str, str]
+) -> str:
+    """What is wrong with the outputs of a call, given what the reference says, or ""."""
+    bound = contract.ulps(**arguments, **choices) if contract.ulps is not None else None
+    return "; ".join(one.problem for one in _compare_each(made, expected, bound) if one.problem)
 
 
 def _compare_each(made: Mapping[str, Any], expected: Any, bound: float | None) -> list[_Compared]:

@@ -23,7 +23,7 @@ from ..bundle.tuning import MAX_CELLS, LeftOut, TunedDevice, TunedKernel, TunedS
 from ..declare.expressions import value_of
 from ..errors import UsageError
 from .bench import time_functions
-from .check import MARGIN_BYTES, compare_outputs, dtypes_of
+from .check import MARGIN_BYTES, dtypes_of, problem_of
 from .running import Gpu, calls_of, make_outputs, variants_of
 
 __all__ = ["Measured", "TuneReport", "bins_of", "tune"]
@@ -152,7 +152,7 @@ class _Tuner:
             self.gpu.synchronize()
         except (AotError, RuntimeError) as error:
             return f"{type(error).__name__}: {str(error).splitlines()[0]}"
-        return compare_outputs(made, expected)[0]
+        return problem_of(self.contract, made, expected, call.arguments, call.choices)
 
     def measure(self, left_out: set[str]) -> Iterator[Measured]:
         """Time the variants that agree with the contract, call by call."""

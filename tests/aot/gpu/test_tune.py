@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -114,6 +115,18 @@ def test_a_spec_that_disagrees_with_the_contract_is_left_out_by_name(tmp_path: P
     assert table.sets[0].variants == ("double__usual", "double__wrong"), "a call may still come to it by preference"
     assert set(table.sets[0].cells) == {0}
     assert all(set(one.microseconds) == {"double__usual"} for one in report.measured)
+
+
+@pytest.mark.torch
+def test_a_spec_beyond_the_units_that_the_contract_allows_is_left_out(tmp_path: Path) -> None:
+    def rough(x: Any, out: Any) -> None:
+        out.copy_(2 * x * (1 + 2**-21))  # within the tolerance, two or more units from exact
+
+    strict = replace(contract(), ulps=lambda x: 1.0)
+    report = run(tmp_path, {"usual": good, "wrong": rough}, COSTS, contract=strict)
+    (left,) = report.tuning.kernels[0].left_out
+    assert left.variant == "double__wrong"
+    assert "units in the last place from exact, and 1 are allowed" in left.reason
 
 
 @pytest.mark.torch
