@@ -25,7 +25,7 @@ from ._norms import GROUPS, NormBackward, partial_output, partial_tensor
 # A loop keeps three sums and reads three tensors: two chunks of each at a time, so that registers suffice.
 TILINGS = {
     **ROW_TILINGS,
-    "vector": (*ROW_TILINGS["vector"][:-1], RowTiling(threads=512, unroll=2, looped=True)),
+    "vector": (*ROW_TILINGS["vector"][:-1], RowTiling(threads=512, unroll=2, looped=True, shared=True)),
 }
 
 

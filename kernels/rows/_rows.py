@@ -1,8 +1,9 @@
 """What kernels share that must read a whole row before they can write it: how rows are reduced.
 
-A short row belongs to some threads of a warp. A longer row belongs to a block, and from compute capability 9.0 on to a
-cluster of blocks if it does not fit into the registers of one block, or if there are too few rows to occupy the GPU. How
-many threads and blocks share a row is decided at the call, so one variant serves all widths.
+A short row belongs to some threads of a warp, a longer one to a block. A row that does not fit into the registers of one
+block belongs, from compute capability 9.0 on, to a cluster of blocks. How many threads and blocks share such a row is
+decided at the call. Shorter rows have a number of threads that is compiled in: they take some microseconds, and counting
+threads at run time would be a tenth of that and more.
 """
 
 from __future__ import annotations
@@ -28,27 +29,32 @@ FEW_BLOCKS = 128  # fewer blocks than this leave multiprocessors idle
 class RowTiling:
     """A block computes ``rows`` rows with ``threads`` threads each. A thread holds ``unroll`` chunks at a time.
 
-    More threads than a warp are an upper bound: a row gets as many as it needs, and several blocks if those do not do.
+    If ``shared``, ``threads`` is an upper bound: a row gets as many as it needs, and several blocks if those do not do.
     """
 
     threads: int
     unroll: int
     rows: int = 1
     looped: bool = False  # loops over rows that are longer than the threads can hold
+    shared: bool = False
+    longest: int | None = None  # chunks of a row that is still looped over
     blocks: int = 0  # minimum resident blocks per SM (limits registers); 0 = unconstrained
 
     @property
     def label(self) -> str:
-        return f"looped{self.threads}" if self.looped else f"threads{self.threads}"
+        kind = "looped" if self.looped else "threads"
+        return f"{'shared_' if self.shared else ''}{kind}{self.threads}"
 
     @property
     def wide(self) -> bool:
         """Whether a row takes whole blocks."""
         return self.threads > WARP
 
-    def chunks(self, target: aot.Target) -> int:
-        """How many chunks the threads of a row hold at a time, at most."""
-        return self.threads * self.unroll * (max_cluster(target) if self.wide else 1)
+    def chunks(self, target: aot.Target) -> int | None:
+        """How many chunks a row may have; None if any number."""
+        if self.looped:
+            return self.longest
+        return self.threads * self.unroll * (max_cluster(target) if self.shared else 1)
 
     def validate(self, target: aot.Target) -> None:
         block = self.threads * self.rows
@@ -74,19 +80,23 @@ ROW_TILINGS = {
     "vector": (
         RowTiling(threads=8, unroll=4, rows=16),
         RowTiling(threads=32, unroll=4, rows=4),
+        RowTiling(threads=128, unroll=4),
+        RowTiling(threads=256, unroll=4),
         RowTiling(threads=512, unroll=4),
-        RowTiling(threads=512, unroll=4, looped=True),
+        RowTiling(threads=512, unroll=4, shared=True),
+        RowTiling(threads=512, unroll=4, looped=True, shared=True),
     ),
     "scalar": (
         RowTiling(threads=32, unroll=16, rows=4),
-        RowTiling(threads=512, unroll=8, looped=True),
+        RowTiling(threads=256, unroll=8, looped=True, longest=16_384),
+        RowTiling(threads=512, unroll=8, looped=True, shared=True),
     ),
 }
 
 # For kernels that keep no part of a row. A loop takes every row that is too long for a warp.
 STREAMED_TILINGS = {
-    "vector": (*ROW_TILINGS["vector"][:2], RowTiling(threads=256, unroll=4, looped=True)),
-    "scalar": (ROW_TILINGS["scalar"][0], RowTiling(threads=256, unroll=8, looped=True)),
+    "vector": (*ROW_TILINGS["vector"][:2], RowTiling(threads=256, unroll=4, looped=True, shared=True)),
+    "scalar": (ROW_TILINGS["scalar"][0], RowTiling(threads=256, unroll=8, looped=True, shared=True)),
 }
 
 
@@ -102,7 +112,7 @@ class RowKernel(KernelObject):
     def __init__(self, tiling: RowTiling, target: aot.Target, chunk: int) -> None:
         self.tiling = tiling
         self.early = launched_early(target)
-        self.max_cluster = max_cluster(target) if tiling.wide else 1
+        self.max_cluster = max_cluster(target) if tiling.shared else 1
         self.chunk = chunk  # elements
 
     # Where a thread is.
@@ -137,7 +147,7 @@ class RowKernel(KernelObject):
 
     def threads(self) -> Int32 | int:
         """How many threads share a row."""
-        return self.cluster() * self.block_threads() if self.tiling.wide else self.tiling.threads
+        return self.cluster() * self.block_threads() if self.tiling.shared else self.tiling.threads
 
     def span(self) -> Int32 | int:
         """How many chunks the threads of a row hold at a time."""
@@ -180,7 +190,14 @@ class RowKernel(KernelObject):
         ``neutral`` changes no value that it is combined with.
         """
         value = cute.arch.warp_reduction(value, combine, threads_in_group=min(self.tiling.threads, WARP))
-        if cutlass.const_expr(self.tiling.wide):
+        if cutlass.const_expr(self.tiling.wide and not self.tiling.shared):
+            thread, _, _ = cute.arch.thread_idx()
+            warps = self.tiling.threads // WARP
+            if thread % WARP == 0:
+                scratch[thread // WARP, use] = value
+            cute.arch.sync_threads()
+            value = cute.arch.warp_reduction(scratch[thread % warps, use], combine, threads_in_group=warps)
+        if cutlass.const_expr(self.tiling.shared):
             thread, _, _ = cute.arch.thread_idx()
             lane, warps = thread % WARP, self.block_threads() // WARP
             self.share(value, scratch, thread // WARP, warps, lane, use)
@@ -230,33 +247,31 @@ class RowKernel(KernelObject):
     @cute.jit
     def spread(self, rows: Int32, columns: Int32) -> tuple[Int32, Int32]:
         """How many threads a block has, and how many blocks share a row."""
-        threads, cluster = Int32(self.tiling.threads * self.tiling.rows), Int32(1)
-        if cutlass.const_expr(self.tiling.wide):
-            chunks, unroll = columns // self.chunk, self.tiling.unroll
-            while cluster < self.max_cluster and cluster * (self.tiling.threads * unroll) < chunks:
-                cluster *= 2
-            while cluster < self.max_cluster and rows * cluster < FEW_BLOCKS and cluster * MIN_SHARED < chunks:
-                cluster *= 2
-            warps = cute.ceil_div(chunks, cluster * (unroll * WARP))
-            threads = cutlass.min(cutlass.max(warps * WARP, MIN_THREADS), self.tiling.threads)
-        return threads, cluster
+        chunks, unroll, cluster = columns // self.chunk, self.tiling.unroll, Int32(1)
+        while cluster < self.max_cluster and cluster * (self.tiling.threads * unroll) < chunks:
+            cluster *= 2
+        while cluster < self.max_cluster and rows * cluster < FEW_BLOCKS and cluster * MIN_SHARED < chunks:
+            cluster *= 2
+        warps = cute.ceil_div(chunks, cluster * (unroll * WARP))
+        return cutlass.min(cutlass.max(warps * WARP, MIN_THREADS), self.tiling.threads), cluster
 
     def grid(self, x: cute.Tensor) -> dict:
         """The arguments of ``launch``."""
         rows, columns = x.shape
-        threads, cluster = self.spread(rows, columns)
-        shape = {
-            "grid": [cute.ceil_div(rows, self.tiling.rows), 1, 1],
-            "block": [self.tiling.threads * self.tiling.rows, 1, 1],
-        }
-        if self.tiling.wide:
+        if self.tiling.shared:
+            threads, cluster = self.spread(rows, columns)
             shape = {
                 "grid": [rows * cluster, 1, 1],
                 "block": [threads, 1, 1],
                 "max_number_threads": [self.tiling.threads, 1, 1],
             }
-        if self.max_cluster > 1:
-            shape["cluster"] = [cluster, 1, 1]
+            if self.max_cluster > 1:
+                shape["cluster"] = [cluster, 1, 1]
+        else:
+            shape = {
+                "grid": [cute.ceil_div(rows, self.tiling.rows), 1, 1],
+                "block": [self.tiling.threads * self.tiling.rows, 1, 1],
+            }
         return {
             **shape,
             "use_pdl": self.early,
@@ -314,7 +329,10 @@ def row_specs(
     """One spec per tiling of a kernel over rows of ``n`` columns; ``make(tiling, target, chunk)`` is the jit object."""
     specs = []
     for tiling in tilings:
+        if tiling.shared and not tiling.looped and max_cluster(target) == 1:
+            continue  # the one before it holds as much
         tiling.validate(target)
-        fits = () if tiling.looped else (f"n <= {tiling.chunks(target) * chunk}",)
+        chunks = tiling.chunks(target)
+        fits = () if chunks is None else (f"n <= {chunks * chunk}",)
         specs.append(aot.Spec(make(tiling, target, chunk), arguments, (*guards, *fits), tiling.label))
     return specs

@@ -26,9 +26,10 @@ from ._rows import ROW_TILINGS, RowKernel, RowTensors, RowTiling, row_specs
 TILINGS = {
     **ROW_TILINGS,
     "vector": (
-        *ROW_TILINGS["vector"][:-2],
+        *ROW_TILINGS["vector"][:-3],
         RowTiling(threads=512, unroll=4, blocks=3),
-        RowTiling(threads=512, unroll=2, looped=True),
+        RowTiling(threads=512, unroll=4, blocks=3, shared=True),
+        RowTiling(threads=512, unroll=2, looped=True, shared=True),
     ),
 }
 

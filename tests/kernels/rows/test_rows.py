@@ -30,15 +30,16 @@ def rows(path: Path, cuda: Standin) -> aot_runtime.Bundle:
     [
         (100, 64, 128, 1),  # sixteen rows to a block
         (100, 1024, 128, 1),  # four
-        (4096, 1032, 64, 1),
-        (4096, 4104, 160, 1),
+        (4096, 1032, 128, 1),
+        (4096, 4104, 256, 1),
         (4096, 16_384, 512, 1),
         (4096, 16_392, 288, 2),  # a row that one block cannot hold
         (4096, 131_072, 512, 8),
         (1, 262_144, 512, 8),  # nor can a cluster: it loops
         (1, 8192, 256, 1),
-        (1, 8200, 160, 2),  # a single row, which one multiprocessor would read alone
-        (64, 16_384, 256, 2),
+        (64, 16_384, 512, 1),
+        (1, 16_392, 160, 4),
+        (1, 65_536, 256, 8),  # a single row, of which one multiprocessor would read too much alone
     ],
 )
 def test_a_row_gets_as_many_threads_and_blocks_as_it_needs(
