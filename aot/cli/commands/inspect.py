@@ -79,7 +79,7 @@ def _print_summary(bundle: Path, manifest: Manifest) -> None:
     for host, record in manifest.hosts.items():
         print(f"host {host}: glibc >= {record.glibc}, CUDA runtime {record.cudart}")
     for build in manifest.provenance:
-        print(_source_text(build))
+        print_wrapped(_source_text(build))
     print_wrapped("built with " + ", ".join(f"{name} {version}" for name, version in manifest.toolchain.items()))
     for failure in manifest.failures:
         print(
