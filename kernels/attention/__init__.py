@@ -1,5 +1,4 @@
-"""Attention over caches of keys and values.
+"""Kernels over caches of keys and values: attention of a few new tokens, and appending to a cache.
 
-Build it with ``--family attention`` or ``--family all``. It has run on an H200, for its speed; its results have not been
-compared with their references on a GPU yet.
+Build them with ``--family attention`` or ``--family all``.
 """

@@ -100,7 +100,7 @@ class Kernel:
 
 @pytest.fixture(scope="module")
 def kernels(selection: Any) -> dict[str, Kernel]:
-    command = [sys.executable, "-c", _DECLARED, str(PROJECT / "kernels"), *CALLS, "attention_decode"]
+    command = [sys.executable, "-c", _DECLARED, str(PROJECT / "kernels"), *CALLS, "attention_decode", "cache_append"]
     declared = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     made = {}
     for name, encoded in declared["tables"].items():
@@ -288,3 +288,23 @@ def test_decoding_packs_rows_into_the_smallest_tile(kernels: dict[str, Kernel], 
 def test_decoding_refuses_what_was_not_built(kernels: dict[str, Kernel], call: dict, reason: str) -> None:
     chosen, reasons = kernels["attention_decode"].answer(call)
     assert not chosen and any(reason in given for given in reasons), "\n".join(sorted(set(reasons)))
+
+
+def append_call(positions: int = 64) -> dict[str, Any]:
+    new, pages, angles = (2, 1, 2, 128), (9, 16, 2, 128), (positions, 64)
+    tensors = {"k": new, "v": new, "k_cache": pages, "v_cache": pages, "lengths": (2,), "k_out": pages, "v_out": pages,
+               "pages": (2, 4), "cos": angles, "sin": angles}  # fmt: skip
+    dtypes = {"lengths": I32, "pages": I32, "cos": F32, "sin": F32}
+    call = {name: tensor(i, shape, dtypes.get(name, BF16)) for i, (name, shape) in enumerate(tensors.items())}
+    return {**call, "k_scale": None, "v_scale": None}
+
+
+def test_appending_works_in_place_and_knows_an_angle_for_every_position(kernels: dict[str, Kernel]) -> None:
+    call = append_call()
+    chosen, _ = kernels["cache_append"].answer({**call, "k_out": call["k_cache"], "v_out": call["v_cache"]})
+    assert chosen == "cache_append__rotated__bf16__same__pages"
+    assert not kernels["cache_append"].answer({**call, "k_out": call["v_cache"]})[0]
+    chosen, reasons = kernels["cache_append"].answer(append_call(positions=63))
+    assert not chosen and any(
+        "`(pages_each * page_size) <= positions` does not hold" in reason for reason in reasons
+    ), "\n".join(sorted(set(reasons)))

@@ -41,7 +41,7 @@ def bundle(request: pytest.FixtureRequest, torch: Any) -> aot_runtime.Bundle:
 
 @pytest.fixture(scope="module")
 def contracts(bundle: aot_runtime.Bundle) -> dict[str, Contract]:
-    return load_contracts(bundle.path, bundle.manifest, ["attention_decode"])
+    return load_contracts(bundle.path, bundle.manifest, ["attention_decode", "cache_append"])
 
 
 @pytest.fixture
@@ -75,3 +75,43 @@ def test_a_graph_stays_right_when_lengths_and_pages_change(
         seen = lengths.clamp(0, EACH * PAGE)
         expected = contracts["attention_decode"].reference(q=q, lengths=seen, scale=SCALE, **caches)
         assert compare(out, expected)[0] == "", replay
+
+
+def test_a_decoding_step_in_a_graph_appends_and_attends(
+    bundle: aot_runtime.Bundle, contracts: dict[str, Contract], caches: dict[str, Any], torch: Any
+) -> None:
+    """Each replay appends one token to each sequence, where the one before it ended, and attends to all of them."""
+    bundle.preload(0)
+    new = torch.randn(3, BATCH, 1, HEADS, DIM, device="cuda").to(torch.bfloat16)
+    q, k, v = new[0], new[1, :, :, :KV_HEADS], new[2, :, :, :KV_HEADS]
+    out, lengths = torch.empty_like(q), ints(torch, (0, 15, 16, 100, 1000))
+    keys, values, pages = caches["k_cache"], caches["v_cache"], caches["pages"]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        lengths.add_(1)
+        bundle["cache_append"](k, v, keys, values, lengths, keys, values, pages)
+        bundle["attention_decode"](q, keys, values, lengths, out, SCALE, pages)
+    for step in range(1, 20):
+        new.normal_()
+        graph.replay()
+        torch.cuda.synchronize()
+        assert lengths.tolist() == [length + step for length in (0, 15, 16, 100, 1000)]
+        for i, last in enumerate((lengths - 1).tolist()):
+            at = (pages[i, last // PAGE].long(), last % PAGE)
+            assert torch.equal(keys[at], k[i, 0]) and torch.equal(values[at], v[i, 0])
+        expected = contracts["attention_decode"].reference(q=q, lengths=lengths, scale=SCALE, **caches)
+        assert compare(out, expected)[0] == "", step
+
+
+def test_appending_leaves_the_rest_of_a_cache_alone(
+    bundle: aot_runtime.Bundle, contracts: dict[str, Contract], caches: dict[str, Any], torch: Any
+) -> None:
+    k, v = torch.randn(2, BATCH, 4, KV_HEADS, DIM, device="cuda").to(torch.bfloat16).unbind(0)
+    lengths = ints(torch, (4, 2, 16, 1281, 40))
+    before = [caches[name].clone() for name in ("k_cache", "v_cache")]
+    call = {"k": k, "v": v, "lengths": lengths, **caches}
+    bundle["cache_append"](**call, k_out=caches["k_cache"], v_out=caches["v_cache"])
+    torch.cuda.synchronize()
+    expected = contracts["cache_append"].reference(**{**call, "k_cache": before[0], "v_cache": before[1]})
+    for name, old, new in zip(("k_cache", "v_cache"), before, expected, strict=True):
+        assert torch.equal(caches[name], torch.where(new.isnan(), old.double(), new).to(old.dtype))
