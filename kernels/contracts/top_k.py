@@ -7,9 +7,7 @@ from typing import Any
 
 import aot
 
-from ._layouts import ROWS, Layout, special_rows, tied_rows
-
-MOST, LONGEST = 32, 512  # elements that are taken, columns
+from ._layouts import ROWS, SPECIAL, Layout, special_rows, tied_rows
 
 
 def reference(x: Any, k: int) -> Any:
@@ -19,16 +17,18 @@ def reference(x: Any, k: int) -> Any:
 
 
 def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
-    for layout in (layout for layout in ROWS if layout.shape[1] <= LONGEST):
-        for k in (1, 8, MOST):
+    for layout in ROWS:
+        for k in (1, 8, 50, 1024):
             if k <= layout.shape[1]:
                 yield {"x": layout.make(make, dtype), "k": k}
-    yield {"x": make.tensor((300, LONGEST), dtype), "k": MOST}
-    yield {"x": make.tensor((70_000, 31), dtype), "k": 31}  # all elements: a sort
-    for columns, positions in ((24, 24), (25, 24), (500, 2)):
-        for k in (1, 17):
-            yield {"x": special_rows(make, dtype, columns, positions), "k": k}
-            yield {"x": tied_rows(make, dtype, columns), "k": k}
+    yield {"x": make.tensor((300, 512), dtype), "k": 32}  # the most that a warp keeps
+    yield {"x": make.tensor((300, 512), dtype), "k": 33}
+    yield {"x": make.tensor((300, 512), dtype), "k": 512}  # all elements: a sort
+    for columns, positions in SPECIAL:
+        for k in (1, 17, 1000):
+            if k <= columns:
+                yield {"x": special_rows(make, dtype, columns, positions), "k": k}
+                yield {"x": tied_rows(make, dtype, columns), "k": k}
 
 
 def cost(x: Any, k: int) -> aot.Cost:
@@ -37,7 +37,7 @@ def cost(x: Any, k: int) -> aot.Cost:
 
 
 def bench_inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
-    for shape, k in (((1024, 64), 8), ((16_384, 128), 8), ((65_536, 256), 8)):
+    for shape, k in (((16_384, 128), 8), ((1024, 1024), 8), ((64, 128_256), 50)):
         yield {"x": Layout(shape).make(make, dtype), "k": k}
 
 

@@ -1,7 +1,15 @@
 """The ``k`` largest elements of each row, in descending order, and their indices; of equal elements the first ones.
 
-A row belongs to a warp. Its lanes hold the row, and ``k`` times the largest element that is left is taken. Elements are
-ordered by integers (:func:`order_key`) and by their index, so the result is the same in every run.
+A short row belongs to a warp. Its lanes hold the row, and ``k`` times the largest element that is left is taken.
+
+A long row belongs to a block, which reads it twice. In the first pass each thread finds its largest element. The ``k``-th
+largest of those is a lower bound: at least ``k`` elements reach it, and hardly more do, if the row is long. In the second
+pass those elements are collected in shared memory, where each finds its rank by counting the larger ones. If more are
+equal to the bound than fit there, the exact bound is searched for by halving an interval of values and indices. Each of
+those steps reads the row.
+
+Elements are ordered by integers (:func:`order_key`) and by their index, so a result does not depend on the order in which
+threads run.
 """
 
 from __future__ import annotations
@@ -14,15 +22,20 @@ from cutlass import Float32, Int32, Int64
 import aot
 
 from .._device import ARCHS, DTYPES, WARP, KernelObject, await_previous, launched_early
+from .._versions import SmemAllocator
 from ..contracts import top_k as contract
-from ._order import NO_KEY, order_key
+from ._order import LARGEST_KEY, NO_KEY, order_key
+from ._rows import MIN_THREADS, RowKernel, RowTensors, RowTiling, maximum
 
 LAST = 0x7FFFFFFF  # no element has a larger index
-ROWS = 4  # of a block
+ROWS = 4  # of a block, if a row belongs to a warp
 HELD, GROUP = 16, 4  # elements of a row in a lane, and how many of them are skipped together if the row has none there
+TILING = RowTiling(threads=1024, unroll=4, looped=True)
+CANDIDATES = 2048  # elements in shared memory
+LARGEST_K = 1024
 
 
-class TopK(KernelObject):
+class WarpTopK(KernelObject):
     """Rows of at most ``WARP * HELD`` elements, of which at most ``WARP`` are taken."""
 
     def __init__(self, target: aot.Target) -> None:
@@ -79,23 +92,168 @@ class TopK(KernelObject):
             )
 
 
+class BlockTopK(RowKernel):
+    """Elements have a *place* in the order of their row: a number that is larger for a larger key or a smaller index."""
+
+    def __init__(self, target: aot.Target, chunk: int, dtype: str) -> None:
+        super().__init__(TILING, target, chunk)
+        self.max_cluster = 1  # candidates are in the shared memory of one block
+        self.shift = {"bf16": 16, "f16": 13, "f32": 0}[dtype]  # bits of a key that are the same for all values
+
+    def key(self, value: Float32) -> Int32:
+        return order_key(value) >> self.shift
+
+    @cute.jit
+    def spread(self, rows: Int32, columns: Int32) -> tuple[Int32, Int32]:
+        """As many threads as there are chunks: the more there are, the closer is the lower bound."""
+        warps = cute.ceil_div(columns // self.chunk, WARP)
+        return cutlass.min(cutlass.max(warps * WARP, MIN_THREADS), TILING.threads), Int32(1)
+
+    @cute.kernel
+    def kernel(self, x: cute.Tensor, values: cute.Tensor, indices: cute.Tensor, k: Int32):
+        row, lane, end = self.place(x)
+        source = x[row, None]
+        memory = SmemAllocator()
+        counts = memory.allocate_tensor(Int32, cute.make_layout((TILING.threads // WARP, 2)))
+        count = memory.allocate_tensor(Int32, cute.make_layout(1))
+        candidates = memory.allocate_tensor(Int64, cute.make_layout(CANDIDATES))
+        bound = Int64(self.lower_bound(source, k, counts, lane, end)) * cute.size(source)
+        self.collect(source, bound, count, candidates, lane, end)
+        while count[0] > CANDIDATES:  # once, because exactly k elements reach the exact bound
+            bound = self.exact_bound(source, bound, k, counts, lane, end)
+            self.collect(source, bound, count, candidates, lane, end)
+        self.rank(source, count[0], candidates, values[row, None], indices[row, None], k, lane)
+
+    @cute.jit
+    def lower_bound(self, row: cute.Tensor, k: Int32, counts: cute.Tensor, lane: Int32, end: Int32) -> Int32:
+        """The ``k``-th largest of the threads' largest keys; if there are fewer threads, a key below all others."""
+        key = Int32(NO_KEY >> self.shift)
+        for step in cutlass.range(self.steps(cute.size(row))):
+            first = step * self.span() + lane
+            for index, chunk in zip(self.indices(first), self.load(row, first), strict=True):
+                # The last chunk, which is repeated past the end, must count once.
+                if index < end:
+                    key = cutlass.max(key, self.key(self.tree(maximum, chunk.load().to(Float32))))
+        low, high = Int64(NO_KEY >> self.shift), Int64((LARGEST_KEY >> self.shift) + 1)
+        slot = Int32(0)
+        while high - low > 1:
+            middle = (low + high) >> 1
+            if self.over_block(Int32(1) if key >= Int32(middle) else Int32(0), counts, slot) >= k:
+                low = middle
+            else:
+                high = middle
+            slot = 1 - slot
+        return Int32(low)
+
+    @cute.jit
+    def exact_bound(
+        self, row: cute.Tensor, low: Int64, k: Int32, counts: cute.Tensor, lane: Int32, end: Int32
+    ) -> Int64:
+        """The place that exactly ``k`` elements reach. At least as many reach ``low``."""
+        high = Int64((LARGEST_KEY >> self.shift) + 1) * cute.size(row)
+        slot = Int32(0)
+        while high - low > 1:
+            middle = (low + high) >> 1
+            if self.count_from(row, middle, counts, slot, lane, end) >= k:
+                low = middle
+            else:
+                high = middle
+            slot = 1 - slot
+        return low
+
+    @cute.jit
+    def count_from(self, row: cute.Tensor, bound: Int64, counts: cute.Tensor, slot, lane, end) -> Int32:
+        found = Int32(0)
+        for step in cutlass.range(self.steps(cute.size(row))):
+            first = step * self.span() + lane
+            for index, chunk in zip(self.indices(first), self.load(row, first), strict=True):
+                values = chunk.load().to(Float32)
+                for i in cutlass.range_constexpr(self.chunk):
+                    place = self.place_of(self.key(values[i]), index * self.chunk + i, row)
+                    found += Int32(1) if place >= bound and index < end else Int32(0)
+        return self.over_block(found, counts, slot)
+
+    def place_of(self, key: Int32, index: Int32, row: cute.Tensor) -> Int64:
+        return Int64(key) * cute.size(row) + Int64(cute.size(row) - 1 - index)
+
+    @cute.jit
+    def over_block(self, value: Int32, counts: cute.Tensor, slot: Int32) -> Int32:
+        """The sum over the threads of a block. Calls in turn use both slots, so one barrier in each will do."""
+        thread, _, _ = cute.arch.thread_idx()
+        lane, warps = thread % WARP, self.block_threads() // WARP
+        value = cute.arch.warp_redux_sync(value, "add")
+        if lane == 0:
+            counts[thread // WARP, slot] = value
+        cute.arch.sync_threads()
+        value = counts[lane, slot] if lane < warps else Int32(0)
+        return cute.arch.warp_redux_sync(value, "add")
+
+    @cute.jit
+    def collect(self, row: cute.Tensor, bound: Int64, count: cute.Tensor, candidates: cute.Tensor, lane, end):
+        """Put what reaches the bound into shared memory, in any order. ``count`` is how many elements do."""
+        cute.arch.sync_threads()
+        if lane == 0:
+            count[0] = Int32(0)
+        cute.arch.sync_threads()
+        for step in cutlass.range(self.steps(cute.size(row))):
+            first = step * self.span() + lane
+            for index, chunk in zip(self.indices(first), self.load(row, first), strict=True):
+                key = self.key(self.tree(maximum, chunk.load().to(Float32)))
+                if index < end and self.place_of(key, index * self.chunk, row) >= bound:
+                    # Few chunks have a candidate: their elements are read again, which takes little code.
+                    for i in cutlass.range(index * self.chunk, (index + 1) * self.chunk, unroll=1):
+                        self.collect_one(row, i, bound, count, candidates)
+        cute.arch.sync_threads()
+
+    @cute.jit
+    def collect_one(self, row: cute.Tensor, index: Int32, bound: Int64, count: cute.Tensor, candidates: cute.Tensor):
+        key = self.key(row[index].to(Float32))
+        if self.place_of(key, index, row) >= bound:
+            slot = cute.arch.atomic_add(count.iterator, Int32(1), scope="cta")
+            if slot < CANDIDATES:
+                candidates[slot] = (Int64(key) << 32) + Int64(LAST - index)
+
+    @cute.jit
+    def rank(
+        self, row: cute.Tensor, count, candidates: cute.Tensor, values: cute.Tensor, indices: cute.Tensor, k, lane
+    ):
+        for place in cutlass.range(lane, count, self.threads()):
+            own, larger = candidates[place], Int32(0)
+            for other in cutlass.range(count, unroll=8):
+                larger += Int32(1) if candidates[other] > own else Int32(0)
+            if larger < k:
+                index = LAST - Int32(own & LAST)
+                values[larger] = row[index]
+                indices[larger] = Int64(index)
+
+    @cute.jit
+    def __call__(self, x: cute.Tensor, values: cute.Tensor, indices: cute.Tensor, k: Int32, stream: CUstream):
+        rows, _ = x.shape
+        if rows > 0:  # CUDA refuses an empty grid
+            self.kernel(x, values, indices, k).launch(**self.grid(x), stream=stream)
+
+
 @aot.kernel(
     parameters=(
         aot.In("x"),
         aot.Out("values", shape="(x.shape[0], k)", dtype="x.dtype"),
         aot.Out("indices", shape="(x.shape[0], k)", dtype="i64"),
-        aot.In("k", f"how many, from 1 to {WARP}, and at most as many as `x` has columns"),
+        aot.In("k", f"how many, from 1 to {LARGEST_K}, and at most as many as `x` has columns"),
     ),
     archs=ARCHS,
-    axes={"dtype": DTYPES},
+    axes={"dtype": DTYPES, "rows": ("short", "vector", "scalar")},
     reference=contract.reference,
     inputs=contract.inputs,
     cost=contract.cost,
 )
-def top_k(target: aot.Target, dtype: str) -> aot.Spec:
-    """The ``k`` largest elements of every row of ``x``, of at most 512 columns, and their indices; NaN is the largest."""
-    values, indices = (aot.Tensor(kind, ("m", "taken")) for kind in (dtype, "i64"))
-    x = aot.Tensor(dtype, ("m", "n"))
-    arguments = {"x": x, "values": values, "indices": indices, "k": aot.Scalar("i32"), "stream": aot.Stream()}
-    guards = ("taken == k", "k >= 1", "k <= n", f"k <= {WARP}", f"n <= {WARP * HELD}")
-    return aot.Spec(TopK(target), arguments, guards)
+def top_k(target: aot.Target, dtype: str, rows: str) -> aot.Spec:
+    """The ``k`` largest elements of every row of ``x``, largest first, and their indices; NaN is the largest."""
+    matrix = RowTensors(dtype, rows == "vector")
+    taken = [aot.Tensor(kind, ("m", "taken")) for kind in (dtype, "i64")]
+    arguments = {
+        "x": matrix.matrix, "values": taken[0], "indices": taken[1], "k": aot.Scalar("i32"), "stream": aot.Stream()
+    }  # fmt: skip
+    guards = ("taken == k", "k >= 1", "k <= n")
+    if rows == "short":
+        return aot.Spec(WarpTopK(target), arguments, (*guards, f"k <= {WARP}", f"n <= {WARP * HELD}"))
+    return aot.Spec(BlockTopK(target, matrix.chunk, dtype), arguments, (*guards, f"k <= {LARGEST_K}"))
