@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import statistics
 import sys
@@ -85,15 +86,34 @@ def gemm() -> str:
 
 
 def products() -> str:
-    """Ratios to cuBLAS on products that no choice among tilings was made on, by rows, and of what was shipped before."""
-    found = read("h200-gemm-tilings.json")["summary"]
-    rows = [(f"m = {rows.replace('-', ' to ')}", one) for rows, one in found["report_by_m"].items()]
-    rows += [("all", found["report"]), ("all that both were timed on", found["report_same_products"])]
-    rows += [("the same, with the four tilings before", found["report_before"])]
-    columns = ("products", "geometric_mean", "below_0.95", "worst")
+    """Ratios to cuBLAS on products that no choice among tilings was made on, by rows, in both runs."""
+    runs = read("h200-gemm-shapes.json")["runs"]
+    bins = {
+        "m = 1 to 16": (1, 16),
+        "m = 17 to 64": (17, 64),
+        "m = 65 to 256": (65, 256),
+        "m = 257 to 1024": (257, 1024),
+    }
+    bins |= {"m above 1024": (1025, math.inf), "all": (1, math.inf)}
+    rows = []
+    for label, (least, most) in bins.items():
+        ratios = [[row[7] / row[6] for row in run if least <= row[2] <= most] for run in runs]
+        means = " and ".join(f"{math.exp(statistics.fmean(map(math.log, run))):.3f}" for run in ratios)
+        below = " and ".join(str(sum(ratio < 0.95 for ratio in run)) for run in ratios)
+        rows.append([label, str(len(ratios[0])), means, below, f"{min(map(min, ratios)):.2f}"])
+    return table(("bf16, speed relative to cuBLAS", "products", "geometric mean", "below 0.95", "worst"), rows)
+
+
+def decoding() -> str:
+    """Bandwidth of attention while decoding, in TB/s, by shape."""
+    times = read("h200-attention-decode.json")["results"]["times"]
+    columns = ("aot", "read", "cudnn", "flash")
     return table(
-        ("bf16, speed relative to cuBLAS", "products", "geometric mean", "below 0.95", "worst"),
-        ([label, *(str(one[column]) for column in columns)] for label, one in rows),
+        ("TB/s of keys and values", "attention_decode", "reading alone", "cuDNN", "flash"),
+        (
+            [shape, *(f"{one[column]:.2f}" if column in one else "" for column in columns)]
+            for shape, one in times.items()
+        ),
     )
 
 
@@ -330,6 +350,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "gemm": gemm,
     "noise": noise,
     "products": products,
+    "decoding": decoding,
     "loading": loading,
 }
 

@@ -9,4 +9,4 @@ from kernels.rows import top_k as shipped_top_k
 ONE = {"dtype": {"bf16": "bf16"}, "access": {"vector": "vector"}}
 rmsnorm = dataclasses.replace(shipped_rmsnorm.rmsnorm, axes=ONE, backward=None)
 rope = dataclasses.replace(shipped_rope.rope, axes=ONE)
-top_k = dataclasses.replace(shipped_top_k.top_k, axes={"dtype": {"bf16": "bf16"}})
+top_k = dataclasses.replace(shipped_top_k.top_k, axes={"dtype": {"bf16": "bf16"}, "rows": {"short": "short"}})
