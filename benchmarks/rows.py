@@ -1,8 +1,8 @@
-"""Kernels over rows against torch and torch.compile, over a list of widths and numbers of rows, in bf16.
+"""Kernels over rows and elementwise kernels against torch.compile, over a list of matrices, in bf16.
 
-The list was written down before anything was measured: widths of public models beside odd ones, from 64 to 262,144, by 1
-to 65,536 rows, as long as a matrix has at most 2^29 elements. Each contender runs alone in a CUDA graph of many calls.
-The contenders take turns; a figure is the median of five rounds. Each shape is compiled by itself (``dynamic=False``).
+Two lists in ``benchmarks/shapes`` were written down before anything was measured: the kernels are tuned on one of them, and
+their speed is reported on the other. Each contender runs alone in a CUDA graph of many calls. The contenders take turns; a
+figure is the median of five rounds. Each shape is compiled by itself (``dynamic=False``).
 
 Processes compile side by side, because torch.compile takes a second or more for each shape. Then they measure one at a
 time, behind a lock, when nothing compiles any more.
@@ -14,26 +14,32 @@ time, behind a lock, when nothing compiles any more.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import fcntl
+import json
 import math
 import multiprocessing
 import os
 import statistics
 import sys
+import tempfile
+import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from _common import parser, print_rows, report
+from _common import PROJECT, parser, print_rows, report
+from gemm_shapes import read_clocks
 
-WIDTHS = (64, 100, 128, 333, 512, 768, 1000, 1536, 2048, 3001, 4096, 5120, 7168, 8192, 11_008, 13_001, 16_384, 18_432,
-          28_672, 32_000, 50_257, 65_536, 99_999, 128_256, 151_936, 200_003, 262_144)  # fmt: skip
-ROWS = (1, 7, 33, 64, 132, 333, 1024, 3001, 4096, 16_384, 30_011, 65_536)
-LARGEST = 1 << 29  # elements
-KERNELS = ("rmsnorm", "rmsnorm_residual", "layernorm", "softmax", "reduce", "quantize_fp8", "argmax", "cross_entropy")
-TOP_K = ((64, 8), (100, 8), (128, 8), (333, 8), (512, 32), (32_000, 50), (50_257, 8), (128_256, 50))  # width, k
-CHOICES = {"reduce": {"op": "sum"}}
+KERNELS = (
+    "rmsnorm", "rmsnorm_residual", "layernorm", "softmax", "reduce", "cross_entropy", "argmax", "top_k", "quantize_fp8",
+    "silu_and_mul", "activation", "rope", "add",
+)  # fmt: skip
+CHOICES = {"reduce": {"op": "sum"}, "activation": {"op": "gelu"}}
+HEAD = 128  # elements of a head of `rope`; a row of a matrix has as many heads as fit
+MANY_COLUMNS, FEW, MORE = 512, 8, 50  # `top_k` takes FEW elements of rows of up to so many columns, MORE of longer ones
 ROUNDS, SETS, MANY_CALLS, SMALL = 5, 64, 64, 1 << 23
 BEHIND = 0.95
 
@@ -43,34 +49,33 @@ class Problem:
     kernel: str
     rows: int
     columns: int
-    k: int | None = None
 
     @property
     def label(self) -> str:
-        return f"{self.kernel} {self.rows} x {self.columns}" + (f", k = {self.k}" if self.k is not None else "")
+        return f"{self.kernel} {self.rows} x {self.columns}"
 
     def arguments(self, make: Any) -> dict[str, Any]:
-        x = make.tensor((self.rows, self.columns), "bf16")
+        rows, columns = self.rows, self.columns
+        if self.kernel == "rope":
+            angles = {name: make.tensor((rows, HEAD // 2), "f32") for name in ("cos", "sin")}
+            return {"x": make.tensor((rows, max(1, columns // HEAD), HEAD), "bf16"), **angles}
+        x = make.tensor((rows, columns // 2 * 2 if self.kernel == "silu_and_mul" else columns), "bf16")
         if self.kernel == "cross_entropy":
-            return {"x": x, "target": make.torch.arange(self.rows, device=x.device) * 7919 % self.columns}
-        if self.kernel == "rmsnorm_residual":
-            return {"x": x, "residual": x.clone(), "weight": make.tensor((self.columns,), "bf16")}
-        names = {"rmsnorm": ("weight",), "layernorm": ("weight", "bias")}.get(self.kernel, ())
-        k = {} if self.k is None else {"k": self.k}
-        return {"x": x, **{name: make.tensor((self.columns,), "bf16") for name in names}, **k}
+            return {"x": x, "target": make.torch.arange(rows, device=x.device) * 7919 % columns}
+        if self.kernel == "top_k":
+            return {"x": x, "k": FEW if columns <= MANY_COLUMNS else MORE}
+        matrices = {"rmsnorm_residual": ("residual",), "add": ("y",)}.get(self.kernel, ())
+        vectors = {"rmsnorm": ("weight",), "rmsnorm_residual": ("weight",), "layernorm": ("weight", "bias")}
+        return {
+            "x": x,
+            **{name: make.tensor((rows, columns), "bf16") for name in matrices},
+            **{name: make.tensor((columns,), "bf16") for name in vectors.get(self.kernel, ())},
+        }
 
 
-def problems(kernels: Sequence[str], widths: Sequence[int], rows: Sequence[int]) -> list[Problem]:
-    plain = [
-        Problem(kernel, m, n)
-        for kernel in kernels
-        if kernel != "top_k"
-        for n in widths
-        for m in rows
-        if m * n <= LARGEST
-    ]
-    taken = [Problem("top_k", m, n, k) for n, k in TOP_K if n in widths for m in rows if m * n <= LARGEST]
-    return plain + (taken if "top_k" in kernels else [])
+def read_shapes(name: str) -> list[tuple[int, int]]:
+    data = json.loads((PROJECT / "benchmarks" / "shapes" / f"{name}.json").read_text())
+    return [(rows, columns) for rows, columns in data["shapes"]]
 
 
 class Measuring:
@@ -125,19 +130,36 @@ class Measuring:
         return {name: statistics.median(sample[name] for sample in samples) for name in timers}
 
 
-def work(given: argparse.Namespace, own: Sequence[Problem], lock: Any, compiled: Any, results: Any) -> None:
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock that other processes, and other programs that time something on this GPU, respect."""
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def work(given: argparse.Namespace, own: Sequence[Problem], until: float, compiled: Any, results: Any) -> None:
     """What one process does. A problem that fails is reported with its reason, and the others go on."""
-    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # there is a process per core already
-    measuring, ready = Measuring(given.bundles, given.against), []
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # there are other processes that compile
+    try:
+        measuring, ready = Measuring(given.bundles, given.against), []
+    except Exception:
+        for problem in own:
+            results.put((problem, traceback.format_exc()))
+        compiled.wait()
+        return
     for problem in own:
+        if time.time() > until:
+            results.put((problem, "not reached"))
+            continue
         try:
             measuring.compile(problem)
             ready.append(problem)
         except Exception:
             results.put((problem, traceback.format_exc()))
     compiled.wait()
-    for problem in ready:
-        with lock:
+    with locked(given.lock):
+        for problem in ready:
             try:
                 results.put((problem, measuring.measure(problem)))
             except Exception:
@@ -149,9 +171,9 @@ def work(given: argparse.Namespace, own: Sequence[Problem], lock: Any, compiled:
 def measure_all(given: argparse.Namespace, wanted: Sequence[Problem]) -> dict[Problem, dict[str, float]]:
     context = multiprocessing.get_context("spawn")
     jobs = min(given.jobs, len(wanted))
-    lock, compiled, results = context.Lock(), context.Barrier(jobs), context.Queue()
+    until, compiled, results = time.time() + given.seconds, context.Barrier(jobs), context.Queue()
     processes = [
-        context.Process(target=work, args=(given, wanted[i::jobs], lock, compiled, results)) for i in range(jobs)
+        context.Process(target=work, args=(given, wanted[i::jobs], until, compiled, results)) for i in range(jobs)
     ]
     for process in processes:
         process.start()
@@ -159,7 +181,7 @@ def measure_all(given: argparse.Namespace, wanted: Sequence[Problem]) -> dict[Pr
     for _ in wanted:
         problem, result = results.get()
         if isinstance(result, str):
-            print(f"{problem.label} failed:\n{result}", file=sys.stderr)
+            print(f"{problem.label} failed: {result}", file=sys.stderr, flush=True)
         else:
             measured[problem] = result
             ratios = "  ".join(f"{name} {result[name] / result['ours']:.2f}" for name in result if name != "ours")
@@ -178,49 +200,67 @@ def summary(ratios: Mapping[str, float]) -> dict[str, Any]:
     return {"problems": len(values), "geometric mean": mean, "quantiles": quantiles, "behind": behind}
 
 
+def print_totals(totals: Mapping[str, Mapping[str, Any]]) -> None:
+    for rival, total in totals.items():
+        print_rows((f"behind {rival}", "ratio"), [(label, f"{ratio:.2f}") for label, ratio in total["behind"].items()])
+    rows = []
+    for rival, total in totals.items():
+        ratios = (total["geometric mean"], *(total["quantiles"][q] for q in ("0%", "5%", "50%")))
+        rows.append((rival, total["problems"], *(f"{ratio:.2f}" for ratio in ratios), len(total["behind"])))
+    print_rows(("against", "problems", "mean", "worst", "5%", "median", "behind"), rows)
+
+
 def main() -> None:
+    given = read_arguments()
+    wanted = [Problem(kernel, *shape) for shape in given.shapes for kernel in given.kernel or KERNELS]
+    clocks = [read_clocks()]
+    measured = measure_all(given, wanted)
+    clocks.append(read_clocks())
+    if not measured:
+        sys.exit("nothing was measured")
+    rivals = {name for times in measured.values() for name in times} - {"ours"}
+    totals = {
+        rival: summary({p.label: times[rival] / times["ours"] for p, times in measured.items() if rival in times})
+        for rival in sorted(rivals)
+    }
+    print_totals(totals)
+    missing = [problem.label for problem in wanted if problem not in measured]
+    times = {problem.label: times for problem, times in measured.items()}
+    report("rows", {"summary": totals, "not measured": missing, "clocks": clocks, "times": times}, given.out)
+
+
+def read_arguments() -> argparse.Namespace:
     arguments = parser(__doc__)
     arguments.add_argument("bundle", type=Path, help="the shipped kernels")
     arguments.add_argument("--other", action="append", default=[], metavar="NAME=BUNDLE", help="another build of them")
     arguments.add_argument("--kernel", action="append", help="only this kernel; repeatable")
-    arguments.add_argument("--widths", type=_numbers, default=WIDTHS)
-    arguments.add_argument("--rows", type=_numbers, default=ROWS)
     arguments.add_argument(
-        "--part", type=_fraction, default=(1, 1), metavar="I/N", help="only the I-th of N parts of the list"
+        "--shapes",
+        type=_shapes,
+        default="rows_report",
+        help="a file of benchmarks/shapes, or a list such as 1x64,7x100",
     )
-    arguments.add_argument("--against", type=lambda text: text.split(","), default=["torch", "torch.compile"])
+    arguments.add_argument("--against", type=lambda text: text.split(","), default=["torch.compile"])
     arguments.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) - 2))
+    arguments.add_argument(
+        "--seconds", type=float, default=math.inf, help="compile no longer; the rest is not measured"
+    )
+    arguments.add_argument(
+        "--lock",
+        type=Path,
+        default=Path(tempfile.gettempdir(), "aot-rows.lock"),
+        help="a file that is locked meanwhile",
+    )
     given = arguments.parse_args()
     given.bundles = {"ours": given.bundle, **{n: Path(p) for n, p in (text.split("=") for text in given.other)}}
-    part, parts = given.part
-    wanted = problems(given.kernel or (*KERNELS, "top_k"), given.widths, given.rows)[part - 1 :: parts]
-    measured = measure_all(given, wanted)
-    if not measured:
-        sys.exit("nothing was measured")
-    rivals = [name for name in next(iter(measured.values())) if name != "ours"]
-    totals = {
-        rival: summary({problem.label: times[rival] / times["ours"] for problem, times in measured.items()})
-        for rival in rivals
-    }
-    for rival, total in totals.items():
-        print_rows((f"behind {rival}", "ratio"), [(label, f"{ratio:.2f}") for label, ratio in total["behind"].items()])
-    columns = ("against", "problems", "mean", "worst", "5%", "median", "behind")
-    rows = [
-        (rival, t["problems"], *(f"{v:.2f}" for v in (t["geometric mean"], *(t["quantiles"][q] for q in ("0%", "5%", "50%")))),
-         len(t["behind"]))
-        for rival, t in totals.items()
-    ]  # fmt: skip
-    print_rows(columns, rows)
-    report("rows", {"times": {p.label: times for p, times in measured.items()}, "summary": totals}, given.out)
+    return given
 
 
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in text.split(","))
-
-
-def _fraction(text: str) -> tuple[int, int]:
-    part, parts = map(int, text.split("/"))
-    return part, parts
+def _shapes(text: str) -> list[tuple[int, int]]:
+    if not text[0].isdigit():
+        return read_shapes(text)
+    pairs = [tuple(map(int, pair.split("x"))) for pair in text.split(",")]
+    return [(rows, columns) for rows, columns in pairs]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The GEMM is tuned on one set of products and reported on another. Neither knows the other, and both are of real models."""
+"""Kernels are tuned on one set of shapes and reported on another: products of real models, and matrices of any size."""
 
 from __future__ import annotations
 
@@ -54,3 +54,12 @@ def test_every_product_is_one_of_its_model(name: str) -> None:
     for model, layer, _, n, k in data["problems"]:
         assert (n, k) == known[model][layer], (model, layer)
         assert n % 8 == 0 and k % 8 == 0
+
+
+def test_the_sets_of_matrices_share_no_shape_and_have_odd_widths_too() -> None:
+    tune, report = ([tuple(shape) for shape in read(name)["shapes"]] for name in ("rows_tune", "rows_report"))
+    assert not set(tune) & set(report)
+    for shapes in (tune, report):
+        assert all(1 <= rows <= 65_536 and 64 <= columns <= 262_144 for rows, columns in shapes)
+        assert max(rows * columns for rows, columns in shapes) <= 1 << 29
+        assert 3 * sum(columns % 2 for _, columns in shapes) >= len(shapes) - 2
