@@ -48,7 +48,8 @@ from .sharing import Last, code_of
 
 __all__ = ["backend_version", "compile_variant"]
 
-_LAST: Last[tuple[Any, Clusters]] = Last()  # of this worker
+_UNNAMED = "aot_unnamed_variant"  # stands for the name of a variant in a launcher that several of them share
+_LAST: Last[tuple[str, Clusters]] = Last()  # of this worker
 
 
 def backend_version() -> int:
@@ -64,8 +65,8 @@ def compile_variant(variant: Variant, options: Options, launcher: Path) -> Compi
     """Compile a variant and write its launcher; what came out is checked against what was asked."""
     started = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="aot-dump-", dir=launcher.parent) as dump:
-        function, clusters = _LAST.get(code_of(variant, options), lambda: _compile(variant, options, Path(dump)))
-        text = dsl.installed().export(function, variant.name, symbol_prefix(variant.name))
+        unnamed, clusters = _LAST.get(code_of(variant, options), lambda: _compile(variant, options, Path(dump)))
+        text = unnamed.replace(_UNNAMED, variant.name)
         facts = parse_launcher(text, variant.name)
         cubins = cubins_in_llvm_ir(text, source=variant.name)
         if "sass" in options.keep:
@@ -84,7 +85,8 @@ def compile_variant(variant: Variant, options: Options, launcher: Path) -> Compi
     )
 
 
-def _compile(variant: Variant, options: Options, dump: Path) -> tuple[Any, Clusters]:
+def _compile(variant: Variant, options: Options, dump: Path) -> tuple[str, Clusters]:
+    """The launcher of a variant without its name, and the clusters of its kernels."""
     clusters: Clusters = {}
     arguments, keywords = _passed(variant.spec)
     flags = ["--enable-tvm-ffi", f"--gpu-arch {variant.arch}", variant.kernel.options]
@@ -96,7 +98,7 @@ def _compile(variant: Variant, options: Options, dump: Path) -> tuple[Any, Clust
     with dsl.installed().note_clusters(clusters), keep_module if "mlir" in options.keep else nullcontext():
         keywords = {**keywords, **dsl.installed().COMPILE_KEYWORDS, "options": " ".join(filter(None, flags))}
         function = cute.compile(variant.spec.function, *arguments, **keywords)
-    return function, clusters
+    return dsl.installed().export(function, _UNNAMED, symbol_prefix(_UNNAMED)), clusters
 
 
 def _passed(spec: Spec) -> tuple[Sequence[Any], Mapping[str, Any]]:

@@ -77,6 +77,8 @@ class CuteDsl(Protocol):
     def export(self, function: Any, name: str, prefix: str) -> str:
         """A compiled function as LLVM IR: exported under ``name``, internal symbols begin with ``prefix``.
 
+        Call this once for a function: its symbols are renamed in place.
+
         As ``export_to_c`` does it, but unoptimised: at its own level the text is already shaped for the build
         machine's CPU, so that bytes would differ between build hosts. zig optimises later.
         """

@@ -6,7 +6,17 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from .interface import PUBLIC, Clusters
-from .v4_8 import BACKEND_FILES, BACKEND_MODULE, LAUNCHER, PRIVATE, entry_parameters, export, intercept, when_traced
+from .v4_8 import (
+    BACKEND_FILES,
+    BACKEND_MODULE,
+    LAUNCHER,
+    PRIVATE,
+    RENAMING,
+    entry_parameters,
+    export,
+    intercept,
+    when_traced,
+)
 
 __all__ = [
     "BACKEND_FILES", "BACKEND_MODULE", "COMPILE_KEYWORDS", "LAUNCHER", "NEEDS", "entry_parameters", "export", "intercept", "note_clusters",
@@ -14,7 +24,7 @@ __all__ = [
 ]  # fmt: skip
 
 COMPILE_KEYWORDS: dict[str, Any] = {}
-NEEDS = {**PUBLIC, **PRIVATE, "cutlass._mlir.ir": ("IntegerAttr", "SymbolRefAttr", "WalkResult")}
+NEEDS = {**PUBLIC, **PRIVATE, "cutlass._mlir.ir": (*RENAMING, "IntegerAttr", "SymbolRefAttr")}
 
 _SET_CLUSTER = "cuda.launch_cfg.cluster_dim"  # operands: the configuration, then the blocks along x, y and z
 _LAUNCH = "cuda.launch_ex"  # its first operand is the configuration, the attribute ``callee`` the kernel

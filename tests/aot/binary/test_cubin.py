@@ -159,6 +159,11 @@ def test_a_constant_shorter_than_declared_is_refused(module_text: Callable[[str]
         cubins_in_llvm_ir(text.replace(r"\EDU\BA", r"\EDU\BA\00", 1))
 
 
+def test_a_constant_with_an_escape_that_llvm_does_not_write_is_refused() -> None:
+    with pytest.raises(ElfError, match="a constant that LLVM does not write"):
+        cubins_in_llvm_ir('@a = constant [3 x i8] c"a\\zb"\n')
+
+
 def test_bytes_without_a_fatbin_hold_no_cubin() -> None:
     assert cubins_in_bytes(b"") == ()
     assert cubins_in_bytes(b"\x50\xed\x55\xba" * 100) == ()
