@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from aot_runtime.arch import Arch
+from aot_runtime.asking import variant_function
 from aot_runtime.errors import AotError
 from aot_runtime.manifest import Manifest
 
@@ -102,15 +103,24 @@ class Report:
 
 
 def check(
-    bundle: Any, contracts: Mapping[str, Contract], kernels: Sequence[str], gpu: Gpu, dtypes: Sequence[str] = ()
+    bundle: Any,
+    contracts: Mapping[str, Contract],
+    kernels: Sequence[str],
+    gpu: Gpu,
+    dtypes: Sequence[str] = (),
+    *,
+    every: bool = False,
 ) -> Report:
-    """Run every input of every contract through a loaded bundle; ``dtypes`` narrows it."""
+    """Run every input of every contract through a loaded bundle; ``dtypes`` narrows it.
+
+    With ``every``, each call also runs the variants that take it and that selection does not choose.
+    """
     variants = variants_of(bundle.path, bundle.manifest)
     outcomes: list[Outcome] = []
     for kernel in kernels:
         if kernel in contracts:
             wanted = [dtype for dtype in dtypes_of(variants, kernel) if not dtypes or dtype in dtypes]
-            outcomes += check_kernel(bundle, kernel, contracts[kernel], wanted, gpu)
+            outcomes += check_kernel(bundle, kernel, contracts[kernel], wanted, gpu, every=every)
     ran = {(outcome.kernel, outcome.arch) for outcome in outcomes}
     reached = {(outcome.arch, outcome.variant) for outcome in outcomes}
     unreached = [
@@ -130,42 +140,67 @@ def dtypes_of(variants: Mapping[Arch, Sequence[VariantDetails]], kernel: str) ->
     return list(found) or ["f32"]
 
 
-def check_kernel(bundle: Any, kernel: str, contract: Contract, dtypes: Sequence[str], gpu: Gpu) -> Iterator[Outcome]:
+def check_kernel(
+    bundle: Any, kernel: str, contract: Contract, dtypes: Sequence[str], gpu: Gpu, *, every: bool = False
+) -> Iterator[Outcome]:
     """Every input of a contract with every combination of the kernel's choices."""
     calls = calls_of(bundle.manifest.kernels[kernel], contract.inputs, dtypes, gpu.device)
     for dtype, choices, arguments in calls:
-        yield _check_call(bundle, kernel, contract, dtype, choices, arguments, gpu)
+        yield from _Checked(bundle, kernel, contract, dtype, choices, arguments, gpu).outcomes(every)
 
 
-def _check_call(
-    bundle: Any,
-    kernel: str,
-    contract: Contract,
-    dtype: str,
-    choices: Mapping[str, str],
-    arguments: dict[str, Any],
-    gpu: Gpu,
-) -> Outcome:
-    made = make_outputs(bundle.manifest.kernels[kernel], arguments, gpu.device, MARGIN_BYTES)
-    outcome = Outcome(kernel, dtype, choices, arguments_text(arguments), "", "", "")
-    try:
-        chosen = bundle.explain(kernel, gpu.described, **arguments, **made, **choices).chosen
-        if chosen is not None:
-            outcome = dataclasses.replace(outcome, arch=chosen.arch, variant=chosen.variant)
-        bundle[kernel](**arguments, **made, **choices)
-        gpu.synchronize()
-    except (AotError, RuntimeError) as error:
-        return dataclasses.replace(outcome, problem=f"{type(error).__name__}: {error}")
-    expected = contract.reference(**arguments, **choices)
-    bound = contract.ulps(**arguments, **choices) if contract.ulps is not None else None
-    found = _compare_each(made, expected, bound)
-    return dataclasses.replace(
-        outcome,
-        problem="; ".join(one.problem for one in found if one.problem),
-        norm=max(one.norm for one in found),
-        worst=max(one.worst for one in found),
-        ulps=None if bound is None else max(one.ulps for one in found),
-    )
+@dataclass(frozen=True)
+class _Checked:
+    """One call of a check."""
+
+    bundle: Any
+    kernel: str
+    contract: Contract
+    dtype: str
+    choices: Mapping[str, str]
+    arguments: dict[str, Any]
+    gpu: Gpu
+
+    def outcomes(self, every: bool) -> Iterator[Outcome]:
+        """What the chosen variant gives, and with ``every`` also what the others of its architecture give."""
+        outcome = Outcome(self.kernel, self.dtype, self.choices, arguments_text(self.arguments), "", "", "")
+        others: list[str] = []
+        try:
+            explained = self.bundle.explain(
+                self.kernel, self.gpu.described, **self.arguments, **self._outputs(), **self.choices
+            )
+            if (chosen := explained.chosen) is not None:
+                outcome = dataclasses.replace(outcome, arch=chosen.arch, variant=chosen.variant)
+                takes = (one for one in explained.candidates if not one.reason and one.arch == chosen.arch)
+                others = [one.variant for one in takes if one.variant != chosen.variant]
+        except (AotError, RuntimeError) as error:
+            yield dataclasses.replace(outcome, problem=f"{type(error).__name__}: {error}")
+            return
+        expected = self.contract.reference(**self.arguments, **self.choices)
+        yield self._run(self.bundle[self.kernel], outcome, expected)
+        for name in others if every else ():
+            function = variant_function(self.bundle, self.kernel, name)
+            yield self._run(function, dataclasses.replace(outcome, variant=name), expected)
+
+    def _outputs(self) -> dict[str, Any]:
+        return make_outputs(self.bundle.manifest.kernels[self.kernel], self.arguments, self.gpu.device, MARGIN_BYTES)
+
+    def _run(self, function: Callable[..., Any], outcome: Outcome, expected: Any) -> Outcome:
+        made = self._outputs()
+        try:
+            function(**self.arguments, **made, **self.choices)
+            self.gpu.synchronize()
+        except (AotError, RuntimeError) as error:
+            return dataclasses.replace(outcome, problem=f"{type(error).__name__}: {error}")
+        bound = self.contract.ulps(**self.arguments, **self.choices) if self.contract.ulps is not None else None
+        found = _compare_each(made, expected, bound)
+        return dataclasses.replace(
+            outcome,
+            problem="; ".join(one.problem for one in found if one.problem),
+            norm=max(one.norm for one in found),
+            worst=max(one.worst for one in found),
+            ulps=None if bound is None else max(one.ulps for one in found),
+        )
 
 
 def problem_of(

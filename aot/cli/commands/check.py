@@ -57,6 +57,11 @@ KEYS = (
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     add_run_arguments(parser, "only this dtype: f16, bf16, ...", "report")
     parser.add_argument(
+        "--every",
+        action="store_true",
+        help="also run the variants that take a call and that selection does not choose: other tilings, for example",
+    )
+    parser.add_argument(
         "--record",
         type=Path,
         metavar="FILE",
@@ -94,7 +99,9 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _report(arguments: argparse.Namespace, opened: Opened) -> Report:
     if arguments.exercise is None:
-        return check(opened.bundle, opened.contracts, opened.kernels, opened.gpu, arguments.dtype)
+        return check(
+            opened.bundle, opened.contracts, opened.kernels, opened.gpu, arguments.dtype, every=arguments.every
+        )
     import aot_runtime
 
     return check_exercise(arguments.exercise, arguments.bundle, opened.kernels, opened.gpu, aot_runtime.serve)
@@ -105,6 +112,7 @@ def _sanitize(arguments: argparse.Namespace) -> int:
     words = [str(arguments.bundle)]
     words += [word for glob in arguments.kernel for word in ("--kernel", glob)]
     words += [word for dtype in arguments.dtype for word in ("--dtype", dtype)]
+    words += ["--every"] if arguments.every else []
     done = sanitize(arguments.sanitize, words)
     passed = done.exit_code == 0
     if arguments.json:

@@ -81,6 +81,37 @@ def test_a_right_kernel_passes_and_what_was_not_reached_is_said(tmp_path: Path) 
 
 
 @pytest.mark.torch
+def test_every_variant_that_takes_a_call_can_be_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variants that selection does not choose run too: the wrong one among them is found by name."""
+    pytest.importorskip("torch", reason="checking needs torch")
+    bundle = FakeBundle(tmp_path, good)
+
+    def explain(kernel: str, capability: object, x: Any, out: Any) -> Explanation:
+        odd, even, never, other = (
+            Candidate(arch, name, reason)
+            for arch, name, reason in (
+                ("sm_90a", "double__odd", ""),
+                ("sm_90a", "double__even", ""),
+                ("sm_90a", "double__never", "n is too small"),
+                ("sm_80", "double__odd", ""),
+            )
+        )
+        return Explanation(odd, (odd, even, never, other))
+
+    def wrong(x: Any, out: Any) -> None:
+        out.copy_(3 * x)
+
+    monkeypatch.setattr(bundle, "explain", explain)
+    monkeypatch.setattr("aot.gpu.check.variant_function", lambda of, kernel, name: {"double__even": wrong}[name])
+    report = check(bundle, {"double": DOUBLE}, ["double"], CPU, every=True)
+    assert [(one.variant, bool(one.problem)) for one in report.outcomes[-2:]] == [
+        ("double__odd", False),
+        ("double__even", True),
+    ]
+    assert report.verified() == [("sm_90a", "double__odd")]
+
+
+@pytest.mark.torch
 def test_an_element_that_was_not_written_is_a_failure(tmp_path: Path) -> None:
     report = run(tmp_path, lambda x, out: out[:-1].copy_(2 * x[:-1]))
     assert not report.passed
