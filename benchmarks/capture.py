@@ -4,9 +4,9 @@ Needs a GPU, torch, CuTe DSL, quack and FlashAttention-4, and the bundles that `
 
     python benchmarks/capture.py --quack dist/quack --fa4 dist/fa4 --out results.json
 
-Every first result comes from a fresh process. All processes import what they need at the same time, and are then
-measured one by one. Later calls are compared within one process, in turns: the library's host code is the same, and
-calls either what CuTe DSL compiled or what the bundle served.
+Every first result comes from a fresh process. All processes import what they need at the same time. Once the last one is
+ready, they are measured one by one. Later calls are compared within one process, in turns: the library's host code is the
+same, and calls either what CuTe DSL compiled or what the bundle served.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main() -> None:
     runs: Runs = {}
     with tempfile.TemporaryDirectory() as folder:
         try:
-            measure(bundles, folder, counts, runs)
+            measure(start(bundles, folder, counts), runs)
         finally:
             results = {"limits": LIMITS, "processes": counts, **summary(bundles, runs)}
             report("capture", results, options.out)
@@ -59,18 +59,25 @@ def main() -> None:
 Runs = dict[tuple[str, str], list[dict[str, Any]]]  # what processes printed, by library and mode
 
 
-def measure(bundles: dict[str, str], folder: str, counts: dict[str, int], runs: Runs) -> None:
-    """Start all processes at once, and measure them one by one as they get ready.
+def start(bundles: dict[str, str], folder: str, counts: dict[str, int]) -> list[_Child]:
+    """All processes, in the order in which they are measured: some read what an earlier one has written.
 
-    The first are measured while others still import, on other cores. FlashAttention-4 compiled is what ``library`` shows.
+    What ``library`` measures of FlashAttention-4 is also its first result compiled.
     """
     fa4 = "fa4", bundles["fa4"], folder
-    library = [_Child("library", *fa4) for _ in range(counts["compiled"])]
-    compiled = [_Child("compiled", "quack", bundles["quack"], folder) for _ in range(counts["compiled"])]
     served = [_Child("served", name, path, folder) for name, path in bundles.items() for _ in range(counts["served"])]
     later = [_Child(mode, name, path, folder) for mode in ("both", "alone") for name, path in bundles.items()]
     bundle = [_Child("bundle", *fa4) for _ in range(counts["served"])]
-    for child in (*library, *compiled, *served, *later, *bundle):
+    compiled = [_Child("compiled", "quack", bundles["quack"], folder) for _ in range(counts["compiled"])]
+    library = [_Child("library", *fa4) for _ in range(counts["compiled"])]
+    return [*served, *later, *bundle, *compiled, *library]
+
+
+def measure(children: list[_Child], runs: Runs) -> None:
+    """Measure the processes one by one, when all are ready."""
+    for child in children:
+        child.wait_until_ready()
+    for child in children:
         measured = child.measured()
         for mode in ("library", "compiled") if child.mode == "library" else (child.mode,):
             if measured is not None:
@@ -109,7 +116,8 @@ def _figures(mode: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
         return runs[0]
     first = {f"first result, {mode}_ms": _median(runs, "first_ms")}
     if mode == "compiled":
-        return {**first, "wrapper_us": _median(runs, "later_us")}
+        public = {"public function_us": _median(runs, "public_us")} if "public_us" in runs[0] else {}
+        return {**first, "wrapper_us": _median(runs, "later_us"), **public}
     return {**first, "look-up_ms": _median(runs, "look_up_ms"), "wrapper, served_us": _median(runs, "later_us")}
 
 
@@ -128,11 +136,13 @@ class _Child:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
 
-    def measured(self) -> Any:
-        """What the process prints once it is told to measure; None if it fails, which its own output explains."""
+    def wait_until_ready(self) -> None:
         assert self._process.stdout is not None
         while self._process.stdout.readline() not in ("ready\n", ""):
             pass
+
+    def measured(self) -> Any:
+        """What the process prints once it is told to measure; None if it fails, which its own output explains."""
         output, _ = self._process.communicate("go\n")
         if self._process.returncode != 0:
             print(f"the process that measures {self.mode} of {self.library} failed", file=sys.stderr)

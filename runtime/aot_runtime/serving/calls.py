@@ -46,6 +46,8 @@ def describe(compiler: Any, function: Any, args: tuple[Any, ...], kwargs: dict[s
     arguments = bind(jit, owner, args, kwargs)
     described = _Arguments(forms)
     data["arguments"] = {name: described.of(value, name, hint) for name, value, hint in arguments}
+    if forms.python is not None:
+        data["python"] = forms.python
     return Call(data, frozenset({*forms.modules, jit.__module__}), options)
 
 

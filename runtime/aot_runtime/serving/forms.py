@@ -11,9 +11,11 @@ import functools
 import hashlib
 import inspect
 import json
+import linecache
 import sys
 import textwrap
 import types
+import typing
 from typing import Any
 
 from .sources import class_statements
@@ -44,9 +46,8 @@ class Forms:
         self.modules: set[str] = set()  # those whose source is part of what was met
         self._symbols: dict[int, int] = {}
         self._kept: list[Any] = []  # an object that is gone would leave its identity to another
-        self._active: dict[
-            int, int
-        ] = {}  # the values around the one that is looked at, by identity: how far out each is
+        self._active: dict[int, int] = {}  # how far out each value around the present one is, by identity
+        self.python: str | None = None  # the version of Python, if bytecode had to stand in for a source
 
     def symbol(self, symbol: Any) -> str:
         """``?0``, with what the compiler may assume about it."""
@@ -76,6 +77,8 @@ class Forms:
             return ["bytes", value.hex()]
         if isinstance(value, (list, tuple, dict, set, frozenset)):
             return self._collection(value, where)
+        if _is_hint(value):
+            return self._hint(value, where)
         if isinstance(value, type):
             return self.type_of(value, where)
         if isinstance(value, types.ModuleType):
@@ -84,6 +87,14 @@ class Forms:
         if callable(value) and (made := self._callable(value, where)) is not None:
             return made
         return self._object(value, where)
+
+    def _hint(self, hint: Any, where: str) -> Any:
+        """A type hint by its parts. The objects of ``typing`` hold other attributes in every version of Python."""
+        origin = typing.get_origin(hint)
+        if origin is None:
+            return ["hint", str(hint)]
+        word = "Union" if origin in (typing.Union, types.UnionType) else self.of(origin, where)
+        return ["hint", word, [self.of(part, where) for part in typing.get_args(hint)]]
 
     def type_of(self, kind: type, where: str) -> Any:
         """A class by its name, if a statement of its module defines it; one that code has made, by what it holds."""
@@ -132,6 +143,8 @@ class Forms:
     def _source(self, function: types.FunctionType, where: str) -> str:
         """The place of a function in a module whose source is compared; of one in a script, its text."""
         nested = "<" in function.__qualname__
+        if _is_generated(function):
+            return f"{qualified(function)} {self._bytecode(function, where)}"
         if function.__module__ != _MAIN and not nested:
             self._note_module(function.__module__)
             return qualified(function)
@@ -143,6 +156,20 @@ class Forms:
             raise UnstableError(f"{where} is one of several lambdas on one line, which cannot be told apart")
         self._note_module(function.__module__)
         return f"{qualified(function)} {hashlib.sha256(text.encode()).hexdigest()}"
+
+    def _bytecode(self, function: types.FunctionType, where: str) -> str:
+        """A digest of a function whose source was never written down, and of the functions that it names.
+
+        Bytecode is the same in every process of one version of Python, and in no other version.
+        """
+        self.python = f"{sys.version_info.major}.{sys.version_info.minor}"
+        known = function.__globals__
+        named = {
+            name: self.of(known[name], f"{name} of {where}")
+            for name in global_names(function)
+            if callable(known.get(name))
+        }
+        return digest([_code(function.__code__, where), named])
 
     def _object(self, value: Any, where: str) -> Any:
         kind = type(value)
@@ -166,6 +193,29 @@ class Forms:
             self.modules.add(name)
 
 
+def _is_hint(value: Any) -> bool:
+    kind = type(value)
+    if kind in (types.UnionType, types.GenericAlias) or value is Any:
+        return True
+    return kind.__module__ == "typing" and not isinstance(value, type)  # a class may have a metaclass of typing
+
+
+def _is_generated(function: types.FunctionType) -> bool:
+    """Whether a function was compiled from a text that nobody can read any more, as ``exec`` does."""
+    filename = function.__code__.co_filename
+    return filename.startswith("<") and filename not in linecache.cache
+
+
+def _code(code: types.CodeType, where: str) -> list[Any]:
+    """Code with its names and constants, as JSON's types."""
+    constants = [
+        _code(item, where) if isinstance(item, types.CodeType) else Forms().of(item, f"a constant of {where}")
+        for item in code.co_consts
+        if item is not ...
+    ]
+    return [code.co_code.hex(), constants, *map(list, (code.co_names, code.co_varnames, code.co_freevars))]
+
+
 def is_defined(kind: type) -> bool:
     """Whether the source of a class's module has a statement for it. Classes of Python and of C count as defined."""
     path = getattr(sys.modules.get(kind.__module__), "__file__", None)
@@ -176,7 +226,7 @@ def is_defined(kind: type) -> bool:
 
 def _held(kind: type) -> dict[str, Any]:
     """What a class holds that was put there on purpose."""
-    hints = {name: str(hint) for name, hint in vars(kind).get("__annotations__", {}).items()}
+    hints = inspect.get_annotations(kind)
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
         return {"fields": list(kind._fields), "defaults": dict(getattr(kind, "_field_defaults", {})), "hints": hints}
     own = {name: item for name, item in vars(kind).items() if not (name.startswith("__") and name.endswith("__"))}

@@ -9,6 +9,8 @@ from typing import Any
 __all__ = ["differences", "explain_miss"]
 
 _SHOWN = 6
+_LETTERS = 160  # of a value that differs: a class that code has made takes pages
+_PYTHON = "python"  # of a call whose callable has code without a source, which is another in each version
 
 
 def explain_miss(call: Mapping[str, Any], captured: Mapping[str, Mapping[str, Any]]) -> str:
@@ -21,6 +23,11 @@ def explain_miss(call: Mapping[str, Any], captured: Mapping[str, Mapping[str, An
     nearest = min(found, key=lambda kernel: (len(found[kernel]), kernel))
     lines = [f"  the nearest captured call is {nearest}, which differs:"]
     lines += [f"    {line}" for line in found[nearest][:_SHOWN]]
+    python, known = call.get(_PYTHON), {data[_PYTHON] for data in same.values() if _PYTHON in data}
+    if python is not None and known and python not in known:
+        lines.insert(
+            0, f"  the library generates code here, and its code was captured with another Python: use {python}"
+        )
     more = len(found[nearest]) - _SHOWN
     return "\n".join([*lines, *([f"    and {more} more"] if more > 0 else [])])
 
@@ -29,7 +36,13 @@ def differences(captured: Mapping[str, Any], call: Mapping[str, Any]) -> list[st
     """One line for each part that is not the same."""
     one, other = dict(_leaves(captured, "")), dict(_leaves(call, ""))
     names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
-    return [f"{name}: captured {one.get(name, 'nothing')}, this call {other.get(name, 'nothing')}" for name in names]
+    names.sort(key=lambda name: name != _PYTHON)
+    return [f"{name}: captured {_short(one, name)}, this call {_short(other, name)}" for name in names]
+
+
+def _short(leaves: Mapping[str, str], name: str) -> str:
+    text = leaves.get(name, "nothing")
+    return text if len(text) <= _LETTERS else f"{text[:_LETTERS]}..."
 
 
 def _leaves(data: Any, name: str) -> Iterable[tuple[str, str]]:

@@ -6,7 +6,8 @@ import dataclasses
 import enum
 import functools
 import math
-from typing import Any, NamedTuple
+import sys
+from typing import Any, NamedTuple, Optional
 
 import pytest
 from aot_runtime.serving.forms import Forms, UnstableError, digest
@@ -120,6 +121,39 @@ def test_a_class_that_code_makes_with_slots_has_a_form() -> None:
 
     assert form(make(1)) == form(make(1)) != form(make(2))
     assert ["alpha", "slot"] in [list(item) for item in form(make(1))[3].items()]
+
+
+def test_hints_go_by_their_parts_and_not_by_what_typing_keeps_in_them() -> None:
+    assert (
+        form(Optional[int])  # noqa: UP045
+        == form(int | None)
+        == ["hint", "Union", [["class", "builtins.int"], ["class", "builtins.NoneType"]]]
+    )
+    assert form(list[int]) == ["hint", ["class", "builtins.list"], [["class", "builtins.int"]]] != form(list[str])
+    assert form(Any) == ["hint", "typing.Any"]
+
+
+def generated(body: str, **names: Any) -> Any:
+    """A function whose source nobody can read, as quack makes its epilogues."""
+    known = {"__name__": "lib.generated", **names}
+    exec(compile(f"def epilogue(acc):\n    return {body}\n", "<lib>", "exec"), known)
+    return known["epilogue"]
+
+
+def test_functions_without_a_source_go_by_their_code_and_what_it_names() -> None:
+    forms = [form(generated(body)) for body in ("acc + 1", "acc + 1", "acc + 2", "acc - 1")]
+    assert forms[0] == forms[1]
+    assert len({digest(item) for item in forms}) == 3
+    one, other = (form(generated("act(acc)", act=adder(amount))) for amount in (1.0, 2.0))
+    assert one != other
+
+
+def test_a_function_without_a_source_notes_the_version_of_python() -> None:
+    forms = Forms()
+    forms.of(adder(1.0), "value")
+    assert forms.python is None
+    forms.of(generated("acc"), "value")
+    assert forms.python == f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def test_two_lambdas_on_one_line_cannot_be_told_apart() -> None:
