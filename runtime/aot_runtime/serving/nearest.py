@@ -23,8 +23,8 @@ def explain_miss(call: Mapping[str, Any], captured: Mapping[str, Mapping[str, An
     nearest = min(found, key=lambda kernel: (len(found[kernel]), kernel))
     lines = [f"  the nearest captured call is {nearest}, which differs:"]
     lines += [f"    {line}" for line in found[nearest][:_SHOWN]]
-    python, known = call.get(_PYTHON), {data[_PYTHON] for data in same.values() if _PYTHON in data}
-    if python is not None and known and python not in known:
+    python, captured_with = call.get(_PYTHON), {data[_PYTHON] for data in same.values() if _PYTHON in data}
+    if python is not None and captured_with and python not in captured_with:
         lines.insert(
             0, f"  the library generates code here, and its code was captured with another Python: use {python}"
         )
