@@ -35,10 +35,10 @@ class Failure:
     """A kernel, or one variant of it, that is missing from the bundle, and why; for a person to read."""
 
     variant: str  # empty: the whole kernel
-    message: str
-    log: str = ""
+    message: str  # what is wrong, in one sentence
+    log: str = ""  # what the compiler or the author's code printed
     kernel: str = ""  # empty: no kernel in particular, as of a file that cannot be read
-    arch: str = ""
+    arch: str = ""  # empty: every architecture
 
     def __post_init__(self) -> None:
         """Compilers colour their messages; logs, manifests and JSON hold plain text."""

@@ -1,4 +1,4 @@
-"""Write the reference from the code: the options and keys of JSON in ``cli.md``, and ``api.md`` and ``c.md`` as a whole.
+"""Write the reference from the code: options and keys of JSON in ``cli.md``; ``api.md``, ``c.md`` and ``json.md`` whole.
 
     python tools/reference.py            # after a change of the command line or of a docstring: rewrite the pages
     python tools/reference.py --check    # exit code 1 if a page differs
@@ -18,20 +18,22 @@ from pathlib import Path
 # Started as a script, Python finds what lies beside it and not the folder of the project.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from aot.cli.main import COMMANDS, ERROR_KEYS, make_parser
+from aot.cli.main import COMMANDS, ERROR_KEYS, VERSION_KEYS, make_parser
 from aot.cli.schema import Key
-from tools import api, c_api
+from tools import api, c_api, json_page
+from tools.json_types import type_text
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "cli.md"
 
 SHARED = ("json", "quiet", "verbose")  # every command has these: the page says so once
+_WITHOUT_COMMAND = {"errors": ERROR_KEYS, "version": VERSION_KEYS}
 _SECTION = re.compile(r"(<!-- command: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def options(name: str) -> str:
     """The summary of a command, a table of its arguments, and a table of what ``--json`` prints."""
-    if name == "errors":
-        return keys(ERROR_KEYS)
+    if name in _WITHOUT_COMMAND:
+        return keys(_WITHOUT_COMMAND[name])
     (commands,) = (action for action in make_parser([name])._actions if isinstance(action.choices, dict))
     assert commands.choices is not None
     parser = commands.choices[name]
@@ -46,7 +48,10 @@ def options(name: str) -> str:
 
 
 def keys(listed: Sequence[Key]) -> str:
-    rows = [f"| `{key.name}` | {key.kind} | {_escaped(key.meaning)}{_only(key)} |\n" for key in listed]
+    rows = [
+        f"| `{key.name}` | {type_text(key.kind, json_page.PAGE.name)} | {_escaped(key.meaning)}{_only(key)} |\n"
+        for key in listed
+    ]
     return "| key of `--json` | type | meaning |\n| --- | --- | --- |\n" + "".join(rows)
 
 
@@ -83,7 +88,7 @@ def main() -> int:
     if missing:
         print(f"error: `{PAGE}` has no section for {', '.join(missing)}", file=sys.stderr)
         return 1
-    pages = {PAGE: rewritten(before), api.PAGE: api.page(), c_api.PAGE: c_api.page()}
+    pages = {PAGE: rewritten(before), api.PAGE: api.page(), c_api.PAGE: c_api.page(), json_page.PAGE: json_page.page()}
     if check:
         return 0 if all(page.is_file() and page.read_text() == text for page, text in pages.items()) else 1
     for page, text in pages.items():

@@ -34,13 +34,13 @@ MAX_DETAILS_BYTES = 256 << 20
 class LaunchDetails:
     """A kernel that a variant launches, as far as it is fixed when compiling."""
 
-    name: str
-    registers: int
-    static_shared_memory: int
-    dynamic_shared_memory: int | None  # None: computed when the kernel is launched
-    block: tuple[int, int, int] | None
-    cluster: tuple[int, int, int] | None
-    local_memory: int
+    name: str  # of the kernel in the cubin
+    registers: int  # of a thread
+    static_shared_memory: int  # bytes of a block
+    dynamic_shared_memory: int | None  # bytes of a block; None: computed when the kernel is launched
+    block: tuple[int, int, int] | None  # threads; None: computed when the kernel is launched
+    cluster: tuple[int, int, int] | None  # blocks; None: no cluster
+    local_memory: int  # bytes of a thread
 
 
 @dataclass(frozen=True)
@@ -49,25 +49,25 @@ class RequirementDetails:
 
     label: str  # what it is of: `x.shape[0]`
     operation: str  # how it is read: `extent`, `dtype`, as in `aot_tables.h`
-    low: int
-    high: int
-    parameter: int
+    low: int  # the lowest value that is taken
+    high: int  # the highest value that is taken
+    parameter: int  # what the operation needs beside the argument, such as the index of an extent
 
 
 @dataclass(frozen=True)
 class VariantDetails:
     """One variant for one architecture."""
 
-    name: str
-    kernel: str
-    function: str
+    name: str  # unique in its architecture
+    kernel: str  # the kernel that it is a variant of
+    function: str  # the public function that may choose it
     point: Mapping[str, str]  # its place on the axes of the declaration
-    symbol: str
-    cubin_sha256: tuple[str, ...]
-    cubin_bytes: int
-    launches: tuple[LaunchDetails, ...]  # at least one
-    requirements: tuple[RequirementDetails, ...]
-    uses_tensors: bool
+    symbol: str  # of its launcher in the library of the kernel
+    cubin_sha256: tuple[str, ...]  # of its cubins
+    cubin_bytes: int  # size of its cubins
+    launches: tuple[LaunchDetails, ...]  # what it launches: at least one kernel
+    requirements: tuple[RequirementDetails, ...]  # what a call must satisfy
+    uses_tensors: bool  # whether it takes a tensor, which names the device
     verified_on: tuple[str, ...] = ()  # devices that `check` ran it on, with the dates
     tuned_by: Mapping[str, str] = field(default_factory=dict)  # what tables go by -> the same of the arguments
 

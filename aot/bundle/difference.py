@@ -25,10 +25,10 @@ _Variants = Mapping[tuple[str, str], VariantDetails]  # by architecture and name
 class Change:
     """One thing that is not the same; None: it is not there."""
 
-    kind: str
-    what: str
-    before: str | None
-    after: str | None
+    kind: str  # one of the kinds of `diff --only`
+    what: str  # what differs: a kernel, a variant, a file, a version
+    before: str | None  # null: it is not in the first bundle
+    after: str | None  # null: it is not in the second bundle
 
 
 def differences(a: Path, b: Path) -> Iterator[Change]:

@@ -14,11 +14,11 @@ __all__ = ["Share", "purpose_of", "shares"]
 class Share:
     """Files of one purpose, and what they take."""
 
-    purpose: str
+    purpose: str  # what the files are for
     arch: str  # empty: of no architecture alone
     kernel: str  # empty: of no kernel alone
-    files: int
-    size: int
+    files: int  # how many there are
+    size: int  # in bytes
 
 
 def purpose_of(name: str, bundle: str) -> tuple[str, str, str]:

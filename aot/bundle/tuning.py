@@ -49,9 +49,9 @@ _INT64 = range(-(2**63) + 1, 2**63)
 class TunedDevice:
     """The device that was measured. A table is used on devices of this name with as many multiprocessors."""
 
-    name: str
-    multiprocessors: int
-    capability: str  # 9.0
+    name: str  # such as NVIDIA H200
+    multiprocessors: int  # how many it has
+    capability: str  # its compute capability, such as 9.0
 
     def __str__(self) -> str:
         return f"{self.name} ({self.multiprocessors} multiprocessors)"
@@ -65,30 +65,30 @@ class TunedSet:
     each combination of bins; the bins of the last extent change fastest.
     """
 
-    function: str
-    point: Mapping[str, str]
-    variants: tuple[str, ...]
-    bins: tuple[tuple[int, ...], ...]
-    cells: tuple[int, ...]
+    function: str  # the public function that chooses among them
+    point: Mapping[str, str]  # their place on the axes of the declaration
+    variants: tuple[str, ...]  # their names
+    bins: tuple[tuple[int, ...], ...]  # for each extent, the lowest values of its bins but the first
+    cells: tuple[int, ...]  # the index of a variant for each combination of bins, the last extent's changing fastest
 
 
 @dataclass(frozen=True)
 class LeftOut:
     """A variant that no cell names, because it disagreed with the contract."""
 
-    variant: str
-    reason: str
+    variant: str  # its name
+    reason: str  # in what it disagreed
 
 
 @dataclass(frozen=True)
 class TunedKernel:
     """The table of a kernel for an architecture."""
 
-    kernel: str
-    arch: Arch
+    kernel: str  # its name
+    arch: Arch  # the architecture
     by: tuple[str, ...]  # the extents, as they are declared
-    sets: tuple[TunedSet, ...]
-    left_out: tuple[LeftOut, ...] = ()
+    sets: tuple[TunedSet, ...]  # one for each point
+    left_out: tuple[LeftOut, ...] = ()  # what no cell names
 
     @property
     def pair(self) -> tuple[str, Arch]:

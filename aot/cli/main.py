@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
 from ..errors import AotError, BuildError, Failure, error_lines, system_hint
 from ..records import encode
@@ -19,13 +20,23 @@ from .parser import COMMANDS, WrongUsage, make_parser, parse
 from .report import print_json, print_message
 from .schema import Key
 
-__all__ = ["COMMANDS", "ERROR_KEYS", "main", "make_parser", "run"]
+__all__ = ["COMMANDS", "ERROR_KEYS", "VERSION_KEYS", "main", "make_parser", "run"]
+
+
+class ErrorData(TypedDict):
+    """What went wrong."""
+
+    kind: str  # a class of [errors](errors.md), or OSError, Interrupted, InternalError
+    message: str  # what was seen
+    hint: str | None  # the next step; null: none is known
+    exit_code: int  # what the process ends with
+
 
 ERROR_KEYS = (
-    Key("error", "object", "`kind` (a class of [errors](errors.md), or OSError, Interrupted, InternalError), `message`, "
-        "`hint` (or null), `exit_code`"),
-    Key("failures", "list of object", "the kernels that failed, if they are the reason: kernel, variant, arch, message, log"),
-)  # fmt: skip
+    Key("error", ErrorData, "what went wrong"),
+    Key("failures", tuple[Failure, ...], "the kernels that failed, if they are the reason"),
+)
+VERSION_KEYS = (Key("version", str, "the version of cute-aot"),)
 
 _COMPILING = frozenset({"list", "build", "capture", "cache", "prune", "merge"})
 # Packages that the command line imports and the loader does not need.
@@ -43,7 +54,12 @@ class _Trouble:
     failures: tuple[Failure, ...] = ()
 
     def data(self) -> dict[str, object]:
-        error = {"kind": self.kind, "message": self.message, "hint": self.hint, "exit_code": self.code}
+        error: ErrorData = {
+            "kind": self.kind,
+            "message": self.message,
+            "hint": self.hint,
+            "exit_code": self.code,
+        }
         return {"error": error, "failures": encode(self.failures)}
 
 

@@ -62,14 +62,16 @@ def add_kernels_argument(parser: argparse.ArgumentParser, default: str | None = 
     )
 
 
-def add_family_argument(parser: argparse.ArgumentParser) -> None:
+def add_family_argument(
+    parser: argparse.ArgumentParser, default: str = "the core families, or every family if `--kernel` is passed"
+) -> None:
     parser.add_argument(
         "--family",
         action="append",
         default=[],
         metavar="FAMILY",
         help="only kernels of this folder inside that of the kernels, a comma list, or all; repeatable "
-        "(default: the core families, or every family if `--kernel` is passed)",
+        f"(default: {default})",
     )
 
 

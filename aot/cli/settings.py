@@ -18,7 +18,7 @@ from .options import parse_families, parse_size
 if TYPE_CHECKING:
     from ..wheel.pyproject import KernelProject
 
-__all__ = ["DEFAULT_TIMEOUT", "KEEPABLE", "build_settings"]
+__all__ = ["DEFAULT_TIMEOUT", "KEEPABLE", "build_settings", "list_settings"]
 
 KEEPABLE = ("ptx", "cubin", "ll", "mlir", "sass", "o")
 DEFAULT_TIMEOUT = 3600
@@ -68,6 +68,27 @@ def build_settings(arguments: argparse.Namespace) -> Settings:
         archives=not arguments.no_archives,
         tuning=tuple(arguments.tuning),
         wait=not arguments.no_wait,
+    )
+
+
+def list_settings(arguments: argparse.Namespace) -> Settings:
+    """What ``list`` plans: everything that is declared, unless arguments or the project in this folder narrow it."""
+    project = _project() if arguments.kernels is None else None
+    table = project.table if project is not None else None
+    if arguments.jobs < 1:
+        raise UsageError(f"`--jobs` is {arguments.jobs}", hint="pass at least 1")
+    places = find_places(arguments.cache, os.environ)
+    return Settings(
+        kernels=_first(arguments.kernels, table and table.kernels, "kernels"),
+        archs=tuple(arguments.arch) or (table.archs if table is not None else ("all",)),
+        name="list",  # nothing is built, so the name of the source need not be one of a bundle
+        select=tuple(arguments.kernel),
+        families=parse_families(arguments.family) or ("all",),
+        jobs=arguments.jobs,
+        timeout=DEFAULT_TIMEOUT,
+        cache=places.tools,
+        artifacts=places.artifacts,
+        remote=places.remote,
     )
 
 

@@ -56,17 +56,17 @@ class Options:
 class KernelInfo:
     """A declared kernel, without its code."""
 
-    name: str
-    doc: str
-    origin: str
-    parameters: tuple[Parameter, ...]
-    choices: tuple[Choice, ...]
-    functions: tuple[str, ...]
-    archs: tuple[Arch, ...]
-    axes: Mapping[str, tuple[str, ...]]
+    name: str  # what users call
+    doc: str  # the docstring of its declaration
+    origin: str  # file and line of its declaration
+    parameters: tuple[Parameter, ...]  # in the order of a call
+    choices: tuple[Choice, ...]  # what is chosen by name and compiled separately
+    functions: tuple[str, ...]  # symbols, one per combination of choices
+    archs: tuple[Arch, ...]  # what it is written for
+    axes: Mapping[str, tuple[str, ...]]  # values by axis of the declaration
     contract: str = ""  # the file of its reference and inputs, if that is not the kernel's own file
     has_contract: bool = False  # whether it has a reference and inputs
-    backward: Backward | None = None
+    backward: Backward | None = None  # the kernel of its gradients
     family: str = ""  # the folder that declares it, inside that of the source; "": that one itself
     core: bool = True  # built if no family is named
     captured: dict[str, Any] | None = None  # the call that it was captured from: see ``aot/capture``

@@ -45,15 +45,15 @@ _OPERATIONS_PER_BYTE = 8  # more than any chain of elementwise operations needs,
 class Result:
     """The measurement of one problem. Times are medians in microseconds per call, by contender; ours is ``aot``."""
 
-    kernel: str
-    dtype: str
-    choices: Mapping[str, str]
-    arguments: str
-    variant: str
-    microseconds: Mapping[str, float]
-    bytes: int
-    operations: int
-    copy_bandwidth: float  # bytes per second, measured beside it
+    kernel: str  # its name
+    dtype: str  # of its inputs
+    choices: Mapping[str, str]  # what was chosen, by name
+    arguments: str  # the call
+    variant: str  # what ran of the bundle
+    microseconds: Mapping[str, float]  # by contender; ours is `aot`
+    bytes: int  # that a call has to read and write
+    operations: int  # that a call has to do
+    copy_bandwidth: float  # bytes per second of a copy, measured beside it
 
     @property
     def bandwidth(self) -> float:
@@ -222,6 +222,16 @@ def shuffled_medians(timers: Mapping[str, Callable[[], float]], rounds: int) -> 
 
 
 # Results as JSON.
+
+
+@dataclass(frozen=True, kw_only=True)
+class RatedResult(Result):
+    """A measurement, and what follows from it."""
+
+    bandwidth: float  # bytes per second
+    of_copy: float  # bandwidth as a fraction of that of a copy
+    teraflops: float  # operations per second
+    speedups: Mapping[str, float | None]  # how many times as fast as each contender; null: it was not measured
 
 
 def results_data(gpu: Gpu, results: Sequence[Result]) -> dict[str, Any]:

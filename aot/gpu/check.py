@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from aot_runtime.arch import Arch
 from aot_runtime.asking import variant_function
@@ -28,6 +28,7 @@ from ..bundle.details import VariantDetails, details_text, read_details
 from ..bundle.layout import details_name
 from ..bundle.publish import publish, staging
 from ..errors import UsageError
+from ..records import encode
 from .inputs import dtype_name, torch_dtype
 from .running import Gpu, arguments_text, calls_of, make_outputs, variants_of
 
@@ -37,9 +38,11 @@ __all__ = [
     "Outcome",
     "Report",
     "Tolerance",
+    "VerifiedVariant",
     "check",
     "compare",
     "dtypes_of",
+    "finite",
     "problem_of",
     "record",
     "ulps_between",
@@ -67,21 +70,18 @@ MARGIN_BYTES = 256  # bytes before and after an output; also what keeps it align
 
 @dataclass(frozen=True)
 class Outcome:
-    """One call. ``problem`` is empty if it passed; ``norm`` and ``worst`` are fractions of the tolerance.
+    """One call that was checked."""
 
-    ``ulps`` is the largest distance of an element from exact, in units in the last place, if the contract bounds it.
-    """
-
-    kernel: str
-    dtype: str
-    choices: Mapping[str, str]
-    arguments: str
-    arch: str
-    variant: str
-    problem: str
-    norm: float = 0.0
-    worst: float = 0.0
-    ulps: float | None = None
+    kernel: str  # its name
+    dtype: str  # of its inputs
+    choices: Mapping[str, str]  # what was chosen, by name
+    arguments: str  # the call
+    arch: str  # of the code that ran; empty: none ran
+    variant: str  # what ran; empty: nothing
+    problem: str  # what is wrong; empty: the call passed
+    norm: float | None = 0.0  # the error by norm, as a fraction of the tolerance; null: without limit
+    worst: float | None = 0.0  # the error of the worst element, as a fraction of the tolerance; null: without limit
+    ulps: float | None = None  # the worst element in units in the last place; null: the contract does not bound it
 
 
 @dataclass(frozen=True)
@@ -197,10 +197,15 @@ class _Checked:
         return dataclasses.replace(
             outcome,
             problem="; ".join(one.problem for one in found if one.problem),
-            norm=max(one.norm for one in found),
-            worst=max(one.worst for one in found),
-            ulps=None if bound is None else max(one.ulps for one in found),
+            norm=finite(max(one.norm for one in found)),
+            worst=finite(max(one.worst for one in found)),
+            ulps=None if bound is None else finite(max(one.ulps for one in found)),
         )
+
+
+def finite(number: float) -> float | None:
+    """The number, or None if it is infinite, which JSON cannot say."""
+    return number if math.isfinite(number) else None
 
 
 def problem_of(
@@ -306,23 +311,32 @@ def _subnormal_step(dtype: str) -> float:
 # Reports.
 
 
+class VerifiedVariant(TypedDict):
+    """A variant that agreed with its reference in every call."""
+
+    arch: str  # its architecture
+    variant: str  # its name
+    cubin_sha256: tuple[str, ...]  # of the code that ran
+
+
 def report_data(bundle: Path, manifest: Manifest, report: Report) -> dict[str, Any]:
     """A report as JSON; ``verified`` is what :func:`record` reads."""
     digests = {
-        (str(arch), variant.name): list(variant.cubin_sha256)
+        (str(arch), variant.name): variant.cubin_sha256
         for arch, listed in variants_of(bundle, manifest).items()
         for variant in listed
     }
+    verified: list[VerifiedVariant] = [
+        {"arch": arch, "variant": name, "cubin_sha256": digests[arch, name]} for arch, name in report.verified()
+    ]
     return {
         "bundle": manifest.name,
         "machine": report.gpu.facts(),
         "passed": report.passed,
-        "verified": [
-            {"arch": arch, "variant": name, "cubin_sha256": digests[arch, name]} for arch, name in report.verified()
-        ],
+        "verified": verified,
         "unreached": [list(pair) for pair in report.unreached],
         "unchecked": list(report.unchecked),
-        "calls": [dataclasses.asdict(outcome) for outcome in report.outcomes],
+        "calls": encode(report.outcomes),
     }
 
 

@@ -21,8 +21,8 @@ __all__ = ["DeviceReport", "Problem", "bundle_problems", "device_report", "gpus_
 class Problem:
     """Something that keeps a bundle from running here, and the next step."""
 
-    what: str
-    hint: str
+    what: str  # the problem
+    hint: str  # what to do
 
 
 @dataclass(frozen=True)

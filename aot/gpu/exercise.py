@@ -16,7 +16,7 @@ from typing import Any
 from aot_runtime.errors import AotError
 
 from ..errors import UsageError
-from .check import Outcome, Report, compare
+from .check import Outcome, Report, compare, finite
 from .inputs import dtype_name
 from .running import Gpu, arguments_text
 
@@ -74,7 +74,7 @@ def _call(name: str, names: Mapping[str, Any], gpu: Gpu) -> Outcome:
     problem = "; ".join(f"result {i}: {problem}" for i, (problem, _, _) in enumerate(found) if problem)
     worst = max((worst for _, _, worst in found), default=0.0)
     norm = max((norm for _, norm, _ in found), default=0.0)
-    return Outcome(name, dtypes, {}, outcome.arguments, "", "", problem, norm, worst)
+    return Outcome(name, dtypes, {}, outcome.arguments, "", "", problem, finite(norm), finite(worst))
 
 
 def _apply(function: Callable[..., Any], given: Any) -> Any:

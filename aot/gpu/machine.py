@@ -26,10 +26,10 @@ _MODULE_VERSION = Path("/proc/driver/nvidia/version")
 class Device:
     """A GPU, as the driver counts them."""
 
-    index: int
-    name: str
-    capability: Capability
-    multiprocessors: int = 0
+    index: int  # its number
+    name: str  # such as NVIDIA H200
+    capability: Capability  # major and minor number of its compute capability
+    multiprocessors: int = 0  # how many it has
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Driver:
 
     cuda: int = 0  # the CUDA version that it supports, such as 13000; 0: there is none
     version: str = ""  # such as 580.65.06; empty: not known
-    devices: tuple[Device, ...] = ()
-    problem: str = ""
+    devices: tuple[Device, ...] = ()  # its GPUs
+    problem: str = ""  # why it is of no use; empty: it works
 
     @property
     def cuda_text(self) -> str:
@@ -48,12 +48,14 @@ class Driver:
 
 @dataclass(frozen=True)
 class Machine:
-    system: str
-    cpu: str
-    glibc: tuple[int, int] | None  # None: another C library
-    python: str
+    """What bundles run on."""
+
+    system: str  # Linux
+    cpu: str  # such as x86_64
+    glibc: tuple[int, int] | None  # major and minor version; None: another C library
+    python: str  # version of Python
     tvm_ffi: str | None  # the version of apache-tvm-ffi; None: not installed
-    driver: Driver
+    driver: Driver  # NVIDIA's driver, and the GPUs that it finds
 
 
 def read_machine() -> Machine:

@@ -66,11 +66,11 @@ _BYTES = {"byte": 1.0, "kbyte": 1e3, "mbyte": 1e6}
 class Call:
     """What was profiled: a problem, and who solved it."""
 
-    index: int
-    contender: str
-    label: str
-    arguments: str
-    variant: str  # empty: not a kernel of the bundle
+    index: int  # of the problem; contenders of one problem share it
+    contender: str  # `aot`, `torch`, `torch.compile`, or the directory of another bundle
+    label: str  # kernel, choices and dtype
+    arguments: str  # the call
+    variant: str  # what ran of the bundle; empty: not a kernel of the bundle
 
     def range_name(self) -> str:
         """As an NVTX range; ``str`` and ``parse`` agree, whatever the texts contain."""
@@ -88,16 +88,16 @@ class Call:
 class Profile:
     """What was counted during one call. Percentages are of the peak while the kernels ran."""
 
-    call: Call
-    kernels: int
-    microseconds: float
-    tensor: float | None  # None, here and below: this GPU does not count it
-    dram: float | None
-    occupancy: float | None
+    call: Call  # what was profiled
+    kernels: int  # how many it launched
+    microseconds: float  # of all its kernels
+    tensor: float | None  # percent of the cycles that tensor cores were busy; None, here and below: it is not counted
+    dram: float | None  # percent of the bandwidth of DRAM
+    occupancy: float | None  # percent of the warps that fit
     registers: int  # of the kernel that uses most
     shared: int  # bytes of a block, of the kernel that uses most
-    sm_megahertz: float | None
-    dram_megahertz: float | None
+    sm_megahertz: float | None  # clock of the multiprocessors
+    dram_megahertz: float | None  # clock of DRAM
 
 
 # The process that is profiled.

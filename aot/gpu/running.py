@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from aot_runtime.arch import Arch
 from aot_runtime.explain import Device
@@ -25,6 +25,7 @@ from .inputs import InputMaker, torch_dtype
 
 __all__ = [
     "Gpu",
+    "GpuFacts",
     "arguments_text",
     "calls_of",
     "choices_of",
@@ -33,6 +34,15 @@ __all__ = [
     "select_kernels",
     "variants_of",
 ]
+
+
+class GpuFacts(TypedDict):
+    """The GPU that something ran on, and when."""
+
+    gpu: str  # its name
+    capability: str  # its compute capability, such as 9.0
+    date: str  # year, month and day
+    torch: str  # version of torch
 
 
 @dataclass(frozen=True)
@@ -55,7 +65,7 @@ class Gpu:
         if self.device.startswith("cuda"):
             torch.cuda.synchronize()
 
-    def facts(self) -> dict[str, str]:
+    def facts(self) -> GpuFacts:
         """Facts about the machine that a result depends on."""
         import torch
 

@@ -37,13 +37,13 @@ _UNCHECKED = "no input of the contract reaches it"
 class Measured:
     """One call that was timed: microseconds by variant. ``usual`` is what runs without a table."""
 
-    kernel: str
-    arch: str
-    function: str
-    point: Mapping[str, str]
-    extents: tuple[int, ...]
-    usual: str
-    microseconds: Mapping[str, float]
+    kernel: str  # its name
+    arch: str  # the architecture
+    function: str  # the public function
+    point: Mapping[str, str]  # dtype, layout and choices of the call
+    extents: tuple[int, ...]  # of the call
+    usual: str  # what runs without a table
+    microseconds: Mapping[str, float]  # by variant
 
     @property
     def chosen(self) -> str:

@@ -10,6 +10,7 @@ from statistics import fmean
 from ..cache import recall
 from ..cache.recall import KernelPlan
 from ..cache.store import Store
+from ..compile.messages import KernelInfo
 from ..errors import Failure
 from .earlier import look_up
 from .events import Progress
@@ -26,9 +27,9 @@ __all__ = ["KernelOutlook", "Outlook", "foresee"]
 class KernelOutlook:
     """One kernel for one architecture."""
 
-    kernel: str
-    arch: str
-    variants: tuple[str, ...]
+    kernel: str  # its name
+    arch: str  # the architecture
+    variants: tuple[str, ...]  # their names
     cached: int  # how many of them are in the cache of this machine
     guards: tuple[str, ...]  # conditions that tell its variants apart
     contract: bool  # whether the kernel has a reference and inputs, so that `check` and `bench` can run it
@@ -40,6 +41,7 @@ class Outlook:
     plan: tuple[KernelOutlook, ...]
     failures: tuple[Failure, ...]
     seconds: float | None  # to compile what is not in the cache; None: nothing is known of it
+    kernels: tuple[KernelInfo, ...] = ()  # the declarations of what is planned
 
     @property
     def variants(self) -> int:
@@ -57,8 +59,10 @@ def foresee(settings: Settings, progress: Progress) -> Outlook:
         plan, failures = _plan(workspace)
         store = workspace.store
         took = recall.durations(store, settings.kernels) if store is not None else {}
+        seconds = _estimate(plan, store, took, settings.worker_count)
+        declared = {kernel.info.name: kernel.info for kernel in plan}
         kernels = tuple(_kernel(kernel, store) for kernel in plan)
-        return Outlook(workspace.out, kernels, failures, _estimate(plan, store, took, settings.worker_count))
+        return Outlook(workspace.out, kernels, failures, seconds, tuple(declared.values()))
 
 
 def _plan(workspace: Workspace) -> tuple[tuple[KernelPlan, ...], tuple[Failure, ...]]:

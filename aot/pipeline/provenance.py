@@ -11,21 +11,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..bundle.build_records import BuildOptions, BuildRecord, SourceRecord
 from ..cache.keys import cutlass_distributions
 from ..files import sha256_of
 from ..link.nvidia import distributions
-from ..records import encode
 from ..versions import installed_version
 from .settings import Settings
 
 __all__ = ["build_record", "joined", "source_record", "toolchain"]
 
 
-def build_record(settings: Settings) -> dict[str, Any]:
+def build_record(settings: Settings) -> BuildRecord:
     """The record of one build. Which kernels, architectures and hosts it made, the bundle itself says."""
-    options = {
-        **encode(settings.options),
-        "keep": sorted(settings.options.keep),  # in whatever order they were asked for
+    compiled = settings.options
+    options: BuildOptions = {
+        "cuda": compiled.cuda,
+        "line_info": compiled.line_info,
+        "keep": sorted(compiled.keep),  # in whatever order they were asked for
+        "source": compiled.source,
         "shared_cudart": settings.shared_cudart,
         "archives": settings.archives,
     }
@@ -45,7 +48,7 @@ def joined(records: Iterable[Sequence[Mapping[str, Any]]]) -> tuple[dict[str, An
     return tuple(found)
 
 
-def source_record(kernels: str) -> dict[str, Any]:
+def source_record(kernels: str) -> SourceRecord:
     """The Python files of a source with their digests, the commit they came from, and whether they were altered since."""
     root = _root(kernels)
     if root is None:
@@ -76,7 +79,7 @@ def _root(kernels: str) -> Path | None:
     return found.resolve() if found.exists() else None
 
 
-def _commit(folder: Path, root: Path) -> dict[str, Any]:
+def _commit(folder: Path, root: Path) -> SourceRecord:
     """The commit, if the source is under version control; ``clean`` is false if a file of it differs from the commit."""
     commit = _git(folder, "rev-parse", "HEAD")
     changed = _git(folder, "status", "--porcelain", "--untracked-files=all", "--", str(root))

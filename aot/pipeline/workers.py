@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 from aot_runtime.arch import Arch
 
-from ..compile.messages import Declared, Options
 from ..compile.process import Worker, WorkerLost
 from ..errors import BuildError, Failure
 from .executor import Session
 
-__all__ = ["Workers", "describe", "open_source"]
-
-
-def describe(kernels: str, options: Options | None = None) -> Declared:
-    """What a source declares, without building anything."""
-    with tempfile.TemporaryDirectory(prefix="aot-") as scratch:
-        worker, failures = open_source(Session(kernels, options or Options()), None, Path(scratch) / "log")
-        worker.close()
-        return replace(worker.declared, failures=(*worker.declared.failures, *failures.values()))
+__all__ = ["Workers", "open_source"]
 
 
 def open_source(session: Session, arch: Arch | None, log: Path) -> tuple[Worker, dict[str, Failure]]:

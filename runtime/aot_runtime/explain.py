@@ -38,10 +38,10 @@ class TensorInfo(Value):
 
     __slots__ = ("align", "dtype", "shape", "strides")
 
-    dtype: str
-    shape: tuple[int, ...]
-    strides: tuple[int, ...] | None  # None: row-major
-    align: int
+    dtype: str  # short or long: `f16`, `float16`
+    shape: tuple[int, ...]  # extents
+    strides: tuple[int, ...] | None  # in elements; None: row-major
+    align: int  # bytes that the address is a multiple of
 
     def __init__(
         self, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...] | None = None, align: int = 256
@@ -66,10 +66,10 @@ class Candidate(Value):
 
     __slots__ = ("arch", "reason", "table", "variant")
 
-    arch: str
-    variant: str
-    reason: str
-    table: str
+    arch: str  # the architecture that it was built for
+    variant: str  # its name
+    reason: str  # why it was refused; "": it was not
+    table: str  # the device of the measured table that chose it; "": no table did
 
     def __init__(self, arch: str, variant: str, reason: str, table: str = "") -> None:
         self._set(arch=arch, variant=variant, reason=reason, table=table)

@@ -31,13 +31,13 @@ class Parameter(Value):
         "zeroed",
     )
 
-    name: str
-    doc: str
-    has_default: bool
-    default: Any
-    output: bool
+    name: str  # what callers write
+    doc: str  # what it is
+    has_default: bool  # whether it may be left out
+    default: Any  # a number or None; counts only if `has_default`
+    output: bool  # whether the kernel writes it
     shape: str | None  # of an output, as an expression of the inputs: "x.shape"
-    dtype: str | None
+    dtype: str | None  # of an output, as an expression of the inputs: "x.dtype"
     may_be: tuple[str, ...]  # of an output: inputs whose very tensor may be passed here
     workspace: str | None  # of scratch memory: its size in bytes, as an expression of the inputs
     zeroed: bool  # whether a call clears it first
@@ -80,10 +80,10 @@ class Choice(Value):
 
     __slots__ = ("default", "doc", "name", "values")
 
-    name: str
-    values: tuple[str, ...]
-    default: str | None
-    doc: str
+    name: str  # what callers write
+    values: tuple[str, ...]  # what it may be
+    default: str | None  # None: it must be given
+    doc: str  # what it is
 
     def __init__(self, name: str, values: tuple[str, ...], default: str | None = None, doc: str = "") -> None:
         self._set(name=name, values=values, default=default, doc=doc)
@@ -98,9 +98,9 @@ class Backward(Value):
 
     __slots__ = ("gradients", "kernel", "saves")
 
-    kernel: str
-    saves: tuple[str, ...]  # inputs and outputs of the other kernel
-    gradients: tuple[str, ...]  # inputs of the other kernel
+    kernel: str  # the kernel that computes the gradients
+    saves: tuple[str, ...]  # inputs and outputs of the other kernel that it takes
+    gradients: tuple[str, ...]  # inputs of the other kernel whose gradients it writes
 
     def __init__(self, kernel: str, saves: tuple[str, ...], gradients: tuple[str, ...]) -> None:
         self._set(kernel=kernel, saves=saves, gradients=gradients)

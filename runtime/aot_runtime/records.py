@@ -105,8 +105,8 @@ class FileRecord(Value):
 
     __slots__ = ("sha256", "size")
 
-    sha256: str
-    size: int
+    sha256: str  # 64 hexadecimal digits
+    size: int  # in bytes
 
     def __init__(self, sha256: str, size: int) -> None:
         self._set(sha256=sha256, size=size)
@@ -124,11 +124,11 @@ class HostRecord(Value):
 
     __slots__ = ("cudart", "entry", "file", "glibc", "support")
 
-    entry: str
-    support: str
-    glibc: str
+    entry: str  # path of the entry library inside the bundle
+    support: str  # path of the library with NVIDIA's launch support
+    glibc: str  # lowest version to run on
     cudart: str  # "static", or the library that must be present
-    file: FileRecord | None
+    file: FileRecord | None  # digest and size of the entry library
 
     def __init__(self, entry: str, support: str, glibc: str, cudart: str, file: FileRecord | None = None) -> None:
         self._set(entry=entry, support=support, glibc=glibc, cudart=cudart, file=file)

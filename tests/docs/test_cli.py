@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import math
 import re
 import shutil
 from importlib import import_module
@@ -12,19 +13,30 @@ from pathlib import Path
 
 import aot_runtime
 import pytest
-from places import EXAMPLE, PROJECT
-from schemas import problems
+from aot_runtime.arch import Arch
+from aot_runtime.manifest import Manifest
+from places import EXAMPLE
 
 import aot
+from aot.bundle.tuning import LeftOut, TunedDevice, TunedKernel, TunedSet, Tuning
+from aot.cli.commands import bench, build, capture, check, tune
 from aot.cli.main import COMMANDS, main
-from tools import api, c_api, reference
+from aot.errors import Failure
+from aot.gpu.bench import Result, results_data
+from aot.gpu.check import Outcome, Report, finite, report_data
+from aot.gpu.running import Gpu, GpuFacts, variants_of
+from aot.gpu.tune import Measured, TuneReport
+from aot.pipeline.events import Clock
+from aot.pipeline.settings import BuildResult
+from tools import api, c_api, json_page, reference
+from tools.json_types import fields, problems, records
 
 TEXT = reference.PAGE.read_text()
 
 
 def test_every_option_is_listed() -> None:
     assert reference.rewritten(TEXT) == TEXT, "run `python tools/reference.py`"
-    assert set(re.findall(r"<!-- command: (\w+) -->", TEXT)) == {*COMMANDS, "errors"}
+    assert set(re.findall(r"<!-- command: (\w+) -->", TEXT)) == {*COMMANDS, "errors", "version"}
 
 
 def test_everything_public_in_python_is_described_as_it_is() -> None:
@@ -59,7 +71,7 @@ def test_signatures_are_those_of_the_code() -> None:
 @pytest.mark.parametrize(
     ("command", "arguments"),
     [
-        ("list", ["--kernels", str(EXAMPLE / "kernels")]),
+        ("list", ["--kernels", str(EXAMPLE / "kernels"), "--arch", "sm90"]),
         ("inspect", ["BUNDLE"]),
         ("verify", ["BUNDLE"]),
         ("sign", ["BUNDLE", "--key", "release", "--new-key"]),
@@ -94,17 +106,67 @@ def test_json_has_the_keys_that_are_listed(
     assert problems(json.loads(capsys.readouterr().out), keys, partly=True) == []
 
 
-@pytest.mark.parametrize(
-    ("command", "source"),
-    [
-        ("build", "aot/cli/commands/build.py"),
-        ("capture", "aot/cli/commands/capture.py"),
-        ("check", "aot/gpu/check.py"),
-        ("bench", "aot/gpu/bench.py"),
-    ],
-)
-def test_json_of_what_takes_long_or_a_gpu_has_the_keys_that_are_listed(command: str, source: str) -> None:
-    text = (PROJECT / source).read_text()
-    text += (PROJECT / "aot/cli/commands/build.py").read_text() if "result_data" in text else ""
-    text += (PROJECT / "aot" / "cli" / "commands" / f"{command}.py").read_text()
-    assert all(f'"{key.name}": ' in text for key in import_module(f"aot.cli.commands.{command}").KEYS)
+class PlayedGpu(Gpu):
+    """A GPU whose facts need no torch."""
+
+    def facts(self) -> GpuFacts:
+        return {"gpu": self.name, "capability": "9.0", "date": "2026-11-16", "torch": "2.11"}
+
+
+GPU = PlayedGpu("NVIDIA H200", (9, 0), multiprocessors=132)
+FAILED = Failure("add__f32", "does not compile", "line 1", "add", "sm_80")
+
+
+def built(manifest: Manifest) -> dict[str, object]:
+    return build.result_data(BuildResult(Path("dist/small"), manifest, (FAILED,)), Clock())
+
+
+def captured(manifest: Manifest) -> dict[str, object]:
+    call = {"call": {"callable": "quack.rmsnorm"}, "called_from": "quack.compile"}
+    kernels = {name: record.replace(captured=call) for name, record in manifest.kernels.items()}
+    result = BuildResult(Path("dist/small"), manifest.replace(kernels=kernels), ())
+    return {**built(manifest), "captured": capture._captured(result)}
+
+
+def checked(manifest: Manifest, bundle: Path) -> dict[str, object]:
+    (variant, *_) = [(str(arch), one.name) for arch, own in variants_of(bundle, manifest).items() for one in own]
+    passed = Outcome("add", "f16", {"op": "relu"}, "x 8", *variant, "", 0.1, 0.2, 0.5)
+    refused = Outcome("add", "f16", {}, "x 8", "", "", "RuntimeError: no", finite(math.inf), finite(math.nan))
+    return report_data(bundle, manifest, Report(GPU, (passed, refused), (("sm_80", "add__f32"),), ("scale",)))
+
+
+def measured() -> dict[str, object]:
+    times = {"aot": 2.0, "torch": 4.0}
+    return results_data(GPU, [Result("add", "f16", {}, "x 8", "add__f16", times, 4096, 512, 3e12)])
+
+
+def tuned() -> dict[str, object]:
+    cells = TunedSet("gemm", {"dtype": "f16"}, ("gemm__a", "gemm__b"), ((64,),), (0, 1))
+    kernel = TunedKernel("gemm", Arch.parse("sm_90a"), ("m",), (cells,), (LeftOut("gemm__c", "differs"),))
+    call = Measured("gemm", "sm_90a", "gemm", {"dtype": "f16"}, (64,), "gemm__a", {"gemm__a": 2.0, "gemm__b": 1.0})
+    report = TuneReport(Tuning(TunedDevice("NVIDIA H200", 132, "9.0"), (kernel,)), (call,), ("add",))
+    return tune._data(report)
+
+
+def test_json_of_what_takes_long_or_a_gpu_is_as_it_is_listed(small_bundle_path: Path) -> None:
+    manifest = Manifest.read(small_bundle_path)
+    printed = {
+        build: built(manifest),
+        capture: captured(manifest),
+        check: checked(manifest, small_bundle_path),
+        bench: measured(),
+        tune: tuned(),
+    }
+    for command, data in printed.items():
+        # Infinity and NaN are not JSON.
+        text = json.dumps(data, allow_nan=False)
+        assert problems(json.loads(text), command.KEYS, partly=True) == [], command.__name__
+
+
+def test_every_record_is_described() -> None:
+    assert json_page.page() == json_page.PAGE.read_text(), "run `python tools/reference.py`"
+    kinds = records([key.kind for _, keys in json_page.keys_by_user() for key in keys])
+    assert {"KernelInfo", "KernelOutlook", "Failure", "ErrorData", "VariantDetails", "Candidate"} - kinds.keys() == {
+        "VariantDetails"  # `inspect` prints it with its architecture
+    }
+    assert [f"{name}.{field.name}" for name, kind in kinds.items() for field in fields(kind) if not field.meaning] == []

@@ -24,7 +24,7 @@ from aot.errors import DeclarationError, Failure
 from aot.hosts import Host
 from aot.pipeline.executor import Session
 from aot.pipeline.settings import BuildResult
-from aot.pipeline.workers import describe, open_source
+from aot.pipeline.workers import open_source
 
 Build = Callable[..., BuildResult]
 
@@ -492,7 +492,7 @@ def test_a_backend_that_is_not_installed_is_named(tmp_path: Path) -> None:
         find_backend(13)
     except ToolchainError:
         with pytest.raises(ToolchainError, match="CuTe DSL's CUDA 13 backend is not installed"):
-            describe(str(write_kernels(tmp_path, GOOD)), Options(cuda=13))
+            open_source(Session(str(write_kernels(tmp_path, GOOD)), Options(cuda=13)), None, tmp_path / "log")
     else:
         pytest.skip("both backends are installed")
 
@@ -526,10 +526,11 @@ def test_what_is_not_a_bundle_is_refused_before_a_worker_starts(build_bundle: Bu
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
-def test_all_is_every_architecture_that_some_kernel_is_written_for(small_bundle_path: Path) -> None:
-    declared = describe(str(SAMPLES))
-    assert declared.failures == ()
-    assert {str(arch) for kernel in declared.kernels for arch in kernel.archs} >= {"sm_80", "sm_90a", "sm_100f"}
+def test_all_is_every_architecture_that_some_kernel_is_written_for(tmp_path: Path) -> None:
+    worker, failures = open_source(Session(str(SAMPLES), Options()), None, tmp_path / "log")
+    worker.close()
+    assert (worker.declared.failures, failures) == ((), {})
+    assert {str(arch) for kernel in worker.declared.kernels for arch in kernel.archs} >= {"sm_80", "sm_90a", "sm_100f"}
 
 
 def test_details_tell_what_came_out_of_each_variant(small_bundle_path: Path) -> None:

@@ -13,10 +13,11 @@ from typing import Any
 from aot_runtime.manifest import Manifest
 
 from ...errors import UsageError, counted
-from ...gpu.bench import Result, bench, results_data
+from ...gpu.bench import RatedResult, Result, bench, results_data
 from ...gpu.contenders import AGAINST, problems_of
-from ...gpu.ncu import Profile, profile, read_profiles, run_ncu
+from ...gpu.ncu import Call, Profile, profile, read_profiles, run_ncu
 from ...gpu.plot import plot
+from ...gpu.running import GpuFacts
 from ...records import encode
 from ..options import Opened, add_run_arguments, open_to_run, write_json
 from ..report import human_size, note, print_json, table
@@ -25,17 +26,11 @@ from ..schema import Key
 __all__ = ["KEYS", "configure_parser", "execute"]
 
 KEYS = (
-    Key("benchmark", "string", "what was measured: `kernels`, `ncu` or `profile`"),
-    Key("machine", "object", "the GPU and what runs it", "without --ncu and --ncu-csv"),
-    Key("results", "list of object", "one for each kernel and input", "without --ncu, --ncu-csv and --profile"),
-    Key(
-        "profiles",
-        "list of object",
-        "one for each input and contender: call, kernels, microseconds, tensor, dram, occupancy (percent of the peak), "
-        "registers, shared, sm_megahertz, dram_megahertz; null: not counted",
-        "with --ncu or --ncu-csv",
-    ),
-    Key("calls", "list of object", "the calls that were made", "with --profile"),
+    Key("benchmark", str, "what was measured: `kernels`, `ncu` or `profile`"),
+    Key("machine", GpuFacts, "the GPU and what runs it", "without --ncu and --ncu-csv"),
+    Key("results", tuple[RatedResult, ...], "one for each kernel and input", "without --ncu, --ncu-csv and --profile"),
+    Key("profiles", tuple[Profile, ...], "one for each input and contender", "with --ncu or --ncu-csv"),
+    Key("calls", tuple[Call, ...], "the calls that were made", "with --profile"),
 )
 
 

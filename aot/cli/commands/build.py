@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from ...errors import counted
+from ...errors import Failure, counted
 from ...pipeline.build import build
 from ...pipeline.events import Clock
-from ...pipeline.outlook import Outlook, foresee
+from ...pipeline.outlook import KernelOutlook, Outlook, foresee
 from ...pipeline.settings import BuildResult
 from ...records import encode
 from ..options import add_cache_argument, add_family_argument, add_kernels_argument, add_wait_argument
+from ..planned import estimate_text, plan_data, print_plan
 from ..progress import make_progress
-from ..report import fitted_table, human_size, human_time, note, print_failures, print_json, print_wrapped
+from ..report import human_size, human_time, note, print_failures, print_json
 from ..schema import Key
 from ..settings import DEFAULT_TIMEOUT, KEEPABLE, build_settings
 
 __all__ = [
     "KEYS",
+    "PLAN_KEYS",
     "add_content_arguments",
     "add_resource_arguments",
     "add_target_arguments",
@@ -29,15 +33,18 @@ __all__ = [
     "summary",
 ]
 
+PLAN_KEYS = (
+    Key("plan", tuple[KernelOutlook, ...], "what would be compiled, by kernel and architecture"),
+    Key("estimate", float | None, "seconds to compile what is not in the cache; null: not known"),
+)
 KEYS = (
-    Key("path", "string", "directory of the bundle"),
-    Key("complete", "boolean", "whether the bundle has everything that was ever asked of it", "without --dry-run"),
-    Key("kernels", "object", "number of variants by name", "without --dry-run"),
-    Key("hosts", "list of string", "CPUs and C libraries that it runs on", "without --dry-run"),
-    Key("failures", "list of object", "what failed: kernel, variant, arch, message, log"),
-    Key("seconds", "object", "how long each phase took, and `total`", "without --dry-run"),
-    Key("plan", "list of object", "by kernel and architecture: variants, cached, guards, contract", "with --dry-run"),
-    Key("estimate", "number or null", "seconds to compile what is not in the cache; null: not known", "with --dry-run"),
+    Key("path", str, "directory of the bundle"),
+    Key("complete", bool, "whether the bundle has everything that was ever asked of it", "without --dry-run"),
+    Key("kernels", Mapping[str, int], "number of variants by name of the kernel", "without --dry-run"),
+    Key("hosts", tuple[str, ...], "CPUs and C libraries that it runs on", "without --dry-run"),
+    Key("failures", tuple[Failure, ...], "what failed"),
+    Key("seconds", Mapping[str, float], "how long each phase took, by its name, and `total`", "without --dry-run"),
+    *(replace(key, only="with --dry-run") for key in PLAN_KEYS),
 )
 
 
@@ -181,34 +188,12 @@ def _show(arguments: argparse.Namespace, outlook: Outlook, workers: int) -> int:
     """Print what a build would do."""
     print_failures(outlook.failures)
     if arguments.json:
-        data = {"path": str(outlook.path), "plan": encode(outlook.plan), "estimate": outlook.seconds}
-        print_json({**data, "failures": encode(outlook.failures)})
+        print_json({"path": str(outlook.path), **plan_data(outlook)})
         return 1 if outlook.failures else 0
-    rows = [
-        (one.kernel, one.arch, len(one.variants), one.cached, "yes" if one.contract else "no") for one in outlook.plan
-    ]
-    print(fitted_table(("kernel", "arch", "variants", "cached", "contract"), rows))
-    _print_guards(outlook)
-    missing = outlook.variants - outlook.cached
-    time = "not known, since nothing of it was compiled here before"
-    if outlook.seconds is not None:
-        time = f"about {human_time(outlook.seconds)} with {counted(workers, 'worker')}"
-    note(
-        arguments, f"{counted(missing, 'variant')} of {outlook.variants} to compile for `{outlook.path}`; time: {time}"
-    )
+    print_plan(outlook)
+    missing = f"{counted(outlook.variants - outlook.cached, 'variant')} of {outlook.variants} to compile"
+    note(arguments, f"{missing} for `{outlook.path}`; time: {estimate_text(outlook, workers)}")
     return 1 if outlook.failures else 0
-
-
-def _print_guards(outlook: Outlook) -> None:
-    """Below the table, in lines of their own: a kernel may have many. Architectures that share them are named together."""
-    archs: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for one in outlook.plan:
-        if one.guards:
-            archs.setdefault((one.kernel, tuple(one.guards)), []).append(str(one.arch))
-    if archs:
-        print("\nguards:")
-    for (kernel, guards), names in archs.items():
-        print_wrapped(f"  {kernel} ({', '.join(names)}): {'; '.join(guards)}", "    ")
 
 
 def summary(result: BuildResult, clock: Clock) -> str:

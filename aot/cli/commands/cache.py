@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict
 
 from ...cache.check import Findings, check
 from ...cache.places import TOOLS, clear_tools, find_places, known_folders, size_of
@@ -18,15 +19,25 @@ from ..schema import Key
 
 __all__ = ["KEYS", "configure_parser", "execute"]
 
+
+class KeptData(TypedDict):
+    """What one folder holds of one kind."""
+
+    what: str  # the kind of entries, or of tools
+    path: str  # the folder
+    files: int  # how many there are
+    bytes: int  # their size
+
+
 KEYS = (
-    Key("path", "string", "folder of the cache"),
-    Key("entries", "object", "number of entries by kind"),
-    Key("bytes", "number", "size of the entries"),
-    Key("kept", "list of object", "each folder of the cache: what, path, files, bytes"),
-    Key("damaged", "list of string", "entries that `--check` removed"),
-    Key("untrusted", "list of string", "entries that somebody else may have written; they are not used"),
-    Key("pruned", "number", "how many entries `--prune` removed"),
-    Key("cleared", "number", "how many bytes `--clear` removed"),
+    Key("path", str, "folder of the cache"),
+    Key("entries", Mapping[str, int], "number of entries by kind"),
+    Key("bytes", int, "size of the entries"),
+    Key("kept", tuple[KeptData, ...], "what each folder of the cache holds"),
+    Key("damaged", tuple[str, ...], "entries that `--check` removed"),
+    Key("untrusted", tuple[str, ...], "entries that somebody else may have written; they are not used"),
+    Key("pruned", int, "how many entries `--prune` removed"),
+    Key("cleared", int, "how many bytes `--clear` removed"),
 )
 
 
@@ -107,12 +118,15 @@ def _clear(folder: Path) -> list[_Kept]:
 def _data(
     store: Store, kept: Sequence[_Kept], found: Findings, removed: Sequence[Entry], cleared: Sequence[_Kept]
 ) -> dict[str, object]:
+    every: list[KeptData] = [
+        {"what": item.what, "path": str(item.folder), "files": item.count, "bytes": item.size} for item in kept
+    ]
     own = [item for item in kept if item.folder == store.root and item.what not in TOOLS]
     return {
         "path": str(store.root),
         "entries": {item.what: item.count for item in own},
         "bytes": sum(item.size for item in own),
-        "kept": [{"what": i.what, "path": str(i.folder), "files": i.count, "bytes": i.size} for i in kept],
+        "kept": every,
         "damaged": [f"{entry.kind}/{entry.key}" for entry in found.damaged],
         "untrusted": [f"{entry.kind}/{entry.key}" for entry in found.untrusted],
         "pruned": len(removed),

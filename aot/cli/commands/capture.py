@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 import subprocess
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TypedDict
 
 from aot_runtime.serving.environment import recording_variables
 
@@ -29,11 +31,20 @@ from .build import (
 
 __all__ = ["KEYS", "configure_parser", "execute"]
 
+
+class CapturedCall(TypedDict):
+    """The call of another library that a kernel answers."""
+
+    callable: str  # the function that the library compiled
+    called_from: str  # the function that compiled it
+    archs: str  # the architectures that it was compiled for, a comma list
+
+
 _BUILT = [key for key in BUILD_KEYS if key.only != "with --dry-run"]
 KEYS = (
     *(replace(key, only="" if key.name == "path" else "without --record") for key in _BUILT),
-    Key("captured", "object", "`callable`, `called_from` and `archs` by kernel", "without --record"),
-    Key("calls", "list of string", "what the folder holds, by key", "with --record"),
+    Key("captured", Mapping[str, CapturedCall], "what each kernel was captured from, by its name", "without --record"),
+    Key("calls", tuple[str, ...], "what the folder holds, by key", "with --record"),
 )
 
 
@@ -97,7 +108,7 @@ def _record(arguments: argparse.Namespace) -> int:
     return code
 
 
-def _captured(result: BuildResult) -> dict[str, dict[str, str]]:
+def _captured(result: BuildResult) -> dict[str, CapturedCall]:
     return {
         name: {
             "callable": kernel.captured["call"]["callable"],

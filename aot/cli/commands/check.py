@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,9 @@ from aot_runtime.manifest import Manifest
 
 from ...bundle.lock import locked
 from ...errors import counted
-from ...gpu.check import Report, check, read_report, record, report_data
+from ...gpu.check import Outcome, Report, VerifiedVariant, check, read_report, record, report_data
 from ...gpu.exercise import check_exercise
+from ...gpu.running import GpuFacts
 from ...gpu.sanitizer import TOOLS, sanitize
 from ..options import Opened, add_run_arguments, open_to_run, print_warning, write_json
 from ..report import note, print_json, print_message, table
@@ -20,37 +23,36 @@ from ..schema import Key
 __all__ = ["KEYS", "configure_parser", "execute"]
 
 KEYS = (
-    Key("bundle", "string", "directory of the bundle"),
-    Key("machine", "object", "the GPU and what runs it", "without --record and --sanitize"),
+    Key("bundle", str, "name of the bundle; with --record and --sanitize, its directory"),
+    Key("machine", GpuFacts, "the GPU and what runs it", "without --record and --sanitize"),
     Key(
         "passed",
-        "boolean",
+        bool,
         "whether every call agreed with its reference, and with --sanitize nothing was found",
         "without --record",
     ),
-    Key(
-        "verified",
-        "list of object or number",
-        "variants that agreed; with --record, how many are recorded",
-        "without --sanitize",
-    ),
+    Key("verified", tuple[VerifiedVariant, ...], "variants that agreed", "without --record and --sanitize"),
+    Key("verified", int, "how many variants are recorded", "with --record"),
     Key(
         "unreached",
-        "list of list of string",
+        tuple[tuple[str, str], ...],
         "variants that no input reaches: architecture and name",
         "without --record and --sanitize",
     ),
     Key(
         "unchecked",
-        "list of string",
+        tuple[str, ...],
         "kernels without a contract; with --exercise, those that it does not use",
         "without --record and --sanitize",
     ),
     Key(
-        "calls", "list of object", "every call, with its distance from the reference", "without --record and --sanitize"
+        "calls",
+        tuple[Outcome, ...],
+        "every call, with its distance from the reference",
+        "without --record and --sanitize",
     ),
-    Key("command", "list of string", "what was run", "with --sanitize"),
-    Key("output", "string", "what it printed", "with --sanitize"),
+    Key("command", tuple[str, ...], "what was run", "with --sanitize"),
+    Key("output", str, "what it printed", "with --sanitize"),
 )
 
 
@@ -134,6 +136,10 @@ def _record(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _largest(errors: Iterable[float | None]) -> float:
+    return max(math.inf if error is None else error for error in errors)
+
+
 def _print(arguments: argparse.Namespace, report: Report) -> None:
     by_variant: dict[tuple[str, str], list[Any]] = {}
     for outcome in report.outcomes:
@@ -141,7 +147,7 @@ def _print(arguments: argparse.Namespace, report: Report) -> None:
     rows: list[tuple[object, ...]] = []
     for (arch, variant), calls in by_variant.items():
         failed = sum(bool(call.problem) for call in calls)
-        norm, worst = max(call.norm for call in calls), max(call.worst for call in calls)
+        norm, worst = _largest(call.norm for call in calls), _largest(call.worst for call in calls)
         ulps = max((call.ulps for call in calls if call.ulps is not None), default=None)
         verdict = f"{failed} FAILED" if failed else "good"
         far = "" if ulps is None else f"{ulps:.2f}"

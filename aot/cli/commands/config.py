@@ -22,12 +22,12 @@ from ..schema import Key
 __all__ = ["KEYS", "configure_parser", "execute"]
 
 KEYS = (
-    Key("cmakedir", "string", "folder of cute_aotConfig.cmake", "without --archs"),
-    Key("includedir", "string", "folder of <aot/aot.h>", "without --archs"),
-    Key("cflags", "list of string", "flags to compile with", "without --archs"),
-    Key("ldflags", "list of string", "flags to link with", "without --archs"),
-    Key("libs", "list of string", "libraries to link", "without --archs"),
-    Key("archs", "list of string", "exact names", "with --archs"),
+    Key("cmakedir", str, "folder of cute_aotConfig.cmake", "without --archs"),
+    Key("includedir", str, "folder of <aot/aot.h>", "without --archs"),
+    Key("cflags", tuple[str, ...], "flags to compile with", "without --archs"),
+    Key("ldflags", tuple[str, ...], "flags to link with", "without --archs"),
+    Key("libs", tuple[str, ...], "libraries to link", "without --archs"),
+    Key("archs", tuple[str, ...], "exact names", "with --archs"),
 )
 
 SYSTEM = ("-ldl", "-lrt", "-lm", "-pthread")

@@ -15,10 +15,10 @@ from ..schema import Key
 __all__ = ["KEYS", "configure_parser", "execute"]
 
 KEYS = (
-    Key("a", "string", "directory of the first bundle"),
-    Key("b", "string", "directory of the second bundle"),
-    Key("same", "boolean", "whether nothing differs"),
-    Key("changes", "list of object", "kind, what, before, after; before or after is null if it is not there"),
+    Key("a", str, "directory of the first bundle"),
+    Key("b", str, "directory of the second bundle"),
+    Key("same", bool, "whether nothing differs"),
+    Key("changes", tuple[Change, ...], "what differs"),
 )
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict
 
 from aot_runtime.manifest import Manifest
 
@@ -20,17 +21,49 @@ from ..schema import Key
 
 __all__ = ["KEYS", "configure_parser", "execute"]
 
+
+class CacheFolder(TypedDict):
+    """A folder that builds use."""
+
+    what: str  # what it holds
+    path: str  # where it is
+    writable: bool  # whether this user may write there
+
+
+class AbilityData(TypedDict):
+    """Something one may want to do on this machine."""
+
+    what: str  # what it is
+    able: bool  # whether it can be done
+    problem: str | None  # what is in the way
+    hint: str | None  # what to do about it
+
+
+class GpuData(TypedDict):
+    """What of a bundle would run on a GPU."""
+
+    index: int  # the number of the GPU
+    kernels: Mapping[str, str]  # the architecture whose code would run, by kernel
+    missing: Mapping[str, str]  # why none would, by kernel
+
+
+class BundleData(TypedDict):
+    """A bundle, and what of it would run here."""
+
+    name: str  # of the bundle
+    hosts: tuple[str, ...]  # CPUs and C libraries that it has code for
+    archs: tuple[str, ...]  # architectures that it has code for
+    runs_on: tuple[str, ...]  # GPUs that run all of it, as far as cute-aot knows them by name
+    gpus: tuple[GpuData, ...]  # what would run on the GPUs of this machine
+
+
 KEYS = (
-    Key("machine", "object", "system, cpu, glibc, python, and the driver with its GPUs"),
-    Key("packages", "object", "versions by name; null if a package is not installed"),
-    Key("caches", "list of object", "folders that builds use: what, path, writable"),
-    Key("can", "list of object", "what this machine can do: what, able, problem (or null), hint (or null)"),
-    Key(
-        "bundle",
-        "object or null",
-        "name, hosts, archs, runs_on (GPUs by name), and gpus: what would run on those here; null without BUNDLE",
-    ),
-    Key("problems", "list of object", "what keeps the bundle from running, the first to fix first: what, hint"),
+    Key("machine", Machine, "this machine, its driver and its GPUs"),
+    Key("packages", Mapping[str, str | None], "versions by name; null if a package is not installed"),
+    Key("caches", tuple[CacheFolder, ...], "folders that builds use"),
+    Key("can", tuple[AbilityData, ...], "what this machine can do"),
+    Key("bundle", BundleData | None, "what would run of the bundle; null without BUNDLE"),
+    Key("problems", tuple[Problem, ...], "what keeps the bundle from running, the first to fix first"),
 )
 _RUNNING = ("cute-aot", "apache-tvm-ffi", "torch", "jax")
 _BUILDING = (
@@ -52,10 +85,14 @@ class _Ability:
     what: str
     problem: Problem | None
 
-    def data(self) -> dict[str, object]:
+    def data(self) -> AbilityData:
         problem = self.problem
-        facts = {"problem": problem.what if problem else None, "hint": problem.hint if problem else None}
-        return {"what": self.what, "able": problem is None, **facts}
+        return {
+            "what": self.what,
+            "able": problem is None,
+            "problem": problem.what if problem else None,
+            "hint": problem.hint if problem else None,
+        }
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
@@ -110,7 +147,7 @@ def _build_problem() -> Problem | None:
     return Problem(f"{', '.join(missing)} not installed", _INSTALL) if missing else None
 
 
-def _caches() -> Iterator[dict[str, object]]:
+def _caches() -> Iterator[CacheFolder]:
     try:
         from ...cache.places import find_places
 
@@ -143,7 +180,7 @@ def _package_rows(packages: dict[str, str | None]) -> Iterator[tuple[str, str]]:
             yield name, version or "not installed"
 
 
-def _cache_rows(caches: list[dict[str, object]]) -> Iterator[tuple[str, str]]:
+def _cache_rows(caches: list[CacheFolder]) -> Iterator[tuple[str, str]]:
     for cache in caches:
         yield "cache", f"{cache['path']}: {cache['what']}{'' if cache['writable'] else ', may only be read'}"
 
@@ -171,11 +208,15 @@ def _print_verdicts(
         print_message(f"hint: for the first problem: {problems[0].hint}")
 
 
-def _bundle_data(manifest: Manifest, reports: list[DeviceReport]) -> dict[str, object]:
-    devices = [
+def _bundle_data(manifest: Manifest, reports: list[DeviceReport]) -> BundleData:
+    devices: list[GpuData] = [
         {"index": report.device.index, "kernels": dict(report.kernels), "missing": dict(report.missing)}
         for report in reports
     ]
-    archs = [str(arch) for arch in manifest.archs]
-    about = {"name": manifest.name, "hosts": list(manifest.hosts), "archs": archs}
-    return {**about, "runs_on": gpus_for(manifest), "gpus": devices}
+    return {
+        "name": manifest.name,
+        "hosts": tuple(manifest.hosts),
+        "archs": tuple(map(str, manifest.archs)),
+        "runs_on": tuple(gpus_for(manifest)),
+        "gpus": tuple(devices),
+    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -25,14 +25,12 @@ from ..schema import Key
 __all__ = ["KEYS", "configure_parser", "execute"]
 
 KEYS = (
-    Key("kernel", "string", "name of the kernel"),
-    Key("capability", "string", "compute capability of the device"),
-    Key("arguments", "object", "the call: dtype, shape, strides and align of tensors, and other values"),
-    Key(
-        "chosen", "object or null", "arch and variant that would run, and the device of the measured table that decided"
-    ),
-    Key("eligible", "list of object", "variants that could run too, with lower priority"),
-    Key("refused", "list of object", "arch, variant and reason of the others, the nearest first"),
+    Key("kernel", str, "name of the kernel"),
+    Key("capability", str, "compute capability of the device"),
+    Key("arguments", Mapping[str, TensorInfo | Any], "the call: tensors, and other values as they are, by parameter"),
+    Key("chosen", Candidate | None, "what would run; null: nothing"),
+    Key("eligible", tuple[Candidate, ...], "variants that could run too, with lower priority"),
+    Key("refused", tuple[Candidate, ...], "the others, the nearest first"),
 )
 _SHOWN = 12  # refused variants that are listed; the rest are counted
 
@@ -141,16 +139,11 @@ def _text(value: Any) -> str:
 
 
 def _data(record: KernelRecord, device: Device, answer: Answer) -> dict[str, object]:
-    chosen = answer.chosen
     return {
         "kernel": record.name,
         "capability": _capability(device),
         "arguments": encode(answer.arguments),
-        "chosen": None if chosen is None else {"arch": chosen.arch, "variant": chosen.variant, "table": chosen.table},
-        "eligible": [{"arch": one.arch, "variant": one.variant} for one in answer.eligible],
-        "refused": _refused(answer.refused),
+        "chosen": encode(answer.chosen),
+        "eligible": encode(answer.eligible),
+        "refused": encode(answer.refused),
     }
-
-
-def _refused(candidates: Sequence[Candidate]) -> list[dict[str, str]]:
-    return [{"arch": one.arch, "variant": one.variant, "reason": one.reason} for one in candidates]

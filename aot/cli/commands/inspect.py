@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from aot_runtime.arch import Arch
-from aot_runtime.manifest import KernelRecord, Manifest
+from aot_runtime.manifest import FileRecord, HostRecord, KernelRecord, Manifest
 
+from ...bundle.build_records import BuildRecord, FailureRecord, Requires
 from ...bundle.details import VariantDetails, read_details, shape_text
 from ...bundle.layout import details_name
 from ...bundle.sizes import Share, shares
@@ -21,18 +23,33 @@ from ..schema import Key
 
 __all__ = ["KEYS", "configure_parser", "execute"]
 
+
+class Verified(TypedDict):
+    """How many variants of an architecture there are, and how many of them ran."""
+
+    variants: int  # how many there are
+    verified_on: Mapping[str, int]  # how many `check` verified, by GPU and date
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArchVariant(VariantDetails):
+    """One variant for one architecture, as `details/` describes it."""
+
+    arch: str  # the architecture
+
+
 KEYS = (
-    Key("name", "string", "name of the bundle"),
-    Key("complete", "boolean", "whether everything that was asked of it was built"),
-    Key("hosts", "object", "by CPU: glibc, and how the CUDA runtime is linked"),
-    Key("files", "object", "by path: size and SHA-256"),
-    Key("toolchain", "object", "versions by name"),
-    Key("requires", "object", "the lowest driver by architecture, glibc, apache-tvm-ffi"),
-    Key("provenance", "list of object", "what each build was made of"),
-    Key("failures", "list of object", "what failed to build"),
-    Key("verified", "object", "by architecture: number of variants, and how many were verified on each GPU"),
-    Key("variants", "list of object", "arch, and everything that `details/` has of it"),
-    Key("sizes", "list of object", "purpose, arch, kernel, files, size", "with --size"),
+    Key("name", str, "name of the bundle"),
+    Key("complete", bool, "whether everything that was asked of it was built"),
+    Key("hosts", Mapping[str, HostRecord], "its libraries, by host"),
+    Key("files", Mapping[str, FileRecord], "its files, by path"),
+    Key("toolchain", Mapping[str, str], "versions that shaped the code, by name"),
+    Key("requires", Requires, "what a machine must have to run it"),
+    Key("provenance", tuple[BuildRecord, ...], "what each build was made of"),
+    Key("failures", tuple[FailureRecord, ...], "what failed to build"),
+    Key("verified", Mapping[str, Verified], "how many variants were verified, by architecture"),
+    Key("variants", tuple[ArchVariant, ...], "every variant"),
+    Key("sizes", tuple[Share, ...], "where the bytes are", "with --size"),
 )
 
 _Variants = Sequence[tuple[Arch, VariantDetails]]
@@ -201,5 +218,5 @@ def _data(manifest: Manifest, variants: _Variants) -> dict[str, Any]:
             str(arch): {"variants": total, "verified_on": places}
             for arch, (total, places) in _verified(variants).items()
         },
-        "variants": [{"arch": str(arch), **encode(variant)} for arch, variant in variants],
+        "variants": [{**encode(variant), "arch": str(arch)} for arch, variant in variants],
     }

@@ -1,50 +1,78 @@
-"""Show the kernels that a folder, file or module declares."""
+"""Show the kernels that a folder, file or module declares, and what building them would compile."""
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
+import os
+import sys
 
 from ...compile.messages import KernelInfo
-from ...pipeline.plan import in_families
-from ...pipeline.workers import describe
+from ...errors import Failure, counted
+from ...pipeline.outlook import foresee
 from ...records import encode
-from ..options import add_family_argument, add_kernels_argument, parse_families
+from ..options import add_cache_argument, add_family_argument, add_kernels_argument
+from ..planned import estimate_text, plan_data, print_plan
+from ..progress import QuietProgress, make_progress
 from ..report import print_failures, print_json, print_wrapped
 from ..schema import Key
+from ..settings import list_settings
+from .build import PLAN_KEYS
 
 __all__ = ["KEYS", "configure_parser", "execute"]
 
 KEYS = (
-    Key(
-        "kernels",
-        "list of object",
-        "name, documentation, origin, parameters, choices, axes, architectures, has_contract, backward, family",
-    ),
-    Key("failures", "list of object", "files that cannot be read: message, log"),
+    Key("kernels", tuple[KernelInfo, ...], "what is declared"),
+    *PLAN_KEYS,
+    Key("failures", tuple[Failure, ...], "files and declarations that are wrong"),
 )
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
-    add_kernels_argument(parser)
-    add_family_argument(parser)
+    add_kernels_argument(parser, default=None)
+    add = parser.add_argument
+    add("--kernel", action="append", default=[], metavar="GLOB", help="only kernels whose name matches; repeatable")
+    add_family_argument(parser, "every family")
+    add(
+        "--arch",
+        action="append",
+        default=[],
+        metavar="ARCH",
+        help="only variants for these, as `build --arch` takes them; repeatable (default in a kernel project: those of its "
+        "pyproject.toml; else all)",
+    )
+    add(
+        "--jobs",
+        type=int,
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="estimate the time for this many compile workers (default: one per core)",
+    )
+    add_cache_argument(parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    declared = describe(arguments.kernels)
-    if arguments.family:
-        kernels = in_families(declared.kernels, parse_families(arguments.family))
-        declared = dataclasses.replace(declared, kernels=tuple(kernels))
-    print_failures(declared.failures)
+    settings = list_settings(arguments)
+    # Progress is for people who wait; what reads a pipe or a file wants the result alone.
+    with make_progress(arguments) if sys.stderr.isatty() else QuietProgress() as progress:
+        outlook = foresee(settings, progress)
+    print_failures(outlook.failures)
     if arguments.json:
-        print_json(encode(declared))
-    else:
-        for kernel in declared.kernels:
-            print_wrapped(f"{kernel.name}: {(kernel.doc.splitlines() or [''])[0]}".rstrip(": "))
-            for name, text in _facts(kernel).items():
-                if text:
-                    print_wrapped(f"  {name}: {text}", indent="    ")
-    return 1 if declared.failures else 0
+        print_json({"kernels": encode(outlook.kernels), **plan_data(outlook)})
+        return 1 if outlook.failures else 0
+    for kernel in outlook.kernels:
+        _print_kernel(kernel)
+    print()
+    print_plan(outlook)
+    built = counted(outlook.variants, "variant")
+    print(f"\n{built}, {outlook.cached} cached; time for the rest: {estimate_text(outlook, settings.worker_count)}")
+    return 1 if outlook.failures else 0
+
+
+def _print_kernel(kernel: KernelInfo) -> None:
+    print_wrapped(f"{kernel.name}: {(kernel.doc.splitlines() or [''])[0]}".rstrip(": "))
+    for name, text in _facts(kernel).items():
+        if text:
+            print_wrapped(f"  {name}: {text}", indent="    ")
 
 
 def _facts(kernel: KernelInfo) -> dict[str, str]:
@@ -55,5 +83,5 @@ def _facts(kernel: KernelInfo) -> dict[str, str]:
         "architectures": ", ".join(str(arch) for arch in kernel.archs),
         "family": kernel.family,
         "declared in": kernel.origin,
-        "contract": "yes" if kernel.has_contract else "none, so that `check` and `bench` pass it over",
+        "contract": "yes" if kernel.has_contract else "none, so `check` and `bench` skip it",
     }

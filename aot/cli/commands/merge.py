@@ -15,9 +15,9 @@ from ..schema import Key
 __all__ = ["KEYS", "configure_parser", "execute"]
 
 KEYS = (
-    Key("path", "string", "directory of the joined bundle"),
-    Key("kernels", "number", "how many kernels it has"),
-    Key("variants", "number", "how many variants it has"),
+    Key("path", str, "directory of the joined bundle"),
+    Key("kernels", int, "how many kernels it has"),
+    Key("variants", int, "how many variants it has"),
 )
 
 

@@ -12,8 +12,8 @@ from ..schema import Key
 __all__ = ["KEYS", "configure_parser", "execute"]
 
 KEYS = (
-    Key("path", "string", "folder of the project"),
-    Key("files", "list of string", "what was written"),
+    Key("path", str, "folder of the project"),
+    Key("files", tuple[str, ...], "what was written"),
 )
 
 

@@ -18,9 +18,9 @@ from ..schema import Key
 __all__ = ["KEYS", "configure_parser", "execute"]
 
 KEYS = (
-    Key("path", "string", "directory of the bundle"),
-    Key("bytes_before", "number", "size before"),
-    Key("bytes", "number", "size now"),
+    Key("path", str, "directory of the bundle"),
+    Key("bytes_before", int, "size before"),
+    Key("bytes", int, "size now"),
 )
 
 

@@ -19,8 +19,8 @@ from ..schema import Key
 __all__ = ["KEYS", "configure_parser", "execute"]
 
 KEYS = (
-    Key("path", "string", "the page"),
-    Key("bytes", "number", "its size"),
+    Key("path", str, "the page"),
+    Key("bytes", int, "its size"),
 )
 
 

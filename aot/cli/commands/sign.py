@@ -17,8 +17,8 @@ from ..schema import Key
 __all__ = ["KEYS", "configure_parser", "execute"]
 
 KEYS = (
-    Key("signature", "string or null", "file of the signature; null if there was no bundle to sign"),
-    Key("public_key", "string", "the public key, in hexadecimal digits"),
+    Key("signature", str | None, "file of the signature; null if there was no bundle to sign"),
+    Key("public_key", str, "the public key, in hexadecimal digits"),
 )
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from ...bundle.tuning import tuning_text
+from ...bundle.tuning import TunedDevice, TunedKernel, tuning_text
 from ...errors import UsageError
 from ...gpu.tune import Measured, TuneReport, tune
 from ...records import encode
@@ -16,11 +17,19 @@ from ..schema import Key
 
 __all__ = ["KEYS", "configure_parser", "execute"]
 
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredCall(Measured):
+    """One call that was timed, and what a table chooses for it."""
+
+    chosen: str  # the fastest variant; the usual one unless another is faster by 2%
+
+
 KEYS = (
-    Key("device", "object", "name, multiprocessors and compute capability of the GPU"),
-    Key("kernels", "list of object", "tables by kernel and architecture, as in the file"),
-    Key("measured", "list of object", "microseconds of every variant, for each call"),
-    Key("untuned", "list of string", "kernels that declare nothing to tune"),
+    Key("device", TunedDevice, "the GPU"),
+    Key("kernels", tuple[TunedKernel, ...], "tables by kernel and architecture, as in the file"),
+    Key("measured", tuple[MeasuredCall, ...], "how long every variant took, for each call"),
+    Key("untuned", tuple[str, ...], "kernels that declare nothing to tune"),
 )
 
 

@@ -20,11 +20,11 @@ from ..schema import Key
 __all__ = ["KEYS", "configure_parser", "execute"]
 
 KEYS = (
-    Key("bundle", "string", "directory of the bundle"),
-    Key("sound", "boolean", "whether there is no problem"),
-    Key("problems", "list of string", "what differs from the manifest, or is missing"),
-    Key("signed", "boolean", "whether the bundle has a signature"),
-    Key("signature_checked", "boolean", "whether the signature was compared with `--key`"),
+    Key("bundle", str, "directory of the bundle"),
+    Key("sound", bool, "whether there is no problem"),
+    Key("problems", tuple[str, ...], "what differs from the manifest, or is missing"),
+    Key("signed", bool, "whether the bundle has a signature"),
+    Key("signature_checked", bool, "whether the signature was compared with `--key`"),
 )
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KEYS", "configure_parser", "execute"]
 
-KEYS = (Key("wheels", "list of string", "paths of the wheels"),)
+KEYS = (Key("wheels", tuple[str, ...], "paths of the wheels"),)
 
 DEFAULT_VERSION = "0.0.0"
 

@@ -163,8 +163,11 @@ def test_a_value_that_makes_no_sense_is_named(
 
 
 def test_list_shows_what_is_declared(run: Run) -> None:
-    done = run("list", "--kernels", FILL)
+    done = run("list", "--kernels", FILL, "--arch", "sm90")
     assert (done.code, done.err) == (0, "")
+    assert re.search(r"^fill_guarded +sm_90a +4 +0  no$", done.out, re.MULTILINE)
+    assert "\n  fill_guarded (sm_90a): n <= 100; n % 8 == 0; n <= 1000; value == 0.5\n" in done.out
+    assert re.search(r"^\d+ variants, 0 cached; time for the rest: not known", done.out, re.MULTILINE)
     epilogue = done.out.partition("fill_epilogue: ")[2].partition("\nfill")[0]
     assert epilogue.startswith("A compile-time class that the caller names.\n  parameters: out\n")
     assert "\n  choices: epilogue: identity|relu\n" in epilogue
@@ -173,19 +176,21 @@ def test_list_shows_what_is_declared(run: Run) -> None:
 
 
 def test_list_as_json_is_json_alone(run: Run) -> None:
-    done = run("list", "--kernels", FILL, "--json")
+    done = run("list", "--kernels", FILL, "--arch", "sm90", "--json")
     data = json.loads(done.out)
     assert done.code == 0
     (fill,) = [kernel for kernel in data["kernels"] if kernel["name"] == "fill"]
     assert fill["axes"] == {"dtype": ["f16", "bf16", "f32"], "aligned": ["aligned", "not_aligned"]}
     assert [parameter["name"] for parameter in fill["parameters"]] == ["out", "value"]
-    assert data["failures"] == []
+    (guarded,) = [one for one in data["plan"] if one["kernel"] == "fill_guarded"]
+    assert (len(guarded["variants"]), guarded["guards"][0], guarded["contract"]) == (4, "n <= 100", False)
+    assert (data["estimate"], data["failures"]) == (None, [])
 
 
 def test_list_shows_the_rest_of_a_folder_with_a_broken_file(run: Run, tmp_path: Path) -> None:
     shutil.copy(FILL, tmp_path / "fill.py")
     (tmp_path / "broken.py").write_text("import nothing_like_this")
-    done = run("list", "--kernels", tmp_path)
+    done = run("list", "--kernels", tmp_path, "--arch", "sm90")
     assert done.code == 1
     assert "fill_epilogue" in done.out
     assert re.search(r"^failed: `.*broken\.py` raises on import: .*:1: ModuleNotFoundError", done.err, re.MULTILINE)

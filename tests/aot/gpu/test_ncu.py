@@ -14,7 +14,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from schemas import problems
 
 from aot import Cost
 from aot.bundle.contracts import Contract
@@ -26,6 +25,7 @@ from aot.gpu import ncu
 from aot.gpu.contenders import Problem, runs_of
 from aot.gpu.ncu import METRICS, Call, profile, read_profiles
 from aot.gpu.running import Gpu
+from tools.json_types import problems
 
 CALLS = [
     Call(0, "aot", "add bf16", 'x 8x8 strides (16, 1), mode "a:b#c"', "add__bf16__t128"),

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from schemas import problems
 
 from aot.cli.commands import check
 from aot.cli.main import main
 from aot.gpu.sanitizer import FOUND
+from tools.json_types import problems
 
 
 @pytest.fixture

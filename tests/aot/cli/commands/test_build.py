@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-from schemas import problems
 
 from aot.cli.commands import build
 from aot.cli.main import main
 from aot.errors import Failure
 from aot.pipeline.outlook import KernelOutlook, Outlook
+from tools.json_types import problems
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ import platform
 from pathlib import Path
 
 import pytest
-from schemas import problems
 
 from aot.cli.commands import doctor
 from aot.cli.main import main
 from aot.gpu.machine import Device, Driver, Machine
+from tools.json_types import problems
 
 
 @pytest.fixture
