@@ -8,18 +8,27 @@ The shapes were listed before anything was measured. The results hold each of th
 
     python -m aot build --arch sm90
     python benchmarks/llama_block.py dist/kernels --out benchmarks/results/h200-llama-block.json
+
+max-autotune tries its kernels for about half a minute per shape. ``--tune`` does that alone, for some of the shapes if
+``--shapes`` lists them, and keeps what torch compiled in the folder of ``--cache``. Several processes can do so at once. A run with
+the same ``--cache`` then starts with what they found:
+
+    python benchmarks/llama_block.py dist/kernels --cache tuned --tune --shapes llama-3-8b:1x1 llama-3-8b:64x1
+    python benchmarks/llama_block.py dist/kernels --cache tuned --out benchmarks/results/h200-llama-block.json
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import importlib.util
 import itertools
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import FunctionType, ModuleType
+from typing import Any, NamedTuple
 
 from _common import PROJECT, interleaved_medians, parser, print_rows, report
 
@@ -29,36 +38,97 @@ MODELS = {
     "mistral-small-24b": (5120, 32, 8, 32_768, False),
     "qwen2.5-7b": (3584, 28, 4, 18_944, True),
 }
-# Sequences and their length: single tokens first, then prompts of round and odd lengths. The list is short because
-# max-autotune compiles each shape for some twenty seconds.
+# Sequences and their length: single tokens first, then prompts of round and odd lengths.
 BATCHES = ((1, 1), (64, 1), (1, 1000), (4, 1024))
-ROUNDS, REPLAYS = 7, 20
+ROUNDS, SAMPLE_MS = 9, 20  # each sample replays as often as fits into that time
 TOLERANCE = 0.02  # of the norm of the output: some roundings to bf16
+AUTOTUNED = "max-autotune"
+
+
+class Shape(NamedTuple):
+    """A model, and the sequences that it gets."""
+
+    model: str
+    batch: int
+    length: int
+
+    def __str__(self) -> str:
+        return f"{self.model}:{self.batch}x{self.length}"
+
+
+SHAPES = [Shape(model, *sizes) for model, sizes in itertools.product(MODELS, BATCHES)]
 
 
 def main() -> None:
-    arguments = parser(__doc__)
-    arguments.add_argument("bundle", type=Path, help="the shipped kernels")
-    options = arguments.parse_args()
+    options = arguments().parse_args()
+    listed = {str(shape): shape for shape in SHAPES}
+    unknown = [name for name in options.shapes or () if name not in listed]
+    if unknown:
+        sys.exit(f"not a shape of this benchmark: {', '.join(unknown)}; they are {', '.join(listed)}")
+    shapes = [listed[name] for name in options.shapes or listed]
     from python_call import torch_with_gpu
 
     torch = torch_with_gpu()
     import aot_runtime
     import aot_runtime.torch
 
+    load_compiled(torch, options.cache)
     bundle = aot_runtime.load(options.bundle)
     bundle.preload()
     ops, example = aot_runtime.torch.register(bundle), load_example()
+    prepared = []
+    for shape in shapes:
+        prepared.append((shape, prepare(torch, example, ops, shape, only=AUTOTUNED if options.tune else None)))
+        print(f"{shape}: compiled", flush=True)
+        save_compiled(torch, options.cache, shapes[0])
+    if options.tune:
+        return
     rows = []
-    for model, (batch, length) in itertools.product(models(example), BATCHES):
-        rows.append(measure(torch, example, ops, model, batch, length))
-        print(rows[-1], flush=True)
+    with held(options.lock):
+        for shape, runs in prepared:
+            rows.append(measure(shape, runs))
+            print(rows[-1], flush=True)
     summary = summarize(rows)
     columns = ("model", "batch", "length", *(name for name in rows[0] if name.startswith("speedup")))
-    print_rows(columns, [tuple(row[column] for column in columns) for row in rows])
+    print_rows(
+        columns, [tuple(f"{row[name]:.3f}" if "speedup" in name else row[name] for name in columns) for row in rows]
+    )
     for name, value in summary.items():
         print(f"{name}: {value:.3f}")
     report("llama_block", {"shapes": rows, "summary": summary}, options.out)
+
+
+def arguments() -> Any:
+    options = parser(__doc__)
+    options.add_argument("bundle", type=Path, help="the shipped kernels")
+    options.add_argument("--shapes", nargs="+", metavar="MODEL:BATCHxLENGTH", help="only these (default: all)")
+    options.add_argument("--cache", type=Path, help="folder for what torch compiled, read at the start and extended")
+    options.add_argument("--tune", action="store_true", help="only compile with max-autotune, for a later run")
+    options.add_argument("--lock", type=Path, help="file to lock while measuring, if several programs share the GPU")
+    return options
+
+
+def load_compiled(torch: Any, folder: Path | None) -> None:
+    for file in sorted(folder.glob("*.bin")) if folder is not None else ():
+        torch.compiler.load_cache_artifacts(file.read_bytes())
+
+
+def save_compiled(torch: Any, folder: Path | None, first: Shape) -> None:
+    """All that this process compiled or loaded, in a file that is named after its first shape."""
+    found = torch.compiler.save_cache_artifacts() if folder is not None else None
+    if folder is not None and found is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{first.model}-{first.batch}x{first.length}.bin").write_bytes(found[0])
+
+
+@contextlib.contextmanager
+def held(path: Path | None) -> Iterator[None]:
+    if path is None:
+        yield
+        return
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def load_example() -> ModuleType:
@@ -72,31 +142,48 @@ def load_example() -> ModuleType:
     return module
 
 
-def models(example: ModuleType) -> list[Any]:
-    return [example.Model(name, *extents) for name, extents in MODELS.items()]
-
-
-def measure(torch: Any, example: ModuleType, ops: Any, model: Any, batch: int, length: int) -> dict[str, Any]:
-    """Milliseconds of each contender on one shape, and how many times faster ours is."""
-    options = {"device": "cuda", "dtype": torch.bfloat16}
-    torch._dynamo.reset()  # every shape is compiled by itself, for all contenders
-    plain = example.Block(model, example.TorchLayers(), batch, **options)
-    ours = example.Block(model, example.BundleLayers(ops), batch, **options)
-    ours.load_state_dict(plain.state_dict())
-    arguments = example.inputs(model, batch, length, **options)
+def prepare(
+    torch: Any, example: ModuleType, ops: Any, shape: Shape, only: str | None = None
+) -> dict[str, Callable[[], float]]:
+    """Compile and capture the contenders, or one of them, on one shape. Returns what measures them."""
+    model, options = example.Model(shape.model, *MODELS[shape.model]), {"device": "cuda", "dtype": torch.bfloat16}
+    plain = example.Block(model, example.TorchLayers(), shape.batch, **options)
+    ours = example.Block(model, example.BundleLayers(ops), shape.batch, **options)
+    ours.load_state_dict(plain.state_dict(), assign=True)
+    given = example.inputs(model, shape.batch, shape.length, **options)
+    kinds = {
+        "ours": (ours, {}),
+        "torch.compile": (plain, {}),
+        AUTOTUNED: (plain, {"mode": "max-autotune-no-cudagraphs"}),
+    }
     with torch.no_grad():
-        check(ours(*arguments), plain(*arguments))
+        check(ours(*given), plain(*given))
         contenders = {
-            "ours": torch.compile(ours, fullgraph=True),
-            "torch.compile": torch.compile(plain, fullgraph=True),
-            "max-autotune": torch.compile(plain, fullgraph=True, mode="max-autotune-no-cudagraphs"),
+            name: torch.compile(separate(block), fullgraph=True, dynamic=False, **mode)
+            for name, (block, mode) in kinds.items()
+            if only in (None, name)
         }
-        graphs = {name: example.captured(function, arguments)[0] for name, function in contenders.items()}
+        graphs = {name: example.captured(function, given)[0] for name, function in contenders.items()}
         runs = {name: timed(torch, graph.replay) for name, graph in graphs.items()}
         for name in ("ours", "torch.compile"):
-            runs[f"{name}, eager"] = timed(torch, lambda call=contenders[name]: call(*arguments))
-        medians = interleaved_medians(runs, ROUNDS)
-    return {"model": model.name, "batch": batch, "length": length, "milliseconds": medians, **speedups(medians)}
+            if name in contenders:
+                runs[f"{name}, eager"] = timed(torch, torch.no_grad()(lambda call=contenders[name]: call(*given)))
+    return runs
+
+
+def separate(block: Any) -> Callable[..., Any]:
+    """A function around the block with code of its own: torch keeps what it compiled by the code of a function."""
+
+    def call(*given: Any) -> Any:
+        return block(*given)
+
+    return FunctionType(call.__code__.replace(), globals(), "block", None, call.__closure__)
+
+
+def measure(shape: Shape, runs: Mapping[str, Callable[[], float]]) -> dict[str, Any]:
+    """Milliseconds of each contender on one shape, and how many times faster ours is."""
+    medians = interleaved_medians(runs, ROUNDS)
+    return {**shape._asdict(), "milliseconds": medians, **speedups(medians)}
 
 
 def check(results: Sequence[Any], expected: Sequence[Any]) -> None:
@@ -107,15 +194,24 @@ def check(results: Sequence[Any], expected: Sequence[Any]) -> None:
 
 
 def timed(torch: Any, call: Callable[[], Any]) -> Callable[[], float]:
+    """Milliseconds per call. The first measurement only finds out how many calls a sample has."""
+    calls = 0
+
     def run() -> float:
+        nonlocal calls
+        if calls == 0:
+            calls = max(3, min(100, int(SAMPLE_MS / elapsed(3))))
+        return elapsed(calls)
+
+    def elapsed(count: int) -> float:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         call()
         start.record()
-        for _ in range(REPLAYS):
+        for _ in range(count):
             call()
         end.record()
         end.synchronize()
-        return float(start.elapsed_time(end)) / REPLAYS
+        return float(start.elapsed_time(end)) / count
 
     return run
 

@@ -5,10 +5,13 @@ stands in for the compiled kernel, and takes tensors of the CPU. That shows what
 
 All calls take the same small tensors, in turns. They are measured under ``no_grad``, under ``inference_mode``, and with
 grad mode on but no gradient wanted. The figures are medians of the host's time per call, in nanoseconds.
+
+What the ``out`` form adds is also measured step by step: the same function with one more of its questions each time.
 """
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 from collections.abc import Callable
@@ -18,7 +21,7 @@ from typing import Any
 from _common import interleaved_medians, parser, print_rows, report
 from python_call import CALLS, per_call, torch_with_gpu
 
-ROUNDS = 51
+ROUNDS = 21
 LIMITS_NS = {
     "out form": 200,
     "functional form": 500,
@@ -35,7 +38,9 @@ def main() -> None:
     for name, state in states.items():
         with state():
             results[name] = measure(torch, operators, device)
-        print_rows((f"call, {name}", "ns"), list(results[name].items()))
+            results[name]["the out form, step by step"] = steps(torch, operators, device)
+        flat = {**results[name], **results[name]["the out form, step by step"]}
+        print_rows((f"call, {name}", "ns"), [(key, value) for key, value in flat.items() if isinstance(value, float)])
     report(
         "torch_call",
         {"calls": "GPU" if options.bundle else "no kernel", "limits_ns": LIMITS_NS, **results},
@@ -84,10 +89,14 @@ class _NoKernel:
         return tvm_ffi.get_global_func("testing.nop")
 
 
-def measure(torch: Any, operators: Any, device: str) -> dict[str, float]:
-    plain, ops = operators
+def tensors(torch: Any, device: str) -> tuple[Any, Any, Any]:
     x, out = (torch.ones(64, 256, device=device, dtype=torch.bfloat16) for _ in range(2))
-    weight = torch.ones(256, device=device, dtype=torch.bfloat16)
+    return x, torch.ones(256, device=device, dtype=torch.bfloat16), out
+
+
+def measure(torch: Any, operators: Any, device: str) -> dict[str, Any]:
+    plain, ops = operators
+    x, weight, out = tensors(torch, device)
     timed = per_call if device == "cuda" else _per_call
 
     def allocate_and_call() -> None:
@@ -111,6 +120,48 @@ def measure(torch: Any, operators: Any, device: str) -> dict[str, float]:
         "functional form over torch.empty_like and the plain call": medians["ops.rmsnorm"]
         - medians["torch.empty_like and the plain call"],
     }
+
+
+# Each line is a step of `out_form` in aot_runtime/torch.py, in its order; the last one follows the kernel.
+STEPS = {
+    "are the tensors plain": " and ".join(
+        f"(type({name}) is _Tensor or type({name}) is _Parameter)" for name in ("x", "weight", "out")
+    ),
+    "is torch tracing": "not _is_traced()",
+    "is a mode or a transform active": "not _dispatch_modes() and not _function_modes() and not _transforms()",
+    "is a gradient wanted": "not (_grad_enabled() and (x.requires_grad or weight.requires_grad or out.requires_grad))",
+}
+VERSION = "tell autograd that the output was overwritten"
+
+
+def steps(torch: Any, operators: Any, device: str) -> dict[str, float]:
+    """What each step adds to the time of a function with the signature of ``out_form`` that only calls the kernel."""
+    _, ops = operators
+    x, weight, out = tensors(torch, device)
+    timed = per_call if device == "cuda" else _per_call
+    names, conditions, forms = dict(ops.rmsnorm.out.__globals__), ["True"], {"only the kernel": _form(["True"])}
+    for step, condition in STEPS.items():
+        conditions.append(condition)
+        forms[step] = _form(conditions)
+    forms[VERSION] = _form(conditions, "_bump((out,))")
+    runs = {}
+    for step, source in forms.items():
+        exec(source, names)
+        runs[step] = timed(lambda form=names["form"]: form(x, weight, out=out))
+    medians = list(interleaved_medians(runs, ROUNDS).items())
+    added = {step: time - before for (_, before), (step, time) in itertools.pairwise(medians)}
+    return {**added, "together": medians[-1][1] - medians[0][1]}
+
+
+def _form(conditions: list[str], last: str = "pass") -> str:
+    return f"""
+def form(x, weight, eps=1e-6, *, out):
+    if {" and ".join(conditions)}:
+        _target(x, weight, out, eps)
+        {last}
+        return
+    _out(x, weight, eps, out=out)
+"""
 
 
 def _per_call(function: Callable[..., Any], *arguments: Any) -> Callable[[], float]:
