@@ -127,7 +127,7 @@ STEPS = {
     "are the tensors plain": " and ".join(
         f"(type({name}) is _Tensor or type({name}) is _Parameter)" for name in ("x", "weight", "out")
     ),
-    "is torch tracing": "not _is_traced()",
+    "is torch tracing": "not _is_traced() and not _is_recorded()",
     "is a mode or a transform active": "not _dispatch_modes() and not _function_modes() and not _transforms()",
     "is a gradient wanted": "not (_grad_enabled() and (x.requires_grad or weight.requires_grad or out.requires_grad))",
 }

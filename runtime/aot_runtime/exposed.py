@@ -53,6 +53,16 @@ class Exposed(ABC):
     def __dir__(self) -> list[str]:
         return sorted(self)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Exposed:
+        """The same object, so that models that keep it can be copied: a framework has its functions once per process."""
+        return self
+
+    def __copy__(self) -> Exposed:
+        return self
+
+    def __reduce__(self) -> Any:
+        raise TypeError(f"{self!r} cannot be pickled: register the bundle in the process that loads the pickle")
+
     def __repr__(self) -> str:
         return f"<{type(self).__module__}.{type(self).__name__} {self._name!r}: {', '.join(self)}>"
 

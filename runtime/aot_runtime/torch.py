@@ -24,7 +24,7 @@ import torch
 
 from .bundle import Bundle
 from .errors import AotError
-from .exposed import Exposed, expose
+from .exposed import Exposed, ExposeError, expose
 from .functions import function_symbol
 from .kernel_records import KernelRecord
 from .outputs import dtype_source, shape_source
@@ -47,7 +47,10 @@ class Operators(Exposed):
     """The operators of one bundle, as attributes."""
 
     def __init__(self, bundle: Bundle, namespace: str) -> None:
+        if not namespace.isidentifier():
+            raise ExposeError(f"{namespace!r} cannot be a name in torch.ops", hint='pass another: name="my_kernels"')
         self._library = torch.library.Library(namespace, "FRAGMENT")
+        self._declared: dict[str, Callable[..., Any]] = {}  # in the kernels' own order of parameters
         try:
             super().__init__(bundle, namespace)
         except AotError:
@@ -64,7 +67,10 @@ def register(bundle: Bundle, *, name: str | None = None) -> Operators:
     The bundle's own functions then refuse gradients that they cannot compute, as the operators do. If
     :func:`load_library` has registered the operators from C, these stay, and get what tracing and gradients need.
     """
-    return expose(_registered, bundle, name or bundle.name, Operators)
+    operators = expose(_registered, bundle, name or bundle.name, Operators)
+    # kernels.rmsnorm(x, weight, out) then heeds gradients and tracing too; arrays of other libraries pass as before.
+    bundle.__dict__.update(operators._declared)
+    return operators
 
 
 class _Signature:
@@ -161,42 +167,60 @@ def _define(signature: _Signature, bundle: Bundle, library: Any, operators: Oper
     if gradients is not None:
         gradients.register(library, namespace)
     function: Callable[..., Any] = names[record.name]
-    function.__doc__ = names["out_form"].__doc__ = _documentation(signature, namespace)
     function.out = names["out_form"]  # type: ignore[attr-defined]
-    declared: Callable[..., Any] = names["as_declared"]
-    declared.__name__ = declared.__qualname__ = record.name
-    declared.__doc__ = function.__doc__
-    # kernels.rmsnorm(x, weight, out) then heeds gradients and tracing too; arrays of other libraries pass as before.
-    bundle.__dict__[record.name] = declared
+    operators._declared[record.name] = names["as_declared"]
+    for form, shown in (
+        (function, record.name),
+        (names["out_form"], f"{record.name}.out"),
+        (names["as_declared"], record.name),
+    ):
+        form.__name__, form.__qualname__, form.__module__ = record.name, shown, __name__
+        form.__doc__ = _documentation(signature, namespace)
     return function
 
 
 # One operator as Python source. In the first three functions dynamo sees `_is_traced()` as true and traces the operator
 # alone; eager calls with plain tensors reach the compiled kernel. Each call into torch costs a tenth of a microsecond
-# there, so these functions ask nothing twice.
+# there, so these functions ask nothing twice, and ask about devices only after a kernel refused its tensors.
 _SOURCE = """\
 def {name}({functional}):
     if {plain_functional}:
         {quick_allocate}
-        {target}
-        return {returned}
+        try:
+            {target}
+        except Exception:
+            if not _are_torchs({inputs}):
+                raise
+        else:
+            return {returned}
     return _functional({pass_functional})
 
 def out_form({out}):
     if {plain_out}:
-        {target}
-        _bump({outputs})
-        return
+        try:
+            {target}
+        except Exception:
+            if not _are_torchs({written}):
+                raise
+        else:
+            _bump({outputs})
+            return
     _out({pass_out})
 
 def as_declared({declared}):
     if {plain_out}:
-        {declared_target}
-        _bump({outputs})
+        try:
+            {declared_target}
+        except Exception:
+            if not _are_torchs({written}):
+                raise
+        else:
+            _bump({outputs})
+            return
     elif {foreign}:
         {declared_target}
-    else:
-        _out({pass_out})
+        return
+    _out({pass_out})
 
 def functional_kernel({functional}):
     {allocate}
@@ -233,12 +257,32 @@ def out_in_place({out}):
 def _plain(tensors: list[str], optional: Collection[str]) -> str:
     """Whether a call may bypass the dispatcher, as one expression: a helper function would cost as much as all of it."""
     exact = [f"(type({name}) is _Tensor or type({name}) is _Parameter{_or_none(name, optional)})" for name in tensors]
-    quiet = "not _is_traced() and not _dispatch_modes() and not _function_modes() and not _transforms()"
+    quiet = " and ".join(f"not {question}()" for question in _QUESTIONS)
     wanted = [
         f"{name} is not None and {name}.requires_grad" if name in optional else f"{name}.requires_grad"
         for name in tensors
     ]
     return " and ".join([*exact, quiet, f"not (_grad_enabled() and ({' or '.join(wanted)}))"])
+
+
+# Torch's answers to these take as long as all else in a call. The tracing is that of dynamo, and that of torch.jit.
+_QUESTIONS = {
+    "_is_traced": torch.compiler.is_dynamo_compiling,
+    "_is_recorded": torch._C._is_tracing,
+    "_dispatch_modes": torch._C._len_torch_dispatch_stack,
+    "_function_modes": torch._C._len_torch_function_stack,
+    "_transforms": torch._C._are_functorch_transforms_active,
+}
+
+
+def _are_torchs(tensors: tuple[Any, ...]) -> bool:
+    """Whether the operator knows better what to do with tensors that a kernel refused: those of meta, or sparse ones.
+
+    Of tensors on a CPU and of wrong dtypes the kernel's own error says more.
+    """
+    return any(
+        t is not None and (t.layout is not torch.strided or t.device.type not in ("cuda", "cpu")) for t in tensors
+    )
 
 
 def _or_none(name: str, optional: Collection[str]) -> str:
@@ -249,12 +293,10 @@ def _names(signature: _Signature, bundle: Bundle) -> dict[str, Any]:
     """What the generated functions refer to."""
     record = signature.record
     names: dict[str, Any] = {
-        "_is_traced": torch.compiler.is_dynamo_compiling,
+        **_QUESTIONS,
+        "_are_torchs": _are_torchs,
         "_Tensor": torch.Tensor,
         "_Parameter": torch.nn.Parameter,
-        "_dispatch_modes": torch._C._len_torch_dispatch_stack,
-        "_function_modes": torch._C._len_torch_function_stack,
-        "_transforms": torch._C._are_functorch_transforms_active,
         "_grad_enabled": torch.is_grad_enabled,
         "_below_autograd": torch._C._AutoDispatchBelowAutograd,
         "_below_in_place": torch._C._AutoDispatchBelowADInplaceOrView,

@@ -92,13 +92,16 @@ class Gradients:
         self.save(ctx, dict(zip(self.inputs, inputs, strict=True)), keyword_only_inputs, output)
 
     def calling(self, operator: Callable[..., Any], compute: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
-        """What calls the operator, or an ``autograd.Function`` around ``compute()`` for plain tensors in eager mode."""
+        """What calls the operator, or an ``autograd.Function`` around ``compute()`` for plain tensors in eager mode.
+
+        With grad mode off, ``compute()`` has called this because it cannot take the arguments: the operator answers.
+        """
         function = _function(self, compute)
         names = [choice.name for choice in self.record.choices]
-        is_compiling, is_quiet = torch.compiler.is_compiling, _is_quiet
+        is_compiling, is_quiet, wants_gradients = torch.compiler.is_compiling, _is_quiet, torch.is_grad_enabled
 
         def call(*inputs: Any, **choices: Any) -> Any:
-            if is_compiling() or not is_quiet(inputs):
+            if is_compiling() or not wants_gradients() or not is_quiet(inputs):
                 return operator(*inputs, **choices)
             return function.apply(*inputs, *(choices[name] for name in names))
 
@@ -123,6 +126,7 @@ def _is_quiet(inputs: tuple[Any, ...]) -> bool:
     exact = (torch.Tensor, torch.nn.Parameter)
     return (
         all(type(item) in exact for item in inputs if isinstance(item, torch.Tensor))
+        and not torch._C._is_tracing()
         and not torch._C._len_torch_dispatch_stack()
         and not torch._C._len_torch_function_stack()
         and torch._C._functorch.peek_interpreter_stack() is None

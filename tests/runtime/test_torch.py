@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -318,6 +320,57 @@ def test_vmap_runs_row_by_row(ops: Any) -> None:
     assert torch.equal(torch.vmap(lambda one: ops.rmsnorm(one, WEIGHT))(x), ops.rmsnorm(x, WEIGHT))
 
 
+def test_meta_tensors_get_shapes_though_no_kernel_takes_them(
+    ops: Any, bundle: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import tvm_ffi
+
+    # As a compiled kernel: TVM-FFI refuses the tensors before any kernel sees them.
+    monkeypatch.setitem(_PLAYED, "rmsnorm", tvm_ffi.get_global_func("testing.nop"))
+    x, weight = torch.empty(3, 8, device="meta"), torch.empty(8, device="meta")
+    result = ops.rmsnorm(x, weight)
+    assert (result.shape, result.device.type) == ((3, 8), "meta")
+    version = result._version
+    ops.rmsnorm.out(x, weight, out=result)
+    bundle.rmsnorm(x, weight, result)
+    assert result._version == version + 2
+
+
+def test_what_a_kernel_refuses_is_not_tried_again_as_an_operator(
+    ops: Any, bundle: Any, x: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: Any) -> None:
+        calls.append(arguments)
+        raise ValueError("this dtype was not built")
+
+    calls: list[Any] = []
+    monkeypatch.setitem(_PLAYED, "rmsnorm", refuse)
+    out = torch.empty_like(x)
+    for call in (
+        lambda: ops.rmsnorm(x, WEIGHT),
+        lambda: ops.rmsnorm.out(x, WEIGHT, out=out),
+        lambda: bundle.rmsnorm(x, WEIGHT, out),
+    ):
+        with pytest.raises(ValueError, match="was not built"):
+            call()
+    assert len(calls) == 3
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.jit
+def test_torch_jit_records_the_operator_and_not_an_empty_tensor(ops: Any, x: Any) -> None:
+    traced = torch.jit.trace(lambda x: ops.rmsnorm(x, WEIGHT), (x,), check_trace=False)
+    other = torch.randn(3, 8)
+    assert torch.equal(traced(other), ops.rmsnorm(other, WEIGHT))
+
+
+def test_models_that_keep_operators_can_be_copied_but_not_pickled(ops: Any) -> None:
+    model = torch.nn.Linear(2, 2)
+    model.ops = ops
+    assert copy.deepcopy(model).ops is copy.copy(ops) is ops
+    with pytest.raises(TypeError, match="cannot be pickled: register the bundle"):
+        pickle.dumps(ops)
+
+
 def test_devices_without_an_implementation_are_refused_as_torch_does(ops: Any, x: Any) -> None:
     with pytest.raises(NotImplementedError):
         torch.ops.played.rmsnorm(x.to_sparse(), WEIGHT)
@@ -340,8 +393,18 @@ def test_registering_twice_is_registering_once(ops: Any, bundle: Played) -> None
     assert "name=" in (raised.value.hint or "")
     other = operators.register(Played("played", "elsewhere"), name="played_2")
     assert other.rmsnorm is not ops.rmsnorm
+    with pytest.raises(ExposeError, match="'my-kernels' cannot be a name"):
+        operators.register(bundle, name="my-kernels")
+
+
+def test_functions_of_a_bundle_that_was_loaded_twice_heed_gradients_too(ops: Any, x: Any) -> None:
+    again: Any = Played("played", "here")
+    assert operators.register(again) is ops
+    with pytest.raises(operators.GradientError):
+        again.rmsnorm(x, torch.nn.Parameter(WEIGHT), torch.empty_like(x))
 
 
 def test_help_names_the_operator_and_its_parameters(ops: Any) -> None:
     text = ops.rmsnorm.__doc__ or ""
+    assert (ops.rmsnorm.out.__qualname__, ops.rmsnorm.__module__) == ("rmsnorm.out", "aot_runtime.torch")
     assert "What rmsnorm computes." in text and "torch.ops.played.rmsnorm(Tensor x" in text and "one per column" in text

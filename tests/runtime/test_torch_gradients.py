@@ -283,3 +283,10 @@ def test_torchs_own_check_of_operators_passes_with_gradients(ops: Any, name: str
 def test_transforms_of_functions_are_refused_rather_than_wrong(ops: Any) -> None:
     with pytest.raises(RuntimeError, match="setup_context"):
         torch.func.grad(lambda x: ops.act(x, op="silu").sum())(leaf(3, 8).detach())
+
+
+@pytest.mark.parametrize("wrong", [None, [1.0], 3])
+def test_what_is_no_tensor_is_refused_by_torch(ops: Any, wrong: Any) -> None:
+    with pytest.raises((RuntimeError, TypeError)) as raised:
+        ops.soft(wrong)
+    assert not isinstance(raised.value, RecursionError)
