@@ -169,13 +169,13 @@ def _define(signature: _Signature, bundle: Bundle, library: Any, operators: Oper
     function: Callable[..., Any] = names[record.name]
     function.out = names["out_form"]  # type: ignore[attr-defined]
     operators._declared[record.name] = names["as_declared"]
-    for form, shown in (
+    for called, shown in (
         (function, record.name),
         (names["out_form"], f"{record.name}.out"),
         (names["as_declared"], record.name),
     ):
-        form.__name__, form.__qualname__, form.__module__ = record.name, shown, __name__
-        form.__doc__ = _documentation(signature, namespace)
+        called.__name__, called.__qualname__, called.__module__ = record.name, shown, __name__
+        called.__doc__ = _documentation(signature, namespace)
     return function
 
 
