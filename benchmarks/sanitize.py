@@ -26,7 +26,9 @@ from typing import Any
 GUARD = 256  # bytes on either side of an output
 # Relative to the norm of a result: far above rounding, far below the effect of one wrong element.
 TOLERANCES = {"float8_e4m3fn": 0.1, "bfloat16": 0.02, "float16": 0.004, "float32": 1e-5, "int64": 0.0}
-DTYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f8e4m3": "float8_e4m3fn", "i64": "int64"}
+DTYPES = {
+    "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2", "i64": "int64",
+}  # fmt: skip
 
 
 class Inputs:
@@ -78,15 +80,19 @@ def on_device(tensor: Any, device: str) -> Any:
     return whole.to(device, copy=True).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
 
-def make_outputs(record: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Outputs of the declared shapes on the CPU, between guard bytes, every bit set: NaN."""
+def make_outputs(record: Any, arguments: Mapping[str, Any], picked: str) -> dict[str, Any]:
+    """Outputs of the declared shapes on the CPU, between guard bytes, every bit set: NaN.
+
+    If the caller picks the dtype of an output, it is ``picked``.
+    """
     import torch
 
     made: dict[str, Any] = {}
     for parameter in record.parameters:
         if parameter.output:
             name, dot, _ = parameter.dtype.partition(".")
-            dtype = arguments[name].dtype if dot else getattr(torch, DTYPES[name])
+            given = arguments.get(name)
+            dtype = getattr(torch, DTYPES[picked if dot else name]) if given is None else given.dtype
             shape = eval(parameter.shape, {"__builtins__": {}}, {**arguments, **made})  # an expression of the manifest
             size = dtype.itemsize
             for extent in shape:
@@ -113,10 +119,10 @@ def problem_of(result: Any, exact: Any) -> str:
 
 
 def call(
-    bundle: Any, kernel: str, contract: Any, arguments: dict[str, Any], choices: dict[str, str], device: str
+    bundle: Any, kernel: str, contract: Any, arguments: dict[str, Any], choices: dict[str, str], dtype: str, device: str
 ) -> str:
     """Make one call; returns what is wrong with it."""
-    outputs = make_outputs(bundle.manifest.kernels[kernel], arguments)
+    outputs = make_outputs(bundle.manifest.kernels[kernel], arguments, dtype)
     moved = {name: on_device(value, device) if hasattr(value, "shape") else value for name, value in arguments.items()}
     written = {name: on_device(value, device) for name, value in outputs.items()}
     bundle[kernel](**moved, **written, **choices)
@@ -136,7 +142,7 @@ def calls_of(bundle: Any, kernel: str, dtypes: list[str], elements: int, device:
             if max(value.numel() for value in tensors.values()) <= elements:
                 shapes = ", ".join(f"{name} {tuple(value.shape)}" for name, value in tensors.items())
                 what = " ".join((kernel, *choices.values(), dtype, shapes))
-                yield what, call(bundle, kernel, contract, arguments, choices, device)
+                yield what, call(bundle, kernel, contract, arguments, choices, dtype, device)
 
 
 def main() -> int:

@@ -110,7 +110,8 @@ def _measure(problem: Problem, bundle: Any, gpu: Gpu, against: Mapping[str, Any]
     cost = problem.contract.cost(**problem.arguments, **problem.choices)
     copies = copies_beyond(cache_bytes(gpu.device), cost.bytes)
     sets = [problem.arguments, *(_copied(problem.arguments) for _ in range(copies - 1))]
-    outputs = [make_outputs(bundle.manifest.kernels[problem.kernel], own, gpu.device) for own in sets]
+    record = bundle.manifest.kernels[problem.kernel]
+    outputs = [make_outputs(record, own, gpu.device, picked=problem.dtype) for own in sets]
     runs = runs_of(problem, bundle, gpu, against, sets, outputs)
     source = torch.empty(_COPY_BYTES, dtype=torch.uint8, device=gpu.device)
     target = torch.empty_like(source)

@@ -183,7 +183,8 @@ class _Checked:
             yield self._run(function, dataclasses.replace(outcome, variant=name), expected)
 
     def _outputs(self) -> dict[str, Any]:
-        return make_outputs(self.bundle.manifest.kernels[self.kernel], self.arguments, self.gpu.device, MARGIN_BYTES)
+        record = self.bundle.manifest.kernels[self.kernel]
+        return make_outputs(record, self.arguments, self.gpu.device, MARGIN_BYTES, self.dtype)
 
     def _run(self, function: Callable[..., Any], outcome: Outcome, expected: Any) -> Outcome:
         made = self._outputs()

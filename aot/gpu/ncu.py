@@ -108,7 +108,8 @@ def profile(problems: Iterator[Problem], bundle: Any, gpu: Gpu, against: Mapping
     import torch
 
     for index, problem in enumerate(problems):
-        outputs = make_outputs(bundle.manifest.kernels[problem.kernel], problem.arguments, gpu.device)
+        record = bundle.manifest.kernels[problem.kernel]
+        outputs = make_outputs(record, problem.arguments, gpu.device, picked=problem.dtype)
         variant = problem.variant(bundle, gpu, outputs)
         for name, run in runs_of(problem, bundle, gpu, against, [problem.arguments], [outputs]).items():
             for _ in range(_WARM_UP):

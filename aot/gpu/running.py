@@ -119,12 +119,15 @@ def variants_of(bundle: Path, manifest: Manifest) -> dict[Arch, list[VariantDeta
     return {arch: read_details(bundle / details_name(arch)) for arch in manifest.archs}
 
 
-def make_outputs(record: KernelRecord, arguments: Mapping[str, Any], device: str, margin: int = 0) -> dict[str, Any]:
+def make_outputs(
+    record: KernelRecord, arguments: Mapping[str, Any], device: str, margin: int = 0, picked: str | None = None
+) -> dict[str, Any]:
     """Outputs of the declared shapes and dtypes, with ``margin`` bytes on both sides.
 
-    Every bit is set, which is NaN in every float type: elements that a kernel does not write are noticed.
+    Every bit is set, which is NaN in every float type: elements that a kernel does not write are noticed. If the caller
+    picks the dtype of an output, it is ``picked``.
     """
-    _check_outputs(record)
+    _check_outputs(record, picked)
     import torch
 
     made: dict[str, Any] = {}
@@ -133,7 +136,7 @@ def make_outputs(record: KernelRecord, arguments: Mapping[str, Any], device: str
             assert parameter.shape is not None and parameter.dtype is not None
             name, dot, _ = parameter.dtype.partition(".")
             known = {**arguments, **made}
-            dtype = known[name].dtype if dot else torch_dtype(name)
+            dtype = known[name].dtype if name in known else torch_dtype(name if not dot else str(picked))
             shape = shape_of(parameter.shape, known)
             size = dtype.itemsize
             for extent in shape:
@@ -143,11 +146,12 @@ def make_outputs(record: KernelRecord, arguments: Mapping[str, Any], device: str
     return made
 
 
-def _check_outputs(record: KernelRecord) -> None:
+def _check_outputs(record: KernelRecord, picked: str | None) -> None:
     known = {parameter.name for parameter in record.parameters if not parameter.output}
     for parameter in (parameter for parameter in record.parameters if parameter.output):
         assert parameter.shape is not None and parameter.dtype is not None
-        if (check_shape(parameter.shape) | check_dtype(parameter.dtype)) - known:
+        of_dtype = set() if picked and parameter.dtype == f"{parameter.name}.dtype" else check_dtype(parameter.dtype)
+        if (check_shape(parameter.shape) | of_dtype) - known:
             raise UsageError(
                 f"{record.name}: the caller picks the shape or dtype of {parameter.name} "
                 f"(shape={parameter.shape!r}, dtype={parameter.dtype!r}), so it cannot be made here",

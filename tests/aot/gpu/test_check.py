@@ -225,6 +225,15 @@ def test_an_output_that_only_the_caller_knows_is_refused(shape: str, dtype: str)
         make_outputs(record, {"x": None}, "cpu")
 
 
+@pytest.mark.torch
+def test_an_output_of_a_dtype_that_the_caller_picks_gets_the_one_that_is_checked() -> None:
+    torch = pytest.importorskip("torch", reason="outputs are torch's")
+    parameters = (Parameter("x"), Parameter("out", output=True, shape="x.shape", dtype="out.dtype"))
+    record = KernelRecord("convert", "", parameters, (), ("convert",), (Arch(9, 0, "a"),), 1)
+    made = make_outputs(record, {"x": torch.zeros(3)}, "cpu", picked="f16")
+    assert (made["out"].dtype, made["out"].shape) == (torch.float16, (3,))
+
+
 def test_tables_align_numbers_to_the_right() -> None:
     assert table(("name", "us"), [("a", 1.5), ("bcdef", 10.25)]) == "name      us\na        1.5\nbcdef  10.25"
 
