@@ -30,12 +30,14 @@ class Device:
     shared_memory: int  # bytes that one block may use, opt-in included
     shared_memory_per_multiprocessor: int  # bytes
     memory: int  # bytes
+    proven: bool  # whether these numbers were compared with a device
 
     @classmethod
     def of(cls, arch: Arch) -> Device:
-        major, minor = arch.capability
-        facts = _facts()["devices"][f"{major}.{minor}"]
-        return cls(arch.capability, shared_memory=Target.of(arch).shared_memory, **facts)
+        name = ".".join(map(str, arch.capability))
+        facts = _facts()["devices"][name]
+        shared_memory, proven = Target.of(arch).shared_memory, name in _facts()["proven"]
+        return cls(arch.capability, shared_memory=shared_memory, proven=proven, **facts)
 
     def active_clusters(self, blocks: int) -> int:
         """How many clusters of that many blocks run at once if each block fills a multiprocessor, at most.

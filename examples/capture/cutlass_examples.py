@@ -216,8 +216,9 @@ def state_space():
     compile_kernel(ssd, x, sums, delta, b, b, y, state, skip, clusters(1), stream())
 
 
-KERNELS = {"8": ampere, "9": hopper, "10": blackwell}
+KERNELS = {"8": [ampere], "9": [ampere, hopper], "10": [ampere, blackwell]}  # Ampere's code runs on later devices too
 major = os.environ["CUTE_DSL_ARCH"].removeprefix("sm_").rstrip("af")[:-1]
 if major not in KERNELS:
     sys.exit(f"there are no kernels here for {os.environ['CUTE_DSL_ARCH']}")
-KERNELS[major]()
+for compile_all in KERNELS[major]:
+    compile_all()

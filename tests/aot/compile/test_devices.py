@@ -23,6 +23,11 @@ def test_the_device_of_hopper_is_not_that_of_ampere_or_blackwell() -> None:
     assert len({device.l2_cache for device in found}) == 3
 
 
+def test_only_the_device_that_was_asked_counts_as_proven() -> None:
+    proven = {device.capability for arch in accepted_archs() if (device := Device.of(arch)).proven}
+    assert {tuple(capability) for capability in proven} == {(9, 0)}
+
+
 def test_libraries_learn_the_architecture_from_their_own_variables() -> None:
     assert library_variables(Arch.parse("sm_100f")) == {
         "QUACK_ARCH": "sm_100",
