@@ -66,3 +66,12 @@ def test_the_line_of_a_served_process_is_counted(benchmark_module: Any) -> None:
     tests = benchmark_module("served_tests")
     line = "aot: 7 kernels served from `/a b/dist`, 2 not found, 0.50 ms each (process 12)"
     assert tests._counts(line) == (7, 2)
+
+
+def test_every_script_that_captures_is_a_recipe(benchmark_module: Any) -> None:
+    recipes = benchmark_module("recipes")
+    assert set(recipes.RECIPES) == {path.stem for path in (PROJECT / "examples" / "capture").glob("*.py")}
+    counts = dict.fromkeys(("calls", "captured", "built", "found again"), 3)
+    assert recipes.is_complete(counts)
+    assert not recipes.is_complete({**counts, "found again": 2})
+    assert not recipes.is_complete(dict.fromkeys(counts, 0))
