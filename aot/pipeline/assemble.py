@@ -45,7 +45,7 @@ def assemble(contributions: Sequence[Contribution], staged: Path, linker_for: Li
     check_fit(contributions)
     contents = _joined(contributions)
     for path, file in contents.files().items():
-        _take(file, staged / path)
+        _take(file, staged / path, copy=path in contents.contracts)
     manifest = _description(contents)
     with ThreadPoolExecutor(max_workers=len(contents.hosts)) as pool:
         list(pool.map(lambda host: _write_host(contents, host, linker_for, staged, manifest), contents.hosts))
@@ -133,15 +133,21 @@ def _one_kernel(given: Sequence[BuiltKernel]) -> BuiltKernel:
     return replace(given[-1], variants=tuple(variants), code=code)
 
 
-def _take(file: File, target: Path) -> None:
-    """Link a file into the bundle, or copy it if that cannot be."""
+def _take(file: File, target: Path, *, copy: bool) -> None:
+    """Link a file into the bundle, or copy it if that cannot be.
+
+    What the author may edit is copied: editors that save in place would change the bundle with it.
+    """
     source = file.checked()
     target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
-        shutil.copymode(source, target)
+    if not copy:
+        try:
+            os.link(source, target)
+            return
+        except OSError:  # another file system, or one without links
+            pass
+    shutil.copyfile(source, target)
+    shutil.copymode(source, target)
 
 
 # What says which kernels there are.
