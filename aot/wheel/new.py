@@ -12,7 +12,8 @@ __all__ = ["new_project"]
 
 _TEMPLATES = Path(__file__).resolve().parent.parent / "data" / "project"
 _ENDING = ".in"
-_CPP, _TORCH = "cpp/", "model.py"
+_README = "README.md"
+_ONLY_FOR = {"cpp/": "cpp", "README.cpp.md": "cpp", "model.py": "torch", "README.torch.md": "torch"}
 
 
 def new_project(folder: Path, *, cpp: bool = False, torch: bool = False) -> list[Path]:
@@ -24,15 +25,20 @@ def new_project(folder: Path, *, cpp: bool = False, torch: bool = False) -> list
         raise UsageError(error.message, hint="choose a name that Python can import, such as my_kernels") from None
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"`{folder}` exists already", hint="name a folder that does not exist")
-    written = []
-    for path, text in _templates():
-        if (path.startswith(_CPP) and not cpp) or (path == _TORCH and not torch):
-            continue
+    asked = {"cpp": cpp, "torch": torch}
+    texts = {path: text for path, text in _templates() if all(asked[part] for part in _parts(path))}
+    sections = [texts.pop(path) for path in list(texts) if path.startswith("README.") and path != _README]
+    texts[_README] += "".join(sections)
+    for path, text in texts.items():
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text.replace("@NAME@", name).replace("@DISTRIBUTION@", name.replace("_", "-")))
-        written.append(target)
-    return written
+    return [folder / path for path in texts]
+
+
+def _parts(path: str) -> list[str]:
+    """The options that a template is written for; none if every project has it."""
+    return [option for start, option in _ONLY_FOR.items() if path.startswith(start)]
 
 
 def _templates() -> Iterator[tuple[str, str]]:

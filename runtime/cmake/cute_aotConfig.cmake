@@ -56,6 +56,20 @@ if(NOT CUTE_AOT_TVM_FFI_LIBRARY)
   endif()
   unset(_cute_aot_tvm_ffi_config CACHE)
 endif()
+if(NOT CUTE_AOT_TVM_FFI_LIBRARY)
+  # An editable install is no neighbour of tvm_ffi, and an environment that is not activated has no tvm-ffi-config on PATH.
+  find_program(_cute_aot_interpreter NAMES "${CUTE_AOT_PYTHON}" python python3)
+  if(_cute_aot_interpreter)
+    execute_process(
+      COMMAND "${_cute_aot_interpreter}" -c
+              "import importlib.util as u, os\nspec = u.find_spec('tvm_ffi')\nprint(os.path.join(os.path.dirname(spec.origin), 'lib', 'libtvm_ffi.so') if spec else '')"
+      OUTPUT_VARIABLE _cute_aot_library OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+    if(_cute_aot_library AND EXISTS "${_cute_aot_library}")
+      set(CUTE_AOT_TVM_FFI_LIBRARY "${_cute_aot_library}" CACHE FILEPATH "libtvm_ffi.so" FORCE)
+    endif()
+  endif()
+  unset(_cute_aot_interpreter CACHE)
+endif()
 if(CUTE_AOT_TVM_FFI_LIBRARY AND NOT TARGET cute_aot::tvm_ffi)
   add_library(cute_aot::tvm_ffi SHARED IMPORTED)
   set_target_properties(cute_aot::tvm_ffi PROPERTIES IMPORTED_LOCATION "${CUTE_AOT_TVM_FFI_LIBRARY}")

@@ -20,7 +20,7 @@ KEYS = (
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("folder", type=Path, metavar="NAME", help="folder to make; its name is what users import")
-    add("--cpp", action="store_true", help="add a C++ library that links the kernels, with CMake")
+    add("--cpp", action="store_true", help="add a C++ program that links the kernels, with CMake")
     add("--torch", action="store_true", help="add a torch module that calls the kernels as operators")
 
 

@@ -10,10 +10,9 @@ import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-import aot_runtime.native
 import pytest
-import tvm_ffi.libinfo
 
+from aot.binary.elf import read_shared_library
 from aot.cli.main import main
 from aot.errors import UsageError
 from aot.wheel.new import new_project
@@ -34,7 +33,11 @@ def project(tmp_path_factory: pytest.TempPathFactory, artifacts_of_run: Path) ->
 
 
 def run(*command: object, cwd: Path) -> str:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",  # `python` is this one
+    }
     words = [str(word) for word in command]
     done = subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -46,14 +49,20 @@ def test_its_own_tests_pass(project: Path) -> None:
     assert "11 passed" in said or "10 passed, 1 skipped" in said  # one of them needs a GPU
 
 
-def test_its_library_is_built_by_cmake(project: Path) -> None:
-    settings = {
-        "cute_aot_DIR": aot_runtime.native.cmake_directory(),
-        "CUTE_AOT_TVM_FFI_LIBRARY": tvm_ffi.libinfo.find_libtvm_ffi(),
-    }
-    run("cmake", "-S", "cpp", "-B", "build", *(f"-D{name}={value}" for name, value in settings.items()), cwd=project)
-    run("cmake", "--build", "build", cwd=project)
-    assert (project / "build" / "libfast_kernels_engine.so").is_file()
+def test_its_program_is_built_installed_and_run_as_its_readme_says(project: Path) -> None:
+    """Without a GPU, the program says so."""
+    section = (project / "README.md").read_text().partition("## C++")[2].partition("\n## ")[0]
+    *commands, program = re.findall(r"^    (.*)$", section, re.MULTILINE)
+    assert program == "installed/bin/fast_kernels_app"
+    for command in commands:
+        run("sh", "-ec", command, cwd=project)
+    installed = read_shared_library(project / program)
+    assert installed.runpath == ("$ORIGIN/../lib",) and "libtvm_ffi.so" in installed.needed
+    (project / "installed").rename(project / "moved")
+    moved = project / program.replace("installed", "moved")
+    done = subprocess.run([str(moved)], env={"PATH": os.defpath}, capture_output=True, text=True)
+    ran = (done.returncode, done.stdout) == (0, "3 6 9 12\n")
+    assert ran or (done.returncode, done.stdout, done.stderr[:20]) == (1, "", "no GPU can be used: "), done
 
 
 def test_its_module_is_traced_by_torch(project: Path) -> None:
