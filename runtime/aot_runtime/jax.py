@@ -12,6 +12,7 @@ bundle has the backward kernel; other derivatives are refused as JAX refuses tho
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 from typing import Any
@@ -25,8 +26,8 @@ import tvm_ffi
 from .bundle import Bundle
 from .errors import ArgumentError
 from .exposed import Exposed, expose, split_parameters
-from .functions import function_symbol
-from .kernel_records import KernelRecord, Parameter
+from .functions import documentation, function_symbol
+from .kernel_records import Choice, KernelRecord, Parameter
 from .outputs import dtype_source, shape_source
 
 __all__ = ["Functions", "export_checks", "register"]
@@ -38,6 +39,7 @@ _DTYPES = {
     "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2", "f8e8m0": "float8_e8m0fnu",
 }  # fmt: skip
 _SCALARS = {"float": float, "int": int, "bool": bool}
+_ARRAYS = ("tensor", "tensor?")
 _registered: dict[str, Functions] = {}
 
 
@@ -64,7 +66,7 @@ class _Function:
 
     def __init__(self, bundle: Bundle, record: KernelRecord, functions: Functions) -> None:
         self.record = record
-        self.inputs, self.outputs = split_parameters(record, ("tensor", "tensor?", *_SCALARS))
+        self.inputs, self.outputs = split_parameters(record, (*_ARRAYS, *_SCALARS))
         # Scratch memory is one more result, which nobody gets to see.
         self.scratch = [
             p.replace(output=True, shape=f"({p.workspace},)", dtype="u8") for p in record.parameters if p.workspace
@@ -74,7 +76,8 @@ class _Function:
         # All at once: a program that was exported elsewhere asks for them without tracing anything here.
         self.targets = [self._register(bundle, *pair) for pair in product(record.functions, _absences(self.inputs))]
         self.__name__ = record.name
-        self.__doc__ = record.doc
+        self.__doc__ = documentation(record)
+        self.__signature__ = _signature(self.inputs, record.choices)
 
     def __call__(self, *args: Any, in_place: str | Mapping[str, str] | None = None, **kwargs: Any) -> Any:
         """Call the kernel.
@@ -83,7 +86,7 @@ class _Function:
         such inputs. XLA copies the input first if it is still needed.
         """
         values, choices = self._bind(args, kwargs)
-        arrays = [p.name for p in self.inputs if p.type in ("tensor", "tensor?") and values[p.name] is not None]
+        arrays = [p.name for p in self.inputs if p.type in _ARRAYS and values[p.name] is not None]
         absent = tuple(p.name for p in self.inputs if p.type == "tensor?" and values[p.name] is None)
         results = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in self.shapes(**values)]
         call = jax.ffi.ffi_call(
@@ -94,7 +97,7 @@ class _Function:
         )
         scalars = {p.name: _SCALARS[str(p.type)](values[p.name]) for p in self.inputs if p.type in _SCALARS}
         run = self._differentiable(lambda *given: self._kept(call(*given, **scalars)), arrays, scalars, choices)
-        return run(*(jnp.asarray(values[name]) for name in arrays))
+        return run(*(values[name] for name in arrays))
 
     def _kept(self, results: Any) -> Any:
         """The results without scratch memory."""
@@ -150,7 +153,7 @@ class _Function:
         for parameter in self.inputs:
             if parameter.name not in values and not parameter.has_default:
                 raise ArgumentError(f"{self.record.name}: `{parameter.name}` is missing")
-            values.setdefault(parameter.name, parameter.default)
+            values[parameter.name] = self._taken(parameter, values.get(parameter.name, parameter.default))
         chosen = []
         for choice in self.record.choices:
             value = values.pop(choice.name, choice.default)
@@ -158,6 +161,14 @@ class _Function:
                 raise ArgumentError(f"{self.record.name}: {choice.name} = {value!r}; known: {', '.join(choice.values)}")
             chosen.append(str(value))
         return values, tuple(chosen)
+
+    def _taken(self, parameter: Parameter, value: Any) -> Any:
+        """An argument as JAX passes it on. Arrays of NumPy become JAX's, which may have narrower dtypes."""
+        if parameter.type not in _ARRAYS or (value is None and parameter.type == "tensor?"):
+            return value
+        if not (hasattr(value, "shape") and hasattr(value, "dtype")):
+            raise ArgumentError(f"{self.record.name}: `{parameter.name}` is an array, got {type(value).__name__}")
+        return jnp.asarray(value)
 
     def _aliases(self, in_place: str | Mapping[str, str] | None, arrays: list[str]) -> dict[int, int]:
         """Which array's memory goes to which result, by their numbers."""
@@ -190,6 +201,18 @@ class _Function:
         refusal = tvm_ffi.convert(_refusal(self.record.name, bundle.name))
         jax_tvm_ffi.register_ffi_target(name, refusal, spec, platform="cpu")
         return name
+
+
+def _signature(inputs: list[Parameter], choices: tuple[Choice, ...]) -> inspect.Signature:
+    """What ``inspect.signature`` and editors show of a function."""
+    empty, kind = inspect.Parameter.empty, inspect.Parameter
+    return inspect.Signature(
+        [
+            *(kind(p.name, kind.POSITIONAL_OR_KEYWORD, default=p.default if p.has_default else empty) for p in inputs),
+            *(kind(c.name, kind.KEYWORD_ONLY, default=empty if c.default is None else c.default) for c in choices),
+            kind("in_place", kind.KEYWORD_ONLY, default=None),
+        ]
+    )
 
 
 def _absences(inputs: list[Parameter]) -> Iterator[tuple[str, ...]]:

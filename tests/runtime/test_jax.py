@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -162,11 +163,23 @@ def test_an_output_may_take_the_memory_of_an_input(kernels: Any) -> None:
         (lambda k, x: k.rmsnorm(x, x, weight=x), "`weight` was passed twice"),
         (lambda k, x: k.rmsnorm(x, x, epsilon=1), "`epsilon` is not one of eps, weight, x"),
         (lambda k, x: k.gemm(x, x, epilogue="tanh"), "epilogue = 'tanh'; known: identity, relu"),
+        (lambda k, x: k.rmsnorm(None, x), "`x` is an array, got NoneType"),
+        (lambda k, x: k.rmsnorm([1.0], x), "`x` is an array, got list"),
     ],
 )
 def test_wrong_calls_are_refused_with_what_is_right(kernels: Any, call: Any, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         jax.eval_shape(lambda x: call(kernels, x), struct(4, 8))
+
+
+def test_functions_have_a_signature_and_take_arrays_of_numpy(kernels: Any) -> None:
+    import numpy
+
+    assert str(inspect.signature(kernels.rmsnorm)) == "(x, weight, eps=1e-06, *, in_place=None)"
+    assert "weight (tensor)" in kernels.rmsnorm.__doc__
+    # JAX makes f32 of NumPy's f64, unless its users turn that off, and so does the output.
+    seen = jax.eval_shape(lambda: kernels.rmsnorm(numpy.ones((4, 8)), numpy.ones(8)))
+    assert seen.dtype == jax.numpy.ones(1).dtype
 
 
 def test_kernels_with_pointers_are_refused(kernels: Any) -> None:
