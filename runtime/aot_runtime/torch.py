@@ -80,6 +80,7 @@ class _Signature:
         self.record = record
         self.inputs, self.outputs = operator_parameters(record)
         self.tensors = [parameter.name for parameter in self.inputs if parameter.type in ("tensor", "tensor?")]
+        self.required = [parameter.name for parameter in self.inputs if parameter.type == "tensor"]
         self.optional = {parameter.name for parameter in self.inputs if parameter.type == "tensor?"}
 
     @property
@@ -136,6 +137,7 @@ def _define(signature: _Signature, bundle: Bundle, library: Any, operators: Oper
             library.define(schema)
     packet = getattr(getattr(torch.ops, namespace), record.name)
     names = {**_names(signature, bundle), "_functional": packet.default, "_out": packet.out}
+    names["_are_torchs"] = _question_of(f"{namespace}::{record.name}")
     gradients = gradients_of(record, bundle, operators)
     if gradients is not None:
         names["_functional"] = gradients.calling(packet.default, lambda: names[record.name])
@@ -152,6 +154,7 @@ def _define(signature: _Signature, bundle: Bundle, library: Any, operators: Oper
         plain_out=_plain(signature.all_tensors, signature.optional),
         foreign=" and ".join(f"not isinstance({name}, _Tensor)" for name in signature.all_tensors),
         inputs=_tuple(signature.tensors),
+        device_of=signature.required[0],
         outputs=_tuple([parameter.name for parameter in signature.outputs]),
         written=_tuple(signature.all_tensors),
         pass_functional=signature.passed(outputs=False), pass_out=signature.passed(outputs=True),
@@ -181,7 +184,8 @@ def _define(signature: _Signature, bundle: Bundle, library: Any, operators: Oper
 
 # One operator as Python source. In the first three functions dynamo sees `_is_traced()` as true and traces the operator
 # alone; eager calls with plain tensors reach the compiled kernel. Each call into torch costs a tenth of a microsecond
-# there, so these functions ask nothing twice, and ask about devices only after a kernel refused its tensors.
+# there, so these functions ask nothing twice, and ask about devices only after a kernel refused its tensors. Compiled
+# graphs call the operator, also with plain tensors: these need not go through the dispatcher a second time below autograd.
 _SOURCE = """\
 def {name}({functional}):
     if {plain_functional}:
@@ -238,11 +242,17 @@ def out_fake({out}):
     return None
 
 def functional_autograd({functional}):
+    if {device_of}.is_cuda and {plain_functional}:
+        return functional_kernel({pass_functional})
     _refuse_gradients("{name}", {inputs})
     with _below_autograd():
         return _functional({pass_functional})
 
 def out_autograd({out}):
+    if {device_of}.is_cuda and {plain_out}:
+        out_kernel({pass_out})
+        _bump({outputs})
+        return
     _refuse_gradients("{name}", {written})
     with _below_autograd():
         _out({pass_out})
@@ -275,14 +285,19 @@ _QUESTIONS = {
 }
 
 
-def _are_torchs(tensors: tuple[Any, ...]) -> bool:
-    """Whether the operator knows better what to do with tensors that a kernel refused: those of meta, or sparse ones.
+def _question_of(operator: str) -> Callable[[tuple[Any, ...]], bool]:
+    """Whether the operator can do more with tensors than a kernel that refused them: with those of meta, or sparse ones.
 
-    Of tensors on a CPU and of wrong dtypes the kernel's own error says more.
+    Of tensors on the CPU the kernel's own error says more, unless somebody implemented the operator for them.
     """
-    return any(
-        t is not None and (t.layout is not torch.strided or t.device.type not in ("cuda", "cpu")) for t in tensors
-    )
+
+    def are_torchs(tensors: tuple[Any, ...]) -> bool:
+        given = [tensor for tensor in tensors if tensor is not None]
+        if any(t.layout is not torch.strided or t.device.type not in ("cuda", "cpu") for t in given):
+            return True
+        return all(t.is_cpu for t in given) and torch._C._dispatch_has_kernel_for_dispatch_key(operator, "CPU")
+
+    return are_torchs
 
 
 def _or_none(name: str, optional: Collection[str]) -> str:
@@ -294,7 +309,6 @@ def _names(signature: _Signature, bundle: Bundle) -> dict[str, Any]:
     record = signature.record
     names: dict[str, Any] = {
         **_QUESTIONS,
-        "_are_torchs": _are_torchs,
         "_Tensor": torch.Tensor,
         "_Parameter": torch.nn.Parameter,
         "_grad_enabled": torch.is_grad_enabled,
@@ -334,7 +348,7 @@ class _Targets(dict[Any, Callable[..., Any]]):
 def _allocations(signature: _Signature, names: dict[str, Any]) -> Iterator[str]:
     """Statements that make the outputs, also of symbolic shapes."""
     inputs = [parameter.name for parameter in signature.inputs]
-    required = [parameter.name for parameter in signature.inputs if parameter.type == "tensor"]
+    required = signature.required
     for parameter in signature.outputs:
         shape = shape_source(str(parameter.shape), inputs)
         dtype = dtype_source(str(parameter.dtype), inputs)

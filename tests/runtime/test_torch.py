@@ -336,24 +336,36 @@ def test_meta_tensors_get_shapes_though_no_kernel_takes_them(
     assert result._version == version + 2
 
 
-def test_what_a_kernel_refuses_is_not_tried_again_as_an_operator(
-    ops: Any, bundle: Any, x: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_kernel_refuses_is_not_tried_again_as_an_operator(x: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: Any) -> None:
         calls.append(arguments)
         raise ValueError("this dtype was not built")
 
     calls: list[Any] = []
     monkeypatch.setitem(_PLAYED, "rmsnorm", refuse)
-    out = torch.empty_like(x)
+    unimplemented: Any = Played("played_for_cuda")  # no CPU implementation, as of a bundle
+    ops, out = operators.register(unimplemented), torch.empty_like(x)
     for call in (
         lambda: ops.rmsnorm(x, WEIGHT),
         lambda: ops.rmsnorm.out(x, WEIGHT, out=out),
-        lambda: bundle.rmsnorm(x, WEIGHT, out),
+        lambda: unimplemented.rmsnorm(x, WEIGHT, out),
     ):
         with pytest.raises(ValueError, match="was not built"):
             call()
     assert len(calls) == 3
+
+
+def test_tensors_on_the_cpu_reach_an_implementation_for_them(ops: Any, x: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: Any) -> None:
+        if not calls:
+            calls.append(arguments)
+            raise ValueError("none of the tensors lies on a CUDA device")
+        played(*arguments)
+
+    calls: list[Any] = []
+    played = _PLAYED["rmsnorm"]
+    monkeypatch.setitem(_PLAYED, "rmsnorm", refuse)
+    assert torch.equal(ops.rmsnorm(x, WEIGHT), torch.nn.functional.rms_norm(x, (8,), WEIGHT, 1e-6)) and calls
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.jit
