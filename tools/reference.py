@@ -1,4 +1,5 @@
-"""Write the reference from the code: options and keys of JSON in ``cli.md``; ``api.md``, ``c.md`` and ``json.md`` whole.
+"""Write the reference from the code: options and keys of JSON in ``cli.md``; ``api.md``, ``c.md``, ``cpp.md`` and
+``json.md`` whole.
 
     python tools/reference.py            # after a change of the command line or of a docstring: rewrite the pages
     python tools/reference.py --check    # exit code 1 if a page differs
@@ -20,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from aot.cli.main import COMMANDS, ERROR_KEYS, VERSION_KEYS, make_parser
 from aot.cli.schema import Key
-from tools import api, c_api, json_page
+from tools import api, c_api, cpp_api, json_page
 from tools.json_types import type_text
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "cli.md"
@@ -88,7 +89,13 @@ def main() -> int:
     if missing:
         print(f"error: `{PAGE}` has no section for {', '.join(missing)}", file=sys.stderr)
         return 1
-    pages = {PAGE: rewritten(before), api.PAGE: api.page(), c_api.PAGE: c_api.page(), json_page.PAGE: json_page.page()}
+    pages = {
+        PAGE: rewritten(before),
+        api.PAGE: api.page(),
+        c_api.PAGE: c_api.page(),
+        cpp_api.PAGE: cpp_api.page(),
+        json_page.PAGE: json_page.page(),
+    }
     if check:
         return 0 if all(page.is_file() and page.read_text() == text for page, text in pages.items()) else 1
     for page, text in pages.items():

@@ -28,7 +28,7 @@ from aot.gpu.running import Gpu, GpuFacts, variants_of
 from aot.gpu.tune import Measured, TuneReport
 from aot.pipeline.events import Clock
 from aot.pipeline.settings import BuildResult
-from tools import api, c_api, json_page, reference
+from tools import api, c_api, cpp_api, json_page, reference
 from tools.json_types import fields, problems, records
 
 TEXT = reference.PAGE.read_text()
@@ -56,6 +56,24 @@ def test_every_function_of_the_c_header_is_described() -> None:
     declared = set(re.findall(r"^(?:static inline )?[\w* ]+\b(aot_\w+[a-z])\(", header, re.MULTILINE))
     assert declared <= described and "aot_open" in declared
     assert len(re.findall(r"^\| `AOT_\w+` \| \d+ \|", c_api.PAGE.read_text(), re.MULTILINE)) == 14
+
+
+def test_every_structure_of_the_protocol_is_described() -> None:
+    described = set(re.findall(r"^### `(\w+)`$", c_api.PAGE.read_text(), re.MULTILINE))
+    defined = re.findall(r"^\} (aot_\w+);$", c_api.PROTOCOL.read_text(), re.MULTILINE)
+    assert {*defined, "aot_options", "aot_entry"} <= described and "aot_interface" in defined
+
+
+def test_everything_public_in_cpp_is_described_without_what_is_private() -> None:
+    page = cpp_api.page()
+    assert page == cpp_api.PAGE.read_text(), "run `python tools/reference.py`"
+    header = cpp_api.HEADER.read_text()
+    described = set(re.findall(r"^### `(\w+)`$|^\| `AOT_\w+` \| `(\w+)`", page, re.MULTILINE))
+    names = {name for pair in described for name in pair if name}
+    assert {*re.findall(r"^(?:class|struct) (\w+)", header, re.MULTILINE), "tensor", "dtype_of"} == names - {"DType"}
+    assert not re.search(r"detail::|\w_[;({,]|private:|return ", page)
+    for member in ("workspace_size(const Arguments&... arguments) const;", "void preload(int device = 0) const;"):
+        assert member in page
 
 
 def test_signatures_are_those_of_the_code() -> None:

@@ -95,7 +95,11 @@ int aot_attach(const aot_interface* library, aot_bundle* bundle);
 
 /* Name, host, functions and the rest; the structure stays valid for ever. */
 int aot_describe(aot_bundle bundle, const aot_interface** library);
+
+/* The function at that index, which is below the `function_count` that aot_describe gives. They are sorted by name. */
 int aot_function_at(aot_bundle bundle, uint32_t index, aot_function* function);
+
+/* The function of that name; AOT_ERROR_NOT_FOUND if there is none. */
 int aot_find(aot_bundle bundle, const char* name, aot_function* function);
 
 /* Calls on the stream that is set for the device in this thread (at first, the default stream). */

@@ -25,6 +25,7 @@ namespace aot {
 
 // ---- errors: one class per code, all under Error ----
 
+// What every function throws if it fails. The text is a sentence that says what was seen, and often what to do.
 class Error : public std::runtime_error {
  public:
   Error(int code, const std::string& text) : std::runtime_error(text), code_(code) {}
@@ -76,6 +77,7 @@ inline void check(int code) {
 
 // ---- data types ----
 
+// The data type of the elements of a tensor.
 using DType = aot_dtype;
 
 inline constexpr DType int8{AOT_DTYPE_INT, 8, 1}, int16{AOT_DTYPE_INT, 16, 1}, int32{AOT_DTYPE_INT, 32, 1},
@@ -87,8 +89,8 @@ inline constexpr DType float16{AOT_DTYPE_FLOAT, 16, 1}, float32{AOT_DTYPE_FLOAT,
 inline constexpr DType float8_e4m3fn{AOT_DTYPE_FLOAT8_E4M3FN, 8, 1}, float8_e5m2{AOT_DTYPE_FLOAT8_E5M2, 8, 1},
     float8_e8m0fnu{AOT_DTYPE_FLOAT8_E8M0FNU, 8, 1};
 
-// The data type of a C++ type. Specialise it for __half and its like: template <> inline constexpr
-// aot::DType aot::dtype_of<__half> = aot::float16;
+// The data type of a C++ type. Specialise it for other types:
+// `template <> inline constexpr aot::DType aot::dtype_of<__half> = aot::float16;`
 template <typename T>
 inline constexpr DType dtype_of = std::is_same_v<T, bool>
                                       ? boolean
@@ -155,6 +157,7 @@ class TensorView {
     return *this;
   }
 
+  // The same for functions of C; valid as long as this view.
   const aot_tensor* get() const noexcept { return &tensor_; }
   void* data() const noexcept { return tensor_.data; }
   int rank() const noexcept { return tensor_.ndim; }
@@ -175,6 +178,7 @@ class TensorView {
   std::int64_t strides_[max_rank];
 };
 
+// A row-major tensor; the data type of a typed pointer is that of its type.
 inline TensorView tensor(void* data, std::initializer_list<std::int64_t> shape, DType dtype, int device = 0) {
   return TensorView(data, shape, dtype, device);
 }
@@ -268,6 +272,7 @@ class Function {
  public:
   explicit Function(aot_function function) noexcept : function_(function) {}
 
+  // Calls it. Pass tensors, numbers, bools, pointers, nullptr for what may be left out, and Tuple::value().
   template <typename... Arguments>
   void operator()(const Arguments&... arguments) const {
     const aot_value args[] = {detail::to_value(arguments)..., aot_none()};
@@ -292,6 +297,7 @@ class Function {
     return bound;
   }
 
+  // What the bundle says of it: `signature` is as callers write it, `archs` is like "sm_80 sm_90a".
   const char* name() const noexcept { return function_.info->name; }
   const char* signature() const noexcept { return function_.info->signature; }
   const char* doc() const noexcept { return function_.info->doc; }
@@ -303,6 +309,7 @@ class Function {
   Stream stream_;
 };
 
+// How a bundle is opened.
 struct Options {
   bool verify = true;   // compare digests before native code is opened
   std::string tvm_ffi;  // path of libtvm_ffi.so, if the process has to open it and does not find it
@@ -312,6 +319,7 @@ struct Options {
 // An open bundle: a plain value, good for ever, since code that was opened stays mapped.
 class Bundle {
  public:
+  // Opens the directory that `python -m aot build` printed.
   explicit Bundle(const std::string& path, const Options& options = {}) {
     aot_options plain{};
     plain.skip_verification = !options.verify;
@@ -323,6 +331,7 @@ class Bundle {
   // A bundle that was linked: give the interface that <name>.h declares.
   explicit Bundle(const aot_interface& linked) { detail::check(aot_attach(&linked, &handle_)); }
 
+  // The function of that name; NotFoundError if there is none.
   Function operator[](const char* name) const {
     aot_function found;
     detail::check(aot_find(handle_, name, &found));
@@ -330,9 +339,11 @@ class Bundle {
   }
   Function operator[](const std::string& name) const { return (*this)[name.c_str()]; }
 
+  // The name of the bundle, and a text that differs between two builds that differ in code.
   std::string name() const { return describe().name; }
   std::string build() const { return describe().build; }
 
+  // All functions, sorted by name.
   std::vector<Function> functions() const {
     std::vector<Function> all;
     for (std::uint32_t i = 0; i < describe().function_count; ++i) {
