@@ -332,11 +332,26 @@ FACTS: dict[str, tuple[tuple[str, str, Callable[[Any], str]], ...]] = {
         ("The first programs of the guide, in C++ and in C", "h200-guides.json",
          lambda data: f"they print `{data['results']['first_program']}` and `{data['results']['first_program_c']}`"),
         ("`check` of the kernel of the first guide", "h200-guides.json", lambda data: data["results"]["check"]),
+        ("`bench --ncu`: share of the time that tensor cores are busy, product of 8192 x 8192 x 8192 in bf16",
+         "h200-tools.json", lambda data: _tensor_share(data["results"]["ncu"])),
+        ("`check --sanitize memcheck`", "h200-tools.json",
+         lambda data: "; ".join(f"{kernel}: {found}" for kernel, found in data["results"]["memcheck"].items())),
         ("Checks of the programs in `cpp_demo/`", "h200-cpp-demo.json",
          lambda data: f"{sum(line.startswith('ok') for line in data['results'])} passed, "
                       f"{sum(line.startswith('FAIL') for line in data['results'])} failed"),
     ),
 }  # fmt: skip
+
+
+def _tensor_share(profiles: Sequence[Mapping[str, Any]]) -> str:
+    """Of the product without an epilogue, by contender."""
+    label, call = "gemm identity bf16", "a 8192x8192, b 8192x8192"
+    shares = {
+        one["call"]["contender"]: one["tensor"]
+        for one in profiles
+        if (one["call"]["label"], one["call"]["arguments"]) == (label, call)
+    }
+    return f"{shares['aot']:.0f}%, cuBLAS {shares['torch']:.0f}%"
 
 
 def facts(name: str) -> str:

@@ -56,6 +56,9 @@ KEYS = (
 )
 
 
+_SHOWN = 12  # variants that no input reaches; the rest are counted
+
+
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     add_run_arguments(parser, "only this dtype: f16, bf16, ...", "report")
     parser.add_argument(
@@ -153,8 +156,11 @@ def _print(arguments: argparse.Namespace, report: Report) -> None:
         far = "" if ulps is None else f"{ulps:.2f}"
         rows.append((arch, variant, len(calls), f"{norm:.2f}", f"{worst:.2f}", far, verdict))
     print(table(("arch", "variant", "calls", "norm/tolerance", "worst/tolerance", "ulps", "verdict"), rows))
-    for arch, variant in report.unreached:
+    shown = report.unreached if arguments.verbose else report.unreached[:_SHOWN]
+    for arch, variant in shown:
         print(f"not reached by any input: {arch} {variant}")
+    if len(shown) < len(report.unreached):
+        print(f"and {counted(len(report.unreached) - len(shown), 'variant')} more, which `-v` lists")
     for kernel in report.unchecked:
         why = "it has no contract" if arguments.exercise is None else "the file does not use it"
         print(f"not checked, because {why}: {kernel}")
