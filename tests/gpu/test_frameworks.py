@@ -149,6 +149,31 @@ def test_an_operator_runs_on_the_current_stream(ops: Any) -> None:
     assert torch.equal(out, expected)
 
 
+@pytest.mark.parametrize("mode", ["enable_grad", "no_grad", "inference_mode"])
+def test_every_way_of_writing_counts_one_version(ops: Any, bundle: aot_runtime.Bundle, mode: str) -> None:
+    x, weight, out = bf16(64, 256), bf16(256), bf16(64, 256)
+    with getattr(torch, mode)():
+        for call in (ops.rmsnorm.out, torch.ops.kernels.rmsnorm.out):
+            before = out._version
+            call(x, weight, out=out)
+            assert out._version == before + 1
+        bundle.rmsnorm(x, weight, out)
+        assert out._version == before + 2
+        assert torch.equal(torch.ops.kernels.rmsnorm(x, weight), out)
+
+
+def test_tensors_elsewhere_behave_as_torch_users_know_it(ops: Any) -> None:
+    x, weight = bf16(64, 256), bf16(256)
+    shape = ops.rmsnorm(x.to("meta"), weight.to("meta"))
+    assert (shape.device.type, shape.shape, shape.dtype) == ("meta", (64, 256), torch.bfloat16)
+    with pytest.raises(aot_runtime.ArgumentError, match="none of the tensors lies on a CUDA device"):
+        ops.rmsnorm(x.cpu(), weight.cpu())
+    with pytest.raises(aot_runtime.ArgumentError):
+        ops.rmsnorm(x, weight.cpu())
+    with pytest.raises(NotImplementedError):
+        torch.ops.kernels.rmsnorm(x.cpu(), weight.cpu())
+
+
 def test_ten_thousand_calls_leak_nothing(ops: Any) -> None:
     x, weight = bf16(64, 256), bf16(256)
     for _ in range(10):
