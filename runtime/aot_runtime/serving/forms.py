@@ -24,6 +24,8 @@ __all__ = ["Forms", "UnstableError", "digest", "global_names", "is_defined", "is
 
 _MAIN = "__main__"
 _PLAIN = (bool, int, str, type(None))
+_PLAIN_KINDS = frozenset(_PLAIN)
+_COLLECTION_KINDS = frozenset({list, tuple, dict, set, frozenset})
 
 
 class UnstableError(ValueError):
@@ -58,7 +60,8 @@ class Forms:
 
     def of(self, value: Any, where: str) -> Any:
         """The form of a value, as JSON's types; ``where`` is how an error names it."""
-        if isinstance(value, _PLAIN) and not isinstance(value, enum.Enum):
+        kind = type(value)
+        if kind in _PLAIN_KINDS or (isinstance(value, _PLAIN) and not isinstance(value, enum.Enum)):
             return value
         if isinstance(value, float):
             return ["float", repr(value)]
@@ -71,6 +74,8 @@ class Forms:
             del self._active[id(value)]
 
     def _compound(self, value: Any, where: str) -> Any:
+        if type(value) in _COLLECTION_KINDS:  # most values are, and a look-up waits for this
+            return self._collection(value, where)
         if isinstance(value, enum.Enum):
             return ["enum", qualified(type(value)), _enum_name(value)]
         if isinstance(value, (bytes, bytearray)):
