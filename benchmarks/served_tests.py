@@ -4,8 +4,9 @@ Needs a GPU, torch, CuTe DSL, the library and its test files, which its source d
 
     python benchmarks/served_tests.py tests/test_softmax.py --keep N=1024,4096 --keep use_compile=False --out results.json
 
-``--bundle`` takes a bundle that is there already, and neither records nor builds. ``--keep`` selects tests by the values of their parameters; those of other values are listed as deselected. The second
-run is served with ``miss="raise"``, so that a call that is not in the bundle fails its test.
+``--bundle`` takes a bundle that is there already, and neither records nor builds. ``--keep`` selects tests by the values of
+their parameters; those of other values are listed as deselected. The second run is served with ``miss="raise"``, so that a
+call that is not in the bundle fails its test. ``--add`` keeps the runs that the file of results already has.
 """
 
 from __future__ import annotations
@@ -34,11 +35,13 @@ def main() -> None:
     arguments.add_argument("--arch", default="sm90")
     arguments.add_argument("--bundle", type=Path, help="a bundle of what the tests compile")
     arguments.add_argument("--workers", type=int, default=0, help="processes of the run that compiles")
+    arguments.add_argument("--add", action="store_true", help="keep the runs in the file of results")
     options = arguments.parse_args()
+    known = json.loads(options.out.read_text())["results"]["runs"] if options.add and options.out.is_file() else []
     with tempfile.TemporaryDirectory() as folder:
         results = run(options, Path(folder))
     print(json.dumps({name: value for name, value in results.items() if name != "deselected"}, indent=1))
-    report("served_tests", results, options.out)
+    report("served_tests", {"runs": [*known, results]}, options.out)
     if results["failed"] or any(count for _, count in results["served"]):
         sys.exit("not every test passed from the bundle alone")
 
@@ -60,7 +63,8 @@ def run(options: Any, folder: Path) -> dict[str, Any]:
     seconds["served"] = time.perf_counter() - started
     sys.stderr.write(served.stderr)
     counted = [_counts(line) for line in served.stderr.splitlines() if line.startswith("aot: ")]
-    return {**json.loads(results.read_text()), "served": counted, "seconds": seconds, "kernels": _kernels(bundle)}
+    found = {**json.loads(results.read_text()), "served": counted, "seconds": seconds, "kernels": _kernels(bundle)}
+    return {"tests": [Path(test).name for test in options.tests], **found}
 
 
 def record_and_build(
