@@ -71,7 +71,7 @@ def load_contracts(bundle: Path, manifest: Manifest, kernels: Iterable[str]) -> 
         del sys.modules[name]
     sys.meta_path.insert(0, finder)
     try:
-        return {kernel: _contract(kernel, import_module(f"{_PACKAGE}.{kernel}")) for kernel in present}
+        return {kernel: _contract(kernel, _module(kernel)) for kernel in present}
     finally:
         sys.meta_path.remove(finder)
 
@@ -92,6 +92,16 @@ def _read(bundle: Path, manifest: Manifest, name: str) -> bytes:
             hint="`python -m aot verify` lists what differs",
         )
     return content
+
+
+def _module(kernel: str) -> ModuleType:
+    try:
+        return import_module(f"{_PACKAGE}.{kernel}")
+    except ImportError as error:
+        raise BundleError(
+            f"the contract of {kernel} cannot be imported: {error}",
+            hint="a bundle carries contracts and the files beside them whose names start with an underscore, nothing else",
+        ) from None
 
 
 def _contract(kernel: str, module: ModuleType) -> Contract:

@@ -63,6 +63,9 @@ IN_PLACE = {
 }  # fmt: skip
 
 
+OTHERS = ("attention_decode", "cache_append", "gemm_f32")  # their calls are not rows of numbers
+
+
 def rank_of(item: Any) -> int:
     return len(item) if isinstance(item, tuple) else 0
 
@@ -100,7 +103,7 @@ class Kernel:
 
 @pytest.fixture(scope="module")
 def kernels(selection: Any) -> dict[str, Kernel]:
-    command = [sys.executable, "-c", _DECLARED, str(PROJECT / "kernels"), *CALLS, "attention_decode", "cache_append"]
+    command = [sys.executable, "-c", _DECLARED, str(PROJECT / "kernels"), *CALLS, *OTHERS]
     declared = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     made = {}
     for name, encoded in declared["tables"].items():
@@ -308,3 +311,40 @@ def test_appending_works_in_place_and_knows_an_angle_for_every_position(kernels:
     assert not chosen and any(
         "`(pages_each * page_size) <= positions` does not hold" in reason for reason in reasons
     ), "\n".join(sorted(set(reasons)))
+
+
+def product(m: int = 6, n: int = 20, k: int = 33, **changed: dict[str, Any] | None) -> dict[str, Any]:
+    call = {"a": tensor(0, (m, k), F32), "b": tensor(1, (n, k), F32), "out": tensor(2, (m, n), F32), "bias": None}
+    return call | changed
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        product(),
+        product(bias=tensor(3, (20,), F32)),
+        product(a=tensor(0, (6, 33), F32) | {"strides": [1, 7]}),
+        product(b=tensor(1, (20, 33), F32) | {"strides": [66, 2]}),
+        {name: tensor(i, shape, F32) for i, (name, shape) in enumerate(
+            {"a": (3, 6, 33), "b": (3, 20, 33), "out": (3, 6, 20)}.items())} | {"bias": None},
+    ],
+)  # fmt: skip
+def test_a_product_of_f32_takes_any_strides(call: dict[str, Any], kernels: dict[str, Kernel]) -> None:
+    chosen, reasons = kernels["gemm_f32"].answer(call)
+    assert chosen.endswith("__tile128x128"), reasons
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (product(k=0), "a.shape[1] is 0"),
+        (product(b=tensor(1, (20, 34), F32)), "b.shape[1] is 34, must equal a.shape[1], which is 33"),
+        (product(a=tensor(0, (6, 33), BF16)), "a.dtype is bfloat16"),
+        (product(bias=tensor(3, (6,), F32)), "bias.shape[0] is 6"),
+    ],
+)
+def test_a_product_of_f32_refuses_what_does_not_fit(
+    call: dict[str, Any], said: str, kernels: dict[str, Kernel]
+) -> None:
+    chosen, reasons = kernels["gemm_f32"].answer(call)
+    assert not chosen and any(said in reason for reason in reasons), reasons

@@ -19,6 +19,7 @@ CHOICES = {
     "activation": [{"op": op} for op in ("relu", "gelu", "gelu_tanh", "silu")],
     "activation_backward": [{"op": op} for op in ("relu", "gelu", "gelu_tanh", "silu")],
     "gemm": [{"epilogue": epilogue} for epilogue in ("identity", "relu", "gelu", "silu")],
+    "gemm_f32": [{"epilogue": "identity"}, {"epilogue": "silu"}],  # TF32 is for GPUs
     "reduce": [{"op": op} for op in ("sum", "max", "mean")],
 }
 SCRATCH = {"rmsnorm_backward": 2, "layernorm_backward": 4}  # outputs after those that torch has too

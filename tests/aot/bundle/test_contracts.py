@@ -53,6 +53,12 @@ def test_a_contract_without_a_reference_is_refused(tmp_path: Path) -> None:
         load_contracts(tmp_path, manifest, ["double"])
 
 
+def test_a_contract_that_imports_what_no_bundle_carries_is_refused(tmp_path: Path) -> None:
+    manifest = bundle(tmp_path, double="from . import single\n")
+    with pytest.raises(BundleError, match="the contract of double cannot be imported: cannot import name 'single'"):
+        load_contracts(tmp_path, manifest, ["double"])
+
+
 def test_shared_files_of_two_folders_must_agree(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()

@@ -1,0 +1,94 @@
+"""Matrix products of f32: exact ones, and ones of inputs that are rounded to TF32.
+
+The tolerance is that of every output in f32: an error of 2^-18 of the largest element, or 2^-20 by norm. A sum in f32 of
+256 products has an error near sqrt(256 / 6) * 2^-24 of itself, 2^-21.3, and the sum of such sums adds less than that as
+long as k is below 65,536. Tensor cores cut off bits instead of rounding: 8 steps of them have up to 8 * 2^-24 * 2/3, and
+their sums are added up after that. Products of two numbers of TF32 are exact in f32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import aot
+
+from . import _activations
+
+# m, n, k: most extents are not multiples of a tile, and some k are longer than a block of sums.
+SHAPES = ((0, 8, 8), (1, 1, 1), (1, 200, 4099), (127, 129, 17), (130, 264, 1031), (257, 77, 8808), (1000, 515, 200))
+BATCHES = ((1, 64, 64, 64), (3, 104, 137, 71))
+BENCH = ((2048, 2048, 2048), (4096, 4096, 4096), (333, 5120, 2048), (64, 8192, 8192), (1, 4096, 4096))
+EXACT = {"identity": lambda x: x, **_activations.EXACT}
+
+
+def reference(a: Any, b: Any, bias: Any = None, epilogue: str = "identity", precision: str = "exact") -> Any:
+    if precision == "tf32":
+        a, b = tf32(a), tf32(b)
+    product = a.double() @ b.double().mT
+    return EXACT[epilogue](product if bias is None else product + bias.double())
+
+
+def tf32(x: Any) -> Any:
+    """``x`` rounded to the 11 bits that TF32 has of f32, to the nearest and ties away from zero, as the kernel does."""
+    import torch
+
+    nearest = ((x.contiguous().view(torch.int32) + (1 << 12)) & -(1 << 13)).view(torch.float32)
+    return torch.where(x.isfinite(), nearest, x)
+
+
+def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
+    for (m, n, k), biased in product(SHAPES, (False, True)):
+        yield _problem(make, (m, k), (n, k), biased)
+    for (batch, m, n, k), biased in product(BATCHES, (False, True)):
+        yield _problem(make, (batch, m, k), (batch, n, k), biased)
+    for a_rows, b_rows in product((True, False), (True, False)):
+        yield _problem(make, (136, 73), (261, 73), True, a_rows, b_rows)
+    yield {"a": make.tensor((77, 65), "f32", stride=67), "b": make.tensor((65, 130), "f32", stride=131).mT[::2]}
+    yield _special(make)
+
+
+def _problem(make: Any, a: Any, b: Any, biased: bool, a_rows: bool = True, b_rows: bool = True) -> dict[str, Any]:
+    problem = {"a": _matrix(make, a, a_rows), "b": _matrix(make, b, b_rows)}
+    return {**problem, "bias": make.tensor((b[-2],), "f32")} if biased else problem
+
+
+def _matrix(make: Any, shape: tuple[int, ...], row_major: bool) -> Any:
+    """Elements near k ** -0.25, so that sums are in the range in which epilogues are not linear."""
+    *batch, rows, columns = shape
+    tensor = make.tensor((*batch, rows, columns) if row_major else (*batch, columns, rows), "f32")
+    tensor *= max(columns, 1) ** -0.25
+    return tensor if row_major else tensor.mT
+
+
+def _special(make: Any) -> dict[str, Any]:
+    """NaN and infinity reach the elements of their row and column, and no others."""
+    problem = _problem(make, (40, 72), (72, 72), True)
+    problem["a"][3, 5], problem["a"][9, 0], problem["b"][7, 70], problem["bias"][11] = (
+        math.nan,
+        math.inf,
+        -math.inf,
+        math.nan,
+    )
+    return problem
+
+
+def cost(a: Any, b: Any, **_: Any) -> aot.Cost:
+    m, k, n = a.shape[-2], a.shape[-1], b.shape[-2]
+    batch = a.numel() // max(m * k, 1)
+    return aot.Cost(operations=2 * batch * m * n * k, bytes=(a.numel() + b.numel() + batch * m * n) * a.element_size())
+
+
+def bench_inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
+    for m, n, k in BENCH:
+        yield {"a": make.tensor((m, k), dtype), "b": make.tensor((n, k), dtype)}
+
+
+def torch_equivalent(a: Any, b: Any, bias: Any = None, epilogue: str = "identity", precision: str = "exact") -> Any:
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+    added = a @ b.mT if bias is None else a @ b.mT + bias
+    return added if epilogue == "identity" else getattr(torch.nn.functional, epilogue)(added)

@@ -1,0 +1,55 @@
+"""``out = epilogue(a @ b.T + bias)``, one or a batch of them, in f32, whatever the strides.
+
+``gemm`` is the same for f16 and bf16, and much faster: its numbers are half as wide, and the tensor cores take them as
+they are. This one multiplies f32 exactly, or rounds both inputs to TF32 if the caller asks for that.
+"""
+
+from __future__ import annotations
+
+import aot
+
+from .._device import ARCHS
+from ..contracts import gemm_f32 as contract
+from ..elementwise.activation import Gelu, Relu, Silu
+from ..gemm._gemm import Identity
+from ._gemm_f32 import Gemm, Tiling
+
+EPILOGUES = {"identity": Identity, "relu": Relu, "gelu": Gelu, "silu": Silu}
+TILING = Tiling()
+
+
+def matrix(name: str, *shape: str) -> aot.Tensor:
+    return aot.Tensor("f32", shape, tuple(aot.Dim(f"{name}_stride_{i}", bits=64) for i in range(len(shape))))
+
+
+@aot.kernel(
+    parameters=(
+        aot.In("a", "m x k, or a batch of such"),
+        aot.In("b", "n x k, or as many"),
+        aot.Out("out", "m x n", shape="(*a.shape[:-1], b.shape[-2])", dtype="a.dtype"),
+        aot.In("bias", "n, or none", default=None),
+    ),
+    archs=ARCHS,
+    choices={
+        "epilogue": {name: index for index, name in enumerate(EPILOGUES)},
+        "precision": {"exact": False, "tf32": True},
+    },
+    choice_defaults={"epilogue": "identity", "precision": "exact"},
+    axes={"batched": {"matrix": False, "batch": True}, "bias": {"bias": True, "no_bias": False}},
+    reference=contract.reference,
+    inputs=contract.inputs,
+    cost=contract.cost,
+)
+def gemm_f32(target: aot.Target, epilogue: int, precision: bool, batched: bool, bias: bool) -> list[aot.Spec]:
+    """``out = epilogue(a @ b.T + bias)`` of f32 with any strides; ``precision="tf32"`` rounds ``a`` and ``b`` to TF32."""
+    batch = ("batch",) if batched else ()
+    arguments = {
+        "a": matrix("a", *batch, "m", "k"),
+        "b": matrix("b", *batch, "n", "k"),
+        "out": matrix("out", *batch, "m", "n"),
+        "bias": aot.Tensor("f32", ("n",)) if bias else None,
+        "which": aot.Constant(epilogue),  # the code has all epilogues, and dispatch passes this number
+        "stream": aot.Stream(),
+    }
+    function = Gemm(TILING, target, tuple(EPILOGUES.values()), rounded=precision)
+    return [aot.Spec(function, arguments, ("k > 0",), TILING.label)]
