@@ -13,7 +13,7 @@ from typing import Any, TextIO
 from ..errors import Failure, failure_lines
 
 __all__ = [
-    "WIDTH", "coloured", "fitted_table", "human_size", "human_time", "note", "print_failures", "print_json", "print_message", "print_table", "print_wrapped", "table",
+    "WIDTH", "coloured", "first_line", "fitted_table", "human_size", "human_time", "note", "print_failures", "print_json", "print_message", "print_table", "print_wrapped", "table",
 ]  # fmt: skip
 
 WIDTH = 80  # of a terminal that nobody widened
@@ -76,6 +76,11 @@ def fitted_table(
 def print_wrapped(text: str, indent: str = "  ") -> None:
     """Print a text in lines of :data:`WIDTH` columns, without cutting words."""
     print(textwrap.fill(text, WIDTH, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False))
+
+
+def first_line(documentation: str) -> str:
+    """The first line of a docstring, with the quotes that people write elsewhere."""
+    return (documentation.splitlines() or [""])[0].replace("``", "`")
 
 
 def human_size(size: int) -> str:

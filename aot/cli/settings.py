@@ -103,7 +103,7 @@ def _project() -> KernelProject | None:
         text = Path("pyproject.toml").read_text("utf-8")
     except (OSError, UnicodeDecodeError):
         return None
-    if "[tool.cute-aot]" not in text:
+    if "[tool.cute-aot]" not in text and "[tool.aot]" not in text:  # the second has an error of its own
         return None
     from ..wheel.pyproject import read_project
 

@@ -63,11 +63,19 @@ def discover(source: str, skip: Collection[str] = (), reading: Callable[[str], N
                 )
     if not kernels and not failures and not skip:
         raise UsageError(
-            f"no kernel is declared in `{source}`", hint="declare one with @aot.kernel; see kernels/elementwise/add.py"
+            f"no kernel is declared in `{source}`{_imported_from(source)}",
+            hint="declare one with @aot.kernel, pass `--kernels PATH`, or begin with `python -m aot new my_kernels`",
         )
     check_pairs(kernels, complete=not failures and not skip)
     families = {name: _family(source, kernel) for name, kernel in kernels.items()}
     return Found(tuple(kernels[name] for name in sorted(kernels)), tuple(failures), families)
+
+
+def _imported_from(source: str) -> str:
+    """Where a module was found: there may be one of the name of a folder that the author meant."""
+    if Path(source).exists() or source not in sys.modules:
+        return ""
+    return f", a module at `{sys.modules[source].__file__}`; there is no folder or file of that name here"
 
 
 def _family(source: str, kernel: Kernel) -> Family:

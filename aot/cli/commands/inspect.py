@@ -18,7 +18,7 @@ from ...bundle.sizes import Share, shares
 from ...errors import UsageError, counted
 from ...records import encode
 from ..options import add_bundle_argument
-from ..report import fitted_table, human_size, print_json, print_wrapped, table
+from ..report import first_line, fitted_table, human_size, print_json, print_wrapped, table
 from ..schema import Key
 
 __all__ = ["KEYS", "configure_parser", "execute"]
@@ -135,7 +135,7 @@ def _verified(variants: _Variants) -> dict[Arch, tuple[int, dict[str, int]]]:
 def _print_kernel(record: KernelRecord, variants: _Variants) -> None:
     if not variants:
         return
-    summary = (record.doc.splitlines() or [""])[0]
+    summary = first_line(record.doc)
     print()
     print_wrapped(f"{record.name}: {summary}" if summary else record.name)
     axes = list(dict.fromkeys(axis for _, variant in variants for axis in variant.point))

@@ -13,7 +13,7 @@ from ...records import encode
 from ..options import add_cache_argument, add_family_argument, add_kernels_argument
 from ..planned import estimate_text, plan_data, print_plan
 from ..progress import QuietProgress, make_progress
-from ..report import print_failures, print_json, print_wrapped
+from ..report import first_line, print_failures, print_json, print_wrapped
 from ..schema import Key
 from ..settings import list_settings
 from .build import PLAN_KEYS
@@ -69,7 +69,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _print_kernel(kernel: KernelInfo) -> None:
-    print_wrapped(f"{kernel.name}: {(kernel.doc.splitlines() or [''])[0]}".rstrip(": "))
+    print_wrapped(f"{kernel.name}: {first_line(kernel.doc)}".rstrip(": "))
     for name, text in _facts(kernel).items():
         if text:
             print_wrapped(f"  {name}: {text}", indent="    ")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from aot.cli.parser import parse
-from aot.cli.settings import build_settings
+from aot.cli.settings import build_settings, list_settings
 from aot.errors import UsageError
 from aot.hosts import Host
 from aot.pipeline.settings import Settings
@@ -44,6 +44,13 @@ def test_without_a_project_the_kernels_are_in_kernels(folder: Path) -> None:
     assert (found.hosts, found.timeout, found.shared_cudart) == ((Host.native(),), 3600, False)
 
 
+def test_the_old_name_of_the_table_is_refused(folder: Path) -> None:
+    (folder / "pyproject.toml").write_text(PROJECT.replace("tool.cute-aot", "tool.aot"))
+    with pytest.raises(UsageError, match=r"has a \[tool.aot\] table") as caught:
+        settings()
+    assert caught.value.hint == "rename it to [tool.cute-aot]"
+
+
 @pytest.mark.parametrize("text", [None, "[tool.ruff]\n", "[tool.cute-aot\n"])
 def test_without_a_project_an_architecture_is_needed(folder: Path, text: str | None) -> None:
     if text is not None:
@@ -61,6 +68,16 @@ def test_a_project_gives_the_defaults(folder: Path) -> None:
     assert found.hosts == (Host.native((2, 31)),)
     assert found.wheelhouse == Path("wheels")
     assert found.destination == Path("dist/my_kernels")
+
+
+def test_list_takes_everything_that_nothing_narrows(folder: Path) -> None:
+    found = list_settings(parse(["list"]))
+    assert (found.kernels, found.archs, found.select, found.families) == ("kernels", ("all",), (), ("all",))
+    (folder / "pyproject.toml").write_text(PROJECT)
+    found = list_settings(parse(["list", "--family", "rows"]))
+    assert (found.kernels, found.archs, found.families) == ("source", ("sm80", "H100"), ("rows",))
+    with pytest.raises(UsageError, match="`--jobs` is 0"):
+        list_settings(parse(["list", "--jobs", "0"]))
 
 
 def test_arguments_go_before_the_project(folder: Path) -> None:
