@@ -106,17 +106,23 @@ def _reads(kind: type, forms: Forms) -> dict[str, Any]:
     return {name: forms.of(value, name) for name, value in sorted(found.items())}
 
 
-@functools.lru_cache(maxsize=1024)
-def _names_read(kind: type) -> list[tuple[str, dict[str, Any], tuple[str, ...]]]:
-    """For each module that has methods of a class: its globals, and the names that the methods read."""
+def _names_read(kind: type) -> list[tuple[str, dict[str, Any], frozenset[str]]]:
+    """For each base and module that has methods of a class: its globals, and the names that the methods read."""
+    bases = (base for base in kind.__mro__ if base.__module__.partition(".")[0] not in _NOT_READ)
+    return [item for base in bases for item in _names_of_methods(base)]
+
+
+@functools.lru_cache(maxsize=1024)  # the classes that a library generates share their bases
+def _names_of_methods(base: type) -> list[tuple[str, dict[str, Any], frozenset[str]]]:
     found: dict[str, tuple[dict[str, Any], set[str]]] = {}
-    for base in (base for base in kind.__mro__ if base.__module__.partition(".")[0] not in _NOT_READ):
-        for method in vars(base).values():
-            function = inspect.unwrap(getattr(method, "__func__", method)) if callable(method) else None
-            if isinstance(function, types.FunctionType):
-                names = found.setdefault(function.__module__, (function.__globals__, set()))[1]
-                names.update(global_names(function))
-    return [(module, known, tuple(names)) for module, (known, names) in found.items()]
+    for method in vars(base).values():
+        function = getattr(method, "__func__", method)
+        if hasattr(function, "__wrapped__"):
+            function = inspect.unwrap(function)
+        if isinstance(function, types.FunctionType):
+            names = found.setdefault(function.__module__, (function.__globals__, set()))[1]
+            names.update(global_names(function))
+    return [(module, known, frozenset(names)) for module, (known, names) in found.items()]
 
 
 class _Arguments:

@@ -171,7 +171,7 @@ class Forms:
         known = function.__globals__
         named = {
             name: self.of(known[name], f"{name} of {where}")
-            for name in global_names(function)
+            for name in sorted(global_names(function))
             if callable(known.get(name))
         }
         return digest([_code(function.__code__, where), named])
@@ -281,7 +281,8 @@ def _slots(base: type) -> list[str]:
 def simple_globals(function: Any) -> dict[str, Any]:
     """The plain globals that a function reads by name, such as a switch that an environment variable sets."""
     known = function.__globals__
-    return {name: known[name] for name in global_names(function) if name in known and is_plain(known[name])}
+    names = sorted(name for name in global_names(function) if name in known and is_plain(known[name]))
+    return {name: known[name] for name in names}
 
 
 def is_plain(value: Any) -> bool:
@@ -299,12 +300,15 @@ _plain_types = _PlainTypes()
 
 
 @functools.lru_cache(maxsize=4096)  # CuTe DSL replaces the code of a function when it is first compiled
-def global_names(function: Any) -> tuple[str, ...]:
+def global_names(function: Any) -> frozenset[str]:
     """The names that the code of a function may look up in its module."""
     names: set[str] = set()
     waiting = [function.__code__]
     while waiting:
         code = waiting.pop()
         names.update(code.co_names)
-        waiting += [item for item in code.co_consts if isinstance(item, types.CodeType)]
-    return tuple(sorted(names - {"__name__", "__file__", "__doc__", "__package__"}))
+        waiting += [item for item in code.co_consts if type(item) is types.CodeType]
+    return frozenset(names - _OWN_NAMES)
+
+
+_OWN_NAMES = frozenset({"__name__", "__file__", "__doc__", "__package__"})

@@ -26,7 +26,7 @@ def explain_miss(call: Mapping[str, Any], captured: Mapping[str, Mapping[str, An
     python, captured_with = call.get(_PYTHON), {data[_PYTHON] for data in same.values() if _PYTHON in data}
     if python is not None and captured_with and python not in captured_with:
         lines.insert(
-            0, f"  the library generates code here, and its code was captured with another Python: use {python}"
+            0, f"  the library generates this code: capture it with Python {python}, the version that calls it"
         )
     more = len(found[nearest]) - _SHOWN
     return "\n".join([*lines, *([f"    and {more} more"] if more > 0 else [])])

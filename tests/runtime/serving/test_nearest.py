@@ -36,7 +36,7 @@ def test_generated_code_of_another_python_is_named_first() -> None:
         {**CALL, "class": f"Gemm_{digest}" * 40, "python": python} for digest, python in (("a", "3.11"), ("b", "3.12"))
     )
     lines = explain_miss(call, {"gemm": captured}).splitlines()
-    assert "captured with another Python: use 3.12" in lines[0]
+    assert "capture it with Python 3.12" in lines[0]
     assert lines[2].strip() == "python: captured 3.11, this call 3.12"
     assert max(map(len, lines)) < 400
-    assert "another Python" not in explain_miss({**CALL, "python": "3.12"}, {"norm": CALL})
+    assert "capture it with" not in explain_miss({**CALL, "python": "3.12"}, {"norm": CALL})
