@@ -4,7 +4,7 @@ Needs a GPU, torch, CuTe DSL, the library and its test files, which its source d
 
     python benchmarks/served_tests.py tests/test_softmax.py --keep N=1024,4096 --keep use_compile=False --out results.json
 
-``--bundle`` takes a bundle that is there already, and neither records nor builds. ``--keep`` selects tests by the values of
+``--bundle`` takes a bundle that is there already, or several, and neither records nor builds. ``--keep`` selects tests by the values of
 their parameters; those of other values are listed as deselected. The second run is served with ``miss="raise"``, so that a
 call that is not in the bundle fails its test. ``--add`` keeps the runs that the file of results already has.
 """
@@ -33,7 +33,9 @@ def main() -> None:
     arguments.add_argument("--keep", action="append", default=[], metavar="NAME=VALUE,...", help="parameters to run")
     arguments.add_argument("--deselect", action="append", default=[], metavar="NAME: REASON", help="tests to leave out")
     arguments.add_argument("--arch", default="sm90")
-    arguments.add_argument("--bundle", type=Path, help="a bundle of what the tests compile")
+    arguments.add_argument(
+        "--bundle", type=Path, action="append", default=[], help="a bundle of what the tests compile"
+    )
     arguments.add_argument("--workers", type=int, default=0, help="processes of the run that compiles")
     arguments.add_argument("--add", action="store_true", help="keep the runs in the file of results")
     options = arguments.parse_args()
@@ -52,18 +54,23 @@ def run(options: Any, folder: Path) -> dict[str, Any]:
     environment = {**os.environ, **NO_DISK_CACHES, KEEP: json.dumps({"keep": keep, "left_out": left_out})}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
     tests = [sys.executable, "-m", "pytest", "-q", "-p", "_selected_tests", "-p", "no:cacheprovider", *options.tests]
-    bundle, seconds = options.bundle, {}
-    if bundle is None:
-        bundle = folder / "bundle"
-        seconds = record_and_build(tests, options, folder / "calls", bundle, environment)
+    bundles, seconds = options.bundle, {}
+    if not bundles:
+        bundles = [folder / "bundle"]
+        seconds = record_and_build(tests, options, folder / "calls", bundles[0], environment)
     results = folder / "results.json"
-    serve = [sys.executable, "-m", "aot_runtime", "serve", str(bundle), "--report", "--", *tests]
+    serve = [sys.executable, "-m", "aot_runtime", "serve", *map(str, bundles), "--report", "--", *tests]
     started = time.perf_counter()
     served = subprocess.run(serve, env={**environment, RESULTS: str(results)}, stderr=subprocess.PIPE, text=True)
     seconds["served"] = time.perf_counter() - started
     sys.stderr.write(served.stderr)
     counted = [_counts(line) for line in served.stderr.splitlines() if line.startswith("aot: ")]
-    found = {**json.loads(results.read_text()), "served": counted, "seconds": seconds, "kernels": _kernels(bundle)}
+    found = {
+        **json.loads(results.read_text()),
+        "served": counted,
+        "seconds": seconds,
+        "kernels": sum(map(_kernels, bundles)),
+    }
     return {"tests": [Path(test).name for test in options.tests], **found}
 
 

@@ -1,4 +1,4 @@
-"""``python -m aot_runtime serve BUNDLE -- PROGRAM``: run a program whose compiles a bundle answers."""
+"""``python -m aot_runtime serve BUNDLE ... -- PROGRAM``: run a program whose compiles bundles answer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     end = words.index("--") if "--" in words else len(words)
     parsed, program = make_parser().parse_args(words[:end]), words[end + 1 :]
     try:
-        Manifest.read(parsed.bundle)  # a wrong path is reported now, not by the first compile
+        for bundle in parsed.bundle:
+            Manifest.read(bundle)  # a wrong path is reported now, not by the first compile
         if not program:
             raise AotError("no program is named", hint="`python -m aot_runtime serve BUNDLE -- python program.py`")
         environment = {**os.environ, **variables(parsed.bundle, parsed.miss, parsed.report, os.environ)}
@@ -35,10 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m aot_runtime", description="Use bundles of compiled kernels.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    summary = "Run a program, with its child processes, whose calls of cute.compile a bundle answers."
-    usage = "python -m aot_runtime serve BUNDLE [--miss raise|compile|warn] [--report] -- PROGRAM ..."
+    summary = "Run a program, with its child processes, whose calls of cute.compile bundles answer."
+    usage = "python -m aot_runtime serve BUNDLE ... [--miss raise|compile|warn] [--report] -- PROGRAM ..."
     serve = commands.add_parser("serve", help=summary, description=summary, usage=usage)
-    serve.add_argument("bundle", metavar="BUNDLE", help="directory that `python -m aot capture` printed")
+    serve.add_argument("bundle", nargs="+", metavar="BUNDLE", help="directory that `python -m aot capture` printed")
     serve.add_argument("--miss", choices=MISS, default="raise", help="what becomes of other calls (default: raise)")
     serve.add_argument("--report", action="store_true", help="print what was served when a process ends")
     return parser

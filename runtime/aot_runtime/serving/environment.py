@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .hook import when_loaded
@@ -24,17 +24,17 @@ RECORD = "AOT_RECORD"
 SITE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site")
 
 
-def variables(bundle: str, miss: str, report: bool, environment: Mapping[str, str]) -> dict[str, str]:
+def variables(bundles: Sequence[str], miss: str, report: bool, environment: Mapping[str, str]) -> dict[str, str]:
     """What to add to the environment of a program so that it and its children are served."""
     path = environment.get("PYTHONPATH", "")
     folders = [folder for folder in path.split(os.pathsep) if folder and folder != SITE]
-    settings = {"bundle": os.path.abspath(bundle), "miss": miss, "report": report}
+    settings = {"bundles": [os.path.abspath(bundle) for bundle in bundles], "miss": miss, "report": report}
     return {"PYTHONPATH": os.pathsep.join([SITE, *folders]), VARIABLE: json.dumps(settings)}
 
 
 def recording_variables(folder: str, environment: Mapping[str, str]) -> dict[str, str]:
     """What to add to the environment of a program so that its compiles and those of its children are recorded."""
-    added = variables("", "compile", False, environment)
+    added = variables([], "compile", False, environment)
     return {"PYTHONPATH": added["PYTHONPATH"], RECORD: os.path.abspath(folder)}
 
 
@@ -56,13 +56,17 @@ def _record(folder: str) -> None:
 def _begin(settings: Mapping[str, Any]) -> None:
     from .server import serve  # only now: most processes never compile
 
-    serving = serve(settings["bundle"], settings["miss"])
+    first, *others = settings["bundles"]
+    # The one that is served last is asked first. It passes on what it does not have, and the first has the last word.
+    servings = [serve(first, settings["miss"]), *(serve(bundle, "compile") for bundle in others)]
     if settings["report"]:
         import atexit
 
-        atexit.register(_report, serving)
+        atexit.register(_report, servings)
 
 
-def _report(serving: Serving) -> None:
-    if serving.hits or serving.misses:
+def _report(servings: Sequence[Serving]) -> None:
+    for serving in servings[1:]:
+        serving.misses = 0  # it asked the next
+    for serving in (one for one in servings if one.hits or one.misses):
         print(f"{serving.report()} (process {os.getpid()})", file=sys.stderr)

@@ -87,11 +87,10 @@ class _Finder(importlib.abc.MetaPathFinder):
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname != self.name:
             return None
-        for finder in sys.meta_path:
+        # Only those that follow: another finder of ours, for another bundle, would ask this one again.
+        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
             find = getattr(finder, "find_spec", None)
-            spec: importlib.machinery.ModuleSpec | None = None
-            if find is not None and finder is not self:
-                spec = find(fullname, path, target)
+            spec: importlib.machinery.ModuleSpec | None = find(fullname, path, target) if find is not None else None
             if spec is not None:
                 if spec.loader is not None:
                     spec.loader = _Loader(spec.loader, self.then)

@@ -35,7 +35,8 @@ def serve(bundle: str | os.PathLike[str], miss: str = "raise") -> Serving:
 
     ``miss`` says what becomes of a call that the bundle does not have: ``"raise"`` raises :class:`MissError`,
     ``"warn"`` compiles with a warning, ``"compile"`` compiles. The result undoes it: ``close()``, or a ``with`` block.
-    Call this before or after CuTe DSL is imported; it is not imported here.
+    Call this before or after CuTe DSL is imported; it is not imported here. To serve several bundles, call this for each:
+    the last one is asked first, and with ``miss="compile"`` it passes on to the one before.
     """
     if miss not in MISS:
         raise ArgumentError(f"miss={miss!r}", hint=f"pass one of {', '.join(map(repr, MISS))}")

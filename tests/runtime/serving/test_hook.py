@@ -45,6 +45,22 @@ print("ok")
     assert run_python(code, double) == "ok"
 
 
+def test_several_hooks_wait_for_one_compiler_and_the_last_is_asked_first(double: Path) -> None:
+    code = (
+        BEGIN
+        + """
+def other(original, compiler, function, args, kwargs):
+    return original(compiler, function, *args, **kwargs) + " by another"
+hook.install()
+Hook(other).install()
+from cutlass.base_dsl.compiler import CompileCallable
+assert CompileCallable()("f") == "compiled and seen by another"
+print("ok")
+"""
+    )
+    assert run_python(code, double) == "ok"
+
+
 def test_a_compiler_that_is_there_already_is_seen_and_waiting_can_be_stopped(double: Path) -> None:
     code = (
         BEGIN
