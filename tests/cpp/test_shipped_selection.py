@@ -63,7 +63,8 @@ IN_PLACE = {
 }  # fmt: skip
 
 
-OTHERS = ("attention_decode", "cache_append", "gemm_f32")  # their calls are not rows of numbers
+# Their calls are not rows of numbers.
+OTHERS = ("attention_decode", "cache_append", "gemm_f32", "gemm_fp8", "grouped_gemm")
 
 
 def rank_of(item: Any) -> int:
@@ -348,3 +349,80 @@ def test_a_product_of_f32_refuses_what_does_not_fit(
 ) -> None:
     chosen, reasons = kernels["gemm_f32"].answer(call)
     assert not chosen and any(said in reason for reason in reasons), reasons
+
+
+# Products with scales, and of experts.
+
+
+def scaled_call(m: int, n: int, k: int, a_scale: tuple[int, ...], b_scale: tuple[int, ...]) -> dict[str, Any]:
+    return {
+        "a": tensor(0, (m, k), F8), "b": tensor(1, (n, k), F8), "a_scale": tensor(2, a_scale, F32),
+        "b_scale": tensor(3, b_scale, F32), "out": tensor(4, (m, n)),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("call", "scales"),
+    [
+        (scaled_call(64, 512, 256, (64,), (512,)), "rows"),
+        (scaled_call(64, 512, 256, (1,), (1,)), "rows"),
+        (scaled_call(64, 512, 256, (1,), (512,)), "rows"),
+        (scaled_call(0, 512, 256, (0,), (512,)), "rows"),
+        (scaled_call(64, 512, 256, (64, 2), (4, 2)), "blocks"),
+        (scaled_call(64, 520, 256, (64, 2), (5, 2)), "blocks"),
+        (scaled_call(5000, 4096, 128, (5000, 1), (32, 1)), "blocks"),
+    ],
+)
+def test_the_shapes_of_scales_say_what_they_are_for(kernels: dict[str, Kernel], call: dict, scales: str) -> None:
+    assert kernels["gemm_fp8"].answer(call)[0].startswith(f"gemm_fp8__bf16__f8e4m3__{scales}__tile")
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (scaled_call(64, 512, 256, (63,), (512,)), "`(a_scales == m) or (a_scales == 1)` does not hold"),
+        (scaled_call(64, 512, 256, (64,), (2,)), "`(b_scales == n) or (b_scales == 1)` does not hold"),
+        (scaled_call(64, 512, 272, (64, 3), (4, 3)), "`k == (128 * k_blocks)` does not hold"),
+        (scaled_call(64, 520, 256, (64, 2), (4, 2)), "does not hold"),
+        (scaled_call(64, 512, 256, (64, 2), (4, 3)), "b_scale.shape[1] is 3, must equal a_scale.shape[1], which is 2"),
+        (scaled_call(64, 512, 248, (64,), (512,)), "a.strides[0] is 248, must be divisible by 16"),
+    ],
+)
+def test_scales_that_do_not_fit_are_refused(kernels: dict[str, Kernel], call: dict, reason: str) -> None:
+    chosen, reasons = kernels["gemm_fp8"].answer(call)
+    assert not chosen and any(reason in given for given in reasons), "\n".join(sorted(set(reasons)))
+
+
+def grouped_call(rows: int, experts: int, dtype: Any = BF16, n: int = 512) -> dict[str, Any]:
+    scaled = dtype == F8
+    return {
+        "a": tensor(0, (rows, 256), dtype), "b": tensor(1, (experts, n, 256), dtype), "offsets": tensor(2, (experts,), I32),
+        "out": tensor(3, (rows, n)), "a_scale": tensor(4, (rows,), F32) if scaled else None,
+        "b_scale": tensor(5, (experts, n), F32) if scaled else None,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("call", "operands", "rows"),
+    [
+        (grouped_call(200, 8), "same", 64),
+        (grouped_call(8192, 8), "same", 128),
+        (grouped_call(200, 8, F8), "f8e4m3", 64),
+        (grouped_call(8192, 8, F8), "f8e4m3", 128),
+    ],
+)
+def test_few_rows_of_an_expert_take_low_tiles(kernels: dict[str, Kernel], call: dict, operands: str, rows: int) -> None:
+    assert kernels["grouped_gemm"].answer(call)[0].startswith(f"grouped_gemm__bf16__{operands}__tile{rows}x")
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (grouped_call(200, 8, n=516), "must be divisible by 8"),
+        ({**grouped_call(200, 8), "offsets": tensor(2, (9,), I32)}, "must equal"),
+        ({**grouped_call(200, 8, F8), "a_scale": None}, "a_scale is None, must be a tensor"),
+    ],
+)
+def test_what_does_not_belong_to_the_experts_is_refused(kernels: dict[str, Kernel], call: dict, reason: str) -> None:
+    chosen, reasons = kernels["grouped_gemm"].answer(call)
+    assert not chosen and any(reason in given for given in reasons), "\n".join(sorted(set(reasons)))

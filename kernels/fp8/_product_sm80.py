@@ -1,0 +1,256 @@
+"""Scaled and grouped products for architectures without code of their own: cp.async, ldmatrix, mma.sync.
+
+Numbers in f8 become f16 in registers, which is exact, so that any architecture with tensor cores multiplies them. Pairs
+of f8 travel as if they were f16. What a thread gets of a row by that, four numbers side by side, is not what the
+instruction calls their places along k, but the same for ``a`` and ``b``, and a sum does not depend on the order.
+"""
+
+from __future__ import annotations
+
+import cutlass
+import cutlass.cute as cute
+from cuda.bindings.driver import CUstream
+from cutlass import Float8E4M3FN, Float16, Float32, Int32, Uint32
+from cutlass.cute.nvgpu import warp
+from cutlass.utils import LayoutEnum
+
+import aot
+
+from .._versions import SmemAllocator
+from ..gemm._gemm_sm80 import (
+    CHUNK,
+    ELEMENT_BYTES,
+    LINE,
+    MMA,
+    Tiling,
+    chunk_copy,
+    copy_first,
+    copy_step,
+    lines,
+    load,
+    make_fragment,
+    make_operand,
+    swizzled,
+)
+from ._order import BLOCK, Order, Scaling
+
+ROWS = LayoutEnum.ROW_MAJOR
+SMALLER = 2.0**-8  # what f8e4m3 becomes as f16, times its value: their exponents differ by 8
+
+
+class Product(Order):
+    """``out = (a @ b.T) * scales``; if ``grouped``, rows of ``a`` belong to experts, each with a ``b`` of its own."""
+
+    def __init__(self, tiling: Tiling, target: aot.Target, scaling: Scaling, grouped: bool = False) -> None:
+        super().__init__(tiling, tiling.m, scaling, grouped)
+
+    @cute.jit
+    def __call__(self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, a_scale, b_scale, offsets, stream: CUstream):
+        tiling = self.tiling
+        self.narrow = a.element_type.width == 8
+        self.narrow_dtypes = a.element_type, b.element_type
+        self.dtype = Float16 if self.narrow else a.element_type
+        self.out_dtype = out.element_type
+        if cutlass.const_expr(self.narrow):
+            a, b = as_pairs(a), as_pairs(b)
+        m, n = out.shape
+        tiles = (cute.ceil_div(m, tiling.m), cute.ceil_div(n, tiling.n))
+        count = tiles[0] * tiles[1]
+        if count > 0:  # CUDA refuses an empty grid
+            if cutlass.const_expr(self.grouped):
+                count += cute.size(offsets) * tiles[1]
+            self.kernel(a, b, out, a_scale, b_scale, offsets, self.tiled_mma(), tiles).launch(
+                grid=[count, 1, 1], block=[tiling.threads, 1, 1], stream=stream
+            )
+
+    def tiled_mma(self) -> cute.TiledMma:
+        along_m, along_n = self.tiling.warps
+        # Two instructions side by side along n, so that one ldmatrix serves both.
+        return cute.make_tiled_mma(
+            warp.MmaF16BF16Op(self.dtype, Float32, MMA),
+            cute.make_layout((along_m, along_n, 1)),
+            permutation_mnk=(along_m * MMA[0], along_n * MMA[1] * 2, MMA[2]),
+        )
+
+    @cute.kernel
+    def kernel(
+        self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, a_scale, b_scale, offsets, mma: cute.TiledMma, tiles
+    ):
+        index, _, _ = cute.arch.block_idx()
+        if index < self.count_tiles(offsets, tiles):
+            expert, top, limit, n, _, _ = self.find(offsets, tiles, index, Int32(0), Int32(0), Int32(0))
+            if cutlass.const_expr(self.grouped):
+                column_scale = None if b_scale is None else b_scale[expert, None]
+                self.compute(a, b[expert, None, None], out, a_scale, column_scale, mma, top, limit, n)
+            else:
+                self.compute(a, b, out, a_scale, b_scale, mma, top, cute.size(out, mode=[0]), n)
+
+    @cute.jit
+    def compute(self, a, b, out, a_scale, b_scale, mma, top, limit, n):
+        """One tile: its rows start at ``top``, and those from ``limit`` on are not written."""
+        tiling = self.tiling
+        thread, _, _ = cute.arch.thread_idx()
+        storage = SmemAllocator().allocate(tiling.shared_bytes, byte_alignment=8 * LINE * ELEMENT_BYTES)
+        storage_b = storage + tiling.stages * tiling.m * tiling.k * ELEMENT_BYTES
+        shared_a = swizzled(storage, self.dtype, lines(ROWS), (tiling.m, tiling.k, tiling.stages))
+        shared_b = swizzled(storage_b, self.dtype, lines(ROWS), (tiling.n, tiling.k, tiling.stages))
+        rows = cute.make_tensor(
+            cute.domain_offset((top, 0), a).iterator,
+            cute.make_layout((cute.size(a, mode=[0]) - top, cute.size(a, mode=[1])), stride=a.stride),
+        )
+        operand_a = make_operand(rows, ROWS, shared_a, 0, thread, tiling)
+        operand_b = make_operand(b, ROWS, shared_b, n, thread, tiling)
+        matrices = cute.make_copy_atom(warp.LdMatrix8x8x16bOp(False, 4), self.dtype)
+        mine = mma.get_slice(thread)
+        values_a = mma.make_fragment_A(mine.partition_A(shared_a[None, None, 0]))
+        values_b = mma.make_fragment_B(mine.partition_B(shared_b[None, None, 0]))
+        fragment_a = make_fragment(values_a, cute.make_tiled_copy_A(matrices, mma), shared_a, thread)
+        fragment_b = make_fragment(values_b, cute.make_tiled_copy_B(matrices, mma), shared_b, thread)
+        sums = cute.make_rmem_tensor(mma.partition_shape_C((tiling.m, tiling.n)), Float32)
+        places = cute.local_tile(
+            cute.domain_offset((top, n * tiling.n), cute.make_identity_tensor(out.shape)), (tiling.m, tiling.n), (0, 0)
+        )
+        of_sums = mine.partition_C(places)
+        self.multiply(mma, sums, operand_a, operand_b, fragment_a, fragment_b, a_scale, b_scale, of_sums)
+        self.scale(sums, a_scale, b_scale, of_sums)
+        self.write(mma, sums, storage, out, places, top, limit, n, thread)
+
+    @cute.jit
+    def multiply(self, mma, sums, a, b, fragment_a, fragment_b, a_scale, b_scale, places):
+        stages = self.tiling.stages
+        blocks = self.scaling.kind == "blocks"
+        sums.fill(0.0)
+        products = sums
+        if cutlass.const_expr(blocks):
+            products = cute.make_rmem_tensor_like(sums)
+        for operand in (a, b):  # what the first step leaves out
+            operand.target[None, None, None, 0].fill(0)
+        cute.arch.sync_threads()
+        for operand in (a, b):
+            copy_first(operand)
+        cute.arch.cp_async_commit_group()
+        for step in cutlass.range_constexpr(1, stages - 1):
+            copy_step(a, b, Int32(step), Int32(step))
+        reading, writing = Int32(0), Int32(stages - 1)
+        for step in cutlass.range(cute.size(a.source, mode=[3])):
+            cute.arch.cp_async_wait_group(stages - 2)
+            cute.arch.sync_threads()  # this stage has arrived, and the previous one is no longer read
+            copy_step(a, b, step + stages - 1, writing)
+            if cutlass.const_expr(blocks):
+                products.fill(0.0)
+            self.multiply_stage(mma, products, fragment_a, fragment_b, reading)
+            if cutlass.const_expr(blocks):
+                self.promote(sums, products, a_scale, b_scale, places, step)
+            writing = reading
+            reading = reading + 1 if reading + 1 < stages else Int32(0)
+
+    @cute.jit
+    def multiply_stage(self, mma, sums, a, b, stage):
+        blocks = self.tiling.k // MMA[2]
+        for block in cutlass.range_constexpr(-1, blocks):
+            if cutlass.const_expr(block + 1 < blocks):
+                load(a, block + 1, stage)
+                load(b, block + 1, stage)
+            if cutlass.const_expr(block >= 0):
+                values_a, values_b = a.values[None, None, block], b.values[None, None, block]
+                if cutlass.const_expr(self.narrow):
+                    wide_a = widened(values_a, self.narrow_dtypes[0])
+                    wide_b = widened(values_b, self.narrow_dtypes[1])
+                    for half in cutlass.range_constexpr(2):
+                        cute.gemm(mma, sums, wide_a[None, None, half], wide_b[None, None, half], sums)
+                else:
+                    cute.gemm(mma, sums, values_a, values_b, sums)
+
+    @cute.jit
+    def promote(self, sums, products, a_scale, b_scale, places, step):
+        """Add what was summed over a block along k, times its scale."""
+        (pair, halves), atoms, columns = sums.shape
+        # A tile is at most as wide as a block of b.
+        block = cutlass.min(places[0][1] // BLOCK, cute.size(b_scale, mode=[0]) - 1)
+        column_scale = b_scale[block, step]
+        for m in cutlass.range_constexpr(atoms):
+            for half in cutlass.range_constexpr(halves):
+                row = cutlass.min(places[(0, half), m, 0][0], cute.size(a_scale, mode=[0]) - 1)
+                factor = a_scale[row, step] * column_scale
+                for n in cutlass.range_constexpr(columns):
+                    for e in cutlass.range_constexpr(pair):
+                        at = ((e, half), m, n)
+                        sums[at] = sums[at] + products[at] * factor
+
+    @cute.jit
+    def scale(self, sums, a_scale, b_scale, places):
+        larger = 1.0
+        for dtype in self.narrow_dtypes:
+            larger *= 1 / SMALLER if dtype is Float8E4M3FN else 1
+        if cutlass.const_expr(self.narrow):
+            for i in cutlass.range_constexpr(cute.size(sums)):
+                factor = Float32(larger)
+                if cutlass.const_expr(self.scaling.kind == "rows"):
+                    row, column = places[i]
+                    row = cutlass.min(row, cute.size(a_scale) - 1)  # the last is the only one if one serves all
+                    column = cutlass.min(column, cute.size(b_scale) - 1)
+                    factor = factor * (a_scale[row] * b_scale[column])
+                sums[i] = sums[i] * factor
+
+    @cute.jit
+    def write(self, mma, sums, storage, out, places, top, limit, n, thread):
+        """Round; then through shared memory, so that stores write whole lines."""
+        tiling = self.tiling
+        tile = (tiling.m, tiling.n)
+        rounded = cute.make_rmem_tensor_like(sums, self.out_dtype)
+        rounded.store(sums.load().to(self.out_dtype))
+        cute.arch.cp_async_wait_group(0)
+        cute.arch.sync_threads()  # the stages are no longer read
+        shared = swizzled(storage, self.out_dtype, lines(ROWS), tile)
+        cute.autovec_copy(rounded, mma.get_slice(thread).partition_C(shared))
+        cute.arch.sync_threads()
+        own = chunk_copy(cute.nvgpu.CopyUniversalOp(), self.out_dtype, ROWS, tiling.threads).get_slice(thread)
+        source, places = own.partition_S(shared), own.partition_S(places)
+        for i in cutlass.range_constexpr(cute.size(source, mode=[1])):
+            for j in cutlass.range_constexpr(cute.size(source, mode=[2])):
+                row, column = places[(0, 0), i, j]
+                if row < limit and column < cute.size(out, mode=[1]):
+                    chunk = cute.make_rmem_tensor_like(source[None, i, j])
+                    cute.autovec_copy(source[None, i, j], chunk)
+                    line = cute.local_tile(out[row, None], (CHUNK,), (column // CHUNK,))
+                    line = cute.make_tensor(line.iterator.align(CHUNK * ELEMENT_BYTES), line.layout)
+                    cute.autovec_copy(cute.make_tensor(chunk.iterator, cute.make_layout(CHUNK)), line)
+
+
+def as_pairs(matrix: cute.Tensor) -> cute.Tensor:
+    """Pairs of f8, side by side along k, as if they were f16. Rows are a multiple of 16 bytes apart."""
+    *leading, k = matrix.shape
+    strides = [cute.assume(stride // 2, divby=CHUNK) for stride in matrix.stride[:-1]]
+    pairs = cute.make_layout((*leading, k // 2), stride=(*strides, 1))
+    return cute.make_tensor(cute.recast_ptr(matrix.iterator, dtype=Float16), pairs)
+
+
+def widened(values: cute.Tensor, dtype) -> cute.Tensor:
+    """Pairs of f8 of one operand, as many as one instruction takes, as f16 for two instructions."""
+    per_atom = cute.size(values, mode=[0])
+    atoms = cute.size(values, mode=[1])
+    wide = cute.make_rmem_tensor((values.shape[0], atoms, 2), Float16)
+    words, wide_words = cute.recast_tensor(values, Uint32), cute.recast_tensor(wide, Uint32)
+    count = per_atom // 2  # words of an atom: its rows, then two places along k
+    rows = count // 2
+    for atom in range(atoms):
+        for word in range(count):
+            row, half = word % rows, word // rows
+            both = words[atom * count + word]
+            for place, pair in enumerate((both, both >> Uint32(16))):
+                wide_words[(half * atoms + atom) * count + place * rows + row] = widened_pair(pair, dtype)
+    return wide
+
+
+def widened_pair(pair: Uint32, dtype) -> Uint32:
+    """The two numbers in the lower bytes as f16: f8e5m2 exactly, f8e4m3 times 2**-8.
+
+    The bits of f8e4m3 are in the same order, with one bit less in the exponent. NaN, the largest magnitude, gets the
+    exponent of NaN.
+    """
+    upper = ((pair & Uint32(0xFF)) << Uint32(8)) | ((pair & Uint32(0xFF00)) << Uint32(16))
+    if dtype is not Float8E4M3FN:
+        return upper
+    magnitude = (upper & Uint32(0x7F007F00)) >> Uint32(1)
+    largest = (magnitude + Uint32(0x00800080)) & Uint32(0x40004000)
+    return (upper & Uint32(0x80008000)) | magnitude | largest

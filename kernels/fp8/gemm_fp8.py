@@ -1,0 +1,101 @@
+"""``out = (a @ b.T) * scales``: ``a`` in f8e4m3, ``b`` in f8e4m3 or f8e5m2, ``out`` in bf16 or f16.
+
+The tensor cores of sm_90a multiply f8 twice as fast as f16, but add up with few bits. So sums of 128 products are added in
+f32 registers: see ``_product_sm90``. Older architectures multiply f8 as f16: see ``_product_sm80``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import aot
+
+from .._device import ARCHS
+from ..contracts import gemm_fp8 as contract
+from . import _product_sm80, _product_sm90
+from ._order import BLOCK, Scaling
+
+ALIGNMENT = 16  # bytes; TMA and the widest copies need it for addresses and strides
+
+_T = _product_sm90.Tiling
+# Tilings with when each goes before the others. The first whose condition holds computes a product.
+SM90_TILINGS = (
+    (_T(64, 64, shared=False), "m <= 64 and n <= 12288"),
+    (_T(64, 128, shared=False), "m <= 64"),
+    (_T(128, 64), "m * n <= 1048576"),
+    (_T(128, 128), "m > 0"),
+)
+_P = _product_sm80.Tiling
+SM80_TILINGS = (
+    (_P(64, 64, warps=(2, 2), stages=4), "m <= 64"),
+    (_P(128, 128, warps=(2, 4), stages=3), "m > 0"),
+)
+SM80_BLOCK_TILINGS = ((_P(128, 64, warps=(4, 2), stages=4), "m > 0"),)
+
+
+def rows_of(name: str, dtype: str, *shape: Any) -> aot.Tensor:
+    """A matrix, or several, of rows that are a multiple of 16 bytes apart."""
+    chunk = ALIGNMENT // aot.Tensor(dtype, ()).element_bytes
+    strides = [aot.Dim(f"{name}_stride_{i}", divisible_by=chunk, bits=64) for i in range(len(shape) - 1)]
+    return aot.Tensor(dtype, shape, (*strides, 1), align=ALIGNMENT)
+
+
+def block_scales(name: str, rows: Any) -> aot.Tensor:
+    """A scale per block, in any layout."""
+    strides = [aot.Dim(f"{name}_stride_{i}", bits=64) for i in range(2)]
+    return aot.Tensor("f32", (rows, "k_blocks"), tuple(strides))
+
+
+def product(tiling: Any, target: aot.Target, scaling: Scaling, grouped: bool = False) -> Any:
+    """The code for a tiling, which must suit the architecture."""
+    if isinstance(tiling, _product_sm90.Tiling):
+        tiling.validate(target, scaling)
+        return _product_sm90.Product(tiling, target, scaling, grouped)
+    tiling.validate(target)
+    return _product_sm80.Product(tiling, target, scaling, grouped)
+
+
+@aot.kernel(
+    parameters=(
+        aot.In("a", "m x k, in f8e4m3"),
+        aot.In("b", "n x k, in f8e4m3 or f8e5m2"),
+        aot.In("a_scale", "one, or m, or m x k / 128"),
+        aot.In("b_scale", "one, or n, or n / 128 x k / 128"),
+        aot.Out("out", "m x n, in bf16 or f16", shape="(a.shape[0], b.shape[0])", dtype="out.dtype"),
+    ),
+    archs=ARCHS,
+    axes={"dtype": ("bf16", "f16"), "b": ("f8e4m3", "f8e5m2"), "scales": {"blocks": True, "rows": False}},
+    reference=contract.reference,
+    inputs=contract.inputs,
+    cost=contract.cost,
+)
+def gemm_fp8(target: aot.Target, dtype: str, b: str, scales: bool) -> list[aot.Spec]:
+    """``out[i, j] = sum over k of a[i, k] * a_scale * b[j, k] * b_scale``, in the dtype of ``out``.
+
+    The shapes of the scales say what each is for. ``a_scale`` and ``b_scale`` of one dimension: one for the whole matrix,
+    or one per row. Of two: one for 128 elements of a row of ``a``, and one for 128 x 128 elements of ``b``.
+    """
+    tma = str(target.arch) == "sm_90a"
+    # TMA fills in elements outside of a matrix. If threads copy, each chunk is completely inside or outside.
+    m, n = aot.Dim("m"), aot.Dim("n", divisible_by=1 if tma else ALIGNMENT // 2)
+    k = aot.Dim("k", divisible_by=1 if tma else ALIGNMENT)
+    arguments: dict[str, Any] = {
+        "a": rows_of("a", "f8e4m3", m, k),
+        "b": rows_of("b", b, n, k),
+        "out": rows_of("out", dtype, m, n),
+        "a_scale": block_scales("a_scale", m) if scales else aot.Tensor("f32", ("a_scales",)),
+        "b_scale": block_scales("b_scale", "n_blocks") if scales else aot.Tensor("f32", ("b_scales",)),
+        "offsets": aot.Constant(None),
+        **({"clusters": aot.ActiveClusters()} if tma else {}),
+        "stream": aot.Stream(),
+    }
+    fitting = (
+        (f"k == {BLOCK} * k_blocks", f"n_blocks == (n + {BLOCK - 1}) // {BLOCK}")
+        if scales
+        else ("a_scales == m or a_scales == 1", "b_scales == n or b_scales == 1")
+    )
+    specs = []
+    for tiling, condition in SM90_TILINGS if tma else SM80_BLOCK_TILINGS if scales else SM80_TILINGS:
+        function = product(tiling, target, Scaling("blocks" if scales else "rows", promoted=True))
+        specs.append(aot.Spec(function, arguments, ("k > 0", *fitting), tiling.label, prefer=(condition,)))
+    return specs

@@ -1,0 +1,28 @@
+"""``out = x / scale`` as f8e4m3 with a scale that is known beforehand, as calibration gives it."""
+
+from __future__ import annotations
+
+import aot
+
+from .._device import DTYPES, chunk_elements
+from ..contracts import quantize_fp8_scaled as contract
+from ._quantize import QuantizeScaled, arguments_of
+
+
+@aot.kernel(
+    parameters=(
+        aot.In("x"),
+        aot.In("scale", "one number on the device"),
+        aot.Out("out", shape="x.shape", dtype="f8e4m3"),
+    ),
+    archs=("sm_90a", "sm_100f"),  # sm_80 has no conversion to f8
+    axes={"dtype": DTYPES, "access": {"vector": True, "scalar": False}},
+    reference=contract.reference,
+    inputs=contract.inputs,
+    cost=contract.cost,
+)
+def quantize_fp8_scaled(target: aot.Target, dtype: str, access: bool) -> aot.Spec:
+    """``out = x / scale`` as f8e4m3. Magnitudes above 448 become 448."""
+    chunk = chunk_elements(dtype, access)
+    arguments = arguments_of(dtype, access, aot.Tensor("f32", (1,)), aot.Dim("n", divisible_by=chunk))
+    return aot.Spec(QuantizeScaled(target, chunk), arguments)

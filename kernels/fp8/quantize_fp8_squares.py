@@ -1,0 +1,34 @@
+"""``scale = max(|x|) / 448`` and ``out = x / scale`` as f8e4m3 for each 128 x 128 elements: ``b`` of ``gemm_fp8``."""
+
+from __future__ import annotations
+
+import aot
+
+from .._device import DTYPES, chunk_elements
+from ..contracts import quantize_fp8_squares as contract
+from ._quantize import BLOCK, QuantizeSquares, arguments_of
+
+
+@aot.kernel(
+    parameters=(
+        aot.In("x", "m x n, n a multiple of 128"),
+        aot.Out("out", shape="x.shape", dtype="f8e4m3"),
+        aot.Out(
+            "scale",
+            "per block: `x` is about `out * scale`; the last row of blocks may be lower",
+            shape=f"((x.shape[0] + {BLOCK - 1}) // {BLOCK}, x.shape[1] // {BLOCK})",
+            dtype="f32",
+        ),
+    ),
+    archs=("sm_90a", "sm_100f"),  # sm_80 has no conversion to f8
+    axes={"dtype": DTYPES},
+    reference=contract.reference,
+    inputs=contract.inputs,
+    cost=contract.cost,
+)
+def quantize_fp8_squares(target: aot.Target, dtype: str) -> aot.Spec:
+    """``scale = max(|x|) / 448`` and ``out = x / scale`` as f8e4m3, for each block of 128 x 128 elements of ``x``."""
+    scale = aot.Tensor("f32", ("m_blocks", "blocks"))
+    arguments = arguments_of(dtype, True, scale, aot.Dim("n", divisible_by=BLOCK))
+    fitting = (f"n == {BLOCK} * blocks", f"m_blocks == (m + {BLOCK - 1}) // {BLOCK}")
+    return aot.Spec(QuantizeSquares(target, chunk_elements(dtype, True)), arguments, fitting)
