@@ -137,7 +137,7 @@ def _define(signature: _Signature, bundle: Bundle, library: Any, operators: Oper
             library.define(schema)
     packet = getattr(getattr(torch.ops, namespace), record.name)
     names = {**_names(signature, bundle), "_functional": packet.default, "_out": packet.out}
-    names["_are_torchs"] = _question_of(f"{namespace}::{record.name}")
+    names["_goes_to_operator"] = _fallback(f"{namespace}::{record.name}")
     gradients = gradients_of(record, bundle, operators)
     if gradients is not None:
         names["_functional"] = gradients.calling(packet.default, lambda: names[record.name])
@@ -193,7 +193,7 @@ def {name}({functional}):
         try:
             {target}
         except Exception:
-            if not _are_torchs({inputs}):
+            if not _goes_to_operator({inputs}):
                 raise
         else:
             return {returned}
@@ -204,7 +204,7 @@ def out_form({out}):
         try:
             {target}
         except Exception:
-            if not _are_torchs({written}):
+            if not _goes_to_operator({written}):
                 raise
         else:
             _bump({outputs})
@@ -216,7 +216,7 @@ def as_declared({declared}):
         try:
             {declared_target}
         except Exception:
-            if not _are_torchs({written}):
+            if not _goes_to_operator({written}):
                 raise
         else:
             _bump({outputs})
@@ -275,7 +275,7 @@ def _plain(tensors: list[str], optional: Collection[str]) -> str:
     return " and ".join([*exact, quiet, f"not (_grad_enabled() and ({' or '.join(wanted)}))"])
 
 
-# Torch's answers to these take as long as all else in a call. The tracing is that of dynamo, and that of torch.jit.
+# What must not be active if a call bypasses the dispatcher: dynamo, torch.jit.trace, modes, and transforms.
 _QUESTIONS = {
     "_is_traced": torch.compiler.is_dynamo_compiling,
     "_is_recorded": torch._C._is_tracing,
@@ -285,19 +285,20 @@ _QUESTIONS = {
 }
 
 
-def _question_of(operator: str) -> Callable[[tuple[Any, ...]], bool]:
-    """Whether the operator can do more with tensors than a kernel that refused them: with those of meta, or sparse ones.
+def _fallback(operator: str) -> Callable[[tuple[Any, ...]], bool]:
+    """A function that decides whether a call goes to the operator after the kernel refused its tensors.
 
-    Of tensors on the CPU the kernel's own error says more, unless somebody implemented the operator for them.
+    It does for meta tensors and sparse tensors. For tensors on the CPU the kernel's own error says more, unless somebody
+    implemented the operator for them.
     """
 
-    def are_torchs(tensors: tuple[Any, ...]) -> bool:
+    def goes_to_operator(tensors: tuple[Any, ...]) -> bool:
         given = [tensor for tensor in tensors if tensor is not None]
         if any(t.layout is not torch.strided or t.device.type not in ("cuda", "cpu") for t in given):
             return True
         return all(t.is_cpu for t in given) and torch._C._dispatch_has_kernel_for_dispatch_key(operator, "CPU")
 
-    return are_torchs
+    return goes_to_operator
 
 
 def _or_none(name: str, optional: Collection[str]) -> str:
