@@ -10,11 +10,11 @@ The shapes were listed before anything was measured. The results hold each of th
     python benchmarks/llama_block.py dist/kernels --out benchmarks/results/h200-llama-block.json
 
 max-autotune tries its kernels for about half a minute per shape. ``--tune`` does that alone, for some of the shapes if
-``--shapes`` lists them, and keeps what torch compiled in the folder of ``--cache``. Several processes can do so at once. A run with
-the same ``--cache`` then starts with what they found:
+``--shapes`` lists them, and several processes can do so at once. Torch keeps what it compiled in the folder that
+``TORCHINDUCTOR_CACHE_DIR`` names, and a run with the same folder starts with that:
 
-    python benchmarks/llama_block.py dist/kernels --cache tuned --tune --shapes llama-3-8b:1x1 llama-3-8b:64x1
-    python benchmarks/llama_block.py dist/kernels --cache tuned --out benchmarks/results/h200-llama-block.json
+    python benchmarks/llama_block.py dist/kernels --tune --shapes llama-3-8b:1x1 llama-3-8b:64x1
+    python benchmarks/llama_block.py dist/kernels --out benchmarks/results/h200-llama-block.json
 """
 
 from __future__ import annotations
@@ -72,7 +72,6 @@ def main() -> None:
     import aot_runtime
     import aot_runtime.torch
 
-    load_compiled(torch, options.cache)
     bundle = aot_runtime.load(options.bundle)
     bundle.preload()
     ops, example = aot_runtime.torch.register(bundle), load_example()
@@ -80,7 +79,6 @@ def main() -> None:
     for shape in shapes:
         prepared.append((shape, prepare(torch, example, ops, shape, only=AUTOTUNED if options.tune else None)))
         print(f"{shape}: compiled", flush=True)
-        save_compiled(torch, options.cache, shapes[0])
     if options.tune:
         return
     rows = []
@@ -102,23 +100,9 @@ def arguments() -> Any:
     options = parser(__doc__)
     options.add_argument("bundle", type=Path, help="the shipped kernels")
     options.add_argument("--shapes", nargs="+", metavar="MODEL:BATCHxLENGTH", help="only these (default: all)")
-    options.add_argument("--cache", type=Path, help="folder for what torch compiled, read at the start and extended")
     options.add_argument("--tune", action="store_true", help="only compile with max-autotune, for a later run")
     options.add_argument("--lock", type=Path, help="file to lock while measuring, if several programs share the GPU")
     return options
-
-
-def load_compiled(torch: Any, folder: Path | None) -> None:
-    for file in sorted(folder.glob("*.bin")) if folder is not None else ():
-        torch.compiler.load_cache_artifacts(file.read_bytes())
-
-
-def save_compiled(torch: Any, folder: Path | None, first: Shape) -> None:
-    """All that this process compiled or loaded, in a file that is named after its first shape."""
-    found = torch.compiler.save_cache_artifacts() if folder is not None else None
-    if folder is not None and found is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{first.model}-{first.batch}x{first.length}.bin").write_bytes(found[0])
 
 
 @contextlib.contextmanager
