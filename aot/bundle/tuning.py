@@ -198,5 +198,5 @@ def check_tuning(tuning: Tuning, variants: Mapping[tuple[str, Arch], Sequence[Va
                 if tuple(variant.tuned_by) != kernel.by:
                     declared = ", ".join(variant.tuned_by) or "nothing"
                     raise UsageError(
-                        f"{what} goes by {', '.join(kernel.by)}, the declaration by {declared}", hint=again
+                        f"{what} was tuned by {', '.join(kernel.by)}, the declaration is by {declared}", hint=again
                     )

@@ -48,7 +48,7 @@ def unpack(content: bytes, *, limit: int = LARGEST) -> dict[str, bytes]:
         parts[name] = rest[at : at + size]
         at += size
     if at != len(rest):
-        raise EntryError(f"its parts have {at} bytes, and {len(rest)} are there")
+        raise EntryError(f"its parts need {at} bytes, but it has {len(rest)}")
     return parts
 
 

@@ -80,7 +80,7 @@ def _make_own(folder: Path) -> Path:
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     if not _is_own(folder):
-        raise PermissionError(f"`{folder}` is not a folder of this user alone")
+        raise PermissionError(f"`{folder}` belongs to another user, or others can write to it")
     return folder
 
 

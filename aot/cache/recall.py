@@ -227,7 +227,7 @@ def read_any(content: bytes) -> object:
     """A record of any of the kinds above."""
     tagged = read_record(_Tagged, content)
     if tagged.name not in _RECORDS:
-        raise EntryError(f"it holds {tagged.name!a}, which is nothing that builds remember")
+        raise EntryError(f"it holds {tagged.name!a}, which builds do not write")
     return as_record(_RECORDS[tagged.name], tagged.record)
 
 

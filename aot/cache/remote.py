@@ -96,7 +96,7 @@ class Remote:
             self.failures += 1
             if self.failures == ATTEMPTS:
                 text = str(error).strip() or type(error).__name__
-                self.warn(f"the cache at `{self.url}` is not used any more in this build: {text.splitlines()[0]}")
+                self.warn(f"the rest of this build ignores the cache at `{self.url}`: {text.splitlines()[0]}")
 
 
 def _is_object_store(files: Any) -> bool:

@@ -84,7 +84,9 @@ def find_gpu(command: str) -> Gpu:
     except ModuleNotFoundError:
         raise UsageError(f"`{command}` needs torch, which is not installed", hint="`pip install torch`") from None
     if not torch.cuda.is_available():
-        raise UsageError(f"`{command}` needs an NVIDIA GPU, and torch finds none")
+        raise UsageError(
+            f"`{command}` needs an NVIDIA GPU, and torch finds none", hint="`python -m aot doctor` says what is missing"
+        )
     major, minor = torch.cuda.get_device_capability()
     count = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
     return Gpu(torch.cuda.get_device_name(), (int(major), int(minor)), multiprocessors=int(count))

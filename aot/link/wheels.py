@@ -60,7 +60,7 @@ def _pinned_digest(name: str, version: str, host: Host) -> str:
     if key not in pinned:
         known = sorted(other for other in pinned if other.startswith(f"{name}-") and other.endswith(host.cpu))
         raise ToolchainError(
-            f"no digest is recorded for {name} {version} on {host.cpu}, so that its wheel cannot be checked",
+            f"no digest is recorded for {name} {version} on {host.cpu}, so its wheel cannot be checked",
             hint=f"install a version that was tested: {', '.join(known) or 'none for this host'}",
         )
     return pinned[key]

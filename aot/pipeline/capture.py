@@ -24,9 +24,7 @@ __all__ = ["capture"]
 def capture(settings: Settings, progress: Progress) -> BuildResult:
     """Build what the exercise compiles for each architecture. The bundle holds that and nothing else."""
     if "all" in {part.strip() for text in settings.archs for part in text.split(",")}:
-        raise UsageError(
-            "an exercise does not say what it is written for", hint="name the architectures: `--arch sm90`"
-        )
+        raise UsageError("an exercise does not name its architectures", hint="pass them: `--arch sm90`")
     archs = parse_archs(settings.archs, ())
     if len(archs) == 1:
         return build(replace(settings, archs=(str(archs[0]),), replace=True), progress)

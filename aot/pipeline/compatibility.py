@@ -62,7 +62,7 @@ def _check_hosts(given: Sequence[BuiltKernel], hosts: Iterable[str]) -> None:
     for host in hosts:
         if host not in present:
             raise BuildError(
-                f"{name} for {arch} is there for {', '.join(present)}, but not for {host}",
+                f"{name} for {arch} was built for {', '.join(present)}, but not for {host}",
                 hint=f"build it with `--host {host} --arch {arch} --kernel {name}`",
             )
 
@@ -106,7 +106,7 @@ def _check_archives(contributions: Sequence[Contribution]) -> None:
     without = [contribution for contribution in contributions if not contribution.has_archives]
     if without and len(without) < len(contributions):
         raise BuildError(
-            f"{without[0].label} has no archives for static linking, what it is joined with has",
+            f"{without[0].label} has no archives for static linking, and another of the bundles has",
             hint="build both with or both without `--no-archives`, or start over with `--replace`",
         )
 

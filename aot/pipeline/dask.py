@@ -180,7 +180,9 @@ class _Run:
         try:
             outcome: Artifact | Failure | Refusal = future.result()
         except KilledWorker as error:
-            return Failure(job.variant, f"took Dask workers down, the last at {error.last_worker.address}")
+            return Failure(
+                job.variant, f"ended the Dask workers that compiled it, the last at {error.last_worker.address}"
+            )
         except ModuleNotFoundError as error:
             raise ToolchainError(
                 f"a Dask worker lacks `{error.name}`", hint="`pip install 'cute-aot[build,dask]'` there"

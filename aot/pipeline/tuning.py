@@ -25,7 +25,7 @@ def read_tables(settings: Settings) -> dict[Path, Tuning]:
     devices = [tuning.device for tuning in tables.values()]
     for path, tuning in tables.items():
         if devices.count(tuning.device) > 1:
-            raise UsageError(f"`{path}`: another table is for {tuning.device} too", hint="pass one of them")
+            raise UsageError(f"`{path}`: there are two tables for {tuning.device}", hint="pass one of them")
     return tables
 
 
@@ -37,7 +37,7 @@ def fitting_tables(tables: dict[Path, Tuning], settings: Settings, built: Contri
         own = tuning.only(variants)
         if settings.tuning and not own.kernels:
             listed = ", ".join(f"{kernel.kernel} for {kernel.arch}" for kernel in tuning.kernels) or "no kernel"
-            raise UsageError(f"`{path}` is about nothing that this build holds: it has tables of {listed}")
+            raise UsageError(f"`{path}` matches no kernel of this build: it has tables of {listed}")
         check_tuning(own, variants, str(path))
         fitting.append(own)
     return [tuning for tuning in fitting if tuning.kernels]

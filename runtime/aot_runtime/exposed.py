@@ -78,7 +78,7 @@ def expose(known: dict[str, _E], bundle: Bundle, name: str, make: Callable[[Bund
         registered = known[name] = make(bundle, name)
     elif registered._bundle.path != bundle.path:
         raise ExposeError(
-            f"the name {name!r} belongs to `{registered._bundle.path}`, asked for is `{bundle.path}`",
+            f"the name {name!r} belongs to `{registered._bundle.path}`, so `{bundle.path}` cannot have it",
             hint=f'pass another name: register(bundle, name="{name}_2")',
         )
     return registered

@@ -117,7 +117,7 @@ def test_what_is_no_json_and_what_is_not_there_are_refused(tmp_path: Path) -> No
         ),
         pytest.param(
             [replace(variant(name), tuned_by={"m": "a.shape[0]"}) for name in SET.variants],
-            "goes by m, n * k, the declaration by m",
+            "was tuned by m, n * k, the declaration is by m",
             id="other extents",
         ),
     ],

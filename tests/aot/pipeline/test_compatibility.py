@@ -59,7 +59,7 @@ def test_types_that_were_derived_from_the_variants_of_a_bundle_need_not_agree() 
         ((OLD, contribution(kernel("mul", "sm_80"), glibc="2.34")), "glibc 2.28 with CUDA runtime static and", None),
         (
             (OLD, contribution(kernel("mul", "sm_80", hosts=BOTH), hosts=BOTH)),
-            f"add for sm_80 is there for {HOST}, but not for {OTHER_HOST}",
+            f"add for sm_80 was built for {HOST}, but not for {OTHER_HOST}",
             f"--host {OTHER_HOST} --arch sm_80 --kernel add",
         ),
         ((OLD, contribution(kernel("add", "sm_80", code="other"))), "add.so differs between the bundles", "prune"),
