@@ -130,24 +130,33 @@ class Measuring:
         return {name: statistics.median(sample[name] for sample in samples) for name in timers}
 
 
+@dataclass(frozen=True)
+class Turn:
+    """When a process may measure: all have compiled, the GPU is free, and no other process measures."""
+
+    compiled: Any
+    free: Any
+    lock: Any
+
+
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a lock that other processes, and other programs that time something on this GPU, respect."""
+    """Hold a lock that other programs, which time something on this GPU too, respect."""
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
-def work(given: argparse.Namespace, own: Sequence[Problem], until: float, compiled: Any, results: Any) -> None:
+def work(given: argparse.Namespace, own: Sequence[Problem], until: float, turn: Turn, results: Any) -> None:
     """What one process does. A problem that fails is reported with its reason, and the others go on."""
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # there are other processes that compile
+    ready = []
     try:
-        measuring, ready = Measuring(given.bundles, given.against), []
+        measuring = Measuring(given.bundles, given.against)
     except Exception:
         for problem in own:
             results.put((problem, traceback.format_exc()))
-        compiled.wait()
-        return
+        own = ()
     for problem in own:
         if time.time() > until:
             results.put((problem, "not reached"))
@@ -157,8 +166,9 @@ def work(given: argparse.Namespace, own: Sequence[Problem], until: float, compil
             ready.append(problem)
         except Exception:
             results.put((problem, traceback.format_exc()))
-    compiled.wait()
-    with locked(given.lock):
+    turn.compiled.wait()
+    turn.free.wait()
+    with turn.lock:
         for problem in ready:
             try:
                 results.put((problem, measuring.measure(problem)))
@@ -171,24 +181,28 @@ def work(given: argparse.Namespace, own: Sequence[Problem], until: float, compil
 def measure_all(given: argparse.Namespace, wanted: Sequence[Problem]) -> dict[Problem, dict[str, float]]:
     context = multiprocessing.get_context("spawn")
     jobs = min(given.jobs, len(wanted))
-    until, compiled, results = time.time() + given.seconds, context.Barrier(jobs), context.Queue()
-    processes = [
-        context.Process(target=work, args=(given, wanted[i::jobs], until, compiled, results)) for i in range(jobs)
-    ]
+    turn = Turn(context.Barrier(jobs + 1), context.Event(), context.Lock())
+    until, results = time.time() + given.seconds, context.Queue()
+    processes = [context.Process(target=work, args=(given, wanted[i::jobs], until, turn, results)) for i in range(jobs)]
     for process in processes:
         process.start()
-    measured = {}
-    for _ in wanted:
-        problem, result = results.get()
-        if isinstance(result, str):
-            print(f"{problem.label} failed: {result}", file=sys.stderr, flush=True)
-        else:
-            measured[problem] = result
-            ratios = "  ".join(f"{name} {result[name] / result['ours']:.2f}" for name in result if name != "ours")
-            print(f"{problem.label}: {result['ours']:.1f} us;  {ratios}", file=sys.stderr, flush=True)
+    turn.compiled.wait()
+    with locked(given.lock):
+        turn.free.set()
+        measured = dict(filter(None, (reported(*results.get()) for _ in wanted)))
     for process in processes:
         process.join()
     return {problem: measured[problem] for problem in wanted if problem in measured}
+
+
+def reported(problem: Problem, result: dict[str, float] | str) -> tuple[Problem, dict[str, float]] | None:
+    """Print what a process has put into the queue; None if that is a reason for having no times."""
+    if isinstance(result, str):
+        print(f"{problem.label} failed: {result}", file=sys.stderr, flush=True)
+        return None
+    ratios = "  ".join(f"{name} {result[name] / result['ours']:.2f}" for name in result if name != "ours")
+    print(f"{problem.label}: {result['ours']:.1f} us;  {ratios}", file=sys.stderr, flush=True)
+    return problem, result
 
 
 def summary(ratios: Mapping[str, float]) -> dict[str, Any]:

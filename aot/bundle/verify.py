@@ -156,7 +156,9 @@ class _Host:
 
     def _check_kernel(self, arch: Arch, kernel: str, variants: list[VariantDetails], support: frozenset[str]) -> None:
         name = f"lib/{self.host}/{arch}/{kernel}.so"
-        symbols = [variant.symbol for variant in variants]
+        # Variants of the same code may share their launcher.
+        symbols = [symbol for symbol, _ in dict.fromkeys((one.symbol, one.cubin_sha256) for one in variants)]
+        self._check_repeated("variant", [one.name for one in variants])
         self._check_repeated("symbol", symbols)
         library = self._check_library(name, frozenset({"aot_kernel_library", *symbols}))
         if library is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor as Threads
@@ -27,7 +28,7 @@ from ..link.static import StaticArchives
 from ..link.zig import Zig
 from ..selection.decision import decide
 from ..selection.subjects import Requirement
-from ..selection.tables import CompiledVariant, Group, kernel_library_source
+from ..selection.tables import CompiledVariant, Group, kernel_library_source, variant_symbol
 from ..targets import lowest_driver
 from ..versions import LOWEST_TVM_FFI, TVM_FFI_ABI
 from .assemble import LinkerFor
@@ -63,8 +64,14 @@ class _Source:
     """What a kernel library is linked from beside its launchers: the same for every host."""
 
     kernel: CompiledKernel
+    runs: Mapping[str, str]  # variant -> the variant whose launcher it runs
     tables: str
     imports: frozenset[str]  # from the support library
+
+    @property
+    def launchers(self) -> list[Launcher]:
+        """Those that are linked."""
+        return [one for one in self.kernel.launchers if self.runs[one.name] == one.name]
 
 
 @dataclass(frozen=True)
@@ -83,7 +90,7 @@ def link_kernels(
     link = _Link(workspace.name, compilation.cuda, workspace.scratch / "linked", settings)
     # A host waits for its libraries, and a library for its objects: each waits in a line of its own.
     with ThreadPoolExecutor(settings.link_count) as pool, ThreadPoolExecutor() as waiting:
-        sources = list(pool.map(_source, kernels))
+        sources = list(pool.map(lambda kernel: _source(kernel, share="o" not in settings.options.keep), kernels))
         linked = list(waiting.map(lambda host: link.host(linker_for(host), libraries[host], sources, pool), libraries))
     hosts = {host.name: one for host, one in zip(libraries, linked, strict=True)}
     drivers = {str(kernel.arch): lowest_driver(kernel.arch, compilation.cuda) for kernel in kernels}
@@ -91,8 +98,10 @@ def link_kernels(
         label="this build",
         name=workspace.name,
         kernels={
-            (kernel.info.name, kernel.arch): _built(kernel, {name: one.code[number] for name, one in hosts.items()})
-            for number, kernel in enumerate(kernels)
+            (source.kernel.info.name, source.kernel.arch): _built(
+                source, {name: one.code[number] for name, one in hosts.items()}
+            )
+            for number, source in enumerate(sources)
         },
         hosts={name: one.support for name, one in hosts.items()},
         contracts=_contracts(kernels),
@@ -107,19 +116,34 @@ def link_kernels(
     )
 
 
-def _source(kernel: CompiledKernel) -> _Source:
-    facts = {one.name: parse_launcher(one.path.read_text(), one.name) for one in kernel.launchers}
-    compiled = [_variant(one, facts[one.name].binaries) for one in kernel.launchers]
+def _source(kernel: CompiledKernel, *, share: bool) -> _Source:
+    texts = {one.name: one.path.read_text() for one in kernel.launchers}
+    runs = _shared(texts) if share else {name: name for name in texts}
+    facts = {name: parse_launcher(texts[name], name) for name in texts if runs[name] == name}
+    compiled = [_variant(one, runs[one.name], facts[runs[one.name]].binaries) for one in kernel.launchers]
     groups = [group for function in kernel.info.functions if (group := _group(kernel, function, compiled)) is not None]
     imports = frozenset(name for launcher in facts.values() for name in launcher.imports)
-    return _Source(kernel, kernel_library_source(kernel.info.name, kernel.arch, groups, imports), imports)
+    return _Source(kernel, runs, kernel_library_source(kernel.info.name, kernel.arch, groups, imports), imports)
 
 
-def _variant(launcher: Launcher, binaries: int) -> CompiledVariant:
+def _shared(texts: Mapping[str, str]) -> dict[str, str]:
+    """For each variant, the first one whose launcher is the same but for the name."""
+    first: dict[bytes, str] = {}
+    return {name: first.setdefault(_without_name(text, name), name) for name, text in texts.items()}
+
+
+def _without_name(text: str, name: str) -> bytes:
+    for symbol in (symbol_prefix(name), variant_symbol(name)):
+        text = text.replace(symbol, "")
+    return hashlib.sha256(text.encode()).digest()
+
+
+def _variant(launcher: Launcher, runs: str, binaries: int) -> CompiledVariant:
     launch = launcher.compiled.launches[0]
     return CompiledVariant(
         table=launcher.variant.table,
-        symbol=symbol_prefix(launcher.name),
+        launcher=runs,
+        symbol=symbol_prefix(runs),
         binaries=binaries,
         block=launch.block or (1, 1, 1),
         cluster=launch.cluster or (1, 1, 1),
@@ -155,7 +179,7 @@ class _Link:
         # Variants of two architectures have the same names, and may be under way together.
         linker = replace(linker, work=linker.work / str(arch))
         linker.work.mkdir(exist_ok=True)
-        launchers = {one.name: one.path.read_text() for one in source.kernel.launchers}
+        launchers = {one.name: one.path.read_text() for one in source.launchers}
         objects = linker.kernel(name, source.tables, launchers, output)
         kept = LinkedObjects(tuple(objects), source.imports) if self.settings.archives else None
         names = source.kernel.launchers if "o" in self.settings.options.keep else ()
@@ -179,8 +203,8 @@ class _Link:
         return HostSupport(record, File.at(library), archives)
 
 
-def _built(kernel: CompiledKernel, code: Mapping[str, HostCode]) -> BuiltKernel:
-    info = kernel.info
+def _built(source: _Source, code: Mapping[str, HostCode]) -> BuiltKernel:
+    kernel, info = source.kernel, source.kernel.info
     kept = {path.name: File.at(path) for path in kernel.kept}
     for one in code.values():
         kept.update(one.kept)
@@ -197,20 +221,20 @@ def _built(kernel: CompiledKernel, code: Mapping[str, HostCode]) -> BuiltKernel:
             info.captured,
         ),
         arch=kernel.arch,
-        variants=tuple(_detail(kernel.info, launcher) for launcher in kernel.launchers),
+        variants=tuple(_detail(info, launcher, source.runs[launcher.name]) for launcher in kernel.launchers),
         code=code,
         kept={f"kept/{kernel.arch}/{name}": file for name, file in kept.items()},
     )
 
 
-def _detail(kernel: KernelInfo, launcher: Launcher) -> VariantDetails:
+def _detail(kernel: KernelInfo, launcher: Launcher, runs: str) -> VariantDetails:
     table, compiled = launcher.variant.table, launcher.compiled
     return VariantDetails(
         name=table.name,
         kernel=kernel.name,
         function=table.function,
         point=launcher.variant.point,
-        symbol=f"__tvm_ffi_{table.name}",
+        symbol=variant_symbol(runs),
         cubin_sha256=compiled.cubin_sha256,
         cubin_bytes=compiled.cubin_bytes,
         launches=tuple(LaunchDetails(**vars(launch)) for launch in compiled.launches),

@@ -17,7 +17,7 @@ from .decision import Node, Tree
 from .requirements import SOURCE_ACTIVE_CLUSTERS, SOURCE_CONSTANT
 from .subjects import FixedArgument, Path, Region, Requirement, Step, Subject, VariantTable, WorkspaceTable
 
-__all__ = ["CompiledVariant", "Group", "kernel_library_source"]
+__all__ = ["CompiledVariant", "Group", "kernel_library_source", "variant_symbol"]
 
 NO_VARIANT = -(2**31)
 MAX_ARGUMENTS = 64  # AOT_MAX_ARGUMENTS
@@ -29,6 +29,7 @@ class CompiledVariant:
     """A variant with what its compilation showed."""
 
     table: VariantTable
+    launcher: str  # the variant whose launcher runs it: itself, or one before it of the same code
     symbol: str  # prefix of the launcher's own symbols
     binaries: int
     block: tuple[int, int, int]
@@ -71,6 +72,7 @@ class _Writer:
         self.regions: list[str] = []
         self.constants: dict[FixedArgument, int] = {}
         self.tunables: list[str] = []
+        self.launchers: set[str] = set()  # that something was written of
 
     def write(self, groups: Sequence[Group], imports: Sequence[str]) -> str:
         bodies: list[str] = []
@@ -170,25 +172,31 @@ class _Writer:
     def _variant_data(self, variant: CompiledVariant, numbers: Mapping[Subject, int]) -> list[str]:
         table, name = variant.table, variant.table.name
         indices = [self._requirement(item, numbers[item.subject]) for item in table.requirements]
-        clusters = SOURCE_ACTIVE_CLUSTERS in (table.sources or ())
-        lines = [
-            f"int {variant_symbol(name)}(void*, const TVMFFIAny*, int32_t, TVMFFIAny*);",
-            f"int32_t {variant.symbol}_cuda_init(void**);",
-            f"int32_t {variant.symbol}_cuda_load_to_device(void**, int32_t);",
-            f"static void* libraries_{name}[{max(variant.binaries, 1)}];",
-            f"static const uint32_t requirements_{name}[] = {{{_joined(indices)}}};",
-        ]
-        if clusters:
-            lines += [
-                f"static int32_t clusters_{name}[AOT_MAX_DEVICES];",
-                f"extern void* {variant.symbol}_first_kernel;",
-            ]
+        lines = [*self._launcher(variant), f"static const uint32_t requirements_{name}[] = {{{_joined(indices)}}};"]
         if table.sources is not None:
             lines.append(f"static const uint8_t sources_{name}[] = {{{_joined(self._sources(table))}}};")
         if table.workspace is not None:
             row = _workspace_row(table.workspace, numbers[table.workspace.size])
             lines.append(f"static const aot_workspace_t workspace_{name} = {row};")
-        return [*lines, f"static aot_variant_state_t state_{name} = {{0, {f'clusters_{name}' if clusters else '0'}}};"]
+        return lines
+
+    def _launcher(self, variant: CompiledVariant) -> list[str]:
+        """The functions of a launcher and what changes while it is used: once, if several variants share it."""
+        launcher, symbol = variant.launcher, variant.symbol
+        if launcher in self.launchers:
+            return []
+        self.launchers.add(launcher)
+        clusters = SOURCE_ACTIVE_CLUSTERS in (variant.table.sources or ())
+        lines = [
+            f"int {variant_symbol(launcher)}(void*, const TVMFFIAny*, int32_t, TVMFFIAny*);",
+            f"int32_t {symbol}_cuda_init(void**);",
+            f"int32_t {symbol}_cuda_load_to_device(void**, int32_t);",
+            f"static void* libraries_{launcher}[{max(variant.binaries, 1)}];",
+        ]
+        if clusters:
+            lines += [f"static int32_t clusters_{launcher}[AOT_MAX_DEVICES];", f"extern void* {symbol}_first_kernel;"]
+        counted = f"clusters_{launcher}" if clusters else "0"
+        return [*lines, f"static aot_variant_state_t state_{launcher} = {{0, {counted}}};"]
 
     def _sources(self, table: VariantTable) -> list[int]:
         """Where the arguments of a variant come from; constants are counted over the whole library."""
@@ -241,11 +249,11 @@ def _variant_row(variant: CompiledVariant, memory: Mapping[tuple[Region, ...], i
     clusters = SOURCE_ACTIVE_CLUSTERS in (table.sources or ())
     fields = [
         c_string(name),
-        variant_symbol(name),
+        variant_symbol(variant.launcher),
         f"{variant.symbol}_cuda_init",
         f"{variant.symbol}_cuda_load_to_device",
-        f"libraries_{name}",
-        f"&state_{name}",
+        f"libraries_{variant.launcher}",
+        f"&state_{variant.launcher}",
         f"requirements_{name}",
         str(len(table.requirements)),
         str(memory.get(regions, 0)),

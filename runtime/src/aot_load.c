@@ -99,7 +99,7 @@ static int load_locked(const aot_kernel_library_t* library, const aot_variant_t*
 
 int aot_variant_load(const aot_kernel_library_t* library, const aot_variant_t* variant, int32_t device) {
   if (is_loaded(variant, device)) return 0;
-  int lock = aot_lock_of(variant);
+  int lock = aot_lock_of(variant->state); /* variants of one launcher share it */
   aot_lock(lock);
   int status = load_locked(library, variant, device);
   aot_unlock(lock);

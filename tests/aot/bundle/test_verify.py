@@ -162,8 +162,14 @@ def test_a_symbol_that_a_kernel_library_lacks_is_named(bundle: Path) -> None:
     assert any("__tvm_ffi_other" in problem for problem in verify(bundle))
 
 
-def test_a_symbol_given_twice_is_named(bundle: Path) -> None:
+def test_a_variant_given_twice_is_named(bundle: Path) -> None:
     edit_details(bundle, "sm_80", lambda data: data["variants"].append(data["variants"][0]))
+    assert any("variant fill_epilogue__identity is there 2 times" in problem for problem in verify(bundle))
+
+
+def test_a_symbol_of_two_codes_is_named(bundle: Path) -> None:
+    other = {"name": "other", "cubin_sha256": ["0" * 64]}
+    edit_details(bundle, "sm_80", lambda data: data["variants"].append({**data["variants"][0], **other}))
     assert any("__tvm_ffi_fill_epilogue__identity is there 2 times" in problem for problem in verify(bundle))
 
 

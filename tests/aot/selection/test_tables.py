@@ -42,7 +42,8 @@ def tables(*specs: dict[str, Any], parameters: tuple[str, ...]) -> list[VariantT
 
 def group(function: str, arguments: int, variants: list[VariantTable]) -> Group:
     compiled = tuple(
-        CompiledVariant(table, f"__cute_internal_{table.name}", 1, (128, 1, 1), (2, 1, 1), 1024) for table in variants
+        CompiledVariant(table, table.name, f"__cute_internal_{table.name}", 1, (128, 1, 1), (2, 1, 1), 1024)
+        for table in variants
     )
     return Group(function, arguments, compiled, decide(variants))
 
@@ -141,3 +142,12 @@ def test_any_text_is_a_c_string(text: str, compile_c: Callable[[str, Host], Path
         const char* both[] = {{text, (const char*)meant}};
     """
     assert text.encode() + b"\0" in compile_c(source, Host.native()).read_bytes()
+
+
+def test_variants_of_one_launcher_share_its_functions_and_what_changes() -> None:
+    (first, *_), name = everything()[0].variants, "other"
+    other = replace(first, table=replace(first.table, name=name))
+    source = kernel_library_source("kernel", SM90, [Group("kernel", 2, (first, other), 0)], [])
+    assert source.count(f"state_{first.launcher} = ") == source.count(f"libraries_{first.launcher}[1];") == 1
+    assert source.count(f"&state_{first.launcher},") == 2
+    assert f"__tvm_ffi_{name}" not in source and f"requirements_{name}," in source
