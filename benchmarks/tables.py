@@ -117,6 +117,16 @@ def decoding() -> str:
     )
 
 
+def generating() -> str:
+    """Tokens per second of a small decoder."""
+    speeds = read("h200-decode-loop.json")["results"]["speeds"]
+    names = ("bundle", "torch's attention", "torch")
+    return table(
+        ("tokens per second", "bundle", "bundle with torch's attention", "torch"),
+        ([shape, *(f"{one[name]:,}" for name in names)] for shape, one in speeds.items()),
+    )
+
+
 def noise() -> str:
     """The spread of the copy that is timed beside every measurement, and the slowest comparison."""
     copies = [row["copy_bandwidth"] / 1e12 for row in read("h200-kernels.json")["results"]]
@@ -366,6 +376,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "noise": noise,
     "products": products,
     "decoding": decoding,
+    "generating": generating,
     "loading": loading,
 }
 

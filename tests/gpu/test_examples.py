@@ -13,15 +13,18 @@ from aot_runtime.manifest import Manifest
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("torch")]
 
 NEEDS = {"jax_function": "jax_tvm_ffi", "cupy_stream": "cupy"}
+EXAMPLES = ("first_call", "torch_block", "llama_block/run", "decode_loop/run", "jax_function", "cupy_stream")
 
 
-@pytest.mark.parametrize("example", ["first_call", "torch_block", "llama_block/run", "jax_function", "cupy_stream"])
+@pytest.mark.parametrize("example", EXAMPLES)
 def test_examples_run(request: pytest.FixtureRequest, tmp_path: Path, example: str) -> None:
     if example in NEEDS:
         pytest.importorskip(NEEDS[example], reason=f"{NEEDS[example]} is not installed")
     bundle = Path(request.config.getoption("--bundle", default="dist/kernels")).resolve()
     if not bundle.is_dir() or "add" not in Manifest.read(bundle).kernels:
         pytest.skip(f"there is no bundle with `add` at {bundle}: build one, or give --bundle")
+    if example == "decode_loop/run" and "attention_decode" not in Manifest.read(bundle).kernels:
+        pytest.skip(f"the bundle at {bundle} has no `attention_decode`: build it with --family all")
     (tmp_path / "dist").mkdir()
     (tmp_path / "dist" / "kernels").symlink_to(bundle)
     program = Path(__file__).parents[2] / "examples" / f"{example}.py"
