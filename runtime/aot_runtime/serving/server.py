@@ -17,6 +17,7 @@ from ..errors import AotError, ArgumentError, MissError, ServingWarning
 from ..manifest import Manifest
 from .calls import DATACLASS, Call, describe
 from .captured import CapturedCalls
+from .empty import EmptyKernel, is_empty_kernel
 from .forms import UnstableError
 from .hook import Hook, when_loaded
 from .nearest import explain_miss
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["MISS", "Serving", "is_own", "serve"]
 
 MISS = ("raise", "compile", "warn")
-_OWN = "cutlass"  # what CuTe DSL compiles for itself, such as the empty kernel that `HardwareInfo` asks about
+_OWN = "cutlass"  # what CuTe DSL compiles for itself
 
 
 def serve(bundle: str | os.PathLike[str], miss: str = "raise") -> Serving:
@@ -86,6 +87,8 @@ class Serving:
     def _answer(
         self, original: Any, compiler: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
+        if is_empty_kernel(function):
+            return EmptyKernel()
         if is_own(function) or "compile_to_precompiled_mlir" in kwargs:
             return original(compiler, function, *args, **kwargs)
         self._open()  # once for all kernels: no part of a look-up
