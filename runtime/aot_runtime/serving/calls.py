@@ -15,7 +15,7 @@ from typing import Any, get_origin, get_type_hints
 from .forms import Forms, UnstableError, digest, global_names, is_plain, qualified
 from .options import Options, read_options
 
-__all__ = ["DATACLASS", "Call", "bind", "describe", "is_constexpr", "jit_function"]
+__all__ = ["DATACLASS", "Call", "bind", "describe", "is_constexpr", "jit_function", "prepare_class"]
 
 
 DATACLASS = "dataclass"  # begins the form of an argument that callers pass as one
@@ -49,6 +49,12 @@ def describe(compiler: Any, function: Any, args: tuple[Any, ...], kwargs: dict[s
     if forms.python is not None:
         data["python"] = forms.python
     return Call(data, frozenset({*forms.modules, jit.__module__}), options)
+
+
+def prepare_class(kind: Any) -> None:
+    """Do for a class what the first look-up of one of its objects would wait for."""
+    if isinstance(kind, type):
+        _names_read(kind)
 
 
 def jit_function(function: Any) -> tuple[Any, Any]:

@@ -34,7 +34,23 @@ class CapturedCalls:
             self._unchanged |= found
         return changed
 
+    def classes(self) -> dict[str, list[str]]:
+        """The names of the classes whose objects were compiled, by module."""
+        found: dict[str, list[str]] = {}
+        for module, name in sorted({item for call in self.calls.values() if (item := _class(call)) is not None}):
+            found.setdefault(module, []).append(name)
+        return found
+
     def read_sources(self) -> None:
         """Read every module that the calls came from. It stays in memory by its digest."""
         for module in {*_TYPES, *(name for call in self.calls.values() for name in call["sources"])}:
             source_digest(module)
+
+
+def _class(call: dict[str, Any]) -> tuple[str, str] | None:
+    form = call["call"].get("class")
+    modules = [name for name in call["sources"] if form is not None and form[1].startswith(f"{name}.")]
+    if not modules:
+        return None
+    module = max(modules, key=len)
+    return module, form[1].removeprefix(f"{module}.")

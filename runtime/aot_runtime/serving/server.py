@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import AotError, ArgumentError, MissError, ServingWarning
 from ..manifest import Manifest
-from .calls import DATACLASS, Call, describe
+from .calls import DATACLASS, Call, describe, prepare_class
 from .captured import CapturedCalls
 from .empty import EmptyKernel, is_empty_kernel
 from .forms import UnstableError
@@ -29,6 +29,7 @@ __all__ = ["MISS", "Serving", "is_own", "serve"]
 
 MISS = ("raise", "compile", "warn")
 _OWN = "cutlass"  # what CuTe DSL compiles for itself
+_TVM_FFI = "tvm_ffi"
 
 
 def serve(bundle: str | os.PathLike[str], miss: str = "raise") -> Serving:
@@ -56,7 +57,7 @@ class Serving:
         self._bundle: Bundle | None = None
         self._captured: CapturedCalls | None = None
         self._functions: dict[str, Callable[..., Any]] = {}
-        self._stop_waiting: Callable[[], None] = _nothing
+        self._waiting: dict[str, Callable[[], None]] = {}  # by module: stops waiting for its import
         self._hook = Hook(self._answer, self._prepare)
         self._hook.install()
 
@@ -71,7 +72,9 @@ class Serving:
     def close(self) -> None:
         """Compile again as if nothing had been served. What was handed out stays valid."""
         self._hook.remove()
-        self._stop_waiting()
+        for stop in self._waiting.values():
+            stop()
+        self._waiting = {}
 
     @property
     def kernels(self) -> tuple[str, ...]:
@@ -136,8 +139,12 @@ class Serving:
         The bundle is opened when somebody imports TVM-FFI: its import brings torch, for which this is too early.
         """
         with suppress(AotError):  # the first compile meets the same error, and reports it to who compiles
-            self._read().read_sources()
-            self._stop_waiting = when_loaded(lambda module: self._open_early(), "tvm_ffi", "__all__")
+            captured = self._read()
+            captured.read_sources()
+            self._waiting[_TVM_FFI] = when_loaded(lambda module: self._open_early(), _TVM_FFI, "__all__")
+            for module, names in captured.classes().items():
+                prepare = functools.partial(_prepare_classes, names=names)
+                self._waiting[module] = when_loaded(prepare, module, names[0])
 
     def _open_early(self) -> None:
         with suppress(AotError, ImportError):  # an ImportError: the loader itself is importing TVM-FFI just now
@@ -150,7 +157,8 @@ class Serving:
 
     def _open(self) -> Bundle:
         if self._bundle is None:
-            self._stop_waiting()
+            if _TVM_FFI in self._waiting:
+                self._waiting.pop(_TVM_FFI)()  # the loader imports it now
             from ..bundle import load
 
             self._bundle = load(self.path)
@@ -192,8 +200,9 @@ def _positional(bundle: Bundle, kernel: str, count: int) -> Callable[..., Any]:
     return call
 
 
-def _nothing() -> None:
-    """There is nothing to stop."""
+def _prepare_classes(module: Any, names: list[str]) -> None:
+    for name in names:
+        prepare_class(getattr(module, name, None))
 
 
 def _has_dataclass(argument: Any) -> bool:

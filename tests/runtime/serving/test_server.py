@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from aot_runtime.serving.captured import CapturedCalls
 from aot_runtime.serving.server import _positional
 
 
@@ -23,3 +24,17 @@ def test_arguments_in_order_reach_the_entry_and_others_the_function_with_names_a
     assert served(1, 2) == ("function", 1, 2, None)
     assert served(1, b=2, c=3) == ("function", 1, 2, 3)
     assert served.__name__ == "scale_1"
+
+
+def test_the_classes_that_were_compiled_are_known_by_their_modules() -> None:
+    def call(kind: Any, *modules: str) -> Any:
+        return {"key": "", "call": {"class": kind}, "sources": dict.fromkeys(modules, "")}
+
+    captured = CapturedCalls.__new__(CapturedCalls)
+    captured.calls = {
+        "a": call(["class", "lib.norm.Norm"], "lib", "lib.norm"),
+        "b": call(["class", "lib.norm.Back"], "lib", "lib.norm"),
+        "c": call(["class", "elsewhere.Kernel"], "lib"),
+        "d": {"key": "", "call": {"function": "f"}, "sources": {"lib": ""}},
+    }
+    assert captured.classes() == {"lib.norm": ["Back", "Norm"]}
