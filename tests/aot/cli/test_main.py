@@ -50,6 +50,18 @@ def run(tmp_path: Path) -> Run:
     return aot
 
 
+@pytest.fixture
+def run_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """The same in this process, which has imported everything: for what other tests run in a process of its own."""
+    monkeypatch.chdir(tmp_path)
+
+    def aot(*arguments: str | Path) -> Done:
+        capsys.readouterr()
+        return without_traceback(Done(main([str(word) for word in arguments]), *capsys.readouterr()))
+
+    return aot
+
+
 def assert_refused(done: Done, code: int, *said: str) -> None:
     """Nothing on stdout; on stderr one error, and what to do."""
     assert (done.code, done.out) == (code, ""), done.err
@@ -262,7 +274,7 @@ wide = declare("wide", 2048)
 """
 
 
-def test_build_with_failures_is_exit_code_1_and_the_rest_is_usable(run: Run, tmp_path: Path) -> None:
+def test_build_with_failures_is_exit_code_1_and_the_rest_is_usable(run: Run, run_here: Run, tmp_path: Path) -> None:
     (tmp_path / "two.py").write_text(TWO)
     build = ("build", "--kernels", "two.py", "--cudart", "shared", "--no-archives", "--cache", "cache")
     done = run(*build, "--arch", "all,all", "--json", "--jobs", "2")
@@ -272,21 +284,21 @@ def test_build_with_failures_is_exit_code_1_and_the_rest_is_usable(run: Run, tmp
     assert sorted(problem["arch"] for problem in data["failures"]) == ["sm_80", "sm_90a"]
     assert re.search(r"^failed: sm_80 wide: a block of \(2048, 1, 1\) has 2048 threads", done.err, re.MULTILINE)
     assert "Traceback" not in done.err
-    verified = run("verify", "dist/two")
+    verified = run_here("verify", "dist/two")
     assert verified.code == 1
     assert "incomplete: wide failed to build for sm_80: a block of (2048, 1, 1) has 2048 threads" in verified.out
-    inspected = run("inspect", "dist/two")
+    inspected = run_here("inspect", "dist/two")
     assert inspected.code == 0
     assert "INCOMPLETE, 2 failures" in inspected.out
     assert "failed: sm_90a wide: a block of (2048, 1, 1)" in inspected.out
     # A build that does not try the kernel again does not make the bundle whole; taking the kernel out does.
     more = run(*build, "--arch", "sm80", "--kernel", "good")
     assert (more.code, "INCOMPLETE: 2 failed in earlier builds" in more.err) == (0, True), more.err
-    assert run("verify", "dist/two").code == 1
-    assert run("prune", "dist/two", "--kernel", "wide", "--arch", "sm80").code == 0
-    assert "wide failed to build for sm_80" not in run("verify", "dist/two").out
-    assert run("prune", "dist/two", "--kernel", "wide").code == 0
-    assert run("verify", "dist/two").code == 0
+    assert run_here("verify", "dist/two").code == 1
+    assert run_here("prune", "dist/two", "--kernel", "wide", "--arch", "sm80").code == 0
+    assert "wide failed to build for sm_80" not in run_here("verify", "dist/two").out
+    assert run_here("prune", "dist/two", "--kernel", "wide").code == 0
+    assert run_here("verify", "dist/two").code == 0
 
 
 def test_build_of_nothing_but_failures_writes_nothing(run: Run, tmp_path: Path) -> None:
