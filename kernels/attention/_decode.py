@@ -22,7 +22,6 @@ the code is built around many reads in flight, and around products that keep up 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -35,20 +34,16 @@ from cutlass.utils import LayoutEnum
 
 import aot
 
-from .._device import WARP, KernelObject, await_previous, fetch, launched_early, store
+from .._device import WARP, fetch, launched_early, store
 from .._versions import SmemAllocator
 from ..gemm._gemm_sm80 import CHUNK, ELEMENT_BYTES, LINE, MMA, chunk_copy, lines, load, make_fragment, swizzled
 from ..rows._rows import add
-from ._schedule import Sequences
+from ._merge import LOG2_E, MINUS_INFINITY, Merging, inverse, scale_of
 
 ROWS = MMA[0]  # of a warp
 PAGE = 16  # tokens: the size of a page is a multiple of this, so 16 tokens in line share a page
 MAX_BLOCKS = 512  # of a launch; the workspace has room for their parts
-MERGE_WARPS = 4  # of a block that merges; each has one row of the output
-BATCH = 16  # parts that a warp reads at once while it merges
-LOG2_E = math.log2(math.e)
 SWIZZLED = 8 * LINE * ELEMENT_BYTES  # bytes in which the pattern of a swizzled layout repeats
-MINUS_INFINITY = float("-inf")
 
 
 @dataclass(frozen=True)
@@ -125,17 +120,15 @@ class Tiling:
             )
 
 
-class Decode(KernelObject):
+class Decode(Merging):
     """``dim`` is the width of a head. ``paged``: the cache is in pages, named by a table. ``narrow``: it is f8e4m3."""
 
     def __init__(self, tiling: Tiling, target: aot.Target, dim: int, paged: bool, narrow: bool = False) -> None:
+        super().__init__(dim, tiling.rows, tiling.tile, MAX_BLOCKS, paged, launched_early(target))
         self.tiling = tiling
-        self.dim = dim
-        self.paged = paged
         self.narrow = narrow
         self.width = dim // 2 if narrow else dim  # of a head of the cache, in elements of 16 bits
         self.shared_bytes = tiling.shared_bytes(dim, self.width)
-        self.early = launched_early(target)
 
     @cute.jit
     def __call__(
@@ -159,7 +152,7 @@ class Decode(KernelObject):
         batch, tokens, heads, _ = q.shape
         rows = batch * tokens * heads
         if rows > 0:  # CUDA refuses an empty grid
-            blocks = cutlass.min(multiprocessors * self.tiling.blocks, MAX_BLOCKS)
+            blocks = self.runs(multiprocessors * self.tiling.blocks, Int32(1))
             mma = self.tiled_mma()
             self.kernel(q, k_cache, v_cache, lengths, out, scale * LOG2_E, pages, k_scale, v_scale, parts, mma).launch(
                 grid=[blocks, 1, 1],
@@ -169,12 +162,7 @@ class Decode(KernelObject):
                 preferred_smem_carveout=100,  # percent: the rings need it, and nothing is read twice
                 stream=stream,
             )
-            self.merge(k_cache, lengths, out, pages, v_scale, parts, blocks).launch(
-                grid=[cute.ceil_div(rows, MERGE_WARPS), 1, 1],
-                block=[MERGE_WARPS * WARP, 1, 1],
-                use_pdl=self.early,
-                stream=stream,
-            )
+            self.launch_merge(k_cache, lengths, out, pages, v_scale, parts, blocks, stream)
 
     def tiled_mma(self) -> cute.TiledMma:
         """For one team: its warps along the rows. One ldmatrix serves two instructions side by side."""
@@ -183,25 +171,6 @@ class Decode(KernelObject):
             cute.make_layout((self.tiling.row_warps, 1, 1)),
             permutation_mnk=(self.tiling.row_warps * ROWS, MMA[1] * 2, MMA[2]),
         )
-
-    # What both kernels derive from the arguments.
-
-    def group(self, out: cute.Tensor, k_cache: cute.Tensor) -> Int32:
-        """Query rows that share a head of the cache."""
-        return out.shape[1] * (out.shape[2] // k_cache.shape[2])
-
-    def sequences(self, lengths: cute.Tensor, out: cute.Tensor, k_cache: cute.Tensor, pages) -> Sequences:
-        capacity = pages.shape[1] * k_cache.shape[1] if self.paged else k_cache.shape[1]
-        units = k_cache.shape[2] * cute.ceil_div(self.group(out, k_cache), self.tiling.rows)
-        return Sequences(lengths, Int32(capacity), self.tiling.tile, Int32(units))
-
-    def parts_of(self, parts: cute.Tensor, blocks: Int32, group: Int32) -> tuple[cute.Tensor, cute.Tensor]:
-        """The workspace: sums by slot, row and column; by slot and row, the largest score and the sum of weights."""
-        rows = cutlass.min(group, self.tiling.rows)
-        sums = cute.make_layout((2 * blocks, rows, self.dim), stride=(rows * self.dim, self.dim, 1))
-        scalars = cute.make_layout((2 * blocks, rows, 2), stride=(rows * 2, 2, 1))
-        after = parts.iterator + 2 * blocks * rows * self.dim
-        return cute.make_tensor(parts.iterator, sums), cute.make_tensor(after, scalars)
 
     @cute.kernel
     def kernel(
@@ -226,45 +195,42 @@ class Decode(KernelObject):
             cute.arch.griddepcontrol_wait()
             # Only now: blocks of the merging kernel may start, and find lengths and pages that are final.
             cute.arch.griddepcontrol_launch_dependents()
-        group = self.group(out, k_cache)
-        row_tiles = cute.ceil_div(group, self.tiling.rows)
-        sequences = self.sequences(lengths, out, k_cache, pages)
-        schedule = sequences.schedule(blocks)
-        slots = self.parts_of(parts, blocks, group)
-        first, end = schedule.first(block), schedule.first(block + 1)
-        tile = first
-        while tile < end:
-            sequence, before = sequences.find(tile)
-            tiles = sequences.tiles(sequence)
-            within = tile - before * sequences.units
-            unit, start = within // tiles, within % tiles
-            stop = cutlass.min(tiles, start + end - tile)
-            piece = Piece(sequence, unit // row_tiles, unit % row_tiles, sequences.length(sequence), start, stop)
-            own_scale = scale * scale_of(k_scale, piece.head)
-            sums, scalars = self.attend(q, k_cache, v_cache, pages, own_scale, mma, storage, piece, group)
+        run = self.run_of_block(k_cache, lengths, out, pages)
+        row_tiles = cute.ceil_div(run.group, self.tiling.rows)
+        *slots, notes = self.parts_of(parts, blocks, run.group)
+        if cute.arch.thread_idx()[0] < WARP:
+            self.leave_note(run, notes)
+        tile = run.first
+        while tile < run.end:
+            piece = run.piece(tile)
+            head, row_tile = piece.unit // row_tiles, piece.unit % row_tiles
+            own_scale = scale * scale_of(k_scale, head)
+            sums, scalars = self.attend(
+                q, k_cache, v_cache, pages, own_scale, mma, storage, piece, head, row_tile, run.group
+            )
             cute.arch.sync_threads()  # all teams have written their sums
-            slot = 2 * block + (0 if tile == first else 1)
-            whole = stop - start == tiles
-            self.write(sums, scalars, out, slots, slot, whole, piece, group, scale_of(v_scale, piece.head))
+            slot = 2 * block + (0 if tile == run.first else 1)
+            self.write(sums, scalars, out, slots, slot, piece, head, row_tile, run.group, scale_of(v_scale, head))
             cute.arch.sync_threads()  # the memory of the rings is free again
-            tile += stop - start
+            tile += piece.stop - piece.start
 
     # One piece of a unit: tokens of one sequence, against the rows of one head.
 
     @cute.jit
-    def attend(self, q, k_cache, v_cache, pages, scale, mma, storage, piece, group):
+    def attend(self, q, k_cache, v_cache, pages, scale, mma, storage, piece, head, row_tile, group):
         """The sums of all teams over a piece, in shared memory: see :meth:`leave`."""
         tiling = self.tiling
         thread, _, _ = cute.arch.thread_idx()
         team, member = thread // tiling.team_threads, thread % tiling.team_threads
         ring = self.ring(storage, team, member)
+        keys_of, values_of = (cache[None, None, head, None] for cache in (k_cache, v_cache))
         steps = piece.stop - piece.start
         start = piece.start * tiling.tile + team * tiling.tokens
         for step in cutlass.range_constexpr(tiling.stages - 1):
-            self.copy_step(ring, k_cache, v_cache, pages, piece, start, member, Int32(step), steps, Int32(step))
+            self.copy_step(ring, keys_of, values_of, pages, piece, start, member, Int32(step), steps, Int32(step))
         keys, values = self.fragments(mma, ring, member)
-        rows = self.rows_of(mma, member, piece, group, q.shape[1])
-        queries = self.queries(q, mma, member, rows, piece)
+        rows = self.rows_of(mma, member, piece, row_tile, group, q.shape[1])
+        queries = self.queries(q, mma, member, rows, piece.sequence, head)
         scales = [scale for _ in rows]
         if cutlass.const_expr(q.element_type != self.dtype):
             queries, scales = self.normalized(queries, scale)
@@ -279,7 +245,7 @@ class Decode(KernelObject):
             cute.arch.cp_async_wait_group(tiling.stages - 2)
             self.sync_team(team)  # this stage has arrived for all of the team, and the previous one is no longer read
             ahead = step + tiling.stages - 1
-            self.copy_step(ring, k_cache, v_cache, pages, piece, start, member, ahead, steps, writing)
+            self.copy_step(ring, keys_of, values_of, pages, piece, start, member, ahead, steps, writing)
             self.score(mma, scores, queries, keys, reading)
             self.mask(mma, scores, scales, start + step * tiling.tile, rows, piece, member)
             self.soften(scores, sums, largest, weights)
@@ -314,23 +280,23 @@ class Decode(KernelObject):
             made.append(make_fragment(registers, cute.make_tiled_copy_B(matrices, mma), shared, member))
         return tuple(made)
 
-    def rows_of(self, mma: cute.TiledMma, member, piece, group, tokens) -> list:
+    def rows_of(self, mma: cute.TiledMma, member, piece, row_tile, group, tokens) -> list:
         """The rows of this thread, two of each band."""
         places = mma.get_slice(member).partition_C(cute.make_identity_tensor((self.tiling.rows, self.dim)))
         heads = group // tokens
         rows = []
         for i in range(2 * self.tiling.bands):
-            row = cutlass.min(piece.row_tile * self.tiling.rows + places[(0, i % 2), i // 2, 0][0], group - 1)
+            row = cutlass.min(row_tile * self.tiling.rows + places[(0, i % 2), i // 2, 0][0], group - 1)
             token = row // heads
             rows.append(Row(row % heads, token, piece.length - (tokens - 1 - token), heads))
         return rows
 
-    def queries(self, q: cute.Tensor, mma: cute.TiledMma, member, rows, piece) -> cute.Tensor:
+    def queries(self, q: cute.Tensor, mma: cute.TiledMma, member, rows, sequence, head) -> cute.Tensor:
         """The query rows, read into the registers in which the instruction wants them."""
         places = mma.get_slice(member).partition_A(cute.make_identity_tensor((self.tiling.rows, self.dim)))
         queries = cute.make_rmem_tensor(mma.partition_shape_A((self.tiling.rows, self.dim)), q.element_type)
         for i, row in enumerate(rows):
-            source = q[piece.sequence, row.token, piece.head * row.heads + row.head, None]
+            source = q[sequence, row.token, head * row.heads + row.head, None]
             for half in range(2):
                 for block in range(self.dim // MMA[2]):
                     column = places[(0, i % 2, half), i // 2, block][1]
@@ -369,10 +335,10 @@ class Decode(KernelObject):
     def page(self, k_cache, v_cache, pages, piece, token):
         """Keys and values (tokens x dim) of the page with a token, and the tokens of the sequence ahead of that page."""
         if not self.paged:
-            at = (piece.sequence, None, piece.head, None)
+            at = (piece.sequence, None, None)
             return k_cache[at], v_cache[at], Int32(0)
         index = token // k_cache.shape[1]
-        at = (pages[piece.sequence, index], None, piece.head, None)
+        at = (pages[piece.sequence, index], None, None)
         return k_cache[at], v_cache[at], index * k_cache.shape[1]
 
     @cute.jit
@@ -535,11 +501,11 @@ class Decode(KernelObject):
         return shared, scalars
 
     @cute.jit
-    def write(self, sums, scalars, out, slots, slot, whole, piece, group, scale):
+    def write(self, sums, scalars, out, slots, slot, piece, head, row_tile, group, scale):
         """Merge the teams. Write rows of the output, or of a slot if the block has not seen the whole unit."""
         thread, _, _ = cute.arch.thread_idx()
         chunks = self.dim // CHUNK
-        first = piece.row_tile * self.tiling.rows
+        first = row_tile * self.tiling.rows
         rows = cutlass.min(group - first, self.tiling.rows)
         heads = group // out.shape[1]
         part_sums, part_scalars = slots
@@ -554,80 +520,14 @@ class Decode(KernelObject):
                 factor = cute.math.exp2(scalars[team, row, 0] - finite, fastmath=True)
                 total += factor * scalars[team, row, 1]
                 values = values + factor * fetch(sums[team, row, None], chunk, CHUNK).load()
-            if whole:
-                head = piece.head * heads + (first + row) % heads
-                target = out[piece.sequence, (first + row) // heads, head, None]
+            if piece.whole:
+                target = out[piece.sequence, (first + row) // heads, head * heads + (first + row) % heads, None]
                 store(values * (inverse(total) * scale), target, chunk, chunks, CHUNK)
             else:
                 store(values, part_sums[slot, row, None], chunk, chunks, CHUNK)
                 if chunk == 0:
                     part_scalars[slot, row, 0] = top
                     part_scalars[slot, row, 1] = total
-
-    @cute.kernel
-    def merge(self, k_cache: cute.Tensor, lengths: cute.Tensor, out: cute.Tensor, pages, v_scale, parts, blocks: Int32):
-        """A warp merges the parts of one row of the output, if there are several. Which ones, follows from lengths."""
-        thread, _, _ = cute.arch.thread_idx()
-        block, _, _ = cute.arch.block_idx()
-        batch, tokens, all_heads, _ = out.shape
-        group = self.group(out, k_cache)
-        heads = group // tokens
-        rows = batch * tokens * all_heads
-        own = block * MERGE_WARPS + thread // WARP
-        index = cutlass.min(own, rows - 1)
-        sequence, within = index // (tokens * all_heads), index % (tokens * all_heads)
-        head, row = within // group, within % group
-        sequences = self.sequences(lengths, out, k_cache, pages)
-        schedule = sequences.schedule(blocks)
-        tiles = sequences.tiles(sequence)
-        unit = head * cute.ceil_div(group, self.tiling.rows) + row // self.tiling.rows
-        first = sequences.before(sequence) * sequences.units + unit * tiles
-        earliest, latest = schedule.owner(first), schedule.owner(first + tiles - 1)
-        await_previous(self.early)  # all that is above needs lengths alone
-        if own < rows:
-            target = out[sequence, row // heads, head * heads + row % heads, None]
-            if tiles == 0:
-                store(cute.full(self.dim // WARP, 0.0, Float32), target, thread % WARP, WARP, self.dim // WARP)
-            elif earliest < latest:
-                begins = schedule.first(earliest) == first
-                slots = self.parts_of(parts, blocks, group)
-                scale = scale_of(v_scale, head)
-                self.merge_row(slots, row % self.tiling.rows, earliest, latest, begins, target, scale)
-
-    @cute.jit
-    def merge_row(self, slots, row, earliest, latest, begins, target, scale):
-        """Blocks ``earliest`` to ``latest`` have a part each. All but the first begin their run with it."""
-        lane = cute.arch.lane_idx()
-        size = self.dim // WARP
-        sums, scalars = slots
-        late = Int32(0) if begins else Int32(1)
-        top, total, values = Float32(MINUS_INFINITY), Float32(0), cute.full(size, 0.0, Float32)
-        for start in cutlass.range(earliest, latest + 1, BATCH):
-            # Lanes have one part each, for its scalars. Past the last part they repeat it, with no weight.
-            block = start + lane % BATCH
-            slot = slot_of(cutlass.min(block, latest), earliest, late)
-            own = scalars[slot, row, 0] if block <= latest else Float32(MINUS_INFINITY)
-            higher = cute.arch.fmax(top, cute.arch.warp_reduction(own, cute.arch.fmax))
-            finite = higher if higher > MINUS_INFINITY else Float32(0)
-            factor = cute.math.exp2(own - finite, fastmath=True)
-            weight = cute.arch.warp_reduction(factor * scalars[slot, row, 1], add, threads_in_group=BATCH)
-            before = cute.math.exp2(top - finite, fastmath=True)
-            top, total, values = higher, total * before + weight, values * before
-            rows = [fetch(sums[cute.arch.shuffle_sync(slot, i), row, None], lane, size) for i in range(BATCH)]
-            for i in cutlass.range_constexpr(BATCH):
-                values = values + cute.arch.shuffle_sync(factor, i) * rows[i].load()
-        store(values * (inverse(total) * scale), target, lane, WARP, size)
-
-
-class Piece(NamedTuple):
-    """Tiles of one unit, from ``start`` up to ``stop``."""
-
-    sequence: Int32
-    head: Int32  # of the cache
-    row_tile: Int32
-    length: Int32  # of the sequence, in tokens
-    start: Int32
-    stop: Int32
 
 
 class Row(NamedTuple):
@@ -648,11 +548,6 @@ class Ring(NamedTuple):
 def copy_chunk(atom: cute.CopyAtom, tokens: cute.Tensor, token: Int32, chunk: Int32, target: cute.Tensor) -> None:
     source = cute.local_tile(tokens[token, None], (CHUNK,), (chunk,))
     cute.copy(atom, cute.make_tensor(source.iterator.align(CHUNK * ELEMENT_BYTES), target.layout), target)
-
-
-def scale_of(scales, head: Int32):
-    """The scale of a head of the cache."""
-    return 1.0 if scales is None else scales[head]
 
 
 def bits(value, source, target):
@@ -679,15 +574,3 @@ def widened(narrow: cute.Tensor, dtype) -> cute.Tensor:
 
 def teams_rows(tiling: Tiling, columns: int) -> cute.Layout:
     return cute.make_layout((tiling.teams, tiling.rows, columns), stride=(tiling.rows * columns, columns, 1))
-
-
-@cute.jit
-def inverse(total: Float32) -> Float32:
-    """``1 / total``, or 0 for a row without weights: a row that may see no token is zero."""
-    return 1 / total if total > 0.0 else Float32(0)
-
-
-@cute.jit
-def slot_of(block: Int32, earliest: Int32, late: Int32) -> Int32:
-    """Where a block left its part. ``late`` is 1 if the earliest block ended its run with it, 0 if it began."""
-    return 2 * block + (late if block == earliest else Int32(0))

@@ -1,7 +1,8 @@
 """``out = softmax(scale * q @ k.T) @ v`` for one to sixteen new tokens of each sequence, against a cache.
 
 The code is in ``_decode``. It is the same for all architectures: reading the cache is the limit, and cp.async with
-mma.sync keeps up with the memory of each of them.
+mma.sync keeps up with the memory of each of them. With more than 64 query rows for each head of the cache it does not, and
+sm_90a has ``_wide_sm90`` for them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import aot
 from .._device import ARCHS
 from ..contracts import attention_decode as contract
 from ._decode import MAX_BLOCKS, PAGE, Decode, Tiling
+from ._merge import NOTE
+from ._wide_sm90 import BOXES, WideDecode
 
 ALIGNMENT = 16
 MAX_TOKENS = 16
@@ -52,7 +55,7 @@ def cache(name: str, dtype: str, dim: int, paged: bool) -> aot.Tensor:
         aot.In("pages", "batch x pages of a sequence: which pages of the cache it has; or none", default=None),
         aot.In("k_scale", "per head: keys are about `k_cache * k_scale`; none unless it is f8e4m3", default=None),
         aot.In("v_scale", "like `k_scale`", default=None),
-        aot.Workspace("parts", bytes=f"{8 * MAX_BLOCKS} * {_ROWS} * (q.shape[3] + 2)"),
+        aot.Workspace("parts", bytes=f"{8 * MAX_BLOCKS} * {_ROWS} * (q.shape[3] + 2) + {4 * NOTE * MAX_BLOCKS}"),
     ),
     archs=ARCHS,
     axes={
@@ -96,7 +99,21 @@ def attention_decode(target: aot.Target, dtype: str, cache_dtype: bool, dim: int
         width = dim // 2 if cache_dtype else dim
         tiling = wanted.fitting(target, dim, width)
         tiling.validate(target, dim, width)
-        decode = Decode(tiling, target, dim, paged, cache_dtype)
-        room = () if tiling.rows == MAX_ROWS else (f"tokens * heads <= {tiling.rows} * kv_heads",)
-        specs.append(aot.Spec(decode, arguments, (*guards, *room), tiling.label))
+        if str(target.arch) == "sm_90a" and not cache_dtype and tiling.rows == MAX_ROWS:
+            specs += wide_specs(target, arguments, guards, dim, paged)
+        else:
+            decode = Decode(tiling, target, dim, paged, cache_dtype)
+            room = () if tiling.rows == MAX_ROWS else (f"tokens * heads <= {tiling.rows} * kv_heads",)
+            specs.append(aot.Spec(decode, arguments, (*guards, *room), tiling.label))
+    return specs
+
+
+def wide_specs(target: aot.Target, arguments: dict, guards: tuple[str, ...], dim: int, paged: bool) -> list[aot.Spec]:
+    """A tile of tokens comes from few large pages, or from many small ones. TMA refuses an empty cache."""
+    present = "page_count > 0" if paged else "capacity > 0"
+    specs = []
+    for box in BOXES if paged else BOXES[:1]:
+        fits = (f"page_size % {box} == 0",) if paged and box != PAGE else ()
+        decode = WideDecode(target, dim, paged, box)
+        specs.append(aot.Spec(decode, arguments, (*guards, present, *fits), f"rows{MAX_ROWS}_box{box}"))
     return specs

@@ -64,7 +64,7 @@ IN_PLACE = {
 
 
 # Their calls are not rows of numbers.
-OTHERS = ("attention_decode", "cache_append", "gemm_f32", "gemm_fp8", "grouped_gemm")
+OTHERS = ("attention_decode", "cache_append", "mla_decode", "gemm_f32", "gemm_fp8", "grouped_gemm")
 
 
 def rank_of(item: Any) -> int:
@@ -268,7 +268,9 @@ def decode_call(tokens: int = 1, heads: int = 8, dim: int = 128, page: int = 16,
         (decode_call(), "bf16__same__dim128__pages__rows16"),
         (decode_call(tokens=4), "bf16__same__dim128__pages__rows16"),
         (decode_call(tokens=5), "bf16__same__dim128__pages__rows64"),
-        (decode_call(tokens=16, heads=64, dim=64), "bf16__same__dim64__pages__rows128"),
+        (decode_call(tokens=16, heads=64, dim=64), "bf16__same__dim64__pages__rows128_box16"),
+        (decode_call(tokens=16, heads=64, page=192), "bf16__same__dim128__pages__rows128_box64"),
+        (decode_call(tokens=16, heads=64, cache=F8), "bf16__f8e4m3__dim128__pages__rows128"),
         (decode_call(cache=F8), "bf16__f8e4m3__dim128__pages__rows16"),
         ({**decode_call(page=48), "pages": None, "lengths": tensor(3, (9,), I32), "q": tensor(0, (9, 1, 8, 128)),
           "out": tensor(4, (9, 1, 8, 128))}, "bf16__same__dim128__contiguous__rows16"),
@@ -292,6 +294,40 @@ def test_decoding_packs_rows_into_the_smallest_tile(kernels: dict[str, Kernel], 
 def test_decoding_refuses_what_was_not_built(kernels: dict[str, Kernel], call: dict, reason: str) -> None:
     chosen, reasons = kernels["attention_decode"].answer(call)
     assert not chosen and any(reason in given for given in reasons), "\n".join(sorted(set(reasons)))
+
+
+def latent_call(tokens: int = 1, heads: int = 16, page: int = 64, cache: Any = BF16) -> dict[str, Any]:
+    return {
+        "q": tensor(0, (2, tokens, heads, 576)), "cache": tensor(1, (9, page, 576), cache), "lengths": tensor(2, (2,), I32),
+        "out": tensor(3, (2, tokens, heads, 512)), "scale": 0.1, "pages": tensor(4, (2, 4), I32),
+        "cache_scale": tensor(5, (1,), F32) if cache == F8 else None, "parts": None,
+    }  # fmt: skip
+
+
+def with_queries_apart(call: dict[str, Any]) -> dict[str, Any]:
+    """The heads of a token with room behind them."""
+    heads = call["q"]["shape"][2]
+    strides = [3 * heads * 576, 2 * heads * 576, 576, 1]
+    return {**call, "q": {**call["q"], "strides": strides}}
+
+
+@pytest.mark.parametrize(
+    ("call", "variant"),
+    [
+        (latent_call(), "bf16__same__pages__box64_blocks1"),
+        (latent_call(heads=64, page=48), "bf16__same__pages__box16_blocks1"),
+        (latent_call(heads=128), "bf16__same__pages__box64_blocks2"),
+        (latent_call(tokens=5), "bf16__same__pages__box64_blocks2"),
+        (latent_call(heads=128, page=16), "bf16__same__pages__box16_blocks2"),
+        (latent_call(heads=128, cache=F8), "bf16__f8e4m3__pages"),
+        (with_queries_apart(latent_call()), "bf16__same__pages__box64_blocks1"),
+        (with_queries_apart(latent_call(tokens=2)), ""),
+        (latent_call(tokens=17), ""),
+        (latent_call(page=24), ""),
+    ],
+)
+def test_latent_attention_is_chosen_by_rows_and_pages(kernels: dict[str, Kernel], call: dict, variant: str) -> None:
+    assert kernels["mla_decode"].answer(call)[0] == (f"mla_decode__{variant}" if variant else "")
 
 
 def append_call(positions: int = 64) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def bundle(request: pytest.FixtureRequest, torch: Any) -> aot_runtime.Bundle:
 
 @pytest.fixture(scope="module")
 def contracts(bundle: aot_runtime.Bundle) -> dict[str, Contract]:
-    return load_contracts(bundle.path, bundle.manifest, ["attention_decode", "cache_append"])
+    return load_contracts(bundle.path, bundle.manifest, ["attention_decode", "cache_append", "mla_decode"])
 
 
 @pytest.fixture
@@ -75,6 +75,34 @@ def test_a_graph_stays_right_when_lengths_and_pages_change(
         seen = lengths.clamp(0, EACH * PAGE)
         expected = contracts["attention_decode"].reference(q=q, lengths=seen, scale=SCALE, **caches)
         assert compare(out, expected)[0] == "", replay
+
+
+@pytest.mark.parametrize("narrow", [False, True])
+@pytest.mark.parametrize("heads", [16, 128])
+def test_a_graph_of_latent_attention_stays_right_when_lengths_and_pages_change(
+    bundle: aot_runtime.Bundle, contracts: dict[str, Contract], torch: Any, heads: int, narrow: bool
+) -> None:
+    if "mla_decode" not in bundle.kernels:
+        pytest.skip("the bundle has no `mla_decode`")
+    bundle.preload(0)
+    q = torch.randn(BATCH, 1, heads, 576, device="cuda").to(torch.bfloat16)
+    cache = torch.randn(BATCH * EACH, PAGE, 576, device="cuda").to(torch.float8_e4m3fn if narrow else torch.bfloat16)
+    out, lengths = q.new_empty(BATCH, 1, heads, 512), ints(torch, (64, 200, 1, 33, 512))
+    pages = torch.randperm(BATCH * EACH, device="cuda", dtype=torch.int32).view(BATCH, EACH)
+    call = {"q": q, "cache": cache, "lengths": lengths, "scale": SCALE, "pages": pages}
+    if narrow:
+        call["cache_scale"] = torch.full((1,), 0.5, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        bundle["mla_decode"](out=out, **call)
+    for replay in REPLAYS:
+        lengths.copy_(ints(torch, replay))
+        pages.copy_(torch.randperm(BATCH * EACH, device="cuda").view(BATCH, EACH))
+        out.fill_(float("nan"))
+        graph.replay()
+        torch.cuda.synchronize()
+        seen = {**call, "lengths": lengths.clamp(0, EACH * PAGE)}
+        assert compare(out, contracts["mla_decode"].reference(**seen))[0] == "", replay
 
 
 def test_a_decoding_step_in_a_graph_appends_and_attends(

@@ -1,0 +1,126 @@
+"""How fast `mla_decode` is, beside a plain read of the same cache and torch's products.
+
+Needs a GPU, torch, a bundle of the shipped kernels with the family `attention`, and one of `benchmarks/kernels/read.py`.
+All contenders run in one process, in random order in each round. torch has two products and a softmax, over a contiguous
+cache. TFLOP/s count both products, TB/s the cache that a call must read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from _common import parser, print_rows, report
+from attention_decode import F8, READ, READ_UNIT
+
+ROUNDS = 5
+KEY, VALUE = 576, 512
+SCALE = 192**-0.5
+
+
+@dataclass(frozen=True)
+class Problem:
+    batch: int
+    heads: int
+    length: int
+    dtype: str = "bfloat16"  # of the cache
+    page: int = 64
+
+    @property
+    def name(self) -> str:
+        return f"B{self.batch} H{self.heads} S{self.length} {self.dtype}, pages of {self.page}"
+
+    @property
+    def operations(self) -> int:
+        return 2 * self.batch * self.heads * self.length * (KEY + VALUE)
+
+
+PROBLEMS = (
+    # The rows that torch was measured on first.
+    Problem(128, 128, 4096),
+    Problem(32, 128, 4096),
+    Problem(128, 16, 8192),
+    # Further ones.
+    Problem(128, 128, 4096, page=16),
+    Problem(128, 64, 4096),
+    Problem(1, 128, 65_536),
+    Problem(16, 16, 32_768),
+    Problem(128, 128, 4096, dtype=F8),
+    Problem(128, 16, 8192, dtype=F8),
+)
+
+
+def inputs_of(problem: Problem) -> dict[str, Any]:
+    import torch
+
+    dtype, count = getattr(torch, problem.dtype), problem.batch * problem.length // problem.page
+    cache = torch.randn(count, problem.page, KEY, device="cuda", dtype=torch.bfloat16).to(dtype)
+    order = torch.randperm(count, device="cuda", dtype=torch.int32)
+    call = {
+        "q": torch.randn(problem.batch, 1, problem.heads, KEY, device="cuda", dtype=torch.bfloat16),
+        "cache": cache,
+        "lengths": torch.full((problem.batch,), problem.length, device="cuda", dtype=torch.int32),
+        "out": torch.empty(problem.batch, 1, problem.heads, VALUE, device="cuda", dtype=torch.bfloat16),
+        "scale": SCALE,
+        "pages": order.view(problem.batch, -1),
+    }
+    return call | ({"cache_scale": torch.ones(1, device="cuda")} if problem.dtype == F8 else {})
+
+
+def by_torch(problem: Problem, call: dict[str, Any]) -> Any:
+    """The products over a contiguous cache of the same size."""
+    import torch
+
+    q, keys = call["q"][:, 0], call["cache"].view(problem.batch, problem.length, KEY)
+
+    def run(i: int) -> Any:
+        weights = torch.softmax((q @ keys.transpose(1, 2)).float() * SCALE, -1).to(q.dtype)
+        return weights @ keys[:, :, :VALUE]
+
+    return run
+
+
+def measure(problem: Problem, decode: Any, read: Any) -> dict[str, float]:
+    """Microseconds by contender."""
+    import torch
+
+    from aot.gpu.bench import graph_timer, shuffled_medians
+
+    call = inputs_of(problem)
+    flat = call["cache"].view(torch.uint8).view(-1).view(torch.int32)
+    flat, found = flat[: len(flat) // READ_UNIT * READ_UNIT], torch.empty(READ, dtype=torch.int32, device="cuda")
+    runs = {"aot": lambda i: decode(**call), "read": lambda i: read(flat, found)}
+    if problem.dtype != F8:
+        runs["torch"] = by_torch(problem, call)
+    return shuffled_medians({name: graph_timer(run, 1, 4) for name, run in runs.items()}, ROUNDS)
+
+
+def main() -> None:
+    arguments = parser(__doc__)
+    arguments.add_argument("bundle", type=Path)
+    arguments.add_argument("read", type=Path, help="the bundle of `benchmarks/kernels/read.py`")
+    given = arguments.parse_args()
+
+    import aot_runtime
+
+    decode, read = aot_runtime.load(given.bundle)["mla_decode"], aot_runtime.load(given.read)["read"]
+    rows, results = [], {}
+    for problem in PROBLEMS:
+        times = measure(problem, decode, read)
+        bytes_read = problem.batch * problem.length * KEY * (1 if problem.dtype == F8 else 2)
+        results[problem.name] = {
+            "microseconds": {name: round(time, 1) for name, time in times.items()},
+            "TFLOP/s": round(problem.operations / times["aot"] / 1e6, 1),
+            "TB/s": round(bytes_read / times["aot"] / 1e6, 2),
+        }
+        ours = results[problem.name]
+        torch_time = f"{times['torch']:.1f}" if "torch" in times else "-"
+        rows.append((problem.name, times["aot"], times["read"], torch_time, ours["TFLOP/s"], f"{ours['TB/s']:.2f}"))
+        print(rows[-1], flush=True)
+    print_rows(("microseconds", "aot", "read", "torch", "TFLOP/s", "TB/s"), rows)
+    report("mla_decode", {"shapes": results}, given.out)
+
+
+if __name__ == "__main__":
+    main()

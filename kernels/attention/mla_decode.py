@@ -1,0 +1,79 @@
+"""``out = softmax(scale * q @ cache.T) @ cache[:, :512]``: attention of new tokens against a cache of latent vectors.
+
+Models of the DeepSeek kind keep one vector of 576 elements per token, for all heads. The code is in ``_latent_sm90``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import aot
+
+from ..contracts import mla_decode as contract
+from ._latent_sm90 import KEY, MAX_BLOCKS, ROWS, TOKENS, VALUE, LatentDecode
+from ._merge import NOTE
+
+ALIGNMENT = 16
+MAX_TOKENS = 16
+PAGE = 16  # tokens: the size of a page is a multiple of this
+_ROWS = f"min({ROWS}, q.shape[1] * q.shape[2])"
+
+
+@aot.kernel(
+    parameters=(
+        aot.In("q", "batch x tokens x heads x 576: the new tokens, which the cache has already"),
+        aot.In("cache", "batch x capacity x 576, or pages x page_size x 576"),
+        aot.In("lengths", "tokens of each sequence in the cache, the new ones included"),
+        aot.Out("out", shape=f"(q.shape[0], q.shape[1], q.shape[2], {VALUE})", dtype="q.dtype"),
+        aot.In("scale", "of the scores"),
+        aot.In("pages", "batch x pages of a sequence: which pages of the cache it has; or none", default=None),
+        aot.In(
+            "cache_scale", "of one element: tokens are about `cache * cache_scale`; none unless f8e4m3", default=None
+        ),
+        aot.Workspace("parts", bytes=f"{8 * MAX_BLOCKS} * {_ROWS} * {VALUE + 2} + {4 * NOTE * MAX_BLOCKS}"),
+    ),
+    archs=("sm_90a",),
+    axes={
+        "dtype": ("bf16", "f16"),
+        "cache_dtype": {"same": False, "f8e4m3": True},
+        "paged": {"pages": True, "contiguous": False},
+    },
+    reference=contract.reference,
+    inputs=contract.inputs,
+    cost=contract.cost,
+)
+def mla_decode(target: aot.Target, dtype: str, cache_dtype: bool, paged: bool) -> list[aot.Spec]:
+    """Latent attention of the last ``tokens`` tokens of each sequence; each sees the tokens up to itself.
+
+    A sequence of length 0 gives zeros. Lengths and pages are read on the device, so a captured CUDA graph may be replayed
+    after they changed. What the cache contains past the end of a sequence has no influence.
+    """
+    stored = "f8e4m3" if cache_dtype else dtype
+    chunk = ALIGNMENT // aot.Tensor(stored, ()).element_bytes
+    strides = [aot.Dim(f"stride_{i}", divisible_by=chunk, bits=64) for i in range(2)]
+    q_strides = [aot.Dim(f"q_stride_{i}", divisible_by=ALIGNMENT // 2, bits=64) for i in range(2)]
+    shape = ("page_count", aot.Dim("page_size", divisible_by=PAGE)) if paged else ("batch", "capacity")
+    arguments: dict[str, Any] = {
+        "q": aot.Tensor(dtype, ("batch", "tokens", "heads", KEY), (*q_strides, KEY, 1), align=ALIGNMENT),
+        "cache": aot.Tensor(stored, (*shape, KEY), (*strides, 1), align=ALIGNMENT),
+        "lengths": aot.Tensor("i32", ("batch",)),
+        "out": aot.Tensor(dtype, ("batch", "tokens", "heads", VALUE), align=ALIGNMENT),
+        "scale": aot.Scalar("f32"),
+        "pages": aot.Tensor("i32", ("batch", "pages_each")) if paged else None,
+        "cache_scale": aot.Tensor("f32", (1,)) if cache_dtype else None,
+        "parts": aot.Tensor("f32", ("length",), align=128),
+        "multiprocessors": aot.Multiprocessors(),
+        "stream": aot.Stream(),
+    }
+    in_line = f"(tokens - 1) * (q_stride_1 - heads * {KEY}) == 0"  # of several tokens, all heads follow each other
+    guards = (f"tokens <= {MAX_TOKENS}", in_line, "page_count > 0" if paged else "capacity > 0")
+    if cache_dtype:
+        return [aot.Spec(LatentDecode(target, paged, narrow=True), arguments, guards)]
+    specs = []
+    for box in (TOKENS, PAGE) if paged else (TOKENS,):
+        fits = (f"page_size % {box} == 0",) if paged and box != PAGE else ()
+        for pair in (1, 2):  # two blocks share what they load, if there are rows for two
+            rows = (f"tokens * heads <= {ROWS}",) if pair == 1 else ()
+            decode = LatentDecode(target, paged, box, pair)
+            specs.append(aot.Spec(decode, arguments, (*guards, *fits, *rows), f"box{box}_blocks{pair}"))
+    return specs
