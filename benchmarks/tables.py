@@ -117,6 +117,16 @@ def decoding() -> str:
     )
 
 
+def latent() -> str:
+    """Time of latent attention while decoding, by shape."""
+    names = ("aot", "read", "torch")
+    rows = []
+    for shape, one in read("h200-mla-decode.json")["results"]["shapes"].items():
+        times = (f"{one['microseconds'][name]:.0f}" if name in one["microseconds"] else "" for name in names)
+        rows.append([shape, *times, f"{one['TFLOP/s']:.0f}", f"{one['TB/s']:.2f}"])
+    return table(("microseconds", "mla_decode", "reading alone", "torch", "TFLOP/s", "TB/s"), rows)
+
+
 def generating() -> str:
     """Tokens per second of a small decoder."""
     speeds = read("h200-decode-loop.json")["results"]["speeds"]
@@ -376,6 +386,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "noise": noise,
     "products": products,
     "decoding": decoding,
+    "latent": latent,
     "generating": generating,
     "loading": loading,
 }
