@@ -19,7 +19,7 @@ import aot
 
 from .._device import ARCHS, DTYPES, store
 from ..contracts import layernorm_backward as contract
-from ..rows._rows import ROW_TILINGS, RowTensors, RowTiling, row_specs
+from ..rows._rows import ROW_TILINGS, RowTensors, RowTiling
 from ._norms import GROUPS, NormBackward, partial_output, partial_tensor
 
 # A loop keeps three sums and reads three tensors: two chunks of each at a time, so that registers suffice.
@@ -134,9 +134,8 @@ class LayerNormBackward(NormBackward):
         if columns > 0:  # CUDA refuses an empty grid
             if rows > 0:
                 inverse = 1 / Float32(columns)
-                self.kernel(grad_out, x, weight, grad_x, mean, factor, eps, inverse).launch(
-                    **self.grid(x), stream=stream
-                )
+                arguments = (grad_out, x, weight, grad_x, mean, factor, eps, inverse)
+                self.launch(x, lambda own: own.kernel(*arguments), stream)
             sums = [grad_weight, grad_bias]
             self.launch_sums(grad_out, x, [mean, factor], [partial_weight, partial_bias], sums, stream)
 
@@ -161,7 +160,7 @@ class LayerNormBackward(NormBackward):
     inputs=contract.inputs,
     cost=contract.cost,
 )
-def layernorm_backward(target: aot.Target, dtype: str, access: str) -> list[aot.Spec]:
+def layernorm_backward(target: aot.Target, dtype: str, access: str) -> aot.Spec:
     """The gradients of ``layernorm`` by ``x``, ``weight`` and ``bias``, in f32. The order of all sums is fixed."""
     rows = RowTensors(dtype, access == "vector")
     x, row, statistic, partial = rows.matrix, rows.row, aot.Tensor("f32", ("m",)), partial_tensor(rows)
@@ -171,4 +170,4 @@ def layernorm_backward(target: aot.Target, dtype: str, access: str) -> list[aot.
         "stream": aot.Stream(),
     }  # fmt: skip
     guards = (f"groups == min(m, {GROUPS})",)
-    return row_specs(target, TILINGS[access], rows.chunk, LayerNormBackward, arguments, guards)
+    return aot.Spec(LayerNormBackward(TILINGS[access], target, rows.chunk), arguments, guards)

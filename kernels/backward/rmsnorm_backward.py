@@ -19,7 +19,7 @@ import aot
 
 from .._device import ARCHS, DTYPES, store
 from ..contracts import rmsnorm_backward as contract
-from ..rows._rows import ROW_TILINGS, RowTensors, row_specs
+from ..rows._rows import ROW_TILINGS, RowTensors
 from ._norms import GROUPS, NormBackward, partial_output, partial_tensor
 
 
@@ -104,7 +104,7 @@ class RmsNormBackward(NormBackward):
         if columns > 0:  # CUDA refuses an empty grid
             if rows > 0:
                 inverse = 1 / Float32(columns)
-                self.kernel(grad_out, x, weight, grad_x, factor, eps, inverse).launch(**self.grid(x), stream=stream)
+                self.launch(x, lambda own: own.kernel(grad_out, x, weight, grad_x, factor, eps, inverse), stream)
             self.launch_sums(grad_out, x, [factor], [partial], [grad_weight], stream)
 
 
@@ -125,7 +125,7 @@ class RmsNormBackward(NormBackward):
     inputs=contract.inputs,
     cost=contract.cost,
 )
-def rmsnorm_backward(target: aot.Target, dtype: str, access: str) -> list[aot.Spec]:
+def rmsnorm_backward(target: aot.Target, dtype: str, access: str) -> aot.Spec:
     """The gradients of ``rmsnorm`` by ``x`` and ``weight``, computed in f32. The order of all sums is fixed."""
     rows = RowTensors(dtype, access == "vector")
     x = rows.matrix
@@ -135,4 +135,4 @@ def rmsnorm_backward(target: aot.Target, dtype: str, access: str) -> list[aot.Sp
         "stream": aot.Stream(),
     }  # fmt: skip
     guards = (f"groups == min(m, {GROUPS})",)
-    return row_specs(target, ROW_TILINGS[access], rows.chunk, RmsNormBackward, arguments, guards)
+    return aot.Spec(RmsNormBackward(ROW_TILINGS[access], target, rows.chunk), arguments, guards)

@@ -36,7 +36,7 @@ class SiluAndMulBackward(Elementwise):
         return grad.to(Float32) * (gate * sigmoid(gate))
 
     @cute.jit
-    def move(self, sources: list[cute.Tensor], target: cute.Tensor, indices: list[Int64], end, size):
+    def move(self, sources: list[cute.Tensor], target: cute.Tensor, indices: list[Int64], end, size, numbers):
         if indices[0] < end:
             get = fetch if len(indices) == 1 else load
             loaded = [[get(source, index, size, self.tiling.cached) for source in sources[:-1]] for index in indices]

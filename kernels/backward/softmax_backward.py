@@ -15,7 +15,7 @@ import aot
 
 from .._device import ARCHS, DTYPES, store
 from ..contracts import softmax_backward as contract
-from ..rows._rows import ROW_TILINGS, RowKernel, RowTensors, row_specs
+from ..rows._rows import ROW_TILINGS, RowKernel, RowTensors
 
 
 class SoftmaxBackward(RowKernel):
@@ -64,7 +64,7 @@ class SoftmaxBackward(RowKernel):
     def __call__(self, grad_out: cute.Tensor, out: cute.Tensor, grad_x: cute.Tensor, stream: CUstream):
         rows, columns = out.shape
         if rows > 0 and columns > 0:  # CUDA refuses an empty grid
-            self.kernel(grad_out, out, grad_x).launch(**self.grid(out), stream=stream)
+            self.launch(out, lambda own: own.kernel(grad_out, out, grad_x), stream)
 
 
 @aot.kernel(
@@ -75,9 +75,9 @@ class SoftmaxBackward(RowKernel):
     inputs=contract.inputs,
     cost=contract.cost,
 )
-def softmax_backward(target: aot.Target, dtype: str, access: str) -> list[aot.Spec]:
+def softmax_backward(target: aot.Target, dtype: str, access: str) -> aot.Spec:
     """The gradient of ``softmax`` by ``x``, from its result, computed in f32."""
     rows = RowTensors(dtype, access == "vector")
     matrix = rows.matrix
     arguments = {"grad_out": matrix, "out": matrix, "grad_x": matrix, "stream": aot.Stream()}
-    return row_specs(target, ROW_TILINGS[access], rows.chunk, SoftmaxBackward, arguments)
+    return aot.Spec(SoftmaxBackward(ROW_TILINGS[access], target, rows.chunk), arguments)

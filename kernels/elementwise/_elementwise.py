@@ -67,7 +67,8 @@ ELEMENTWISE_TILINGS = {
 class Elementwise(KernelObject, ABC):
     """``out = apply(*inputs)`` over tensors of one shape, of rank 1 or 2, with any row stride.
 
-    Subclasses define ``apply`` on the values of a chunk, and a ``__call__`` with named arguments.
+    Subclasses define ``apply`` on the values of a chunk, and on numbers that a call passes to every thread, and a
+    ``__call__`` with named arguments.
     """
 
     def __init__(self, tiling: ElementwiseTiling, target: aot.Target, rank: int, dtype: str) -> None:
@@ -75,55 +76,65 @@ class Elementwise(KernelObject, ABC):
         self.early = launched_early(target)
         self.chunk = chunk_elements(dtype, tiling.vector)
         self.rank = rank
-        # A single row may end with part of a chunk. With several rows, the next one would start misaligned.
-        self.ragged = rank == 1 and tiling.vector
-        columns = aot.Dim("n", divisible_by=1 if self.ragged else self.chunk, bits=64)
+        # A single row may end with part of a chunk. With several rows, the next one would start misaligned, unless they
+        # have no gaps and are treated as one row.
+        self.line_chunk = chunk_elements(dtype, tiling.vector or rank == 2)
+        self.line_unroll = tiling.unroll if self.line_chunk == self.chunk else 1
+        self.ragged = tiling.vector == (rank == 1) and self.line_chunk > 1
+        columns = aot.Dim("n", divisible_by=1 if rank == 1 else self.chunk, bits=64)
         shape = (columns,) if rank == 1 else (aot.Dim("m", bits=64), columns)
         self.tensor = aot.Tensor(dtype, shape, align=VECTOR_BYTES if tiling.vector else None)
 
     @abstractmethod
-    def apply(self, *values: cute.TensorSSA) -> cute.TensorSSA: ...
+    def apply(self, *values: cute.TensorSSA | Int32) -> cute.TensorSSA: ...
 
     @cute.jit
-    def launch(self, inputs: list[cute.Tensor], out: cute.Tensor, stream: CUstream):
+    def launch(self, inputs: list[cute.Tensor], out: cute.Tensor, stream: CUstream, numbers: tuple[Int32, ...] = ()):
         if cutlass.const_expr(self.rank == 1):
-            self.launch_line(inputs, out, stream)
+            self.launch_line(inputs, out, stream, numbers)
         else:
             rows, columns = extents(out)
             # Rows without gaps are treated as one row, so a thread finds its place without a division.
             gapless = rows > 0
             for tensor in (*inputs, out):
                 gapless = gapless and tensor.stride[0] == columns
+                if cutlass.const_expr(not self.tiling.vector):
+                    gapless = gapless and tensor.iterator.toint() % VECTOR_BYTES == 0
             if gapless:
                 line = cute.make_layout(rows * columns)
-                lines = [cute.make_tensor(tensor.iterator, line) for tensor in (*inputs, out)]
-                self.launch_line(lines[:-1], lines[-1], stream)
+                starts = [tensor.iterator.align(VECTOR_BYTES) for tensor in (*inputs, out)]
+                lines = [cute.make_tensor(start, line) for start in starts]
+                self.launch_line(lines[:-1], lines[-1], stream, numbers)
             else:
-                self.launch_rows(inputs, out, stream)
+                self.launch_rows(inputs, out, stream, numbers)
 
     @cute.jit
-    def launch_line(self, inputs: list[cute.Tensor], out: cute.Tensor, stream: CUstream):
-        chunks = _ceil_div(Int64(cute.size(out)), Int64(self.chunk))
-        blocks = _ceil_div(chunks, Int64(self.tiling.threads * self.tiling.unroll))
+    def launch_line(
+        self, inputs: list[cute.Tensor], out: cute.Tensor, stream: CUstream, numbers: tuple[Int32, ...] = ()
+    ):
+        chunks = _ceil_div(Int64(cute.size(out)), Int64(self.line_chunk))
+        blocks = _ceil_div(chunks, Int64(self.tiling.threads * self.line_unroll))
         if blocks > 0:  # CUDA refuses an empty grid
-            self.line_kernel(inputs, out).launch(**self.grid(blocks), stream=stream)
+            self.line_kernel(inputs, out, numbers).launch(**self.grid(blocks), stream=stream)
 
     @cute.kernel
-    def line_kernel(self, inputs: list[cute.Tensor], out: cute.Tensor):
+    def line_kernel(self, inputs: list[cute.Tensor], out: cute.Tensor, numbers: tuple[Int32, ...]):
         thread, _, _ = cute.arch.thread_idx()
         block, _, _ = cute.arch.block_idx()
         size = Int64(cute.size(out))
-        whole = size // self.chunk
-        first = Int64(block) * (self.tiling.threads * self.tiling.unroll) + thread
-        indices = [first + i * self.tiling.threads for i in range(self.tiling.unroll)]
+        whole = size // self.line_chunk
+        first = Int64(block) * (self.tiling.threads * self.line_unroll) + thread
+        indices = [first + i * self.tiling.threads for i in range(self.line_unroll)]
         await_previous(self.early)
-        self.move(inputs, out, indices, whole, self.chunk)
+        self.move(inputs, out, indices, whole, self.line_chunk, numbers)
         if cutlass.const_expr(self.ragged):  # noqa: SIM102  decided when compiled: not joined by `and`
             if block == 0:
-                self.move(inputs, out, [whole * self.chunk + thread], size, 1)
+                self.move(inputs, out, [whole * self.line_chunk + thread], size, 1, numbers)
 
     @cute.jit
-    def launch_rows(self, inputs: list[cute.Tensor], out: cute.Tensor, stream: CUstream):
+    def launch_rows(
+        self, inputs: list[cute.Tensor], out: cute.Tensor, stream: CUstream, numbers: tuple[Int32, ...] = ()
+    ):
         rows, columns = extents(out)
         chunks = columns // self.chunk
         # The number of threads side by side in a row is a power of two, so that a thread finds its place by shifts. It is
@@ -134,10 +145,18 @@ class Elementwise(KernelObject, ABC):
         tiles_per_row = _ceil_div(chunks, Int64(self.tiling.unroll) << shift)
         blocks = _ceil_div(rows * tiles_per_row, Int64(self.tiling.threads) >> shift)
         if blocks > 0:  # CUDA refuses an empty grid
-            self.rows_kernel(inputs, out, shift, Int32(tiles_per_row)).launch(**self.grid(blocks), stream=stream)
+            tiles = Int32(tiles_per_row)
+            self.rows_kernel(inputs, out, shift, tiles, numbers).launch(**self.grid(blocks), stream=stream)
 
     @cute.kernel
-    def rows_kernel(self, inputs: list[cute.Tensor], out: cute.Tensor, shift: Int32, tiles_per_row: Int32):
+    def rows_kernel(
+        self,
+        inputs: list[cute.Tensor],
+        out: cute.Tensor,
+        shift: Int32,
+        tiles_per_row: Int32,
+        numbers: tuple[Int32, ...],
+    ):
         thread, _, _ = cute.arch.thread_idx()
         block, _, _ = cute.arch.block_idx()
         rows, columns = extents(out)
@@ -153,20 +172,21 @@ class Elementwise(KernelObject, ABC):
             lane = thread & ((1 << shift) - 1)
             first = Int64(tile) * (self.tiling.unroll << shift) + lane
             indices = [first + (i << shift) for i in range(self.tiling.unroll)]
-            self.move([x[row, None] for x in inputs], out[row, None], indices, columns // self.chunk, self.chunk)
+            sources, end = [x[row, None] for x in inputs], columns // self.chunk
+            self.move(sources, out[row, None], indices, end, self.chunk, numbers)
 
     def grid(self, blocks: Int64) -> dict:
         """The arguments of ``launch``."""
         return {"grid": [Int32(blocks), 1, 1], "block": [self.tiling.threads, 1, 1], "use_pdl": self.early}
 
     @cute.jit
-    def move(self, sources: list[cute.Tensor], target: cute.Tensor, indices: list[Int64], end, size):
+    def move(self, sources: list[cute.Tensor], target: cute.Tensor, indices: list[Int64], end, size, numbers):
         """Compute the chunks at these ascending indices, if they are before ``end``."""
         if indices[0] < end:
             get = fetch if len(indices) == 1 else load
             loaded = [[get(source, index, size, self.tiling.cached) for source in sources] for index in indices]
             for index, chunks in zip(indices, loaded, strict=True):
-                store(self.apply(*[chunk.load() for chunk in chunks]), target, index, end, size)
+                store(self.apply(*[chunk.load() for chunk in chunks], *numbers), target, index, end, size)
 
 
 def elementwise_specs(target: aot.Target, tilings: tuple[ElementwiseTiling, ...], make, arguments, *guards: str):

@@ -1,7 +1,8 @@
 """``out = op(x)`` for an activation that the caller names.
 
 Memory is the limit: ``x`` is read once and ``out`` is written once. The arithmetic, in f32, runs in the meantime.
-The kernel is compiled for each activation. To add one, write a class and add a line to ``OPS``.
+The activation is a number that dispatch passes, so all of them share one kernel, in which every thread takes the same
+branch. To add one, write a class and add a line to ``OPS``.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
+import cutlass
 import cutlass.cute as cute
 from cuda.bindings.driver import CUstream
-from cutlass import Float32
+from cutlass import Float32, Int32
 
 import aot
 
@@ -133,24 +135,28 @@ ROUNDED = {
 
 
 class Activate(Elementwise):
-    def __init__(
-        self, tiling: ElementwiseTiling, target: aot.Target, rank: int, dtype: str, op: type[Activation]
-    ) -> None:
+    def __init__(self, tiling: ElementwiseTiling, target: aot.Target, rank: int, dtype: str) -> None:
         super().__init__(tiling, target, rank, dtype)
-        self.op = op if dtype == "f32" else ROUNDED.get(op, op)
-
-    def apply(self, x: cute.TensorSSA) -> cute.TensorSSA:
-        return self.op.apply(x.to(Float32))
+        self.ops = tuple(op if dtype == "f32" else ROUNDED.get(op, op) for op in OPS.values())
 
     @cute.jit
-    def __call__(self, x: cute.Tensor, out: cute.Tensor, stream: CUstream):
-        self.launch([x], out, stream)
+    def apply(self, x: cute.TensorSSA, op: Int32) -> cute.TensorSSA:
+        x = x.to(Float32)
+        result = x
+        for number in cutlass.range_constexpr(len(self.ops)):
+            if op == number:
+                result = self.ops[number].apply(x)
+        return result
+
+    @cute.jit
+    def __call__(self, x: cute.Tensor, out: cute.Tensor, op: Int32, stream: CUstream):
+        self.launch([x], out, stream, (op,))
 
 
 @aot.kernel(
     parameters=(aot.In("x"), aot.Out("out", shape="x.shape", dtype="x.dtype", may_be="x")),
     archs=ARCHS,
-    choices={"op": OPS},
+    choices={"op": {name: number for number, name in enumerate(OPS)}},
     axes={"rank": (1, 2), "dtype": DTYPES, "access": ELEMENTWISE_TILINGS},
     reference=contract.reference,
     inputs=contract.inputs,
@@ -158,8 +164,8 @@ class Activate(Elementwise):
     backward=aot.Backward("activation_backward", saves="x", gradients="x"),
 )
 def activation(
-    target: aot.Target, op: type[Activation], rank: int, dtype: str, access: tuple[ElementwiseTiling, ...]
+    target: aot.Target, op: int, rank: int, dtype: str, access: tuple[ElementwiseTiling, ...]
 ) -> list[aot.Spec]:
     """``out = op(x)``, element by element, where ``op`` is relu, gelu (by erf), gelu_tanh or silu."""
-    arguments = lambda made: {"x": made.tensor, "out": made.tensor, "stream": aot.Stream()}  # noqa: E731
-    return elementwise_specs(target, access, lambda tiling: Activate(tiling, target, rank, dtype, op), arguments)
+    arguments = lambda made: {"x": made.tensor, "out": made.tensor, "op": aot.Constant(op), "stream": aot.Stream()}  # noqa: E731
+    return elementwise_specs(target, access, lambda tiling: Activate(tiling, target, rank, dtype), arguments)

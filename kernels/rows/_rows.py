@@ -3,15 +3,20 @@
 A short row belongs to some threads of a warp, a longer one to a block. A row that does not fit into the registers of one
 block belongs, from compute capability 9.0 on, to a cluster of blocks. How many threads and blocks share such a row is
 decided at the call. Shorter rows have a number of threads that is compiled in: they take some microseconds, and counting
-threads at run time would be a tenth of that and more.
+threads at run time would be a tenth of that and more. So a variant has a kernel for each of several numbers of threads,
+and its launcher chooses among them: that takes less time to build than variants of their own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
+from typing import Any
 
 import cutlass
 import cutlass.cute as cute
+from cuda.bindings.driver import CUstream
 from cutlass import Float32, Int32, Int64
 
 import aot
@@ -21,40 +26,48 @@ from .._versions import SmemAllocator
 
 MAX_CLUSTER = 8  # blocks that share a row: what every GPU with clusters can run
 MIN_THREADS = 64  # of a block that has a row, or part of one, to itself
-MIN_SHARED = 1024  # chunks of a shared row in a block: with fewer, the blocks would wait longer than they read
+CLUSTER_THREADS = 512  # of a block that shares a row with others: smaller blocks start sooner, as more of them fit
+# Chunks, or elements if those are read one by one, of a shared row in a block: with fewer, the blocks would wait longer
+# than they read.
+MIN_SHARED, MIN_SHARED_ELEMENTS = 1024, 8192
+ANY_LENGTH = 0x7FFFFFFF  # chunks
 FEW_BLOCKS = 128  # fewer blocks than this leave multiprocessors idle
+MANY_BLOCKS = 512  # fewer small blocks than this have too few loads on their way
 
 
 @dataclass(frozen=True)
 class RowTiling:
     """A block computes ``rows`` rows with ``threads`` threads each. A thread holds ``unroll`` chunks at a time.
 
-    If ``shared``, ``threads`` is an upper bound: a row gets as many as it needs, and several blocks if those do not do.
+    If ``counted``, ``threads`` is an upper bound: a row gets a block of as many as it needs. If ``shared``, it gets several
+    blocks if one of them does not do.
     """
 
     threads: int
     unroll: int
     rows: int = 1
     looped: bool = False  # loops over rows that are longer than the threads can hold
+    counted: bool = False
     shared: bool = False
+    streamed: bool = False  # keeps nothing of a row, so that only few rows need several blocks each
     longest: int | None = None  # chunks of a row that is still looped over
     blocks: int = 0  # minimum resident blocks per SM (limits registers); 0 = unconstrained
 
     @property
-    def label(self) -> str:
-        kind = "looped" if self.looped else "threads"
-        return f"{'shared_' if self.shared else ''}{kind}{self.threads}"
+    def at_call(self) -> bool:
+        """Whether the number of threads is not compiled in."""
+        return self.counted or self.shared
 
     @property
     def wide(self) -> bool:
         """Whether a row takes whole blocks."""
         return self.threads > WARP
 
-    def chunks(self, target: aot.Target) -> int | None:
-        """How many chunks a row may have; None if any number."""
+    def chunks(self, cluster: int) -> int | None:
+        """How many chunks a row may have if so many blocks can share it; None if any number."""
         if self.looped:
             return self.longest
-        return self.threads * self.unroll * (max_cluster(target) if self.shared else 1)
+        return self.threads * self.unroll * (cluster if self.shared else 1)
 
     def validate(self, target: aot.Target) -> None:
         block = self.threads * self.rows
@@ -63,7 +76,7 @@ class RowTiling:
                 f"{self.rows} rows of {self.threads} threads make a block of {block}; "
                 f"{target.arch} takes whole warps, up to {target.max_threads} threads"
             )
-        if self.threads & (self.threads - 1) or (self.rows > 1 and self.wide):
+        if (self.threads & (self.threads - 1) and not self.at_call) or (self.rows > 1 and self.wide):
             raise aot.DeclarationError(
                 f"{self.threads} threads cannot add up a row: must be a power of two, "
                 f"and a whole block if more than {WARP}, not one of {self.rows} rows"
@@ -73,6 +86,12 @@ class RowTiling:
 def max_cluster(target: aot.Target) -> int:
     """How many blocks can share a row. A portable build does what the earliest architecture can do."""
     return min(MAX_CLUSTER, target.max_cluster) if target.arch.suffix else 1
+
+
+def _useful(tilings: tuple[RowTiling, ...], cluster: int) -> tuple[RowTiling, ...]:
+    """Those that take longer rows than the ones before them: without clusters, some do not."""
+    lengths = [tiling.chunks(cluster) or ANY_LENGTH for tiling in tilings]
+    return tuple(tiling for i, tiling in enumerate(tilings) if i == 0 or lengths[i] > lengths[i - 1])
 
 
 # By kind of access. A row gets as many threads as can hold it; the last tiling takes longer rows.
@@ -93,27 +112,72 @@ ROW_TILINGS = {
     ),
 }
 
+# For kernels that keep one value for each element, of a row that is read element by element too. Measured on an H200.
+_ELEMENTS = (
+    ROW_TILINGS["scalar"][0],
+    RowTiling(threads=512, unroll=16, counted=True),
+    RowTiling(threads=1024, unroll=16, shared=True),
+    ROW_TILINGS["scalar"][-1],
+)
+
+# As few registers as rmsnorm needs let two blocks of up to 576 threads run on a multiprocessor.
+WIDE_TILINGS = {
+    "vector": (
+        *ROW_TILINGS["vector"][:-2],
+        RowTiling(threads=1024, unroll=4, shared=True),
+        ROW_TILINGS["vector"][-1],
+    ),
+    "scalar": _ELEMENTS,
+}
+
+# For other kernels that is a limit, without which a multiprocessor would have a single row at a time.
+LIMITED_TILINGS = {
+    "vector": (
+        *ROW_TILINGS["vector"][:-2],
+        RowTiling(threads=576, unroll=4, shared=True, blocks=2),
+        *WIDE_TILINGS["vector"][-2:],
+    ),
+    "scalar": _ELEMENTS,
+}
+
 # For kernels that keep no part of a row. A loop takes every row that is too long for a warp.
 STREAMED_TILINGS = {
-    "vector": (*ROW_TILINGS["vector"][:2], RowTiling(threads=256, unroll=4, looped=True, shared=True)),
-    "scalar": (ROW_TILINGS["scalar"][0], RowTiling(threads=256, unroll=8, looped=True, shared=True)),
+    "vector": (
+        *ROW_TILINGS["vector"][:2],
+        RowTiling(threads=256, unroll=4, looped=True, shared=True, streamed=True),
+    ),
+    "scalar": (
+        ROW_TILINGS["scalar"][0],
+        RowTiling(threads=512, unroll=16, looped=True, shared=True, streamed=True),
+    ),
 }
 
 
 class RowKernel(KernelObject):
     """The base of kernels that reduce the rows of a matrix, each row by a group of threads.
 
-    Subclasses define the kernel; ``reductions`` says how often it reduces over the threads of a row.
+    Subclasses define the kernel, for one tiling, and a ``__call__`` that launches it with the tiling that a row needs;
+    ``reductions`` says how often it reduces over the threads of a row.
     """
 
     reductions = 1
     reduced = Float32  # the type of what is reduced
+    tiling: RowTiling  # of a kernel that is launched: see `sized`
+    max_cluster: int  # blocks that can share a row then
 
-    def __init__(self, tiling: RowTiling, target: aot.Target, chunk: int) -> None:
-        self.tiling = tiling
+    def __init__(self, tilings: tuple[RowTiling, ...], target: aot.Target, chunk: int) -> None:
+        self.clusters = max_cluster(target)
+        self.tilings = _useful(tilings, self.clusters)
         self.early = launched_early(target)
-        self.max_cluster = max_cluster(target) if tiling.shared else 1
         self.chunk = chunk  # elements
+        for tiling in self.tilings:
+            tiling.validate(target)
+
+    def sized(self, tiling: RowTiling) -> RowKernel:
+        """This kernel with one of its tilings."""
+        own = copy(self)
+        own.tiling, own.max_cluster = tiling, self.clusters if tiling.shared else 1
+        return own
 
     # Where a thread is.
 
@@ -147,7 +211,7 @@ class RowKernel(KernelObject):
 
     def threads(self) -> Int32 | int:
         """How many threads share a row."""
-        return self.cluster() * self.block_threads() if self.tiling.shared else self.tiling.threads
+        return self.cluster() * self.block_threads() if self.tiling.at_call else self.tiling.threads
 
     def span(self) -> Int32 | int:
         """How many chunks the threads of a row hold at a time."""
@@ -190,14 +254,14 @@ class RowKernel(KernelObject):
         ``neutral`` changes no value that it is combined with.
         """
         value = cute.arch.warp_reduction(value, combine, threads_in_group=min(self.tiling.threads, WARP))
-        if cutlass.const_expr(self.tiling.wide and not self.tiling.shared):
+        if cutlass.const_expr(self.tiling.wide and not self.tiling.at_call):
             thread, _, _ = cute.arch.thread_idx()
             warps = self.tiling.threads // WARP
             if thread % WARP == 0:
                 scratch[thread // WARP, use] = value
             cute.arch.sync_threads()
             value = cute.arch.warp_reduction(scratch[thread % warps, use], combine, threads_in_group=warps)
-        if cutlass.const_expr(self.tiling.shared):
+        if cutlass.const_expr(self.tiling.at_call):
             thread, _, _ = cute.arch.thread_idx()
             lane, warps = thread % WARP, self.block_threads() // WARP
             self.share(value, scratch, thread // WARP, warps, lane, use)
@@ -245,20 +309,40 @@ class RowKernel(KernelObject):
     # Launches.
 
     @cute.jit
+    def launch(self, x: cute.Tensor, kernel: Callable[[Any], Any], stream: CUstream):
+        """Launch ``kernel(self)`` with the first of the tilings that takes the rows of ``x``."""
+        _, columns = x.shape
+        chunks = columns // self.chunk
+        for own, taken, most in self.ranges():
+            if chunks > taken and chunks <= most:
+                kernel(own).launch(**own.grid(x), stream=stream)
+
+    def ranges(self) -> list[tuple[RowKernel, int, int]]:
+        """This kernel with each of its tilings, and what rows it is for: of more than so many chunks, and up to so many."""
+        limits = [tiling.chunks(self.clusters) or ANY_LENGTH for tiling in self.tilings]
+        return list(zip(map(self.sized, self.tilings), [-1, *limits], limits, strict=False))
+
+    @cute.jit
     def spread(self, rows: Int32, columns: Int32) -> tuple[Int32, Int32]:
         """How many threads a block has, and how many blocks share a row."""
         chunks, unroll, cluster = columns // self.chunk, self.tiling.unroll, Int32(1)
-        while cluster < self.max_cluster and cluster * (self.tiling.threads * unroll) < chunks:
+        threads = min(CLUSTER_THREADS, self.tiling.threads)
+        few = MANY_BLOCKS if self.tiling.streamed else FEW_BLOCKS
+        if not self.tiling.streamed and chunks > self.tiling.threads * unroll:
+            while cluster < self.max_cluster and cluster * (threads * unroll) < chunks:
+                cluster *= 2
+        least = MIN_SHARED if self.chunk > 1 else MIN_SHARED_ELEMENTS
+        while cluster < self.max_cluster and rows * cluster < few and cluster * least < chunks:
             cluster *= 2
-        while cluster < self.max_cluster and rows * cluster < FEW_BLOCKS and cluster * MIN_SHARED < chunks:
-            cluster *= 2
-        warps = cute.ceil_div(chunks, cluster * (unroll * WARP))
+        # If blocks must loop, the steps are equally long, so that the last one does not leave most threads idle.
+        steps = cute.ceil_div(chunks, cluster * (self.tiling.threads * unroll))
+        warps = cute.ceil_div(chunks, cluster * steps * (unroll * WARP))
         return cutlass.min(cutlass.max(warps * WARP, MIN_THREADS), self.tiling.threads), cluster
 
     def grid(self, x: cute.Tensor) -> dict:
         """The arguments of ``launch``."""
         rows, columns = x.shape
-        if self.tiling.shared:
+        if self.tiling.at_call:
             threads, cluster = self.spread(rows, columns)
             shape = {
                 "grid": [rows * cluster, 1, 1],
@@ -321,18 +405,3 @@ class RowTensors:
 
     def _tensor(self, *shape: str | aot.Dim) -> aot.Tensor:
         return aot.Tensor(self.dtype, shape, align=VECTOR_BYTES if self.vector else None)
-
-
-def row_specs(
-    target: aot.Target, tilings: tuple[RowTiling, ...], chunk: int, make, arguments: dict, guards: tuple[str, ...] = ()
-) -> list[aot.Spec]:
-    """One spec per tiling of a kernel over rows of ``n`` columns; ``make(tiling, target, chunk)`` is the jit object."""
-    specs = []
-    for tiling in tilings:
-        if tiling.shared and not tiling.looped and max_cluster(target) == 1:
-            continue  # the one before it holds as much
-        tiling.validate(target)
-        chunks = tiling.chunks(target)
-        fits = () if chunks is None else (f"n <= {chunks * chunk}",)
-        specs.append(aot.Spec(make(tiling, target, chunk), arguments, (*guards, *fits), tiling.label))
-    return specs

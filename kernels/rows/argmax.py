@@ -17,7 +17,7 @@ import aot
 from .._device import ARCHS, DTYPES, fetch
 from ..contracts import argmax as contract
 from ._order import NO_KEY, larger, order_key
-from ._rows import STREAMED_TILINGS, RowKernel, RowTensors, maximum, row_specs
+from ._rows import STREAMED_TILINGS, RowKernel, RowTensors, maximum
 
 LAST = 0x7FFFFFFF  # no chunk has a larger number
 
@@ -65,7 +65,7 @@ class ArgMax(RowKernel):
     def __call__(self, x: cute.Tensor, out: cute.Tensor, stream: CUstream):
         rows, _ = x.shape
         if rows > 0:  # CUDA refuses an empty grid
-            self.kernel(x, out).launch(**self.grid(x), stream=stream)
+            self.launch(x, lambda own: own.kernel(x, out), stream)
 
 
 @aot.kernel(
@@ -76,8 +76,8 @@ class ArgMax(RowKernel):
     inputs=contract.inputs,
     cost=contract.cost,
 )
-def argmax(target: aot.Target, dtype: str, access: str) -> list[aot.Spec]:
+def argmax(target: aot.Target, dtype: str, access: str) -> aot.Spec:
     """The first index of the largest element of every row of ``x``, which must not be empty; NaN is the largest."""
     rows = RowTensors(dtype, access == "vector")
     arguments = {"x": rows.matrix, "out": aot.Tensor("i64", ("m",)), "stream": aot.Stream()}
-    return row_specs(target, STREAMED_TILINGS[access], rows.chunk, ArgMax, arguments, ("n >= 1",))
+    return aot.Spec(ArgMax(STREAMED_TILINGS[access], target, rows.chunk), arguments, ("n >= 1",))

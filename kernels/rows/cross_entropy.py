@@ -15,7 +15,7 @@ import aot
 
 from .._device import ARCHS, DTYPES
 from ..contracts import cross_entropy as contract
-from ._rows import STREAMED_TILINGS, RowTensors, row_specs
+from ._rows import STREAMED_TILINGS, RowTensors
 from .softmax import LOWEST, Softmax
 
 
@@ -44,7 +44,7 @@ class CrossEntropy(Softmax):
     def __call__(self, x: cute.Tensor, classes: cute.Tensor, loss: cute.Tensor, ignored: Int64, stream: CUstream):
         rows, _ = x.shape
         if rows > 0:  # CUDA refuses an empty grid
-            self.loss_kernel(x, classes, loss, ignored).launch(**self.grid(x), stream=stream)
+            self.launch(x, lambda own: own.loss_kernel(x, classes, loss, ignored), stream)
 
 
 @aot.kernel(
@@ -60,7 +60,7 @@ class CrossEntropy(Softmax):
     inputs=contract.inputs,
     cost=contract.cost,
 )
-def cross_entropy(target: aot.Target, dtype: str, access: str) -> list[aot.Spec]:
+def cross_entropy(target: aot.Target, dtype: str, access: str) -> aot.Spec:
     """``loss = log(sum(exp(x))) - x[target]`` for every row of ``x``, which must not be empty, computed in f32."""
     rows = RowTensors(dtype, access == "vector")
     arguments = {
@@ -70,4 +70,4 @@ def cross_entropy(target: aot.Target, dtype: str, access: str) -> list[aot.Spec]
         "ignore_index": aot.Scalar("i64"),
         "stream": aot.Stream(),
     }
-    return row_specs(target, STREAMED_TILINGS[access], rows.chunk, CrossEntropy, arguments, ("n >= 1",))
+    return aot.Spec(CrossEntropy(STREAMED_TILINGS[access], target, rows.chunk), arguments, ("n >= 1",))

@@ -8,6 +8,7 @@ three times, the last two mostly from a cache. All rows share ``weight`` and ``b
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import cutlass
 import cutlass.cute as cute
@@ -18,18 +19,24 @@ import aot
 
 from .._device import ARCHS, DTYPES, load, store
 from ..contracts import layernorm as contract
-from ._rows import ROW_TILINGS, RowKernel, RowTensors, RowTiling, row_specs
+from ._rows import ROW_TILINGS, WIDE_TILINGS, RowKernel, RowTensors, RowTiling
 
 # If a row takes many threads, three blocks must fit on a multiprocessor, so that some load while others wait for a sum.
-# The last pass over a long row reads three tensors at once. With two chunks of each at a time instead of four, there are
-# registers for a second block.
+# Weights and biases are loaded late then, when registers are free. A row that just one block holds is better off with two
+# larger blocks than with clusters. The last pass over a long row reads three tensors at once. With two chunks of each at a
+# time instead of four, there are registers for a second block.
 TILINGS = {
-    **ROW_TILINGS,
     "vector": (
-        *ROW_TILINGS["vector"][:-3],
+        *ROW_TILINGS["vector"][:4],
         RowTiling(threads=512, unroll=4, blocks=3),
+        RowTiling(threads=576, unroll=4, blocks=2, counted=True),
         RowTiling(threads=512, unroll=4, blocks=3, shared=True),
+        RowTiling(threads=1024, unroll=4, blocks=1, shared=True),
         RowTiling(threads=512, unroll=2, looped=True, shared=True),
+    ),
+    "scalar": tuple(
+        replace(tiling, blocks=1) if tiling.at_call and not tiling.looped else tiling
+        for tiling in WIDE_TILINGS["scalar"]
     ),
 }
 
@@ -116,7 +123,8 @@ class LayerNorm(RowKernel):
     ):
         rows, columns = x.shape
         if rows > 0 and columns > 0:  # CUDA refuses an empty grid
-            self.kernel(x, weight, bias, out, eps, 1 / Float32(columns)).launch(**self.grid(x), stream=stream)
+            inverse = 1 / Float32(columns)
+            self.launch(x, lambda own: own.kernel(x, weight, bias, out, eps, inverse), stream)
 
 
 @aot.kernel(
@@ -134,11 +142,11 @@ class LayerNorm(RowKernel):
     cost=contract.cost,
     backward=aot.Backward("layernorm_backward", saves=("x", "weight", "eps"), gradients=("x", "weight", "bias")),
 )
-def layernorm(target: aot.Target, dtype: str, access: str) -> list[aot.Spec]:
+def layernorm(target: aot.Target, dtype: str, access: str) -> aot.Spec:
     """``out = (x - mean(x)) / sqrt(variance(x) + eps) * weight + bias`` for every row of ``x``, computed in f32."""
     rows = RowTensors(dtype, access == "vector")
     x = rows.matrix
     arguments = {
         "x": x, "weight": rows.row, "bias": rows.row, "out": x, "eps": aot.Scalar("f32"), "stream": aot.Stream()
     }  # fmt: skip
-    return row_specs(target, TILINGS[access], rows.chunk, LayerNorm, arguments)
+    return aot.Spec(LayerNorm(TILINGS[access], target, rows.chunk), arguments)

@@ -15,7 +15,7 @@ import aot
 
 from .._device import DTYPES, store
 from ..contracts import quantize_fp8 as contract
-from ._rows import ROW_TILINGS, RowKernel, RowTensors, maximum, row_specs
+from ._rows import LIMITED_TILINGS, RowKernel, RowTensors, maximum
 
 LARGEST = contract.LARGEST  # of f8e4m3
 SMALLEST = contract.SMALLEST  # lower bound for the largest value of a row, so that its inverse is finite
@@ -62,7 +62,7 @@ class QuantizeFp8(RowKernel):
     def __call__(self, x: cute.Tensor, out: cute.Tensor, scale: cute.Tensor, stream: CUstream):
         rows, _ = x.shape
         if rows > 0:  # CUDA refuses an empty grid
-            self.kernel(x, out, scale).launch(**self.grid(x), stream=stream)
+            self.launch(x, lambda own: own.kernel(x, out, scale), stream)
 
 
 @aot.kernel(
@@ -72,12 +72,12 @@ class QuantizeFp8(RowKernel):
         aot.Out("scale", "per row: `x` is about `out * scale`", shape="(x.shape[0],)", dtype="f32"),
     ),
     archs=("sm_90a", "sm_100f"),  # sm_80 has no conversion to f8
-    axes={"dtype": DTYPES, "access": tuple(ROW_TILINGS)},
+    axes={"dtype": DTYPES, "access": tuple(LIMITED_TILINGS)},
     reference=contract.reference,
     inputs=contract.inputs,
     cost=contract.cost,
 )
-def quantize_fp8(target: aot.Target, dtype: str, access: str) -> list[aot.Spec]:
+def quantize_fp8(target: aot.Target, dtype: str, access: str) -> aot.Spec:
     """``scale = max(|x|) / 448`` and ``out = x / scale`` as f8e4m3, for every row of ``x``, which must not be empty."""
     rows = RowTensors(dtype, access == "vector")
     arguments = {
@@ -86,4 +86,4 @@ def quantize_fp8(target: aot.Target, dtype: str, access: str) -> list[aot.Spec]:
         "scale": aot.Tensor("f32", ("m",)),
         "stream": aot.Stream(),
     }
-    return row_specs(target, ROW_TILINGS[access], rows.chunk, QuantizeFp8, arguments, ("n >= 1",))
+    return aot.Spec(QuantizeFp8(LIMITED_TILINGS[access], target, rows.chunk), arguments, ("n >= 1",))

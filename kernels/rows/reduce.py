@@ -15,7 +15,7 @@ import aot
 
 from .._device import ARCHS, DTYPES
 from ..contracts import reduce as contract
-from ._rows import STREAMED_TILINGS, RowKernel, RowTensors, add, maximum, row_specs
+from ._rows import STREAMED_TILINGS, RowKernel, RowTensors, add, maximum
 
 SUM, MAX, MEAN = range(3)  # the largest element is NaN if one is NaN
 OPS = {"sum": SUM, "max": MAX, "mean": MEAN}
@@ -63,7 +63,7 @@ class Reduce(RowKernel):
     def __call__(self, x: cute.Tensor, out: cute.Tensor, op: Int32, stream: CUstream):
         rows, _ = x.shape
         if rows > 0:  # CUDA refuses an empty grid
-            self.kernel(x, out, op).launch(**self.grid(x), stream=stream)
+            self.launch(x, lambda own: own.kernel(x, out, op), stream)
 
 
 @aot.kernel(
@@ -75,7 +75,7 @@ class Reduce(RowKernel):
     inputs=contract.inputs,
     cost=contract.cost,
 )
-def reduce(target: aot.Target, op: int, dtype: str, access: str) -> list[aot.Spec]:
+def reduce(target: aot.Target, op: int, dtype: str, access: str) -> aot.Spec:
     """``out = op(x)`` over the last dimension, which has an element at least; ``op`` is sum, max or mean."""
     rows = RowTensors(dtype, access == "vector")
     arguments = {
@@ -84,4 +84,4 @@ def reduce(target: aot.Target, op: int, dtype: str, access: str) -> list[aot.Spe
         "op": aot.Constant(op),
         "stream": aot.Stream(),
     }
-    return row_specs(target, STREAMED_TILINGS[access], rows.chunk, Reduce, arguments, ("n >= 1",))
+    return aot.Spec(Reduce(STREAMED_TILINGS[access], target, rows.chunk), arguments, ("n >= 1",))

@@ -16,7 +16,7 @@ import aot
 
 from .._device import ARCHS, DTYPES, store
 from ..contracts import rmsnorm as contract
-from ._rows import ROW_TILINGS, RowKernel, RowTensors, row_specs
+from ._rows import WIDE_TILINGS, RowKernel, RowTensors
 
 
 class RmsNorm(RowKernel):
@@ -83,7 +83,8 @@ class RmsNorm(RowKernel):
     def __call__(self, x: cute.Tensor, weight: cute.Tensor, out: cute.Tensor, eps: Float32, stream: CUstream):
         rows, columns = x.shape
         if rows > 0 and columns > 0:  # CUDA refuses an empty grid
-            self.kernel(x, weight, out, eps, 1 / Float32(columns)).launch(**self.grid(x), stream=stream)
+            inverse = 1 / Float32(columns)
+            self.launch(x, lambda own: own.kernel(x, weight, out, eps, inverse), stream)
 
 
 @aot.kernel(
@@ -94,15 +95,15 @@ class RmsNorm(RowKernel):
         aot.In("eps", default=1e-6),
     ),
     archs=ARCHS,
-    axes={"dtype": DTYPES, "access": tuple(ROW_TILINGS)},
+    axes={"dtype": DTYPES, "access": tuple(WIDE_TILINGS)},
     reference=contract.reference,
     inputs=contract.inputs,
     cost=contract.cost,
     backward=aot.Backward("rmsnorm_backward", saves=("x", "weight", "eps"), gradients=("x", "weight")),
 )
-def rmsnorm(target: aot.Target, dtype: str, access: str) -> list[aot.Spec]:
+def rmsnorm(target: aot.Target, dtype: str, access: str) -> aot.Spec:
     """``out = x / sqrt(mean(x^2) + eps) * weight`` for every row of ``x``, computed in f32."""
     rows = RowTensors(dtype, access == "vector")
     x = rows.matrix
     arguments = {"x": x, "weight": rows.row, "out": x, "eps": aot.Scalar("f32"), "stream": aot.Stream()}
-    return row_specs(target, ROW_TILINGS[access], rows.chunk, RmsNorm, arguments)
+    return aot.Spec(RmsNorm(WIDE_TILINGS[access], target, rows.chunk), arguments)

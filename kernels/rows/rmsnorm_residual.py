@@ -16,7 +16,7 @@ import aot
 
 from .._device import ARCHS, DTYPES
 from ..contracts import rmsnorm_residual as contract
-from ._rows import ROW_TILINGS, RowTensors, row_specs
+from ._rows import WIDE_TILINGS, RowTensors
 from .rmsnorm import RmsNorm
 
 
@@ -72,9 +72,9 @@ class RmsNormResidual(RmsNorm):
     ):
         rows, columns = x.shape
         if rows > 0 and columns > 0:  # CUDA refuses an empty grid
-            self.residual_kernel(x, residual, weight, out, residual_out, eps, 1 / Float32(columns)).launch(
-                **self.grid(x), stream=stream
-            )
+            inverse = 1 / Float32(columns)
+            arguments = (x, residual, weight, out, residual_out, eps, inverse)
+            self.launch(x, lambda own: own.residual_kernel(*arguments), stream)
 
 
 @aot.kernel(
@@ -87,12 +87,12 @@ class RmsNormResidual(RmsNorm):
         aot.In("eps", default=1e-6),
     ),
     archs=ARCHS,
-    axes={"dtype": DTYPES, "access": tuple(ROW_TILINGS)},
+    axes={"dtype": DTYPES, "access": tuple(WIDE_TILINGS)},
     reference=contract.reference,
     inputs=contract.inputs,
     cost=contract.cost,
 )
-def rmsnorm_residual(target: aot.Target, dtype: str, access: str) -> list[aot.Spec]:
+def rmsnorm_residual(target: aot.Target, dtype: str, access: str) -> aot.Spec:
     """``residual_out = x + residual``, and ``out = rmsnorm(residual_out) * weight``, row by row."""
     rows = RowTensors(dtype, access == "vector")
     x = rows.matrix
@@ -100,4 +100,4 @@ def rmsnorm_residual(target: aot.Target, dtype: str, access: str) -> list[aot.Sp
         "x": x, "residual": x, "weight": rows.row, "out": x, "residual_out": x, "eps": aot.Scalar("f32"),
         "stream": aot.Stream(),
     }  # fmt: skip
-    return row_specs(target, ROW_TILINGS[access], rows.chunk, RmsNormResidual, arguments)
+    return aot.Spec(RmsNormResidual(WIDE_TILINGS[access], target, rows.chunk), arguments)

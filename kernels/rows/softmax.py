@@ -18,7 +18,7 @@ import aot
 
 from .._device import ARCHS, DTYPES, store
 from ..contracts import softmax as contract
-from ._rows import ROW_TILINGS, RowKernel, RowTensors, add, row_specs
+from ._rows import LIMITED_TILINGS, RowKernel, RowTensors, add
 
 # Below every finite value. For a row of -inf the largest value is then finite, so x - largest is NaN only if x is.
 LOWEST = -3.4028234663852886e38
@@ -102,20 +102,20 @@ class Softmax(RowKernel):
     def __call__(self, x: cute.Tensor, out: cute.Tensor, stream: CUstream):
         rows, columns = x.shape
         if rows > 0 and columns > 0:  # CUDA refuses an empty grid
-            self.kernel(x, out).launch(**self.grid(x), stream=stream)
+            self.launch(x, lambda own: own.kernel(x, out), stream)
 
 
 @aot.kernel(
     parameters=(aot.In("x"), aot.Out("out", shape="x.shape", dtype="x.dtype", may_be="x")),
     archs=ARCHS,
-    axes={"dtype": DTYPES, "access": tuple(ROW_TILINGS)},
+    axes={"dtype": DTYPES, "access": tuple(LIMITED_TILINGS)},
     reference=contract.reference,
     inputs=contract.inputs,
     cost=contract.cost,
     backward=aot.Backward("softmax_backward", saves="out", gradients="x"),
 )
-def softmax(target: aot.Target, dtype: str, access: str) -> list[aot.Spec]:
+def softmax(target: aot.Target, dtype: str, access: str) -> aot.Spec:
     """``out = softmax(x)`` over the last dimension, computed in f32."""
     rows = RowTensors(dtype, access == "vector")
     arguments = {"x": rows.matrix, "out": rows.matrix, "stream": aot.Stream()}
-    return row_specs(target, ROW_TILINGS[access], rows.chunk, Softmax, arguments)
+    return aot.Spec(Softmax(LIMITED_TILINGS[access], target, rows.chunk), arguments)

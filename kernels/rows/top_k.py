@@ -30,7 +30,7 @@ from ._rows import MIN_THREADS, RowKernel, RowTensors, RowTiling, maximum
 LAST = 0x7FFFFFFF  # no element has a larger index
 ROWS = 4  # of a block, if a row belongs to a warp
 HELD, GROUP = 16, 4  # elements of a row in a lane, and how many of them are skipped together if the row has none there
-TILING = RowTiling(threads=1024, unroll=4, looped=True)
+TILING = RowTiling(threads=1024, unroll=4, looped=True, counted=True)
 CANDIDATES = 2048  # elements in shared memory
 LARGEST_K = 1024
 
@@ -96,8 +96,8 @@ class BlockTopK(RowKernel):
     """Elements have a *place* in the order of their row: a number that is larger for a larger key or a smaller index."""
 
     def __init__(self, target: aot.Target, chunk: int, dtype: str) -> None:
-        super().__init__(TILING, target, chunk)
-        self.max_cluster = 1  # candidates are in the shared memory of one block
+        super().__init__((TILING,), target, chunk)
+        self.tiling, self.max_cluster = TILING, 1  # candidates are in the shared memory of one block
         self.shift = {"bf16": 16, "f16": 13, "f32": 0}[dtype]  # bits of a key that are the same for all values
 
     def key(self, value: Float32) -> Int32:

@@ -33,9 +33,11 @@ def rows(path: Path, cuda: Standin) -> aot_runtime.Bundle:
         (4096, 1032, 128, 1),
         (4096, 4104, 256, 1),
         (4096, 16_384, 512, 1),
-        (4096, 16_392, 288, 2),  # a row that one block cannot hold
+        (4096, 16_392, 544, 1),
+        (4096, 32_776, 288, 4),  # a row that one block cannot hold
         (4096, 131_072, 512, 8),
-        (1, 262_144, 512, 8),  # nor can a cluster: it loops
+        (1, 262_144, 1024, 8),
+        (1, 262_152, 352, 8),  # nor can a cluster: it loops
         (1, 8192, 256, 1),
         (64, 16_384, 512, 1),
         (1, 16_392, 160, 4),
