@@ -104,6 +104,35 @@ def products() -> str:
     return table(("bf16, speed relative to cuBLAS", "products", "geometric mean", "below 0.95", "worst"), rows)
 
 
+def matrices() -> str:
+    """Ratios to torch.compile on matrices that no tiling was chosen on, by kernel."""
+    times = read("h200-rows.json")["results"]["times"]
+    ratios: dict[str, list[float]] = {}
+    for label, one in times.items():
+        ratios.setdefault(label.split()[0], []).append(one["torch.compile"] / one["ours"])
+    ratios["all"] = [ratio for own in ratios.values() for ratio in own]
+    rows = [
+        [kernel, str(len(own)), f"{math.exp(statistics.fmean(map(math.log, own))):.2f}", str(sum(ratio < 0.95 for ratio in own)),
+         f"{min(own):.2f}"]
+        for kernel, own in ratios.items()
+    ]  # fmt: skip
+    return table(("bf16, speed relative to torch.compile", "matrices", "geometric mean", "below 0.95", "worst"), rows)
+
+
+def tilings() -> str:
+    """What the present tilings gained over those before, on some matrices."""
+    results = read("h200-rows-tilings.json")["results"]
+    wanted = (
+        "rmsnorm 4096 x 18432", "softmax 4096 x 18432", "layernorm 4096 x 18432", "rmsnorm_residual 4096 x 28672",
+        "softmax 8 x 200000", "layernorm 1 x 262144", "rmsnorm 35717 x 1001", "softmax 4096 x 4097", "layernorm 146 x 3943",
+    )  # fmt: skip
+    rows = [
+        [label, f"{results[label]['before']:.1f}", f"{min(results[label].values()):.1f}", min(results[label], key=results[label].__getitem__)]
+        for label in wanted
+    ]  # fmt: skip
+    return table(("bf16, microseconds", "before", "best", "the best tiling"), rows)
+
+
 def decoding() -> str:
     """Bandwidth of attention while decoding, in TB/s, by shape."""
     times = read("h200-attention-decode.json")["results"]["times"]
@@ -385,6 +414,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "gemm": gemm,
     "noise": noise,
     "products": products,
+    "matrices": matrices,
+    "tilings": tilings,
     "decoding": decoding,
     "latent": latent,
     "generating": generating,
