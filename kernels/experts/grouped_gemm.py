@@ -24,9 +24,10 @@ SM90_TILINGS = (
     (_T(128, 256, buffers=1), "m > 0"),
 )
 SM90_NARROW_TILINGS = (
-    (_T(64, 64, shared=False), "m <= 32 * experts"),
+    (_T(64, 64), "m <= 4 * experts and n * experts <= 32768"),
     (_T(64, 128, shared=False), "m <= 64 * experts"),
-    (_T(128, 128), "m > 0"),
+    (_T(128, 128), "m <= 512 * experts"),
+    (_T(128, 192, buffers=1), "m > 0"),
 )
 _P = _product_sm80.Tiling
 SM80_TILINGS = (

@@ -1,8 +1,8 @@
 """Scaled and grouped products for sm_90a: TMA brings tiles into shared memory, wgmma multiplies them from there.
 
 A block has one warp group that only loads and two that multiply. Blocks are persistent: each takes tiles until none is
-left. The multiplying warp groups share each tile, one has the upper and one the lower half; or they take turns at tiles
-of up to 64 rows, so that one multiplies while the other writes.
+left. The multiplying warp groups share each tile: one has the upper and one the lower half, or, if there are 64 rows, one the
+left and one the right half. Or they take turns at tiles, so that one multiplies while the other writes.
 
 The tensor cores add products of f8 with 14 bits or so. If ``promoted``, sums of 128 products are added up in f32
 registers instead, while the other warp group multiplies. That is also where scales of blocks enter.
@@ -31,13 +31,14 @@ MULTIPLYING = 2  # warp groups
 THREADS = (1 + MULTIPLYING) * WARP_GROUP
 WGMMA_ROWS = 64  # rows of the tile that one instruction computes
 STEP_BYTES = 128  # of each row that one step along k takes: a line of swizzled shared memory
-SLICES = (64, 32)  # columns that one swizzled TMA store can write: 128 or 64 bytes
+SLICES = (64, 32, 16)  # columns that one swizzled TMA store can write: 128, 64 or 32 bytes
 LOADING_REGISTERS, MULTIPLYING_REGISTERS = 24, 240
 MOST_SUMS = 192  # registers of a thread
 BARRIER_BYTES = 8
 ALIGNMENT = 1024  # of swizzled tiles in shared memory
 OUT_BYTES = 2  # of an element
 SUB = 64  # columns of a tile that share a scale, wherever the tile starts
+MOST_AHEAD, ROOM = 4, 24  # steps whose scales are on their way, and registers of a thread for them
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,13 @@ class Tiling:
     buffers: int = 2  # slices of the output in shared memory
     group: int = 4  # rows of clusters that are computed together
 
+    across, least_k = 1, 1  # what the model of a product's time asks for: nothing is side by side in a cluster, or cut
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of a cluster."""
+        return self.cluster
+
     @property
     def label(self) -> str:
         words = (f"tile{self.m}x{self.n}", *(["shared"] if self.shared else ()))
@@ -63,7 +71,12 @@ class Tiling:
     @property
     def own_rows(self) -> int:
         """Rows of a tile that one warp group computes."""
-        return self.m // MULTIPLYING if self.shared else self.m
+        return self.m // MULTIPLYING if self.shared and self.m > WGMMA_ROWS else self.m
+
+    @property
+    def own_columns(self) -> int:
+        """Columns of a tile that one warp group computes."""
+        return self.n // MULTIPLYING if self.shared and self.m == WGMMA_ROWS else self.n
 
     @property
     def parts(self) -> int:
@@ -73,15 +86,25 @@ class Tiling:
     @property
     def sums(self) -> int:
         """Registers of a thread for the sums of a tile."""
-        return self.own_rows * self.n // WARP_GROUP
+        return self.own_rows * self.own_columns // WARP_GROUP
+
+    @property
+    def subs(self) -> int:
+        """Columns of a warp group, in blocks that share a scale."""
+        return max(1, self.own_columns // SUB)
+
+    @property
+    def scales(self) -> int:
+        """Registers of a thread for the scales of one step: of two rows for each instruction, and of its columns."""
+        return 2 * self.parts + self.subs
 
     @property
     def slice_columns(self) -> int:
-        return next(width for width in SLICES if self.n % width == 0)
+        return next(width for width in SLICES if self.own_columns % width == 0)
 
     @property
     def slices(self) -> int:
-        return self.n // self.slice_columns
+        return self.own_columns // self.slice_columns
 
     @property
     def epilogue_stages(self) -> int:
@@ -90,19 +113,19 @@ class Tiling:
     @property
     def epilogue_bytes(self) -> int:
         staged = WGMMA_ROWS * self.slice_columns * self.epilogue_stages * OUT_BYTES
-        return MULTIPLYING * (staged + self.n * Float32.width // 8)
+        return MULTIPLYING * (staged + self.own_columns * Float32.width // 8)
 
     def stages(self, target: aot.Target) -> int:
         """Tiles of ``a`` and ``b`` that fit into shared memory beside the epilogue's."""
         return (target.shared_memory - self.epilogue_bytes - ALIGNMENT) // (self.stage_bytes + 2 * BARRIER_BYTES)
 
     def validate(self, target: aot.Target, scaling: Scaling) -> None:
-        if self.own_rows % WGMMA_ROWS or self.n % SLICES[-1] or not SLICES[-1] <= self.n <= 256:
+        if self.own_rows % WGMMA_ROWS or self.own_columns % SLICES[-1] or self.own_columns > 256:
             raise aot.DeclarationError(
-                f"a tile of {self.m} x {self.n}",
-                hint=f"a warp group computes a multiple of {WGMMA_ROWS} rows; n is a multiple of {SLICES[-1]} up to 256",
+                f"{self.own_rows} x {self.own_columns} of a tile for one warp group",
+                hint=f"multiples of {WGMMA_ROWS} rows and of {SLICES[-1]} columns, up to 256 columns",
             )
-        if scaling.kind == "blocks" and self.n % SUB:
+        if scaling.kind == "blocks" and self.n % SUB and SUB % self.n:
             raise aot.DeclarationError(f"a tile of {self.n} columns with scales of blocks", hint=f"a multiple of {SUB}")
         registers = self.sums * (2 if scaling.promoted else 1)
         if registers > MOST_SUMS:
@@ -147,7 +170,12 @@ class Product(Order):
         # Two of the same kind: one begins new sums, the other adds to them.
         beginning, adding = [
             hopper_helpers.make_trivial_tiled_mma(
-                *self.dtypes, OperandMajorMode.K, OperandMajorMode.K, Float32, (1, 1, 1), (WGMMA_ROWS, tiling.n)
+                *self.dtypes,
+                OperandMajorMode.K,
+                OperandMajorMode.K,
+                Float32,
+                (1, 1, 1),
+                (WGMMA_ROWS, tiling.own_columns),
             )
             for _ in range(2)
         ]
@@ -225,7 +253,7 @@ class Product(Order):
             shared.allocate_tensor(dtype, staged.outer, ALIGNMENT, swizzle=staged.inner)
             for dtype, staged in zip((*self.dtypes, self.out_dtype), (a_staged, b_staged, out_staged), strict=True)
         ]
-        shared_scale = shared.allocate_tensor(Float32, cute.make_layout((tiling.n, MULTIPLYING)), 16)
+        shared_scale = shared.allocate_tensor(Float32, cute.make_layout((tiling.own_columns, MULTIPLYING)), 16)
         groups = MULTIPLYING if tiling.shared else 1
         loaded = pipeline.PipelineTmaAsync.create(
             barrier_storage=barriers,
@@ -306,13 +334,15 @@ class Product(Order):
         begin, step, row = self.place()
         thread = cute.arch.thread_idx()[0] % WARP_GROUP
         whole = beginning.get_slice(0)
-        half = group if cutlass.const_expr(tiling.shared) else Int32(0)
+        half = group if cutlass.const_expr(tiling.own_rows < tiling.m) else Int32(0)
+        side = group if cutlass.const_expr(tiling.own_columns < tiling.n) else Int32(0)
         own_a = cute.local_tile(shared_a, (tiling.own_rows, self.step), (half, 0, None))
+        own_b = cute.local_tile(shared_b, (tiling.own_columns, self.step), (side, 0, None))
         operands = (
             beginning.make_fragment_A(whole.partition_A(own_a)),
-            beginning.make_fragment_B(whole.partition_B(shared_b)),
+            beginning.make_fragment_B(whole.partition_B(own_b)),
         )
-        sums = cute.make_rmem_tensor(beginning.partition_shape_C((tiling.own_rows, tiling.n)), Float32)
+        sums = cute.make_rmem_tensor(beginning.partition_shape_C((tiling.own_rows, tiling.own_columns)), Float32)
         beginning.set(warpgroup.Field.ACCUMULATE, False)
         adding.set(warpgroup.Field.ACCUMULATE, True)
         steps = cute.ceil_div(depth, self.step)
@@ -328,6 +358,7 @@ class Product(Order):
         for index in cutlass.range(begin, count, step):
             expert, top, limit, n, first, before = self.find(offsets, tiles, index, first, before, row)
             top += half * tiling.own_rows
+            n = n * (tiling.n // tiling.own_columns) + side  # in units of its own columns
             own_scale = self.fetch_scales(a_scale, b_scale, shared_scale, expert, top, n, thread, group)
             if cutlass.const_expr(not tiling.shared):
                 self.turn(group).arrive_and_wait()
@@ -400,20 +431,24 @@ class Product(Order):
     ):
         """The sums of one tile, in f32 registers from one step to the next, with the scales of blocks.
 
-        Two sets of registers take turns at holding scales: those of the next step are on their way during a step, and
-        would have to arrive for a move.
+        Scales are on their way for some steps. Sets of registers take turns at holding them, because they would have to
+        arrive before they could be moved.
         """
-        held = 2 * self.tiling.parts + self.tiling.n // SUB
-        even, odd = cute.make_rmem_tensor(held, Float32), cute.make_rmem_tensor(held, Float32)
         promoted.fill(0.0)
-        self.fetch_block_scales(even, a_scale, b_scale, top, n, Int32(0), thread)
-        for pair in cutlass.range(0, steps // 2):
-            self.fetch_block_scales(odd, a_scale, b_scale, top, n, 2 * pair + 1, thread)
-            read = self.add_step(loaded, beginning, adding, sums, promoted, operands, read, even)
-            self.fetch_block_scales(even, a_scale, b_scale, top, n, cutlass.min(2 * pair + 2, steps - 1), thread)
-            read = self.add_step(loaded, beginning, adding, sums, promoted, operands, read, odd)
-        if steps % 2 == 1:
-            read = self.add_step(loaded, beginning, adding, sums, promoted, operands, read, even)
+        if cutlass.const_expr(self.scaling.kind == "blocks"):
+            ahead = max(2, min(MOST_AHEAD, ROOM // self.tiling.scales))
+            sets = [cute.make_rmem_tensor(self.tiling.scales, Float32) for _ in range(ahead)]
+            for i in cutlass.range_constexpr(ahead - 1):
+                self.fetch_block_scales(sets[i], a_scale, b_scale, top, n, cutlass.min(Int32(i), steps - 1), thread)
+            for first in cutlass.range(0, steps, ahead):
+                for i in cutlass.range_constexpr(ahead):
+                    if first + i < steps:
+                        later = cutlass.min(first + i + ahead - 1, steps - 1)
+                        self.fetch_block_scales(sets[(i + ahead - 1) % ahead], a_scale, b_scale, top, n, later, thread)
+                        read = self.add_step(loaded, beginning, adding, sums, promoted, operands, read, sets[i])
+        else:
+            for _ in cutlass.range(0, steps):
+                read = self.add_step(loaded, beginning, adding, sums, promoted, operands, read, None)
         if cutlass.const_expr(not self.tiling.shared):
             self.turn(1 - group).arrive()
         return read
@@ -434,7 +469,7 @@ class Product(Order):
         """Add what the tensor cores summed, times its scale. Four sums in a row belong to rows i, i, i + 8 and i + 8."""
         tiling = self.tiling
         if cutlass.const_expr(self.scaling.kind == "blocks"):
-            subs = tiling.n // SUB
+            subs = tiling.subs
             of_sub = cute.size(sums) // (tiling.parts * subs)
             for block in cutlass.range_constexpr(tiling.parts * subs):
                 column_scale = scales[2 * tiling.parts + block % subs]
@@ -461,8 +496,8 @@ class Product(Order):
             for i in cutlass.range_constexpr(2 * tiling.parts):
                 row = top + i // 2 * WGMMA_ROWS + i % 2 * 8 + self.row_in_part(thread)
                 scales[i] = a_scale[cutlass.min(row, cute.size(a_scale, mode=[0]) - 1), k]
-            for i in cutlass.range_constexpr(tiling.n // SUB):
-                block = (n * tiling.n + i * SUB) // BLOCK
+            for i in cutlass.range_constexpr(tiling.subs):
+                block = (n * tiling.own_columns + i * SUB) // BLOCK
                 scales[2 * tiling.parts + i] = b_scale[cutlass.min(block, cute.size(b_scale, mode=[0]) - 1), k]
 
     @cute.jit
@@ -478,10 +513,10 @@ class Product(Order):
                 own[i] = a_scale[cutlass.min(row, rows - 1)]  # the last is the only one if one serves all
             # The previous tile's are no longer read.
             self.together(group).arrive_and_wait()
-            for i in cutlass.range_constexpr((tiling.n + WARP_GROUP - 1) // WARP_GROUP):
+            for i in cutlass.range_constexpr((tiling.own_columns + WARP_GROUP - 1) // WARP_GROUP):
                 place = i * WARP_GROUP + thread
-                column = cutlass.min(n * tiling.n + place, columns - 1)
-                if place < tiling.n:
+                column = cutlass.min(n * tiling.own_columns + place, columns - 1)
+                if place < tiling.own_columns:
                     if cutlass.const_expr(cute.rank(b_scale) == 2):
                         shared_scale[place, group] = b_scale[expert, column]
                     else:
@@ -504,7 +539,7 @@ class Product(Order):
         target = mine.partition_D(shared_out)
         values = cute.make_rmem_tensor(cute.shape(mine.partition_S(shared_out))[:3], Float32)
         rounded = cute.make_rmem_tensor_like(values, self.out_dtype)
-        part = cute.make_layout(mma.partition_shape_C((WGMMA_ROWS, tiling.n)))
+        part = cute.make_layout(mma.partition_shape_C((WGMMA_ROWS, tiling.own_columns)))
         if cutlass.const_expr(self.scaling.kind == "rows"):
             together.arrive_and_wait()  # the scales of columns are there
         for p in cutlass.range_constexpr(parts):
