@@ -3,6 +3,9 @@
 See ``_schedule`` for units, tiles and slots. Tiles of query rows of the same tokens are units of their own, which a block
 takes one after the other; or they are *side by side*: as many blocks as there are tiles of rows take the same run, each
 with its own rows, and read the same tokens at about the same time.
+
+A run cuts at most the unit that it begins with, so there are fewer cut units than runs. Each block leaves a *note* about the
+unit that its run is the first to cut, and the merging kernel has a few blocks for each note.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ what lets one captured CUDA graph serve all lengths.
 
 A run may begin or end in the middle of a unit. So a block leaves at most two *parts* of units behind: the one that its
 run begins with, in slot ``2 * block``, and the one that it ends with, in slot ``2 * block + 1``. Another kernel merges
-them: see ``_decode``.
+them: see ``_merge``.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ With more than 64 query rows for each token of the cache, ``_decode`` is limited
 wgmma multiplies from there directly.
 
 * **Rows.** A block has 128 query rows, 64 for each of two warp groups that multiply. A third warp group loads.
-* **Ring.** Keys and values of 128 tokens take turns in a ring of slots in shared memory. Both warp groups use each slot.
+* **Ring.** Keys and values of 64 tokens take turns in a ring of slots in shared memory. Both warp groups use each slot. With
+  tiles of 128 tokens, a thread has too few registers to run a softmax beside a product.
 * **Weights** stay in registers: what the first product leaves there has the order that the second expects.
 * **Tails and splits**: as in ``_latent_sm90``.
 """
