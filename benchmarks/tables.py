@@ -133,6 +133,26 @@ def tilings() -> str:
     return table(("bf16, microseconds", "before", "best", "the best tiling"), rows)
 
 
+_SCALED = {
+    "h200-scaled-tensor.json": "`gemm_fp8`, one scale each",
+    "h200-scaled-rows.json": "`gemm_fp8`, a scale per row and column",
+    "h200-scaled-blocks.json": "`gemm_fp8`, blocks of 1 x 128 by 128 x 128",
+    "h200-grouped.json": "`grouped_gemm`, bf16",
+    "h200-grouped-fp8.json": "`grouped_gemm`, f8e4m3",
+}
+
+
+def scaled() -> str:
+    """Ratios to torch on products with scales, and of experts."""
+    rows = []
+    for name, label in _SCALED.items():
+        found = read(name)["results"]["summary"]["torch"]
+        means = " and ".join(f"{mean:.3f}" for mean in found["geometric_mean"])
+        below = " and ".join(map(str, found["below"]))
+        rows.append([label, str(found["products"]), means, below, f"{min(found['worst']):.2f}", link(name)])
+    return table(("speed relative to torch", "products", "geometric mean", "below 0.95", "worst", "file"), rows)
+
+
 def decoding() -> str:
     """Bandwidth of attention while decoding, in TB/s, by shape."""
     times = read("h200-attention-decode.json")["results"]["times"]
@@ -351,6 +371,11 @@ FACTS: dict[str, tuple[tuple[str, str, Callable[[Any], str]], ...]] = {
         ("Calls under compute-sanitizer, memcheck and racecheck each", "h200-sanitizer.json",
          lambda data: " and ".join(f"{sum(run['calls'].values())} calls, {run.get('errors', run.get('hazards'))} found"
                                    for run in data["results"])),
+        ("Calls of the families `fp8` and `experts` for `sm_90a`, every variant that takes each input", "h200-check-fp8.json",
+         lambda data: f"{data['calls']['checked']} calls, {data['calls']['failed']} failed"),
+        ("Their calls under compute-sanitizer, memcheck and racecheck", "h200-sanitizer-fp8.json",
+         lambda data: " and ".join(f"{sum(run['calls'].values())} calls, {run.get('errors', run.get('hazards'))} found"
+                                   for run in data["results"])),
         ("One bundle and two wheels, built on aarch64 and on x86_64", "reproducible.json",
          lambda data: "the same bytes" if data["same"] else "different bytes"),
     ),
@@ -416,6 +441,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "products": products,
     "matrices": matrices,
     "tilings": tilings,
+    "scaled": scaled,
     "decoding": decoding,
     "latent": latent,
     "generating": generating,
