@@ -196,7 +196,7 @@ def open_elf(data: bytes, path: str | os.PathLike[str]) -> Any:
     """An ``ELFFile`` whose section headers lie inside the file and describe no more than the file holds."""
     if data[:6] != b"\x7fELF\x02\x01":
         raise ElfError(path, f"is not a 64-bit little-endian ELF file: it begins with {data[:6].hex() or 'nothing'}")
-    elf = ELFFile(io.BytesIO(data))
+    elf = _with_kept_sections(ELFFile(io.BytesIO(data)))
     if elf.num_sections() * 64 > len(data) or elf.num_segments() * 56 > len(data):
         raise ElfError(
             path, f"claims {elf.num_sections()} sections, {elf.num_segments()} segments in {len(data)} bytes"
@@ -206,6 +206,21 @@ def open_elf(data: bytes, path: str | os.PathLike[str]) -> Any:
             path, f"has header entries of {elf['e_shentsize']} and {elf['e_phentsize']} bytes, not 64 and 56"
         )
     _check_sections(list(elf.iter_sections()), data, path)
+    return elf
+
+
+def _with_kept_sections(elf: Any) -> Any:
+    """The same file, whose sections are parsed once: the checks walk through all of them several times."""
+    parse, kept = elf.get_section, {}
+
+    def get_section(number: int, *accepted: Any, **named: Any) -> Any:
+        if accepted or named:
+            return parse(number, *accepted, **named)
+        if number not in kept:
+            kept[number] = parse(number)
+        return kept[number]
+
+    elf.get_section = get_section
     return elf
 
 
