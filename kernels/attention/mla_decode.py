@@ -66,7 +66,8 @@ def mla_decode(target: aot.Target, dtype: str, cache_dtype: bool, paged: bool) -
         "stream": aot.Stream(),
     }
     in_line = f"(tokens - 1) * (q_stride_1 - heads * {KEY}) == 0"  # of several tokens, all heads follow each other
-    guards = (f"tokens <= {MAX_TOKENS}", in_line, "page_count > 0" if paged else "capacity > 0")
+    room = f"tokens * heads <= {ROWS * MAX_BLOCKS}"  # for blocks side by side in the workspace
+    guards = (f"tokens <= {MAX_TOKENS}", in_line, room, "page_count > 0" if paged else "capacity > 0")
     if cache_dtype:
         return [aot.Spec(LatentDecode(target, paged, narrow=True), arguments, guards)]
     specs = []

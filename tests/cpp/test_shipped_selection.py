@@ -322,6 +322,8 @@ def with_queries_apart(call: dict[str, Any]) -> dict[str, Any]:
         (latent_call(heads=128, cache=F8), "bf16__f8e4m3__pages"),
         (with_queries_apart(latent_call()), "bf16__same__pages__box64_blocks1"),
         (with_queries_apart(latent_call(tokens=2)), ""),
+        (latent_call(heads=12_288), "bf16__same__pages__box64_blocks2"),
+        (latent_call(heads=12_289), ""),  # more blocks side by side than the workspace has room for
         (latent_call(tokens=17), ""),
         (latent_call(page=24), ""),
     ],
