@@ -4,8 +4,9 @@ A block has one warp group that only loads and two that multiply. Blocks are per
 left. The multiplying warp groups share each tile: one has the upper and one the lower half, or, if there are 64 rows, one the
 left and one the right half. Or they take turns at tiles, so that one multiplies while the other writes.
 
-The tensor cores add products of f8 with 14 bits or so. If ``promoted``, sums of 128 products are added up in f32
-registers instead, while the other warp group multiplies. That is also where scales of blocks enter.
+The tensor cores cut each addend of a sum of f8 products off at 2**-13 of the largest one, so long sums become inexact. If
+``promoted``, sums of 128 products are added up in f32 registers instead, while the other warp group multiplies. Scales of
+blocks are applied at the same time.
 """
 
 from __future__ import annotations
