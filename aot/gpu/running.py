@@ -127,14 +127,14 @@ def make_outputs(
     """Outputs of the declared shapes and dtypes, with ``margin`` bytes on both sides.
 
     Every bit is set, which is NaN in every float type: elements that a kernel does not write are noticed. If the caller
-    picks the dtype of an output, it is ``picked``.
+    picks the dtype of an output, it is ``picked``. An optional output that the arguments have as None is left out.
     """
     _check_outputs(record, picked)
     import torch
 
     made: dict[str, Any] = {}
     for parameter in record.parameters:
-        if parameter.output:
+        if parameter.output and arguments.get(parameter.name, ...) is not None:
             assert parameter.shape is not None and parameter.dtype is not None
             name, dot, _ = parameter.dtype.partition(".")
             known = {**arguments, **made}

@@ -1,4 +1,4 @@
-"""Kernels over caches of keys and values: attention of a few new tokens, and appending to a cache.
+"""Attention of whole sequences, attention of a few new tokens against a cache, and appending to a cache.
 
 Build them with ``--family attention`` or ``--family all``.
 """

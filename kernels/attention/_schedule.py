@@ -50,6 +50,9 @@ class Sequences(NamedTuple):
     tile: int  # tokens
     units: Int32  # of a sequence
 
+    def count(self) -> Int32:
+        return cute.size(self.lengths)
+
     def length(self, sequence: Int32) -> Int32:
         return cutlass.max(cutlass.min(self.lengths[sequence], self.capacity), 0)
 
@@ -60,17 +63,17 @@ class Sequences(NamedTuple):
     @cute.jit
     def own_tiles(self, sequence: Int32) -> Int32:
         """The same, or 0 for a sequence that does not exist."""
-        count = cute.size(self.lengths)
+        count = self.count()
         tiles = self.tiles(cutlass.min(sequence, count - 1))
         return tiles if sequence < count else Int32(0)
 
     def rounds(self) -> Int32:
-        return cute.ceil_div(cute.size(self.lengths), WARP)
+        return cute.ceil_div(self.count(), WARP)
 
     @cute.jit
     def schedule(self, blocks: Int32) -> Schedule:
         """How so many blocks share all tiles."""
-        total = self.before(cute.size(self.lengths)) * self.units
+        total = self.before(self.count()) * self.units
         return Schedule(total // blocks, total % blocks)
 
     @cute.jit
@@ -99,7 +102,7 @@ class Sequences(NamedTuple):
                 other = cute.arch.shuffle_sync_up(total, 1 << step, mask_and_clamp=0)
                 total += other if lane >= 1 << step else Int32(0)
             total += ahead
-            if total <= bound and i * WARP + lane < cute.size(self.lengths):
+            if total <= bound and i * WARP + lane < self.count():
                 sequence += 1
                 before = cutlass.max(before, total)
             ahead = cute.arch.shuffle_sync(total, WARP - 1)

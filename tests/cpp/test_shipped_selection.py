@@ -64,7 +64,7 @@ IN_PLACE = {
 
 
 # Their calls are not rows of numbers.
-OTHERS = ("attention_decode", "cache_append", "mla_decode", "gemm_f32", "gemm_fp8", "grouped_gemm")
+OTHERS = ("attention", "attention_decode", "cache_append", "mla_decode", "gemm_f32", "gemm_fp8", "grouped_gemm")
 
 
 def rank_of(item: Any) -> int:
@@ -330,6 +330,53 @@ def with_queries_apart(call: dict[str, Any]) -> dict[str, Any]:
 )
 def test_latent_attention_is_chosen_by_rows_and_pages(kernels: dict[str, Kernel], call: dict, variant: str) -> None:
     assert kernels["mla_decode"].answer(call)[0] == (f"mla_decode__{variant}" if variant else "")
+
+
+# Attention of prompts: two sequences of 300 tokens, eight heads over two; or three sequences side by side.
+
+
+def prompt_call(dim: int = 128, kv_tokens: int = 300, **changes: Any) -> dict[str, Any]:
+    shapes = {"q": (2, 300, 8, dim), "k": (2, kv_tokens, 2, dim), "v": (2, kv_tokens, 2, dim), "out": (2, 300, 8, dim)}
+    tensors = {name: tensor(i, shape) for i, (name, shape) in enumerate(shapes.items())}
+    rest = {"scale": 0.1, "left": -1, "right": 0, "q_starts": None, "k_starts": None, "lse": None, "tickets": None}
+    return {**tensors, **rest, **changes}
+
+
+def side_by_side(**changes: Any) -> dict[str, Any]:
+    shapes = {"q": (600, 8, 128), "k": (900, 2, 128), "v": (900, 2, 128), "out": (600, 8, 128)}
+    tensors = {name: tensor(i, shape) for i, (name, shape) in enumerate(shapes.items())}
+    return prompt_call(**tensors, q_starts=tensor(5, (4,), I32), k_starts=tensor(6, (4,), I32), **changes)
+
+
+@pytest.mark.parametrize(
+    ("call", "variant"),
+    [
+        (prompt_call(), "bf16__batch__dim128__no_lse"),
+        (prompt_call(lse=tensor(8, (2, 300, 8), F32)), "bf16__batch__dim128__lse"),
+        (prompt_call(64), "bf16__batch__dim64__no_lse"),
+        (prompt_call(256), "bf16__batch__dim256__no_lse"),
+        (side_by_side(), "bf16__ragged__dim128__no_lse"),
+    ],
+)
+def test_attention_takes_prompts(kernels: dict[str, Kernel], call: dict, variant: str) -> None:
+    assert kernels["attention"].answer(call)[0] == f"attention__{variant}"
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (prompt_call(80), "q.shape[3] is 80, must be 128"),
+        (prompt_call(kv_tokens=0), "k.shape[1] is 0, must be 1 to"),
+        (prompt_call(scale=-1.0), "scale is -1, must be"),
+        (prompt_call(lse=tensor(8, (2, 8, 300), F32)), "lse.shape[1] is 8, must equal q.shape[1], which is 300"),
+        (prompt_call(q=tensor(0, (2, 300, 7, 128)), out=tensor(3, (2, 300, 7, 128))), "heads % kv_heads is 1"),
+        (side_by_side() | {"k_starts": tensor(6, (5,), I32)}, "k_starts.shape[0] is 5, must equal q_starts.shape[0]"),
+        (side_by_side() | {"k_starts": None}, "k_starts is None, must be a tensor"),
+    ],
+)
+def test_attention_refuses_what_was_not_built(kernels: dict[str, Kernel], call: dict, reason: str) -> None:
+    chosen, reasons = kernels["attention"].answer(call)
+    assert not chosen and any(reason in given for given in reasons), "\n".join(sorted(set(reasons)))
 
 
 def append_call(positions: int = 64) -> dict[str, Any]:

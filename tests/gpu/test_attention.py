@@ -1,4 +1,4 @@
-"""Decoding on a real GPU: one captured CUDA graph serves lengths and pages that change between replays.
+"""Attention on a real GPU: one captured CUDA graph serves lengths and pages that change between replays.
 
 Needs a bundle with the family `attention`: ``pytest tests/gpu/test_attention.py --bundle dist/attention``.
 """
@@ -41,7 +41,8 @@ def bundle(request: pytest.FixtureRequest, torch: Any) -> aot_runtime.Bundle:
 
 @pytest.fixture(scope="module")
 def contracts(bundle: aot_runtime.Bundle) -> dict[str, Contract]:
-    return load_contracts(bundle.path, bundle.manifest, ["attention_decode", "cache_append", "mla_decode"])
+    names = ["attention", "attention_decode", "cache_append", "mla_decode"]
+    return load_contracts(bundle.path, bundle.manifest, names)
 
 
 @pytest.fixture
@@ -143,3 +144,23 @@ def test_appending_leaves_the_rest_of_a_cache_alone(
     expected = contracts["cache_append"].reference(**{**call, "k_cache": before[0], "v_cache": before[1]})
     for name, old, new in zip(("k_cache", "v_cache"), before, expected, strict=True):
         assert torch.equal(caches[name], torch.where(new.isnan(), old.double(), new).to(old.dtype))
+
+
+@pytest.mark.parametrize("right", [0, -1])
+def test_a_graph_of_prompts_stays_right_when_sequences_change(
+    bundle: aot_runtime.Bundle, contracts: dict[str, Contract], torch: Any, right: int
+) -> None:
+    """Tiles are drawn by tickets, which each replay must find at zero."""
+    bundle.preload(0)
+    q, k, v = (torch.randn(2000, heads, DIM, device="cuda").to(torch.bfloat16) for heads in (HEADS, KV_HEADS, KV_HEADS))
+    out, starts = torch.empty_like(q), ints(torch, (0, 100, 1100, 1100, 2000))
+    call = {"q": q, "k": k, "v": v, "scale": SCALE, "right": right, "q_starts": starts, "k_starts": starts, "lse": None}
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        bundle["attention"](**call, out=out)
+    for replay in ((0, 100, 1100, 1100, 2000), (0, 0, 0, 0, 2000), (0, 1, 2, 1999, 2000), (0, 500, 1000, 1500, 2000)):
+        starts.copy_(ints(torch, replay))
+        out.fill_(float("nan"))
+        graph.replay()
+        torch.cuda.synchronize()
+        assert compare(out, contracts["attention"].reference(**call))[0] == "", replay

@@ -234,6 +234,15 @@ def test_an_output_of_a_dtype_that_the_caller_picks_gets_the_one_that_is_checked
     assert (made["out"].dtype, made["out"].shape) == (torch.float16, (3,))
 
 
+@pytest.mark.torch
+def test_an_optional_output_is_left_out_if_the_inputs_say_none() -> None:
+    torch = pytest.importorskip("torch", reason="outputs are torch's")
+    optional = Parameter("lse", output=True, shape="x.shape", dtype="f32", has_default=True)
+    record = KernelRecord("k", "", (Parameter("x"), optional), (), ("k",), (Arch(9, 0, "a"),), 1)
+    assert list(make_outputs(record, {"x": torch.zeros(2)}, "cpu")) == ["lse"]
+    assert make_outputs(record, {"x": torch.zeros(2), "lse": None}, "cpu") == {}
+
+
 def test_tables_align_numbers_to_the_right() -> None:
     assert table(("name", "us"), [("a", 1.5), ("bcdef", 10.25)]) == "name      us\na        1.5\nbcdef  10.25"
 
