@@ -131,7 +131,11 @@ def _fake(argument: Argument, name: str, symbols: dict[str, Any]) -> Any:
         return argument.type(*elements) if argument.type is not None else tuple(elements)
     if isinstance(argument, (Multiprocessors, ActiveClusters)):
         return cutlass.Int32(1)
-    return argument.value if isinstance(argument, (Constant, Fixed)) else argument
+    if isinstance(argument, Fixed):
+        # Only the type is compiled, but names in the launcher spell the value. All variants that share the code get the
+        # same names, whichever of them a worker compiles first.
+        return None if argument.value is None else type(argument.value)()
+    return argument.value if isinstance(argument, Constant) else argument
 
 
 def _symbolic(extent: int | Dim, symbols: dict[str, Any]) -> Any:
