@@ -34,6 +34,7 @@ WARP_GROUP = 128  # threads
 MULTIPLYING = 2  # warp groups
 THREADS = (1 + MULTIPLYING) * WARP_GROUP
 WGMMA_ROWS = 64  # rows of the tile that one instruction computes
+WARP_ROWS = 16  # of these, the rows whose sums are in one warp
 SLICES = (64, 32, 16)  # columns that one swizzled TMA store can write: 128, 64 or 32 bytes
 # Registers per thread: wgmma keeps its sums there; loading needs almost none.
 LOADING_REGISTERS, MULTIPLYING_REGISTERS = 24, 240
@@ -41,6 +42,7 @@ MOST_SUMS = 128 * 192  # of a warp group: 192 registers per thread
 ELEMENT_BYTES = 2
 BARRIER_BYTES = 8
 ALIGNMENT = 1024  # of swizzled tiles in shared memory
+SWIZZLED_ROWS = 8  # of 128 bytes: the pattern of a swizzled tile repeats after these
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class Tiling:
     split: int = 1  # blocks that each sum a part of ``k`` for the same tile
     shared: bool = False  # whether both warp groups share each tile, instead of taking turns
     rows: int | None = None  # if ``a`` never has more rows than this, only these rows of its tile are loaded
+    swapped: bool = False  # whether rows of the tile are rows of ``b``: ``m`` and ``n`` are then swapped, too
     buffers: int = 2  # slices of the output in shared memory; with two, one is filled while the other is stored
     group: int = 4  # rows of clusters that are computed together: see ``tile_at``
 
@@ -62,7 +65,9 @@ class Tiling:
     def label(self) -> str:
         """``tile128x256_shared_cluster2``."""
         named = (("cluster", self.cluster), ("across", self.across), ("split", self.split))
-        words = (f"tile{self.loaded_rows}x{self.n}", *(["shared"] if self.shared else ()))
+        rows, columns = (self.n, self.m) if self.swapped else (self.loaded_rows, self.n)
+        marks = [name for name, has in (("swapped", self.swapped), ("shared", self.shared)) if has]
+        words = (f"tile{rows}x{columns}", *marks)
         return "_".join((*words, *(f"{name}{blocks}" for name, blocks in named if blocks > 1)))
 
     @property
@@ -104,6 +109,11 @@ class Tiling:
         return next(width for width in SLICES if self.own_columns % width == 0)
 
     @property
+    def biases(self) -> int:
+        """Elements of the bias that one warp group adds: one for each column of the output."""
+        return self.own_rows if self.swapped else self.own_columns
+
+    @property
     def slices(self) -> int:
         """The number of slices of columns that a block writes of a tile. One store writes one of them."""
         return self.own_columns // self.slice_columns
@@ -116,30 +126,37 @@ class Tiling:
     @property
     def epilogue_bytes(self) -> int:
         staged = WGMMA_ROWS * self.slice_columns * self.epilogue_stages * ELEMENT_BYTES
-        return MULTIPLYING * (staged + self.own_columns * Float32.width // 8)
+        return MULTIPLYING * (staged + self.biases * Float32.width // 8)
 
     def stages(self, target: aot.Target) -> int:
         """Tiles of ``a`` and ``b`` that fit into shared memory beside the epilogue's."""
         return (target.shared_memory - self.epilogue_bytes - ALIGNMENT) // (self.stage_bytes + 2 * BARRIER_BYTES)
 
     def validate(self, target: aot.Target) -> None:
-        if self.m not in (64, 128, 192, 256) or self.n % 32 or not 64 <= self.n <= 256 or self.k != 64:
+        if self.m not in (64, 128, 192, 256) or self.n % 16 or not 16 <= self.n <= 256 or self.k != 64:
             raise aot.DeclarationError(
                 f"a tile of {self.m} x {self.n} x {self.k}",
-                hint="m is 64, 128, 192 or 256, n a multiple of 32 from 64 to 256, k 64",
+                hint="m is 64, 128, 192 or 256, n a multiple of 16 up to 256, k 64",
             )
         if self.own_rows * self.n > MOST_SUMS or self.own_rows % WGMMA_ROWS:
             raise aot.DeclarationError(
                 f"{self.own_rows} x {self.n} sums for one warp group",
                 hint=f"up to {MOST_SUMS} fit into its registers, in blocks of {WGMMA_ROWS} rows",
             )
-        if self.rows is not None and (self.rows % 8 or self.rows > self.m or self.cluster * self.across > 1):
+        if self.rows is not None and (
+            self.rows % SWIZZLED_ROWS or self.rows > self.m or self.cluster > 1 or self.swapped
+        ):
             raise aot.DeclarationError(
                 f"{self.rows} rows of {self.m}, in clusters of {self.blocks}",
-                hint="rows is a multiple of 8 up to m, without a cluster that shares tiles",
+                hint="rows is a multiple of 8 up to m; the blocks of a cluster are side by side, and `a` and `b` not swapped",
             )
         if not 1 <= self.blocks <= target.max_cluster:
             raise aot.DeclarationError(f"clusters of {self.blocks}; {target.arch} takes up to {target.max_cluster}")
+        if self.n % (SWIZZLED_ROWS * self.cluster) or self.loaded_rows % (SWIZZLED_ROWS * self.across):
+            raise aot.DeclarationError(
+                f"{self.cluster} blocks load parts of {self.n} rows, {self.across} parts of {self.loaded_rows}",
+                hint=f"each block of a cluster loads a multiple of {SWIZZLED_ROWS} rows of the tile that they share",
+            )
         if self.split > 1 and (self.cluster * self.across > 1 or self.n % (SLICES[-1] * self.split)):
             raise aot.DeclarationError(
                 f"{self.split} blocks that sum parts of {self.n} columns, in clusters of {self.blocks}",
@@ -157,6 +174,8 @@ class Gemm(PersistentGemm):
     ):
         tiling = self.tiling
         a, b, out = batched(a), batched(b), batched(out)
+        if cutlass.const_expr(tiling.swapped):
+            a, b, out = b, a, cute.make_tensor(out.iterator, cute.select(out.layout, mode=[1, 0, 2]))
         self.dtype = a.element_type
         a_layout, b_layout = LayoutEnum.from_tensor(a), LayoutEnum.from_tensor(b)
         majors = a_layout.sm90_mma_major_mode(), b_layout.sm90_mma_major_mode()
@@ -172,7 +191,10 @@ class Gemm(PersistentGemm):
         # Buffers in order: for each warp group, its stages.
         out_tile = (WGMMA_ROWS, tiling.slice_columns)
         out_staged = hopper_helpers.make_smem_layout_epi(
-            self.dtype, LayoutEnum.ROW_MAJOR, out_tile, tiling.epilogue_stages * MULTIPLYING
+            self.dtype,
+            LayoutEnum.COL_MAJOR if tiling.swapped else LayoutEnum.ROW_MAJOR,
+            out_tile,
+            tiling.epilogue_stages * MULTIPLYING,
         )
         a_loaded = hopper_helpers.make_smem_layout_a(a_layout, (tiling.loaded_rows, tiling.n, tiling.k), self.dtype, 1)
         load_a, a_tiles = cpasync.make_tiled_tma_atom(
@@ -242,7 +264,7 @@ class Gemm(PersistentGemm):
             shared.allocate_tensor(self.dtype, staged.outer, ALIGNMENT, swizzle=staged.inner)
             for staged in (a_staged, b_staged, out_staged)
         ]
-        shared_bias = shared.allocate_tensor(Float32, cute.make_layout((tiling.own_columns, MULTIPLYING)), 16)
+        shared_bias = shared.allocate_tensor(Float32, cute.make_layout((tiling.biases, MULTIPLYING)), 16)
         # Each warp that multiplies a tile, in each block that receives it, reports when the stage is free again.
         groups = MULTIPLYING if tiling.shared else 1
         consumers = (tiling.cluster + tiling.across - 1) * groups * (WARP_GROUP // cute.arch.WARP_SIZE)
@@ -336,12 +358,7 @@ class Gemm(PersistentGemm):
         own_a = cute.local_tile(shared_a, (tiling.own_rows, tiling.k), (half, 0, None))
         a, b = mma.make_fragment_A(whole.partition_A(own_a)), mma.make_fragment_B(whole.partition_B(shared_b))
         sums = cute.make_rmem_tensor(mma.partition_shape_C((tiling.own_rows, tiling.n)), Float32)
-        spread = None
-        if cutlass.const_expr(bias is not None):
-            # The bias of each sum: the same for all rows.
-            every_row = cute.make_layout((WGMMA_ROWS, tiling.own_columns), stride=(0, 1))
-            bias_of_group = shared_bias[None, group]
-            spread = own_mma.get_slice(thread).partition_C(cute.make_tensor(bias_of_group.iterator, every_row))
+        bias_of_group = shared_bias[None, group] if cutlass.const_expr(bias is not None) else None
         begin, end = self.range_of(part, cute.ceil_div(depth, tiling.k))
         steps = end - begin
         read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, self.stages)
@@ -356,7 +373,9 @@ class Gemm(PersistentGemm):
             m, n, batch = tile_at(index, tiles, tiling.group)
             # Where this block writes, in blocks of columns of its own.
             n = (n * tiling.across + column) * tiling.split + part
-            early = self.fetch_bias(bias, n, thread)
+            top = (m * tiling.cluster + row) * (tiling.m // WGMMA_ROWS) + half * tiling.parts
+            start = top * WGMMA_ROWS if cutlass.const_expr(tiling.swapped) else n * tiling.own_columns
+            early = self.fetch_bias(bias, start, thread)
             if cutlass.const_expr(not tiling.shared):
                 self.turn(group).arrive_and_wait()
             read, freed = self.multiply(loaded, mma, sums, a, b, steps, read, freed, group)
@@ -368,18 +387,18 @@ class Gemm(PersistentGemm):
                 self.place_bias(early, bias_of_group, thread, group)
             own = sums
             if cutlass.const_expr(tiling.split > 1):
-                own = self.add_parts(sums, shared_a, part, thread, half)
-            top = (m * tiling.cluster + row) * (tiling.m // WGMMA_ROWS) + half * tiling.parts
-            self.write(own_mma, own, spread, epilogue, shared_out, store_out, out, top, n, batch, thread, group)
+                own = self.add_parts(sums, shared_a, part, thread, half, cute.size(out, mode=[0]) - top * WGMMA_ROWS)
+            self.write(own_mma, own, bias_of_group, epilogue, shared_out, store_out, out, top, n, batch, thread, group)
         # Shared memory must outlive the stores that read it.
         cute.arch.cp_async_bulk_wait_group(0, read=True)
 
     @cute.jit
-    def add_parts(self, sums, shared_a, part, thread, half):
+    def add_parts(self, sums, shared_a, part, thread, half, rows):
         """The complete sums of the columns that this block writes, from the parts that all blocks of the cluster have.
 
         Each thread exchanges sums with the threads that have the same place in the other blocks, so that their order in
-        registers does not matter. The sums travel through the memory that tiles were loaded to.
+        registers does not matter. The sums travel through the memory that tiles were loaded to. This is slow, so warps
+        skip the rows that the output does not have: it has ``rows`` from the first row of this warp group on.
         """
         tiling = self.tiling
         chunk = 4  # floats in the widest access
@@ -397,23 +416,27 @@ class Gemm(PersistentGemm):
         # From here on, no block multiplies what was loaded.
         cute.arch.cluster_arrive()
         cute.arch.cluster_wait()
-        for owner in cutlass.range_constexpr(tiling.split):
-            target = cute.make_tensor(cute.arch.map_dsmem_ptr(storage, Int32(owner)), places)
-            for i in cutlass.range_constexpr(own // chunk):
-                block, within = i * chunk // of_block, i * chunk % of_block
-                for v in cutlass.range_constexpr(chunk):
-                    values[v] = sums[(block * tiling.split + owner) * of_block + within + v]
-                cute.autovec_copy(values, target[None, i, part])
+        own_row = thread // cute.arch.WARP_SIZE * WARP_ROWS
+        for block in cutlass.range_constexpr(tiling.parts):
+            if block * WGMMA_ROWS + own_row < rows:
+                for owner in cutlass.range_constexpr(tiling.split):
+                    target = cute.make_tensor(cute.arch.map_dsmem_ptr(storage, Int32(owner)), places)
+                    for i in cutlass.range_constexpr(of_block // chunk):
+                        for v in cutlass.range_constexpr(chunk):
+                            values[v] = sums[(block * tiling.split + owner) * of_block + i * chunk + v]
+                        cute.autovec_copy(values, target[None, block * (of_block // chunk) + i, part])
         cute.arch.cluster_arrive()
         cute.arch.cluster_wait()
         source = cute.make_tensor(storage, places)
         added = cute.make_rmem_tensor(own, Float32)
         added.fill(0.0)
-        for sender in cutlass.range_constexpr(tiling.split):
-            for i in cutlass.range_constexpr(own // chunk):
-                cute.autovec_copy(source[None, i, sender], values)
-                for v in cutlass.range_constexpr(chunk):
-                    added[i * chunk + v] += values[v]
+        for block in cutlass.range_constexpr(tiling.parts):
+            if block * WGMMA_ROWS + own_row < rows:
+                for sender in cutlass.range_constexpr(tiling.split):
+                    for i in cutlass.range_constexpr(of_block // chunk):
+                        cute.autovec_copy(source[None, block * (of_block // chunk) + i, sender], values)
+                        for v in cutlass.range_constexpr(chunk):
+                            added[block * of_block + i * chunk + v] += values[v]
         return added
 
     @cute.jit
@@ -450,13 +473,13 @@ class Gemm(PersistentGemm):
         warpgroup.commit_group()
 
     @cute.jit
-    def fetch_bias(self, bias, n, thread):
+    def fetch_bias(self, bias, start, thread):
         """This thread's share of the tile's bias, loaded early so that it arrives while the tile is multiplied."""
-        share = cute.ceil_div(self.tiling.own_columns, WARP_GROUP)
+        share = cute.ceil_div(self.tiling.biases, WARP_GROUP)
         early = cute.make_rmem_tensor(share, Float32)
         if cutlass.const_expr(bias is not None):
             for i in cutlass.range_constexpr(share):
-                column = n * self.tiling.own_columns + i * WARP_GROUP + thread
+                column = start + i * WARP_GROUP + thread
                 early[i] = Float32(0)
                 if column < cute.size(bias):
                     early[i] = Float32(bias[column])
@@ -466,7 +489,7 @@ class Gemm(PersistentGemm):
     def place_bias(self, early, shared_bias, thread, group):
         """The place in shared memory from which each thread of the warp group reads the bias of its columns."""
         for i in cutlass.range_constexpr(cute.size(early)):
-            if i * WARP_GROUP + thread < self.tiling.own_columns:
+            if i * WARP_GROUP + thread < self.tiling.biases:
                 shared_bias[i * WARP_GROUP + thread] = early[i]
         self.together(group).arrive_and_wait()
 
@@ -488,12 +511,15 @@ class Gemm(PersistentGemm):
         part = cute.make_layout(mma.partition_shape_C((WGMMA_ROWS, self.tiling.own_columns)))
         for p in cutlass.range_constexpr(parts):
             source = copy.retile(cute.make_tensor(sums.iterator + p * cute.size(part), part))
+            if cutlass.const_expr(bias is not None):
+                spread = mma.get_slice(thread).partition_C(self.spread_bias(bias, p))
             for i in cutlass.range_constexpr(slices):
                 buffer = group * stages + (p * slices + i) % stages
-                for v in cutlass.range_constexpr(cute.size(values)):
-                    values[v] = source[i * cute.size(values) + v]
-                    if cutlass.const_expr(bias is not None):
-                        values[v] += bias[i * cute.size(values) + v]
+                # A thread has its sums of a slice one after the other.
+                values.store(cute.make_tensor(source.iterator + i * cute.size(values), values.layout).load())
+                if cutlass.const_expr(bias is not None):
+                    for v in cutlass.range_constexpr(cute.size(values)):
+                        values[v] += spread[i * cute.size(values) + v]
                 self.activate(values, epilogue)
                 rounded.store(values.load().to(self.dtype))
                 if storing:  # the store that read this buffer last has finished
@@ -505,6 +531,13 @@ class Gemm(PersistentGemm):
                 if storing:
                     cute.copy(store_out, stored[None, buffer], stored_to[None, top + p, n * slices + i, batch])
                     cute.arch.cp_async_bulk_commit_group()
+
+    def spread_bias(self, bias, part: int) -> cute.Tensor:
+        """The bias of each sum of a block of rows: the same for all rows of the output."""
+        shape = (WGMMA_ROWS, self.tiling.own_columns)
+        if self.tiling.swapped:
+            return cute.make_tensor(bias.iterator + part * WGMMA_ROWS, cute.make_layout(shape, stride=(1, 0)))
+        return cute.make_tensor(bias.iterator, cute.make_layout(shape, stride=(0, 1)))
 
     def together(self, group) -> pipeline.NamedBarrier:
         """The barrier at which the threads of a warp group wait for each other."""
@@ -519,5 +552,5 @@ class Gemm(PersistentGemm):
         return pipeline.NamedBarrier(barrier_id=1 + MULTIPLYING + group, num_threads=MULTIPLYING * WARP_GROUP)
 
     def copy_to_shared(self, mma: cute.TiledMma) -> cute.TiledCopy:
-        matrices = cute.make_copy_atom(cute.nvgpu.warp.StMatrix8x8x16bOp(False, 4), self.dtype)
+        matrices = cute.make_copy_atom(cute.nvgpu.warp.StMatrix8x8x16bOp(self.tiling.swapped, 4), self.dtype)
         return cute.make_tiled_copy_S(matrices, cute.make_tiled_copy_C_atom(matrices, mma))

@@ -8,7 +8,6 @@ architecture is in its own file: ``_gemm_sm80``, ``_gemm_sm90``, ``_gemm_sm100``
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import aot
@@ -16,7 +15,6 @@ import aot
 from ..contracts import gemm as contract
 from ..elementwise.activation import Relu, RoundedGelu, RoundedSilu
 from . import _gemm_sm80, _gemm_sm90, _gemm_sm100
-from ._choice import Model, fastest
 from ._gemm import Identity
 
 ALIGNMENT = 16  # bytes; TMA and the widest copies need it for addresses and strides
@@ -25,42 +23,6 @@ CHUNK = ALIGNMENT // 2  # elements
 
 EPILOGUES = {"identity": Identity, "relu": Relu, "gelu": RoundedGelu, "silu": RoundedSilu}
 
-# The tilings for sm_90a, in regions of the shapes, with the models that choose among the tilings of a region.
-_T = _gemm_sm90.Tiling
-SM90_GENERAL = _T(128, 128, cluster=2)
-_SMALL = "min(m - 64, m * n - 2097152)"  # not positive: up to 64 rows, or up to 128 tiles of 128 x 128
-SM90_REGIONS: tuple[tuple[tuple[str, ...], tuple[tuple[_gemm_sm90.Tiling, Model], ...]], ...] = (
-    (
-        ("m <= 16",),
-        (
-            (_T(64, 64, rows=16, split=4), Model(234746, 107, 432754)),
-            (_T(64, 64, rows=16), Model(0, 258, 357254)),
-        ),
-    ),
-    (
-        ("m > 16", f"{_SMALL} <= 0"),
-        (
-            (_T(64, 64), Model(239249, 249, 60082)),
-            (_T(64, 128), Model(0, 368, 344895)),
-            (_T(64, 128, split=4), Model(0, 212, 451050)),
-            (_T(64, 192), Model(0, 577, 284231)),
-            (_T(128, 128, shared=True), Model(0, 572, 358339, least_m=65)),
-            (_T(128, 128, shared=True, split=2), Model(101811, 318, 421898, least_m=65)),
-            (_T(128, 128, shared=True, split=4), Model(164213, 186, 530512, least_m=65)),
-        ),
-    ),
-    (
-        ("m > 16", f"{_SMALL} > 0"),
-        (
-            (SM90_GENERAL, Model(536720, 590, 15355)),
-            (_T(128, 160), Model(250371, 822, 0)),
-            (_T(128, 192, cluster=2, buffers=1), Model(517614, 842, 34221)),
-            (_T(192, 128, cluster=2, buffers=1), Model(818519, 831, 61395)),
-            (_T(128, 256, shared=True, cluster=2, buffers=1), Model(443166, 1093, 261866)),
-        ),
-    ),
-)
-
 
 class Choice(NamedTuple):
     """A tiling, what a product must have for it, and when it goes before the others that take the product."""
@@ -68,17 +30,51 @@ class Choice(NamedTuple):
     tiling: Any
     guards: tuple[str, ...] = ()
     prefer: tuple[str, ...] = ()
+    biased: bool = True  # whether products with a bias have it too
 
 
-def modelled(region: tuple[str, ...], tilings: Sequence[tuple[_gemm_sm90.Tiling, Model]]) -> list[Choice]:
-    """Of the products of a region, each tiling takes those for which none of the others is faster."""
-    choices = []
-    for (tiling, _), condition in zip(tilings, fastest(tilings), strict=True):
-        guards = ((f"m <= {tiling.rows}",) if tiling.rows else ()) + (
-            (f"k >= {tiling.least_k}",) if tiling.split > 1 else ()
-        )
-        choices.append(Choice(tiling, guards, (*region, condition)))
-    return choices
+# The tilings for sm_90a. Extents of models are seldom multiples of one tile, and one tile more than there are
+# multiprocessors takes as long as twice as many. So there are many widths and heights. On an H200, a table that was
+# measured there chooses among them: see `benchmarks/gemm_table.py`. On other devices, the first tiling whose conditions
+# hold is taken.
+_T = _gemm_sm90.Tiling
+SM90_GENERAL = _T(128, 128, cluster=2)
+SM90_USUAL = (
+    (_T(64, 64, rows=16), ("m <= 16",)),
+    (_T(64, 64, rows=32), ("m <= 32",)),
+    (_T(64, 64, across=4), ("m <= 64",)),
+    (_T(64, 96, swapped=True, cluster=4), ("m <= 96",)),
+    (_T(64, 160, swapped=True, cluster=4), ("m <= 160",)),
+    (_T(128, 96, shared=True, across=4), ("m <= 256",)),
+    (_T(128, 192, cluster=2, buffers=1), ("m * n >= 4194304",)),
+    (SM90_GENERAL, ()),
+)
+SM90_TABLED = (
+    _T(64, 48, rows=16),
+    _T(64, 64, rows=16, split=4),
+    _T(64, 80, rows=32),
+    _T(64, 128, split=4),
+    _T(64, 128, split=8),
+    _T(64, 128, swapped=True, cluster=4),
+    _T(128, 96, swapped=True, shared=True, split=6),
+    _T(128, 112, shared=True, across=4),
+    _T(128, 128, shared=True, across=2),
+    _T(128, 128, across=4),
+    _T(128, 144, swapped=True, shared=True, cluster=2, buffers=1),
+    _T(128, 160, cluster=2),
+    _T(128, 176, swapped=True, shared=True, cluster=2, buffers=1),
+    _T(128, 208, swapped=True, shared=True, cluster=2, buffers=1),
+    _T(128, 256, shared=True, cluster=2, buffers=1),
+    _T(256, 144, swapped=True, shared=True, cluster=2, buffers=1),
+    _T(256, 176, swapped=True, shared=True, cluster=2, buffers=1),
+)
+# Products with a bias are fewer. They have the usual tilings that are not swapped, and these.
+SM90_BIASED = (_T(64, 64, rows=16, split=4), _T(64, 128, split=4), _T(128, 160, cluster=2))
+
+
+def sm90_choice(tiling: _gemm_sm90.Tiling, prefer: tuple[str, ...] = (), biased: bool = True) -> Choice:
+    guards = (f"m <= {tiling.rows}",) if tiling.rows else ()
+    return Choice(tiling, guards + ((f"k >= {tiling.least_k}",) if tiling.split > 1 else ()), prefer, biased)
 
 
 # A product takes the first tiling whose conditions hold.
@@ -86,7 +82,10 @@ SM80_CHOICES = (
     Choice(_gemm_sm80.Tiling(64, 64, warps=(2, 2), stages=4), ("m <= 64",)),
     Choice(_gemm_sm80.Tiling(128, 128, warps=(2, 4), stages=3), ("m > 64",)),
 )
-SM90_CHOICES = tuple(choice for region, tilings in SM90_REGIONS for choice in modelled(region, tilings))
+SM90_CHOICES = (
+    *(sm90_choice(tiling, prefer, not tiling.swapped) for tiling, prefer in SM90_USUAL),
+    *(sm90_choice(tiling, biased=tiling in SM90_BIASED) for tiling in SM90_TABLED),
+)
 SM100_CHOICES = (
     Choice(_gemm_sm100.Tiling(64), ("m <= 128",)),
     Choice(_gemm_sm100.Tiling(256), ("m * n >= 8388608",)),  # two tiles for each multiprocessor, or more
@@ -142,6 +141,7 @@ CODE = {"sm_80": SM80, "sm_90a": SM90, "sm_100f": SM100}
     reference=contract.reference,
     inputs=contract.inputs,
     cost=contract.cost,
+    tuned_by=("m", "n", "k"),
 )
 def gemm(target: aot.Target, epilogue: int, dtype: str, batched: bool, bias: bool, a: bool, b: bool) -> list[aot.Spec]:
     """``out = epilogue(a @ b.T + bias)``; ``a`` and ``b`` row- or column-major, ``out`` row-major, summed in f32."""
@@ -162,7 +162,7 @@ def gemm(target: aot.Target, epilogue: int, dtype: str, batched: bool, bias: boo
     # Layers of networks multiply rows with rows: this case gets every tiling, the others one that suits most shapes.
     choices = code.choices if a and b and not batched else (Choice(code.general),)
     specs = []
-    for choice in choices:
+    for choice in (one for one in choices if one.biased or not bias):
         choice.tiling.validate(target)
         function = code.gemm(choice.tiling, target, tuple(EPILOGUES.values()))
         guards = ("k > 0", *choice.guards)
