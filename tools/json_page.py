@@ -33,7 +33,7 @@ know.
 | integer | a number without a fraction |
 | number | a finite number |
 | list of X | an array, each item of which is an X |
-| list of 2: X, Y | an array of exactly these items |
+| list of 2 (X, Y) | an array of exactly these items |
 | object of X | an object whose keys are names, each value of which is an X |
 | any value | whatever the author or the caller wrote |
 | a record | an object with exactly the keys that are listed here |
@@ -53,14 +53,15 @@ def entry(kind: Any, users: list[str]) -> str:
         f"| `{field.name}` | {type_text(field.kind)} | {_meaning(field.meaning, field.required)} |\n"
         for field in fields(kind)
     ]
-    text = " ".join((inspect.getdoc(kind) or "").split("\n\n")[0].split()).replace("``", "`")
+    text = " ".join((inspect.getdoc(kind) or "").split("\n\n")[0].split())
+    text = text.replace("``", "`").replace("None", "null")
     used = ", ".join(f"`{user}`" if " " not in user else user for user in users)
     return f"## `{kind.__name__}`\n\n{text} Printed by {used}.\n\n| key | type | meaning |\n| --- | --- | --- |\n{''.join(rows)}"
 
 
 def _meaning(text: str, required: bool) -> str:
     """``None`` in Python is ``null`` in JSON."""
-    said = text.replace("None", "null").replace("<", "&lt;").replace("|", "\\|")
+    said = text.replace("None", "null").replace("``", "`").replace("<", "&lt;").replace("|", "\\|")
     return said if required else f"{said} (may be absent)"
 
 

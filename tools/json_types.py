@@ -113,7 +113,7 @@ def _items_text(arguments: tuple[Any, ...], page: str) -> str:
     if _is_long(arguments):
         inner = type_text(arguments[0], page)
         return f"({inner})" if " or " in inner else inner
-    return f"{len(arguments)}: {', '.join(type_text(part, page) for part in arguments)}"
+    return f"{len(arguments)} ({', '.join(type_text(part, page) for part in arguments)})"
 
 
 def _is_long(arguments: tuple[Any, ...]) -> bool:

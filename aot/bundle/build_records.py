@@ -53,7 +53,7 @@ class Requires(TypedDict, total=False):
 class FailureRecord(TypedDict, total=False):
     """Something that was asked of the bundle and could not be built."""
 
-    kernel: str  # absent or empty: no kernel in particular
-    variant: str  # absent or empty: the whole kernel
-    arch: str  # absent or empty: every architecture
+    kernel: str  # empty: no kernel in particular
+    variant: str  # empty: the whole kernel
+    arch: str  # empty: every architecture
     message: str  # why, at most 500 letters

@@ -59,7 +59,7 @@ def test_what_does_not_fit_is_named(changed: dict[str, Any], said: str) -> None:
 def test_types_are_written_out_and_records_are_links() -> None:
     assert type_text(tuple[str | None, ...]) == "list of (string or null)"
     assert type_text(Mapping[str, Inner], "json.md") == "object of [Inner](json.md#inner)"
-    assert type_text(tuple[str, int]) == "list of 2: string, integer"
+    assert type_text(tuple[str, int]) == "list of 2 (string, integer)"
     assert type_text(Any) == "any value"
     with pytest.raises(LookupError):
         type_text(set[str])
