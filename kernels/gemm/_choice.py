@@ -1,0 +1,54 @@
+"""Which tiling is the fastest for a product, by a model of the time that each tiling takes.
+
+Blocks compute as many tiles at once as there are multiprocessors: a wave. A wave takes a time for each step along ``k``,
+and a time for what is done once for each tile. So the model is ``start + waves * (step * k + tile)``. It counts waves
+exactly: one tile more than fits into a wave costs a whole wave, which is what makes a tiling wrong for a shape.
+
+The products in f8 choose by it. Its numbers were fitted to measurements on an H200, and so is the
+number of multiprocessors: on a device with fewer of them the choice is a little worse, never wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+MULTIPROCESSORS = 132
+# Clusters that run at once, by their blocks: those of a cluster are on neighbouring multiprocessors.
+CLUSTERS = {1: MULTIPROCESSORS, 2: 66, 4: 32}
+NEVER = 10**9  # more than any product takes
+
+
+@dataclass(frozen=True)
+class Model:
+    """The time of a tiling: units do not matter, they are about 10 picoseconds."""
+
+    start: int
+    step: int
+    tile: int
+    least_m: int = 0  # with fewer rows, the tiling was not measured and is not taken
+
+
+def time_of(tiling: Any, model: Model) -> str:
+    """The time of a product as an expression of its extents."""
+    rows, columns, at_once = tiling.m * tiling.cluster, tiling.n * tiling.across, CLUSTERS[tiling.blocks]
+    tiles = f"((m + {rows - 1}) // {rows}) * ((n + {columns - 1}) // {columns})"
+    waves = f"(({tiles} + {at_once - 1}) // {at_once})"
+    time = f"{model.start} + {waves} * ({model.step} * k + {model.tile})"
+    if tiling.least_k > 1:  # each block of a cluster that cuts the sum needs something to add up
+        time += f" + max(0, {tiling.least_k} - k) * {NEVER}"
+    return time + (f" + max(0, {model.least_m} - m) * {NEVER}" if model.least_m else "")
+
+
+def fastest(tilings: Sequence[tuple[Any, Model]]) -> list[str]:
+    """For each tiling the condition that none of the others is faster.
+
+    All conditions compare the same expression with a number, so a call evaluates it once.
+    """
+    count = len(tilings)
+    numbered = [f"({time_of(tiling, model)}) * {count} + {index}" for index, (tiling, model) in enumerate(tilings)]
+    least = numbered[0]
+    for other in numbered[1:]:
+        least = f"min({least}, {other})"
+    return [f"{least} % {count} == {index}" for index in range(count)]
