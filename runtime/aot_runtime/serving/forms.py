@@ -147,10 +147,10 @@ class Forms:
 
     def _source(self, function: types.FunctionType, where: str) -> str:
         """The place of a function in a module whose source is compared; of one in a script, its text."""
-        nested = "<" in function.__qualname__
-        if _is_generated(function):
+        nested, generated = "<" in function.__qualname__, function.__code__.co_filename.startswith("<")
+        if generated and function.__code__.co_filename not in linecache.cache:
             return f"{qualified(function)} {self._bytecode(function, where)}"
-        if function.__module__ != _MAIN and not nested:
+        if function.__module__ != _MAIN and not nested and not generated:
             self._note_module(function.__module__)
             return qualified(function)
         try:
@@ -203,12 +203,6 @@ def _is_hint(value: Any) -> bool:
     if kind in (types.UnionType, types.GenericAlias) or value is Any:
         return True
     return kind.__module__ == "typing" and not isinstance(value, type)  # a class may have a metaclass of typing
-
-
-def _is_generated(function: types.FunctionType) -> bool:
-    """Whether a function was compiled from a text that nobody can read any more, as ``exec`` does."""
-    filename = function.__code__.co_filename
-    return filename.startswith("<") and filename not in linecache.cache
 
 
 def _code(code: types.CodeType, where: str) -> list[Any]:

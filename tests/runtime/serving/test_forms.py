@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import linecache
 import math
 import sys
 from typing import Any, NamedTuple, Optional
@@ -146,6 +147,17 @@ def test_functions_without_a_source_go_by_their_code_and_what_it_names() -> None
     assert len({digest(item) for item in forms}) == 3
     one, other = (form(generated("act(acc)", act=adder(amount))) for amount in (1.0, 2.0))
     assert one != other
+
+
+def test_generated_functions_whose_text_was_kept_go_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def kept(body: str) -> Any:
+        text = f"def epilogue(acc):\n    return {body}\n"
+        monkeypatch.setitem(linecache.cache, "<lib>", (len(text), None, text.splitlines(True), "<lib>"))
+        forms = Forms()
+        return forms.of(generated(body), "value"), forms.python
+
+    (one, python), (other, _) = kept("acc + 1"), kept("acc + 2")
+    assert one != other and python is None
 
 
 def test_a_function_without_a_source_notes_the_version_of_python() -> None:
