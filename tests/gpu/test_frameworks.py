@@ -67,7 +67,7 @@ CHOICES: dict[str, dict[str, str]] = {
 
 # Families that are built on request have tests of their own; `aot check` calls their kernels too.
 ON_REQUEST = {
-    "attention_decode", "cache_append", "mla_decode", "gemm_f32", "gemm_fp8", "grouped_gemm",
+    "attention", "attention_decode", "cache_append", "mla_decode", "gemm_f32", "gemm_fp8", "grouped_gemm",
     "quantize_fp8_blocks", "quantize_fp8_scaled", "quantize_fp8_squares",
 }  # fmt: skip
 
