@@ -153,6 +153,20 @@ def scaled() -> str:
     return table(("speed relative to torch", "products", "geometric mean", "below 0.95", "worst", "file"), rows)
 
 
+def prompts() -> str:
+    """Speed of attention of whole sequences, in TFLOP/s, by shape."""
+    sets = read("h200-attention.json")["results"]
+    rows = []
+    for shape, one in {**sets["table"], **sets["further"]}.items():
+        other = [f"{one['cudnn']:.0f}", f"{one['aot'] / one['cudnn']:.2f}"] if "cudnn" in one else ["", ""]
+        rows.append([shape, f"{one['aot']:.0f}", *other])
+    ratios = [one["aot"] / one["cudnn"] for one in sets["table"].values()]
+    rows.append(
+        ["geometric mean of the first eleven", "", "", f"{math.exp(statistics.fmean(map(math.log, ratios))):.2f}"]
+    )
+    return table(("TFLOP/s, bf16", "attention", "cuDNN", "attention relative to cuDNN"), rows)
+
+
 def decoding() -> str:
     """Bandwidth of attention while decoding, in TB/s, by shape."""
     times = read("h200-attention-decode.json")["results"]["times"]
@@ -474,6 +488,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "matrices": matrices,
     "tilings": tilings,
     "scaled": scaled,
+    "prompts": prompts,
     "decoding": decoding,
     "latent": latent,
     "generating": generating,
