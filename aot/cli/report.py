@@ -88,7 +88,10 @@ def human_size(size: int) -> str:
 
 
 def human_time(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds < 60 else f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
+    if seconds < 59.95:  # what is rounded to a minute is written as one
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s"
 
 
 def print_failures(failures: Iterable[Failure]) -> None:
