@@ -215,7 +215,7 @@ def test_contracts_go_with_their_kernels(tmp_path: Path, build_bundle: Build) ->
     assert build("softmax") == {*shared, "add.py", "softmax.py"}
     assert main(["prune", str(tmp_path / "bundle"), "--kernel", "add"]) == 0
     assert {path.name for path in (tmp_path / "bundle" / "contracts").iterdir()} == {*shared, "softmax.py"}
-    for path in (kernels / "contracts").iterdir():
+    for path in (kernels / "contracts").glob("*.py"):
         with path.open("a") as file:  # as an editor that saves in place
             file.write("# edited\n")
     assert verify(tmp_path / "bundle") == []
