@@ -59,7 +59,8 @@ def test_torch_meets_the_reference_on_every_input(contracts: dict[str, Contract]
         for arguments in contract.inputs(InputMaker("cpu"), "f32"):
             if max(value.numel() for value in arguments.values() if hasattr(value, "numel")) > LARGEST:
                 continue
-            if "gelu" in choices.values() and not nan_at_infinity() and not all_finite(arguments):
+            # torch's own gelu of minus infinity is NaN or 0, depending on the CPU and on the number of elements.
+            if "gelu" in choices.values() and not all_finite(arguments):
                 continue
             results = as_tuple(contract.torch_equivalent(**arguments, **choices))
             exact_results = as_tuple(contract.reference(**arguments, **choices))
@@ -75,14 +76,6 @@ def test_torch_meets_the_reference_on_every_input(contracts: dict[str, Contract]
             assert contract.cost(**arguments, **choices).bytes >= 0
             checked += 1
     assert checked > 10
-
-
-def nan_at_infinity() -> bool:
-    """Whether torch's own gelu of minus infinity is NaN, as the reference and the kernels have it; on some CPUs it is 0."""
-    import torch
-
-    values = torch.full((64,), float("-inf"))
-    return bool(torch.nn.functional.gelu(values).isnan().all())
 
 
 def all_finite(arguments: dict[str, Any]) -> bool:
