@@ -284,6 +284,32 @@ def _outcomes(files: Any) -> str:
     return f"{passed}, {len(failed)} failed: {', '.join(failed)}" if failed else f"{passed}, 0 failed"
 
 
+def _served_tests(data: Any) -> str:
+    """Of all runs of a library's tests, and how many kernels the bundles have that served them."""
+    runs = data["results"]["runs"]
+    passed, failed = sum(run["passed"] for run in runs), sum(len(run["failed"]) for run in runs)
+    skipped = sum(sum(run["skipped"].values()) for run in runs)
+    return f"{passed} passed, {failed} failed, {skipped} skipped; {runs[0]['kernels']} kernels"
+
+
+def _clusters(data: Any) -> str:
+    counts = data["results"]["max_active_clusters"]
+    compiled, served = counts["compiled"], counts["served"]
+    same = "the same counts" if compiled["clusters"] == served["clusters"] else "different counts"
+    spans = (f"{min(one['ms']):.1f} to {max(one['ms']):.1f} ms" for one in (compiled, served))
+    return f"{same}; {', '.join(spans)}"
+
+
+def _new_project(data: Any) -> str:
+    found = data["results"]["new_project"]
+    tests = found["tests"]
+    return (
+        f"the C++ program prints `{found['program']}`; model.py: {found['model.py']}; check: {found['check']}; "
+        f"memcheck: {found['memcheck']}; its tests: {tests['passed']} passed, {tests['failed']} failed, "
+        "which ask for code for sm_80"
+    )
+
+
 _FORWARD = ("results", "fa4", "operations", "forward, causal, head dimension 128")
 _QUACK = ("results", "quack", "operations")
 _QUACK_NAMES = ("rmsnorm", "layernorm", "softmax", "cross entropy", "gemm", "gemm with ReLU")
@@ -375,6 +401,10 @@ FACTS: dict[str, tuple[tuple[str, str, Callable[[Any], str]], ...]] = {
         ("An empty launch by the driver's own function, host time", "h200-capture.json",
          _number(*_QUACK, "rmsnorm", "launch alone_us", digits=1, unit="us")),
         ("The recipes: calls captured, built, and found again by a fresh process", "aarch64-recipes.json", _recipes),
+        ('FlashAttention-4\'s tests, served with `miss="raise"`', "h200-served-tests-fa4.json", _served_tests),
+        ('quack\'s tests, served with `miss="raise"`', "h200-served-tests-quack.json", _served_tests),
+        ("CuTe DSL counts clusters of 1 to 16 blocks that fit: compiled, served", "h200-served-tests-quack.json",
+         _clusters),
     ),
     "building": (
         ("1,040 variants in 20 kernels, first build, two workers", "aarch64-incremental.json",
@@ -456,6 +486,8 @@ FACTS: dict[str, tuple[tuple[str, str, Callable[[Any], str]], ...]] = {
          "h200-tools.json", lambda data: _tensor_share(data["results"]["ncu"])),
         ("`check --sanitize memcheck`", "h200-tools.json",
          lambda data: "; ".join(f"{kernel}: {found}" for kernel, found in data["results"]["memcheck"].items())),
+        ("The project that `aot new --cpp --torch` writes, with a bundle for sm_90a alone", "h200-tools.json",
+         _new_project),
         ("Checks of the programs in `cpp_demo/`", "h200-cpp-demo.json",
          lambda data: f"{sum(line.startswith('ok') for line in data['results'])} passed, "
                       f"{sum(line.startswith('FAIL') for line in data['results'])} failed"),
