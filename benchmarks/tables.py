@@ -452,6 +452,13 @@ FACTS: dict[str, tuple[tuple[str, str, Callable[[Any], str]], ...]] = {
         ("Their calls under compute-sanitizer, memcheck and racecheck", "h200-sanitizer-fp8.json",
          lambda data: " and ".join(f"{sum(run['calls'].values())} calls, {run.get('errors', run.get('hazards'))} found"
                                    for run in data["results"])),
+        ("The code of both families for `sm_80`, built as `sm_90`, checked the same way", "h200-check-fp8-portable.json",
+         lambda data: f"{data['calls']['checked']} calls, {data['calls']['failed']} failed"),
+        ("Calls of the GEMM in bf16 for `sm_90a`, every variant that takes each input", "h200-check-gemm.json",
+         lambda data: f"{data['calls']['checked']} calls, {data['calls']['failed']} failed"),
+        ("Its calls under compute-sanitizer, memcheck and racecheck", "h200-sanitizer-gemm.json",
+         lambda data: " and ".join(f"{sum(run['calls'].values())} calls, {run.get('errors', run.get('hazards'))} found"
+                                   for run in data["results"])),
         ("One bundle and two wheels, built on aarch64 and on x86_64", "reproducible.json",
          lambda data: "the same bytes" if data["same"] else "different bytes"),
     ),
