@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import importlib.metadata
+import importlib.util
 import json
 import platform
 import statistics
@@ -12,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -21,6 +23,16 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     arguments = argparse.ArgumentParser(description=description)
     arguments.add_argument("--out", type=Path, help="write the results here, as JSON")
     return arguments
+
+
+def load_example(folder: str, file: str) -> ModuleType:
+    """A file of ``examples/``, which is in no package."""
+    spec = importlib.util.spec_from_file_location(f"{folder}_example", PROJECT / "examples" / folder / file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 def interleaved_medians(runs: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:

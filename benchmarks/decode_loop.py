@@ -10,29 +10,16 @@ take turns, and the median of the rounds counts.
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from _common import PROJECT, interleaved_medians, parser, print_rows, report
+from _common import interleaved_medians, load_example, parser, print_rows, report
 
 # Sequences, and tokens that each cache has room for. The model is Llama 3 8B with four of its 32 layers.
 PROBLEMS = ((1, 8192), (16, 8192), (64, 4096), (256, 1024))
 ROUNDS, STEPS = 5, 20
-
-
-def load_example() -> ModuleType:
-    """``examples/decode_loop/decoder.py``, which is in no package."""
-    path = PROJECT / "examples" / "decode_loop" / "decoder.py"
-    spec = importlib.util.spec_from_file_location("decode_loop_example", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def contenders(example: ModuleType, kernels: Any, batch: int, capacity: int) -> dict[str, Any]:
@@ -90,7 +77,7 @@ def main() -> None:
     torch_with_gpu()
     import aot_runtime
 
-    kernels, example = aot_runtime.load(given.bundle), load_example()
+    kernels, example = aot_runtime.load(given.bundle), load_example("decode_loop", "decoder.py")
     kernels.preload()
     results = {}
     for batch, capacity in PROBLEMS:

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import importlib.util
 import itertools
 import math
 import sys
@@ -30,7 +29,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
-from _common import PROJECT, interleaved_medians, parser, print_rows, report
+from _common import interleaved_medians, load_example, parser, print_rows, report
 
 # Hidden size, heads, heads of keys, feed-forward size, bias: as the models' public configurations say.
 MODELS = {
@@ -74,7 +73,7 @@ def main() -> None:
 
     bundle = aot_runtime.load(options.bundle)
     bundle.preload()
-    ops, example = aot_runtime.torch.register(bundle), load_example()
+    ops, example = aot_runtime.torch.register(bundle), load_example("llama_block", "block.py")
     prepared = []
     for shape in shapes:
         prepared.append((shape, prepare(torch, example, ops, shape, only=AUTOTUNED if options.tune else None)))
@@ -113,17 +112,6 @@ def held(path: Path | None) -> Iterator[None]:
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def load_example() -> ModuleType:
-    """``examples/llama_block/block.py``, which is in no package."""
-    path = PROJECT / "examples" / "llama_block" / "block.py"
-    spec = importlib.util.spec_from_file_location("llama_block_example", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def prepare(

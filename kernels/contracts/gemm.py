@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
-import aot
-
 from . import _activations
 from ._layouts import every_value
+from ._products import cost as cost
+from ._products import with_specials
 
 # m, n, k: at least one product for every tiling. Most extents are not multiples of a tile.
 SHAPES = (
@@ -75,7 +74,7 @@ def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
     for a_rows, b_rows, biased in product((True, False), (True, False), (False, True)):
         yield _problem(make, dtype, (136, 72), (264, 72), biased, a_rows, b_rows)
     yield {"a": make.tensor((40, 64), dtype, stride=72), "b": make.tensor((72, 64), dtype, stride=128)}
-    yield _special(make, dtype)
+    yield with_specials(_problem(make, dtype, (40, 72), (72, 72), True))
     for k in IDENTITIES if dtype != "f32" else ():
         a = every_value(make, dtype, k)
         yield {"a": a, "b": _identity(a)}
@@ -94,24 +93,6 @@ def _matrix(make: Any, dtype: str, shape: tuple[int, ...], row_major: bool) -> A
     tensor = make.tensor(laid_out, dtype, stride=-(-laid_out[-1] // 8) * 8)
     tensor *= max(columns, 1) ** -0.25
     return tensor if row_major else tensor.mT
-
-
-def _special(make: Any, dtype: str) -> dict[str, Any]:
-    """NaN and infinity reach the elements of their row and column, and no others."""
-    problem = _problem(make, dtype, (40, 72), (72, 72), True)
-    problem["a"][3, 5], problem["a"][9, 0], problem["b"][7, 70], problem["bias"][11] = (
-        math.nan,
-        math.inf,
-        -math.inf,
-        math.nan,
-    )
-    return problem
-
-
-def cost(a: Any, b: Any, **_: Any) -> aot.Cost:
-    m, k, n = a.shape[-2], a.shape[-1], b.shape[-2]
-    batch = a.numel() // max(m * k, 1)
-    return aot.Cost(operations=2 * batch * m * n * k, bytes=(a.numel() + b.numel() + batch * m * n) * a.element_size())
 
 
 def bench_inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:

@@ -8,14 +8,13 @@ their sums are added up after that. Products of two numbers of TF32 are exact in
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
-import aot
-
 from . import _activations
+from ._products import cost as cost
+from ._products import with_specials
 
 # m, n, k: most extents are not multiples of a tile, and some k are longer than a block of sums.
 SHAPES = ((0, 8, 8), (1, 1, 1), (1, 200, 4099), (127, 129, 17), (130, 264, 1031), (257, 77, 8808), (1000, 515, 200))
@@ -47,7 +46,7 @@ def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
     for a_rows, b_rows in product((True, False), (True, False)):
         yield _problem(make, (136, 73), (261, 73), True, a_rows, b_rows)
     yield {"a": make.tensor((77, 65), "f32", stride=67), "b": make.tensor((65, 130), "f32", stride=131).mT[::2]}
-    yield _special(make)
+    yield with_specials(_problem(make, (40, 72), (72, 72), True))
 
 
 def _problem(make: Any, a: Any, b: Any, biased: bool, a_rows: bool = True, b_rows: bool = True) -> dict[str, Any]:
@@ -61,24 +60,6 @@ def _matrix(make: Any, shape: tuple[int, ...], row_major: bool) -> Any:
     tensor = make.tensor((*batch, rows, columns) if row_major else (*batch, columns, rows), "f32")
     tensor *= max(columns, 1) ** -0.25
     return tensor if row_major else tensor.mT
-
-
-def _special(make: Any) -> dict[str, Any]:
-    """NaN and infinity reach the elements of their row and column, and no others."""
-    problem = _problem(make, (40, 72), (72, 72), True)
-    problem["a"][3, 5], problem["a"][9, 0], problem["b"][7, 70], problem["bias"][11] = (
-        math.nan,
-        math.inf,
-        -math.inf,
-        math.nan,
-    )
-    return problem
-
-
-def cost(a: Any, b: Any, **_: Any) -> aot.Cost:
-    m, k, n = a.shape[-2], a.shape[-1], b.shape[-2]
-    batch = a.numel() // max(m * k, 1)
-    return aot.Cost(operations=2 * batch * m * n * k, bytes=(a.numel() + b.numel() + batch * m * n) * a.element_size())
 
 
 def bench_inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:

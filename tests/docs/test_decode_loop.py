@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from types import ModuleType
 from typing import Any
 
 import pytest
+from modules import module_at
 from places import PROJECT
 
 try:
@@ -19,20 +19,11 @@ pytestmark = pytest.mark.torch
 BATCH, STEPS, PAGE = 3, 40, 16
 
 
-def module(name: str, *path: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, PROJECT.joinpath(*path))
-    assert spec is not None and spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    sys.modules[name] = made
-    spec.loader.exec_module(made)
-    return made
-
-
 @pytest.fixture(scope="module")
 def example() -> ModuleType:
     if torch is None:
         pytest.skip("the example needs torch")
-    return module("decode_loop_tested", "examples", "decode_loop", "decoder.py")
+    return module_at("decode_loop_tested", "examples", "decode_loop", "decoder.py")
 
 
 class Played:
@@ -127,7 +118,9 @@ def test_the_benchmark_knows_the_same_decoder() -> None:
         pytest.skip("the example needs torch")
     sys.path.insert(0, str(PROJECT / "benchmarks"))
     try:
-        benchmark = module("decode_loop_benchmark", "benchmarks", "decode_loop.py")
+        benchmark = module_at("decode_loop_benchmark", "benchmarks", "decode_loop.py")
     finally:
         sys.path.remove(str(PROJECT / "benchmarks"))
-    assert {"PagedAttention", "TorchAttention", "captured"} <= set(vars(benchmark.load_example()))
+    assert {"PagedAttention", "TorchAttention", "captured"} <= set(
+        vars(benchmark.load_example("decode_loop", "decoder.py"))
+    )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 
 import pytest
 from aot_runtime.kernel_records import Choice, KernelRecord, Parameter
+from modules import module_at
 from places import PROJECT
 
 torch: Any = None
@@ -82,20 +81,11 @@ class Played:
         return PLAYED[name]
 
 
-def module(name: str, *path: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, PROJECT.joinpath(*path))
-    assert spec is not None and spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    sys.modules[name] = made
-    spec.loader.exec_module(made)
-    return made
-
-
 @pytest.fixture(scope="module")
 def example() -> ModuleType:
     if torch is None:
         pytest.skip("the example needs torch")
-    return module("llama_block_tested", "examples", "llama_block", "block.py")
+    return module_at("llama_block_tested", "examples", "llama_block", "block.py")
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +170,7 @@ def test_the_block_with_operators_is_compiled_whole_and_exported(example: Module
 def benchmark() -> Iterator[ModuleType]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(PROJECT / "benchmarks"))
-        yield module("llama_block_benchmark", "benchmarks", "llama_block.py")
+        yield module_at("llama_block_benchmark", "benchmarks", "llama_block.py")
 
 
 def test_the_summary_has_the_geometric_mean_and_the_worst(benchmark: ModuleType) -> None:
