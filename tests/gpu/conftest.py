@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import aot_runtime
 import pytest
 
 
@@ -18,3 +20,16 @@ def torch() -> Any:
     if not torch.cuda.is_available():
         pytest.skip("no NVIDIA GPU here")
     return torch
+
+
+@pytest.fixture(scope="module")
+def bundle(request: pytest.FixtureRequest, torch: Any) -> aot_runtime.Bundle:
+    """The bundle of ``--bundle``. A file of tests names the kernel that it needs, and its family, in ``NEEDS``."""
+    path = Path(request.config.getoption("--bundle"))
+    if not path.is_dir():
+        pytest.skip(f"there is no bundle at {path}: build one, or give --bundle")
+    bundle = aot_runtime.load(path)
+    for kernel, family in getattr(request.module, "NEEDS", {}).items():
+        if kernel not in bundle.kernels:
+            pytest.skip(f"the bundle at {path} has no `{kernel}`: build it with --family {family}")
+    return bundle

@@ -5,7 +5,6 @@ Needs a bundle with the family `attention`: ``pytest tests/gpu/test_attention.py
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import aot_runtime
@@ -15,6 +14,7 @@ from aot.bundle.contracts import Contract, load_contracts
 from aot.gpu.check import compare
 
 pytestmark = pytest.mark.gpu
+NEEDS = {"attention_decode": "attention"}
 
 BATCH, HEADS, KV_HEADS, DIM, PAGE, EACH = 5, 8, 2, 128, 16, 80
 SCALE = DIM**-0.5
@@ -26,17 +26,6 @@ REPLAYS = (
     (1280, 1280, 1280, 1280, 1280),
     (9999, -5, 2, 1, 64),
 )
-
-
-@pytest.fixture(scope="module")
-def bundle(request: pytest.FixtureRequest, torch: Any) -> aot_runtime.Bundle:
-    path = Path(request.config.getoption("--bundle", default="dist/kernels"))
-    if not path.is_dir():
-        pytest.skip(f"there is no bundle at {path}: build one, or give --bundle")
-    bundle = aot_runtime.load(path)
-    if "attention_decode" not in bundle.kernels:
-        pytest.skip(f"the bundle at {path} has no `attention_decode`: build it with --family attention")
-    return bundle
 
 
 @pytest.fixture(scope="module")

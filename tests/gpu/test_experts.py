@@ -5,7 +5,6 @@ Needs a bundle with the family `experts`: ``pytest tests/gpu/test_experts.py --b
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import aot_runtime
@@ -15,6 +14,7 @@ from aot.bundle.contracts import Contract, load_contracts
 from aot.gpu.check import compare
 
 pytestmark = pytest.mark.gpu
+NEEDS = {"grouped_gemm": "experts"}
 
 ROWS, EXPERTS, N, K = 700, 40, 264, 272
 # Rows of the experts: even, all at one, none at most, and what reaches not all rows.
@@ -25,17 +25,6 @@ REPLAYS = (
     tuple(5 * i % 31 for i in range(EXPERTS)),
     (0, 1, 0, 63, 64, 65, 128) + (0,) * 33,
 )
-
-
-@pytest.fixture(scope="module")
-def bundle(request: pytest.FixtureRequest, torch: Any) -> aot_runtime.Bundle:
-    path = Path(request.config.getoption("--bundle", default="dist/kernels"))
-    if not path.is_dir():
-        pytest.skip(f"there is no bundle at {path}: build one, or give --bundle")
-    bundle = aot_runtime.load(path)
-    if "grouped_gemm" not in bundle.kernels:
-        pytest.skip(f"the bundle at {path} has no `grouped_gemm`: build it with --family experts")
-    return bundle
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import nullcontext, suppress
-from pathlib import Path
 from typing import Any
 
 import aot_runtime
@@ -20,14 +19,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:The CUDA Graph is empty:UserWarning"),
 ]
-
-
-@pytest.fixture(scope="module")
-def bundle(request: pytest.FixtureRequest, torch: Any) -> aot_runtime.Bundle:
-    path = Path(request.config.getoption("--bundle", default="dist/kernels"))
-    if not path.is_dir():
-        pytest.skip(f"there is no bundle at {path}: build one, or give --bundle")
-    return aot_runtime.load(path)
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ Needs torch, a GPU, and a bundle: ``pytest tests/gpu --bundle dist/kernels``. Cu
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import aot_runtime
@@ -16,14 +15,6 @@ from aot.gpu.check import Report, check
 from aot.gpu.running import find_gpu
 
 pytestmark = pytest.mark.gpu
-
-
-@pytest.fixture(scope="module")
-def bundle(request: pytest.FixtureRequest, torch: Any) -> aot_runtime.Bundle:
-    path = Path(request.config.getoption("--bundle", default="dist/kernels"))
-    if not path.is_dir():
-        pytest.skip(f"there is no bundle at {path}: build one, or give --bundle")
-    return aot_runtime.load(path)
 
 
 @pytest.fixture(scope="module")
