@@ -37,8 +37,8 @@ class Tile(NamedTuple):
     sequence: Int32
     queries: Int32
     tokens: Int32
-    first_query: Int32 | None = None  # if sequences lie side by side
-    first_token: Int32 | None = None
+    first_query: Int32 | None = None  # if queries of sequences lie side by side
+    first_token: Int32 | None = None  # if keys and values do
 
 
 class BatchOrder(NamedTuple):
@@ -68,6 +68,27 @@ class BatchOrder(NamedTuple):
         return Tile(tile, head - sequence * self.heads, sequence, self.queries, self.tokens)
 
 
+class SideBySide(NamedTuple):
+    """Keys and values of sequences that lie side by side, by where each begins. One more place says where the last ends."""
+
+    starts: cute.Tensor
+
+    def of(self, sequence: Int32) -> tuple[Int32, Int32]:
+        """Where the tokens of a sequence begin, and how many there are."""
+        first = self.starts[sequence]
+        return first, cutlass.max(self.starts[sequence + 1] - first, 0)
+
+
+class InPages(NamedTuple):
+    """Keys and values of sequences in pages, by the length of each. A length above ``capacity`` is taken as that."""
+
+    lengths: cute.Tensor
+    capacity: Int32
+
+    def of(self, sequence: Int32) -> tuple[None, Int32]:
+        return None, cutlass.max(cutlass.min(self.lengths[sequence], self.capacity), 0)
+
+
 class Starts(Sequences):
     """Sequences by where each begins. One more place says where the last one ends."""
 
@@ -79,13 +100,13 @@ class Starts(Sequences):
 
 
 class RaggedOrder(NamedTuple):
-    """Sequences that lie side by side. Sequence by sequence, the last tiles of all heads come first.
+    """Queries of sequences that lie side by side. Sequence by sequence, the last tiles of all heads come first.
 
     Only the device knows how many tiles there are. All lanes of a warp find them together.
     """
 
     q_starts: cute.Tensor
-    k_starts: cute.Tensor
+    tokens: SideBySide | InPages
     rows: int
     heads: Int32
 
@@ -101,8 +122,8 @@ class RaggedOrder(NamedTuple):
         sequence, before = sequences.find(index)
         within = index - before * self.heads
         tile = sequences.tiles(sequence) - 1 - within // self.heads
-        first_query, first_token = self.q_starts[sequence], self.k_starts[sequence]
-        tokens = cutlass.max(self.k_starts[sequence + 1] - first_token, 0)
+        first_token, tokens = self.tokens.of(sequence)
+        first_query = self.q_starts[sequence]
         return Tile(tile, within % self.heads, sequence, sequences.length(sequence), tokens, first_query, first_token)
 
 
@@ -140,9 +161,13 @@ class Problem(NamedTuple):
 
 
 class Softmax(NamedTuple):
-    """The running softmax of a thread's two rows. Weights are ``2 ** (scale * score - offset)``."""
+    """The running softmax of a thread's two rows. Weights are ``2 ** (scale * score - offset)``.
+
+    With a soft cap, ``scale`` is the cap, and scores become hyperbolic tangents first: see ``cap``.
+    """
 
     scale: Float32
+    inner: Float32  # 0 without a soft cap
     offsets: cute.Tensor
     totals: cute.Tensor  # of the weights that this thread has seen
 
@@ -152,16 +177,22 @@ class Softmax(NamedTuple):
 
 
 class Attention(KernelObject):
-    """``ragged``: sequences lie side by side, and tensors on the device say where each begins."""
+    """How sequences lie in memory is the ``layout``.
 
-    def __init__(self, tiling: Any, target: aot.Target, ragged: bool) -> None:
+    * ``batch``: they have one length, and a mode of the tensors tells them apart.
+    * ``ragged``: they lie side by side, and tensors on the device say where each begins.
+    * ``pages``: queries lie side by side. Keys and values are in pages, which a table on the device names.
+    """
+
+    def __init__(self, tiling: Any, target: aot.Target, layout: str) -> None:
         tiling.validate(target)
         self.tiling = tiling
-        self.ragged = ragged
+        self.ragged = layout != "batch"
+        self.paged = layout == "pages"
         self.early = launched_early(target)
 
     @cute.jit
-    def problem(self, q: cute.Tensor, k: cute.Tensor, q_starts, k_starts, left: Int32, right: Int32):
+    def problem(self, q: cute.Tensor, k: cute.Tensor, q_starts, k_starts, pages, lengths, left: Int32, right: Int32):
         """The problem, and how many tiles it has, at most if only the device knows it."""
         tiling = self.tiling
         heads, key_heads = q.shape[-2], k.shape[-2]
@@ -169,7 +200,11 @@ class Attention(KernelObject):
         right = cutlass.min(right, UNBOUNDED) if right >= 0 else Int32(UNBOUNDED)
         if cutlass.const_expr(self.ragged):
             sequences = cute.size(q_starts) - 1
-            order = RaggedOrder(q_starts, k_starts, tiling.rows, heads)
+            if cutlass.const_expr(self.paged):
+                tokens = InPages(lengths, pages.shape[1] * k.shape[1])
+            else:
+                tokens = SideBySide(k_starts)
+            order = RaggedOrder(q_starts, tokens, tiling.rows, heads)
             count = (q.shape[0] // tiling.rows + sequences) * heads
         else:
             # Heads whose keys and values fit into the L2 cache together.
@@ -181,9 +216,28 @@ class Attention(KernelObject):
             count = order.count()
         return Problem(order, left, right, heads // key_heads), count
 
-    def softmax(self, scale: Float32) -> Softmax:
+    @cute.jit
+    def scales(self, scale: Float32, soft_cap: Float32):
+        """The factors of :class:`Softmax`: scores are for powers of two, those with a soft cap are parts of it."""
+        capped = soft_cap > 0.0
+        inner = scale / soft_cap * (2 * LOG2_E) if capped else Float32(0)
+        return (soft_cap if capped else scale) * LOG2_E, inner
+
+    def softmax(self, scale: Float32, inner: Float32) -> Softmax:
         offsets, totals = (cute.make_rmem_tensor(2, Float32) for _ in range(2))
-        return Softmax(scale * LOG2_E, offsets, totals)
+        return Softmax(scale, inner, offsets, totals)
+
+    @cute.jit
+    def cap(self, scores, softmax):
+        """With a soft cap, scores become ``tanh(scale * score / cap)``: 1 - 2 / (2 ** (inner * score) + 1).
+
+        A power that is too large for f32 gives 1, and one that is too small -1. The tangent of the hardware is not
+        exact enough: its error of 2**-11, times a cap of 50, would change weights by 2%.
+        """
+        if softmax.inner > 0.0:
+            for i in cutlass.range_constexpr(cute.size(scores)):
+                power = cute.math.exp2(scores[i] * softmax.inner, fastmath=True)
+                scores[i] = 1 - 2 * cute.arch.rcp_approx(power + 1)
 
     @cute.jit
     def mask(self, scores, block, tile, problem, row, upper: cutlass.Constexpr):
@@ -238,16 +292,24 @@ class Attention(KernelObject):
             sums[i] = sums[i] * factors[i // 2 % 2]
 
     @cute.jit
-    def finish(self, sums, softmax, lse, tile, row):
-        """Divide the sums by the sum of weights."""
+    def finish(self, sums, softmax, lse, sinks, tile, row):
+        """Divide the sums by the sum of weights. A sink is one more token, whose value is zero."""
         inverses = []
         for r in cutlass.range_constexpr(2):
             total = cute.arch.warp_reduction(softmax.totals[r], add, threads_in_group=4)
-            inverses.append(1 / total if total != 0.0 else Float32(0))  # a row that sees no token is zero
+            offset, share = softmax.offsets[r], Float32(1)
+            if cutlass.const_expr(sinks is not None):
+                sink = sinks[tile.head] * LOG2_E
+                top = cute.arch.fmax(offset, sink)
+                top = top if top > MINUS_INFINITY else Float32(0)
+                share = cute.math.exp2(offset - top, fastmath=True)
+                total = total * share + cute.math.exp2(sink - top, fastmath=True)
+                offset = top
+            inverses.append(share / total if total != 0.0 else Float32(0))  # a row that sees no token is zero
             if cutlass.const_expr(lse is not None):
                 own = tile.index * self.tiling.rows + row + 8 * r
                 if cute.arch.lane_idx() % 4 == 0 and own < tile.queries:
-                    logarithm = (softmax.offsets[r] + cute.math.log2(total, fastmath=True)) / LOG2_E
+                    logarithm = (offset + cute.math.log2(total, fastmath=True)) / LOG2_E
                     logarithm = logarithm if total != 0.0 else Float32(MINUS_INFINITY)
                     if cutlass.const_expr(self.ragged):
                         lse[tile.first_query + own, tile.head] = logarithm

@@ -21,6 +21,9 @@ of the next tile while they still write this one. It tells them the tile togethe
 Masks are bounds: a row sees the tokens from one place to another. Only blocks at a border of what the rows of a tile see
 are compared with these bounds. Tokens past the end of a sequence arrive as zeros, whatever the memory there contains,
 because TMA fills in zeros outside of a tensor (see ``ragged_view`` for sequences that lie side by side).
+
+Keys and values may be in pages. Then a block of them is brought by many small copies, each from one page, and each with
+an end of its own: see ``load_boxes``. Multiplying warps notice nothing of it.
 """
 
 from __future__ import annotations
@@ -41,9 +44,10 @@ from .._device import WARP, await_previous
 from .._versions import SmemAllocator
 from ..gemm._gemm_sm90 import ALIGNMENT, BARRIER_BYTES, ELEMENT_BYTES, SLICES, WARP_GROUP, WGMMA_ROWS
 from . import _attention
-from ._attention import Problem, narrow, thread_row
+from ._attention import Problem, Tile, narrow, thread_row
 
 END = -1  # in place of a tile: there is none left
+BOX = 16  # tokens that one copy brings from a page: the size of a page is a multiple of this
 # See ``ragged_view``: the place of the end of every sequence, and elements that are nothing to an address, so many times.
 SEQUENCE_END, NOTHING = 2**30, 2**64 // 2**30 // ELEMENT_BYTES
 MOST = 2**31 - 1
@@ -76,11 +80,16 @@ class Tiling:
     @property
     def slice_columns(self) -> int:
         """Columns of the output that one store writes."""
-        return next(width for width in SLICES if self.value_dim % width == 0)
+        return line_of(self.value_dim)
 
     @property
     def slices(self) -> int:
         return self.value_dim // self.slice_columns
+
+    @property
+    def boxes(self) -> int:
+        """Copies from pages that bring the tokens of one block."""
+        return self.tokens // BOX
 
     @property
     def query_bytes(self) -> int:
@@ -111,10 +120,10 @@ class Tiling:
         return min(4, room // (self.key_bytes + self.value_bytes))
 
     def validate(self, target: aot.Target) -> None:
-        if self.groups not in REGISTERS or self.rows % WGMMA_ROWS or self.tokens % 16:
+        if self.groups not in REGISTERS or self.rows % WGMMA_ROWS or self.tokens % BOX:
             raise aot.DeclarationError(
                 f"a tile of {self.rows} rows and {self.tokens} tokens",
-                hint="rows are 128 or 192, tokens a multiple of 16",
+                hint=f"rows are 128 or 192, tokens a multiple of {BOX}",
             )
         if self.stages(target) < 2:
             raise aot.DeclarationError(
@@ -124,8 +133,8 @@ class Tiling:
 
 
 class Attention(_attention.Attention):
-    def __init__(self, tiling: Tiling, target: aot.Target, ragged: bool) -> None:
-        super().__init__(tiling, target, ragged)
+    def __init__(self, tiling: Tiling, target: aot.Target, layout: str) -> None:
+        super().__init__(tiling, target, layout)
         self.stages = tiling.stages(target)
         self.own_output = tiling.own_output(target)
 
@@ -139,19 +148,23 @@ class Attention(_attention.Attention):
         scale: Float32,
         left: Int32,
         right: Int32,
-        lse,
         q_starts,
         k_starts,
+        lse,
+        soft_cap: Float32,
+        sinks,
+        pages,
+        lengths,
         tickets: cute.Tensor,
         multiprocessors: Int32,
         stream: CUstream,
     ):
         tiling = self.tiling
         self.dtype = q.element_type
-        problem, count = self.problem(q, k, q_starts, k_starts, left, right)
-        q, k, out = (self.by_token(x) for x in (q, k, out))
-        v = self.by_token(v)
-        v = cute.make_tensor(v.iterator, cute.select(v.layout, mode=[1, 0, *range(2, cute.rank(v))]))
+        problem, count = self.problem(q, k, q_starts, k_starts, pages, lengths, left, right)
+        scale, inner = self.scales(scale, soft_cap)
+        table = self.table(pages, k, v)
+        q, k, v, out = self.by_token(q), self.cached_by_token(k), self.cached_by_token(v), self.by_token(out)
         score_mma = self.mma(tiling.tokens, warpgroup.OperandMajorMode.K, warpgroup.OperandSource.SMEM)
         sum_mma = self.mma(tiling.value_dim, warpgroup.OperandMajorMode.MN, warpgroup.OperandSource.RMEM)
 
@@ -164,15 +177,20 @@ class Attention(_attention.Attention):
         out_tile = (WGMMA_ROWS, tiling.slice_columns)
         out_staged = hopper_helpers.make_smem_layout_epi(self.dtype, rows, out_tile, tiling.slices * tiling.groups)
         load_q, q_tiles = self.tma(q, q_staged, (tiling.rows, tiling.dim))
-        load_k, k_tiles = self.tma(k, k_staged, (tiling.tokens, tiling.dim))
-        load_v, v_tiles = self.tma(v, v_staged, (tiling.value_dim, tiling.tokens))
+        if cutlass.const_expr(self.paged):
+            load_k, k_tiles = self.tma(k, self.box_layout(tiling.dim, 1), (BOX, line_of(tiling.dim)))
+            load_v, v_tiles = self.tma(v, self.box_layout(tiling.value_dim, 1), (BOX, line_of(tiling.value_dim)))
+        else:
+            v = cute.make_tensor(v.iterator, cute.select(v.layout, mode=[1, 0, *range(2, cute.rank(v))]))
+            load_k, k_tiles = self.tma(k, k_staged, (tiling.tokens, tiling.dim))
+            load_v, v_tiles = self.tma(v, v_staged, (tiling.value_dim, tiling.tokens))
         store_out, out_tiles = cpasync.make_tiled_tma_atom(
             cpasync.CopyBulkTensorTileS2GOp(), out, cute.select(out_staged, mode=[0, 1]), out_tile
         )
         if count > 0:  # CUDA refuses an empty grid
             self.kernel(
                 score_mma, sum_mma, load_q, q_tiles, load_k, k_tiles, load_v, v_tiles, store_out, out_tiles,
-                q_staged, k_staged, v_staged, out_staged, lse, scale, problem, tickets,
+                q_staged, k_staged, v_staged, out_staged, lse, sinks, scale, inner, problem, table, tickets,
             ).launch(
                 grid=[cutlass.min(count, multiprocessors), 1, 1],
                 block=[tiling.threads, 1, 1],
@@ -186,6 +204,26 @@ class Attention(_attention.Attention):
         if self.ragged:
             return ragged_view(cute.make_tensor(x.iterator, cute.select(x.layout, mode=[0, 2, 1])))
         return cute.make_tensor(x.iterator, cute.select(x.layout, mode=[1, 3, 2, 0]))
+
+    def cached_by_token(self, x: cute.Tensor) -> cute.Tensor:
+        """The same for keys and values. The copies from pages take each box as a sequence of its own."""
+        if self.paged:
+            return ragged_view(cute.make_tensor(x.iterator, cute.select(x.layout, mode=[1, 3, 2])))
+        return self.by_token(x)
+
+    def table(self, pages, k: cute.Tensor, v: cute.Tensor):
+        """How to find pages, or None. Pages lie a whole number of tokens apart, which a guard of the declaration checks."""
+        if pages is None:
+            return None
+        return Table(pages, k.shape[1], *(Int32(x.stride[0] // x.stride[1]) for x in (k, v)))
+
+    def box_layout(self, columns: int, count: int) -> cute.ComposedLayout:
+        """Boxes of tokens, a line of columns wide, one after the other in shared memory.
+
+        Keys and values of a block have the same order there: boxes of the first line, boxes of the second line, and so on.
+        """
+        box = (WGMMA_ROWS, BOX, line_of(columns))
+        return hopper_helpers.make_smem_layout_b(LayoutEnum.ROW_MAJOR, box, self.dtype, count)
 
     def mma(self, columns: int, right_major, left_source) -> cute.TiledMma:
         """A product of one warp group."""
@@ -223,8 +261,11 @@ class Attention(_attention.Attention):
         v_staged: cute.ComposedLayout,
         out_staged: cute.ComposedLayout,
         lse,
+        sinks,
         scale: Float32,
+        inner: Float32,
         problem: Problem,
+        table,
         tickets: cute.Tensor,
     ):
         tiling = self.tiling
@@ -260,13 +301,13 @@ class Attention(_attention.Attention):
             if warp == 0:
                 self.load_tiles(
                     queries, keys, values, load_q, q, shared_q, load_k, k, shared_k, load_v, v, shared_v, problem,
-                    slot, tickets,
+                    table, slot, tickets,
                 )  # fmt: skip
         else:
             cute.arch.setmaxregister_increase(multiplying)
             self.attend_tiles(
                 queries, keys, values, score_mma, sum_mma, shared_q, shared_k, shared_v, shared_out, store_out, out,
-                lse, scale, problem, slot, group - 1,
+                lse, sinks, scale, inner, problem, slot, group - 1,
             )  # fmt: skip
 
     def pipeline(self, barriers, stages: int, size: int) -> pipeline.PipelineTmaAsync:
@@ -284,7 +325,8 @@ class Attention(_attention.Attention):
 
     @cute.jit
     def load_tiles(
-        self, queries, keys, values, load_q, q, shared_q, load_k, k, shared_k, load_v, v, shared_v, problem, slot, tickets
+        self, queries, keys, values, load_q, q, shared_q, load_k, k, shared_k, load_v, v, shared_v, problem, table, slot,
+        tickets,
     ):  # fmt: skip
         """One warp: choose tiles, and bring queries, keys and values in the order in which they are used."""
         tiling = self.tiling
@@ -298,18 +340,22 @@ class Attention(_attention.Attention):
             bounds = problem.bounds(tile, tiling)
             key_head = tile.head // problem.heads_of_key
             query = origin(tile.sequence, tile.first_query, tile.queries)
-            token = origin(tile.sequence, tile.first_token, tile.tokens)
             own_q = cute.domain_offset((query.row, 0), q[(None, None, tile.head, *query.rest)])
-            own_k = cute.domain_offset((token.row, 0), k[(None, None, key_head, *token.rest)])
-            own_v = cute.domain_offset((0, token.row), v[(None, None, key_head, *token.rest)])
             own_q = cute.local_tile(own_q, (tiling.rows, tiling.dim), (tile.index, None))
-            own_k = cute.local_tile(own_k, (tiling.tokens, tiling.dim), (None, 0))
-            own_v = cute.local_tile(own_v, (tiling.value_dim, tiling.tokens), (0, None))
             to_q, from_q = partition(load_q, shared_q, own_q)
-            to_k, from_k = partition(load_k, shared_k, own_k)
-            to_v, from_v = partition(load_v, shared_v, own_v)
-            load(keys, k_state, load_k, from_k[None, bounds.end - 1], to_k)
-            k_state.advance()
+            if cutlass.const_expr(self.paged):
+                lookup = Lookup(table, tile, problem.seen(tile, tile.index * tiling.rows)[0])
+                own_k = self.in_pages(keys, load_k, k, shared_k, key_head, tiling.dim, lookup, table.key_step)
+                own_v = self.in_pages(values, load_v, v, shared_v, key_head, tiling.value_dim, lookup, table.value_step)
+            else:
+                token = origin(tile.sequence, tile.first_token, tile.tokens)
+                own_k = cute.domain_offset((token.row, 0), k[(None, None, key_head, *token.rest)])
+                own_v = cute.domain_offset((0, token.row), v[(None, None, key_head, *token.rest)])
+                own_k = cute.local_tile(own_k, (tiling.tokens, tiling.dim), (None, 0))
+                own_v = cute.local_tile(own_v, (tiling.value_dim, tiling.tokens), (0, None))
+                own_k = InLine(keys, load_k, *partition(load_k, shared_k, own_k))
+                own_v = InLine(values, load_v, *partition(load_v, shared_v, own_v))
+            k_state = self.load_block(own_k, bounds.end - 1, k_state)
             announce(queries, q_state, slot, index)
             queries.sync_object_full.arrive(q_state.index, None)
             barrier = queries.producer_get_barrier(q_state)
@@ -317,17 +363,61 @@ class Attention(_attention.Attention):
             q_state.advance()
             for i in cutlass.range(1, bounds.end - bounds.begin):
                 block = bounds.end - 1 - i
-                load(keys, k_state, load_k, from_k[None, block], to_k)
-                k_state.advance()
-                load(values, v_state, load_v, from_v[None, block + 1], to_v)
-                v_state.advance()
-            load(values, v_state, load_v, from_v[None, bounds.begin], to_v)
-            v_state.advance()
+                k_state = self.load_block(own_k, block, k_state)
+                v_state = self.load_block(own_v, block + 1, v_state)
+            v_state = self.load_block(own_v, bounds.begin, v_state)
             index = following
         announce(queries, q_state, slot, Int32(END))
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive(queries.producer_get_barrier(q_state))
         values.producer_tail(v_state)
+
+    def in_pages(self, stages, atom, source, shared, head, columns, lookup, step):
+        """Keys, or values, of one head. Their stages are seen as boxes: see ``box_layout``."""
+        lines = columns // line_of(columns)
+        boxes = self.box_layout(columns, self.stages * lines * self.tiling.boxes)
+        target = cute.make_tensor(shared.iterator, boxes.outer)
+        return Boxes(stages, atom, source[None, None, head, None, None], target, lines, lookup, step)
+
+    @cute.jit
+    def load_block(self, own, block, state):
+        """Wait until a stage is free, then start to fill it with a block of keys or of values."""
+        if cutlass.const_expr(self.paged):
+            self.load_boxes(own, block, state)
+        else:
+            own.stages.producer_acquire(state)
+            barrier = own.stages.producer_get_barrier(state)
+            cute.copy(own.atom, own.source[None, block], own.target[None, state.index], tma_bar_ptr=barrier)
+        state.advance()
+        return state
+
+    @cute.jit
+    def load_boxes(self, own, block, state):
+        """The same from pages. A lane looks up the page of each box; then the warp starts one copy after the other.
+
+        A box has as many tokens as its sequence has left there. The others arrive as zeros, whatever the rest of the page
+        contains. A box that no query of the tile sees, behind the end or before a window, has none, and its page need not
+        exist.
+        """
+        tiling = self.tiling
+        table, tile, first = own.lookup
+        token = block * tiling.tokens + cutlass.min(cute.arch.lane_idx(), tiling.boxes - 1) * BOX
+        length = cutlass.max(cutlass.min(tile.tokens - token, BOX), 0)
+        length = length if token + BOX > first else Int32(0)
+        place = cutlass.min(token // table.size, table.pages.shape[1] - 1)
+        end = table.pages[tile.sequence, place] * own.step + token % table.size + length
+        end = end if length > 0 else Int32(0)
+        own.stages.producer_acquire(state)
+        barrier = own.stages.producer_get_barrier(state)
+        line = cute.size(own.target, mode=[1])
+        for i in cutlass.range(tiling.boxes, unroll=1):
+            row = SEQUENCE_END - cute.arch.shuffle_sync(length, i)
+            tokens = own.source[None, None, SEQUENCE_END, cute.arch.shuffle_sync(end, i)]
+            box = cute.local_tile(cute.domain_offset((row, 0), tokens), (BOX, line), (0, None))
+            target, source = partition(own.atom, own.target, box)
+            for n in cutlass.range_constexpr(own.lines):
+                at = (state.index * own.lines + n) * tiling.boxes + i
+                cute.copy(own.atom, source[None, n], target[None, at], tma_bar_ptr=barrier)
 
     @cute.jit
     def next_tile(self, tickets):
@@ -340,7 +430,7 @@ class Attention(_attention.Attention):
     @cute.jit
     def attend_tiles(
         self, queries, keys, values, score_mma, sum_mma, shared_q, shared_k, shared_v, shared_out, store_out, out, lse,
-        scale, problem, slot, group,
+        sinks, scale, inner, problem, slot, group,
     ):  # fmt: skip
         """A warp group: 64 rows of every tile of the block."""
         tiling = self.tiling
@@ -353,7 +443,7 @@ class Attention(_attention.Attention):
         value = sum_mma.make_fragment_B(whole_sums.partition_B(shared_v))
         weights = cute.make_rmem_tensor(sum_mma.partition_shape_A((WGMMA_ROWS, tiling.tokens)), self.dtype)
         sums = cute.make_rmem_tensor(sum_mma.partition_shape_C((WGMMA_ROWS, tiling.value_dim)), Float32)
-        softmax = self.softmax(scale)
+        softmax = self.softmax(scale, inner)
         work = Work(keys, values, score_mma, sum_mma, query, key, value, weights, sums, group, row)
         q_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1)
         k_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, self.stages)
@@ -375,6 +465,7 @@ class Attention(_attention.Attention):
             keys.consumer_release(k_state)
             k_state.advance()
             block = bounds.end - 1
+            self.cap(scores, softmax)
             if block >= bounds.clean_end:
                 self.mask(scores, block, tile, problem, row, upper=True)
             if block < bounds.clean_begin:
@@ -404,7 +495,7 @@ class Attention(_attention.Attention):
             warpgroup.wait_group(0)
             values.consumer_release(v_state)
             v_state.advance()
-            self.finish(sums, softmax, lse, tile, row)
+            self.finish(sums, softmax, lse, sinks, tile, row)
             self.write(sum_mma, sums, shared_out, store_out, out, tile, thread, group)
             if cutlass.const_expr(not self.own_output):
                 if cute.arch.make_warp_uniform(thread // WARP) == 0:
@@ -432,6 +523,7 @@ class Attention(_attention.Attention):
         warpgroup.wait_group(1)
         work.keys.consumer_release(k_state)
         k_state.advance()
+        self.cap(scores, softmax)
         if cutlass.const_expr(border == "upper"):
             self.mask(scores, block, tile, problem, work.row, upper=True)
             if block < bounds.clean_begin:  # a narrow window has both borders in one block
@@ -506,6 +598,42 @@ class Origin(NamedTuple):
     rest: tuple
 
 
+class InLine(NamedTuple):
+    """Blocks of keys, or of values, of a tile whose tokens follow each other in memory."""
+
+    stages: pipeline.PipelineTmaAsync
+    atom: cute.CopyAtom
+    target: cute.Tensor
+    source: cute.Tensor
+
+
+class Table(NamedTuple):
+    """Where pages are: sequences x pages of a sequence, tokens of a page, and how many tokens lie between two pages."""
+
+    pages: cute.Tensor
+    size: Int32
+    key_step: Int32
+    value_step: Int32
+
+
+class Lookup(NamedTuple):
+    table: Table
+    tile: Tile
+    first: Int32  # token that a query of the tile sees
+
+
+class Boxes(NamedTuple):
+    """Blocks of keys, or of values, of a tile in pages."""
+
+    stages: pipeline.PipelineTmaAsync
+    atom: cute.CopyAtom
+    source: cute.Tensor
+    target: cute.Tensor
+    lines: int
+    lookup: Lookup
+    step: Int32
+
+
 class Work(NamedTuple):
     """What a warp group multiplies with."""
 
@@ -520,6 +648,11 @@ class Work(NamedTuple):
     sums: cute.Tensor
     group: Int32
     row: Int32  # the first of this thread within the tile
+
+
+def line_of(columns: int) -> int:
+    """Columns of a line in shared memory: what one swizzled copy brings of a token."""
+    return next(width for width in SLICES if columns % width == 0)
 
 
 def origin(sequence: Int32, first: Int32 | None, length: Int32) -> Origin:
@@ -560,12 +693,6 @@ def partition(atom: cute.CopyAtom, shared: cute.Tensor, tiles: cute.Tensor):
     return cpasync.tma_partition(
         atom, 0, cute.make_layout(1), cute.group_modes(shared, 0, 2), cute.group_modes(tiles, 0, 2)
     )
-
-
-def load(stages: pipeline.PipelineTmaAsync, state, atom: cute.CopyAtom, source: cute.Tensor, target: cute.Tensor):
-    """Wait until a stage is free, then start to fill it."""
-    stages.producer_acquire(state)
-    cute.copy(atom, source, target[None, state.index], tma_bar_ptr=stages.producer_get_barrier(state))
 
 
 def start_product(mma: cute.TiledMma, sums: cute.Tensor, a: cute.Tensor, b: cute.Tensor, fresh: bool) -> None:

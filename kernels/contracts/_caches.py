@@ -28,13 +28,13 @@ class Case:
         """The arguments of a call, with caches of these names."""
         q = make.tensor((len(self.lengths), self.tokens, self.heads, self.dim), dtype)
         q = q.round() * 8192 if self.huge else q
-        call = {"q": q, **self._caches(make, "f8e4m3" if self.narrow else dtype, names), "scale": self.dim**-0.5}
+        call = {"q": q, **self.caches(make, "f8e4m3" if self.narrow else dtype, names), "scale": self.dim**-0.5}
         if self.narrow:
             call |= {name: make.tensor((self.kv_heads,), "f32").abs() + 0.1 for name in ("k_scale", "v_scale")}
         call["lengths"] = make.torch.tensor(self.lengths, dtype=make.torch.int32, device=make.device)
         return call
 
-    def _caches(self, make: Any, dtype: str, names: tuple[str, ...]) -> dict[str, Any]:
+    def caches(self, make: Any, dtype: str, names: tuple[str, ...]) -> dict[str, Any]:
         """Caches that are NaN past the end of each sequence, with a table that names no page there."""
         torch = make.torch
         size = self.page or max(self.capacity, *self.lengths, 1)

@@ -1,10 +1,13 @@
-"""Attention of sequences: batches of one length, or sequences of different lengths side by side.
+"""Attention of sequences: batches of one length, sequences of different lengths side by side, or caches in pages.
 
 Why the tolerance of the output's dtype is enough: the arithmetic is that of ``attention_decode``, whose contract derives
-it. Weights are rounded to the dtype, sums are f32, and the result is rounded once more.
+it. Weights are rounded to the dtype, sums are f32, and the result is rounded once more. A soft cap is computed in f32 from
+a power of two and a reciprocal, each with an error of about 2**-22. So a score is wrong by about 2**-21 of the cap. With a
+cap of 50 that changes a weight by a factor of 1 + 2**-15, which is an eighth of what rounding it to f16 does. A sink adds
+one weight, in f32, to the sum.
 
 The logarithm of the sum of weights is f32. Scores are sums of exact products in f32, with an error of about 2**-22 of
-their magnitude, and so is the logarithm.
+their magnitude, and so is the logarithm. With a soft cap, errors of 2**-21 of the cap average out over the tokens of a row.
 """
 
 from __future__ import annotations
@@ -13,49 +16,84 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import aot
 
+from . import _caches
+
 ALL = -1  # no bound
+NO_PAGE = -(2**30)  # in a table, for a page that must not be read
 
 
 @dataclass(frozen=True)
 class Case:
-    """Queries and tokens of each sequence. ``ragged``: sequences lie side by side; else all have one length."""
+    """Queries and tokens of each sequence. Sequences of different lengths lie side by side.
+
+    ``page``: keys and values are in pages of this size, and queries lie side by side.
+    """
 
     queries: tuple[int, ...]
     tokens: tuple[int, ...]
     heads: int = 2
     kv_heads: int = 1
     dim: int = 128
+    value_dim: int = 128
     left: int = ALL
     right: int = ALL
     lse: bool = True
     huge: bool = False  # scores of many thousands, exact in f32: they are equal, or so far apart that one takes all
+    soft_cap: float = 0.0
+    sinks: bool = False
+    page: int = 0
+    heads_first: bool = False  # pages lie in memory head by head
 
     @property
     def ragged(self) -> bool:
-        return len(set(self.queries)) > 1 or len(set(self.tokens)) > 1
+        return bool(self.page) or len(set(self.queries)) > 1 or len(set(self.tokens)) > 1
 
     def make(self, make: Any, dtype: str) -> dict[str, Any]:
         torch = make.torch
         q = self._tokens(make, dtype, self.queries, self.heads, self.dim)
         q = q.round() * 8192 if self.huge else q
-        k = self._tokens(make, dtype, self.tokens, self.kv_heads, self.dim)
-        k = (k.float() * 4).round().to(k.dtype) / 4 if self.huge else k
-        v = self._tokens(make, dtype, self.tokens, self.kv_heads, self.dim)
-        call = {"q": q, "k": fenced(torch, k), "v": fenced(torch, v), "scale": self.dim**-0.5}
-        call |= {"left": self.left, "right": self.right}
+        cached = self._in_pages(make, dtype) if self.page else self._in_line(make, dtype)
+        call = {"q": q, **cached, "scale": self.dim**-0.5, "left": self.left, "right": self.right}
         if self.ragged:
-            for name, lengths in (("q_starts", self.queries), ("k_starts", self.tokens)):
-                starts = [0, *accumulate(lengths)]
-                call[name] = torch.tensor(starts, dtype=torch.int32, device=make.device)
+            call["q_starts"] = torch.tensor([0, *accumulate(self.queries)], dtype=torch.int32, device=make.device)
+        if self.soft_cap:
+            call["soft_cap"] = self.soft_cap
+        if self.sinks:
+            call["sinks"] = make.tensor((self.heads,), "f32")
+            call["sinks"][0] = 30.0
+            call["sinks"][-1] = -math.inf
         return call if self.lse else {**call, "lse": None}
 
     def _tokens(self, make: Any, dtype: str, lengths: tuple[int, ...], heads: int, dim: int) -> Any:
         shape = (sum(lengths), heads, dim) if self.ragged else (len(lengths), lengths[0], heads, dim)
         return make.tensor(shape, dtype)
+
+    def _in_line(self, make: Any, dtype: str) -> dict[str, Any]:
+        torch = make.torch
+        k = self._tokens(make, dtype, self.tokens, self.kv_heads, self.dim)
+        k = (k.float() * 4).round().to(k.dtype) / 4 if self.huge else k
+        v = self._tokens(make, dtype, self.tokens, self.kv_heads, self.value_dim)
+        call = {"k": fenced(torch, k), "v": fenced(torch, v)}
+        if self.ragged:
+            call["k_starts"] = torch.tensor([0, *accumulate(self.tokens)], dtype=torch.int32, device=make.device)
+        return call
+
+    def _in_pages(self, make: Any, dtype: str) -> dict[str, Any]:
+        """Pages hold NaN past the end of each sequence. The table names none there, and none before a window."""
+        cache = _caches.Case(
+            self.tokens, kv_heads=self.kv_heads, page=self.page, huge=self.huge, heads_first=self.heads_first
+        )
+        call = replace(cache, dim=self.dim).caches(make, dtype, ("k",))
+        call |= replace(cache, dim=self.value_dim).caches(make, dtype, ("v",))
+        for table, queries, tokens in zip(call["pages"], self.queries, self.tokens, strict=True):
+            first = max(tokens - queries - self.left, 0) if self.left >= 0 else 0
+            table[: first // self.page] = NO_PAGE
+        lengths = make.torch.tensor(self.tokens, dtype=make.torch.int32, device=make.device)
+        return {**call, "lengths": lengths}
 
 
 def fenced(torch: Any, x: Any) -> Any:
@@ -94,6 +132,17 @@ RAGGED = (
     Case((0, 0, 3), (0, 9, 0)),
     Case((1000, 130), (700, 130), heads=3, kv_heads=3, **CAUSAL),
 )
+PAGED = (
+    Case((5, 300), (130, 300), page=16),
+    Case((100, 300, 1, 0, 77, 260), (100, 333, 1, 5, 0, 260), heads=4, kv_heads=2, page=16, **CAUSAL),
+    Case((64, 200), (1000, 2000), heads=6, kv_heads=2, page=256, heads_first=True, **CAUSAL),  # chunks of prompts
+    Case((3, 40), (3, 16), page=64, **CAUSAL),  # one page, not full and full; queries that see nothing
+    Case((130, 16, 500), (900, 16, 700), page=32, left=100, right=0),  # pages before the window are gone
+    Case((7,), (321,), page=80, left=3, right=2),
+    Case((200, 9), (300, 40), page=48, huge=True),
+    Case((0, 0, 3), (0, 9, 0), page=128),
+    Case((0,), (0,), page=16),
+)
 # B, H, heads of keys, S, D
 BENCH = ((4, 16, 16, 4096, 128), (1, 32, 8, 8192, 128), (16, 16, 16, 1024, 128), (4, 32, 32, 4096, 64))
 
@@ -108,77 +157,124 @@ def reference(
     q_starts: Any = None,
     k_starts: Any = None,
     lse: Any = ...,
+    soft_cap: float = 0.0,
+    sinks: Any = None,
+    pages: Any = None,
+    lengths: Any = None,
 ) -> Any:
     """The output, and unless ``lse`` is None the logarithm of the sum of weights of each query and head."""
     import torch
 
     wide = (x.double() for x in (q, k, v))
-    out, logarithms = _attend(*wide, scale, left, right, q_starts, k_starts)
+    out, logarithms = _attend(*wide, Scoring(scale, left, right, soft_cap, sinks), q_starts, k_starts, pages, lengths)
     assert out.dtype == torch.float64
     return out if lse is None else (out, logarithms)
 
 
+class Scoring(NamedTuple):
+    """How scores become weights."""
+
+    scale: float
+    left: int
+    right: int
+    soft_cap: float
+    sinks: Any
+
+
 def _attend(
-    q: Any, k: Any, v: Any, scale: float, left: int, right: int, q_starts: Any, k_starts: Any
+    q: Any, k: Any, v: Any, scoring: Scoring, q_starts: Any, k_starts: Any, pages: Any, lengths: Any
 ) -> tuple[Any, Any]:
     """The same in the dtype of ``q``, sequence by sequence."""
     import torch
 
-    options = (scale, left, right)
     if q_starts is None:
-        parts = [_sequence(*tensors, *options) for tensors in zip(q, k, v, strict=True)]
+        parts = [_sequence(*tensors, scoring) for tensors in zip(q, k, v, strict=True)]
         return torch.stack([out for out, _ in parts]), torch.stack([lse for _, lse in parts])
-    queries, tokens = q_starts.diff().tolist(), k_starts.diff().tolist()
-    k, v = k[: sum(tokens)], v[: sum(tokens)]
-    pieces = zip(q.split(queries), k.split(tokens), v.split(tokens), strict=True)
-    parts = [_sequence(*tensors, *options) for tensors in pieces]
+    queries = q.split(q_starts.diff().tolist())
+    if pages is None:
+        tokens = k_starts.diff().tolist()
+        cached = [x[: sum(tokens)].split(tokens) for x in (k, v)]
+    else:
+        cached = [
+            [_caches.sequence(x, i, n, pages.clamp(min=0), None).to(q.dtype) for i, n in enumerate(lengths.tolist())]
+            for x in (k, v)
+        ]
+    parts = [_sequence(*tensors, scoring) for tensors in zip(queries, *cached, strict=True)]
     return torch.cat([out for out, _ in parts]), torch.cat([lse for _, lse in parts])
 
 
-def _sequence(q: Any, k: Any, v: Any, scale: float, left: int, right: int) -> tuple[Any, Any]:
-    """One sequence: tokens x heads x dim."""
+def _sequence(q: Any, k: Any, v: Any, scoring: Scoring) -> tuple[Any, Any]:
+    """One sequence: tokens x heads x dim. What no query sees has no influence, be it NaN."""
     import torch
 
+    scale, left, right, soft_cap, sinks = scoring
     queries, heads, _ = q.shape
     tokens = k.shape[0]
     k, v = (x.repeat_interleave(heads // x.shape[1], 1) for x in (k, v))
     scores = torch.einsum("qhd,nhd->hqn", q, k) * scale
+    scores = soft_cap * torch.tanh(scores / soft_cap) if soft_cap else scores
     own = torch.arange(queries, device=q.device)[:, None] + tokens - queries
     place = torch.arange(tokens, device=q.device)
     hidden = torch.zeros(queries, tokens, dtype=torch.bool, device=q.device)
     hidden |= (place > own + right) if right >= 0 else hidden
     hidden |= (place < own - left) if left >= 0 else hidden
     scores = scores.masked_fill(hidden, -math.inf)
-    if tokens == 0:
-        return q.new_zeros(queries, heads, v.shape[2]), q.new_full((queries, heads), -math.inf)
+    v = v.masked_fill(hidden.all(0)[:, None, None], 0)
+    extra = torch.full((heads,), -math.inf, device=q.device) if sinks is None else sinks
+    scores = torch.cat([scores, extra.to(q.dtype)[:, None, None].expand(-1, queries, 1)], -1)  # a sink has no value
     lse = scores.logsumexp(-1)
-    weights = torch.where(lse[..., None] > -math.inf, scores.softmax(-1), 0)
+    weights = torch.where(lse[..., None] > -math.inf, scores.softmax(-1), 0)[..., :-1]
     return torch.einsum("hqn,nhd->qhd", weights, v), lse.T
 
 
 def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
-    for case in (*SHAPES, *RAGGED):
+    for case in (*SHAPES, *RAGGED, *PAGED):
         yield case.make(make, dtype)
-    for case in (SHAPES[5], RAGGED[1]):
+    for case in (SHAPES[5], RAGGED[1], PAGED[1]):
         yield replace(case, lse=False).make(make, dtype)
-    for dim in (64, 256):
-        for case in (SHAPES[1], SHAPES[5], SHAPES[7], SHAPES[10], SHAPES[12]):
-            yield replace(case, heads=8, kv_heads=2, dim=dim).make(make, dtype)
-        yield replace(SHAPES[9], heads=8, kv_heads=2, dim=dim, lse=False).make(make, dtype)
+    # What other widths, sinks and a soft cap have of their own.
+    for dim, value_dim in ((64, 64), (96, 96), (192, 128), (256, 256)):
+        for case in (SHAPES[1], SHAPES[7], SHAPES[12], PAGED[6]):
+            yield replace(case, heads=8, kv_heads=2, dim=dim, value_dim=value_dim).make(make, dtype)
+        yield from _few(make, dtype, dim=dim, value_dim=value_dim)
+    for dim in (128, 64):
+        yield from _few(make, dtype, dim=dim, value_dim=dim, sinks=True)
+        yield replace(PAGED[4], dim=dim, value_dim=dim, sinks=True, soft_cap=15.0).make(make, dtype)
+    for dim, value_dim in ((128, 128), (64, 64), (96, 96), (192, 128), (256, 256)):
+        yield from _few(make, dtype, dim=dim, value_dim=value_dim, soft_cap=2.0)
+    yield replace(SHAPES[12], soft_cap=50.0).make(make, dtype)
 
 
-def cost(q: Any, k: Any, v: Any, left: int = ALL, right: int = ALL, **_: Any) -> aot.Cost:
-    """Operations of the two products over what queries see, as if all sequences had one length."""
-    queries, tokens = q.shape[-3], k.shape[-3]
+def _few(make: Any, dtype: str, **changes: Any) -> Iterator[dict[str, Any]]:
+    """A batch, sequences side by side and pages, each with the logarithm and without it."""
+    some = (SHAPES[5], SHAPES[10], RAGGED[1], RAGGED[3], PAGED[1], PAGED[4])
+    for index, case in enumerate(some):
+        yield replace(case, heads=8, kv_heads=2, lse=index % 2 == 0, **changes).make(make, dtype)
+
+
+def cost(
+    q: Any,
+    k: Any,
+    v: Any,
+    left: int = ALL,
+    right: int = ALL,
+    q_starts: Any = None,
+    lengths: Any = None,
+    **_: Any,
+) -> aot.Cost:
+    """Operations of the two products over what queries see, as if all sequences had the mean length."""
+    sequences = max(q.shape[0] if q_starts is None else len(q_starts) - 1, 1)
+    width = k.shape[-2] * (k.shape[-1] + v.shape[-1])  # of a token
+    all_tokens = int(lengths.sum()) if lengths is not None else k.numel() // max(k.shape[-2] * k.shape[-1], 1)
     rows = q.numel() // q.shape[-1]
-    seen = float(tokens)
+    queries, tokens = rows / q.shape[-2] / sequences, all_tokens / sequences
+    seen = tokens
     if right == 0 and left < 0 and queries <= tokens:
         seen = tokens - (queries - 1) / 2
     elif left >= 0 and right >= 0:
-        seen = float(min(tokens, left + right + 1))
-    size = q.element_size()
-    read = sum(x.numel() for x in (q, k, v)) + rows * v.shape[-1]
-    return aot.Cost(int(2 * rows * seen * (q.shape[-1] + v.shape[-1])), read * size)
+        seen = min(tokens, left + right + 1)
+    moved = all_tokens * width + rows * (q.shape[-1] + v.shape[-1])
+    return aot.Cost(int(2 * rows * seen * (q.shape[-1] + v.shape[-1])), moved * q.element_size())
 
 
 def bench_inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
@@ -199,14 +295,19 @@ def torch_equivalent(
     q_starts: Any = None,
     k_starts: Any = None,
     lse: Any = ...,
+    soft_cap: float = 0.0,
+    sinks: Any = None,
+    pages: Any = None,
+    lengths: Any = None,
 ) -> Any:
     """torch's own attention if it has the mask, else plain operations."""
     import torch
 
-    whole = q_starts is None and left < 0 and lse is None
+    whole = q_starts is None and left < 0 and sinks is None and not soft_cap and lse is None
     if whole and (right < 0 or (right == 0 and q.shape[1] == k.shape[1])):
         tensors = (x.transpose(1, 2) for x in (q, k, v))
         attention = torch.nn.functional.scaled_dot_product_attention
         return attention(*tensors, is_causal=right == 0, scale=scale, enable_gqa=True).transpose(1, 2)
-    out, logarithms = _attend(q, k, v, scale, left, right, q_starts, k_starts)
+    scoring = Scoring(scale, left, right, soft_cap, sinks)
+    out, logarithms = _attend(q, k, v, scoring, q_starts, k_starts, pages, lengths)
     return out if lse is None else (out, logarithms)

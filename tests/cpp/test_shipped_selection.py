@@ -338,14 +338,23 @@ def test_latent_attention_is_chosen_by_rows_and_pages(kernels: dict[str, Kernel]
 def prompt_call(dim: int = 128, kv_tokens: int = 300, **changes: Any) -> dict[str, Any]:
     shapes = {"q": (2, 300, 8, dim), "k": (2, kv_tokens, 2, dim), "v": (2, kv_tokens, 2, dim), "out": (2, 300, 8, dim)}
     tensors = {name: tensor(i, shape) for i, (name, shape) in enumerate(shapes.items())}
-    rest = {"scale": 0.1, "left": -1, "right": 0, "q_starts": None, "k_starts": None, "lse": None, "tickets": None}
-    return {**tensors, **rest, **changes}
+    rest = {"scale": 0.1, "left": -1, "right": 0, "soft_cap": 0.0, "tickets": None}
+    missing = dict.fromkeys(("q_starts", "k_starts", "lse", "sinks", "pages", "lengths"))
+    return {**tensors, **rest, **missing, **changes}
 
 
 def side_by_side(**changes: Any) -> dict[str, Any]:
     shapes = {"q": (600, 8, 128), "k": (900, 2, 128), "v": (900, 2, 128), "out": (600, 8, 128)}
     tensors = {name: tensor(i, shape) for i, (name, shape) in enumerate(shapes.items())}
     return prompt_call(**tensors, q_starts=tensor(5, (4,), I32), k_starts=tensor(6, (4,), I32), **changes)
+
+
+def chunk_call(**changes: Any) -> dict[str, Any]:
+    """Chunks of prompts against pages of 16 tokens."""
+    shapes = {"q": (600, 8, 128), "k": (90, 16, 2, 128), "v": (90, 16, 2, 128), "out": (600, 8, 128)}
+    tensors = {name: tensor(i, shape) for i, (name, shape) in enumerate(shapes.items())}
+    tables = {"q_starts": tensor(5, (4,), I32), "pages": tensor(6, (3, 20), I32), "lengths": tensor(7, (3,), I32)}
+    return {**prompt_call(), **tensors, **tables, **changes}
 
 
 @pytest.mark.parametrize(
@@ -356,6 +365,15 @@ def side_by_side(**changes: Any) -> dict[str, Any]:
         (prompt_call(64), "bf16__batch__dim64__no_lse"),
         (prompt_call(256), "bf16__batch__dim256__no_lse"),
         (side_by_side(), "bf16__ragged__dim128__no_lse"),
+        (prompt_call(96, soft_cap=30.0), "bf16__batch__dim96__no_lse"),
+        (
+            prompt_call(192, v=tensor(2, (2, 300, 2, 128)), out=tensor(3, (2, 300, 8, 128))),
+            "bf16__batch__dim192x128__no_lse",
+        ),
+        (prompt_call(64, sinks=tensor(9, (8,), F32)), "bf16__batch__dim64__sinks"),
+        (side_by_side(sinks=tensor(9, (8,), F32), lse=tensor(8, (600, 8), F32)), "bf16__ragged__dim128__sinks_lse"),
+        (chunk_call(), "bf16__pages__dim128__no_lse"),
+        (chunk_call(lse=tensor(8, (600, 8), F32)), "bf16__pages__dim128__lse"),
     ],
 )
 def test_attention_takes_prompts(kernels: dict[str, Kernel], call: dict, variant: str) -> None:
@@ -372,6 +390,12 @@ def test_attention_takes_prompts(kernels: dict[str, Kernel], call: dict, variant
         (prompt_call(q=tensor(0, (2, 300, 7, 128)), out=tensor(3, (2, 300, 7, 128))), "heads % kv_heads is 1"),
         (side_by_side() | {"k_starts": tensor(6, (5,), I32)}, "k_starts.shape[0] is 5, must equal q_starts.shape[0]"),
         (side_by_side() | {"k_starts": None}, "k_starts is None, must be a tensor"),
+        (prompt_call(256, sinks=tensor(9, (8,), F32)), "sinks is a tensor, must be None"),
+        (prompt_call(soft_cap=-1.0), "soft_cap is -1, must be"),
+        (chunk_call(lengths=None), "lengths is None, must be a tensor"),
+        (chunk_call(q_starts=tensor(5, (3,), I32)), "`starts == (sequences + 1)` does not hold"),
+        (chunk_call(k=tensor(1, (90, 8, 2, 128)), v=tensor(2, (90, 8, 2, 128))), "k.shape[1] is 8"),
+        (chunk_call(pages=tensor(6, (3, 0), I32)), "pages.shape[1] is 0"),
     ],
 )
 def test_attention_refuses_what_was_not_built(kernels: dict[str, Kernel], call: dict, reason: str) -> None:
