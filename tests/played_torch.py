@@ -61,6 +61,11 @@ KERNELS = {
         "twice", tensor("x"), output("out"),
         Parameter("scratch", type="tensor?", has_default=True, default=None, workspace="4 * x.shape[0]"),
     ),
+    # The caller picks the dtype of `out`, and may leave `total` out.
+    "peaks": kernel(
+        "peaks", tensor("x"), output("out", dtype="out.dtype").replace(accepts=("float64[:, :]", "float32[:, :]")),
+        output("total", "(x.shape[0],)", "f32").replace(type="tensor?", has_default=True),
+    ),
     "pointers": kernel("pointers", tensor("x"), output("out"), Parameter("p", type="pointer")),
 }  # fmt: skip
 

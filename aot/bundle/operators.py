@@ -16,7 +16,7 @@ from aot_runtime.exposed import ExposeError
 from aot_runtime.functions import function_symbol
 from aot_runtime.kernel_records import KernelRecord, Parameter
 from aot_runtime.outputs import dtype_source, shape_source
-from aot_runtime.schemas import functional_schema, operator_parameters, out_schema
+from aot_runtime.schemas import functional_schema, is_optional, operator_parameters, out_schema
 
 __all__ = ["Operator", "Output", "Step", "operators", "operators_digest", "shape_steps"]
 
@@ -49,6 +49,7 @@ class Output:
     shape: tuple[Step, ...]
     dtype_of: int  # the input whose dtype it has, or -1
     dtype: str  # or else its own: "f32"
+    optional: bool = False  # whether a caller of the form that writes may leave it out
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,10 @@ def operators(kernels: Mapping[str, KernelRecord]) -> tuple[Operator, ...]:
 
 def operators_digest(found: Sequence[Operator]) -> str:
     """What a library carries to say which operators it was built for: 64 hexadecimal digits."""
-    return hashlib.sha256(json.dumps([asdict(operator) for operator in found]).encode()).hexdigest()
+    described = [asdict(operator) for operator in found]
+    for output in (output for operator in described for output in operator["outputs"]):
+        del output["optional"]  # the schema says so too, and older libraries know no such field
+    return hashlib.sha256(json.dumps(described).encode()).hexdigest()
 
 
 def _operator(record: KernelRecord) -> Operator:
@@ -130,6 +134,7 @@ def _output(parameter: Parameter, inputs: Sequence[Parameter]) -> Output:
         shape=shape_steps(str(parameter.shape), inputs),
         dtype_of=-1 if dtype is None else names.index(dtype.removesuffix(".dtype")),
         dtype=str(parameter.dtype) if dtype is None else "",
+        optional=is_optional(parameter),
     )
 
 

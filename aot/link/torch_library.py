@@ -80,7 +80,7 @@ def _step(step: Step) -> str:
 def _output(output: Output, shape: str) -> str:
     dtype = f"AOT_TORCH_DTYPE_{output.dtype}" if output.dtype else "0"
     steps = f"{shape}, {len(output.shape)}" if output.shape else "0, 0"
-    return f"{{{c_string(output.name)}, {steps}, {output.dtype_of}, {dtype}}}"
+    return f"{{{c_string(output.name)}, {steps}, {output.dtype_of}, {dtype}, {int(output.optional)}}}"
 
 
 def _row(operator: Operator, suffix: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from aot_runtime.exposed import ExposeError, split_parameters
 from aot_runtime.manifest import KernelRecord, Manifest, Parameter
+from aot_runtime.schemas import is_optional
 
 from .identity import Identity
 
@@ -68,7 +69,7 @@ def _operator(kernel: KernelRecord) -> Iterator[str]:
         + ("" if choice.default is None else f" = {choice.default!r}")
         for choice in kernel.choices
     ]
-    written = [f"{parameter.name}: Tensor" for parameter in outputs]
+    written = [f"{p.name}: Tensor | None = None" if is_optional(p) else f"{p.name}: Tensor" for p in outputs]
     returned = "Tensor" if len(outputs) == 1 else f"tuple[{', '.join('Tensor' for _ in outputs)}]"
     yield f"class _{kernel.name}(Protocol):"
     yield f"    def __call__(self, {', '.join([*positional, *(['*', *choices] if choices else [])])}) -> {returned}: ..."

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from .errors import AotError
 from .kernel_records import KernelRecord, Parameter
+from .outputs import first_dtype
 
 if TYPE_CHECKING:  # the builder reads signatures here without TVM-FFI
     from .bundle import Bundle
@@ -87,7 +88,8 @@ def expose(known: dict[str, _E], bundle: Bundle, name: str, make: Callable[[Bund
 def split_parameters(record: KernelRecord, types: tuple[str, ...]) -> tuple[list[Parameter], list[Parameter]]:
     """Inputs and outputs of a kernel whose inputs are all of those types, and whose outputs can be allocated.
 
-    A workspace is neither: frameworks supply it.
+    A workspace is neither: frameworks supply it. If the caller of the kernel picks the dtype of an output, a framework
+    allocates the first one that was built.
     """
     inputs = [parameter for parameter in record.parameters if not parameter.output and parameter.workspace is None]
     outputs = [parameter for parameter in record.parameters if parameter.output]
@@ -103,4 +105,13 @@ def split_parameters(record: KernelRecord, types: tuple[str, ...]) -> tuple[list
             raise ExposeError(f"the shape or dtype of `{parameter.name}` is not declared")
         if parameter.dtype == _PACKED:
             raise ExposeError(f"`{parameter.name}` has the dtype {_PACKED}, which frameworks cannot allocate")
-    return inputs, outputs
+    return inputs, [_with_dtype(parameter) for parameter in outputs]
+
+
+def _with_dtype(parameter: Parameter) -> Parameter:
+    if parameter.dtype != f"{parameter.name}.dtype":
+        return parameter
+    dtype = first_dtype(parameter.accepts)
+    if dtype is None:
+        raise ExposeError(f"callers pick the dtype of `{parameter.name}`, and the bundle does not list any")
+    return parameter.replace(dtype=dtype)

@@ -28,16 +28,12 @@ from .errors import ArgumentError
 from .exposed import Exposed, expose, split_parameters
 from .functions import documentation, function_symbol
 from .kernel_records import Choice, KernelRecord, Parameter
-from .outputs import dtype_source, shape_source
+from .outputs import TORCH_DTYPES, dtype_source, shape_source
 
 __all__ = ["Functions", "export_checks", "register"]
 
 
-_DTYPES = {
-    "bool": "bool_", "i8": "int8", "u8": "uint8", "i16": "int16", "u16": "uint16", "i32": "int32", "u32": "uint32",
-    "i64": "int64", "u64": "uint64", "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64",
-    "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2", "f8e8m0": "float8_e8m0fnu",
-}  # fmt: skip
+_DTYPES = {**TORCH_DTYPES, "bool": "bool_"}
 _SCALARS = {"float": float, "int": int, "bool": bool}
 _ARRAYS = ("tensor", "tensor?")
 _registered: dict[str, Functions] = {}

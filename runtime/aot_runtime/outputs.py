@@ -8,11 +8,18 @@ any of it is compiled.
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from .errors import ManifestError
 
-__all__ = ["dtype_source", "shape_source"]
+__all__ = ["TORCH_DTYPES", "dtype_source", "first_dtype", "shape_source"]
+
+# The dtypes that frameworks can allocate: our names and torch's, which JAX shares but for bool.
+TORCH_DTYPES = {
+    "bool": "bool", "i8": "int8", "u8": "uint8", "i16": "int16", "u16": "uint16", "i32": "int32", "u32": "uint32",
+    "i64": "int64", "u64": "uint64", "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64",
+    "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2", "f8e8m0": "float8_e8m0fnu",
+}  # fmt: skip
 
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
 _FUNCTIONS = ("min", "max")
@@ -44,6 +51,12 @@ def dtype_source(text: str, parameters: Collection[str]) -> str | None:
     if field == "dtype" and name in parameters:
         return text
     raise ManifestError(f"not the dtype of an output: {text!r}")
+
+
+def first_dtype(accepts: Sequence[str]) -> str | None:
+    """Our name for the dtype of the first tensor that variants take, as in ``bfloat16[:, :]``; None if there is none."""
+    wanted = accepts[0].partition("[")[0] if accepts else ""
+    return next((ours for ours, theirs in TORCH_DTYPES.items() if theirs == wanted), None)
 
 
 def _is_shape(node: ast.expr) -> bool:

@@ -12,7 +12,7 @@ from .exposed import ExposeError, split_parameters
 from .kernel_records import Choice, KernelRecord, Parameter
 from .outputs import dtype_source, shape_source
 
-__all__ = ["SCHEMA_TYPES", "functional_schema", "operator_parameters", "out_schema"]
+__all__ = ["SCHEMA_TYPES", "functional_schema", "is_optional", "operator_parameters", "out_schema"]
 
 SCHEMA_TYPES = {"tensor": "Tensor", "tensor?": "Tensor?", "float": "float", "int": "int", "bool": "bool"}
 
@@ -30,6 +30,11 @@ def operator_parameters(record: KernelRecord) -> tuple[list[Parameter], list[Par
     return inputs, outputs
 
 
+def is_optional(output: Parameter) -> bool:
+    """Whether variants exist that do not write this output."""
+    return output.type == "tensor?" and output.has_default and output.default is None
+
+
 def functional_schema(record: KernelRecord) -> str:
     """The form that allocates its outputs."""
     _, outputs = operator_parameters(record)
@@ -39,9 +44,12 @@ def functional_schema(record: KernelRecord) -> str:
 
 
 def out_schema(record: KernelRecord) -> str:
-    """The form that writes into tensors of the caller."""
+    """The form that writes into tensors of the caller, who may leave an optional one out."""
     _, outputs = operator_parameters(record)
-    written = [f"Tensor(a{i}!) {parameter.name}" for i, parameter in enumerate(outputs)]
+    written = [
+        f"Tensor(a{i}!)? {parameter.name}=None" if is_optional(parameter) else f"Tensor(a{i}!) {parameter.name}"
+        for i, parameter in enumerate(outputs)
+    ]
     return f"{record.name}.out({_arguments(record, written)}) -> ()"
 
 

@@ -27,19 +27,14 @@ from .errors import AotError
 from .exposed import Exposed, ExposeError, expose
 from .functions import function_symbol
 from .kernel_records import KernelRecord
-from .outputs import dtype_source, shape_source
-from .schemas import functional_schema, operator_parameters, out_schema
+from .outputs import TORCH_DTYPES, dtype_source, shape_source
+from .schemas import functional_schema, is_optional, operator_parameters, out_schema
 from .torch_gradients import GradientError, gradients_of, refusal
 from .torch_native import is_defined, load_library
 
 __all__ = ["GradientError", "Operators", "load_library", "register"]
 
 
-_DTYPES = {
-    "bool": "bool", "i8": "int8", "u8": "uint8", "i16": "int16", "u16": "uint16", "i32": "int32", "u32": "uint32",
-    "i64": "int64", "u64": "uint64", "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64",
-    "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2", "f8e8m0": "float8_e8m0fnu",
-}  # fmt: skip
 _registered: dict[str, Operators] = {}
 
 
@@ -82,6 +77,7 @@ class _Signature:
         self.tensors = [parameter.name for parameter in self.inputs if parameter.type in ("tensor", "tensor?")]
         self.required = [parameter.name for parameter in self.inputs if parameter.type == "tensor"]
         self.optional = {parameter.name for parameter in self.inputs if parameter.type == "tensor?"}
+        self.optional |= {parameter.name for parameter in self.outputs if is_optional(parameter)}
 
     @property
     def all_tensors(self) -> list[str]:
@@ -91,7 +87,8 @@ class _Signature:
         """What a generated Python function takes; its defaults are in :meth:`defaults`."""
         positional = [_with_default(p.name, f"_default_{p.name}" if p.has_default else None) for p in self.inputs]
         keywords = [_with_default(c.name, f"_default_{c.name}" if c.default else None) for c in self.record.choices]
-        keywords += [parameter.name for parameter in self.outputs] if outputs else []
+        if outputs:
+            keywords += [_with_default(p.name, "None" if p.name in self.optional else None) for p in self.outputs]
         return [*positional, *(["*", *keywords] if keywords else [])]
 
     def declared_parameters(self) -> list[str]:
@@ -111,6 +108,11 @@ class _Signature:
         keywords = [choice.name for choice in self.record.choices]
         keywords += [parameter.name for parameter in self.outputs] if outputs else []
         return ", ".join([*(p.name for p in self.inputs), *(f"{name}={name}" for name in keywords)])
+
+    def written(self) -> str:
+        """The outputs of a call as a tuple, without those that the caller left out."""
+        names = (parameter.name for parameter in self.outputs)
+        return _tuple([f"*(() if {name} is None else ({name},))" if name in self.optional else name for name in names])
 
     def target(self, *, declared: bool = False) -> str:
         """The call of the compiled function, in the kernel's own order of parameters.
@@ -155,7 +157,7 @@ def _define(signature: _Signature, bundle: Bundle, library: Any, operators: Oper
         foreign=" and ".join(f"not isinstance({name}, _Tensor)" for name in signature.all_tensors),
         inputs=_tuple(signature.tensors),
         device_of=signature.required[0],
-        outputs=_tuple([parameter.name for parameter in signature.outputs]),
+        outputs=signature.written(),
         written=_tuple(signature.all_tensors),
         pass_functional=signature.passed(outputs=False), pass_out=signature.passed(outputs=True),
     )  # fmt: skip
@@ -354,7 +356,7 @@ def _allocations(signature: _Signature, names: dict[str, Any]) -> Iterator[str]:
         shape = shape_source(str(parameter.shape), inputs)
         dtype = dtype_source(str(parameter.dtype), inputs)
         if dtype is None:
-            names[f"_dtype_{parameter.name}"] = getattr(torch, _DTYPES[str(parameter.dtype)])
+            names[f"_dtype_{parameter.name}"] = getattr(torch, TORCH_DTYPES[str(parameter.dtype)])
             dtype = f"_dtype_{parameter.name}"
         like = str(parameter.shape).removesuffix(".shape")
         if like in required:  # torch.empty_like takes half the time of torch.empty

@@ -114,6 +114,26 @@ static int twice(void* self, const aot_value* args, int32_t count, aot_value* re
   return 0;
 }
 
+/* peaks(x, out, total): out = x, or 1 where x is less, in f32 or f64; total[i] = the sum of row i, if it is wanted */
+static int peaks(void* self, const aot_value* args, int32_t count, aot_value* result) {
+  (void)self, (void)result, (void)count;
+  const aot_tensor* out = (const aot_tensor*)args[1].as.pointer;
+  const aot_tensor* x = (const aot_tensor*)args[0].as.pointer;
+  for (int64_t i = 0; i < x->shape[0]; ++i) {
+    float sum = 0;
+    for (int64_t j = 0; j < x->shape[1]; ++j) {
+      int64_t at = i * x->shape[1] + j;
+      float value = numbers(&args[0])[at], peak = value > 1.0f ? value : 1.0f;
+      if (out->dtype.bits == 64) ((double*)out->data)[at] = peak;
+      else ((float*)out->data)[at] = peak;
+      sum += value;
+    }
+    if (args[2].type == AOT_TENSOR) numbers(&args[2])[i] = sum;
+    else if (args[2].type != AOT_NONE) return fail("neither a tensor nor none");
+  }
+  return 0;
+}
+
 static int set_stream(int32_t device, void* stream, void** previous) {
   (void)device;
   if (previous != NULL) *previous = NULL;
@@ -137,11 +157,12 @@ static const aot_function_info functions[] = {
     {"activation__relu", "activation__relu(x, out)", "", "", activation_relu, 2, 0},
     {"axpy", "axpy(x, y, out, alpha)", "", "", axpy, 4, 0},
     {"blend", "blend(x, out, factor, count, flip, bias)", "", "", blend, 6, 0},
+    {"peaks", "peaks(x, out, total)", "", "", peaks, 3, 0},
     {"sums", "sums(x, total, half)", "", "", sums, 3, 0},
     {"twice", "twice(x, out, scratch)", "", "", twice, 3, 0},
 };
 static const aot_core core = {AOT_PROTOCOL_MAJOR, AOT_PROTOCOL_MINOR, set_stream, take_error};
-static const aot_interface interface = {AOT_PROTOCOL_MAJOR, AOT_PROTOCOL_MINOR, "played", "", "", &core, functions, 8,
+static const aot_interface interface = {AOT_PROTOCOL_MAJOR, AOT_PROTOCOL_MINOR, "played", "", "", &core, functions, 9,
                                         sizeof(aot_function_info), configure, NULL, NULL};
 
 VISIBLE int aot_abi_version(uint32_t* major, uint32_t* minor);

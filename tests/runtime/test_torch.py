@@ -61,6 +61,11 @@ KERNELS = {
         "twice", tensor("x"), output("out"),
         Parameter("scratch", has_default=True, default=None, type="tensor?", workspace="4 * x.shape[0]"),
     ),
+    # The caller picks the dtype of `out`, and may leave `total` out.
+    "peaks": kernel(
+        "peaks", tensor("x"), output("out", dtype="out.dtype", accepts=("float64[:, :]", "float32[:, :]")),
+        output("total", "(x.shape[0],)", "f32").replace(type="tensor?", has_default=True),
+    ),
     "pointers": kernel("pointers", tensor("x"), output("out"), Parameter("p", type="pointer")),
     "nothing_in": kernel("nothing_in", output("out", "(4,)", "f32")),
 }  # fmt: skip
@@ -86,6 +91,12 @@ class Played:
         return call
 
 
+def _peaks(x: Any, out: Any, total: Any) -> None:
+    out.copy_(x.clamp(min=1))
+    if total is not None:
+        total.copy_(x.sum(-1))
+
+
 def _quantize(x: Any, out: Any, scale: Any) -> None:
     scale.copy_(x.abs().amax(-1) / 448)
     out.copy_((x / scale[:, None]).to(out.dtype))
@@ -96,6 +107,7 @@ _PLAYED: dict[str, Callable[..., Any]] = {
     "activation__relu": lambda x, out: out.copy_(torch.relu(x)),
     "activation__sigmoid": lambda x, out: out.copy_(torch.sigmoid(x)),
     "quantize": _quantize,
+    "peaks": _peaks,
     "twice": lambda x, out, scratch: out.copy_(2 * x if scratch is None else scratch),
     "gemm": lambda a, b, out, bias: out.copy_(a @ b.mT + (0 if bias is None else bias)),
 }
@@ -110,6 +122,34 @@ def test_a_workspace_is_no_argument_of_an_operator_but_may_be_passed_to_the_kern
     assert torch.equal(out, 2 * x)
     bundle.__dict__["twice"](x, out, scratch=torch.full((3,), 7.0))
     assert torch.equal(out, torch.full((3,), 7.0))
+
+
+def test_a_caller_may_leave_an_optional_output_out_and_pick_a_dtype(ops: Any, bundle: Played, x: Any) -> None:
+    assert str(torch.ops.played.peaks.default._schema) == "played::peaks(Tensor x) -> (Tensor, Tensor)"
+    written = "played::peaks.out(Tensor x, *, Tensor(a0!) out, Tensor(a1!)? total=None) -> ()"
+    assert str(torch.ops.played.peaks.out._schema) == written
+    for form in (ops.peaks, torch.ops.played.peaks):
+        out, total = form(x)
+        assert torch.equal(out, x.clamp(min=1).double())  # the dtype that the bundle lists first
+        assert torch.equal(total, x.sum(-1))
+    declared = bundle.__dict__["peaks"]
+    for call in (ops.peaks.out, torch.ops.played.peaks.out, declared):
+        out, total = torch.zeros(3, 8), torch.zeros(3)
+        call(x, out=out)
+        assert out._version > 0 and total._version == 0
+        call(x, out=out, total=total)
+        assert total._version > 0
+        assert torch.equal(out, x.clamp(min=1)) and torch.equal(total, x.sum(-1))
+
+
+def test_an_optional_output_may_be_left_out_of_a_compiled_graph(ops: Any, x: Any) -> None:
+    def program(x: Any) -> Any:
+        out = torch.zeros_like(x)
+        ops.peaks.out(x, out=out)
+        return out + 1
+
+    compiled = torch.compile(program, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(x), x.clamp(min=1) + 1)
 
 
 @pytest.fixture(scope="module")
@@ -304,12 +344,13 @@ def test_torch_export_keeps_the_operators_and_dynamic_sizes(ops: Any, x: Any) ->
         assert torch.equal(got, expected)
 
 
-@pytest.mark.parametrize("name", ["rmsnorm", "activation", "gemm"])
+@pytest.mark.parametrize("name", ["rmsnorm", "activation", "gemm", "peaks"])
 def test_torchs_own_check_of_operators_passes(ops: Any, name: str, x: Any) -> None:
-    arguments = {"rmsnorm": (x, WEIGHT), "activation": (x,), "gemm": (x, x)}[name]
+    arguments = {"rmsnorm": (x, WEIGHT), "activation": (x,), "gemm": (x, x), "peaks": (x,)}[name]
     choices = {"op": "relu"} if name == "activation" else {}
     packet = getattr(torch.ops.played, name)
     out = packet(*arguments, **choices)
+    out = out[0] if name == "peaks" else out  # its second output may be left out
     for overload, extra in ((packet.default, {}), (packet.out, {"out": torch.empty_like(out)})):
         verdicts = torch.library.opcheck(overload, arguments, {**choices, **extra})
         assert set(verdicts.values()) == {"SUCCESS"}

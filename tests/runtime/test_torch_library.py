@@ -25,7 +25,7 @@ with suppress(ImportError):
     import torch
     from aot_runtime import torch as operators
 
-OFFERED = ("blend", "activation", "sums", "twice")
+OFFERED = ("blend", "activation", "sums", "twice", "peaks")
 
 
 @pytest.fixture(autouse=True)
@@ -111,6 +111,18 @@ def test_the_out_form_writes_and_autograd_knows(ops: Any, x: Any) -> None:
     total, half = torch.empty(4, dtype=torch.float64), torch.empty(4, 3)
     ops.sums.out(x, total=total, half=half)
     assert torch.equal(half, x[:, :3])
+
+
+def test_a_caller_may_leave_an_optional_output_out_and_pick_a_dtype(ops: Any, x: Any) -> None:
+    peaks, totals = ops.peaks(x)
+    assert torch.equal(peaks, x.clamp(min=1).double()) and torch.allclose(totals, x.sum(1))
+    out, total = torch.empty_like(x), torch.zeros(4)
+    versions = out._version, total._version
+    ops.peaks.out(x, out=out)
+    assert (out._version, total._version) == (versions[0] + 1, versions[1])
+    ops.peaks.out(x, out=out, total=total)
+    assert (out._version, total._version) == (versions[0] + 2, versions[1] + 1)
+    assert torch.equal(out, x.clamp(min=1)) and torch.allclose(total, x.sum(1))
 
 
 @pytest.mark.parametrize(

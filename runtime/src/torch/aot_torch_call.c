@@ -50,7 +50,10 @@ static void take(call_t* call) {
   }
   for (uint32_t i = 0; i < operator_->choice_count; ++i) call->choices[i] = (aot_torch_string)as_pointer(*slot++);
   for (uint32_t i = 0; i < operator_->output_count; ++i) {
-    call->outputs[i] = call->writes ? (aot_torch_handle)as_pointer(*slot++) : NULL;
+    call->outputs[i] = NULL;
+    if (!call->writes) continue;
+    call->outputs[i] = operator_->outputs[i].optional ? unbox(*slot) : (aot_torch_handle)as_pointer(*slot);
+    ++slot;
   }
 }
 
@@ -157,6 +160,7 @@ static int prepare_outputs(call_t* call) {
   const aot_torch_operator* operator_ = call->operator_;
   for (uint32_t i = 0; i < operator_->output_count; ++i) {
     int status = call->writes ? 0 : allocate(call, i);
+    if (status == 0 && call->outputs[i] == NULL) continue; /* the caller left it out */
     if (status == 0) status = describe(operator_, operator_->outputs[i].name, call->outputs[i], &call->output_tensors[i]);
     if (status != 0) return status;
   }
@@ -171,6 +175,7 @@ static int heed_autograd(const call_t* call) {
     status = aot_torch_refuse_gradients(operator_->name, call->outputs, operator_->output_count);
   }
   for (uint32_t i = 0; status == 0 && call->writes && i < operator_->output_count; ++i) {
+    if (call->outputs[i] == NULL) continue;
     status = aot_torch_mark_written(operator_->name, operator_->outputs[i].name, call->outputs[i]);
   }
   return status;
@@ -231,6 +236,10 @@ static aot_value input_value(const call_t* call, int32_t number) {
   return value;
 }
 
+static aot_value output_value(const call_t* call, uint32_t number) {
+  return tensor_value(call->outputs[number] == NULL ? NULL : &call->output_tensors[number]);
+}
+
 /* Torch gives the memory to later work on the same stream alone, so that it may be freed once the kernel is launched. */
 static int take_workspace(call_t* call, const aot_function_info* function, aot_value* values, uint32_t at,
                           aot_tensor* tensor) {
@@ -265,7 +274,7 @@ static int launch(call_t* call) {
     if (at == AOT_TORCH_WORKSPACE) workspace_at = i;
     values[i] = at >= 0                     ? input_value(call, at)
                 : at == AOT_TORCH_WORKSPACE ? tensor_value(NULL)
-                                            : tensor_value(&call->output_tensors[-1 - at]);
+                                            : output_value(call, (uint32_t)(-1 - at));
   }
   if (workspace_at < operator_->parameter_count) {
     status = take_workspace(call, function, values, workspace_at, &workspace);

@@ -68,6 +68,7 @@ typedef struct aot_torch_output {
   uint32_t step_count;
   int32_t dtype_of; /* the input whose dtype the output has; -1: the output has `dtype` */
   int32_t dtype;    /* AOT_TORCH_DTYPE_* */
+  int32_t optional; /* whether a caller of the form that writes may pass None */
 } aot_torch_output;
 
 typedef void (*aot_torch_boxed)(uint64_t* stack, uint64_t inputs, uint64_t outputs);

@@ -22,7 +22,7 @@ OUT = Parameter("out", output=True, shape="x.shape", dtype="x.dtype", type="tens
 
 
 def test_an_operator_says_where_each_parameter_comes_from() -> None:
-    blend, activation, sums, twice = operators(KERNELS)
+    blend, activation, sums, twice, peaks = operators(KERNELS)
     assert blend.parameters == ("x", "out", "factor", "count", "flip", "bias")
     assert blend.order == [0, -1, 1, 2, 3, 4]
     assert activation.functions == ("activation__relu", "activation__one")
@@ -31,6 +31,7 @@ def test_an_operator_says_where_each_parameter_comes_from() -> None:
     assert sums.outputs[0].shape == (Step("EXTENT", 0, 0), Step("APPEND"))
     assert (sums.outputs[0].dtype, sums.outputs[0].dtype_of) == ("f64", -1)
     assert (sums.outputs[1].dtype, sums.outputs[1].dtype_of) == ("", 0)
+    assert [(out.dtype, out.optional) for out in peaks.outputs] == [("f64", False), ("f32", True)]
 
 
 def test_outputs_lie_where_the_first_tensor_that_is_always_there_lies() -> None:
