@@ -155,3 +155,28 @@ def test_a_graph_of_prompts_stays_right_when_sequences_change(
         graph.replay()
         torch.cuda.synchronize()
         assert compare(out, contracts["attention"].reference(**call))[0] == "", replay
+
+
+def test_a_graph_of_chunks_stays_right_when_lengths_and_pages_change(
+    bundle: aot_runtime.Bundle, contracts: dict[str, Contract], caches: dict[str, Any], torch: Any
+) -> None:
+    """Several tokens of each sequence against pages; where chunks begin and how long sequences are is on the device."""
+    if "attention" not in bundle.kernels:
+        pytest.skip(f"the bundle at {bundle.path} has no `attention`: build it with --family attention")
+    bundle.preload(0)
+    q = torch.randn(500, HEADS, DIM, device="cuda").to(torch.bfloat16)
+    out, starts, lengths = torch.empty_like(q), ints(torch, (0, 100, 200, 300, 400, 500)), ints(torch, (640,) * BATCH)
+    cached = {"k": caches["k_cache"], "v": caches["v_cache"], "pages": caches["pages"], "lengths": lengths}
+    call = {"q": q, **cached, "scale": SCALE, "right": 0, "q_starts": starts, "lse": None}
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        bundle["attention"](**call, out=out)
+    for replay in REPLAYS:
+        lengths.copy_(ints(torch, replay))
+        starts[1:-1].copy_(torch.randint(0, 501, (BATCH - 1,), device="cuda").sort().values)
+        caches["pages"].copy_(torch.randperm(BATCH * EACH, device="cuda").view(BATCH, EACH))
+        out.fill_(float("nan"))
+        graph.replay()
+        torch.cuda.synchronize()
+        seen = {**call, "lengths": lengths.clamp(0, EACH * PAGE)}
+        assert compare(out, contracts["attention"].reference(**seen))[0] == "", replay
