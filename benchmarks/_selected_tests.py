@@ -1,10 +1,15 @@
-"""A plugin of pytest for ``served_tests.py``: it selects tests by their parameters, and writes what became of them."""
+"""A plugin of pytest for ``served_tests.py``: it selects tests by their parameters, and writes what became of them.
+
+Values are left out before tests are made of them: some files have hundreds of thousands of combinations.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,33 +18,84 @@ import pytest
 KEEP, RESULTS = "AOT_TESTS_KEEP", "AOT_TESTS_RESULTS"
 SHAPES = frozenset({"M", "seqlen_q", "seqlen_k", "seqlen", "num_splits"})  # these change no kernel
 _found: dict[str, Any] = {"passed": 0, "failed": [], "skipped": Counter(), "deselected": Counter()}
+_settings: dict[str, Any] = json.loads(os.environ.get(KEEP, '{"keep": {}, "left_out": {}, "every": 1}'))
 
 
-def reason_to_leave_out(name: str, parameters: dict[str, Any], settings: dict[str, Any]) -> str:
+def reason_to_leave_out(name: str, settings: dict[str, Any]) -> str:
     """Why a test is not run; empty if it is."""
     for test, reason in settings["left_out"].items():
         if name == test or name.startswith(f"{test}["):
             return str(reason)
-    for parameter, values in settings["keep"].items():
-        if parameter in parameters and str(parameters[parameter]) not in values:
-            return f"{parameter} is not {' or '.join(values)}: to keep the run short"
     return ""
 
 
+class Selection:
+    """The values that a function of tests is run with, and how many combinations that leaves of how many."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.keep: dict[str, list[str]] = settings["keep"]
+        self.before: list[int] = []
+        self.after: list[int] = []
+        self.reasons: list[str] = []
+
+    def chosen(self, names: str, values: list[Any]) -> list[Any]:
+        wanted = self.keep.get(names)
+        kept = [value for value in values if wanted is None or shown(value) in wanted]
+        self.before.append(len(values))
+        self.after.append(len(kept))
+        if wanted is not None and len(kept) < len(values):
+            self.reasons.append(f"{names} is not {' or '.join(wanted)}")
+        return kept
+
+    def left_out(self) -> int:
+        return math.prod(self.before) - math.prod(self.after)
+
+
+def shown(value: Any) -> str:
+    """A value as the command line has it."""
+    values = getattr(value, "values", None)  # of `pytest.param`
+    if isinstance(values, tuple):
+        value = values[0] if len(values) == 1 else values
+    return str(value)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_generate_tests(metafunc: Any) -> Iterator[None]:
+    selection, parametrize = Selection(_settings), metafunc.parametrize
+
+    def with_chosen(names: Any, values: Any, *args: Any, **kwargs: Any) -> None:
+        text = names if isinstance(names, str) else ",".join(names)
+        parametrize(names, selection.chosen(text.replace(" ", ""), list(values)), *args, **kwargs)
+
+    metafunc.parametrize = with_chosen
+    yield
+    if selection.reasons:
+        reason = f"{metafunc.function.__name__}: {', '.join(selection.reasons)}: to keep the run short"
+        _found["deselected"][reason] += selection.left_out()
+
+
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
-    settings = json.loads(os.environ[KEEP])
-    chosen, others = [], []
+    every, chosen, others = _settings["every"], [], []
+    numbers: Counter[str] = Counter()
     for item in items:
-        parameters = item.callspec.params if hasattr(item, "callspec") else {}
-        reason = reason_to_leave_out(item.name, parameters, settings)
+        function = item.name.partition("[")[0]
+        reason = reason_to_leave_out(item.name, _settings)
+        if not reason and every > 1:
+            reason = "" if numbers[function] % every == 0 else f"not one of every {every}: to keep the run short"
+            numbers[function] += 1
         (others if reason else chosen).append(item)
-        # Tests that compile the same kernels share a process, if there are several.
-        kernels = {name: str(value) for name, value in parameters.items() if name not in SHAPES}
-        item.add_marker(pytest.mark.xdist_group(f"{item.name.partition('[')[0]} {sorted(kernels.items())}"))
+        _group(item)
         if reason:
-            _found["deselected"][f"{item.name.partition('[')[0]}: {reason}"] += 1
+            _found["deselected"][f"{function}: {reason}"] += 1
     items[:] = chosen
     config.hook.pytest_deselected(items=others)
+
+
+def _group(item: Any) -> None:
+    """Tests that compile the same kernels share a process, if there are several."""
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    kernels = {name: str(value) for name, value in parameters.items() if name not in SHAPES}
+    item.add_marker(pytest.mark.xdist_group(f"{item.name.partition('[')[0]} {sorted(kernels.items())}"))
 
 
 def pytest_runtest_logreport(report: Any) -> None:

@@ -4,15 +4,18 @@ Needs a GPU, torch, CuTe DSL, the library and its test files, which its source d
 
     python benchmarks/served_tests.py tests/test_softmax.py --keep N=1024,4096 --keep use_compile=False --out results.json
 
-``--bundle`` takes a bundle that is there already, or several, and neither records nor builds. ``--keep`` selects tests by the values of
-their parameters; those of other values are listed as deselected. The second run is served with ``miss="raise"``, so that a
-call that is not in the bundle fails its test. ``--add`` keeps the runs that the file of results already has.
+``--bundle`` takes a bundle that is there already, or several, and neither records nor builds. ``--keep`` selects tests by
+the values of their parameters, as in ``--keep "d=64,128" --keep "seqlen_q,seqlen_k=(1, 1),(256, 256)"``, and ``--every 10``
+runs one in ten of what is left of each function; the others are counted as deselected. The second run is served with
+``miss="raise"``, so that a call that is not in the bundle fails its test. ``--add`` keeps the runs that the file of results
+already has.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -32,6 +35,7 @@ def main() -> None:
     arguments.add_argument("tests", nargs="+", help="test files of the library, or names of tests in them")
     arguments.add_argument("--keep", action="append", default=[], metavar="NAME=VALUE,...", help="parameters to run")
     arguments.add_argument("--deselect", action="append", default=[], metavar="NAME: REASON", help="tests to leave out")
+    arguments.add_argument("--every", type=int, default=1, metavar="N", help="run one in N tests of each function")
     arguments.add_argument("--arch", default="sm90")
     arguments.add_argument(
         "--bundle", type=Path, action="append", default=[], help="a bundle of what the tests compile"
@@ -50,8 +54,8 @@ def main() -> None:
 
 def run(options: Any, folder: Path) -> dict[str, Any]:
     left_out = dict(text.split(": ", 1) for text in options.deselect)
-    keep = {name: values.split(",") for name, _, values in (text.partition("=") for text in options.keep)}
-    environment = {**os.environ, **NO_DISK_CACHES, KEEP: json.dumps({"keep": keep, "left_out": left_out})}
+    settings = {"keep": dict(map(parsed_keep, options.keep)), "left_out": left_out, "every": options.every}
+    environment = {**os.environ, **NO_DISK_CACHES, KEEP: json.dumps(settings)}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
     tests = [sys.executable, "-m", "pytest", "-q", "-p", "_selected_tests", "-p", "no:cacheprovider", *options.tests]
     bundles, seconds = options.bundle, {}
@@ -72,6 +76,12 @@ def run(options: Any, folder: Path) -> dict[str, Any]:
         "kernels": sum(map(_kernels, bundles)),
     }
     return {"tests": [Path(test).name for test in options.tests], **found}
+
+
+def parsed_keep(text: str) -> tuple[str, list[str]]:
+    """``a,b=(1, 2),(3, 4)`` -> the names and their values. A comma inside parentheses belongs to a value."""
+    names, _, values = text.partition("=")
+    return names.replace(" ", ""), re.split(r",(?![^(]*\))", values)
 
 
 def record_and_build(

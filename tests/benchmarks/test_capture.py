@@ -53,13 +53,17 @@ def test_figures_are_medians_and_an_operation_that_failed_says_why(benchmark_mod
 
 
 def test_tests_are_selected_by_their_parameters_and_the_others_have_a_reason(benchmark_module: Any) -> None:
-    selected = benchmark_module("_selected_tests")
-    settings = {"keep": {"N": ["1024"]}, "left_out": {"test_tuned": "autotunes"}}
-    reason = selected.reason_to_leave_out
-    assert reason("test_softmax[1024]", {"N": 1024, "M": 1}, settings) == ""
-    assert reason("test_softmax[64]", {"N": 64}, settings) == "N is not 1024: to keep the run short"
-    assert reason("test_tuned[1024]", {"N": 1024}, settings) == "autotunes"
-    assert reason("test_tuned_more", {}, settings) == ""
+    selected, tests = benchmark_module("_selected_tests"), benchmark_module("served_tests")
+    keep = dict(map(tests.parsed_keep, ["N=1024,64", "seqlen_q, seqlen_k=(1, 1),(256, 256)"]))
+    selection = selected.Selection({"keep": keep})
+    assert selection.chosen("N", [64, 512, pytest.param(1024)]) == [64, pytest.param(1024)]
+    assert selection.chosen("seqlen_q,seqlen_k", [(1, 1), (1, 2), (256, 256)]) == [(1, 1), (256, 256)]
+    assert selection.chosen("M", [1, 2]) == [1, 2]
+    assert selection.reasons == ["N is not 1024 or 64", "seqlen_q,seqlen_k is not (1, 1) or (256, 256)"]
+    assert selection.left_out() == 3 * 3 * 2 - 2 * 2 * 2
+    reason, settings = selected.reason_to_leave_out, {"left_out": {"test_tuned": "autotunes"}}
+    assert reason("test_tuned[1024]", settings) == "autotunes"
+    assert reason("test_tuned_more", settings) == ""
 
 
 def test_the_line_of_a_served_process_is_counted(benchmark_module: Any) -> None:

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import inspect
 import types
+from contextlib import suppress
 from typing import Any, get_origin, get_type_hints
 
 from .forms import Forms, UnstableError, digest, global_names, is_plain, qualified
@@ -53,8 +54,14 @@ def describe(compiler: Any, function: Any, args: tuple[Any, ...], kwargs: dict[s
 
 def prepare_class(kind: Any) -> None:
     """Do for a class what the first look-up of one of its objects would wait for."""
-    if isinstance(kind, type):
-        _names_read(kind)
+    if not isinstance(kind, type):
+        return
+    _names_read(kind)
+    call = inspect.getattr_static(kind, "__call__", None)
+    if isinstance(call, types.FunctionType):
+        # Annotations are code of the library, which may fail in any way. A look-up meets the same error and reports it.
+        with suppress(Exception):
+            _signature(inspect.unwrap(call))
 
 
 def jit_function(function: Any) -> tuple[Any, Any]:

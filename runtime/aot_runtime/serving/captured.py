@@ -34,6 +34,11 @@ class CapturedCalls:
             self._unchanged |= found
         return changed
 
+    def compare_sources(self, module: str) -> None:
+        """Compare the source of the calls that a module takes part in, so that look-ups need not."""
+        for kernel in [kernel for kernel, call in self.calls.items() if module in call["sources"]]:
+            self.changed(kernel)
+
     def classes(self) -> dict[str, list[str]]:
         """The names of the classes whose objects were compiled, by module."""
         found: dict[str, list[str]] = {}

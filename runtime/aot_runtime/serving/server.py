@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import os
 import time
 import warnings
@@ -21,6 +22,7 @@ from .empty import EmptyKernel, is_empty_kernel
 from .forms import UnstableError
 from .hook import Hook, when_loaded
 from .nearest import explain_miss
+from .refusals import in_words_of_cute_dsl
 
 if TYPE_CHECKING:
     from ..bundle import Bundle
@@ -124,14 +126,21 @@ class Serving:
         captured = self._read()
         kernel = captured.kernels.get(call.key)
         if kernel is None:
-            where = explain_miss(call.data, {name: record["call"] for name, record in captured.calls.items()})
-            return None, f"`{self.path}` does not have this call of {call.data['callable']}\n{where}"
+            return None, self._explained(call, captured)
         if changed := captured.changed(kernel):
             return None, f"`{self.path}` has {kernel}, but this source changed since: {', '.join(changed)}"
         if kernel not in self._functions:
             count = captured.parameter_count(kernel)
             self._functions[kernel] = _served(self._open(), kernel, call, count)
         return self._functions[kernel], ""
+
+    def _explained(self, call: Call, captured: CapturedCalls) -> str:
+        """Why a call is a miss. The nearest call is looked for only if somebody reads the reason."""
+        reason = f"`{self.path}` does not have this call of {call.data['callable']}"
+        if self.miss == "compile":
+            return reason
+        records = {name: record["call"] for name, record in captured.calls.items()}
+        return f"{reason}\n{explain_miss(call.data, records)}"
 
     def _prepare(self) -> None:
         """Read what look-ups need while CuTe DSL is imported, which takes a hundred times as long.
@@ -143,7 +152,7 @@ class Serving:
             captured.read_sources()
             self._waiting[_TVM_FFI] = when_loaded(lambda module: self._open_early(), _TVM_FFI, "__all__")
             for module, names in captured.classes().items():
-                prepare = functools.partial(_prepare_classes, names=names)
+                prepare = functools.partial(_prepare_classes, names=names, captured=captured)
                 self._waiting[module] = when_loaded(prepare, module, names[0])
 
     def _open_early(self) -> None:
@@ -192,17 +201,21 @@ def _positional(bundle: Bundle, kernel: str, count: int) -> Callable[..., Any]:
     target = bundle._symbol(kernel)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if len(args) == count and not kwargs:
-            return target(*args)
-        return bundle[kernel](*args, **kwargs)
+        try:
+            if len(args) == count and not kwargs:
+                return target(*args)
+            return bundle[kernel](*args, **kwargs)
+        except ArgumentError as error:
+            raise in_words_of_cute_dsl(error, list(inspect.signature(bundle[kernel]).parameters)) from None
 
     call.__name__ = call.__qualname__ = kernel
     return call
 
 
-def _prepare_classes(module: Any, names: list[str]) -> None:
+def _prepare_classes(module: Any, names: list[str], captured: CapturedCalls) -> None:
     for name in names:
         prepare_class(getattr(module, name, None))
+    captured.compare_sources(module.__name__)
 
 
 def _has_dataclass(argument: Any) -> bool:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+from aot_runtime.errors import ArgumentError
 from aot_runtime.serving.captured import CapturedCalls
+from aot_runtime.serving.refusals import in_words_of_cute_dsl
 from aot_runtime.serving.server import _positional
 
 
@@ -24,6 +27,48 @@ def test_arguments_in_order_reach_the_entry_and_others_the_function_with_names_a
     assert served(1, 2) == ("function", 1, 2, None)
     assert served(1, b=2, c=3) == ("function", 1, 2, 3)
     assert served.__name__ == "scale_1"
+
+
+REFUSED = """scale_1: no variant in bundle `rows` takes these arguments on compute capability 9.0
+  called as: scale_1(a, b, c) with float16[32, 1024] strides (1024, 1); float32[512] strides (1); None
+  sm_90a scale_1: {reason}"""
+
+
+@pytest.mark.parametrize(
+    ("reason", "begins"),
+    [
+        ("b.shape[0] is 512, must be 1024", "Mismatched b.shape[0] on argument #1, expected to be 1024\nscale_1: no"),
+        (
+            "c[0].strides[1] is 3, must equal a.strides[1], which is 2",
+            "Mismatched c[0].strides[1] on argument #2, expected to match a.strides[1]\n",
+        ),
+        ("a.shape[1] is 6, must be divisible by 4", "Invalid a.shape[1] on argument #0, expected to be divisible by 4"),
+        ("a.dtype is float32, must be float16", "Mismatched Tensor on argument #0, expected dtype=float16\n"),
+        (
+            "b lies on a device of type 1, must lie on a CUDA device",
+            "Mismatched Tensor on argument #1, expected device_type=cuda\n",
+        ),
+        ("a starts 2 bytes past a multiple of 16, must be aligned", "scale_1: no variant"),
+    ],
+)
+def test_a_wrong_argument_is_refused_in_the_words_of_cute_dsl_too(reason: str, begins: str) -> None:
+    class Refusing(_Bundle):
+        def _symbol(self, kernel: str) -> Any:
+            def refuse(*args: Any) -> Any:
+                raise ArgumentError(REFUSED.format(reason=reason))
+
+            return refuse
+
+    with pytest.raises(ValueError) as raised:
+        _positional(Refusing(), "scale_1", 3)(1, 2, 3)  # type: ignore[arg-type]
+    assert str(raised.value).startswith(begins) and str(raised.value).endswith(reason)
+
+
+def test_tensors_of_the_cpu_are_refused_in_the_words_of_cute_dsl_too() -> None:
+    refused = ArgumentError("scale_1: none of the tensors lies on a CUDA device\nhint: move the tensors to a GPU first")
+    error = in_words_of_cute_dsl(refused, ["a", "b"])
+    assert error.message.startswith("Mismatched Tensor, expected device_type=cuda\nscale_1: none")
+    assert error.hint == "move the tensors to a GPU first"
 
 
 def test_the_classes_that_were_compiled_are_known_by_their_modules() -> None:
