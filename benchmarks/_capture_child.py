@@ -27,7 +27,8 @@ def main() -> None:
     mode, library, bundle, folder = sys.argv[1:]
     found = MODES[mode](library, bundle, folder)
     print(json.dumps(found), flush=True)
-    os._exit(0)  # what torch and CUDA do at the end takes as long as some measurements, and the next process waits for it
+    # What torch and CUDA do at the end takes as long as some measurements, and the next process waits for it.
+    os._exit(0)
 
 
 def operations(library: str) -> dict[str, Callable[[], Any]]:
