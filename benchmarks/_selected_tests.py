@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-KEEP, RESULTS = "AOT_TESTS_KEEP", "AOT_TESTS_RESULTS"
+KEEP, RESULTS, TESTS = "AOT_TESTS_KEEP", "AOT_TESTS_RESULTS", "AOT_TESTS"
 SHAPES = frozenset({"M", "seqlen_q", "seqlen_k", "seqlen", "num_splits"})  # these change no kernel
 _found: dict[str, Any] = {"passed": 0, "failed": [], "skipped": Counter(), "deselected": Counter()}
 _settings: dict[str, Any] = json.loads(os.environ.get(KEEP, '{"keep": {}, "left_out": {}, "every": 1}'))

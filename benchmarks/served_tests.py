@@ -9,6 +9,11 @@ the values of their parameters, as in ``--keep "d=64,128" --keep "seqlen_q,seqle
 runs one in ten of what is left of each function; the others are counted as deselected. The second run is served with
 ``miss="raise"``, so that a call that is not in the bundle fails its test. ``--add`` keeps the runs that the file of results
 already has.
+
+A machine without a GPU can build the bundle. The tests then run on tensors without memory, and compile nothing:
+
+    python benchmarks/served_tests.py tests/test_softmax.py --capture dist/softmax --host x86_64
+    python benchmarks/served_tests.py tests/test_softmax.py --bundle dist/softmax --out results.json
 """
 
 from __future__ import annotations
@@ -24,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from _common import parser, report
-from _selected_tests import KEEP, RESULTS
+from _selected_tests import KEEP, RESULTS, TESTS
 
 HERE = Path(__file__).resolve().parent
 NO_DISK_CACHES = {"QUACK_CACHE_ENABLED": "0", "FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED": "0"}
@@ -40,9 +45,13 @@ def main() -> None:
     arguments.add_argument(
         "--bundle", type=Path, action="append", default=[], help="a bundle of what the tests compile"
     )
+    arguments.add_argument("--capture", type=Path, metavar="BUNDLE", help="build a bundle of what the tests compile")
+    arguments.add_argument("--host", help="of the bundle that `--capture` builds")
     arguments.add_argument("--workers", type=int, default=0, help="processes of the run that compiles")
     arguments.add_argument("--add", action="store_true", help="keep the runs in the file of results")
     options = arguments.parse_args()
+    if options.capture is not None:
+        sys.exit(capture(options))
     known = json.loads(options.out.read_text())["results"]["runs"] if options.add and options.out.is_file() else []
     with tempfile.TemporaryDirectory() as folder:
         results = run(options, Path(folder))
@@ -52,11 +61,27 @@ def main() -> None:
         sys.exit("not every test passed from the bundle alone")
 
 
-def run(options: Any, folder: Path) -> dict[str, Any]:
+def variables(options: Any) -> dict[str, str]:
+    """The environment of tests, with what is selected of them."""
     left_out = dict(text.split(": ", 1) for text in options.deselect)
     settings = {"keep": dict(map(parsed_keep, options.keep)), "left_out": left_out, "every": options.every}
-    environment = {**os.environ, **NO_DISK_CACHES, KEEP: json.dumps(settings)}
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
+    path = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
+    return {**os.environ, **NO_DISK_CACHES, KEEP: json.dumps(settings), "PYTHONPATH": path}
+
+
+def capture(options: Any) -> int:
+    """Build what the tests compile, without a GPU."""
+    command = [sys.executable, "-m", "aot", "capture", str(HERE / "_tests_on_fakes.py"), "--arch", options.arch]
+    command += ["--no-archives", "--name", options.capture.name, "--out", str(options.capture)]
+    command += ["--host", options.host] if options.host is not None else []
+    tests = [str(Path(test).resolve()) for test in options.tests]
+    # FlashAttention-4's tests ask this variable whether tensors have values that they may look at.
+    own = {TESTS: json.dumps(tests), "FLASH_ATTENTION_FAKE_TENSOR": "1"}
+    return subprocess.run(command, env={**variables(options), **own}).returncode
+
+
+def run(options: Any, folder: Path) -> dict[str, Any]:
+    environment = variables(options)
     tests = [sys.executable, "-m", "pytest", "-q", "-p", "_selected_tests", "-p", "no:cacheprovider", *options.tests]
     bundles, seconds = options.bundle, {}
     if not bundles:
