@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from aot_runtime.errors import ArgumentError
+from aot_runtime.serving import captured as captured_module
 from aot_runtime.serving.captured import CapturedCalls
 from aot_runtime.serving.refusals import in_words_of_cute_dsl
 from aot_runtime.serving.server import _positional
@@ -83,3 +84,17 @@ def test_the_classes_that_were_compiled_are_known_by_their_modules() -> None:
         "d": {"key": "", "call": {"function": "f"}, "sources": {"lib": ""}},
     }
     assert captured.classes() == {"lib.norm": ["Back", "Norm"]}
+
+
+def test_sources_are_compared_when_a_module_of_the_library_is_imported_and_not_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compared: list[str] = []
+    monkeypatch.setattr(captured_module, "changed_sources", lambda expected: compared.extend(expected) or [])
+    captured = CapturedCalls.__new__(CapturedCalls)
+    captured.calls = {"a": {"sources": {"lib.norm": "1", "lib": "2"}}, "b": {"sources": {"other": "3"}}}
+    captured._unchanged = set()
+    captured.compare_sources("lib.norm")
+    assert compared == ["lib", "lib.norm"]
+    assert captured.changed("a") == [] and compared == ["lib", "lib.norm"]
+    assert captured.changed("b") == [] and compared == ["lib", "lib.norm", "other"]
