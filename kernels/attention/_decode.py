@@ -92,15 +92,17 @@ class Tiling:
         return max(rings, sums) + self.teams * self.rows * 2 * 4
 
     def fitting(self, target: aot.Target, dim: int, width: int) -> Tiling:
-        """The same, with no more stages than shared memory has room for.
+        """The same, with no more stages than shared memory has room for, and with fewer tokens if two are too many.
 
         Narrow heads want more blocks, for as many bytes in flight. Only teams of one warp leave registers for them.
         """
-        stages = self.stages
-        while stages > 2 and replace(self, stages=stages).shared_bytes(dim, width) > target.shared_memory:
-            stages -= 1
         more = self.row_warps == 1 and width < 2 * LINE
-        return replace(self, stages=stages, blocks=self.blocks * 2 if more else self.blocks)
+        fitted = replace(self, blocks=self.blocks * 2 if more else self.blocks)
+        while fitted.stages > 2 and fitted.shared_bytes(dim, width) > target.shared_memory:
+            fitted = replace(fitted, stages=fitted.stages - 1)
+        while fitted.tokens > PAGE and fitted.shared_bytes(dim, width) > target.shared_memory:
+            fitted = replace(fitted, tokens=fitted.tokens // 2)
+        return fitted
 
     def validate(self, target: aot.Target, dim: int, width: int) -> None:
         if self.tokens % PAGE or width % LINE or self.threads > target.max_threads or self.stages < 2:

@@ -1,8 +1,9 @@
 """``out = softmax(scale * q @ k.T) @ v`` for whole sequences: prompts, training, chunks of a prompt against a cache.
 
 The tensor cores are the limit: ``q`` queries and ``n`` tokens take ``2 * q * n * (dim + value_dim)`` operations, and each
-key and value is used by all queries of a tile. The code is in ``_attention_sm90`` and ``_attention``. For one to sixteen
-queries per sequence, reading keys and values is the limit: see ``attention_decode``.
+key and value is used by all queries of a tile. The code for Hopper is in ``_attention_sm90``, that for other architectures
+in ``_attention_sm80``, and what both share in ``_attention``. For one to sixteen queries per sequence, reading keys and
+values is the limit: see ``attention_decode``.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from typing import Any, NamedTuple
 
 import aot
 
+from .._device import ARCHS
 from ..contracts import attention as contract
+from . import _attention_sm80
 from ._attention_sm90 import BOX, Attention, Tiling
 
 ALIGNMENT = 16  # bytes; TMA needs it for addresses and strides
@@ -82,11 +85,7 @@ def arguments_of(dtype: str, layout: str, dims: Dims, extras: Extras) -> dict[st
 def guards_of(layout: str) -> tuple[str, ...]:
     guards = ("scale > 0", "soft_cap >= 0", "kv_heads > 0", "heads % kv_heads == 0")
     if layout == "pages":
-        present = ("page_count > 0", "page_size > 0", "pages_each > 0", "starts == sequences + 1")
-        # Pages are found by counting tokens: see ``_attention_sm90.load_boxes``.
-        apart = [f"{x}_stride_0 % {x}_stride_1 == 0" for x in ("k", "v")]
-        near = [f"page_count * ({x}_stride_0 // {x}_stride_1) < {2**31}" for x in ("k", "v")]
-        return (*guards, *present, *apart, *near)
+        return (*guards, "page_count > 0", "page_size > 0", "pages_each > 0", "starts == sequences + 1")
     return (*guards, "kv_tokens > 0", *(("starts > 0",) if layout == "ragged" else ()))
 
 
@@ -112,7 +111,7 @@ def guards_of(layout: str) -> tuple[str, ...]:
         aot.In("lengths", "tokens of each sequence in its pages; none if there are no pages", default=None),
         aot.Workspace("tickets", bytes="4", zeroed=True),
     ),
-    archs=("sm_90a",),
+    archs=ARCHS,
     axes={
         "dtype": ("bf16", "f16"),
         "layout": ("batch", "ragged", "pages"),
@@ -136,7 +135,14 @@ def attention(target: aot.Target, dtype: str, layout: str, dims: Dims, extras: E
     """
     if extras.sinks and dims not in WITH_SINKS:
         return []
-    return [spec_sm90(target, dtype, layout, dims, extras)]
+    spec = spec_sm90 if str(target.arch) == "sm_90a" else spec_sm80
+    return [spec(target, dtype, layout, dims, extras)]
+
+
+def spec_sm80(target: aot.Target, dtype: str, layout: str, dims: Dims, extras: Extras) -> aot.Spec:
+    arguments = {**arguments_of(dtype, layout, dims, extras), "tickets": None, "stream": aot.Stream()}
+    kernel = _attention_sm80.Attention(_attention_sm80.TILINGS[dims], target, layout)
+    return aot.Spec(kernel, arguments, guards_of(layout))
 
 
 def spec_sm90(target: aot.Target, dtype: str, layout: str, dims: Dims, extras: Extras) -> aot.Spec:
@@ -146,4 +152,10 @@ def spec_sm90(target: aot.Target, dtype: str, layout: str, dims: Dims, extras: E
         "multiprocessors": aot.Multiprocessors(),
         "stream": aot.Stream(),
     }
-    return aot.Spec(Attention(SM90_TILINGS[dims], target, layout), arguments, guards_of(layout))
+    guards = guards_of(layout)
+    if layout == "pages":
+        # Pages are found by counting tokens: see ``_attention_sm90.load_boxes``.
+        apart = [f"{x}_stride_0 % {x}_stride_1 == 0" for x in ("k", "v")]
+        near = [f"page_count * ({x}_stride_0 // {x}_stride_1) < {2**31}" for x in ("k", "v")]
+        guards = (*guards, *apart, *near)
+    return aot.Spec(Attention(SM90_TILINGS[dims], target, layout), arguments, guards)

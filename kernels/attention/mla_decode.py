@@ -1,6 +1,7 @@
 """``out = softmax(scale * q @ cache.T) @ cache[:, :512]``: attention of new tokens against a cache of latent vectors.
 
-Models of the DeepSeek kind keep one vector of 576 elements per token, for all heads. The code is in ``_latent_sm90``.
+Models of the DeepSeek kind keep one vector of 576 elements per token, for all heads. The code for Hopper is in
+``_latent_sm90``, that for other architectures in ``_latent_sm80``.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from typing import Any
 
 import aot
 
+from .._device import ARCHS
 from ..contracts import mla_decode as contract
+from . import _latent_sm80
 from ._latent_sm90 import KEY, MAX_BLOCKS, ROWS, TOKENS, VALUE, LatentDecode
 from ._merge import NOTE
 
@@ -32,7 +35,7 @@ _ROWS = f"min({ROWS}, q.shape[1] * q.shape[2])"
         ),
         aot.Workspace("parts", bytes=f"{8 * MAX_BLOCKS} * {_ROWS} * {VALUE + 2} + {4 * NOTE * MAX_BLOCKS}"),
     ),
-    archs=("sm_90a",),
+    archs=ARCHS,
     axes={
         "dtype": ("bf16", "f16"),
         "cache_dtype": {"same": False, "f8e4m3": True},
@@ -65,9 +68,12 @@ def mla_decode(target: aot.Target, dtype: str, cache_dtype: bool, paged: bool) -
         "multiprocessors": aot.Multiprocessors(),
         "stream": aot.Stream(),
     }
+    present = (f"tokens <= {MAX_TOKENS}", "page_count > 0" if paged else "capacity > 0")
+    if str(target.arch) != "sm_90a":
+        return specs_sm80(target, arguments, present, paged, cache_dtype)
     in_line = f"(tokens - 1) * (q_stride_1 - heads * {KEY}) == 0"  # of several tokens, all heads follow each other
     room = f"tokens * heads <= {ROWS * MAX_BLOCKS}"  # for blocks side by side in the workspace
-    guards = (f"tokens <= {MAX_TOKENS}", in_line, room, "page_count > 0" if paged else "capacity > 0")
+    guards = (*present, in_line, room)
     if cache_dtype:
         return [aot.Spec(LatentDecode(target, paged, narrow=True), arguments, guards)]
     specs = []
@@ -77,4 +83,18 @@ def mla_decode(target: aot.Target, dtype: str, cache_dtype: bool, paged: bool) -
             rows = (f"tokens * heads <= {ROWS}",) if pair == 1 else ()
             decode = LatentDecode(target, paged, box, pair)
             specs.append(aot.Spec(decode, arguments, (*guards, *fits, *rows), f"box{box}_blocks{pair}"))
+    return specs
+
+
+def specs_sm80(
+    target: aot.Target, arguments: dict[str, Any], guards: tuple[str, ...], paged: bool, narrow: bool
+) -> list[aot.Spec]:
+    """By the rows that a block has room for."""
+    if narrow and target.capability < (8, 9):  # no conversion from f8
+        return []
+    specs = []
+    for bands in (1, 2):
+        decode = _latent_sm80.LatentDecode(bands, target, paged, narrow)
+        room = (f"tokens * heads <= {decode.rows}",) if bands == 1 else ()
+        specs.append(aot.Spec(decode, arguments, (*guards, *room), f"rows{decode.rows}"))
     return specs

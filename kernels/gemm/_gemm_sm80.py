@@ -252,22 +252,22 @@ def load(fragment: Fragment, block: int, stage: Int32) -> None:
     cute.copy(fragment.matrices, source, target)
 
 
-def lines(major: LayoutEnum) -> cute.Layout:
-    """Eight lines of shared memory: rows, or columns, of 64 elements."""
+def lines(major: LayoutEnum, line: int = LINE) -> cute.Layout:
+    """Eight lines of shared memory: rows, or columns, of 64 elements, or of half as many."""
     return (
-        cute.make_layout((8, LINE), stride=(LINE, 1)) if major == LayoutEnum.ROW_MAJOR else cute.make_layout((LINE, 8))
+        cute.make_layout((8, line), stride=(line, 1)) if major == LayoutEnum.ROW_MAJOR else cute.make_layout((line, 8))
     )
 
 
-def swizzled(storage: cute.Pointer, dtype, atom: cute.Layout, shape: tuple[int, ...]) -> cute.Tensor:
+def swizzled(storage: cute.Pointer, dtype, atom: cute.Layout, shape: tuple[int, ...], line: int = LINE) -> cute.Tensor:
     """A tensor in shared memory with swizzled chunks: neither rows nor columns of 8 chunks have bank conflicts."""
-    pointer = cute.recast_ptr(storage, cute.make_swizzle(3, 4, 3), dtype=dtype)
+    pointer = cute.recast_ptr(storage, cute.make_swizzle((line // CHUNK).bit_length() - 1, 4, 3), dtype=dtype)
     return cute.make_tensor(pointer, cute.tile_to_shape(atom, shape, tuple(range(len(shape)))))
 
 
-def chunk_copy(operation, dtype, major: LayoutEnum, threads: int) -> cute.TiledCopy:
-    """Neighbouring threads copy a line of 64 elements, one chunk each."""
-    across = LINE // CHUNK
+def chunk_copy(operation, dtype, major: LayoutEnum, threads: int, line: int = LINE) -> cute.TiledCopy:
+    """Neighbouring threads copy a line of 64 elements, or of half as many, one chunk each."""
+    across = line // CHUNK
     atom = cute.make_copy_atom(operation, dtype, num_bits_per_copy=CHUNK * ELEMENT_BYTES * 8)
     if major == LayoutEnum.ROW_MAJOR:
         order, values = cute.make_layout((threads // across, across), stride=(across, 1)), (1, CHUNK)

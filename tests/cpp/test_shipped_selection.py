@@ -6,6 +6,7 @@ would run, or the reason why none does.
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -83,7 +84,12 @@ arch = Arch.parse("sm_90a")
 kernels = [kernel for kernel in discover(sys.argv[1]).kernels if kernel.name in sys.argv[2:]]
 tables = {kernel.name: [encode(variant_table(variant)) for variant in kernel.variants(arch)] for kernel in kernels}
 parameters = {kernel.name: [[item.name, item.output] for item in kernel.parameters] for kernel in kernels}
-print(json.dumps({"tables": tables, "parameters": parameters}))
+attending = [kernel for kernel in kernels if kernel.name in ("attention", "attention_decode", "mla_decode")]
+archs = {
+    name: {kernel.name: [variant.name for variant in kernel.variants(Arch.parse(name))] for kernel in attending}
+    for name in ("sm_80", "sm_86", "sm_90a", "sm_90", "sm_100f", "sm_120")
+}
+print(json.dumps({"tables": tables, "parameters": parameters, "archs": archs}))
 """
 
 
@@ -103,9 +109,14 @@ class Kernel:
 
 
 @pytest.fixture(scope="module")
-def kernels(selection: Any) -> dict[str, Kernel]:
+def declared() -> dict[str, Any]:
     command = [sys.executable, "-c", _DECLARED, str(PROJECT / "kernels"), *CALLS, *OTHERS]
-    declared = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    made: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return made
+
+
+@pytest.fixture(scope="module")
+def kernels(selection: Any, declared: dict[str, Any]) -> dict[str, Kernel]:
     made = {}
     for name, encoded in declared["tables"].items():
         tables = [decode(VariantTable, item) for item in encoded]
@@ -401,6 +412,19 @@ def test_attention_takes_prompts(kernels: dict[str, Kernel], call: dict, variant
 def test_attention_refuses_what_was_not_built(kernels: dict[str, Kernel], call: dict, reason: str) -> None:
     chosen, reasons = kernels["attention"].answer(call)
     assert not chosen and any(reason in given for given in reasons), "\n".join(sorted(set(reasons)))
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_90", "sm_100f", "sm_120"])
+def test_every_architecture_attends_as_hopper_does(declared: dict[str, Any], arch: str) -> None:
+    """A block of sm_86 or sm_120 has 99 KB of shared memory, so tiles that fit elsewhere may not fit there."""
+    names = declared["archs"]
+    assert names[arch]["attention"] == names["sm_90a"]["attention"]
+    caches = ("same",) if arch in ("sm_80", "sm_86") else ("same", "f8e4m3")  # these cannot convert f8
+    points = {tuple(name.split("__")[1:4]) for name in names[arch]["mla_decode"]}
+    assert points == set(itertools.product(("bf16", "f16"), caches, ("pages", "contiguous")))
+    points = {tuple(name.split("__")[1:5]) for name in names[arch]["attention_decode"]}
+    wanted = {tuple(name.split("__")[1:5]) for name in names["sm_90a"]["attention_decode"]}
+    assert points == {point for point in wanted if point[1] in caches}
 
 
 def append_call(positions: int = 64) -> dict[str, Any]:
