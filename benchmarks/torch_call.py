@@ -7,6 +7,8 @@ All calls take the same small tensors, in turns. They are measured under ``no_gr
 grad mode on but no gradient wanted. The figures are medians of the host's time per call, in nanoseconds.
 
 What the ``out`` form adds is also measured step by step: the same function with one more of its questions each time.
+
+If the bundle has the backward kernel, a call and its backward are measured too, of a tensor that requires a gradient.
 """
 
 from __future__ import annotations
@@ -41,6 +43,9 @@ def main() -> None:
             results[name]["the out form, step by step"] = steps(torch, operators, device)
         flat = {**results[name], **results[name]["the out form, step by step"]}
         print_rows((f"call, {name}", "ns"), [(key, value) for key, value in flat.items() if isinstance(value, float)])
+    if "rmsnorm_backward" in operators[1]:
+        results["forward and backward"] = differentiated(torch, operators[1], device)
+        print_rows(("call and backward", "ns"), list(results["forward and backward"].items()))
     report(
         "torch_call",
         {"calls": "GPU" if options.bundle else "no kernel", "limits_ns": LIMITS_NS, **results},
@@ -122,6 +127,23 @@ def measure(torch: Any, operators: Any, device: str) -> dict[str, Any]:
         "functional form over torch.empty_like and the plain call": medians["ops.rmsnorm"]
         - medians["torch.empty_like and the plain call"],
     }
+
+
+def differentiated(torch: Any, ops: Any, device: str) -> dict[str, float]:
+    """A call and its backward, which gives the gradients of ``x`` and ``weight``."""
+    x, weight, arriving = tensors(torch, device)
+    x.requires_grad_(), weight.requires_grad_()
+    own = torch.nn.functional.rms_norm
+    forwards = {
+        "ops.rmsnorm": lambda: ops.rmsnorm(x, weight),
+        "torch.ops.kernels.rmsnorm, through the dispatcher": lambda: torch.ops.kernels.rmsnorm.default(x, weight),
+        "torch.nn.functional.rms_norm": lambda: own(x, (256,), weight, 1e-6),
+    }
+    runs = {
+        name: per_call(lambda forward=forward: torch.autograd.grad(forward(), (x, weight), arriving))
+        for name, forward in forwards.items()
+    }
+    return interleaved_medians(runs, ROUNDS)
 
 
 # Each line is a step of `out_form` in aot_runtime/torch.py, in its order; the last one follows the kernel.
