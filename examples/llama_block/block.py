@@ -36,8 +36,8 @@ class Layers(Protocol):
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor: ...
 
-    def gate(self, x: Tensor) -> Tensor:
-        """Silu of the left half of each row, times the right half."""
+    def gated(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Of the product with ``weight``: silu of the left half of each row, times the right half."""
 
 
 class TorchLayers:
@@ -50,13 +50,13 @@ class TorchLayers:
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return functional.linear(x, weight, bias)
 
-    def gate(self, x: Tensor) -> Tensor:
-        gate, up = x.chunk(2, dim=-1)
+    def gated(self, x: Tensor, weight: Tensor) -> Tensor:
+        gate, up = functional.linear(x, weight).chunk(2, dim=-1)
         return functional.silu(gate) * up
 
 
 class BundleLayers:
-    """The same with what ``aot_runtime.torch.register`` returned. The GEMM adds the bias in its epilogue."""
+    """The same with what ``aot_runtime.torch.register`` returned. Epilogues of the GEMMs add the bias and do the gating."""
 
     def __init__(self, ops: Any) -> None:
         self.ops = ops
@@ -69,9 +69,9 @@ class BundleLayers:
         product: Tensor = self.ops.gemm(x, weight, bias)
         return product
 
-    def gate(self, x: Tensor) -> Tensor:
-        gated: Tensor = self.ops.silu_and_mul(x)
-        return gated
+    def gated(self, x: Tensor, weight: Tensor) -> Tensor:
+        product: Tensor = self.ops.gemm_gated(x, weight)
+        return product
 
 
 class Block(nn.Module):
@@ -101,7 +101,7 @@ class Block(nn.Module):
         normed, residual = layers.norm(x, residual, self.attention_norm)
         attended = self.attend(layers.linear(normed, self.qkv, self.qkv_bias), cosine, sine)
         normed, residual = layers.norm(layers.linear(attended, self.out), residual, self.feed_forward_norm)
-        return layers.linear(layers.gate(layers.linear(normed, self.gate_up)), self.down), residual
+        return layers.linear(layers.gated(normed, self.gate_up), self.down), residual
 
     def attend(self, qkv: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
         """Causal attention with rotated queries and keys, by torch for both sets of layers."""

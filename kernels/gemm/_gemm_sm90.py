@@ -16,6 +16,7 @@ the same tile, then each adds up some columns of all parts, always in the same o
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import cutlass
 import cutlass.cute as cute
@@ -99,9 +100,19 @@ class Tiling:
         return self.own_rows // WGMMA_ROWS
 
     @property
+    def b_tile(self) -> tuple[Any, int]:
+        """The rows of ``b`` of a tile, and how many columns of them are loaded at a time."""
+        return self.n, self.k
+
+    @property
+    def columns(self) -> int:
+        """Columns of the output that a tile has."""
+        return self.n
+
+    @property
     def own_columns(self) -> int:
         """Columns of a tile that one block writes."""
-        return self.n // self.split
+        return self.columns // self.split
 
     @property
     def slice_columns(self) -> int:
@@ -176,6 +187,7 @@ class Gemm(PersistentGemm):
         a, b, out = batched(a), batched(b), batched(out)
         if cutlass.const_expr(tiling.swapped):
             a, b, out = b, a, cute.make_tensor(out.iterator, cute.select(out.layout, mode=[1, 0, 2]))
+        b = self.arrange(b, out)
         self.dtype = a.element_type
         a_layout, b_layout = LayoutEnum.from_tensor(a), LayoutEnum.from_tensor(b)
         majors = a_layout.sm90_mma_major_mode(), b_layout.sm90_mma_major_mode()
@@ -208,14 +220,14 @@ class Gemm(PersistentGemm):
             cpasync.CopyBulkTensorTileG2SMulticastOp() if tiling.cluster > 1 else cpasync.CopyBulkTensorTileG2SOp(),
             b,
             cute.select(b_staged, mode=[0, 1]),
-            (tiling.n, tiling.k),
+            tiling.b_tile,
             num_multicast=tiling.cluster,
         )
         store_out, out_tiles = cpasync.make_tiled_tma_atom(
             cpasync.CopyBulkTensorTileS2GOp(), out, cute.select(out_staged, mode=[0, 1]), out_tile
         )
         m, n, batch = out.shape
-        tiles = (cute.ceil_div(m, tiling.m * tiling.cluster), cute.ceil_div(n, tiling.n * tiling.across), batch)
+        tiles = (cute.ceil_div(m, tiling.m * tiling.cluster), cute.ceil_div(n, tiling.columns * tiling.across), batch)
         count = tiles[0] * tiles[1] * tiles[2]
         if count > 0:  # CUDA refuses an empty grid
             # Clusters that cut a sum compute one tile each, the others as many as it takes.
@@ -320,7 +332,7 @@ class Gemm(PersistentGemm):
         # Rows that are not loaded keep old values. They only produce rows of the output that do not exist.
         a_tile = (tiling.loaded_rows, tiling.k)
         a, shared_a = cute.local_tile(a, a_tile, (None, None, None)), cute.local_tile(shared_a, a_tile, (0, 0, None))
-        b = cute.local_tile(b, (tiling.n, tiling.k), (None, None, None))
+        b = cute.local_tile(b, tiling.b_tile, (None, None, None))
         # Each block of a cluster loads its share of the tile that they share into all blocks of the cluster.
         to_a, from_a = cpasync.tma_partition(
             load_a, column, cute.make_layout(tiling.across), cute.group_modes(shared_a, 0, 2), cute.group_modes(a, 0, 2)
@@ -510,13 +522,11 @@ class Gemm(PersistentGemm):
         )
         part = cute.make_layout(mma.partition_shape_C((WGMMA_ROWS, self.tiling.own_columns)))
         for p in cutlass.range_constexpr(parts):
-            source = copy.retile(cute.make_tensor(sums.iterator + p * cute.size(part), part))
             if cutlass.const_expr(bias is not None):
                 spread = mma.get_slice(thread).partition_C(self.spread_bias(bias, p))
             for i in cutlass.range_constexpr(slices):
                 buffer = group * stages + (p * slices + i) % stages
-                # A thread has its sums of a slice one after the other.
-                values.store(cute.make_tensor(source.iterator + i * cute.size(values), values.layout).load())
+                values.store(self.values_of(sums, p, i, cute.size(part), values.layout))
                 if cutlass.const_expr(bias is not None):
                     for v in cutlass.range_constexpr(cute.size(values)):
                         values[v] += spread[i * cute.size(values) + v]
@@ -531,6 +541,17 @@ class Gemm(PersistentGemm):
                 if storing:
                     cute.copy(store_out, stored[None, buffer], stored_to[None, top + p, n * slices + i, batch])
                     cute.arch.cp_async_bulk_commit_group()
+
+    def arrange(self, b: cute.Tensor, out: cute.Tensor) -> cute.Tensor:
+        """``b`` in the order in which tiles have its rows."""
+        return b
+
+    def values_of(self, sums: cute.Tensor, part: int, index: int, count: int, layout: cute.Layout) -> cute.TensorSSA:
+        """What one slice of a block of rows is made of. A thread has its sums of a slice one after the other.
+
+        It has ``count`` of them for each block of rows that is written.
+        """
+        return cute.make_tensor(sums.iterator + part * count + index * cute.size(layout), layout).load()
 
     def spread_bias(self, bias, part: int) -> cute.Tensor:
         """The bias of each sum of a block of rows: the same for all rows of the output."""

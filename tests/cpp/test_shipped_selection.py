@@ -65,7 +65,16 @@ IN_PLACE = {
 
 
 # Their calls are not rows of numbers.
-OTHERS = ("attention", "attention_decode", "cache_append", "mla_decode", "gemm_f32", "gemm_fp8", "grouped_gemm")
+OTHERS = (
+    "attention",
+    "attention_decode",
+    "cache_append",
+    "mla_decode",
+    "gemm_f32",
+    "gemm_fp8",
+    "gemm_gated",
+    "grouped_gemm",
+)
 
 
 def rank_of(item: Any) -> int:
@@ -524,6 +533,22 @@ def test_the_shapes_of_scales_say_what_they_are_for(kernels: dict[str, Kernel], 
 def test_scales_that_do_not_fit_are_refused(kernels: dict[str, Kernel], call: dict, reason: str) -> None:
     chosen, reasons = kernels["gemm_fp8"].answer(call)
     assert not chosen and any(reason in given for given in reasons), "\n".join(sorted(set(reasons)))
+
+
+def gated_call(m: int, n: int, both: int) -> dict[str, Any]:
+    return {"a": tensor(0, (m, 256)), "b": tensor(1, (both, 256)), "out": tensor(2, (m, n))}
+
+
+@pytest.mark.parametrize(
+    ("m", "tile"), [(1, "16x"), (16, "16x"), (17, "64x"), (64, "64x"), (65, "128x"), (4096, "128x")]
+)
+def test_few_rows_of_a_gated_product_take_low_tiles(kernels: dict[str, Kernel], m: int, tile: str) -> None:
+    assert kernels["gemm_gated"].answer(gated_call(m, 512, 1024))[0].startswith(f"gemm_gated__bf16__tile{tile}")
+
+
+def test_a_gate_without_as_many_rows_to_gate_is_refused(kernels: dict[str, Kernel]) -> None:
+    chosen, reasons = kernels["gemm_gated"].answer(gated_call(64, 512, 1025))
+    assert not chosen and any("does not hold" in reason for reason in reasons), "\n".join(sorted(set(reasons)))
 
 
 def grouped_call(rows: int, experts: int, dtype: Any = BF16, n: int = 512) -> dict[str, Any]:

@@ -55,6 +55,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "reduce": ((64, 256),),
     "quantize_fp8": ((64, 256),),
     "gemm": ((64, 256), (128, 256)),
+    "gemm_gated": ((64, 256), (256, 256)),
     "argmax": ((64, 256),),
     "cross_entropy": ((64, 256), lambda: torch.arange(64, device="cuda")),
     "rope": ((64, 4, 128), lambda: f32(64, 64), lambda: f32(64, 64)),

@@ -37,7 +37,7 @@ python = aot_runtime.torch.register(bundle, name="from_python")
 CALLS = {
     "add": ((64, 256), (64, 256)), "activation": ((64, 256),), "silu_and_mul": ((64, 512),), "rmsnorm": ((64, 256), (256,)),
     "rmsnorm_residual": ((64, 256), (64, 256), (256,)), "layernorm": ((64, 256), (256,), (256,)), "softmax": ((64, 256),),
-    "reduce": ((64, 256),), "quantize_fp8": ((64, 256),), "gemm": ((64, 256), (128, 256)),
+    "reduce": ((64, 256),), "quantize_fp8": ((64, 256),), "gemm": ((64, 256), (128, 256)), "gemm_gated": ((64, 256), (256, 256)),
     "argmax": ((64, 256),), "cross_entropy": ((64, 256), torch.arange(64, device="cuda")),
     "rope": ((64, 4, 128), torch.randn(64, 64, device="cuda"), torch.randn(64, 64, device="cuda")),
     "top_k": ((64, 256), 8),
