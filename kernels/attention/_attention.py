@@ -235,9 +235,13 @@ class Attention(KernelObject):
         exact enough: its error of 2**-11, times a cap of 50, would change weights by 2%.
         """
         if softmax.inner > 0.0:
-            for i in cutlass.range_constexpr(cute.size(scores)):
-                power = cute.math.exp2(scores[i] * softmax.inner, fastmath=True)
-                scores[i] = 1 - 2 * cute.arch.rcp_approx(power + 1)
+            self.bend(scores, softmax)
+
+    @cute.jit
+    def bend(self, scores, softmax):
+        for i in cutlass.range_constexpr(cute.size(scores)):
+            power = cute.math.exp2(scores[i] * softmax.inner, fastmath=True)
+            scores[i] = 1 - 2 * cute.arch.rcp_approx(power + 1)
 
     @cute.jit
     def mask(self, scores, block, tile, problem, row, upper: cutlass.Constexpr):
