@@ -57,8 +57,8 @@ def prepare_class(kind: Any) -> None:
     if not isinstance(kind, type):
         return
     _names_read(kind)
-    call = inspect.getattr_static(kind, "__call__", None)
-    if isinstance(call, types.FunctionType):
+    call = _call_of(kind)
+    if call is not None:
         # Annotations are code of the library, which may fail in any way. A look-up meets the same error and reports it.
         with suppress(Exception):
             _signature(inspect.unwrap(call))
@@ -70,11 +70,17 @@ def jit_function(function: Any) -> tuple[Any, Any]:
     if inspect.ismethod(function):
         owner, function = function.__self__, function.__func__
     elif not inspect.isfunction(function):
-        call = inspect.getattr_static(type(function), "__call__", None)
-        if not isinstance(call, types.FunctionType):
+        call = _call_of(type(function))
+        if call is None:
             raise UnstableError(f"{function!r} is not a function, a method or an object that can be called")
         owner, function = function, call
     return owner, inspect.unwrap(function)
+
+
+def _call_of(kind: type) -> types.FunctionType | None:
+    """The function that a call of a class's objects ends in. A class may answer ``getattr`` in its own way."""
+    found = next((vars(base)["__call__"] for base in kind.__mro__ if "__call__" in vars(base)), None)
+    return found if isinstance(found, types.FunctionType) else None
 
 
 def bind(jit: Any, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Any, Any]]:

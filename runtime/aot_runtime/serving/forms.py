@@ -65,6 +65,8 @@ class Forms:
             return value
         if isinstance(value, float):
             return ["float", repr(value)]
+        if kind is type and is_defined(value):  # as below, without the questions before it
+            return self.type_of(value, where)
         if id(value) in self._active:
             return ["above", self._active[id(value)]]  # an object that leads back to one that holds it
         self._active[id(value)] = len(self._active)
