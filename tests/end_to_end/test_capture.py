@@ -57,7 +57,7 @@ print(len(read) > 3, {path for path in sources._files if "rowlib" in path} - rea
 try:
     scale(x, None, out, dtype="f16", n=128)
 except aot_runtime.MissError as error:
-    print("attributes.n: captured 64, this call 128" in str(error), "hint: capture it" in str(error))
+    print("attributes.n: captured 64, this call 128" in str(error), "capture EXERCISE --name rows --arch sm_90a --host" in str(error))
 compiled = _compile_scale("f16", 64, False)
 print(compiled.export_to_c("nowhere", function_name="f"), serving.report().partition(" not found")[0])
 serving.close()

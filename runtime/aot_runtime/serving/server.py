@@ -107,7 +107,7 @@ class Serving:
             return found
         self.misses += 1
         if self.miss == "raise":
-            raise MissError(reason, hint=_HINT)
+            raise MissError(reason, hint=self._hint())
         if self.miss == "warn":
             warnings.warn(f"{reason}; it is compiled", ServingWarning, stacklevel=4)
         return original(compiler, function, *args, **kwargs)
@@ -142,6 +142,13 @@ class Serving:
         records = {name: record["call"] for name, record in captured.calls.items()}
         return f"{reason}\n{explain_miss(call.data, records)}"
 
+    def _hint(self) -> str:
+        """How to capture what is missing: the command that built this bundle, with the exercise that only the author knows."""
+        manifest = Manifest.read(self.path)
+        archs, hosts = ",".join(map(str, manifest.archs)), ",".join(manifest.hosts)
+        command = f"python -m aot capture EXERCISE --name {manifest.name} --arch {archs} --host {hosts}"
+        return f'make the call in the exercise and capture again: `{command}`; or pass `miss="compile"`'
+
     def _prepare(self) -> None:
         """Read what look-ups need while CuTe DSL is imported, which takes a hundred times as long.
 
@@ -172,12 +179,6 @@ class Serving:
 
             self._bundle = load(self.path)
         return self._bundle
-
-
-_HINT = (
-    "capture it: add the call to the exercise and run `python -m aot capture` again, "
-    'or pass `miss="compile"` to compile what is missing'
-)
 
 
 def is_own(function: Any) -> bool:
