@@ -122,28 +122,25 @@ def best_of_cells(predicted: Sequence[Predicted]) -> list[int]:
     return [int(index) for index in total.argmin(1)]
 
 
-def sets_of(bias: str, labels: Sequence[str], chosen: Sequence[int]) -> Iterator[TunedSet]:
+def sets_of(labels: Sequence[str], chosen: Sequence[int]) -> Iterator[TunedSet]:
     """The same choice for every dtype and epilogue."""
     bins = tuple(tuple(high + 1 for high in highest) for highest in (M_BINS, N_BINS, K_BINS))
     for epilogue, dtype in product(EPILOGUES, ("f16", "bf16")):
-        point = {"epilogue": epilogue, "dtype": dtype, "batched": "matrix", "bias": bias, "a": "a_rows", "b": "b_rows"}
+        point = {"epilogue": epilogue, "dtype": dtype, "batched": "matrix", "a": "a_rows", "b": "b_rows"}
         names = tuple("__".join(("gemm", *point.values(), label)) for label in labels)
         yield TunedSet(f"gemm__{epilogue}", point, names, bins, tuple(chosen))
 
 
 def main() -> None:
     measured = read_times()
-    sets: list[TunedSet] = []
-    for bias in ("bias", "no_bias"):
-        tilings = {one.tiling.label: one.tiling for one in SM90_CHOICES if one.biased or bias == "no_bias"}
-        tilings = {label: tiling for label, tiling in tilings.items() if label in measured}
-        labels = list(tilings)
-        chosen = best_of_cells([Predicted(tiling, measured[label]) for label, tiling in tilings.items()])
-        used = [label for index, label in enumerate(labels) if index in chosen]
-        sets += sets_of(bias, used, [used.index(labels[index]) for index in chosen])
-        print(f"{bias}: {len(chosen)} cells, {len(used)} of {len(labels)} tilings")
-        for index, label in enumerate(labels):
-            print(f"  {label:36} {chosen.count(index):5} cells")
+    tilings = {one.tiling.label: one.tiling for one in SM90_CHOICES if one.tiling.label in measured}
+    labels = list(tilings)
+    chosen = best_of_cells([Predicted(tiling, measured[label]) for label, tiling in tilings.items()])
+    used = [label for index, label in enumerate(labels) if index in chosen]
+    sets = sets_of(used, [used.index(labels[index]) for index in chosen])
+    print(f"{len(chosen)} cells, {len(used)} of {len(labels)} tilings")
+    for index, label in enumerate(labels):
+        print(f"  {label:36} {chosen.count(index):5} cells")
     TABLE.parent.mkdir(exist_ok=True)
     kernel = TunedKernel("gemm", Arch.parse("sm_90a"), ("m", "n", "k"), tuple(sets))
     TABLE.write_text(tuning_text(Tuning(H200, (kernel,))))

@@ -21,6 +21,7 @@ _DTYPES = {dtype.packed: dtype.torch for dtype in DTYPES.values()}
 _TYPES: dict[frozenset[Interval], str] = {
     frozenset({(TENSOR, TENSOR)}): "tensor",
     frozenset({(TENSOR, TENSOR), (NONE, NONE)}): "tensor?",
+    frozenset({(NONE, TENSOR)}): "tensor?",
     frozenset({(FLOAT, INT)}): "float",
     frozenset({(BOOL, INT)}): "int",
     frozenset({(INT, HANDLE)}): "pointer",

@@ -116,8 +116,10 @@ def _dtype(argument: Tensor | Scalar | Pointer) -> Any:
 def _fake(argument: Argument, name: str, symbols: dict[str, Any]) -> Any:
     """What stands for an argument while compiling; symbols of one name are one object."""
     if isinstance(argument, Tensor):
-        shape = tuple(_symbolic(extent, symbols) for extent in argument.shape)
-        strides = tuple(_symbolic(stride, symbols) for stride in argument.layout(name))
+        # Without elements, an optional tensor has other extents than the tensors it belongs to.
+        own = {} if argument.optional else symbols
+        shape = tuple(_symbolic(extent, own) for extent in argument.shape)
+        strides = tuple(_symbolic(stride, own) for stride in argument.layout(name))
         return make_fake_tensor(_dtype(argument), shape, strides, assumed_align=argument.alignment)
     if isinstance(argument, Scalar):
         return _dtype(argument)(0)

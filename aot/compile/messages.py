@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +40,7 @@ def worker_variables(arch: Arch | None) -> dict[str, str]:
     return bridge if arch is None else {**bridge, _ARCH: str(arch), **library_variables(arch)}
 
 
+_FIXED = re.compile(r"Fixed\(value=[^)]*\)")
 DECLARATIONS, EXERCISE = "declarations", "exercise"
 
 
@@ -81,6 +83,11 @@ class VariantInfo:
     table: VariantTable
     arguments: str  # what it is compiled with, as text; part of the cache's key
     guards: tuple[str, ...] = ()  # as the author wrote them
+
+    @property
+    def code(self) -> str:
+        """What is compiled, as text. Numbers that dispatch passes are not: see ``sharing``."""
+        return _FIXED.sub("", self.arguments)
 
 
 @dataclass(frozen=True)

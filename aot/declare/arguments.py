@@ -59,6 +59,7 @@ class Dim:
 
 
 Extent = int | str | Dim
+MAX_OPTIONAL = 8  # optional tensors of a spec, and their extents: AOT_MAX_OPTIONAL of runtime/src/aot_tables.h
 
 
 def _dims(items: Sequence[Extent]) -> tuple[int | Dim, ...]:
@@ -82,12 +83,16 @@ class Tensor:
     ``shape`` contains numbers and names. Without ``strides`` the layout is row-major: the last stride is 1 and the
     others are free, so a slice of a larger tensor is accepted. The address must be a multiple of ``align`` bytes; the
     default is the size of one element.
+
+    An ``optional`` tensor may be None: the jit function then gets a tensor without elements, so one variant serves both
+    cases. Its extents have names and no numbers, and its layout is row-major.
     """
 
     dtype: str
     shape: tuple[Any, ...]
     strides: tuple[Any, ...] | None = None
     align: int | None = None
+    optional: bool = False
 
     def __post_init__(self) -> None:
         _check_dtype(self.dtype, tuple(DTYPES))
@@ -100,6 +105,16 @@ class Tensor:
                 raise DeclarationError(f"a tensor of rank {len(self.shape)} was given {len(self.strides)} strides")
         if self.align is not None:
             _check_power_of_two(self.align, "align")
+        if self.optional:
+            self._check_optional()
+
+    def _check_optional(self) -> None:
+        named = all(isinstance(extent, Dim) for extent in self.shape)
+        if self.strides is not None or not named or not 1 <= len(self.shape) <= MAX_OPTIONAL:
+            raise DeclarationError(
+                f"an optional tensor of shape {self.shape} and strides {self.strides}",
+                hint=f"name its extents, at most {MAX_OPTIONAL}, and leave out `strides`; or declare a spec with None",
+            )
 
     @property
     def element_bytes(self) -> int:
@@ -193,6 +208,8 @@ class Tuple:
     def __post_init__(self) -> None:
         object.__setattr__(self, "elements", tuple(self.elements))
         for element in self.elements:
+            if isinstance(element, Tensor) and element.optional:
+                raise DeclarationError(f"{element!r} cannot be an element of a tuple", hint="leave out `optional`")
             if not isinstance(element, (Tensor, Scalar, Pointer, Tuple, Constant, type(None))):
                 raise DeclarationError(
                     f"{element!r} cannot be an element of a tuple",

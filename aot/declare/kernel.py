@@ -31,7 +31,17 @@ from aot_runtime.manifest import Choice, Parameter, is_name
 from ..errors import DeclarationError
 from ..targets import Target, accepted_archs
 from . import expressions
-from .arguments import ARGUMENT_TYPES, ActiveClusters, Argument, Constant, Multiprocessors, Stream, Tensor, Tuple
+from .arguments import (
+    ARGUMENT_TYPES,
+    MAX_OPTIONAL,
+    ActiveClusters,
+    Argument,
+    Constant,
+    Multiprocessors,
+    Stream,
+    Tensor,
+    Tuple,
+)
 from .backward import check_backward
 from .signatures import check_call, check_contract, check_output_dtypes
 from .workspace import check_workspace, check_workspace_arguments
@@ -233,7 +243,7 @@ def kernel(
     options of ``cute.compile``. ``backward``, an ``aot.Backward``, names the kernel that computes gradients.
     ``tuned_by`` are expressions such as ``m`` or ``m * n``, at most four: ``python -m aot tune`` chooses among the specs
     of a point by their values, over the calls that the contract's ``tune_inputs`` (or ``bench_inputs``) yield.
-    ``variant_budget`` is how many variants the kernel may have for one architecture before a build warns.
+    ``variant_budget`` is how many variants may be compiled for one architecture before a build warns.
     """
 
     def declare(make: Callable[..., Any]) -> Kernel:
@@ -403,6 +413,9 @@ def _check_spec(kernel: Kernel, spec: Spec, point: Mapping[str, str]) -> None:
     missing = public - spec.arguments.keys()
     if missing:
         raise DeclarationError(f"{where}: no argument for parameter {', '.join(sorted(missing))}")
+    optional = [name for name, item in spec.arguments.items() if isinstance(item, Tensor) and item.optional]
+    if len(optional) > MAX_OPTIONAL:
+        raise DeclarationError(f"{where}: {len(optional)} optional tensors; {MAX_OPTIONAL} is the limit")
     check_workspace_arguments(kernel.parameters, spec.arguments, where)
     _check_stream(where, spec)
     if not isinstance(spec, CapturedSpec):  # what another library passed is compiled as it was passed

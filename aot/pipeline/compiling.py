@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -23,7 +22,6 @@ from .workspace import Workspace
 
 __all__ = ["Compilation", "CompiledKernel", "Launcher", "choose_executor", "compile_plan", "open_cluster"]
 
-_FIXED = re.compile(r"Fixed\(value=[^)]*\)")  # a number that dispatch passes is not compiled: see compile/sharing.py
 _FETCHES = 16  # requests to a remote cache at once: each waits for the network most of its time
 
 
@@ -118,8 +116,9 @@ def _jobs(kernel: KernelPlan, scratch: Path) -> list[CompileJob]:
 
 
 def _job(kernel: KernelPlan, variant: VariantInfo, folder: Path, key: str) -> CompileJob:
-    name, group = variant.table.name, _FIXED.sub("", variant.arguments)
-    return CompileJob(kernel.arch, kernel.info.name, name, folder / f"{name}.ll", folder / f"{name}.log", key, group)
+    name = variant.table.name
+    launcher, log = folder / f"{name}.ll", folder / f"{name}.log"
+    return CompileJob(kernel.arch, kernel.info.name, name, launcher, log, key, variant.code)
 
 
 def _kernels_by_arch(plan: Plan) -> dict[Arch, tuple[str, ...]]:

@@ -49,13 +49,14 @@ def make_plan(settings: Settings, workers: Workers, *, with_keys: bool) -> NewPl
 
 
 def over_budget(plan: Plan) -> list[str]:
-    """A sentence for each kernel with more variants than its declaration allows."""
+    """A sentence for each kernel with more variants than its declaration allows. Those of the same code count once."""
+    counts = [(kernel, len({variant.code for variant in kernel.variants})) for kernel in plan.kernels]
     return [
-        f"{kernel.info.name} has {len(kernel.variants)} variants for {kernel.arch}, and a budget of "
+        f"{kernel.info.name} has {count} variants to compile for {kernel.arch}, and a budget of "
         f"{kernel.info.variant_budget}: each takes time to build and space to ship; merge axes whose variants are "
         "equally fast, or pass `variant_budget` to aot.kernel"
-        for kernel in plan.kernels
-        if 0 < kernel.info.variant_budget < len(kernel.variants)
+        for kernel, count in counts
+        if 0 < kernel.info.variant_budget < count
     ]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TypeGuard
 
 from ..declare.arguments import (
     ActiveClusters,
@@ -66,7 +67,7 @@ def variant_table(variant: Variant) -> VariantTable:
         entry_arguments=len(sources),
         uses_tensors=deriver.uses_tensors,
         workspace=deriver.workspace(),
-        constants=tuple(FixedArgument.of(item.value) for item in spec.arguments.values() if isinstance(item, Fixed)),
+        constants=_constants(variant.kernel, spec),
         preferences=tuple(deriver.preferences()),
         tuned_by=deriver.tuned_by(),
     )
@@ -82,12 +83,28 @@ def _merged(requirements: Iterator[Requirement]) -> list[Requirement]:
     return list(merged.values())
 
 
+def _constants(kernel: Kernel, spec: Spec) -> tuple[FixedArgument, ...]:
+    """What the declaration says about arguments that dispatch makes, in the order of the entry's arguments."""
+    positions = {parameter.name: i for i, parameter in enumerate(kernel.parameters)}
+    found: list[FixedArgument] = []
+    for name, argument in spec.arguments.items():
+        if isinstance(argument, Fixed):
+            found.append(FixedArgument.of(argument.value))
+        elif _is_optional(argument):
+            found.append(FixedArgument.optional(positions[name], DTYPES[argument.dtype].packed, len(argument.shape)))
+    return tuple(found)
+
+
+def _is_optional(argument: Argument) -> TypeGuard[Tensor]:
+    return isinstance(argument, Tensor) and argument.optional
+
+
 def _sources(kernel: Kernel, spec: Spec) -> tuple[tuple[int, ...], int]:
     """Where each argument of the compiled entry comes from, and the stream."""
     positions = {parameter.name: i for i, parameter in enumerate(kernel.parameters)}
     workspaces = {parameter.name for parameter in kernel.parameters if parameter.workspace is not None}
     sources: list[int] = []
-    fixed = 0
+    made = 0
     stream = STREAM_DEFAULT
     for name, argument in spec.arguments.items():
         if isinstance(argument, Multiprocessors):
@@ -96,9 +113,9 @@ def _sources(kernel: Kernel, spec: Spec) -> tuple[tuple[int, ...], int]:
             sources.append(SOURCE_ACTIVE_CLUSTERS)
         elif name in workspaces:
             sources.append(SOURCE_WORKSPACE)
-        elif isinstance(argument, Fixed):
-            sources.append(SOURCE_CONSTANT + fixed)
-            fixed += 1
+        elif isinstance(argument, Fixed) or _is_optional(argument):
+            sources.append(SOURCE_CONSTANT + made)
+            made += 1
         elif isinstance(argument, Stream) and not argument.explicit:
             stream = STREAM_FROM_ENVIRONMENT
         elif not isinstance(argument, Constant):
@@ -185,6 +202,8 @@ class _Deriver:
             self.paths.append(path)
         if argument is None or isinstance(argument, Constant):  # an element of a tuple that is fixed
             yield _kind(path, label, NONE, NONE)
+        elif _is_optional(argument):
+            yield from map(_or_none, self._tensor(argument, path, label))
         elif isinstance(argument, Tensor):
             yield from self._tensor(argument, path, label)
         elif isinstance(argument, Scalar):
@@ -266,6 +285,17 @@ class _Deriver:
     def _remember(self, dim: Dim, place: Place) -> None:
         self.dims[dim.name] = dim
         self.places[dim.name] = place
+
+
+def _or_none(requirement: Requirement) -> Requirement:
+    """The same of an optional tensor: None meets it.
+
+    The entry gets a tensor without elements for None, so it cannot compare the extents with those of other tensors.
+    """
+    subject = replace(requirement.subject, none=requirement.low)
+    if subject.operation == "kind":
+        return replace(requirement, subject=subject, low=NONE)
+    return replace(requirement, subject=subject, enforced=requirement.enforced or subject.operation == "extent_off")
 
 
 def _kind(path: Path, label: str, low: int, high: int) -> Requirement:

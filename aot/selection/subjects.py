@@ -26,6 +26,8 @@ __all__ = [
     "ordered_float",
 ]
 
+_DLTENSOR = 7  # kTVMFFIDLTensorPtr
+_RANK_SHIFT = 48  # AOT_OPTIONAL_RANK_SHIFT
 LOWEST = -(2**63) + 1  # -2**63 stands for "not there"
 HIGHEST = 2**63 - 1
 INT32_MAX = 2**31 - 1
@@ -74,6 +76,7 @@ class Subject:
     other: Path = ()
     other_dim: int = 0
     other_is_stride: bool = False
+    none: int | None = None  # of an optional argument: what None counts as
     steps: tuple[Step, ...] = ()
     regions: tuple[Region, ...] = ()
     # For messages only: two subjects that read the same integer are equal, whatever their labels.
@@ -102,10 +105,16 @@ class WorkspaceTable:
 
 @dataclass(frozen=True)
 class FixedArgument:
-    """None or a number that dispatch passes to the entry, as TVM-FFI has it."""
+    """None or a number that dispatch passes to the entry, as TVM-FFI has it; or an optional tensor of a call."""
 
     type_index: int
     bits: int
+    argument: int = 0  # of the call, for an optional tensor
+
+    @classmethod
+    def optional(cls, argument: int, dtype: int, rank: int) -> FixedArgument:
+        """A tensor of the call, or one without elements if the caller passes None; as ``aot_constant_t`` in C."""
+        return cls(_DLTENSOR, dtype | rank << _RANK_SHIFT, argument)
 
     @classmethod
     def of(cls, value: bool | int | float | None) -> FixedArgument:

@@ -146,6 +146,25 @@ def scale_optional(target: aot.Target, bias: bool) -> aot.Spec:
     )
 
 
+# An optional argument that code is not compiled for: instead of `None`, it gets a tensor without elements.
+
+
+@cute.jit
+def scale_with_any_bias(x: cute.Tensor, bias: cute.Tensor, out: cute.Tensor, stream: CUstream):
+    threads = 64 if cute.size(bias) > 0 else 32
+    multiply(x, out, cutlass.Float32(2.0)).launch(grid=[1, 1, 1], block=[threads, 1, 1], stream=stream)
+
+
+@aot.kernel(
+    parameters=(aot.In("x"), aot.Out("out", shape="x.shape", dtype="x.dtype"), aot.In("bias", default=None)),
+    archs=ARCHS,
+)
+def scale_either(target: aot.Target) -> aot.Spec:
+    """``bias`` may be left out: the same code runs."""
+    vector, bias = aot.Tensor("f32", ("n",)), aot.Tensor("f32", ("n",), optional=True)
+    return aot.Spec(scale_with_any_bias, {"x": vector, "bias": bias, "out": vector, "stream": aot.Stream()})
+
+
 # Arguments that a function takes at run time and this kernel fixes. Nothing is annotated with `Constexpr`, as in functions
 # of other libraries: dispatch passes None, the number of blocks and the factor.
 

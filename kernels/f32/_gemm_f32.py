@@ -162,7 +162,8 @@ class Gemm(EpilogueGemm):
             chunk = cute.make_rmem_tensor(CHUNK, Float32)
             for i in cutlass.range_constexpr(CHUNK):
                 chunk[i] = sums[first + i]
-                if cutlass.const_expr(bias is not None):
+            if cute.size(bias) > 0:
+                for i in cutlass.range_constexpr(CHUNK):
                     chunk[i] += bias[cutlass.min(places[first + i][1], cute.size(bias) - 1)]
             self.activate(chunk, epilogue)
             for i in cutlass.range_constexpr(CHUNK):

@@ -35,19 +35,19 @@ def matrix(name: str, *shape: str) -> aot.Tensor:
         "precision": {"exact": False, "tf32": True},
     },
     choice_defaults={"epilogue": "identity", "precision": "exact"},
-    axes={"batched": {"matrix": False, "batch": True}, "bias": {"bias": True, "no_bias": False}},
+    axes={"batched": {"matrix": False, "batch": True}},
     reference=contract.reference,
     inputs=contract.inputs,
     cost=contract.cost,
 )
-def gemm_f32(target: aot.Target, epilogue: int, precision: bool, batched: bool, bias: bool) -> list[aot.Spec]:
+def gemm_f32(target: aot.Target, epilogue: int, precision: bool, batched: bool) -> list[aot.Spec]:
     """``out = epilogue(a @ b.T + bias)`` of f32 with any strides; ``precision="tf32"`` rounds ``a`` and ``b`` to TF32."""
     batch = ("batch",) if batched else ()
     arguments = {
         "a": matrix("a", *batch, "m", "k"),
         "b": matrix("b", *batch, "n", "k"),
         "out": matrix("out", *batch, "m", "n"),
-        "bias": aot.Tensor("f32", ("n",)) if bias else None,
+        "bias": aot.Tensor("f32", ("n",), optional=True),
         "which": aot.Constant(epilogue),  # the code has all epilogues, and dispatch passes this number
         "stream": aot.Stream(),
     }

@@ -1,6 +1,7 @@
 """What the GEMM of every architecture shares: the problem, the epilogue, and the order of the tiles.
 
-The problem is ``out[m, n, l] = epilogue(sum over k of a[m, k, l] * b[n, k, l] + bias[n])``, for each ``l`` of a batch.
+The problem is ``out[m, n, l] = epilogue(sum over k of a[m, k, l] * b[n, k, l] + bias[n])``, for each ``l`` of a batch. Without a bias, ``bias`` has
+no elements: code is compiled once for both cases.
 """
 
 from __future__ import annotations

@@ -292,13 +292,13 @@ class Gemm(PersistentGemm):
         step, _, _ = cute.arch.grid_dim()
         for index in cutlass.range(first, tiles[0] * tiles[1] * tiles[2], step):
             m, n, batch = tile_at(index, tiles, tiling.group)
-            if cutlass.const_expr(bias is not None):
+            if cute.size(bias) > 0:
                 self.place_bias(bias, n, shared_bias, thread)
                 together.arrive_and_wait()
             full = written.wait_and_advance()
             for i in cutlass.range_constexpr(slices):
                 cute.copy(from_memory, source[None, None, None, i, full.index], values)
-                if cutlass.const_expr(bias is not None):
+                if cute.size(bias) > 0:
                     values.store(values.load() + spread[None, None, None, i].load())
                 if storing:  # the store that read this buffer last has finished
                     cute.arch.cp_async_bulk_wait_group(tiling.slice_stages - 1, read=True)

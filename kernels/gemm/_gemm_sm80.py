@@ -159,7 +159,7 @@ class Gemm(EpilogueGemm):
         tile = (self.tiling.m, self.tiling.n)
         mine = mma.get_slice(thread)
         places = cute.local_tile(cute.make_identity_tensor(out.shape), tile, (m, n))
-        if cutlass.const_expr(bias is not None):
+        if cute.size(bias) > 0:
             columns = mine.partition_C(places)
             for i in cutlass.range_constexpr(cute.size(sums)):
                 sums[i] += Float32(bias[cutlass.min(columns[i][1], cute.size(bias) - 1)])

@@ -370,7 +370,8 @@ class Gemm(PersistentGemm):
         own_a = cute.local_tile(shared_a, (tiling.own_rows, tiling.k), (half, 0, None))
         a, b = mma.make_fragment_A(whole.partition_A(own_a)), mma.make_fragment_B(whole.partition_B(shared_b))
         sums = cute.make_rmem_tensor(mma.partition_shape_C((tiling.own_rows, tiling.n)), Float32)
-        bias_of_group = shared_bias[None, group] if cutlass.const_expr(bias is not None) else None
+        bias_of_group = shared_bias[None, group]
+        biased = cute.size(bias) > 0
         begin, end = self.range_of(part, cute.ceil_div(depth, tiling.k))
         steps = end - begin
         read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, self.stages)
@@ -395,12 +396,14 @@ class Gemm(PersistentGemm):
                 # The next loaded tile belongs to the other warp group.
                 read = skip_stages(read, steps)
                 freed = skip_stages(freed, steps)
-            if cutlass.const_expr(bias is not None):
+            if biased:
                 self.place_bias(early, bias_of_group, thread, group)
             own = sums
             if cutlass.const_expr(tiling.split > 1):
                 own = self.add_parts(sums, shared_a, part, thread, half, cute.size(out, mode=[0]) - top * WGMMA_ROWS)
-            self.write(own_mma, own, bias_of_group, epilogue, shared_out, store_out, out, top, n, batch, thread, group)
+            self.write(
+                own_mma, own, bias_of_group, biased, epilogue, shared_out, store_out, out, top, n, batch, thread, group
+            )
         # Shared memory must outlive the stores that read it.
         cute.arch.cp_async_bulk_wait_group(0, read=True)
 
@@ -489,12 +492,11 @@ class Gemm(PersistentGemm):
         """This thread's share of the tile's bias, loaded early so that it arrives while the tile is multiplied."""
         share = cute.ceil_div(self.tiling.biases, WARP_GROUP)
         early = cute.make_rmem_tensor(share, Float32)
-        if cutlass.const_expr(bias is not None):
-            for i in cutlass.range_constexpr(share):
-                column = start + i * WARP_GROUP + thread
-                early[i] = Float32(0)
-                if column < cute.size(bias):
-                    early[i] = Float32(bias[column])
+        for i in cutlass.range_constexpr(share):
+            column = start + i * WARP_GROUP + thread
+            early[i] = Float32(0)
+            if column < cute.size(bias):
+                early[i] = Float32(bias[column])
         return early
 
     @cute.jit
@@ -506,7 +508,7 @@ class Gemm(PersistentGemm):
         self.together(group).arrive_and_wait()
 
     @cute.jit
-    def write(self, mma, sums, bias, epilogue, shared_out, store_out, out, top, n, batch, thread, group):
+    def write(self, mma, sums, bias, biased, epilogue, shared_out, store_out, out, top, n, batch, thread, group):
         """Bias, epilogue, rounding; then through shared memory, so that stores write whole lines."""
         parts, slices, stages = self.tiling.parts, self.tiling.slices, self.tiling.epilogue_stages
         together = self.together(group)
@@ -522,12 +524,11 @@ class Gemm(PersistentGemm):
         )
         part = cute.make_layout(mma.partition_shape_C((WGMMA_ROWS, self.tiling.own_columns)))
         for p in cutlass.range_constexpr(parts):
-            if cutlass.const_expr(bias is not None):
-                spread = mma.get_slice(thread).partition_C(self.spread_bias(bias, p))
+            spread = mma.get_slice(thread).partition_C(self.spread_bias(bias, p))
             for i in cutlass.range_constexpr(slices):
                 buffer = group * stages + (p * slices + i) % stages
                 values.store(self.values_of(sums, p, i, cute.size(part), values.layout))
-                if cutlass.const_expr(bias is not None):
+                if biased:
                     for v in cutlass.range_constexpr(cute.size(values)):
                         values[v] += spread[i * cute.size(values) + v]
                 self.activate(values, epilogue)

@@ -30,7 +30,6 @@ class Choice(NamedTuple):
     tiling: Any
     guards: tuple[str, ...] = ()
     prefer: tuple[str, ...] = ()
-    biased: bool = True  # whether products with a bias have it too
 
 
 # The tilings for sm_90a. Extents of models are seldom multiples of one tile, and one tile more than there are
@@ -68,13 +67,11 @@ SM90_TABLED = (
     _T(256, 144, swapped=True, shared=True, cluster=2, buffers=1),
     _T(256, 176, swapped=True, shared=True, cluster=2, buffers=1),
 )
-# Products with a bias are fewer. They have the usual tilings that are not swapped, and these.
-SM90_BIASED = (_T(64, 64, rows=16, split=4), _T(64, 128, split=4), _T(128, 160, cluster=2))
 
 
-def sm90_choice(tiling: _gemm_sm90.Tiling, prefer: tuple[str, ...] = (), biased: bool = True) -> Choice:
+def sm90_choice(tiling: _gemm_sm90.Tiling, prefer: tuple[str, ...] = ()) -> Choice:
     guards = (f"m <= {tiling.rows}",) if tiling.rows else ()
-    return Choice(tiling, guards + ((f"k >= {tiling.least_k}",) if tiling.split > 1 else ()), prefer, biased)
+    return Choice(tiling, guards + ((f"k >= {tiling.least_k}",) if tiling.split > 1 else ()), prefer)
 
 
 # A product takes the first tiling whose conditions hold.
@@ -83,8 +80,8 @@ SM80_CHOICES = (
     Choice(_gemm_sm80.Tiling(128, 128, warps=(2, 4), stages=3), ("m > 64",)),
 )
 SM90_CHOICES = (
-    *(sm90_choice(tiling, prefer, not tiling.swapped) for tiling, prefer in SM90_USUAL),
-    *(sm90_choice(tiling, biased=tiling in SM90_BIASED) for tiling in SM90_TABLED),
+    *(sm90_choice(tiling, prefer) for tiling, prefer in SM90_USUAL),
+    *(sm90_choice(tiling) for tiling in SM90_TABLED),
 )
 SM100_CHOICES = (
     Choice(_gemm_sm100.Tiling(64), ("m <= 128",)),
@@ -134,7 +131,6 @@ CODE = {"sm_80": SM80, "sm_90a": SM90, "sm_100f": SM100}
     axes={
         "dtype": ("f16", "bf16"),
         "batched": {"matrix": False, "batch": True},
-        "bias": {"bias": True, "no_bias": False},
         "a": {"a_rows": True, "a_columns": False},
         "b": {"b_rows": True, "b_columns": False},
     },
@@ -143,7 +139,7 @@ CODE = {"sm_80": SM80, "sm_90a": SM90, "sm_100f": SM100}
     cost=contract.cost,
     tuned_by=("m", "n", "k"),
 )
-def gemm(target: aot.Target, epilogue: int, dtype: str, batched: bool, bias: bool, a: bool, b: bool) -> list[aot.Spec]:
+def gemm(target: aot.Target, epilogue: int, dtype: str, batched: bool, a: bool, b: bool) -> list[aot.Spec]:
     """``out = epilogue(a @ b.T + bias)``; ``a`` and ``b`` row- or column-major, ``out`` row-major, summed in f32."""
     code = CODE.get(str(target.arch), SM80)  # portable code is built for later architectures too
     # TMA fills in elements outside of a matrix. If threads copy, each chunk is completely inside or outside.
@@ -154,7 +150,7 @@ def gemm(target: aot.Target, epilogue: int, dtype: str, batched: bool, bias: boo
         "a": matrix("a", dtype, m, k, a, batched),
         "b": matrix("b", dtype, n, k, b, batched),
         "out": matrix("out", dtype, m, n, True, batched),
-        "bias": aot.Tensor(dtype, (n,)) if bias else None,
+        "bias": aot.Tensor(dtype, (n,), optional=True),
         "which": aot.Constant(epilogue),  # the code has all epilogues, and dispatch passes this number
         **code.supplied,
         "stream": aot.Stream(),
@@ -162,7 +158,7 @@ def gemm(target: aot.Target, epilogue: int, dtype: str, batched: bool, bias: boo
     # Layers of networks multiply rows with rows: this case gets every tiling, the others one that suits most shapes.
     choices = code.choices if a and b and not batched else (Choice(code.general),)
     specs = []
-    for choice in (one for one in choices if one.biased or not bias):
+    for choice in choices:
         choice.tiling.validate(target)
         function = code.gemm(choice.tiling, target, tuple(EPILOGUES.values()))
         guards = ("k > 0", *choice.guards)

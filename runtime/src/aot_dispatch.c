@@ -45,18 +45,39 @@ SLOW_PATH static int load_first(const aot_function_t* function, const aot_rankin
   return aot_variant_load(candidate->library, variant, device);
 }
 
+/* What an optional tensor is if the caller passes None. */
+static void describe_empty(DLTensor* tensor, int64_t described, int32_t device) {
+  static int64_t zeros[AOT_MAX_OPTIONAL];
+  static int64_t strides[AOT_MAX_OPTIONAL] = {[AOT_MAX_OPTIONAL - 1] = 1};
+  memset(tensor, 0, sizeof *tensor);
+  tensor->device.device_type = kDLCUDA;
+  tensor->device.device_id = device;
+  tensor->ndim = (int32_t)(described >> AOT_OPTIONAL_RANK_SHIFT);
+  tensor->dtype.code = (uint8_t)described;
+  tensor->dtype.lanes = (uint16_t)(described >> 8);
+  tensor->dtype.bits = (uint8_t)(described >> 32);
+  tensor->shape = zeros;
+  tensor->strides = strides + AOT_MAX_OPTIONAL - tensor->ndim;
+}
+
+static void fill_constant(TVMFFIAny* filled, DLTensor* empty, const aot_constant_t* constant,
+                          const aot_arguments_t* arguments) {
+  memset(filled, 0, sizeof *filled);
+  filled->type_index = constant->type_index;
+  filled->v_int64 = constant->bits;
+  if (constant->type_index != kTVMFFIDLTensorPtr) return;
+  if (arguments->values[constant->argument].kind != AOT_KIND_NONE) {
+    *filled = *arguments->values[constant->argument].any;
+    return;
+  }
+  describe_empty(empty, constant->bits, arguments->device);
+  filled->v_ptr = empty;
+}
+
 static int fill_argument(TVMFFIAny* filled, uint8_t source, const aot_ranking_t* ranking,
-                         const aot_kernel_library_t* library, const aot_variant_t* variant,
-                         const aot_arguments_t* arguments) {
+                         const aot_variant_t* variant, const aot_arguments_t* arguments) {
   if (source < AOT_SOURCE_MULTIPROCESSORS) {
     *filled = *arguments->values[source].any;
-    return 0;
-  }
-  if (source >= AOT_SOURCE_CONSTANT) {
-    const aot_constant_t* constant = &library->constants[source - AOT_SOURCE_CONSTANT];
-    memset(filled, 0, sizeof *filled);
-    filled->type_index = constant->type_index;
-    filled->v_int64 = constant->bits;
     return 0;
   }
   int32_t number = ranking->device.multiprocessors;
@@ -74,12 +95,18 @@ static int call_entry_filled(const aot_ranking_t* ranking, const aot_kernel_libr
                              const aot_variant_t* variant, const aot_arguments_t* arguments, DLTensor* workspace,
                              TVMFFIAny* result) {
   TVMFFIAny filled[AOT_MAX_ARGUMENTS];
+  DLTensor empty[AOT_MAX_OPTIONAL];
+  uint32_t made = 0;
   for (uint32_t i = 0; i < variant->source_count; ++i) {
-    if (variant->sources[i] == AOT_SOURCE_WORKSPACE) {
+    if (variant->sources[i] >= AOT_SOURCE_CONSTANT) {
+      const aot_constant_t* constant = &library->constants[variant->sources[i] - AOT_SOURCE_CONSTANT];
+      fill_constant(&filled[i], &empty[made], constant, arguments);
+      made += constant->type_index == kTVMFFIDLTensorPtr;
+    } else if (variant->sources[i] == AOT_SOURCE_WORKSPACE) {
       memset(&filled[i], 0, sizeof filled[i]); /* None, for a variant that needs no workspace */
       if (workspace != NULL) filled[i].type_index = kTVMFFIDLTensorPtr;
       filled[i].v_ptr = workspace;
-    } else if (fill_argument(&filled[i], variant->sources[i], ranking, library, variant, arguments) != 0) {
+    } else if (fill_argument(&filled[i], variant->sources[i], ranking, variant, arguments) != 0) {
       return -1;
     }
   }

@@ -28,6 +28,7 @@ static const char* kind_name(int64_t kind) {
 /* What an interval of kinds asks for: the last of it names it (an int will do for a float). */
 static const char* kinds_name(const aot_requirement_t* requirement) {
   if (requirement->low == AOT_KIND_FLOAT) return "a float";
+  if (requirement->low == AOT_KIND_NONE && requirement->high == AOT_KIND_TENSOR) return "a tensor or None";
   return kind_name(requirement->high);
 }
 
@@ -80,6 +81,7 @@ static int64_t plain_value(const aot_kernel_library_t* library, const aot_subjec
                            const aot_arguments_t* arguments) {
   aot_subject_t plain = *subject;
   plain.operation = operation;
+  plain.optional = 0;
   return aot_subject_value(library, &plain, arguments);
 }
 
@@ -92,6 +94,7 @@ static void append_plain(aot_text_t* text, const aot_kernel_library_t* library, 
 static void append_other(aot_text_t* text, const aot_kernel_library_t* library, const aot_subject_t* subject,
                          const aot_arguments_t* arguments) {
   aot_subject_t other = *subject;
+  other.optional = 0;
   other.slot = subject->other_slot;
   other.dim = subject->other_dim;
   other.operation = subject->other_is_stride ? AOT_SUBJECT_STRIDE : AOT_SUBJECT_EXTENT;
@@ -132,7 +135,8 @@ static void append_reason(aot_text_t* text, const aot_kernel_library_t* library,
   }
   switch (subject->operation) {
     case AOT_SUBJECT_KIND:
-      aot_text_append(text, "%s is %s, must be %s", subject->label, kind_name(value), kinds_name(unmet));
+      aot_text_append(text, "%s is %s, must be %s", subject->label,
+                      kind_name(arguments->values[subject->slot].kind), kinds_name(unmet));
       return;
     case AOT_SUBJECT_DEVICE_TYPE:
       aot_text_append(text, "%s lies on a device of type %lld, must lie on a CUDA device", subject->label, (long long)value);

@@ -108,10 +108,19 @@ static int64_t other_operand(const aot_subject_t* subject, const aot_arguments_t
   return subject->other_is_stride ? stride(other, subject->other_dim) : extent(other, subject->other_dim);
 }
 
+/* Of an optional argument that is no tensor. None counts as what a variant asks for: as 0, or as the parameter of a
+ * subject that has no other use for one. A pointer must not, though its kind is between None and a tensor. */
+static int64_t optional_value(const aot_subject_t* subject, int32_t kind) {
+  if (subject->operation == AOT_SUBJECT_KIND) return kind == AOT_KIND_HANDLE ? AOT_KIND_OTHER : kind;
+  if (kind != AOT_KIND_NONE) return AOT_MISSING;
+  return subject->operation <= AOT_SUBJECT_EXTENT ? subject->parameter : 0;
+}
+
 int64_t aot_subject_value(const aot_kernel_library_t* library, const aot_subject_t* subject,
                           const aot_arguments_t* arguments) {
   const aot_value_t* value = &arguments->values[subject->slot];
   const DLTensor* tensor = value->tensor;
+  if (subject->optional && tensor == NULL) return optional_value(subject, value->kind);
   switch (subject->operation) {
     case AOT_SUBJECT_KIND: return value->kind;
     case AOT_SUBJECT_DTYPE: return tensor == NULL ? AOT_MISSING : aot_packed_dtype(tensor->dtype);

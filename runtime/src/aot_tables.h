@@ -20,7 +20,7 @@
 /* Major: layout or meaning changed, the entry library refuses the kernel library.
  * Minor: something was added at the end; older readers may still use the rest. */
 #define AOT_TABLES_MAJOR 3
-#define AOT_TABLES_MINOR 2 /* 1: constants; 2: tunables */
+#define AOT_TABLES_MINOR 3 /* 1: constants; 2: tunables; 3: optional tensors */
 
 #define AOT_MAX_ARGUMENTS 64 /* of one call, elements of tuples included */
 #define AOT_MAX_DEVICES 64
@@ -106,7 +106,8 @@ typedef struct {
   uint8_t other_is_stride; /* the second operand: a stride rather than an extent */
   uint8_t other_slot;
   uint8_t other_dim;
-  uint8_t reserved[2];
+  uint8_t optional; /* of an argument that may be None: see aot_subject_value; since minor 3 */
+  uint8_t reserved;
   int64_t parameter;
   const char* label;       /* how messages name it: `x.shape[1]` */
   const char* other_label; /* of the second operand, if there is one */
@@ -177,12 +178,15 @@ typedef struct {
   DLDataType dtype;  /* what the compiled entry takes it for */
 } aot_workspace_t;
 
-/* An argument that the declaration fixes: None or a number, as TVM-FFI passes it. */
+/* An argument that the declaration fixes: None or a number, as TVM-FFI passes it. Or, since minor 3, an optional tensor,
+ * of type kTVMFFIDLTensorPtr: the public argument, or a tensor without elements if that is None. */
+#define AOT_OPTIONAL_RANK_SHIFT 48
 typedef struct {
   int32_t type_index;
-  uint32_t reserved;
-  int64_t bits; /* of a float: those of a double */
+  uint32_t argument; /* of an optional tensor */
+  int64_t bits; /* of a float: those of a double; of an optional tensor: its dtype as of AOT_SUBJECT_DTYPE, and its rank */
 } aot_constant_t;
+#define AOT_MAX_OPTIONAL 8 /* optional tensors of one variant, and their rank */
 
 enum {
   AOT_STREAM_FROM_ENVIRONMENT = -1,

@@ -77,7 +77,7 @@ class Arguments {
   std::deque<aot_tensor> tensors_;
 };
 
-using SubjectRow = std::tuple<int, int, int, int, int, int, int64_t, std::string, std::string>;
+using SubjectRow = std::tuple<int, int, int, int, int, int, int, int64_t, std::string, std::string>;
 using StepRow = std::tuple<int, int, int, int64_t>;
 using RegionRow = std::tuple<int, int, uint64_t, std::string>;
 
@@ -85,13 +85,13 @@ using RegionRow = std::tuple<int, int, uint64_t, std::string>;
 class Library {
  public:
   Library(const std::string& arch, const py::dict& tables) : arch_(arch) {
-    for (auto [operation, slot, dim, is_stride, other, other_dim, parameter, label, other_label] :
+    for (auto [operation, slot, dim, is_stride, other, other_dim, optional, parameter, label, other_label] :
          tables["subjects"].cast<std::vector<SubjectRow>>()) {
       texts_.push_back(label);
       const char* text = texts_.back().c_str();
       texts_.push_back(other_label);
-      subjects_.push_back({byte(operation), byte(slot), byte(dim), byte(is_stride), byte(other), byte(other_dim), {0, 0},
-                           parameter, text, texts_.back().c_str()});
+      subjects_.push_back({byte(operation), byte(slot), byte(dim), byte(is_stride), byte(other), byte(other_dim),
+                           byte(optional), 0, parameter, text, texts_.back().c_str()});
     }
     for (auto [subject, low, high] : tables["requirements"].cast<std::vector<std::tuple<uint32_t, int64_t, int64_t>>>()) {
       requirements_.push_back({subject, 0, low, high});

@@ -30,6 +30,7 @@ OPERATIONS = (
     "extent_off", "stride_off_by", "address_modulo", "integer", "integer_modulo", "float", "length", "stride",
     "program", "condition", "overlap",
 )  # fmt: skip
+WITHOUT_PARAMETER = OPERATIONS[:6]
 STEPS = (
     "end", "constant", "extent", "stride", "integer", "add", "subtract", "multiply", "floor_divide", "modulo",
     "minimum", "maximum", "less", "less_equal", "equal", "not_equal", "and", "or", "not",
@@ -200,6 +201,10 @@ def overlap(regions: Sequence[Region], call: Call) -> int:
 def value_of(subject: Subject, call: Call) -> int:
     value, dim, parameter = call.at(subject.path or (0,)), subject.dim, subject.parameter
     tensor = is_tensor(value)
+    if subject.none is not None and not tensor:
+        if subject.operation == "kind":
+            return 8 if kind(value) == 5 else kind(value)
+        return MISSING if value is not None else subject.none if subject.operation in WITHOUT_PARAMETER else 0
     single = extent(value, dim) == 1
     other = (
         extent(call.at(subject.other), subject.other_dim, "strides" if subject.other_is_stride else "shape")
@@ -278,8 +283,8 @@ def reason(requirement: Requirement, call: Call) -> str:
     value = value_of(subject, call)
     derived = {"extent_modulo": "extent", "stride_modulo": "stride", "integer_modulo": "integer"}
     if subject.operation == "kind":
-        wanted = "a float" if low == 1 else KINDS[high]
-        return f"{subject.label} is {KINDS[value]}, must be {wanted}"
+        wanted = "a float" if low == 1 else "a tensor or None" if (low, high) == (4, 6) else KINDS[high]
+        return f"{subject.label} is {KINDS[kind(call.at(subject.path))]}, must be {wanted}"
     if value == MISSING and subject.operation in ("device_type", "device_index", "address_modulo"):
         return f"{subject.label} is not a tensor"
     if subject.operation in derived:
@@ -339,9 +344,11 @@ def flatten(variants: Sequence[VariantTable], tree: Tree, argument_count: int) -
         if subject.regions:
             parameter = len(regions)
             regions += [(slots[r.path], int(r.is_output), r.may_be, r.label) for r in subject.regions]
+        if subject.none is not None and subject.operation in WITHOUT_PARAMETER:
+            parameter = subject.none
         rows.append((OPERATIONS.index(subject.operation) + 1, slots.get(subject.path, 0), len(subject.regions) or subject.dim,
-                     int(subject.other_is_stride), slots.get(subject.other, 0), subject.other_dim, parameter,
-                     subject.label, subject.other_label))  # fmt: skip
+                     int(subject.other_is_stride), slots.get(subject.other, 0), subject.other_dim,
+                     int(subject.none is not None), parameter, subject.label, subject.other_label))  # fmt: skip
     requirements = list({item: None for variant in variants for item in variant.requirements})
     nodes: list[tuple[int, int, int, int, int, int]] = []
     branches: list[tuple[int, int]] = []
@@ -380,6 +387,7 @@ ARGUMENTS = 3
 PATHS: tuple[tuple[int, ...], ...] = ((0,), (1,), (2,), (2, 0), (2, 1))
 numbers = st.one_of(st.integers(-3, 9), st.sampled_from([0, 1, 2, 4, 8, 16, 100, 2**31, 2**62, 2**63 - 1, -(2**62)]))
 dtypes = st.sampled_from([(2, 16, 1), (2, 32, 1), (4, 16, 1), (0, 32, 1), (6, 8, 1), (2, 32, 4)])
+packed_dtypes = dtypes.map(lambda dtype: dtype[1] << 32 | dtype[2] << 8 | dtype[0])
 
 
 @st.composite
@@ -428,6 +436,7 @@ def subjects(draw: st.DrawFn) -> Subject:
     relation = operation in ("extent_off", "stride_off_by")
     parametric = operation.endswith("modulo") or operation == "stride_off"
     with_dim = operation.startswith(("extent", "stride"))
+    of_tensor = with_dim or operation in (*WITHOUT_PARAMETER, "address_modulo")
     return Subject(
         operation,
         path,
@@ -436,12 +445,15 @@ def subjects(draw: st.DrawFn) -> Subject:
         other=draw(st.sampled_from(PATHS)) if relation else (),
         other_dim=draw(st.integers(0, 2)) if relation else 0,
         other_is_stride=draw(st.booleans()) if relation else False,
+        none=draw(st.none() | NONES.get(operation, st.integers(0, 6))) if of_tensor else None,
         label=f"argument {path}{'.' + str(dim) if with_dim else ''}",
         other_label="the other" if relation else "",
     )
 
 
-KIND_INTERVALS = st.sampled_from([(1, 3), (2, 3), (3, 5), (4, 4), (6, 6), (7, 7)])
+# What None counts as, if a variant takes only one value.
+NONES = {"dtype": packed_dtypes, "device_type": st.just(2), "device_index": st.just(0)}
+KIND_INTERVALS = st.sampled_from([(1, 3), (2, 3), (3, 5), (4, 4), (4, 6), (6, 6), (7, 7)])
 
 
 @st.composite
@@ -450,8 +462,7 @@ def requirements(draw: st.DrawFn, among: st.SearchStrategy[Subject]) -> Requirem
     if subject.operation == "kind":
         low, high = draw(KIND_INTERVALS)
     elif subject.operation == "dtype":
-        code, bits, lanes = draw(dtypes)
-        low = high = bits << 32 | lanes << 8 | code
+        low = high = draw(packed_dtypes)
     elif subject.operation in ("device_type", "device_index"):
         low = high = 2 if subject.operation == "device_type" else 0
     elif subject.operation.endswith("_off") or subject.operation.endswith(("modulo", "off_by")):

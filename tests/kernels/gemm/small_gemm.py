@@ -9,7 +9,6 @@ gemm = dataclasses.replace(
     axes={
         "dtype": {"f16": "f16"},
         "batched": {"matrix": False},
-        "bias": {"bias": True},
         "a": {"a_rows": True},
         "b": {"b_rows": True},
     },
