@@ -512,6 +512,7 @@ class Gemm(PersistentGemm):
         """Bias, epilogue, rounding; then through shared memory, so that stores write whole lines."""
         parts, slices, stages = self.tiling.parts, self.tiling.slices, self.tiling.epilogue_stages
         together = self.together(group)
+        special = biased or epilogue != 0  # most products are written as they are, and branch only once
         storing = cute.arch.make_warp_uniform(thread // cute.arch.WARP_SIZE) == 0
         copy = self.copy_to_shared(mma)
         mine = copy.get_slice(thread)
@@ -528,10 +529,11 @@ class Gemm(PersistentGemm):
             for i in cutlass.range_constexpr(slices):
                 buffer = group * stages + (p * slices + i) % stages
                 values.store(self.values_of(sums, p, i, cute.size(part), values.layout))
-                if biased:
-                    for v in cutlass.range_constexpr(cute.size(values)):
-                        values[v] += spread[i * cute.size(values) + v]
-                self.activate(values, epilogue)
+                if special:
+                    if biased:
+                        for v in cutlass.range_constexpr(cute.size(values)):
+                            values[v] += spread[i * cute.size(values) + v]
+                    self.activate(values, epilogue)
                 rounded.store(values.load().to(self.dtype))
                 if storing:  # the store that read this buffer last has finished
                     cute.arch.cp_async_bulk_wait_group(stages - 1, read=True)

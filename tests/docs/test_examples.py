@@ -101,7 +101,9 @@ def test_tuples_optional_arguments_and_what_the_device_fills_in(
     declarations.scale_either(x, out)
     declarations.scale_either(x, out, y)
     assert blocks(cuda) == [32, 64]
-    with pytest.raises(aot_runtime.ArgumentError, match=r"bias\.shape\[0\] is 0, must equal x\.shape\[0\], which is 16"):
+    with pytest.raises(
+        aot_runtime.ArgumentError, match=r"bias\.shape\[0\] is 0, must equal x\.shape\[0\], which is 16"
+    ):
         declarations.scale_either(x, out, cuda.tensor((0,), "float32"))
     cuda.reset(capabilities=[(9, 0)], sm_counts=[132])
     declarations.scale_everywhere(x, out)
