@@ -95,7 +95,11 @@ def _compile(variant: Variant, options: Options, dump: Path) -> tuple[str, Clust
     flags += [f"--keep-{kind} --dump-dir={dump}" for kind in options.keep if kind in ("ptx", "cubin")]
     modules = (dump / f"{number}.mlir" for number in count())
     keep_module = dsl.installed().when_traced(lambda module: next(modules).write_text(f"{module}\n"))
-    with dsl.installed().note_clusters(clusters), keep_module if "mlir" in options.keep else nullcontext():
+    with (
+        dsl.installed().without_listing(),
+        dsl.installed().note_clusters(clusters),
+        keep_module if "mlir" in options.keep else nullcontext(),
+    ):
         keywords = {**keywords, **dsl.installed().COMPILE_KEYWORDS, "options": " ".join(filter(None, flags))}
         function = cute.compile(variant.spec.function, *arguments, **keywords)
     return dsl.installed().export(function, _UNNAMED, symbol_prefix(_UNNAMED)), clusters

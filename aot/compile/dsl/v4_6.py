@@ -13,9 +13,10 @@ from .v4_7 import (
     intercept,
     note_clusters,
     when_traced,
+    without_listing,
 )
 
 __all__ = [
     "BACKEND_FILES", "BACKEND_MODULE", "COMPILE_KEYWORDS", "LAUNCHER", "NEEDS", "entry_parameters", "export", "intercept", "note_clusters",
-    "when_traced",
+    "when_traced", "without_listing",
 ]  # fmt: skip

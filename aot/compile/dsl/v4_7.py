@@ -16,11 +16,12 @@ from .v4_8 import (
     export,
     intercept,
     when_traced,
+    without_listing,
 )
 
 __all__ = [
     "BACKEND_FILES", "BACKEND_MODULE", "COMPILE_KEYWORDS", "LAUNCHER", "NEEDS", "entry_parameters", "export", "intercept", "note_clusters",
-    "when_traced",
+    "when_traced", "without_listing",
 ]  # fmt: skip
 
 COMPILE_KEYWORDS: dict[str, Any] = {}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from . import compile_calls
@@ -13,7 +13,7 @@ from .interface import PUBLIC, Clusters, LauncherText
 
 __all__ = [
     "BACKEND_FILES", "BACKEND_MODULE", "COMPILE_KEYWORDS", "LAUNCHER", "NEEDS", "PRIVATE", "RENAMING", "entry_parameters", "export", "intercept",
-    "note_clusters", "when_traced",
+    "note_clusters", "when_traced", "without_listing",
 ]  # fmt: skip
 
 RENAMING = (
@@ -22,7 +22,7 @@ RENAMING = (
 PRIVATE = {
     "cutlass._mlir._mlir_libs._cutlass_ir": ("_aot_support.export_module_to_bytes",),
     "cutlass._mlir.ir": RENAMING,
-    "cutlass.cutlass_dsl": ("CuTeDSL._get_dsl", "CuTeDSL.trace_finalize_hooks"),
+    "cutlass.cutlass_dsl": ("CuTeDSL._enter_gpu_module", "CuTeDSL._get_dsl", "CuTeDSL.trace_finalize_hooks"),
     **compile_calls.NEEDS,
 }
 NEEDS = {
@@ -78,6 +78,20 @@ def when_traced(look: Callable[[Any], object]) -> AbstractContextManager[Any]:
         lambda owner, module, name: look(module)
     )
     return hooks
+
+
+@contextmanager
+def without_listing() -> Iterator[None]:
+    """Before it traces a kernel, CuTe DSL writes all that it has traced as text, for a log that nobody keeps."""
+    from cutlass._mlir import ir
+    from cutlass.cutlass_dsl import CuTeDSL
+
+    own = CuTeDSL._enter_gpu_module
+    CuTeDSL._enter_gpu_module = lambda self: ir.InsertionPoint(self.gpu_module.bodyRegion.blocks[0])
+    try:
+        yield
+    finally:
+        CuTeDSL._enter_gpu_module = own
 
 
 def export(function: Any, name: str, prefix: str) -> str:
