@@ -371,7 +371,7 @@ class Gemm(PersistentGemm):
         a, b = mma.make_fragment_A(whole.partition_A(own_a)), mma.make_fragment_B(whole.partition_B(shared_b))
         sums = cute.make_rmem_tensor(mma.partition_shape_C((tiling.own_rows, tiling.n)), Float32)
         bias_of_group = shared_bias[None, group]
-        biased = cute.size(bias) > 0
+        biased = cute.size(bias) > 0 if cutlass.const_expr(bias is not None) else None
         begin, end = self.range_of(part, cute.ceil_div(depth, tiling.k))
         steps = end - begin
         read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, self.stages)
@@ -396,8 +396,9 @@ class Gemm(PersistentGemm):
                 # The next loaded tile belongs to the other warp group.
                 read = skip_stages(read, steps)
                 freed = skip_stages(freed, steps)
-            if biased:
-                self.place_bias(early, bias_of_group, thread, group)
+            if cutlass.const_expr(bias is not None):
+                if biased:
+                    self.place_bias(early, bias_of_group, thread, group)
             own = sums
             if cutlass.const_expr(tiling.split > 1):
                 own = self.add_parts(sums, shared_a, part, thread, half, cute.size(out, mode=[0]) - top * WGMMA_ROWS)
@@ -492,11 +493,12 @@ class Gemm(PersistentGemm):
         """This thread's share of the tile's bias, loaded early so that it arrives while the tile is multiplied."""
         share = cute.ceil_div(self.tiling.biases, WARP_GROUP)
         early = cute.make_rmem_tensor(share, Float32)
-        for i in cutlass.range_constexpr(share):
-            column = start + i * WARP_GROUP + thread
-            early[i] = Float32(0)
-            if column < cute.size(bias):
-                early[i] = Float32(bias[column])
+        if cutlass.const_expr(bias is not None):
+            for i in cutlass.range_constexpr(share):
+                column = start + i * WARP_GROUP + thread
+                early[i] = Float32(0)
+                if column < cute.size(bias):
+                    early[i] = Float32(bias[column])
         return early
 
     @cute.jit
@@ -512,7 +514,6 @@ class Gemm(PersistentGemm):
         """Bias, epilogue, rounding; then through shared memory, so that stores write whole lines."""
         parts, slices, stages = self.tiling.parts, self.tiling.slices, self.tiling.epilogue_stages
         together = self.together(group)
-        special = biased or epilogue != 0  # most products are written as they are, and branch only once
         storing = cute.arch.make_warp_uniform(thread // cute.arch.WARP_SIZE) == 0
         copy = self.copy_to_shared(mma)
         mine = copy.get_slice(thread)
@@ -529,11 +530,13 @@ class Gemm(PersistentGemm):
             for i in cutlass.range_constexpr(slices):
                 buffer = group * stages + (p * slices + i) % stages
                 values.store(self.values_of(sums, p, i, cute.size(part), values.layout))
-                if special:
-                    if biased:
-                        for v in cutlass.range_constexpr(cute.size(values)):
-                            values[v] += spread[i * cute.size(values) + v]
-                    self.activate(values, epilogue)
+                if cutlass.const_expr(biased is not None):
+                    # Most products are written as they are, and branch only once.
+                    if biased or epilogue != 0:
+                        if biased:
+                            for v in cutlass.range_constexpr(cute.size(values)):
+                                values[v] += spread[i * cute.size(values) + v]
+                        self.activate(values, epilogue)
                 rounded.store(values.load().to(self.dtype))
                 if storing:  # the store that read this buffer last has finished
                     cute.arch.cp_async_bulk_wait_group(stages - 1, read=True)
