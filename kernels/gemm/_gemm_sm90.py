@@ -396,7 +396,7 @@ class Gemm(PersistentGemm):
                 # The next loaded tile belongs to the other warp group.
                 read = skip_stages(read, steps)
                 freed = skip_stages(freed, steps)
-            if cutlass.const_expr(bias is not None):
+            if cutlass.const_expr(bias is not None):  # noqa: SIM102  decided when compiling
                 if biased:
                     self.place_bias(early, bias_of_group, thread, group)
             own = sums
@@ -530,7 +530,7 @@ class Gemm(PersistentGemm):
             for i in cutlass.range_constexpr(slices):
                 buffer = group * stages + (p * slices + i) % stages
                 values.store(self.values_of(sums, p, i, cute.size(part), values.layout))
-                if cutlass.const_expr(biased is not None):
+                if cutlass.const_expr(biased is not None):  # noqa: SIM102  decided when compiling
                     # Most products are written as they are, and branch only once.
                     if biased or epilogue != 0:
                         if biased:
