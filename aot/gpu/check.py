@@ -177,31 +177,42 @@ class _Checked:
             yield dataclasses.replace(outcome, problem=f"{type(error).__name__}: {error}")
             return
         expected = self.contract.reference(**self.arguments, **self.choices)
-        yield self._run(self.bundle[self.kernel], outcome, expected)
+        first, made = self._run(self.bundle[self.kernel], outcome, expected)
+        yield first
         for name in others if every else ():
             function = variant_function(self.bundle, self.kernel, name)
-            yield self._run(function, dataclasses.replace(outcome, variant=name), expected)
+            yield self._run(function, dataclasses.replace(outcome, variant=name), expected, (first, made))[0]
 
     def _outputs(self) -> dict[str, Any]:
         record = self.bundle.manifest.kernels[self.kernel]
         return make_outputs(record, self.arguments, self.gpu.device, MARGIN_BYTES, self.dtype)
 
-    def _run(self, function: Callable[..., Any], outcome: Outcome, expected: Any) -> Outcome:
+    def _run(
+        self,
+        function: Callable[..., Any],
+        outcome: Outcome,
+        expected: Any,
+        known: tuple[Outcome, dict[str, Any]] | None = None,
+    ) -> tuple[Outcome, dict[str, Any]]:
+        """What a variant gives, and its outputs. The bytes of a ``known`` run need not be compared again."""
         made = self._outputs()
         try:
             function(**self.arguments, **made, **self.choices)
             self.gpu.synchronize()
         except (AotError, RuntimeError) as error:
-            return dataclasses.replace(outcome, problem=f"{type(error).__name__}: {error}")
+            return dataclasses.replace(outcome, problem=f"{type(error).__name__}: {error}"), made
+        if known is not None and not known[0].problem and _same_bytes(made, known[1]):
+            return dataclasses.replace(known[0], variant=outcome.variant), made
         bound = self.contract.ulps(**self.arguments, **self.choices) if self.contract.ulps is not None else None
         found = _compare_each(made, expected, bound)
-        return dataclasses.replace(
+        compared = dataclasses.replace(
             outcome,
             problem="; ".join(one.problem for one in found if one.problem),
             norm=finite(max(one.norm for one in found)),
             worst=finite(max(one.worst for one in found)),
             ulps=None if bound is None else finite(max(one.ulps for one in found)),
         )
+        return compared, made
 
 
 def finite(number: float) -> float | None:
@@ -241,10 +252,22 @@ def _compare_output(name: str, result: Any, expected: Any, bound: float | None) 
     return _Compared(f"{name}: {problem}" if problem else "", norm, worst, far)
 
 
-def _guards_intact(result: Any) -> bool:
+def _same_bytes(made: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
+    """Whether two sets of outputs are equal, with the guard bytes around them."""
     import torch
 
-    storage = torch.empty(0, dtype=torch.uint8, device=result.device).set_(result.untyped_storage())
+    return all(torch.equal(_bytes(made[name]), _bytes(others[name])) for name in made)
+
+
+def _bytes(result: Any) -> Any:
+    """An output with its guard bytes."""
+    import torch
+
+    return torch.empty(0, dtype=torch.uint8, device=result.device).set_(result.untyped_storage())
+
+
+def _guards_intact(result: Any) -> bool:
+    storage = _bytes(result)
     return bool((storage[:MARGIN_BYTES] == 255).all()) and bool(
         (storage[storage.numel() - MARGIN_BYTES :] == 255).all()
     )

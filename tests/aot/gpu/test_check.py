@@ -92,7 +92,7 @@ def test_every_variant_that_takes_a_call_can_be_checked(tmp_path: Path, monkeypa
             for arch, name, reason in (
                 ("sm_90a", "double__odd", ""),
                 ("sm_90a", "double__even", ""),
-                ("sm_90a", "double__never", "n is too small"),
+                ("sm_90a", "double__never", ""),
                 ("sm_80", "double__odd", ""),
             )
         )
@@ -101,13 +101,20 @@ def test_every_variant_that_takes_a_call_can_be_checked(tmp_path: Path, monkeypa
     def wrong(x: Any, out: Any) -> None:
         out.copy_(3 * x)
 
+    def beside(x: Any, out: Any) -> None:  # the same numbers, and one more behind them
+        good(x, out)
+        out.as_strided((1,), (1,), out.storage_offset() + out.numel()).zero_()
+
+    functions = {"double__even": wrong, "double__never": beside}
     monkeypatch.setattr(bundle, "explain", explain)
-    monkeypatch.setattr("aot.gpu.check.variant_function", lambda of, kernel, name: {"double__even": wrong}[name])
+    monkeypatch.setattr("aot.gpu.check.variant_function", lambda of, kernel, name: functions[name])
     report = check(bundle, {"double": DOUBLE}, ["double"], CPU, every=True)
-    assert [(one.variant, bool(one.problem)) for one in report.outcomes[-2:]] == [
+    assert [(one.variant, bool(one.problem)) for one in report.outcomes[-3:]] == [
         ("double__odd", False),
         ("double__even", True),
+        ("double__never", True),
     ]
+    assert "bytes beside the output" in report.outcomes[-1].problem
     assert report.verified() == [("sm_90a", "double__odd")]
 
 
