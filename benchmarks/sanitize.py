@@ -83,13 +83,14 @@ def on_device(tensor: Any, device: str) -> Any:
 def make_outputs(record: Any, arguments: Mapping[str, Any], picked: str) -> dict[str, Any]:
     """Outputs of the declared shapes on the CPU, between guard bytes, every bit set: NaN.
 
-    If the caller picks the dtype of an output, it is ``picked``.
+    If the caller picks the dtype of an output, it is ``picked``. An optional output that the arguments have as None is
+    left out.
     """
     import torch
 
     made: dict[str, Any] = {}
     for parameter in record.parameters:
-        if parameter.output:
+        if parameter.output and arguments.get(parameter.name, ...) is not None:
             name, dot, _ = parameter.dtype.partition(".")
             given = arguments.get(name)
             dtype = getattr(torch, DTYPES[picked if dot else name]) if given is None else given.dtype

@@ -229,19 +229,27 @@ class Attention(KernelObject):
 
     @cute.jit
     def cap(self, scores, softmax):
-        """With a soft cap, scores become ``tanh(scale * score / cap)``: 1 - 2 / (2 ** (inner * score) + 1).
-
-        A power that is too large for f32 gives 1, and one that is too small -1. The tangent of the hardware is not
-        exact enough: its error of 2**-11, times a cap of 50, would change weights by 2%.
-        """
+        """With a soft cap, scores become ``tanh(scale * score / cap)``."""
         if softmax.inner > 0.0:
             self.bend(scores, softmax)
 
     @cute.jit
     def bend(self, scores, softmax):
-        for i in cutlass.range_constexpr(cute.size(scores)):
-            power = cute.math.exp2(scores[i] * softmax.inner, fastmath=True)
-            scores[i] = 1 - 2 * cute.arch.rcp_approx(power + 1)
+        """The hyperbolic tangent: 1 - 2 / (2 ** (inner * score) + 1).
+
+        Powers and reciprocals have a unit of their own, which is the limit here. So four reciprocals come from one, that
+        of the product of all four. Powers end at 2**30, for which the result is 1 in f32 and the product in range. The
+        tangent of the hardware is not exact enough: its error of 2**-11, times a cap of 50, would change weights by 2%.
+        """
+        for i in cutlass.range_constexpr(0, cute.size(scores), 4):
+            a, b, c, d = (
+                cute.math.exp2(cute.arch.fmin(scores[i + j] * softmax.inner, 30.0), fastmath=True) + 1 for j in range(4)
+            )
+            ab, cd = a * b, c * d
+            inverse = -2 * cute.arch.rcp_approx(ab * cd)
+            ab, cd = inverse * cd, inverse * ab  # -2 over the products
+            for j, over in enumerate((ab * b, ab * a, cd * d, cd * c)):
+                scores[i + j] = 1 + over
 
     @cute.jit
     def mask(self, scores, block, tile, problem, row, upper: cutlass.Constexpr):

@@ -16,14 +16,16 @@ The tensor cores are the limit, so they must not wait for the softmax. Two thing
   others run: see ``turn``.
 
 Blocks are persistent. The loading warp draws tiles, longest first, and is ahead of the others: it brings the first keys
-of the next tile while they still write this one. It tells them the tile together with its queries: see ``announce``.
+of the next tile while they still write this one. It finds out what the tile is, and tells them together with its queries:
+see ``announce``.
 
 Masks are bounds: a row sees the tokens from one place to another. Only blocks at a border of what the rows of a tile see
 are compared with these bounds. Tokens past the end of a sequence arrive as zeros, whatever the memory there contains,
 because TMA fills in zeros outside of a tensor (see ``ragged_view`` for sequences that lie side by side).
 
 Keys and values may be in pages. Then a block of them is brought by many small copies, each from one page, and each with
-an end of its own: see ``load_boxes``. Multiplying warps notice nothing of it.
+an end of its own: see ``load_boxes``. To start a copy takes a warp hundreds of cycles, so four warps share them. Multiplying
+warps notice nothing of it.
 """
 
 from __future__ import annotations
@@ -48,6 +50,8 @@ from ._attention import Problem, Tile, narrow, thread_row
 
 END = -1  # in place of a tile: there is none left
 BOX = 16  # tokens that one copy brings from a page: the size of a page is a multiple of this
+# What loading warps write down: whether there is a tile, six facts of it (see ``announce``), and the next tile, in turns.
+NOTES, NEXT = 9, 7
 # See ``ragged_view``: the place of the end of every sequence, and elements that are nothing to an address, so many times.
 SEQUENCE_END, NOTHING = 2**30, 2**64 // 2**30 // ELEMENT_BYTES
 MOST = 2**31 - 1
@@ -137,6 +141,7 @@ class Attention(_attention.Attention):
         super().__init__(tiling, target, layout)
         self.stages = tiling.stages(target)
         self.own_output = tiling.own_output(target)
+        self.loaders = WARP_GROUP // WARP if self.paged else 1  # warps that load
 
     @cute.jit
     def __call__(
@@ -278,7 +283,7 @@ class Attention(_attention.Attention):
 
         shared = SmemAllocator()
         barriers = shared.allocate_array(cutlass.Int64, 2 + 4 * self.stages)
-        slot = cute.make_tensor(shared.allocate_array(Int32, 1), cute.make_layout(1))  # the tile at work
+        notes = cute.make_tensor(shared.allocate_array(Int32, NOTES), cute.make_layout(NOTES))
         shared_q, shared_k, shared_v = [
             shared.allocate_tensor(self.dtype, staged.outer, ALIGNMENT, swizzle=staged.inner)
             for staged in (q_staged, k_staged, v_staged)
@@ -298,16 +303,16 @@ class Attention(_attention.Attention):
         loading, multiplying = REGISTERS[tiling.groups]
         if group == 0:
             cute.arch.setmaxregister_decrease(loading)
-            if warp == 0:
+            if warp < self.loaders:
                 self.load_tiles(
                     queries, keys, values, load_q, q, shared_q, load_k, k, shared_k, load_v, v, shared_v, problem,
-                    table, slot, tickets,
+                    table, notes, tickets, warp,
                 )  # fmt: skip
         else:
             cute.arch.setmaxregister_increase(multiplying)
             self.attend_tiles(
                 queries, keys, values, score_mma, sum_mma, shared_q, shared_k, shared_v, shared_out, store_out, out,
-                lse, sinks, scale, inner, problem, slot, group - 1,
+                lse, sinks, scale, inner, problem, notes, group - 1,
             )  # fmt: skip
 
     def pipeline(self, barriers, stages: int, size: int) -> pipeline.PipelineTmaAsync:
@@ -325,26 +330,30 @@ class Attention(_attention.Attention):
 
     @cute.jit
     def load_tiles(
-        self, queries, keys, values, load_q, q, shared_q, load_k, k, shared_k, load_v, v, shared_v, problem, table, slot,
-        tickets,
+        self, queries, keys, values, load_q, q, shared_q, load_k, k, shared_k, load_v, v, shared_v, problem, table, notes,
+        tickets, warp,
     ):  # fmt: skip
-        """One warp: choose tiles, and bring queries, keys and values in the order in which they are used."""
+        """A loading warp: bring queries, keys and values in the order in which they are used.
+
+        The first warp chooses tiles and brings queries. If keys and values are in pages, others help it with those.
+        """
         tiling = self.tiling
-        count, index = problem.order.count(), cute.arch.block_idx()[0]
+        count, index, turn = problem.order.count(), cute.arch.block_idx()[0], Int32(0)
         q_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1)
         k_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.stages)
         v_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.stages)
         while index < count:
-            following = self.next_tile(tickets)  # early, because the answer takes a while
+            following = Int32(0)
+            if warp == 0:
+                following = self.next_tile(tickets)  # early, because the answer takes a while
             tile = problem.order.tile_at(index)
             bounds = problem.bounds(tile, tiling)
             key_head = tile.head // problem.heads_of_key
-            query = origin(tile.sequence, tile.first_query, tile.queries)
-            own_q = cute.domain_offset((query.row, 0), q[(None, None, tile.head, *query.rest)])
-            own_q = cute.local_tile(own_q, (tiling.rows, tiling.dim), (tile.index, None))
-            to_q, from_q = partition(load_q, shared_q, own_q)
+            last = bounds.end - 1
+            page, next_page = Int32(0), Int32(0)
             if cutlass.const_expr(self.paged):
-                lookup = Lookup(table, tile, problem.seen(tile, tile.index * tiling.rows)[0])
+                lookup = Lookup(table, tile, problem.seen(tile, tile.index * tiling.rows)[0], warp)
+                page, next_page = self.page_of(lookup, last), self.page_of(lookup, last - 1)
                 own_k = self.in_pages(keys, load_k, k, shared_k, key_head, tiling.dim, lookup, table.key_step)
                 own_v = self.in_pages(values, load_v, v, shared_v, key_head, tiling.value_dim, lookup, table.value_step)
             else:
@@ -355,69 +364,33 @@ class Attention(_attention.Attention):
                 own_v = cute.local_tile(own_v, (tiling.value_dim, tiling.tokens), (0, None))
                 own_k = InLine(keys, load_k, *partition(load_k, shared_k, own_k))
                 own_v = InLine(values, load_v, *partition(load_v, shared_v, own_v))
-            k_state = self.load_block(own_k, bounds.end - 1, k_state)
-            announce(queries, q_state, slot, index)
-            queries.sync_object_full.arrive(q_state.index, None)
-            barrier = queries.producer_get_barrier(q_state)
-            cute.copy(load_q, from_q[None, 0], to_q[None, 0], tma_bar_ptr=barrier)
+            k_state = self.load_block(own_k, last, page, k_state)
+            if warp == 0:
+                query = origin(tile.sequence, tile.first_query, tile.queries)
+                own_q = cute.domain_offset((query.row, 0), q[(None, None, tile.head, *query.rest)])
+                own_q = cute.local_tile(own_q, (tiling.rows, tiling.dim), (tile.index, None))
+                to_q, from_q = partition(load_q, shared_q, own_q)
+                announce(queries, q_state, notes, index, tile)
+                queries.sync_object_full.arrive(q_state.index, None)
+                barrier = queries.producer_get_barrier(q_state)
+                cute.copy(load_q, from_q[None, 0], to_q[None, 0], tma_bar_ptr=barrier)
             q_state.advance()
             for i in cutlass.range(1, bounds.end - bounds.begin):
-                block = bounds.end - 1 - i
-                k_state = self.load_block(own_k, block, k_state)
-                v_state = self.load_block(own_v, block + 1, v_state)
-            v_state = self.load_block(own_v, bounds.begin, v_state)
+                previous, page = page, next_page
+                if cutlass.const_expr(self.paged):
+                    next_page = self.page_of(lookup, last - i - 1)  # a block ahead, because the answer takes a while
+                k_state = self.load_block(own_k, last - i, page, k_state)
+                v_state = self.load_block(own_v, last - i + 1, previous, v_state)
+            v_state = self.load_block(own_v, bounds.begin, page, v_state)
+            if cutlass.const_expr(self.paged):
+                following = self.shared_tile(notes, following, turn, warp)
+                turn = 1 - turn
             index = following
-        announce(queries, q_state, slot, Int32(END))
-        with cute.arch.elect_one():
-            cute.arch.mbarrier_arrive(queries.producer_get_barrier(q_state))
-        values.producer_tail(v_state)
-
-    def in_pages(self, stages, atom, source, shared, head, columns, lookup, step):
-        """Keys, or values, of one head. Their stages are seen as boxes: see ``box_layout``."""
-        lines = columns // line_of(columns)
-        boxes = self.box_layout(columns, self.stages * lines * self.tiling.boxes)
-        target = cute.make_tensor(shared.iterator, boxes.outer)
-        return Boxes(stages, atom, source[None, None, head, None, None], target, lines, lookup, step)
-
-    @cute.jit
-    def load_block(self, own, block, state):
-        """Wait until a stage is free, then start to fill it with a block of keys or of values."""
-        if cutlass.const_expr(self.paged):
-            self.load_boxes(own, block, state)
-        else:
-            own.stages.producer_acquire(state)
-            barrier = own.stages.producer_get_barrier(state)
-            cute.copy(own.atom, own.source[None, block], own.target[None, state.index], tma_bar_ptr=barrier)
-        state.advance()
-        return state
-
-    @cute.jit
-    def load_boxes(self, own, block, state):
-        """The same from pages. A lane looks up the page of each box; then the warp starts one copy after the other.
-
-        A box has as many tokens as its sequence has left there. The others arrive as zeros, whatever the rest of the page
-        contains. A box that no query of the tile sees, behind the end or before a window, has none, and its page need not
-        exist.
-        """
-        tiling = self.tiling
-        table, tile, first = own.lookup
-        token = block * tiling.tokens + cutlass.min(cute.arch.lane_idx(), tiling.boxes - 1) * BOX
-        length = cutlass.max(cutlass.min(tile.tokens - token, BOX), 0)
-        length = length if token + BOX > first else Int32(0)
-        place = cutlass.min(token // table.size, table.pages.shape[1] - 1)
-        end = table.pages[tile.sequence, place] * own.step + token % table.size + length
-        end = end if length > 0 else Int32(0)
-        own.stages.producer_acquire(state)
-        barrier = own.stages.producer_get_barrier(state)
-        line = cute.size(own.target, mode=[1])
-        for i in cutlass.range(tiling.boxes, unroll=1):
-            row = SEQUENCE_END - cute.arch.shuffle_sync(length, i)
-            tokens = own.source[None, None, SEQUENCE_END, cute.arch.shuffle_sync(end, i)]
-            box = cute.local_tile(cute.domain_offset((row, 0), tokens), (BOX, line), (0, None))
-            target, source = partition(own.atom, own.target, box)
-            for n in cutlass.range_constexpr(own.lines):
-                at = (state.index * own.lines + n) * tiling.boxes + i
-                cute.copy(own.atom, source[None, n], target[None, at], tma_bar_ptr=barrier)
+        if warp == 0:
+            announce(queries, q_state, notes, Int32(END), None)
+            with cute.arch.elect_one():
+                cute.arch.mbarrier_arrive(queries.producer_get_barrier(q_state))
+            values.producer_tail(v_state)
 
     @cute.jit
     def next_tile(self, tickets):
@@ -428,9 +401,80 @@ class Attention(_attention.Attention):
         return cute.arch.grid_dim()[0] + cute.arch.shuffle_sync(ticket, 0)
 
     @cute.jit
+    def shared_tile(self, notes, following, turn, warp):
+        """The next tile, from the first loading warp to the others. Two places in turns: a slow warp may still read one."""
+        if warp == 0 and cute.arch.lane_idx() == 0:
+            notes[NEXT + turn] = following
+        self.loading().arrive_and_wait()
+        return cute.arch.make_warp_uniform(notes[NEXT + turn])
+
+    def in_pages(self, stages, atom, source, shared, head, columns, lookup, step):
+        """Keys, or values, of one head. Their stages are seen as boxes: see ``box_layout``."""
+        lines = columns // line_of(columns)
+        boxes = self.box_layout(columns, self.stages * lines * self.tiling.boxes)
+        target = cute.make_tensor(shared.iterator, boxes.outer)
+        return Boxes(stages, atom, source[None, None, head, None, None], target, lookup, step)
+
+    @cute.jit
+    def load_block(self, own, block, page, state):
+        """Wait until a stage is free, then start to fill it with a block of keys or of values."""
+        if cutlass.const_expr(self.paged):
+            self.load_boxes(own, block, page, state)
+        else:
+            own.stages.producer_acquire(state)
+            barrier = own.stages.producer_get_barrier(state)
+            cute.copy(own.atom, own.source[None, block], own.target[None, state.index], tma_bar_ptr=barrier)
+        state.advance()
+        return state
+
+    def box_token(self, block):
+        """The first token of the box that a lane looks after."""
+        tiling = self.tiling
+        return block * tiling.tokens + cutlass.min(cute.arch.lane_idx(), tiling.boxes - 1) * BOX
+
+    @cute.jit
+    def page_of(self, lookup, block):
+        """The page of a lane's box. Blocks and boxes that do not exist get any page of the table."""
+        place = cutlass.max(self.box_token(block), 0) // lookup.table.size
+        return lookup.table.pages[lookup.tile.sequence, cutlass.min(place, lookup.table.pages.shape[1] - 1)]
+
+    @cute.jit
+    def load_boxes(self, own, block, page, state):
+        """Fill a stage from pages, with this warp's share of boxes.
+
+        A box has as many tokens as its sequence has left there. The others arrive as zeros, whatever the rest of the page
+        contains. A box that no query of the tile sees, behind the end or before a window, has none, and its page need not
+        exist.
+        """
+        tiling = self.tiling
+        table, tile, first, warp = own.lookup
+        token = self.box_token(block)
+        length = cutlass.max(cutlass.min(tile.tokens - token, BOX), 0)
+        length = length if token + BOX > first else Int32(0)
+        end = page * own.step + token % table.size + length
+        end = end if length > 0 else Int32(0)
+        if warp == 0:
+            own.stages.producer_acquire(state)  # which also says how many bytes will arrive, from all warps
+        else:
+            own.stages.sync_object_empty.wait(state.index, state.phase)
+        barrier = own.stages.producer_get_barrier(state)
+        line = cute.size(own.target, mode=[1])
+        for share in cutlass.range_constexpr(0, tiling.boxes, self.loaders):
+            box = share + warp
+            row = SEQUENCE_END - cute.arch.shuffle_sync(length, box)
+            tokens = own.source[None, None, SEQUENCE_END, cute.arch.shuffle_sync(end, box)]
+            tokens = cute.local_tile(cute.domain_offset((row, 0), tokens), (BOX, line), (0, None))
+            target, source = partition(own.atom, own.target, tokens)
+            if box < tiling.boxes:
+                lines = cute.size(source, mode=[1])
+                for n in cutlass.range_constexpr(lines):
+                    at = (state.index * lines + n) * tiling.boxes + box
+                    cute.copy(own.atom, source[None, n], target[None, at], tma_bar_ptr=barrier)
+
+    @cute.jit
     def attend_tiles(
         self, queries, keys, values, score_mma, sum_mma, shared_q, shared_k, shared_v, shared_out, store_out, out, lse,
-        sinks, scale, inner, problem, slot, group,
+        sinks, scale, inner, problem, notes, group,
     ):  # fmt: skip
         """A warp group: 64 rows of every tile of the block."""
         tiling = self.tiling
@@ -451,9 +495,9 @@ class Attention(_attention.Attention):
         if group == tiling.groups - 1:
             self.turn(0).arrive()  # which is the first
         queries.consumer_wait(q_state)
-        index = cute.arch.make_warp_uniform(slot[0])
+        index = cute.arch.make_warp_uniform(notes[0])
         while index != END:
-            tile = problem.order.tile_at(index)
+            tile = self.announced(notes)
             bounds = problem.bounds(tile, tiling)
             sums.fill(0.0)
             softmax.reset()
@@ -503,9 +547,14 @@ class Attention(_attention.Attention):
                 queries.consumer_release(q_state)
             q_state.advance()
             queries.consumer_wait(q_state)
-            index = cute.arch.make_warp_uniform(slot[0])
+            index = cute.arch.make_warp_uniform(notes[0])
         # Shared memory must outlive the stores that read it.
         cute.arch.cp_async_bulk_wait_group(0, read=True)
+
+    def announced(self, notes: cute.Tensor) -> Tile:
+        """The tile that the loading warp has announced."""
+        *facts, first_query = (cute.arch.make_warp_uniform(notes[i]) for i in range(1, NEXT))
+        return Tile(*facts, first_query if self.ragged else None)
 
     def new_scores(self, mma: cute.TiledMma) -> cute.Tensor:
         return cute.make_rmem_tensor(mma.partition_shape_C((WGMMA_ROWS, self.tiling.tokens)), Float32)
@@ -586,6 +635,10 @@ class Attention(_attention.Attention):
         """The barrier at which a warp group waits until the one before it has started its products."""
         return pipeline.NamedBarrier(barrier_id=1 + self.tiling.groups + group, num_threads=2 * WARP_GROUP)
 
+    def loading(self) -> pipeline.NamedBarrier:
+        """The barrier of the loading warps."""
+        return pipeline.NamedBarrier(barrier_id=1 + 2 * self.tiling.groups, num_threads=self.loaders * WARP)
+
     def copy_to_shared(self, mma: cute.TiledMma) -> cute.TiledCopy:
         matrices = cute.make_copy_atom(cute.nvgpu.warp.StMatrix8x8x16bOp(False, 4), self.dtype)
         return cute.make_tiled_copy_S(matrices, cute.make_tiled_copy_C_atom(matrices, mma))
@@ -617,9 +670,12 @@ class Table(NamedTuple):
 
 
 class Lookup(NamedTuple):
+    """What a loading warp needs to find the boxes of a tile."""
+
     table: Table
     tile: Tile
     first: Int32  # token that a query of the tile sees
+    warp: Int32
 
 
 class Boxes(NamedTuple):
@@ -629,7 +685,6 @@ class Boxes(NamedTuple):
     atom: cute.CopyAtom
     source: cute.Tensor
     target: cute.Tensor
-    lines: int
     lookup: Lookup
     step: Int32
 
@@ -679,13 +734,20 @@ def ragged_view(tensor: cute.Tensor) -> cute.Tensor:
 
 
 @cute.jit
-def announce(queries: pipeline.PipelineTmaAsync, state, slot: cute.Tensor, index: Int32):
-    """Write down which tile comes next, once the queries of the previous one are no longer needed.
+def announce(queries: pipeline.PipelineTmaAsync, state, notes: cute.Tensor, index: Int32, tile):
+    """Write down what the next tile is, once the queries of the previous one are no longer needed.
 
-    The barrier of the queries makes it visible.
+    The barrier of the queries makes it visible. To find a tile among sequences of different lengths takes a microsecond,
+    which multiplying warps do not have.
     """
     queries.sync_object_empty.wait(state.index, state.phase)
-    slot[0] = index
+    if cute.arch.lane_idx() == 0:
+        notes[0] = index
+        if cutlass.const_expr(tile is not None):
+            facts = (tile.index, tile.head, tile.sequence, tile.queries, tile.tokens, tile.first_query)
+            for i in cutlass.range_constexpr(len(facts)):
+                if cutlass.const_expr(facts[i] is not None):
+                    notes[1 + i] = facts[i]
     cute.arch.sync_warp()
 
 

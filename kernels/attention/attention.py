@@ -25,7 +25,7 @@ Dims = tuple[int, int]  # the width of keys, and that of values
 SM90_TILINGS: dict[Dims, Tiling] = {
     (128, 128): Tiling(128, 128, 128, 128),
     (64, 64): Tiling(192, 128, 64, 64),
-    (96, 96): Tiling(128, 128, 96, 96),
+    (96, 96): Tiling(192, 112, 96, 96),
     (192, 128): Tiling(128, 128, 192, 128),
     (256, 256): Tiling(128, 80, 256, 256),
 }
