@@ -154,17 +154,25 @@ def scaled() -> str:
 
 
 def prompts() -> str:
-    """Speed of attention of whole sequences, in TFLOP/s, by shape."""
+    """Speed of attention of whole sequences, and of chunks of them, in TFLOP/s, by shape."""
     sets = read("h200-attention.json")["results"]
+    shapes = {**sets["table"], **sets["further"], **sets.get("chunks", {})}
+    names = {"cudnn": "cuDNN", "flash_attention_4": "FlashAttention-4"}
+    others = {key: name for key, name in names.items() if any(key in row for row in shapes.values())}
     rows = []
-    for shape, one in {**sets["table"], **sets["further"]}.items():
-        other = [f"{one['cudnn']:.0f}", f"{one['aot'] / one['cudnn']:.2f}"] if "cudnn" in one else ["", ""]
-        rows.append([shape, f"{one['aot']:.0f}", *other])
-    ratios = [one["aot"] / one["cudnn"] for one in sets["table"].values()]
-    rows.append(
-        ["geometric mean of the first eleven", "", "", f"{math.exp(statistics.fmean(map(math.log, ratios))):.2f}"]
-    )
-    return table(("TFLOP/s, bf16", "attention", "cuDNN", "attention relative to cuDNN"), rows)
+    for shape, row in shapes.items():
+        speeds = [f"{row[key]:.0f}" if key in row else "" for key in ("aot", *others)]
+        rows.append([shape, *speeds, *(f"{row['aot'] / row[key]:.2f}" if key in row else "" for key in others)])
+    table_means = [_mean_ratio(sets["table"].values(), key) for key in others]
+    rows.append(["geometric mean of the first eleven", *[""] * (1 + len(others)), *table_means])
+    relative = [f"attention relative to {name}" for name in others.values()]
+    return table(("TFLOP/s, bf16", "attention", *others.values(), *relative), rows)
+
+
+def _mean_ratio(rows: Iterable[dict[str, float]], other: str) -> str:
+    """The geometric mean of our speed over that of a contender, over the rows that have it."""
+    ratios = [row["aot"] / row[other] for row in rows if other in row]
+    return f"{statistics.geometric_mean(ratios):.2f}" if ratios else ""
 
 
 def decoding() -> str:
