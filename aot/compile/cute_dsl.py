@@ -96,7 +96,7 @@ def _compile(variant: Variant, options: Options, dump: Path) -> tuple[str, Clust
     modules = (dump / f"{number}.mlir" for number in count())
     keep_module = dsl.installed().when_traced(lambda module: next(modules).write_text(f"{module}\n"))
     with (
-        dsl.installed().without_listing(),
+        dsl.installed().quick_tracing(),
         dsl.installed().note_clusters(clusters),
         keep_module if "mlir" in options.keep else nullcontext(),
     ):
@@ -120,6 +120,7 @@ def _dtype(argument: Tensor | Scalar | Pointer) -> Any:
 def _fake(argument: Argument, name: str, symbols: dict[str, Any]) -> Any:
     """What stands for an argument while compiling; symbols of one name are one object."""
     if isinstance(argument, Tensor):
+        argument = argument.compiled
         # Without elements, an optional tensor has other extents than the tensors it belongs to.
         own = {} if argument.optional else symbols
         shape = tuple(_symbolic(extent, own) for extent in argument.shape)

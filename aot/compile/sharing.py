@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import FunctionType, MethodType
 from typing import Any, Generic, TypeVar
 
-from ..declare.arguments import Argument, Fixed
+from ..declare.arguments import Argument, Fixed, Tensor
 from ..declare.kernel import CapturedSpec, Variant
 from .messages import Options
 
@@ -51,7 +51,9 @@ def code_of(variant: Variant, options: Options) -> Code | None:
 
 
 def _compiled(argument: Argument) -> Any:
-    """Of a number that dispatch passes, only the type is compiled."""
+    """Of a number that dispatch passes, only the type is compiled; of a single tensor, the batch."""
+    if isinstance(argument, Tensor):
+        return argument.compiled
     return (Fixed, type(argument.value)) if isinstance(argument, Fixed) else argument
 
 

@@ -22,6 +22,7 @@ from typing import Any
 
 from aot_runtime.arch import Arch
 
+from ..declare.arguments import Tensor
 from ..declare.discover import Family, Found, discover
 from ..declare.kernel import CapturedSpec, Kernel, Variant
 from ..errors import NO_MEMORY, NOTHING_LEFT, AotError, DeclarationError, Failure, ToolchainError, system_hint
@@ -166,7 +167,8 @@ def _compiled_with(variant: Variant) -> str:
         return f"{variant.kernel.options} | {spec.identity}"
     owner = getattr(spec.function, "__self__", spec.function)
     settings = {name: value for name, value in getattr(owner, "__dict__", {}).items() if not name.startswith("_")}
-    return _ADDRESS.sub("", f"{variant.kernel.options} | {dict(spec.arguments)} | {settings}")
+    arguments = {name: item.compiled if isinstance(item, Tensor) else item for name, item in spec.arguments.items()}
+    return _ADDRESS.sub("", f"{variant.kernel.options} | {arguments} | {settings}")
 
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")

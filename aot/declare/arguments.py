@@ -7,7 +7,7 @@ derives from them what a call must satisfy, and ``compile/cute_dsl.py`` what CuT
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import DeclarationError
@@ -59,7 +59,7 @@ class Dim:
 
 
 Extent = int | str | Dim
-MAX_OPTIONAL = 8  # optional tensors of a spec, and their extents: AOT_MAX_OPTIONAL of runtime/src/aot_tables.h
+MAX_MADE = 8  # optional and single tensors of a spec, and their dimensions: AOT_MAX_MADE of runtime/src/aot_tables.h
 
 
 def _dims(items: Sequence[Extent]) -> tuple[int | Dim, ...]:
@@ -93,6 +93,7 @@ class Tensor:
     strides: tuple[Any, ...] | None = None
     align: int | None = None
     optional: bool = False
+    batch: Tensor | None = field(default=None, kw_only=True)  # set by ``single``
 
     def __post_init__(self) -> None:
         _check_dtype(self.dtype, tuple(DTYPES))
@@ -110,11 +111,33 @@ class Tensor:
 
     def _check_optional(self) -> None:
         named = all(isinstance(extent, Dim) for extent in self.shape)
-        if self.strides is not None or not named or not 1 <= len(self.shape) <= MAX_OPTIONAL:
+        if self.strides is not None or not named or not 1 <= len(self.shape) <= MAX_MADE:
             raise DeclarationError(
                 f"an optional tensor of shape {self.shape} and strides {self.strides}",
-                hint=f"name its extents, at most {MAX_OPTIONAL}, and leave out `strides`; or declare a spec with None",
+                hint=f"name its extents, at most {MAX_MADE}, and leave out `strides`; or declare a spec with None",
             )
+
+    def single(self) -> Tensor:
+        """One tensor, for code that takes a batch of them: this tensor without its first dimension.
+
+        Callers pass one tensor, and dispatch passes it on as a batch of one. So one code serves both.
+        """
+        if self.optional or not 2 <= len(self.shape) <= MAX_MADE:
+            raise DeclarationError(
+                f"a single one of {self!r}", hint=f"`single` is for tensors of 2 to {MAX_MADE} dimensions, not optional"
+            )
+        strides = self.strides[1:] if self.strides is not None else None
+        return Tensor(self.dtype, self.shape[1:], strides, self.align, batch=self)
+
+    @property
+    def is_made(self) -> bool:
+        """Whether dispatch may pass another tensor than the caller."""
+        return self.optional or self.batch is not None
+
+    @property
+    def compiled(self) -> Tensor:
+        """What the jit function takes for it."""
+        return self.batch or self
 
     @property
     def element_bytes(self) -> int:
@@ -208,8 +231,10 @@ class Tuple:
     def __post_init__(self) -> None:
         object.__setattr__(self, "elements", tuple(self.elements))
         for element in self.elements:
-            if isinstance(element, Tensor) and element.optional:
-                raise DeclarationError(f"{element!r} cannot be an element of a tuple", hint="leave out `optional`")
+            if isinstance(element, Tensor) and element.is_made:
+                raise DeclarationError(
+                    f"{element!r} cannot be an element of a tuple", hint="leave out `optional` and `single`"
+                )
             if not isinstance(element, (Tensor, Scalar, Pointer, Tuple, Constant, type(None))):
                 raise DeclarationError(
                     f"{element!r} cannot be an element of a tuple",

@@ -33,7 +33,7 @@ from ..targets import Target, accepted_archs
 from . import expressions
 from .arguments import (
     ARGUMENT_TYPES,
-    MAX_OPTIONAL,
+    MAX_MADE,
     ActiveClusters,
     Argument,
     Constant,
@@ -413,9 +413,9 @@ def _check_spec(kernel: Kernel, spec: Spec, point: Mapping[str, str]) -> None:
     missing = public - spec.arguments.keys()
     if missing:
         raise DeclarationError(f"{where}: no argument for parameter {', '.join(sorted(missing))}")
-    optional = [name for name, item in spec.arguments.items() if isinstance(item, Tensor) and item.optional]
-    if len(optional) > MAX_OPTIONAL:
-        raise DeclarationError(f"{where}: {len(optional)} optional tensors; {MAX_OPTIONAL} is the limit")
+    made = sum(isinstance(item, Tensor) and item.is_made for item in spec.arguments.values())
+    if made > MAX_MADE:
+        raise DeclarationError(f"{where}: {made} optional and single tensors; {MAX_MADE} is the limit")
     check_workspace_arguments(kernel.parameters, spec.arguments, where)
     _check_stream(where, spec)
     if not isinstance(spec, CapturedSpec):  # what another library passed is compiled as it was passed

@@ -90,6 +90,8 @@ def _constants(kernel: Kernel, spec: Spec) -> tuple[FixedArgument, ...]:
     for name, argument in spec.arguments.items():
         if isinstance(argument, Fixed):
             found.append(FixedArgument.of(argument.value))
+        elif isinstance(argument, Tensor) and argument.batch is not None:
+            found.append(FixedArgument.single(positions[name]))
         elif _is_optional(argument):
             found.append(FixedArgument.optional(positions[name], DTYPES[argument.dtype].packed, len(argument.shape)))
     return tuple(found)
@@ -113,7 +115,7 @@ def _sources(kernel: Kernel, spec: Spec) -> tuple[tuple[int, ...], int]:
             sources.append(SOURCE_ACTIVE_CLUSTERS)
         elif name in workspaces:
             sources.append(SOURCE_WORKSPACE)
-        elif isinstance(argument, Fixed) or _is_optional(argument):
+        elif isinstance(argument, Fixed) or (isinstance(argument, Tensor) and argument.is_made):
             sources.append(SOURCE_CONSTANT + made)
             made += 1
         elif isinstance(argument, Stream) and not argument.explicit:

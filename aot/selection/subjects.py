@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 _DLTENSOR = 7  # kTVMFFIDLTensorPtr
-_RANK_SHIFT = 48  # AOT_OPTIONAL_RANK_SHIFT
+_RANK_SHIFT = 48  # AOT_RANK_SHIFT
 LOWEST = -(2**63) + 1  # -2**63 stands for "not there"
 HIGHEST = 2**63 - 1
 INT32_MAX = 2**31 - 1
@@ -105,16 +105,21 @@ class WorkspaceTable:
 
 @dataclass(frozen=True)
 class FixedArgument:
-    """None or a number that dispatch passes to the entry, as TVM-FFI has it; or an optional tensor of a call."""
+    """None or a number that dispatch passes to the entry, as TVM-FFI has it; or a tensor that it makes for one of a call."""
 
     type_index: int
     bits: int
-    argument: int = 0  # of the call, for an optional tensor
+    argument: int = 0  # of the call, for such a tensor
 
     @classmethod
     def optional(cls, argument: int, dtype: int, rank: int) -> FixedArgument:
         """A tensor of the call, or one without elements if the caller passes None; as ``aot_constant_t`` in C."""
         return cls(_DLTENSOR, dtype | rank << _RANK_SHIFT, argument)
+
+    @classmethod
+    def single(cls, argument: int) -> FixedArgument:
+        """A tensor of the call as a batch of one."""
+        return cls(_DLTENSOR, 0, argument)
 
     @classmethod
     def of(cls, value: bool | int | float | None) -> FixedArgument:

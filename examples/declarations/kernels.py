@@ -165,6 +165,27 @@ def scale_either(target: aot.Target) -> aot.Spec:
     return aot.Spec(scale_with_any_bias, {"x": vector, "bias": bias, "out": vector, "stream": aot.Stream()})
 
 
+# One code for a batch and for a single one.
+
+
+@cute.jit
+def scale_rows(x: cute.Tensor, out: cute.Tensor, stream: CUstream):
+    rows, _ = x.shape
+    multiply(x, out, cutlass.Float32(2.0)).launch(grid=[rows, 1, 1], block=[32, 1, 1], stream=stream)
+
+
+@aot.kernel(
+    parameters=(aot.In("x"), aot.Out("out", shape="x.shape", dtype="x.dtype")),
+    archs=ARCHS,
+    axes={"batched": {"row": False, "rows": True}},
+)
+def scale_batch(target: aot.Target, batched: bool) -> aot.Spec:
+    """A row, or a batch of rows. The code takes batches, and a row is passed to it as a batch of one."""
+    rows = aot.Tensor("f32", ("batch", "n"))
+    x = rows if batched else rows.single()
+    return aot.Spec(scale_rows, {"x": x, "out": x, "stream": aot.Stream()})
+
+
 # Arguments that a function takes at run time and this kernel fixes. Nothing is annotated with `Constexpr`, as in functions
 # of other libraries: dispatch passes None, the number of blocks and the factor.
 

@@ -42,11 +42,13 @@ def matrix(name: str, *shape: str) -> aot.Tensor:
 )
 def gemm_f32(target: aot.Target, epilogue: int, precision: bool, batched: bool) -> list[aot.Spec]:
     """``out = epilogue(a @ b.T + bias)`` of f32 with any strides; ``precision="tf32"`` rounds ``a`` and ``b`` to TF32."""
-    batch = ("batch",) if batched else ()
+    matrices = {
+        "a": matrix("a", "batch", "m", "k"),
+        "b": matrix("b", "batch", "n", "k"),
+        "out": matrix("out", "batch", "m", "n"),
+    }
     arguments = {
-        "a": matrix("a", *batch, "m", "k"),
-        "b": matrix("b", *batch, "n", "k"),
-        "out": matrix("out", *batch, "m", "n"),
+        **{name: batch if batched else batch.single() for name, batch in matrices.items()},
         "bias": aot.Tensor("f32", ("n",), optional=True),
         "which": aot.Constant(epilogue),  # the code has all epilogues, and dispatch passes this number
         "stream": aot.Stream(),

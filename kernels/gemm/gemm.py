@@ -146,10 +146,13 @@ def gemm(target: aot.Target, epilogue: int, dtype: str, batched: bool, a: bool, 
     m = aot.Dim("m", divisible_by=1 if code.tma or a else CHUNK)
     n = aot.Dim("n", divisible_by=1 if code.tma else CHUNK)
     k = aot.Dim("k", divisible_by=CHUNK if not code.tma and (a or b) else 1)
+    matrices = {
+        "a": matrix("a", dtype, m, k, a, True),
+        "b": matrix("b", dtype, n, k, b, True),
+        "out": matrix("out", dtype, m, n, True, True),
+    }
     arguments: dict[str, Any] = {
-        "a": matrix("a", dtype, m, k, a, batched),
-        "b": matrix("b", dtype, n, k, b, batched),
-        "out": matrix("out", dtype, m, n, True, batched),
+        **{name: batch if batched else batch.single() for name, batch in matrices.items()},
         "bias": aot.Tensor(dtype, (n,), optional=True),
         "which": aot.Constant(epilogue),  # the code has all epilogues, and dispatch passes this number
         **code.supplied,

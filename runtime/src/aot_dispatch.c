@@ -18,6 +18,7 @@
 
 #include <tvm/ffi/extra/c_env_api.h>
 
+#define BATCH_ALIGNMENT 16 /* elements */
 #define UNLIKELY(condition) __builtin_expect(!!(condition), 0)
 #define FAST_PATH static inline __attribute__((always_inline)) /* though the slow ways use it too */
 #define SLOW_PATH __attribute__((noinline, cold)) /* keeps the registers it needs out of the fast one */
@@ -45,33 +46,61 @@ SLOW_PATH static int load_first(const aot_function_t* function, const aot_rankin
   return aot_variant_load(candidate->library, variant, device);
 }
 
+/* A tensor that an entry gets instead of one of the caller's. */
+typedef struct {
+  DLTensor tensor;
+  int64_t shape[AOT_MAX_MADE];
+  int64_t strides[AOT_MAX_MADE];
+} made_t;
+
 /* What an optional tensor is if the caller passes None. */
-static void describe_empty(DLTensor* tensor, int64_t described, int32_t device) {
-  static int64_t zeros[AOT_MAX_OPTIONAL];
-  static int64_t strides[AOT_MAX_OPTIONAL] = {[AOT_MAX_OPTIONAL - 1] = 1};
+static void make_empty(DLTensor* tensor, int64_t described, int32_t device) {
+  static int64_t zeros[AOT_MAX_MADE];
+  static int64_t strides[AOT_MAX_MADE] = {[AOT_MAX_MADE - 1] = 1};
   memset(tensor, 0, sizeof *tensor);
   tensor->device.device_type = kDLCUDA;
   tensor->device.device_id = device;
-  tensor->ndim = (int32_t)(described >> AOT_OPTIONAL_RANK_SHIFT);
+  tensor->ndim = (int32_t)(described >> AOT_RANK_SHIFT);
   tensor->dtype.code = (uint8_t)described;
   tensor->dtype.lanes = (uint16_t)(described >> 8);
   tensor->dtype.bits = (uint8_t)(described >> 32);
   tensor->shape = zeros;
-  tensor->strides = strides + AOT_MAX_OPTIONAL - tensor->ndim;
+  tensor->strides = strides + AOT_MAX_MADE - tensor->ndim;
 }
 
-static void fill_constant(TVMFFIAny* filled, DLTensor* empty, const aot_constant_t* constant,
-                          const aot_arguments_t* arguments) {
-  memset(filled, 0, sizeof *filled);
-  filled->type_index = constant->type_index;
-  filled->v_int64 = constant->bits;
-  if (constant->type_index != kTVMFFIDLTensorPtr) return;
-  if (arguments->values[constant->argument].kind != AOT_KIND_NONE) {
-    *filled = *arguments->values[constant->argument].any;
-    return;
+/* The next element of the batch would begin after this one, at a multiple of as many elements as every copy allows. */
+static void make_batch(made_t* made, const DLTensor* one) {
+  int64_t apart = 0;
+  made->tensor = *one;
+  made->tensor.ndim = one->ndim + 1;
+  made->tensor.shape = made->shape;
+  made->tensor.strides = made->strides;
+  for (int32_t i = 0; i < one->ndim; ++i) {
+    int64_t reach = (int64_t)((uint64_t)one->shape[i] * (uint64_t)one->strides[i]);
+    if (reach > apart) apart = reach;
+    made->shape[i + 1] = one->shape[i];
+    made->strides[i + 1] = one->strides[i];
   }
-  describe_empty(empty, constant->bits, arguments->device);
-  filled->v_ptr = empty;
+  made->shape[0] = 1;
+  made->strides[0] = (apart + BATCH_ALIGNMENT - 1) / BATCH_ALIGNMENT * BATCH_ALIGNMENT;
+}
+
+/* Returns whether it used `made`. What is not as declared stays as it is: the entry refuses it. */
+static int fill_made(TVMFFIAny* filled, made_t* made, const aot_constant_t* constant,
+                     const aot_arguments_t* arguments) {
+  const aot_value_t* value = &arguments->values[constant->argument];
+  *filled = *value->any;
+  if (constant->bits == 0 && value->tensor != NULL && value->tensor->ndim < AOT_MAX_MADE) {
+    make_batch(made, value->tensor);
+  } else if (constant->bits != 0 && value->kind == AOT_KIND_NONE) {
+    make_empty(&made->tensor, constant->bits, arguments->device);
+  } else {
+    return 0;
+  }
+  memset(filled, 0, sizeof *filled);
+  filled->type_index = kTVMFFIDLTensorPtr;
+  filled->v_ptr = &made->tensor;
+  return 1;
 }
 
 static int fill_argument(TVMFFIAny* filled, uint8_t source, const aot_ranking_t* ranking,
@@ -95,13 +124,18 @@ static int call_entry_filled(const aot_ranking_t* ranking, const aot_kernel_libr
                              const aot_variant_t* variant, const aot_arguments_t* arguments, DLTensor* workspace,
                              TVMFFIAny* result) {
   TVMFFIAny filled[AOT_MAX_ARGUMENTS];
-  DLTensor empty[AOT_MAX_OPTIONAL];
-  uint32_t made = 0;
+  made_t made[AOT_MAX_MADE];
+  uint32_t made_count = 0;
   for (uint32_t i = 0; i < variant->source_count; ++i) {
     if (variant->sources[i] >= AOT_SOURCE_CONSTANT) {
       const aot_constant_t* constant = &library->constants[variant->sources[i] - AOT_SOURCE_CONSTANT];
-      fill_constant(&filled[i], &empty[made], constant, arguments);
-      made += constant->type_index == kTVMFFIDLTensorPtr;
+      if (constant->type_index == kTVMFFIDLTensorPtr) {
+        made_count += (uint32_t)fill_made(&filled[i], &made[made_count], constant, arguments);
+        continue;
+      }
+      memset(&filled[i], 0, sizeof filled[i]);
+      filled[i].type_index = constant->type_index;
+      filled[i].v_int64 = constant->bits;
     } else if (variant->sources[i] == AOT_SOURCE_WORKSPACE) {
       memset(&filled[i], 0, sizeof filled[i]); /* None, for a variant that needs no workspace */
       if (workspace != NULL) filled[i].type_index = kTVMFFIDLTensorPtr;

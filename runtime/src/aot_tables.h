@@ -20,7 +20,7 @@
 /* Major: layout or meaning changed, the entry library refuses the kernel library.
  * Minor: something was added at the end; older readers may still use the rest. */
 #define AOT_TABLES_MAJOR 3
-#define AOT_TABLES_MINOR 3 /* 1: constants; 2: tunables; 3: optional tensors */
+#define AOT_TABLES_MINOR 3 /* 1: constants; 2: tunables; 3: optional and single tensors */
 
 #define AOT_MAX_ARGUMENTS 64 /* of one call, elements of tuples included */
 #define AOT_MAX_DEVICES 64
@@ -178,15 +178,16 @@ typedef struct {
   DLDataType dtype;  /* what the compiled entry takes it for */
 } aot_workspace_t;
 
-/* An argument that the declaration fixes: None or a number, as TVM-FFI passes it. Or, since minor 3, an optional tensor,
- * of type kTVMFFIDLTensorPtr: the public argument, or a tensor without elements if that is None. */
-#define AOT_OPTIONAL_RANK_SHIFT 48
+/* An argument that the declaration fixes: None or a number, as TVM-FFI passes it. Or, since minor 3, a tensor that
+ * dispatch makes, of type kTVMFFIDLTensorPtr. With a rank: the public argument, or a tensor without elements if that is
+ * None. Without a rank: the public argument as a batch of one, with one more dimension in front. */
+#define AOT_RANK_SHIFT 48
 typedef struct {
   int32_t type_index;
-  uint32_t argument; /* of an optional tensor */
+  uint32_t argument; /* of such a tensor */
   int64_t bits; /* of a float: those of a double; of an optional tensor: its dtype as of AOT_SUBJECT_DTYPE, and its rank */
 } aot_constant_t;
-#define AOT_MAX_OPTIONAL 8 /* optional tensors of one variant, and their rank */
+#define AOT_MAX_MADE 8 /* tensors that dispatch makes for one variant, and their dimensions */
 
 enum {
   AOT_STREAM_FROM_ENVIRONMENT = -1,

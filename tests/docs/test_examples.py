@@ -110,6 +110,17 @@ def test_tuples_optional_arguments_and_what_the_device_fills_in(
     assert [launch.grid[0] for launch in cuda.launches] == [132]
 
 
+def test_a_single_tensor_is_passed_as_a_batch_of_one(declarations: aot_runtime.Bundle, cuda: Standin) -> None:
+    rows, row, column = cuda.tensor((3, 16), "float32"), cuda.tensor((16,), "float32"), cuda.tensor((4,), "float32")
+    declarations.scale_batch(rows, cuda.tensor((3, 16), "float32"))
+    declarations.scale_batch(row, cuda.tensor((16,), "float32"))
+    batch, single = cuda.launches
+    assert (batch.kernel, batch.grid[0], single.grid[0]) == (single.kernel, 3, 1)
+    with pytest.raises(aot_runtime.ArgumentError, match=r"out\.shape\[0\] is 4, must equal x\.shape\[0\], which is 16"):
+        declarations.scale_batch(row, column)
+    cuda.clear()
+
+
 def test_dispatch_passes_what_a_declaration_fixes(declarations: aot_runtime.Bundle, cuda: Standin) -> None:
     x, out = (cuda.tensor((16,), "float32") for _ in range(2))
     declarations.scale_fixed(x, out)

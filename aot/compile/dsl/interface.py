@@ -74,9 +74,8 @@ class CuteDsl(Protocol):
     def note_clusters(self, clusters: Clusters) -> AbstractContextManager[Any]:
         """Within the context, note the cluster shape of every kernel that is compiled with a fixed one."""
 
-    def without_listing(self) -> AbstractContextManager[None]:
-        """Within the context, nothing is written as text that only a debug log would show: it takes an eighth of the time
-        of a variant with several kernels."""
+    def quick_tracing(self) -> AbstractContextManager[None]:
+        """Within the context, a compile does without work that changes nothing: up to a sixth of its time."""
 
     def export(self, function: Any, name: str, prefix: str) -> str:
         """A compiled function as LLVM IR: exported under ``name``, internal symbols begin with ``prefix``.

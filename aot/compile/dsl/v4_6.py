@@ -12,11 +12,11 @@ from .v4_7 import (
     export,
     intercept,
     note_clusters,
+    quick_tracing,
     when_traced,
-    without_listing,
 )
 
 __all__ = [
     "BACKEND_FILES", "BACKEND_MODULE", "COMPILE_KEYWORDS", "LAUNCHER", "NEEDS", "entry_parameters", "export", "intercept", "note_clusters",
-    "when_traced", "without_listing",
+    "quick_tracing", "when_traced",
 ]  # fmt: skip

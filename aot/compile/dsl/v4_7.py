@@ -15,13 +15,13 @@ from .v4_8 import (
     entry_parameters,
     export,
     intercept,
+    quick_tracing,
     when_traced,
-    without_listing,
 )
 
 __all__ = [
     "BACKEND_FILES", "BACKEND_MODULE", "COMPILE_KEYWORDS", "LAUNCHER", "NEEDS", "entry_parameters", "export", "intercept", "note_clusters",
-    "when_traced", "without_listing",
+    "quick_tracing", "when_traced",
 ]  # fmt: skip
 
 COMPILE_KEYWORDS: dict[str, Any] = {}

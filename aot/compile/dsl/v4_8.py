@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from typing import Any
 
 from . import compile_calls
@@ -13,7 +14,7 @@ from .interface import PUBLIC, Clusters, LauncherText
 
 __all__ = [
     "BACKEND_FILES", "BACKEND_MODULE", "COMPILE_KEYWORDS", "LAUNCHER", "NEEDS", "PRIVATE", "RENAMING", "entry_parameters", "export", "intercept",
-    "note_clusters", "when_traced", "without_listing",
+    "note_clusters", "quick_tracing", "when_traced",
 ]  # fmt: skip
 
 RENAMING = (
@@ -22,6 +23,7 @@ RENAMING = (
 PRIVATE = {
     "cutlass._mlir._mlir_libs._cutlass_ir": ("_aot_support.export_module_to_bytes",),
     "cutlass._mlir.ir": RENAMING,
+    "cutlass.base_dsl.typing": ("Numeric.from_mlir_type",),
     "cutlass.cutlass_dsl": ("CuTeDSL._enter_gpu_module", "CuTeDSL._get_dsl", "CuTeDSL.trace_finalize_hooks"),
     **compile_calls.NEEDS,
 }
@@ -81,17 +83,20 @@ def when_traced(look: Callable[[Any], object]) -> AbstractContextManager[Any]:
 
 
 @contextmanager
-def without_listing() -> Iterator[None]:
-    """Before it traces a kernel, CuTe DSL writes all that it has traced as text, for a log that nobody keeps."""
+def quick_tracing() -> Iterator[None]:
+    """Before it traces a kernel, CuTe DSL writes all that it has traced as text, for a log that nobody keeps. And it lists
+    all types whenever it asks what a type is called; here it asks once for each type of a compile."""
     from cutlass._mlir import ir
+    from cutlass.base_dsl.typing import Numeric
     from cutlass.cutlass_dsl import CuTeDSL
 
-    own = CuTeDSL._enter_gpu_module
+    enter, look_up = CuTeDSL._enter_gpu_module, Numeric.from_mlir_type
     CuTeDSL._enter_gpu_module = lambda self: ir.InsertionPoint(self.gpu_module.bodyRegion.blocks[0])
+    Numeric.from_mlir_type = staticmethod(cache(look_up))
     try:
         yield
     finally:
-        CuTeDSL._enter_gpu_module = own
+        CuTeDSL._enter_gpu_module, Numeric.from_mlir_type = enter, staticmethod(look_up)
 
 
 def export(function: Any, name: str, prefix: str) -> str:

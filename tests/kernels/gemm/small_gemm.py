@@ -8,7 +8,7 @@ gemm = dataclasses.replace(
     shipped.gemm,
     axes={
         "dtype": {"f16": "f16"},
-        "batched": {"matrix": False},
+        "batched": {"matrix": False, "batch": True},
         "a": {"a_rows": True},
         "b": {"b_rows": True},
     },
