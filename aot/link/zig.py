@@ -79,6 +79,18 @@ class Zig:
         self._cc(host, [*_LINK, *flags, *inputs, "-o", str(output)], output.parent)
         script.unlink()
 
+    @property
+    def is_new(self) -> bool:
+        """Whether zig has linked nothing yet: what it links into every library is built with the first one."""
+        return not (self.cache / "global").exists()
+
+    def prepare(self, host: Host, folder: Path) -> None:
+        """Link a library of nothing, so that the next one takes less time."""
+        source, built = folder / "nothing.c", folder / "nothing.o"
+        source.write_text("int aot_nothing;\n")
+        self.compile_c(host, source, built, [])
+        self.link(host, [str(built)], folder / "libnothing.so", exports=["aot_nothing"])
+
     def archive(self, directory: Path, script: str) -> None:
         """Run a script of ``ar``, whose file names are relative to the directory."""
         self._run([str(self.executable), "ar", "-M"], directory, script)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor as Threads
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from ..cache.links import CachingLinker
 from ..cache.store import Store
 from ..compile.launcher import parse_launcher, symbol_prefix
 from ..compile.messages import KernelInfo
-from ..errors import Failure
+from ..errors import AotError, Failure
 from ..hosts import Host
 from ..link.libraries import Linker
 from ..link.nvidia import NvidiaLibraries
@@ -38,7 +39,7 @@ from .provenance import build_record, toolchain
 from .settings import Settings
 from .workspace import Workspace
 
-__all__ = ["link_kernels", "linkers"]
+__all__ = ["link_kernels", "linkers", "prepare_zig"]
 
 
 @contextmanager
@@ -57,6 +58,21 @@ def linkers(tools: Path, work: Path, jobs: int, store: Store | None) -> Iterator
 
     with ThreadPoolExecutor(jobs) as pool:
         yield make
+
+
+def prepare_zig(settings: Settings, work: Path) -> None:
+    """If zig is new here, let it build its own libraries while kernels are read and compiled: that takes many seconds."""
+    zig = Zig.find(settings.cache / "zig")
+    if settings.jobs == 1 or settings.memory is not None or not zig.is_new:
+        return
+
+    def prepare() -> None:
+        for host in settings.hosts:
+            # What fails here fails again when the bundle is linked, and is reported then.
+            with suppress(AotError, OSError):
+                zig.prepare(host, Path(tempfile.mkdtemp(prefix=f"zig-{host.name}-", dir=work)))
+
+    threading.Thread(target=prepare, daemon=True).start()
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import threading
+from pathlib import Path
+
+import pytest
 from aot_runtime.arch import Arch
 from aot_runtime.kernel_records import Backward, Choice, Parameter
 
 from aot.compile.messages import KernelInfo
+from aot.errors import ToolchainError
+from aot.hosts import Host
+from aot.link.zig import Zig
 from aot.pipeline.compiling import CompiledKernel
-from aot.pipeline.linking import _built, _shared, _Source
+from aot.pipeline.linking import _built, _shared, _Source, prepare_zig
+from aot.pipeline.settings import Settings
 
 
 def test_a_built_kernel_has_the_signature_of_its_declaration() -> None:
@@ -28,3 +36,27 @@ def test_launchers_that_differ_only_by_their_names_are_linked_once() -> None:
 
     texts = {"act__relu": text("act__relu"), "act__silu": text("act__silu"), "act__gelu": text("act__gelu", grid=2)}
     assert _shared(texts) == {"act__relu": "act__relu", "act__silu": "act__relu", "act__gelu": "act__gelu"}
+
+
+@pytest.mark.parametrize(
+    ("jobs", "memory", "known"), [(2, None, False), (1, None, False), (2, 1 << 33, False), (2, None, True)]
+)
+def test_zig_prepares_itself_while_kernels_are_compiled(
+    jobs: int, memory: int | None, known: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its first library. One process at a time, or a limit on memory, leave no room for it."""
+    prepared, done = [], threading.Event()
+
+    def prepare(zig: Zig, host: Host, folder: Path) -> None:
+        prepared.append((host, folder.parent))
+        done.set()
+        raise ToolchainError("it is reported when the bundle is linked")
+
+    monkeypatch.setattr(Zig, "prepare", prepare)
+    if known:
+        (tmp_path / "zig" / "global").mkdir(parents=True)
+    settings = Settings("kernels", ("sm90",), jobs=jobs, memory=memory, cache=tmp_path)
+    prepare_zig(settings, tmp_path)
+    runs = jobs == 2 and memory is None and not known
+    assert done.wait(30 if runs else 0) == runs
+    assert prepared == ([(Host.native(), tmp_path)] if runs else [])
