@@ -95,6 +95,10 @@ def as_torch_is() -> Iterator[None]:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_pyfunc_call(pyfuncitem: Any) -> Iterator[None]:
+    # FlashAttention-4's tests end early if they know that tensors have no values.
+    vars(pyfuncitem.module).update(
+        {"is_fake_mode": lambda: False} if hasattr(pyfuncitem.module, "is_fake_mode") else {}
+    )
     with torch.enable_grad(), OnCpu():
         yield
 

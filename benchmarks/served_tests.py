@@ -49,7 +49,7 @@ def main() -> None:
     arguments.add_argument("--host", help="of the bundle that `--capture` builds")
     arguments.add_argument("--workers", type=int, default=0, help="processes of the run that compiles")
     arguments.add_argument("--add", action="store_true", help="keep the runs in the file of results")
-    options = arguments.parse_args()
+    options = arguments.parse_intermixed_args()
     if options.capture is not None:
         sys.exit(capture(options))
     known = json.loads(options.out.read_text())["results"]["runs"] if options.add and options.out.is_file() else []
@@ -75,9 +75,7 @@ def capture(options: Any) -> int:
     command += ["--no-archives", "--name", options.capture.name, "--out", str(options.capture)]
     command += ["--host", options.host] if options.host is not None else []
     tests = [str(Path(test).resolve()) for test in options.tests]
-    # FlashAttention-4's tests ask this variable whether tensors have values that they may look at.
-    own = {TESTS: json.dumps(tests), "FLASH_ATTENTION_FAKE_TENSOR": "1"}
-    return subprocess.run(command, env={**variables(options), **own}).returncode
+    return subprocess.run(command, env={**variables(options), TESTS: json.dumps(tests)}).returncode
 
 
 def run(options: Any, folder: Path) -> dict[str, Any]:

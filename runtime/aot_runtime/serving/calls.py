@@ -56,7 +56,7 @@ def prepare_class(kind: Any) -> None:
     """Do for a class what the first look-up of one of its objects would wait for."""
     if not isinstance(kind, type):
         return
-    _names_read(kind)
+    _reads(kind, Forms())
     call = _call_of(kind)
     if call is not None:
         # Annotations are code of the library, which may fail in any way. A look-up meets the same error and reports it.

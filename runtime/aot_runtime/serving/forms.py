@@ -48,6 +48,7 @@ class Forms:
         self.modules: set[str] = set()  # those whose source is part of what was met
         self._symbols: dict[int, int] = {}
         self._kept: list[Any] = []  # an object that is gone would leave its identity to another
+        self._hints: dict[int, Any] = {}  # forms of type hints by identity: the fields of a class repeat a few of them
         self._active: dict[int, int] = {}  # how far out each value around the present one is, by identity
         self.python: str | None = None  # the version of Python, if bytecode had to stand in for a source
 
@@ -85,7 +86,10 @@ class Forms:
         if isinstance(value, (list, tuple, dict, set, frozenset)):
             return self._collection(value, where)
         if _is_hint(value):
-            return self._hint(value, where)
+            if id(value) not in self._hints:
+                self._hints[id(value)] = self._hint(value, where)
+                self._kept.append(value)
+            return self._hints[id(value)]
         if isinstance(value, type):
             return self.type_of(value, where)
         if isinstance(value, types.ModuleType):
