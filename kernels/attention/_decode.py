@@ -197,11 +197,9 @@ class Decode(Merging):
             cute.arch.griddepcontrol_wait()
             # Only now: blocks of the merging kernel may start, and find lengths and pages that are final.
             cute.arch.griddepcontrol_launch_dependents()
-        run = self.run_of_block(k_cache, lengths, out, pages)
+        run = self.run_of_block(k_cache, lengths, out, pages, cute.arch.grid_dim()[0])
         row_tiles = cute.ceil_div(run.group, self.tiling.rows)
-        *slots, notes = self.parts_of(parts, blocks, run.group)
-        if cute.arch.thread_idx()[0] < WARP:
-            self.leave_note(run, notes)
+        slots = self.parts_of(parts, blocks, run.group)
         tile = run.first
         while tile < run.end:
             piece = run.piece(tile)

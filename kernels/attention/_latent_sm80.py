@@ -112,10 +112,8 @@ class LatentDecode(Merging):
             cute.arch.griddepcontrol_wait()
             # Only now: blocks of the merging kernel may start, and find lengths and pages that are final.
             cute.arch.griddepcontrol_launch_dependents()
-        run = self.run_of_block(cache, lengths, out, pages)
-        *slots, notes = self.parts_of(parts, blocks, run.group)
-        if thread < WARP:
-            self.leave_note(run, notes)
+        run = self.run_of_block(cache, lengths, out, pages, cute.arch.grid_dim()[0])
+        slots = self.parts_of(parts, blocks, run.group)
         own = cute.arch.make_warp_uniform(thread // WARP)
         place = Place(thread, thread % WARP, own % QUARTERS, own // QUARTERS)
         work = self.work(storage, place, mma)

@@ -12,8 +12,7 @@ the value. So a tile of the cache is read once and used twice, by up to 64 query
   tile arrives in three parts of 192 columns, so that scores can begin with the first one.
 * **Tails.** What lies past the end of a sequence is loaded with its last tile. Scores of such tokens become minus infinity,
   and their values are overwritten with zeros, because a weight of 0 does not remove a NaN.
-* **f8e4m3.** The loading group reads a narrow cache through its registers, a tile ahead, and converts it, exactly, on its way
-  to shared memory. It never reads past the end of a sequence, and repeats the last token instead.
+* **f8e4m3.** See ``_latent_f8_sm90``.
 * **Splits.** As for all caches: see ``_schedule`` and ``_merge``.
 """
 
@@ -33,7 +32,7 @@ import aot
 from .._device import launched_early
 from .._versions import SmemAllocator
 from ..rows._rows import add
-from ._merge import LOG2_E, MINUS_INFINITY, Merging, inverse, scale_of
+from ._merge import LOG2_E, MINUS_INFINITY, Merging, inverse
 from ._tile_sm90 import (
     ALIGNMENT,
     BOTH,
@@ -60,25 +59,15 @@ STAGES = 2
 PARTS = 3  # of a tile
 PART_LINES = KEY_LINES // PARTS
 SCORING = 1  # which warp group
-CHUNK = 16  # elements of a narrow cache that a thread reads at once
-PART_CHUNKS = PART_LINES * LINE // CHUNK  # of one token
-OWN_CHUNKS = TOKENS * PART_CHUNKS // WARP_GROUP  # of one thread, in a part
-# Registers per thread, to load and to multiply, by whether the cache is narrow: then a tile is in those that load. A block
-# gets 168 per thread, and those that multiply wait for what the others give back.
-REGISTERS = {False: (LOADING_REGISTERS, MULTIPLYING_REGISTERS), True: (120, 192)}
 
 
 class LatentDecode(Merging):
-    """``box`` tokens are copied at once: they lie in one page. ``pair`` blocks form a cluster and share each tile.
+    """``box`` tokens are copied at once: they lie in one page. ``pair`` blocks form a cluster and share each tile."""
 
-    ``narrow``: the cache is f8e4m3. Then there is no cluster, and a page may have any size.
-    """
-
-    def __init__(self, target: aot.Target, paged: bool, box: int = TOKENS, pair: int = 1, narrow: bool = False) -> None:
+    def __init__(self, target: aot.Target, paged: bool, box: int = TOKENS, pair: int = 1) -> None:
         super().__init__(VALUE, ROWS, TOKENS, MAX_BLOCKS, paged, launched_early(target), side_by_side=pair)
         self.box = box
         self.pair = pair
-        self.narrow = narrow
 
     @cute.jit
     def __call__(
@@ -106,15 +95,13 @@ class LatentDecode(Merging):
         k_box = hopper_helpers.make_smem_layout_b(row_major, (ROWS, self.box, LINE), self.dtype, 1)
         load = cpasync.CopyBulkTensorTileG2SOp()
         load_q, q_tiles = cpasync.make_tiled_tma_atom(load, q_rows, cute.select(q_staged, mode=[0, 1]), (ROWS, LINE))
-        load_k, k_tiles = None, None
-        if cutlass.const_expr(not self.narrow):
-            load_k, k_tiles = cpasync.make_tiled_tma_atom(
-                cpasync.CopyBulkTensorTileG2SMulticastOp() if self.pair > 1 else load,
-                tokens_of,
-                cute.select(k_box, mode=[0, 1]),
-                (self.box, LINE),
-                num_multicast=self.pair,
-            )
+        load_k, k_tiles = cpasync.make_tiled_tma_atom(
+            cpasync.CopyBulkTensorTileG2SMulticastOp() if self.pair > 1 else load,
+            tokens_of,
+            cute.select(k_box, mode=[0, 1]),
+            (self.box, LINE),
+            num_multicast=self.pair,
+        )
         first_mma, score_mma = [
             hopper_helpers.make_trivial_tiled_mma(
                 self.dtype, self.dtype, OperandMajorMode.K, OperandMajorMode.K, Float32, (1, 1, 1), (ROWS, TOKENS)
@@ -165,8 +152,7 @@ class LatentDecode(Merging):
         group = cute.arch.make_warp_uniform(thread // WARP_GROUP)
         if warp == 0:
             cpasync.prefetch_descriptor(load_q)
-            if cutlass.const_expr(not self.narrow):
-                cpasync.prefetch_descriptor(load_k)
+            cpasync.prefetch_descriptor(load_k)
         shared = SmemAllocator()
         queries, keys = [
             shared.allocate_tensor(self.dtype, staged.outer, ALIGNMENT, swizzle=staged.inner)
@@ -199,43 +185,29 @@ class LatentDecode(Merging):
             cute.arch.griddepcontrol_wait()
             # Only now: blocks of the merging kernel may start, and find lengths and pages that are final.
             cute.arch.griddepcontrol_launch_dependents()
-        run = self.run_of_block(cache, lengths, out, pages)
-        *slots, notes = self.parts_of(parts, cute.arch.grid_dim()[0], run.group)
-        if warp == 1:
-            self.leave_note(run, notes)
+        run = self.run_of_block(cache, lengths, out, pages, cute.arch.grid_dim()[0])
+        slots = self.parts_of(parts, cute.arch.grid_dim()[0], run.group)
         first_mma.set(warpgroup.Field.ACCUMULATE, False)
         score_mma.set(warpgroup.Field.ACCUMULATE, True)
         sum_mma.set(warpgroup.Field.ACCUMULATE, True)
-        loading_registers, multiplying_registers = REGISTERS[self.narrow]
         if group == 0:
-            cute.arch.setmaxregister_decrease(loading_registers)
-            if cutlass.const_expr(self.narrow):
-                self.convert_pieces(run, loaded, loaded_q, load_q, q_tiles, queries, keys, cache, pages)
-            elif warp == 0:
+            cute.arch.setmaxregister_decrease(LOADING_REGISTERS)
+            if warp == 0:
                 self.load_pieces(run, loaded, loaded_q, load_q, q_tiles, queries, load_k, k_tiles, keys, cache, pages)
         else:
-            cute.arch.setmaxregister_increase(multiplying_registers)
-            factor = scale_of(cache_scale, 0)
+            cute.arch.setmaxregister_increase(MULTIPLYING_REGISTERS)
             if group == SCORING:
                 self.score_pieces(
                     run, loaded, loaded_q, (first_mma, score_mma), sum_mma, queries, keys, weights, factors, totals,
-                    scale * factor, factor, out, slots,
+                    scale, out, slots,
                 )  # fmt: skip
             else:
-                self.help_pieces(run, loaded, sum_mma, keys, weights, factors, totals, factor, out, slots)
+                self.help_pieces(run, loaded, sum_mma, keys, weights, factors, totals, out, slots)
 
     def loading(self, barriers: cute.Pointer):
         """The pipeline of parts of tiles, from the loading group to the multiplying ones."""
         warps = BOTH // cute.arch.WARP_SIZE
         threads = pipeline.Agent.Thread
-        if self.narrow:
-            return pipeline.PipelineAsync.create(
-                barrier_storage=barriers,
-                num_stages=STAGES * PARTS,
-                producer_group=pipeline.CooperativeGroup(threads, WARP_GROUP),
-                consumer_group=pipeline.CooperativeGroup(threads, BOTH),
-                defer_sync=True,
-            )
         # Each warp that multiplies a part, in each block that receives it, reports when its memory is free again.
         return pipeline.PipelineTmaAsync.create(
             barrier_storage=barriers,
@@ -306,67 +278,11 @@ class LatentDecode(Merging):
         state.advance()
         return state
 
-    @cute.jit
-    def convert_pieces(self, run, loaded, loaded_q, load_q, q_tiles, queries, keys, cache, pages):
-        """All warps of the group: read tiles of a narrow cache, and write them as elements of 16 bits."""
-        thread = cute.arch.thread_idx()[0] % WARP_GROUP
-        to_q, from_q = self.query_copies(load_q, q_tiles, queries)
-        q_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1)
-        state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, STAGES * PARTS)
-        held = [[cute.make_rmem_tensor(CHUNK, cache.element_type) for _ in range(OWN_CHUNKS)] for _ in range(PARTS)]
-        tile = run.first
-        while tile < run.end:
-            piece = run.piece(tile)
-            if thread < cute.arch.WARP_SIZE:
-                q_state = self.load_queries(loaded_q, load_q, to_q, from_q, q_state, run, piece)
-            rows = self.narrow_rows(cache, pages, piece, piece.start, thread)
-            for part in cutlass.range_constexpr(PARTS):
-                read_part(held[part], rows, part, thread)
-            for index in cutlass.range(piece.start, piece.stop):
-                # Behind the last tile, it is read once more, for nothing.
-                rows = self.narrow_rows(cache, pages, piece, cutlass.min(index + 1, piece.stop - 1), thread)
-                for part in cutlass.range_constexpr(PARTS):
-                    loaded.producer_acquire(state)
-                    self.convert_part(held[part], keys, state.index, thread)
-                    read_part(held[part], rows, part, thread)
-                    cute.arch.fence_proxy("async.shared", space="cta")
-                    loaded.producer_commit(state)
-                    state.advance()
-            tile += piece.stop - piece.start
-
-    def narrow_rows(self, cache, pages, piece, index, thread) -> list[cute.Tensor]:
-        """The tokens of which this thread reads chunks, of a tile. Past the end, the last token is repeated."""
-        rows = []
-        for i in range(OWN_CHUNKS):
-            token = cutlass.min(index * TOKENS + place_of(i, thread)[0], piece.length - 1)
-            page = piece.sequence
-            if self.paged:
-                page, token = pages[piece.sequence, token // cache.shape[1]], token % cache.shape[1]
-            rows.append(cache[page, token, None])
-        return rows
-
-    @cute.jit
-    def convert_part(self, held, keys, stage, thread):
-        """Write chunks to where TMA would have brought them: the eight of a line of 128 bytes are swizzled by its row."""
-        memory = cute.recast_ptr(keys.iterator, dtype=self.dtype)  # without the swizzle of the layout
-        wide = cute.make_rmem_tensor(CHUNK, self.dtype)
-        halves = cute.make_tensor(wide.iterator, cute.make_layout((CHUNK // 2, 2)))
-        for i in cutlass.range_constexpr(OWN_CHUNKS):
-            row, chunk = place_of(i, thread)
-            wide.store(held[i].load().to(Float32).to(self.dtype))
-            line = stage * PART_LINES + chunk // (LINE // CHUNK)
-            for half in cutlass.range_constexpr(2):
-                within = (chunk % (LINE // CHUNK) * 2 + half) ^ (row % 8)
-                place = memory + (line * TOKENS + row) * LINE + within * (CHUNK // 2)
-                target = cute.make_tensor(place.align(CHUNK), cute.make_layout(CHUNK // 2))
-                cute.autovec_copy(halves[None, half], target)
-
     # Multiplying.
 
     @cute.jit
     def score_pieces(
-        self, run, loaded, loaded_q, score_mmas, sum_mma, queries, keys, weights, factors, totals, scale, v_scale,
-        out, slots,
+        self, run, loaded, loaded_q, score_mmas, sum_mma, queries, keys, weights, factors, totals, scale, out, slots,
     ):  # fmt: skip
         """The scoring group. While it multiplies weights and values of a tile, it starts on the scores of the next."""
         thread = cute.arch.thread_idx()[0] % WARP_GROUP
@@ -407,7 +323,7 @@ class LatentDecode(Merging):
                     totals[places[2 * i][0], 0] = largest[i]
                     totals[places[2 * i][0], 1] = all_weights
             self.written().arrive_and_wait()
-            self.write(sum_mma, sums, totals, v_scale, out, slots, run, piece, tile, 0)
+            self.write(sum_mma, sums, totals, out, slots, run, piece, tile, 0)
             tile += piece.stop - piece.start
 
     @cute.jit
@@ -489,7 +405,7 @@ class LatentDecode(Merging):
         cute.copy(copy, rounded, mine.partition_D(weights)[None, None, None, 0])
 
     @cute.jit
-    def help_pieces(self, run, loaded, sum_mma, keys, weights, factors, totals, v_scale, out, slots):
+    def help_pieces(self, run, loaded, sum_mma, keys, weights, factors, totals, out, slots):
         thread = cute.arch.thread_idx()[0] % WARP_GROUP
         sums = cute.make_rmem_tensor(sum_mma.partition_shape_C((ROWS, OWN)), Float32)
         places = sum_mma.get_slice(thread).partition_C(cute.make_identity_tensor((ROWS, OWN)))
@@ -515,7 +431,7 @@ class LatentDecode(Merging):
                     loaded.consumer_release(freed)
                     freed.advance()
             self.written().arrive_and_wait()
-            self.write(sum_mma, sums, totals, v_scale, out, slots, run, piece, tile, 1)
+            self.write(sum_mma, sums, totals, out, slots, run, piece, tile, 1)
             tile += piece.stop - piece.start
 
     def may_write(self) -> pipeline.NamedBarrier:
@@ -533,9 +449,8 @@ class LatentDecode(Merging):
     def weigh(self, mma, sums, weights, keys, index, piece, stage, half: cutlass.Constexpr):
         """Start to add this half of the values, times their weights."""
         valid = piece.length - index * TOKENS
-        if cutlass.const_expr(not self.narrow):  # noqa: SIM102  decided when compiling
-            if valid < TOKENS:
-                self.clear(keys, valid, stage, half)
+        if valid < TOKENS:
+            self.clear(keys, valid, stage, half)
         own = mma.get_slice(0)
         a, b = mma.make_fragment_A(own.partition_A(weights)), mma.make_fragment_B(own.partition_B(self.values(keys)))
         warpgroup.fence()
@@ -561,7 +476,7 @@ class LatentDecode(Merging):
         self.together(half).arrive_and_wait()
 
     @cute.jit
-    def write(self, mma, sums, totals, v_scale, out, slots, run, piece, tile, half: cutlass.Constexpr):
+    def write(self, mma, sums, totals, out, slots, run, piece, tile, half: cutlass.Constexpr):
         """Write this half of the rows of the output, or of a slot if the block has not seen all tokens."""
         thread = cute.arch.thread_idx()[0] % WARP_GROUP
         block, _, _ = cute.arch.block_idx()
@@ -576,7 +491,7 @@ class LatentDecode(Merging):
             first = (half * OWN + places[0][1]) // 2
             if row < run.group:
                 if piece.whole:
-                    factor = inverse(totals[within, 1]) * v_scale
+                    factor = inverse(totals[within, 1])
                     target = out[piece.sequence, row // heads, row % heads, None]
                     write_row(by_row, i, factor, target, first)
                 else:
@@ -585,15 +500,3 @@ class LatentDecode(Merging):
                         if thread % 4 == 0:
                             part_scalars[slot, within, 0] = totals[within, 0]
                             part_scalars[slot, within, 1] = totals[within, 1]
-
-
-def place_of(i: int, thread: Int32) -> tuple[Int32, Int32]:
-    """Chunk ``i`` of a thread in a part: its row and its place in that row. Neighbouring threads have neighbouring chunks."""
-    index = i * WARP_GROUP + thread
-    return index // PART_CHUNKS, index % PART_CHUNKS
-
-
-def read_part(held: list[cute.Tensor], rows: list[cute.Tensor], part: int, thread: Int32) -> None:
-    for i, (registers, row) in enumerate(zip(held, rows, strict=True)):
-        source = cute.local_tile(row, (CHUNK,), (part * PART_CHUNKS + place_of(i, thread)[1],))
-        cute.autovec_copy(source, registers)

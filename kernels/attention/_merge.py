@@ -4,8 +4,9 @@ See ``_schedule`` for units, tiles and slots. Tiles of query rows of the same to
 takes one after the other; or they are *side by side*: as many blocks as there are tiles of rows take the same run, each
 with its own rows, and read the same tokens at about the same time.
 
-A run cuts at most the unit that it begins with, so there are fewer cut units than runs. Each block leaves a *note* about the
-unit that its run is the first to cut, and the merging kernel has a few blocks for each note.
+The merging kernel has a few blocks for each run. They help to merge the unit in whose middle their run begins, together
+with those of all other runs that begin in this unit. So a unit that was cut into many parts is merged by as many. They
+know it from the lengths, while the parts are still being computed.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32
 
 from .._device import WARP, KernelObject, await_previous, fetch, store
-from ..rows._rows import add
+from .._versions import SmemAllocator
 from ._schedule import Schedule, Sequences
 
 MERGE_WARPS = 8  # of a block that merges
 MERGE_ITEMS = 2  # rows, or parts of rows, that each of its warps merges
-NOTE = 4  # numbers that a block leaves behind for the merging kernel
+TOGETHER = 8  # more parts than that are shared by the warps of a block
 MERGE_COLUMNS = 128  # of a row of the output, that one warp merges
-BATCH = 16  # parts that a warp reads at once while it merges
+BATCH = 4  # parts that a warp reads at once while it merges
 LOG2_E = math.log2(math.e)
 MINUS_INFINITY = float("-inf")
 
@@ -64,6 +65,24 @@ class Run(NamedTuple):
         return Piece(sequence, unit, self.sequences.length(sequence), start, stop, stop - start == tiles)
 
 
+class Cut(NamedTuple):
+    """A unit that runs ``earliest`` to ``latest`` have parts of. All but the first begin with it, and that one if not ``late``."""
+
+    sequence: Int32
+    unit: Int32
+    earliest: Int32
+    latest: Int32
+    late: Int32
+    helper: Int32  # which of the runs that begin in the middle of the unit this is
+    lanes: Int32
+    lane: Int32
+
+    @cute.jit
+    def slot(self, run: Int32) -> Int32:
+        """Where a run left its part."""
+        return 2 * (run * self.lanes + self.lane) + (self.late if run == self.earliest else Int32(0))
+
+
 class Merging(KernelObject):
     """``dim`` columns and ``rows`` rows of a tile of the output, ``tile`` tokens of the cache.
 
@@ -81,6 +100,7 @@ class Merging(KernelObject):
         self.early = early
         self.side_by_side = side_by_side
         self.columns = min(dim, MERGE_COLUMNS)
+        self.size = self.columns // WARP  # that a lane has
 
     # What both kernels derive from the arguments. A cache is pages (or sequences) x tokens x heads x columns.
 
@@ -105,9 +125,9 @@ class Merging(KernelObject):
         row_tiles = 1 if self.side_by_side else cute.ceil_div(self.group(out, cache), self.rows)
         return Sequences(lengths, Int32(capacity), self.tile, Int32(self.heads(cache) * row_tiles))
 
-    def run_of_block(self, cache: cute.Tensor, lengths: cute.Tensor, out: cute.Tensor, pages) -> Run:
+    def run_of_block(self, cache: cute.Tensor, lengths: cute.Tensor, out: cute.Tensor, pages, blocks: Int32) -> Run:
+        """The run of a block, of so many."""
         block, _, _ = cute.arch.block_idx()
-        blocks, _, _ = cute.arch.grid_dim()
         group = self.group(out, cache)
         lanes = self.lanes(group)
         sequences = self.sequences(lengths, out, cache, pages)
@@ -116,37 +136,13 @@ class Merging(KernelObject):
         first, end = schedule.first(index), schedule.first(index + 1)
         return Run(sequences, schedule, index, first, end, block % lanes, group, Int32(out.shape[1]))
 
-    def parts_of(self, parts: cute.Tensor, blocks: Int32, group: Int32) -> tuple[cute.Tensor, cute.Tensor, cute.Tensor]:
-        """The workspace: sums by slot, row and column; by slot and row, the largest score and the sum of weights; notes."""
+    def parts_of(self, parts: cute.Tensor, blocks: Int32, group: Int32) -> tuple[cute.Tensor, cute.Tensor]:
+        """The workspace: sums by slot, row and column; by slot and row, the largest score and the sum of weights."""
         rows = cutlass.min(group, self.rows)
         sums = cute.make_layout((2 * blocks, rows, self.dim), stride=(rows * self.dim, self.dim, 1))
         scalars = cute.make_layout((2 * blocks, rows, 2), stride=(rows * 2, 2, 1))
         after = parts.iterator + 2 * blocks * rows * self.dim
-        notes = cute.recast_ptr(after + 2 * blocks * rows * 2, dtype=Int32)
-        return (
-            cute.make_tensor(parts.iterator, sums),
-            cute.make_tensor(after, scalars),
-            cute.make_tensor(notes, cute.make_layout((blocks, NOTE), stride=(NOTE, 1))),
-        )
-
-    @cute.jit
-    def leave_note(self, run: Run, notes: cute.Tensor):
-        """Tell the merging kernel which unit this block's run cuts first, if no earlier run cuts it. One thread."""
-        block, _, _ = cute.arch.block_idx()
-        sequence, unit, earliest, latest = Int32(-1), Int32(0), Int32(0), Int32(0)
-        if run.first < run.end:
-            piece = run.piece(run.first)
-            if piece.start > 0:
-                begin = run.first - piece.start
-                earliest = run.schedule.owner(begin)
-                if earliest == run.index - 1:
-                    tiles = run.sequences.tiles(piece.sequence)
-                    sequence, unit, latest = piece.sequence, piece.unit, run.schedule.owner(begin + tiles - 1)
-                    # The earliest run may begin with this unit, or only end with it.
-                    earliest = 2 * earliest + (0 if run.schedule.first(earliest) == begin else 1)
-        if cute.arch.lane_idx() == 0:
-            for i, value in enumerate((sequence, unit, earliest, latest)):
-                notes[block, i] = value
+        return cute.make_tensor(parts.iterator, sums), cute.make_tensor(after, scalars)
 
     def launch_merge(self, cache, lengths, out, pages, v_scale, parts, blocks: Int32, stream) -> None:
         rows = cutlass.min(self.group(out, cache), self.rows)
@@ -160,7 +156,7 @@ class Merging(KernelObject):
 
     @cute.kernel
     def merge(self, cache: cute.Tensor, lengths: cute.Tensor, out: cute.Tensor, pages, v_scale, parts, blocks: Int32):
-        """Merge the unit that a block of the other kernel names, row by row. A warp has 128 columns of a row at a time.
+        """Merge the unit in whose middle a run begins, row by row. An item is 128 columns of a row.
 
         No block sees a sequence of length 0, so its zeros are written here.
         """
@@ -168,62 +164,116 @@ class Merging(KernelObject):
         block, share, _ = cute.arch.block_idx()
         _, shares, _ = cute.arch.grid_dim()
         batch, tokens, all_heads, _ = out.shape
-        group = self.group(out, cache)
-        heads = group // tokens
-        sums, scalars, notes = self.parts_of(parts, blocks, group)
-        lanes = self.lanes(group)
         slices = self.dim // self.columns
-        first = share * MERGE_WARPS + thread // WARP
+        warp = thread // WARP
+        storage = SmemAllocator().allocate_tensor(Float32, cute.make_layout((self.columns + 2, MERGE_WARPS)), 16)
+        run = self.run_of_block(cache, lengths, out, pages, blocks)
+        slots = self.parts_of(parts, blocks, run.group)
+        cut = self.cut(run)
         await_previous(self.early)
-        sequence, unit = notes[block, 0], notes[block, 1]
-        if sequence >= 0:
-            row_tiles = 1 if self.side_by_side else cute.ceil_div(group, self.rows)
-            head = unit // row_tiles
-            row_tile = block % lanes if self.side_by_side else unit % row_tiles
-            count = cutlass.min(group - row_tile * self.rows, self.rows)
-            runs = (notes[block, 2] // 2, notes[block, 3], notes[block, 2] % 2, lanes, block % lanes)
-            for item in cutlass.range(first, count * slices, shares * MERGE_WARPS):
-                within, part = item // slices, item % slices
-                row = row_tile * self.rows + within
-                target = out[sequence, row // heads, head * heads + row % heads, None]
-                target = cute.local_tile(target, (self.columns,), (part,))
-                self.merge_row((sums, scalars), within, part, runs, target, scale_of(v_scale, head))
+        if cut.sequence >= 0:
+            row_tiles = 1 if self.side_by_side else cute.ceil_div(run.group, self.rows)
+            head = cut.unit // row_tiles
+            top = (cut.lane if self.side_by_side else cut.unit % row_tiles) * self.rows
+            items = cutlass.min(run.group - top, self.rows) * slices
+            helpers = (cut.latest - cut.earliest) * shares
+            helper = cut.helper * shares + share
+            scale = scale_of(v_scale, head)
+            if cut.latest - cut.earliest < TOGETHER:
+                for item in cutlass.range(helper * MERGE_WARPS + warp, items, helpers * MERGE_WARPS):
+                    _, total, values = self.merge_parts(slots, item // slices, item % slices, cut, 0, 1)
+                    target = self.target(out, cut.sequence, head, top + item // slices, item % slices, run)
+                    store(values * (inverse(total) * scale), target, thread % WARP, WARP, self.size)
+            else:
+                for item in cutlass.range(helper, items, helpers):
+                    merged = self.merge_parts(slots, item // slices, item % slices, cut, warp, MERGE_WARPS)
+                    target = self.target(out, cut.sequence, head, top + item // slices, item % slices, run)
+                    self.merge_warps(merged, storage, target, scale)
         sequences = self.sequences(lengths, out, cache, pages)
-        size = self.columns // WARP
         for empty in cutlass.range(block, batch, blocks):
             if sequences.length(empty) == 0:
-                for item in cutlass.range(first, tokens * all_heads * slices, shares * MERGE_WARPS):
+                for item in cutlass.range(
+                    share * MERGE_WARPS + warp, tokens * all_heads * slices, shares * MERGE_WARPS
+                ):
                     row, part = item // slices, item % slices
                     target = cute.local_tile(
                         out[empty, row // all_heads, row % all_heads, None], (self.columns,), (part,)
                     )
-                    store(cute.full(size, 0.0, Float32), target, thread % WARP, WARP, size)
+                    store(cute.full(self.size, 0.0, Float32), target, thread % WARP, WARP, self.size)
 
     @cute.jit
-    def merge_row(self, slots, row, part, runs, target, scale):
-        """Runs ``earliest`` to ``latest`` have a part each. All but the first begin with it, and that one if not ``late``."""
-        earliest, latest, late, lanes, side = runs
-        lane = cute.arch.lane_idx()
-        size = self.columns // WARP
+    def cut(self, run: Run) -> Cut:
+        """The unit in whose middle a run begins. Without one, its sequence is -1."""
+        sequence, unit, earliest, latest, late = Int32(-1), Int32(0), Int32(0), Int32(0), Int32(0)
+        if run.first < run.end:
+            piece = run.piece(run.first)
+            if piece.start > 0:
+                begin = run.first - piece.start
+                sequence, unit = piece.sequence, piece.unit
+                earliest = run.schedule.owner(begin)
+                latest = run.schedule.owner(begin + run.sequences.tiles(sequence) - 1)
+                # The earliest run may begin with this unit, or only end with it.
+                late = Int32(0) if run.schedule.first(earliest) == begin else Int32(1)
+        lanes = self.lanes(run.group)
+        return Cut(sequence, unit, earliest, latest, late, run.index - earliest - 1, lanes, run.lane)
+
+    def target(self, out, sequence, head, row, part, run: Run) -> cute.Tensor:
+        heads = run.group // run.tokens
+        values = out[sequence, row // heads, head * heads + row % heads, None]
+        return cute.local_tile(values, (self.columns,), (part,))
+
+    @cute.jit
+    def merge_parts(self, slots, row, part, cut: Cut, first, step: cutlass.Constexpr):
+        """Every so many parts of an item: the largest score, the sum of weights, and this lane's columns."""
         sums, scalars = slots
-        top, total, values = Float32(MINUS_INFINITY), Float32(0), cute.full(size, 0.0, Float32)
-        for start in cutlass.range(earliest, latest + 1, BATCH):
-            # Lanes have one part each, for its scalars. Past the last part they repeat it, with no weight.
-            run = start + lane % BATCH
-            block = cutlass.min(run, latest) * lanes + side
-            slot = slot_of(block, earliest * lanes + side, late)
-            own = scalars[slot, row, 0] if run <= latest else Float32(MINUS_INFINITY)
-            higher = cute.arch.fmax(top, cute.arch.warp_reduction(own, cute.arch.fmax))
-            finite = higher if higher > MINUS_INFINITY else Float32(0)
-            factor = cute.math.exp2(own - finite, fastmath=True)
-            weight = cute.arch.warp_reduction(factor * scalars[slot, row, 1], add, threads_in_group=BATCH)
-            before = cute.math.exp2(top - finite, fastmath=True)
-            top, total, values = higher, total * before + weight, values * before
-            first = part * WARP + lane
-            rows = [fetch(sums[cute.arch.shuffle_sync(slot, i), row, None], first, size) for i in range(BATCH)]
+        index = part * WARP + cute.arch.lane_idx()
+        top, total, values = Float32(MINUS_INFINITY), Float32(0), cute.full(self.size, 0.0, Float32)
+        for start in cutlass.range(cut.earliest + first, cut.latest + 1, BATCH * step):
+            # Past the last part, it is read once more, without a weight.
+            runs = [start + i * step for i in range(BATCH)]
+            places = [cut.slot(cutlass.min(run, cut.latest)) for run in runs]
+            rows = [fetch(sums[place, row, None], index, self.size) for place in places]
+            weights = [scalars[place, row, 1] for place in places]
+            largest = [scalars[place, row, 0] for place in places]
+            higher = top
             for i in cutlass.range_constexpr(BATCH):
-                values = values + cute.arch.shuffle_sync(factor, i) * rows[i].load()
-        store(values * (inverse(total) * scale), target, lane, WARP, size)
+                largest[i] = largest[i] if runs[i] <= cut.latest else Float32(MINUS_INFINITY)
+                higher = cute.arch.fmax(higher, largest[i])
+            finite = higher if higher > MINUS_INFINITY else Float32(0)
+            before = cute.math.exp2(top - finite, fastmath=True)
+            top, total, values = higher, total * before, values * before
+            for i in cutlass.range_constexpr(BATCH):
+                factor = cute.math.exp2(largest[i] - finite, fastmath=True)
+                total, values = total + factor * weights[i], values + factor * rows[i].load()
+        return top, total, values
+
+    @cute.jit
+    def merge_warps(self, merged, storage, target, scale):
+        """What the warps of a block found of an item, by the first of them."""
+        top, total, values = merged
+        thread, _, _ = cute.arch.thread_idx()
+        lane, warp = thread % WARP, thread // WARP
+        own = cute.make_rmem_tensor(self.size, Float32)
+        own.store(values)
+        for i in cutlass.range_constexpr(self.size):
+            storage[lane + WARP * i, warp] = own[i]
+        if lane == 0:
+            storage[self.columns, warp] = top
+            storage[self.columns + 1, warp] = total
+        cute.arch.sync_threads()
+        if warp == 0:
+            higher, total = Float32(MINUS_INFINITY), Float32(0)
+            for i in cutlass.range_constexpr(MERGE_WARPS):
+                higher = cute.arch.fmax(higher, storage[self.columns, i])
+            finite = higher if higher > MINUS_INFINITY else Float32(0)
+            own.fill(0.0)
+            for i in cutlass.range_constexpr(MERGE_WARPS):
+                factor = cute.math.exp2(storage[self.columns, i] - finite, fastmath=True)
+                total += factor * storage[self.columns + 1, i]
+                for c in cutlass.range_constexpr(self.size):
+                    own[c] = own[c] + factor * storage[lane + WARP * c, i]
+            store(own.load() * (inverse(total) * scale), target, lane, WARP, self.size)
+        cute.arch.sync_threads()
 
 
 def scale_of(scales, head: Int32):
@@ -235,9 +285,3 @@ def scale_of(scales, head: Int32):
 def inverse(total: Float32) -> Float32:
     """``1 / total``, or 0 for a row without weights: a row that may see no token is zero."""
     return 1 / total if total > 0.0 else Float32(0)
-
-
-@cute.jit
-def slot_of(block: Int32, earliest: Int32, late: Int32) -> Int32:
-    """Where a block left its part. ``late`` is 1 if the earliest block ended its run with it, 0 if it began."""
-    return 2 * block + (late if block == earliest else Int32(0))

@@ -158,10 +158,8 @@ class WideDecode(Merging):
             cute.arch.griddepcontrol_wait()
             # Only now: blocks of the merging kernel may start, and find lengths and pages that are final.
             cute.arch.griddepcontrol_launch_dependents()
-        run = self.run_of_block(cache, lengths, out, pages)
-        *slots, notes = self.parts_of(parts, cute.arch.grid_dim()[0], run.group)
-        if warp == 1:
-            self.leave_note(run, notes)
+        run = self.run_of_block(cache, lengths, out, pages, cute.arch.grid_dim()[0])
+        slots = self.parts_of(parts, cute.arch.grid_dim()[0], run.group)
         first_mma.set(warpgroup.Field.ACCUMULATE, False)
         score_mma.set(warpgroup.Field.ACCUMULATE, True)
         sum_mma.set(warpgroup.Field.ACCUMULATE, True)
@@ -258,6 +256,8 @@ class WideDecode(Merging):
                 freed.advance()
                 mask(scores, places, scale, (index + 1) * TOKENS, TOKENS, top, run, piece)
                 soften(scores, largest, total, factor)
+                # Without this branch, ptxas waits for the second product before it computes the softmax.
+                loaded.consumer_wait(read)
                 warpgroup.wait_group(0)
                 loaded.consumer_release(freed)
                 freed.advance()

@@ -14,7 +14,6 @@ import aot
 from .._device import ARCHS
 from ..contracts import attention_decode as contract
 from ._decode import MAX_BLOCKS, PAGE, Decode, Tiling
-from ._merge import NOTE
 from ._wide_sm90 import BOXES, WideDecode
 
 ALIGNMENT = 16
@@ -55,7 +54,7 @@ def cache(name: str, dtype: str, dim: int, paged: bool) -> aot.Tensor:
         aot.In("pages", "batch x pages of a sequence: which pages of the cache it has; or none", default=None),
         aot.In("k_scale", "per head: keys are about `k_cache * k_scale`; none unless it is f8e4m3", default=None),
         aot.In("v_scale", "like `k_scale`", default=None),
-        aot.Workspace("parts", bytes=f"{8 * MAX_BLOCKS} * {_ROWS} * (q.shape[3] + 2) + {4 * NOTE * MAX_BLOCKS}"),
+        aot.Workspace("parts", bytes=f"{8 * MAX_BLOCKS} * {_ROWS} * (q.shape[3] + 2)"),
     ),
     archs=ARCHS,
     axes={

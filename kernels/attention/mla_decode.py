@@ -13,8 +13,8 @@ import aot
 from .._device import ARCHS
 from ..contracts import mla_decode as contract
 from . import _latent_sm80
+from ._latent_f8_sm90 import NarrowLatentDecode
 from ._latent_sm90 import KEY, MAX_BLOCKS, ROWS, TOKENS, VALUE, LatentDecode
-from ._merge import NOTE
 
 ALIGNMENT = 16
 MAX_TOKENS = 16
@@ -33,7 +33,7 @@ _ROWS = f"min({ROWS}, q.shape[1] * q.shape[2])"
         aot.In(
             "cache_scale", "of one element: tokens are about `cache * cache_scale`; none unless f8e4m3", default=None
         ),
-        aot.Workspace("parts", bytes=f"{8 * MAX_BLOCKS} * {_ROWS} * {VALUE + 2} + {4 * NOTE * MAX_BLOCKS}"),
+        aot.Workspace("parts", bytes=f"{8 * MAX_BLOCKS} * {_ROWS} * {VALUE + 2}"),
     ),
     archs=ARCHS,
     axes={
@@ -74,11 +74,13 @@ def mla_decode(target: aot.Target, dtype: str, cache_dtype: bool, paged: bool) -
     in_line = f"(tokens - 1) * (q_stride_1 - heads * {KEY}) == 0"  # of several tokens, all heads follow each other
     room = f"tokens * heads <= {ROWS * MAX_BLOCKS}"  # for blocks side by side in the workspace
     guards = (*present, in_line, room)
-    if cache_dtype:
-        return [aot.Spec(LatentDecode(target, paged, narrow=True), arguments, guards)]
     specs = []
     for box in (TOKENS, PAGE) if paged else (TOKENS,):
         fits = (f"page_size % {box} == 0",) if paged and box != PAGE else ()
+        if cache_dtype:
+            narrow = NarrowLatentDecode(target, paged, box)
+            specs.append(aot.Spec(narrow, arguments, (*guards, *fits), f"box{box}"))
+            continue
         for pair in (1, 2):  # two blocks share what they load, if there are rows for two
             rows = (f"tokens * heads <= {ROWS}",) if pair == 1 else ()
             decode = LatentDecode(target, paged, box, pair)

@@ -37,6 +37,7 @@ SHAPES = (
     Case((300, 3000), heads=128, kv_heads=1, heads_first=True),
     Case((77, 1500, 3), tokens=16, heads=10, kv_heads=1),  # more rows than a tile has
     Case((5, 400), huge=True),
+    Case((64, 0, 65, 1000), heads=96, kv_heads=1),  # many rows, and pages with room for a tile
 )
 PAGES = (16, 32, 48, 256)
 BENCH = ((64, 32, 8, 8192), (8, 32, 8, 32_768), (1, 32, 8, 65_536), (128, 128, 1, 4096))
