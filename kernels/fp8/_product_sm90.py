@@ -37,6 +37,7 @@ LOADING_REGISTERS, MULTIPLYING_REGISTERS = 24, 240
 MOST_SUMS = 192  # registers of a thread
 BARRIER_BYTES = 8
 ALIGNMENT = 1024  # of swizzled tiles in shared memory
+SWIZZLED_ROWS = 8  # of 128 bytes: the pattern of a swizzled tile repeats after these
 OUT_BYTES = 2  # of an element
 SUB = 64  # columns of a tile that share a scale, wherever the tile starts
 MOST_AHEAD, ROOM = 4, 24  # steps whose scales are on their way, and registers of a thread for them
@@ -52,6 +53,7 @@ class Tiling:
     shared: bool = True  # whether both warp groups share each tile, instead of taking turns
     buffers: int = 2  # slices of the output in shared memory
     group: int = 4  # rows of clusters that are computed together
+    rows: int | None = None  # if ``a`` never has more rows than this, only these rows of its tile are loaded
 
     across, least_k = 1, 1  # what the model of a product's time asks for: nothing is side by side in a cluster, or cut
 
@@ -62,8 +64,12 @@ class Tiling:
 
     @property
     def label(self) -> str:
-        words = (f"tile{self.m}x{self.n}", *(["shared"] if self.shared else ()))
+        words = (f"tile{self.loaded_rows}x{self.n}", *(["shared"] if self.shared else ()))
         return "_".join((*words, *([f"cluster{self.cluster}"] if self.cluster > 1 else ())))
+
+    @property
+    def loaded_rows(self) -> int:
+        return self.rows or self.m
 
     @property
     def stage_bytes(self) -> int:
@@ -131,6 +137,11 @@ class Tiling:
         registers = self.sums * (2 if scaling.promoted else 1)
         if registers > MOST_SUMS:
             raise aot.DeclarationError(f"{registers} registers of a thread for sums; there is room for {MOST_SUMS}")
+        if self.rows is not None and (self.rows % SWIZZLED_ROWS or self.rows > self.m or self.cluster > 1):
+            raise aot.DeclarationError(
+                f"{self.rows} rows of {self.m}, in clusters of {self.cluster}",
+                hint=f"rows is a multiple of {SWIZZLED_ROWS} up to m, without clusters",
+            )
         if not 1 <= self.cluster <= target.max_cluster:
             raise aot.DeclarationError(f"clusters of {self.cluster}; {target.arch} takes up to {target.max_cluster}")
         if self.stages(target) < 2:
@@ -188,8 +199,11 @@ class Product(Order):
         out_staged = hopper_helpers.make_smem_layout_epi(
             self.out_dtype, rows, out_tile, tiling.epilogue_stages * MULTIPLYING
         )
+        a_loaded = hopper_helpers.make_smem_layout_a(
+            rows, (tiling.loaded_rows, tiling.n, self.step), self.dtypes[0], self.stages
+        )
         load_a, a_tiles = cpasync.make_tiled_tma_atom(
-            cpasync.CopyBulkTensorTileG2SOp(), a, cute.select(a_staged, mode=[0, 1]), (tiling.m, self.step)
+            cpasync.CopyBulkTensorTileG2SOp(), a, cute.select(a_loaded, mode=[0, 1]), (tiling.loaded_rows, self.step)
         )
         load_b, b_tiles = cpasync.make_tiled_tma_atom(
             cpasync.CopyBulkTensorTileG2SMulticastOp() if tiling.cluster > 1 else cpasync.CopyBulkTensorTileG2SOp(),
@@ -263,7 +277,7 @@ class Product(Order):
             consumer_group=pipeline.CooperativeGroup(
                 pipeline.Agent.Thread, tiling.cluster * groups * (WARP_GROUP // WARP)
             ),
-            tx_count=tiling.stage_bytes,
+            tx_count=(tiling.loaded_rows + tiling.n) * STEP_BYTES,
             cta_layout_vmnk=cute.make_layout((1, tiling.cluster, 1, 1)),
             defer_sync=True,
         )
@@ -301,6 +315,9 @@ class Product(Order):
         tiling = self.tiling
         begin, step, row = self.place()
         everyone = Int32((1 << tiling.cluster) - 1).to(cutlass.Int16) if tiling.cluster > 1 else None
+        # Rows that are not loaded keep old values. They only produce rows of the output that do not exist.
+        a_tile = (tiling.loaded_rows, self.step)
+        shared_a = cute.local_tile(shared_a, a_tile, (0, 0, None))
         b = cute.local_tile(b, (tiling.n, self.step), (None, None, None))
         to_b, from_b = cpasync.tma_partition(
             load_b, row, cute.make_layout(tiling.cluster), cute.group_modes(shared_b, 0, 2), cute.group_modes(b, 0, 2)
@@ -310,7 +327,7 @@ class Product(Order):
         first, before = Int32(0), Int32(0)
         for index in cutlass.range(begin, count, step):
             expert, top, _, n, first, before = self.find(offsets, tiles, index, first, before, row)
-            own = cute.local_tile(cute.domain_offset((top, 0), a), (tiling.m, self.step), (0, None))
+            own = cute.local_tile(cute.domain_offset((top, 0), a), a_tile, (0, None))
             to_a, from_a = cpasync.tma_partition(
                 load_a, 0, cute.make_layout(1), cute.group_modes(shared_a, 0, 2), cute.group_modes(own, 0, 2)
             )

@@ -38,6 +38,8 @@ def time_of(tiling: Any, model: Model) -> str:
     time = f"{model.start} + {waves} * ({model.step} * k + {model.tile})"
     if tiling.least_k > 1:  # each block of a cluster that cuts the sum needs something to add up
         time += f" + max(0, {tiling.least_k} - k) * {NEVER}"
+    if tiling.rows is not None:  # it takes no product with more rows
+        time += f" + max(0, m - {tiling.rows}) * {NEVER}"
     return time + (f" + max(0, {model.least_m} - m) * {NEVER}" if model.least_m else "")
 
 

@@ -536,6 +536,17 @@ def test_scales_that_do_not_fit_are_refused(kernels: dict[str, Kernel], call: di
     assert not chosen and any(reason in given for given in reasons), "\n".join(sorted(set(reasons)))
 
 
+@pytest.mark.parametrize(
+    ("m", "n", "tile"),
+    [(1, 4096, "16x32"), (16, 8192, "16x64"), (1, 28_672, "16x128"), (32, 8192, "32x64"), (33, 64, "64x")],
+)
+def test_few_rows_of_f8_take_tiles_of_which_few_are_loaded(
+    kernels: dict[str, Kernel], m: int, n: int, tile: str
+) -> None:
+    chosen = kernels["gemm_fp8"].answer(scaled_call(m, n, 4096, (1,), (1,)))[0]
+    assert chosen.startswith(f"gemm_fp8__bf16__f8e4m3__rows__tile{tile}")
+
+
 def gated_call(m: int, n: int, both: int) -> dict[str, Any]:
     return {"a": tensor(0, (m, 256)), "b": tensor(1, (both, 256)), "out": tensor(2, (m, n))}
 
