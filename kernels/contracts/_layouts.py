@@ -57,8 +57,9 @@ def every_value(make: Any, dtype: str, columns: int) -> Any:
     return torch.where(values.isfinite(), values, torch.zeros_like(values)).view(-1, columns)
 
 
-# Widths of special rows: read in chunks, read element by element, and too long for registers.
-SPECIAL = ((24, 24), (25, 24), (40_000, 2))
+# Widths of special rows, and how many elements at either end are special: read in chunks, read element by element, read in
+# chunks that do not start where rows do, and too long for registers.
+SPECIAL = ((24, 24), (25, 24), (601, 24), (40_000, 2), (40_001, 2))
 
 BENCH = (Layout((1024, 1024)), Layout((32_768, 4096)), Layout((8192, 16_384)))
 
@@ -98,6 +99,9 @@ ROWS = (
     Layout((9, 512), offset=1),
     Layout((9, 512), stride=1024),
     Layout((9, 512), stride=515),
+    Layout((11, 777)),
+    Layout((13, 1004)),
+    Layout((13, 1014), stride=1018, offset=2),
     Layout((7, 1024)),
     Layout((65, 1032)),
     Layout((4096, 4096)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from copy import copy
 from dataclasses import dataclass
 
 import cutlass
@@ -64,6 +65,14 @@ ELEMENTWISE_TILINGS = {
 }
 
 
+# For rows of which halves, or the next row, start in the middle of a chunk: the bytes of a smaller chunk, and its tiling.
+NARROW_TILINGS = (
+    (8, ElementwiseTiling(threads=256, unroll=2, vector=False)),
+    (4, ElementwiseTiling(threads=256, unroll=4, vector=False)),
+    (2, ElementwiseTiling(threads=256, unroll=4, vector=False)),
+)
+
+
 class Elementwise(KernelObject, ABC):
     """``out = apply(*inputs)`` over tensors of one shape, of rank 1 or 2, with any row stride.
 
@@ -107,6 +116,36 @@ class Elementwise(KernelObject, ABC):
                 self.launch_line(lines[:-1], lines[-1], stream, numbers)
             else:
                 self.launch_rows(inputs, out, stream, numbers)
+
+    @cute.jit
+    def launch_narrow(self, inputs: list[cute.Tensor], out: cute.Tensor, stream: CUstream):
+        """Launch with the widest chunks, narrower than whole ones, that all rows are made of and start at."""
+        size = out.element_type.width // 8
+        _, columns = extents(out)
+        starts = columns * size
+        for tensor in (*inputs, out):
+            starts = starts | tensor.iterator.toint() | Int64(tensor.stride[0]) * size
+        launched = Int32(0)
+        for width, own in self.narrower(size):
+            if launched == 0 and starts % width == 0:
+                own.launch_rows(inputs, out, stream)
+                launched = Int32(1)
+
+    def narrower(self, size: int) -> list[tuple[int, Elementwise]]:
+        """The bytes of chunks, the widest first and an element last, and this kernel with such chunks."""
+        kernels: list[tuple[int, Elementwise]] = []
+        for width, tiling in NARROW_TILINGS:
+            if width >= size:
+                own = copy(self)
+                own.tiling, own.chunk = tiling, width // size
+                kernels.append((width, own))
+        return kernels
+
+    def row(self, tensor: cute.Tensor, row: Int64) -> cute.Tensor:
+        """A row, of which it is known where chunks start."""
+        cut = tensor[row, None]
+        start = cut.iterator.align(self.chunk * tensor.element_type.width // 8)
+        return cute.make_tensor(start, cut.layout)
 
     @cute.jit
     def launch_line(
@@ -172,8 +211,8 @@ class Elementwise(KernelObject, ABC):
             lane = thread & ((1 << shift) - 1)
             first = Int64(tile) * (self.tiling.unroll << shift) + lane
             indices = [first + (i << shift) for i in range(self.tiling.unroll)]
-            sources, end = [x[row, None] for x in inputs], columns // self.chunk
-            self.move(sources, out[row, None], indices, end, self.chunk, numbers)
+            sources, end = [self.row(x, row) for x in inputs], columns // self.chunk
+            self.move(sources, self.row(out, row), indices, end, self.chunk, numbers)
 
     def grid(self, blocks: Int64) -> dict:
         """The arguments of ``launch``."""

@@ -6,6 +6,7 @@ in the meantime.
 
 from __future__ import annotations
 
+import cutlass
 import cutlass.cute as cute
 from cuda.bindings.driver import CUstream
 from cutlass import Float32
@@ -28,7 +29,11 @@ class SiluAndMul(Elementwise):
         layout = cute.make_layout((rows, columns), stride=x.stride)
         # Both halves are aligned to a chunk, because `columns` is a multiple of a chunk.
         up = (x.iterator + columns).align(x.iterator.alignment)
-        self.launch([cute.make_tensor(x.iterator, layout), cute.make_tensor(up, layout)], out, stream)
+        halves = [cute.make_tensor(x.iterator, layout), cute.make_tensor(up, layout)]
+        if cutlass.const_expr(self.tiling.vector):
+            self.launch(halves, out, stream)
+        else:
+            self.launch_narrow(halves, out, stream)
 
 
 @aot.kernel(

@@ -39,6 +39,7 @@ class Tiling:
     group: int = 8  # rows of tiles that are computed together: see ``tile_at``
 
     k = LINE
+    chunk = CHUNK
 
     @property
     def label(self) -> str:
@@ -205,7 +206,7 @@ def make_operand(matrix: cute.Tensor, major: LayoutEnum, shared: cute.Tensor, in
     source = cute.make_tensor(source.iterator.align(CHUNK * ELEMENT_BYTES), source.layout)
     places = cute.local_tile(cute.make_identity_tensor(matrix.shape), (rows, k), (index, None))
     past_l1 = cpasync.CopyG2SOp(cache_mode=cute.nvgpu.LoadCacheMode.GLOBAL)
-    chunks = chunk_copy(past_l1, matrix.element_type, major, tiling.threads)
+    chunks = chunk_copy(past_l1, matrix.element_type, major, tiling.threads, tiling.k, tiling.chunk)
     own = chunks.get_slice(thread)
     source, target = own.partition_S(source), own.partition_D(shared)
     places = own.partition_S(cute.domain_offset(missing, places))[None, None, None, 0]
@@ -265,12 +266,14 @@ def swizzled(storage: cute.Pointer, dtype, atom: cute.Layout, shape: tuple[int, 
     return cute.make_tensor(pointer, cute.tile_to_shape(atom, shape, tuple(range(len(shape)))))
 
 
-def chunk_copy(operation, dtype, major: LayoutEnum, threads: int, line: int = LINE) -> cute.TiledCopy:
-    """Neighbouring threads copy a line of 64 elements, or of half as many, one chunk each."""
-    across = line // CHUNK
+def chunk_copy(
+    operation, dtype, major: LayoutEnum, threads: int, line: int = LINE, chunk: int = CHUNK
+) -> cute.TiledCopy:
+    """Neighbouring threads copy a line of 64 elements, or of half as many, one chunk of 16 bytes each."""
+    across = line // chunk
     atom = cute.make_copy_atom(operation, dtype, num_bits_per_copy=CHUNK * ELEMENT_BYTES * 8)
     if major == LayoutEnum.ROW_MAJOR:
-        order, values = cute.make_layout((threads // across, across), stride=(across, 1)), (1, CHUNK)
+        order, values = cute.make_layout((threads // across, across), stride=(across, 1)), (1, chunk)
     else:
-        order, values = cute.make_layout((across, threads // across)), (CHUNK, 1)
+        order, values = cute.make_layout((across, threads // across)), (chunk, 1)
     return cute.make_tiled_copy_tv(atom, order, cute.make_layout(values))

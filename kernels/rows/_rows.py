@@ -11,17 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import cutlass
 import cutlass.cute as cute
 from cuda.bindings.driver import CUstream
-from cutlass import Float32, Int32, Int64
+from cutlass import Float32, Int32, Int64, Uint32
 
 import aot
 
-from .._device import VECTOR_BYTES, WARP, KernelObject, await_previous, chunk_elements, launched_early, load
+from .._device import VECTOR_BYTES, WARP, KernelObject, await_previous, chunk_elements, fetch, launched_early, load
 from .._versions import SmemAllocator
 
 MAX_CLUSTER = 8  # blocks that share a row: what every GPU with clusters can run
@@ -30,7 +31,7 @@ CLUSTER_THREADS = 512  # of a block that shares a row with others: smaller block
 # Chunks, or elements if those are read one by one, of a shared row in a block: with fewer, the blocks would wait longer
 # than they read.
 MIN_SHARED, MIN_SHARED_ELEMENTS = 1024, 8192
-ANY_LENGTH = 0x7FFFFFFF  # chunks
+ANY_LENGTH = 0x7FFFFFFF  # elements
 FEW_BLOCKS = 128  # fewer blocks than this leave multiprocessors idle
 MANY_BLOCKS = 512  # fewer small blocks than this have too few loads on their way
 
@@ -50,7 +51,9 @@ class RowTiling:
     counted: bool = False
     shared: bool = False
     streamed: bool = False  # keeps nothing of a row, so that only few rows need several blocks each
+    shifted: bool = False  # reads whole chunks of rows that may start anywhere: see `RowKernel.cut`
     longest: int | None = None  # chunks of a row that is still looped over
+    least_rows: int = 0  # with fewer, a row goes to the next tiling
     blocks: int = 0  # minimum resident blocks per SM (limits registers); 0 = unconstrained
 
     @property
@@ -88,16 +91,11 @@ def max_cluster(target: aot.Target) -> int:
     return min(MAX_CLUSTER, target.max_cluster) if target.arch.suffix else 1
 
 
-def _useful(tilings: tuple[RowTiling, ...], cluster: int) -> tuple[RowTiling, ...]:
-    """Those that take longer rows than the ones before them: without clusters, some do not."""
-    lengths = [tiling.chunks(cluster) or ANY_LENGTH for tiling in tilings]
-    return tuple(tiling for i, tiling in enumerate(tilings) if i == 0 or lengths[i] > lengths[i - 1])
-
-
 # By kind of access. A row gets as many threads as can hold it; the last tiling takes longer rows.
 ROW_TILINGS = {
     "vector": (
-        RowTiling(threads=8, unroll=4, rows=16),
+        RowTiling(threads=8, unroll=2, rows=16),
+        RowTiling(threads=16, unroll=2, rows=8),
         RowTiling(threads=32, unroll=4, rows=4),
         RowTiling(threads=128, unroll=4),
         RowTiling(threads=256, unroll=4),
@@ -112,11 +110,13 @@ ROW_TILINGS = {
     ),
 }
 
-# For kernels that keep one value for each element, of a row that is read element by element too. Measured on an H200.
+# For kernels that keep one value for each element. Long rows are read in chunks, wherever they start. Measured on an H200:
+# blocks start at most every 3 ns if they may form clusters, which is too seldom for many rows that are not long.
 _ELEMENTS = (
     ROW_TILINGS["scalar"][0],
-    RowTiling(threads=512, unroll=16, counted=True),
-    RowTiling(threads=1024, unroll=16, shared=True),
+    RowTiling(threads=32, unroll=4, rows=4, shifted=True),
+    RowTiling(threads=128, unroll=4, counted=True, shifted=True, least_rows=8192),
+    RowTiling(threads=1024, unroll=4, shared=True, shifted=True),
     ROW_TILINGS["scalar"][-1],
 )
 
@@ -140,16 +140,16 @@ LIMITED_TILINGS = {
     "scalar": _ELEMENTS,
 }
 
-# For kernels that keep no part of a row. A loop takes every row that is too long for a warp.
+# For kernels that keep no part of a row. If there are many rows, a warp loops over each, and nothing waits for others.
+_STREAMED = (
+    RowTiling(threads=32, unroll=4, rows=4),
+    RowTiling(threads=32, unroll=4, rows=4, looped=True, longest=2048, least_rows=4096),
+    RowTiling(threads=128, unroll=4),
+    RowTiling(threads=256, unroll=4, looped=True, shared=True, streamed=True),
+)
 STREAMED_TILINGS = {
-    "vector": (
-        *ROW_TILINGS["vector"][:2],
-        RowTiling(threads=256, unroll=4, looped=True, shared=True, streamed=True),
-    ),
-    "scalar": (
-        ROW_TILINGS["scalar"][0],
-        RowTiling(threads=512, unroll=16, looped=True, shared=True, streamed=True),
-    ),
+    "vector": (ROW_TILINGS["vector"][1], *_STREAMED),
+    "scalar": (ROW_TILINGS["scalar"][0], *(replace(tiling, shifted=True) for tiling in _STREAMED)),
 }
 
 
@@ -165,18 +165,31 @@ class RowKernel(KernelObject):
     tiling: RowTiling  # of a kernel that is launched: see `sized`
     max_cluster: int  # blocks that can share a row then
 
-    def __init__(self, tilings: tuple[RowTiling, ...], target: aot.Target, chunk: int) -> None:
+    def __init__(self, tilings: tuple[RowTiling, ...], target: aot.Target, chunk: int, whole: int = 1) -> None:
         self.clusters = max_cluster(target)
-        self.tilings = _useful(tilings, self.clusters)
         self.early = launched_early(target)
         self.chunk = chunk  # elements
+        self.whole = whole  # elements of a chunk of tilings that are shifted
+        self.tilings = self.useful(tilings)
         for tiling in self.tilings:
             tiling.validate(target)
+
+    def useful(self, tilings: tuple[RowTiling, ...]) -> tuple[RowTiling, ...]:
+        """Those that take longer rows than the ones before them: without clusters, some do not."""
+        kept: list[RowTiling] = []
+        longest = -1
+        for tiling in tilings:
+            length = self.sized(tiling).widest()
+            if length > longest:
+                kept.append(tiling)
+                longest = longest if tiling.least_rows else length
+        return tuple(kept)
 
     def sized(self, tiling: RowTiling) -> RowKernel:
         """This kernel with one of its tilings."""
         own = copy(self)
         own.tiling, own.max_cluster = tiling, self.clusters if tiling.shared else 1
+        own.chunk = self.whole if tiling.shifted else self.chunk
         return own
 
     # Where a thread is.
@@ -236,6 +249,77 @@ class RowKernel(KernelObject):
     def steps(self, columns: Int32) -> Int32:
         """How often the threads of a looped tiling must load to cover a row."""
         return cute.ceil_div(columns // self.chunk, self.span())
+
+    # Rows that may start anywhere. Chunks between their ends are read and written as those of other rows are. Some elements
+    # are left at either end, fewer than a warp has threads: each of the first threads has one of them.
+
+    @cute.jit
+    def cut(self, rows: list[cute.Tensor], lane: Int32, end: Int32) -> tuple:
+        """A row, and those of other tensors beside it, without their ends; what a thread has of the ends; and where both end.
+
+        Chunks start where those of the first row do. The others are read as :meth:`beside` does it: there must be a whole
+        chunk around what it reads. All rows are as long as the first.
+        """
+        if cutlass.const_expr(not self.tiling.shifted):
+            return rows, end, rows, Int32(0), Int32(0)
+        head, columns = missing(rows[0]), cute.size(rows[0])
+        spare = Int32(0)
+        for other in rows[1:]:
+            if (misplaced(other) + head) % self.chunk > head:
+                spare = Int32(self.chunk)
+        head = head + spare
+        whole = (columns - head) // self.chunk * self.chunk
+        if cutlass.const_expr(len(rows) > 1):
+            whole = whole - self.chunk
+        layout = cute.make_layout(whole)
+        bodies = [cute.make_tensor(row.iterator + head, layout) for row in rows]
+        bodies[0] = cute.make_tensor(bodies[0].iterator.align(VECTOR_BYTES), layout)
+        before = Int32(cutlass.select_(lane < head, Int32(0), whole))
+        edges = [cute.make_tensor(row.iterator + before, cute.make_layout(columns - before)) for row in rows]
+        end = whole // self.chunk if end > 0 else Int32(0)
+        return bodies, end, edges, columns - before if end > 0 else Int32(0), head
+
+    def ends(self) -> RowKernel:
+        """This kernel for the ends of a row: a thread has one element, at its own index in what :meth:`cut` gives it."""
+        own = copy(self)
+        own.chunk, own.tiling = 1, replace(self.tiling, unroll=1, shifted=False)
+        return own
+
+    def load_beside(self, row: cute.Tensor, first: Int32) -> list[cute.Tensor]:
+        """Like :meth:`load`, for a row beside the first one of :meth:`cut`."""
+        return [self.beside(row, index) for index in self.indices(first)]
+
+    def beside(self, row: cute.Tensor, index: Int32) -> cute.Tensor:
+        """A chunk of a row beside the first one of :meth:`cut`. If it starts within a chunk of memory, two are read."""
+        if not self.tiling.shifted:
+            return load(row, index, self.chunk)
+        shift = misplaced(row)
+        start = (row.iterator - shift).align(VECTOR_BYTES)
+        chunks = cute.make_tensor(start, cute.make_layout(cute.size(row) + self.chunk))
+        index = cutlass.min(index, cute.size(row) // self.chunk - 1)
+        further = Int32(cutlass.select_(shift == 0, index, index + 1))
+        return shifted(fetch(chunks, index, self.chunk), fetch(chunks, further, self.chunk), shift)
+
+    @cute.jit
+    def put(self, chunk: cute.Tensor, row: cute.Tensor, index: Int32, end: Int32):
+        """Write a chunk of the row's dtype; from index ``end`` on, nothing."""
+        if index < end:
+            if cutlass.const_expr(not self.tiling.shifted):
+                cute.autovec_copy(chunk, cute.local_tile(row, (self.chunk,), (index,)))
+            else:
+                size = self.chunk * row.element_type.width // 8
+                if row.iterator.toint() % size == 0:
+                    aligned = cute.make_tensor(row.iterator.align(size), row.layout)
+                    cute.autovec_copy(chunk, cute.local_tile(aligned, (self.chunk,), (index,)))
+                else:
+                    for i in cutlass.range_constexpr(self.chunk):
+                        row[index * self.chunk + i] = chunk[i]
+
+    def put_rounded(self, values: cute.TensorSSA, row: cute.Tensor, index: Int32, end: Int32) -> None:
+        """Like :meth:`put`, of values that are rounded to the row's dtype."""
+        chunk = cute.make_rmem_tensor(self.chunk, row.element_type)
+        chunk.store(values.to(row.element_type))
+        self.put(chunk, row, index, end)
 
     # Reductions.
 
@@ -302,25 +386,28 @@ class RowKernel(KernelObject):
             left = [combine(left[i], left[i + 1]) for i in range(0, len(left), 2)]
         return left[0]
 
+    def total(self, values: cute.TensorSSA) -> Float32:
+        return values.reduce(cute.ReductionOp.ADD, Float32(0), 0)
+
     def sum_over_row(self, values: cute.TensorSSA, scratch, use: int = 0) -> Float32:
-        total = values.reduce(cute.ReductionOp.ADD, Float32(0), 0)
-        return self.over_row(add, total, Float32(0), scratch, use)
+        return self.over_row(add, self.total(values), Float32(0), scratch, use)
 
     # Launches.
 
     @cute.jit
     def launch(self, x: cute.Tensor, kernel: Callable[[Any], Any], stream: CUstream):
         """Launch ``kernel(self)`` with the first of the tilings that takes the rows of ``x``."""
-        _, columns = x.shape
-        chunks = columns // self.chunk
-        for own, taken, most in self.ranges():
-            if chunks > taken and chunks <= most:
+        rows, columns = x.shape
+        launched = Int32(0)
+        for own in [self.sized(tiling) for tiling in self.tilings]:
+            if launched == 0 and columns <= own.widest() and rows >= own.tiling.least_rows:
                 kernel(own).launch(**own.grid(x), stream=stream)
+                launched = Int32(1)
 
-    def ranges(self) -> list[tuple[RowKernel, int, int]]:
-        """This kernel with each of its tilings, and what rows it is for: of more than so many chunks, and up to so many."""
-        limits = [tiling.chunks(self.clusters) or ANY_LENGTH for tiling in self.tilings]
-        return list(zip(map(self.sized, self.tilings), [-1, *limits], limits, strict=False))
+    def widest(self) -> int:
+        """How many elements a row may have."""
+        chunks = self.tiling.chunks(self.clusters)
+        return ANY_LENGTH if chunks is None else min(chunks * self.chunk, ANY_LENGTH)
 
     @cute.jit
     def spread(self, rows: Int32, columns: Int32) -> tuple[Int32, Int32]:
@@ -364,6 +451,33 @@ class RowKernel(KernelObject):
         }
 
 
+def misplaced(row: cute.Tensor) -> Int32:
+    """How many elements a row starts after an aligned address."""
+    return Int32(row.iterator.toint() & (VECTOR_BYTES - 1)) // (row.element_type.width // 8)
+
+
+def missing(row: cute.Tensor) -> Int32:
+    """How many elements of a row are before an aligned address."""
+    return Int32(-row.iterator.toint() & (VECTOR_BYTES - 1)) // (row.element_type.width // 8)
+
+
+def shifted(left: cute.Tensor, right: cute.Tensor, shift: Int32) -> cute.Tensor:
+    """The chunk that starts ``shift`` elements after the first of two chunks that lie side by side."""
+    words = [cute.recast_tensor(chunk, Uint32)[i] for chunk in (left, right) for i in range(VECTOR_BYTES // 4)]
+    in_word = 32 // left.element_type.width
+    for step in (2, 1):  # whole words
+        moved = (shift // in_word & step) != 0
+        words = [Uint32(cutlass.select_(moved, later, word)) for word, later in zip(words, words[step:], strict=False)]
+    if in_word == 2:
+        halves = [(word >> 16) | (later << 16) for word, later in pairwise(words)]
+        words = [Uint32(cutlass.select_(shift % 2 != 0, half, word)) for half, word in zip(halves, words, strict=False)]
+    chunk = cute.make_rmem_tensor_like(left)
+    target = cute.recast_tensor(chunk, Uint32)
+    for i in range(VECTOR_BYTES // 4):
+        target[i] = words[i]
+    return chunk
+
+
 def store_in_block(pointer: cute.Pointer, block: Int32, value: Float32 | Int64):
     """Write a value into the shared memory of another block of the cluster."""
     remote = cute.arch.map_dsmem_ptr(pointer, block).toint()
@@ -390,6 +504,11 @@ class RowTensors:
     @property
     def chunk(self) -> int:
         return chunk_elements(self.dtype, self.vector)
+
+    @property
+    def whole(self) -> int:
+        """Elements in a chunk, even if rows are not made of whole chunks."""
+        return chunk_elements(self.dtype, True)
 
     @property
     def columns(self) -> aot.Dim:

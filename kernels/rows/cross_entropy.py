@@ -26,12 +26,18 @@ class CrossEntropy(Softmax):
         source = x[row, None]
         wanted, columns = classes[row], cute.size(source)
         largest, total = Float32(LOWEST), Float32(0)
+        (body,), chunks, (edge,), edge_end, _ = self.cut([source], lane, end)
+        if cutlass.const_expr(self.tiling.shifted):
+            ends = self.ends()
+            last = ends.load(edge, lane)  # is on its way while chunks are added up
         if cutlass.const_expr(self.tiling.looped):
-            for step in cutlass.range(self.steps(columns)):
+            for step in cutlass.range(self.steps(cute.size(body))):
                 first = step * self.span() + lane
-                largest, total = self.accumulate(self.load_past_cache(source, first), largest, total, first, end)
+                largest, total = self.accumulate(self.load_past_cache(body, first), largest, total, first, chunks)
         else:
-            largest, total = self.accumulate(self.load_past_cache(source, lane), largest, total, lane, end)
+            largest, total = self.accumulate(self.load_past_cache(body, lane), largest, total, lane, chunks)
+        if cutlass.const_expr(self.tiling.shifted):
+            largest, total = ends.accumulate(last, largest, total, lane, edge_end)
         exists = wanted >= 0 and wanted < columns
         logit = source[wanted if exists else Int64(0)].to(Float32)  # is on its way while the row is added up
         largest, total = self.combine(largest, total, self.scratch())
@@ -70,4 +76,4 @@ def cross_entropy(target: aot.Target, dtype: str, access: str) -> aot.Spec:
         "ignore_index": aot.Scalar("i64"),
         "stream": aot.Stream(),
     }
-    return aot.Spec(CrossEntropy(STREAMED_TILINGS[access], target, rows.chunk), arguments, ("n >= 1",))
+    return aot.Spec(CrossEntropy(STREAMED_TILINGS[access], target, rows.chunk, rows.whole), arguments, ("n >= 1",))

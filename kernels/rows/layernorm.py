@@ -17,9 +17,9 @@ from cutlass import Float32, Int32
 
 import aot
 
-from .._device import ARCHS, DTYPES, load, store
+from .._device import ARCHS, DTYPES
 from ..contracts import layernorm as contract
-from ._rows import ROW_TILINGS, WIDE_TILINGS, RowKernel, RowTensors, RowTiling
+from ._rows import ROW_TILINGS, WIDE_TILINGS, RowKernel, RowTensors, RowTiling, add
 
 # If a row takes many threads, three blocks must fit on a multiprocessor, so that some load while others wait for a sum.
 # Weights and biases are loaded late then, when registers are free. A row that just one block holds is better off with two
@@ -27,7 +27,7 @@ from ._rows import ROW_TILINGS, WIDE_TILINGS, RowKernel, RowTensors, RowTiling
 # time instead of four, there are registers for a second block.
 TILINGS = {
     "vector": (
-        *ROW_TILINGS["vector"][:4],
+        *ROW_TILINGS["vector"][:5],
         RowTiling(threads=512, unroll=4, blocks=3),
         RowTiling(threads=576, unroll=4, blocks=2, counted=True),
         RowTiling(threads=512, unroll=4, blocks=3, shared=True),
@@ -35,8 +35,7 @@ TILINGS = {
         RowTiling(threads=512, unroll=2, looped=True, shared=True),
     ),
     "scalar": tuple(
-        replace(tiling, blocks=1) if tiling.at_call and not tiling.looped else tiling
-        for tiling in WIDE_TILINGS["scalar"]
+        replace(tiling, blocks=1) if tiling.threads == 1024 else tiling for tiling in WIDE_TILINGS["scalar"]
     ),
 }
 
@@ -56,14 +55,24 @@ class LayerNorm(RowKernel):
     @cute.jit
     def held(self, x: cute.Tensor, weight: cute.Tensor, bias: cute.Tensor, out: cute.Tensor, eps, inverse, first, end):
         scratch = self.scratch()
+        (x, weight, bias, out), end, edges, edge_end, _ = self.cut([x, weight, bias, out], first, end)
         held = self.load(x, first)
         parameters = self.parameters(weight, bias, first)
         if cutlass.const_expr(self.tiling.blocks == 0):
             parameters = list(parameters)  # loaded now, if there are registers to keep them until then
-        mean = self.sum_over_row(self.add_up(self.full(0.0), held, first, end), scratch, 0) * inverse
-        squares = self.add_squares(self.full(0.0), held, mean, first, end)
-        factor = cute.math.rsqrt(self.sum_over_row(squares, scratch, 1) * inverse + eps)
+        total = self.total(self.add_up(self.full(0.0), held, first, end))
+        if cutlass.const_expr(self.tiling.shifted):
+            ends = self.ends()
+            last, last_parameters = ends.load(edges[0], first), list(ends.parameters(edges[1], edges[2], first))
+            total += ends.total(ends.add_up(ends.full(0.0), last, first, edge_end))
+        mean = self.over_row(add, total, Float32(0), scratch, 0) * inverse
+        total = self.total(self.add_squares(self.full(0.0), held, mean, first, end))
+        if cutlass.const_expr(self.tiling.shifted):
+            total += ends.total(ends.add_squares(ends.full(0.0), last, mean, first, edge_end))
+        factor = cute.math.rsqrt(self.over_row(add, total, Float32(0), scratch, 1) * inverse + eps)
         self.store(held, parameters, mean, factor, out, first, end)
+        if cutlass.const_expr(self.tiling.shifted):
+            ends.store(last, last_parameters, mean, factor, edges[3], first, edge_end)
 
     @cute.jit
     def looped(self, x: cute.Tensor, weight: cute.Tensor, bias: cute.Tensor, out: cute.Tensor, eps, inverse, lane, end):
@@ -88,7 +97,7 @@ class LayerNorm(RowKernel):
     def parameters(self, weight: cute.Tensor, bias: cute.Tensor, first: Int32) -> Iterator[tuple[cute.Tensor, ...]]:
         """The weights and biases of the chunks that a thread holds, each loaded when the iterator reaches it."""
         for index in self.indices(first):
-            yield load(weight, index, self.chunk), load(bias, index, self.chunk)
+            yield self.beside(weight, index), self.beside(bias, index)
 
     @cute.jit
     def add_up(self, total: cute.TensorSSA, held: list[cute.Tensor], first, end):
@@ -109,7 +118,7 @@ class LayerNorm(RowKernel):
     def store(self, held: list[cute.Tensor], parameters, mean, factor, out, first, end):
         for index, chunk, (weight, bias) in zip(self.indices(first), held, parameters, strict=True):
             normal = (chunk.load().to(Float32) - mean) * factor
-            store(normal * weight.load().to(Float32) + bias.load().to(Float32), out, index, end, self.chunk)
+            self.put_rounded(normal * weight.load().to(Float32) + bias.load().to(Float32), out, index, end)
 
     @cute.jit
     def __call__(
@@ -149,4 +158,4 @@ def layernorm(target: aot.Target, dtype: str, access: str) -> aot.Spec:
     arguments = {
         "x": x, "weight": rows.row, "bias": rows.row, "out": x, "eps": aot.Scalar("f32"), "stream": aot.Stream()
     }  # fmt: skip
-    return aot.Spec(LayerNorm(TILINGS[access], target, rows.chunk), arguments)
+    return aot.Spec(LayerNorm(TILINGS[access], target, rows.chunk, rows.whole), arguments)

@@ -13,7 +13,7 @@ from cutlass import Float32
 
 import aot
 
-from .._device import DTYPES, store
+from .._device import DTYPES
 from ..contracts import quantize_fp8 as contract
 from ._rows import LIMITED_TILINGS, RowKernel, RowTensors, maximum
 
@@ -38,9 +38,16 @@ class QuantizeFp8(RowKernel):
                 first = (steps - 1 - step) * self.span() + lane
                 self.store(self.load(source, first), largest, target, first, end)
         else:
-            held = self.load(source, lane)
+            (body, body_out), body_end, (edge, edge_out), edge_end, _ = self.cut([source, target], lane, end)
+            held = self.load(body, lane)
+            if cutlass.const_expr(self.tiling.shifted):
+                ends = self.ends()
+                last = ends.load(edge, lane)
+                largest = ends.largest(largest, last)
             largest = self.over_row(maximum, self.largest(largest, held), Float32(SMALLEST), self.scratch(), 0)
-            self.store(held, largest, target, lane, end)
+            self.store(held, largest, body_out, lane, body_end)
+            if cutlass.const_expr(self.tiling.shifted):
+                ends.store(last, largest, edge_out, lane, edge_end)
         if lane == 0 and end > 0:
             scale[row] = largest * (1 / LARGEST)
 
@@ -56,7 +63,7 @@ class QuantizeFp8(RowKernel):
     def store(self, held: list[cute.Tensor], largest: Float32, out: cute.Tensor, first, end):
         factor = LARGEST / largest
         for index, chunk in zip(self.indices(first), held, strict=True):
-            store(chunk.load().to(Float32) * factor, out, index, end, self.chunk)
+            self.put_rounded(chunk.load().to(Float32) * factor, out, index, end)
 
     @cute.jit
     def __call__(self, x: cute.Tensor, out: cute.Tensor, scale: cute.Tensor, stream: CUstream):
@@ -86,4 +93,4 @@ def quantize_fp8(target: aot.Target, dtype: str, access: str) -> aot.Spec:
         "scale": aot.Tensor("f32", ("m",)),
         "stream": aot.Stream(),
     }
-    return aot.Spec(QuantizeFp8(LIMITED_TILINGS[access], target, rows.chunk), arguments, ("n >= 1",))
+    return aot.Spec(QuantizeFp8(LIMITED_TILINGS[access], target, rows.chunk, rows.whole), arguments, ("n >= 1",))

@@ -45,16 +45,23 @@ class Reduce(RowKernel):
     @cute.jit
     def fold_row(self, combine, value: Float32, row: cute.Tensor, lane: Int32, end: Int32) -> Float32:
         """What a thread reads of a row, combined with a value."""
+        (body,), end, (edge,), edge_end, _ = self.cut([row], lane, end)
+        if cutlass.const_expr(self.tiling.shifted):
+            ends = self.ends()
+            last = ends.load(edge, lane)  # is on its way while chunks are added up
         if cutlass.const_expr(self.tiling.looped):
-            for step in cutlass.range(self.steps(cute.size(row))):
-                value = self.fold(combine, value, row, step * self.span() + lane, end)
+            for step in cutlass.range(self.steps(cute.size(body))):
+                first = step * self.span() + lane
+                value = self.fold(combine, value, self.load_past_cache(body, first), first, end)
         else:
-            value = self.fold(combine, value, row, lane, end)
+            value = self.fold(combine, value, self.load_past_cache(body, lane), lane, end)
+        if cutlass.const_expr(self.tiling.shifted):
+            value = ends.fold(combine, value, last, lane, edge_end)
         return value
 
     @cute.jit
-    def fold(self, combine, value: Float32, row: cute.Tensor, first: Int32, end: Int32) -> Float32:
-        for index, chunk in zip(self.indices(first), self.load_past_cache(row, first), strict=True):
+    def fold(self, combine, value: Float32, held: list[cute.Tensor], first: Int32, end: Int32) -> Float32:
+        for index, chunk in zip(self.indices(first), held, strict=True):
             if index < end:
                 value = combine(value, self.tree(combine, chunk.load().to(Float32)))
         return value
@@ -84,4 +91,4 @@ def reduce(target: aot.Target, op: int, dtype: str, access: str) -> aot.Spec:
         "op": aot.Constant(op),
         "stream": aot.Stream(),
     }
-    return aot.Spec(Reduce(STREAMED_TILINGS[access], target, rows.chunk), arguments, ("n >= 1",))
+    return aot.Spec(Reduce(STREAMED_TILINGS[access], target, rows.chunk, rows.whole), arguments, ("n >= 1",))

@@ -14,9 +14,9 @@ from cutlass import Float32, Int32
 
 import aot
 
-from .._device import ARCHS, DTYPES, store
+from .._device import ARCHS, DTYPES
 from ..contracts import rmsnorm as contract
-from ._rows import WIDE_TILINGS, RowKernel, RowTensors
+from ._rows import WIDE_TILINGS, RowKernel, RowTensors, add
 
 
 class RmsNorm(RowKernel):
@@ -43,10 +43,19 @@ class RmsNorm(RowKernel):
 
     @cute.jit
     def scale_held(self, sources: list[cute.Tensor], weight: cute.Tensor, out: cute.Tensor, eps, inverse, first, end):
-        held = self.take(sources, first, end)
-        weights = self.load(weight, first)
-        factor = self.factor(self.add_squares(self.full(0.0), held, first, end), eps, inverse)
-        self.store(held, weights, factor, out, first, end)
+        rows, end, edges, edge_end, _ = self.cut([*sources, weight, out], first, end)
+        held = self.take(rows[:-2], first, end)
+        weights = self.load_beside(rows[-2], first)
+        if cutlass.const_expr(self.tiling.shifted):
+            ends = self.ends()
+            last, last_weights = ends.take(edges[:-2], first, edge_end), ends.load(edges[-2], first)
+        total = self.total(self.add_squares(self.full(0.0), held, first, end))
+        if cutlass.const_expr(self.tiling.shifted):
+            total += ends.total(ends.add_squares(ends.full(0.0), last, first, edge_end))
+        factor = self.factor(total, eps, inverse)
+        self.store(held, weights, factor, rows[-1], first, end)
+        if cutlass.const_expr(self.tiling.shifted):
+            ends.store(last, last_weights, factor, edges[-1], first, edge_end)
 
     @cute.jit
     def scale_looped(self, sources: list[cute.Tensor], weight: cute.Tensor, out: cute.Tensor, eps, inverse, lane, end):
@@ -55,7 +64,7 @@ class RmsNorm(RowKernel):
         for step in cutlass.range(steps):
             first = step * self.span() + lane
             squares = self.add_squares(squares, self.take(sources, first, end), first, end)
-        factor = self.factor(squares, eps, inverse)
+        factor = self.factor(self.total(squares), eps, inverse)
         # Backwards: the caches still have what was used last.
         for step in cutlass.range(steps):
             first = (steps - 1 - step) * self.span() + lane
@@ -70,14 +79,15 @@ class RmsNorm(RowKernel):
         return squares
 
     @cute.jit
-    def factor(self, squares: cute.TensorSSA, eps: Float32, inverse: Float32) -> Float32:
-        return cute.math.rsqrt(self.sum_over_row(squares, self.scratch()) * inverse + eps)
+    def factor(self, total: Float32, eps: Float32, inverse: Float32) -> Float32:
+        total = self.over_row(add, total, Float32(0), self.scratch(), 0)
+        return cute.math.rsqrt(total * inverse + eps)
 
     @cute.jit
     def store(self, held: list[cute.Tensor], weights: list[cute.Tensor], factor, out, first, end):
         for index, chunk, weight in zip(self.indices(first), held, weights, strict=True):
             values = chunk.load().to(Float32) * factor * weight.load().to(Float32)
-            store(values, out, index, end, self.chunk)
+            self.put_rounded(values, out, index, end)
 
     @cute.jit
     def __call__(self, x: cute.Tensor, weight: cute.Tensor, out: cute.Tensor, eps: Float32, stream: CUstream):
@@ -106,4 +116,4 @@ def rmsnorm(target: aot.Target, dtype: str, access: str) -> aot.Spec:
     rows = RowTensors(dtype, access == "vector")
     x = rows.matrix
     arguments = {"x": x, "weight": rows.row, "out": x, "eps": aot.Scalar("f32"), "stream": aot.Stream()}
-    return aot.Spec(RmsNorm(WIDE_TILINGS[access], target, rows.chunk), arguments)
+    return aot.Spec(RmsNorm(WIDE_TILINGS[access], target, rows.chunk, rows.whole), arguments)

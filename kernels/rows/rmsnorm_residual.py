@@ -25,7 +25,9 @@ class RmsNormResidual(RmsNorm):
 
     def take(self, sources: list[cute.Tensor], first: Int32, end: Int32) -> list[cute.Tensor]:
         x, residual, residual_out = sources
-        held = [self.rounded_sum(*pair) for pair in zip(self.load(x, first), self.load(residual, first), strict=True)]
+        held = [
+            self.rounded_sum(*pair) for pair in zip(self.load(x, first), self.load_beside(residual, first), strict=True)
+        ]
         self.keep(held, residual_out, first, end)
         return held
 
@@ -56,8 +58,7 @@ class RmsNormResidual(RmsNorm):
     @cute.jit
     def keep(self, held: list[cute.Tensor], row: cute.Tensor, first, end):
         for index, chunk in zip(self.indices(first), held, strict=True):
-            if index < end:
-                cute.autovec_copy(chunk, cute.local_tile(row, (self.chunk,), (index,)))
+            self.put(chunk, row, index, end)
 
     @cute.jit
     def __call__(
@@ -100,4 +101,4 @@ def rmsnorm_residual(target: aot.Target, dtype: str, access: str) -> aot.Spec:
         "x": x, "residual": x, "weight": rows.row, "out": x, "residual_out": x, "eps": aot.Scalar("f32"),
         "stream": aot.Stream(),
     }  # fmt: skip
-    return aot.Spec(RmsNormResidual(WIDE_TILINGS[access], target, rows.chunk), arguments)
+    return aot.Spec(RmsNormResidual(WIDE_TILINGS[access], target, rows.chunk, rows.whole), arguments)

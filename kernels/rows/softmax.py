@@ -16,7 +16,7 @@ from cutlass import Float32
 
 import aot
 
-from .._device import ARCHS, DTYPES, store
+from .._device import ARCHS, DTYPES
 from ..contracts import softmax as contract
 from ._rows import LIMITED_TILINGS, RowKernel, RowTensors, add
 
@@ -42,11 +42,23 @@ class Softmax(RowKernel):
     @cute.jit
     def held(self, x: cute.Tensor, out: cute.Tensor, first, end):
         scratch = self.scratch()
+        (x, out), end, (edge, edge_out), edge_end, _ = self.cut([x, out], first, end)
         held = self.load(x, first)
-        largest = self.over_row(cute.arch.fmax, self.largest(held, Float32(LOWEST)), Float32(LOWEST), scratch, 0)
+        largest = Float32(LOWEST)
+        if cutlass.const_expr(self.tiling.shifted):
+            ends = self.ends()
+            last = ends.load(edge, first)
+            largest = ends.largest(last, largest)
+        largest = self.over_row(cute.arch.fmax, self.largest(held, largest), Float32(LOWEST), scratch, 0)
         powers = [exponential(chunk.load().to(Float32) - largest) for chunk in held]
-        total = self.sum_over_row(self.add_up(powers, first, end), scratch, 1)
+        total = self.total(self.add_up(powers, first, end))
+        if cutlass.const_expr(self.tiling.shifted):
+            last_powers = [exponential(chunk.load().to(Float32) - largest) for chunk in last]
+            total += ends.total(ends.add_up(last_powers, first, edge_end))
+        total = self.over_row(add, total, Float32(0), scratch, 1)
         self.store(powers, 1 / total, out, first, end)
+        if cutlass.const_expr(self.tiling.shifted):
+            ends.store(last_powers, 1 / total, edge_out, first, edge_end)
 
     @cute.jit
     def looped(self, x: cute.Tensor, out: cute.Tensor, lane, end):
@@ -96,7 +108,7 @@ class Softmax(RowKernel):
     @cute.jit
     def store(self, powers: list[cute.TensorSSA], factor: Float32, out: cute.Tensor, first, end):
         for index, values in zip(self.indices(first), powers, strict=True):
-            store(values * factor, out, index, end, self.chunk)
+            self.put_rounded(values * factor, out, index, end)
 
     @cute.jit
     def __call__(self, x: cute.Tensor, out: cute.Tensor, stream: CUstream):
@@ -118,4 +130,4 @@ def softmax(target: aot.Target, dtype: str, access: str) -> aot.Spec:
     """``out = softmax(x)`` over the last dimension, computed in f32."""
     rows = RowTensors(dtype, access == "vector")
     arguments = {"x": rows.matrix, "out": rows.matrix, "stream": aot.Stream()}
-    return aot.Spec(Softmax(LIMITED_TILINGS[access], target, rows.chunk), arguments)
+    return aot.Spec(Softmax(LIMITED_TILINGS[access], target, rows.chunk, rows.whole), arguments)

@@ -478,6 +478,15 @@ def test_a_product_of_f32_takes_any_strides(call: dict[str, Any], kernels: dict[
     assert chosen.endswith("__tile128x128"), reasons
 
 
+@pytest.mark.parametrize(("m", "tile"), [(6, "tile64x64"), (100, "tile128x128")])
+def test_a_product_of_f32_is_read_in_chunks_if_k_is_contiguous(m: int, tile: str, kernels: dict[str, Kernel]) -> None:
+    call = product(m, k=32)
+    chosen, reasons = kernels["gemm_f32"].answer(call)
+    assert chosen.endswith(f"__{tile}_contiguous"), reasons
+    chosen, reasons = kernels["gemm_f32"].answer(call | {"a": call["a"] | {"byte_offset": 4}})
+    assert chosen.endswith("__tile128x128"), reasons
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [

@@ -29,6 +29,7 @@ def rows(path: Path, cuda: Standin) -> aot_runtime.Bundle:
     ("m", "n", "block", "cluster"),
     [
         (100, 64, 128, 1),  # sixteen rows to a block
+        (100, 136, 128, 1),  # eight
         (100, 1024, 128, 1),  # four
         (4096, 1032, 128, 1),
         (4096, 4104, 256, 1),
@@ -49,9 +50,40 @@ def test_a_row_gets_as_many_threads_and_blocks_as_it_needs(
 ) -> None:
     rows["rmsnorm"](cuda.tensor((m, n), "bfloat16"), cuda.tensor((n,), "bfloat16"), cuda.tensor((m, n), "bfloat16"))
     (launch,) = cuda.launches
-    per_block = {64: 16, 1024: 4}.get(n, 1)
+    per_block = {64: 16, 136: 8, 1024: 4}.get(n, 1)
     assert (launch.block, launch.cluster) == ((block, 1, 1), (cluster, 1, 1))
     assert launch.grid == (-(-m // per_block) * cluster, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "per_block", "block", "cluster"),
+    [
+        (100, 511, 4, 128, 1),  # element by element, four rows to a block
+        (100, 777, 4, 128, 1),  # whole chunks, wherever they start
+        (4096, 4097, 4, 128, 1),  # many rows: a warp loops over each
+        (200, 4095, 1, 128, 1),
+        (200, 4097, 1, 160, 1),
+        (4096, 66_875, 1, 256, 1),
+        (1, 66_875, 1, 160, 8),  # few long rows: several blocks for each
+    ],
+)
+def test_rows_of_any_width_are_read_in_chunks_unless_they_are_short(
+    m: int, n: int, per_block: int, block: int, cluster: int, cuda: Standin, rows: aot_runtime.Bundle
+) -> None:
+    rows["argmax"](cuda.tensor((m, n), "bfloat16"), cuda.tensor((m,), "int64"))
+    (launch,) = cuda.launches
+    assert (launch.block, launch.cluster) == ((block, 1, 1), (cluster, 1, 1))
+    assert launch.grid == (-(-m // per_block) * cluster, 1, 1)
+
+
+def test_halves_of_rows_are_read_in_the_widest_chunks_that_they_start_at(
+    cuda: Standin, rows: aot_runtime.Bundle
+) -> None:
+    for n in (1004, 2012, 1002, 1998, 1001, 2003):  # multiples of four elements, of two, and others
+        rows["silu_and_mul"](cuda.tensor((64, 2 * n), "bfloat16"), cuda.tensor((64, n), "bfloat16"))
+    fours, more_fours, pairs, more_pairs, single, more_single = (launch.kernel for launch in cuda.launches)
+    assert (fours, pairs, single) == (more_fours, more_pairs, more_single)
+    assert len({fours, pairs, single}) == 3
 
 
 def test_no_rows_launch_nothing(cuda: Standin, rows: aot_runtime.Bundle) -> None:
@@ -59,6 +91,8 @@ def test_no_rows_launch_nothing(cuda: Standin, rows: aot_runtime.Bundle) -> None
     rows["rmsnorm"](empty, cuda.tensor((512,), "bfloat16"), cuda.tensor((0, 512), "bfloat16"))
     taken = cuda.tensor((0, 8), "bfloat16"), cuda.tensor((0, 8), "int64")
     rows["top_k"](empty, *taken, 8)
+    rows["argmax"](cuda.tensor((0, 777), "bfloat16"), cuda.tensor((0,), "int64"))
+    rows["silu_and_mul"](cuda.tensor((0, 1002), "bfloat16"), cuda.tensor((0, 501), "bfloat16"))
     angles = cuda.tensor((0, 64), "float32"), cuda.tensor((0, 64), "float32")
     rows["rope"](cuda.tensor((0, 4, 128), "bfloat16"), *angles, cuda.tensor((0, 4, 128), "bfloat16"))
     assert cuda.launches == []
