@@ -28,7 +28,8 @@ class Multiply:
     @cute.jit
     def __call__(self, out: cute.Tensor, x: cute.Tensor, factor: cutlass.Float32, stream: CUstream):
         blocks = cutlass.Int32((cute.size(x) + self.threads - 1) // self.threads)
-        multiply(x, out, factor).launch(grid=[blocks, 1, 1], block=[self.threads, 1, 1], stream=stream)
+        if blocks > 0:  # CUDA refuses an empty grid
+            multiply(x, out, factor).launch(grid=[blocks, 1, 1], block=[self.threads, 1, 1], stream=stream)
 
 
 # Argument order: the call is `scale(x, out, factor)`, the jit object takes `(out, x, factor, stream)`.
