@@ -40,6 +40,7 @@ SLICES = (64, 32, 16)  # columns that one swizzled TMA store can write: 128, 64 
 # Registers per thread: wgmma keeps its sums there; loading needs almost none.
 LOADING_REGISTERS, MULTIPLYING_REGISTERS = 24, 240
 MOST_SUMS = 128 * 192  # of a warp group: 192 registers per thread
+DEPTHS = (64, 128)  # elements along ``k`` of one step: a line of swizzled shared memory, or two
 ELEMENT_BYTES = 2
 BARRIER_BYTES = 8
 ALIGNMENT = 1024  # of swizzled tiles in shared memory
@@ -68,7 +69,7 @@ class Tiling:
         named = (("cluster", self.cluster), ("across", self.across), ("split", self.split))
         rows, columns = (self.n, self.m) if self.swapped else (self.loaded_rows, self.n)
         marks = [name for name, has in (("swapped", self.swapped), ("shared", self.shared)) if has]
-        words = (f"tile{rows}x{columns}", *marks)
+        words = (f"tile{rows}x{columns}", *(() if self.k == DEPTHS[0] else (f"k{self.k}",)), *marks)
         return "_".join((*words, *(f"{name}{blocks}" for name, blocks in named if blocks > 1)))
 
     @property
@@ -144,10 +145,10 @@ class Tiling:
         return (target.shared_memory - self.epilogue_bytes - ALIGNMENT) // (self.stage_bytes + 2 * BARRIER_BYTES)
 
     def validate(self, target: aot.Target) -> None:
-        if self.m not in (64, 128, 192, 256) or self.n % 16 or not 16 <= self.n <= 256 or self.k != 64:
+        if self.m not in (64, 128, 192, 256) or self.n % 16 or not 16 <= self.n <= 256 or self.k not in DEPTHS:
             raise aot.DeclarationError(
                 f"a tile of {self.m} x {self.n} x {self.k}",
-                hint="m is 64, 128, 192 or 256, n a multiple of 16 up to 256, k 64",
+                hint="m is 64, 128, 192 or 256, n a multiple of 16 up to 256, k 64 or 128",
             )
         if self.own_rows * self.n > MOST_SUMS or self.own_rows % WGMMA_ROWS:
             raise aot.DeclarationError(
@@ -292,6 +293,9 @@ class Gemm(PersistentGemm):
         pipeline.pipeline_init_arrive(cluster_shape_mn=(tiling.cluster, tiling.across), is_relaxed=True)
         pipeline.pipeline_init_wait(cluster_shape_mn=(tiling.cluster, tiling.across))
 
+        if cutlass.const_expr(self.early):
+            if warp == 0:
+                self.fetch_ahead(load_a, a, shared_a, load_b, b, shared_b, tiles)
         await_previous(self.early)
         if group == 0:
             cute.arch.setmaxregister_decrease(LOADING_REGISTERS)
@@ -324,25 +328,49 @@ class Gemm(PersistentGemm):
         """The steps along ``k`` of which this block computes the sum."""
         return steps * part // self.tiling.split, steps * (part + 1) // self.tiling.split
 
-    @cute.jit
-    def load_tiles(self, loaded, load_a, a, shared_a, load_b, b, shared_b, tiles):
-        """One warp: bring the tiles of ``a`` and ``b``, in the order in which they are multiplied."""
+    def loads(self, load_a, a, shared_a, load_b, b, shared_b, row, column):
+        """This block's share of what is loaded of ``a`` and ``b``: where to, by stage, and where from, by tile and step."""
         tiling = self.tiling
-        first, step, row, column, part = self.place()
         # Rows that are not loaded keep old values. They only produce rows of the output that do not exist.
         a_tile = (tiling.loaded_rows, tiling.k)
         a, shared_a = cute.local_tile(a, a_tile, (None, None, None)), cute.local_tile(shared_a, a_tile, (0, 0, None))
         b = cute.local_tile(b, tiling.b_tile, (None, None, None))
         # Each block of a cluster loads its share of the tile that they share into all blocks of the cluster.
-        to_a, from_a = cpasync.tma_partition(
+        of_a = cpasync.tma_partition(
             load_a, column, cute.make_layout(tiling.across), cute.group_modes(shared_a, 0, 2), cute.group_modes(a, 0, 2)
         )
-        to_b, from_b = cpasync.tma_partition(
+        of_b = cpasync.tma_partition(
             load_b, row, cute.make_layout(tiling.cluster), cute.group_modes(shared_b, 0, 2), cute.group_modes(b, 0, 2)
         )
+        return *of_a, *of_b
+
+    @cute.jit
+    def fetch_ahead(self, load_a, a, shared_a, load_b, b, shared_b, tiles):
+        """Bring what this block loads first of the weights into the L2 cache while the previous kernel still runs.
+
+        Nothing is read yet, and what the previous kernel writes goes to the same cache: it does not matter whether this
+        comes before or after.
+        """
+        tiling = self.tiling
+        first, _, row, column, part = self.place()
+        _, from_a, _, from_b = self.loads(load_a, a, shared_a, load_b, b, shared_b, row, column)
+        begin, end = self.range_of(part, cute.ceil_div(cute.size(a, mode=[1]), tiling.k))
+        m, n, batch = tile_at(first, tiles, tiling.group)
+        for k in cutlass.range(begin, cutlass.min(end, begin + self.stages)):
+            if cutlass.const_expr(tiling.swapped):
+                cute.prefetch(load_a, from_a[None, m * tiling.cluster + row, k, batch])
+            else:
+                cute.prefetch(load_b, from_b[None, n * tiling.across + column, k, batch])
+
+    @cute.jit
+    def load_tiles(self, loaded, load_a, a, shared_a, load_b, b, shared_b, tiles):
+        """One warp: bring the tiles of ``a`` and ``b``, in the order in which they are multiplied."""
+        tiling = self.tiling
+        first, step, row, column, part = self.place()
+        to_a, from_a, to_b, from_b = self.loads(load_a, a, shared_a, load_b, b, shared_b, row, column)
         everyone = Int32((1 << tiling.blocks) - 1).to(cutlass.Int16)
         to_all_a, to_all_b = everyone if tiling.across > 1 else None, everyone if tiling.cluster > 1 else None
-        begin, end = self.range_of(part, cute.size(a, mode=[3]))
+        begin, end = self.range_of(part, cute.ceil_div(cute.size(a, mode=[1]), tiling.k))
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.stages)
         for index in cutlass.range(first, tiles[0] * tiles[1] * tiles[2], step):
             m, n, batch = tile_at(index, tiles, tiling.group)
