@@ -43,6 +43,7 @@ MOST_SUMS = 128 * 192  # of a warp group: 192 registers per thread
 DEPTHS = (64, 128)  # elements along ``k`` of one step: a line of swizzled shared memory, or two
 ELEMENT_BYTES = 2
 BARRIER_BYTES = 8
+BYTES_AHEAD = 65536  # of the weights, that a block fetches early; on an H200, fetching more made small products slower
 ALIGNMENT = 1024  # of swizzled tiles in shared memory
 SWIZZLED_ROWS = 8  # of 128 bytes: the pattern of a swizzled tile repeats after these
 
@@ -134,6 +135,12 @@ class Tiling:
     def epilogue_stages(self) -> int:
         """Slices that a warp group has in shared memory."""
         return min(self.buffers, self.parts * self.slices)
+
+    @property
+    def steps_ahead(self) -> int:
+        """Steps of which a block fetches its share of the weights early."""
+        rows = self.m // self.across if self.swapped else self.n // self.cluster
+        return max(1, BYTES_AHEAD // (rows * self.k * ELEMENT_BYTES))
 
     @property
     def epilogue_bytes(self) -> int:
@@ -293,7 +300,7 @@ class Gemm(PersistentGemm):
         pipeline.pipeline_init_arrive(cluster_shape_mn=(tiling.cluster, tiling.across), is_relaxed=True)
         pipeline.pipeline_init_wait(cluster_shape_mn=(tiling.cluster, tiling.across))
 
-        if cutlass.const_expr(self.early):
+        if cutlass.const_expr(self.early):  # noqa: SIM102  decided when compiling
             if warp == 0:
                 self.fetch_ahead(load_a, a, shared_a, load_b, b, shared_b, tiles)
         await_previous(self.early)
@@ -356,7 +363,7 @@ class Gemm(PersistentGemm):
         _, from_a, _, from_b = self.loads(load_a, a, shared_a, load_b, b, shared_b, row, column)
         begin, end = self.range_of(part, cute.ceil_div(cute.size(a, mode=[1]), tiling.k))
         m, n, batch = tile_at(first, tiles, tiling.group)
-        for k in cutlass.range(begin, cutlass.min(end, begin + self.stages)):
+        for k in cutlass.range(begin, cutlass.min(end, begin + tiling.steps_ahead)):
             if cutlass.const_expr(tiling.swapped):
                 cute.prefetch(load_a, from_a[None, m * tiling.cluster + row, k, batch])
             else:

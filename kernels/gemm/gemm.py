@@ -39,9 +39,9 @@ class Choice(NamedTuple):
 _T = _gemm_sm90.Tiling
 SM90_GENERAL = _T(128, 128, cluster=2)
 SM90_USUAL = (
-    (_T(64, 64, rows=16), ("m <= 16",)),
-    (_T(64, 64, rows=32), ("m <= 32",)),
-    (_T(64, 64, across=4), ("m <= 64",)),
+    (_T(64, 64, k=128, rows=16), ("m <= 16",)),
+    (_T(64, 80, rows=32), ("m <= 32",)),
+    (_T(64, 64, k=128, across=4), ("m <= 64",)),
     (_T(64, 96, swapped=True, cluster=4), ("m <= 96",)),
     (_T(64, 160, swapped=True, cluster=4), ("m <= 160",)),
     (_T(128, 96, shared=True, across=4), ("m <= 256",)),
@@ -50,22 +50,22 @@ SM90_USUAL = (
 )
 SM90_TABLED = (
     _T(64, 48, rows=16),
-    _T(64, 64, rows=16, split=4),
-    _T(64, 80, rows=32),
+    _T(64, 128, rows=16, split=8),
+    _T(64, 64, rows=32, split=4),
+    _T(64, 64),
+    _T(64, 128, split=2),
     _T(64, 128, split=4),
-    _T(64, 128, split=8),
+    _T(64, 192),
     _T(64, 128, swapped=True, cluster=4),
-    _T(128, 96, swapped=True, shared=True, split=6),
+    _T(128, 80, shared=True, across=4),
     _T(128, 112, shared=True, across=4),
-    _T(128, 128, shared=True, across=2),
+    _T(128, 128),
     _T(128, 128, across=4),
-    _T(128, 144, swapped=True, shared=True, cluster=2, buffers=1),
     _T(128, 160, cluster=2),
     _T(128, 176, swapped=True, shared=True, cluster=2, buffers=1),
     _T(128, 208, swapped=True, shared=True, cluster=2, buffers=1),
     _T(128, 256, shared=True, cluster=2, buffers=1),
     _T(256, 144, swapped=True, shared=True, cluster=2, buffers=1),
-    _T(256, 176, swapped=True, shared=True, cluster=2, buffers=1),
 )
 
 
