@@ -62,7 +62,7 @@ def test_a_row_gets_as_many_threads_and_blocks_as_it_needs(
         (100, 777, 4, 128, 1),  # whole chunks, wherever they start
         (4096, 4097, 4, 128, 1),  # many rows: a warp loops over each
         (200, 4095, 1, 128, 1),
-        (200, 4097, 1, 160, 1),
+        (200, 4105, 1, 160, 1),
         (4096, 66_875, 1, 256, 1),
         (1, 66_875, 1, 160, 8),  # few long rows: several blocks for each
     ],
