@@ -105,7 +105,7 @@ def products() -> str:
 
 
 def matrices() -> str:
-    """Ratios to torch.compile on matrices that tilings were measured on, by kernel."""
+    """Ratios to torch.compile on matrices that nothing is tuned on, by kernel."""
     times = read("h200-rows.json")["results"]["times"]
     ratios: dict[str, list[float]] = {}
     for label, one in times.items():
