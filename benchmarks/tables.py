@@ -175,6 +175,15 @@ def _mean_ratio(rows: Iterable[dict[str, float]], other: str) -> str:
     return f"{statistics.geometric_mean(ratios):.2f}" if ratios else ""
 
 
+def portable_prompts() -> str:
+    """Speed of the portable code for attention of whole sequences, in TFLOP/s, by shape."""
+    rows = []
+    for shape, row in read("h200-attention-portable.json")["results"]["attention"].items():
+        flash = (f"{row['flash']:.0f}", f"{row['aot'] / row['flash']:.2f}") if "flash" in row else ("", "")
+        rows.append([shape, f"{row['aot']:.0f}", *flash])
+    return table(("TFLOP/s, bf16", "attention for sm_80", "flash", "relative to flash"), rows)
+
+
 def decoding() -> str:
     """Bandwidth of attention while decoding, in TB/s, by shape."""
     times = read("h200-attention-decode.json")["results"]["times"]
@@ -479,6 +488,13 @@ FACTS: dict[str, tuple[tuple[str, str, Callable[[Any], str]], ...]] = {
         ("Its calls under compute-sanitizer, memcheck and racecheck", "h200-sanitizer-gemm.json",
          lambda data: " and ".join(f"{sum(run['calls'].values())} calls, {run.get('errors', run.get('hazards'))} found"
                                    for run in data["results"])),
+        ("The `sm_80` code of `attention`, of `mla_decode` in bf16 and of `cache_append`, built as `sm_90`",
+         "h200-check-attention-portable.json",
+         lambda data: f"{data['calls']['checked']} calls of {len(data['verified'])} variants, {data['calls']['failed']} failed"),
+        ("The first two, each variant in bf16, under compute-sanitizer, memcheck and racecheck",
+         "h200-sanitizer-attention-portable.json",
+         lambda data: " and ".join(f"{sum(run['calls'].values())} calls, {run.get('errors', run.get('hazards'))} found"
+                                   for run in data["results"])),
         ("One bundle and two wheels, built on aarch64 and on x86_64", "reproducible.json",
          lambda data: "the same bytes" if data["same"] else "different bytes"),
     ),
@@ -548,6 +564,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "tilings": tilings,
     "scaled": scaled,
     "prompts": prompts,
+    "portable_prompts": portable_prompts,
     "decoding": decoding,
     "latent": latent,
     "generating": generating,
