@@ -532,7 +532,9 @@ class Attention(_attention.Attention):
                 k_state, v_state = self.advance(
                     work, softmax, clean_begin - 1 - i, tile, bounds, problem, k_state, v_state, "lower"
                 )
+            # One lane releases the queries and the note for its whole warp, so all lanes must have read the note.
             if cutlass.const_expr(self.own_output):
+                cute.arch.sync_warp()
                 queries.consumer_release(q_state)
             values.consumer_wait(v_state)
             start_product(sum_mma, sums, weights, value[None, None, None, v_state.index], False)
@@ -544,6 +546,7 @@ class Attention(_attention.Attention):
             if cutlass.const_expr(not self.own_output):
                 if cute.arch.make_warp_uniform(thread // WARP) == 0:
                     cute.arch.cp_async_bulk_wait_group(0, read=True)
+                cute.arch.sync_warp()
                 queries.consumer_release(q_state)
             q_state.advance()
             queries.consumer_wait(q_state)
