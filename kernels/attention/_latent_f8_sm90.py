@@ -82,12 +82,7 @@ class NarrowLatentDecode(LatentDecode):
         load_q, q_tiles = cpasync.make_tiled_tma_atom(load, q_rows, cute.select(q_staged, mode=[0, 1]), (ROWS, LINE))
         k_box = cute.make_layout((self.box, LINE), stride=(LINE, 1))
         load_k, k_tiles = cpasync.make_tiled_tma_atom(load, tokens_of, k_box, (self.box, LINE))
-        first_mma, score_mma = [
-            hopper_helpers.make_trivial_tiled_mma(
-                self.dtype, self.dtype, OperandMajorMode.K, OperandMajorMode.K, Float32, (1, 1, 1), (ROWS, TOKENS)
-            )
-            for _ in range(2)
-        ]
+        first_mma, score_mma = self.score_products()
         sum_mma, own_mma = [
             hopper_helpers.make_trivial_tiled_mma(
                 self.dtype, self.dtype, OperandMajorMode.K, OperandMajorMode.MN, Float32, (1, 1, 1), (ROWS, OWN), source
@@ -154,15 +149,7 @@ class NarrowLatentDecode(LatentDecode):
         # A line has arrived when TMA has brought it, and is loaded when it has been converted.
         arrived = self.arriving(barriers)
         loaded = self.converting(shared.allocate_array(cutlass.Int64, 2 * STAGES * KEY_LINES))
-        loaded_q = pipeline.PipelineTmaAsync.create(
-            barrier_storage=q_barriers,
-            num_stages=1,
-            producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
-            consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, warps),
-            tx_count=KEY_LINES * ROWS * LINE * ELEMENT_BYTES,
-            cta_layout_vmnk=cute.make_layout((1, 1, 1, 1)),
-            defer_sync=True,
-        )
+        loaded_q = self.loading_queries(q_barriers, warps)
         pipeline.pipeline_init_arrive(cluster_shape_mn=(1, 1), is_relaxed=True)
         pipeline.pipeline_init_wait(cluster_shape_mn=(1, 1))
         if cutlass.const_expr(self.early):

@@ -102,12 +102,7 @@ class LatentDecode(Merging):
             (self.box, LINE),
             num_multicast=self.pair,
         )
-        first_mma, score_mma = [
-            hopper_helpers.make_trivial_tiled_mma(
-                self.dtype, self.dtype, OperandMajorMode.K, OperandMajorMode.K, Float32, (1, 1, 1), (ROWS, TOKENS)
-            )
-            for _ in range(2)
-        ]
+        first_mma, score_mma = self.score_products()
         sum_mma = hopper_helpers.make_trivial_tiled_mma(
             self.dtype, self.dtype, OperandMajorMode.K, OperandMajorMode.MN, Float32, (1, 1, 1), (ROWS, OWN)
         )
@@ -168,15 +163,7 @@ class LatentDecode(Merging):
         q_barriers = shared.allocate_array(cutlass.Int64, 2)
         warps = WARP_GROUP // cute.arch.WARP_SIZE
         loaded = self.loading(barriers)
-        loaded_q = pipeline.PipelineTmaAsync.create(
-            barrier_storage=q_barriers,
-            num_stages=1,
-            producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
-            consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, warps),
-            tx_count=KEY_LINES * ROWS * LINE * ELEMENT_BYTES,
-            cta_layout_vmnk=cute.make_layout((1, 1, 1, 1)),
-            defer_sync=True,
-        )
+        loaded_q = self.loading_queries(q_barriers, warps)
         # Queries belong to one block, whatever its place in the cluster is.
         loaded_q = replace(loaded_q, is_signaling_thread=thread % cute.arch.WARP_SIZE == 0)
         pipeline.pipeline_init_arrive(cluster_shape_mn=(self.pair, 1), is_relaxed=True)
@@ -203,6 +190,27 @@ class LatentDecode(Merging):
                 )  # fmt: skip
             else:
                 self.help_pieces(run, loaded, sum_mma, keys, weights, factors, totals, out, slots)
+
+    def score_products(self) -> list[cute.TiledMma]:
+        """Two of the same kind: one starts the scores of a tile, the other adds to them."""
+        return [
+            hopper_helpers.make_trivial_tiled_mma(
+                self.dtype, self.dtype, OperandMajorMode.K, OperandMajorMode.K, Float32, (1, 1, 1), (ROWS, TOKENS)
+            )
+            for _ in range(2)
+        ]
+
+    def loading_queries(self, barriers: cute.Pointer, warps: int) -> pipeline.PipelineTmaAsync:
+        """All rows of a piece arrive together, and ``warps`` warps read them."""
+        return pipeline.PipelineTmaAsync.create(
+            barrier_storage=barriers,
+            num_stages=1,
+            producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
+            consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, warps),
+            tx_count=KEY_LINES * ROWS * LINE * ELEMENT_BYTES,
+            cta_layout_vmnk=cute.make_layout((1, 1, 1, 1)),
+            defer_sync=True,
+        )
 
     def loading(self, barriers: cute.Pointer):
         """The pipeline of parts of tiles, from the loading group to the multiplying ones."""
