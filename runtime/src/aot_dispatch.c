@@ -54,18 +54,17 @@ typedef struct {
 } made_t;
 
 /* What an optional tensor is if the caller passes None. */
-static void make_empty(DLTensor* tensor, int64_t described, int32_t device) {
-  static int64_t zeros[AOT_MAX_MADE];
-  static int64_t strides[AOT_MAX_MADE] = {[AOT_MAX_MADE - 1] = 1};
-  memset(tensor, 0, sizeof *tensor);
-  tensor->device.device_type = kDLCUDA;
-  tensor->device.device_id = device;
-  tensor->ndim = (int32_t)(described >> AOT_RANK_SHIFT);
-  tensor->dtype.code = (uint8_t)described;
-  tensor->dtype.lanes = (uint16_t)(described >> 8);
-  tensor->dtype.bits = (uint8_t)(described >> 32);
-  tensor->shape = zeros;
-  tensor->strides = strides + AOT_MAX_MADE - tensor->ndim;
+static void make_empty(made_t* made, int64_t described, int32_t device) {
+  memset(made, 0, sizeof *made);
+  made->tensor.device.device_type = kDLCUDA;
+  made->tensor.device.device_id = device;
+  made->tensor.ndim = (int32_t)(described >> AOT_RANK_SHIFT);
+  made->tensor.dtype.code = (uint8_t)described;
+  made->tensor.dtype.lanes = (uint16_t)(described >> 8);
+  made->tensor.dtype.bits = (uint8_t)(described >> 32);
+  made->tensor.shape = made->shape;
+  made->tensor.strides = made->strides;
+  made->strides[made->tensor.ndim - 1] = 1;
 }
 
 /* The next element of the batch would begin after this one, at a multiple of as many elements as every copy allows. */
@@ -93,7 +92,7 @@ static int fill_made(TVMFFIAny* filled, made_t* made, const aot_constant_t* cons
   if (constant->bits == 0 && value->tensor != NULL && value->tensor->ndim < AOT_MAX_MADE) {
     make_batch(made, value->tensor);
   } else if (constant->bits != 0 && value->kind == AOT_KIND_NONE) {
-    make_empty(&made->tensor, constant->bits, arguments->device);
+    make_empty(made, constant->bits, arguments->device);
   } else {
     return 0;
   }

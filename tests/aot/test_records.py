@@ -64,6 +64,7 @@ def test_labels_that_do_not_count_in_comparison_survive_too() -> None:
         (5,),
         6,
         True,
+        7,
         (Step("add", (1,), 2, 3),),
         (Region((1,), True, 2, "y"),),
         "y[2]",
