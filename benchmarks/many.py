@@ -27,7 +27,7 @@ from _common import PROJECT, interleaved_medians, parser, print_rows, report
 
 import aot.pipeline.build
 import aot.pipeline.compiling
-from aot.cli.progress import make_progress
+from aot.cli.progress import QuietProgress
 from aot.compile.messages import Compiled
 from aot.errors import Failure
 from aot.pipeline.executor import CompileJob, Report, Session
@@ -114,7 +114,7 @@ def build(folder: Path, jobs: int) -> Path:
         )  # fmt: skip
         local = aot.pipeline.compiling.LocalExecutor
         aot.pipeline.compiling.LocalExecutor = lambda *arguments, **named: OneForAll(local(*arguments, **named))  # type: ignore[assignment,misc]
-        with make_progress() as progress:
+        with QuietProgress() as progress:
             aot.pipeline.build.build(settings, progress)
     return out
 

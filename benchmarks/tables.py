@@ -27,6 +27,18 @@ RESULTS = PROJECT / "benchmarks" / "results"
 _TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
+def _checked_calls(data: Mapping[str, Any]) -> str:
+    return f"{data['calls']['checked']} calls, {data['calls']['failed']} failed"
+
+
+def _sanitized_calls(data: Mapping[str, Any]) -> str:
+    """Of both tools: memcheck finds errors, racecheck hazards."""
+    runs = data["results"]
+    return " and ".join(
+        f"{sum(run['calls'].values())} calls, {run.get('errors', run.get('hazards'))} found" for run in runs
+    )
+
+
 @cache
 def read(name: str) -> Any:
     return json.loads((RESULTS / name).read_text())
@@ -470,31 +482,27 @@ FACTS: dict[str, tuple[tuple[str, str, Callable[[Any], str]], ...]] = {
     ),
     "checked": (
         ("Calls of the `sm_90a` code checked against references", "h200-check.json",
-         lambda data: f"{data['calls']['checked']} calls, {data['calls']['failed']} failed"),
+         _checked_calls),
         ("The `sm_80` code, built as `sm_90`, checked the same way", "h200-check-portable.json",
-         lambda data: f"{data['calls']['checked']} calls, {data['calls']['failed']} failed"),
+         _checked_calls),
         ("Calls under compute-sanitizer, memcheck and racecheck each", "h200-sanitizer.json",
-         lambda data: " and ".join(f"{sum(run['calls'].values())} calls, {run.get('errors', run.get('hazards'))} found"
-                                   for run in data["results"])),
+         _sanitized_calls),
         ("Calls of the families `fp8` and `experts` for `sm_90a`, every variant that takes each input", "h200-check-fp8.json",
-         lambda data: f"{data['calls']['checked']} calls, {data['calls']['failed']} failed"),
+         _checked_calls),
         ("Their calls under compute-sanitizer, memcheck and racecheck", "h200-sanitizer-fp8.json",
-         lambda data: " and ".join(f"{sum(run['calls'].values())} calls, {run.get('errors', run.get('hazards'))} found"
-                                   for run in data["results"])),
+         _sanitized_calls),
         ("The code of both families for `sm_80`, built as `sm_90`, checked the same way", "h200-check-fp8-portable.json",
-         lambda data: f"{data['calls']['checked']} calls, {data['calls']['failed']} failed"),
+         _checked_calls),
         ("Calls of the GEMM in bf16 for `sm_90a`, every variant that takes each input", "h200-check-gemm.json",
-         lambda data: f"{data['calls']['checked']} calls, {data['calls']['failed']} failed"),
+         _checked_calls),
         ("Its calls under compute-sanitizer, memcheck and racecheck", "h200-sanitizer-gemm.json",
-         lambda data: " and ".join(f"{sum(run['calls'].values())} calls, {run.get('errors', run.get('hazards'))} found"
-                                   for run in data["results"])),
+         _sanitized_calls),
         ("The `sm_80` code of `attention`, of `mla_decode` in bf16 and of `cache_append`, built as `sm_90`",
          "h200-check-attention-portable.json",
          lambda data: f"{data['calls']['checked']} calls of {len(data['verified'])} variants, {data['calls']['failed']} failed"),
         ("The first two, each variant in bf16, under compute-sanitizer, memcheck and racecheck",
          "h200-sanitizer-attention-portable.json",
-         lambda data: " and ".join(f"{sum(run['calls'].values())} calls, {run.get('errors', run.get('hazards'))} found"
-                                   for run in data["results"])),
+         _sanitized_calls),
         ("One bundle and two wheels, built on aarch64 and on x86_64", "reproducible.json",
          lambda data: "the same bytes" if data["same"] else "different bytes"),
     ),
