@@ -26,12 +26,12 @@ def run_exercise(path: str, arch: Arch) -> Found:
     if not Path(path).is_file():
         raise UsageError(f"`{path}` does not exist", hint="pass a Python file that calls what is to be captured")
     recorder = Recorder(arch, str(Path(path).resolve()))
-    with standin_device(Device.of(arch)), dsl.installed().intercept(recorder.answer):
+    with standin_device(Device.of(arch), recorder.refuse_operator), dsl.installed().intercept(recorder.answer):
         _execute(Path(path).resolve())
     if not recorder.kernels and not recorder.refused:
         raise UsageError(
             f"`{path}` compiled nothing for {arch}",
-            hint="call the library's functions in it; what a disk cache answers, or an operator of torch hides, is not seen",
+            hint="call the library's functions in it; what a disk cache answers, or an operator of C++ hides, is not seen",
         )
     kernels = sorted(recorder.kernels.values(), key=lambda kernel: kernel.name)
     return Found(
@@ -42,9 +42,7 @@ def run_exercise(path: str, arch: Arch) -> Found:
 
 
 def _failure(refused: Refused, arch: Arch) -> DeclarationError:
-    return DeclarationError(
-        f"{refused.callable}, compiled by {refused.called_from} for {arch}, is not captured: {refused.reason}"
-    )
+    return DeclarationError(f"{refused.what} by {refused.called_from} for {arch}, is not captured: {refused.reason}")
 
 
 def _execute(path: Path) -> None:

@@ -25,7 +25,7 @@ _OURS = ("aot.", "aot_runtime.", "cutlass.", "nvidia_cutlass_dsl.")
 class Refused:
     """A call that could not be captured."""
 
-    callable: str
+    what: str  # and what was done with it
     called_from: str
     reason: str
 
@@ -52,9 +52,16 @@ class Recorder:
                 self.kernels[call.key] = captured_kernel(caught, (self._arch,), f"{self._exercise}:{line}")
         except (UnstableError, DeclarationError) as error:
             message = error.message if isinstance(error, DeclarationError) else str(error)
-            refused = Refused(name_of(function), called_from, message)
-            self.refused.setdefault((refused.callable, refused.reason), refused)
+            self._refuse(Refused(f"{name_of(function)}, compiled", called_from, message))
         return _Nothing()
+
+    def refuse_operator(self, name: str, error: Exception) -> None:
+        """Say of an operator of torch that what its body compiles was not seen."""
+        reason = f"its body raises {type(error).__name__} on tensors without memory: {error}"
+        self._refuse(Refused(f"the operator {name}, called", _caller(self._exercise)[0], reason))
+
+    def _refuse(self, refused: Refused) -> None:
+        self.refused.setdefault((refused.what, refused.reason), refused)
 
 
 class _Nothing:

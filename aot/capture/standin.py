@@ -13,13 +13,17 @@ from typing import Any
 from unittest import mock
 
 from ..compile.devices import Device
+from .operators import Report, operator_bodies
 
 __all__ = ["standin_device"]
 
 
 @contextmanager
-def standin_device(device: Device) -> Iterator[None]:
-    """Within the context, torch has one CUDA device, and its tensors have no memory."""
+def standin_device(device: Device, report: Report) -> Iterator[None]:
+    """Within the context, torch has one CUDA device, and its tensors have no memory.
+
+    ``report`` is told of custom operators whose bodies raise on such tensors.
+    """
     spec = importlib.util.find_spec("torch")
     if spec is None or not spec.submodule_search_locations:  # CuTe DSL 4.6 and 4.7 have a file of that name in sys.path
         yield
@@ -34,6 +38,7 @@ def standin_device(device: Device) -> Iterator[None]:
         stack.enter_context(mock.patch.object(fake_tensor, "init_gpu_context", lambda device: None, create=True))
         stack.enter_context(torch.no_grad())  # fake CUDA tensors that require gradients abort a torch without CUDA
         stack.enter_context(fake_tensor.FakeTensorMode())
+        stack.enter_context(operator_bodies(report))
         yield
 
 

@@ -13,7 +13,7 @@ import types
 from contextlib import suppress
 from typing import Any, get_origin, get_type_hints
 
-from .forms import Forms, UnstableError, digest, global_names, is_plain, qualified
+from .forms import Forms, UnstableError, digest, global_names, is_defined, is_plain, qualified
 from .options import Options, read_options
 
 __all__ = ["DATACLASS", "Call", "bind", "describe", "is_constexpr", "jit_function", "prepare_class"]
@@ -56,12 +56,15 @@ def prepare_class(kind: Any) -> None:
     """Do for a class what the first look-up of one of its objects would wait for."""
     if not isinstance(kind, type):
         return
+    is_defined(kind)
     _reads(kind, Forms())
     call = _call_of(kind)
-    if call is not None:
-        # Annotations are code of the library, which may fail in any way. A look-up meets the same error and reports it.
-        with suppress(Exception):
+    # Annotations are code of the library, which may fail in any way. A look-up meets the same error and reports it.
+    with suppress(Exception):
+        if call is not None:
             _signature(inspect.unwrap(call))
+        if dataclasses.is_dataclass(kind) or hasattr(kind, "_fields"):
+            _hints(kind)
 
 
 def jit_function(function: Any) -> tuple[Any, Any]:

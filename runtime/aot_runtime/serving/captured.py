@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any
 
 from ..kernel_records import KernelTable
 from ..manifest import Manifest
 from ..records import KERNELS_NAME
+from .calls import DATACLASS
 from .sources import changed_sources, source_digest
 
 __all__ = ["CapturedCalls"]
 
 _TYPES = ("cutlass.base_dsl.typing", "cutlass.cute.typing")  # the types of arguments, which every call names
+_WITH_CLASSES = ("class", "attributes", "arguments")  # the parts of a call that name classes
 
 
 class CapturedCalls:
@@ -40,11 +43,13 @@ class CapturedCalls:
             self.changed(kernel)
 
     def classes(self) -> dict[str, list[str]]:
-        """The names of the classes whose objects were compiled, by module."""
-        found: dict[str, list[str]] = {}
-        for module, name in sorted({item for call in self.calls.values() if (item := _class(call)) is not None}):
-            found.setdefault(module, []).append(name)
-        return found
+        """The names of the classes that objects and arguments of the calls have, with their bases, by module."""
+        forms = [([call["call"].get(part) for part in _WITH_CLASSES], call["sources"]) for call in self.calls.values()]
+        found = {item for form, modules in forms for item in _classes(form, modules)}
+        modules: dict[str, list[str]] = {}
+        for module, name in sorted(found):
+            modules.setdefault(module, []).append(name)
+        return modules
 
     def read_sources(self) -> None:
         """Read every module that the calls came from. It stays in memory by its digest."""
@@ -52,10 +57,15 @@ class CapturedCalls:
             source_digest(module)
 
 
-def _class(call: dict[str, Any]) -> tuple[str, str] | None:
-    form = call["call"].get("class")
-    modules = [name for name in call["sources"] if form is not None and form[1].startswith(f"{name}.")]
-    if not modules:
-        return None
-    module = max(modules, key=len)
-    return module, form[1].removeprefix(f"{module}.")
+def _classes(form: Any, modules: Container[str]) -> Iterator[tuple[str, str]]:
+    """The module and the name of every class that a form names, if it is one of these modules."""
+    if isinstance(form, str):
+        module, _, name = form.removeprefix(f"{DATACLASS} ").rpartition(".")
+        while module and module not in modules:  # a class in a class has a name with a dot
+            module, _, outer = module.rpartition(".")
+            name = f"{outer}.{name}"
+        if module and name.replace(".", "_").isidentifier():
+            yield module, name
+    elif isinstance(form, (list, dict)):
+        for item in form.values() if isinstance(form, dict) else form:
+            yield from _classes(item, modules)

@@ -32,9 +32,13 @@ class UnstableError(ValueError):
     """A value has no form that is the same in every process; the message says where it was met."""
 
 
+_encoded = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+_order = json.JSONEncoder(sort_keys=True).encode  # by which the items of a set are sorted, and the keys of a dict
+
+
 def digest(data: Any) -> str:
     """The digest of JSON's types."""
-    return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return hashlib.sha256(_encoded(data).encode()).hexdigest()
 
 
 def qualified(kind: Any) -> str:
@@ -66,8 +70,11 @@ class Forms:
             return value
         if isinstance(value, float):
             return ["float", repr(value)]
-        if kind is type and is_defined(value):  # as below, without the questions before it
+        # Most values are classes, or tuples and lists of plain values, and a look-up waits for this. The rest asks more.
+        if issubclass(kind, type) and value is not Any and is_defined(value):
             return self.type_of(value, where)
+        if (kind is tuple or kind is list) and _PLAIN_KINDS.issuperset(map(type, value)):
+            return [kind.__name__, list(value)]
         if id(value) in self._active:
             return ["above", self._active[id(value)]]  # an object that leads back to one that holds it
         self._active[id(value)] = len(self._active)
@@ -77,7 +84,7 @@ class Forms:
             del self._active[id(value)]
 
     def _compound(self, value: Any, where: str) -> Any:
-        if type(value) in _COLLECTION_KINDS:  # most values are, and a look-up waits for this
+        if type(value) in _COLLECTION_KINDS:
             return self._collection(value, where)
         if isinstance(value, enum.Enum):
             return ["enum", qualified(type(value)), _enum_name(value)]
@@ -109,21 +116,32 @@ class Forms:
 
     def type_of(self, kind: type, where: str) -> Any:
         """A class by its name, if a statement of its module defines it; one that code has made, by what it holds."""
-        self._note_module(kind.__module__)
+        module = kind.__module__
+        self._note_module(module)
         if is_defined(kind):
-            return ["class", qualified(kind)]
-        forms = {name: self.of(_plain(item), f"{where}.{name}") for name, item in sorted(_held(kind).items())}
-        return ["class", qualified(kind), [self.of(base, where) for base in kind.__bases__], forms]
+            return ["class", f"{module}.{kind.__qualname__}"]
+        held = {name: _plain(item) for name, item in sorted(_held(kind).items())}
+        return ["class", qualified(kind), [self.of(base, where) for base in kind.__bases__], self._named(held, where)]
+
+    def _named(self, values: dict[str, Any], where: str) -> dict[str, Any]:
+        """The forms of attributes. Most are plain, and a look-up waits for this: nothing is called for those."""
+        return {
+            name: value if type(value) in _PLAIN_KINDS else self.of(value, f"{where}.{name}")
+            for name, value in values.items()
+        }
 
     def _collection(self, value: Any, where: str) -> Any:
         if isinstance(value, dict):
             pairs = [
                 [self.of(key, f"a key of {where}"), self.of(item, f"{where}[{key!r}]")] for key, item in value.items()
             ]
-            return ["dict", sorted(pairs, key=lambda pair: json.dumps(pair[0], sort_keys=True))]
-        items = [self.of(item, f"{where}[{number}]") for number, item in enumerate(value)]
+            return ["dict", sorted(pairs, key=lambda pair: _order(pair[0]))]
+        items = [
+            item if type(item) in _PLAIN_KINDS else self.of(item, f"{where}[{number}]")
+            for number, item in enumerate(value)
+        ]
         if isinstance(value, (set, frozenset)):
-            return ["set", sorted(items, key=lambda item: json.dumps(item, sort_keys=True))]
+            return ["set", sorted(items, key=_order)]
         kind = "list" if isinstance(value, list) else "tuple"
         return [kind if type(value) in (list, tuple) else qualified(type(value)), items]
 
@@ -197,7 +215,7 @@ class Forms:
         if attributes is None:
             raise UnstableError(f"{where} is a {qualified(kind)}, which shows nothing of its content")
         self._note_module(kind.__module__)
-        return [qualified(kind), {name: self.of(item, f"{where}.{name}") for name, item in sorted(attributes.items())}]
+        return [qualified(kind), self._named(dict(sorted(attributes.items())), where)]
 
     def _note_module(self, name: str) -> None:
         if name != _MAIN:  # what a script defines counts by its text
@@ -221,6 +239,7 @@ def _code(code: types.CodeType, where: str) -> list[Any]:
     return [code.co_code.hex(), constants, *map(list, (code.co_names, code.co_varnames, code.co_freevars))]
 
 
+@functools.lru_cache(maxsize=4096)  # a call names the same few classes again and again
 def is_defined(kind: type) -> bool:
     """Whether the source of a class's module has a statement for it. Classes of Python and of C count as defined."""
     path = getattr(sys.modules.get(kind.__module__), "__file__", None)

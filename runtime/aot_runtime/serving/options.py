@@ -8,7 +8,7 @@ from typing import Any
 
 from .forms import UnstableError
 
-__all__ = ["Options", "read_options"]
+__all__ = ["Options", "prepare_options", "read_options"]
 
 # What has no part in the code: where files go, how arguments are passed, and the architecture, which dispatch decides.
 _LEFT_OUT = frozenset(
@@ -46,6 +46,11 @@ def read_options(compiler: Any, text: str | None) -> Options:
 @functools.lru_cache(maxsize=256)
 def _in_text(text: str) -> Options:
     return Options(_of_text(text))
+
+
+def prepare_options() -> None:
+    """Do for the usual options what the first look-up would wait for."""
+    _in_text(f"--{_TVM_FFI}")
 
 
 def _of_text(text: str) -> dict[str, str]:

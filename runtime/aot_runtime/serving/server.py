@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import operator
 import os
 import time
 import warnings
@@ -22,6 +23,7 @@ from .empty import EmptyKernel, is_empty_kernel
 from .forms import UnstableError
 from .hook import Hook, when_loaded
 from .nearest import explain_miss
+from .options import prepare_options
 from .refusals import in_words_of_cute_dsl
 
 if TYPE_CHECKING:
@@ -157,10 +159,11 @@ class Serving:
         with suppress(AotError):  # the first compile meets the same error, and reports it to who compiles
             captured = self._read()
             captured.read_sources()
+            prepare_options()
             self._waiting[_TVM_FFI] = when_loaded(lambda module: self._open_early(), _TVM_FFI, "__all__")
             for module, names in captured.classes().items():
                 prepare = functools.partial(_prepare_classes, names=names, captured=captured)
-                self._waiting[module] = when_loaded(prepare, module, names[0])
+                self._waiting[module] = when_loaded(prepare, module, "__name__")
 
     def _open_early(self) -> None:
         with suppress(AotError, ImportError):  # an ImportError: the loader itself is importing TVM-FFI just now
@@ -215,7 +218,8 @@ def _positional(bundle: Bundle, kernel: str, count: int) -> Callable[..., Any]:
 
 def _prepare_classes(module: Any, names: list[str], captured: CapturedCalls) -> None:
     for name in names:
-        prepare_class(getattr(module, name, None))
+        with suppress(AttributeError):  # the library makes this class when it is called
+            prepare_class(operator.attrgetter(name)(module))
     captured.compare_sources(module.__name__)
 
 

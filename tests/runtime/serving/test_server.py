@@ -72,18 +72,23 @@ def test_tensors_of_the_cpu_are_refused_in_the_words_of_cute_dsl_too() -> None:
     assert error.hint == "move the tensors to a GPU first"
 
 
-def test_the_classes_that_were_compiled_are_known_by_their_modules() -> None:
-    def call(kind: Any, *modules: str) -> Any:
-        return {"key": "", "call": {"class": kind}, "sources": dict.fromkeys(modules, "")}
+def test_the_classes_of_objects_and_arguments_and_their_bases_are_known_by_their_modules() -> None:
+    def call(kind: Any, *modules: str, **arguments: Any) -> Any:
+        data = {"callable": "lib.norm.Norm.__call__", "class": kind, "arguments": arguments}
+        return {"key": "", "call": data, "sources": dict.fromkeys(modules, "")}
 
+    generated = ["class", "lib.made.Gemm_1", [["class", "lib.gemm.Gemm"]], {"function": "lib.made.f 0a1b"}]
     captured = CapturedCalls.__new__(CapturedCalls)
     captured.calls = {
-        "a": call(["class", "lib.norm.Norm"], "lib", "lib.norm"),
-        "b": call(["class", "lib.norm.Back"], "lib", "lib.norm"),
+        "a": call(["class", "lib.norm.Norm"], "lib", "lib.norm", args=["dataclass lib.norm.Norm.Args", {"x": "None"}]),
+        "b": call(["class", "lib.norm.Back"], "lib", "lib.norm", x="tensor Float16 (?0) gmem align 16"),
         "c": call(["class", "elsewhere.Kernel"], "lib"),
         "d": {"key": "", "call": {"function": "f"}, "sources": {"lib": ""}},
+        "e": call(generated, "lib", "lib.gemm", "lib.made"),
     }
-    assert captured.classes() == {"lib.norm": ["Back", "Norm"]}
+    assert captured.classes() == {
+        "lib.gemm": ["Gemm"], "lib.made": ["Gemm_1"], "lib.norm": ["Back", "Norm", "Norm.Args"],
+    }  # fmt: skip
 
 
 def test_sources_are_compared_when_a_module_of_the_library_is_imported_and_not_again(
