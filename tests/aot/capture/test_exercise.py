@@ -13,6 +13,7 @@ from aot_runtime.kernel_records import Parameter
 from places import TESTS
 
 from aot.capture.exercise import _execute, run_exercise
+from aot.capture.recorder import Recorder
 from aot.compile.messages import EXERCISE, Declared, KernelInfo, Options
 from aot.compile.process import Worker
 from aot.errors import DeclarationError, UsageError
@@ -100,6 +101,15 @@ def test_what_cannot_be_captured_is_named_with_the_reason(declared: Declared) ->
     assert "Add, compiled by rowlib.adding:" in lambdas and "lambdas on one line" in lambdas
     assert "Scale, compiled by script.py:19 for sm_90a, is not captured" in other and "--enable-tvm-ffi" in other
     assert "script.py:23" in packed and "cannot pass its arguments through TVM-FFI" in packed
+
+
+def test_an_operator_whose_body_raises_is_named_with_the_reason_once() -> None:
+    recorder = Recorder(Arch.parse("sm_90a"), __file__)
+    for _ in range(2):
+        recorder.refuse_operator("lib::reads", ValueError("no memory"))
+    (refused,) = recorder.refused.values()
+    assert refused.what == "the operator lib::reads, called"
+    assert refused.reason == "its body raises ValueError on tensors without memory: no memory"
 
 
 def test_keys_do_not_depend_on_the_process_its_hash_seed_or_where_a_library_lies(
