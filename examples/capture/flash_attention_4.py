@@ -7,7 +7,7 @@ are symbolic; the ratio of query heads to key heads is not.
 """
 
 import torch
-from flash_attn.cute.interface import _flash_attn_bwd, flash_attn_func, flash_attn_varlen_func
+from flash_attn.cute.interface import _flash_attn_bwd, flash_attn_func, flash_attn_varlen_func, get_scheduler_metadata
 
 
 def empty(*shape, dtype=torch.bfloat16):
@@ -26,6 +26,8 @@ flash_attn_func(q, grouped, grouped, causal=True)
 tokens, starts = empty(2048, 8, 128), empty(3, dtype=torch.int32)
 lengths = {"cu_seqlens_q": starts, "max_seqlen_q": 1024, "max_seqlen_k": 1024, "causal": True}
 flash_attn_varlen_func(tokens, tokens, tokens, cu_seqlens_k=starts, **lengths)
+# The metadata of many calls in advance. Its kernel is another one for each power of two of 31 sequences.
+get_scheduler_metadata(nheads=8, nheads_kv=8, headdim=128, num_splits=1, cu_seqlens_k=starts, **lengths)
 pages, table, used = empty(64, 128, 8, 128), empty(2, 16, dtype=torch.int32), empty(2, dtype=torch.int32)
 flash_attn_varlen_func(tokens, pages, pages, seqused_k=used, page_table=table, **lengths)
 

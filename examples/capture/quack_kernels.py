@@ -8,7 +8,7 @@ program uses: rows are symbolic, widths of rows are not.
 
 import torch
 from quack.cross_entropy import cross_entropy_fwd
-from quack.gemm_interface import gemm, gemm_act
+from quack.gemm_interface import gemm, gemm_act, gemm_add_inplace, gemm_gated
 from quack.rmsnorm import layernorm_fwd, rmsnorm_fwd
 from quack.softmax import softmax_fwd
 
@@ -28,3 +28,5 @@ a = torch.empty(1024, 512, dtype=torch.bfloat16, device="cuda")
 b = torch.empty(512, 768, dtype=torch.bfloat16, device="cuda")
 gemm(a, b, tuned=False)
 gemm_act(a, b, activation="relu", tuned=False)
+gemm_gated(a, b, activation="swiglu", tuned=False)
+gemm_add_inplace(a, b, torch.empty(1024, 768, dtype=torch.bfloat16, device="cuda"), tuned=False)
