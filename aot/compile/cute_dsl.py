@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,19 @@ from .sharing import Last, code_of
 __all__ = ["backend_version", "compile_variant"]
 
 _UNNAMED = "aot_unnamed_variant"  # stands for the name of a variant in a launcher that several of them share
-_LAST: Last[tuple[str, Clusters]] = Last()  # of this worker
+
+
+@dataclass(frozen=True)
+class _Code:
+    """What came out of the compiler, for all variants that share it."""
+
+    launcher: str  # without the name of a variant
+    facts: Launcher
+    cubins: tuple[Cubin, ...]
+    launches: tuple[KernelLaunch, ...]
+
+
+_LAST: Last[_Code] = Last()  # of this worker
 
 
 def backend_version() -> int:
@@ -65,28 +78,24 @@ def compile_variant(variant: Variant, options: Options, launcher: Path) -> Compi
     """Compile a variant and write its launcher; what came out is checked against what was asked."""
     started = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="aot-dump-", dir=launcher.parent) as dump:
-        unnamed, clusters = _LAST.get(code_of(variant, options), lambda: _compile(variant, options, Path(dump)))
-        text = unnamed.replace(_UNNAMED, variant.name)
-        facts = parse_launcher(text, variant.name)
-        cubins = cubins_in_llvm_ir(text, source=variant.name)
+        code = _LAST.get(code_of(variant, options), lambda: _compile(variant, options, Path(dump)))
         if "sass" in options.keep:
-            for number, cubin in enumerate(cubins):
+            for number, cubin in enumerate(code.cubins):
                 Path(dump, f"{number}.sass").write_text(disassemble(cubin.elf))
         _keep(options, dump, launcher)
-    launches = tuple(_launch(kernel, facts, clusters) for cubin in cubins for kernel in cubin.kernels)
-    _check(variant, facts, cubins, launches)
-    launcher.write_text(text)
+    _check(variant, code)
+    launcher.write_text(code.launcher.replace(_UNNAMED, variant.name))
     return Compiled(
         variant=variant.name,
-        launches=launches,
-        cubin_sha256=tuple(cubin.sha256 for cubin in cubins),
-        cubin_bytes=sum(len(cubin.elf) for cubin in cubins),
+        launches=code.launches,
+        cubin_sha256=tuple(cubin.sha256 for cubin in code.cubins),
+        cubin_bytes=sum(len(cubin.elf) for cubin in code.cubins),
         seconds=round(time.perf_counter() - started, 3),
     )
 
 
-def _compile(variant: Variant, options: Options, dump: Path) -> tuple[str, Clusters]:
-    """The launcher of a variant without its name, and the clusters of its kernels."""
+def _compile(variant: Variant, options: Options, dump: Path) -> _Code:
+    """Trace and compile a variant, and read what came out."""
     clusters: Clusters = {}
     arguments, keywords = _passed(variant.spec)
     flags = ["--enable-tvm-ffi", f"--gpu-arch {variant.arch}", variant.kernel.options]
@@ -102,7 +111,11 @@ def _compile(variant: Variant, options: Options, dump: Path) -> tuple[str, Clust
     ):
         keywords = {**keywords, **dsl.installed().COMPILE_KEYWORDS, "options": " ".join(filter(None, flags))}
         function = cute.compile(variant.spec.function, *arguments, **keywords)
-    return dsl.installed().export(function, _UNNAMED, symbol_prefix(_UNNAMED)), clusters
+    unnamed = dsl.installed().export(function, _UNNAMED, symbol_prefix(_UNNAMED))
+    facts = parse_launcher(unnamed.replace(_UNNAMED, variant.name), variant.name)
+    cubins = cubins_in_llvm_ir(unnamed, source=variant.name)
+    launches = tuple(_launch(kernel, facts, clusters) for cubin in cubins for kernel in cubin.kernels)
+    return _Code(unnamed, facts, cubins, launches)
 
 
 def _passed(spec: Spec) -> tuple[Sequence[Any], Mapping[str, Any]]:
@@ -172,25 +185,25 @@ def _launch(kernel: KernelFacts, facts: Launcher, clusters: Clusters) -> KernelL
     )
 
 
-def _check(variant: Variant, facts: Launcher, cubins: tuple[Cubin, ...], launches: tuple[KernelLaunch, ...]) -> None:
+def _check(variant: Variant, code: _Code) -> None:
     """The compiler accepts kernels that no device can run: refuse them now, with the numbers."""
     target = Target.of(variant.arch)
     passed = [a for a in variant.spec.arguments.values() if not isinstance(a, Constant) and a != Stream()]
-    if facts.argument_count != len(passed):
+    if code.facts.argument_count != len(passed):
         raise BuildError(
-            f"the compiled entry takes {facts.argument_count} arguments, the declaration passes {len(passed)}",
+            f"the compiled entry takes {code.facts.argument_count} arguments, the declaration passes {len(passed)}",
             hint="the jit function's signature says which: each argument stands for one of its parameters",
         )
-    if not launches:
+    if not code.launches:
         raise BuildError("no GPU code came out", hint="the jit function must launch a kernel")
-    for cubin in cubins:
+    for cubin in code.cubins:
         if cubin.architecture != str(variant.arch):
             raise BuildError(
                 f"asked for {variant.arch}, the compiler made {cubin.architecture}",
                 hint="this backend does not know the architecture; try `--cuda 13`",
             )
-    for launch in launches:
-        _check_launch(launch, facts, target)
+    for launch in code.launches:
+        _check_launch(launch, code.facts, target)
 
 
 def _check_launch(launch: KernelLaunch, facts: Launcher, target: Target) -> None:

@@ -34,6 +34,7 @@ _DECLARE = re.compile(
 _RAISE, _RAISED = "CuteDSLRT_TVMFFISetRaisedCudaError", re.compile(r"icmp eq i32 %\w+, -1$", re.MULTILINE)
 _SET_ERROR = "TVMFFIErrorSetRaisedFromCStrParts"
 _LAUNCH = "_cudaLaunchKernelEx"
+_CALL = re.compile(r"\bcall\b")
 _HEAD = re.compile(r'^target (datalayout|triple) = "[^"]*"\n', re.MULTILINE)
 
 
@@ -74,12 +75,12 @@ def parse_launcher(text: str, variant: str) -> Launcher:
 
 def _refuse_abort(text: str, variant: str, reads: LauncherText) -> None:
     """A failing CUDA call is an error that the caller gets, never the end of the caller's process."""
-    match = reads.ends_process.search(text)
-    if match is not None:
-        raise BuildError(
-            f"{variant}: its launcher calls `{match[1]}`, which ends the process when something fails",
-            hint="make tensor maps with `cute.nvgpu.cpasync.make_tiled_tma_atom`; those of `cutlass.experimental.cuda` abort",
-        )
+    for match in reads.ends_process.finditer(text):
+        if _CALL.search(text, text.rfind("\n", 0, match.start()) + 1, match.start()):
+            raise BuildError(
+                f"{variant}: its launcher calls `{match[1]}`, which ends the process when something fails",
+                hint="make tensor maps with `cute.nvgpu.cpasync.make_tiled_tma_atom`; those of `cutlass.experimental.cuda` abort",
+            )
 
 
 def _is_import(name: str, reads: LauncherText) -> bool:

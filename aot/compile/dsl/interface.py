@@ -35,7 +35,7 @@ class LauncherText:
     support: re.Pattern[str]  # names of functions that CUDA or NVIDIA's launch support provides
     once: str  # the function that loads a cubin when it is first used
     unload: str  # the function that unloads cubins when the process ends
-    ends_process: re.Pattern[str]  # calls that never come back; group 1 is the function
+    ends_process: re.Pattern[str]  # functions that a call never comes back from; group 1 is the name
     kernel_handle: re.Pattern[str]  # the variable that holds the handle of a kernel; group 1 is its name
     loaders: tuple[str, ...]  # functions that load the cubin, by their names after the prefix
     binaries: str  # finds the number of cubins; ``{prefix}`` is filled in
@@ -75,7 +75,7 @@ class CuteDsl(Protocol):
         """Within the context, note the cluster shape of every kernel that is compiled with a fixed one."""
 
     def quick_tracing(self) -> AbstractContextManager[None]:
-        """Within the context, a compile does without work that changes nothing: up to a sixth of its time."""
+        """Within the context, a compile does without work that changes nothing: up to a fifth of its time."""
 
     def export(self, function: Any, name: str, prefix: str) -> str:
         """A compiled function as LLVM IR: exported under ``name``, internal symbols begin with ``prefix``.

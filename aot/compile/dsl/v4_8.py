@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from functools import cache
+from contextlib import AbstractContextManager
 from typing import Any
 
-from . import compile_calls
+from . import compile_calls, tracing
 from .compile_calls import entry_parameters, intercept
 from .interface import PUBLIC, Clusters, LauncherText
+from .tracing import quick_tracing
 
 __all__ = [
     "BACKEND_FILES", "BACKEND_MODULE", "COMPILE_KEYWORDS", "LAUNCHER", "NEEDS", "PRIVATE", "RENAMING", "entry_parameters", "export", "intercept",
@@ -23,9 +23,9 @@ RENAMING = (
 PRIVATE = {
     "cutlass._mlir._mlir_libs._cutlass_ir": ("_aot_support.export_module_to_bytes",),
     "cutlass._mlir.ir": RENAMING,
-    "cutlass.base_dsl.typing": ("Numeric.from_mlir_type",),
     "cutlass.cutlass_dsl": ("CuTeDSL._enter_gpu_module", "CuTeDSL._get_dsl", "CuTeDSL.trace_finalize_hooks"),
     **compile_calls.NEEDS,
+    **tracing.NEEDS,
 }
 NEEDS = {
     **PUBLIC,
@@ -44,7 +44,7 @@ LAUNCHER = LauncherText(
     once="cuda_dialect_init_library_once",
     unload="cuda_dialect_unload_library_once",
     # The only functions of NVIDIA's launch support and of C that a launcher might call and never come back from.
-    ends_process=re.compile(r"\bcall\b[^\n]*@(cuda_dialect_assert_success|abort|exit|_exit)\("),
+    ends_process=re.compile(r"@(cuda_dialect_assert_success|abort|exit|_exit)\("),
     kernel_handle=re.compile(r"^@(kernels_[\w$.]+|\"kernels_[^\"]+\") = internal global ptr undef$", re.MULTILINE),
     loaders=("cuda_init", "cuda_load_to_device"),
     binaries=r"@{prefix}_cuda_num_binaries\(\) \{{\n  ret i32 (\d+)",
@@ -60,16 +60,24 @@ def note_clusters(clusters: Clusters) -> AbstractContextManager[Any]:
     from cutlass._mlir import ir
     from cutlass.cutlass_dsl._launch_facts_metadata import EXACT_CLUSTER_DIM_FIELD, LAUNCH_FACTS_ATTR
 
-    def visit(operation: Any) -> Any:
-        attributes = operation.attributes
-        if LAUNCH_FACTS_ATTR in attributes and "sym_name" in attributes:
-            facts = ir.DictAttr(attributes[LAUNCH_FACTS_ATTR])
-            if EXACT_CLUSTER_DIM_FIELD in facts:
-                x, y, z = (int(size) for size in ir.DenseI64ArrayAttr(facts[EXACT_CLUSTER_DIM_FIELD]))
-                clusters[ir.StringAttr(attributes["sym_name"]).value] = (x, y, z)
-        return ir.WalkResult.ADVANCE
+    def look(module: Any) -> None:
+        for kernel in _kernels(module):
+            attributes = kernel.attributes
+            if LAUNCH_FACTS_ATTR in attributes and "sym_name" in attributes:
+                facts = ir.DictAttr(attributes[LAUNCH_FACTS_ATTR])
+                if EXACT_CLUSTER_DIM_FIELD in facts:
+                    x, y, z = (int(size) for size in ir.DenseI64ArrayAttr(facts[EXACT_CLUSTER_DIM_FIELD]))
+                    clusters[ir.StringAttr(attributes["sym_name"]).value] = (x, y, z)
 
-    return when_traced(lambda module: module.operation.walk(visit))
+    return when_traced(look)
+
+
+def _kernels(module: Any) -> Iterator[Any]:
+    """The kernels and device functions of a module: they lie side by side in its GPU module."""
+    for operation in module.body.operations:
+        if operation.operation.name == "gpu.module":
+            for block in operation.operation.regions[0].blocks:
+                yield from block.operations
 
 
 def when_traced(look: Callable[[Any], object]) -> AbstractContextManager[Any]:
@@ -80,23 +88,6 @@ def when_traced(look: Callable[[Any], object]) -> AbstractContextManager[Any]:
         lambda owner, module, name: look(module)
     )
     return hooks
-
-
-@contextmanager
-def quick_tracing() -> Iterator[None]:
-    """Before it traces a kernel, CuTe DSL writes all that it has traced as text, for a log that nobody keeps. And it lists
-    all types whenever it asks what a type is called; here it asks once for each type of a compile."""
-    from cutlass._mlir import ir
-    from cutlass.base_dsl.typing import Numeric
-    from cutlass.cutlass_dsl import CuTeDSL
-
-    enter, look_up = CuTeDSL._enter_gpu_module, Numeric.from_mlir_type
-    CuTeDSL._enter_gpu_module = lambda self: ir.InsertionPoint(self.gpu_module.bodyRegion.blocks[0])
-    Numeric.from_mlir_type = staticmethod(cache(look_up))
-    try:
-        yield
-    finally:
-        CuTeDSL._enter_gpu_module, Numeric.from_mlir_type = enter, staticmethod(look_up)
 
 
 def export(function: Any, name: str, prefix: str) -> str:
