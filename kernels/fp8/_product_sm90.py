@@ -22,6 +22,7 @@ from cutlass.utils import LayoutEnum, hopper_helpers
 
 import aot
 
+from .._buffers import stores_in_flight
 from .._device import await_previous, launched_early
 from .._versions import SmemAllocator, skip_stages
 from ._order import BLOCK, Order, Scaling
@@ -573,12 +574,13 @@ class Product(Order):
                 store_out, 0, cute.make_layout(1), cute.group_modes(shared_out, 0, 2), cute.group_modes(stored_to, 0, 2)
             )
             for i in cutlass.range_constexpr(slices):
-                buffer = group * stages + (p * slices + i) % stages
+                index = p * slices + i
+                buffer = group * stages + index % stages
                 for v in cutlass.range_constexpr(cute.size(values)):
                     values[v] = source[i * cute.size(values) + v]
                 rounded.store(values.load().to(self.out_dtype))
                 if storing:  # the store that read this buffer last has finished
-                    cute.arch.cp_async_bulk_wait_group(stages - 1, read=True)
+                    cute.arch.cp_async_bulk_wait_group(stores_in_flight(index, parts * slices, stages), read=True)
                 together.arrive_and_wait()
                 cute.copy(copy, rounded, target[None, None, None, buffer])
                 cute.arch.fence_proxy("async.shared", space="cta")

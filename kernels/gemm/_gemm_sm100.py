@@ -17,6 +17,7 @@ from cutlass.utils import LayoutEnum, blackwell_helpers
 
 import aot
 
+from .._buffers import stores_in_flight
 from .._device import await_previous
 from .._versions import SmemAllocator, TmemAllocator
 from ._gemm import PersistentGemm, batched, check_stages, tile_at
@@ -301,7 +302,7 @@ class Gemm(PersistentGemm):
                 if cute.size(bias) > 0:
                     values.store(values.load() + spread[None, None, None, i].load())
                 if storing:  # the store that read this buffer last has finished
-                    cute.arch.cp_async_bulk_wait_group(tiling.slice_stages - 1, read=True)
+                    cute.arch.cp_async_bulk_wait_group(stores_in_flight(i, slices, tiling.slice_stages), read=True)
                 together.arrive_and_wait()
                 self.activate(values, epilogue)
                 rounded.store(to_shared.retile(values).load().to(self.dtype))

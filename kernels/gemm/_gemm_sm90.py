@@ -27,6 +27,7 @@ from cutlass.utils import LayoutEnum, hopper_helpers
 
 import aot
 
+from .._buffers import stores_in_flight
 from .._device import await_previous
 from .._versions import SmemAllocator, skip_stages
 from ._gemm import PersistentGemm, batched, check_stages, tile_at
@@ -563,7 +564,8 @@ class Gemm(PersistentGemm):
         for p in cutlass.range_constexpr(parts):
             spread = mma.get_slice(thread).partition_C(self.spread_bias(bias, p))
             for i in cutlass.range_constexpr(slices):
-                buffer = group * stages + (p * slices + i) % stages
+                index = p * slices + i
+                buffer = group * stages + index % stages
                 values.store(self.values_of(sums, p, i, cute.size(part), values.layout))
                 if cutlass.const_expr(biased is not None):  # noqa: SIM102  decided when compiling
                     # Most products are written as they are, and branch only once.
@@ -574,7 +576,7 @@ class Gemm(PersistentGemm):
                         self.activate(values, epilogue)
                 rounded.store(values.load().to(self.dtype))
                 if storing:  # the store that read this buffer last has finished
-                    cute.arch.cp_async_bulk_wait_group(stages - 1, read=True)
+                    cute.arch.cp_async_bulk_wait_group(stores_in_flight(index, parts * slices, stages), read=True)
                 together.arrive_and_wait()
                 cute.copy(copy, rounded, target[None, None, None, buffer])
                 cute.arch.fence_proxy("async.shared", space="cta")
