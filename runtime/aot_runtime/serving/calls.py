@@ -13,7 +13,7 @@ import types
 from contextlib import suppress
 from typing import Any, get_origin, get_type_hints
 
-from .forms import Forms, UnstableError, digest, global_names, is_defined, is_plain, qualified
+from .forms import Forms, UnstableError, base_names, digest, global_names, is_defined, plain_values, qualified
 from .options import Options, read_options
 
 __all__ = ["DATACLASS", "Call", "bind", "describe", "is_constexpr", "jit_function", "prepare_class"]
@@ -124,7 +124,7 @@ def _reads(kind: type, forms: Forms) -> dict[str, Any]:
     """The plain globals that the methods of a class read."""
     found: dict[str, Any] = {}
     for module, known, names in _names_read(kind):
-        found.update({f"{module}.{name}": known[name] for name in names if name in known and is_plain(known[name])})
+        found.update({f"{module}.{name}": value for name, value in plain_values(known, names).items()})
     return {name: forms.of(value, name) for name, value in sorted(found.items())}
 
 
@@ -147,6 +147,9 @@ def _names_of_methods(base: type) -> list[tuple[str, dict[str, Any], frozenset[s
     return [(module, known, frozenset(names)) for module, (known, names) in found.items()]
 
 
+_FAKE = "_FakeTensor"  # of CuTe DSL: its layout is in its attributes
+
+
 class _Arguments:
     """Arguments in words: what the compiler is told of each, not the value that a later call passes."""
 
@@ -160,9 +163,10 @@ class _Arguments:
             return "None"
         if isinstance(value, (bool, int, float)):
             return type(value).__name__
-        names = {base.__name__ for base in type(value).__mro__}
-        if hasattr(value, "dynamic_shapes_mask"):
+        kind: Any = type(value)
+        if hasattr(kind, "dynamic_shapes_mask"):
             return self._tensor(value)
+        names = base_names(kind)
         if "SymInt" in names:
             return f"integer {self.forms.symbol(value)}"
         if "Pointer" in names:
@@ -187,7 +191,7 @@ class _Arguments:
 
     def _tensor(self, value: Any) -> str:
         align = getattr(value, "_assumed_align", None) or value.element_type.width // 8
-        layout = value.__cache_key__[-1]
+        layout = value.__cache_key__[-1] if type(value).__name__ != _FAKE else None
         if isinstance(layout, str):  # a tensor of a framework: CuTe DSL words its layout, with what is dynamic in it
             return f"tensor {value.element_type.__name__} {layout} align {align}"
         shape, strides = self._modes(value.shape), self._modes(value.stride)

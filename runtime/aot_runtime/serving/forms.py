@@ -20,7 +20,7 @@ from typing import Any
 
 from .sources import class_statements
 
-__all__ = ["Forms", "UnstableError", "digest", "global_names", "is_defined", "is_plain", "qualified"]
+__all__ = ["Forms", "UnstableError", "base_names", "digest", "global_names", "is_defined", "plain_values", "qualified"]
 
 _MAIN = "__main__"
 _PLAIN = (bool, int, str, type(None))
@@ -75,28 +75,30 @@ class Forms:
             return self.type_of(value, where)
         if (kind is tuple or kind is list) and _PLAIN_KINDS.issuperset(map(type, value)):
             return [kind.__name__, list(value)]
-        if id(value) in self._active:
-            return ["above", self._active[id(value)]]  # an object that leads back to one that holds it
-        self._active[id(value)] = len(self._active)
+        identity = id(value)
+        if identity in self._hints:
+            return self._hints[identity]
+        if identity in self._active:
+            return ["above", self._active[identity]]  # an object that leads back to one that holds it
+        self._active[identity] = len(self._active)
         try:
             return self._compound(value, where)
         finally:
-            del self._active[id(value)]
+            del self._active[identity]
 
     def _compound(self, value: Any, where: str) -> Any:
         if type(value) in _COLLECTION_KINDS:
             return self._collection(value, where)
+        if _is_hint(value):
+            self._hints[id(value)] = hint = self._hint(value, where)
+            self._kept.append(value)
+            return hint
         if isinstance(value, enum.Enum):
             return ["enum", qualified(type(value)), _enum_name(value)]
         if isinstance(value, (bytes, bytearray)):
             return ["bytes", value.hex()]
         if isinstance(value, (list, tuple, dict, set, frozenset)):
             return self._collection(value, where)
-        if _is_hint(value):
-            if id(value) not in self._hints:
-                self._hints[id(value)] = self._hint(value, where)
-                self._kept.append(value)
-            return self._hints[id(value)]
         if isinstance(value, type):
             return self.type_of(value, where)
         if isinstance(value, types.ModuleType):
@@ -133,7 +135,11 @@ class Forms:
     def _collection(self, value: Any, where: str) -> Any:
         if isinstance(value, dict):
             pairs = [
-                [self.of(key, f"a key of {where}"), self.of(item, f"{where}[{key!r}]")] for key, item in value.items()
+                [
+                    key if type(key) in _PLAIN_KINDS else self.of(key, f"a key of {where}"),
+                    item if type(item) in _PLAIN_KINDS else self.of(item, f"{where}[{key!r}]"),
+                ]
+                for key, item in value.items()
             ]
             return ["dict", sorted(pairs, key=lambda pair: _order(pair[0]))]
         items = [
@@ -201,8 +207,8 @@ class Forms:
         return digest([_code(function.__code__, where), named])
 
     def _object(self, value: Any, where: str) -> Any:
-        kind = type(value)
-        names = {base.__name__ for base in kind.__mro__}
+        kind: Any = type(value)
+        names = base_names(kind)
         if "SymInt" in names:
             return ["symbol", self.symbol(value)]
         if kind.__module__.partition(".")[0] == "torch":
@@ -282,31 +288,36 @@ def _content(cell: Any, where: str) -> Any:
 
 def _attributes(value: Any) -> dict[str, Any] | None:
     """The attributes of an object of a Python class; None if the class keeps them out of sight."""
-    kind = type(value)
-    has_slots = any("__slots__" in base.__dict__ for base in kind.__mro__)
-    if "_mlir" in kind.__module__ or not (has_slots or hasattr(value, "__dict__")):
+    kind: Any = type(value)
+    slots = _slots(kind)
+    if "_mlir" in kind.__module__ or (slots is None and not hasattr(value, "__dict__")):
         return None
-    slots = [name for base in kind.__mro__ for name in _slots(base)]
-    found = {name: getattr(value, name) for name in slots if hasattr(value, name)}
+    found = {name: getattr(value, name) for name in slots or () if hasattr(value, name)}
     return {**found, **getattr(value, "__dict__", {})}
 
 
-def _slots(base: type) -> list[str]:
-    slots = base.__dict__.get("__slots__", ())
-    names = [slots] if isinstance(slots, str) else list(slots)
-    return [name for name in names if name not in ("__dict__", "__weakref__")]
+@functools.lru_cache(maxsize=1024)
+def _slots(kind: type) -> list[str] | None:
+    """The slots of a class and its bases; None if none of them declares any."""
+    declared = [base.__dict__["__slots__"] for base in kind.__mro__ if "__slots__" in base.__dict__]
+    names = [name for slots in declared for name in ([slots] if isinstance(slots, str) else slots)]
+    return [name for name in names if name not in ("__dict__", "__weakref__")] if declared else None
+
+
+@functools.lru_cache(maxsize=1024)
+def base_names(kind: type) -> frozenset[str]:
+    """The names of a class and its bases, by which the objects of CuTe DSL are known."""
+    return frozenset(base.__name__ for base in kind.__mro__)
 
 
 def simple_globals(function: Any) -> dict[str, Any]:
     """The plain globals that a function reads by name, such as a switch that an environment variable sets."""
-    known = function.__globals__
-    names = sorted(name for name in global_names(function) if name in known and is_plain(known[name]))
-    return {name: known[name] for name in names}
+    return dict(sorted(plain_values(function.__globals__, global_names(function)).items()))
 
 
-def is_plain(value: Any) -> bool:
-    """Whether a value is a number, a text or None. A call reads hundreds of globals, most of which are not."""
-    return _plain_types[type(value)]
+def plain_values(known: dict[str, Any], names: frozenset[str]) -> dict[str, Any]:
+    """Those of the names whose values are numbers, texts or None. A call reads hundreds of globals, most are not."""
+    return {name: value for name in known.keys() & names if _is_plain[type(value := known[name])]}
 
 
 class _PlainTypes(dict[type, bool]):
@@ -315,7 +326,7 @@ class _PlainTypes(dict[type, bool]):
         return found
 
 
-_plain_types = _PlainTypes()
+_is_plain = _PlainTypes()
 
 
 @functools.lru_cache(maxsize=4096)  # CuTe DSL replaces the code of a function when it is first compiled
