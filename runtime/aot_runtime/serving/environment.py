@@ -59,6 +59,7 @@ def _begin(settings: Mapping[str, Any]) -> None:
     first, *others = settings["bundles"]
     # The one that is served last is asked first. It passes on what it does not have, and the first has the last word.
     servings = [serve(first, settings["miss"]), *(serve(bundle, "compile") for bundle in others)]
+    servings[0].asked_before = tuple(servings[1:])
     if settings["report"]:
         import atexit
 

@@ -18,7 +18,7 @@ def explain_miss(call: Mapping[str, Any], captured: Mapping[str, Mapping[str, An
     same = {kernel: data for kernel, data in captured.items() if data.get("callable") == call["callable"]}
     if not same:
         known = sorted({str(data.get("callable")) for data in captured.values()})
-        return f"  the bundle has no call of it; it has {', '.join(known[:_SHOWN]) or 'none'}"
+        return f"  no call of it was captured; those of {', '.join(known[:_SHOWN]) or 'none'} were"
     found = {kernel: differences(data, call) for kernel, data in same.items()}
     nearest = min(found, key=lambda kernel: (len(found[kernel]), kernel))
     lines = [f"  the nearest captured call is {nearest}, which differs:"]

@@ -56,6 +56,7 @@ class Serving:
 
     def __init__(self, path: Path, miss: str) -> None:
         self.path, self.miss = path, miss
+        self.asked_before: tuple[Serving, ...] = ()  # bundles that did not have what this one is asked for
         self.hits = self.misses = 0
         self.seconds = 0.0
         self._bundle: Bundle | None = None
@@ -128,21 +129,31 @@ class Serving:
         captured = self._read()
         kernel = captured.kernels.get(call.key)
         if kernel is None:
-            return None, self._explained(call, captured)
-        if changed := captured.changed(kernel):
-            return None, f"`{self.path}` has {kernel}, but this source changed since: {', '.join(changed)}"
+            return None, self._explained(call)
+        if reason := self._changed(kernel):
+            return None, reason
         if kernel not in self._functions:
             count = captured.parameter_count(kernel)
             self._functions[kernel] = _served(self._open(), kernel, call, count)
         return self._functions[kernel], ""
 
-    def _explained(self, call: Call, captured: CapturedCalls) -> str:
+    def _changed(self, kernel: str) -> str:
+        """Why a captured kernel cannot be served; empty if it can."""
+        changed = self._read().changed(kernel)
+        return f"`{self.path}` has {kernel}, but this source changed since: {', '.join(changed)}" if changed else ""
+
+    def _explained(self, call: Call) -> str:
         """Why a call is a miss. The nearest call is looked for only if somebody reads the reason."""
-        reason = f"`{self.path}` does not have this call of {call.data['callable']}"
+        servings = (self, *self.asked_before)
+        names = ", ".join(f"`{serving.path}`" for serving in servings)
+        reason = f"{names} {'do' if self.asked_before else 'does'} not have this call of {call.data['callable']}"
         if self.miss == "compile":
             return reason
-        records = {name: record["call"] for name, record in captured.calls.items()}
-        return f"{reason}\n{explain_miss(call.data, records)}"
+        for serving in servings:
+            if (kernel := serving._read().kernels.get(call.key)) is not None:
+                return serving._changed(kernel)
+        calls = {kernel: record["call"] for one in servings for kernel, record in one._read().calls.items()}
+        return f"{reason}\n{explain_miss(call.data, calls)}"
 
     def _hint(self) -> str:
         """How to capture what is missing: the command that built this bundle, with the exercise that only the author knows."""

@@ -17,8 +17,8 @@ def test_the_nearest_call_and_each_difference_are_named() -> None:
 
 
 def test_calls_of_other_callables_are_only_listed() -> None:
-    assert "it has lib.Other" in explain_miss(CALL, {"other": {"callable": "lib.Other"}})
-    assert "it has none" in explain_miss(CALL, {})
+    assert "those of lib.Other were" in explain_miss(CALL, {"other": {"callable": "lib.Other"}})
+    assert "those of none were" in explain_miss(CALL, {})
 
 
 def test_parts_inside_objects_are_named_by_their_path() -> None:

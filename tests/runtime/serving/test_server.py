@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from aot_runtime.errors import ArgumentError
 from aot_runtime.serving import captured as captured_module
+from aot_runtime.serving.calls import Call
 from aot_runtime.serving.captured import CapturedCalls
+from aot_runtime.serving.options import Options
 from aot_runtime.serving.refusals import in_words_of_cute_dsl
-from aot_runtime.serving.server import _positional
+from aot_runtime.serving.server import Serving, _positional
 
 
 class _Bundle:
@@ -89,6 +92,33 @@ def test_the_classes_of_objects_and_arguments_and_their_bases_are_known_by_their
     assert captured.classes() == {
         "lib.gemm": ["Gemm"], "lib.made": ["Gemm_1"], "lib.norm": ["Back", "Norm", "Norm.Args"],
     }  # fmt: skip
+
+
+def _serving(name: str, call: Call, sources: dict[str, str]) -> Serving:
+    serving = Serving.__new__(Serving)
+    serving.path, serving.miss, serving.asked_before = Path(name), "raise", ()
+    serving._captured = captured = CapturedCalls.__new__(CapturedCalls)
+    captured.calls = {f"{name}_1": {"key": call.key, "call": call.data, "sources": sources}}
+    captured.kernels, captured._unchanged = {call.key: f"{name}_1"}, set()
+    return serving
+
+
+def test_a_miss_in_several_bundles_names_the_nearest_call_of_all_of_them() -> None:
+    def call(callable: str, threads: int) -> Call:
+        return Call({"callable": callable, "attributes": {"n": 64, "threads": threads}}, frozenset(), Options({}))
+
+    first, second = (
+        _serving("first", call("lib.Other", 32), {}),
+        _serving("second", call("lib.Norm", 32), {"gone": "0"}),
+    )
+    first.asked_before = (second,)
+    lines = first._explained(call("lib.Norm", 64)).splitlines()
+    assert lines[:2] == [
+        "`first`, `second` do not have this call of lib.Norm", "  the nearest captured call is second_1, which differs:",
+    ]  # fmt: skip
+    assert lines[2].strip() == "attributes.threads: captured 32, this call 64"
+    changed = first._explained(call("lib.Norm", 32))
+    assert changed == "`second` has second_1, but this source changed since: gone"
 
 
 def test_sources_are_compared_when_a_module_of_the_library_is_imported_and_not_again(
