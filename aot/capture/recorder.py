@@ -18,7 +18,7 @@ from .kernels import CapturedCall, captured_kernel, name_of
 
 __all__ = ["Recorder", "Refused"]
 
-_OURS = ("aot.", "aot_runtime.", "cutlass.", "nvidia_cutlass_dsl.")
+_NO_CALLERS = ("aot.", "aot_runtime.", "cutlass.", "nvidia_cutlass_dsl.", "torch.")
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def _caller(exercise: str) -> tuple[str, int]:
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
-        if not place and not f"{module}.".startswith(_OURS) and module != "functools":
+        if not place and not f"{module}.".startswith(_NO_CALLERS) and module != "functools":
             place = f"{module}:{frame.f_lineno}"
         if frame.f_code.co_filename == exercise:
             line = frame.f_lineno
