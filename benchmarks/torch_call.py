@@ -13,8 +13,11 @@ If the bundle has the backward kernel, a call and its backward are measured too,
 
 from __future__ import annotations
 
+import ctypes
 import itertools
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -70,15 +73,32 @@ def _without_gpu() -> tuple[Any, Any, str]:
     import aot_runtime.torch
     from aot_runtime.functions import make_function
 
-    bundle = _NoKernel()
+    bundle = _NoKernel(_eager_function())
     plain = make_function(bundle._record("rmsnorm"), "rmsnorm", bundle._symbol)
     return torch, (plain, aot_runtime.torch.register(bundle)), "cpu"  # type: ignore[arg-type]
+
+
+def _eager_function() -> Any:
+    """What decides in entry libraries which calls bypass the dispatcher, compiled from its source."""
+    from aot_runtime.native import source_directory
+
+    with tempfile.TemporaryDirectory() as folder:
+        library = f"{folder}/eager.so"
+        flags = ["-std=c99", "-O2", "-shared", "-fPIC", "-o", library]
+        compiler = [sys.executable, "-m", "ziglang", "cc"]
+        subprocess.run([*compiler, *flags, str(source_directory() / "aot_eager.c")], check=True)
+        function = ctypes.CDLL(library).aot_eager_function
+    function.argtypes, function.restype = 3 * [ctypes.c_int64], ctypes.c_int64
+    return function
 
 
 class _NoKernel:
     """As much of a bundle as operators need. Its one kernel does nothing."""
 
     name, path, kernels = "kernels", Path("none"), ("rmsnorm",)
+
+    def __init__(self, eager: Any) -> None:
+        self.eager = eager
 
     def _record(self, name: str) -> Any:
         from aot_runtime.kernel_records import KernelRecord, Parameter
@@ -91,7 +111,7 @@ class _NoKernel:
     def _symbol(self, name: str) -> Any:
         import tvm_ffi
 
-        return tvm_ffi.get_global_func("testing.nop")
+        return self.eager if name == "aot__eager" else tvm_ffi.get_global_func("testing.nop")
 
 
 def tensors(torch: Any, device: str) -> tuple[Any, Any, Any]:
@@ -146,46 +166,31 @@ def differentiated(torch: Any, ops: Any, device: str) -> dict[str, float]:
     return interleaved_medians(runs, ROUNDS)
 
 
-# Each line is a step of `out_form` in aot_runtime/torch.py, in its order; the last one follows the kernel.
+# Functions with the signature of `out_form` in aot_runtime/torch.py, each with one more of its steps.
 STEPS = {
-    "are the tensors plain": " and ".join(
-        f"(type({name}) is _Tensor or type({name}) is _Parameter)" for name in ("x", "weight", "out")
-    ),
-    "is torch tracing": "not _is_traced() and not _is_recorded()",
-    "is a mode or a transform active": "not _dispatch_modes() and not _function_modes() and not _transforms()",
-    "is a gradient wanted": "not (_grad_enabled() and (x.requires_grad or weight.requires_grad or out.requires_grad))",
+    "only the kernel": "_target(x, weight, out, eps)",
+    "is dynamo tracing": "if not _is_traced(): _target(x, weight, out, eps)",
+    "may the call bypass the dispatcher": "if not _is_traced(): _without_outputs(_target, x, weight, out, eps)",
+    "tell autograd that the output was overwritten": "if not _is_traced(): _write(_target, x, weight, out, eps)",
 }
-VERSION = "tell autograd that the output was overwritten"
 
 
 def steps(torch: Any, operators: Any, device: str) -> dict[str, float]:
-    """What each step adds to the time of a function with the signature of ``out_form`` that only calls the kernel."""
+    """What each step adds to the time of a function that only calls the kernel."""
     _, ops = operators
     x, weight, out = tensors(torch, device)
     timed = per_call if device == "cuda" else _per_call
-    names, conditions, forms = dict(ops.rmsnorm.out.__globals__), ["True"], {"only the kernel": _form(["True"])}
-    for step, condition in STEPS.items():
-        conditions.append(condition)
-        forms[step] = _form(conditions)
-    forms[VERSION] = _form(conditions, "_bump((out,))")
+    names, arguments = dict(ops.rmsnorm.out.__globals__), ("x", "weight", "out", "eps")
+    if ops._eager is None:
+        return {}  # Python decides, in one step
+    names["_without_outputs"] = ops._eager.write(arguments, arguments[:3], ())
     runs = {}
-    for step, source in forms.items():
-        exec(source, names)
+    for step, source in STEPS.items():
+        exec(f"def form(x, weight, eps=1e-6, *, out):\n    {source}", names)
         runs[step] = timed(lambda form=names["form"]: form(x, weight, out=out))
     medians = list(interleaved_medians(runs, ROUNDS).items())
     added = {step: time - before for (_, before), (step, time) in itertools.pairwise(medians)}
     return {**added, "together": medians[-1][1] - medians[0][1]}
-
-
-def _form(conditions: list[str], last: str = "pass") -> str:
-    return f"""
-def form(x, weight, eps=1e-6, *, out):
-    if {" and ".join(conditions)}:
-        _target(x, weight, out, eps)
-        {last}
-        return
-    _out(x, weight, eps, out=out)
-"""
 
 
 def _per_call(function: Callable[..., Any], *arguments: Any) -> Callable[[], float]:

@@ -86,10 +86,11 @@ def entry_note(bundle: str, entry: str, record: FileRecord) -> str:
 # Symbols.
 
 # What a loader may call beside the kernels: the functions of aot/abi.h, without their prefix.
-PROTOCOL = ("protocol", "identity", "configure", "preload", "explain", "explain_on", "run_variant", "describe")
+PROTOCOL = ("protocol", "identity", "configure", "preload", "explain", "explain_on", "run_variant", "eager", "describe")
 SINCE = {
     "explain_on": 1002,
     "run_variant": 1002,
+    "eager": 1003,
 }  # the protocol that brought a function; others were there from the start
 IDENTITY = "aot_identity"  # the constant of an entry library that names what it was built with, in hexadecimal
 TORCH_IDENTITY = "aot_torch_identity"  # the same of a library for torch: which operators it registers

@@ -29,6 +29,7 @@ from .functions import function_symbol
 from .kernel_records import KernelRecord
 from .outputs import TORCH_DTYPES, dtype_source, shape_source
 from .schemas import functional_schema, is_optional, operator_parameters, out_schema
+from .torch_eager import MOST_ARGUMENTS, EagerFunctions, eager_functions
 from .torch_gradients import GradientError, gradients_of, refusal
 from .torch_native import is_defined, load_library
 
@@ -46,6 +47,7 @@ class Operators(Exposed):
             raise ExposeError(f"{namespace!r} cannot be a name in torch.ops", hint='pass another: name="my_kernels"')
         self._library = torch.library.Library(namespace, "FRAGMENT")
         self._declared: dict[str, Callable[..., Any]] = {}  # in the kernels' own order of parameters
+        self._eager = eager_functions(bundle)
         try:
             super().__init__(bundle, namespace)
         except AotError:
@@ -115,13 +117,21 @@ class _Signature:
         return _tuple([f"*(() if {name} is None else ({name},))" if name in self.optional else name for name in names])
 
     def target(self, *, declared: bool = False) -> str:
-        """The call of the compiled function, in the kernel's own order of parameters.
+        """The call of the compiled function, in the kernel's own order of parameters."""
+        return f"{self._function}({self._arguments(declared)})"
 
-        ``declared``: with the workspace that a caller may pass there. Otherwise dispatch takes one from torch.
-        """
-        names = ", ".join(p.name if declared or p.workspace is None else "None" for p in self.record.parameters)
+    def write(self, *, declared: bool = False) -> str:
+        """The arguments of the function that makes this call only if it may bypass the dispatcher."""
+        return f"{self._function}, {self._arguments(declared)}"
+
+    @property
+    def _function(self) -> str:
         keys = ", ".join(choice.name for choice in self.record.choices)
-        return f"_targets[{keys}]({names})" if keys else f"_target({names})"
+        return f"_targets[{keys}]" if keys else "_target"
+
+    def _arguments(self, declared: bool) -> str:
+        """``declared``: with the workspace that a caller may pass. Otherwise dispatch takes one from torch."""
+        return ", ".join(p.name if declared or p.workspace is None else "None" for p in self.record.parameters)
 
 
 def _with_default(name: str, default: str | None) -> str:
@@ -140,6 +150,7 @@ def _define(signature: _Signature, bundle: Bundle, library: Any, operators: Oper
     packet = getattr(getattr(torch.ops, namespace), record.name)
     names = {**_names(signature, bundle), "_functional": packet.default, "_out": packet.out}
     names["_goes_to_operator"] = _fallback(f"{namespace}::{record.name}")
+    names.update(_decisions(signature, operators._eager, names))
     gradients = gradients_of(record, bundle, operators)
     if gradients is not None:
         names["_functional"] = gradients.calling(packet.default, lambda: names[record.name])
@@ -152,8 +163,7 @@ def _define(signature: _Signature, bundle: Bundle, library: Any, operators: Oper
         name=record.name, declared=", ".join(signature.declared_parameters()), functional=functional, out=out, returned=returned,
         target=signature.target(), declared_target=signature.target(declared=True),
         allocate="\n    ".join(allocations), quick_allocate="\n        ".join(quick_allocations),
-        plain_functional=_plain(signature.tensors, signature.optional),
-        plain_out=_plain(signature.all_tensors, signature.optional),
+        tensors=", ".join(signature.tensors), write=signature.write(), declared_write=signature.write(declared=True),
         foreign=" and ".join(f"not isinstance({name}, _Tensor)" for name in signature.all_tensors),
         inputs=_tuple(signature.tensors),
         device_of=signature.required[0],
@@ -190,7 +200,7 @@ def _define(signature: _Signature, bundle: Bundle, library: Any, operators: Oper
 # graphs call the operator, also with plain tensors: these need not go through the dispatcher a second time below autograd.
 _SOURCE = """\
 def {name}({functional}):
-    if {plain_functional}:
+    if not _is_traced() and _may_bypass({tensors}):
         {quick_allocate}
         try:
             {target}
@@ -202,28 +212,24 @@ def {name}({functional}):
     return _functional({pass_functional})
 
 def out_form({out}):
-    if {plain_out}:
+    if not _is_traced():
         try:
-            {target}
+            if _write({write}):
+                return
         except Exception:
             if not _goes_to_operator({written}):
                 raise
-        else:
-            _bump({outputs})
-            return
     _out({pass_out})
 
 def as_declared({declared}):
-    if {plain_out}:
+    if not _is_traced():
         try:
-            {declared_target}
+            if _write({declared_write}):
+                return
         except Exception:
             if not _goes_to_operator({written}):
                 raise
-        else:
-            _bump({outputs})
-            return
-    elif {foreign}:
+    if {foreign}:
         {declared_target}
         return
     _out({pass_out})
@@ -244,16 +250,14 @@ def out_fake({out}):
     return None
 
 def functional_autograd({functional}):
-    if {device_of}.is_cuda and {plain_functional}:
+    if {device_of}.is_cuda and _may_bypass({tensors}):
         return functional_kernel({pass_functional})
     _refuse_gradients("{name}", {inputs})
     with _below_autograd():
         return _functional({pass_functional})
 
 def out_autograd({out}):
-    if {device_of}.is_cuda and {plain_out}:
-        out_kernel({pass_out})
-        _bump({outputs})
+    if {device_of}.is_cuda and _write({write}):
         return
     _refuse_gradients("{name}", {written})
     with _below_autograd():
@@ -265,9 +269,42 @@ def out_in_place({out}):
         _out({pass_out})
 """
 
+# What C decides if the bundle, Python and torch allow it: see `torch_eager`.
+_ASKING = """\
+def _may_bypass({tensors}):
+    return {plain_functional}
+
+def _write(_function, {arguments}):
+    if not ({plain_out}):
+        return False
+    _function({arguments})
+    _bump({outputs})
+    return True
+"""
+
+
+def _decisions(signature: _Signature, eager: EagerFunctions | None, names: dict[str, Any]) -> dict[str, Any]:
+    """The two functions by which generated code decides whether a call bypasses the dispatcher."""
+    arguments = [parameter.name for parameter in signature.record.parameters]
+    outputs = [parameter.name for parameter in signature.outputs]
+    if eager is not None and len(arguments) <= MOST_ARGUMENTS:
+        return {
+            "_may_bypass": eager.ask(signature.tensors, signature.optional),
+            "_write": eager.write(arguments, signature.all_tensors, outputs, signature.optional),
+        }
+    source = _ASKING.format(
+        tensors=", ".join(signature.tensors),
+        arguments=", ".join(arguments),
+        plain_functional=_plain(signature.tensors, signature.optional),
+        plain_out=_plain(signature.all_tensors, signature.optional),
+        outputs=signature.written(),
+    )
+    exec(compile(source, f"<aot decisions of {signature.record.name}>", "exec"), names)
+    return {name: names[name] for name in ("_may_bypass", "_write")}
+
 
 def _plain(tensors: list[str], optional: Collection[str]) -> str:
-    """Whether a call may bypass the dispatcher, as one expression: a helper function would cost as much as all of it."""
+    """Whether a call may bypass the dispatcher, as an expression."""
     exact = [f"(type({name}) is _Tensor or type({name}) is _Parameter{_or_none(name, optional)})" for name in tensors]
     quiet = " and ".join(f"not {question}()" for question in _QUESTIONS)
     wanted = [
@@ -277,9 +314,8 @@ def _plain(tensors: list[str], optional: Collection[str]) -> str:
     return " and ".join([*exact, quiet, f"not (_grad_enabled() and ({' or '.join(wanted)}))"])
 
 
-# What must not be active if a call bypasses the dispatcher: dynamo, torch.jit.trace, modes, and transforms.
+# What must not be active if a call bypasses the dispatcher: torch.jit.trace, modes, and transforms.
 _QUESTIONS = {
-    "_is_traced": torch.compiler.is_dynamo_compiling,
     "_is_recorded": torch._C._is_tracing,
     "_dispatch_modes": torch._C._len_torch_dispatch_stack,
     "_function_modes": torch._C._len_torch_function_stack,
@@ -296,6 +332,8 @@ def _fallback(operator: str) -> Callable[[tuple[Any, ...]], bool]:
 
     def goes_to_operator(tensors: tuple[Any, ...]) -> bool:
         given = [tensor for tensor in tensors if tensor is not None]
+        if not all(isinstance(tensor, torch.Tensor) for tensor in given):
+            return False
         if any(t.layout is not torch.strided or t.device.type not in ("cuda", "cpu") for t in given):
             return True
         return all(t.is_cpu for t in given) and torch._C._dispatch_has_kernel_for_dispatch_key(operator, "CPU")
@@ -312,6 +350,7 @@ def _names(signature: _Signature, bundle: Bundle) -> dict[str, Any]:
     record = signature.record
     names: dict[str, Any] = {
         **_QUESTIONS,
+        "_is_traced": torch.compiler.is_dynamo_compiling,
         "_Tensor": torch.Tensor,
         "_Parameter": torch.nn.Parameter,
         "_grad_enabled": torch.is_grad_enabled,

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import aot_runtime.native
 import pytest
 from aot_runtime.exposed import ExposeError
 from aot_runtime.kernel_records import Choice, KernelRecord, Parameter
@@ -72,17 +76,25 @@ KERNELS = {
 
 
 class Played:
-    """A bundle whose compiled functions are Python's; counts how often each was reached."""
+    """A bundle whose compiled functions are Python's; counts how often each was reached.
 
-    def __init__(self, name: str, path: str = "here") -> None:
-        self.name, self.path = name, Path(path)
+    ``eager`` is the function of entry libraries that decides in C which calls bypass the dispatcher.
+    """
+
+    def __init__(self, name: str, path: str = "here", eager: Any = None) -> None:
+        self.name, self.path, self.eager = name, Path(path), eager
         self.kernels = tuple(KERNELS)
         self.calls: list[str] = []
 
     def _record(self, name: str) -> KernelRecord:
         return KERNELS[name]
 
-    def _symbol(self, name: str) -> Callable[..., None]:
+    def _symbol(self, name: str) -> Callable[..., Any]:
+        if name == "aot__eager":
+            if self.eager is None:
+                raise AttributeError(name)
+            return self.eager
+
         def call(*arguments: Any) -> None:
             self.calls.append(name)
             with torch.no_grad():
@@ -153,21 +165,39 @@ def test_an_optional_output_may_be_left_out_of_a_compiled_graph(ops: Any, x: Any
 
 
 @pytest.fixture(scope="module")
-def bundle() -> Played:
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Played:
     pytest.importorskip("torch", reason="operators of torch need torch")
-    return Played("played")
+    return Played("played", eager=eager_function(tmp_path_factory.mktemp("eager") / "eager.so"))
+
+
+def eager_function(library: Path) -> Any:
+    """``aot_eager_function`` of the C source that every entry library has."""
+    source = aot_runtime.native.source_directory() / "aot_eager.c"
+    flags = ["-std=c99", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+    command = [sys.executable, "-m", "ziglang", "cc", *flags, str(source), "-o", str(library)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    function = ctypes.CDLL(str(library)).aot_eager_function
+    function.argtypes, function.restype = 3 * [ctypes.c_int64], ctypes.c_int64
+    return function
 
 
 @pytest.fixture(scope="module")
 def ops(bundle: Played) -> Iterator[Any]:
-    """With implementations for CPU tensors too, so that what the dispatcher is given runs here."""
     registered = operators.register(bundle)
-    library = torch.library.Library("played", "FRAGMENT")
+    library = for_cpu_tensors(registered, "played")
+    yield registered
+    del library
+
+
+def for_cpu_tensors(registered: Any, namespace: str) -> Any:
+    """Implementations for CPU tensors, so that what the dispatcher is given runs here; they live as long as the result."""
+    library = torch.library.Library(namespace, "FRAGMENT")
     for name in registered:
         made = getattr(registered, name).__globals__
         library.impl(name, made["functional_kernel"], "CPU")
         library.impl(f"{name}.out", made["out_kernel"], "CPU")
-    yield registered
+    return library
 
 
 @pytest.fixture
@@ -223,7 +253,10 @@ def test_a_choice_that_was_not_built_is_refused_with_those_that_were(ops: Any, x
         ops.activation(x, op="tanh")
 
 
-def test_plain_tensors_bypass_the_dispatcher_and_all_others_do_not(ops: Any, bundle: Played, x: Any) -> None:
+@pytest.mark.parametrize("decides", ["c", "python"])
+def test_plain_tensors_bypass_the_dispatcher_and_all_others_do_not(
+    ops: Any, bundle: Played, x: Any, decides: str
+) -> None:
     from torch.overrides import TorchFunctionMode
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -240,6 +273,13 @@ def test_plain_tensors_bypass_the_dispatcher_and_all_others_do_not(ops: Any, bun
             seen.append(str(func))
             return func(*args, **(kwargs or {}))
 
+    space = "played"
+    if decides == "python":
+        space, bundle = "asked", Played("asked", "elsewhere")
+        ops = operators.register(bundle)
+    library = for_cpu_tensors(ops, space) if decides == "python" else None
+    made, builtin = ops.rmsnorm.__globals__, type(len)
+    assert all((type(made[name]) is builtin) == (decides == "c") for name in ("_may_bypass", "_write"))
     out = torch.empty_like(x)
     for watch in (Watch, WatchFunctions):
         seen: list[str] = []
@@ -247,12 +287,23 @@ def test_plain_tensors_bypass_the_dispatcher_and_all_others_do_not(ops: Any, bun
             ops.rmsnorm(x, WEIGHT)
             ops.rmsnorm.out(x, WEIGHT, out=out)
             bundle.rmsnorm(x, WEIGHT, out)  # type: ignore[attr-defined]
-        assert [name for name in seen if name.startswith("played.")].count("played.rmsnorm.out") == 2
-        assert "played.rmsnorm.default" in seen
+        assert [name for name in seen if name.startswith(f"{space}.")].count(f"{space}.rmsnorm.out") == 2
+        assert f"{space}.rmsnorm.default" in seen
     assert type(ops.rmsnorm(x.as_subclass(Subclass), WEIGHT)) is Subclass
     with torch.profiler.profile() as profile:
         ops.rmsnorm(x, torch.nn.Parameter(WEIGHT, requires_grad=False))
-    assert "played::rmsnorm" not in {event.key for event in profile.key_averages()}
+        ops.rmsnorm.out(x, WEIGHT, out=out)
+        bundle.rmsnorm(x, WEIGHT, out)  # type: ignore[attr-defined]
+    assert not [event.key for event in profile.key_averages() if event.key.startswith(f"{space}::")]
+    del library
+
+
+def test_operators_that_are_registered_inside_a_mode_ask_from_python(bundle: Played) -> None:
+    from torch.overrides import BaseTorchFunctionMode
+
+    with BaseTorchFunctionMode():
+        ops = operators.register(Played("inside", "there", bundle.eager))
+    assert type(ops.rmsnorm.__globals__["_write"]) is not type(len)
 
 
 def test_a_gradient_that_nobody_can_compute_is_refused(ops: Any, bundle: Any, x: Any) -> None:

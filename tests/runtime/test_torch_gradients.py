@@ -120,6 +120,9 @@ class Played:
         return RECORDS[name]
 
     def _symbol(self, name: str) -> Callable[..., None]:
+        if name not in PLAYED:
+            raise AttributeError(name)
+
         def call(*arguments: Any) -> None:
             with torch.no_grad():
                 PLAYED[name](*arguments)
