@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-import operator
 import os
 import time
 import warnings
@@ -229,9 +228,15 @@ def _positional(bundle: Bundle, kernel: str, count: int) -> Callable[..., Any]:
 
 def _prepare_classes(module: Any, names: list[str], captured: CapturedCalls) -> None:
     for name in names:
-        with suppress(AttributeError):  # the library makes this class when it is called
-            prepare_class(operator.attrgetter(name)(module))
+        prepare_class(_member(module, name))
     captured.compare_sources(module.__name__)
+
+
+def _member(holder: Any, name: str) -> Any:
+    """What a module or a class holds under a name with dots, without asking either; None if the library makes it later."""
+    for part in name.split("."):
+        holder = vars(holder).get(part) if hasattr(holder, "__dict__") else None
+    return holder
 
 
 def _has_dataclass(argument: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from aot_runtime.serving.calls import Call
 from aot_runtime.serving.captured import CapturedCalls
 from aot_runtime.serving.options import Options
 from aot_runtime.serving.refusals import in_words_of_cute_dsl
-from aot_runtime.serving.server import Serving, _positional
+from aot_runtime.serving.server import Serving, _member, _positional
 
 
 class _Bundle:
@@ -92,6 +93,18 @@ def test_the_classes_of_objects_and_arguments_and_their_bases_are_known_by_their
     assert captured.classes() == {
         "lib.gemm": ["Gemm"], "lib.made": ["Gemm_1"], "lib.norm": ["Back", "Norm", "Norm.Args"],
     }  # fmt: skip
+
+
+def test_a_class_is_looked_up_without_asking_its_module() -> None:
+    class Outer:
+        class Inner:
+            pass
+
+    module = ModuleType("lazy")
+    module.Outer = Outer  # type: ignore[attr-defined]
+    module.__getattr__ = lambda name: 1 / 0  # type: ignore[method-assign]
+    assert _member(module, "Outer.Inner") is Outer.Inner
+    assert _member(module, "Made") is None and _member(module, "Made.Args") is None
 
 
 def _serving(name: str, call: Call, sources: dict[str, str]) -> Serving:
