@@ -21,6 +21,7 @@ __all__ = ["RecordError", "decode", "encode"]
 
 _T = TypeVar("_T")
 _Decoder = Callable[[Any], Any]
+_PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
 class RecordError(ValueError):
@@ -29,6 +30,8 @@ class RecordError(ValueError):
 
 def encode(value: Any) -> Any:
     """A structure of records, tuples and mappings as JSON's own types."""
+    if type(value) in _PLAIN:  # most of what the thousands of variants of a bundle are made of
+        return value
     if isinstance(value, Arch):
         return str(value)
     if isinstance(value, Value):

@@ -25,6 +25,7 @@ __all__ = ["Worker", "WorkerLost", "resident_bytes"]
 
 LOG_TAIL_LINES = 20
 CRASH_TAIL_LINES = 80  # a dump of Python's stack has the line that matters first
+_RUNS_AUTHORS_CODE = ("open", "expand", "prepare", "compile")  # which may hang; ours does not
 IMPORT_SECONDS = 120.0  # the least time that CuTe DSL itself is given to be imported
 
 
@@ -83,7 +84,8 @@ class Worker:
         """Compile a variant into a file; whatever goes wrong is its failure."""
         try:
             if kernel not in self._expanded:
-                self.expand(kernel)
+                self.ask("prepare", kernel=kernel, arch=str(self.arch))
+                self._expanded.add(kernel)
             answer = self.ask("compile", log=log, variant=variant, launcher=str(launcher))
         except WorkerLost as error:
             return Failure(variant, f"the compiler {error.reason}", error.log)
@@ -132,7 +134,7 @@ class Worker:
 
     def _answer(self, do: str, log: Path) -> dict[str, Any]:
         """The next answer; before it the worker may say which file it is about to execute."""
-        limit = self.timeout if do in ("open", "expand", "compile") else None  # the author's code may hang, ours not
+        limit = self.timeout if do in _RUNS_AUTHORS_CODE else None
         if do == "open" and limit is not None:
             limit = max(limit, IMPORT_SECONDS)
         while True:

@@ -39,10 +39,17 @@ class Source:
     prefixes: frozenset[str]  # the same, but only how a name begins: f"TILE_{dtype}"
 
 
+# The kinds of nodes that the functions below look for. They are half of what a file has.
+_LOOKED_AT = (
+    ast.AnnAssign, ast.Assign, ast.Attribute, ast.AugAssign, ast.BinOp, ast.Call, ast.Compare, ast.Constant, ast.Delete,
+    ast.Import, ast.ImportFrom, ast.JoinedStr, ast.Name, ast.Subscript,
+)  # fmt: skip
+
+
 @cache
 def read_source(module: str, path: Path) -> Source:
     """Read a file that is imported under a name, which relative imports are relative to."""
-    nodes = list(ast.walk(_parse(path)))
+    nodes = [node for node in ast.walk(_parse(path)) if isinstance(node, _LOOKED_AT)]
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     called = {_last_name(node.func) for node in nodes if isinstance(node, ast.Call)}
     asked = sum(1 for node in nodes if _is_environment(node))

@@ -73,15 +73,22 @@ class RequestHandler:
 
     def do_expand(self, request: dict[str, Any]) -> Any:
         """Every variant of a kernel for an architecture."""
+        return [
+            encode(VariantInfo(variant.kernel.name, variant.point, table, _compiled_with(variant), variant.spec.guards))
+            for variant, table in self._expanded(request)
+        ]
+
+    def do_prepare(self, request: dict[str, Any]) -> Any:
+        """Get ready to compile the variants of a kernel, which another worker has described."""
+        self._expanded(request)
+
+    def _expanded(self, request: dict[str, Any]) -> list[tuple[Variant, VariantTable]]:
         arch = Arch.parse(request["arch"])
         kernel = next(kernel for kernel in self.kernels if kernel.name == request["kernel"])
         with self.watch:
             expanded = _expand(kernel, arch)
         self.variants.update({variant.name: variant for variant, _ in expanded})
-        return [
-            encode(VariantInfo(variant.kernel.name, variant.point, table, _compiled_with(variant), variant.spec.guards))
-            for variant, table in expanded
-        ]
+        return expanded
 
     def do_closure(self, request: dict[str, Any]) -> Any:
         """What the kernels came from; asked after they were expanded."""
