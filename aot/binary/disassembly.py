@@ -252,6 +252,7 @@ _A64_RANDOM = _words("rndr rndrrs")
 _SVE_REGISTER = re.compile(r"\b(?:z\d+|p\d+|za\d?)(?:\b|\.)")
 _HALF_REGISTER = re.compile(r"\bh\d+\b|\.[248]?h\b")
 _LITERAL = re.compile(r"([wsxdq])\d+, #0x([0-9a-f]+)")
+_SOMEWHERE = 1 << 32  # an address that no load of a literal reaches 0 from: small numbers are written in another way
 _LITERAL_BYTES = {"w": 4, "s": 4, "x": 8, "d": 8, "q": 16}
 _A64_EXTENSIONS = (
     ("lse", re.compile(r"cas\w*|swp\w*|(?:ld|st)(?:add|clr|eor|set|[su]max|[su]min)(?:a|l|al)?[bh]?")),
@@ -274,9 +275,8 @@ class _AArch64:
     def section(self, library: SharedLibrary, section: CodeSection) -> list[Violation]:
         found: list[Violation] = []
         literals: set[int] = set()
-        for address, _, mnemonic, operands in _decode(self.engine, section.data, section.address):
-            if mnemonic in ("ldr", "ldrsw"):
-                literals.update(_literal_words(mnemonic, operands))
+        for address, mnemonic, operands in self._to_look_at(section):
+            literals.update(_literal_words(mnemonic, operands))
             if mnemonic == _UNDECODABLE:
                 function = library.function_at(address)
                 if not _is_padding(library, function):
@@ -287,10 +287,24 @@ class _AArch64:
                 found.append(Violation(name, address, mnemonic, operands, extension, why))
         return [v for v in found if v.address not in literals and not _in_data(v.address, section)]
 
+    def _to_look_at(self, section: CodeSection) -> Iterator[tuple[int, str, str]]:
+        """What may be beyond the baseline, and loads of literals. A word that occurs often is decoded once."""
+        words = [section.data[at : at + 4] for at in range(0, len(section.data), 4)]
+        distinct = list(dict.fromkeys(words))
+        chosen = {
+            distinct[(at - _SOMEWHERE) // 4]
+            for at, _, mnemonic, operands in _decode(self.engine, b"".join(distinct), _SOMEWHERE)
+            if mnemonic == _UNDECODABLE or _a64_beyond(mnemonic, operands) or _literal_words(mnemonic, operands)
+        }
+        for index, word in enumerate(words):
+            if word in chosen:
+                for address, _, mnemonic, operands in self.engine.disasm_lite(word, section.address + 4 * index):
+                    yield address, mnemonic, operands
+
 
 def _literal_words(mnemonic: str, operands: str) -> range:
     """The words of the literal pool that a load relative to the program counter reads."""
-    match = _LITERAL.fullmatch(operands)
+    match = _LITERAL.fullmatch(operands) if mnemonic in ("ldr", "ldrsw") else None
     if match is None:
         return range(0)
     start = int(match[2], 16)

@@ -49,7 +49,7 @@ _LOOKED_AT = (
 @cache
 def read_source(module: str, path: Path) -> Source:
     """Read a file that is imported under a name, which relative imports are relative to."""
-    nodes = [node for node in ast.walk(_parse(path)) if isinstance(node, _LOOKED_AT)]
+    nodes: list[ast.AST] = [node for node in ast.walk(_parse(path)) if isinstance(node, _LOOKED_AT)]
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     called = {_last_name(node.func) for node in nodes if isinstance(node, ast.Call)}
     asked = sum(1 for node in nodes if _is_environment(node))

@@ -103,7 +103,9 @@ def _wrappers() -> tuple[CodeType, list[FunctionType]]:
     from cutlass._mlir_helpers import op
 
     code = op.dsl_user_op(lambda: None).__code__
-    return code, [item for item in gc.get_objects() if isinstance(item, FunctionType) and item.__code__ is code]
+    wrappers = [item for item in gc.get_objects() if isinstance(item, FunctionType) and item.__code__ is code]
+    gc.freeze()  # What is imported stays: nobody needs to look for garbage in it while operations are made.
+    return code, wrappers
 
 
 def _quick_wrapper(opFunc: Any) -> FunctionType:

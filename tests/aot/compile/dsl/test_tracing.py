@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -57,6 +58,7 @@ def test_operations_return_and_raise_the_same() -> None:
 
     wrapped = [dsl_user_op(function) for function in (returns, raises, nested, takes_no_location)]
     slow, code = [outcome(function) for function in wrapped], wrapped[0].__code__
+    gc.unfreeze()
     tracing._wrappers.cache_clear()  # so that these are found too
     with installed().quick_tracing():
         assert all(function.__code__ is not code for function in wrapped)
