@@ -45,20 +45,32 @@ def load(
 
     A bundle that lacks kernels, since they failed to build, gives an :class:`IncompleteBundleWarning`.
     """
-    return Bundle(Path(os.path.abspath(path)), verify=verify, key=key)
+    return Bundle(path, verify=verify, key=key)
 
 
 class Bundle:
     """A loaded bundle. Its kernels are attributes and items: ``bundle.add(x, y, out)``."""
 
-    def __init__(self, path: Path, *, verify: bool = True, key: PublicKey | Sequence[PublicKey] | None = None) -> None:
-        self.path = path
-        self.manifest, self._kernels_content, self._module = _open(path, _signature_check(path, key, verify), verify)
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        verify: bool = True,
+        key: PublicKey | Sequence[PublicKey] | None = None,
+    ) -> None:
+        self._directory = directory = os.path.abspath(path)
+        check = _signature_check(directory, key, verify)
+        self.manifest, self._kernels_content, self._module = _open(directory, check, verify)
         self._functions: dict[str, Callable[..., Any]] = {}
         if not self.manifest.complete:
             from .asking import warn_incomplete
 
-            warn_incomplete(path, self.manifest)
+            warn_incomplete(self.path, self.manifest)
+
+    @cached_property
+    def path(self) -> Path:
+        """The directory of the bundle, an absolute path."""
+        return Path(self._directory)
 
     @property
     def name(self) -> str:
@@ -150,7 +162,7 @@ class Bundle:
 
 
 def _signature_check(
-    path: Path, key: PublicKey | Sequence[PublicKey] | None, verify: bool
+    directory: str, key: PublicKey | Sequence[PublicKey] | None, verify: bool
 ) -> Callable[[bytes], None] | None:
     """What the bytes of the manifest must pass before they are read; nothing without a key."""
     if key is None:
@@ -165,12 +177,12 @@ def _signature_check(
     keys = public_keys(key)
 
     def check(manifest: bytes) -> None:
-        check_signature(path, manifest, keys)
+        check_signature(Path(directory), manifest, keys)
 
     return check
 
 
-def _open(path: Path, check: Callable[[bytes], None] | None, verify: bool) -> tuple[Manifest, bytes, tvm_ffi.Module]:
+def _open(path: str, check: Callable[[bytes], None] | None, verify: bool) -> tuple[Manifest, bytes, tvm_ffi.Module]:
     """The files of a bundle that a loader reads. If a build replaces the bundle meanwhile, they are read again."""
     for _ in range(_ATTEMPTS - 1):
         state = _state(path)
@@ -185,7 +197,7 @@ def _open(path: Path, check: Callable[[bytes], None] | None, verify: bool) -> tu
 _ATTEMPTS = 4
 
 
-def _state(path: Path) -> tuple[int, ...]:
+def _state(path: str) -> tuple[int, ...]:
     """What changes when a bundle is replaced; nothing if there is none."""
     try:
         facts = os.stat(f"{path}/{FILE_NAME}")
@@ -195,10 +207,10 @@ def _state(path: Path) -> tuple[int, ...]:
 
 
 def _open_once(
-    path: Path, check: Callable[[bytes], None] | None, verify: bool
+    path: str, check: Callable[[bytes], None] | None, verify: bool
 ) -> tuple[Manifest, bytes, tvm_ffi.Module]:
     manifest = Manifest.read(path, check)
-    return manifest, manifest.kernels_content(verify), _open_entry(str(path), manifest, verify)
+    return manifest, manifest.kernels_content(verify), _open_entry(path, manifest, verify)
 
 
 def _check_tvm_ffi(path: str, manifest: Manifest) -> None:

@@ -75,7 +75,7 @@ class Manifest:
     """A bundle's description of itself. ``kernels``, ``files`` and ``provenance`` are read when they are first used."""
 
     __slots__ = (
-        "_archs", "_data", "_files", "_kernels", "_path", "_provenance", "complete", "distributions", "failures", "hosts",
+        "_archs", "_data", "_files", "_indexes", "_kernels", "_path", "_provenance", "complete", "distributions", "failures", "hosts",
         "name", "protocol", "requires", "schema", "toolchain",
     )  # fmt: skip
 
@@ -103,6 +103,7 @@ class Manifest:
         self._files: Mapping[str, FileRecord] | None = files or {}
         self._provenance: tuple[Mapping[str, Any], ...] | None = tuple(provenance)
         self._data: dict[str, Any] | None = None  # what was read, with fields that this version does not know
+        self._indexes: dict[str, FileRecord] = {}  # what was read of INDEX_NAMES
         self._path = ""  # of the bundle that this was read from
 
     @classmethod
@@ -177,16 +178,11 @@ class Manifest:
             self._provenance = read_provenance(content, f"`{self._path}/{PROVENANCE_NAME}`")
         return self._provenance
 
-    def index_record(self, name: str) -> FileRecord:
-        """What the manifest that was read says of one of ``INDEX_NAMES``."""
-        assert self._data is not None
-        return file_record(Reader(self._data[name.removesuffix(".json")], f"`{self._path}/{FILE_NAME}`: {name}"))
-
     def index_content(self, name: str) -> bytes:
         """The content of one of ``INDEX_NAMES``, after its digest matched."""
-        path, expected = f"{self._path}/{name}", self.index_record(name)
+        path, expected = f"{self._path}/{name}", self._indexes[name]
         content = read_bounded(path, expected.size, ManifestError)
-        if FileRecord.of(content) != expected:
+        if len(content) != expected.size or hashlib.sha256(content).hexdigest() != expected.sha256:
             raise DigestError(f"`{path}` is not the file that `{FILE_NAME}` names", hint=_AGAIN_HINT)
         return content
 
@@ -278,8 +274,7 @@ def _fill(manifest: Manifest, reader: Reader) -> None:
     manifest.toolchain = reader.text_table("toolchain")
     manifest.requires = _requires(reader.inner("requires")) if "requires" in reader.data else {}
     manifest.distributions = reader.text_table("distributions")
-    for name in INDEX_NAMES:
-        file_record(reader.inner(name.removesuffix(".json")))
+    manifest._indexes = {name: file_record(reader.inner(name.removesuffix(".json"))) for name in INDEX_NAMES}
 
 
 def _requires(record: Reader) -> dict[str, Any]:
