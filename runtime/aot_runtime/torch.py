@@ -21,6 +21,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from .bundle import Bundle
 from .errors import AotError
@@ -200,7 +201,7 @@ def _define(signature: _Signature, bundle: Bundle, library: Any, operators: Oper
 # graphs call the operator, also with plain tensors: these need not go through the dispatcher a second time below autograd.
 _SOURCE = """\
 def {name}({functional}):
-    if not _is_traced() and _may_bypass({tensors}):
+    if not _is_traced() and _forward._current_level < 0 and _may_bypass({tensors}):
         {quick_allocate}
         try:
             {target}
@@ -212,7 +213,7 @@ def {name}({functional}):
     return _functional({pass_functional})
 
 def out_form({out}):
-    if not _is_traced():
+    if not _is_traced() and _forward._current_level < 0:
         try:
             if _write({write}):
                 return
@@ -222,7 +223,7 @@ def out_form({out}):
     _out({pass_out})
 
 def as_declared({declared}):
-    if not _is_traced():
+    if not _is_traced() and _forward._current_level < 0:
         try:
             if _write({declared_write}):
                 return
@@ -250,14 +251,14 @@ def out_fake({out}):
     return None
 
 def functional_autograd({functional}):
-    if {device_of}.is_cuda and _may_bypass({tensors}):
+    if {device_of}.is_cuda and _forward._current_level < 0 and _may_bypass({tensors}):
         return functional_kernel({pass_functional})
     _refuse_gradients("{name}", {inputs})
     with _below_autograd():
         return _functional({pass_functional})
 
 def out_autograd({out}):
-    if {device_of}.is_cuda and _write({write}):
+    if {device_of}.is_cuda and _forward._current_level < 0 and _write({write}):
         return
     _refuse_gradients("{name}", {written})
     with _below_autograd():
@@ -351,6 +352,7 @@ def _names(signature: _Signature, bundle: Bundle) -> dict[str, Any]:
     names: dict[str, Any] = {
         **_QUESTIONS,
         "_is_traced": torch.compiler.is_dynamo_compiling,
+        "_forward": forward_ad,  # its level is at least 0 while derivatives are computed forward
         "_Tensor": torch.Tensor,
         "_Parameter": torch.nn.Parameter,
         "_grad_enabled": torch.is_grad_enabled,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from .errors import AotError
 from .kernel_records import KernelRecord, Parameter
@@ -101,6 +102,7 @@ class Gradients:
         is_compiling, is_quiet, wants_gradients = torch.compiler.is_compiling, _is_quiet, torch.is_grad_enabled
 
         def call(*inputs: Any, **choices: Any) -> Any:
+            _refuse_forward(self.record.name, inputs)
             if is_compiling() or not wants_gradients() or not is_quiet(inputs):
                 return operator(*inputs, **choices)
             return function.apply(*inputs, *(choices[name] for name in names))
@@ -183,10 +185,22 @@ def refusal(record: KernelRecord, bundle: Any) -> Callable[[str, tuple[Any, ...]
     reason, hint = _why_none(record, bundle)
 
     def refuse(kernel: str, tensors: Collection[Any]) -> None:
+        _refuse_forward(kernel, tensors)
         if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors):
             raise GradientError(f"{kernel} {reason}, and an argument requires a gradient", hint=hint)
 
     return refuse
+
+
+def _refuse_forward(kernel: str, arguments: Collection[Any]) -> None:
+    """Raise if derivatives are computed forward and an argument has one: torch would take the result for a constant."""
+    if forward_ad._current_level < 0:
+        return
+    tensors = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
+    if any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors):
+        raise GradientError(
+            f"{kernel} has no derivative in forward mode", hint="use torch's own operation there, or pass x.detach()"
+        )
 
 
 def _why_none(record: KernelRecord, bundle: Any) -> tuple[str, str]:

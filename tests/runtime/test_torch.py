@@ -322,6 +322,23 @@ def test_a_gradient_that_nobody_can_compute_is_refused(ops: Any, bundle: Any, x:
         ops.rmsnorm.out(x, weight, out=torch.empty_like(x))
 
 
+def test_a_derivative_in_forward_mode_is_refused(ops: Any, bundle: Any, x: Any) -> None:
+    from torch.autograd import forward_ad
+
+    out = torch.empty_like(x)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, torch.ones_like(x))
+        for call in (ops.rmsnorm, torch.ops.played.rmsnorm):
+            with pytest.raises(operators.GradientError, match="rmsnorm has no derivative in forward mode"):
+                call(dual, WEIGHT)
+        for call in (ops.rmsnorm.out, bundle.rmsnorm):
+            with pytest.raises(operators.GradientError, match="forward mode"):
+                call(dual, WEIGHT, out=out)
+        assert torch.equal(ops.rmsnorm(x, WEIGHT), ops.rmsnorm(dual.detach(), WEIGHT))
+    with pytest.raises(operators.GradientError, match="forward mode"):
+        torch.func.jvp(lambda x: ops.rmsnorm(x, WEIGHT), (x,), (x,))
+
+
 def test_a_gradient_of_an_optional_tensor_is_refused_too(ops: Any, x: Any) -> None:
     bias = torch.ones(3, requires_grad=True)
     with pytest.raises(operators.GradientError, match="gemm has no backward"):

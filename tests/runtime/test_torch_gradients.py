@@ -286,6 +286,8 @@ def test_torchs_own_check_of_operators_passes_with_gradients(ops: Any, name: str
 def test_transforms_of_functions_are_refused_rather_than_wrong(ops: Any) -> None:
     with pytest.raises(RuntimeError, match="setup_context"):
         torch.func.grad(lambda x: ops.act(x, op="silu").sum())(leaf(3, 8).detach())
+    with pytest.raises(operators.GradientError, match="forward mode"):
+        torch.func.jvp(lambda x: ops.act(x, op="silu"), (x := leaf(3, 8).detach(),), (x,))
 
 
 @pytest.mark.parametrize("wrong", [None, [1.0], 3])
