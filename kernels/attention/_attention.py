@@ -115,7 +115,7 @@ class RaggedOrder(NamedTuple):
 
     def count(self) -> Int32:
         sequences = self.sequences()
-        return sequences.before(sequences.count()) * self.heads
+        return sequences.total() * self.heads
 
     def tile_at(self, index: Int32) -> Tile:
         sequences = self.sequences()
@@ -163,11 +163,12 @@ class Problem(NamedTuple):
 class Softmax(NamedTuple):
     """The running softmax of a thread's two rows. Weights are ``2 ** (scale * score - offset)``.
 
-    With a soft cap, ``scale`` is the cap, and scores become hyperbolic tangents first: see ``cap``.
+    With a soft cap, scores are bent first, and ``shift`` is missing in ``scale * score``: see ``bend``.
     """
 
     scale: Float32
     inner: Float32  # 0 without a soft cap
+    shift: Float32  # likewise
     offsets: cute.Tensor
     totals: cute.Tensor  # of the weights that this thread has seen
 
@@ -205,7 +206,7 @@ class Attention(KernelObject):
             else:
                 tokens = SideBySide(k_starts)
             order = RaggedOrder(q_starts, tokens, tiling.rows, heads)
-            count = (q.shape[0] // tiling.rows + sequences) * heads
+            count = (q.shape[0] // tiling.rows + sequences) * heads if q.shape[0] > 0 else Int32(0)
         else:
             # Heads whose keys and values fit into the L2 cache together.
             size = k.shape[1] * ((tiling.dim + tiling.value_dim) * ELEMENT_BYTES)
@@ -218,24 +219,26 @@ class Attention(KernelObject):
 
     @cute.jit
     def scales(self, scale: Float32, soft_cap: Float32):
-        """The factors of :class:`Softmax`: scores are for powers of two, those with a soft cap are parts of it."""
+        """The factors of :class:`Softmax`: scores are for powers of two."""
         capped = soft_cap > 0.0
         inner = scale / soft_cap * (2 * LOG2_E) if capped else Float32(0)
-        return (soft_cap if capped else scale) * LOG2_E, inner
+        return (2 * soft_cap if capped else scale) * LOG2_E, inner
 
+    @cute.jit
     def softmax(self, scale: Float32, inner: Float32) -> Softmax:
         offsets, totals = (cute.make_rmem_tensor(2, Float32) for _ in range(2))
-        return Softmax(scale, inner, offsets, totals)
+        shift = scale / 2 if inner > 0.0 else Float32(0)
+        return Softmax(scale, inner, shift, offsets, totals)
 
     @cute.jit
     def cap(self, scores, softmax):
-        """With a soft cap, scores become ``tanh(scale * score / cap)``."""
+        """With a soft cap, bend the scores."""
         if softmax.inner > 0.0:
             self.bend(scores, softmax)
 
     @cute.jit
     def bend(self, scores, softmax):
-        """The hyperbolic tangent: 1 - 2 / (2 ** (inner * score) + 1).
+        """What a hyperbolic tangent has of the score: ``tanh(x) = 1 + 2 * bent`` with ``bent = -1 / (e ** (2 * x) + 1)``.
 
         Powers and reciprocals have a unit of their own, which is the limit here. So four reciprocals come from one, that
         of the product of all four. Powers end at 2**30, for which the result is 1 in f32 and the product in range. The
@@ -246,10 +249,10 @@ class Attention(KernelObject):
                 cute.math.exp2(cute.arch.fmin(scores[i + j] * softmax.inner, 30.0), fastmath=True) + 1 for j in range(4)
             )
             ab, cd = a * b, c * d
-            inverse = -2 * cute.arch.rcp_approx(ab * cd)
-            ab, cd = inverse * cd, inverse * ab  # -2 over the products
-            for j, over in enumerate((ab * b, ab * a, cd * d, cd * c)):
-                scores[i + j] = 1 + over
+            inverse = -cute.arch.rcp_approx(ab * cd)
+            ab, cd = inverse * cd, inverse * ab  # -1 over the products
+            for j, bent in enumerate((ab * b, ab * a, cd * d, cd * c)):
+                scores[i + j] = bent
 
     @cute.jit
     def mask(self, scores, block, tile, problem, row, upper: cutlass.Constexpr):
@@ -265,51 +268,12 @@ class Attention(KernelObject):
                     scores[i] = scores[i] if inside else Float32(MINUS_INFINITY)
 
     @cute.jit
-    def soften(self, scores, softmax):
-        """A step of the running softmax: scores become weights.
-
-        Returns by which factors to scale earlier sums, and whether this warp has a factor that is not 1. Offsets need not
-        be the largest score. They only keep weights in range. So an offset stays as it is until a score exceeds it by
-        more than ``SLACK``: weights up to ``2 ** SLACK`` are as exact as others, and sums are rarely scaled.
-        """
-        lanes = 4  # independent chains of operations
-        factors, grown = [], []
-        for r in cutlass.range_constexpr(2):
-            row = [4 * n + 2 * r + c for n in range(self.tiling.tokens // 8) for c in range(2)]
-            tops = [scores[i] for i in row[:lanes]]
-            for place in cutlass.range_constexpr(lanes, len(row)):
-                tops[place % lanes] = cute.arch.fmax(tops[place % lanes], scores[row[place]])
-            top = cute.arch.fmax(cute.arch.fmax(tops[0], tops[1]), cute.arch.fmax(tops[2], tops[3]))
-            top = cute.arch.warp_reduction(top, cute.arch.fmax, threads_in_group=4) * softmax.scale
-            old = softmax.offsets[r]
-            grows = top > old + SLACK
-            offset = top if grows else old
-            # A row that has seen nothing yet has no offset. Any number will do: its weights are 0.
-            finite = offset if offset > MINUS_INFINITY else Float32(0)
-            factor = cute.math.exp2(old - finite, fastmath=True)
-            parts = [Float32(0) for _ in range(lanes)]
-            for place in cutlass.range_constexpr(len(row)):
-                weight = cute.math.exp2(scores[row[place]] * softmax.scale - finite, fastmath=True)
-                scores[row[place]] = weight
-                parts[place % lanes] = parts[place % lanes] + weight
-            softmax.totals[r] = softmax.totals[r] * factor + ((parts[0] + parts[1]) + (parts[2] + parts[3]))
-            softmax.offsets[r] = offset
-            factors.append(factor)
-            grown.append(grows)
-        return factors, cute.arch.vote_any_sync(grown[0] | grown[1])
-
-    @cute.jit
-    def scale_sums(self, sums, factors):
-        for i in cutlass.range_constexpr(cute.size(sums)):
-            sums[i] = sums[i] * factors[i // 2 % 2]
-
-    @cute.jit
     def finish(self, sums, softmax, lse, sinks, tile, row):
         """Divide the sums by the sum of weights. A sink is one more token, whose value is zero."""
         inverses = []
         for r in cutlass.range_constexpr(2):
             total = cute.arch.warp_reduction(softmax.totals[r], add, threads_in_group=4)
-            offset, share = softmax.offsets[r], Float32(1)
+            offset, share = softmax.offsets[r] + softmax.shift, Float32(1)
             if cutlass.const_expr(sinks is not None):
                 sink = sinks[tile.head] * LOG2_E
                 top = cute.arch.fmax(offset, sink)
@@ -327,7 +291,48 @@ class Attention(KernelObject):
                         lse[tile.first_query + own, tile.head] = logarithm
                     else:
                         lse[tile.sequence, own, tile.head] = logarithm
-        self.scale_sums(sums, inverses)
+        scale_sums(sums, inverses)
+
+
+@cute.jit
+def soften(scores, softmax):
+    """A step of the running softmax: scores become weights.
+
+    Returns by which factors to scale earlier sums, and whether this warp has a factor that is not 1. Offsets need not
+    be the largest score. They only keep weights in range. So an offset stays as it is until a score exceeds it by
+    more than ``SLACK``: weights up to ``2 ** SLACK`` are as exact as others, and sums are rarely scaled.
+    """
+    lanes = 4  # independent chains of operations
+    factors, grown = [], []
+    for r in cutlass.range_constexpr(2):
+        row = [4 * n + 2 * r + c for n in range(cute.size(scores) // 4) for c in range(2)]
+        tops = [scores[i] for i in row[:lanes]]
+        for place in cutlass.range_constexpr(lanes, len(row)):
+            tops[place % lanes] = cute.arch.fmax(tops[place % lanes], scores[row[place]])
+        top = cute.arch.fmax(cute.arch.fmax(tops[0], tops[1]), cute.arch.fmax(tops[2], tops[3]))
+        top = cute.arch.warp_reduction(top, cute.arch.fmax, threads_in_group=4) * softmax.scale
+        old = softmax.offsets[r]
+        grows = top > old + SLACK
+        offset = top if grows else old
+        # A row that has seen nothing yet has no offset. Any number will do: its weights are 0.
+        finite = offset if offset > MINUS_INFINITY else Float32(0)
+        factor = cute.math.exp2(old - finite, fastmath=True)
+        parts = [Float32(0) for _ in range(lanes)]
+        for place in cutlass.range_constexpr(len(row)):
+            weight = cute.math.exp2(scores[row[place]] * softmax.scale - finite, fastmath=True)
+            scores[row[place]] = weight
+            parts[place % lanes] = parts[place % lanes] + weight
+        softmax.totals[r] = softmax.totals[r] * factor + ((parts[0] + parts[1]) + (parts[2] + parts[3]))
+        softmax.offsets[r] = offset
+        factors.append(factor)
+        grown.append(grows)
+    return factors, cute.arch.vote_any_sync(grown[0] | grown[1])
+
+
+@cute.jit
+def scale_sums(sums, factors):
+    for i in cutlass.range_constexpr(cute.size(sums)):
+        sums[i] = sums[i] * factors[i // 2 % 2]
 
 
 def thread_row(thread: Int32) -> Int32:

@@ -31,7 +31,7 @@ from .._device import WARP, await_previous
 from .._versions import SmemAllocator
 from ..gemm._gemm_sm80 import CHUNK, ELEMENT_BYTES, LINE, MMA, chunk_copy, lines, load, make_fragment, swizzled
 from . import _attention
-from ._attention import Problem, Tile, narrow, thread_row
+from ._attention import Problem, Tile, narrow, scale_sums, soften, thread_row
 
 SWIZZLED = 8 * LINE * ELEMENT_BYTES  # bytes in which the pattern of a swizzled layout repeats
 STAGES = 2
@@ -257,9 +257,9 @@ class Attention(_attention.Attention):
                 if block < bounds.clean_begin:
                     keep_branch(tile.queries)
                     self.mask(own, block, tile, problem, rows[band], upper=False)
-                factors, grown = self.soften(own, softmaxes[band])
+                factors, grown = soften(own, softmaxes[band])
                 if grown:
-                    self.scale_sums(self.band(sums, band), factors)
+                    scale_sums(self.band(sums, band), factors)
                 narrow(own, self.band(weights, band))
             for i in cutlass.range_constexpr(tiling.tokens // MMA[2]):
                 load(value, i, stage)

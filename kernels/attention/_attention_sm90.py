@@ -46,10 +46,11 @@ from .._device import WARP, await_previous
 from .._versions import SmemAllocator
 from ..gemm._gemm_sm90 import ALIGNMENT, BARRIER_BYTES, ELEMENT_BYTES, SLICES, WARP_GROUP, WGMMA_ROWS
 from . import _attention
-from ._attention import Problem, Tile, narrow, thread_row
+from ._attention import Problem, Tile, narrow, scale_sums, soften, thread_row
 
 END = -1  # in place of a tile: there is none left
 BOX = 16  # tokens that one copy brings from a page: the size of a page is a multiple of this
+LARGE_BOX = 64  # the same, if the size of a page is a multiple of this
 # What loading warps write down: whether there is a tile, six facts of it (see ``announce``), and the next tile, in turns.
 NOTES, NEXT = 9, 7
 # See ``ragged_view``: the place of the end of every sequence, and elements that are nothing to an address, so many times.
@@ -91,9 +92,9 @@ class Tiling:
         return self.value_dim // self.slice_columns
 
     @property
-    def boxes(self) -> int:
-        """Copies from pages that bring the tokens of one block."""
-        return self.tokens // BOX
+    def large_boxes(self) -> bool:
+        """Whether a block of tokens consists of large boxes."""
+        return self.tokens % LARGE_BOX == 0
 
     @property
     def query_bytes(self) -> int:
@@ -164,10 +165,15 @@ class Attention(_attention.Attention):
         multiprocessors: Int32,
         stream: CUstream,
     ):
-        tiling = self.tiling
         self.dtype = q.element_type
         problem, count = self.problem(q, k, q_starts, k_starts, pages, lengths, left, right)
         scale, inner = self.scales(scale, soft_cap)
+        if count > 0:  # CUDA refuses an empty grid, and TMA refuses empty tensors
+            blocks = cutlass.min(count, multiprocessors)
+            self.launch(q, k, v, out, scale, inner, lse, sinks, pages, problem, tickets, blocks, stream)
+
+    def launch(self, q, k, v, out, scale, inner, lse, sinks, pages, problem, tickets, blocks, stream) -> None:
+        tiling = self.tiling
         table = self.table(pages, k, v)
         q, k, v, out = self.by_token(q), self.cached_by_token(k), self.cached_by_token(v), self.by_token(out)
         score_mma = self.mma(tiling.tokens, warpgroup.OperandMajorMode.K, warpgroup.OperandSource.SMEM)
@@ -182,9 +188,13 @@ class Attention(_attention.Attention):
         out_tile = (WGMMA_ROWS, tiling.slice_columns)
         out_staged = hopper_helpers.make_smem_layout_epi(self.dtype, rows, out_tile, tiling.slices * tiling.groups)
         load_q, q_tiles = self.tma(q, q_staged, (tiling.rows, tiling.dim))
-        if cutlass.const_expr(self.paged):
-            load_k, k_tiles = self.tma(k, self.box_layout(tiling.dim, 1), (BOX, line_of(tiling.dim)))
-            load_v, v_tiles = self.tma(v, self.box_layout(tiling.value_dim, 1), (BOX, line_of(tiling.value_dim)))
+        large_k, large_k_tiles, large_v, large_v_tiles = None, None, None, None
+        if self.paged:
+            load_k, k_tiles = self.box_tma(k, tiling.dim, BOX)
+            load_v, v_tiles = self.box_tma(v, tiling.value_dim, BOX)
+            if tiling.large_boxes:
+                large_k, large_k_tiles = self.box_tma(k, tiling.dim, LARGE_BOX)
+                large_v, large_v_tiles = self.box_tma(v, tiling.value_dim, LARGE_BOX)
         else:
             v = cute.make_tensor(v.iterator, cute.select(v.layout, mode=[1, 0, *range(2, cute.rank(v))]))
             load_k, k_tiles = self.tma(k, k_staged, (tiling.tokens, tiling.dim))
@@ -192,17 +202,17 @@ class Attention(_attention.Attention):
         store_out, out_tiles = cpasync.make_tiled_tma_atom(
             cpasync.CopyBulkTensorTileS2GOp(), out, cute.select(out_staged, mode=[0, 1]), out_tile
         )
-        if count > 0:  # CUDA refuses an empty grid
-            self.kernel(
-                score_mma, sum_mma, load_q, q_tiles, load_k, k_tiles, load_v, v_tiles, store_out, out_tiles,
-                q_staged, k_staged, v_staged, out_staged, lse, sinks, scale, inner, problem, table, tickets,
-            ).launch(
-                grid=[cutlass.min(count, multiprocessors), 1, 1],
-                block=[tiling.threads, 1, 1],
-                min_blocks_per_mp=1,
-                use_pdl=self.early,
-                stream=stream,
-            )  # fmt: skip
+        self.kernel(
+            score_mma, sum_mma, load_q, q_tiles, load_k, k_tiles, load_v, v_tiles, store_out, out_tiles,
+            large_k, large_k_tiles, large_v, large_v_tiles, q_staged, k_staged, v_staged, out_staged, lse, sinks,
+            scale, inner, problem, table, tickets,
+        ).launch(
+            grid=[blocks, 1, 1],
+            block=[tiling.threads, 1, 1],
+            min_blocks_per_mp=1,
+            use_pdl=self.early,
+            stream=stream,
+        )  # fmt: skip
 
     def by_token(self, x: cute.Tensor) -> cute.Tensor:
         """A tensor as tokens x columns x heads x what tells sequences apart."""
@@ -222,13 +232,16 @@ class Attention(_attention.Attention):
             return None
         return Table(pages, k.shape[1], *(Int32(x.stride[0] // x.stride[1]) for x in (k, v)))
 
-    def box_layout(self, columns: int, count: int) -> cute.ComposedLayout:
+    def box_layout(self, columns: int, size: int, count: int) -> cute.ComposedLayout:
         """Boxes of tokens, a line of columns wide, one after the other in shared memory.
 
         Keys and values of a block have the same order there: boxes of the first line, boxes of the second line, and so on.
         """
-        box = (WGMMA_ROWS, BOX, line_of(columns))
+        box = (WGMMA_ROWS, size, line_of(columns))
         return hopper_helpers.make_smem_layout_b(LayoutEnum.ROW_MAJOR, box, self.dtype, count)
+
+    def box_tma(self, tensor: cute.Tensor, columns: int, size: int):
+        return self.tma(tensor, self.box_layout(columns, size, 1), (size, line_of(columns)))
 
     def mma(self, columns: int, right_major, left_source) -> cute.TiledMma:
         """A product of one warp group."""
@@ -261,6 +274,10 @@ class Attention(_attention.Attention):
         v: cute.Tensor,
         store_out: cute.CopyAtom,
         out: cute.Tensor,
+        large_k,
+        k_by_large_box,
+        large_v,
+        v_by_large_box,
         q_staged: cute.ComposedLayout,
         k_staged: cute.ComposedLayout,
         v_staged: cute.ComposedLayout,
@@ -278,8 +295,9 @@ class Attention(_attention.Attention):
         warp = cute.arch.make_warp_uniform(thread // WARP)
         group = cute.arch.make_warp_uniform(thread // WARP_GROUP)
         if warp == 0:
-            for atom in (load_q, load_k, load_v, store_out):
-                cpasync.prefetch_descriptor(atom)
+            for atom in (load_q, load_k, load_v, store_out, large_k, large_v):
+                if cutlass.const_expr(atom is not None):
+                    cpasync.prefetch_descriptor(atom)
 
         shared = SmemAllocator()
         barriers = shared.allocate_array(cutlass.Int64, 2 + 4 * self.stages)
@@ -305,8 +323,8 @@ class Attention(_attention.Attention):
             cute.arch.setmaxregister_decrease(loading)
             if warp < self.loaders:
                 self.load_tiles(
-                    queries, keys, values, load_q, q, shared_q, load_k, k, shared_k, load_v, v, shared_v, problem,
-                    table, notes, tickets, warp,
+                    queries, keys, values, load_q, q, shared_q, load_k, k, shared_k, load_v, v, shared_v,
+                    (large_k, k_by_large_box, large_v, v_by_large_box), problem, table, notes, tickets, warp,
                 )  # fmt: skip
         else:
             cute.arch.setmaxregister_increase(multiplying)
@@ -330,8 +348,8 @@ class Attention(_attention.Attention):
 
     @cute.jit
     def load_tiles(
-        self, queries, keys, values, load_q, q, shared_q, load_k, k, shared_k, load_v, v, shared_v, problem, table, notes,
-        tickets, warp,
+        self, queries, keys, values, load_q, q, shared_q, load_k, k, shared_k, load_v, v, shared_v, large, problem, table,
+        notes, tickets, warp,
     ):  # fmt: skip
         """A loading warp: bring queries, keys and values in the order in which they are used.
 
@@ -354,8 +372,9 @@ class Attention(_attention.Attention):
             if cutlass.const_expr(self.paged):
                 lookup = Lookup(table, tile, problem.seen(tile, tile.index * tiling.rows)[0], warp)
                 page, next_page = self.page_of(lookup, last), self.page_of(lookup, last - 1)
-                own_k = self.in_pages(keys, load_k, k, shared_k, key_head, tiling.dim, lookup, table.key_step)
-                own_v = self.in_pages(values, load_v, v, shared_v, key_head, tiling.value_dim, lookup, table.value_step)
+                large_k, large_v = large[:2], large[2:]
+                own_k = self.in_pages(keys, (load_k, k), large_k, shared_k, key_head, lookup, table.key_step)
+                own_v = self.in_pages(values, (load_v, v), large_v, shared_v, key_head, lookup, table.value_step)
             else:
                 token = origin(tile.sequence, tile.first_token, tile.tokens)
                 own_k = cute.domain_offset((token.row, 0), k[(None, None, key_head, *token.rest)])
@@ -389,7 +408,7 @@ class Attention(_attention.Attention):
         if warp == 0:
             announce(queries, q_state, notes, Int32(END), None)
             with cute.arch.elect_one():
-                cute.arch.mbarrier_arrive(queries.producer_get_barrier(q_state))
+                cute.arch.mbarrier_arrive_and_expect_tx(queries.producer_get_barrier(q_state), 0)
             values.producer_tail(v_state)
 
     @cute.jit
@@ -408,12 +427,20 @@ class Attention(_attention.Attention):
         self.loading().arrive_and_wait()
         return cute.arch.make_warp_uniform(notes[NEXT + turn])
 
-    def in_pages(self, stages, atom, source, shared, head, columns, lookup, step):
-        """Keys, or values, of one head. Their stages are seen as boxes: see ``box_layout``."""
+    def in_pages(self, stages, small, large, shared, head, lookup, step):
+        """Keys, or values, of one head. ``small`` and ``large``: how to copy boxes of these sizes."""
+        boxes = (self.in_boxes(BOX, *small, shared, head), self.in_boxes(LARGE_BOX, *large, shared, head))
+        return Blocks(stages, *boxes, lookup, step)
+
+    def in_boxes(self, size, atom, source, shared, head):
+        """The stages seen as boxes: see ``box_layout``."""
+        if atom is None:
+            return None
+        columns = cute.size(source, mode=[1])
         lines = columns // line_of(columns)
-        boxes = self.box_layout(columns, self.stages * lines * self.tiling.boxes)
+        boxes = self.box_layout(columns, size, self.stages * lines * (self.tiling.tokens // size))
         target = cute.make_tensor(shared.iterator, boxes.outer)
-        return Boxes(stages, atom, source[None, None, head, None, None], target, lookup, step)
+        return Boxes(atom, source[None, None, head, None, None], target)
 
     @cute.jit
     def load_block(self, own, block, page, state):
@@ -429,8 +456,8 @@ class Attention(_attention.Attention):
 
     def box_token(self, block):
         """The first token of the box that a lane looks after."""
-        tiling = self.tiling
-        return block * tiling.tokens + cutlass.min(cute.arch.lane_idx(), tiling.boxes - 1) * BOX
+        tokens = self.tiling.tokens
+        return block * tokens + cutlass.min(cute.arch.lane_idx() * BOX, tokens - BOX)
 
     @cute.jit
     def page_of(self, lookup, block):
@@ -440,36 +467,48 @@ class Attention(_attention.Attention):
 
     @cute.jit
     def load_boxes(self, own, block, page, state):
-        """Fill a stage from pages, with this warp's share of boxes.
+        """Fill a stage from pages."""
+        if own.lookup.warp == 0:
+            own.stages.producer_acquire(state)  # which also says how many bytes will arrive, from all warps
+        else:
+            own.stages.sync_object_empty.wait(state.index, state.phase)
+        if cutlass.const_expr(own.large is None):
+            self.copy_boxes(own, own.small, block, page, state)
+        else:
+            if own.lookup.table.size % LARGE_BOX == 0:
+                self.copy_boxes(own, own.large, block, page, state)
+            else:
+                self.copy_boxes(own, own.small, block, page, state)
+
+    @cute.jit
+    def copy_boxes(self, own, boxes, block, page, state):
+        """Copy this warp's share of boxes.
 
         A box has as many tokens as its sequence has left there. The others arrive as zeros, whatever the rest of the page
         contains. A box that no query of the tile sees, behind the end or before a window, has none, and its page need not
         exist.
         """
-        tiling = self.tiling
         table, tile, first, warp = own.lookup
+        size, line = (cute.size(boxes.target, mode=[i]) for i in range(2))
+        count = self.tiling.tokens // size
         token = self.box_token(block)
-        length = cutlass.max(cutlass.min(tile.tokens - token, BOX), 0)
-        length = length if token + BOX > first else Int32(0)
+        length = cutlass.max(cutlass.min(tile.tokens - token, size), 0)
+        length = length if token + size > first else Int32(0)
         end = page * own.step + token % table.size + length
         end = end if length > 0 else Int32(0)
-        if warp == 0:
-            own.stages.producer_acquire(state)  # which also says how many bytes will arrive, from all warps
-        else:
-            own.stages.sync_object_empty.wait(state.index, state.phase)
         barrier = own.stages.producer_get_barrier(state)
-        line = cute.size(own.target, mode=[1])
-        for share in cutlass.range_constexpr(0, tiling.boxes, self.loaders):
+        for share in cutlass.range_constexpr(0, count, self.loaders):
             box = share + warp
-            row = SEQUENCE_END - cute.arch.shuffle_sync(length, box)
-            tokens = own.source[None, None, SEQUENCE_END, cute.arch.shuffle_sync(end, box)]
-            tokens = cute.local_tile(cute.domain_offset((row, 0), tokens), (BOX, line), (0, None))
-            target, source = partition(own.atom, own.target, tokens)
-            if box < tiling.boxes:
+            lane = cutlass.min(box, count - 1) * (size // BOX)
+            row = SEQUENCE_END - cute.arch.shuffle_sync(length, lane)
+            tokens = boxes.source[None, None, SEQUENCE_END, cute.arch.shuffle_sync(end, lane)]
+            tokens = cute.local_tile(cute.domain_offset((row, 0), tokens), (size, line), (0, None))
+            target, source = partition(boxes.atom, boxes.target, tokens)
+            if box < count:
                 lines = cute.size(source, mode=[1])
                 for n in cutlass.range_constexpr(lines):
-                    at = (state.index * lines + n) * tiling.boxes + box
-                    cute.copy(own.atom, source[None, n], target[None, at], tma_bar_ptr=barrier)
+                    at = (state.index * lines + n) * count + box
+                    cute.copy(boxes.atom, source[None, n], target[None, at], tma_bar_ptr=barrier)
 
     @cute.jit
     def attend_tiles(
@@ -514,7 +553,7 @@ class Attention(_attention.Attention):
                 self.mask(scores, block, tile, problem, row, upper=True)
             if block < bounds.clean_begin:
                 self.mask(scores, block, tile, problem, row, upper=False)
-            self.soften(scores, softmax)
+            soften(scores, softmax)
             narrow(scores, weights)
             # Blocks at the upper border of what the rows see, blocks that all rows see, blocks at the lower border.
             clean_end = cutlass.min(bounds.clean_end, block)
@@ -582,7 +621,7 @@ class Attention(_attention.Attention):
                 self.mask(scores, block, tile, problem, work.row, upper=False)
         elif cutlass.const_expr(border == "lower"):
             self.mask(scores, block, tile, problem, work.row, upper=False)
-        factors, grown = self.soften(scores, softmax)
+        factors, grown = soften(scores, softmax)
         # This is never true. Without it, the assembler waits for the second product before it computes most of the
         # weights. With it, all of them must be there first, because their sums are.
         if softmax.totals[0] + softmax.totals[1] < 0.0:
@@ -592,7 +631,7 @@ class Attention(_attention.Attention):
         v_state.advance()
         narrow(scores, work.weights)
         if grown:
-            self.scale_sums(work.sums, factors)
+            scale_sums(work.sums, factors)
         return k_state, v_state
 
     @cute.jit
@@ -682,12 +721,19 @@ class Lookup(NamedTuple):
 
 
 class Boxes(NamedTuple):
-    """Blocks of keys, or of values, of a tile in pages."""
+    """Keys, or values, of one head, and the boxes in shared memory to which they go."""
 
-    stages: pipeline.PipelineTmaAsync
     atom: cute.CopyAtom
     source: cute.Tensor
     target: cute.Tensor
+
+
+class Blocks(NamedTuple):
+    """Blocks of keys, or of values, of a tile in pages."""
+
+    stages: pipeline.PipelineTmaAsync
+    small: Boxes
+    large: Boxes | None
     lookup: Lookup
     step: Int32
 

@@ -83,10 +83,14 @@ def arguments_of(dtype: str, layout: str, dims: Dims, extras: Extras) -> dict[st
 
 
 def guards_of(layout: str) -> tuple[str, ...]:
+    """TMA refuses empty keys and values. Without queries nothing is launched, so then they may be empty."""
     guards = ("scale > 0", "soft_cap >= 0", "kv_heads > 0", "heads % kv_heads == 0")
     if layout == "pages":
-        return (*guards, "page_count > 0", "page_size > 0", "pages_each > 0", "starts == sequences + 1")
-    return (*guards, "kv_tokens > 0", *(("starts > 0",) if layout == "ragged" else ()))
+        present = [f"tokens == 0 or {size} > 0" for size in ("page_count", "page_size", "pages_each")]
+        return (*guards, *present, "starts == sequences + 1")
+    if layout == "ragged":
+        return (*guards, "tokens == 0 or kv_tokens > 0", "starts > 0")
+    return (*guards, "batch * tokens == 0 or kv_tokens > 0")
 
 
 @aot.kernel(

@@ -143,6 +143,7 @@ PAGED = (
     Case((0, 0, 3), (0, 9, 0), page=128),
     Case((0,), (0,), page=16),
 )
+EMPTY = (Case((0,), (0,)), Case((0, 0), (5, 5)))  # no query: nothing is launched, whether there are keys or not
 # B, H, heads of keys, S, D
 BENCH = ((4, 16, 16, 4096, 128), (1, 32, 8, 8192, 128), (16, 16, 16, 1024, 128), (4, 32, 32, 4096, 64))
 
@@ -230,7 +231,7 @@ def _sequence(q: Any, k: Any, v: Any, scoring: Scoring) -> tuple[Any, Any]:
 def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
     for case in (*SHAPES, *RAGGED, *PAGED):
         yield case.make(make, dtype)
-    for case in (SHAPES[5], RAGGED[1], PAGED[1]):
+    for case in (SHAPES[5], RAGGED[1], PAGED[1], *EMPTY):
         yield replace(case, lse=False).make(make, dtype)
     # What other widths, sinks and a soft cap have of their own.
     for dim, value_dim in ((64, 64), (96, 96), (192, 128), (256, 256)):
