@@ -5,9 +5,10 @@ the code is built around many reads in flight, and around products that keep up 
 
 * **Rows.** All query heads that share a head of the cache, of all new tokens, are rows of one matrix. 16 rows fill an
   instruction of the tensor cores. Rows that do not exist repeat the last one and are never written.
-* **Teams.** A team of warps shares tokens; each of its warps has 16 rows, or several bands of 16. A team has its own ring of stages in shared
-  memory and its own running softmax, and waits for nobody else. With up to 16 rows a team is a single warp. The teams
-  of a block take turns at the tokens and are merged once, when the block leaves a unit.
+* **Teams.** A team of warps shares tokens; each of its warps has 16 rows, or several bands of 16. A team has its own ring
+  of stages in shared memory and its own running softmax, and waits for nobody else. With up to 16 rows a team is a single
+  warp. The teams of a block take turns at the tokens and are merged once, when the block leaves a unit. Their sums take
+  the place of one stage then. The other stages are being filled with tokens of the next unit already.
 * **Tails.** Tokens past the end of a sequence are not read: the last token is read in their place, and its score is
   replaced by minus infinity. What the rest of a page contains cannot leak, NaN included, because it never arrives.
 * **Splits.** Blocks take equal shares of all sequences (see ``_schedule``). A unit that one block has seen as a whole is
@@ -38,11 +39,12 @@ from .._device import WARP, fetch, launched_early, store
 from .._versions import SmemAllocator
 from ..gemm._gemm_sm80 import CHUNK, ELEMENT_BYTES, LINE, MMA, chunk_copy, lines, load, make_fragment, swizzled
 from ..rows._rows import add
-from ._merge import LOG2_E, MINUS_INFINITY, Merging, inverse, scale_of
+from ._merge import LOG2_E, MINUS_INFINITY, Merging, Place, inverse, scale_of
 
 ROWS = MMA[0]  # of a warp
 PAGE = 16  # tokens: the size of a page is a multiple of this, so 16 tokens in line share a page
 MAX_BLOCKS = 512  # of a launch; the workspace has room for their parts
+ALIGNMENT = 16  # bytes of the widest access
 SWIZZLED = 8 * LINE * ELEMENT_BYTES  # bytes in which the pattern of a swizzled layout repeats
 
 
@@ -82,14 +84,21 @@ class Tiling:
         return self.teams * self.tokens
 
     def stage_bytes(self, width: int) -> int:
-        """Keys, or values, of one stage of one team."""
-        return self.tokens * width * ELEMENT_BYTES
+        """Keys and values of one stage of one team."""
+        return 2 * self.tokens * width * ELEMENT_BYTES
+
+    def sum_bytes(self, dim: int) -> int:
+        """The sums of one team, in f32."""
+        return self.rows * dim * 4
+
+    def streamed(self, dim: int, width: int) -> bool:
+        """Whether the sums of a team fit into one stage, so that the others can be filled for the next unit meanwhile."""
+        return self.sum_bytes(dim) <= self.stage_bytes(width)
 
     def shared_bytes(self, dim: int, width: int) -> int:
-        """The rings of all teams. Their sums, in f32, reuse that memory, and what tells how to merge them follows."""
-        rings = self.teams * self.stages * 2 * self.stage_bytes(width)
-        sums = self.teams * self.rows * dim * 4
-        return max(rings, sums) + self.teams * self.rows * 2 * 4
+        """The rings of all teams. Their sums reuse that memory, and what tells how to merge them follows."""
+        ring = max(self.stages * self.stage_bytes(width), self.sum_bytes(dim))
+        return self.teams * (ring + self.rows * 2 * 4)
 
     def fitting(self, target: aot.Target, dim: int, width: int) -> Tiling:
         """The same, with no more stages than shared memory has room for, and with fewer tokens if two are too many.
@@ -131,6 +140,7 @@ class Decode(Merging):
         self.narrow = narrow
         self.width = dim // 2 if narrow else dim  # of a head of the cache, in elements of 16 bits
         self.shared_bytes = tiling.shared_bytes(dim, self.width)
+        self.streamed = tiling.streamed(dim, self.width)
 
     @cute.jit
     def __call__(
@@ -192,44 +202,48 @@ class Decode(Merging):
         """A block takes its run of tiles, unit by unit. ``scale`` is for powers of two."""
         block, _, _ = cute.arch.block_idx()
         blocks, _, _ = cute.arch.grid_dim()
+        thread, _, _ = cute.arch.thread_idx()
         storage = SmemAllocator().allocate(self.shared_bytes, byte_alignment=SWIZZLED)
-        if cutlass.const_expr(self.early):
-            cute.arch.griddepcontrol_wait()
-            # Only now: blocks of the merging kernel may start, and find lengths and pages that are final.
-            cute.arch.griddepcontrol_launch_dependents()
-        run = self.run_of_block(k_cache, lengths, out, pages, cute.arch.grid_dim()[0])
+        self.begin()
+        run = self.run_of_block(k_cache, lengths, out, pages, blocks)
         row_tiles = cute.ceil_div(run.group, self.tiling.rows)
         slots = self.parts_of(parts, blocks, run.group)
-        tile = run.first
-        while tile < run.end:
-            piece = run.piece(tile)
-            head, row_tile = piece.unit // row_tiles, piece.unit % row_tiles
-            own_scale = scale * scale_of(k_scale, head)
-            sums, scalars = self.attend(
-                q, k_cache, v_cache, pages, own_scale, mma, storage, piece, head, row_tile, run.group
-            )
-            cute.arch.sync_threads()  # all teams have written their sums
-            slot = 2 * block + (0 if tile == run.first else 1)
-            self.write(sums, scalars, out, slots, slot, piece, head, row_tile, run.group, scale_of(v_scale, head))
-            cute.arch.sync_threads()  # the memory of the rings is free again
-            tile += piece.stop - piece.start
+        ring = self.ring(storage, thread // self.tiling.team_threads, thread % self.tiling.team_threads)
+        caches = Caches(k_cache, v_cache, pages, row_tiles)
+        if run.first < run.end:
+            place = run.place(run.first)
+            ahead = Ahead(place, Int32(0), run.end - run.first)
+            if cutlass.const_expr(self.streamed):
+                ahead = self.fill(ring, caches, run, ahead)
+            stage, tile = Int32(0), run.first
+            while tile < run.end:
+                piece = run.piece_at(place, tile)
+                steps = piece.stop - piece.start
+                if cutlass.const_expr(not self.streamed):
+                    stage = Int32(0)
+                    ahead = self.fill(ring, caches, run, Ahead(place, stage, steps))
+                head, row_tile = piece.unit // row_tiles, piece.unit % row_tiles
+                own_scale = scale * scale_of(k_scale, head)
+                stage, ahead, sums, scalars = self.attend(
+                    q, caches, own_scale, mma, storage, ring, run, piece, stage, ahead, head, row_tile
+                )
+                cute.arch.sync_threads()  # all teams have written their sums
+                slot = 2 * block + (0 if tile == run.first else 1)
+                self.write(sums, scalars, out, slots, slot, piece, head, row_tile, run.group, scale_of(v_scale, head))
+                cute.arch.sync_threads()  # the memory of the sums is free again
+                place = run.after(place, steps)
+                tile += steps
 
     # One piece of a unit: tokens of one sequence, against the rows of one head.
 
     @cute.jit
-    def attend(self, q, k_cache, v_cache, pages, scale, mma, storage, piece, head, row_tile, group):
+    def attend(self, q, caches, scale, mma, storage, ring, run, piece, stage, ahead, head, row_tile):
         """The sums of all teams over a piece, in shared memory: see :meth:`leave`."""
         tiling = self.tiling
         thread, _, _ = cute.arch.thread_idx()
         team, member = thread // tiling.team_threads, thread % tiling.team_threads
-        ring = self.ring(storage, team, member)
-        keys_of, values_of = (cache[None, None, head, None] for cache in (k_cache, v_cache))
-        steps = piece.stop - piece.start
-        start = piece.start * tiling.tile + team * tiling.tokens
-        for step in cutlass.range_constexpr(tiling.stages - 1):
-            self.copy_step(ring, keys_of, values_of, pages, piece, start, member, Int32(step), steps, Int32(step))
         keys, values = self.fragments(mma, ring, member)
-        rows = self.rows_of(mma, member, piece, row_tile, group, q.shape[1])
+        rows = self.rows_of(mma, member, piece, row_tile, run.group, q.shape[1])
         queries = self.queries(q, mma, member, rows, piece.sequence, head)
         scales = [scale for _ in rows]
         if cutlass.const_expr(q.element_type != self.dtype):
@@ -240,30 +254,55 @@ class Decode(Merging):
         sums.fill(0.0)
         largest.fill(MINUS_INFINITY)
         weights.fill(0.0)
-        reading, writing = Int32(0), Int32(tiling.stages - 1)
-        for step in cutlass.range(steps):
+        start = team * tiling.tokens
+        for index in cutlass.range(piece.start, piece.stop):
             cute.arch.cp_async_wait_group(tiling.stages - 2)
             self.sync_team(team)  # this stage has arrived for all of the team, and the previous one is no longer read
-            ahead = step + tiling.stages - 1
-            self.copy_step(ring, keys_of, values_of, pages, piece, start, member, ahead, steps, writing)
-            self.score(mma, scores, queries, keys, reading)
-            self.mask(mma, scores, scales, start + step * tiling.tile, rows, piece, member)
+            ahead = self.copy_ahead(ring, caches, run, ahead)
+            self.score(mma, scores, queries, keys, stage)
+            self.mask(mma, scores, scales, start + index * tiling.tile, rows, piece, member)
             self.soften(scores, sums, largest, weights)
-            self.weigh(mma, scores, sums, values, reading)
-            writing = reading
-            reading = reading + 1 if reading + 1 < tiling.stages else Int32(0)
-        cute.arch.cp_async_wait_group(0)
-        cute.arch.sync_threads()  # the rings are no longer read or written
-        return self.leave(mma, storage, team, member, sums, largest, weights)
+            self.weigh(mma, scores, sums, values, stage + 1)
+            stage = self.next_stage(stage)
+        free = ahead.stage  # the stage that was read last, which is filled next
+        if cutlass.const_expr(self.streamed):
+            self.sync_team(team)  # the whole team has read it
+        else:
+            free = Int32(0)
+            cute.arch.cp_async_wait_group(0)
+            cute.arch.sync_threads()  # the rings are no longer read or written
+        shared, scalars = self.leave(mma, storage, free, team, member, sums, largest, weights)
+        return stage, ahead, shared, scalars
+
+    @cute.jit
+    def next_stage(self, stage: Int32) -> Int32:
+        """Stages are counted by places of the ring: the place of the keys, which that of the values follows."""
+        return stage + 2 if stage + 2 < 2 * self.tiling.stages else Int32(0)
+
+    @cute.jit
+    def fill(self, ring, caches, run, ahead):
+        """Start to copy the first tiles of a run, or of a piece."""
+        for _ in cutlass.range_constexpr(self.tiling.stages - 1):
+            ahead = self.copy_ahead(ring, caches, run, ahead)
+        return ahead
+
+    @cute.jit
+    def copy_ahead(self, ring, caches, run, ahead):
+        """Start to copy the next tile, if there is one."""
+        place, stage, left = ahead
+        if left > 0:
+            self.copy_tile(ring, caches, place, stage)
+            place = run.after(place, Int32(1))
+        cute.arch.cp_async_commit_group()  # commit even an empty group, because waiting counts groups
+        return Ahead(place, self.next_stage(stage), left - 1)
 
     def ring(self, storage, team, member):
-        """Where a team keeps keys (tokens x dim x stages) and values (dim x tokens x stages), and who copies what."""
+        """Where a team keeps keys (tokens x dim) and values (dim x tokens), in turns, and who copies what."""
         tiling = self.tiling
-        size = tiling.stages * tiling.stage_bytes(self.width)
-        base = (storage + team * (2 * size)).align(SWIZZLED)
-        keys = swizzled(base, self.dtype, lines(LayoutEnum.ROW_MAJOR), (tiling.tokens, self.width, tiling.stages))
-        shape = (self.width, tiling.tokens, tiling.stages)
-        values = swizzled(base + size, self.dtype, lines(LayoutEnum.COL_MAJOR), shape)
+        base = (storage + team * (tiling.stages * tiling.stage_bytes(self.width))).align(SWIZZLED)
+        places = 2 * tiling.stages
+        keys = swizzled(base, self.dtype, lines(LayoutEnum.ROW_MAJOR), (tiling.tokens, self.width, places))
+        values = swizzled(base, self.dtype, lines(LayoutEnum.COL_MAJOR), (self.width, tiling.tokens, places))
         past_l1 = cpasync.CopyG2SOp(cache_mode=cute.nvgpu.LoadCacheMode.GLOBAL)
         by_key = chunk_copy(past_l1, self.dtype, LayoutEnum.ROW_MAJOR, tiling.team_threads).get_slice(member)
         by_value = chunk_copy(past_l1, self.dtype, LayoutEnum.COL_MAJOR, tiling.team_threads).get_slice(member)
@@ -313,33 +352,35 @@ class Decode(Merging):
             cute.arch.barrier(barrier_id=team + 1, number_of_threads=self.tiling.team_threads)
 
     @cute.jit
-    def copy_step(self, ring, k_cache, v_cache, pages, piece, start, member, step, steps, stage):
-        """Start to copy the tokens of a step. Neighbouring threads copy neighbouring chunks of one token."""
-        if step < steps:
-            across = LINE // CHUNK  # threads
-            apart = self.tiling.team_threads // across  # tokens from one copy of this thread to the next
-            last = piece.length - 1
-            first = start + step * self.tiling.tile
-            keys, values, skipped = k_cache, v_cache, Int32(0)
-            for i in cutlass.range_constexpr(cute.size(ring.to_keys, mode=[1])):
-                if cutlass.const_expr(i * apart % PAGE == 0):
-                    place = cutlass.min(first + i * apart + member // (across * PAGE) * PAGE, last)
-                    keys, values, skipped = self.page(k_cache, v_cache, pages, piece, place)
-                token = cutlass.min(first + i * apart + member // across, last) - skipped
-                for j in cutlass.range_constexpr(self.width // LINE):
-                    chunk = j * across + member % across
-                    copy_chunk(ring.atom, keys, token, chunk, ring.to_keys[None, i, j, stage])
-                    copy_chunk(ring.atom, values, token, chunk, ring.to_values[None, j, i, stage])
-        cute.arch.cp_async_commit_group()  # commit even an empty group, because waiting counts groups
+    def copy_tile(self, ring, caches, place, stage):
+        """Start to copy the tokens of a team. Neighbouring threads copy neighbouring chunks of one token."""
+        tiling = self.tiling
+        thread, _, _ = cute.arch.thread_idx()
+        team, member = thread // tiling.team_threads, thread % tiling.team_threads
+        head = place.unit // caches.row_tiles
+        across = LINE // CHUNK  # threads
+        apart = tiling.team_threads // across  # tokens from one copy of this thread to the next
+        last = place.length - 1
+        first = place.index * tiling.tile + team * tiling.tokens
+        keys, values, skipped = caches.keys, caches.values, Int32(0)
+        for i in cutlass.range_constexpr(cute.size(ring.to_keys, mode=[1])):
+            if cutlass.const_expr(i * apart % PAGE == 0):
+                token = cutlass.min(first + i * apart + member // (across * PAGE) * PAGE, last)
+                keys, values, skipped = self.page(caches, place.sequence, head, token)
+            token = cutlass.min(first + i * apart + member // across, last) - skipped
+            for j in cutlass.range_constexpr(self.width // LINE):
+                chunk = j * across + member % across
+                copy_chunk(ring.atom, keys, token, chunk, ring.to_keys[None, i, j, stage])
+                copy_chunk(ring.atom, values, token, chunk, ring.to_values[None, j, i, stage + 1])
 
-    def page(self, k_cache, v_cache, pages, piece, token):
+    def page(self, caches, sequence, head, token):
         """Keys and values (tokens x dim) of the page with a token, and the tokens of the sequence ahead of that page."""
-        if not self.paged:
-            at = (piece.sequence, None, None)
-            return k_cache[at], v_cache[at], Int32(0)
-        index = token // k_cache.shape[1]
-        at = (pages[piece.sequence, index], None, None)
-        return k_cache[at], v_cache[at], index * k_cache.shape[1]
+        page, skipped = sequence, Int32(0)
+        if self.paged:
+            size = caches.keys.shape[1]
+            index = token // size
+            page, skipped = caches.pages[sequence, index], index * size
+        return caches.keys[page, None, head, None], caches.values[page, None, head, None], skipped
 
     @cute.jit
     def score(self, mma, scores, queries, keys, stage):
@@ -480,13 +521,17 @@ class Decode(Merging):
         return wide
 
     @cute.jit
-    def leave(self, mma, storage, team, member, sums, largest, weights):
-        """Write what a team has to shared memory, for the whole block to merge."""
+    def leave(self, mma, storage, stage, team, member, sums, largest, weights):
+        """Write what a team has to shared memory, for the whole block to merge. The sums take the place of a stage."""
         tiling = self.tiling
-        rows = teams_rows(tiling, self.dim)
-        shared = cute.make_tensor(cute.recast_ptr(storage, dtype=Float32), rows)
-        after = self.shared_bytes - tiling.teams * tiling.rows * 2 * 4
-        scalars = cute.make_tensor(cute.recast_ptr(storage + after, dtype=Float32), teams_rows(tiling, 2))
+        apart = max(tiling.stages * tiling.stage_bytes(self.width), tiling.sum_bytes(self.dim))
+        first = storage + stage * (tiling.stage_bytes(self.width) // 2)
+        order = cute.make_layout((tiling.teams, tiling.rows, self.dim), stride=(apart // 4, self.dim, 1))
+        shared = cute.make_tensor(cute.recast_ptr(first.align(ALIGNMENT), dtype=Float32), order)
+        after = cute.recast_ptr(storage + tiling.teams * apart, dtype=Float32)
+        scalars = cute.make_tensor(
+            after, cute.make_layout((tiling.teams, tiling.rows, 2), stride=(tiling.rows * 2, 2, 1))
+        )
         places = mma.get_slice(member).partition_C(cute.make_identity_tensor((tiling.rows, self.dim)))
         for i in cutlass.range_constexpr(2 * tiling.bands):
             row = places[(0, i % 2), i // 2, 0][0]
@@ -537,6 +582,21 @@ class Row(NamedTuple):
     heads: Int32  # of the group
 
 
+class Caches(NamedTuple):
+    keys: cute.Tensor
+    values: cute.Tensor
+    pages: cute.Tensor | None
+    row_tiles: Int32  # units that share a head
+
+
+class Ahead(NamedTuple):
+    """What is copied next: which tile, to which stage, and how many are left."""
+
+    place: Place
+    stage: Int32
+    left: Int32
+
+
 class Ring(NamedTuple):
     atom: cute.CopyAtom
     keys: cute.Tensor
@@ -570,7 +630,3 @@ def widened(narrow: cute.Tensor, dtype) -> cute.Tensor:
     wide = cute.make_rmem_tensor(count, dtype)
     wide.store(elements.load().to(dtype))
     return wide
-
-
-def teams_rows(tiling: Tiling, columns: int) -> cute.Layout:
-    return cute.make_layout((tiling.teams, tiling.rows, columns), stride=(tiling.rows * columns, columns, 1))

@@ -42,6 +42,16 @@ class Piece(NamedTuple):
     whole: cutlass.Boolean  # whether these are all tiles of the unit
 
 
+class Place(NamedTuple):
+    """A tile in the line of all tiles: the one at ``index`` of a unit that has ``tiles`` of them."""
+
+    sequence: Int32
+    unit: Int32
+    index: Int32
+    tiles: Int32
+    length: Int32  # of the sequence, in tokens
+
+
 class Run(NamedTuple):
     """The tiles of one block, from ``first`` up to ``end``."""
 
@@ -54,15 +64,42 @@ class Run(NamedTuple):
     group: Int32  # query rows that share a head of the cache
     tokens: Int32  # new ones of a sequence
 
-    @cute.jit
     def piece(self, tile: Int32) -> Piece:
         """What the run has of the unit that a tile belongs to, from that tile on."""
+        return self.piece_at(self.place(tile), tile)
+
+    @cute.jit
+    def place(self, tile: Int32) -> Place:
+        """Where a tile of the line is. To look for it takes a while: see :meth:`after`."""
         sequence, before = self.sequences.find(tile)
         tiles = self.sequences.tiles(sequence)
         within = tile - before * self.sequences.units
-        unit, start = within // tiles, within % tiles
-        stop = cutlass.min(tiles, start + self.end - tile)
-        return Piece(sequence, unit, self.sequences.length(sequence), start, stop, stop - start == tiles)
+        return Place(sequence, within // tiles, within % tiles, tiles, self.sequences.length(sequence))
+
+    @cute.jit
+    def after(self, place: Place, count: Int32) -> Place:
+        """The place so many tiles further, at most at the beginning of the next unit."""
+        sequence, unit, index, tiles, length = place
+        index += count
+        if index >= tiles:
+            index = Int32(0)
+            unit += 1
+            if unit == self.sequences.units:
+                unit = Int32(0)
+                last = self.sequences.count() - 1
+                sequence = cutlass.min(sequence + 1, last)
+                while sequence < last and self.sequences.length(sequence) == 0:
+                    sequence += 1
+                tiles = self.sequences.tiles(sequence)
+                length = self.sequences.length(sequence)
+        return Place(sequence, unit, index, tiles, length)
+
+    @cute.jit
+    def piece_at(self, place: Place, tile: Int32) -> Piece:
+        """The same, for a tile whose place is known."""
+        stop = cutlass.min(place.tiles, place.index + self.end - tile)
+        whole = stop - place.index == place.tiles
+        return Piece(place.sequence, place.unit, place.length, place.index, stop, whole)
 
 
 class Cut(NamedTuple):
@@ -90,7 +127,15 @@ class Merging(KernelObject):
     """
 
     def __init__(
-        self, dim: int, rows: int, tile: int, max_blocks: int, paged: bool, early: bool, side_by_side: int = 0
+        self,
+        dim: int,
+        rows: int,
+        tile: int,
+        max_blocks: int,
+        paged: bool,
+        early: bool,
+        side_by_side: int = 0,
+        slack: int = 0,
     ) -> None:
         self.dim = dim
         self.rows = rows
@@ -99,6 +144,7 @@ class Merging(KernelObject):
         self.paged = paged
         self.early = early
         self.side_by_side = side_by_side
+        self.slack = slack  # see ``Sequences.schedule``
         self.columns = min(dim, MERGE_COLUMNS)
         self.size = self.columns // WARP  # that a lane has
 
@@ -131,7 +177,7 @@ class Merging(KernelObject):
         group = self.group(out, cache)
         lanes = self.lanes(group)
         sequences = self.sequences(lengths, out, cache, pages)
-        schedule = sequences.schedule(blocks // lanes)
+        schedule = sequences.schedule(blocks // lanes, self.slack)
         index = block // lanes
         first, end = schedule.first(index), schedule.first(index + 1)
         return Run(sequences, schedule, index, first, end, block % lanes, group, Int32(out.shape[1]))
@@ -144,6 +190,13 @@ class Merging(KernelObject):
         after = parts.iterator + 2 * blocks * rows * self.dim
         return cute.make_tensor(parts.iterator, sums), cute.make_tensor(after, scalars)
 
+    @cute.jit
+    def begin(self):
+        """Wait for the previous kernel. Then let blocks of the merging kernel start: lengths and pages are final now."""
+        if cutlass.const_expr(self.early):
+            cute.arch.griddepcontrol_wait()
+            cute.arch.griddepcontrol_launch_dependents()
+
     def launch_merge(self, cache, lengths, out, pages, v_scale, parts, blocks: Int32, stream) -> None:
         rows = cutlass.min(self.group(out, cache), self.rows)
         items = rows * (self.dim // self.columns)
@@ -151,6 +204,8 @@ class Merging(KernelObject):
             grid=[blocks, cute.ceil_div(items, MERGE_WARPS * MERGE_ITEMS), 1],
             block=[MERGE_WARPS * WARP, 1, 1],
             use_pdl=self.early,
+            # As in the kernel before: blocks with different settings do not run on one multiprocessor at the same time.
+            preferred_smem_carveout=100,
             stream=stream,
         )
 

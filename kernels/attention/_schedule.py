@@ -21,16 +21,19 @@ from cutlass import Int32
 from .._device import WARP
 from ..rows._rows import add
 
+UNROLL = 8  # lengths that a lane reads at once
+
 
 class Schedule(NamedTuple):
-    """Blocks below ``extra`` take ``base + 1`` tiles, the others ``base``."""
+    """Blocks below ``extra`` take ``base + 1`` tiles, the others ``base``, as long as there are tiles left."""
 
     base: Int32
     extra: Int32
+    total: Int32
 
     def first(self, block: Int32) -> Int32:
         """The first tile of a block."""
-        return block * self.base + cutlass.min(block, self.extra)
+        return cutlass.min(block * self.base + cutlass.min(block, self.extra), self.total)
 
     @cute.jit
     def owner(self, tile: Int32) -> Int32:
@@ -67,43 +70,67 @@ class Sequences(NamedTuple):
         tiles = self.tiles(cutlass.min(sequence, count - 1))
         return tiles if sequence < count else Int32(0)
 
-    def rounds(self) -> Int32:
+    def share(self) -> Int32:
+        """Sequences that each lane of a warp looks at: neighbours, so that one scan over the lanes is enough."""
         return cute.ceil_div(self.count(), WARP)
 
     @cute.jit
-    def schedule(self, blocks: Int32) -> Schedule:
-        """How so many blocks share all tiles."""
-        total = self.before(self.count()) * self.units
-        return Schedule(total // blocks, total % blocks)
+    def schedule(self, blocks: Int32, slack: cutlass.Constexpr = 0) -> Schedule:
+        """How so many blocks share all tiles.
+
+        If all sequences have the same length, blocks take whole units, provided that the longest run becomes longer by
+        at most one tile in ``slack``. Then nothing is merged.
+        """
+        total = self.total() * self.units
+        base, extra = total // blocks, total % blocks
+        if cutlass.const_expr(slack > 0):
+            units = self.count() * self.units
+            whole = cute.ceil_div(units, blocks) * (total // units)
+            if (whole - base) * slack <= base and self.equal():
+                base, extra = whole, Int32(0)
+        return Schedule(base, extra, total)
 
     @cute.jit
-    def before(self, sequence: Int32) -> Int32:
-        """Tiles of one unit of each sequence ahead of this one, added up."""
-        lane = cute.arch.lane_idx()
-        total = Int32(0)
-        for i in cutlass.range(self.rounds()):
-            tiles = self.own_tiles(i * WARP + lane)
-            total += tiles if i * WARP + lane < sequence else Int32(0)
-        return cute.arch.warp_reduction(total, add)
+    def equal(self) -> cutlass.Boolean:
+        """Whether all sequences have as many tiles as the first."""
+        first, lane = self.tiles(0), cute.arch.lane_idx()
+        others = Int32(0)
+        for i in cutlass.range(self.share(), unroll=UNROLL):
+            others += Int32(self.tiles(cutlass.min(i * WARP + lane, self.count() - 1)) != first)
+        return cute.arch.warp_reduction(others, add) == 0
+
+    @cute.jit
+    def lane_total(self) -> Int32:
+        """Tiles of one unit of each sequence that this lane looks at, added up."""
+        total, share = Int32(0), self.share()
+        for i in cutlass.range(share, unroll=UNROLL):
+            total += self.own_tiles(cute.arch.lane_idx() * share + i)
+        return total
+
+    def total(self) -> Int32:
+        """Tiles of one unit of each sequence, added up."""
+        return cute.arch.warp_reduction(self.lane_total(), add)
 
     @cute.jit
     def find(self, tile: Int32) -> tuple[Int32, Int32]:
-        """The sequence that a tile belongs to, and what :meth:`before` says of that sequence.
+        """The sequence that a tile belongs to, and the tiles of one unit of each sequence ahead of it, added up.
 
         All units of a sequence have the same tiles, so the sums over one unit of each sequence are enough: those that are
         at most ``tile // units`` belong to sequences that end before this tile.
         """
-        lane = cute.arch.lane_idx()
+        lane, share = cute.arch.lane_idx(), self.share()
         bound = tile // self.units
-        ahead, sequence, before = Int32(0), Int32(0), Int32(0)
-        for i in cutlass.range(self.rounds()):
-            total = self.own_tiles(i * WARP + lane)
-            for step in cutlass.range_constexpr(5):
-                other = cute.arch.shuffle_sync_up(total, 1 << step, mask_and_clamp=0)
-                total += other if lane >= 1 << step else Int32(0)
-            total += ahead
-            if total <= bound and i * WARP + lane < self.count():
+        total = self.lane_total()
+        for step in cutlass.range_constexpr(5):
+            other = cute.arch.shuffle_sync_up(total, 1 << step, mask_and_clamp=0)
+            total += other if lane >= 1 << step else Int32(0)
+        passed = total <= bound  # all sequences of this lane end before the tile
+        sequence = cute.arch.warp_reduction(share if passed else Int32(0), add)
+        before = cute.arch.warp_reduction(total if passed else Int32(0), cutlass.max)
+        first, total = sequence, before
+        for i in cutlass.range(share, unroll=UNROLL):  # those of the lane in which it lies
+            total += self.own_tiles(first + i)
+            if total <= bound:
                 sequence += 1
-                before = cutlass.max(before, total)
-            ahead = cute.arch.shuffle_sync(total, WARP - 1)
-        return cute.arch.warp_reduction(sequence, add), cute.arch.warp_reduction(before, cutlass.max)
+                before = total
+        return sequence, before

@@ -4,10 +4,11 @@ With more than 64 query rows for each token of the cache, ``_decode`` is limited
 wgmma multiplies from there directly.
 
 * **Rows.** A block has 128 query rows, 64 for each of two warp groups that multiply. A third warp group loads.
-* **Ring.** Keys and values of 64 tokens take turns in a ring of slots in shared memory. Both warp groups use each slot. With
-  tiles of 128 tokens, a thread has too few registers to run a softmax beside a product.
+* **Ring.** Keys and values of 128 tokens take turns in a ring of slots in shared memory. Both warp groups use each slot.
+* **Turns.** Warp groups start their products in turns. While one is at its softmax, the products of the other run.
 * **Weights** stay in registers: what the first product leaves there has the order that the second expects.
-* **Tails and splits**: as in ``_latent_sm90``.
+* **Tails and splits**: as in ``_latent_sm90``. To merge 128 rows takes long, so blocks take whole sequences if these have
+  the same length and if almost as many blocks are busy.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import aot
 from .._device import fetch, launched_early
 from .._versions import SmemAllocator
 from ..rows._rows import add
+from ._attention import Softmax, narrow, scale_sums, soften, thread_row
 from ._merge import LOG2_E, MINUS_INFINITY, Merging, inverse
 from ._tile_sm90 import (
     ALIGNMENT,
@@ -34,17 +36,15 @@ from ._tile_sm90 import (
     MULTIPLYING_REGISTERS,
     THREADS,
     WARP_GROUP,
-    mask,
-    rescale,
     rows_of,
-    soften,
     write_row,
 )
 
 MAX_BLOCKS = 192  # more than the multiprocessors of any sm_90
 OWN = 64  # query rows of a warp group
 ROWS = 2 * OWN
-TOKENS = 64  # of a tile
+TOKENS = 128  # of a tile
+SLACK = 12  # a run may be longer by one tile in so many, if then nothing is merged
 BOXES = (64, 16)  # tokens that one copy brings: as many, or a divisor, make a page
 CHUNK = 8  # elements of 16 bytes
 
@@ -53,7 +53,7 @@ class WideDecode(Merging):
     """``dim`` is the width of a head. ``box`` tokens are copied at once: they lie in one page."""
 
     def __init__(self, target: aot.Target, dim: int, paged: bool, box: int) -> None:
-        super().__init__(dim, ROWS, TOKENS, MAX_BLOCKS, paged, launched_early(target), side_by_side=1)
+        super().__init__(dim, ROWS, TOKENS, MAX_BLOCKS, paged, launched_early(target), side_by_side=1, slack=SLACK)
         self.box = box
         self.lines = dim // LINE
         self.slot_bytes = TOKENS * dim * ELEMENT_BYTES
@@ -154,10 +154,7 @@ class WideDecode(Merging):
         )
         pipeline.pipeline_init_arrive(cluster_shape_mn=(1, 1), is_relaxed=True)
         pipeline.pipeline_init_wait(cluster_shape_mn=(1, 1))
-        if cutlass.const_expr(self.early):
-            cute.arch.griddepcontrol_wait()
-            # Only now: blocks of the merging kernel may start, and find lengths and pages that are final.
-            cute.arch.griddepcontrol_launch_dependents()
+        self.begin()
         run = self.run_of_block(cache, lengths, out, pages, cute.arch.grid_dim()[0])
         slots = self.parts_of(parts, cute.arch.grid_dim()[0], run.group)
         first_mma.set(warpgroup.Field.ACCUMULATE, False)
@@ -227,42 +224,48 @@ class WideDecode(Merging):
         b = mma.make_fragment_B(mma.get_slice(0).partition_B(ring))
         scores = cute.make_rmem_tensor(mma.partition_shape_C((OWN, TOKENS)), Float32)
         rounded = cute.make_rmem_tensor_like(scores, self.dtype)
-        places = mma.get_slice(thread).partition_C(cute.make_identity_tensor((OWN, TOKENS)))
+        row = run.lane * ROWS + half * OWN + thread_row(thread)
         sums = cute.make_rmem_tensor(sum_mma.partition_shape_C((OWN, self.dim)), Float32)
-        largest, total, factor = (cute.make_rmem_tensor(2, Float32) for _ in range(3))
+        softmax = Softmax(Float32(1), Float32(0), Float32(0), *(cute.make_rmem_tensor(2, Float32) for _ in range(2)))
         read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, self.slots)
         freed = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, self.slots)
         top = run.lane * ROWS + half * OWN
         scoring = (score_mmas, a, b, scores, half)
+        if half == 1:
+            self.turn(0).arrive()  # which is the first
         tile = run.first
         while tile < run.end:
             piece = run.piece(tile)
             self.copy_queries(q, queries, run, piece, top, half)
             sums.fill(0.0)
-            largest.fill(MINUS_INFINITY)
-            total.fill(0.0)
+            softmax.reset()
             read = self.start_scores(loaded, scoring, read)
             warpgroup.wait_group(0)
             loaded.consumer_release(freed)
             freed.advance()
-            mask(scores, places, scale, piece.start * TOKENS, TOKENS, top, run, piece)
-            soften(scores, largest, total, factor)
-            rounded.store(scores.load().to(self.dtype))
+            self.mask(scores, scale, piece.start, row, run, piece)
+            soften(scores, softmax)
+            narrow(scores, rounded)
             for index in cutlass.range(piece.start, piece.stop - 1):
+                self.turn(half).arrive_and_wait()
                 read = self.start_scores(loaded, scoring, read)
                 read = self.start_sums(loaded, sum_mma, sums, rounded, ring, read)
+                self.turn(1 - half).arrive()
                 warpgroup.wait_group(1)
                 loaded.consumer_release(freed)
                 freed.advance()
-                mask(scores, places, scale, (index + 1) * TOKENS, TOKENS, top, run, piece)
-                soften(scores, largest, total, factor)
-                # Without this branch, ptxas waits for the second product before it computes the softmax.
-                loaded.consumer_wait(read)
+                self.mask(scores, scale, index + 1, row, run, piece)
+                factors, grown = soften(scores, softmax)
+                # This is never true. Without it, the assembler waits for the second product before it computes most of
+                # the weights.
+                if softmax.totals[0] + softmax.totals[1] < 0.0:
+                    cute.arch.sync_warp()
                 warpgroup.wait_group(0)
                 loaded.consumer_release(freed)
                 freed.advance()
-                rescale(sums, factor)
-                rounded.store(scores.load().to(self.dtype))
+                narrow(scores, rounded)
+                if grown:
+                    scale_sums(sums, factors)
             # Only the last tile of a sequence may have tokens past its end. Nothing is being multiplied now.
             loaded.consumer_wait(read)
             valid = piece.length - (piece.stop - 1) * TOKENS
@@ -273,9 +276,23 @@ class WideDecode(Merging):
             loaded.consumer_release(freed)
             freed.advance()
             for i in cutlass.range_constexpr(2):
-                total[i] = cute.arch.warp_reduction(total[i], add, threads_in_group=4)
-            self.write(sum_mma, sums, largest, total, out, slots, run, piece, tile, top, half)
+                softmax.totals[i] = cute.arch.warp_reduction(softmax.totals[i], add, threads_in_group=4)
+            self.write(sum_mma, sums, softmax.offsets, softmax.totals, out, slots, run, piece, tile, top, half)
             tile += piece.stop - piece.start
+
+    @cute.jit
+    def mask(self, scores, scale, index, row, run, piece):
+        """Scale the scores, and take out tokens past the end and tokens that come after the row's own."""
+        scores.store(scores.load() * scale)
+        if (index + 1) * TOKENS > piece.length - (run.tokens - 1):
+            start = index * TOKENS + cute.arch.lane_idx() % 4 * 2
+            for r in cutlass.range_constexpr(2):
+                token = cutlass.min(row + 8 * r, run.group - 1) // (run.group // run.tokens)
+                visible = piece.length - (run.tokens - 1 - token)
+                for n in cutlass.range_constexpr(TOKENS // 8):
+                    for c in cutlass.range_constexpr(2):
+                        i = 4 * n + 2 * r + c
+                        scores[i] = scores[i] if visible - start > 8 * n + c else Float32(MINUS_INFINITY)
 
     @cute.jit
     def start_scores(self, loaded, scoring, read):
@@ -339,6 +356,10 @@ class WideDecode(Merging):
             ring[valid + index // self.dim, column % LINE, slot * self.lines + column // LINE] = self.dtype(0)
         cute.arch.fence_proxy("async.shared", space="cta")
         pipeline.NamedBarrier(barrier_id=1, num_threads=BOTH).arrive_and_wait()
+
+    def turn(self, half) -> pipeline.NamedBarrier:
+        """The barrier at which a warp group waits until the other one has started its products."""
+        return pipeline.NamedBarrier(barrier_id=4 + half, num_threads=BOTH)
 
     def together(self, half) -> pipeline.NamedBarrier:
         """The barrier of a warp group."""
