@@ -204,8 +204,6 @@ class Merging(KernelObject):
             grid=[blocks, cute.ceil_div(items, MERGE_WARPS * MERGE_ITEMS), 1],
             block=[MERGE_WARPS * WARP, 1, 1],
             use_pdl=self.early,
-            # As in the kernel before: blocks with different settings do not run on one multiprocessor at the same time.
-            preferred_smem_carveout=100,
             stream=stream,
         )
 

@@ -47,6 +47,7 @@ TOKENS = 128  # of a tile
 SLACK = 12  # a run may be longer by one tile in so many, if then nothing is merged
 BOXES = (64, 16)  # tokens that one copy brings: as many, or a divisor, make a page
 CHUNK = 8  # elements of 16 bytes
+SMALLEST = 2.0**-100  # scale of the scores: their differences vanish
 
 
 class WideDecode(Merging):
@@ -226,7 +227,11 @@ class WideDecode(Merging):
         rounded = cute.make_rmem_tensor_like(scores, self.dtype)
         row = run.lane * ROWS + half * OWN + thread_row(thread)
         sums = cute.make_rmem_tensor(sum_mma.partition_shape_C((OWN, self.dim)), Float32)
-        softmax = Softmax(Float32(1), Float32(0), Float32(0), *(cute.make_rmem_tensor(2, Float32) for _ in range(2)))
+        offsets, totals = (cute.make_rmem_tensor(2, Float32) for _ in range(2))
+        # The softmax wants the largest score to stay the largest. So a sign goes to the queries, and 0 is almost 0.
+        magnitude = cute.arch.fmax(cute.arch.fmax(scale, -scale), SMALLEST)
+        softmax = Softmax(magnitude, Float32(0), Float32(0), offsets, totals)
+        sign = Float32(1) if scale >= 0.0 else Float32(-1)
         read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, self.slots)
         freed = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, self.slots)
         top = run.lane * ROWS + half * OWN
@@ -236,14 +241,14 @@ class WideDecode(Merging):
         tile = run.first
         while tile < run.end:
             piece = run.piece(tile)
-            self.copy_queries(q, queries, run, piece, top, half)
+            self.copy_queries(q, queries, sign, run, piece, top, half)
             sums.fill(0.0)
             softmax.reset()
             read = self.start_scores(loaded, scoring, read)
             warpgroup.wait_group(0)
             loaded.consumer_release(freed)
             freed.advance()
-            self.mask(scores, scale, piece.start, row, run, piece)
+            self.mask(scores, piece.start, row, run, piece)
             soften(scores, softmax)
             narrow(scores, rounded)
             for index in cutlass.range(piece.start, piece.stop - 1):
@@ -254,7 +259,7 @@ class WideDecode(Merging):
                 warpgroup.wait_group(1)
                 loaded.consumer_release(freed)
                 freed.advance()
-                self.mask(scores, scale, index + 1, row, run, piece)
+                self.mask(scores, index + 1, row, run, piece)
                 factors, grown = soften(scores, softmax)
                 # This is never true. Without it, the assembler waits for the second product before it computes most of
                 # the weights.
@@ -281,9 +286,8 @@ class WideDecode(Merging):
             tile += piece.stop - piece.start
 
     @cute.jit
-    def mask(self, scores, scale, index, row, run, piece):
-        """Scale the scores, and take out tokens past the end and tokens that come after the row's own."""
-        scores.store(scores.load() * scale)
+    def mask(self, scores, index, row, run, piece):
+        """Take out tokens past the end, and tokens that come after the row's own."""
         if (index + 1) * TOKENS > piece.length - (run.tokens - 1):
             start = index * TOKENS + cute.arch.lane_idx() % 4 * 2
             for r in cutlass.range_constexpr(2):
@@ -331,7 +335,7 @@ class WideDecode(Merging):
         return cute.make_tensor(ring.iterator, cute.append(cute.select(one.outer, mode=[0, 1]), where))
 
     @cute.jit
-    def copy_queries(self, q, queries, run, piece, top, half):
+    def copy_queries(self, q, queries, sign, run, piece, top, half):
         """The rows of a warp group into shared memory. Rows that do not exist repeat the last one and are never written."""
         thread = cute.arch.thread_idx()[0] % WARP_GROUP
         heads = run.group // run.tokens
@@ -343,7 +347,7 @@ class WideDecode(Merging):
             values = fetch(q[piece.sequence, row // heads, piece.unit * heads + row % heads, None], chunk, CHUNK)
             target = queries[within, None, half * self.lines + chunk // (LINE // CHUNK)]
             for c in cutlass.range_constexpr(CHUNK):
-                target[chunk % (LINE // CHUNK) * CHUNK + c] = values[c]
+                target[chunk % (LINE // CHUNK) * CHUNK + c] = (Float32(values[c]) * sign).to(self.dtype)
         cute.arch.fence_proxy("async.shared", space="cta")
         self.together(half).arrive_and_wait()
 
