@@ -2,10 +2,13 @@
 
 Two lists in ``benchmarks/shapes`` were written down before anything was measured: the kernels are tuned on one of them, and
 their speed is reported on the other. Each contender runs alone in a CUDA graph of many calls. The contenders take turns; a
-figure is the median of five rounds. Each shape is compiled by itself (``dynamic=False``).
+figure is the median of five rounds. All problems are measured in two runs, one after the other, and a problem counts as
+behind if it is in both. Each shape is compiled by itself (``dynamic=False``).
 
-Processes compile side by side, because torch.compile takes a second or more for each shape. Then they measure, one problem
-at a time, behind a lock, when nothing compiles any more.
+Processes compile side by side, because torch.compile takes a second or more for each shape. Each takes the next problem
+when it is done with one. Then they measure what they compiled, one problem at a time, behind a lock, when nothing
+compiles any more. torch keeps what it compiled and the configurations that it chose in ``TORCHINDUCTOR_CACHE_DIR``: a
+second measurement with the same folder starts sooner.
 
     python -m aot build --arch sm90
     python benchmarks/rows.py dist/kernels --out benchmarks/results/h200-rows.json
@@ -16,6 +19,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fcntl
+import gc
 import json
 import math
 import multiprocessing
@@ -41,6 +45,7 @@ CHOICES = {"reduce": {"op": "sum"}, "activation": {"op": "gelu"}}
 HEAD = 128  # elements of a head of `rope`; a row of a matrix has as many heads as fit
 MANY_COLUMNS, FEW, MORE = 512, 8, 50  # `top_k` takes FEW elements of rows of up to so many columns, MORE of longer ones
 ROUNDS, SETS, MANY_CALLS, SMALL = 5, 64, 64, 1 << 23
+KEPT = 256 << 20  # bytes of the GPU that a process may keep while another one measures
 BEHIND = 0.95
 
 
@@ -102,8 +107,16 @@ class Measuring:
             self.compiled[problem] = self.torch.compile(equivalent, dynamic=False)
             with nothing_launched():
                 self.compiled[problem](**problem.arguments(self.make), **CHOICES.get(problem.kernel, {}))
-            self.torch.cuda.synchronize()
-            self.torch.cuda.empty_cache()
+            self.free()
+
+    def free(self) -> None:
+        """Give memory back to the other processes. What cycles of Python objects hold needs a collection, which takes long."""
+        cuda = self.torch.cuda
+        cuda.synchronize()
+        cuda.empty_cache()
+        if cuda.memory_reserved() > KEPT:
+            gc.collect()
+            cuda.empty_cache()
 
     def measure(self, problem: Problem) -> dict[str, float]:
         """Microseconds per call, by contender."""
@@ -150,10 +163,13 @@ def nothing_launched() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Turn:
-    """When a process may measure: all have compiled, the GPU is free, and no other process measures."""
+    """When a process may measure: all have compiled, the GPU is free, all have ended the last run, and no other measures."""
 
+    problems: Any  # queues, which None ends
+    results: Any
     compiled: Any
     free: Any
+    ended: Any
     lock: Any
 
 
@@ -165,81 +181,99 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
-def work(given: argparse.Namespace, own: Sequence[Problem], until: float, turn: Turn, results: Any) -> None:
+def work(given: argparse.Namespace, until: float, turn: Turn) -> None:
     """What one process does. A problem that fails is reported with its reason, and the others go on."""
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # there are other processes that compile
-    ready = []
     try:
         measuring = Measuring(given.bundles, given.against)
-    except Exception:
-        for problem in own:
-            results.put((problem, traceback.format_exc()))
-        own = ()
-    for problem in own:
+    except BaseException:
+        turn.compiled.abort()  # all the others stop, too
+        raise
+    ready = []
+    for problem in iter(turn.problems.get, None):
         if time.time() > until:
-            results.put((problem, "not reached"))
+            turn.results.put((problem, "not reached"))
             continue
         try:
             measuring.compile(problem)
             ready.append(problem)
         except Exception:
-            results.put((problem, traceback.format_exc()))
+            turn.results.put((problem, traceback.format_exc()))
     turn.compiled.wait()
     turn.free.wait()
-    for problem in ready:
-        with turn.lock:
-            try:
-                results.put((problem, measuring.measure(problem)))
-            except Exception:
-                results.put((problem, traceback.format_exc()))
-            measuring.torch.cuda.synchronize()
-            measuring.torch.cuda.empty_cache()
+    for _ in range(given.runs):
+        for problem in ready:
+            with turn.lock:
+                try:
+                    turn.results.put((problem, measuring.measure(problem)))
+                except Exception:
+                    turn.results.put((problem, traceback.format_exc()))
+                measuring.free()
+        turn.ended.wait()
+    turn.results.put(None)
 
 
-def measure_all(given: argparse.Namespace, wanted: Sequence[Problem]) -> dict[Problem, dict[str, float]]:
+def measure_all(given: argparse.Namespace, wanted: Sequence[Problem]) -> dict[Problem, list[dict[str, float]]]:
+    """The times of each problem in each run, of those that were measured in all of them."""
     context = multiprocessing.get_context("spawn")
     jobs = min(given.jobs, len(wanted))
-    turn = Turn(context.Barrier(jobs + 1), context.Event(), context.Lock())
-    until, results = time.time() + given.seconds, context.Queue()
-    processes = [context.Process(target=work, args=(given, wanted[i::jobs], until, turn, results)) for i in range(jobs)]
+    together = context.Barrier(jobs + 1), context.Event(), context.Barrier(jobs)
+    turn = Turn(context.SimpleQueue(), context.Queue(), *together, context.Lock())
+    until = time.time() + given.seconds
+    processes = [context.Process(target=work, args=(given, until, turn)) for _ in range(jobs)]
     for process in processes:
         process.start()
+    for problem in (*wanted, *[None] * jobs):
+        turn.problems.put(problem)
     turn.compiled.wait()
+    measured: dict[Problem, list[dict[str, float]]] = {}
     with locked(given.lock):
         turn.free.set()
-        measured = dict(filter(None, (reported(*results.get()) for _ in wanted)))
+        for _ in range(jobs):
+            for problem, result in iter(turn.results.get, None):
+                if not reported(problem, result):
+                    measured.setdefault(problem, []).append(result)
     for process in processes:
         process.join()
-    return {problem: measured[problem] for problem in wanted if problem in measured}
+    return {problem: measured[problem] for problem in wanted if len(measured.get(problem, ())) == given.runs}
 
 
-def reported(problem: Problem, result: dict[str, float] | str) -> tuple[Problem, dict[str, float]] | None:
-    """Print what a process has put into the queue; None if that is a reason for having no times."""
+def reported(problem: Problem, result: dict[str, float] | str) -> bool:
+    """Print what a process has put into the queue. Whether that is a reason for having no times."""
     if isinstance(result, str):
         print(f"{problem.label} failed: {result}", file=sys.stderr, flush=True)
-        return None
+        return True
     ratios = "  ".join(f"{name} {result[name] / result['ours']:.2f}" for name in result if name != "ours")
     print(f"{problem.label}: {result['ours']:.1f} us;  {ratios}", file=sys.stderr, flush=True)
-    return problem, result
+    return False
 
 
-def summary(ratios: Mapping[str, float]) -> dict[str, Any]:
-    """How many times faster ours is, over all problems; those that are behind by name, the worst first."""
-    values = sorted(ratios.values())
-    quantiles = {f"{percent}%": values[round(percent / 100 * (len(values) - 1))] for percent in (0, 5, 25, 50, 75, 100)}
-    behind = {label: ratio for label, ratio in sorted(ratios.items(), key=lambda item: item[1]) if ratio < BEHIND}
-    mean = math.exp(statistics.fmean(map(math.log, values)))
-    return {"problems": len(values), "geometric mean": mean, "quantiles": quantiles, "behind": behind}
+def summary(ratios: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    """How many times faster ours is in each run, over all problems; those behind in all runs by name, the worst first."""
+    runs = list(zip(*ratios.values(), strict=True))
+    worst_first = sorted(ratios.items(), key=lambda item: max(item[1]))
+    return {
+        "problems": len(ratios),
+        "geometric mean": [math.exp(statistics.fmean(map(math.log, run))) for run in runs],
+        "median": [statistics.median(run) for run in runs],
+        "worst": [min(run) for run in runs],
+        "below": [sum(ratio < BEHIND for ratio in run) for run in runs],
+        "behind": {label: own for label, own in worst_first if max(own) < BEHIND},
+    }
 
 
 def print_totals(totals: Mapping[str, Mapping[str, Any]]) -> None:
     for rival, total in totals.items():
-        print_rows((f"behind {rival}", "ratio"), [(label, f"{ratio:.2f}") for label, ratio in total["behind"].items()])
-    rows = []
-    for rival, total in totals.items():
-        ratios = (total["geometric mean"], *(total["quantiles"][q] for q in ("0%", "5%", "50%")))
-        rows.append((rival, total["problems"], *(f"{ratio:.2f}" for ratio in ratios), len(total["behind"])))
-    print_rows(("against", "problems", "mean", "worst", "5%", "median", "behind"), rows)
+        print_rows((f"behind {rival}", "ratios"), [(label, _text(own)) for label, own in total["behind"].items()])
+    rows = [
+        (rival, total["problems"], *(_text(total[name]) for name in ("geometric mean", "worst", "median")), len(total["behind"]))
+        for rival, total in totals.items()
+    ]  # fmt: skip
+    print_rows(("against", "problems", "mean", "worst", "median", "behind"), rows)
+
+
+def _text(ratios: Sequence[float]) -> str:
+    return " ".join(f"{ratio:.2f}" for ratio in ratios)
 
 
 def main() -> None:
@@ -250,15 +284,23 @@ def main() -> None:
     clocks.append(read_clocks())
     if not measured:
         sys.exit("nothing was measured")
-    rivals = {name for times in measured.values() for name in times} - {"ours"}
+    times = {p.label: {name: [run[name] for run in runs] for name in runs[0]} for p, runs in measured.items()}
     totals = {
-        rival: summary({p.label: times[rival] / times["ours"] for p, times in measured.items() if rival in times})
-        for rival in sorted(rivals)
+        rival: summary(ratios_to(rival, times))
+        for rival in sorted({n for own in times.values() for n in own} - {"ours"})
     }
     print_totals(totals)
     missing = [problem.label for problem in wanted if problem not in measured]
-    times = {problem.label: times for problem, times in measured.items()}
     report("rows", {"summary": totals, "not measured": missing, "clocks": clocks, "times": times}, given.out)
+
+
+def ratios_to(rival: str, times: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, list[float]]:
+    """By label, how many times faster ours is than a rival in each run."""
+    return {
+        label: [theirs / ours for theirs, ours in zip(own[rival], own["ours"], strict=True)]
+        for label, own in times.items()
+        if rival in own
+    }
 
 
 def read_arguments() -> argparse.Namespace:
@@ -273,6 +315,7 @@ def read_arguments() -> argparse.Namespace:
         help="a file of benchmarks/shapes, or a list such as 1x64,7x100",
     )
     arguments.add_argument("--against", type=lambda text: text.split(","), default=["torch.compile"])
+    arguments.add_argument("--runs", type=int, default=2)
     arguments.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) - 2))
     arguments.add_argument(
         "--seconds", type=float, default=math.inf, help="compile no longer; the rest is not measured"

@@ -14,7 +14,7 @@ import aot
 
 from .._device import ARCHS, DTYPES
 from ..contracts import activation_backward as contract
-from ..elementwise._elementwise import ELEMENTWISE_TILINGS, Elementwise, ElementwiseTiling, elementwise_specs
+from ..elementwise._elementwise import ELEMENTWISE_TILINGS, Elementwise, ElementwiseTiling
 from ._derivatives import Derivative, Gelu, GeluTanh, Relu, Silu
 
 OPS = {"relu": Relu, "gelu": Gelu, "gelu_tanh": GeluTanh, "silu": Silu}
@@ -49,13 +49,9 @@ class ActivateBackward(Elementwise):
     cost=contract.cost,
 )
 def activation_backward(
-    target: aot.Target, op: type[Derivative], rank: int, dtype: str, access: tuple[ElementwiseTiling, ...]
-) -> list[aot.Spec]:
+    target: aot.Target, op: type[Derivative], rank: int, dtype: str, access: ElementwiseTiling
+) -> aot.Spec:
     """The gradient of ``activation`` by ``x``, where ``op`` is relu, gelu (by erf), gelu_tanh or silu."""
-
-    def arguments(made: ActivateBackward) -> dict:
-        return {"grad_out": made.tensor, "x": made.tensor, "grad_x": made.tensor, "stream": aot.Stream()}
-
-    return elementwise_specs(
-        target, access, lambda tiling: ActivateBackward(tiling, target, rank, dtype, op), arguments
-    )
+    made = ActivateBackward(access, target, rank, dtype, op)
+    arguments = {"grad_out": made.tensor, "x": made.tensor, "grad_x": made.tensor, "stream": aot.Stream()}
+    return aot.Spec(made, arguments)

@@ -13,18 +13,14 @@ import aot
 
 from .._device import ARCHS, DTYPES, VECTOR_BYTES, fetch, load, store
 from ..contracts import silu_and_mul_backward as contract
-from ..elementwise._elementwise import (
-    ELEMENTWISE_TILINGS,
-    Elementwise,
-    ElementwiseTiling,
-    elementwise_specs,
-    extents,
-)
+from ..elementwise._elementwise import ELEMENTWISE_TILINGS, Elementwise, ElementwiseTiling, extents
 from ._derivatives import Silu, sigmoid
 
 
 class SiluAndMulBackward(Elementwise):
     """Walks the left half of ``grad_x``. Its right half comes along as the last of the sources, and is written too."""
+
+    lines = False  # rows of halves have gaps
 
     def apply(self, *values: cute.TensorSSA) -> cute.TensorSSA:
         """The gradient of the gate."""
@@ -67,15 +63,10 @@ class SiluAndMulBackward(Elementwise):
     inputs=contract.inputs,
     cost=contract.cost,
 )
-def silu_and_mul_backward(target: aot.Target, dtype: str, access: tuple[ElementwiseTiling, ...]) -> list[aot.Spec]:
+def silu_and_mul_backward(target: aot.Target, dtype: str, access: ElementwiseTiling) -> aot.Spec:
     """The gradient of ``silu_and_mul`` by ``x``, computed in f32."""
-
-    def arguments(made: SiluAndMulBackward) -> dict:
-        both = aot.Dim("both", divisible_by=made.chunk, bits=64)
-        align = VECTOR_BYTES if made.tiling.vector else None
-        x = aot.Tensor(dtype, (aot.Dim("m", bits=64), both), align=align)
-        return {"grad_out": made.tensor, "x": x, "grad_x": x, "stream": aot.Stream()}
-
-    return elementwise_specs(
-        target, access, lambda tiling: SiluAndMulBackward(tiling, target, 2, dtype), arguments, "both == 2 * n"
-    )
+    made = SiluAndMulBackward(access, target, 2, dtype)
+    both = aot.Dim("both", divisible_by=made.chunk, bits=64)
+    x = aot.Tensor(dtype, (aot.Dim("m", bits=64), both), align=VECTOR_BYTES if access.vector else None)
+    arguments = {"grad_out": made.tensor, "x": x, "grad_x": x, "stream": aot.Stream()}
+    return aot.Spec(made, arguments, ("both == 2 * n",))

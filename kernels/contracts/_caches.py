@@ -38,7 +38,7 @@ class Case:
         """Caches that are NaN past the end of each sequence, with a table that names no page there."""
         torch = make.torch
         size = self.page or max(self.capacity, *self.lengths, 1)
-        each = -(-max(*self.lengths, 1) // size) + 1 if self.page else 1
+        each = -(-max((*self.lengths, 1)) // size) + 1 if self.page else 1
         used = [-(-length // size) for length in self.lengths]
         count = sum(used) + 3 if self.page else len(self.lengths)
         if self.page:

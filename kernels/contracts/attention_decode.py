@@ -22,6 +22,7 @@ from ._caches import Case, dense, sequence
 
 # The number of query rows that share a head decides on the tiling: up to 16, up to 64, more.
 SHAPES = (
+    Case(()),
     Case((0,)),
     Case((1,)),
     Case((1, 0, 2, 3), heads=3, kv_heads=3),

@@ -12,6 +12,8 @@ LARGEST = 448.0  # of f8e4m3
 
 # Lengths with the new tokens, number of new tokens, heads, dim, page size (0: contiguous).
 CASES = (
+    ((), 1, 1, 64, 0),
+    ((), 1, 1, 64, 16),
     ((0,), 1, 1, 16, 0),
     ((1,), 1, 1, 64, 16),
     ((1, 0, 5), 1, 2, 128, 0),
@@ -80,7 +82,7 @@ def _call(
     make: Any, dtype: str, stored: str, rotated: bool, lengths: Any, tokens: int, heads: int, dim: int, page: int
 ) -> dict:
     torch = make.torch
-    room = max(min(length, 2000) for length in lengths) + 3
+    room = max((min(length, 2000) for length in lengths), default=0) + 3
     each = -(-room // page) if page else 1
     count = len(lengths) * each + 2 if page else len(lengths)
     call = {name: make.tensor((len(lengths), tokens, heads, dim), dtype) for name in ("k", "v")}
@@ -89,7 +91,7 @@ def _call(
     if page:
         table = torch.randperm(count, generator=torch.Generator().manual_seed(3))[: len(lengths) * each]
         table = table.view(len(lengths), each).to(torch.int32)
-        table[0, -1] = -1  # a page that was never given out
+        table[:1, -1] = -1  # a page that was never given out
         call["pages"] = table.to(make.device)
     if rotated:
         angles = make.tensor((each * (page or room) + 1, dim // 2), "f32")

@@ -18,6 +18,7 @@ from ._caches import Case, dense, sequence
 KEY, VALUE = 576, 512  # elements of a token, and how many of them are its value
 
 SHAPES = (
+    Case((), heads=16),
     Case((0,), heads=16),
     Case((1,), heads=16),
     Case((1, 0, 2, 3), heads=3),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import cutlass
 import cutlass.cute as cute
@@ -13,6 +13,7 @@ from cutlass import Int32, Int64
 
 import aot
 
+from .._anywhere import LONGEST, SHORTEST, cut_ends, load_around, shifted
 from .._device import (
     VECTOR_BYTES,
     WARP,
@@ -34,16 +35,10 @@ class ElementwiseTiling:
     unroll: int  # chunks per thread, all loaded before the first is used
     vector: bool
     width: int = WARP  # upper bound; threads past the end of a row are idle
-    chunks: int | None = None  # size of the largest problem that the tiling is for; None: no limit
-
-    @property
-    def label(self) -> str:
-        return "" if self.chunks is None else "small"
-
-    @property
-    def cached(self) -> bool:
-        """Measured on an H200: bypassing the L1 cache makes small problems faster and large ones slower."""
-        return self.chunks is None
+    shifted: bool = (
+        False  # reads and writes whole chunks of rows that may start anywhere: see `Elementwise.move_anywhere`
+    )
+    cached: bool = True  # reads through the L1 cache
 
     def validate(self, target: aot.Target) -> None:
         if self.threads & (self.threads - 1) or not WARP <= self.threads <= target.max_threads:
@@ -55,22 +50,17 @@ class ElementwiseTiling:
             raise aot.DeclarationError(f"{self.width} threads side by side: not a power of two up to {self.threads}")
 
 
-# By kind of access. A problem takes the first tiling that it is small enough for.
+# By kind of access.
 ELEMENTWISE_TILINGS = {
-    "vector": (
-        ElementwiseTiling(threads=256, unroll=1, vector=True, width=256, chunks=1 << 19),
-        ElementwiseTiling(threads=256, unroll=1, vector=True, width=256),
-    ),
-    "scalar": (ElementwiseTiling(threads=256, unroll=8, vector=False),),
+    "vector": ElementwiseTiling(threads=256, unroll=1, vector=True, width=8),
+    "scalar": ElementwiseTiling(threads=256, unroll=4, vector=False),
 }
 
+# For rows of which halves, or the next row, start in the middle of a chunk.
+SHIFTED_TILING = ElementwiseTiling(threads=256, unroll=2, vector=False, width=8, shifted=True)
 
-# For rows of which halves, or the next row, start in the middle of a chunk: the bytes of a smaller chunk, and its tiling.
-NARROW_TILINGS = (
-    (8, ElementwiseTiling(threads=256, unroll=2, vector=False)),
-    (4, ElementwiseTiling(threads=256, unroll=4, vector=False)),
-    (2, ElementwiseTiling(threads=256, unroll=4, vector=False)),
-)
+# Chunks of a small problem. Measured on an H200: bypassing the L1 cache makes those faster and larger ones slower.
+SMALL = 1 << 19
 
 
 class Elementwise(KernelObject, ABC):
@@ -80,7 +70,10 @@ class Elementwise(KernelObject, ABC):
     ``__call__`` with named arguments.
     """
 
+    lines = True  # whether rows may lie without gaps, all of them as one line
+
     def __init__(self, tiling: ElementwiseTiling, target: aot.Target, rank: int, dtype: str) -> None:
+        tiling.validate(target)
         self.tiling = tiling
         self.early = launched_early(target)
         self.chunk = chunk_elements(dtype, tiling.vector)
@@ -101,6 +94,8 @@ class Elementwise(KernelObject, ABC):
     def launch(self, inputs: list[cute.Tensor], out: cute.Tensor, stream: CUstream, numbers: tuple[Int32, ...] = ()):
         if cutlass.const_expr(self.rank == 1):
             self.launch_line(inputs, out, stream, numbers)
+        elif cutlass.const_expr(not self.lines):
+            self.launch_rows(inputs, out, stream, numbers)
         else:
             rows, columns = extents(out)
             # Rows without gaps are treated as one row, so a thread finds its place without a division.
@@ -118,28 +113,15 @@ class Elementwise(KernelObject, ABC):
                 self.launch_rows(inputs, out, stream, numbers)
 
     @cute.jit
-    def launch_narrow(self, inputs: list[cute.Tensor], out: cute.Tensor, stream: CUstream):
-        """Launch with the widest chunks, narrower than whole ones, that all rows are made of and start at."""
-        size = out.element_type.width // 8
+    def launch_anywhere(self, inputs: list[cute.Tensor], out: cute.Tensor, stream: CUstream):
+        """Launch with whole chunks of ``out``, and of inputs wherever they start; short rows element by element."""
         _, columns = extents(out)
-        starts = columns * size
-        for tensor in (*inputs, out):
-            starts = starts | tensor.iterator.toint() | Int64(tensor.stride[0]) * size
-        launched = Int32(0)
-        for width, own in self.narrower(size):
-            if launched == 0 and starts % width == 0:
-                own.launch_rows(inputs, out, stream)
-                launched = Int32(1)
-
-    def narrower(self, size: int) -> list[tuple[int, Elementwise]]:
-        """The bytes of chunks, the widest first and an element last, and this kernel with such chunks."""
-        kernels: list[tuple[int, Elementwise]] = []
-        for width, tiling in NARROW_TILINGS:
-            if width >= size:
-                own = copy(self)
-                own.tiling, own.chunk = tiling, width // size
-                kernels.append((width, own))
-        return kernels
+        if columns > SHORTEST and columns <= LONGEST:
+            own = copy(self)
+            own.tiling, own.chunk = SHIFTED_TILING, VECTOR_BYTES * 8 // out.element_type.width
+            own.launch_rows(inputs, out, stream)
+        else:
+            self.launch_rows(inputs, out, stream)
 
     def row(self, tensor: cute.Tensor, row: Int64) -> cute.Tensor:
         """A row, of which it is known where chunks start."""
@@ -154,7 +136,19 @@ class Elementwise(KernelObject, ABC):
         chunks = _ceil_div(Int64(cute.size(out)), Int64(self.line_chunk))
         blocks = _ceil_div(chunks, Int64(self.tiling.threads * self.line_unroll))
         if blocks > 0:  # CUDA refuses an empty grid
-            self.line_kernel(inputs, out, numbers).launch(**self.grid(blocks), stream=stream)
+            if cutlass.const_expr(self.tiling.vector):
+                if chunks <= SMALL:
+                    self.past_cache().line_kernel(inputs, out, numbers).launch(**self.grid(blocks), stream=stream)
+                else:
+                    self.line_kernel(inputs, out, numbers).launch(**self.grid(blocks), stream=stream)
+            else:
+                self.line_kernel(inputs, out, numbers).launch(**self.grid(blocks), stream=stream)
+
+    def past_cache(self) -> Elementwise:
+        """This kernel without the L1 cache."""
+        own = copy(self)
+        own.tiling = replace(self.tiling, cached=False)
+        return own
 
     @cute.kernel
     def line_kernel(self, inputs: list[cute.Tensor], out: cute.Tensor, numbers: tuple[Int32, ...]):
@@ -176,6 +170,8 @@ class Elementwise(KernelObject, ABC):
     ):
         rows, columns = extents(out)
         chunks = columns // self.chunk
+        if cutlass.const_expr(self.tiling.shifted):
+            chunks = cutlass.max(chunks, Int64(WARP * self.tiling.unroll))
         # The number of threads side by side in a row is a power of two, so that a thread finds its place by shifts. It is
         # the smallest one that covers the row with `unroll` chunks per thread.
         shift = Int32(0)
@@ -184,8 +180,14 @@ class Elementwise(KernelObject, ABC):
         tiles_per_row = _ceil_div(chunks, Int64(self.tiling.unroll) << shift)
         blocks = _ceil_div(rows * tiles_per_row, Int64(self.tiling.threads) >> shift)
         if blocks > 0:  # CUDA refuses an empty grid
-            tiles = Int32(tiles_per_row)
-            self.rows_kernel(inputs, out, shift, tiles, numbers).launch(**self.grid(blocks), stream=stream)
+            arguments = (inputs, out, shift, Int32(tiles_per_row), numbers)
+            if cutlass.const_expr(self.tiling.vector and not self.lines):
+                if rows * chunks <= SMALL:
+                    self.past_cache().rows_kernel(*arguments).launch(**self.grid(blocks), stream=stream)
+                else:
+                    self.rows_kernel(*arguments).launch(**self.grid(blocks), stream=stream)
+            else:
+                self.rows_kernel(*arguments).launch(**self.grid(blocks), stream=stream)
 
     @cute.kernel
     def rows_kernel(
@@ -211,8 +213,13 @@ class Elementwise(KernelObject, ABC):
             lane = thread & ((1 << shift) - 1)
             first = Int64(tile) * (self.tiling.unroll << shift) + lane
             indices = [first + (i << shift) for i in range(self.tiling.unroll)]
-            sources, end = [self.row(x, row) for x in inputs], columns // self.chunk
-            self.move(sources, self.row(out, row), indices, end, self.chunk, numbers)
+            if cutlass.const_expr(self.tiling.shifted):
+                rows_at = [self.short(tensor[row, None]) for tensor in (out, *inputs)]
+                place = (tile << shift) + lane
+                self.move_anywhere(rows_at, place, [Int32(index) for index in indices], numbers)
+            else:
+                sources, end = [self.row(x, row) for x in inputs], columns // self.chunk
+                self.move(sources, self.row(out, row), indices, end, self.chunk, numbers)
 
     def grid(self, blocks: Int64) -> dict:
         """The arguments of ``launch``."""
@@ -227,20 +234,22 @@ class Elementwise(KernelObject, ABC):
             for index, chunks in zip(indices, loaded, strict=True):
                 store(self.apply(*[chunk.load() for chunk in chunks], *numbers), target, index, end, size)
 
+    def short(self, row: cute.Tensor) -> cute.Tensor:
+        """A row whose length has 32 bits."""
+        return cute.make_tensor(row.iterator, cute.make_layout(Int32(cute.size(row))))
 
-def elementwise_specs(target: aot.Target, tilings: tuple[ElementwiseTiling, ...], make, arguments, *guards: str):
-    """One spec per tiling. ``make(tiling)`` returns the jit object, ``arguments(object)`` its arguments.
-
-    The last tiling takes all problems that are left.
-    """
-    specs = []
-    for tiling in tilings:
-        tiling.validate(target)
-        function = make(tiling)
-        elements = "n" if len(function.tensor.shape) == 1 else "m * n"
-        fits = () if tiling.chunks is None else (f"{elements} <= {tiling.chunks * function.chunk}",)
-        specs.append(aot.Spec(function, arguments(function), (*guards, *fits), tiling.label))
-    return specs
+    @cute.jit
+    def move_anywhere(self, rows: list[cute.Tensor], place: Int32, indices: list[Int32], numbers):
+        """Compute chunks of the first row, and the element of its ends that thread ``place`` of the row has."""
+        (body, *others), (edge, *edges), _ = cut_ends(rows, place, self.chunk)
+        loaded = [[load_around(other, index, self.chunk) for other in others] for index in indices]
+        if place < cute.size(edge):  # while chunks are on their way
+            elements = [fetch(other, place, 1) for other in edges]
+            store(self.apply(*[element.load() for element in elements], *numbers), edge, place, cute.size(edge), 1)
+        end = cute.size(body) // self.chunk
+        for index, around in zip(indices, loaded, strict=True):
+            chunks = [shifted(*one) for one in around]
+            store(self.apply(*[chunk.load() for chunk in chunks], *numbers), body, index, end, self.chunk)
 
 
 def extents(tensor: cute.Tensor) -> tuple[Int64, Int64]:

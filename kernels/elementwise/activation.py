@@ -19,7 +19,7 @@ import aot
 
 from .._device import ARCHS, DTYPES
 from ..contracts import activation as contract
-from ._elementwise import ELEMENTWISE_TILINGS, Elementwise, ElementwiseTiling, elementwise_specs
+from ._elementwise import ELEMENTWISE_TILINGS, Elementwise, ElementwiseTiling
 
 # Numbers of bf16 reach down to 1e-40, but a power or a reciprocal that is one instruction gives zero below 1e-38. So the
 # functions for results of 16 bits compute 2 ** SHIFT times that factor, and multiply it with 2 ** -SHIFT * x. Each number
@@ -163,9 +163,7 @@ class Activate(Elementwise):
     cost=contract.cost,
     backward=aot.Backward("activation_backward", saves="x", gradients="x"),
 )
-def activation(
-    target: aot.Target, op: int, rank: int, dtype: str, access: tuple[ElementwiseTiling, ...]
-) -> list[aot.Spec]:
+def activation(target: aot.Target, op: int, rank: int, dtype: str, access: ElementwiseTiling) -> aot.Spec:
     """``out = op(x)``, element by element, where ``op`` is relu, gelu (by erf), gelu_tanh or silu."""
-    arguments = lambda made: {"x": made.tensor, "out": made.tensor, "op": aot.Constant(op), "stream": aot.Stream()}  # noqa: E731
-    return elementwise_specs(target, access, lambda tiling: Activate(tiling, target, rank, dtype), arguments)
+    made = Activate(access, target, rank, dtype)
+    return aot.Spec(made, {"x": made.tensor, "out": made.tensor, "op": aot.Constant(op), "stream": aot.Stream()})

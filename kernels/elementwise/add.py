@@ -12,7 +12,7 @@ import aot
 
 from .._device import ARCHS, DTYPES
 from ..contracts import add as contract
-from ._elementwise import ELEMENTWISE_TILINGS, Elementwise, ElementwiseTiling, elementwise_specs
+from ._elementwise import ELEMENTWISE_TILINGS, Elementwise, ElementwiseTiling
 
 
 class Add(Elementwise):
@@ -32,7 +32,7 @@ class Add(Elementwise):
     inputs=contract.inputs,
     cost=contract.cost,
 )
-def add(target: aot.Target, rank: int, dtype: str, access: tuple[ElementwiseTiling, ...]) -> list[aot.Spec]:
+def add(target: aot.Target, rank: int, dtype: str, access: ElementwiseTiling) -> aot.Spec:
     """``out = x + y``, element by element."""
-    arguments = lambda made: {"x": made.tensor, "y": made.tensor, "out": made.tensor, "stream": aot.Stream()}  # noqa: E731
-    return elementwise_specs(target, access, lambda tiling: Add(tiling, target, rank, dtype), arguments)
+    made = Add(access, target, rank, dtype)
+    return aot.Spec(made, {"x": made.tensor, "y": made.tensor, "out": made.tensor, "stream": aot.Stream()})

@@ -3,8 +3,9 @@
 Element ``i`` of a head's first half and element ``i`` of its second half are a pair, as in most public models. The angles,
 as ``cos`` and ``sin`` in f32, depend on the token and on ``i``, not on the head.
 
-Memory is the limit: ``x`` is read once and ``out`` is written once. A thread takes the same chunk of both halves, of
-several heads of a token, so it loads the angles once for all of them.
+Memory is the limit: ``x`` is read once and ``out`` is written once. A thread takes the same chunk of both halves of a
+head. The heads of a token read the same angles, mostly from a cache: measured on an H200, that is as fast as threads that
+read them once for several heads, and faster if there are few tokens.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from ..contracts import rope as contract
 
 THREADS = 128
 WIDTH = 32  # threads side by side in a head, at most
-HEADS = 4  # of a thread
 
 
 class Rope(KernelObject):
@@ -31,48 +31,39 @@ class Rope(KernelObject):
         self.chunk = chunk  # elements
 
     @cute.kernel
-    def kernel(self, x: cute.Tensor, cos: cute.Tensor, sin: cute.Tensor, out: cute.Tensor, shift: Int32, parts: Int32):
-        """``1 << shift`` threads share a head; the heads of a token make ``parts`` groups of ``HEADS``."""
+    def kernel(self, x: cute.Tensor, cos: cute.Tensor, sin: cute.Tensor, out: cute.Tensor, shift: Int32):
+        """``1 << shift`` threads share a head."""
         thread, _, _ = cute.arch.thread_idx()
         block, _, _ = cute.arch.block_idx()
-        tokens, _, elements = x.shape
+        tokens, heads, elements = x.shape
         chunks = elements // (2 * self.chunk)  # of half a head
         group = block * (THREADS >> shift) + (thread >> shift)
-        token, head = group // parts, group % parts * HEADS
+        token, head = group // heads, group % heads
         await_previous(self.early)
         if token < tokens:
             lane = thread & ((1 << shift) - 1)
             for index in cutlass.range(lane, chunks, 1 << shift):
-                self.turn(x[token, None, None], cos[token, None], sin[token, None], out[token, None, None], head, index)
+                self.turn(x[token, head, None], cos[token, None], sin[token, None], out[token, head, None], index)
 
     @cute.jit
-    def turn(self, x: cute.Tensor, cos: cute.Tensor, sin: cute.Tensor, out: cute.Tensor, head: Int32, index: Int32):
-        """Turn chunk ``index`` of both halves of ``HEADS`` heads. Past the last head, that one is loaded again."""
-        heads, elements = x.shape
-        chunks = elements // (2 * self.chunk)
-        held = []
-        for i in cutlass.range_constexpr(HEADS):
-            source = x[cutlass.min(head + i, heads - 1), None]
-            held.append([fetch(source, at, self.chunk) for at in (index, chunks + index)])
+    def turn(self, x: cute.Tensor, cos: cute.Tensor, sin: cute.Tensor, out: cute.Tensor, index: Int32):
+        """Turn chunk ``index`` of both halves of a head."""
+        chunks = cute.size(x) // (2 * self.chunk)
+        first, second = [fetch(x, at, self.chunk).load().to(Float32) for at in (index, chunks + index)]
         cosines, sines = fetch(cos, index, self.chunk).load(), fetch(sin, index, self.chunk).load()
-        for i in cutlass.range_constexpr(HEADS):
-            first, second = [chunk.load().to(Float32) for chunk in held[i]]
-            target = out[cutlass.min(head + i, heads - 1), None]
-            end = 2 * chunks if head + i < heads else 0
-            store_chunk(first * cosines - second * sines, target, index, end, self.chunk)
-            store_chunk(second * cosines + first * sines, target, chunks + index, end, self.chunk)
+        store_chunk(first * cosines - second * sines, out, index, 2 * chunks, self.chunk)
+        store_chunk(second * cosines + first * sines, out, chunks + index, 2 * chunks, self.chunk)
 
     @cute.jit
     def __call__(self, x: cute.Tensor, cos: cute.Tensor, sin: cute.Tensor, out: cute.Tensor, stream: CUstream):
         tokens, heads, elements = x.shape
-        parts = cute.ceil_div(heads, HEADS)
         # The number of threads side by side is a power of two, so that a thread finds its place by shifts.
         shift = Int32(0)
         while (1 << shift) < WIDTH and (self.chunk << (shift + 1)) < elements:
             shift += 1
-        blocks = cute.ceil_div(tokens * parts, THREADS >> shift)
+        blocks = cute.ceil_div(tokens * heads, THREADS >> shift)
         if blocks > 0 and elements > 0:  # CUDA refuses an empty grid
-            self.kernel(x, cos, sin, out, shift, parts).launch(
+            self.kernel(x, cos, sin, out, shift).launch(
                 grid=[blocks, 1, 1], block=[THREADS, 1, 1], use_pdl=self.early, stream=stream
             )
 

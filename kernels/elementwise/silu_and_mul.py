@@ -15,11 +15,13 @@ import aot
 
 from .._device import ARCHS, DTYPES, VECTOR_BYTES
 from ..contracts import silu_and_mul as contract
-from ._elementwise import ELEMENTWISE_TILINGS, Elementwise, ElementwiseTiling, elementwise_specs, extents
+from ._elementwise import ELEMENTWISE_TILINGS, Elementwise, ElementwiseTiling, extents
 from .activation import Silu
 
 
 class SiluAndMul(Elementwise):
+    lines = False  # a row of `out` is half as long as one of `x`
+
     def apply(self, gate: cute.TensorSSA, up: cute.TensorSSA) -> cute.TensorSSA:
         return Silu.apply(gate.to(Float32)) * up.to(Float32)
 
@@ -33,7 +35,7 @@ class SiluAndMul(Elementwise):
         if cutlass.const_expr(self.tiling.vector):
             self.launch(halves, out, stream)
         else:
-            self.launch_narrow(halves, out, stream)
+            self.launch_anywhere(halves, out, stream)
 
 
 @aot.kernel(
@@ -45,15 +47,9 @@ class SiluAndMul(Elementwise):
     cost=contract.cost,
     backward=aot.Backward("silu_and_mul_backward", saves="x", gradients="x"),
 )
-def silu_and_mul(target: aot.Target, dtype: str, access: tuple[ElementwiseTiling, ...]) -> list[aot.Spec]:
+def silu_and_mul(target: aot.Target, dtype: str, access: ElementwiseTiling) -> aot.Spec:
     """``out = silu(x[:, :n]) * x[:, n:]`` for ``x`` of ``(m, 2 n)``, computed in f32."""
-
-    def arguments(made: SiluAndMul) -> dict:
-        both = aot.Dim("both", divisible_by=made.chunk, bits=64)
-        align = VECTOR_BYTES if made.tiling.vector else None
-        x = aot.Tensor(dtype, (aot.Dim("m", bits=64), both), align=align)
-        return {"x": x, "out": made.tensor, "stream": aot.Stream()}
-
-    return elementwise_specs(
-        target, access, lambda tiling: SiluAndMul(tiling, target, 2, dtype), arguments, "both == 2 * n"
-    )
+    made = SiluAndMul(access, target, 2, dtype)
+    both = aot.Dim("both", divisible_by=made.chunk, bits=64)
+    x = aot.Tensor(dtype, (aot.Dim("m", bits=64), both), align=VECTOR_BYTES if access.vector else None)
+    return aot.Spec(made, {"x": x, "out": made.tensor, "stream": aot.Stream()}, ("both == 2 * n",))

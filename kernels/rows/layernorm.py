@@ -21,18 +21,17 @@ from .._device import ARCHS, DTYPES
 from ..contracts import layernorm as contract
 from ._rows import ROW_TILINGS, WIDE_TILINGS, RowKernel, RowTensors, RowTiling, add
 
-# If a row takes many threads, three blocks must fit on a multiprocessor, so that some load while others wait for a sum.
-# Weights and biases are loaded late then, when registers are free. A row that just one block holds is better off with two
-# larger blocks than with clusters. The last pass over a long row reads three tensors at once. With two chunks of each at a
-# time instead of four, there are registers for a second block.
+# If a row takes many threads, two or three blocks must fit on a multiprocessor, so that some load while others wait for a
+# sum. Weights and biases are loaded late then, when registers are free. A row that just one block holds is better off
+# without clusters. Measured on an H200: a matrix of 10116 x 4128 takes 49.3 us with as many threads as a row needs, and
+# 70.8 us with 256.
 TILINGS = {
     "vector": (
-        *ROW_TILINGS["vector"][:5],
-        RowTiling(threads=512, unroll=4, blocks=3),
+        *ROW_TILINGS["vector"][:4],
         RowTiling(threads=576, unroll=4, blocks=2, counted=True),
         RowTiling(threads=512, unroll=4, blocks=3, shared=True),
         RowTiling(threads=1024, unroll=4, blocks=1, shared=True),
-        RowTiling(threads=512, unroll=2, looped=True, shared=True),
+        ROW_TILINGS["vector"][-1],
     ),
     "scalar": tuple(
         replace(tiling, blocks=1) if tiling.threads == 1024 else tiling for tiling in WIDE_TILINGS["scalar"]

@@ -21,7 +21,7 @@ from cutlass import Float32, Int32, Int64
 
 import aot
 
-from .._device import ARCHS, DTYPES, WARP, KernelObject, await_previous, launched_early
+from .._device import ARCHS, DTYPES, WARP, KernelObject, await_previous, launched_early, load
 from .._versions import SmemAllocator
 from ..contracts import top_k as contract
 from ._order import LARGEST_KEY, NO_KEY, order_key
@@ -31,6 +31,7 @@ LAST = 0x7FFFFFFF  # no element has a larger index
 ROWS = 4  # of a block, if a row belongs to a warp
 HELD, GROUP = 16, 4  # elements of a row in a lane, and how many of them are skipped together if the row has none there
 TILING = RowTiling(threads=1024, unroll=4, looped=True, counted=True)
+OWN, OWN_ELEMENTS = 16, 8  # what a thread has of a row at least, in chunks and element by element
 CANDIDATES = 2048  # elements in shared memory
 LARGEST_K = 1024
 
@@ -104,10 +105,11 @@ class BlockTopK(RowKernel):
         return order_key(value) >> self.shift
 
     @cute.jit
-    def spread(self, rows: Int32, columns: Int32) -> tuple[Int32, Int32]:
-        """As many threads as there are chunks: the more there are, the closer is the lower bound."""
-        warps = cute.ceil_div(columns // self.chunk, WARP)
-        return cutlass.min(cutlass.max(warps * WARP, MIN_THREADS), TILING.threads), Int32(1)
+    def block(self, columns: Int32, k: Int32) -> Int32:
+        """As many threads as there are pieces of a row. Twice ``k`` are needed for a lower bound that is close."""
+        own = OWN if self.chunk > 1 else OWN_ELEMENTS
+        warps = cutlass.max(cute.ceil_div(columns, own * WARP), cute.ceil_div(2 * k, WARP))
+        return cutlass.min(cutlass.max(warps * WARP, MIN_THREADS), TILING.threads)
 
     @cute.kernel
     def kernel(self, x: cute.Tensor, values: cute.Tensor, indices: cute.Tensor, k: Int32):
@@ -164,13 +166,11 @@ class BlockTopK(RowKernel):
     @cute.jit
     def count_from(self, row: cute.Tensor, bound: Int64, counts: cute.Tensor, slot, lane, end) -> Int32:
         found = Int32(0)
-        for step in cutlass.range(self.steps(cute.size(row))):
-            first = step * self.span() + lane
-            for index, chunk in zip(self.indices(first), self.load(row, first), strict=True):
-                values = chunk.load().to(Float32)
-                for i in cutlass.range_constexpr(self.chunk):
-                    place = self.place_of(self.key(values[i]), index * self.chunk + i, row)
-                    found += Int32(1) if place >= bound and index < end else Int32(0)
+        for index in cutlass.range(lane, end, self.threads()):
+            values = load(row, index, self.chunk).load().to(Float32)
+            for i in cutlass.range_constexpr(self.chunk):
+                place = self.place_of(self.key(values[i]), index * self.chunk + i, row)
+                found += Int32(1) if place >= bound else Int32(0)
         return self.over_block(found, counts, slot)
 
     def place_of(self, key: Int32, index: Int32, row: cute.Tensor) -> Int64:
@@ -230,7 +230,15 @@ class BlockTopK(RowKernel):
     def __call__(self, x: cute.Tensor, values: cute.Tensor, indices: cute.Tensor, k: Int32, stream: CUstream):
         rows, _ = x.shape
         if rows > 0:  # CUDA refuses an empty grid
-            self.kernel(x, values, indices, k).launch(**self.grid(x), stream=stream)
+            _, columns = x.shape
+            self.kernel(x, values, indices, k).launch(
+                grid=[rows, 1, 1],
+                block=[self.block(columns, k), 1, 1],
+                max_number_threads=[TILING.threads, 1, 1],
+                use_pdl=self.early,
+                preferred_smem_carveout=-1,  # the default; if it is left out, CuTe DSL asks the driver
+                stream=stream,
+            )
 
 
 @aot.kernel(
