@@ -35,9 +35,7 @@ class ElementwiseTiling:
     unroll: int  # chunks per thread, all loaded before the first is used
     vector: bool
     width: int = WARP  # upper bound; threads past the end of a row are idle
-    shifted: bool = (
-        False  # reads and writes whole chunks of rows that may start anywhere: see `Elementwise.move_anywhere`
-    )
+    shifted: bool = False  # whole chunks of rows that may start anywhere: see `Elementwise.move_anywhere`
     cached: bool = True  # reads through the L1 cache
 
     def validate(self, target: aot.Target) -> None:
