@@ -55,7 +55,7 @@ ELEMENTWISE_TILINGS = {
 }
 
 # For rows of which halves, or the next row, start in the middle of a chunk.
-SHIFTED_TILING = ElementwiseTiling(threads=256, unroll=2, vector=False, width=8, shifted=True)
+SHIFTED_TILING = ElementwiseTiling(threads=256, unroll=1, vector=False, width=8, shifted=True)
 
 # Chunks of a small problem. Measured on an H200: bypassing the L1 cache makes those faster and larger ones slower.
 SMALL = 1 << 19
@@ -169,7 +169,7 @@ class Elementwise(KernelObject, ABC):
         rows, columns = extents(out)
         chunks = columns // self.chunk
         if cutlass.const_expr(self.tiling.shifted):
-            chunks = cutlass.max(chunks, Int64(WARP * self.tiling.unroll))
+            chunks = cutlass.max(chunks, Int64(WARP))  # as many threads as there may be elements at the ends
         # The number of threads side by side in a row is a power of two, so that a thread finds its place by shifts. It is
         # the smallest one that covers the row with `unroll` chunks per thread.
         shift = Int32(0)
@@ -212,9 +212,7 @@ class Elementwise(KernelObject, ABC):
             first = Int64(tile) * (self.tiling.unroll << shift) + lane
             indices = [first + (i << shift) for i in range(self.tiling.unroll)]
             if cutlass.const_expr(self.tiling.shifted):
-                rows_at = [self.short(tensor[row, None]) for tensor in (out, *inputs)]
-                place = (tile << shift) + lane
-                self.move_anywhere(rows_at, place, [Int32(index) for index in indices], numbers)
+                self.move_anywhere([self.short(tensor[row, None]) for tensor in (out, *inputs)], Int32(first), numbers)
             else:
                 sources, end = [self.row(x, row) for x in inputs], columns // self.chunk
                 self.move(sources, self.row(out, row), indices, end, self.chunk, numbers)
@@ -237,17 +235,15 @@ class Elementwise(KernelObject, ABC):
         return cute.make_tensor(row.iterator, cute.make_layout(Int32(cute.size(row))))
 
     @cute.jit
-    def move_anywhere(self, rows: list[cute.Tensor], place: Int32, indices: list[Int32], numbers):
-        """Compute chunks of the first row, and the element of its ends that thread ``place`` of the row has."""
-        (body, *others), (edge, *edges), _ = cut_ends(rows, place, self.chunk)
-        loaded = [[load_around(other, index, self.chunk) for other in others] for index in indices]
-        if place < cute.size(edge):  # while chunks are on their way
-            elements = [fetch(other, place, 1) for other in edges]
-            store(self.apply(*[element.load() for element in elements], *numbers), edge, place, cute.size(edge), 1)
-        end = cute.size(body) // self.chunk
-        for index, around in zip(indices, loaded, strict=True):
-            chunks = [shifted(*one) for one in around]
-            store(self.apply(*[chunk.load() for chunk in chunks], *numbers), body, index, end, self.chunk)
+    def move_anywhere(self, rows: list[cute.Tensor], index: Int32, numbers):
+        """Compute chunk ``index`` of the first row, if there is one, and element ``index`` of its ends."""
+        (body, *others), (edge, *edges), _ = cut_ends(rows, index, self.chunk)
+        around = [load_around(other, index, self.chunk) for other in others]
+        if index < cute.size(edge):  # while chunks are on their way
+            elements = [fetch(other, index, 1).load() for other in edges]
+            store(self.apply(*elements, *numbers), edge, index, cute.size(edge), 1)
+        chunks = [shifted(*chunk).load() for chunk in around]
+        store(self.apply(*chunks, *numbers), body, index, cute.size(body) // self.chunk, self.chunk)
 
 
 def extents(tensor: cute.Tensor) -> tuple[Int64, Int64]:

@@ -33,7 +33,7 @@ CLUSTER_THREADS = 512  # of a block that shares a row with others: smaller block
 MIN_SHARED, MIN_SHARED_ELEMENTS = 1024, 8192
 ANY_LENGTH = 0x7FFFFFFF  # elements
 FEW_BLOCKS = 128  # fewer blocks than this leave multiprocessors idle
-MANY_BLOCKS = 512  # fewer small blocks than this have too few loads on their way
+MANY_BLOCKS = 256  # fewer small blocks than this have too few loads on their way
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ def test_rows_of_any_width_are_read_in_chunks_unless_they_are_short(
 def test_halves_of_rows_are_read_in_whole_chunks_unless_they_are_short(cuda: Standin, rows: aot_runtime.Bundle) -> None:
     for n in (1004, 1001, 65, 64, 3):
         rows["silu_and_mul"](cuda.tensor((64, 2 * n), "bfloat16"), cuda.tensor((64, n), "bfloat16"))
-    assert [launch.grid for launch in cuda.launches] == [(16, 1, 1), (16, 1, 1), (8, 1, 1), (4, 1, 1), (1, 1, 1)]
+    assert [launch.grid for launch in cuda.launches] == [(32, 1, 1), (32, 1, 1), (8, 1, 1), (4, 1, 1), (1, 1, 1)]
     chunks, more_chunks, few_chunks, elements, few_elements = (launch.kernel for launch in cuda.launches)
     assert chunks == more_chunks == few_chunks != elements == few_elements
 
