@@ -23,7 +23,6 @@ from .._versions import SmemAllocator
 from ._schedule import Schedule, Sequences
 
 MERGE_WARPS = 8  # of a block that merges
-MERGE_ITEMS = 2  # rows, or parts of rows, that each of its warps merges
 TOGETHER = 8  # more parts than that are shared by the warps of a block
 MERGE_COLUMNS = 128  # of a row of the output, that one warp merges
 BATCH = 4  # parts that a warp reads at once while it merges
@@ -126,6 +125,8 @@ class Merging(KernelObject):
     The workspace has room for the parts of ``max_blocks`` blocks.
     """
 
+    merge_items = 2  # rows, or parts of rows, that each warp of a block that merges has
+
     def __init__(
         self,
         dim: int,
@@ -201,7 +202,7 @@ class Merging(KernelObject):
         rows = cutlass.min(self.group(out, cache), self.rows)
         items = rows * (self.dim // self.columns)
         self.merge(cache, lengths, out, pages, v_scale, parts, blocks).launch(
-            grid=[blocks, cute.ceil_div(items, MERGE_WARPS * MERGE_ITEMS), 1],
+            grid=[blocks, cute.ceil_div(items, MERGE_WARPS * self.merge_items), 1],
             block=[MERGE_WARPS * WARP, 1, 1],
             use_pdl=self.early,
             stream=stream,

@@ -18,6 +18,7 @@ from ._latent_sm90 import KEY, MAX_BLOCKS, ROWS, TOKENS, VALUE, LatentDecode
 
 ALIGNMENT = 16
 MAX_TOKENS = 16
+FEW_ROWS = 32
 PAGE = 16  # tokens: the size of a page is a multiple of this
 _ROWS = f"min({ROWS}, q.shape[1] * q.shape[2])"
 
@@ -81,10 +82,11 @@ def mla_decode(target: aot.Target, dtype: str, cache_dtype: bool, paged: bool) -
             narrow = NarrowLatentDecode(target, paged, box)
             specs.append(aot.Spec(narrow, arguments, (*guards, *fits), f"box{box}"))
             continue
-        for pair in (1, 2):  # two blocks share what they load, if there are rows for two
-            rows = (f"tokens * heads <= {ROWS}",) if pair == 1 else ()
-            decode = LatentDecode(target, paged, box, pair)
-            specs.append(aot.Spec(decode, arguments, (*guards, *fits, *rows), f"box{box}_blocks{pair}"))
+        for eager in (True, False):  # with few rows, memory is the limit
+            rows = (f"tokens * heads <= {FEW_ROWS}",) if eager else ()
+            decode = LatentDecode(target, paged, box, eager)
+            name = f"box{box}_eager" if eager else f"box{box}"
+            specs.append(aot.Spec(decode, arguments, (*guards, *fits, *rows), name))
     return specs
 
 
