@@ -4,6 +4,9 @@ The tolerance is that of every output in f32: an error of 2^-18 of the largest e
 256 products has an error near sqrt(256 / 6) * 2^-24 of itself, 2^-21.3, and the sum of such sums adds less than that as
 long as k is below 65,536. Tensor cores cut off bits instead of rounding: 8 steps of them have up to 8 * 2^-24 * 2/3, and
 their sums are added up after that. Products of two numbers of TF32 are exact in f32.
+
+A number halfway between two of TF32 may be rounded to either: TMA, which rounds on sm_90a, takes the even one, and the
+instruction of other code the one farther from zero. Inputs have no such numbers.
 """
 
 from __future__ import annotations
@@ -18,7 +21,8 @@ from ._products import with_specials
 
 # m, n, k: most extents are not multiples of a tile, and some k are longer than a block of sums.
 SHAPES = ((0, 8, 8), (1, 1, 1), (1, 200, 4099), (127, 129, 17), (130, 264, 1031), (257, 77, 8808), (1000, 515, 200))
-BATCHES = ((1, 64, 64, 64), (3, 104, 137, 71))
+WIDE = ((777, 2056, 512), (1030, 3080, 516))  # enough work for wide tiles
+BATCHES = ((1, 64, 64, 64), (3, 104, 137, 71), (2, 130, 72, 68))
 BENCH = ((2048, 2048, 2048), (4096, 4096, 4096), (333, 5120, 2048), (64, 8192, 8192), (1, 4096, 4096))
 EXACT = {"identity": lambda x: x, **_activations.EXACT}
 
@@ -31,7 +35,7 @@ def reference(a: Any, b: Any, bias: Any = None, epilogue: str = "identity", prec
 
 
 def tf32(x: Any) -> Any:
-    """``x`` rounded to the 11 bits that TF32 has of f32, to the nearest and ties away from zero, as the kernel does."""
+    """``x`` rounded to the nearest of the numbers of 11 bits that TF32 has of f32."""
     import torch
 
     nearest = ((x.contiguous().view(torch.int32) + (1 << 12)) & -(1 << 13)).view(torch.float32)
@@ -41,11 +45,14 @@ def tf32(x: Any) -> Any:
 def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
     for (m, n, k), biased in product(SHAPES, (False, True)):
         yield _problem(make, (m, k), (n, k), biased)
+    for m, n, k in WIDE:
+        yield _problem(make, (m, k), (n, k), True)
     for (batch, m, n, k), biased in product(BATCHES, (False, True)):
         yield _problem(make, (batch, m, k), (batch, n, k), biased)
     for a_rows, b_rows in product((True, False), (True, False)):
         yield _problem(make, (136, 73), (261, 73), True, a_rows, b_rows)
-    yield {"a": make.tensor((77, 65), "f32", stride=67), "b": make.tensor((65, 130), "f32", stride=131).mT[::2]}
+    a, b = make.tensor((77, 65), "f32", stride=67), make.tensor((65, 130), "f32", stride=131)
+    yield {"a": _off_ties(make, a), "b": _off_ties(make, b).mT[::2]}
     yield with_specials(_problem(make, (40, 72), (72, 72), True))
 
 
@@ -59,7 +66,14 @@ def _matrix(make: Any, shape: tuple[int, ...], row_major: bool) -> Any:
     *batch, rows, columns = shape
     tensor = make.tensor((*batch, rows, columns) if row_major else (*batch, columns, rows), "f32")
     tensor *= max(columns, 1) ** -0.25
+    _off_ties(make, tensor)
     return tensor if row_major else tensor.mT
+
+
+def _off_ties(make: Any, tensor: Any) -> Any:
+    """The tensor, with no number halfway between two of TF32: their last bit is 0."""
+    tensor.view(make.torch.int32).bitwise_or_(1)
+    return tensor
 
 
 def bench_inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:

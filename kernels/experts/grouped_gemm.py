@@ -20,8 +20,8 @@ _T = _product_sm90.Tiling
 # By the rows that an expert has in the mean. The first whose condition holds computes a product.
 SM90_TILINGS = (
     (_T(64, 128, shared=False), "m <= 64 * experts"),
-    (_T(128, 192, shared=False, buffers=1), "m <= 128 * experts"),
-    (_T(128, 256, buffers=1), "m > 0"),
+    (_T(192, 128, shared=False, buffers=1), "m > 128 * experts and m <= 192 * experts"),
+    (_T(128, 192, shared=False, buffers=1), "m > 0"),
 )
 SM90_NARROW_TILINGS = (
     (_T(64, 64), "m <= 4 * experts and n * experts <= 32768"),

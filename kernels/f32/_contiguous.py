@@ -103,7 +103,7 @@ class ContiguousGemm(Gemm):
                 fragments.append(self.fragment(mma, shared, thread, operand))
         sums = cute.make_rmem_tensor(mma.partition_shape_C((tiling.m, tiling.n)), Float32)
         self.multiply_contiguous(mma, sums, *operands, *fragments)
-        self.write(mine, sums, bias, epilogue, out[None, None, batch], m, n)
+        self.write(mine, sums, bias, epilogue, out[None, None, batch], (tiling.m, tiling.n), m, n)
 
     def fragment(self, mma: cute.TiledMma, shared: cute.Tensor, thread: Int32, operand: str) -> Fragment:
         matrices, mine = cute.make_copy_atom(warp.LdMatrix8x8x16bOp(False, 4), TFloat32), mma.get_slice(thread)

@@ -52,7 +52,27 @@ class Tiling:
         return f"tile{self.m}x{self.n}"
 
 
-class Gemm(EpilogueGemm):
+class WrittenGemm(EpilogueGemm):
+    """A GEMM of which each thread writes its sums as they are in its registers, to an output with any strides."""
+
+    @cute.jit
+    def write(self, mine, sums, bias, epilogue, out, tile: cutlass.Constexpr, m, n):
+        places = mine.partition_C(cute.local_tile(cute.make_identity_tensor(out.shape), tile, (m, n)))
+        target = mine.partition_C(cute.local_tile(out, tile, (m, n)))
+        for first in cutlass.range_constexpr(0, cute.size(sums), CHUNK):  # a chunk at a time, to save registers
+            chunk = cute.make_rmem_tensor(CHUNK, Float32)
+            for i in cutlass.range_constexpr(CHUNK):
+                chunk[i] = sums[first + i]
+            if cute.size(bias) > 0:
+                for i in cutlass.range_constexpr(CHUNK):
+                    chunk[i] += bias[cutlass.min(places[first + i][1], cute.size(bias) - 1)]
+            self.activate(chunk, epilogue)
+            for i in cutlass.range_constexpr(CHUNK):
+                if cute.elem_less(places[first + i], out.shape):
+                    target[first + i] = chunk[i]
+
+
+class Gemm(WrittenGemm):
     def __init__(
         self, tiling: Tiling, target: aot.Target, epilogues: Sequence[type[Activation]], rounded: bool
     ) -> None:
@@ -94,7 +114,8 @@ class Gemm(EpilogueGemm):
         operand_b = make_operand(b[None, None, batch], shared_b, n * tiling.n, thread)
         sums = cute.make_rmem_tensor(mma.partition_shape_C((tiling.m, tiling.n)), Float32)
         self.multiply(mma.get_slice(thread), mma, sums, operand_a, operand_b)
-        self.write(mma.get_slice(thread), sums, bias, epilogue, out[None, None, batch], m, n)
+        tile = (tiling.m, tiling.n)
+        self.write(mma.get_slice(thread), sums, bias, epilogue, out[None, None, batch], tile, m, n)
 
     def stages(self, smem: SmemAllocator, rows: int) -> cute.Tensor:
         """Tiles of an operand in shared memory: row, k, stage."""
@@ -152,23 +173,6 @@ class Gemm(EpilogueGemm):
         for i in cutlass.range_constexpr(cute.size(elements)):
             row, k = operand.first[0] + i * operand.apart[0], operand.first[1] + i * operand.apart[1]
             shared[row, k, stage] = elements[i]
-
-    @cute.jit
-    def write(self, mine, sums, bias, epilogue, out, m, n):
-        tile = (self.tiling.m, self.tiling.n)
-        places = mine.partition_C(cute.local_tile(cute.make_identity_tensor(out.shape), tile, (m, n)))
-        target = mine.partition_C(cute.local_tile(out, tile, (m, n)))
-        for first in cutlass.range_constexpr(0, cute.size(sums), CHUNK):  # a chunk at a time, to save registers
-            chunk = cute.make_rmem_tensor(CHUNK, Float32)
-            for i in cutlass.range_constexpr(CHUNK):
-                chunk[i] = sums[first + i]
-            if cute.size(bias) > 0:
-                for i in cutlass.range_constexpr(CHUNK):
-                    chunk[i] += bias[cutlass.min(places[first + i][1], cute.size(bias) - 1)]
-            self.activate(chunk, epilogue)
-            for i in cutlass.range_constexpr(CHUNK):
-                if cute.elem_less(places[first + i], out.shape):
-                    target[first + i] = chunk[i]
 
 
 class Operand(NamedTuple):

@@ -11,8 +11,9 @@ import aot
 from .._device import ARCHS, VECTOR_BYTES
 from ..contracts import gemm_f32 as contract
 from ..elementwise.activation import Gelu, Relu, Silu
+from ..gemm._choice import Model, fastest
 from ..gemm._gemm import Identity
-from . import _contiguous
+from . import _contiguous, _tf32_sm90
 from ._gemm_f32 import Gemm, Tiling
 
 EPILOGUES = {"identity": Identity, "relu": Relu, "gelu": Gelu, "silu": Silu}
@@ -21,6 +22,14 @@ TILING = Tiling()
 CONTIGUOUS = (
     (_contiguous.Tiling(64, 64, warps=(2, 2), stages=4), ("m <= 64",)),
     (_contiguous.Tiling(128, 128, warps=(4, 2), stages=4), ()),
+)
+
+# For products of TF32 on sm_90a, with models of the time that each takes, fitted to measurements on an H200.
+_T = _tf32_sm90.Tiling
+SM90_TF32 = (
+    (_T(64, 64), Model(690284, 684, 0, 44)),
+    (_T(128, 128), Model(455471, 1227, 681913)),
+    (_T(128, 256, beside=True), Model(438695, 2030, 1405533)),
 )
 
 
@@ -70,6 +79,18 @@ def gemm_f32(target: aot.Target, epilogue: int, precision: bool, batched: bool) 
     }
     chunked = {**arguments, **{name: batch if batched else batch.single() for name, batch in aligned.items()}}
     specs = []
+    if precision and not batched and str(target.arch) == "sm_90a":
+        plain = {
+            "a": contiguous("a", "m"),
+            "b": contiguous("b", "n"),
+            "out": matrix("out", "m", "n"),
+            **{name: arguments[name] for name in ("bias", "which")},
+            "clusters": aot.ActiveClusters(),
+            "stream": aot.Stream(),
+        }
+        for (wide, _), condition in zip(SM90_TF32, fastest(SM90_TF32), strict=True):
+            rounding = _tf32_sm90.Tf32Gemm(wide, target, epilogues)
+            specs.append(aot.Spec(rounding, plain, ("k > 0",), wide.label, prefer=(condition,)))
     for tiling, guards in CONTIGUOUS:
         function = _contiguous.ContiguousGemm(tiling, target, epilogues, rounded=precision)
         specs.append(aot.Spec(function, chunked, ("k > 0", *guards), tiling.label))

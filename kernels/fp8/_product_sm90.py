@@ -3,6 +3,8 @@
 A block has one warp group that only loads and two that multiply. Blocks are persistent: each takes tiles until none is
 left. The multiplying warp groups share each tile: one has the upper and one the lower half, or, if there are 64 rows, one the
 left and one the right half. Or they take turns at tiles, so that one multiplies while the other writes.
+If there are fewer tiles than multiprocessors, a cluster can cut the sum over ``k``: each of its blocks sums a part of the
+same tile, then some of them add up all parts, always in the same order, and write them.
 
 The tensor cores cut each addend of a sum of f8 products off at 2**-13 of the largest one, so long sums become inexact. If
 ``promoted``, sums of 128 products are added up in f32 registers instead, while the other warp group multiplies. Scales of
@@ -25,23 +27,25 @@ import aot
 from .._buffers import stores_in_flight
 from .._device import await_previous, launched_early
 from .._versions import SmemAllocator, skip_stages
-from ._order import BLOCK, Order, Scaling
+from ._order import BLOCK, Order, Scaling, place_of
 
 WARP = cute.arch.WARP_SIZE
 WARP_GROUP = 128  # threads
 MULTIPLYING = 2  # warp groups
 THREADS = (1 + MULTIPLYING) * WARP_GROUP
 WGMMA_ROWS = 64  # rows of the tile that one instruction computes
+WARP_ROWS = 16  # of these, the rows whose sums are in one warp
 STEP_BYTES = 128  # of each row that one step along k takes: a line of swizzled shared memory
 SLICES = (64, 32, 16)  # columns that one swizzled TMA store can write: 128, 64 or 32 bytes
 LOADING_REGISTERS, MULTIPLYING_REGISTERS = 24, 240
 MOST_SUMS = 192  # registers of a thread
 BARRIER_BYTES = 8
+BYTES_AHEAD = 65536  # of the weights, that a block fetches early
 ALIGNMENT = 1024  # of swizzled tiles in shared memory
 SWIZZLED_ROWS = 8  # of 128 bytes: the pattern of a swizzled tile repeats after these
 OUT_BYTES = 2  # of an element
 SUB = 64  # columns of a tile that share a scale, wherever the tile starts
-MOST_AHEAD, ROOM = 4, 24  # steps whose scales are on their way, and registers of a thread for them
+AHEAD = 4  # sets of registers for the scales of steps
 
 
 @dataclass(frozen=True)
@@ -52,21 +56,27 @@ class Tiling:
     n: int
     cluster: int = 1  # blocks, one above the other, that share a tile of ``b``
     shared: bool = True  # whether both warp groups share each tile, instead of taking turns
+    beside: bool = False  # whether the halves of a shared tile are side by side; those of 64 rows always are
+    split: int = 1  # blocks that each sum a part of ``k`` for the same tile
     buffers: int = 2  # slices of the output in shared memory
     group: int = 4  # rows of clusters that are computed together
     rows: int | None = None  # if ``a`` never has more rows than this, only these rows of its tile are loaded
 
-    across, least_k = 1, 1  # what the model of a product's time asks for: nothing is side by side in a cluster, or cut
-
     @property
     def blocks(self) -> int:
         """Blocks of a cluster."""
-        return self.cluster
+        return self.cluster * self.split
+
+    @property
+    def least_k(self) -> int:
+        """The least ``k``, in bytes, of which each block of a cluster has a part."""
+        return (self.split - 1) * STEP_BYTES + 1
 
     @property
     def label(self) -> str:
         words = (f"tile{self.loaded_rows}x{self.n}", *(["shared"] if self.shared else ()))
-        return "_".join((*words, *([f"cluster{self.cluster}"] if self.cluster > 1 else ())))
+        named = (("cluster", self.cluster), ("split", self.split))
+        return "_".join((*words, *(f"{name}{blocks}" for name, blocks in named if blocks > 1)))
 
     @property
     def loaded_rows(self) -> int:
@@ -77,14 +87,34 @@ class Tiling:
         return (self.m + self.n) * STEP_BYTES
 
     @property
+    def sides(self) -> int:
+        """Warp groups that are side by side at a tile."""
+        return MULTIPLYING if self.shared and (self.beside or self.m == WGMMA_ROWS) else 1
+
+    @property
+    def steps_ahead(self) -> int:
+        """Steps of which a block fetches its share of the weights early."""
+        return max(1, BYTES_AHEAD // (self.n // self.cluster * STEP_BYTES))
+
+    @property
     def own_rows(self) -> int:
         """Rows of a tile that one warp group computes."""
-        return self.m // MULTIPLYING if self.shared and self.m > WGMMA_ROWS else self.m
+        return self.m // MULTIPLYING if self.shared and self.sides == 1 else self.m
 
     @property
     def own_columns(self) -> int:
         """Columns of a tile that one warp group computes."""
-        return self.n // MULTIPLYING if self.shared and self.m == WGMMA_ROWS else self.n
+        return self.n // self.sides
+
+    @property
+    def owners(self) -> int:
+        """Blocks of a cluster that each write some columns of the tile whose sum they have cut."""
+        return max(blocks for blocks in range(1, self.split + 1) if self.own_columns % (SLICES[-1] * blocks) == 0)
+
+    @property
+    def written_columns(self) -> int:
+        """Columns of a tile that one warp group writes."""
+        return self.own_columns // self.owners
 
     @property
     def parts(self) -> int:
@@ -108,11 +138,11 @@ class Tiling:
 
     @property
     def slice_columns(self) -> int:
-        return next(width for width in SLICES if self.own_columns % width == 0)
+        return next(width for width in SLICES if self.written_columns % width == 0)
 
     @property
     def slices(self) -> int:
-        return self.own_columns // self.slice_columns
+        return self.written_columns // self.slice_columns
 
     @property
     def epilogue_stages(self) -> int:
@@ -121,11 +151,17 @@ class Tiling:
     @property
     def epilogue_bytes(self) -> int:
         staged = WGMMA_ROWS * self.slice_columns * self.epilogue_stages * OUT_BYTES
-        return MULTIPLYING * (staged + self.own_columns * Float32.width // 8)
+        return MULTIPLYING * (staged + self.written_columns * Float32.width // 8)
+
+    @property
+    def part_sums(self) -> int:
+        """Sums that a block which writes some columns of a tile gets from all blocks that have cut its sum."""
+        return self.split * MULTIPLYING * WARP_GROUP * self.sums // self.owners if self.split > 1 else 0
 
     def stages(self, target: aot.Target) -> int:
-        """Tiles of ``a`` and ``b`` that fit into shared memory beside the epilogue's."""
-        return (target.shared_memory - self.epilogue_bytes - ALIGNMENT) // (self.stage_bytes + 2 * BARRIER_BYTES)
+        """Tiles of ``a`` and ``b`` that fit into shared memory beside the epilogue's, and beside parts of sums."""
+        beside = self.epilogue_bytes + self.part_sums * Float32.width // 8 + ALIGNMENT
+        return (target.shared_memory - beside) // (self.stage_bytes + 2 * BARRIER_BYTES)
 
     def validate(self, target: aot.Target, scaling: Scaling) -> None:
         if self.own_rows % WGMMA_ROWS or self.own_columns % SLICES[-1] or self.own_columns > 256:
@@ -135,7 +171,7 @@ class Tiling:
             )
         if scaling.kind == "blocks" and self.n % SUB and SUB % self.n:
             raise aot.DeclarationError(f"a tile of {self.n} columns with scales of blocks", hint=f"a multiple of {SUB}")
-        registers = self.sums * (2 if scaling.promoted else 1)
+        registers = self.sums + (self.sums // self.parts if scaling.promoted else 0)
         if registers > MOST_SUMS:
             raise aot.DeclarationError(f"{registers} registers of a thread for sums; there is room for {MOST_SUMS}")
         if self.rows is not None and (self.rows % SWIZZLED_ROWS or self.rows > self.m or self.cluster > 1):
@@ -143,8 +179,13 @@ class Tiling:
                 f"{self.rows} rows of {self.m}, in clusters of {self.cluster}",
                 hint=f"rows is a multiple of {SWIZZLED_ROWS} up to m, without clusters",
             )
-        if not 1 <= self.cluster <= target.max_cluster:
-            raise aot.DeclarationError(f"clusters of {self.cluster}; {target.arch} takes up to {target.max_cluster}")
+        if not 1 <= self.blocks <= target.max_cluster:
+            raise aot.DeclarationError(f"clusters of {self.blocks}; {target.arch} takes up to {target.max_cluster}")
+        if self.split > 1 and (self.cluster > 1 or not self.shared):
+            raise aot.DeclarationError(
+                f"{self.split} blocks that sum parts of a tile, in clusters of {self.blocks}",
+                hint="warp groups, and no other blocks, share the tile of such blocks",
+            )
         if self.stages(target) < 2:
             raise aot.DeclarationError(
                 f"two stages of {self.stage_bytes} bytes and {self.epilogue_bytes} for the epilogue; "
@@ -157,6 +198,7 @@ class Product(Order):
 
     def __init__(self, tiling: Tiling, target: aot.Target, scaling: Scaling, grouped: bool = False) -> None:
         super().__init__(tiling, tiling.m * tiling.cluster, scaling, grouped)
+        assert not (grouped and tiling.split > 1)
         self.stages = tiling.stages(target)
         self.early = launched_early(target)
 
@@ -180,26 +222,14 @@ class Product(Order):
             b = cute.make_tensor(b.iterator, cute.select(b.layout, mode=[1, 2, 0]))
         else:
             b = cute.make_tensor(b.iterator, cute.append(b.layout, cute.make_layout(1, stride=0)))
-        # Two of the same kind: one begins new sums, the other adds to them.
-        beginning, adding = [
-            hopper_helpers.make_trivial_tiled_mma(
-                *self.dtypes,
-                OperandMajorMode.K,
-                OperandMajorMode.K,
-                Float32,
-                (1, 1, 1),
-                (WGMMA_ROWS, tiling.own_columns),
-            )
-            for _ in range(2)
+        # Two of the same kind: one begins new sums, the other adds to them. The last is for what is written of the sums.
+        beginning, adding, writing = [
+            self.instruction(columns) for columns in (tiling.own_columns, tiling.own_columns, tiling.written_columns)
         ]
         tile = (tiling.m, tiling.n, self.step)
         rows = LayoutEnum.ROW_MAJOR
         a_staged = hopper_helpers.make_smem_layout_a(rows, tile, self.dtypes[0], self.stages)
         b_staged = hopper_helpers.make_smem_layout_b(rows, tile, self.dtypes[1], self.stages)
-        out_tile = (WGMMA_ROWS, tiling.slice_columns)
-        out_staged = hopper_helpers.make_smem_layout_epi(
-            self.out_dtype, rows, out_tile, tiling.epilogue_stages * MULTIPLYING
-        )
         a_loaded = hopper_helpers.make_smem_layout_a(
             rows, (tiling.loaded_rows, tiling.n, self.step), self.dtypes[0], self.stages
         )
@@ -213,9 +243,7 @@ class Product(Order):
             (tiling.n, self.step),
             num_multicast=tiling.cluster,
         )
-        store_out, out_tiles = cpasync.make_tiled_tma_atom(
-            cpasync.CopyBulkTensorTileS2GOp(), out, cute.select(out_staged, mode=[0, 1]), out_tile
-        )
+        store_out, out_tiles, out_staged = self.stores(out)
         m, n = out.shape
         # Of a grouped product, only the device knows how many tiles there are.
         tiles = (cute.ceil_div(m, tiling.m * tiling.cluster), cute.ceil_div(n, tiling.n))
@@ -223,36 +251,56 @@ class Product(Order):
             count = tiles[0] * tiles[1]
             if cutlass.const_expr(self.grouped):
                 count = (tiles[0] + cute.size(offsets)) * tiles[1]
+            # Clusters that cut a sum compute one tile each, the others as many as it takes.
+            running = count if cutlass.const_expr(tiling.split > 1) else cutlass.min(count, clusters)
             self.kernel(
-                beginning, adding, load_a, a_tiles, load_b, b_tiles, store_out, out_tiles, out, a_scale, b_scale, offsets,
+                beginning, adding, writing, load_a, a_tiles, load_b, b_tiles, store_out, out_tiles, out, a_scale, b_scale, offsets,
                 a_staged, b_staged, out_staged, tiles,
             ).launch(
-                grid=[cutlass.min(count, clusters) * tiling.cluster, 1, 1],
+                grid=[running * tiling.blocks, 1, 1],
                 block=[THREADS, 1, 1],
-                cluster=[tiling.cluster, 1, 1],
+                cluster=[tiling.blocks, 1, 1],
                 min_blocks_per_mp=1,
                 use_pdl=self.early,
                 stream=stream,
             )  # fmt: skip
+
+    def instruction(self, columns: int) -> cute.TiledMma:
+        """What multiplies 64 rows with so many columns."""
+        major = OperandMajorMode.K
+        return hopper_helpers.make_trivial_tiled_mma(
+            *self.dtypes, major, major, Float32, (1, 1, 1), (WGMMA_ROWS, columns)
+        )
+
+    def stores(self, out: cute.Tensor):
+        """How a slice of the output is stored, where to, and where it is in shared memory."""
+        tiling = self.tiling
+        tile = (WGMMA_ROWS, tiling.slice_columns)
+        staged = hopper_helpers.make_smem_layout_epi(
+            self.out_dtype, LayoutEnum.ROW_MAJOR, tile, tiling.epilogue_stages * MULTIPLYING
+        )
+        store = cpasync.CopyBulkTensorTileS2GOp()
+        return *cpasync.make_tiled_tma_atom(store, out, cute.select(staged, mode=[0, 1]), tile), staged
 
     @cute.kernel
     def kernel(
         self,
         beginning: cute.TiledMma,
         adding: cute.TiledMma,
+        writing: cute.TiledMma,
         load_a: cute.CopyAtom,
         a: cute.Tensor,
         load_b: cute.CopyAtom,
         b: cute.Tensor,
-        store_out: cute.CopyAtom,
-        out_tiles: cute.Tensor,
+        store_out,
+        out_tiles,
         out: cute.Tensor,
         a_scale,
         b_scale,
         offsets,
         a_staged: cute.ComposedLayout,
         b_staged: cute.ComposedLayout,
-        out_staged: cute.ComposedLayout,
+        out_staged,
         tiles: tuple[Int32, Int32],
     ):
         tiling = self.tiling
@@ -260,16 +308,19 @@ class Product(Order):
         warp = cute.arch.make_warp_uniform(thread // WARP)
         group = cute.arch.make_warp_uniform(thread // WARP_GROUP)
         if warp == 0:
-            for atom in (load_a, load_b, store_out):
+            for atom in (load_a, load_b, *([] if store_out is None else [store_out])):
                 cpasync.prefetch_descriptor(atom)
 
         shared = SmemAllocator()
         barriers = shared.allocate_array(cutlass.Int64, 2 * self.stages)
         shared_a, shared_b, shared_out = [
-            shared.allocate_tensor(dtype, staged.outer, ALIGNMENT, swizzle=staged.inner)
+            None if staged is None else shared.allocate_tensor(dtype, staged.outer, ALIGNMENT, swizzle=staged.inner)
             for dtype, staged in zip((*self.dtypes, self.out_dtype), (a_staged, b_staged, out_staged), strict=True)
         ]
-        shared_scale = shared.allocate_tensor(Float32, cute.make_layout((tiling.own_columns, MULTIPLYING)), 16)
+        shared_scale = shared.allocate_tensor(Float32, cute.make_layout((tiling.written_columns, MULTIPLYING)), 16)
+        shared_parts = None
+        if cutlass.const_expr(tiling.split > 1):
+            shared_parts = shared.allocate_tensor(Float32, cute.make_layout(tiling.part_sums), 16)
         groups = MULTIPLYING if tiling.shared else 1
         loaded = pipeline.PipelineTmaAsync.create(
             barrier_storage=barriers,
@@ -282,9 +333,12 @@ class Product(Order):
             cta_layout_vmnk=cute.make_layout((1, tiling.cluster, 1, 1)),
             defer_sync=True,
         )
-        pipeline.pipeline_init_arrive(cluster_shape_mn=(tiling.cluster, 1), is_relaxed=True)
-        pipeline.pipeline_init_wait(cluster_shape_mn=(tiling.cluster, 1))
+        pipeline.pipeline_init_arrive(cluster_shape_mn=(tiling.blocks, 1), is_relaxed=True)
+        pipeline.pipeline_init_wait(cluster_shape_mn=(tiling.blocks, 1))
 
+        if cutlass.const_expr(self.early and not self.grouped and BYTES_AHEAD > 0):  # noqa: SIM102  decided when compiling
+            if warp == 0:
+                self.fetch_ahead(load_b, b, shared_b, tiles)
         await_previous(self.early)
         count = self.count_tiles(offsets, tiles)
         if group == 0:
@@ -294,36 +348,66 @@ class Product(Order):
         else:
             cute.arch.setmaxregister_increase(MULTIPLYING_REGISTERS)
             self.multiply_tiles(
-                loaded, beginning, adding, shared_a, shared_b, shared_out, shared_scale, store_out, out_tiles, out,
-                a_scale, b_scale, offsets, tiles, count, cute.size(a, mode=[1]), group - 1,
+                loaded, beginning, adding, writing, shared_a, shared_b, shared_out, shared_scale, shared_parts, store_out,
+                out_tiles, out, a_scale, b_scale, offsets, tiles, count, cute.size(a, mode=[1]), group - 1,
             )  # fmt: skip
 
     # The order of work.
 
     def place(self):
-        """Of this block: its first tile, the distance to the next one, its row in the cluster."""
+        """Of this block: its first tile, the distance to the next one, its row in the cluster, its part of the sum."""
+        tiling = self.tiling
         block, _, _ = cute.arch.block_idx()
         blocks, _, _ = cute.arch.grid_dim()
-        cluster = self.tiling.cluster
-        row = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster()) if cluster > 1 else Int32(0)
-        return block // cluster, blocks // cluster, row
+        none = Int32(0)
+        rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster()) if tiling.blocks > 1 else none
+        row, part = rank if tiling.cluster > 1 else none, rank if tiling.split > 1 else none
+        return block // tiling.blocks, blocks // tiling.blocks, row, part
+
+    def range_of(self, part, depth):
+        """The steps along ``k`` of which this block computes the sum."""
+        steps, split = cute.ceil_div(depth, self.step), self.tiling.split
+        return steps * part // split, steps * (part + 1) // split
 
     # Loading.
+
+    def loads_of_b(self, load_b, b, shared_b, row):
+        """This block's share of what is loaded of ``b``: where to, by stage, and where from, by tile, step and expert."""
+        b = cute.local_tile(b, (self.tiling.n, self.step), (None, None, None))
+        return cpasync.tma_partition(
+            load_b,
+            row,
+            cute.make_layout(self.tiling.cluster),
+            cute.group_modes(shared_b, 0, 2),
+            cute.group_modes(b, 0, 2),
+        )
+
+    @cute.jit
+    def fetch_ahead(self, load_b, b, shared_b, tiles):
+        """Bring what this block loads first of the weights into the L2 cache while the previous kernel still runs.
+
+        Nothing is read yet, and what the previous kernel writes goes to the same cache: it does not matter whether this
+        comes before or after.
+        """
+        tiling = self.tiling
+        begin, _, row, part = self.place()
+        _, from_b = self.loads_of_b(load_b, b, shared_b, row)
+        first_step, end_step = self.range_of(part, cute.size(b, mode=[1]))
+        _, n = place_of(begin, tiles[0], tiles[1], tiling.group)
+        for k in cutlass.range(first_step, cutlass.min(end_step, first_step + tiling.steps_ahead)):
+            cute.prefetch(load_b, from_b[None, n, k, 0])
 
     @cute.jit
     def load_tiles(self, loaded, load_a, a, shared_a, load_b, b, shared_b, offsets, tiles, count):
         """One warp: bring the tiles of ``a`` and ``b``, in the order in which they are multiplied."""
         tiling = self.tiling
-        begin, step, row = self.place()
+        begin, step, row, part = self.place()
         everyone = Int32((1 << tiling.cluster) - 1).to(cutlass.Int16) if tiling.cluster > 1 else None
         # Rows that are not loaded keep old values. They only produce rows of the output that do not exist.
         a_tile = (tiling.loaded_rows, self.step)
         shared_a = cute.local_tile(shared_a, a_tile, (0, 0, None))
-        b = cute.local_tile(b, (tiling.n, self.step), (None, None, None))
-        to_b, from_b = cpasync.tma_partition(
-            load_b, row, cute.make_layout(tiling.cluster), cute.group_modes(shared_b, 0, 2), cute.group_modes(b, 0, 2)
-        )
-        steps = cute.ceil_div(cute.size(a, mode=[1]), self.step)
+        to_b, from_b = self.loads_of_b(load_b, b, shared_b, row)
+        first_step, end_step = self.range_of(part, cute.size(a, mode=[1]))
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.stages)
         first, before = Int32(0), Int32(0)
         for index in cutlass.range(begin, count, step):
@@ -333,7 +417,7 @@ class Product(Order):
                 load_a, 0, cute.make_layout(1), cute.group_modes(shared_a, 0, 2), cute.group_modes(own, 0, 2)
             )
             b_row = from_b[None, n, None, expert]
-            for k in cutlass.range(0, steps):
+            for k in cutlass.range(first_step, end_step):
                 loaded.producer_acquire(state)
                 barrier = loaded.producer_get_barrier(state)
                 cute.copy(load_a, from_a[None, k], to_a[None, state.index], tma_bar_ptr=barrier)
@@ -345,27 +429,26 @@ class Product(Order):
 
     @cute.jit
     def multiply_tiles(
-        self, loaded, beginning, adding, shared_a, shared_b, shared_out, shared_scale, store_out, out_tiles, out,
-        a_scale, b_scale, offsets, tiles, count, depth, group,
+        self, loaded, beginning, adding, writing, shared_a, shared_b, shared_out, shared_scale, shared_parts, store_out,
+        out_tiles, out, a_scale, b_scale, offsets, tiles, count, depth, group,
     ):  # fmt: skip
         """A warp group: multiply every other tile of the block, or its half of every tile, and write it."""
-        tiling = self.tiling
-        begin, step, row = self.place()
+        tiling, promoting = self.tiling, self.scaling.promoted
+        begin, step, row, part = self.place()
         thread = cute.arch.thread_idx()[0] % WARP_GROUP
-        whole = beginning.get_slice(0)
         half = group if cutlass.const_expr(tiling.own_rows < tiling.m) else Int32(0)
-        side = group if cutlass.const_expr(tiling.own_columns < tiling.n) else Int32(0)
-        own_a = cute.local_tile(shared_a, (tiling.own_rows, self.step), (half, 0, None))
-        own_b = cute.local_tile(shared_b, (tiling.own_columns, self.step), (side, 0, None))
-        operands = (
-            beginning.make_fragment_A(whole.partition_A(own_a)),
-            beginning.make_fragment_B(whole.partition_B(own_b)),
-        )
-        sums = cute.make_rmem_tensor(beginning.partition_shape_C((tiling.own_rows, tiling.own_columns)), Float32)
+        side = group if cutlass.const_expr(tiling.sides > 1) else Int32(0)
+        # What one product multiplies: if sums are promoted, one block of rows after the other.
+        rows = WGMMA_ROWS if cutlass.const_expr(promoting) else tiling.own_rows
+        operands = self.operands_of(beginning, shared_a, shared_b, rows, half, side)
+        sums = cute.make_rmem_tensor(beginning.partition_shape_C((rows, tiling.own_columns)), Float32)
+        results = sums
+        if cutlass.const_expr(promoting):
+            results = cute.make_rmem_tensor(beginning.partition_shape_C((tiling.own_rows, tiling.own_columns)), Float32)
         beginning.set(warpgroup.Field.ACCUMULATE, False)
         adding.set(warpgroup.Field.ACCUMULATE, True)
-        steps = cute.ceil_div(depth, self.step)
-        results = cute.make_rmem_tensor_like(sums) if cutlass.const_expr(self.scaling.promoted) else sums
+        first_step, end_step = self.range_of(part, depth)
+        steps = end_step - first_step
         read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, self.stages)
         freed = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, self.stages)
         if cutlass.const_expr(not tiling.shared):
@@ -377,38 +460,88 @@ class Product(Order):
         for index in cutlass.range(begin, count, step):
             expert, top, limit, n, first, before = self.find(offsets, tiles, index, first, before, row)
             top += half * tiling.own_rows
-            n = n * (tiling.n // tiling.own_columns) + side  # in units of its own columns
-            own_scale = self.fetch_scales(a_scale, b_scale, shared_scale, expert, top, n, thread, group)
+            n = n * tiling.sides + side  # in units of its own columns
+            written = n * tiling.owners + part  # in units of the columns that it writes
+            own_scale = self.fetch_scales(a_scale, b_scale, shared_scale, expert, top, written, thread, group)
             if cutlass.const_expr(not tiling.shared):
                 self.turn(group).arrive_and_wait()
-            if cutlass.const_expr(self.scaling.promoted):
-                read = self.multiply_promoted(
-                    loaded,
-                    beginning,
-                    adding,
-                    sums,
-                    results,
-                    operands,
-                    steps,
-                    read,
-                    a_scale,
-                    b_scale,
-                    top,
-                    n,
-                    thread,
-                    group,
-                )
+            if cutlass.const_expr(promoting):
+                scales = a_scale, b_scale, top, n, first_step, thread
+                read = self.multiply_promoted(loaded, beginning, adding, sums, results, operands, steps, read, scales)
+                if cutlass.const_expr(not tiling.shared):
+                    self.turn(1 - group).arrive()
             else:
-                read, freed = self.multiply(loaded, beginning, adding, sums, operands, steps, read, freed, group)
+                read, freed = self.multiply(loaded, beginning, adding, results, operands[0], steps, read, freed, group)
             if cutlass.const_expr(not tiling.shared):
                 # The next loaded tile belongs to the other warp group.
                 read, freed = skip_stages(read, steps), skip_stages(freed, steps)
-            self.write(
-                beginning, results, own_scale, shared_scale, shared_out, store_out, out_tiles, out, top, limit, n, thread,
-                group,
-            )  # fmt: skip
+            own = results
+            if cutlass.const_expr(tiling.split > 1):
+                own = self.add_parts(results, shared_parts, part, thread, group, cute.size(out, mode=[0]) - top)
+            if part < tiling.owners:
+                self.write(
+                    writing, own, own_scale, shared_scale, shared_out, store_out, out_tiles, out, top, limit, written,
+                    thread, group,
+                )  # fmt: skip
         # Shared memory must outlive the stores that read it.
         cute.arch.cp_async_bulk_wait_group(0, read=True)
+
+    @cute.jit
+    def operands_of(self, mma, shared_a, shared_b, rows: cutlass.Constexpr, half, side):
+        """What a warp group multiplies, by blocks of ``rows`` rows of its own."""
+        tiling, whole = self.tiling, mma.get_slice(0)
+        blocks = tiling.own_rows // rows
+        own_b = cute.local_tile(shared_b, (tiling.own_columns, self.step), (side, 0, None))
+        b = mma.make_fragment_B(whole.partition_B(own_b))
+        operands = []
+        for i in cutlass.range_constexpr(blocks):
+            own_a = cute.local_tile(shared_a, (rows, self.step), (half * blocks + i, 0, None))
+            operands.append((mma.make_fragment_A(whole.partition_A(own_a)), b))
+        return operands
+
+    @cute.jit
+    def add_parts(self, sums, shared_parts, part, thread, group, rows):
+        """The complete sums of the columns that this block writes, from the parts that all blocks of the cluster have.
+
+        Each thread exchanges sums with the threads that have the same place in the other blocks, so that their order in
+        registers does not matter. This is slow, so warps skip the rows that the output does not have: it has ``rows`` from
+        the first row of this warp group on.
+        """
+        tiling = self.tiling
+        chunk = 4  # floats in the widest access
+        own = cute.size(sums) // tiling.owners
+        of_block = own // tiling.parts  # sums of one block of rows
+        # By part: warp group, chunk, thread.
+        places = cute.make_layout(
+            (chunk, own // chunk, tiling.split),
+            stride=(1, chunk * WARP_GROUP, MULTIPLYING * own * WARP_GROUP),
+        )
+        storage = (shared_parts.iterator + group * (own * WARP_GROUP) + thread * chunk).align(
+            chunk * Float32.width // 8
+        )
+        values = cute.make_rmem_tensor(chunk, Float32)
+        own_row = thread // WARP * WARP_ROWS
+        for block in cutlass.range_constexpr(tiling.parts):
+            if block * WGMMA_ROWS + own_row < rows:
+                for owner in cutlass.range_constexpr(tiling.owners):
+                    target = cute.make_tensor(cute.arch.map_dsmem_ptr(storage, Int32(owner)), places)
+                    for i in cutlass.range_constexpr(of_block // chunk):
+                        for v in cutlass.range_constexpr(chunk):
+                            values[v] = sums[(block * tiling.owners + owner) * of_block + i * chunk + v]
+                        cute.autovec_copy(values, target[None, block * (of_block // chunk) + i, part])
+        cute.arch.cluster_arrive()
+        cute.arch.cluster_wait()
+        source = cute.make_tensor(storage, places)
+        added = cute.make_rmem_tensor(own, Float32)
+        added.fill(0.0)
+        for block in cutlass.range_constexpr(tiling.parts):
+            if block * WGMMA_ROWS + own_row < rows:
+                for sender in cutlass.range_constexpr(tiling.split):
+                    for i in cutlass.range_constexpr(of_block // chunk):
+                        cute.autovec_copy(source[None, block * (of_block // chunk) + i, sender], values)
+                        for v in cutlass.range_constexpr(chunk):
+                            added[block * of_block + i * chunk + v] += values[v]
+        return added
 
     @cute.jit
     def start_product(self, beginning, adding, sums, operands, stage, opening: cutlass.Constexpr):
@@ -445,61 +578,61 @@ class Product(Order):
         return read, freed
 
     @cute.jit
-    def multiply_promoted(
-        self, loaded, beginning, adding, sums, promoted, operands, steps, read, a_scale, b_scale, top, n, thread, group
-    ):
+    def multiply_promoted(self, loaded, beginning, adding, sums, promoted, operands, steps, read, scales):
         """The sums of one tile, in f32 registers from one step to the next, with the scales of blocks.
 
         Scales are on their way for some steps. Sets of registers take turns at holding them, because they would have to
         arrive before they could be moved.
         """
         promoted.fill(0.0)
+        # With two blocks of rows, ptxas needs fewer registers if two steps are in the loop: then it has none in memory.
+        turns = self.tiling.parts
+        sets = [None] * turns
         if cutlass.const_expr(self.scaling.kind == "blocks"):
-            ahead = max(2, min(MOST_AHEAD, ROOM // self.tiling.scales))
-            sets = [cute.make_rmem_tensor(self.tiling.scales, Float32) for _ in range(ahead)]
-            for i in cutlass.range_constexpr(ahead - 1):
-                self.fetch_block_scales(sets[i], a_scale, b_scale, top, n, cutlass.min(Int32(i), steps - 1), thread)
-            for first in cutlass.range(0, steps, ahead):
-                for i in cutlass.range_constexpr(ahead):
-                    if first + i < steps:
-                        later = cutlass.min(first + i + ahead - 1, steps - 1)
-                        self.fetch_block_scales(sets[(i + ahead - 1) % ahead], a_scale, b_scale, top, n, later, thread)
-                        read = self.add_step(loaded, beginning, adding, sums, promoted, operands, read, sets[i])
-        else:
-            for _ in cutlass.range(0, steps):
-                read = self.add_step(loaded, beginning, adding, sums, promoted, operands, read, None)
-        if cutlass.const_expr(not self.tiling.shared):
-            self.turn(1 - group).arrive()
+            turns = AHEAD
+            sets = [cute.make_rmem_tensor(self.tiling.scales, Float32) for _ in range(turns)]
+            for i in cutlass.range_constexpr(turns - 1):
+                self.fetch_block_scales(sets[i], scales, cutlass.min(Int32(i), steps - 1))
+        for first in cutlass.range(0, steps, turns, unroll=1):
+            for i in cutlass.range_constexpr(turns):
+                if first + i < steps:
+                    self.fetch_block_scales(sets[i - 1], scales, cutlass.min(first + i + turns - 1, steps - 1))
+                    read = self.add_step(loaded, beginning, adding, sums, promoted, operands, read, sets[i])
         return read
 
     @cute.jit
     def add_step(self, loaded, beginning, adding, sums, promoted, operands, read, scales):
         """Multiply the content of one stage and add the product to the sums in f32."""
         loaded.consumer_wait(read)
-        self.start_product(beginning, adding, sums, operands, read.index, True)
-        warpgroup.wait_group(0)
-        loaded.consumer_release(read)
-        read.advance()
-        self.promote(promoted, sums, scales)
+        for part in cutlass.range_constexpr(len(operands)):
+            self.start_product(beginning, adding, sums, operands[part], read.index, True)
+            warpgroup.wait_group(0)
+            if cutlass.const_expr(part == len(operands) - 1):
+                loaded.consumer_release(read)
+                read.advance()
+            self.promote(promoted, sums, scales, part)
         return read
 
     @cute.jit
-    def promote(self, promoted, sums, scales):
-        """Add what the tensor cores summed, times its scale. Four sums in a row belong to rows i, i, i + 8 and i + 8."""
-        tiling = self.tiling
+    def promote(self, promoted, sums, scales, part: cutlass.Constexpr):
+        """Add what the tensor cores summed for a block of rows, times its scale.
+
+        Four sums in a row belong to rows i, i, i + 8 and i + 8.
+        """
+        start = part * cute.size(sums)
         if cutlass.const_expr(self.scaling.kind == "blocks"):
-            subs = tiling.subs
-            of_sub = cute.size(sums) // (tiling.parts * subs)
-            for block in cutlass.range_constexpr(tiling.parts * subs):
-                column_scale = scales[2 * tiling.parts + block % subs]
+            subs = self.tiling.subs
+            of_sub = cute.size(sums) // subs
+            for sub in cutlass.range_constexpr(subs):
+                column_scale = scales[2 * self.tiling.parts + sub]
                 for half in cutlass.range_constexpr(2):
-                    factor = scales[2 * (block // subs) + half] * column_scale
+                    factor = scales[2 * part + half] * column_scale
                     for i in cutlass.range_constexpr(of_sub // 2):
-                        v = block * of_sub + i // 2 * 4 + half * 2 + i % 2
-                        promoted[v] = promoted[v] + sums[v] * factor
+                        v = sub * of_sub + i // 2 * 4 + half * 2 + i % 2
+                        promoted[start + v] = promoted[start + v] + sums[v] * factor
         else:
             for v in cutlass.range_constexpr(cute.size(sums)):
-                promoted[v] = promoted[v] + sums[v]
+                promoted[start + v] = promoted[start + v] + sums[v]
 
     # Scales.
 
@@ -508,10 +641,12 @@ class Product(Order):
         return thread // WARP * 16 + thread % WARP // 4
 
     @cute.jit
-    def fetch_block_scales(self, scales, a_scale, b_scale, top, n, k, thread):
+    def fetch_block_scales(self, scales, source, k):
         """The scales of one step: those of this thread's rows, then those of the tile's columns."""
         tiling = self.tiling
         if cutlass.const_expr(self.scaling.kind == "blocks"):
+            a_scale, b_scale, top, n, first_step, thread = source
+            k += first_step
             for i in cutlass.range_constexpr(2 * tiling.parts):
                 row = top + i // 2 * WGMMA_ROWS + i % 2 * 8 + self.row_in_part(thread)
                 scales[i] = a_scale[cutlass.min(row, cute.size(a_scale, mode=[0]) - 1), k]
@@ -532,10 +667,10 @@ class Product(Order):
                 own[i] = a_scale[cutlass.min(row, rows - 1)]  # the last is the only one if one serves all
             # The previous tile's are no longer read.
             self.together(group).arrive_and_wait()
-            for i in cutlass.range_constexpr((tiling.own_columns + WARP_GROUP - 1) // WARP_GROUP):
+            for i in cutlass.range_constexpr((tiling.written_columns + WARP_GROUP - 1) // WARP_GROUP):
                 place = i * WARP_GROUP + thread
-                column = cutlass.min(n * tiling.own_columns + place, columns - 1)
-                if place < tiling.own_columns:
+                column = cutlass.min(n * tiling.written_columns + place, columns - 1)
+                if place < tiling.written_columns:
                     if cutlass.const_expr(cute.rank(b_scale) == 2):
                         shared_scale[place, group] = b_scale[expert, column]
                     else:
@@ -558,7 +693,7 @@ class Product(Order):
         target = mine.partition_D(shared_out)
         values = cute.make_rmem_tensor(cute.shape(mine.partition_S(shared_out))[:3], Float32)
         rounded = cute.make_rmem_tensor_like(values, self.out_dtype)
-        part = cute.make_layout(mma.partition_shape_C((WGMMA_ROWS, tiling.own_columns)))
+        part = cute.make_layout(mma.partition_shape_C((WGMMA_ROWS, tiling.written_columns)))
         if cutlass.const_expr(self.scaling.kind == "rows"):
             together.arrive_and_wait()  # the scales of columns are there
         for p in cutlass.range_constexpr(parts):

@@ -19,30 +19,37 @@ from ._order import BLOCK, Scaling
 ALIGNMENT = 16  # bytes; TMA and the widest copies need it for addresses and strides
 
 _T = _product_sm90.Tiling
-# The tilings for sm_90a, with models of the time that each takes, for scales of rows and of blocks. What limits them is how
-# fast tiles come into shared memory, so the wide ones are the fastest if there is enough to do for all multiprocessors.
-# Fitted to measurements on an H200, except for 64 x 32 and for 128 x 192 with scales of rows: those follow from the bytes.
-# If there are few rows, the others of a tile are not loaded. With a scale per row or one for all, three of these tiles were
-# measured on an H200; 16 x 128 follows from 64 x 128.
+# The tilings for sm_90a, with models of the time that each takes, for scales of rows and of blocks, fitted to measurements
+# on an H200. What limits them is how fast tiles come into shared memory, so the wide ones are the fastest if there is enough
+# to do for all multiprocessors. If there are few tiles and k is long, blocks cut the sum. If there are few rows, the others of a
+# tile are not loaded.
 SM90_ROWS = (
-    (_T(64, 32, rows=16), Model(20000, 168, 0)),
-    (_T(64, 64, rows=16), Model(140000, 164, 0)),
-    (_T(64, 128, rows=16), Model(200000, 200, 60000)),
-    (_T(64, 64, rows=32), Model(160000, 164, 0)),
-    (_T(64, 32), Model(250000, 125, 50000)),
-    (_T(64, 64), Model(260000, 168, 60000)),
-    (_T(64, 128), Model(240000, 250, 80000)),
-    (_T(128, 64), Model(220000, 262, 80000)),
-    (_T(128, 128), Model(161651, 317, 150937)),
-    (_T(128, 192, cluster=2, buffers=1), Model(161651, 415, 250000)),
+    (_T(64, 64, rows=16), Model(203532, 132, 63981, 28)),
+    (_T(64, 128, rows=16, split=3), Model(77620, 28, 228136, 75)),
+    (_T(64, 64, rows=32), Model(195235, 129, 70320, 34)),
+    (_T(64, 64), Model(157084, 95, 97538, 66)),
+    (_T(64, 128), Model(81536, 170, 159882, 40)),
+    (_T(64, 128, split=3), Model(25075, 39, 311400, 73)),
+    (_T(64, 128, split=4), Model(39557, 43, 322306, 52)),
+    (_T(128, 128), Model(125265, 284, 139127, 20)),
+    (_T(128, 128, split=2), Model(0, 150, 373765, 34)),
+    (_T(128, 160, buffers=1), Model(69844, 336, 249651, 25)),
+    (_T(128, 192, buffers=1), Model(70835, 404, 240649, 16)),
+    (_T(128, 256, beside=True), Model(63102, 554, 272743, 1)),
+    (_T(128, 256, beside=True, cluster=2), Model(131455, 555, 227159)),
 )
 SM90_BLOCKS = (
-    (_T(64, 32), Model(270000, 165, 50000)),
-    (_T(64, 64), Model(280000, 222, 60000)),
-    (_T(64, 128), Model(215000, 325, 80000)),
-    (_T(128, 64), Model(280000, 297, 80000)),
-    (_T(128, 128), Model(179949, 430, 103359)),
-    (_T(128, 192, cluster=2, buffers=1), Model(156287, 547, 203232)),
+    (_T(64, 64, rows=16, split=4), Model(97125, 31, 269581, 75)),
+    (_T(64, 128, rows=16), Model(247536, 190, 0, 50)),
+    (_T(64, 128), Model(146882, 239, 96801, 42)),
+    (_T(64, 128, split=2), Model(2981, 124, 371591, 47)),
+    (_T(64, 128, split=3), Model(689, 84, 326524, 40)),
+    (_T(64, 128, split=4), Model(20583, 66, 360379, 37)),
+    (_T(64, 256), Model(13967, 396, 219641, 42)),
+    (_T(128, 128), Model(106374, 409, 131852, 19)),
+    (_T(128, 128, split=2), Model(0, 180, 465765, 33)),
+    (_T(128, 192, buffers=1), Model(80130, 515, 177032, 14)),
+    (_T(128, 256, beside=True, cluster=2), Model(179635, 740, 144978)),
 )
 
 
@@ -124,6 +131,10 @@ def gemm_fp8(target: aot.Target, dtype: str, b: str, scales: bool) -> list[aot.S
     portable = SM80_BLOCK_TILINGS if scales else SM80_TILINGS
     for tiling, condition in modelled(SM90_BLOCKS if scales else SM90_ROWS) if tma else portable:
         function = product(tiling, target, Scaling("blocks" if scales else "rows", promoted=True))
-        few = (f"m <= {tiling.rows}",) if tma and tiling.rows else ()
-        specs.append(aot.Spec(function, arguments, ("k > 0", *few, *fitting), tiling.label, prefer=(condition,)))
+        guards = ["k > 0", *fitting]
+        if tma and tiling.rows:
+            guards.append(f"m <= {tiling.rows}")
+        if tma and tiling.split > 1:
+            guards.append(f"k >= {tiling.least_k}")
+        specs.append(aot.Spec(function, arguments, tuple(guards), tiling.label, prefer=(condition,)))
     return specs

@@ -1,10 +1,11 @@
 """Which tiling is the fastest for a product, by a model of the time that each tiling takes.
 
 Blocks compute as many tiles at once as there are multiprocessors: a wave. A wave takes a time for each step along ``k``,
-and a time for what is done once for each tile. So the model is ``start + waves * (step * k + tile)``. It counts waves
-exactly: one tile more than fits into a wave costs a whole wave, which is what makes a tiling wrong for a shape.
+and a time for what is done once for each tile. Operands come from memory, which takes a time for each of their elements.
+So the model is ``start + waves * (step * k + tile) + read * elements``. It counts waves exactly: one tile more than fits
+into a wave costs a whole wave, which is what makes a tiling wrong for a shape.
 
-The products in f8 choose by it. Its numbers were fitted to measurements on an H200, and so is the
+The products in f8 and in TF32 choose by it. Its numbers were fitted to measurements on an H200, and so is the
 number of multiprocessors: on a device with fewer of them the choice is a little worse, never wrong.
 """
 
@@ -16,7 +17,7 @@ from typing import Any
 
 MULTIPROCESSORS = 132
 # Clusters that run at once, by their blocks: those of a cluster are on neighbouring multiprocessors.
-CLUSTERS = {1: MULTIPROCESSORS, 2: 66, 4: 32}
+CLUSTERS = {1: MULTIPROCESSORS, 2: 66, 3: 39, 4: 30, 8: 15}
 NEVER = 10**9  # more than any product takes
 
 
@@ -27,20 +28,22 @@ class Model:
     start: int
     step: int
     tile: int
-    least_m: int = 0  # with fewer rows, the tiling was not measured and is not taken
+    read: int = 0  # for 4096 elements of the operands
 
 
 def time_of(tiling: Any, model: Model) -> str:
     """The time of a product as an expression of its extents."""
-    rows, columns, at_once = tiling.m * tiling.cluster, tiling.n * tiling.across, CLUSTERS[tiling.blocks]
-    tiles = f"((m + {rows - 1}) // {rows}) * ((n + {columns - 1}) // {columns})"
+    rows, at_once = tiling.m * tiling.cluster, CLUSTERS[tiling.blocks]
+    tiles = f"((m + {rows - 1}) // {rows}) * ((n + {tiling.n - 1}) // {tiling.n})"
     waves = f"(({tiles} + {at_once - 1}) // {at_once})"
     time = f"{model.start} + {waves} * ({model.step} * k + {model.tile})"
+    if model.read:
+        time += f" + {model.read} * ((m + n) * k // 4096)"
     if tiling.least_k > 1:  # each block of a cluster that cuts the sum needs something to add up
         time += f" + max(0, {tiling.least_k} - k) * {NEVER}"
     if tiling.rows is not None:  # it takes no product with more rows
         time += f" + max(0, m - {tiling.rows}) * {NEVER}"
-    return time + (f" + max(0, {model.least_m} - m) * {NEVER}" if model.least_m else "")
+    return time
 
 
 def fastest(tilings: Sequence[tuple[Any, Model]]) -> list[str]:

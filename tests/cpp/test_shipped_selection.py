@@ -20,6 +20,7 @@ import pytest
 from aot.records import decode
 from aot.selection.decision import decide
 from aot.selection.subjects import VariantTable
+from kernels.contracts import gemm_fp8
 from tests.cpp.conftest import PROJECT
 from tests.cpp.test_selection_model import flatten
 
@@ -551,13 +552,26 @@ def test_scales_that_do_not_fit_are_refused(kernels: dict[str, Kernel], call: di
 
 @pytest.mark.parametrize(
     ("m", "n", "tile"),
-    [(1, 4096, "16x32"), (16, 8192, "16x64"), (1, 28_672, "16x128"), (32, 8192, "32x64"), (33, 64, "64x")],
+    [(1, 4096, "16x"), (16, 8192, "16x64"), (16, 1280, "16x128_shared_split"), (32, 8192, "32x64"), (33, 64, "64x")],
 )
 def test_few_rows_of_f8_take_tiles_of_which_few_are_loaded(
     kernels: dict[str, Kernel], m: int, n: int, tile: str
 ) -> None:
     chosen = kernels["gemm_fp8"].answer(scaled_call(m, n, 4096, (1,), (1,)))[0]
     assert chosen.startswith(f"gemm_fp8__bf16__f8e4m3__rows__tile{tile}")
+
+
+@pytest.mark.parametrize("scales", ["rows", "blocks"])
+def test_each_tiling_of_f8_is_chosen_for_a_product_of_the_contract(kernels: dict[str, Kernel], scales: str) -> None:
+    if scales == "rows":
+        calls = [scaled_call(m, n, k, (m,), (n,)) for m, n, k in gemm_fp8.SHAPES]
+    else:
+        shapes = gemm_fp8.BLOCK_SHAPES
+        calls = [scaled_call(m, n, k, (m, k // 128), (-(-n // 128), k // 128)) for m, n, k in shapes]
+    kernel = kernels["gemm_fp8"]
+    lines = kernel.explain(tuple(calls[0][name] for name in kernel.parameters)).splitlines()
+    every = {name for name in (line.split("\t")[1] for line in lines) if f"__bf16__f8e4m3__{scales}__" in name}
+    assert {kernel.answer(call)[0] for call in calls} == every
 
 
 def gated_call(m: int, n: int, both: int) -> dict[str, Any]:

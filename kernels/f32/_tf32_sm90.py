@@ -1,0 +1,80 @@
+"""GEMM of f32 that is rounded to TF32, for sm_90a: the structure of the products in f8, with other numbers.
+
+TMA rounds to TF32 while it copies into shared memory, so that wgmma, which ignores the lower bits, loses nothing. Its sums
+are cut off instead of rounded, so each step along k is added up in f32 registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import cutlass
+import cutlass.cute as cute
+from cuda.bindings.driver import CUstream
+from cutlass import Float32, Int32, TFloat32
+from cutlass.cute.nvgpu import OperandMajorMode
+from cutlass.cute.nvgpu.warpgroup import MmaF8Op, OperandSource
+
+import aot
+
+from ..elementwise.activation import Activation
+from ..fp8 import _product_sm90
+from ..fp8._order import Scaling
+from ..fp8._product_sm90 import WGMMA_ROWS
+from ._gemm_f32 import WrittenGemm
+
+MMA_DEPTH = 8  # elements along k of one instruction
+
+
+class Tf32Op(MmaF8Op):
+    """The instruction for TF32, which CuTe DSL has no class for. Both operands are contiguous along k, as those of f8."""
+
+    descriptive_name = "warpgroup TF32 MMA Operation"
+
+    def _verify(self) -> None:
+        assert (self.a_dtype, self.b_dtype, self.acc_dtype) == (TFloat32, TFloat32, Float32)
+
+
+class Tiling(_product_sm90.Tiling):
+    """A block computes ``m`` x ``n`` of the output, 32 along ``k`` at a time. Results go from registers to memory."""
+
+    epilogue_bytes = 0
+
+
+class Tf32Gemm(_product_sm90.Product, WrittenGemm):
+    def __init__(self, tiling: Tiling, target: aot.Target, epilogues: Sequence[type[Activation]]) -> None:
+        scaling = Scaling(promoted=True)
+        tiling.validate(target, scaling)
+        _product_sm90.Product.__init__(self, tiling, target, scaling)
+        self.epilogues = tuple(epilogues)
+
+    @cute.jit
+    def __call__(
+        self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, bias, epilogue: Int32, clusters: Int32, stream: CUstream
+    ):
+        a, b = [cute.recast_tensor(matrix, TFloat32) for matrix in (a, b)]
+        # Bias and epilogue go where the other products have their scales.
+        _product_sm90.Product.__call__(self, a, b, out, bias, epilogue, None, clusters, stream)
+
+    def instruction(self, columns: int) -> cute.TiledMma:
+        major, shape = OperandMajorMode.K, (WGMMA_ROWS, columns, MMA_DEPTH)
+        operation = Tf32Op(TFloat32, TFloat32, Float32, shape, OperandSource.SMEM, major, major)
+        return cute.make_tiled_mma(cute.make_mma_atom(operation), (1, 1, 1))
+
+    def stores(self, out: cute.Tensor):
+        return None, None, None
+
+    def fetch_scales(self, bias, epilogue, shared_scale, expert, top, n, thread, group):
+        return bias, epilogue
+
+    @cute.jit
+    def write(
+        self, mma, sums, finish, shared_scale, shared_out, store_out, out_tiles, out, top, limit, n, thread, group
+    ):
+        bias, epilogue = finish
+        tiling, mine = self.tiling, mma.get_slice(thread)
+        count = cute.size(sums) // tiling.parts
+        for p in cutlass.range_constexpr(tiling.parts):
+            part = cute.make_tensor(sums.iterator + p * count, cute.make_layout(count))
+            tile = (WGMMA_ROWS, tiling.written_columns)
+            WrittenGemm.write(self, mine, part, bias, epilogue, out, tile, top // WGMMA_ROWS + p, n)
