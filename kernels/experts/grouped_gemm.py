@@ -26,7 +26,6 @@ SM90_TILINGS = (
 SM90_NARROW_TILINGS = (
     (_T(64, 64), "m <= 4 * experts and n * experts <= 32768"),
     (_T(64, 128, shared=False), "m <= 64 * experts"),
-    (_T(128, 128), "m <= 512 * experts"),
     (_T(128, 192, buffers=1), "m > 0"),
 )
 _P = _product_sm80.Tiling
