@@ -5,24 +5,28 @@ no GPU. A table that ``python -m aot tune`` measures has the answer of the neare
 a GEMM that is not enough: one tile more than there are multiprocessors costs another wave, so the best tiling of a
 product can be a bad one for its neighbour. So the time of each tiling is modelled, with the number of waves exact:
 
-    time = start + waves * (tile + step * steps along k) + bytes / bandwidth
+    compute = waves * (tile + step * (1 + missing * share of rows that the matrix does not have) * steps along k)
+    time = start + (compute**4 + (bytes / bandwidth)**4) ** (1 / 4)
 
-The four numbers are fitted to the measured times. Then what is left of the error is interpolated between the measured
-products. Each cell of the table has the tiling with the least time over a few products in it. If another tiling was measured
-to be faster on the products of a cell, the cell has that one: the model cannot tell some neighbours apart.
+The five numbers are fitted to the measured times. What is left of the error has two parts. One is common to all tilings of
+a product; it does not matter for the choice and is removed. The other is interpolated between the measured products by a
+Gaussian process, which also says how uncertain it is: of two tilings that are predicted alike, the one that was measured
+nearby is taken. Each cell of the table has the tiling with the least time over a few products in it, or the one that was
+measured to be faster on the products in it.
+
+``--left-out`` writes nothing. It predicts products that the model was not fitted to, and says how fast the tilings are that
+it chooses for them.
 """
 
 from __future__ import annotations
 
 import json
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise, product
-from operator import ne
 from typing import Any
 
 import numpy as np
-from _common import PROJECT
+from _common import PROJECT, parser
 from aot_runtime.arch import Arch
 
 from aot.bundle.tuning import TunedDevice, TunedKernel, TunedSet, Tuning, tuning_text
@@ -34,7 +38,13 @@ H200 = TunedDevice("NVIDIA H200", 132, "9.0")
 # Clusters that run at once, by their blocks: those of a cluster are on neighbouring multiprocessors.
 CLUSTERS = {1: 132, 2: 66, 3: 39, 4: 30, 5: 22, 6: 18, 8: 14}
 # The highest extents of the bins; there is one bin more for all above. Tiles are multiples of 16 or 64 rows high.
-M_BINS = (*range(16, 257, 16), *range(320, 1025, 64), *range(1152, 2049, 128), *range(2560, 4097, 512), 6144, 8192)
+M_BINS = (
+    *range(16, 513, 16),
+    *range(544, 1025, 32),
+    *range(1088, 2049, 64),
+    *range(2304, 4097, 256),
+    *(5120, 6144, 8192, 12288),
+)
 N_BINS = (
     512,
     *range(1024, 5121, 256),
@@ -47,75 +57,117 @@ N_BINS = (
     49152,
 )
 K_BINS = (1024, 2048, 4096, 8192, 16384)
-REACH = 0.3  # of a measured product, in logarithms of extents
 SHARES = (1.0, 0.6)  # where in a bin: a tile that ends with the bin has nothing to compute in vain
-UNKNOWN = 0.25  # what is not near to a measured product is taken for this much slower
-CYCLES = 1830  # per microsecond; in one, a multiprocessor steps along k for 32 elements, and loads about 45 bytes
-MEGABYTES_PER_MICROSECOND, LAUNCH = 4.6, 1.5
+DEPTH_SHARE = 0.8  # the same along k, where no tile ends
+CYCLES = 1830  # per microsecond; in one, a multiprocessor multiplies 64 x 64 elements 64 deep in 128 of them
+SHARPNESS = 4.0  # of the transition between products that wait for tensor cores and those that wait for memory
+# What the five numbers are taken for without any measurement, and how firmly: microseconds, and per megabyte.
+START, TILE, STEP_SHARE, PER_MEGABYTE, MISSING = 2.7, 1.0, 1.2, 1 / 4.2, 0.3
+FIRMNESS = np.array([0.6, 0.2, 0.3, 1.8, 0.3])
+OUTLIER = 0.5  # errors above this, in logarithms of times, count no more
+# The Gaussian process: how far errors are alike along m, n and k, in the share of multiprocessors that the last wave has, and
+# in waves, and in the share of rows that are missing; their size; and the noise of a measurement. In logarithms.
+LENGTHS = np.array([0.45, 0.45, 0.6, 0.7, 1.4, 0.3])
+ERROR, NOISE = 0.055, 0.035
+UNKNOWN = 0.1  # what is not near to a measured product is taken for this much slower
+COMMON = 2.0  # tilings without an error that the common error of a product is averaged with
+FASTER = 0.02  # by which a measured tiling must be faster than the predicted one, in logarithms of times
 NO_LIMIT, NEVER = 1 << 40, 99.0
-FASTER = 0.02  # by which a measured tiling must be faster than the model's, in logarithms of times
-TRUST = 0.5  # in the model, against one measured product at the same place
-# Of what was timed before blocks fetched weights early: the time that this saves, in microseconds, as measured for five
-# tilings with and without it. Tiles of 64 rows wait the most for their first step.
-SAVED = {"rows": 0.85, "swapped": 0.45, "other": 0.2}
-MOST_SAVED = 0.12  # of the time
-# Clusters of four leave twelve multiprocessors idle. In products of many waves they were timed rarely, and were slow.
-FOUR, MOST_WAVES = 4, 6
+FOLDS = 4  # of products that are left out in turn
 
 
 def features(tiling: Any, shapes: np.ndarray) -> np.ndarray:
-    """What the model multiplies its four numbers with, for each of the shapes."""
+    """Of each shape: waves, steps along k of all of them, megabytes, waves as a fraction, and the share of missing rows."""
     m, n, k = shapes.T.astype(float)
     rows, columns = (n, m) if tiling.swapped else (m, n)
     clusters = np.ceil(rows / (tiling.m * tiling.cluster)) * np.ceil(columns / (tiling.n * tiling.across))
-    waves = np.ceil(clusters / CLUSTERS[tiling.blocks])
+    running = CLUSTERS[tiling.blocks]
+    waves = np.ceil(clusters / running)
     steps = np.ceil(k / (tiling.k * tiling.split))
-    return np.stack([np.ones_like(m), waves, waves * steps, 2e-6 * (m * k + n * k + m * n)], axis=1)
+    height = tiling.n * tiling.across if tiling.swapped else tiling.loaded_rows * tiling.cluster
+    missing = 1 - m / (np.ceil(m / height) * height)
+    return np.stack([waves, waves * steps, 2e-6 * (m * k + n * k + m * n), clusters / running, missing], axis=1)
 
 
-def least(tiling: Any, rows: np.ndarray) -> np.ndarray:
-    """No product is faster than tensor cores, caches and memory allow. Far from measured products the fit may be."""
-    loaded = (tiling.loaded_rows / tiling.across + tiling.n / tiling.cluster) * tiling.k * 2
-    per_step = max(tiling.m * tiling.n / 32, loaded / 45) / CYCLES
-    return np.maximum(rows[:, 2] * per_step, rows[:, 3] / MEGABYTES_PER_MICROSECOND) + LAUNCH
+def modelled(numbers: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """The logarithms of times, from the logarithms of the five numbers."""
+    start, tile, step, per_megabyte, missing = np.exp(numbers)
+    compute = rows[:, 0] * tile + rows[:, 1] * step * (1 + missing * rows[:, 4])
+    memory = rows[:, 2] * per_megabyte
+    return np.log(start + (compute**SHARPNESS + memory**SHARPNESS) ** (1 / SHARPNESS))
 
 
-def fit(rows: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """Numbers that are not negative and have the least relative error."""
-    kept = list(range(rows.shape[1]))
-    while True:
-        found, *_ = np.linalg.lstsq(rows[:, kept] / times[:, None], np.ones(len(times)), rcond=None)
-        if (found >= 0).all():
-            break
-        kept.pop(int(np.argmin(found * rows[:, kept].mean(0))))
-    numbers = np.zeros(rows.shape[1])
-    numbers[kept] = found
+def fit(tiling: Any, rows: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """The logarithms of the five numbers with the least squared error, by the method of Levenberg and Marquardt."""
+    step = STEP_SHARE * tiling.m * tiling.n * tiling.k / (64 * 64 * 64) * 128 / CYCLES
+    prior = np.log([START, TILE, step, PER_MEGABYTE, MISSING])
+
+    def errors(numbers: np.ndarray) -> np.ndarray:
+        own = np.clip(modelled(numbers, rows) - times, -OUTLIER, OUTLIER)
+        return np.concatenate([own, FIRMNESS * (numbers - prior)])
+
+    numbers, damping, small = prior, 1e-2, 1e-4
+    now = errors(numbers)
+    for _ in range(40):
+        slopes = np.stack([(errors(numbers + small * unit) - now) / small for unit in np.eye(len(prior))], axis=1)
+        square = slopes.T @ slopes
+        change = np.linalg.solve(square + damping * np.diag(np.diag(square) + 1e-9), -slopes.T @ now)
+        then = errors(numbers + np.clip(change, -1, 1))
+        if then @ then < now @ now:
+            numbers, now, damping = numbers + np.clip(change, -1, 1), then, damping / 4
+        else:
+            damping *= 5
     return numbers
+
+
+def likeness(places: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """1 for the same place, and less the farther two of them are apart."""
+    squares = (places**2).sum(1)[:, None] + (others**2).sum(1)[None] - 2 * places @ others.T
+    return np.exp(-0.5 * np.maximum(squares, 0))
 
 
 class Predicted:
     """The time of one tiling for any product."""
 
-    def __init__(self, tiling: Any, measured: Sequence[tuple[tuple[int, int, int], float]]) -> None:
+    def __init__(self, tiling: Any, shapes: np.ndarray, times: np.ndarray) -> None:
         self.tiling = tiling
-        shapes, times = np.array([shape for shape, _ in measured]), np.array([time for _, time in measured])
         rows = features(tiling, shapes)
-        self.numbers = fit(rows, times)
-        self.places = np.log(shapes)
-        self.errors = np.log(times / np.maximum(rows @ self.numbers, least(tiling, rows)))
+        self.numbers = fit(tiling, rows, times)
+        self.errors = times - modelled(self.numbers, rows)
+        self.places = self._places(shapes, rows)
+
+    def interpolate(self, common: np.ndarray) -> None:
+        """Prepare to predict, with the errors that all tilings have in common removed."""
+        covariance = ERROR**2 * likeness(self.places, self.places) + NOISE**2 * np.eye(len(self.places))
+        self.inverse = np.linalg.inv(covariance)
+        self.weights = self.inverse @ (self.errors - common)
 
     def __call__(self, shapes: np.ndarray) -> np.ndarray:
-        """The logarithms of the times; very high if the tiling does not take a product."""
+        """The logarithms of the times, and a bit more if uncertain; very high if the tiling does not take a product."""
         rows = features(self.tiling, shapes)
-        time = np.log(np.maximum(rows @ self.numbers, least(self.tiling, rows)))
-        distances = ((np.log(shapes)[:, None, :] - self.places[None]) ** 2).sum(2)
-        weights = np.exp(-distances / (2 * REACH**2))
-        time += (weights * self.errors).sum(1) / (weights.sum(1) + TRUST)
-        time += UNKNOWN * (1 - weights.max(1))
+        near = likeness(self._places(shapes, rows), self.places)
+        alike = ERROR**2 * near
+        variance = np.maximum(ERROR**2 - ((alike @ self.inverse) * alike).sum(1), 0)
+        time = modelled(self.numbers, rows) + alike @ self.weights + np.sqrt(variance) + UNKNOWN * (1 - near.max(1))
         m, _, k = shapes.T
-        refused = (k < self.tiling.least_k) | (m > (self.tiling.rows or NO_LIMIT))
-        refused |= (self.tiling.blocks >= FOUR) & (rows[:, 1] > MOST_WAVES)
-        return np.where(refused, NEVER, time)
+        return np.where((k < self.tiling.least_k) | (m > (self.tiling.rows or NO_LIMIT)), NEVER, time)
+
+    def _places(self, shapes: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        waves, share = np.log(np.minimum(rows[:, 0], 6)), rows[:, 3] / rows[:, 0]
+        return np.concatenate([np.log(shapes), share[:, None], waves[:, None], rows[:, 4:]], axis=1) / LENGTHS
+
+
+def predict(tilings: Sequence[Any], shapes: np.ndarray, times: np.ndarray) -> list[Predicted]:
+    """A prediction for each tiling, from logarithms of times by product and tiling; NaN: not measured."""
+    known = ~np.isnan(times)
+    found = [Predicted(one, shapes[known[:, j]], times[known[:, j], j]) for j, one in enumerate(tilings)]
+    errors = np.zeros_like(times)
+    for j, one in enumerate(found):
+        errors[known[:, j], j] = one.errors
+    common = errors.sum(1) / (known.sum(1) + COMMON)
+    for j, one in enumerate(found):
+        one.interpolate(common[known[:, j]])
+    return found
 
 
 def inside(bins: Sequence[int], share: float) -> list[int]:
@@ -124,61 +176,54 @@ def inside(bins: Sequence[int], share: float) -> list[int]:
     return [round(low + (high - low) * share) for low, high in pairwise(ends)]
 
 
-def fetched_early(tiling: Any, time: float) -> float:
-    """The time of a tiling, from one that was measured before blocks fetched weights early."""
-    kind = "other" if tiling.m > 64 else "swapped" if tiling.swapped else "rows"
-    return time - min(SAVED[kind], MOST_SAVED * time)
-
-
-def read_times(tilings: dict[str, Any]) -> dict[str, list[tuple[tuple[int, int, int], float]]]:
-    """Measured times by tiling, of the products to tune on."""
-    data = json.loads(MEASURED.read_text())
-    found: dict[str, list[tuple[tuple[int, int, int], float]]] = {}
-    for key in ("rows", "before"):
-        for m, n, k, times in data[key]:
-            for label in times.keys() & tilings.keys():
-                time = times[label] if key == "rows" else fetched_early(tilings[label], times[label])
-                found.setdefault(label, []).append(((m, n, k), time))
-    return found
+def read_times(labels: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The products to tune on, the logarithms of times by tiling, and those of cuBLAS."""
+    rows = [row for row in json.loads(MEASURED.read_text())["rows"] if row[3].keys() & set(labels)]
+    times = np.array([[row[3].get(label, np.nan) for label in labels] for row in rows])
+    return np.array([row[:3] for row in rows]), np.log(times), np.log([row[3]["cublas"] for row in rows])
 
 
 def best_of_cells(predicted: Sequence[Predicted]) -> list[int]:
     """For each cell the number of the tiling with the least time, over a few products in the cell."""
     total: Any = 0.0
-    for shares in product(SHARES, repeat=3):
+    for m_share, n_share in product(SHARES, repeat=2):
+        shares = (m_share, n_share, DEPTH_SHARE)
         extents = (inside(bins, share) for bins, share in zip((M_BINS, N_BINS, K_BINS), shares, strict=True))
         shapes = np.array(list(product(*extents)))
         total = total + np.stack([own(shapes) for own in predicted], axis=1)
     return [int(index) for index in total.argmin(1)]
 
 
-def cell_of(shape: tuple[int, int, int]) -> int:
-    """The number of the cell that a product is in."""
-    number = 0
-    for bins, extent in zip((M_BINS, N_BINS, K_BINS), shape, strict=True):
-        number = number * (len(bins) + 1) + bisect_left(bins, extent)
-    return number
-
-
-def corrected(chosen: Sequence[int], labels: Sequence[str], measured: Mapping[str, Any]) -> list[int]:
-    """The same cells, with the tiling that was measured to be the fastest on all products of a cell that were measured."""
-    times: dict[int, dict[tuple[int, int, int], dict[str, list[float]]]] = {}
-    for label in labels:
-        for shape, time in measured[label]:
-            times.setdefault(cell_of(shape), {}).setdefault(shape, {}).setdefault(label, []).append(time)
+def corrected(chosen: Sequence[int], shapes: np.ndarray, times: np.ndarray) -> list[int]:
+    """The same cells, with the tiling that was measured to be the fastest on all measured products of a cell."""
+    cells = np.zeros(len(shapes), dtype=int)
+    for bins, extents in zip((M_BINS, N_BINS, K_BINS), shapes.T, strict=True):
+        cells = cells * (len(bins) + 1) + np.searchsorted(bins, extents)
     found = list(chosen)
-    for cell, products in times.items():
-        own = labels[chosen[cell]]
-        everywhere = set.intersection(*(set(by_label) for by_label in products.values()))
-        if own in everywhere:
-            mean = {
-                label: np.mean([np.log(np.median(by_label[label])) for by_label in products.values()])
-                for label in everywhere
-            }
-            best = min(mean, key=lambda label: mean[label])
-            if mean[best] < mean[own] - FASTER:
-                found[cell] = labels.index(best)
+    for cell in np.unique(cells):
+        mean = times[cells == cell].mean(0)  # NaN if a tiling was not timed on one of them
+        if mean[found[cell]] > np.nanmin(np.append(mean, NEVER)) + FASTER:
+            found[cell] = int(np.nanargmin(mean))
     return found
+
+
+def left_out(tilings: Mapping[str, Any], shapes: np.ndarray, times: np.ndarray, cublas: np.ndarray) -> None:
+    """Print how fast the chosen tilings are on products that the predictions did not see."""
+    order = np.random.RandomState(1).permutation(len(shapes))
+    ratios, best = [], []
+    for fold in range(FOLDS):
+        out = order[fold::FOLDS]
+        seen = np.setdiff1d(order, out)
+        choices = np.stack([own(shapes[out]) for own in predict(list(tilings.values()), shapes[seen], times[seen])], 1)
+        known = np.where(np.isnan(times[out]), np.inf, times[out])
+        chosen = known[np.arange(len(out)), choices.argmin(1)]
+        timed = np.isfinite(chosen)
+        ratios += list(cublas[out][timed] - chosen[timed])
+        best += list(cublas[out][timed] - known[timed].min(1))
+    print(f"{len(ratios)} of {len(shapes)} products, of which the chosen tiling was timed:")
+    print(
+        f"  {np.exp(np.mean(ratios)):.3f} of cuBLAS with the predicted tiling, {np.exp(np.mean(best)):.3f} with the fastest"
+    )
 
 
 def sets_of(labels: Sequence[str], chosen: Sequence[int]) -> Iterator[TunedSet]:
@@ -191,19 +236,23 @@ def sets_of(labels: Sequence[str], chosen: Sequence[int]) -> Iterator[TunedSet]:
 
 
 def main() -> None:
-    declared = {one.tiling.label: one.tiling for one in SM90_CHOICES}
-    measured = read_times(declared)
-    tilings = {label: tiling for label, tiling in declared.items() if label in measured}
+    arguments = parser(__doc__)
+    arguments.add_argument(
+        "--left-out", action="store_true", help="write no table, and tell how good the predictions are"
+    )
+    given = arguments.parse_args()
+    tilings = {one.tiling.label: one.tiling for one in SM90_CHOICES}
     labels = list(tilings)
-    chosen = best_of_cells([Predicted(tiling, measured[label]) for label, tiling in tilings.items()])
-    modelled, chosen = chosen, corrected(chosen, labels, measured)
-    print(f"{sum(map(ne, modelled, chosen))} cells have another tiling than the model's")
+    shapes, times, cublas = read_times(labels)
+    if given.left_out:
+        left_out(tilings, shapes, times, cublas)
+        return
+    chosen = corrected(best_of_cells(predict(list(tilings.values()), shapes, times)), shapes, times)
     used = [label for index, label in enumerate(labels) if index in chosen]
     sets = sets_of(used, [used.index(labels[index]) for index in chosen])
     print(f"{len(chosen)} cells, {len(used)} of {len(labels)} tilings")
     for index, label in enumerate(labels):
-        print(f"  {label:36} {chosen.count(index):5} cells")
-    TABLE.parent.mkdir(exist_ok=True)
+        print(f"  {label:36} {chosen.count(index):5} cells, {np.isfinite(times[:, index]).sum():5} products")
     kernel = TunedKernel("gemm", Arch.parse("sm_90a"), ("m", "n", "k"), tuple(sets))
     TABLE.write_text(tuning_text(Tuning(H200, (kernel,))))
 

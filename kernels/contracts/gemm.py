@@ -11,27 +11,35 @@ from ._layouts import every_value
 from ._products import cost as cost
 from ._products import with_specials
 
-# m, n, k: at least one product for every tiling. Most extents are not multiples of a tile.
+# m, n, k: at least one product for every tiling, with the table for an H200. Most extents are not multiples of a tile.
 SHAPES = (
     (0, 8, 8),
     (1, 8, 8),
+    (2, 6152, 200),
     (16, 72, 64),
     (9, 136, 4104),
     (17, 64, 40),
     (17, 64, 4168),
+    (33, 520, 1032),
     (64, 128, 1032),
     (65, 200, 64),
+    (65, 520, 4168),
+    (65, 1800, 2056),
     (129, 264, 72),
+    (177, 3848, 200),
     (333, 648, 8808),
     (333, 1000, 520),
+    (385, 5640, 200),
     (600, 1288, 1032),
+    (897, 520, 200),
+    (961, 520, 200),
     (1030, 472, 4168),
     (1030, 1368, 200),
-    (2049, 1136, 520),
-    (1030, 2504, 1040),
+    (1025, 1544, 200),
+    (1281, 1544, 200),
+    (1409, 520, 200),
+    (1665, 1032, 200),
     (1000, 3080, 2056),
-    (1000, 4104, 1032),
-    (1000, 2056, 264),
     (2049, 4104, 200),
 )
 BATCHES = ((1, 64, 64, 64), (3, 104, 136, 72), (2, 304, 264, 520))

@@ -50,22 +50,20 @@ SM90_USUAL = (
 )
 SM90_TABLED = (
     _T(64, 48, rows=16),
-    _T(64, 128, rows=16, split=8),
+    _T(64, 64, rows=16, split=4),
     _T(64, 64, rows=32, split=4),
     _T(64, 64),
-    _T(64, 128, split=2),
     _T(64, 128, split=4),
-    _T(64, 192),
     _T(64, 128, swapped=True, cluster=4),
+    _T(128, 48, swapped=True, shared=True, split=3),
+    _T(128, 96, swapped=True, shared=True, split=6),
     _T(128, 80, shared=True, across=4),
-    _T(128, 112, shared=True, across=4),
-    _T(128, 128),
-    _T(128, 128, across=4),
+    _T(128, 128, shared=True, across=4),
+    _T(128, 128, shared=True, across=2),
     _T(128, 160, cluster=2),
+    _T(128, 144, swapped=True, shared=True, cluster=2, buffers=1),
     _T(128, 176, swapped=True, shared=True, cluster=2, buffers=1),
     _T(128, 208, swapped=True, shared=True, cluster=2, buffers=1),
-    _T(128, 256, shared=True, cluster=2, buffers=1),
-    _T(256, 144, swapped=True, shared=True, cluster=2, buffers=1),
 )
 
 
