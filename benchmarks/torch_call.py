@@ -6,7 +6,7 @@ stands in for the compiled kernel, and takes tensors of the CPU. That shows what
 All calls take the same small tensors, in turns. They are measured under ``no_grad``, under ``inference_mode``, and with
 grad mode on but no gradient wanted. The figures are medians of the host's time per call, in nanoseconds.
 
-What the ``out`` form adds is also measured step by step: the same function with one more of its questions each time.
+What the ``out`` form adds is also measured step by step: the same function with one more of its steps each time.
 
 If the bundle has the backward kernel, a call and its backward are measured too, of a tensor that requires a gradient.
 """
