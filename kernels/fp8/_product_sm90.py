@@ -25,6 +25,7 @@ from cutlass.utils import LayoutEnum, hopper_helpers
 import aot
 
 from .._buffers import stores_in_flight
+from .._cluster import CHUNK, add_parts, places_of_parts
 from .._device import await_previous, launched_early
 from .._versions import SmemAllocator, skip_stages
 from ._order import BLOCK, Order, Scaling, place_of
@@ -501,47 +502,14 @@ class Product(Order):
 
     @cute.jit
     def add_parts(self, sums, shared_parts, part, thread, group, rows):
-        """The complete sums of the columns that this block writes, from the parts that all blocks of the cluster have.
-
-        Each thread exchanges sums with the threads that have the same place in the other blocks, so that their order in
-        registers does not matter. This is slow, so warps skip the rows that the output does not have: it has ``rows`` from
-        the first row of this warp group on.
-        """
+        """The complete sums of the columns that this block writes."""
         tiling = self.tiling
-        chunk = 4  # floats in the widest access
         own = cute.size(sums) // tiling.owners
-        of_block = own // tiling.parts  # sums of one block of rows
-        # By part: warp group, chunk, thread.
-        places = cute.make_layout(
-            (chunk, own // chunk, tiling.split),
-            stride=(1, chunk * WARP_GROUP, MULTIPLYING * own * WARP_GROUP),
-        )
-        storage = (shared_parts.iterator + group * (own * WARP_GROUP) + thread * chunk).align(
-            chunk * Float32.width // 8
-        )
-        values = cute.make_rmem_tensor(chunk, Float32)
+        places = places_of_parts(own, tiling.split, WARP_GROUP, MULTIPLYING)
+        storage = shared_parts.iterator + group * (own * WARP_GROUP) + thread * CHUNK
+        storage = storage.align(CHUNK * Float32.width // 8)
         own_row = thread // WARP * WARP_ROWS
-        for block in cutlass.range_constexpr(tiling.parts):
-            if block * WGMMA_ROWS + own_row < rows:
-                for owner in cutlass.range_constexpr(tiling.owners):
-                    target = cute.make_tensor(cute.arch.map_dsmem_ptr(storage, Int32(owner)), places)
-                    for i in cutlass.range_constexpr(of_block // chunk):
-                        for v in cutlass.range_constexpr(chunk):
-                            values[v] = sums[(block * tiling.owners + owner) * of_block + i * chunk + v]
-                        cute.autovec_copy(values, target[None, block * (of_block // chunk) + i, part])
-        cute.arch.cluster_arrive()
-        cute.arch.cluster_wait()
-        source = cute.make_tensor(storage, places)
-        added = cute.make_rmem_tensor(own, Float32)
-        added.fill(0.0)
-        for block in cutlass.range_constexpr(tiling.parts):
-            if block * WGMMA_ROWS + own_row < rows:
-                for sender in cutlass.range_constexpr(tiling.split):
-                    for i in cutlass.range_constexpr(of_block // chunk):
-                        cute.autovec_copy(source[None, block * (of_block // chunk) + i, sender], values)
-                        for v in cutlass.range_constexpr(chunk):
-                            added[block * of_block + i * chunk + v] += values[v]
-        return added
+        return add_parts(sums, storage, places, part, tiling.owners, tiling.parts, WGMMA_ROWS, own_row, rows)
 
     @cute.jit
     def start_product(self, beginning, adding, sums, operands, stage, opening: cutlass.Constexpr):

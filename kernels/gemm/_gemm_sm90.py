@@ -28,6 +28,7 @@ from cutlass.utils import LayoutEnum, hopper_helpers
 import aot
 
 from .._buffers import stores_in_flight
+from .._cluster import CHUNK, add_parts, places_of_parts
 from .._device import await_previous
 from .._versions import SmemAllocator, skip_stages
 from ._gemm import PersistentGemm, batched, check_stages, tile_at
@@ -446,50 +447,21 @@ class Gemm(PersistentGemm):
 
     @cute.jit
     def add_parts(self, sums, shared_a, part, thread, half, rows):
-        """The complete sums of the columns that this block writes, from the parts that all blocks of the cluster have.
+        """The complete sums of the columns that this block writes.
 
-        Each thread exchanges sums with the threads that have the same place in the other blocks, so that their order in
-        registers does not matter. The sums travel through the memory that tiles were loaded to. This is slow, so warps
-        skip the rows that the output does not have: it has ``rows`` from the first row of this warp group on.
+        Parts travel through the memory that tiles were loaded to.
         """
         tiling = self.tiling
-        chunk = 4  # floats in the widest access
         own = cute.size(sums) // tiling.split
-        of_block = own // tiling.parts  # sums of one block of rows
         groups = MULTIPLYING if cutlass.const_expr(tiling.shared) else 1
-        # By part: warp group, chunk, thread.
-        places = cute.make_layout(
-            (chunk, own // chunk, tiling.split),
-            stride=(1, chunk * WARP_GROUP, groups * own * WARP_GROUP),
-        )
+        places = places_of_parts(own, tiling.split, WARP_GROUP, groups)
         storage = cute.recast_ptr(shared_a.iterator, dtype=Float32)
-        storage = (storage + half * (own * WARP_GROUP) + thread * chunk).align(chunk * Float32.width // 8)
-        values = cute.make_rmem_tensor(chunk, Float32)
+        storage = (storage + half * (own * WARP_GROUP) + thread * CHUNK).align(CHUNK * Float32.width // 8)
         # From here on, no block multiplies what was loaded.
         cute.arch.cluster_arrive()
         cute.arch.cluster_wait()
         own_row = thread // cute.arch.WARP_SIZE * WARP_ROWS
-        for block in cutlass.range_constexpr(tiling.parts):
-            if block * WGMMA_ROWS + own_row < rows:
-                for owner in cutlass.range_constexpr(tiling.split):
-                    target = cute.make_tensor(cute.arch.map_dsmem_ptr(storage, Int32(owner)), places)
-                    for i in cutlass.range_constexpr(of_block // chunk):
-                        for v in cutlass.range_constexpr(chunk):
-                            values[v] = sums[(block * tiling.split + owner) * of_block + i * chunk + v]
-                        cute.autovec_copy(values, target[None, block * (of_block // chunk) + i, part])
-        cute.arch.cluster_arrive()
-        cute.arch.cluster_wait()
-        source = cute.make_tensor(storage, places)
-        added = cute.make_rmem_tensor(own, Float32)
-        added.fill(0.0)
-        for block in cutlass.range_constexpr(tiling.parts):
-            if block * WGMMA_ROWS + own_row < rows:
-                for sender in cutlass.range_constexpr(tiling.split):
-                    for i in cutlass.range_constexpr(of_block // chunk):
-                        cute.autovec_copy(source[None, block * (of_block // chunk) + i, sender], values)
-                        for v in cutlass.range_constexpr(chunk):
-                            added[block * of_block + i * chunk + v] += values[v]
-        return added
+        return add_parts(sums, storage, places, part, tiling.split, tiling.parts, WGMMA_ROWS, own_row, rows)
 
     @cute.jit
     def multiply(self, loaded, mma, sums, a, b, steps, read, freed, group):
