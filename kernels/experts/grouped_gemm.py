@@ -1,6 +1,6 @@
 """``out = a @ b[expert].T`` for rows that belong to experts, in bf16, f16 or f8e4m3.
 
-Only the device knows how many rows each expert has, so blocks find their tiles there: see ``fp8._order``. A tile never
+Only the device knows how many rows each expert has, so blocks find their tiles there: see ``products._order``. A tile never
 has rows of two experts. What an expert's last tile has below its rows is computed and not written.
 """
 
@@ -12,9 +12,9 @@ import aot
 
 from .._device import ARCHS
 from ..contracts import grouped_gemm as contract
-from ..fp8 import _product_sm80, _product_sm90
-from ..fp8._order import Scaling
 from ..fp8.gemm_fp8 import ALIGNMENT, product, rows_of
+from ..products import _product_sm80, _product_sm90
+from ..products._order import Scaling
 
 _T = _product_sm90.Tiling
 # By the rows that an expert has in the mean. The first whose condition holds computes a product.

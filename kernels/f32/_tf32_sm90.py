@@ -18,9 +18,9 @@ from cutlass.cute.nvgpu.warpgroup import MmaF8Op, OperandSource
 import aot
 
 from ..elementwise.activation import Activation
-from ..fp8 import _product_sm90
-from ..fp8._order import Scaling
-from ..fp8._product_sm90 import WGMMA_ROWS
+from ..products import _product_sm90
+from ..products._order import Scaling
+from ..products._product_sm90 import WGMMA_ROWS
 from ._gemm_f32 import WrittenGemm
 
 MMA_DEPTH = 8  # elements along k of one instruction

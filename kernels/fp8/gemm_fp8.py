@@ -13,8 +13,8 @@ import aot
 from .._device import ARCHS
 from ..contracts import gemm_fp8 as contract
 from ..gemm._choice import Model, fastest
-from . import _product_sm80, _product_sm90
-from ._order import BLOCK, Scaling
+from ..products import _product_sm80, _product_sm90
+from ..products._order import BLOCK, Scaling
 
 ALIGNMENT = 16  # bytes; TMA and the widest copies need it for addresses and strides
 
