@@ -67,19 +67,24 @@ def test_a_graph_stays_right_when_lengths_and_pages_change(
         assert compare(out, expected)[0] == "", replay
 
 
+@pytest.mark.parametrize("page", [16, 64, 0])
 @pytest.mark.parametrize("narrow", [False, True])
 @pytest.mark.parametrize("heads", [16, 128])
 def test_a_graph_of_latent_attention_stays_right_when_lengths_and_pages_change(
-    bundle: aot_runtime.Bundle, contracts: dict[str, Contract], torch: Any, heads: int, narrow: bool
+    bundle: aot_runtime.Bundle, contracts: dict[str, Contract], torch: Any, heads: int, narrow: bool, page: int
 ) -> None:
+    """With pages of two sizes, which take different code, and with a contiguous cache."""
     if "mla_decode" not in bundle.kernels:
         pytest.skip("the bundle has no `mla_decode`")
     bundle.preload(0)
+    room = EACH * PAGE
+    count = BATCH * room // (page or room)
     q = torch.randn(BATCH, 1, heads, 576, device="cuda").to(torch.bfloat16)
-    cache = torch.randn(BATCH * EACH, PAGE, 576, device="cuda").to(torch.float8_e4m3fn if narrow else torch.bfloat16)
+    cache = torch.randn(count, page or room, 576, device="cuda").to(torch.float8_e4m3fn if narrow else torch.bfloat16)
     out, lengths = q.new_empty(BATCH, 1, heads, 512), ints(torch, (64, 200, 1, 33, 512))
-    pages = torch.randperm(BATCH * EACH, device="cuda", dtype=torch.int32).view(BATCH, EACH)
-    call = {"q": q, "cache": cache, "lengths": lengths, "scale": SCALE, "pages": pages}
+    call = {"q": q, "cache": cache, "lengths": lengths, "scale": SCALE}
+    if page:
+        call["pages"] = torch.randperm(count, device="cuda", dtype=torch.int32).view(BATCH, -1)
     if narrow:
         call["cache_scale"] = torch.full((1,), 0.5, device="cuda")
     graph = torch.cuda.CUDAGraph()
@@ -87,11 +92,12 @@ def test_a_graph_of_latent_attention_stays_right_when_lengths_and_pages_change(
         bundle["mla_decode"](out=out, **call)
     for replay in REPLAYS:
         lengths.copy_(ints(torch, replay))
-        pages.copy_(torch.randperm(BATCH * EACH, device="cuda").view(BATCH, EACH))
+        if page:
+            call["pages"].copy_(torch.randperm(count, device="cuda").view(BATCH, -1))
         out.fill_(float("nan"))
         graph.replay()
         torch.cuda.synchronize()
-        seen = {**call, "lengths": lengths.clamp(0, EACH * PAGE)}
+        seen = {**call, "lengths": lengths.clamp(0, room)}
         assert compare(out, contracts["mla_decode"].reference(**seen))[0] == "", replay
 
 
