@@ -1,7 +1,8 @@
 """Attention of the last tokens of each sequence against a cache of latent vectors, contiguous or in pages.
 
 The tolerance of the output's dtype is enough for the reasons given in ``attention_decode``: weights are rounded to that
-dtype before they meet the values, and the result once more. Scores sum 576 products in f32, which adds nothing to that. Elements of f8e4m3 are exact in both dtypes.
+dtype before they meet the values, and the result once more. Scores sum 576 products in f32, which adds nothing to that.
+Elements of f8e4m3 are exact in both dtypes.
 """
 
 from __future__ import annotations

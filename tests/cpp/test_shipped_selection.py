@@ -301,6 +301,11 @@ def test_decoding_packs_rows_into_the_smallest_tile(kernels: dict[str, Kernel], 
     assert kernels["attention_decode"].answer(call)[0] == f"attention_decode__{variant}"
 
 
+def assert_refused(kernel: Kernel, call: dict[str, Any], reason: str) -> None:
+    chosen, reasons = kernel.answer(call)
+    assert not chosen and any(reason in given for given in reasons), "\n".join(sorted(set(reasons)))
+
+
 @pytest.mark.parametrize(
     ("call", "reason"),
     [
@@ -313,8 +318,7 @@ def test_decoding_packs_rows_into_the_smallest_tile(kernels: dict[str, Kernel], 
     ],
 )
 def test_decoding_refuses_what_was_not_built(kernels: dict[str, Kernel], call: dict, reason: str) -> None:
-    chosen, reasons = kernels["attention_decode"].answer(call)
-    assert not chosen and any(reason in given for given in reasons), "\n".join(sorted(set(reasons)))
+    assert_refused(kernels["attention_decode"], call, reason)
 
 
 def latent_call(tokens: int = 1, heads: int = 16, page: int = 64, cache: Any = BF16) -> dict[str, Any]:
@@ -343,15 +347,33 @@ def with_queries_apart(call: dict[str, Any]) -> dict[str, Any]:
         (latent_call(heads=128, cache=F8), "bf16__f8e4m3__pages__box64"),
         (latent_call(heads=128, page=48, cache=F8), "bf16__f8e4m3__pages__box16"),
         (with_queries_apart(latent_call()), "bf16__same__pages__box64_eager"),
-        (with_queries_apart(latent_call(tokens=2)), ""),
         (latent_call(heads=12_288), "bf16__same__pages__box64"),
-        (latent_call(heads=12_289), ""),  # more blocks side by side than the workspace has room for
-        (latent_call(tokens=17), ""),
-        (latent_call(page=24), ""),
     ],
 )
 def test_latent_attention_is_chosen_by_rows_and_pages(kernels: dict[str, Kernel], call: dict, variant: str) -> None:
-    assert kernels["mla_decode"].answer(call)[0] == (f"mla_decode__{variant}" if variant else "")
+    assert kernels["mla_decode"].answer(call)[0] == f"mla_decode__{variant}"
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (latent_call(page=24), "cache.shape[1] is 24, must be divisible by 16"),
+        (latent_call(tokens=17), "q.shape[1] is 17, must be 0 to 16"),
+        # More blocks side by side than the workspace has room for.
+        (latent_call(heads=12_289), "tokens * heads is 12289, must be <= 12288"),
+        (with_queries_apart(latent_call(tokens=2)), "(tokens - 1) * (q_stride_1 - (heads * 576)) is 9216, must be 0"),
+        ({**latent_call(cache=F8), "cache_scale": None}, "cache_scale is None, must be a tensor"),
+        ({**latent_call(), "q": tensor(0, (2, 1, 16, 512))}, "q.shape[3] is 512, must be 576"),
+        ({**latent_call(), "cache": tensor(1, (0, 64, 576))}, "cache.shape[0] is 0, must be 1 to"),
+        ({**latent_call(), "cache": tensor(1, (9, 64, 576), F32)}, "cache.dtype is float32, must be bfloat16"),
+        (
+            {**latent_call(), "lengths": tensor(2, (3,), I32)},
+            "lengths.shape[0] is 3, must equal q.shape[0], which is 2",
+        ),
+    ],
+)
+def test_latent_attention_refuses_what_was_not_built(kernels: dict[str, Kernel], call: dict, reason: str) -> None:
+    assert_refused(kernels["mla_decode"], call, reason)
 
 
 # Attention of prompts: two sequences of 300 tokens, eight heads over two; or three sequences side by side.
@@ -425,8 +447,7 @@ def test_attention_takes_prompts(kernels: dict[str, Kernel], call: dict, variant
     ],
 )
 def test_attention_refuses_what_was_not_built(kernels: dict[str, Kernel], call: dict, reason: str) -> None:
-    chosen, reasons = kernels["attention"].answer(call)
-    assert not chosen and any(reason in given for given in reasons), "\n".join(sorted(set(reasons)))
+    assert_refused(kernels["attention"], call, reason)
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_90", "sm_100f", "sm_120"])
@@ -456,10 +477,23 @@ def test_appending_works_in_place_and_knows_an_angle_for_every_position(kernels:
     chosen, _ = kernels["cache_append"].answer({**call, "k_out": call["k_cache"], "v_out": call["v_cache"]})
     assert chosen == "cache_append__rotated__bf16__same__pages"
     assert not kernels["cache_append"].answer({**call, "k_out": call["v_cache"]})[0]
-    chosen, reasons = kernels["cache_append"].answer(append_call(positions=63))
-    assert not chosen and any(
-        "`(pages_each * page_size) <= positions` does not hold" in reason for reason in reasons
-    ), "\n".join(sorted(set(reasons)))
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (append_call(positions=63), "`(pages_each * page_size) <= positions` does not hold"),
+        ({**append_call(), "sin": None}, "sin is None, must be a tensor"),
+        (
+            {**append_call(), "k_cache": tensor(2, (9, 16, 2, 128), F8)},
+            "v_cache.dtype is bfloat16, must be float8_e4m3fn",
+        ),
+        ({**append_call(), "v": tensor(1, (2, 1, 2, 64))}, "v.shape[3] is 64, must equal k.shape[3], which is 128"),
+        ({**append_call(), "pages": tensor(7, (3, 4), I32)}, "pages.shape[0] is 3, must equal k.shape[0], which is 2"),
+    ],
+)
+def test_appending_refuses_what_was_not_built(kernels: dict[str, Kernel], call: dict, reason: str) -> None:
+    assert_refused(kernels["cache_append"], call, reason)
 
 
 def product(m: int = 6, n: int = 20, k: int = 33, **changed: dict[str, Any] | None) -> dict[str, Any]:
@@ -546,8 +580,7 @@ def test_the_shapes_of_scales_say_what_they_are_for(kernels: dict[str, Kernel], 
     ],
 )
 def test_scales_that_do_not_fit_are_refused(kernels: dict[str, Kernel], call: dict, reason: str) -> None:
-    chosen, reasons = kernels["gemm_fp8"].answer(call)
-    assert not chosen and any(reason in given for given in reasons), "\n".join(sorted(set(reasons)))
+    assert_refused(kernels["gemm_fp8"], call, reason)
 
 
 @pytest.mark.parametrize(
@@ -621,5 +654,4 @@ def test_few_rows_of_an_expert_take_low_tiles(kernels: dict[str, Kernel], call: 
     ],
 )
 def test_what_does_not_belong_to_the_experts_is_refused(kernels: dict[str, Kernel], call: dict, reason: str) -> None:
-    chosen, reasons = kernels["grouped_gemm"].answer(call)
-    assert not chosen and any(reason in given for given in reasons), "\n".join(sorted(set(reasons)))
+    assert_refused(kernels["grouped_gemm"], call, reason)
