@@ -35,13 +35,30 @@ def load_example(folder: str, file: str) -> ModuleType:
     return module
 
 
-def interleaved_medians(runs: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
-    """The median of each measurement. They take turns, so that a busy moment affects all of them."""
+def interleaved_samples(runs: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+    """A sample of each measurement per round. They take turns, so that a busy moment affects all of them."""
     samples: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(rounds):
         for name, run in runs.items():
             samples[name].append(run())
+    return samples
+
+
+def medians_of(samples: Mapping[str, list[float]]) -> dict[str, float]:
     return {name: statistics.median(values) for name, values in samples.items()}
+
+
+def interleaved_medians(runs: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
+    """The median of each measurement."""
+    return medians_of(interleaved_samples(runs, rounds))
+
+
+def paired_difference(samples: Mapping[str, list[float]], name: str, other: str) -> float:
+    """The median of what one measurement takes more than another in the same round.
+
+    If the clock of the processor changes from round to round, this changes less than the difference of two medians.
+    """
+    return statistics.median(one - two for one, two in zip(samples[name], samples[other], strict=True))
 
 
 def machine_facts() -> dict[str, Any]:

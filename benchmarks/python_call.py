@@ -17,18 +17,18 @@ from _common import interleaved_medians, parser, print_rows, report
 CALLS, ROUNDS = 2000, 51
 
 
-def per_call(function: Callable[..., Any], *arguments: Any) -> Callable[[], float]:
+def per_call(function: Callable[..., Any], *arguments: Any, calls: int = CALLS) -> Callable[[], float]:
     """Nanoseconds of host time per call. Waiting for the GPU is outside the measurement."""
     import torch
 
     def run() -> float:
         torch.cuda.synchronize()
         started = time.perf_counter_ns()
-        for _ in range(CALLS):
+        for _ in range(calls):
             function(*arguments)
         elapsed = time.perf_counter_ns() - started
         torch.cuda.synchronize()
-        return elapsed / CALLS
+        return elapsed / calls
 
     return run
 

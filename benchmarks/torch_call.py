@@ -4,7 +4,9 @@ With a bundle of the shipped kernels, on a GPU. Without a bundle, on any machine
 stands in for the compiled kernel, and takes tensors of the CPU. That shows what the operators add and nothing else.
 
 All calls take the same small tensors, in turns. They are measured under ``no_grad``, under ``inference_mode``, and with
-grad mode on but no gradient wanted. The figures are medians of the host's time per call, in nanoseconds.
+grad mode on but no gradient wanted. The figures are medians of the host's time per call, in nanoseconds. Turns are short, and
+what one call takes more than another is the median of the differences within a round: the clock of a host varies by more
+than that.
 
 What the ``out`` form adds is also measured step by step: the same function with one more of its steps each time.
 
@@ -20,13 +22,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from _common import interleaved_medians, parser, print_rows, report
-from python_call import CALLS, per_call, torch_with_gpu
+from _common import interleaved_samples, medians_of, paired_difference, parser, print_rows, report
+from python_call import per_call, torch_with_gpu
 
-ROUNDS = 21
+CALLS, ROUNDS = 100, 301  # calls of a turn, and how many turns each function has
 LIMITS_NS = {
     "out form": 200,
     "functional form": 500,
@@ -122,8 +125,7 @@ def tensors(torch: Any, device: str) -> tuple[Any, Any, Any]:
 def measure(torch: Any, operators: Any, device: str) -> dict[str, Any]:
     plain, ops = operators
     x, weight, out = tensors(torch, device)
-    timed = per_call if device == "cuda" else _per_call
-
+    timed = _timed(device)
     write = ops.rmsnorm.out  # neither side is looked up in its module for each call
 
     def allocate_and_call() -> None:
@@ -140,13 +142,15 @@ def measure(torch: Any, operators: Any, device: str) -> dict[str, Any]:
         runs["torch.ops.kernels.rmsnorm, through the dispatcher"] = timed(torch.ops.kernels.rmsnorm.default, x, weight)
         own = torch.nn.functional.rms_norm
         runs["torch.nn.functional.rms_norm"] = timed(lambda: own(x, (256,), weight, 1e-6))
-    medians = interleaved_medians(runs, ROUNDS)
-    return {
-        **medians,
-        "out form over the plain call": medians["ops.rmsnorm.out"] - medians["a lambda around the plain call"],
-        "functional form over torch.empty_like and the plain call": medians["ops.rmsnorm"]
-        - medians["torch.empty_like and the plain call"],
+    samples = interleaved_samples(runs, ROUNDS)
+    added = {
+        "out form over the plain call": ("ops.rmsnorm.out", "a lambda around the plain call"),
+        "functional form over torch.empty_like and the plain call": (
+            "ops.rmsnorm",
+            "torch.empty_like and the plain call",
+        ),
     }
+    return {**medians_of(samples), **{name: paired_difference(samples, *pair) for name, pair in added.items()}}
 
 
 def differentiated(torch: Any, ops: Any, device: str) -> dict[str, float]:
@@ -160,18 +164,20 @@ def differentiated(torch: Any, ops: Any, device: str) -> dict[str, float]:
         "torch.nn.functional.rms_norm": lambda: own(x, (256,), weight, 1e-6),
     }
     runs = {
-        name: per_call(lambda forward=forward: torch.autograd.grad(forward(), (x, weight), arriving))
+        name: per_call(lambda forward=forward: torch.autograd.grad(forward(), (x, weight), arriving), calls=CALLS)
         for name, forward in forwards.items()
     }
-    return interleaved_medians(runs, ROUNDS)
+    return medians_of(interleaved_samples(runs, 21))
 
 
 # Functions with the signature of `out_form` in aot_runtime/torch.py, each with one more of its steps.
+QUIET = "if not _is_traced() and _forward._current_level < 0"
 STEPS = {
     "only the kernel": "_target(x, weight, out, eps)",
     "is dynamo tracing": "if not _is_traced(): _target(x, weight, out, eps)",
-    "may the call bypass the dispatcher": "if not _is_traced(): _without_outputs(_target, x, weight, out, eps)",
-    "tell autograd that the output was overwritten": "if not _is_traced(): _write(_target, x, weight, out, eps)",
+    "is a derivative computed forward": f"{QUIET}: _target(x, weight, out, eps)",
+    "may the call bypass the dispatcher": f"{QUIET}: _without_outputs(_target, x, weight, out, eps)",
+    "tell autograd that the output was overwritten": f"{QUIET}: _write(_target, x, weight, out, eps)",
 }
 
 
@@ -179,7 +185,7 @@ def steps(torch: Any, operators: Any, device: str) -> dict[str, float]:
     """What each step adds to the time of a function that only calls the kernel."""
     _, ops = operators
     x, weight, out = tensors(torch, device)
-    timed = per_call if device == "cuda" else _per_call
+    timed = _timed(device)
     names, arguments = dict(ops.rmsnorm.out.__globals__), ("x", "weight", "out", "eps")
     if ops._eager is None:
         return {}  # Python decides, in one step
@@ -188,9 +194,14 @@ def steps(torch: Any, operators: Any, device: str) -> dict[str, float]:
     for step, source in STEPS.items():
         exec(f"def form(x, weight, eps=1e-6, *, out):\n    {source}", names)
         runs[step] = timed(lambda form=names["form"]: form(x, weight, out=out))
-    medians = list(interleaved_medians(runs, ROUNDS).items())
-    added = {step: time - before for (_, before), (step, time) in itertools.pairwise(medians)}
-    return {**added, "together": medians[-1][1] - medians[0][1]}
+    samples = interleaved_samples(runs, ROUNDS)
+    added = {step: paired_difference(samples, step, before) for before, step in itertools.pairwise(samples)}
+    first, *_, last = samples
+    return {**added, "together": paired_difference(samples, last, first)}
+
+
+def _timed(device: str) -> Callable[..., Callable[[], float]]:
+    return partial(per_call, calls=CALLS) if device == "cuda" else _per_call
 
 
 def _per_call(function: Callable[..., Any], *arguments: Any) -> Callable[[], float]:

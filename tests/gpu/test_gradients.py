@@ -147,6 +147,20 @@ def test_no_rows_give_gradients_of_zero(ops: Any) -> None:
     assert x.grad.shape == (0, 512) and not weight.grad.any()
 
 
+def test_a_derivative_in_forward_mode_is_refused(ops: Any) -> None:
+    from aot_runtime.torch import GradientError
+    from torch.autograd import forward_ad
+
+    x, weight = (leaf.detach() for leaf in leaves((64, 256), 1, torch.bfloat16))
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, torch.ones_like(x))
+        for call in (ops.rmsnorm, torch.ops.kernels.rmsnorm):
+            with pytest.raises(GradientError, match="forward mode"):
+                call(dual, weight)
+    with pytest.raises(GradientError, match="forward mode"):
+        torch.func.jvp(lambda x: ops.rmsnorm(x, weight), (x,), (x,))
+
+
 def test_jax_has_the_same_gradients(request: pytest.FixtureRequest, ops: Any) -> None:
     jax = pytest.importorskip("jax", reason="JAX is not installed")
     pytest.importorskip("jax_tvm_ffi", reason="jax-tvm-ffi is not installed")
