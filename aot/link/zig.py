@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from ..binary.elf import read_shared_library
 from ..errors import ToolchainError, system_hint
 from ..hosts import Host
 
@@ -26,7 +27,7 @@ _C = ("-O2", "-mcpu=baseline", "-std=gnu99", "-Wall", "-Wextra", "-Werror", "-fn
 _LLVM_IR = ("-O1", "-Wno-override-module")
 # Local symbols stay where our own code is: `verify` names functions by them, and so do profilers.
 _LINK = (
-    "-O2",  # of the compiler's own support routines: unoptimised, zig takes five times as long to make them
+    "-O2",  # of the compiler's support routines: unoptimised, zig takes five times as long to build them
     "-shared",
     "-Wl,--gc-sections",
     # A kernel without axes and its public function have one name: in a program that links the entry library,
@@ -37,6 +38,10 @@ _LINK = (
     "-Wl,-z,nodelete",  # graphs and other threads keep using the code
     "-Wl,--build-id=none",
 )
+# Nearly all libraries need none of the compiler's support routines. zig builds all of them before it links, once for
+# libraries with symbols and once for those without, which takes six seconds each time.
+_NO_ROUTINES = "-rtlib=none"
+_ROUTINE = "__"  # their names begin with it: __divti3
 _LITTLE_DISK = 1 << 20
 
 
@@ -76,7 +81,10 @@ class Zig:
         script = output.with_suffix(".map")
         script.write_text("{\n global:\n" + "".join(f"  {name};\n" for name in exports) + " local: *;\n};\n")
         flags = [f"-Wl,--version-script={script}", f"-Wl,-soname,{output.name}", *(["-s"] if strip else [])]
-        self._cc(host, [*_LINK, *flags, *inputs, "-o", str(output)], output.parent)
+        arguments = [*_LINK, *flags, *inputs, "-o", str(output)]
+        self._cc(host, [*arguments, _NO_ROUTINES], output.parent)
+        if _lacks_routines(output):
+            self._cc(host, arguments, output.parent)
         script.unlink()
 
     @property
@@ -115,6 +123,12 @@ class Zig:
         caches = {"ZIG_GLOBAL_CACHE_DIR": str(self.cache / "global"), "ZIG_LOCAL_CACHE_DIR": str(self.cache / "local")}
         chosen = {name: os.environ[name] for name in caches if os.environ.get(name)}
         return {**os.environ, **caches, **chosen}
+
+
+def _lacks_routines(library: Path) -> bool:
+    """Whether a library calls routines of the compiler that it does not have: symbols of C libraries have versions."""
+    undefined = read_shared_library(library).undefined
+    return any(not one.weak and one.version is None and one.name.startswith(_ROUTINE) for one in undefined)
 
 
 def _handles_hint(said: str) -> str | None:
