@@ -28,12 +28,35 @@ _PLAIN_KINDS = frozenset(_PLAIN)
 _COLLECTION_KINDS = frozenset({list, tuple, dict, set, frozenset})
 
 
+class _Words(dict[type, str]):
+    """What the objects of a class are to a form. A look-up asks for a hundred values, of a few classes."""
+
+    def __missing__(self, kind: type) -> str:
+        self[kind] = word = self._word(kind)
+        return word
+
+    @staticmethod
+    def _word(kind: type) -> str:
+        if issubclass(kind, _PLAIN) and not issubclass(kind, enum.Enum):
+            return "plain"
+        if issubclass(kind, float):
+            return "float"
+        if kind is tuple or kind is list:
+            return "sequence"
+        return "class" if issubclass(kind, type) else "other"
+
+
+_words = _Words()
+
+
 class UnstableError(ValueError):
     """A value has no form that is the same in every process; the message says where it was met."""
 
 
-_encoded = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
-_order = json.JSONEncoder(sort_keys=True).encode  # by which the items of a set are sorted, and the keys of a dict
+_encoded = json.JSONEncoder(sort_keys=True, separators=(",", ":"), check_circular=False).encode  # forms are trees
+_order = json.JSONEncoder(
+    sort_keys=True, check_circular=False
+).encode  # sorts the items of a set, and the keys of a dict
 
 
 def digest(data: Any) -> str:
@@ -66,14 +89,15 @@ class Forms:
     def of(self, value: Any, where: str) -> Any:
         """The form of a value, as JSON's types; ``where`` is how an error names it."""
         kind = type(value)
-        if kind in _PLAIN_KINDS or (isinstance(value, _PLAIN) and not isinstance(value, enum.Enum)):
+        word = _words[kind]
+        if word == "plain":
             return value
-        if isinstance(value, float):
+        if word == "float":
             return ["float", repr(value)]
         # Most values are classes, or tuples and lists of plain values, and a look-up waits for this. The rest asks more.
-        if issubclass(kind, type) and value is not Any and is_defined(value):
+        if word == "class" and value is not Any and is_defined(value):
             return self.type_of(value, where)
-        if (kind is tuple or kind is list) and _PLAIN_KINDS.issuperset(map(type, value)):
+        if word == "sequence" and _PLAIN_KINDS.issuperset(map(type, value)):
             return [kind.__name__, list(value)]
         identity = id(value)
         if identity in self._hints:
@@ -238,11 +262,13 @@ def _is_hint(value: Any) -> bool:
 def _code(code: types.CodeType, where: str) -> list[Any]:
     """Code with its names and constants, as JSON's types."""
     constants = [
-        _code(item, where) if isinstance(item, types.CodeType) else Forms().of(item, f"a constant of {where}")
-        for item in code.co_consts
-        if item is not ...
+        item if type(item) in _PLAIN_KINDS else _constant(item, where) for item in code.co_consts if item is not ...
     ]
     return [code.co_code.hex(), constants, *map(list, (code.co_names, code.co_varnames, code.co_freevars))]
+
+
+def _constant(value: Any, where: str) -> Any:
+    return _code(value, where) if isinstance(value, types.CodeType) else Forms().of(value, f"a constant of {where}")
 
 
 @functools.lru_cache(maxsize=4096)  # a call names the same few classes again and again
