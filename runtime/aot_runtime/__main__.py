@@ -26,11 +26,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise AotError("no program is named", hint="`python -m aot_runtime serve BUNDLE -- python program.py`")
         environment = {**os.environ, **variables(parsed.bundle, parsed.miss, parsed.report, os.environ)}
         os.execvpe(program[0], program, environment)
-    except FileNotFoundError:
-        print(f"error: there is no program `{program[0]}`", file=sys.stderr)
+    except OSError as error:
+        _print(f"`{program[0]}` cannot be run: {error.strerror}", "put the program that is to be served after `--`")
     except AotError as error:
-        print(f"error: {error.message}" + (f"\n\nhint: {error.hint}" if error.hint else ""), file=sys.stderr)
+        _print(error.message, error.hint)
     return 2
+
+
+def _print(message: str, hint: str | None) -> None:
+    print(f"error: {message}" + (f"\n\nhint: {hint}" if hint else ""), file=sys.stderr)
 
 
 def make_parser() -> argparse.ArgumentParser:

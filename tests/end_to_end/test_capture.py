@@ -177,6 +177,15 @@ _compile_scale("f16", 64, False)
 """
 
 
+def test_a_program_that_is_not_there_or_compiles_nothing_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["capture", "--record", str(tmp_path), "--", "no-such-program-here"]) == 2
+    assert "`no-such-program-here` cannot be run: No such file" in capsys.readouterr().err
+    assert main(["capture", "--record", str(tmp_path), "--", sys.executable, "-S", "-c", ""]) == 0
+    assert "no process of the program compiled" in capsys.readouterr().err
+
+
 def test_what_a_program_compiles_is_recorded_and_built_under_the_key_that_a_capture_gives_it(
     rows_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -95,15 +95,26 @@ def execute(arguments: argparse.Namespace) -> int:
     return 1 if result.failures else 0
 
 
+_NOTHING = """
+hint: no process of the program compiled; a library's disk cache may have answered, or Python ran with -I, -E or -S"""
+
+
 def _record(arguments: argparse.Namespace) -> int:
     """Run a program whose compiles are recorded; its exit code is that of the command."""
     program = [*filter(None, [arguments.exercise]), *arguments.program]
     if not program:
         raise UsageError("no program is named", hint="`python -m aot capture --record calls -- python program.py`")
-    code = subprocess.call(program, env={**os.environ, **recording_variables(str(arguments.record), os.environ)})
+    environment = {**os.environ, **recording_variables(str(arguments.record), os.environ)}
+    try:
+        code = subprocess.call(program, env=environment)
+    except OSError as error:
+        hint = "put the program that is to be recorded after `--`"
+        raise UsageError(f"`{program[0]}` cannot be run: {error.strerror}", hint=hint) from None
     calls = sorted(path.stem for path in arguments.record.glob("*.json"))
     refused = [name for name in calls if name.startswith("refused-")]
-    note(arguments, f"{len(calls) - len(refused)} calls recorded, {len(refused)} could not be")
+    note(
+        arguments, f"{len(calls) - len(refused)} calls recorded, {len(refused)} could not be{'' if calls else _NOTHING}"
+    )
     print_json({"path": str(arguments.record), "calls": calls}) if arguments.json else print(arguments.record)
     return code
 

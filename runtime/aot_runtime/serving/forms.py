@@ -53,10 +53,9 @@ class UnstableError(ValueError):
     """A value has no form that is the same in every process; the message says where it was met."""
 
 
-_encoded = json.JSONEncoder(sort_keys=True, separators=(",", ":"), check_circular=False).encode  # forms are trees
-_order = json.JSONEncoder(
-    sort_keys=True, check_circular=False
-).encode  # sorts the items of a set, and the keys of a dict
+# Forms are trees: nothing in them leads back. The second sorts the items of sets and the keys of dicts.
+_encoded = json.JSONEncoder(sort_keys=True, separators=(",", ":"), check_circular=False).encode
+_order = json.JSONEncoder(sort_keys=True, check_circular=False).encode
 
 
 def digest(data: Any) -> str:

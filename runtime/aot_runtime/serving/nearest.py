@@ -52,5 +52,7 @@ def _leaves(data: Any, name: str) -> Iterable[tuple[str, str]]:
             yield from _leaves(value, f"{name}.{key}" if name else str(key))
     elif isinstance(data, list) and len(data) == 2 and isinstance(data[1], Mapping):
         yield from _leaves({"class": data[0], **data[1]}, name)
+    elif isinstance(data, list) and len(data) == 4 and data[0] == "class":  # one that code has made: what it holds
+        yield from _leaves({"name": data[1], "bases": data[2], **data[3]}, name)
     else:
         yield name, data if isinstance(data, str) else json.dumps(data, sort_keys=True)

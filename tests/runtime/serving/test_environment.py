@@ -151,4 +151,4 @@ def test_wrong_commands_are_reported_before_a_program_runs(
     assert main(["serve", str(small_bundle_path)]) == 2
     assert "no program is named" in capsys.readouterr().err
     assert main(["serve", str(small_bundle_path), "--", "no-such-program-here"]) == 2
-    assert "there is no program `no-such-program-here`" in capsys.readouterr().err
+    assert "`no-such-program-here` cannot be run: No such file" in capsys.readouterr().err

@@ -26,6 +26,13 @@ def test_parts_inside_objects_are_named_by_their_path() -> None:
     assert differences(one, other) == ["arguments.extra.bias: captured None, this call tensor f32 (?0)"]
 
 
+def test_what_a_generated_class_holds_is_named_part_by_part() -> None:
+    one, other = (
+        {"class": ["class", "lib.Made", [["class", "lib.Base"]], {"act": act, "n": 1}]} for act in ("relu", "silu")
+    )
+    assert differences(one, other) == ["class.act: captured relu, this call silu"]
+
+
 def test_long_lists_are_cut() -> None:
     other = {**CALL, "attributes": {f"a{number}": number for number in range(20)}}
     assert "more" in explain_miss(CALL, {"norm": other}).splitlines()[-1]
