@@ -534,7 +534,7 @@ class Attention(_attention.Attention):
         if group == tiling.groups - 1:
             self.turn(0).arrive()  # which is the first
         queries.consumer_wait(q_state)
-        index = cute.arch.make_warp_uniform(notes[0])
+        (index,) = noted(notes, 0, 1)
         while index != END:
             tile = self.announced(notes)
             bounds = problem.bounds(tile, tiling)
@@ -571,9 +571,7 @@ class Attention(_attention.Attention):
                 k_state, v_state = self.advance(
                     work, softmax, clean_begin - 1 - i, tile, bounds, problem, k_state, v_state, "lower"
                 )
-            # One lane releases the queries and the note for its whole warp, so all lanes must have read the note.
             if cutlass.const_expr(self.own_output):
-                cute.arch.sync_warp()
                 queries.consumer_release(q_state)
             values.consumer_wait(v_state)
             start_product(sum_mma, sums, weights, value[None, None, None, v_state.index], False)
@@ -589,13 +587,13 @@ class Attention(_attention.Attention):
                 queries.consumer_release(q_state)
             q_state.advance()
             queries.consumer_wait(q_state)
-            index = cute.arch.make_warp_uniform(notes[0])
+            (index,) = noted(notes, 0, 1)
         # Shared memory must outlive the stores that read it.
         cute.arch.cp_async_bulk_wait_group(0, read=True)
 
     def announced(self, notes: cute.Tensor) -> Tile:
         """The tile that the loading warp has announced."""
-        *facts, first_query = (cute.arch.make_warp_uniform(notes[i]) for i in range(1, NEXT))
+        *facts, first_query = noted(notes, 1, NEXT)
         return Tile(*facts, first_query if self.ragged else None)
 
     def new_scores(self, mma: cute.TiledMma) -> cute.Tensor:
@@ -798,6 +796,20 @@ def announce(queries: pipeline.PipelineTmaAsync, state, notes: cute.Tensor, inde
                 if cutlass.const_expr(facts[i] is not None):
                     notes[1 + i] = facts[i]
     cute.arch.sync_warp()
+
+
+@cute.jit
+def noted(notes: cute.Tensor, begin: cutlass.Constexpr, end: cutlass.Constexpr):
+    """Some of the notes. Only the lane that later releases them, together with the queries, reads them for its warp.
+
+    So no other lane can still be reading when the loading warp writes the next notes.
+    """
+    values = cute.make_rmem_tensor(end - begin, Int32)
+    values.fill(0)
+    if cute.arch.lane_idx() == 0:
+        for i in cutlass.range_constexpr(end - begin):
+            values[i] = notes[begin + i]
+    return [cute.arch.make_warp_uniform(cute.arch.shuffle_sync(values[i], 0)) for i in range(end - begin)]
 
 
 def partition(atom: cute.CopyAtom, shared: cute.Tensor, tiles: cute.Tensor):

@@ -36,22 +36,43 @@ def contracts(bundle: aot_runtime.Bundle) -> dict[str, Contract]:
 
 @pytest.fixture
 def caches(torch: Any) -> dict[str, Any]:
-    shape = (BATCH * EACH, PAGE, KV_HEADS, DIM)
+    return caches_of(torch, KV_HEADS)
+
+
+def caches_of(torch: Any, kv_heads: int) -> dict[str, Any]:
+    shape = (BATCH * EACH, PAGE, kv_heads, DIM)
     keys, values = torch.randn(2, *shape, device="cuda").to(torch.bfloat16).unbind(0)
     order = torch.randperm(BATCH * EACH, device="cuda", dtype=torch.int32)
     return {"k_cache": keys, "v_cache": values, "pages": order.view(BATCH, EACH)}
+
+
+def narrowed(torch: Any, caches: dict[str, Any]) -> dict[str, Any]:
+    """The same caches in f8e4m3, with a scale for each head."""
+    stored = {name: caches[name].to(torch.float8_e4m3fn) for name in ("k_cache", "v_cache")}
+    scales = {name: torch.full((caches["k_cache"].shape[2],), 0.5, device="cuda") for name in ("k_scale", "v_scale")}
+    return {**caches, **stored, **scales}
 
 
 def ints(torch: Any, values: tuple[int, ...]) -> Any:
     return torch.tensor(values, dtype=torch.int32, device="cuda")
 
 
-@pytest.mark.parametrize("tokens", [1, 3])
+@pytest.mark.parametrize("narrow", [False, True])
+@pytest.mark.parametrize(("tokens", "heads", "kv_heads"), [(1, 8, 2), (3, 8, 2), (4, 16, 1), (1, 128, 1)])
 def test_a_graph_stays_right_when_lengths_and_pages_change(
-    bundle: aot_runtime.Bundle, contracts: dict[str, Contract], caches: dict[str, Any], torch: Any, tokens: int
+    bundle: aot_runtime.Bundle,
+    contracts: dict[str, Contract],
+    torch: Any,
+    tokens: int,
+    heads: int,
+    kv_heads: int,
+    narrow: bool,
 ) -> None:
+    """For each tiling: with up to 16 query rows for each head of the cache, up to 64, and more."""
     bundle.preload(0)
-    q = torch.randn(BATCH, tokens, HEADS, DIM, device="cuda").to(torch.bfloat16)
+    caches = caches_of(torch, kv_heads)
+    caches = narrowed(torch, caches) if narrow else caches
+    q = torch.randn(BATCH, tokens, heads, DIM, device="cuda").to(torch.bfloat16)
     out, lengths = torch.empty_like(q), ints(torch, (64, 200, 1, 33, 512))
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
