@@ -29,6 +29,7 @@ TOLERANCES = {"float8_e4m3fn": 0.1, "bfloat16": 0.02, "float16": 0.004, "float32
 DTYPES = {
     "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2", "i64": "int64",
 }  # fmt: skip
+FUNCTIONS = {"min": min, "max": max}  # that the shape of an output may call
 
 
 class Inputs:
@@ -94,7 +95,7 @@ def make_outputs(record: Any, arguments: Mapping[str, Any], picked: str) -> dict
             name, dot, _ = parameter.dtype.partition(".")
             given = arguments.get(name)
             dtype = getattr(torch, DTYPES[picked if dot else name]) if given is None else given.dtype
-            shape = eval(parameter.shape, {"__builtins__": {}}, {**arguments, **made})  # an expression of the manifest
+            shape = eval(parameter.shape, {"__builtins__": FUNCTIONS}, {**arguments, **made})  # an expression of the manifest
             size = dtype.itemsize
             for extent in shape:
                 size *= extent

@@ -54,7 +54,13 @@ ELEMENTWISE_TILINGS = {
     "scalar": ElementwiseTiling(threads=256, unroll=4, vector=False),
 }
 
-# For rows of which halves, or the next row, start in the middle of a chunk.
+# For rows of which halves, or the next row, start in the middle of a chunk: the bytes of a smaller chunk that all of them are
+# made of and start at, with its tiling; then the tiling for all others. Measured on an H200: the gate of 3506 x 66728 takes
+# 165 us in chunks of 8 bytes, and 177 us in whole chunks that are shifted into place.
+NARROW_TILINGS = (
+    (8, ElementwiseTiling(threads=256, unroll=2, vector=False)),
+    (4, ElementwiseTiling(threads=256, unroll=4, vector=False)),
+)
 SHIFTED_TILING = ElementwiseTiling(threads=256, unroll=1, vector=False, width=8, shifted=True)
 
 # Chunks of a small problem. Measured on an H200: bypassing the L1 cache makes those faster and larger ones slower.
@@ -112,14 +118,31 @@ class Elementwise(KernelObject, ABC):
 
     @cute.jit
     def launch_anywhere(self, inputs: list[cute.Tensor], out: cute.Tensor, stream: CUstream):
-        """Launch with whole chunks of ``out``, and of inputs wherever they start; short rows element by element."""
+        """Launch with smaller chunks if all rows are made of them and start at them; otherwise with whole chunks of ``out``,
+        and of inputs wherever they start; short rows element by element.
+        """
+        size = out.element_type.width // 8
         _, columns = extents(out)
-        if columns > SHORTEST and columns <= LONGEST:
-            own = copy(self)
-            own.tiling, own.chunk = SHIFTED_TILING, VECTOR_BYTES * 8 // out.element_type.width
-            own.launch_rows(inputs, out, stream)
-        else:
-            self.launch_rows(inputs, out, stream)
+        starts = columns * size
+        for tensor in (*inputs, out):
+            starts = starts | tensor.iterator.toint() | Int64(tensor.stride[0]) * size
+        launched = Int32(0)
+        for width, tiling in NARROW_TILINGS:
+            if cutlass.const_expr(width > size):  # noqa: SIM102  decided when compiled: not joined by `and`
+                if launched == 0 and starts % width == 0:
+                    self.tiled(tiling, width // size).launch_rows(inputs, out, stream)
+                    launched = Int32(1)
+        if launched == 0:
+            if columns > SHORTEST and columns <= LONGEST:
+                self.tiled(SHIFTED_TILING, VECTOR_BYTES // size).launch_rows(inputs, out, stream)
+            else:
+                self.launch_rows(inputs, out, stream)
+
+    def tiled(self, tiling: ElementwiseTiling, chunk: int) -> Elementwise:
+        """This kernel with another tiling, and chunks of so many elements."""
+        own = copy(self)
+        own.tiling, own.chunk = tiling, chunk
+        return own
 
     def row(self, tensor: cute.Tensor, row: Int64) -> cute.Tensor:
         """A row, of which it is known where chunks start."""
@@ -144,9 +167,7 @@ class Elementwise(KernelObject, ABC):
 
     def past_cache(self) -> Elementwise:
         """This kernel without the L1 cache."""
-        own = copy(self)
-        own.tiling = replace(self.tiling, cached=False)
-        return own
+        return self.tiled(replace(self.tiling, cached=False), self.chunk)
 
     @cute.kernel
     def line_kernel(self, inputs: list[cute.Tensor], out: cute.Tensor, numbers: tuple[Int32, ...]):

@@ -33,6 +33,7 @@ CLUSTER_THREADS = 512  # of a block that shares a row with others: smaller block
 MIN_SHARED, MIN_SHARED_ELEMENTS = 1024, 8192
 ANY_LENGTH = 0x7FFFFFFF  # elements
 FEW_BLOCKS = 128  # fewer blocks than this leave multiprocessors idle
+SMALL_BLOCK = 256  # threads of a block that streams a row, unless there are so few blocks
 MANY_BLOCKS = 256  # fewer small blocks than this have too few loads on their way
 
 
@@ -143,7 +144,7 @@ _STREAMED = (
     RowTiling(threads=32, unroll=4, rows=4),
     RowTiling(threads=32, unroll=4, rows=4, looped=True, longest=2048, least_rows=4096),
     RowTiling(threads=128, unroll=4),
-    RowTiling(threads=256, unroll=4, looped=True, shared=True, streamed=True),
+    RowTiling(threads=1024, unroll=4, looped=True, shared=True, streamed=True),
 )
 STREAMED_TILINGS = {
     "vector": (ROW_TILINGS["vector"][1], *_STREAMED),
@@ -398,10 +399,13 @@ class RowKernel(KernelObject):
         least = MIN_SHARED if self.chunk > 1 else MIN_SHARED_ELEMENTS
         while cluster < self.max_cluster and rows * cluster < few and cluster * least < chunks:
             cluster *= 2
+        most = Int32(self.tiling.threads)
+        if self.tiling.streamed and rows * cluster >= FEW_BLOCKS:
+            most = Int32(SMALL_BLOCK)
         # If blocks must loop, the steps are equally long, so that the last one does not leave most threads idle.
-        steps = cute.ceil_div(chunks, cluster * (self.tiling.threads * unroll))
+        steps = cute.ceil_div(chunks, cluster * most * unroll)
         warps = cute.ceil_div(chunks, cluster * steps * (unroll * WARP))
-        return cutlass.min(cutlass.max(warps * WARP, MIN_THREADS), self.tiling.threads), cluster
+        return cutlass.min(cutlass.max(warps * WARP, MIN_THREADS), most), cluster
 
     def grid(self, x: cute.Tensor) -> dict:
         """The arguments of ``launch``."""

@@ -64,7 +64,9 @@ def test_a_row_gets_as_many_threads_and_blocks_as_it_needs(
         (200, 4095, 1, 128, 1),
         (200, 4105, 1, 160, 1),
         (4096, 66_875, 1, 256, 1),
-        (1, 66_875, 1, 160, 8),  # few long rows: several blocks for each
+        (1, 66_875, 1, 288, 8),  # few long rows: several blocks for each, which read it in one step
+        (15, 262_143, 1, 1024, 8),
+        (16, 262_143, 1, 256, 8),
     ],
 )
 def test_rows_of_any_width_are_read_in_chunks_unless_they_are_short(
@@ -76,12 +78,16 @@ def test_rows_of_any_width_are_read_in_chunks_unless_they_are_short(
     assert launch.grid == (-(-m // per_block) * cluster, 1, 1)
 
 
-def test_halves_of_rows_are_read_in_whole_chunks_unless_they_are_short(cuda: Standin, rows: aot_runtime.Bundle) -> None:
-    for n in (1004, 1001, 65, 64, 3):
+def test_halves_of_rows_are_read_in_the_widest_chunks_unless_they_are_short(
+    cuda: Standin, rows: aot_runtime.Bundle
+) -> None:
+    for n in (1004, 1002, 1001, 65, 63, 3):
         rows["silu_and_mul"](cuda.tensor((64, 2 * n), "bfloat16"), cuda.tensor((64, n), "bfloat16"))
-    assert [launch.grid for launch in cuda.launches] == [(32, 1, 1), (32, 1, 1), (8, 1, 1), (4, 1, 1), (1, 1, 1)]
-    chunks, more_chunks, few_chunks, elements, few_elements = (launch.kernel for launch in cuda.launches)
-    assert chunks == more_chunks == few_chunks != elements == few_elements
+    assert [launch.grid[0] for launch in cuda.launches] == [32, 32, 32, 8, 4, 1]
+    eight_bytes, four_bytes, chunks, few_chunks, elements, few_elements = (launch.kernel for launch in cuda.launches)
+    assert chunks == few_chunks
+    assert elements == few_elements
+    assert len({eight_bytes, four_bytes, chunks, elements}) == 4
 
 
 def test_no_rows_launch_nothing(cuda: Standin, rows: aot_runtime.Bundle) -> None:
