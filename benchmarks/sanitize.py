@@ -95,7 +95,8 @@ def make_outputs(record: Any, arguments: Mapping[str, Any], picked: str) -> dict
             name, dot, _ = parameter.dtype.partition(".")
             given = arguments.get(name)
             dtype = getattr(torch, DTYPES[picked if dot else name]) if given is None else given.dtype
-            shape = eval(parameter.shape, {"__builtins__": FUNCTIONS}, {**arguments, **made})  # an expression of the manifest
+            known = {**FUNCTIONS, **arguments, **made}
+            shape = eval(parameter.shape, {"__builtins__": {}}, known)  # an expression of the manifest
             size = dtype.itemsize
             for extent in shape:
                 size *= extent
