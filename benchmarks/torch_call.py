@@ -6,7 +6,8 @@ stands in for the compiled kernel, and takes tensors of the CPU. That shows what
 All calls take the same small tensors, in turns. They are measured under ``no_grad``, under ``inference_mode``, and with
 grad mode on but no gradient wanted. The figures are medians of the host's time per call, in nanoseconds. Turns are short, and
 what one call takes more than another is the median of the differences within a round: the clock of a host varies by more
-than that.
+than that. Where code happens to lie in memory changes the differences by a hundred nanoseconds too, so several processes
+measure all of it, one after the other. The results are the medians of their figures, and list the differences of each.
 
 What the ``out`` form adds is also measured step by step: the same function with one more of its steps each time.
 
@@ -17,11 +18,13 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import json
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,34 +32,73 @@ from typing import Any
 from _common import interleaved_samples, medians_of, paired_difference, parser, print_rows, report
 from python_call import per_call, torch_with_gpu
 
-CALLS, ROUNDS = 100, 301  # calls of a turn, and how many turns each function has
+CALLS, ROUNDS = 100, 101  # calls of a turn, and how many turns each function has
+PROCESSES = 5
 LIMITS_NS = {
     "out form": 200,
     "functional form": 500,
 }  # over the plain call, and over torch.empty_like and the plain call
+DIFFERENCES = {
+    "out form over the plain call": ("ops.rmsnorm.out", "a lambda around the plain call"),
+    "functional form over torch.empty_like and the plain call": (
+        "ops.rmsnorm",
+        "torch.empty_like and the plain call",
+    ),
+}
+STEP_BY_STEP = "the out form, step by step"
 
 
 def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("bundle", type=Path, nargs="?", help="the shipped kernels, for a machine with a GPU")
+    arguments.add_argument("--processes", type=int, default=PROCESSES, help="how many measure (default: %(default)s)")
     options = arguments.parse_args()
-    torch, operators, device = _on_gpu(options.bundle) if options.bundle else _without_gpu()
-    states = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode, "grad mode on": torch.enable_grad}
-    results = {}
-    for name, state in states.items():
-        with state():
-            results[name] = measure(torch, operators, device)
-            results[name]["the out form, step by step"] = steps(torch, operators, device)
-        flat = {**results[name], **results[name]["the out form, step by step"]}
+    if options.processes > 1:
+        results = combined([_measured_elsewhere(options.bundle) for _ in range(options.processes)])
+    else:
+        results = measured(*(_on_gpu(options.bundle) if options.bundle else _without_gpu()))
+    for name, figures in results.items():
+        flat = {**figures, **figures.get(STEP_BY_STEP, {})}
         print_rows((f"call, {name}", "ns"), [(key, value) for key, value in flat.items() if isinstance(value, float)])
-    if "rmsnorm_backward" in operators[1]:
-        results["forward and backward"] = differentiated(torch, operators[1], device)
-        print_rows(("call and backward", "ns"), list(results["forward and backward"].items()))
     report(
         "torch_call",
         {"calls": "GPU" if options.bundle else "no kernel", "limits_ns": LIMITS_NS, **results},
         options.out,
     )
+
+
+def measured(torch: Any, operators: Any, device: str) -> dict[str, dict[str, Any]]:
+    """All figures of this process, by the state in which calls were made."""
+    states = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode, "grad mode on": torch.enable_grad}
+    results = {}
+    for name, state in states.items():
+        with state():
+            results[name] = {**measure(torch, operators, device), STEP_BY_STEP: steps(torch, operators, device)}
+    if "rmsnorm_backward" in operators[1]:
+        results["forward and backward"] = differentiated(torch, operators[1], device)
+    return results
+
+
+def _measured_elsewhere(bundle: Path | None) -> dict[str, dict[str, Any]]:
+    """What another process measures."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "results.json")
+        given = [str(bundle)] if bundle else []
+        command = [sys.executable, __file__, *given, "--processes", "1", "--out", str(out)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        results: dict[str, Any] = json.loads(out.read_text())["results"]
+    return {name: figures for name, figures in results.items() if name not in ("calls", "limits_ns")}
+
+
+def combined(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The median of each figure of several processes; of what operators add, also the figures themselves."""
+    made: dict[str, Any] = {}
+    for key, first in runs[0].items():
+        values = [run[key] for run in runs]
+        made[key] = combined(values) if isinstance(first, dict) else statistics.median(values)
+        if key in DIFFERENCES:
+            made[f"{key}, by process"] = values
+    return made
 
 
 def _on_gpu(path: Path) -> tuple[Any, Any, str]:
@@ -143,14 +185,7 @@ def measure(torch: Any, operators: Any, device: str) -> dict[str, Any]:
         own = torch.nn.functional.rms_norm
         runs["torch.nn.functional.rms_norm"] = timed(lambda: own(x, (256,), weight, 1e-6))
     samples = interleaved_samples(runs, ROUNDS)
-    added = {
-        "out form over the plain call": ("ops.rmsnorm.out", "a lambda around the plain call"),
-        "functional form over torch.empty_like and the plain call": (
-            "ops.rmsnorm",
-            "torch.empty_like and the plain call",
-        ),
-    }
-    return {**medians_of(samples), **{name: paired_difference(samples, *pair) for name, pair in added.items()}}
+    return {**medians_of(samples), **{name: paired_difference(samples, *pair) for name, pair in DIFFERENCES.items()}}
 
 
 def differentiated(torch: Any, ops: Any, device: str) -> dict[str, float]:

@@ -17,11 +17,16 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 from typing import Any
 
-import jax
-import jax.export
-import jax.numpy as jnp
-import jax_tvm_ffi
 import tvm_ffi
+
+try:
+    import jax
+    import jax.export
+    import jax.numpy as jnp
+    import jax_tvm_ffi
+except ModuleNotFoundError as missing:
+    message = f"`{__name__}` needs JAX and jax-tvm-ffi, and `{missing.name}` is not installed"
+    raise ModuleNotFoundError(f"{message}\n\nhint: `pip install jax jax-tvm-ffi`", name=missing.name) from None
 
 from .bundle import Bundle
 from .errors import ArgumentError

@@ -36,6 +36,11 @@ def test_importing_the_loader_imports_the_standard_library_alone() -> None:
     assert not added & {"tvm_ffi", *FOREIGN}
 
 
+def test_without_jax_the_module_for_jax_says_what_to_install() -> None:
+    with pytest.raises(ModuleNotFoundError, match=r"`jax` is not installed\n\nhint: `pip install jax jax-tvm-ffi`"):
+        importlib.import_module("aot_runtime.jax")
+
+
 def test_importing_the_loader_prints_nothing_and_opens_no_library() -> None:
     code = """
     from pathlib import Path
