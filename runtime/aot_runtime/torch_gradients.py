@@ -75,14 +75,12 @@ class Gradients:
 
     def register(self, library: Any, namespace: str) -> None:
         """Tell torch's autograd what to do with the operator itself."""
-        if self.record.choices:
-            torch.library.register_autograd(
-                f"{namespace}::{self.record.name}", self.gradients, setup_context=self._set_up_with_choices, lib=library
-            )
-        else:
-            torch.library.register_autograd(
-                f"{namespace}::{self.record.name}", self.gradients, setup_context=self._set_up, lib=library
-            )
+        torch.library.register_autograd(
+            f"{namespace}::{self.record.name}",
+            self.gradients,
+            setup_context=self._set_up_with_choices if self.record.choices else self._set_up,
+            lib=_NoForwardMode(library),
+        )
 
     def _set_up(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         self.save(ctx, dict(zip(self.inputs, inputs, strict=True)), {}, output)
@@ -108,6 +106,24 @@ class Gradients:
             return function.apply(*inputs, *(choices[name] for name in names))
 
         return call
+
+
+class _NoForwardMode:
+    """A library of torch whose kernels for autograd refuse derivatives in forward mode.
+
+    Those of ``register_autograd`` would lose them: unless a tensor requires a gradient, they only call the operator.
+    """
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+
+    def impl(self, name: str, kernel: Callable[..., Any], key: str, *, with_keyset: bool) -> None:
+        def refusing(keyset: Any, *inputs: Any, **choices: Any) -> Any:
+            _refuse_forward(name, inputs)
+            return kernel(keyset, *inputs, **choices)
+
+        assert with_keyset
+        self._library.impl(name, refusing, key, with_keyset=True)
 
 
 def _function(plan: Gradients, compute: Callable[[], Callable[..., Any]]) -> Any:

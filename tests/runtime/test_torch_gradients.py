@@ -288,6 +288,11 @@ def test_transforms_of_functions_are_refused_rather_than_wrong(ops: Any) -> None
         torch.func.grad(lambda x: ops.act(x, op="silu").sum())(leaf(3, 8).detach())
     with pytest.raises(operators.GradientError, match="forward mode"):
         torch.func.jvp(lambda x: ops.act(x, op="silu"), (x := leaf(3, 8).detach(),), (x,))
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, x)
+        for call in (ops.act, torch.ops.graded.act):
+            with pytest.raises(operators.GradientError, match="act has no derivative in forward mode"):
+                call(dual, op="silu")
 
 
 @pytest.mark.parametrize("wrong", [None, [1.0], 3])
