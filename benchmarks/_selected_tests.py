@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-KEEP, RESULTS, TESTS = "AOT_TESTS_KEEP", "AOT_TESTS_RESULTS", "AOT_TESTS"
+KEEP, RESULTS, TESTS, PROCESSES = "AOT_TESTS_KEEP", "AOT_TESTS_RESULTS", "AOT_TESTS", "AOT_TESTS_PROCESSES"
 SHAPES = frozenset({"M", "seqlen_q", "seqlen_k", "seqlen", "num_splits"})  # these change no kernel
 _found: dict[str, Any] = {"passed": 0, "failed": [], "skipped": Counter(), "deselected": Counter()}
 _settings: dict[str, Any] = json.loads(os.environ.get(KEEP, '{"keep": {}, "left_out": {}, "every": 1}'))
@@ -106,6 +106,18 @@ def pytest_runtest_logreport(report: Any) -> None:
         _found["skipped"][reason] += 1
     elif report.when == "call":
         _found["passed"] += 1
+
+
+def results() -> dict[str, Any]:
+    """What this process found."""
+    return _found
+
+
+def add_results(others: dict[str, Any]) -> None:
+    """Count what another process ran. Both have left out the same tests."""
+    _found["passed"] += others["passed"]
+    _found["failed"] += others["failed"]
+    _found["skipped"].update(others["skipped"])
 
 
 def pytest_sessionfinish() -> None:

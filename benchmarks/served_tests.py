@@ -7,8 +7,8 @@ Needs a GPU, torch, CuTe DSL, the library and its test files, which its source d
 ``--bundle`` takes a bundle that is there already, or several, and neither records nor builds. ``--keep`` selects tests by
 the values of their parameters, as in ``--keep "d=64,128" --keep "seqlen_q,seqlen_k=(1, 1),(256, 256)"``, and ``--every 10``
 runs one in ten of what is left of each function; the others are counted as deselected. The second run is served with
-``miss="raise"``, so that a call that is not in the bundle fails its test. ``--add`` keeps the runs that the file of results
-already has.
+``miss="raise"``, so that a call that is not in the bundle fails its test. ``--processes 8`` lets eight processes share the
+tests; the library is imported once. ``--add`` keeps the runs that the file of results already has.
 
 A machine without a GPU can build the bundle. The tests then run on tensors without memory, and compile nothing:
 
@@ -29,9 +29,11 @@ from pathlib import Path
 from typing import Any
 
 from _common import parser, report
-from _selected_tests import KEEP, RESULTS, TESTS
+from _selected_tests import KEEP, PROCESSES, RESULTS, TESTS
 
 HERE = Path(__file__).resolve().parent
+# torch asks whether there is a GPU without touching CUDA, and compiles in the process that asks for it.
+FOR_FORKS = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
 NO_DISK_CACHES = {"QUACK_CACHE_ENABLED": "0", "FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED": "0"}
 
 
@@ -47,6 +49,7 @@ def main() -> None:
     )
     arguments.add_argument("--capture", type=Path, metavar="BUNDLE", help="build a bundle of what the tests compile")
     arguments.add_argument("--host", help="of the bundle that `--capture` builds")
+    arguments.add_argument("--processes", type=int, default=1, help="processes of the run that is served")
     arguments.add_argument("--workers", type=int, default=0, help="processes of the run that compiles")
     arguments.add_argument("--add", action="store_true", help="keep the runs in the file of results")
     options = arguments.parse_intermixed_args()
@@ -85,6 +88,9 @@ def run(options: Any, folder: Path) -> dict[str, Any]:
     if not bundles:
         bundles = [folder / "bundle"]
         seconds = record_and_build(tests, options, folder / "calls", bundles[0], environment)
+    if options.processes > 1:
+        tests += ["-s", "-p", "_shared_tests"]  # what pytest captures in files would be shared, too
+        environment |= {PROCESSES: str(options.processes), **FOR_FORKS}
     results = folder / "results.json"
     serve = [sys.executable, "-m", "aot_runtime", "serve", *map(str, bundles), "--report", "--", *tests]
     started = time.perf_counter()

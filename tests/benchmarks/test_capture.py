@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -64,6 +68,33 @@ def test_tests_are_selected_by_their_parameters_and_the_others_have_a_reason(ben
     reason, settings = selected.reason_to_leave_out, {"left_out": {"test_tuned": "autotunes"}}
     assert reason("test_tuned[1024]", settings) == "autotunes"
     assert reason("test_tuned_more", settings) == ""
+
+
+SHARED = """
+import os, pytest
+@pytest.mark.parametrize("number", range(40))
+def test_it(number):
+    assert os.getpid() != int(os.environ["PARENT"])
+    if number == 7:
+        pytest.skip("seven")
+    assert number != 30
+"""
+
+
+def test_processes_share_the_tests_and_each_runs_once(tmp_path: Path) -> None:
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 9.0\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    (tmp_path / "test_shared.py").write_text(SHARED)
+    program = "import os, pytest, sys; os.environ['PARENT'] = str(os.getpid()); sys.exit(pytest.main(sys.argv[1:]))"
+    plugins = ["-p", "_selected_tests", "-p", "_shared_tests", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)]
+    environment = {
+        **os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(PROJECT / "benchmarks"),
+        "AOT_TESTS_PROCESSES": "2", "AOT_TESTS_RESULTS": str(tmp_path / "results.json"),
+    }  # fmt: skip
+    subprocess.run([sys.executable, "-c", program, "-s", *plugins, str(tmp_path)], env=environment, check=False)
+    found = json.loads((tmp_path / "results.json").read_text())
+    assert (found["passed"], found["skipped"]) == (38, {"Skipped: seven": 1})
+    assert found["failed"] == ["test_shared.py::test_it[30]"]
 
 
 def test_the_line_of_a_served_process_is_counted(benchmark_module: Any) -> None:
