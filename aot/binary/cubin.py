@@ -36,7 +36,7 @@ _MAX_THREADS, _REQUIRED_THREADS, _FRAME_SIZE, _REGISTERS = 0x05, 0x10, 0x11, 0x2
 _ENTRY_POINT = 0x10  # in a symbol's st_other: a kernel, not a device function
 _RESERVED_SHARED = 1024  # from 9.0 on, .nv.shared begins with the KB that CUDA keeps for itself
 
-_LLVM_CONSTANT = re.compile(r'^@[^\n=]{1,4096}= [^\n\["]{0,256}constant \[(\d{1,12}) x i8\] c"([^"\n]*)"', re.MULTILINE)
+_LLVM_CONSTANT = re.compile(r'\n@[^\n=]{1,4096}= [^\n\["]{0,256}constant \[(\d{1,12}) x i8\] c"([^"\n]*)"')
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Cubin:
 def cubins_in_llvm_ir(text: str, *, source: str = "LLVM IR") -> tuple[Cubin, ...]:
     """The cubins in the string constants of a module, in its order."""
     found: list[Cubin] = []
-    for length, literal in _LLVM_CONSTANT.findall(text):
+    for length, literal in _LLVM_CONSTANT.findall(f"\n{text}"):
         try:
             data = _unescape(literal)
         except UnicodeDecodeError as error:

@@ -27,15 +27,15 @@ from .dsl import LauncherText
 
 __all__ = ["Launcher", "for_host", "parse_launcher", "symbol_prefix"]
 
-_DECLARE = re.compile(
-    r"^declare (?P<result>.+?) @(?P<name>[A-Za-z0-9_]+)\((?P<parameters>[^)]*)\)[^\n]*$", re.MULTILINE
-)
+# Patterns of whole lines begin with the end of the line before: Python looks for `\n` at once, for `^` at each character.
+_DECLARE = re.compile(r"\ndeclare (?P<result>.+?) @(?P<name>[A-Za-z0-9_]+)\((?P<parameters>[^)]*)\)[^\n]*")
 # What a launcher raises errors with, and what it does if a step says that it has raised one itself.
 _RAISE, _RAISED = "CuteDSLRT_TVMFFISetRaisedCudaError", re.compile(r"icmp eq i32 %\w+, -1$", re.MULTILINE)
 _SET_ERROR = "TVMFFIErrorSetRaisedFromCStrParts"
 _LAUNCH = "_cudaLaunchKernelEx"
 _CALL = re.compile(r"\bcall\b")
-_HEAD = re.compile(r'^target (datalayout|triple) = "[^"]*"\n', re.MULTILINE)
+_HEAD = re.compile(r'\ntarget (datalayout|triple) = "[^"]*"(?=\n)')
+_UNLOADING = re.compile(r"\n@llvm\.global_dtors = .*(?=\n)")
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,14 @@ def parse_launcher(text: str, variant: str) -> Launcher:
     _refuse_abort(text, variant, reads)
     declared = (match["name"] for match in _DECLARE.finditer(text))
     shared_memory = _stores(text, reads, reads.shared_memory, "i64")
+    blocks = [_stores(text, reads, field, "i32") for field in reads.block]
     return Launcher(
         imports=tuple(sorted(name for name in declared if _is_import(name, reads))),
         binaries=int(_find(reads.binaries.format(prefix=symbol_prefix(variant)), text, variant)),
         argument_count=int(_find(reads.argument_count, text, variant)),
-        block=_block(text, reads),
+        block=_block(*map(_single, blocks)),
         dynamic_shared_memory=_single(shared_memory),
-        largest_block=_largest_block(text, reads),
+        largest_block=_largest_block(*blocks),
         largest_dynamic_shared_memory=max(_fixed(shared_memory), default=0),
     )
 
@@ -109,13 +110,11 @@ def _single(values: list[str]) -> int | None:
     return int(values[0]) if len(set(values)) == 1 and values[0].isdecimal() else None
 
 
-def _block(text: str, reads: LauncherText) -> tuple[int, int, int] | None:
-    x, y, z = (_single(_stores(text, reads, field, "i32")) for field in reads.block)
+def _block(x: int | None, y: int | None, z: int | None) -> tuple[int, int, int] | None:
     return (x, y, z) if x is not None and y is not None and z is not None else None
 
 
-def _largest_block(text: str, reads: LauncherText) -> int:
-    x, y, z = (_stores(text, reads, field, "i32") for field in reads.block)
+def _largest_block(x: list[str], y: list[str], z: list[str]) -> int:
     if not len(x) == len(y) == len(z):
         return 0
     blocks = [_fixed(block) for block in zip(x, y, z, strict=True)]
@@ -130,8 +129,7 @@ def for_host(text: str, variant: str, host: Host) -> str:
     """The launcher for a host, with CUDA behind pointers and loading left to the dispatcher."""
     reads = dsl.installed().LAUNCHER
     head = f'target datalayout = "{host.llvm_data_layout}"\ntarget triple = "{host.llvm_triple}"\n'
-    text = head + _HEAD.sub("", text)
-    text = re.sub(r"^@llvm\.global_dtors = .*\n", "", text, flags=re.MULTILINE)
+    text = head + _UNLOADING.sub("", _HEAD.sub("", f"\n{text}"))[1:]
     explains = _can_explain(text)
     text = _DECLARE.sub(lambda match: _forwarder(match, reads, explains), text)
     for function in reads.loaders:
@@ -151,9 +149,9 @@ def _can_explain(text: str) -> bool:
 def _forwarder(match: re.Match[str], reads: LauncherText, explains: bool) -> str:
     name, result = match["name"], match["result"]
     if name == reads.once:
-        return f"define internal i32 @{name}(ptr %0, ptr %1, ptr %2, ptr %3) alwaysinline {{\n  ret i32 0\n}}"
+        return f"\ndefine internal i32 @{name}(ptr %0, ptr %1, ptr %2, ptr %3) alwaysinline {{\n  ret i32 0\n}}"
     if name == reads.unload:
-        return f"define internal void @{name}(ptr %0) alwaysinline {{\n  ret void\n}}"
+        return f"\ndefine internal void @{name}(ptr %0) alwaysinline {{\n  ret void\n}}"
     if not _is_import(name, reads):
         return match[0]
     types = [item.strip() for item in match["parameters"].split(",") if item.strip()]
@@ -167,7 +165,7 @@ def _forwarder(match: re.Match[str], reads: LauncherText, explains: bool) -> str
         body = f"  call void %function({parameters})\n  ret void\n"
     else:
         body = f"  %result = call {result} %function({parameters})\n  ret {result} %result\n"
-    return f"{pointer}define internal {result} @{name}({parameters}) alwaysinline {{\n{load}{body}}}"
+    return f"\n{pointer}define internal {result} @{name}({parameters}) alwaysinline {{\n{load}{body}}}"
 
 
 _LAUNCHING = f"""\

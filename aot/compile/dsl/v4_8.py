@@ -45,7 +45,7 @@ LAUNCHER = LauncherText(
     unload="cuda_dialect_unload_library_once",
     # The only functions of NVIDIA's launch support and of C that a launcher might call and never come back from.
     ends_process=re.compile(r"@(cuda_dialect_assert_success|abort|exit|_exit)\("),
-    kernel_handle=re.compile(r"^@(kernels_[\w$.]+|\"kernels_[^\"]+\") = internal global ptr undef$", re.MULTILINE),
+    kernel_handle=re.compile(r"\n@(kernels_[\w$.]+|\"kernels_[^\"]+\") = internal global ptr undef(?=\n)"),
     loaders=("cuda_init", "cuda_load_to_device"),
     binaries=r"@{prefix}_cuda_num_binaries\(\) \{{\n  ret i32 (\d+)",
     argument_count=r'c"Expects (\d+) parameters',
