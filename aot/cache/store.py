@@ -96,6 +96,10 @@ class Store:
         """Whether there is an entry, which may turn out to be damaged when it is read."""
         return self._path(kind, key).is_file()
 
+    def is_empty(self, kind: str) -> bool:
+        """Whether no entry of that kind was ever kept in this folder."""
+        return not (self.root / kind).exists()
+
     def put(self, kind: str, key: str, content: bytes) -> bool:
         """Keep an entry; False if the folder cannot be written to, or the entry is too large."""
         path = self._path(kind, key)

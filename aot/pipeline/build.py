@@ -26,6 +26,7 @@ from .finish import verify_and_publish
 from .linking import link_kernels, linkers, prepare_zig
 from .plan import make_plan, over_budget
 from .settings import BuildResult, Settings
+from .spellings import parse_archs
 from .tuning import fitting_tables, read_tables
 from .workers import Workers
 from .workspace import Workspace, make_workspace, scratch_folder, with_remote
@@ -97,9 +98,19 @@ def _plan(
         _comment(earlier.plan, workspace.progress)
         return earlier.plan, (), earlier.key
     workspace.progress.stage("reading declarations")
+    if cluster is None:
+        _start_ahead(workers, workspace)
     new = make_plan(workspace.settings, workers, with_keys=workspace.store is not None or cluster is not None)
     _comment(new.plan, workspace.progress)
     return new.plan, new.failures, remember_plan(workspace, new)
+
+
+def _start_ahead(workers: Workers, workspace: Workspace) -> None:
+    """If nothing was compiled yet, a second worker will be needed: start it while the first one plans."""
+    settings, store = workspace.settings, workspace.store
+    archs = parse_archs(settings.archs, ())
+    if archs and settings.jobs > 1 and settings.memory is None and store is not None and store.is_empty("variants"):
+        workers.start_ahead(archs[0])
 
 
 def _comment(plan: Plan, progress: Progress) -> None:

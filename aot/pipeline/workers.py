@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from aot_runtime.arch import Arch
 
 from ..compile.process import Worker, WorkerLost
-from ..errors import BuildError, Failure
+from ..errors import AotError, BuildError, Failure
 from .executor import Session
 
 __all__ = ["Workers", "open_source"]
@@ -30,6 +32,41 @@ def open_source(session: Session, arch: Arch | None, log: Path) -> tuple[Worker,
             failures[path] = failure
 
 
+class _Ahead:
+    """A worker that a thread starts. If it comes to nothing, the one that is started instead tells why."""
+
+    def __init__(self, session: Session, arch: Arch, log: Path) -> None:
+        self.arch = arch
+        self._lock = threading.Lock()
+        self._worker: Worker | None = None
+        self._is_unwanted = False
+        self._thread = threading.Thread(target=self._open, args=(session, log), daemon=True)
+        self._thread.start()
+
+    def take(self) -> Worker | None:
+        """The worker, for the caller to close. Only the first caller gets it."""
+        self._thread.join()
+        with self._lock:
+            worker, self._worker = self._worker, None
+        return worker
+
+    def close(self) -> None:
+        """Close the worker that nobody took, now or when it has started."""
+        with self._lock:
+            self._is_unwanted = True
+            if self._worker is not None:
+                self._worker.close()
+
+    def _open(self, session: Session, log: Path) -> None:
+        with suppress(AotError, OSError):
+            worker, failures = open_source(session, self.arch, log)
+            with self._lock:
+                if failures or self._is_unwanted:
+                    worker.close()
+                else:
+                    self._worker = worker
+
+
 class Workers:
     """The workers of one build. Those that planned an architecture are kept to compile it.
 
@@ -41,6 +78,7 @@ class Workers:
         self._failures: list[Failure] = []
         self._logs, self._limit = logs, limit
         self._by_arch: dict[Arch, Worker] = {}
+        self._ahead: _Ahead | None = None
 
     def __enter__(self) -> Workers:
         return self
@@ -48,6 +86,8 @@ class Workers:
     def __exit__(self, *error: object) -> None:
         for worker in self.release().values():
             worker.close()
+        if self._ahead is not None:
+            self._ahead.close()
 
     def of(self, arch: Arch) -> Worker:
         """The worker of an architecture, started if there is none."""
@@ -70,6 +110,15 @@ class Workers:
         """The files that could not be read since this was last asked."""
         failures, self._failures = tuple(self._failures), []
         return failures
+
+    def start_ahead(self, arch: Arch) -> None:
+        """Start a worker that is to compile while another one plans: it reads the source meanwhile."""
+        self._ahead = _Ahead(self.session, arch, self._logs / f"worker-{arch}-ahead.log")
+
+    def another(self, arch: Arch) -> Worker:
+        """A worker to compile with, for the caller to close: the one that was started ahead, or a new one."""
+        ahead = self._ahead.take() if self._ahead is not None and self._ahead.arch == arch else None
+        return ahead or self.start(arch)
 
     def start(self, arch: Arch | None) -> Worker:
         """A new worker, for the caller to close."""
