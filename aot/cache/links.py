@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ..files import sha256_of
-from ..link.libraries import EntryFunction, KernelBuild, Linker, entry_source
+from ..link.libraries import EntryFunction, KernelBuild, Linker, entry_source, entry_sources
 from ..link.nvidia import NvidiaLibraries
+from ..link.torch_library import TORCH_SOURCES
 from . import keys
 from .entries import LARGEST, EntryError, pack, unpack
 from .store import Store
@@ -58,6 +59,13 @@ class CachingLinker(Linker):
     """A linker that links nothing twice. Objects that go into static archives too are kept with the library."""
 
     store: Store
+
+    def prepare(self) -> None:
+        Linker.prepare(self)
+        for name in entry_sources():
+            self._runtime(name)
+        for name in TORCH_SOURCES:
+            self._torch_runtime(name)
 
     def kernel(self, name: str, tables: str, launchers: Mapping[str, str], output: Path) -> list[str]:
         inputs = ["kernel", name, tables, list(launchers.items())]

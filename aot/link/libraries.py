@@ -66,6 +66,10 @@ class Linker:
     tvm_ffi_include: Path
     pool: Executor
 
+    def prepare(self) -> None:
+        """Do ahead what takes long and is the same for every bundle."""
+        self.zig.prepare(self.host, self.work)
+
     def kernel(self, name: str, tables: str, launchers: Mapping[str, str], output: Path) -> list[str]:
         """One kernel's variants for one architecture; ``launchers`` are LLVM IR by variant. Returns the objects."""
         objects = [

@@ -75,7 +75,7 @@ def _build(workspace: Workspace) -> BuildResult:
 def _compile(workspace: Workspace, earlier: Earlier) -> tuple[Compilation, str | None]:
     """Plan and compile; the key of what the build ends with goes along."""
     settings = workspace.settings
-    prepare_zig(settings, workspace.scratch)
+    prepare_zig(settings, workspace.scratch, workspace.store)
     session = Session(settings.kernels, settings.options, settings.timeout)
     limit = settings.worker_count if settings.memory is not None else None
     cluster = open_cluster(settings.executor, settings.dask_security)

@@ -60,17 +60,16 @@ def linkers(tools: Path, work: Path, jobs: int, store: Store | None) -> Iterator
         yield make
 
 
-def prepare_zig(settings: Settings, work: Path) -> None:
-    """If zig is new here, let it build its own libraries while kernels are read and compiled: that takes many seconds."""
-    zig = Zig.find(settings.cache / "zig")
-    if settings.jobs == 1 or settings.memory is not None or not zig.is_new:
+def prepare_zig(settings: Settings, work: Path, store: Store | None) -> None:
+    """If zig is new here, let it prepare for linking while kernels are read: one core has little to do then."""
+    if settings.jobs == 1 or settings.memory is not None or not Zig.find(settings.cache / "zig").is_new:
         return
 
     def prepare() -> None:
-        for host in settings.hosts:
-            # What fails here fails again when the bundle is linked, and is reported then.
-            with suppress(AotError, OSError):
-                zig.prepare(host, Path(tempfile.mkdtemp(prefix=f"zig-{host.name}-", dir=work)))
+        # What fails here fails again when the bundle is linked, and is reported then.
+        with linkers(settings.cache, work, 1, store) as linker_for, suppress(AotError, OSError):
+            for host in settings.hosts:
+                linker_for(host).prepare()
 
     threading.Thread(target=prepare, daemon=True).start()
 

@@ -9,12 +9,13 @@ import pytest
 from aot_runtime.arch import Arch
 from aot_runtime.kernel_records import Backward, Choice, Parameter
 
+from aot.cache.store import Store
 from aot.compile.messages import KernelInfo
 from aot.errors import ToolchainError
 from aot.hosts import Host
 from aot.link.zig import Zig
 from aot.pipeline.compiling import CompiledKernel
-from aot.pipeline.linking import _built, _shared, _Source, prepare_zig
+from aot.pipeline.linking import _built, _shared, _Source, linkers, prepare_zig
 from aot.pipeline.settings import Settings
 
 
@@ -56,7 +57,26 @@ def test_zig_prepares_itself_while_kernels_are_compiled(
     if known:
         (tmp_path / "zig" / "global").mkdir(parents=True)
     settings = Settings("kernels", ("sm90",), jobs=jobs, memory=memory, cache=tmp_path)
-    prepare_zig(settings, tmp_path)
+    prepare_zig(settings, tmp_path, None)
     runs = jobs == 2 and memory is None and not known
     assert done.wait(30 if runs else 0) == runs
     assert prepared == ([(Host.native(), tmp_path)] if runs else [])
+
+
+def test_what_every_bundle_has_is_compiled_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[str] = []
+
+    def compile_c(zig: Zig, host: Host, source: Path, output: Path, includes: object, **flags: bool) -> None:
+        compiled.append(source.name)
+        output.write_text(source.name)
+
+    monkeypatch.setattr(Zig, "prepare", lambda zig, host, folder: None)
+    monkeypatch.setattr(Zig, "compile_c", compile_c)
+    store = Store(tmp_path / "artifacts")
+    with linkers(tmp_path, tmp_path, 1, store) as linker_for:
+        linker_for(Host.native()).prepare()
+        assert {"aot_dispatch.c", "aot_torch_call.c"} <= set(compiled)
+        compiled.clear()
+        linker = linker_for(Host.native())
+        assert all(path.read_text() == f"{path.stem}.c" for path in linker.runtime_objects())
+    assert not compiled
