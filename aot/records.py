@@ -30,29 +30,27 @@ class RecordError(ValueError):
 
 def encode(value: Any) -> Any:
     """A structure of records, tuples and mappings as JSON's own types."""
-    if type(value) in _PLAIN:  # most of what the thousands of variants of a bundle are made of
-        return value
-    if isinstance(value, Arch):
-        return str(value)
-    if isinstance(value, Value):
-        return {name: encode(getattr(value, name)) for name in _parameters(typing.cast(Any, type(value)))}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {name: encode(getattr(value, name)) for name in _names(type(value))}
-    if isinstance(value, Mapping):
-        return {str(key): encode(item) for key, item in value.items()}
-    if isinstance(value, (tuple, list)):
-        return [encode(item) for item in value]
-    return value
-
-
-@cache
-def _parameters(kind: type) -> tuple[str, ...]:
-    return tuple(inspect.signature(kind).parameters)
+    kind = type(value)
+    return value if kind in _PLAIN else _encoder(typing.cast(Any, kind))(value)
 
 
 @cache  # the thousands of variants of a bundle have records of few types
-def _names(kind: type) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(kind))
+def _encoder(kind: Any) -> Callable[[Any], Any]:
+    if issubclass(kind, Arch):
+        return str
+    if issubclass(kind, Value):
+        return _record_encoder(tuple(inspect.signature(kind).parameters))
+    if dataclasses.is_dataclass(kind):
+        return _record_encoder(tuple(field.name for field in dataclasses.fields(kind)))
+    if issubclass(kind, Mapping):
+        return lambda value: {str(key): encode(item) for key, item in value.items()}
+    if issubclass(kind, (tuple, list)):
+        return lambda value: list(map(encode, value))
+    return lambda value: value
+
+
+def _record_encoder(names: tuple[str, ...]) -> Callable[[Any], Any]:
+    return lambda value: {name: encode(getattr(value, name)) for name in names}
 
 
 def decode(kind: type[_T], data: Any) -> _T:

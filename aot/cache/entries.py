@@ -16,7 +16,17 @@ from typing import Any, TypeVar
 
 from ..records import RecordError, decode, encode
 
-__all__ = ["LARGEST", "EntryError", "as_record", "entry_limit", "pack", "read_record", "record_bytes", "unpack"]
+__all__ = [
+    "LARGEST",
+    "EntryError",
+    "as_record",
+    "entry_limit",
+    "json_bytes",
+    "pack",
+    "read_record",
+    "record_bytes",
+    "unpack",
+]
 
 LARGEST = 256 << 20  # bytes of one entry, unpacked; the largest library of the shipped kernels has 8 MB
 
@@ -76,7 +86,12 @@ def _sizes(head: bytes) -> Iterator[tuple[str, int]]:
 
 def record_bytes(record: Any) -> bytes:
     """A record as an entry."""
-    return json.dumps(encode(record), separators=(",", ":")).encode()
+    return json_bytes(encode(record))
+
+
+def json_bytes(encoded: Any) -> bytes:
+    """A record that is encoded as an entry."""
+    return json.dumps(encoded, separators=(",", ":")).encode()
 
 
 def read_record(kind: type[_T], content: bytes) -> _T:

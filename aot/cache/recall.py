@@ -23,7 +23,7 @@ from ..files import sha256_of
 from ..records import encode
 from ..versions import installed_version
 from . import keys
-from .entries import EntryError, as_record, read_record, record_bytes
+from .entries import EntryError, as_record, json_bytes, read_record, record_bytes
 from .store import Store
 
 __all__ = [
@@ -96,8 +96,9 @@ class Outline:
 def keep_plan(store: Store, request: Request, plan: Plan, closures: Sequence[Closure]) -> Outline:
     """Keep a plan and what it depends on."""
     contracts = {kernel.info.name: kernel.info.contract for kernel in plan.kernels if kernel.info.contract}
-    outline = Outline(keys.digest_of(encode(plan)), plan.cuda, contracts)
-    store.put("plans", outline.digest, record_bytes(plan))
+    encoded = encode(plan)
+    outline = Outline(keys.digest_of(encoded), plan.cuda, contracts)
+    store.put("plans", outline.digest, json_bytes(encoded))
     watched = [Watched(c.files, c.folders, c.environment, c.distributions) for c in closures]
     _keep(store, request.key(), Source(outline, tuple(watched)))
     return outline
