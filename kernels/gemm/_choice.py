@@ -34,7 +34,8 @@ class Model:
 def time_of(tiling: Any, model: Model) -> str:
     """The time of a product as an expression of its extents."""
     rows, at_once = tiling.m * tiling.cluster, CLUSTERS[tiling.blocks]
-    tiles = f"((m + {rows - 1}) // {rows}) * ((n + {tiling.n - 1}) // {tiling.n})"
+    high, wide = ("n", "m") if tiling.swapped else ("m", "n")
+    tiles = f"(({high} + {rows - 1}) // {rows}) * (({wide} + {tiling.n - 1}) // {tiling.n})"
     waves = f"(({tiles} + {at_once - 1}) // {at_once})"
     time = f"{model.start} + {waves} * ({model.step} * k + {model.tile})"
     if model.read:

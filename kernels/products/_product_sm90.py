@@ -62,6 +62,7 @@ class Tiling:
     buffers: int = 2  # slices of the output in shared memory
     group: int = 4  # rows of clusters that are computed together
     rows: int | None = None  # if ``a`` never has more rows than this, only these rows of its tile are loaded
+    swapped: bool = False  # whether rows of the tile are rows of ``b``: ``m`` and ``n`` are then swapped, too
 
     @property
     def blocks(self) -> int:
@@ -75,9 +76,10 @@ class Tiling:
 
     @property
     def label(self) -> str:
-        words = (f"tile{self.loaded_rows}x{self.n}", *(["shared"] if self.shared else ()))
+        rows, columns = (self.n, self.m) if self.swapped else (self.loaded_rows, self.n)
+        marks = [name for name, has in (("swapped", self.swapped), ("shared", self.shared)) if has]
         named = (("cluster", self.cluster), ("split", self.split))
-        return "_".join((*words, *(f"{name}{blocks}" for name, blocks in named if blocks > 1)))
+        return "_".join((f"tile{rows}x{columns}", *marks, *(f"{name}{blocks}" for name, blocks in named if blocks > 1)))
 
     @property
     def loaded_rows(self) -> int:
@@ -95,7 +97,7 @@ class Tiling:
     @property
     def steps_ahead(self) -> int:
         """Steps of which a block fetches its share of the weights early."""
-        return max(1, BYTES_AHEAD // (self.n // self.cluster * STEP_BYTES))
+        return max(1, BYTES_AHEAD // ((self.m if self.swapped else self.n // self.cluster) * STEP_BYTES))
 
     @property
     def own_rows(self) -> int:
@@ -175,11 +177,15 @@ class Tiling:
         registers = self.sums + (self.sums // self.parts if scaling.promoted else 0)
         if registers > MOST_SUMS:
             raise aot.DeclarationError(f"{registers} registers of a thread for sums; there is room for {MOST_SUMS}")
-        if self.rows is not None and (self.rows % SWIZZLED_ROWS or self.rows > self.m or self.cluster > 1):
+        if self.rows is not None and (
+            self.rows % SWIZZLED_ROWS or self.rows > self.m or self.cluster > 1 or self.swapped
+        ):
             raise aot.DeclarationError(
                 f"{self.rows} rows of {self.m}, in clusters of {self.cluster}",
-                hint=f"rows is a multiple of {SWIZZLED_ROWS} up to m, without clusters",
+                hint=f"rows is a multiple of {SWIZZLED_ROWS} up to m, without clusters, and `a` and `b` are not swapped",
             )
+        if self.swapped and scaling.kind == "blocks":
+            raise aot.DeclarationError("`a` and `b` are swapped, with scales of blocks", hint="rows of `a` are rows of a tile")
         if not 1 <= self.blocks <= target.max_cluster:
             raise aot.DeclarationError(f"clusters of {self.blocks}; {target.arch} takes up to {target.max_cluster}")
         if self.split > 1 and (self.cluster > 1 or not self.shared):
@@ -216,6 +222,9 @@ class Product(Order):
         stream: CUstream,
     ):
         tiling = self.tiling
+        if cutlass.const_expr(tiling.swapped):
+            a, b, a_scale, b_scale = b, a, b_scale, a_scale
+            out = cute.make_tensor(out.iterator, cute.select(out.layout, mode=[1, 0]))
         self.dtypes = a.element_type, b.element_type
         self.out_dtype = out.element_type
         self.step = STEP_BYTES * 8 // a.element_type.width  # elements along k
@@ -278,7 +287,10 @@ class Product(Order):
         tiling = self.tiling
         tile = (WGMMA_ROWS, tiling.slice_columns)
         staged = hopper_helpers.make_smem_layout_epi(
-            self.out_dtype, LayoutEnum.ROW_MAJOR, tile, tiling.epilogue_stages * MULTIPLYING
+            self.out_dtype,
+            LayoutEnum.COL_MAJOR if tiling.swapped else LayoutEnum.ROW_MAJOR,
+            tile,
+            tiling.epilogue_stages * MULTIPLYING,
         )
         store = cpasync.CopyBulkTensorTileS2GOp()
         return *cpasync.make_tiled_tma_atom(store, out, cute.select(staged, mode=[0, 1]), tile), staged
@@ -339,7 +351,7 @@ class Product(Order):
 
         if cutlass.const_expr(self.early and not self.grouped and BYTES_AHEAD > 0):  # noqa: SIM102  decided when compiling
             if warp == 0:
-                self.fetch_ahead(load_b, b, shared_b, tiles)
+                self.fetch_ahead(load_a, a, shared_a, load_b, b, shared_b, tiles)
         await_previous(self.early)
         count = self.count_tiles(offsets, tiles)
         if group == 0:
@@ -383,8 +395,20 @@ class Product(Order):
             cute.group_modes(b, 0, 2),
         )
 
+    def loads_of_a(self, load_a, a, shared_a, top):
+        """What is loaded of the rows of ``a`` from ``top`` on: where to, by stage, and where from, by step.
+
+        Rows of a tile that are not loaded keep old values. They only produce rows of the output that do not exist.
+        """
+        tile = (self.tiling.loaded_rows, self.step)
+        to = cute.local_tile(shared_a, tile, (0, 0, None))
+        source = cute.local_tile(cute.domain_offset((top, 0), a), tile, (0, None))
+        return cpasync.tma_partition(
+            load_a, 0, cute.make_layout(1), cute.group_modes(to, 0, 2), cute.group_modes(source, 0, 2)
+        )
+
     @cute.jit
-    def fetch_ahead(self, load_b, b, shared_b, tiles):
+    def fetch_ahead(self, load_a, a, shared_a, load_b, b, shared_b, tiles):
         """Bring what this block loads first of the weights into the L2 cache while the previous kernel still runs.
 
         Nothing is read yet, and what the previous kernel writes goes to the same cache: it does not matter whether this
@@ -392,11 +416,15 @@ class Product(Order):
         """
         tiling = self.tiling
         begin, _, row, part = self.place()
-        _, from_b = self.loads_of_b(load_b, b, shared_b, row)
         first_step, end_step = self.range_of(part, cute.size(b, mode=[1]))
-        _, n = place_of(begin, tiles[0], tiles[1], tiling.group)
+        m, n = place_of(begin, tiles[0], tiles[1], tiling.group)
+        if cutlass.const_expr(tiling.swapped):
+            load, (_, source) = load_a, self.loads_of_a(load_a, a, shared_a, (m * tiling.cluster + row) * tiling.m)
+        else:
+            load, (_, from_b) = load_b, self.loads_of_b(load_b, b, shared_b, row)
+            source = from_b[None, n, None, 0]
         for k in cutlass.range(first_step, cutlass.min(end_step, first_step + tiling.steps_ahead)):
-            cute.prefetch(load_b, from_b[None, n, k, 0])
+            cute.prefetch(load, source[None, k])
 
     @cute.jit
     def load_tiles(self, loaded, load_a, a, shared_a, load_b, b, shared_b, offsets, tiles, count):
@@ -404,19 +432,13 @@ class Product(Order):
         tiling = self.tiling
         begin, step, row, part = self.place()
         everyone = Int32((1 << tiling.cluster) - 1).to(cutlass.Int16) if tiling.cluster > 1 else None
-        # Rows that are not loaded keep old values. They only produce rows of the output that do not exist.
-        a_tile = (tiling.loaded_rows, self.step)
-        shared_a = cute.local_tile(shared_a, a_tile, (0, 0, None))
         to_b, from_b = self.loads_of_b(load_b, b, shared_b, row)
         first_step, end_step = self.range_of(part, cute.size(a, mode=[1]))
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.stages)
         first, before = Int32(0), Int32(0)
         for index in cutlass.range(begin, count, step):
             expert, top, _, n, first, before = self.find(offsets, tiles, index, first, before, row)
-            own = cute.local_tile(cute.domain_offset((top, 0), a), a_tile, (0, None))
-            to_a, from_a = cpasync.tma_partition(
-                load_a, 0, cute.make_layout(1), cute.group_modes(shared_a, 0, 2), cute.group_modes(own, 0, 2)
-            )
+            to_a, from_a = self.loads_of_a(load_a, a, shared_a, top)
             b_row = from_b[None, n, None, expert]
             for k in cutlass.range(first_step, end_step):
                 loaded.producer_acquire(state)
@@ -564,16 +586,21 @@ class Product(Order):
         for first in cutlass.range(0, steps, turns, unroll=1):
             for i in cutlass.range_constexpr(turns):
                 if first + i < steps:
-                    self.fetch_block_scales(sets[i - 1], scales, cutlass.min(first + i + turns - 1, steps - 1))
-                    read = self.add_step(loaded, beginning, adding, sums, promoted, operands, read, sets[i])
+                    coming = sets[i - 1], scales, cutlass.min(first + i + turns - 1, steps - 1)
+                    read = self.add_step(loaded, beginning, adding, sums, promoted, operands, read, sets[i], coming)
         return read
 
     @cute.jit
-    def add_step(self, loaded, beginning, adding, sums, promoted, operands, read, scales):
-        """Multiply the content of one stage and add the product to the sums in f32."""
+    def add_step(self, loaded, beginning, adding, sums, promoted, operands, read, scales, coming):
+        """Multiply the content of one stage and add the product to the sums in f32.
+
+        Scales of a step to come are fetched while the tensor cores multiply, so that no product waits for addresses.
+        """
         loaded.consumer_wait(read)
         for part in cutlass.range_constexpr(len(operands)):
             self.start_product(beginning, adding, sums, operands[part], read.index, True)
+            if cutlass.const_expr(part == 0):
+                self.fetch_block_scales(*coming)
             warpgroup.wait_group(0)
             if cutlass.const_expr(part == len(operands) - 1):
                 loaded.consumer_release(read)
@@ -735,5 +762,5 @@ class Product(Order):
         return pipeline.NamedBarrier(barrier_id=1 + MULTIPLYING + group, num_threads=MULTIPLYING * WARP_GROUP)
 
     def copy_to_shared(self, mma: cute.TiledMma) -> cute.TiledCopy:
-        matrices = cute.make_copy_atom(cute.nvgpu.warp.StMatrix8x8x16bOp(False, 4), self.out_dtype)
+        matrices = cute.make_copy_atom(cute.nvgpu.warp.StMatrix8x8x16bOp(self.tiling.swapped, 4), self.out_dtype)
         return cute.make_tiled_copy_S(matrices, cute.make_tiled_copy_C_atom(matrices, mma))
