@@ -21,35 +21,44 @@ ALIGNMENT = 16  # bytes; TMA and the widest copies need it for addresses and str
 _T = _product_sm90.Tiling
 # The tilings for sm_90a, with models of the time that each takes, for scales of rows and of blocks, fitted to measurements
 # on an H200. What limits them is how fast tiles come into shared memory, so the wide ones are the fastest if there is enough
-# to do for all multiprocessors. If there are few tiles and k is long, blocks cut the sum. If there are few rows, the others of a
-# tile are not loaded.
+# to do for all multiprocessors. If there are few tiles and k is long, blocks cut the sum. The height of a tile is a multiple
+# of 64, its width of 16: if there are few rows of ``a``, they become columns of the tile, so that few are computed in vain.
 SM90_ROWS = (
-    (_T(64, 64, rows=16), Model(203532, 132, 63981, 28)),
-    (_T(64, 128, rows=16, split=3), Model(77620, 28, 228136, 75)),
-    (_T(64, 64, rows=32), Model(195235, 129, 70320, 34)),
-    (_T(64, 64), Model(157084, 95, 97538, 66)),
-    (_T(64, 128), Model(81536, 170, 159882, 40)),
-    (_T(64, 128, split=3), Model(25075, 39, 311400, 73)),
-    (_T(64, 128, split=4), Model(39557, 43, 322306, 52)),
-    (_T(128, 128), Model(125265, 284, 139127, 20)),
-    (_T(128, 128, split=2), Model(0, 150, 373765, 34)),
-    (_T(128, 160, buffers=1), Model(69844, 336, 249651, 25)),
-    (_T(128, 192, buffers=1), Model(70835, 404, 240649, 16)),
-    (_T(128, 256, beside=True), Model(63102, 554, 272743, 1)),
-    (_T(128, 256, beside=True, cluster=2), Model(131455, 555, 227159)),
+    (_T(128, 16, swapped=True), Model(201808, 56, 21220, 64, 84)),
+    (_T(128, 16, split=4, swapped=True), Model(157269, 20, 124596, 50, 30)),
+    (_T(128, 32, swapped=True), Model(206116, 67, 20550, 63, 85)),
+    (_T(128, 32, split=4, swapped=True), Model(140474, 22, 164615, 45, 32)),
+    (_T(128, 48, swapped=True), Model(238670, 68, 21521, 60, 107)),
+    (_T(64, 64), Model(240737, 73, 4069, 50, 61)),
+    (_T(128, 64, swapped=True), Model(230850, 79, 35873, 58, 112)),
+    (_T(64, 128, split=3), Model(156185, 24, 213167, 35, 65)),
+    (_T(64, 128, split=4), Model(93401, 24, 223561, 41, 40)),
+    (_T(128, 96, swapped=True), Model(226626, 133, 48511, 49, 110)),
+    (_T(128, 96, split=2, swapped=True), Model(138246, 57, 288400, 47, 73)),
+    (_T(128, 112, swapped=True), Model(237529, 121, 102326, 45, 134)),
+    (_T(64, 128, split=2, swapped=True), Model(0, 59, 408761, 15, 44)),
+    (_T(128, 128), Model(221071, 151, 98052, 39, 136)),
+    (_T(128, 128, split=2), Model(18721, 117, 439220, 38, 27)),
+    (_T(128, 144, swapped=True), Model(258594, 167, 113105, 31, 158)),
+    (_T(128, 160, swapped=True), Model(245718, 195, 107866, 28, 151)),
+    (_T(128, 160, buffers=1), Model(224449, 171, 134377, 42, 176)),
+    (_T(128, 176, swapped=True), Model(238204, 228, 166866, 21, 150)),
+    (_T(128, 192, buffers=1), Model(202843, 238, 157294, 40, 162)),
+    (_T(128, 192, cluster=2, buffers=1, swapped=True), Model(271477, 274, 139062, 21, 126)),
+    (_T(128, 256, beside=True, cluster=2), Model(220500, 423, 166809, 5, 154)),
 )
+# Here, each row of ``a`` has other scales in each step, which a tile only has room for if they belong to its rows.
 SM90_BLOCKS = (
-    (_T(64, 64, rows=16, split=4), Model(97125, 31, 269581, 75)),
-    (_T(64, 128, rows=16), Model(247536, 190, 0, 50)),
-    (_T(64, 128), Model(146882, 239, 96801, 42)),
-    (_T(64, 128, split=2), Model(2981, 124, 371591, 47)),
-    (_T(64, 128, split=3), Model(689, 84, 326524, 40)),
-    (_T(64, 128, split=4), Model(20583, 66, 360379, 37)),
-    (_T(64, 256), Model(13967, 396, 219641, 42)),
-    (_T(128, 128), Model(106374, 409, 131852, 19)),
-    (_T(128, 128, split=2), Model(0, 180, 465765, 33)),
-    (_T(128, 192, buffers=1), Model(80130, 515, 177032, 14)),
-    (_T(128, 256, beside=True, cluster=2), Model(179635, 740, 144978)),
+    (_T(64, 64, rows=16, split=4), Model(95043, 28, 269143, 73)),
+    (_T(64, 128, rows=16), Model(234643, 167, 0, 49)),
+    (_T(64, 128), Model(204594, 185, 30895, 27, 83)),
+    (_T(64, 128, split=2), Model(95265, 90, 261866, 36, 56)),
+    (_T(64, 128, split=3), Model(56088, 56, 277808, 24, 48)),
+    (_T(64, 128, split=4), Model(52975, 47, 326864, 8, 45)),
+    (_T(128, 128), Model(181380, 346, 109284, 16, 71)),
+    (_T(128, 128, split=2), Model(2979, 147, 474045, 25, 39)),
+    (_T(128, 192, buffers=1), Model(123525, 443, 188054, 13, 87)),
+    (_T(128, 256, beside=True, cluster=2), Model(211212, 640, 167292, 6, 63)),
 )
 
 

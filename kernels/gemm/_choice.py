@@ -1,9 +1,10 @@
 """Which tiling is the fastest for a product, by a model of the time that each tiling takes.
 
 Blocks compute as many tiles at once as there are multiprocessors: a wave. A wave takes a time for each step along ``k``,
-and a time for what is done once for each tile. Operands come from memory, which takes a time for each of their elements.
-So the model is ``start + waves * (step * k + tile) + read * elements``. It counts waves exactly: one tile more than fits
-into a wave costs a whole wave, which is what makes a tiling wrong for a shape.
+and a time for what is done once for each tile. If a wave is not full, its steps are a bit faster: fewer blocks share what
+there is of memory and power. Operands come from memory, which takes a time for each of their elements. So the model is
+``start + waves * (step * k + tile) + work * tiles / (tiles of a wave) * k + read * elements``. It counts waves exactly: one
+tile more than fits into a wave costs a wave, which is what makes a tiling wrong for a shape.
 
 The products in f8 and in TF32 choose by it. Its numbers were fitted to measurements on an H200, and so is the
 number of multiprocessors: on a device with fewer of them the choice is a little worse, never wrong.
@@ -29,6 +30,7 @@ class Model:
     step: int
     tile: int
     read: int = 0  # for 4096 elements of the operands
+    work: int = 0  # for a step of as many tiles as a full wave has
 
 
 def time_of(tiling: Any, model: Model) -> str:
@@ -38,6 +40,8 @@ def time_of(tiling: Any, model: Model) -> str:
     tiles = f"(({high} + {rows - 1}) // {rows}) * (({wide} + {tiling.n - 1}) // {tiling.n})"
     waves = f"(({tiles} + {at_once - 1}) // {at_once})"
     time = f"{model.start} + {waves} * ({model.step} * k + {model.tile})"
+    if model.work:
+        time += f" + {model.work} * ({tiles} * k // {at_once})"
     if model.read:
         time += f" + {model.read} * ((m + n) * k // 4096)"
     if tiling.least_k > 1:  # each block of a cluster that cuts the sum needs something to add up

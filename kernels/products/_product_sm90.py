@@ -185,7 +185,9 @@ class Tiling:
                 hint=f"rows is a multiple of {SWIZZLED_ROWS} up to m, without clusters, and `a` and `b` are not swapped",
             )
         if self.swapped and scaling.kind == "blocks":
-            raise aot.DeclarationError("`a` and `b` are swapped, with scales of blocks", hint="rows of `a` are rows of a tile")
+            raise aot.DeclarationError(
+                "`a` and `b` are swapped, with scales of blocks", hint="rows of `a` are rows of a tile"
+            )
         if not 1 <= self.blocks <= target.max_cluster:
             raise aot.DeclarationError(f"clusters of {self.blocks}; {target.arch} takes up to {target.max_cluster}")
         if self.split > 1 and (self.cluster > 1 or not self.shared):

@@ -585,11 +585,14 @@ def test_scales_that_do_not_fit_are_refused(kernels: dict[str, Kernel], call: di
 
 @pytest.mark.parametrize(
     ("m", "n", "tile"),
-    [(1, 4096, "16x"), (16, 8192, "16x64"), (16, 1280, "16x128_shared_split"), (32, 8192, "32x64"), (33, 64, "64x")],
+    [
+        (1, 4096, "16x128_swapped"),
+        (16, 59_136, "16x128_swapped"),
+        (32, 8192, "32x128_swapped"),
+        (192, 22_016, "192x128_swapped"),
+    ],
 )
-def test_few_rows_of_f8_take_tiles_of_which_few_are_loaded(
-    kernels: dict[str, Kernel], m: int, n: int, tile: str
-) -> None:
+def test_few_rows_of_f8_are_columns_of_a_tile(kernels: dict[str, Kernel], m: int, n: int, tile: str) -> None:
     chosen = kernels["gemm_fp8"].answer(scaled_call(m, n, 4096, (1,), (1,)))[0]
     assert chosen.startswith(f"gemm_fp8__bf16__f8e4m3__rows__tile{tile}")
 
