@@ -1,4 +1,4 @@
-"""Kernels that compute gradients of kernels in other families. They have not run on a GPU yet.
+"""Kernels that compute gradients of kernels in other families.
 
 Build them with ``--family all``. Each is named by the kernel that it belongs to, in ``aot.kernel(backward=...)``.
 """

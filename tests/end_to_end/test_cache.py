@@ -34,7 +34,7 @@ KERNEL = (
     WRITE.replace("VALUE", "1")
     + """
 @aot.kernel(parameters=(aot.Out("out", shape="out.shape", dtype="out.dtype"),), archs=("sm_80", "sm_90a"),
-            axes={"dtype": ("f16", "f32")})
+            axes={"dtype": ("f16", "f32")}, variant_budget=1)
 def NAME(target, dtype):
     return aot.Spec(launch, {"out": aot.Tensor(dtype, ("n",)), "stream": aot.Stream()})
 """
@@ -42,10 +42,14 @@ def NAME(target, dtype):
 
 
 class Seen(Progress):
-    """What was compiled."""
+    """What was compiled, and what was warned of."""
 
     def __init__(self) -> None:
         self.variants: list[str] = []
+        self.warnings: list[str] = []
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
 
     def compiled(self, job: CompileJob, outcome: Compiled | Failure) -> None:
         assert isinstance(outcome, Compiled), outcome
@@ -63,16 +67,19 @@ def first(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
     (folder / "kernels").mkdir()
     for name in ("first", "second"):
         (folder / "kernels" / f"{name}.py").write_text(KERNEL.replace("NAME", name))
-    assert _build(folder, cache)[1] == ALL
+    seen = Seen()
+    assert _build(folder, cache, seen)[1] == ALL
+    over = [f"{name} has 2 variants to compile for sm_90a, and a budget of 1" for name in ("first", "second")]
+    assert [warning.partition(":")[0] for warning in seen.warnings] == over
     return folder
 
 
-def _build(folder: Path, cache: Path, **changes: object) -> tuple[BuildResult, list[str]]:
+def _build(folder: Path, cache: Path, seen: Seen | None = None, **changes: object) -> tuple[BuildResult, list[str]]:
     settings: dict[str, object] = {
         "kernels": str(folder / "kernels"), "archs": ("sm_90a",), "out": folder / "out", "name": "bundle", "jobs": 1,
         "cache": cache, "artifacts": folder / "cache",
     }  # fmt: skip
-    seen = Seen()
+    seen = seen or Seen()
     result = build(Settings(**{**settings, **changes}), seen)  # type: ignore[arg-type]
     return result, sorted(seen.variants)
 
