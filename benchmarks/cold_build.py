@@ -1,7 +1,8 @@
 """How long the shipped kernels take to build for sm_90a from an empty cache, zig's own included.
 
-Each ``--family`` is a build of its own, as ``aot build --family`` takes it; ``core`` stands for the core families. Numbers
-are only valid on an idle machine; the output includes the load.
+Each ``--family`` is a build of its own, as ``aot build --family`` takes it; ``core`` stands for the core families. Seconds
+are only valid if nothing else runs: ``alone`` says whether the processes of the build had all the CPU time that was used
+meanwhile, but for a tenth of a core. The seconds of CPU are the build's own in any case.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +26,28 @@ def build(family: str) -> dict[str, Any]:
         place = ["--cache", f"{folder}/cache", "--out", f"{folder}/bundle"]
         chosen = [] if family == "core" else ["--family", family]
         command = [sys.executable, "-m", "aot", "build", "--arch", "sm90", *place, *chosen, "--json", "--quiet"]
+        began, busy = time.monotonic(), _busy()
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = json.loads(subprocess.run(command, cwd=PROJECT, check=True, stdout=subprocess.PIPE, text=True).stdout)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        own = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        others = (_busy() - busy - own) / (time.monotonic() - began)
         details = json.loads(Path(folder, "bundle", "details", "sm_90a.json").read_text())["variants"]
     return {
         "seconds": done["seconds"],
-        "cpu_seconds": round(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 1),
+        "cpu_seconds": round(own, 1),
+        "alone": others < 0.1,
+        "cores_of_others": round(others, 2),
         "variants": len(details),
         "compiled": len({(variant["kernel"], variant["symbol"]) for variant in details}),  # the others share their code
         "kernels": done["kernels"],
     }
+
+
+def _busy() -> float:
+    """The seconds that all CPUs of this machine have worked."""
+    user, nice, system, _idle, _wait, interrupts, soft = map(int, Path("/proc/stat").read_text().split()[1:8])
+    return (user + nice + system + interrupts + soft) / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
