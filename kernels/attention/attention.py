@@ -132,8 +132,9 @@ def guards_of(layout: str) -> tuple[str, ...]:
 def attention(target: aot.Target, dtype: str, layout: str, dims: Dims, extras: Extras) -> list[aot.Spec]:
     """Attention of each query to the tokens of its own sequence. The last query is at the place of the last token.
 
-    A query that sees no token gives zeros, and minus infinity in ``lse`` unless there is a sink. Tokens past the end of a
-    sequence have no influence, whatever the memory there contains. A page of which no query sees a token is not read.
+    A query that sees no token gives zeros, and minus infinity in ``lse`` unless there is a sink. A sequence may have queries
+    and no token, but a call with queries is refused if there is no key at all. Tokens past the end of a sequence have no
+    influence, whatever the memory there contains. A page of which no query sees a token is not read.
     ``heads`` is a multiple of ``kv_heads``; neighbouring heads share one. Starts, lengths and pages are read on the
     device, so a captured CUDA graph may be replayed after they changed.
     """
