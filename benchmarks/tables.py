@@ -32,7 +32,7 @@ def _checked_calls(data: Mapping[str, Any]) -> str:
 
 
 def _sanitized_calls(data: Mapping[str, Any]) -> str:
-    """Of both tools: memcheck finds errors, racecheck hazards."""
+    """Of each tool: racecheck finds hazards, the others errors."""
     runs = data["results"]
     return " and ".join(
         f"{sum(run['calls'].values())} calls, {run.get('errors', run.get('hazards'))} found" for run in runs
@@ -488,7 +488,8 @@ FACTS: dict[str, tuple[tuple[str, str, Callable[[Any], str]], ...]] = {
          lambda data: f"{data['calls']['checked']} calls of {len(data['variants'])} variants, {data['calls']['failed']} failed"),
         ("The `sm_80` code of the core families, built as `sm_90`, checked against references", "h200-check-portable.json",
          _checked_calls),
-        ("Calls under compute-sanitizer, memcheck and racecheck each", "h200-sanitizer.json",
+        ("Calls of `rows`, `elementwise` and `backward` under compute-sanitizer: memcheck, racecheck, initcheck",
+         "h200-sanitizer.json",
          _sanitized_calls),
         ("Calls of the families `fp8` and `experts` under compute-sanitizer, memcheck and racecheck", "h200-sanitizer-fp8.json",
          _sanitized_calls),
