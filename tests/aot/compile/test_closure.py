@@ -290,3 +290,9 @@ def test_installed_packages_count_by_their_version_and_not_by_their_files(folder
     assert not any(
         name.partition(".")[0] in ("aot", "platformdirs", "json") for name in closure.kernels["first"].modules
     )
+
+
+def test_a_worker_uses_large_pages_unless_the_user_tunes_glibc(monkeypatch: pytest.MonkeyPatch) -> None:
+    for chosen, used in ((None, "glibc.malloc.hugetlb=1"), ("glibc.malloc.arena_max=1", "glibc.malloc.arena_max=1")):
+        monkeypatch.setenv("GLIBC_TUNABLES", chosen or "")
+        assert worker_variables(ARCH)["GLIBC_TUNABLES"] == used
