@@ -16,8 +16,6 @@ the value. So a tile of the cache is read once and used twice, by up to 64 query
       first    scores 0   softmax 0 : sums 0, left                : sums 1, left    scores 2
       second   scores 1             : sums 0, right + softmax 1   : sums 1, right   scores 3
 
-  With few rows, memory is the limit, and scores 1 would wait for tile 1 to arrive while tile 0 takes up room. So if the kernel
-  is *eager*, the second group adds tile 0 before it turns to the scores of tile 1.
 * **Shared memory.** 72 KB of queries and two tiles of 64 tokens, 72 KB each, which leaves almost nothing. Tiles of the first
   group are always in the first stage, those of the second group in the second one, so all operands have fixed places. A tile is nine
   *lines* of 64 columns, and each is loaded as soon as the same line of the tile before the previous one is no longer needed.
@@ -79,16 +77,14 @@ def line_at(position, half):
 
 
 class LatentDecode(Merging):
-    """``box`` tokens are copied at once: they lie in one page. ``eager``: free memory as soon as possible."""
+    """``box`` tokens are copied at once: they lie in one page."""
 
     registers = 40, 232  # per thread that loads, and that multiplies
-    merge_items = 8  # so that all blocks that merge fit on the device at once
+    merge_shares = 4  # so that all blocks that merge fit on the device at once
 
-    def __init__(self, target: aot.Target, paged: bool, box: int = TOKENS, eager: bool = False) -> None:
-        slack = 0 if eager else SLACK  # blocks without work cost bandwidth
-        super().__init__(VALUE, ROWS, TOKENS, MAX_BLOCKS, paged, launched_early(target), side_by_side=1, slack=slack)
+    def __init__(self, target: aot.Target, paged: bool, box: int = TOKENS) -> None:
+        super().__init__(VALUE, ROWS, TOKENS, MAX_BLOCKS, paged, launched_early(target), side_by_side=1, slack=SLACK)
         self.box = box
-        self.eager = eager
 
     @cute.jit
     def __call__(
@@ -407,11 +403,11 @@ class LatentDecode(Merging):
         tiles, index = piece.stop - piece.start, piece.start
         even, odd = uses
         if tiles > 1:
-            self.start_odd(pipelines, scoring, weighing, softmax, piece, index, even, odd)
+            self.start_scores(pipelines, scoring, odd, 1)
             for _ in cutlass.range(tiles // 2 - 1):
                 self.weigh_own(pipelines, scoring, weighing, softmax, run, piece, index + 1, odd, even, None, 1)
                 index, even, odd = index + 2, even + 1, odd + 1
-                self.start_odd(pipelines, scoring, weighing, softmax, piece, index, even, odd)
+                self.start_scores(pipelines, scoring, odd, 1)
             self.weigh_own(pipelines, scoring, weighing, softmax, run, piece, index + 1, odd, even, q_state, 1)
             index, even = index + 2, even + 1
         else:
@@ -419,14 +415,6 @@ class LatentDecode(Merging):
         if index < piece.stop:
             self.start_other(pipelines, weighing, softmax, piece, index, even, 1)
             self.finish_other(pipelines, even, 1)
-
-    @cute.jit
-    def start_odd(self, pipelines, scoring, weighing, softmax, piece, index, even, odd):
-        """Start on the scores of an odd tile. If the kernel is eager, the even tile before it comes first."""
-        if cutlass.const_expr(self.eager):
-            self.start_other(pipelines, weighing, softmax, piece, index, even, 1)
-            self.finish_other(pipelines, even, 1)
-        self.start_scores(pipelines, scoring, odd, 1)
 
     @cute.jit
     def start_scores(self, pipelines, scoring, use, half: cutlass.Constexpr):
@@ -448,10 +436,9 @@ class LatentDecode(Merging):
     ):
         """From the scores of a tile of this group's own to the sums.
 
-        The second group adds the tile before on the way, unless it did so already. If there is a ``q_state``, these are the
-        last scores of the piece: the queries are no longer needed.
+        The second group adds the tile before on the way. If there is a ``q_state``, these are the last scores of the piece:
+        the queries are no longer needed.
         """
-        beside = half == 1 and not self.eager
         thread = cute.arch.thread_idx()[0] % WARP_GROUP
         score_mmas, _, _, scores, loaded_q = scoring
         mma, _, sums, weights, keys, handed = weighing
@@ -460,14 +447,14 @@ class LatentDecode(Merging):
         warpgroup.wait_group(0)
         if cutlass.const_expr(q_state is not None):
             loaded_q.consumer_release(q_state)
-        if cutlass.const_expr(beside):
+        if cutlass.const_expr(half == 1):
             self.start_other(pipelines, weighing, softmax, piece, index - 1, other_use, half)
         mask(scores, places, scale, index * TOKENS, TOKENS, run.lane * ROWS, run, piece)
         soften(scores, largest, total, factor)
         rounded = cute.make_rmem_tensor_like(scores, self.dtype)
         rounded.store(scores.load().to(self.dtype))
         self.hand_over(pipelines, score_mmas[1], rounded, factor, softmax, weights, handed, use, thread, half)
-        if cutlass.const_expr(beside):
+        if cutlass.const_expr(half == 1):
             self.finish_other(pipelines, other_use, half)
         self.start_own(mma, sums, rounded, factor, keys, piece, index, half)
         warpgroup.wait_group(0)

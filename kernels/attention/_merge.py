@@ -126,6 +126,7 @@ class Merging(KernelObject):
     """
 
     merge_items = 2  # rows, or parts of rows, that each warp of a block that merges has
+    merge_shares = 0  # blocks of each run that merge, at most; 0: as many as there are items for
 
     def __init__(
         self,
@@ -201,8 +202,11 @@ class Merging(KernelObject):
     def launch_merge(self, cache, lengths, out, pages, v_scale, parts, blocks: Int32, stream) -> None:
         rows = cutlass.min(self.group(out, cache), self.rows)
         items = rows * (self.dim // self.columns)
+        shares = cute.ceil_div(items, MERGE_WARPS * self.merge_items)
+        if self.merge_shares:
+            shares = cutlass.min(shares, self.merge_shares)
         self.merge(cache, lengths, out, pages, v_scale, parts, blocks).launch(
-            grid=[blocks, cute.ceil_div(items, MERGE_WARPS * self.merge_items), 1],
+            grid=[blocks, shares, 1],
             block=[MERGE_WARPS * WARP, 1, 1],
             use_pdl=self.early,
             stream=stream,

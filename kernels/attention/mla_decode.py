@@ -18,7 +18,6 @@ from ._latent_sm90 import KEY, MAX_BLOCKS, ROWS, TOKENS, VALUE, LatentDecode
 
 ALIGNMENT = 16
 MAX_TOKENS = 16
-FEW_ROWS = 32
 PAGE = 16  # tokens: the size of a page is a multiple of this
 _ROWS = f"min({ROWS}, q.shape[1] * q.shape[2])"
 
@@ -78,15 +77,8 @@ def mla_decode(target: aot.Target, dtype: str, cache_dtype: bool, paged: bool) -
     specs = []
     for box in (TOKENS, PAGE) if paged else (TOKENS,):
         fits = (f"page_size % {box} == 0",) if paged and box != PAGE else ()
-        if cache_dtype:
-            narrow = NarrowLatentDecode(target, paged, box)
-            specs.append(aot.Spec(narrow, arguments, (*guards, *fits), f"box{box}"))
-            continue
-        for eager in (True, False):  # with few rows, memory is the limit
-            rows = (f"tokens * heads <= {FEW_ROWS}",) if eager else ()
-            decode = LatentDecode(target, paged, box, eager)
-            name = f"box{box}_eager" if eager else f"box{box}"
-            specs.append(aot.Spec(decode, arguments, (*guards, *fits, *rows), name))
+        decode = (NarrowLatentDecode if cache_dtype else LatentDecode)(target, paged, box)
+        specs.append(aot.Spec(decode, arguments, (*guards, *fits), f"box{box}"))
     return specs
 
 

@@ -339,14 +339,14 @@ def with_queries_apart(call: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("call", "variant"),
     [
-        (latent_call(), "bf16__same__pages__box64_eager"),
-        (latent_call(heads=32, page=48), "bf16__same__pages__box16_eager"),
+        (latent_call(), "bf16__same__pages__box64"),
+        (latent_call(heads=32, page=48), "bf16__same__pages__box16"),
         (latent_call(heads=128), "bf16__same__pages__box64"),
         (latent_call(tokens=3), "bf16__same__pages__box64"),
         (latent_call(heads=128, page=16), "bf16__same__pages__box16"),
         (latent_call(heads=128, cache=F8), "bf16__f8e4m3__pages__box64"),
         (latent_call(heads=128, page=48, cache=F8), "bf16__f8e4m3__pages__box16"),
-        (with_queries_apart(latent_call()), "bf16__same__pages__box64_eager"),
+        (with_queries_apart(latent_call()), "bf16__same__pages__box64"),
         (latent_call(heads=12_288), "bf16__same__pages__box64"),
     ],
 )
