@@ -36,7 +36,7 @@ MEASURED = PROJECT / "benchmarks" / "results" / "h200-gemm-tilings.json"
 TABLE = PROJECT / "kernels" / "tuning" / "nvidia_h200_132.json"
 H200 = TunedDevice("NVIDIA H200", 132, "9.0")
 # Clusters that run at once, by their blocks: those of a cluster are on neighbouring multiprocessors.
-CLUSTERS = {1: 132, 2: 66, 3: 39, 4: 30, 5: 22, 6: 18, 8: 15}
+CLUSTERS = {1: 132, 2: 66, 3: 39, 4: 30, 5: 22, 6: 18, 8: 14}
 # The highest extents of the bins; there is one bin more for all above. Tiles are multiples of 16 or 64 rows high.
 M_BINS = (
     *range(16, 513, 16),
