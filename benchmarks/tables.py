@@ -500,6 +500,13 @@ FACTS: dict[str, tuple[tuple[str, str, Callable[[Any], str]], ...]] = {
         ("Calls of `attention` and `attention_decode` for `sm_90a` under compute-sanitizer, memcheck and racecheck",
          "h200-sanitizer-attention.json",
          _sanitized_calls),
+        ("Calls for `sm_90a` under compute-sanitizer: `mla_decode` and `cache_append`, memcheck; `cache_append`, racecheck; "
+         "`mla_decode`, racecheck, whose reports the file explains",
+         "h200-sanitizer-latent.json",
+         _sanitized_calls),
+        ("The `sm_80` code of `mla_decode` and `cache_append`, built as `sm_90`, checked against references",
+         "h200-check-latent-portable.json",
+         lambda data: f"{data['calls']['checked']} calls of {len(data['variants'])} variants, {data['calls']['failed']} failed"),
         ("The `sm_80` code of the family `attention`, built as `sm_90`, checked against references",
          "h200-check-attention-portable.json",
          lambda data: f"{data['calls']['checked']} calls of {len(data['verified'])} variants, {data['calls']['failed']} failed"),
