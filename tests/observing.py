@@ -1,7 +1,8 @@
-"""What tests of the runtime look at: launches, mapped libraries, and what a fresh process does."""
+"""What tests of the runtime look at: launches, mapped libraries, open files, and what a fresh process does."""
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -31,6 +32,12 @@ def mapped_libraries(bundle: aot_runtime.Bundle) -> set[str]:
 def mapped_kernels(bundle: aot_runtime.Bundle) -> set[str]:
     """Those of them that hold kernels: what selection chose to open."""
     return {name for name in mapped_libraries(bundle) if name.startswith("sm_")}
+
+
+def open_descriptors() -> int:
+    """How many files this process has open; what only garbage keeps, such as an old traceback, is closed first."""
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))
 
 
 def run_python(

@@ -13,7 +13,7 @@ import pytest
 from aot_runtime import BundleError, DigestError, IncompleteBundleWarning, opening
 from aot_runtime.manifest import Manifest
 from forging import accept, forge
-from observing import run_python
+from observing import open_descriptors, run_python
 
 from aot.hosts import Host
 
@@ -166,10 +166,10 @@ def test_the_dynamic_linker_names_the_library_by_its_path(bundle: Path) -> None:
 
 def test_loading_leaves_no_descriptor_open(bundle: Path) -> None:
     aot_runtime.load(bundle)
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     for _ in range(20):
         aot_runtime.load(bundle)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_descriptors() == before
 
 
 # What the manifest asks of the process
