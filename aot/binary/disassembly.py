@@ -268,6 +268,9 @@ _A64_EXTENSIONS = (
 )
 
 
+_WITHIN: set[bytes] = set()  # words that were decoded before, are within the baseline and load no literal
+
+
 @dataclass
 class _AArch64:
     engine: Any = field(default_factory=lambda: _engine(capstone.CS_ARCH_ARM64, capstone.CS_MODE_ARM))
@@ -288,14 +291,15 @@ class _AArch64:
         return [v for v in found if v.address not in literals and not _in_data(v.address, section)]
 
     def _to_look_at(self, section: CodeSection) -> Iterator[tuple[int, str, str]]:
-        """What may be beyond the baseline, and loads of literals. A word that occurs often is decoded once."""
+        """What may be beyond the baseline, and loads of literals. Any other word is decoded once, for all libraries."""
         words = [section.data[at : at + 4] for at in range(0, len(section.data), 4)]
-        distinct = list(dict.fromkeys(words))
+        distinct = [word for word in dict.fromkeys(words) if word not in _WITHIN]
         chosen = {
             distinct[(at - _SOMEWHERE) // 4]
             for at, _, mnemonic, operands in _decode(self.engine, b"".join(distinct), _SOMEWHERE)
             if mnemonic == _UNDECODABLE or _a64_beyond(mnemonic, operands) or _literal_words(mnemonic, operands)
         }
+        _WITHIN.update(word for word in distinct if word not in chosen)
         for index, word in enumerate(words):
             if word in chosen:
                 for address, _, mnemonic, operands in self.engine.disasm_lite(word, section.address + 4 * index):

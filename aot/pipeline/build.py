@@ -23,7 +23,7 @@ from .earlier import Earlier, look_up, note_made, remember_plan
 from .events import CountingProgress, Progress
 from .executor import Executor, Session
 from .finish import verify_and_publish
-from .linking import link_kernels, linkers, prepare_zig
+from .linking import link_kernels, linkers, prepare_linking
 from .plan import make_plan, over_budget
 from .settings import BuildResult, Settings
 from .spellings import parse_archs
@@ -75,7 +75,7 @@ def _build(workspace: Workspace) -> BuildResult:
 def _compile(workspace: Workspace, earlier: Earlier) -> tuple[Compilation, str | None]:
     """Plan and compile; the key of what the build ends with goes along."""
     settings = workspace.settings
-    prepare_zig(settings, workspace.scratch, workspace.store)
+    prepare_linking(settings, workspace.scratch, workspace.store)
     session = Session(settings.kernels, settings.options, settings.timeout)
     limit = settings.worker_count if settings.memory is not None else None
     cluster = open_cluster(settings.executor, settings.dask_security)

@@ -39,7 +39,7 @@ from .provenance import build_record, toolchain
 from .settings import Settings
 from .workspace import Workspace
 
-__all__ = ["link_kernels", "linkers", "prepare_zig"]
+__all__ = ["link_kernels", "linkers", "prepare_linking"]
 
 
 @contextmanager
@@ -60,8 +60,11 @@ def linkers(tools: Path, work: Path, jobs: int, store: Store | None) -> Iterator
         yield make
 
 
-def prepare_zig(settings: Settings, work: Path, store: Store | None) -> None:
-    """If zig is new here, let it prepare for linking while kernels are read: one core has little to do then."""
+def prepare_linking(settings: Settings, work: Path, store: Store | None) -> None:
+    """In a first build, do what linking any bundle needs while kernels are read: one core has little to do then.
+
+    zig builds what it links into every library, and the C sources of entry libraries and of libraries for torch are compiled.
+    """
     if settings.jobs == 1 or settings.memory is not None or not Zig.find(settings.cache / "zig").is_new:
         return
 

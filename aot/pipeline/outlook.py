@@ -97,16 +97,16 @@ def _cached(plan: KernelPlan, store: Store | None) -> set[str]:
     return {name for name, key in zip(names, plan.keys, strict=False) if store.has("variants", key)}
 
 
+def _missing(plan: KernelPlan, store: Store | None) -> list[str]:
+    cached = _cached(plan, store)
+    return [variant.table.name for variant in plan.variants if variant.table.name not in cached]
+
+
 def _estimate(
     plan: tuple[KernelPlan, ...], store: Store | None, took: Mapping[str, float], workers: int
 ) -> float | None:
     """From how long variants took here before: those that are new, like the others of their kernel, or like all."""
-    missing = [
-        (kernel, name)
-        for kernel in plan
-        for name in (variant.table.name for variant in kernel.variants)
-        if name not in _cached(kernel, store)
-    ]
+    missing = [(kernel, name) for kernel in plan for name in _missing(kernel, store)]
     if not missing:
         return 0.0
     if not took:

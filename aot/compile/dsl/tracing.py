@@ -7,7 +7,7 @@ differs gets a module of its own.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from types import CodeType, FunctionType
@@ -33,7 +33,8 @@ def quick_tracing() -> Iterator[None]:
 
     - Before it traces a kernel, CuTe DSL writes all that it has traced as text, and then the kernel, for a log that
       nobody keeps.
-    - It lists all types whenever it asks what a type is called; here it asks once for each type of a compile.
+    - It lists all types whenever it asks what a type is called, and words an error for each that has no name, such as
+      vectors; here it asks once for each type of a compile.
     - It walks all operations to find empty modules, and writes each symbol as text to look for one: here it looks at
       the top of the module, and in a table of symbols.
     - Around each operation it does work for its other frontend, for source locations and for checks that are off.
@@ -48,7 +49,7 @@ def quick_tracing() -> Iterator[None]:
     replacements: list[tuple[type, str, Any]] = [
         (CuTeDSL, "_enter_gpu_module", lambda self: ir.InsertionPoint(self.gpu_module.bodyRegion.blocks[0])),
         (cuda.KernelOp, "__str__", lambda self: self.operation.name),
-        (Numeric, "from_mlir_type", staticmethod(cache(Numeric.from_mlir_type))),
+        (Numeric, "from_mlir_type", staticmethod(_asked_once(Numeric.from_mlir_type))),
         (BaseDSL, "_BaseDSL__remove_empty_gpu_modules", staticmethod(_remove_empty_gpu_modules)),
         (MLIRBuilder, "_module_symbol_exists", lambda self, module, name: name in ir.SymbolTable(module.operation)),
     ]
@@ -73,6 +74,23 @@ def _replaced(owner: type, name: str, value: Any) -> Iterator[None]:
             delattr(owner, name)  # it is inherited
         else:
             setattr(owner, name, own)
+
+
+def _asked_once(name_of: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The same function, which keeps what it returned or raised for each type."""
+    known: dict[Any, Any] = {}
+
+    def answer(type_: Any) -> Any:
+        if type_ not in known:
+            try:
+                known[type_] = name_of(type_)
+            except Exception as error:
+                known[type_] = error
+        if isinstance(known[type_], Exception):
+            raise known[type_].with_traceback(None)
+        return known[type_]
+
+    return answer
 
 
 def _remove_empty_gpu_modules(module: Any) -> None:

@@ -64,3 +64,20 @@ def test_operations_return_and_raise_the_same() -> None:
         assert all(function.__code__ is not code for function in wrapped)
         assert [outcome(function) for function in wrapped] == slow
     assert all(function.__code__ is code for function in wrapped)
+
+
+def test_a_type_is_asked_for_once_even_if_it_has_no_name() -> None:
+    asked: list[str] = []
+
+    def name_of(type_: str) -> str:
+        asked.append(type_)
+        if type_ == "vector":
+            raise ValueError(f"no name: {type_}")
+        return type_.upper()
+
+    answer = tracing._asked_once(name_of)
+    assert [answer("f32"), answer("f32")] == ["F32", "F32"]
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no name: vector"):
+            answer("vector")
+    assert asked == ["f32", "vector"]
