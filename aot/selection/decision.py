@@ -1,8 +1,9 @@
 """The tree that finds the variant for a call without trying one after the other.
 
 The answer is the first variant, in the order of declaration, whose requirements and preferences all hold. If there is
-none, it is the first variant whose requirements hold. The tree asks only what tells variants apart. A requirement that all remaining variants share is left out: the compiled entry checks it, and no other
-variant would take over. Guards, which no entry checks, are always asked.
+none, it is the first variant whose requirements hold. The tree asks only what tells variants apart. A requirement that all
+remaining variants share is left out: the compiled entry checks it, and no other variant would take over. Guards, which no
+entry checks, are always asked.
 """
 
 from __future__ import annotations
@@ -38,7 +39,21 @@ class _Candidate:
 
 
 def decide(variants: Sequence[VariantTable]) -> Tree:
-    """Arrange the requirements of the variants of one function into a tree."""
+    """Arrange the requirements of the variants of one function into a tree.
+
+    Functions of a kernel often have the same requirements, and a build asks twice: when it plans, and when it links.
+    """
+    # As text, because labels and whether an entry enforces a requirement belong to a tree, but not to comparisons.
+    asked = repr([(variant.requirements, variant.preferences) for variant in variants])
+    if asked not in _TREES:
+        _TREES[asked] = _arranged(variants)
+    return _TREES[asked]
+
+
+_TREES: dict[str, Tree] = {}  # by what the variants ask
+
+
+def _arranged(variants: Sequence[VariantTable]) -> Tree:
     builder = _Builder(variants)
     preferred = [_Candidate(i, builder.numbers(variant, preferred=True)) for i, variant in enumerate(variants)]
     others = [_Candidate(i, builder.numbers(variant)) for i, variant in enumerate(variants) if variant.preferences]
