@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from aot_runtime.arch import Arch
 from aot_runtime.errors import BundleError
@@ -38,7 +39,8 @@ __all__ = [
 ]
 
 TUNING = "tuning"  # a folder of a bundle
-SCHEMA = 1
+SCHEMA = 2
+_READABLE = (1, SCHEMA)  # in 1 every set has bins and cells of its own
 MAX_CELLS = 65536  # AOT_MAX_CELLS: of one set
 MAX_VARIANTS = 256  # of one set: a cell is a byte
 MAX_BYTES = 64 << 20
@@ -120,10 +122,40 @@ def tuning_text(tuning: Tuning) -> str:
     data = encode(tuning)
     kernels = []
     for kernel in data["kernels"]:
-        sets = ",\n  ".join(json.dumps(one) for one in kernel.pop("sets"))
+        sets = ",\n  ".join(json.dumps(one) for one in _without_repetition(kernel.pop("sets")))
         kernels.append(json.dumps(kernel)[:-1] + f', "sets": [\n  {sets}\n ]}}')
     rows = ",\n ".join(kernels)
     return f'{{"schema": {SCHEMA}, "device": {json.dumps(data["device"])}, "kernels": [\n {rows}\n]}}\n'
+
+
+def _without_repetition(sets: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The sets, of which each that chooses as an earlier one does names that one's index instead of bins and cells.
+
+    Dtypes and epilogues often share their choices, and cells are nearly all of a file.
+    """
+    grids = [(one.pop("bins"), one.pop("cells")) for one in sets]
+    for index, (one, grid) in enumerate(zip(sets, grids, strict=True)):
+        first = grids.index(grid)
+        yield {**one, "bins": grid[0], "cells": grid[1]} if first == index else {**one, "like": first}
+
+
+def _with_repetition(data: dict[str, Any]) -> dict[str, Any]:
+    """Undo :func:`_without_repetition` in each kernel. What has another form is left to the decoder of types."""
+    for kernel in _list(data, "kernels"):
+        sets = _list(kernel, "sets")
+        for index, one in enumerate(sets):
+            if isinstance(one, dict) and "like" in one:
+                first = one.pop("like")
+                if type(first) is not int or not 0 <= first < index or not isinstance(sets[first], dict):
+                    raise RecordError(f"set {index} is like set {first!a}, which is not one before it")
+                one |= {name: sets[first].get(name) for name in ("bins", "cells")}
+    return data
+
+
+def _list(data: Any, name: str) -> list[Any]:
+    """A field of JSON data, if it is a list."""
+    found = data.get(name) if isinstance(data, dict) else None
+    return found if isinstance(found, list) else []
 
 
 def read_tuning(path: Path) -> Tuning:
@@ -132,10 +164,10 @@ def read_tuning(path: Path) -> Tuning:
         raise UsageError(f"there is no file `{path}`", hint="`python -m aot tune BUNDLE --out FILE` writes one")
     try:
         data = json.loads(read_bounded(str(path), MAX_BYTES, BundleError).decode())
-        if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        if not isinstance(data, dict) or data.get("schema") not in _READABLE:
             seen = data.get("schema") if isinstance(data, dict) else None
-            raise RecordError(f"it has schema {seen!a}, this version reads {SCHEMA}")
-        tuning = decode(Tuning, data)
+            raise RecordError(f"it has schema {seen!a}, this version reads {' and '.join(map(str, _READABLE))}")
+        tuning = decode(Tuning, _with_repetition({**data, "schema": SCHEMA}))
         _check(tuning)
         return tuning
     except (BundleError, ValueError, RecursionError) as error:

@@ -51,6 +51,23 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     }
 
 
+def test_choices_that_sets_share_are_written_once(tmp_path: Path) -> None:
+    other = replace(SET, point={"dtype": "f16"}, variants=("gemm__f16__small", "gemm__f16__large"))
+    third = replace(SET, point={"dtype": "f32"}, variants=("gemm__f32__small",), cells=(0,) * 6)
+    tuning = Tuning(H200, (replace(TABLE, sets=(SET, other, third)),))
+    path = tmp_path / "h200.json"
+    path.write_text(tuning_text(tuning))
+    first, second, last = json.loads(path.read_text())["kernels"][0]["sets"]
+    assert "like" not in first and second["like"] == 0 and not {"bins", "cells"} & set(second) and "like" not in last
+    assert read_tuning(path) == tuning
+
+
+def test_a_table_of_the_first_schema_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "h200.json"
+    path.write_text(json.dumps({**with_set(), "schema": 1}))
+    assert read_tuning(path) == TUNING
+
+
 def test_each_device_has_a_file_of_its_own() -> None:
     slice_ = TunedDevice("NVIDIA H200 MIG 1g.18gb", 16, "9.0")
     assert [tuning_name(H200), tuning_name(slice_)] == [
@@ -68,9 +85,10 @@ def with_set(**fields: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        pytest.param([], "it has schema None, this version reads 1", id="a list"),
-        pytest.param({"schema": 2}, "it has schema 2, this version reads 1", id="a later schema"),
+        pytest.param([], "it has schema None, this version reads 1 and 2", id="a list"),
+        pytest.param({"schema": 3}, "it has schema 3, this version reads 1 and 2", id="a later schema"),
         pytest.param({"schema": 1, "kernels": []}, "`device` is missing", id="no device"),
+        pytest.param({**with_set(), "kernels": [7]}, "expected", id="no kernel"),
         pytest.param({**with_set(), "device": {"name": "", "multiprocessors": 132, "capability": "9.0"}}, "there is no such device", id="no name"),
         pytest.param({**with_set(), "kernels": 2 * with_set()["kernels"]}, "two tables for one kernel", id="twice"),
         pytest.param(with_set(bins=[[17, 65]]), "1 lists of bins for 2 extents", id="bins of one extent"),
@@ -83,6 +101,9 @@ def with_set(**fields: Any) -> dict[str, Any]:
         pytest.param(with_set(variants=[]), "0 variants", id="no variants"),
         pytest.param(with_set(variants=["one", "one"]), "2 variants; there must be 1 to 256 different", id="one twice"),
         pytest.param(with_set(cells="001"), "expected a list", id="a text for cells"),
+        pytest.param(with_set(like=0), "set 0 is like set 0, which is not one before it", id="like itself"),
+        pytest.param(with_set(like=-1), "set 0 is like set -1", id="like a negative one"),
+        pytest.param(with_set(like=[]), "set 0 is like set []", id="like no number"),
     ],
 )  # fmt: skip
 def test_a_table_with_a_mistake_is_refused_in_one_line(tmp_path: Path, data: Any, message: str) -> None:
