@@ -1,7 +1,8 @@
-"""Kernels over rows and elementwise kernels against torch.compile, over a list of matrices, in bf16.
+"""Kernels over rows and elementwise kernels against torch.compile, over a list of matrices or of problems.
 
-Two lists in ``benchmarks/shapes`` were written down before anything was measured: the kernels are tuned on one of them, and
-their speed is reported on the other. Each contender runs alone in a CUDA graph of many calls. The contenders take turns; a
+Two lists of matrices in ``benchmarks/shapes`` were written down before anything was measured: the kernels are tuned on one
+of them, and their speed is reported on the other, every kernel in bf16. Files ``rows_random*`` list problems: a kernel, a
+matrix and a dtype each, all drawn at random. Each contender runs alone in a CUDA graph of many calls. The contenders take turns; a
 figure is the median of five rounds. All problems are measured in two runs, one after the other, and a problem counts as
 behind if it is in both. Each shape is compiled by itself (``dynamic=False``).
 
@@ -54,17 +55,24 @@ class Problem:
     kernel: str
     rows: int
     columns: int
+    dtype: str = "bf16"
 
     @property
     def label(self) -> str:
-        return f"{self.kernel} {self.rows} x {self.columns}"
+        dtype = "" if self.dtype == "bf16" else f" {self.dtype}"
+        return f"{self.kernel} {self.rows} x {self.columns}{dtype}"
+
+    @property
+    def bytes(self) -> int:
+        """About what a call reads and writes."""
+        return 2 * self.rows * self.columns * (4 if self.dtype == "f32" else 2)
 
     def arguments(self, make: Any) -> dict[str, Any]:
         rows, columns = self.rows, self.columns
         if self.kernel == "rope":
             angles = {name: make.tensor((rows, HEAD // 2), "f32") for name in ("cos", "sin")}
-            return {"x": make.tensor((rows, max(1, columns // HEAD), HEAD), "bf16"), **angles}
-        x = make.tensor((rows, columns // 2 * 2 if self.kernel == "silu_and_mul" else columns), "bf16")
+            return {"x": make.tensor((rows, max(1, columns // HEAD), HEAD), self.dtype), **angles}
+        x = make.tensor((rows, columns // 2 * 2 if self.kernel == "silu_and_mul" else columns), self.dtype)
         if self.kernel == "cross_entropy":
             return {"x": x, "target": make.torch.arange(rows, device=x.device) * 7919 % columns}
         if self.kernel == "top_k":
@@ -73,14 +81,20 @@ class Problem:
         vectors = {"rmsnorm": ("weight",), "rmsnorm_residual": ("weight",), "layernorm": ("weight", "bias")}
         return {
             "x": x,
-            **{name: make.tensor((rows, columns), "bf16") for name in matrices},
-            **{name: make.tensor((columns,), "bf16") for name in vectors.get(self.kernel, ())},
+            **{name: make.tensor((rows, columns), self.dtype) for name in matrices},
+            **{name: make.tensor((columns,), self.dtype) for name in vectors.get(self.kernel, ())},
         }
 
 
-def read_shapes(name: str) -> list[tuple[int, int]]:
-    data = json.loads((PROJECT / "benchmarks" / "shapes" / f"{name}.json").read_text())
-    return [(rows, columns) for rows, columns in data["shapes"]]
+def read_problems(text: str, kernels: Sequence[str]) -> list[Problem]:
+    """The problems of a file of benchmarks/shapes, or of a list of matrices such as 1x64,7x100."""
+    if text[0].isdigit():
+        data = {"shapes": [map(int, pair.split("x")) for pair in text.split(",")]}
+    else:
+        data = json.loads((PROJECT / "benchmarks" / "shapes" / f"{text}.json").read_text())
+    if "problems" in data:
+        return [problem for entry in data["problems"] if (problem := Problem(*entry)).kernel in kernels]
+    return [Problem(kernel, *shape) for shape in data["shapes"] for kernel in kernels]
 
 
 class Measuring:
@@ -124,9 +138,10 @@ class Measuring:
         from aot.gpu.running import make_outputs
 
         choices = CHOICES.get(problem.kernel, {})
-        moved = 2 * problem.rows * problem.columns * 2
-        sets = [problem.arguments(self.make) for _ in range(min(SETS, copies_beyond(cache_bytes("cuda"), moved)))]
-        calls = MANY_CALLS if moved < SMALL else len(sets)
+        sets = [
+            problem.arguments(self.make) for _ in range(min(SETS, copies_beyond(cache_bytes("cuda"), problem.bytes)))
+        ]
+        calls = MANY_CALLS if problem.bytes < SMALL else len(sets)
         runs: dict[str, Callable[[int], Any]] = {}
         capability = self.torch.cuda.get_device_capability()
         for name, bundle in self.bundles.items():
@@ -278,7 +293,7 @@ def _text(ratios: Sequence[float]) -> str:
 
 def main() -> None:
     given = read_arguments()
-    wanted = [Problem(kernel, *shape) for shape in given.shapes for kernel in given.kernel or KERNELS]
+    wanted = read_problems(given.shapes, given.kernel or KERNELS)
     clocks = [read_clocks()]
     measured = measure_all(given, wanted)
     clocks.append(read_clocks())
@@ -310,7 +325,6 @@ def read_arguments() -> argparse.Namespace:
     arguments.add_argument("--kernel", action="append", help="only this kernel; repeatable")
     arguments.add_argument(
         "--shapes",
-        type=_shapes,
         default="rows_report",
         help="a file of benchmarks/shapes, or a list such as 1x64,7x100",
     )
@@ -329,13 +343,6 @@ def read_arguments() -> argparse.Namespace:
     given = arguments.parse_args()
     given.bundles = {"ours": given.bundle, **{n: Path(p) for n, p in (text.split("=") for text in given.other)}}
     return given
-
-
-def _shapes(text: str) -> list[tuple[int, int]]:
-    if not text[0].isdigit():
-        return read_shapes(text)
-    pairs = [tuple(map(int, pair.split("x"))) for pair in text.split(",")]
-    return [(rows, columns) for rows, columns in pairs]
 
 
 if __name__ == "__main__":

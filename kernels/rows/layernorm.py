@@ -19,7 +19,7 @@ import aot
 
 from .._device import ARCHS, DTYPES
 from ..contracts import layernorm as contract
-from ._rows import ROW_TILINGS, WIDE_TILINGS, RowKernel, RowTensors, RowTiling, add
+from ._rows import ALONE, LIMITED_TILINGS, PACKED, ROW_TILINGS, RowKernel, RowTensors, RowTiling, add
 
 # If a row takes many threads, two or three blocks must fit on a multiprocessor, so that some load while others wait for a
 # sum. Weights and biases are loaded late then, when registers are free. A row that just one block holds is better off
@@ -30,11 +30,12 @@ TILINGS = {
         *ROW_TILINGS["vector"][:4],
         RowTiling(threads=576, unroll=4, blocks=2, counted=True),
         RowTiling(threads=512, unroll=4, blocks=3, shared=True),
-        RowTiling(threads=1024, unroll=4, blocks=1, shared=True),
+        replace(ALONE, blocks=1),
+        PACKED,
         ROW_TILINGS["vector"][-1],
     ),
     "scalar": tuple(
-        replace(tiling, blocks=1) if tiling.threads == 1024 else tiling for tiling in WIDE_TILINGS["scalar"]
+        replace(tiling, blocks=1) if tiling.threads == 1024 else tiling for tiling in LIMITED_TILINGS["scalar"]
     ),
 }
 

@@ -15,7 +15,17 @@ import aot
 
 from .._device import ARCHS, DTYPES
 from ..contracts import reduce as contract
-from ._rows import STREAMED_TILINGS, RowKernel, RowTensors, add, maximum
+from ._rows import STREAMED_TILINGS, RowKernel, RowTensors, RowTiling, add, maximum
+
+
+def _tilings(access: str) -> tuple[RowTiling, ...]:
+    """Two short rows share a warp, and a row that 128 threads hold has as many, because counting them takes longer."""
+    first, *others, longer, longest = STREAMED_TILINGS[access]
+    pair = RowTiling(threads=16, unroll=4, rows=8, shifted=longer.shifted)
+    return first, pair, *others, RowTiling(threads=128, unroll=4, shifted=longer.shifted), longer, longest
+
+
+TILINGS = {access: _tilings(access) for access in STREAMED_TILINGS}
 
 SUM, MAX, MEAN = range(3)  # the largest element is NaN if one is NaN
 OPS = {"sum": SUM, "max": MAX, "mean": MEAN}
@@ -77,7 +87,7 @@ class Reduce(RowKernel):
     parameters=(aot.In("x"), aot.Out("out", shape="(x.shape[0],)", dtype="x.dtype")),
     archs=ARCHS,
     choices={"op": OPS},
-    axes={"dtype": DTYPES, "access": tuple(STREAMED_TILINGS)},
+    axes={"dtype": DTYPES, "access": tuple(TILINGS)},
     reference=contract.reference,
     inputs=contract.inputs,
     cost=contract.cost,
@@ -91,4 +101,4 @@ def reduce(target: aot.Target, op: int, dtype: str, access: str) -> aot.Spec:
         "op": aot.Constant(op),
         "stream": aot.Stream(),
     }
-    return aot.Spec(Reduce(STREAMED_TILINGS[access], target, rows.chunk, rows.whole), arguments, ("n >= 1",))
+    return aot.Spec(Reduce(TILINGS[access], target, rows.chunk, rows.whole), arguments, ("n >= 1",))

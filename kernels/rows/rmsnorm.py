@@ -16,7 +16,7 @@ import aot
 
 from .._device import ARCHS, DTYPES
 from ..contracts import rmsnorm as contract
-from ._rows import WIDE_TILINGS, RowKernel, RowTensors, add
+from ._rows import PACKED_TILINGS, RowKernel, RowTensors, add
 
 
 class RmsNorm(RowKernel):
@@ -45,7 +45,9 @@ class RmsNorm(RowKernel):
     def scale_held(self, sources: list[cute.Tensor], weight: cute.Tensor, out: cute.Tensor, eps, inverse, first, end):
         rows, end, edges, edge_end, _ = self.cut([*sources, weight, out], first, end)
         held = self.take(rows[:-2], first, end)
-        weights = self.load_beside(rows[-2], first)
+        weights = (self.beside(rows[-2], index) for index in self.indices(first))
+        if cutlass.const_expr(self.tiling.unroll <= 4):
+            weights = list(weights)  # loaded now, if there are registers to keep them until then
         if cutlass.const_expr(self.tiling.shifted):
             ends = self.ends()
             last, last_weights = ends.take(edges[:-2], first, edge_end), ends.load(edges[-2], first)
@@ -105,7 +107,7 @@ class RmsNorm(RowKernel):
         aot.In("eps", default=1e-6),
     ),
     archs=ARCHS,
-    axes={"dtype": DTYPES, "access": tuple(WIDE_TILINGS)},
+    axes={"dtype": DTYPES, "access": tuple(PACKED_TILINGS)},
     reference=contract.reference,
     inputs=contract.inputs,
     cost=contract.cost,
@@ -116,4 +118,4 @@ def rmsnorm(target: aot.Target, dtype: str, access: str) -> aot.Spec:
     rows = RowTensors(dtype, access == "vector")
     x = rows.matrix
     arguments = {"x": x, "weight": rows.row, "out": x, "eps": aot.Scalar("f32"), "stream": aot.Stream()}
-    return aot.Spec(RmsNorm(WIDE_TILINGS[access], target, rows.chunk, rows.whole), arguments)
+    return aot.Spec(RmsNorm(PACKED_TILINGS[access], target, rows.chunk, rows.whole), arguments)

@@ -51,7 +51,7 @@ class RmsNormResidual(RmsNorm):
         self.scale(sources, weight, out[row, None], eps, inverse, first, end)
 
     def rounded_sum(self, left: cute.Tensor, right: cute.Tensor) -> cute.Tensor:
-        chunk = cute.make_rmem_tensor(self.chunk, left.element_type)
+        chunk = cute.make_rmem_tensor((self.chunk,), left.element_type)
         chunk.store((left.load().to(Float32) + right.load().to(Float32)).to(left.element_type))
         return chunk
 

@@ -63,3 +63,9 @@ def test_the_sets_of_matrices_share_no_shape_and_have_odd_widths_too() -> None:
         assert all(1 <= rows <= 65_536 and 64 <= columns <= 262_144 for rows, columns in shapes)
         assert max(rows * columns for rows, columns in shapes) <= 1 << 29
         assert 3 * sum(columns % 2 for _, columns in shapes) >= len(shapes) - 2
+    problems = {tuple(problem) for problem in read("rows_random")["problems"]}
+    assert len(problems) == 312
+    assert not {(rows, columns) for _, rows, columns, _ in problems} & {*tune, *report}
+    assert all(1 <= rows <= 65_536 and 64 <= columns <= 262_144 for _, rows, columns, _ in problems)
+    assert 2 * sum(columns % 2 for _, _, columns, _ in problems) == len(problems)
+    assert {dtype for *_, dtype in problems} == {"f16", "bf16", "f32"}

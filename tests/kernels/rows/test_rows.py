@@ -37,7 +37,8 @@ def rows(path: Path, cuda: Standin) -> aot_runtime.Bundle:
         (4096, 16_392, 544, 1),
         (4096, 32_776, 288, 4),  # a row that one block cannot hold
         (4096, 131_072, 512, 8),
-        (1, 262_144, 1024, 8),
+        (16, 262_144, 1024, 8),
+        (17, 262_144, 512, 8),  # two blocks on a multiprocessor
         (1, 262_152, 416, 8),  # nor can a cluster: it loops
         (1, 8192, 256, 1),
         (64, 16_384, 512, 1),
@@ -58,11 +59,13 @@ def test_a_row_gets_as_many_threads_and_blocks_as_it_needs(
 @pytest.mark.parametrize(
     ("m", "n", "per_block", "block", "cluster"),
     [
-        (100, 511, 4, 128, 1),  # element by element, four rows to a block
+        (100, 127, 4, 128, 1),  # element by element, four rows to a block
         (100, 777, 4, 128, 1),  # whole chunks, wherever they start
         (4096, 4097, 4, 128, 1),  # many rows: a warp loops over each
         (200, 4095, 1, 128, 1),
-        (200, 4105, 1, 160, 1),
+        (200, 8191, 1, 256, 1),
+        (255, 8201, 1, 160, 2),  # so few rows are cut
+        (256, 8201, 1, 160, 1),
         (4096, 66_875, 1, 256, 1),
         (1, 66_875, 1, 288, 8),  # few long rows: several blocks for each, which read it in one step
         (15, 262_143, 1, 1024, 8),
@@ -81,13 +84,17 @@ def test_rows_of_any_width_are_read_in_chunks_unless_they_are_short(
 def test_halves_of_rows_are_read_in_the_widest_chunks_unless_they_are_short(
     cuda: Standin, rows: aot_runtime.Bundle
 ) -> None:
-    for n in (1004, 1002, 1001, 65, 63, 3):
+    for n in (1004, 1002, 1001, 513, 191, 9, 7):
         rows["silu_and_mul"](cuda.tensor((64, 2 * n), "bfloat16"), cuda.tensor((64, n), "bfloat16"))
-    assert [launch.grid[0] for launch in cuda.launches] == [32, 32, 32, 8, 4, 1]
-    eight_bytes, four_bytes, chunks, few_chunks, elements, few_elements = (launch.kernel for launch in cuda.launches)
-    assert chunks == few_chunks
-    assert elements == few_elements
-    assert len({eight_bytes, four_bytes, chunks, elements}) == 4
+    apart = cuda.tensor((64, 382), "bfloat16", strides=(385, 1)), cuda.tensor((64, 191), "bfloat16")
+    rows["silu_and_mul"](*apart)
+    assert [launch.grid[0] for launch in cuda.launches] == [32, 32, 32, 16, 6, 1, 1, 8]
+    eight_bytes, four_bytes, chunks, few_chunks, flat, short_flat, elements, with_gaps = (
+        launch.kernel for launch in cuda.launches
+    )
+    assert chunks == few_chunks == with_gaps
+    assert flat == short_flat
+    assert len({eight_bytes, four_bytes, chunks, flat, elements}) == 5
 
 
 def test_no_rows_launch_nothing(cuda: Standin, rows: aot_runtime.Bundle) -> None:
