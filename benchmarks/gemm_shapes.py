@@ -4,6 +4,9 @@ Needs a GPU, torch, and a bundle of the shipped kernels. Inputs are normally dis
 enough sets to exceed the L2 cache. Each product is measured in several rounds, ours and torch's in random order in each
 of them, and medians are compared. All products are measured that way in two runs, one after the other. A product counts
 as behind if its ratio is below 0.95 in both.
+
+    python benchmarks/gemm_shapes.py dist/kernels                  # `gemm` in bf16
+    python benchmarks/gemm_shapes.py dist/kernels --dtype tf32     # `gemm_f32`, of a bundle with the family `f32`
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ BEHIND = 0.95
 SHORT = 300.0  # microseconds; a measurement takes about as long, or two calls
 CLOCKS = ("clocks.sm", "clocks.mem", "power.draw", "temperature.gpu")
 EVERY = 100  # products between two looks at the clocks
+PRECISIONS = {"f32": "exact", "tf32": "tf32"}  # of `gemm_f32`; `gemm` takes the other dtypes
 
 
 class Problem(NamedTuple):
@@ -68,15 +72,18 @@ def measure(bundle: Any, problem: Problem, dtype: str) -> dict[str, Any]:
     from aot.gpu.inputs import torch_dtype
 
     m, n, k = problem.m, problem.n, problem.k
+    kernel = "gemm_f32" if dtype in PRECISIONS else "gemm"
+    chosen_by = {"precision": PRECISIONS[dtype]} if dtype in PRECISIONS else {}
+    torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
     sets = min(copies_beyond(cache_bytes("cuda"), problem.bytes), 16)
-    own = {"device": "cuda", "dtype": torch_dtype(dtype)}
+    own = {"device": "cuda", "dtype": torch_dtype("f32" if dtype in PRECISIONS else dtype)}
     a, b = torch.randn(sets, m, k, **own), torch.randn(sets, n, k, **own)
     out = torch.empty(sets, m, n, **own)
     timers = {
-        "aot": graph_timer(lambda i: bundle["gemm"](a[i], b[i], out[i]), sets, problem.calls),
+        "aot": graph_timer(lambda i: bundle[kernel](a[i], b[i], out[i], **chosen_by), sets, problem.calls),
         "cublas": graph_timer(lambda i: torch.mm(a[i], b[i].T, out=out[i]), sets, problem.calls),
     }
-    chosen = bundle.explain("gemm", this_device(), a[0], b[0], out[0]).chosen
+    chosen = bundle.explain(kernel, this_device(), a[0], b[0], out[0], **chosen_by).chosen
     return {**shuffled_medians(timers, ROUNDS), "variant": chosen.variant if chosen is not None else ""}
 
 
@@ -115,7 +122,7 @@ def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("bundle", type=Path)
     arguments.add_argument("--set", default="gemm_report", help="file of benchmarks/shapes (default: gemm_report)")
-    arguments.add_argument("--dtype", default="bf16", choices=("bf16", "f16"))
+    arguments.add_argument("--dtype", default="bf16", choices=("bf16", "f16", *PRECISIONS))
     given = arguments.parse_args()
     import aot_runtime
 

@@ -36,7 +36,7 @@ MEASURED = PROJECT / "benchmarks" / "results" / "h200-gemm-tilings.json"
 TABLE = PROJECT / "kernels" / "tuning" / "nvidia_h200_132.json"
 H200 = TunedDevice("NVIDIA H200", 132, "9.0")
 # Clusters that run at once, by their blocks: those of a cluster are on neighbouring multiprocessors.
-CLUSTERS = {1: 132, 2: 66, 3: 39, 4: 30, 5: 22, 6: 18, 8: 14}
+CLUSTERS = {1: 132, 2: 66, 3: 39, 4: 30, 5: 22, 6: 18, 8: 15}
 # The highest extents of the bins; there is one bin more for all above. Tiles are multiples of 16 or 64 rows high.
 M_BINS = (
     *range(16, 513, 16),
@@ -72,6 +72,7 @@ ERROR, NOISE = 0.055, 0.035
 UNKNOWN = 0.1  # what is not near to a measured product is taken for this much slower
 COMMON = 2.0  # tilings without an error that the common error of a product is averaged with
 FASTER = 0.02  # by which a measured tiling must be faster than the predicted one, in logarithms of times
+BEYOND = 0.3  # a tiling is taken for this much slower at e times the most rows, or the fewest, that were measured
 NO_LIMIT, NEVER = 1 << 40, 99.0
 FOLDS = 4  # of products that are left out in turn
 
@@ -135,6 +136,7 @@ class Predicted:
         self.numbers = fit(tiling, rows, times)
         self.errors = times - modelled(self.numbers, rows)
         self.places = self._places(shapes, rows)
+        self.rows = shapes[:, 0].min(), shapes[:, 0].max()
 
     def interpolate(self, common: np.ndarray) -> None:
         """Prepare to predict, with the errors that all tilings have in common removed."""
@@ -150,6 +152,7 @@ class Predicted:
         variance = np.maximum(ERROR**2 - ((alike @ self.inverse) * alike).sum(1), 0)
         time = modelled(self.numbers, rows) + alike @ self.weights + np.sqrt(variance) + UNKNOWN * (1 - near.max(1))
         m, _, k = shapes.T
+        time += BEYOND * np.maximum(0, np.maximum(np.log(self.rows[0] / m), np.log(m / self.rows[1])))
         return np.where((k < self.tiling.least_k) | (m > (self.tiling.rows or NO_LIMIT)), NEVER, time)
 
     def _places(self, shapes: np.ndarray, rows: np.ndarray) -> np.ndarray:

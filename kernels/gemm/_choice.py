@@ -46,8 +46,6 @@ def time_of(tiling: Any, model: Model) -> str:
         time += f" + {model.read} * ((m + n) * k // 4096)"
     if tiling.least_k > 1:  # each block of a cluster that cuts the sum needs something to add up
         time += f" + max(0, {tiling.least_k} - k) * {NEVER}"
-    if tiling.rows is not None:  # it takes no product with more rows
-        time += f" + max(0, m - {tiling.rows}) * {NEVER}"
     return time
 
 

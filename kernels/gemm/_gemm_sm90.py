@@ -8,7 +8,7 @@ left. Its multiplying warp groups use them in one of two ways:
 * They share each tile, one has the upper and one the lower half. So a tile can be twice as large, and a block that gets
   only one tile uses both warp groups.
 
-The blocks of a cluster are one above the other and share the tile of ``b``, or side by side and share that of ``a``. If
+The blocks of a cluster that are one above the other share the tile of ``b``, those that are side by side that of ``a``. If
 there are fewer tiles than multiprocessors, a cluster can also cut the sum over ``k``: each of its blocks sums a part of
 the same tile, then each adds up some columns of all parts, always in the same order, and writes them.
 """
@@ -39,6 +39,9 @@ THREADS = (1 + MULTIPLYING) * WARP_GROUP
 WGMMA_ROWS = 64  # rows of the tile that one instruction computes
 WARP_ROWS = 16  # of these, the rows whose sums are in one warp
 SLICES = (64, 32, 16)  # columns that one swizzled TMA store can write: 128, 64 or 32 bytes
+# If `a` and `b` are swapped, columns of a tile are rows of the output, and a store can write any multiple of 8 of them: at
+# least 24, so that there are few stores, and at most 104, so that they leave room for stages.
+SWAPPED_SLICES = range(24, 105, 8)
 # Registers per thread: wgmma keeps its sums there; loading needs almost none.
 LOADING_REGISTERS, MULTIPLYING_REGISTERS = 24, 240
 MOST_SUMS = 128 * 192  # of a warp group: 192 registers per thread
@@ -109,6 +112,14 @@ class Tiling:
         return self.n, self.k
 
     @property
+    def b_shares(self) -> int:
+        """Into how many parts the tile of ``b`` is cut, of which each block that shares it loads one.
+
+        If it cannot be cut among them, they load whole tiles in turn.
+        """
+        return self.cluster if self.n % (SWIZZLED_ROWS * self.cluster) == 0 else 1
+
+    @property
     def columns(self) -> int:
         """Columns of the output that a tile has."""
         return self.n
@@ -121,7 +132,9 @@ class Tiling:
     @property
     def slice_columns(self) -> int:
         """Columns that one store writes."""
-        return next(width for width in SLICES if self.own_columns % width == 0)
+        if not self.swapped:
+            return next(width for width in SLICES if self.own_columns % width == 0)
+        return max((width for width in SWAPPED_SLICES if self.own_columns % width == 0), default=self.own_columns)
 
     @property
     def biases(self) -> int:
@@ -154,10 +167,11 @@ class Tiling:
         return (target.shared_memory - self.epilogue_bytes - ALIGNMENT) // (self.stage_bytes + 2 * BARRIER_BYTES)
 
     def validate(self, target: aot.Target) -> None:
-        if self.m not in (64, 128, 192, 256) or self.n % 16 or not 16 <= self.n <= 256 or self.k not in DEPTHS:
+        multiple = SWIZZLED_ROWS if self.swapped else SLICES[-1]
+        if self.m not in (64, 128, 192, 256) or self.n % multiple or not 16 <= self.n <= 256 or self.k not in DEPTHS:
             raise aot.DeclarationError(
                 f"a tile of {self.m} x {self.n} x {self.k}",
-                hint="m is 64, 128, 192 or 256, n a multiple of 16 up to 256, k 64 or 128",
+                hint=f"m is 64, 128, 192 or 256, n a multiple of {multiple} up to 256, k 64 or 128",
             )
         if self.own_rows * self.n > MOST_SUMS or self.own_rows % WGMMA_ROWS:
             raise aot.DeclarationError(
@@ -173,15 +187,15 @@ class Tiling:
             )
         if not 1 <= self.blocks <= target.max_cluster:
             raise aot.DeclarationError(f"clusters of {self.blocks}; {target.arch} takes up to {target.max_cluster}")
-        if self.n % (SWIZZLED_ROWS * self.cluster) or self.loaded_rows % (SWIZZLED_ROWS * self.across):
+        if self.loaded_rows % (SWIZZLED_ROWS * self.across):
             raise aot.DeclarationError(
-                f"{self.cluster} blocks load parts of {self.n} rows, {self.across} parts of {self.loaded_rows}",
-                hint=f"each block of a cluster loads a multiple of {SWIZZLED_ROWS} rows of the tile that they share",
+                f"{self.across} blocks load parts of {self.loaded_rows} rows",
+                hint=f"each block of a cluster loads a multiple of {SWIZZLED_ROWS} rows of the tile of `a` that they share",
             )
-        if self.split > 1 and (self.cluster * self.across > 1 or self.n % (SLICES[-1] * self.split)):
+        if self.split > 1 and (self.cluster * self.across > 1 or self.n % (multiple * self.split)):
             raise aot.DeclarationError(
                 f"{self.split} blocks that sum parts of {self.n} columns, in clusters of {self.blocks}",
-                hint=f"each block writes a multiple of {SLICES[-1]} columns, and the cluster shares no tile",
+                hint=f"each block writes a multiple of {multiple} columns, and the cluster shares no tile",
             )
         check_stages(self, target)
         if self.split > 1 and self.m * self.n * Float32.width // 8 > self.stages(target) * self.stage_bytes:
@@ -231,7 +245,7 @@ class Gemm(PersistentGemm):
             b,
             cute.select(b_staged, mode=[0, 1]),
             tiling.b_tile,
-            num_multicast=tiling.cluster,
+            num_multicast=tiling.b_shares,
         )
         store_out, out_tiles = cpasync.make_tiled_tma_atom(
             cpasync.CopyBulkTensorTileS2GOp(), out, cute.select(out_staged, mode=[0, 1]), out_tile
@@ -328,8 +342,8 @@ class Gemm(PersistentGemm):
         return (
             first,
             step,
-            rank if tiling.cluster > 1 else none,
-            rank if tiling.across > 1 else none,
+            rank % tiling.cluster if tiling.cluster > 1 else none,
+            rank // tiling.cluster if tiling.across > 1 else none,
             rank if tiling.split > 1 else none,
         )
 
@@ -349,7 +363,11 @@ class Gemm(PersistentGemm):
             load_a, column, cute.make_layout(tiling.across), cute.group_modes(shared_a, 0, 2), cute.group_modes(a, 0, 2)
         )
         of_b = cpasync.tma_partition(
-            load_b, row, cute.make_layout(tiling.cluster), cute.group_modes(shared_b, 0, 2), cute.group_modes(b, 0, 2)
+            load_b,
+            row if tiling.b_shares > 1 else 0,
+            cute.make_layout(tiling.b_shares),
+            cute.group_modes(shared_b, 0, 2),
+            cute.group_modes(b, 0, 2),
         )
         return *of_a, *of_b
 
@@ -377,19 +395,28 @@ class Gemm(PersistentGemm):
         tiling = self.tiling
         first, step, row, column, part = self.place()
         to_a, from_a, to_b, from_b = self.loads(load_a, a, shared_a, load_b, b, shared_b, row, column)
-        everyone = Int32((1 << tiling.blocks) - 1).to(cutlass.Int16)
-        to_all_a, to_all_b = everyone if tiling.across > 1 else None, everyone if tiling.cluster > 1 else None
+        # The blocks that receive a tile of `a` are in the same row of the cluster, those of `b` in the same column.
+        same_row = sum(1 << tiling.cluster * i for i in range(tiling.across))
+        to_all_a = (Int32(same_row) << row).to(cutlass.Int16) if tiling.across > 1 else None
+        same_column = (1 << tiling.cluster) - 1
+        to_all_b = (Int32(same_column) << column * tiling.cluster).to(cutlass.Int16) if tiling.cluster > 1 else None
         begin, end = self.range_of(part, cute.ceil_div(cute.size(a, mode=[1]), tiling.k))
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.stages)
         for index in cutlass.range(first, tiles[0] * tiles[1] * tiles[2], step):
             m, n, batch = tile_at(index, tiles, tiling.group)
             a_row = from_a[None, m * tiling.cluster + row, None, batch]
             b_row = from_b[None, n * tiling.across + column, None, batch]
-            for k in cutlass.range(begin, end):
+            for k in cutlass.range(begin, end, unroll=1):  # see `multiply`
                 loaded.producer_acquire(state)
                 barrier = loaded.producer_get_barrier(state)
                 cute.copy(load_a, a_row[None, k], to_a[None, state.index], tma_bar_ptr=barrier, mcast_mask=to_all_a)
-                cute.copy(load_b, b_row[None, k], to_b[None, state.index], tma_bar_ptr=barrier, mcast_mask=to_all_b)
+                if cutlass.const_expr(tiling.b_shares < tiling.cluster):
+                    if k % tiling.cluster == row:
+                        cute.copy(
+                            load_b, b_row[None, k], to_b[None, state.index], tma_bar_ptr=barrier, mcast_mask=to_all_b
+                        )
+                else:
+                    cute.copy(load_b, b_row[None, k], to_b[None, state.index], tma_bar_ptr=barrier, mcast_mask=to_all_b)
                 state.advance()
         loaded.producer_tail(state)
 
@@ -465,12 +492,16 @@ class Gemm(PersistentGemm):
 
     @cute.jit
     def multiply(self, loaded, mma, sums, a, b, steps, read, freed, group):
-        """The sums of one tile. While one product runs, the shared memory of the previous one is freed."""
+        """The sums of one tile. While one product runs, the shared memory of the previous one is freed.
+
+        Loops over ``k`` are not unrolled: LLVM would repeat their steps two to four times. On an H200 that is no faster, and
+        a sixth of the time to compile a GEMM.
+        """
         mma.set(warpgroup.Field.ACCUMULATE, False)
         loaded.consumer_wait(read)
         self.start_product(mma, sums, a, b, read.index, True)
         read.advance()
-        for _ in cutlass.range(1, steps):
+        for _ in cutlass.range(1, steps, unroll=1):
             loaded.consumer_wait(read)
             self.start_product(mma, sums, a, b, read.index, False)
             read.advance()
@@ -588,5 +619,6 @@ class Gemm(PersistentGemm):
         return pipeline.NamedBarrier(barrier_id=1 + MULTIPLYING + group, num_threads=MULTIPLYING * WARP_GROUP)
 
     def copy_to_shared(self, mma: cute.TiledMma) -> cute.TiledCopy:
-        matrices = cute.make_copy_atom(cute.nvgpu.warp.StMatrix8x8x16bOp(self.tiling.swapped, 4), self.dtype)
+        count = 2 if self.tiling.slice_columns % SLICES[-1] else 4
+        matrices = cute.make_copy_atom(cute.nvgpu.warp.StMatrix8x8x16bOp(self.tiling.swapped, count), self.dtype)
         return cute.make_tiled_copy_S(matrices, cute.make_tiled_copy_C_atom(matrices, mma))

@@ -211,7 +211,8 @@ for module, arch, arguments in (
     (_gemm_sm90, "sm_90a", {"m": 64, "n": 64, "cluster": 2, "split": 4}),
     (_gemm_sm90, "sm_90a", {"m": 128, "n": 128, "cluster": 32}),
     (_gemm_sm90, "sm_90a", {"m": 64, "n": 64, "rows": 12}),
-    (_gemm_sm90, "sm_90a", {"m": 64, "n": 208, "cluster": 4, "swapped": True}),
+    (_gemm_sm90, "sm_90a", {"m": 64, "n": 64, "rows": 24, "across": 2}),
+    (_gemm_sm90, "sm_90a", {"m": 64, "n": 104}),
     (_gemm_sm100, "sm_100f", {"n": 512}),
 ):
     try:
@@ -230,7 +231,8 @@ def test_impossible_tilings_are_refused_with_the_numbers() -> None:
         "4 blocks that sum parts of 64 columns, in clusters of 8",
         "clusters of 32; sm_90a takes up to 16",
         "12 rows of 64, in clusters of 1",
-        "4 blocks load parts of 208 rows, 1 parts of 64",
+        "2 blocks load parts of 24 rows",
+        "a tile of 64 x 104 x 64",
         "a tile of 128 x 512 x 64",
     ]
 
