@@ -37,9 +37,12 @@ SM90_ROWS = (
     (_T(128, 96, split=2, swapped=True), Model(138246, 57, 288400, 47, 73)),
     (_T(128, 112, swapped=True), Model(237529, 121, 102326, 45, 134)),
     (_T(64, 128, split=2, swapped=True), Model(0, 59, 408761, 15, 44)),
+    (_T(64, 128, split=4, swapped=True), Model(39203, 25, 338095, 0, 42)),
     (_T(128, 128), Model(221071, 151, 98052, 39, 136)),
     (_T(128, 128, split=2), Model(18721, 117, 439220, 38, 27)),
     (_T(128, 144, swapped=True), Model(258594, 167, 113105, 31, 158)),
+    (_T(128, 144, split=3, swapped=True), Model(36367, 54, 509587, 26, 56)),
+    (_T(64, 160, swapped=True), Model(282507, 98, 56175, 16, 150)),
     (_T(128, 160, swapped=True), Model(245718, 195, 107866, 28, 151)),
     (_T(128, 160, buffers=1), Model(224449, 171, 134377, 42, 176)),
     (_T(128, 176, swapped=True), Model(238204, 228, 166866, 21, 150)),
@@ -47,18 +50,23 @@ SM90_ROWS = (
     (_T(128, 192, cluster=2, buffers=1, swapped=True), Model(271477, 274, 139062, 21, 126)),
     (_T(128, 256, beside=True, cluster=2), Model(220500, 423, 166809, 5, 154)),
 )
-# Here, each row of ``a`` has other scales in each step, which a tile only has room for if they belong to its rows.
 SM90_BLOCKS = (
-    (_T(64, 64, rows=16, split=4), Model(95043, 28, 269143, 73)),
-    (_T(64, 128, rows=16), Model(234643, 167, 0, 49)),
-    (_T(64, 128), Model(204594, 185, 30895, 27, 83)),
-    (_T(64, 128, split=2), Model(95265, 90, 261866, 36, 56)),
-    (_T(64, 128, split=3), Model(56088, 56, 277808, 24, 48)),
-    (_T(64, 128, split=4), Model(52975, 47, 326864, 8, 45)),
-    (_T(128, 128), Model(181380, 346, 109284, 16, 71)),
-    (_T(128, 128, split=2), Model(2979, 147, 474045, 25, 39)),
-    (_T(128, 192, buffers=1), Model(123525, 443, 188054, 13, 87)),
-    (_T(128, 256, beside=True, cluster=2), Model(211212, 640, 167292, 6, 63)),
+    (_T(128, 16, split=4, swapped=True), Model(116592, 30, 165745, 30, 38)),
+    (_T(128, 32, swapped=True), Model(233390, 140, 55855, 50, 52)),
+    (_T(128, 32, split=2, swapped=True), Model(114573, 56, 203635, 49, 56)),
+    (_T(64, 64), Model(250809, 145, 32604, 25, 38)),
+    (_T(64, 128), Model(311531, 140, 18088, 45, 95)),
+    (_T(64, 128, split=2), Model(82331, 76, 289660, 36, 53)),
+    (_T(64, 128, split=3), Model(179463, 49, 186170, 23, 56)),
+    (_T(64, 128, split=4), Model(160603, 41, 159282, 20, 45)),
+    (_T(64, 192), Model(303577, 157, 18408, 45, 153)),
+    (_T(128, 96), Model(298816, 200, 27888, 20, 108)),
+    (_T(128, 128, split=2), Model(116197, 124, 377485, 25, 63)),
+    (_T(128, 144, swapped=True), Model(260326, 379, 129636, 5, 89)),
+    (_T(128, 160, swapped=True), Model(293131, 392, 95125, 0, 125)),
+    (_T(128, 160, buffers=1), Model(222172, 161, 143577, 30, 236)),
+    (_T(128, 192, buffers=1), Model(284534, 352, 73719, 31, 140)),
+    (_T(128, 256, beside=True), Model(185203, 292, 151322, 29, 322)),
 )
 
 
@@ -141,8 +149,6 @@ def gemm_fp8(target: aot.Target, dtype: str, b: str, scales: bool) -> list[aot.S
     for tiling, condition in modelled(SM90_BLOCKS if scales else SM90_ROWS) if tma else portable:
         function = product(tiling, target, Scaling("blocks" if scales else "rows", promoted=True))
         guards = ["k > 0", *fitting]
-        if tma and tiling.rows:
-            guards.append(f"m <= {tiling.rows}")
         if tma and tiling.split > 1:
             guards.append(f"k >= {tiling.least_k}")
         specs.append(aot.Spec(function, arguments, tuple(guards), tiling.label, prefer=(condition,)))

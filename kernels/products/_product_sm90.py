@@ -8,11 +8,13 @@ same tile, then some of them add up all parts, always in the same order, and wri
 
 The tensor cores cut each addend of a sum of f8 products off at 2**-13 of the largest one, so long sums become inexact. If
 ``promoted``, sums of 128 products are added up in f32 registers instead, while the other warp group multiplies. Scales of
-blocks are applied at the same time.
+blocks are applied at the same time. A second loading warp brings them into shared memory, step by step, as the first one
+brings tiles.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import cutlass
@@ -37,16 +39,16 @@ THREADS = (1 + MULTIPLYING) * WARP_GROUP
 WGMMA_ROWS = 64  # rows of the tile that one instruction computes
 WARP_ROWS = 16  # of these, the rows whose sums are in one warp
 STEP_BYTES = 128  # of each row that one step along k takes: a line of swizzled shared memory
-SLICES = (64, 32, 16)  # columns that one swizzled TMA store can write: 128, 64 or 32 bytes
+SLICES = (128, 64, 32)  # bytes of a row that one swizzled TMA store can write
+LEAST_COLUMNS = 16  # of a warp group
 LOADING_REGISTERS, MULTIPLYING_REGISTERS = 24, 240
 MOST_SUMS = 192  # registers of a thread
 BARRIER_BYTES = 8
 BYTES_AHEAD = 65536  # of the weights, that a block fetches early
 ALIGNMENT = 1024  # of swizzled tiles in shared memory
-SWIZZLED_ROWS = 8  # of 128 bytes: the pattern of a swizzled tile repeats after these
-OUT_BYTES = 2  # of an element
-SUB = 64  # columns of a tile that share a scale, wherever the tile starts
-AHEAD = 4  # sets of registers for the scales of steps
+SUB = 64  # rows or columns of a tile that share a scale, wherever the tile starts
+FIRST_FREE = 5  # the first of the named barriers that say which scales are no longer read
+NAMED_BARRIERS = 16
 
 
 @dataclass(frozen=True)
@@ -61,8 +63,9 @@ class Tiling:
     split: int = 1  # blocks that each sum a part of ``k`` for the same tile
     buffers: int = 2  # slices of the output in shared memory
     group: int = 4  # rows of clusters that are computed together
-    rows: int | None = None  # if ``a`` never has more rows than this, only these rows of its tile are loaded
     swapped: bool = False  # whether rows of the tile are rows of ``b``: ``m`` and ``n`` are then swapped, too
+
+    out_bytes = 2  # of an element of the output
 
     @property
     def blocks(self) -> int:
@@ -76,14 +79,10 @@ class Tiling:
 
     @property
     def label(self) -> str:
-        rows, columns = (self.n, self.m) if self.swapped else (self.loaded_rows, self.n)
+        rows, columns = (self.n, self.m) if self.swapped else (self.m, self.n)
         marks = [name for name, has in (("swapped", self.swapped), ("shared", self.shared)) if has]
         named = (("cluster", self.cluster), ("split", self.split))
         return "_".join((f"tile{rows}x{columns}", *marks, *(f"{name}{blocks}" for name, blocks in named if blocks > 1)))
-
-    @property
-    def loaded_rows(self) -> int:
-        return self.rows or self.m
 
     @property
     def stage_bytes(self) -> int:
@@ -112,7 +111,7 @@ class Tiling:
     @property
     def owners(self) -> int:
         """Blocks of a cluster that each write some columns of the tile whose sum they have cut."""
-        return max(blocks for blocks in range(1, self.split + 1) if self.own_columns % (SLICES[-1] * blocks) == 0)
+        return max(blocks for blocks in range(1, self.split + 1) if self.own_columns % (LEAST_COLUMNS * blocks) == 0)
 
     @property
     def written_columns(self) -> int:
@@ -130,18 +129,33 @@ class Tiling:
         return self.own_rows * self.own_columns // WARP_GROUP
 
     @property
-    def subs(self) -> int:
-        """Columns of a warp group, in blocks that share a scale."""
-        return max(1, self.own_columns // SUB)
+    def sub(self) -> int:
+        """Columns of a warp group that share a scale of a block."""
+        return math.gcd(self.own_columns, SUB)
 
     @property
-    def scales(self) -> int:
-        """Registers of a thread for the scales of one step: of two rows for each instruction, and of its columns."""
-        return 2 * self.parts + self.subs
+    def fine(self) -> int:
+        """Scales of ``a`` for one step of a tile."""
+        return self.n if self.swapped else self.m
+
+    @property
+    def coarse(self) -> int:
+        """Scales of ``b`` for one step of a tile."""
+        return self.m // WGMMA_ROWS if self.swapped else self.n // self.sub
+
+    @property
+    def by_column(self) -> bool:
+        """Whether the factors of a step are too many for registers: each column has one."""
+        return self.swapped and self.own_columns > 128
+
+    @property
+    def step_scales(self) -> int:
+        """Scales in shared memory for one step: those of ``a``, those of ``b``, and what aligns the next."""
+        return -(-(self.fine + self.coarse) // 4) * 4
 
     @property
     def slice_columns(self) -> int:
-        return next(width for width in SLICES if self.written_columns % width == 0)
+        return next(width // self.out_bytes for width in SLICES if self.written_columns * self.out_bytes % width == 0)
 
     @property
     def slices(self) -> int:
@@ -153,41 +167,42 @@ class Tiling:
 
     @property
     def epilogue_bytes(self) -> int:
-        staged = WGMMA_ROWS * self.slice_columns * self.epilogue_stages * OUT_BYTES
-        return MULTIPLYING * (staged + self.written_columns * Float32.width // 8)
+        return MULTIPLYING * WGMMA_ROWS * self.slice_columns * self.epilogue_stages * self.out_bytes
 
     @property
     def part_sums(self) -> int:
         """Sums that a block which writes some columns of a tile gets from all blocks that have cut its sum."""
         return self.split * MULTIPLYING * WARP_GROUP * self.sums // self.owners if self.split > 1 else 0
 
-    def stages(self, target: aot.Target) -> int:
+    def stages(self, target: aot.Target, scaling: Scaling) -> int:
         """Tiles of ``a`` and ``b`` that fit into shared memory beside the epilogue's, and beside parts of sums."""
-        beside = self.epilogue_bytes + self.part_sums * Float32.width // 8 + ALIGNMENT
-        return (target.shared_memory - beside) // (self.stage_bytes + 2 * BARRIER_BYTES)
+        beside = self.epilogue_bytes + self.part_sums * Float32.width // 8
+        if scaling.kind != "blocks":
+            beside += MULTIPLYING * self.written_columns * Float32.width // 8 + ALIGNMENT
+            return (target.shared_memory - beside) // (self.stage_bytes + 2 * BARRIER_BYTES)
+        # Barriers and scales come first, then tiles, which are aligned.
+        first = 2 * BARRIER_BYTES + self.step_scales * Float32.width // 8
+        fits = [
+            stages
+            for stages in range(1, NAMED_BARRIERS - FIRST_FREE + 1)
+            if -(-stages * first // ALIGNMENT) * ALIGNMENT + stages * self.stage_bytes + beside <= target.shared_memory
+        ]
+        return max(fits, default=0)
 
     def validate(self, target: aot.Target, scaling: Scaling) -> None:
-        if self.own_rows % WGMMA_ROWS or self.own_columns % SLICES[-1] or self.own_columns > 256:
+        if self.own_rows % WGMMA_ROWS or self.own_columns % LEAST_COLUMNS or self.own_columns > 256:
             raise aot.DeclarationError(
                 f"{self.own_rows} x {self.own_columns} of a tile for one warp group",
-                hint=f"multiples of {WGMMA_ROWS} rows and of {SLICES[-1]} columns, up to 256 columns",
+                hint=f"multiples of {WGMMA_ROWS} rows and of {LEAST_COLUMNS} columns, up to 256 columns",
             )
-        if scaling.kind == "blocks" and self.n % SUB and SUB % self.n:
-            raise aot.DeclarationError(f"a tile of {self.n} columns with scales of blocks", hint=f"a multiple of {SUB}")
+        if scaling.kind == "blocks" and (not self.shared or (self.swapped and self.parts > 1)):
+            raise aot.DeclarationError(
+                f"a tile of {self.m} x {self.n} with scales of blocks",
+                hint="warp groups share such a tile; if `a` and `b` are swapped, each of them has 64 rows",
+            )
         registers = self.sums + (self.sums // self.parts if scaling.promoted else 0)
         if registers > MOST_SUMS:
             raise aot.DeclarationError(f"{registers} registers of a thread for sums; there is room for {MOST_SUMS}")
-        if self.rows is not None and (
-            self.rows % SWIZZLED_ROWS or self.rows > self.m or self.cluster > 1 or self.swapped
-        ):
-            raise aot.DeclarationError(
-                f"{self.rows} rows of {self.m}, in clusters of {self.cluster}",
-                hint=f"rows is a multiple of {SWIZZLED_ROWS} up to m, without clusters, and `a` and `b` are not swapped",
-            )
-        if self.swapped and scaling.kind == "blocks":
-            raise aot.DeclarationError(
-                "`a` and `b` are swapped, with scales of blocks", hint="rows of `a` are rows of a tile"
-            )
         if not 1 <= self.blocks <= target.max_cluster:
             raise aot.DeclarationError(f"clusters of {self.blocks}; {target.arch} takes up to {target.max_cluster}")
         if self.split > 1 and (self.cluster > 1 or not self.shared):
@@ -195,7 +210,7 @@ class Tiling:
                 f"{self.split} blocks that sum parts of a tile, in clusters of {self.blocks}",
                 hint="warp groups, and no other blocks, share the tile of such blocks",
             )
-        if self.stages(target) < 2:
+        if self.stages(target, scaling) < 2:
             raise aot.DeclarationError(
                 f"two stages of {self.stage_bytes} bytes and {self.epilogue_bytes} for the epilogue; "
                 f"a block of {target.arch} has {target.shared_memory}"
@@ -208,7 +223,8 @@ class Product(Order):
     def __init__(self, tiling: Tiling, target: aot.Target, scaling: Scaling, grouped: bool = False) -> None:
         super().__init__(tiling, tiling.m * tiling.cluster, scaling, grouped)
         assert not (grouped and tiling.split > 1)
-        self.stages = tiling.stages(target)
+        self.blocks = scaling.kind == "blocks"
+        self.stages = tiling.stages(target, scaling)
         self.early = launched_early(target)
 
     @cute.jit
@@ -242,11 +258,8 @@ class Product(Order):
         rows = LayoutEnum.ROW_MAJOR
         a_staged = hopper_helpers.make_smem_layout_a(rows, tile, self.dtypes[0], self.stages)
         b_staged = hopper_helpers.make_smem_layout_b(rows, tile, self.dtypes[1], self.stages)
-        a_loaded = hopper_helpers.make_smem_layout_a(
-            rows, (tiling.loaded_rows, tiling.n, self.step), self.dtypes[0], self.stages
-        )
         load_a, a_tiles = cpasync.make_tiled_tma_atom(
-            cpasync.CopyBulkTensorTileG2SOp(), a, cute.select(a_loaded, mode=[0, 1]), (tiling.loaded_rows, self.step)
+            cpasync.CopyBulkTensorTileG2SOp(), a, cute.select(a_staged, mode=[0, 1]), (tiling.m, self.step)
         )
         load_b, b_tiles = cpasync.make_tiled_tma_atom(
             cpasync.CopyBulkTensorTileG2SMulticastOp() if tiling.cluster > 1 else cpasync.CopyBulkTensorTileG2SOp(),
@@ -328,11 +341,15 @@ class Product(Order):
 
         shared = SmemAllocator()
         barriers = shared.allocate_array(cutlass.Int64, 2 * self.stages)
+        shared_scale = None
+        if cutlass.const_expr(self.blocks):
+            shared_scale = shared.allocate_tensor(Float32, cute.make_layout((tiling.step_scales, self.stages)), 16)
         shared_a, shared_b, shared_out = [
             None if staged is None else shared.allocate_tensor(dtype, staged.outer, ALIGNMENT, swizzle=staged.inner)
             for dtype, staged in zip((*self.dtypes, self.out_dtype), (a_staged, b_staged, out_staged), strict=True)
         ]
-        shared_scale = shared.allocate_tensor(Float32, cute.make_layout((tiling.written_columns, MULTIPLYING)), 16)
+        if cutlass.const_expr(not self.blocks):
+            shared_scale = shared.allocate_tensor(Float32, cute.make_layout((tiling.written_columns, MULTIPLYING)), 16)
         shared_parts = None
         if cutlass.const_expr(tiling.split > 1):
             shared_parts = shared.allocate_tensor(Float32, cute.make_layout(tiling.part_sums), 16)
@@ -340,11 +357,12 @@ class Product(Order):
         loaded = pipeline.PipelineTmaAsync.create(
             barrier_storage=barriers,
             num_stages=self.stages,
-            producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
+            # Each lane of the warp that brings scales arrives for those it has brought.
+            producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 1 + WARP if self.blocks else 1),
             consumer_group=pipeline.CooperativeGroup(
                 pipeline.Agent.Thread, tiling.cluster * groups * (WARP_GROUP // WARP)
             ),
-            tx_count=(tiling.loaded_rows + tiling.n) * STEP_BYTES,
+            tx_count=tiling.stage_bytes,
             cta_layout_vmnk=cute.make_layout((1, tiling.cluster, 1, 1)),
             defer_sync=True,
         )
@@ -360,6 +378,9 @@ class Product(Order):
             cute.arch.setmaxregister_decrease(LOADING_REGISTERS)
             if warp == 0:
                 self.load_tiles(loaded, load_a, a, shared_a, load_b, b, shared_b, offsets, tiles, count)
+            if cutlass.const_expr(self.blocks):  # noqa: SIM102  decided when compiling
+                if warp == 1:
+                    self.load_scales(loaded, a_scale, b_scale, shared_scale, tiles, count, cute.size(a, mode=[1]))
         else:
             cute.arch.setmaxregister_increase(MULTIPLYING_REGISTERS)
             self.multiply_tiles(
@@ -398,15 +419,10 @@ class Product(Order):
         )
 
     def loads_of_a(self, load_a, a, shared_a, top):
-        """What is loaded of the rows of ``a`` from ``top`` on: where to, by stage, and where from, by step.
-
-        Rows of a tile that are not loaded keep old values. They only produce rows of the output that do not exist.
-        """
-        tile = (self.tiling.loaded_rows, self.step)
-        to = cute.local_tile(shared_a, tile, (0, 0, None))
-        source = cute.local_tile(cute.domain_offset((top, 0), a), tile, (0, None))
+        """What is loaded of the rows of ``a`` from ``top`` on: where to, by stage, and where from, by step."""
+        source = cute.local_tile(cute.domain_offset((top, 0), a), (self.tiling.m, self.step), (0, None))
         return cpasync.tma_partition(
-            load_a, 0, cute.make_layout(1), cute.group_modes(to, 0, 2), cute.group_modes(source, 0, 2)
+            load_a, 0, cute.make_layout(1), cute.group_modes(shared_a, 0, 2), cute.group_modes(source, 0, 2)
         )
 
     @cute.jit
@@ -450,6 +466,46 @@ class Product(Order):
                 state.advance()
         loaded.producer_tail(state)
 
+    @cute.jit
+    def load_scales(self, loaded, a_scale, b_scale, shared_scale, tiles, count, depth):
+        """Another warp: bring the scales of blocks, in the same order."""
+        tiling = self.tiling
+        begin, step, row, part = self.place()
+        lane = cute.arch.lane_idx()
+        first_step, end_step = self.range_of(part, depth)
+        fine, coarse, apart = (b_scale, a_scale, WGMMA_ROWS) if tiling.swapped else (a_scale, b_scale, tiling.sub)
+        state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.stages)
+        first, before = Int32(0), Int32(0)
+        for index in cutlass.range(begin, count, step):
+            _, top, _, n, first, before = self.find(None, tiles, index, first, before, row)
+            fine_row, coarse_row = (n * tiling.n, top) if tiling.swapped else (top, n * tiling.n)
+            for k in cutlass.range(first_step, end_step, unroll=1):
+                if state.count >= self.stages:
+                    self.free(state.index).arrive_and_wait()
+                place = cute.domain_offset((0, state.index), shared_scale)
+                for i in cutlass.range_constexpr(0, tiling.fine, WARP):
+                    if i + lane < tiling.fine:
+                        self.bring_scale(fine, fine_row + i + lane, k, place, i + lane)
+                if lane < tiling.coarse:
+                    self.bring_scale(coarse, (coarse_row + lane * apart) // BLOCK, k, place, tiling.fine + lane)
+                cute.arch.cp_async_mbarrier_arrive_noinc(loaded.producer_get_barrier(state))
+                state.advance()
+        cute.arch.cp_async_commit_group()
+        cute.arch.cp_async_wait_group(0)
+
+    @cute.jit
+    def bring_scale(self, source, row, k, place, index):
+        """Copy one scale. Rows that the matrix does not have get those of its last one."""
+        row = cutlass.min(row, cute.size(source, mode=[0]) - 1)
+        atom = cute.make_copy_atom(cpasync.CopyG2SOp(), Float32, num_bits_per_copy=Float32.width)
+        one = cute.make_layout(1)
+        own = cute.make_tensor(cute.domain_offset((row, k), source).iterator, one)
+        cute.copy(atom, own, cute.make_tensor(cute.domain_offset((index, 0), place).iterator, one))
+
+    def free(self, stage) -> pipeline.NamedBarrier:
+        """The barrier at which a warp waits until the scales of a stage are no longer read."""
+        return pipeline.NamedBarrier(barrier_id=FIRST_FREE + stage, num_threads=MULTIPLYING * WARP_GROUP + WARP)
+
     # Multiplying.
 
     @cute.jit
@@ -491,7 +547,7 @@ class Product(Order):
             if cutlass.const_expr(not tiling.shared):
                 self.turn(group).arrive_and_wait()
             if cutlass.const_expr(promoting):
-                scales = a_scale, b_scale, top, n, first_step, thread
+                scales = shared_scale, half, side, thread
                 read = self.multiply_promoted(loaded, beginning, adding, sums, results, operands, steps, read, scales)
                 if cutlass.const_expr(not tiling.shared):
                     self.turn(1 - group).arrive()
@@ -571,65 +627,57 @@ class Product(Order):
 
     @cute.jit
     def multiply_promoted(self, loaded, beginning, adding, sums, promoted, operands, steps, read, scales):
-        """The sums of one tile, in f32 registers from one step to the next, with the scales of blocks.
-
-        Scales are on their way for some steps. Sets of registers take turns at holding them, because they would have to
-        arrive before they could be moved.
-        """
+        """The sums of one tile, in f32 registers from one step to the next, with the scales of blocks."""
         promoted.fill(0.0)
         # With two blocks of rows, ptxas needs fewer registers if two steps are in the loop: then it has none in memory.
-        turns = self.tiling.parts
-        sets = [None] * turns
-        if cutlass.const_expr(self.scaling.kind == "blocks"):
-            turns = AHEAD
-            sets = [cute.make_rmem_tensor(self.tiling.scales, Float32) for _ in range(turns)]
-            for i in cutlass.range_constexpr(turns - 1):
-                self.fetch_block_scales(sets[i], scales, cutlass.min(Int32(i), steps - 1))
+        turns = 1 if self.blocks else self.tiling.parts
         for first in cutlass.range(0, steps, turns, unroll=1):
             for i in cutlass.range_constexpr(turns):
                 if first + i < steps:
-                    coming = sets[i - 1], scales, cutlass.min(first + i + turns - 1, steps - 1)
-                    read = self.add_step(loaded, beginning, adding, sums, promoted, operands, read, sets[i], coming)
+                    read = self.add_step(loaded, beginning, adding, sums, promoted, operands, read, scales)
         return read
 
     @cute.jit
-    def add_step(self, loaded, beginning, adding, sums, promoted, operands, read, scales, coming):
+    def add_step(self, loaded, beginning, adding, sums, promoted, operands, read, scales):
         """Multiply the content of one stage and add the product to the sums in f32.
 
-        Scales of a step to come are fetched while the tensor cores multiply, so that no product waits for addresses.
+        Scales of the step are read while the tensor cores multiply.
         """
         loaded.consumer_wait(read)
+        stage, factors = read.index, None
         for part in cutlass.range_constexpr(len(operands)):
             self.start_product(beginning, adding, sums, operands[part], read.index, True)
-            if cutlass.const_expr(part == 0):
-                self.fetch_block_scales(*coming)
+            if cutlass.const_expr(self.blocks and part == 0):
+                factors = self.factors_of(*scales, stage)
             warpgroup.wait_group(0)
             if cutlass.const_expr(part == len(operands) - 1):
                 loaded.consumer_release(read)
                 read.advance()
-            self.promote(promoted, sums, scales, part)
+            if cutlass.const_expr(self.blocks and self.tiling.by_column):
+                self.promote_columns(promoted, sums, *factors)
+            else:
+                self.promote(promoted, sums, factors, part)
+        if cutlass.const_expr(self.blocks):
+            self.free(stage).arrive()
         return read
 
     @cute.jit
-    def promote(self, promoted, sums, scales, part: cutlass.Constexpr):
-        """Add what the tensor cores summed for a block of rows, times its scale.
-
-        Four sums in a row belong to rows i, i, i + 8 and i + 8.
-        """
+    def promote(self, promoted, sums, factors, part: cutlass.Constexpr):
+        """Add what the tensor cores summed for a block of rows, times its factors."""
         start = part * cute.size(sums)
-        if cutlass.const_expr(self.scaling.kind == "blocks"):
-            subs = self.tiling.subs
-            of_sub = cute.size(sums) // subs
-            for sub in cutlass.range_constexpr(subs):
-                column_scale = scales[2 * self.tiling.parts + sub]
-                for half in cutlass.range_constexpr(2):
-                    factor = scales[2 * part + half] * column_scale
-                    for i in cutlass.range_constexpr(of_sub // 2):
-                        v = sub * of_sub + i // 2 * 4 + half * 2 + i % 2
-                        promoted[start + v] = promoted[start + v] + sums[v] * factor
-        else:
-            for v in cutlass.range_constexpr(cute.size(sums)):
+        for v in cutlass.range_constexpr(cute.size(sums)):
+            if cutlass.const_expr(self.blocks):
+                promoted[start + v] = promoted[start + v] + sums[v] * factors[self.factor_at(v, part)]
+            else:
                 promoted[start + v] = promoted[start + v] + sums[v]
+
+    @cute.jit
+    def promote_columns(self, promoted, sums, scale, first, coarse):
+        """The same if each column has its scale, for tiles that are too wide to have all factors in registers."""
+        for i in cutlass.range_constexpr(cute.size(sums) // 4):
+            factors = [scale[first + i * 8 + j] * coarse for j in range(2)]
+            for v in cutlass.range_constexpr(4):
+                promoted[i * 4 + v] = promoted[i * 4 + v] + sums[i * 4 + v] * factors[v % 2]
 
     # Scales.
 
@@ -637,19 +685,36 @@ class Product(Order):
         """The row of a block of 64 rows in which this thread has sums; it has some 8 rows below it too."""
         return thread // WARP * 16 + thread % WARP // 4
 
+    def factor_at(self, v: int, part: int) -> int:
+        """Which of a thread's factors belongs to sum ``v`` of a block of rows.
+
+        Four sums in a row belong to rows i, i, i + 8 and i + 8, and to columns j, j + 1, j and j + 1.
+        """
+        if self.tiling.swapped:
+            return v // 4 * 2 + v % 2
+        subs = self.tiling.own_columns // self.tiling.sub
+        return (2 * part + v // 2 % 2) * subs + v // 4 * 8 // self.tiling.sub
+
     @cute.jit
-    def fetch_block_scales(self, scales, source, k):
-        """The scales of one step: those of this thread's rows, then those of the tile's columns."""
+    def factors_of(self, shared_scale, half, side, thread, stage):
+        """The products of scales that a thread's sums of one step are multiplied with: see ``factor_at``."""
         tiling = self.tiling
-        if cutlass.const_expr(self.scaling.kind == "blocks"):
-            a_scale, b_scale, top, n, first_step, thread = source
-            k += first_step
-            for i in cutlass.range_constexpr(2 * tiling.parts):
-                row = top + i // 2 * WGMMA_ROWS + i % 2 * 8 + self.row_in_part(thread)
-                scales[i] = a_scale[cutlass.min(row, cute.size(a_scale, mode=[0]) - 1), k]
-            for i in cutlass.range_constexpr(tiling.subs):
-                block = (n * tiling.own_columns + i * SUB) // BLOCK
-                scales[2 * tiling.parts + i] = b_scale[cutlass.min(block, cute.size(b_scale, mode=[0]) - 1), k]
+        scale = shared_scale[None, stage]
+        if cutlass.const_expr(tiling.swapped):
+            first, coarse = side * tiling.own_columns + thread % 4 * 2, scale[tiling.fine + half]
+            if cutlass.const_expr(tiling.by_column):
+                return scale, first, coarse
+            factors = cute.make_rmem_tensor(tiling.own_columns // 4, Float32)
+            for i in cutlass.range_constexpr(cute.size(factors)):
+                factors[i] = scale[first + i // 2 * 8 + i % 2] * coarse
+            return factors
+        subs, rows = tiling.own_columns // tiling.sub, 2 * tiling.parts
+        factors = cute.make_rmem_tensor(rows * subs, Float32)
+        for i in cutlass.range_constexpr(rows):
+            fine = scale[half * tiling.own_rows + i // 2 * WGMMA_ROWS + i % 2 * 8 + self.row_in_part(thread)]
+            for j in cutlass.range_constexpr(subs):
+                factors[i * subs + j] = fine * scale[tiling.fine + side * subs + j]
+        return factors
 
     @cute.jit
     def fetch_scales(self, a_scale, b_scale, shared_scale, expert, top, n, thread, group):
@@ -694,12 +759,9 @@ class Product(Order):
         if cutlass.const_expr(self.scaling.kind == "rows"):
             together.arrive_and_wait()  # the scales of columns are there
         for p in cutlass.range_constexpr(parts):
-            if cutlass.const_expr(self.scaling.kind == "rows"):
-                for v in cutlass.range_constexpr(cute.size(part)):
-                    column = v // 4 * 8 + thread % 4 * 2 + v % 2
-                    factor = own_scale[2 * p + v // 2 % 2] * shared_scale[column, group]
-                    sums[p * cute.size(part) + v] = sums[p * cute.size(part) + v] * factor
-            source = copy.retile(cute.make_tensor(sums.iterator + p * cute.size(part), part))
+            own = cute.make_tensor(sums.iterator + p * cute.size(part), part)
+            self.finish(own, own_scale, shared_scale, p, n, thread, group)
+            source = copy.retile(own)
             first = top + p * WGMMA_ROWS
             stored_to = cute.local_tile(cute.domain_offset((first, 0), out_tiles), (WGMMA_ROWS, width), (0, None))
             stored, stored_to = cpasync.tma_partition(
@@ -732,10 +794,19 @@ class Product(Order):
                             cute.arch.cp_async_bulk_commit_group()  # empty: waiting counts groups
 
     @cute.jit
+    def finish(self, sums, own_scale, shared_scale, part: cutlass.Constexpr, n, thread, group):
+        """Multiply the sums of a block of rows with the scales of rows and columns."""
+        if cutlass.const_expr(self.scaling.kind == "rows"):
+            for v in cutlass.range_constexpr(cute.size(sums)):
+                column = v // 4 * 8 + thread % 4 * 2 + v % 2
+                factor = own_scale[2 * part + v // 2 % 2] * shared_scale[column, group]
+                sums[v] = sums[v] * factor
+
+    @cute.jit
     def write_rows(self, shared_out, out, buffer, first, limit, slice_index, thread):
         """The rows of a slice that belong to the expert; those below are another's."""
         width = self.tiling.slice_columns
-        chunk = 16 // OUT_BYTES
+        chunk = 16 // self.tiling.out_bytes
         across = width // chunk
         atom = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), self.out_dtype, num_bits_per_copy=128)
         chunks = cute.make_tiled_copy_tv(
