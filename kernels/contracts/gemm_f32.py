@@ -2,8 +2,9 @@
 
 The tolerance is that of every output in f32: an error of 2^-18 of the largest element, or 2^-20 by norm. A sum in f32 of
 256 products has an error near sqrt(256 / 6) * 2^-24 of itself, 2^-21.3, and the sum of such sums adds less than that as
-long as k is below 65,536. Tensor cores cut off bits instead of rounding: 8 steps of them have up to 8 * 2^-24 * 2/3, and
-their sums are added up after that. Products of two numbers of TF32 are exact in f32.
+long as k is below 65,536. Products of few rows are 128 sums of k / 128 products each, which are 512 at most: 2^-20.8.
+Tensor cores cut off bits instead of rounding: 8 steps of them have up to 8 * 2^-24 * 2/3, and their sums are added up after
+that. Products of two numbers of TF32 are exact in f32.
 
 A number halfway between two of TF32 may be rounded to either: TMA, which rounds on sm_90a, takes the even one, and the
 instruction of other code the one farther from zero. Inputs have no such numbers.
@@ -21,8 +22,9 @@ from ._products import with_specials
 
 # m, n, k: most extents are not multiples of a tile, and some k are longer than a block of sums.
 SHAPES = ((0, 8, 8), (1, 1, 1), (1, 200, 4099), (127, 129, 17), (130, 264, 1031), (257, 77, 8808), (1000, 515, 200))
+FEW = ((1, 200, 4100), (4, 515, 132), (7, 77, 1032))  # few rows, which are multiplied without tiles
 WIDE = ((777, 2056, 512), (1030, 3080, 516))  # enough work for wide tiles
-BATCHES = ((1, 64, 64, 64), (3, 104, 137, 71), (2, 130, 72, 68))
+BATCHES = ((1, 64, 64, 64), (3, 104, 137, 71), (2, 130, 72, 68), (2, 1, 77, 132))
 BENCH = ((2048, 2048, 2048), (4096, 4096, 4096), (333, 5120, 2048), (64, 8192, 8192), (1, 4096, 4096))
 EXACT = {"identity": lambda x: x, **_activations.EXACT}
 
@@ -45,7 +47,7 @@ def tf32(x: Any) -> Any:
 def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
     for (m, n, k), biased in product(SHAPES, (False, True)):
         yield _problem(make, (m, k), (n, k), biased)
-    for m, n, k in WIDE:
+    for m, n, k in (*FEW, *WIDE):
         yield _problem(make, (m, k), (n, k), True)
     for (batch, m, n, k), biased in product(BATCHES, (False, True)):
         yield _problem(make, (batch, m, k), (batch, n, k), biased)

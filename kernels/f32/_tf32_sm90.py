@@ -20,8 +20,8 @@ import aot
 from ..elementwise.activation import Activation
 from ..products import _product_sm90
 from ..products._order import Scaling
-from ..products._product_sm90 import WGMMA_ROWS
-from ._gemm_f32 import WrittenGemm
+from ..products._product_sm90 import STEP_BYTES, WGMMA_ROWS
+from ._gemm_f32 import CHUNK, WrittenGemm
 
 MMA_DEPTH = 8  # elements along k of one instruction
 
@@ -36,9 +36,24 @@ class Tf32Op(MmaF8Op):
 
 
 class Tiling(_product_sm90.Tiling):
-    """A block computes ``m`` x ``n`` of the output, 32 along ``k`` at a time. Results go from registers to memory."""
+    """A block computes ``m`` x ``n`` of the output, 32 along ``k`` at a time."""
+
+    out_bytes = 4
+
+    @property
+    def least_k(self) -> int:
+        """The least ``k`` of which each block of a cluster has a part."""
+        return (self.split - 1) * STEP_BYTES * 8 // TFloat32.width + 1
+
+
+class DirectTiling(Tiling):
+    """A tiling whose results do not go through shared memory."""
 
     epilogue_bytes = 0
+
+    @property
+    def label(self) -> str:
+        return f"{super().label}_direct"
 
 
 class Tf32Gemm(_product_sm90.Product, WrittenGemm):
@@ -61,11 +76,31 @@ class Tf32Gemm(_product_sm90.Product, WrittenGemm):
         operation = Tf32Op(TFloat32, TFloat32, Float32, shape, OperandSource.SMEM, major, major)
         return cute.make_tiled_mma(cute.make_mma_atom(operation), (1, 1, 1))
 
-    def stores(self, out: cute.Tensor):
-        return None, None, None
-
     def fetch_scales(self, bias, epilogue, shared_scale, expert, top, n, thread, group):
         return bias, epilogue
+
+    def copy_to_shared(self, mma: cute.TiledMma) -> cute.TiledCopy:
+        pairs = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), Float32, num_bits_per_copy=64)
+        return cute.make_tiled_copy_S(pairs, cute.make_tiled_copy_C_atom(pairs, mma))
+
+    @cute.jit
+    def finish(self, sums, own_scale, shared_scale, part: cutlass.Constexpr, n, thread, group):
+        """Add the bias; then apply the epilogue to a few sums at a time, to save registers."""
+        bias, epilogue = own_scale
+        if cute.size(bias) > 0:
+            first = n * self.tiling.written_columns + thread % 4 * 2
+            for v in cutlass.range_constexpr(cute.size(sums)):
+                sums[v] += bias[cutlass.min(first + v // 4 * 8 + v % 2, cute.size(bias) - 1)]
+        for start in cutlass.range_constexpr(0, cute.size(sums), CHUNK):
+            chunk = cute.make_tensor(sums.iterator + start, cute.make_layout(CHUNK))
+            self.activate(chunk, epilogue)
+
+
+class DirectTf32Gemm(Tf32Gemm):
+    """The same for an output of any strides: results go from registers to memory."""
+
+    def stores(self, out: cute.Tensor):
+        return None, None, None
 
     @cute.jit
     def write(

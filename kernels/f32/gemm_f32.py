@@ -6,6 +6,8 @@ they are. This one multiplies f32 exactly, or rounds both inputs to TF32 if the 
 
 from __future__ import annotations
 
+from typing import Any
+
 import aot
 
 from .._device import ARCHS, VECTOR_BYTES
@@ -13,11 +15,13 @@ from ..contracts import gemm_f32 as contract
 from ..elementwise.activation import Gelu, Relu, Silu
 from ..gemm._choice import Model, fastest
 from ..gemm._gemm import Identity
-from . import _contiguous, _tf32_sm90
+from . import _contiguous, _few_rows, _tf32_sm90
 from ._gemm_f32 import Gemm, Tiling
 
 EPILOGUES = {"identity": Identity, "relu": Relu, "gelu": Gelu, "silu": Silu}
 TILING = Tiling()
+# For exact products of few rows, of which the first that takes a product computes it.
+FEW_ROWS = (_few_rows.Tiling(1), _few_rows.Tiling(4, ahead=2), _few_rows.Tiling(8, ahead=2))
 # For inputs that are contiguous along k. Measured on an H200: if there are few rows, more and smaller tiles are faster.
 CONTIGUOUS = (
     (_contiguous.Tiling(64, 64, warps=(2, 2), stages=4), ("m <= 64",)),
@@ -27,9 +31,18 @@ CONTIGUOUS = (
 # For products of TF32 on sm_90a, with models of the time that each takes, fitted to measurements on an H200.
 _T = _tf32_sm90.Tiling
 SM90_TF32 = (
-    (_T(64, 64), Model(690284, 684, 0, 44)),
-    (_T(128, 128), Model(455471, 1227, 681913)),
-    (_T(128, 256, beside=True), Model(438695, 2030, 1405533)),
+    (_T(64, 128), Model(82208, 454, 259279, 184, 326)),
+    (_T(64, 128, split=2), Model(66829, 206, 366929, 193, 231)),
+    (_T(64, 128, split=4), Model(145102, 102, 286603, 133, 147)),
+    (_T(128, 128), Model(265797, 1071, 175648, 153, 174)),
+    (_T(128, 128, cluster=2), Model(367704, 1191, 0, 56, 163)),
+    (_T(128, 192, buffers=1), Model(409529, 1448, 250356, 192, 285)),
+    (_T(128, 256, beside=True, cluster=2), Model(726365, 1905, 553885, 36, 324)),
+)
+# If rows of the output are not contiguous, or not aligned.
+SM90_TF32_DIRECT = (
+    (_tf32_sm90.DirectTiling(64, 64), ("m <= 64",)),
+    (_tf32_sm90.DirectTiling(128, 128), ()),
 )
 
 
@@ -42,6 +55,12 @@ def contiguous(name: str, *rows: str) -> aot.Tensor:
     chunk = _contiguous.Tiling.chunk
     strides = tuple(aot.Dim(f"{name}_stride_{i}", divisible_by=chunk, bits=64) for i in range(len(rows)))
     return aot.Tensor("f32", (*rows, aot.Dim("k", divisible_by=chunk)), (*strides, 1), align=VECTOR_BYTES)
+
+
+def aligned_rows(name: str, *shape: str) -> aot.Tensor:
+    """A matrix whose rows TMA can write."""
+    chunk = _contiguous.Tiling.chunk
+    return aot.Tensor("f32", shape, (aot.Dim(f"{name}_stride_0", divisible_by=chunk, bits=64), 1), align=VECTOR_BYTES)
 
 
 @aot.kernel(
@@ -79,20 +98,38 @@ def gemm_f32(target: aot.Target, epilogue: int, precision: bool, batched: bool) 
     }
     chunked = {**arguments, **{name: batch if batched else batch.single() for name, batch in aligned.items()}}
     specs = []
-    if precision and not batched and str(target.arch) == "sm_90a":
-        plain = {
-            "a": contiguous("a", "m"),
-            "b": contiguous("b", "n"),
-            "out": matrix("out", "m", "n"),
-            **{name: arguments[name] for name in ("bias", "which")},
-            "clusters": aot.ActiveClusters(),
-            "stream": aot.Stream(),
-        }
-        for (wide, _), condition in zip(SM90_TF32, fastest(SM90_TF32), strict=True):
-            rounding = _tf32_sm90.Tf32Gemm(wide, target, epilogues)
-            specs.append(aot.Spec(rounding, plain, ("k > 0",), wide.label, prefer=(condition,)))
-    for tiling, guards in CONTIGUOUS:
+    wgmma = precision and not batched and str(target.arch) == "sm_90a"
+    if wgmma:
+        specs += wgmma_specs(target, arguments)
+    if not precision:
+        for few in FEW_ROWS:
+            function = _few_rows.FewRowsGemm(few, epilogues)
+            specs.append(aot.Spec(function, chunked, ("k > 0", f"m <= {few.m}"), few.label))
+    for tiling, guards in () if wgmma else CONTIGUOUS:
         function = _contiguous.ContiguousGemm(tiling, target, epilogues, rounded=precision)
         specs.append(aot.Spec(function, chunked, ("k > 0", *guards), tiling.label))
     general = Gemm(TILING, target, epilogues, rounded=precision)
     return [*specs, aot.Spec(general, arguments, ("k > 0",), TILING.label)]
+
+
+def wgmma_specs(target: aot.Target, arguments: dict[str, Any]) -> list[aot.Spec]:
+    """Products of TF32 whose inputs TMA can load, and whose output it can store if possible."""
+    epilogues = tuple(EPILOGUES.values())
+    loaded = {
+        "a": contiguous("a", "m"),
+        "b": contiguous("b", "n"),
+        "out": matrix("out", "m", "n"),
+        **{name: arguments[name] for name in ("bias", "which")},
+        "clusters": aot.ActiveClusters(),
+        "stream": aot.Stream(),
+    }
+    stored = {**loaded, "out": aligned_rows("out", "m", "n")}
+    specs = []
+    for (tiling, _), condition in zip(SM90_TF32, fastest(SM90_TF32), strict=True):
+        function = _tf32_sm90.Tf32Gemm(tiling, target, epilogues)
+        guards = (f"k >= {tiling.least_k}",)
+        specs.append(aot.Spec(function, stored, guards, tiling.label, prefer=(condition,)))
+    for tiling, guards in SM90_TF32_DIRECT:
+        function = _tf32_sm90.DirectTf32Gemm(tiling, target, epilogues)
+        specs.append(aot.Spec(function, loaded, ("k > 0", *guards), tiling.label))
+    return specs
