@@ -26,6 +26,10 @@ MINUS_INFINITY = float("-inf")
 UNBOUNDED = 2**30  # tokens
 HELD = 32 * 2**20  # bytes of keys and values that stay in the L2 cache
 SLACK = 8.0  # see ``soften``
+# Of a polynomial in x**2, highest power first: tanh(x / 2 / LOG2_E) / 2 / x, up to x / 2 / LOG2_E = BENDABLE. With f32 it is
+# exact to 2**-21.
+BENDABLE = 0.8
+BENDING = (4.3498744e-07, -1.4752611e-05, 3.3071689e-04, -6.9362988e-03, 1.7328661e-01)
 ELEMENT_BYTES = 2
 
 
@@ -202,7 +206,7 @@ class Attention(KernelObject):
         if cutlass.const_expr(self.ragged):
             sequences = cute.size(q_starts) - 1
             if cutlass.const_expr(self.paged):
-                tokens = InPages(lengths, pages.shape[1] * k.shape[1])
+                tokens = InPages(lengths, pages.shape[1] * k.shape[1] if k.shape[0] > 0 else Int32(0))
             else:
                 tokens = SideBySide(k_starts)
             order = RaggedOrder(q_starts, tokens, tiling.rows, heads)
@@ -231,18 +235,42 @@ class Attention(KernelObject):
         return Softmax(scale, inner, shift, offsets, totals)
 
     @cute.jit
-    def cap(self, scores, softmax):
-        """With a soft cap, bend the scores."""
+    def cap(self, scores, softmax, often: cutlass.Constexpr):
+        """With a soft cap, bend the scores. Only code that runs ``often`` has the faster way too, to be compiled sooner."""
         if softmax.inner > 0.0:
-            self.bend(scores, softmax)
+            if cutlass.const_expr(often):
+                self.bend(scores, softmax)
+            else:
+                self.bend_far(scores, softmax)
 
     @cute.jit
     def bend(self, scores, softmax):
         """What a hyperbolic tangent has of the score: ``tanh(x) = 1 + 2 * bent`` with ``bent = -1 / (e ** (2 * x) + 1)``.
 
+        If no score of this warp exceeds ``BENDABLE`` parts of the cap, a polynomial gives it. The tangent of the hardware
+        is not exact enough: its error of 2**-11, times a cap of 50, would change weights by 2%.
+        """
+        tops = [Float32(0) for _ in range(4)]
+        for i in cutlass.range_constexpr(cute.size(scores)):
+            tops[i % 4] = cute.arch.fmax(tops[i % 4], cute.math.abs(scores[i]))
+        top = cute.arch.fmax(cute.arch.fmax(tops[0], tops[1]), cute.arch.fmax(tops[2], tops[3]))
+        if cute.arch.vote_all_sync(top * softmax.inner <= BENDABLE * 2 * LOG2_E):
+            for i in cutlass.range_constexpr(cute.size(scores)):
+                power = scores[i] * softmax.inner  # of two
+                square = power * power
+                factor = Float32(BENDING[0])
+                for coefficient in BENDING[1:]:
+                    factor = factor * square + coefficient
+                scores[i] = power * factor - 0.5
+        else:
+            self.bend_far(scores, softmax)
+
+    @cute.jit
+    def bend_far(self, scores, softmax):
+        """The same for all scores.
+
         Powers and reciprocals have a unit of their own, which is the limit here. So four reciprocals come from one, that
-        of the product of all four. Powers end at 2**30, for which the result is 1 in f32 and the product in range. The
-        tangent of the hardware is not exact enough: its error of 2**-11, times a cap of 50, would change weights by 2%.
+        of the product of all four. Powers end at 2**30, for which the result is 1 in f32 and the product in range.
         """
         for i in cutlass.range_constexpr(0, cute.size(scores), 4):
             a, b, c, d = (

@@ -2,7 +2,7 @@
 
 A tile of the output is ``rows`` queries of one head. A block has one warp group that only loads, and two or three that
 multiply. Each of those has 64 rows of the tile and needs nothing from the others. It goes over the keys in blocks of
-``tokens``, from the last block that its tile sees to the first:
+``tokens``, from the last block that its rows see to the first that its tile sees:
 
 * ``scores = queries @ keys.T`` is the first product. Its sums stay in registers.
 * The running softmax turns scores into weights: see ``_attention``.
@@ -42,13 +42,14 @@ from cutlass.utils import LayoutEnum, hopper_helpers
 
 import aot
 
-from .._device import WARP, await_previous
+from .._device import WARP, await_previous, store
 from .._versions import SmemAllocator
 from ..gemm._gemm_sm90 import ALIGNMENT, BARRIER_BYTES, ELEMENT_BYTES, SLICES, WARP_GROUP, WGMMA_ROWS
 from . import _attention
-from ._attention import Problem, Tile, narrow, scale_sums, soften, thread_row
+from ._attention import MINUS_INFINITY, Problem, Tile, narrow, scale_sums, soften, thread_row
 
 END = -1  # in place of a tile: there is none left
+CHUNK = 8  # elements of 16 bytes
 BOX = 16  # tokens that one copy brings from a page: the size of a page is a multiple of this
 LARGE_BOX = 64  # the same, if the size of a page is a multiple of this
 # What loading warps write down: whether there is a tile, six facts of it (see ``announce``), and the next tile, in turns.
@@ -169,8 +170,35 @@ class Attention(_attention.Attention):
         problem, count = self.problem(q, k, q_starts, k_starts, pages, lengths, left, right)
         scale, inner = self.scales(scale, soft_cap)
         if count > 0:  # CUDA refuses an empty grid, and TMA refuses empty tensors
-            blocks = cutlass.min(count, multiprocessors)
-            self.launch(q, k, v, out, scale, inner, lse, sinks, pages, problem, tickets, blocks, stream)
+            if self.any_key(k, pages):
+                blocks = cutlass.min(count, multiprocessors)
+                self.launch(q, k, v, out, scale, inner, lse, sinks, pages, problem, tickets, blocks, stream)
+            else:
+                rows = q.shape[0] if self.ragged else q.shape[0] * q.shape[1]
+                self.blank(out, lse, sinks).launch(
+                    grid=[rows, q.shape[-2], 1], block=[WARP, 1, 1], use_pdl=self.early, stream=stream
+                )
+
+    @cute.jit
+    def any_key(self, k: cute.Tensor, pages) -> cutlass.Boolean:
+        """Whether there is memory for a key at all."""
+        fewest = k.shape[0] if self.ragged else k.shape[1]
+        if cutlass.const_expr(self.paged):
+            fewest = cutlass.min(cutlass.min(fewest, k.shape[1]), pages.shape[1])
+        return fewest > 0
+
+    @cute.kernel
+    def blank(self, out: cute.Tensor, lse, sinks):
+        """The output if there is no key: zeros, and of the sum of weights what a sink adds. A warp has one query and head."""
+        query, head, _ = cute.arch.block_idx()
+        lane = cute.arch.lane_idx()
+        row = (query, head) if self.ragged else (query // out.shape[1], query % out.shape[1], head)
+        await_previous(self.early)
+        store(cute.full(CHUNK, 0.0, Float32), out[(*row, None)], lane, self.tiling.value_dim // CHUNK, CHUNK)
+        if cutlass.const_expr(lse is not None):
+            logarithm = Float32(MINUS_INFINITY) if cutlass.const_expr(sinks is None) else sinks[head]
+            if lane == 0:
+                lse[row] = logarithm
 
     def launch(self, q, k, v, out, scale, inner, lse, sinks, pages, problem, tickets, blocks, stream) -> None:
         tiling = self.tiling
@@ -540,6 +568,9 @@ class Attention(_attention.Attention):
             bounds = problem.bounds(tile, tiling)
             sums.fill(0.0)
             softmax.reset()
+            block = self.last_block(problem, tile, bounds, group)
+            for _ in cutlass.range(bounds.end - 1 - block, unroll=1):
+                k_state, v_state = self.pass_over(work, k_state, v_state)
             # The first block has no second product of an earlier one to overlap with.
             scores = self.new_scores(score_mma)
             keys.consumer_wait(k_state)
@@ -547,8 +578,7 @@ class Attention(_attention.Attention):
             warpgroup.wait_group(0)
             keys.consumer_release(k_state)
             k_state.advance()
-            block = bounds.end - 1
-            self.cap(scores, softmax)
+            self.cap(scores, softmax, often=False)
             if block >= bounds.clean_end:
                 self.mask(scores, block, tile, problem, row, upper=True)
             if block < bounds.clean_begin:
@@ -600,6 +630,27 @@ class Attention(_attention.Attention):
         return cute.make_rmem_tensor(mma.partition_shape_C((WGMMA_ROWS, self.tiling.tokens)), Float32)
 
     @cute.jit
+    def last_block(self, problem, tile, bounds, group):
+        """The last block of which a row of this warp group sees a token. Without one, the first block of the tile."""
+        first = tile.index * self.tiling.rows + group * WGMMA_ROWS
+        _, high = problem.seen(tile, cutlass.min(first + WGMMA_ROWS, tile.queries) - 1)
+        last = cutlass.max(high // self.tiling.tokens, bounds.begin)
+        return last if first < tile.queries else bounds.begin
+
+    @cute.jit
+    def pass_over(self, work, k_state, v_state):
+        """Leave a block to the other warp groups, but not the turns: none of this one's rows sees it."""
+        work.keys.consumer_wait(k_state)
+        self.turn(work.group).arrive_and_wait()
+        self.turn((work.group + 1) % self.tiling.groups).arrive()
+        work.keys.consumer_release(k_state)
+        k_state.advance()
+        work.values.consumer_wait(v_state)
+        work.values.consumer_release(v_state)
+        v_state.advance()
+        return k_state, v_state
+
+    @cute.jit
     def advance(self, work, softmax, block, tile, bounds, problem, k_state, v_state, border: cutlass.Constexpr):
         """Add the values of the last block to the sums. Meanwhile, turn the scores of the next block into weights."""
         scores = self.new_scores(work.score_mma)
@@ -612,7 +663,7 @@ class Attention(_attention.Attention):
         warpgroup.wait_group(1)
         work.keys.consumer_release(k_state)
         k_state.advance()
-        self.cap(scores, softmax)
+        self.cap(scores, softmax, often=border == "none")
         if cutlass.const_expr(border == "upper"):
             self.mask(scores, block, tile, problem, work.row, upper=True)
             if block < bounds.clean_begin:  # a narrow window has both borders in one block

@@ -80,6 +80,7 @@ class LatentDecode(Merging):
     """``box`` tokens are copied at once: they lie in one page."""
 
     registers = 40, 232  # per thread that loads, and that multiplies
+    equal_parts = True
     merge_shares = 4  # so that all blocks that merge fit on the device at once
 
     def __init__(self, target: aot.Target, paged: bool, box: int = TOKENS) -> None:

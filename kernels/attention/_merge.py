@@ -126,6 +126,7 @@ class Merging(KernelObject):
     """
 
     merge_items = 2  # rows, or parts of rows, that each warp of a block that merges has
+    equal_parts = False  # see ``Sequences.schedule``
     merge_shares = 0  # blocks of each run that merge, at most; 0: as many as there are items for
 
     def __init__(
@@ -179,7 +180,7 @@ class Merging(KernelObject):
         group = self.group(out, cache)
         lanes = self.lanes(group)
         sequences = self.sequences(lengths, out, cache, pages)
-        schedule = sequences.schedule(blocks // lanes, self.slack)
+        schedule = sequences.schedule(blocks // lanes, self.slack, self.equal_parts)
         index = block // lanes
         first, end = schedule.first(index), schedule.first(index + 1)
         return Run(sequences, schedule, index, first, end, block % lanes, group, Int32(out.shape[1]))

@@ -75,17 +75,23 @@ class Sequences(NamedTuple):
         return cute.ceil_div(self.count(), WARP)
 
     @cute.jit
-    def schedule(self, blocks: Int32, slack: cutlass.Constexpr = 0) -> Schedule:
+    def schedule(self, blocks: Int32, slack: cutlass.Constexpr = 0, equal_parts: cutlass.Constexpr = False) -> Schedule:
         """How so many blocks share all tiles.
 
         If all sequences have the same length, blocks take whole units, provided that the longest run becomes longer by
-        at most one tile in ``slack``. Then nothing is merged.
+        at most one tile in ``slack``. Then nothing is merged. With ``equal_parts``, units are cut into equal parts under
+        the same condition. Then no block has parts of two units.
         """
         total = self.total() * self.units
         base, extra = total // blocks, total % blocks
         if cutlass.const_expr(slack > 0):
             units = self.count() * self.units
-            whole = cute.ceil_div(units, blocks) * (total // units)
+            tiles = total // units
+            whole = cute.ceil_div(units, blocks) * tiles
+            if cutlass.const_expr(equal_parts):
+                parts = blocks // units
+                if parts > 1 and tiles % parts == 0:
+                    whole = tiles // parts
             if (whole - base) * slack <= base and self.equal():
                 base, extra = whole, Int32(0)
         return Schedule(base, extra, total)

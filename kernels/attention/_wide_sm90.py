@@ -77,6 +77,15 @@ class WideDecode(Merging):
         stream: CUstream,
     ):
         self.dtype = q.element_type
+        batch, tokens, heads, _ = q.shape
+        if batch * tokens * heads > 0:  # CUDA refuses an empty grid
+            lanes = self.lanes(self.group(out, k_cache))
+            blocks = self.runs(multiprocessors, lanes) * lanes
+            if cutlass.min(k_cache.shape[0], k_cache.shape[1]) > 0:  # TMA refuses an empty cache
+                self.launch(q, k_cache, v_cache, lengths, out, scale * LOG2_E, pages, parts, blocks, stream)
+            self.launch_merge(k_cache, lengths, out, pages, None, parts, blocks, stream)
+
+    def launch(self, q, k_cache, v_cache, lengths, out, scale, pages, parts, blocks: Int32, stream) -> None:
         row_major = LayoutEnum.ROW_MAJOR
         tile = (OWN, TOKENS, LINE)
         q_staged = hopper_helpers.make_smem_layout_a(row_major, tile, self.dtype, 2 * self.lines)
@@ -101,17 +110,10 @@ class WideDecode(Merging):
             self.dtype, self.dtype, OperandMajorMode.K, OperandMajorMode.MN, Float32, (1, 1, 1), (OWN, self.dim),
             warpgroup.OperandSource.RMEM,
         )  # fmt: skip
-        batch, tokens, heads, _ = q.shape
-        if batch * tokens * heads > 0:  # CUDA refuses an empty grid
-            lanes = self.lanes(self.group(out, k_cache))
-            blocks = self.runs(multiprocessors, lanes) * lanes
-            self.kernel(
-                first_mma, score_mma, sum_mma, load_k, k_tiles, load_v, v_tiles, q_staged, staged,
-                q, k_cache, lengths, out, scale * LOG2_E, pages, parts,
-            ).launch(
-                grid=[blocks, 1, 1], block=[THREADS, 1, 1], min_blocks_per_mp=1, use_pdl=self.early, stream=stream
-            )  # fmt: skip
-            self.launch_merge(k_cache, lengths, out, pages, None, parts, blocks, stream)
+        self.kernel(
+            first_mma, score_mma, sum_mma, load_k, k_tiles, load_v, v_tiles, q_staged, staged,
+            q, k_cache, lengths, out, scale, pages, parts,
+        ).launch(grid=[blocks, 1, 1], block=[THREADS, 1, 1], min_blocks_per_mp=1, use_pdl=self.early, stream=stream)  # fmt: skip
 
     @cute.kernel
     def kernel(

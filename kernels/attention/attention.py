@@ -83,14 +83,8 @@ def arguments_of(dtype: str, layout: str, dims: Dims, extras: Extras) -> dict[st
 
 
 def guards_of(layout: str) -> tuple[str, ...]:
-    """TMA refuses empty keys and values. Without queries nothing is launched, so then they may be empty."""
     guards = ("scale > 0", "soft_cap >= 0", "kv_heads > 0", "heads % kv_heads == 0")
-    if layout == "pages":
-        present = [f"tokens == 0 or {size} > 0" for size in ("page_count", "page_size", "pages_each")]
-        return (*guards, *present, "starts == sequences + 1")
-    if layout == "ragged":
-        return (*guards, "tokens == 0 or kv_tokens > 0", "starts > 0")
-    return (*guards, "batch * tokens == 0 or kv_tokens > 0")
+    return {"batch": guards, "ragged": (*guards, "starts > 0"), "pages": (*guards, "starts == sequences + 1")}[layout]
 
 
 @aot.kernel(
@@ -132,9 +126,9 @@ def guards_of(layout: str) -> tuple[str, ...]:
 def attention(target: aot.Target, dtype: str, layout: str, dims: Dims, extras: Extras) -> list[aot.Spec]:
     """Attention of each query to the tokens of its own sequence. The last query is at the place of the last token.
 
-    A query that sees no token gives zeros, and minus infinity in ``lse`` unless there is a sink. A sequence may have queries
-    and no token, but a call with queries is refused if there is no key at all. Tokens past the end of a sequence have no
-    influence, whatever the memory there contains. A page of which no query sees a token is not read.
+    A query that sees no token gives zeros, and minus infinity in ``lse`` unless there is a sink, also if there is no key at
+    all. Tokens past the end of a sequence have no influence, whatever the memory there contains. A page of which no query
+    sees a token is not read.
     ``heads`` is a multiple of ``kv_heads``; neighbouring heads share one. Starts, lengths and pages are read on the
     device, so a captured CUDA graph may be replayed after they changed.
     """

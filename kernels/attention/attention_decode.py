@@ -108,12 +108,11 @@ def attention_decode(target: aot.Target, dtype: str, cache_dtype: bool, dim: int
 
 
 def wide_specs(target: aot.Target, arguments: dict, guards: tuple[str, ...], dim: int, paged: bool) -> list[aot.Spec]:
-    """A tile of tokens comes from few large pages, or from many small ones. TMA refuses an empty cache."""
-    present = "page_count > 0" if paged else "capacity > 0"
+    """A tile of tokens comes from few large pages, or from many small ones."""
     room = f"tokens * heads <= {MAX_ROWS * MAX_BLOCKS} * kv_heads"  # for blocks side by side in the workspace
     specs = []
     for box in BOXES if paged else BOXES[:1]:
         fits = (f"page_size % {box} == 0",) if paged and box != PAGE else ()
         decode = WideDecode(target, dim, paged, box)
-        specs.append(aot.Spec(decode, arguments, (*guards, present, room, *fits), f"rows{MAX_ROWS}_box{box}"))
+        specs.append(aot.Spec(decode, arguments, (*guards, room, *fits), f"rows{MAX_ROWS}_box{box}"))
     return specs

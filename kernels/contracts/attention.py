@@ -2,12 +2,12 @@
 
 Why the tolerance of the output's dtype is enough: the arithmetic is that of ``attention_decode``, whose contract derives
 it. Weights are rounded to the dtype, sums are f32, and the result is rounded once more. A soft cap is computed in f32 from
-a power of two and a reciprocal, each with an error of about 2**-22. So a score is wrong by about 2**-21 of the cap. With a
-cap of 50 that changes a weight by a factor of 1 + 2**-15, which is an eighth of what rounding it to f16 does. A sink adds
-one weight, in f32, to the sum.
+a power of two and a reciprocal, each with an error of about 2**-22, or from a polynomial with an error of 2**-21. So a score
+is wrong by about 2**-20 of the cap. With a cap of 50 that changes a weight by a factor of 1 + 2**-14, which is a quarter of
+what rounding it to f16 does. A sink adds one weight, in f32, to the sum.
 
 The logarithm of the sum of weights is f32. Scores are sums of exact products in f32, with an error of about 2**-22 of
-their magnitude, and so is the logarithm. With a soft cap, errors of 2**-21 of the cap average out over the tokens of a row.
+their magnitude, and so is the logarithm. With a soft cap, errors of 2**-20 of the cap average out over the tokens of a row.
 """
 
 from __future__ import annotations
@@ -83,7 +83,10 @@ class Case:
         return call
 
     def _in_pages(self, make: Any, dtype: str) -> dict[str, Any]:
-        """Pages hold NaN past the end of each sequence. The table names none there, and none before a window."""
+        """Pages hold NaN past the end of each sequence. The table names none there, and none before a window.
+
+        Without any token there is no page.
+        """
         cache = _caches.Case(
             self.tokens, kv_heads=self.kv_heads, page=self.page, huge=self.huge, heads_first=self.heads_first
         )
@@ -92,12 +95,16 @@ class Case:
         for table, queries, tokens in zip(call["pages"], self.queries, self.tokens, strict=True):
             first = max(tokens - queries - self.left, 0) if self.left >= 0 else 0
             table[: first // self.page] = NO_PAGE
+        if not any(self.tokens):
+            call = {"k": call["k"][:0], "v": call["v"][:0], "pages": call["pages"][:, :0]}
         lengths = make.torch.tensor(self.tokens, dtype=make.torch.int32, device=make.device)
         return {**call, "lengths": lengths}
 
 
 def fenced(torch: Any, x: Any) -> Any:
-    """The same tensor inside a larger one, with NaN past the last token."""
+    """The same tensor inside a larger one, with NaN past the last token. An empty one stays as it is."""
+    if not x.numel():
+        return x
     tokens = x.dim() - 3
     shape = list(x.shape)
     shape[tokens] += 40
@@ -144,6 +151,7 @@ PAGED = (
     Case((0,), (0,), page=16),
 )
 EMPTY = (Case((0,), (0,)), Case((0, 0), (5, 5)))  # no query: nothing is launched, whether there are keys or not
+KEYLESS = (Case((70, 70), (0, 0)), Case((5, 70), (0, 0), **CAUSAL), Case((5, 70), (0, 0), page=16))
 # B, H, heads of keys, S, D
 BENCH = ((4, 16, 16, 4096, 128), (1, 32, 8, 8192, 128), (16, 16, 16, 1024, 128), (4, 32, 32, 4096, 64))
 
@@ -231,8 +239,11 @@ def _sequence(q: Any, k: Any, v: Any, scoring: Scoring) -> tuple[Any, Any]:
 def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
     for case in (*SHAPES, *RAGGED, *PAGED):
         yield case.make(make, dtype)
-    for case in (SHAPES[5], RAGGED[1], PAGED[1], *EMPTY):
+    for case in (SHAPES[5], RAGGED[1], PAGED[1], *EMPTY, *KEYLESS):
         yield replace(case, lse=False).make(make, dtype)
+    for case in KEYLESS:
+        yield replace(case, dim=192, heads=8, kv_heads=2).make(make, dtype)
+        yield replace(case, dim=64, value_dim=64, sinks=True).make(make, dtype)
     # What other widths, sinks and a soft cap have of their own.
     for dim, value_dim in ((64, 64), (96, 96), (192, 128), (256, 256)):
         for case in (SHAPES[1], SHAPES[7], SHAPES[12], PAGED[6]):
@@ -242,7 +253,8 @@ def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
         yield from _few(make, dtype, dim=dim, value_dim=dim, sinks=True)
         yield replace(PAGED[4], dim=dim, value_dim=dim, sinks=True, soft_cap=15.0).make(make, dtype)
     for dim, value_dim in ((128, 128), (64, 64), (96, 96), (192, 128), (256, 256)):
-        yield from _few(make, dtype, dim=dim, value_dim=value_dim, soft_cap=2.0)
+        # Scores are at and below 0.8 times the cap in about half of the tiles of a warp, which bends them in another way.
+        yield from _few(make, dtype, dim=dim, value_dim=value_dim, soft_cap=4.25)
     yield replace(SHAPES[12], soft_cap=50.0).make(make, dtype)
 
 

@@ -78,6 +78,12 @@ def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
             yield replace(case, page=page).make(make, dtype)
             yield replace(case, page=page, dim=64).make(make, dtype)
             yield replace(case, page=page, narrow=True).make(make, dtype)
+    for heads in (2, 40, 130):  # of one head of a cache without room for a token
+        case = Case((0, 0, 0), heads=heads, kv_heads=1)
+        for page in (0, 16):
+            call = replace(case, page=page).make(make, dtype)
+            caches = {name: call[name][:0] if page else call[name][:, :0] for name in ("k_cache", "v_cache")}
+            yield {**call, **caches, **({"pages": call["pages"][:, :0]} if page else {})}
 
 
 def cost(q: Any, k_cache: Any, lengths: Any, **_: Any) -> aot.Cost:

@@ -62,11 +62,13 @@ def test_torch_meets_the_reference_on_every_input(contracts: dict[str, Contract]
             # torch's own gelu of minus infinity is NaN or 0, depending on the CPU and on the number of elements.
             if "gelu" in choices.values() and not all_finite(arguments):
                 continue
-            results = as_tuple(contract.torch_equivalent(**arguments, **choices))
+            # In f32, torch rounds equal scores of many thousands apart on some CPUs.
+            precise = {"q": arguments["q"].double()} if kernel in ("attention_decode", "mla_decode") else {}
+            results = as_tuple(contract.torch_equivalent(**arguments | precise, **choices))
             exact_results = as_tuple(contract.reference(**arguments, **choices))
             assert len(results) == len(exact_results) - SCRATCH.get(kernel, 0)
             for result, exact in zip(results, exact_results, strict=False):
-                problem, norm, worst = compare(result, exact)
+                problem, norm, worst = compare(result.float() if precise else result, exact)
                 # torch's own sums of long rows on a CPU are a little less exact than what is asked of ours.
                 assert max(norm, worst) < 2, (
                     problem,
