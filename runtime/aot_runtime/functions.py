@@ -6,6 +6,7 @@ and keywords by nature. One is generated per function, when the function is firs
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from itertools import product
 from typing import Any
@@ -13,7 +14,10 @@ from typing import Any
 from .errors import ArgumentError
 from .kernel_records import KernelRecord, Parameter
 
-__all__ = ["documentation", "function_symbol", "make_function", "parameter_facts"]
+__all__ = ["call_plainly", "documentation", "function_symbol", "make_function", "named_streams", "parameter_facts"]
+
+# One entry for each `use_stream` that is active, in any thread.
+named_streams: list[object] = []
 
 
 def function_symbol(kernel: str, choices: tuple[str, ...]) -> str:
@@ -46,9 +50,53 @@ class _ByChoice(dict):  # type: ignore[type-arg]  # a generic base takes long to
         raise ArgumentError(f"{self.record.name}: {names} = {key!r} was not built; known: {known}")
 
 
+# Arrays that need more than TVM-FFI does with them cost others next to nothing: they are looked for if a stream is named,
+# if CuPy is imported, and after a call was refused.
+_DIRECT = """\
+if not _named_streams and "cupy" not in _modules:
+        try:
+            return _target({arguments})
+        except _ArgumentError:
+            if not _has_foreign({arguments}):
+                raise
+    return _call_with_views(_target, {arguments})"""
+
+
 def _direct(record: KernelRecord, name: str, target: Callable[..., Any]) -> Callable[..., Any]:
-    names = ", ".join(parameter.name for parameter in record.parameters)
-    return _define(record, name, _parameters(record), f"_target({names})", {"_target": target})
+    body = _DIRECT.format(arguments=", ".join(parameter.name for parameter in record.parameters))
+    return _define(record, name, _parameters(record), body, {**_DIRECT_NAMES, "_target": target})
+
+
+def call_plainly(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a kernel's compiled function as the function of its bundle does."""
+    if not named_streams and "cupy" not in sys.modules:
+        try:
+            return function(*arguments)
+        except ArgumentError:
+            if not _has_foreign(*arguments):
+                raise
+    return _call_with_views(function, *arguments)
+
+
+def _has_foreign(*arguments: Any) -> bool:
+    from .arrays import has_foreign  # imported with the first call that needs it
+
+    return has_foreign(*arguments)
+
+
+def _call_with_views(function: Callable[..., Any], *arguments: Any) -> Any:
+    from .arrays import call_with_views
+
+    return call_with_views(function, *arguments)
+
+
+_DIRECT_NAMES = {
+    "_named_streams": named_streams,
+    "_modules": sys.modules,
+    "_ArgumentError": ArgumentError,
+    "_has_foreign": _has_foreign,
+    "_call_with_views": _call_with_views,
+}
 
 
 def _choosing(record: KernelRecord, by_choice: _ByChoice) -> Callable[..., Any]:
@@ -60,9 +108,8 @@ def _choosing(record: KernelRecord, by_choice: _ByChoice) -> Callable[..., Any]:
     key = ", ".join(choice.name for choice in record.choices)
     names = ", ".join(parameter.name for parameter in record.parameters)
     parameters = [*_parameters(record), "*", *keywords]
-    function = _define(
-        record, record.name, parameters, f"_targets[{key}]({names})", {"_targets": by_choice, **defaults}
-    )
+    body = f"return _targets[{key}]({names})"
+    function = _define(record, record.name, parameters, body, {"_targets": by_choice, **defaults})
     if len(record.choices) == 1:
         function.__dict__.update(by_choice)  # activation.relu(x, out)
     return function
@@ -73,11 +120,11 @@ def _parameters(record: KernelRecord) -> list[str]:
 
 
 def _define(
-    record: KernelRecord, name: str, parameters: list[str], call: str, namespace: dict[str, Any]
+    record: KernelRecord, name: str, parameters: list[str], body: str, namespace: dict[str, Any]
 ) -> Callable[..., Any]:
     # The names come from a manifest, whose reader admits identifiers alone.
     namespace |= {f"_default_{i}": p.default for i, p in enumerate(record.parameters) if p.has_default}
-    source = f"def {name}({', '.join(parameters)}):\n    return {call}\n"
+    source = f"def {name}({', '.join(parameters)}):\n    {body}\n"
     exec(compile(source, f"<aot bundle function {name}>", "exec"), namespace)
     function: Callable[..., Any] = namespace[name]
     function.__doc__ = documentation(record)

@@ -1,7 +1,7 @@
 """The stream that kernels are launched on: ``with aot_runtime.use_stream(stream): ...``.
 
-A call with torch tensors uses torch's current stream by itself. For arrays of other libraries the stream is named here:
-CuPy, Numba and cuda.core each keep a current stream of their own, and DLPack does not pass it on.
+Calls use torch's current stream for torch tensors, CuPy's for arrays of CuPy, and the stream that an array of Numba
+belongs to. For arrays of other libraries, and to use another stream, name it here.
 """
 
 from __future__ import annotations
@@ -11,8 +11,22 @@ from typing import Any
 import tvm_ffi
 
 from .errors import ArgumentError
+from .functions import named_streams
 
 __all__ = ["use_stream"]
+
+
+class _Named(tvm_ffi.StreamContext):  # type: ignore[misc]  # TVM-FFI is not typed everywhere
+    """TVM-FFI's context, which calls also look for: see :mod:`aot_runtime.arrays`."""
+
+    def __enter__(self) -> _Named:
+        super().__enter__()
+        named_streams.append(self)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        named_streams.remove(self)
+        super().__exit__(*error)
 
 
 def use_stream(stream: Any, device: int | None = None) -> tvm_ffi.StreamContext:
@@ -22,7 +36,7 @@ def use_stream(stream: Any, device: int | None = None) -> tvm_ffi.StreamContext:
     ``cudaStream_t``. ``device`` is the index of its device; by default the one that the stream names, else 0.
     """
     index = device if device is not None else _device_of(stream)
-    return tvm_ffi.use_raw_stream(tvm_ffi.device("cuda", index), _address_of(stream))
+    return _Named(tvm_ffi.device("cuda", index), _address_of(stream))
 
 
 def _address_of(stream: Any) -> int:

@@ -1,0 +1,148 @@
+"""Arrays that TVM-FFI does not take as they are, or on the right stream, and calls with them.
+
+* CuPy has a current stream, which DLPack does not pass on.
+* Arrays of Numba have ``__cuda_array_interface__`` and no DLPack. That interface names the stream of an array.
+* Views of cuda.core have DLPack, but claim that the default stream is current, so TVM-FFI would launch there even inside
+  ``use_stream``.
+
+A stream that is named counts more than those of arrays.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import tvm_ffi
+
+from .errors import ArgumentError, DriverError
+
+__all__ = ["call_with_views", "has_foreign"]
+
+_CUDA = 2  # a device of DLPack
+_DEVICE_ORDINAL = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+_CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}  # DLPack's, by NumPy's letter for a kind of number
+
+
+class _DLTensor(ctypes.Structure):
+    """``DLManagedTensor`` of DLPack."""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("rank", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+    ]
+
+
+def has_foreign(*arguments: Any) -> bool:
+    """Whether one of the arguments of a refused call is an array that only :func:`call_with_views` takes."""
+    return any(_how_to_take(type(argument)) is _from_interface for argument in arguments)
+
+
+def call_with_views(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a kernel's function with arrays of all libraries, on the stream that is named, or else on that of the arrays."""
+    streams: set[tuple[int, int]] = set()  # devices, and a stream of each
+    tensors = [_taken(argument, streams) for argument in arguments]
+    unnamed = {pair for pair in streams if not tvm_ffi.get_raw_stream(tvm_ffi.device("cuda", pair[0]))}
+    if len(unnamed) > 1:
+        raise ArgumentError(
+            f"the arrays belong to several streams: {', '.join(hex(stream) for _, stream in sorted(unnamed))}",
+            hint="order the streams, then name one: `with aot_runtime.use_stream(stream):`",
+        )
+    for index, stream in unnamed:
+        with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda", index), stream):
+            return function(*tensors)
+    return function(*tensors)
+
+
+def _taken(argument: Any, streams: set[tuple[int, int]]) -> Any:
+    """An argument as it is passed on. Adds its stream if it has one other than the default."""
+    kind = type(argument)
+    if kind not in _takes:
+        _takes[kind] = _how_to_take(kind)
+    take = _takes[kind]
+    return argument if take is None else take(argument, streams)
+
+
+_Take = Callable[[Any, set[tuple[int, int]]], Any]
+_takes: dict[type, _Take | None] = {}
+
+
+def _how_to_take(kind: type) -> _Take | None:
+    """What becomes of arguments of a type; None if they are passed as they are."""
+    torch, cupy = (sys.modules.get(name) for name in ("torch", "cupy"))
+    if issubclass(kind, getattr(cupy, "ndarray", ())):
+        return _from_cupy
+    if hasattr(kind, "__cuda_array_interface__") and not hasattr(kind, "__dlpack__"):
+        return _from_interface
+    claims = hasattr(kind, "__dlpack_c_exchange_api__")
+    return _without_claim if claims and (torch is None or not issubclass(kind, torch.Tensor)) else None
+
+
+def _from_cupy(array: Any, streams: set[tuple[int, int]]) -> Any:
+    index = array.device.id
+    stream = sys.modules["cupy"].cuda.get_current_stream(index).ptr
+    if stream:
+        streams.add((index, stream))
+    return array
+
+
+def _from_interface(array: Any, streams: set[tuple[int, int]]) -> tvm_ffi.Tensor:
+    interface = array.__cuda_array_interface__
+    tensor = _view(interface)
+    if interface.get("stream"):
+        streams.add((tensor.device.index, interface["stream"]))
+    return tensor
+
+
+def _without_claim(array: Any, streams: set[tuple[int, int]]) -> tvm_ffi.Tensor:
+    return tvm_ffi.from_dlpack(array)
+
+
+def _view(interface: dict[str, Any]) -> tvm_ffi.Tensor:
+    """A tensor over the memory of an array."""
+    kind, size = interface["typestr"][1], int(interface["typestr"][2:])
+    if kind not in _CODES or interface.get("mask") is not None:
+        problem = "with a mask" if kind in _CODES else f"of type {interface['typestr']!r}"
+        raise ArgumentError(f"an array {problem} cannot be passed through `__cuda_array_interface__`")
+    shape, address = interface["shape"], interface["data"][0]
+    strides = interface.get("strides") or [size * prod(shape[i + 1 :]) for i in range(len(shape))]
+    numbers = ctypes.c_int64 * len(shape)
+    held = numbers(*shape), numbers(*(stride // size for stride in strides))
+    tensor = _DLTensor(
+        data=address, device_type=_CUDA, device_id=_device_at(address), rank=len(shape),
+        code=_CODES[kind], bits=8 * size, lanes=1, shape=held[0], strides=held[1],
+        deleter=ctypes.cast(_forget, ctypes.c_void_p),
+    )  # fmt: skip
+    _alive[ctypes.addressof(tensor)] = tensor
+    return tvm_ffi.from_dlpack(_capsule(ctypes.addressof(tensor), b"dltensor", None))
+
+
+_alive: dict[int, _DLTensor] = {}
+_forget = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda address: _alive.pop(address, None) and None)
+_capsule = ctypes.pythonapi.PyCapsule_New
+_capsule.argtypes, _capsule.restype = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p], ctypes.py_object
+
+
+def _device_at(address: int) -> int:
+    """The device whose memory an address is in. Empty arrays have none, and are on the first as well as anywhere."""
+    if not address:
+        return 0
+    index = ctypes.c_int()
+    driver = ctypes.CDLL("libcuda.so.1")
+    status = driver.cuPointerGetAttribute(ctypes.byref(index), _DEVICE_ORDINAL, ctypes.c_uint64(address))
+    if status:
+        raise DriverError(f"the driver knows no memory at {address:#x} (cuPointerGetAttribute: {status})")
+    return index.value

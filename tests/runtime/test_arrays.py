@@ -1,0 +1,123 @@
+"""Arrays that have ``__cuda_array_interface__`` alone, and arrays that claim a stream, on the stand-in."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import aot_runtime
+import pytest
+import tvm_ffi
+from aot_runtime import ArgumentError, arrays
+from standin import Standin
+
+
+class Array:
+    """As Numba's: no DLPack."""
+
+    def __init__(self, shape: tuple[int, ...], typestr: str = "<f4", **facts: Any) -> None:
+        data = (0x7E00_0000_0000, False)
+        self.facts = {"shape": shape, "strides": None, "data": data, "typestr": typestr, "version": 3, **facts}
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return self.facts
+
+
+@pytest.fixture(autouse=True)
+def devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stand-in has no memory whose device a driver knows."""
+    monkeypatch.setattr(arrays, "_device_at", lambda address: 0)
+
+
+def noted(*tensors: Any) -> list[Any]:
+    """A function of a kernel that notes what arrives, and on which stream."""
+    seen: list[Any] = []
+    arrays.call_with_views(lambda *given: seen.extend(given), *tensors)
+    return [*seen, tvm_ffi.get_raw_stream(tvm_ffi.device("cuda", 0))]
+
+
+def test_a_kernel_takes_arrays_without_dlpack(cuda: Standin, bundle: aot_runtime.Bundle) -> None:
+    for call in (bundle.fill, bundle.fill_epilogue, bundle.fill_epilogue.relu):
+        call(Array((1008,)))
+        assert len(cuda.launches) == 1
+        cuda.reset(capabilities=[(9, 0)])
+    with pytest.raises(ArgumentError, match=r"out: float32\[3, 1008\]|float32\[3, 1008\]"):
+        bundle.fill(Array((3, 1008)))
+    assert not arrays._alive
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({"typestr": "<f2"}, ((4, 6), (6, 1), "float16")),
+        ({"typestr": "|u1", "strides": (1, 4)}, ((4, 6), (1, 4), "uint8")),
+        ({"typestr": "<i8", "strides": (96, 8)}, ((4, 6), (12, 1), "int64")),
+        ({"typestr": "|b1"}, ((4, 6), (6, 1), "bool")),
+    ],
+)
+def test_a_view_has_the_shape_strides_and_type_of_the_array(facts: dict[str, Any], expected: Any) -> None:
+    view, _ = noted(Array((4, 6), **facts))
+    assert (view.shape, view.strides, str(view.dtype), view.device.index) == (*expected, 0)
+
+
+@pytest.mark.parametrize(("facts", "problem"), [({"typestr": "<V2"}, "of type '<V2'"), ({"mask": 1}, "with a mask")])
+def test_what_the_interface_cannot_say_is_refused(facts: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ArgumentError, match=f"an array {problem} cannot be passed"):
+        noted(Array((4, 6), **facts))
+
+
+def on_stream(cuda: Standin) -> int:
+    (launch,) = cuda.launches
+    return int(launch.stream)
+
+
+def test_the_stream_of_an_array_is_used_unless_another_is_named(cuda: Standin, bundle: aot_runtime.Bundle) -> None:
+    own, other = cuda.stream(), cuda.stream()
+    bundle.fill(Array((1008,), stream=own))
+    assert on_stream(cuda) == own
+    cuda.clear()
+    with aot_runtime.use_stream(other):
+        bundle.fill(Array((1008,), stream=own))
+    assert on_stream(cuda) == other
+
+
+def test_the_current_stream_of_cupy_is_used_for_its_arrays(
+    cuda: Standin, bundle: aot_runtime.Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Ndarray:
+        device = SimpleNamespace(id=0)
+
+        def __init__(self, tensor: tvm_ffi.Tensor) -> None:
+            self.tensor = tensor
+
+        def __dlpack__(self, **options: Any) -> Any:
+            return self.tensor.__dlpack__(**options)
+
+    current = SimpleNamespace(ptr=cuda.stream())
+    played = SimpleNamespace(ndarray=Ndarray, cuda=SimpleNamespace(get_current_stream=lambda device: current))
+    monkeypatch.setitem(sys.modules, "cupy", played)
+    bundle.fill(Ndarray(cuda.tensor((1008,), "float32")))
+    assert on_stream(cuda) == current.ptr
+    cuda.clear()
+    current.ptr = 0
+    bundle.fill(Ndarray(cuda.tensor((1008,), "float32")))
+    assert on_stream(cuda) == 0
+
+
+def test_arrays_of_several_streams_need_a_named_one() -> None:
+    tensors = Array((8,), stream=0x10), Array((8,), stream=0x20)
+    with pytest.raises(ArgumentError, match="several streams: 0x10, 0x20"):
+        noted(*tensors)
+    with aot_runtime.use_stream(0x30):
+        assert noted(*tensors)[-1] == 0x30
+
+
+def test_a_named_stream_counts_more_than_the_claim_of_a_library(cuda: Standin) -> None:
+    """TVM-FFI asks the library of such an array for its current stream; cuda.core always answers the default stream."""
+    tensor = cuda.tensor((8,), "float32")
+    claiming = tvm_ffi.core.DLTensorTestWrapper(tensor)
+    assert hasattr(type(claiming), "__dlpack_c_exchange_api__")
+    seen, _ = noted(claiming)
+    assert type(seen) is tvm_ffi.Tensor and seen.data_ptr() == tensor.data_ptr()
