@@ -26,7 +26,7 @@ from torch.autograd import forward_ad
 from .bundle import Bundle
 from .errors import AotError
 from .exposed import Exposed, ExposeError, expose
-from .functions import function_symbol
+from .functions import call_plainly, function_symbol
 from .kernel_records import KernelRecord
 from .outputs import TORCH_DTYPES, dtype_source, shape_source
 from .schemas import functional_schema, is_optional, operator_parameters, out_schema
@@ -117,9 +117,9 @@ class _Signature:
         names = (parameter.name for parameter in self.outputs)
         return _tuple([f"*(() if {name} is None else ({name},))" if name in self.optional else name for name in names])
 
-    def target(self, *, declared: bool = False) -> str:
+    def target(self) -> str:
         """The call of the compiled function, in the kernel's own order of parameters."""
-        return f"{self._function}({self._arguments(declared)})"
+        return f"{self._function}({self._arguments(declared=False)})"
 
     def write(self, *, declared: bool = False) -> str:
         """The arguments of the function that makes this call only if it may bypass the dispatcher."""
@@ -162,7 +162,7 @@ def _define(signature: _Signature, bundle: Bundle, library: Any, operators: Oper
     out = ", ".join(signature.python_parameters(outputs=True))
     source = _SOURCE.format(
         name=record.name, declared=", ".join(signature.declared_parameters()), functional=functional, out=out, returned=returned,
-        target=signature.target(), declared_target=signature.target(declared=True),
+        target=signature.target(),
         allocate="\n    ".join(allocations), quick_allocate="\n        ".join(quick_allocations),
         tensors=", ".join(signature.tensors), write=signature.write(), declared_write=signature.write(declared=True),
         foreign=" and ".join(f"not isinstance({name}, _Tensor)" for name in signature.all_tensors),
@@ -173,6 +173,7 @@ def _define(signature: _Signature, bundle: Bundle, library: Any, operators: Oper
         pass_functional=signature.passed(outputs=False), pass_out=signature.passed(outputs=True),
     )  # fmt: skip
     exec(compile(source, f"<aot operator {namespace}::{record.name}>", "exec"), names)
+    _shorten(signature, operators._eager, names)
     for overload, form in ((record.name, "functional"), (f"{record.name}.out", "out")):
         if not torch._C._dispatch_has_kernel_for_dispatch_key(f"{namespace}::{overload}", "CUDA"):
             library.impl(overload, names[f"{form}_kernel"], "CUDA")
@@ -231,7 +232,7 @@ def as_declared({declared}):
             if not _goes_to_operator({written}):
                 raise
     if {foreign}:
-        {declared_target}
+        _call_plainly({declared_write})
         return
     _out({pass_out})
 
@@ -304,6 +305,20 @@ def _decisions(signature: _Signature, eager: EagerFunctions | None, names: dict[
     return {name: names[name] for name in ("_may_bypass", "_write")}
 
 
+def _shorten(signature: _Signature, eager: EagerFunctions | None, names: dict[str, Any]) -> None:
+    """Let calls of the ``out`` form reach the kernel without a frame of Python, if nothing has to be chosen first."""
+    parameters = signature.record.parameters
+    if eager is None or not eager.shortens or signature.record.choices or len(parameters) > MOST_ARGUMENTS:
+        return
+    defaults = {parameter.name: parameter.default for parameter in parameters if parameter.has_default}
+    defaults |= dict.fromkeys([p.name for p in signature.outputs if p.name in signature.optional])
+    defaults |= dict.fromkeys([p.name for p in parameters if p.workspace is not None])
+    arguments, outputs = [p.name for p in parameters], [p.name for p in signature.outputs]
+    eager.shorten(
+        names["out_form"], names["_target"], arguments, signature.all_tensors, outputs, signature.optional, defaults
+    )
+
+
 def _plain(tensors: list[str], optional: Collection[str]) -> str:
     """Whether a call may bypass the dispatcher, as an expression."""
     exact = [f"(type({name}) is _Tensor or type({name}) is _Parameter{_or_none(name, optional)})" for name in tensors]
@@ -354,6 +369,7 @@ def _names(signature: _Signature, bundle: Bundle) -> dict[str, Any]:
         "_is_traced": torch.compiler.is_dynamo_compiling,
         "_forward": forward_ad,  # its level is at least 0 while derivatives are computed forward
         "_Tensor": torch.Tensor,
+        "_call_plainly": call_plainly,
         "_Parameter": torch.nn.Parameter,
         "_grad_enabled": torch.is_grad_enabled,
         "_below_autograd": torch._C._AutoDispatchBelowAutograd,

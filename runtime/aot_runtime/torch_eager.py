@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Collection, Sequence
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 __all__ = ["MOST_ARGUMENTS", "EagerFunctions", "eager_functions"]
 
@@ -34,6 +36,16 @@ _TORCH_CPU = {
     "is_inference": "_ZN2at6native12is_inferenceERKNS_6TensorE",
     "bump_version": "_ZN5torch8autograd4impl12bump_versionERKN2at6TensorE",
 }
+# For functions that are called from C: Python's interface, most of it stable.
+_CALLING = {
+    "size_of": "PyTuple_Size",
+    "element_of": "PyTuple_GetItem",
+    "item_of": "PyDict_GetItemWithError",
+    "clear_error": "PyErr_Clear",
+    "evaluator_of": "_PyInterpreterState_GetEvalFrameFunc",
+    "evaluator": "_PyEval_EvalFrameDefault",
+}
+_LEVEL = sys.intern("_current_level")  # of forward_ad: at least 0 while derivatives are computed forward
 # What a thread includes while a mode, a transform or torch.jit.trace is active.
 _KEYS = ("Python", "FuncTorchDynamicLayerFrontMode", "Tracer")
 _METH_FASTCALL = 0x0080  # of Python's stable interface
@@ -50,7 +62,16 @@ class _Eager(ctypes.Structure):
         ("offset", ctypes.c_uint64),
         ("keys", ctypes.c_uint64 * len(_KEYS)),
         *((name, ctypes.c_uint64) for name in ("count", "tensors", "optional", "outputs")),
+        *((name, ctypes.c_void_p) for name in ("function", "target", "parameters", "call_function", "size_of")),
+        *((name, ctypes.c_void_p) for name in ("element_of", "item_of", "clear_error", "evaluator_of")),
+        *((name, ctypes.c_void_p) for name in ("interpreter", "evaluator", "forward", "level", "outside")),
     ]
+
+
+class _Parameter(ctypes.Structure):
+    """``aot_eager_parameter`` of ``runtime/src/aot_eager.h``."""
+
+    _fields_ = [("name", ctypes.c_void_p), ("fallback", ctypes.c_void_p), ("position", ctypes.c_uint64)]
 
 
 class _Method(ctypes.Structure):
@@ -69,6 +90,7 @@ class EagerFunctions:
 
     def __init__(self, function: Callable[[int, int, int], int], facts: dict[str, Any]) -> None:
         self._function, self._facts = function, facts
+        self.shortens = False  # whether functions of Python can be called from C
 
     def ask(self, tensors: Sequence[str], optional: Collection[str] = ()) -> Any:
         """A function of these tensors: whether a call with them may bypass the dispatcher."""
@@ -84,13 +106,44 @@ class EagerFunctions:
         """A function of a kernel's function and these arguments: makes the call if it may, and returns whether it did."""
         return self._made(1, arguments, tensors=tensors, outputs=outputs, optional=optional)
 
-    def _made(self, which: int, arguments: Sequence[str], **kinds: Collection[str]) -> Any:
+    def shorten(
+        self,
+        function: Any,
+        target: Any,
+        arguments: Sequence[str],
+        tensors: Collection[str],
+        outputs: Collection[str],
+        optional: Collection[str] = (),
+        defaults: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Let calls of a function of Python reach the kernel's function from C, if they may; it gets all other calls.
+
+        It takes arguments by the kernel's names. Those that it does not take have a default.
+        """
+        code, defaults = function.__code__, defaults or {}
+        taken = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        parameters = (_Parameter * len(arguments))(
+            *(_parameter(name, taken, code.co_argcount, defaults) for name in arguments)
+        )
+        eager = self._eager(arguments, tensors=tensors, outputs=outputs, optional=optional)
+        for name, value in {**(_calling_facts() or {}), "function": id(function), "target": id(target)}.items():
+            setattr(eager, name, value)
+        eager.parameters = ctypes.addressof(parameters)
+        address = self._function(2, ctypes.sizeof(_Eager), ctypes.addressof(eager))
+        _kept.append((eager, parameters, function, target, defaults))
+        if address:
+            ctypes.pythonapi.PyFunction_SetVectorcall(ctypes.py_object(function), ctypes.c_void_p(address))
+
+    def _eager(self, arguments: Sequence[str], **kinds: Collection[str]) -> _Eager:
         assert len(arguments) <= MOST_ARGUMENTS
         bits = {
             kind: sum(1 << i for i, argument in enumerate(arguments) if argument in names)
             for kind, names in kinds.items()
         }
-        eager = _Eager(**self._facts, count=len(arguments), **bits)
+        return _Eager(**self._facts, count=len(arguments), **bits)
+
+    def _made(self, which: int, arguments: Sequence[str], **kinds: Collection[str]) -> Any:
+        eager = self._eager(arguments, **kinds)
         method = _Method(b"eager", _address_in(self._function, which), _METH_FASTCALL, None)
         _kept.append((eager, method))  # operators live as long as the process
         new = ctypes.pythonapi.PyCFunction_NewEx
@@ -99,6 +152,31 @@ class EagerFunctions:
 
 
 _kept: list[Any] = []
+
+
+def _parameter(name: str, taken: Sequence[str], positional: int, defaults: Mapping[str, Any]) -> _Parameter:
+    """How an argument of a kernel comes from a call. The names in ``taken`` are those that callers pass, interned."""
+    fallback = id(defaults[name]) if name in defaults else None
+    if name not in taken:
+        return _Parameter(None, fallback, -1)
+    index = taken.index(name)
+    return _Parameter(id(taken[index]), fallback, index if index < positional else -1)
+
+
+@cache
+def _calling_facts() -> dict[str, int] | None:
+    """What C has to know of Python to be called instead of a function; None for versions that were not tried."""
+    python = ctypes.pythonapi
+    if not (3, 12) <= sys.version_info < (3, 14):  # PyFunction_SetVectorcall is new in 3.12
+        return None
+    try:
+        found = {name: _address(python, symbol) for name, symbol in _CALLING.items()}
+    except AttributeError:
+        return None
+    python.PyInterpreterState_Get.restype = python.PyVectorcall_Function.restype = ctypes.c_void_p
+    found["call_function"] = python.PyVectorcall_Function(ctypes.py_object(_address))  # as of every function
+    objects = {"forward": id(forward_ad.__dict__), "level": id(_LEVEL), "outside": id(-1)}
+    return {**found, **objects, "interpreter": python.PyInterpreterState_Get()}
 
 
 def eager_functions(bundle: Any) -> EagerFunctions | None:
@@ -111,7 +189,10 @@ def eager_functions(bundle: Any) -> EagerFunctions | None:
     except AttributeError:  # a bundle of an earlier protocol
         return None
     functions = EagerFunctions(function, facts)
-    return functions if _address_in(function, 0) and _agrees(functions) else None
+    if not (_address_in(function, 0) and _agrees(functions)):
+        return None
+    functions.shortens = _calling_facts() is not None and _shortens(functions)
+    return functions
 
 
 def _address_in(function: Callable[[int, int, int], int], which: int) -> int:
@@ -178,3 +259,25 @@ def _agrees(functions: EagerFunctions) -> bool:
     with torch.no_grad():
         allowed = [ask(plain), ask(wanted), *(write(id, tensor) for tensor in (plain, wanted, inference))]
     return not any(seen) and all(allowed) and (plain._version, wanted._version) == (1, 1)
+
+
+def _shortens(functions: EagerFunctions) -> bool:
+    """Whether calls reach C if they may, with arguments in their places, and Python otherwise."""
+    reached: list[Any] = []
+
+    def form(tensor: Any, number: int = 3, *, out: Any) -> None:
+        reached.append("Python")
+
+    functions.shorten(
+        form, lambda *given: reached.append(given), ("tensor", "out", "number"), ("tensor", "out"), ("out",),
+        defaults={"number": 3},
+    )  # fmt: skip
+    tensor, out = torch.empty(0), torch.empty(0)
+    with torch.no_grad():
+        form(tensor, out=out)
+        form(out=out, tensor=tensor, number=4)
+        with forward_ad.dual_level():
+            form(tensor, out=out)
+    first, second, last = reached
+    same = all(given[0] is tensor and given[1] is out for given in (first, second) if given != "Python")
+    return same and (first[2:], second[2:], last, out._version) == ((3,), (4,), "Python", 2)

@@ -70,8 +70,82 @@ static object* write_outputs(object* self, object* const* args, intptr_t count) 
   return as_truth(eager, bypasses);
 }
 
-int64_t aot_eager_function(int64_t which, int64_t size, int64_t as_pointer) {
+/* Takes the arguments that were passed by name. 0 if only Python can tell what they are. */
+static int bind_named(const aot_eager* eager, object* const* args, uint64_t count, object* names, object** bound) {
+  const uint64_t named = (uint64_t)eager->size_of(names);
+  for (uint64_t k = 0; k < named; ++k) {
+    const object* name = eager->element_of(names, (intptr_t)k);
+    uint64_t i = 0;
+    while (i < eager->count && eager->parameters[i].name != name) ++i;
+    if (i == eager->count || eager->parameters[i].position < count) return 0; /* unknown, or passed twice */
+    bound[i] = args[count + k];
+  }
+  return 1;
+}
+
+/* The arguments of a kernel, from a call of a function of Python. 0 if only Python can tell them. */
+static int bind(const aot_eager* eager, object* const* args, uint64_t count, object* names, object** bound) {
+  uint64_t taken = 0;
+  for (uint64_t i = 0; i < eager->count; ++i) {
+    const aot_eager_parameter* parameter = &eager->parameters[i];
+    const int is_passed = parameter->position < count;
+    bound[i] = is_passed ? args[parameter->position] : parameter->fallback;
+    taken += (uint64_t)is_passed;
+  }
+  if (taken != count || (names != NULL && !bind_named(eager, args, count, names, bound))) return 0;
+  for (uint64_t i = 0; i < eager->count; ++i) {
+    if (bound[i] == NULL) return 0;
+  }
+  return 1;
+}
+
+static int may_call(const aot_eager* eager, object* const* bound) {
+  if (eager->evaluator_of(eager->interpreter) != eager->evaluator) return 0; /* torch.compile wants to see the function */
+  if (eager->item_of(eager->forward, eager->level) != eager->outside) return 0;
+  return may_bypass(eager, bound, (intptr_t)eager->count);
+}
+
+enum { FUNCTIONS = 2048 };
+
+static const aot_eager* functions[FUNCTIONS]; /* by the addresses of functions; written while Python's lock is held */
+
+/* Where the entry of a function is, or would be. */
+static const aot_eager** place_of(const object* function) {
+  const uintptr_t first = (uintptr_t)function / 16;
+  for (uintptr_t i = 0; i < FUNCTIONS; ++i) {
+    const aot_eager** place = &functions[(first + i) % FUNCTIONS];
+    if (*place == NULL || (*place)->function == function) return place;
+  }
+  return NULL;
+}
+
+static object* call_kernel(object* function, object* const* args, uintptr_t flags, object* names) {
+  const aot_eager* eager = *place_of(function);
+  const uint64_t count = flags & (UINTPTR_MAX >> 1); /* the highest bit is a flag */
+  object* bound[AOT_EAGER_ARGUMENTS];
+  if (bind(eager, args, count, names, bound) && may_call(eager, bound)) {
+    object* result = eager->call(eager->target, bound, (uintptr_t)eager->count, NULL);
+    if (result != NULL) {
+      eager->decrease(result);
+      tell_autograd(eager, bound);
+      eager->increase(eager->none);
+      return eager->none;
+    }
+    eager->clear_error(); /* nothing was launched: the function calls once more, and knows what to do with a refusal */
+  }
+  return eager->call_function(function, args, flags, names);
+}
+
+static int64_t add_function(const aot_eager* eager) {
+  const aot_eager** place = place_of(eager->function);
+  if (place == NULL) return 0;
+  *place = eager;
+  return (int64_t)(uintptr_t)call_kernel;
+}
+
+int64_t aot_eager_function(int64_t which, int64_t size, int64_t pointer) {
   if (size != (int64_t)sizeof(aot_eager)) return 0;
-  pointer_of = (void* (*)(object*))(uintptr_t)as_pointer;
+  if (which == AOT_EAGER_CALL) return add_function((const aot_eager*)(uintptr_t)pointer);
+  pointer_of = (void* (*)(object*))(uintptr_t)pointer;
   return (int64_t)(uintptr_t)(which == AOT_EAGER_ASK ? ask : write_outputs);
 }

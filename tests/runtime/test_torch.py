@@ -298,6 +298,55 @@ def test_plain_tensors_bypass_the_dispatcher_and_all_others_do_not(
     del library
 
 
+@pytest.mark.skipif(
+    not (3, 12) <= sys.version_info < (3, 14), reason="tried with Python 3.12, the first that can, and 3.13"
+)
+def test_plain_calls_of_the_out_form_need_no_frame_of_python(ops: Any, x: Any) -> None:
+    form, out = ops.rmsnorm.out, torch.empty_like(x)
+
+    def frames(*arguments: Any, **named: Any) -> bool:
+        """Whether Python evaluated the function."""
+        seen: list[Any] = []
+        sys.setprofile(lambda frame, event, _: seen.append(frame.f_code) if event == "call" else None)
+        try:
+            form(*arguments, **named)
+        finally:
+            sys.setprofile(None)
+        return form.__code__ in seen
+
+    exact = {eps: torch.nn.functional.rms_norm(x, (8,), WEIGHT, eps) for eps in (1e-6, 0.5)}
+    for eps, arguments, named in (
+        (1e-6, (x, WEIGHT), {}),
+        (0.5, (x, WEIGHT, 0.5), {}),
+        (0.5, (x,), {"eps": 0.5, "weight": WEIGHT}),
+        (1e-6, (), {"weight": WEIGHT, "x": x}),
+    ):
+        out.zero_()
+        version = out._version
+        assert not frames(*arguments, **named, out=out)
+        assert torch.equal(out, exact[eps]) and out._version == version + 2  # `copy_` of the played kernel counts too
+    assert frames(x.as_subclass(type("Subclass", (torch.Tensor,), {})), WEIGHT, out=out)
+    for problem, arguments, named in (
+        ("missing 1 required keyword-only argument: 'out'", (x, WEIGHT), {}),
+        ("missing 1 required positional argument: 'weight'", (x,), {"out": out}),
+        ("got multiple values for argument 'x'", (x, WEIGHT), {"x": x, "out": out}),
+        ("got an unexpected keyword argument 'scale'", (x, WEIGHT), {"scale": 1, "out": out}),
+        ("takes from 2 to 3 positional arguments but 4", (x, WEIGHT, 0.5, out), {}),
+    ):
+        with pytest.raises(TypeError, match=problem):
+            form(*arguments, **named)
+
+
+def test_torch_compile_sees_the_out_form_if_it_compiles_nothing_else(ops: Any, x: Any) -> None:
+    graphs, out = [], torch.empty_like(x)
+    compiled = torch.compile(
+        ops.rmsnorm.out, fullgraph=True, backend=lambda graph, _: graphs.append(graph.code) or graph
+    )
+    compiled(x, WEIGHT, out=out)
+    assert len(graphs) == 1 and "played.rmsnorm.out" in graphs[0]
+    assert torch.equal(out, torch.nn.functional.rms_norm(x, (8,), WEIGHT, 1e-6))
+
+
 def test_operators_that_are_registered_inside_a_mode_ask_from_python(bundle: Played) -> None:
     from torch.overrides import BaseTorchFunctionMode
 
@@ -427,6 +476,15 @@ def test_torchs_own_check_of_operators_passes(ops: Any, name: str, x: Any) -> No
 def test_vmap_runs_row_by_row(ops: Any) -> None:
     x = torch.randn(2, 3, 8)
     assert torch.equal(torch.vmap(lambda one: ops.rmsnorm(one, WEIGHT))(x), ops.rmsnorm(x, WEIGHT))
+    with pytest.raises(RuntimeError, match="Batching rule not implemented"):
+        torch.vmap(lambda one: ops.rmsnorm.out(one, WEIGHT, out=torch.empty_like(one)))(x)
+
+
+def test_autocast_converts_no_arguments(ops: Any, x: Any) -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.mm(x, x.mT).dtype == torch.bfloat16  # as it does with torch's own
+        for form in (ops.gemm, torch.ops.played.gemm):
+            assert form(x, x).dtype == torch.float32
 
 
 def test_meta_tensors_get_shapes_though_no_kernel_takes_them(
