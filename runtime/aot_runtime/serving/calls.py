@@ -13,7 +13,17 @@ import types
 from contextlib import suppress
 from typing import Any, get_origin, get_type_hints
 
-from .forms import Forms, UnstableError, base_names, digest, global_names, is_defined, plain_values, qualified
+from .forms import (
+    Forms,
+    UnstableError,
+    annotations_of,
+    base_names,
+    digest,
+    global_names,
+    is_defined,
+    plain_values,
+    qualified,
+)
 from .options import Options, read_options
 
 __all__ = ["DATACLASS", "Call", "bind", "describe", "is_constexpr", "jit_function", "prepare_class"]
@@ -62,7 +72,7 @@ def prepare_class(kind: Any) -> None:
     # Annotations are code of the library, which may fail in any way. A look-up meets the same error and reports it.
     with suppress(Exception):
         if call is not None:
-            _signature(inspect.unwrap(call))
+            _in_order(inspect.unwrap(call))
         if dataclasses.is_dataclass(kind) or hasattr(kind, "_fields"):
             _hints(kind)
 
@@ -89,14 +99,33 @@ def _call_of(kind: type) -> types.FunctionType | None:
 def bind(jit: Any, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Any, Any]]:
     """The name, value and annotation of each argument, in the order of the signature."""
     given = {name: value for name, value in kwargs.items() if name not in _CONTROLS}
-    signature = _signature(jit)
+    passed = args if owner is None else (owner, *args)
+    parameters, needed = _in_order(jit)
+    if not given and needed <= len(passed) <= len(parameters):
+        # All in order, as most libraries pass them. What `inspect` does for any call takes ten times as long.
+        values = (*passed, *(item.default for item in parameters[len(passed) :]))
+        found = [(item.name, value, item.annotation) for item, value in zip(parameters, values, strict=True)]
+    else:
+        found = _bound(_signature(jit), passed, given)
+    return found if owner is None else found[1:]
+
+
+def _bound(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Any, Any]]:
     try:
-        bound = signature.bind(*(() if owner is None else (owner,)), *args, **given)
+        bound = signature.bind(*args, **kwargs)
     except TypeError as error:
         raise UnstableError(f"the arguments do not fit: {error}") from None
     bound.apply_defaults()
-    found = [(name, value, signature.parameters[name].annotation) for name, value in bound.arguments.items()]
-    return found if owner is None else found[1:]
+    return [(name, value, signature.parameters[name].annotation) for name, value in bound.arguments.items()]
+
+
+@functools.lru_cache(maxsize=1024)
+def _in_order(jit: Any) -> tuple[list[inspect.Parameter], int]:
+    """The parameters of a function if all may be passed in order, else none; and how many have no default."""
+    parameters = list(_signature(jit).parameters.values())
+    in_order = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    needed = sum(item.default is inspect.Parameter.empty for item in parameters)
+    return (parameters if all(item.kind in in_order for item in parameters) else []), needed
 
 
 _CONTROLS = frozenset({"options", "compile_only", "no_cache", "is_experimental", "trace_finalize_hooks"})
@@ -209,4 +238,6 @@ def _space(value: Any) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def _hints(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind)
+    """The annotations of a class and its bases. Only those that are texts have to be evaluated, which takes longer."""
+    found = {name: hint for base in reversed(kind.__mro__) for name, hint in annotations_of(base).items()}
+    return get_type_hints(kind) if any(isinstance(hint, str) for hint in found.values()) else found

@@ -16,37 +16,59 @@ import sys
 import textwrap
 import types
 import typing
+from collections.abc import Callable
 from typing import Any
 
 from .sources import class_statements
 
-__all__ = ["Forms", "UnstableError", "base_names", "digest", "global_names", "is_defined", "plain_values", "qualified"]
+__all__ = [
+    "Forms",
+    "UnstableError",
+    "annotations_of",
+    "base_names",
+    "digest",
+    "global_names",
+    "is_defined",
+    "plain_values",
+    "qualified",
+]
 
 _MAIN = "__main__"
 _PLAIN = (bool, int, str, type(None))
 _PLAIN_KINDS = frozenset(_PLAIN)
 _COLLECTION_KINDS = frozenset({list, tuple, dict, set, frozenset})
+_MOST_CLASSES = 4096
 
 
-class _Words(dict[type, str]):
-    """What the objects of a class are to a form. A look-up asks for a hundred values, of a few classes."""
+class _ByClass(dict[type, Any]):
+    """What ``answer`` says of a class, asked once: a look-up meets hundreds of values, of a few classes.
 
-    def __missing__(self, kind: type) -> str:
-        self[kind] = word = self._word(kind)
-        return word
+    Libraries generate classes. So that none is kept for the life of a process, all are forgotten at a certain number.
+    """
 
-    @staticmethod
-    def _word(kind: type) -> str:
-        if issubclass(kind, _PLAIN) and not issubclass(kind, enum.Enum):
-            return "plain"
-        if issubclass(kind, float):
-            return "float"
-        if kind is tuple or kind is list:
-            return "sequence"
-        return "class" if issubclass(kind, type) else "other"
+    def __init__(self, answer: Callable[[type], Any]) -> None:
+        self._answer = answer
+
+    def __missing__(self, kind: type) -> Any:
+        if len(self) >= _MOST_CLASSES:
+            self.clear()
+        self[kind] = found = self._answer(kind)
+        return found
 
 
-_words = _Words()
+def _word(kind: type) -> str:
+    """What the objects of a class are to a form."""
+    if issubclass(kind, _PLAIN) and not issubclass(kind, enum.Enum):
+        return "plain"
+    if issubclass(kind, float):
+        return "float"
+    if kind is tuple or kind is list:
+        return "sequence"
+    return "class" if issubclass(kind, type) else "other"
+
+
+_words = _ByClass(_word)
+_is_plain = _ByClass(lambda kind: issubclass(kind, (*_PLAIN, float)))
 
 
 class UnstableError(ValueError):
@@ -281,11 +303,19 @@ def is_defined(kind: type) -> bool:
 
 def _held(kind: type) -> dict[str, Any]:
     """What a class holds that was put there on purpose."""
-    hints = inspect.get_annotations(kind)
+    hints = annotations_of(kind)
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
         return {"fields": list(kind._fields), "defaults": dict(getattr(kind, "_field_defaults", {})), "hints": hints}
     own = {name: item for name, item in vars(kind).items() if not (name.startswith("__") and name.endswith("__"))}
     return {**{name: item for name, item in own.items() if name != "_abc_impl"}, "hints": hints}
+
+
+def annotations_of(kind: type) -> dict[str, Any]:
+    """What ``inspect.get_annotations`` gives. It copies all that a class holds first, and a look-up waits for this."""
+    if sys.version_info >= (3, 14):  # they are made when somebody asks for them
+        return inspect.get_annotations(kind)
+    found = vars(kind).get("__annotations__")
+    return dict(found) if isinstance(found, dict) else {}
 
 
 def _plain(value: Any) -> Any:
@@ -342,16 +372,7 @@ def simple_globals(function: Any) -> dict[str, Any]:
 
 def plain_values(known: dict[str, Any], names: frozenset[str]) -> dict[str, Any]:
     """Those of the names whose values are numbers, texts or None. A call reads hundreds of globals, most are not."""
-    return {name: value for name in known.keys() & names if _is_plain[type(value := known[name])]}
-
-
-class _PlainTypes(dict[type, bool]):
-    def __missing__(self, kind: type) -> bool:
-        self[kind] = found = issubclass(kind, (*_PLAIN, float))
-        return found
-
-
-_is_plain = _PlainTypes()
+    return {name: value for name in names.intersection(known) if _is_plain[type(value := known[name])]}
 
 
 @functools.lru_cache(maxsize=4096)  # CuTe DSL replaces the code of a function when it is first compiled

@@ -159,7 +159,8 @@ class Serving:
         manifest = Manifest.read(self.path)
         archs, hosts = ",".join(map(str, manifest.archs)), ",".join(manifest.hosts)
         command = f"python -m aot capture EXERCISE --name {manifest.name} --arch {archs} --host {hosts}"
-        return f'make the call in the exercise and capture again: `{command}`; or pass `miss="compile"`'
+        compile_it = 'to compile it, pass `miss="compile"`, or `--miss compile` to `python -m aot_runtime serve`'
+        return f"make the call in the exercise and capture again: `{command}`; {compile_it}"
 
     def _prepare(self) -> None:
         """Read what look-ups need while CuTe DSL is imported, which takes a hundred times as long.

@@ -11,6 +11,7 @@ import sys
 from typing import Any, NamedTuple, Optional
 
 import pytest
+from aot_runtime.serving import forms
 from aot_runtime.serving.forms import Forms, UnstableError, digest
 from observing import run_python
 
@@ -92,15 +93,23 @@ def test_a_class_that_code_has_made_goes_by_what_it_holds() -> None:
     assert one == same != other
 
 
+def test_no_class_is_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that serves may run for months, and libraries generate classes."""
+    monkeypatch.setattr(forms, "_MOST_CLASSES", 8)
+    for _ in range(20):
+        form(type("Made", (Settings,), {})(tile=1))
+    assert len(forms._words) <= 8
+
+
 def test_symbols_are_numbered_as_they_are_met() -> None:
-    forms, n, m = Forms(), SymInt(), SymInt(8, 64)
-    assert [forms.symbol(item) for item in (n, m, n)] == ["?0", "?1%8:i64", "?0"]
+    made, n, m = Forms(), SymInt(), SymInt(8, 64)
+    assert [made.symbol(item) for item in (n, m, n)] == ["?0", "?1%8:i64", "?0"]
 
 
 def test_the_modules_of_what_was_met_are_noted() -> None:
-    forms = Forms()
-    forms.of([Settings(f=reads_switch), math.pow], "value")
-    assert __name__ in forms.modules
+    made = Forms()
+    made.of([Settings(f=reads_switch), math.pow], "value")
+    assert __name__ in made.modules
 
 
 @pytest.mark.parametrize(
