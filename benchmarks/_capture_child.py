@@ -255,7 +255,7 @@ def alone(library: str, bundle: str, folder: str) -> Any:
 
     kernels = aot_runtime.load(bundle)
     torch.zeros(1, device="cuda")  # the device has a context
-    empty = empty_launch()
+    empty, nothing = empty_launch()
     wait()
     found = {}
     for name in sorted(name for name in os.listdir(folder) if name.endswith(".pt")):
@@ -267,10 +267,10 @@ def alone(library: str, bundle: str, folder: str) -> Any:
         torch.cuda.synchronize()
         same = is_same(saved["before"], saved["after"])
         times = [host_time(function, *args, **kwargs) for _ in range(ROUNDS)]
-        launches = [host_time(empty) for _ in range(ROUNDS)]
         found[name.removesuffix(".pt")] = {
             "bundle alone_us": statistics.median(times),
-            "launch alone_us": statistics.median(launches),
+            "launch alone_us": statistics.median(host_time(empty) for _ in range(ROUNDS)),
+            "ctypes alone_us": statistics.median(host_time(nothing) for _ in range(ROUNDS)),
             "same result alone": same,
         }
     assert not any(module == "cutlass" or module.startswith("cutlass.") for module in sys.modules)
@@ -284,15 +284,19 @@ EMPTY = b""".version 7.0
 """
 
 
-def empty_launch() -> Callable[[], Any]:
-    """A launch of a kernel that does nothing, by the driver's own function: what no host code can go below."""
+def empty_launch() -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """A launch of a kernel that does nothing, by the driver's own function: what no host code can go below.
+
+    Then a function of C that does nothing, called by ctypes with the same arguments: that much of the launch is ctypes.
+    """
     import ctypes
 
     driver = ctypes.CDLL("libcuda.so.1")
     module, kernel = ctypes.c_void_p(), ctypes.c_void_p()
     assert driver.cuModuleLoadData(ctypes.byref(module), EMPTY) == 0
     assert driver.cuModuleGetFunction(ctypes.byref(kernel), module, b"empty") == 0
-    return functools.partial(driver.cuLaunchKernel, kernel, 1, 1, 1, 32, 1, 1, 0, None, None, None)
+    arguments = kernel, 1, 1, 1, 32, 1, 1, 0, None, None, None
+    return functools.partial(driver.cuLaunchKernel, *arguments), functools.partial(ctypes.CDLL(None).labs, *arguments)
 
 
 def is_same(one: Any, other: Any) -> bool:

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _cases import counted, may_match
 
 KEEP, RESULTS, TESTS, PROCESSES = "AOT_TESTS_KEEP", "AOT_TESTS_RESULTS", "AOT_TESTS", "AOT_TESTS_PROCESSES"
 SHAPES = frozenset({"M", "seqlen_q", "seqlen_k", "seqlen", "num_splits"})  # these change no kernel
-_found: dict[str, Any] = {"passed": 0, "failed": [], "skipped": Counter(), "deselected": Counter()}
-_settings: dict[str, Any] = json.loads(os.environ.get(KEEP, '{"keep": {}, "left_out": {}, "every": 1}'))
+_found: dict[str, Any] = {"passed": 0, "failed": [], "skipped": Counter(), "deselected": Counter(), "cases": {}}
+_settings: dict[str, Any] = json.loads(os.environ.get(KEEP, '{"keep": {}, "left_out": {}, "every": 1, "cases": {}}'))
 
 
 def reason_to_leave_out(name: str, settings: dict[str, Any]) -> str:
@@ -59,16 +60,49 @@ def shown(value: Any) -> str:
     return str(value)
 
 
+class SelectedCases:
+    """The cases of a function that the file of ``--cases`` selects."""
+
+    def __init__(self, selected: dict[str, Any]) -> None:
+        self.selected = selected
+        self.parameters: dict[str, list[str]] = {}
+
+    def remove_others(self, names: str, values: list[Any], calls: list[Any]) -> None:
+        """Leave the cases out that no selection can match any more, now that some parameters have their values."""
+        self.parameters[names] = list(map(shown, values))
+        calls[:] = [call for call in calls if self._may_run(call.params)]
+
+    def _may_run(self, params: dict[str, Any]) -> bool:
+        known = {names: _together([params[name] for name in names.split(",")]) for names in self.parameters}
+        return any(may_match(where, known) for where in self.selected["run"])
+
+    def count(self, function: str) -> None:
+        _found["cases"][function] = found = counted(self.selected, self.parameters)
+        for entry in found["left_out"]:
+            _found["deselected"][f"{function}: {entry['reason']}"] += entry["cases"]
+
+
+def _together(values: list[Any]) -> str:
+    return shown(values[0] if len(values) == 1 else tuple(values))
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_generate_tests(metafunc: Any) -> Iterator[None]:
     selection, parametrize = Selection(_settings), metafunc.parametrize
+    selected = _settings["cases"].get(metafunc.function.__name__)
+    cases = SelectedCases(selected) if selected is not None else None
 
     def with_chosen(names: Any, values: Any, *args: Any, **kwargs: Any) -> None:
-        text = names if isinstance(names, str) else ",".join(names)
-        parametrize(names, selection.chosen(text.replace(" ", ""), list(values)), *args, **kwargs)
+        text = (names if isinstance(names, str) else ",".join(names)).replace(" ", "")
+        chosen = selection.chosen(text, list(values))
+        parametrize(names, chosen, *args, **kwargs)
+        if cases is not None:
+            cases.remove_others(text, chosen, metafunc._calls)
 
     metafunc.parametrize = with_chosen
     yield
+    if cases is not None:
+        cases.count(metafunc.function.__name__)
     if selection.reasons:
         reason = f"{metafunc.function.__name__}: {', '.join(selection.reasons)}: to keep the run short"
         _found["deselected"][reason] += selection.left_out()

@@ -118,7 +118,8 @@ def _figures(mode: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
     if mode == "compiled":
         public = {"public function_us": _median(runs, "public_us")} if "public_us" in runs[0] else {}
         return {**first, "wrapper_us": _median(runs, "later_us"), **public}
-    return {**first, "look-up_ms": _median(runs, "look_up_ms"), "wrapper, served_us": _median(runs, "later_us")}
+    look_ups = {"look-up_ms": _median(runs, "look_up_ms"), "look-ups_ms": [round(run["look_up_ms"], 4) for run in runs]}
+    return {**first, **look_ups, "wrapper, served_us": _median(runs, "later_us")}
 
 
 def _median(runs: list[Any], name: str) -> float:

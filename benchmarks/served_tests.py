@@ -6,7 +6,8 @@ Needs a GPU, torch, CuTe DSL, the library and its test files, which its source d
 
 ``--bundle`` takes a bundle that is there already, or several, and neither records nor builds. ``--keep`` selects tests by
 the values of their parameters, as in ``--keep "d=64,128" --keep "seqlen_q,seqlen_k=(1, 1),(256, 256)"``, and ``--every 10``
-runs one in ten of what is left of each function; the others are counted as deselected. The second run is served with
+runs one in ten of what is left of each function; the others are counted as deselected. ``--cases FILE`` selects several
+combinations of values and has reasons for the others, as ``fa4_cases.json`` does for FlashAttention-4. The second run is served with
 ``miss="raise"``, so that a call that is not in the bundle fails its test. ``--processes 8`` lets eight processes share the
 tests; the library is imported once. ``--add`` keeps the runs that the file of results already has.
 
@@ -41,6 +42,7 @@ def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("tests", nargs="+", help="test files of the library, or names of tests in them")
     arguments.add_argument("--keep", action="append", default=[], metavar="NAME=VALUE,...", help="parameters to run")
+    arguments.add_argument("--cases", type=Path, metavar="FILE", help="combinations of parameters to run, with reasons")
     arguments.add_argument("--deselect", action="append", default=[], metavar="NAME: REASON", help="tests to leave out")
     arguments.add_argument("--every", type=int, default=1, metavar="N", help="run one in N tests of each function")
     arguments.add_argument("--arch", default="sm90")
@@ -58,7 +60,7 @@ def main() -> None:
     known = json.loads(options.out.read_text())["results"]["runs"] if options.add and options.out.is_file() else []
     with tempfile.TemporaryDirectory() as folder:
         results = run(options, Path(folder))
-    print(json.dumps({name: value for name, value in results.items() if name != "deselected"}, indent=1))
+    print(json.dumps({name: value for name, value in results.items() if name not in ("deselected", "cases")}, indent=1))
     report("served_tests", {"runs": [*known, results]}, options.out)
     if results["failed"] or any(count for _, count in results["served"]):
         sys.exit("not every test passed from the bundle alone")
@@ -67,7 +69,9 @@ def main() -> None:
 def variables(options: Any) -> dict[str, str]:
     """The environment of tests, with what is selected of them."""
     left_out = dict(text.split(": ", 1) for text in options.deselect)
-    settings = {"keep": dict(map(parsed_keep, options.keep)), "left_out": left_out, "every": options.every}
+    cases = json.loads(options.cases.read_text()) if options.cases is not None else {}
+    keep = dict(map(parsed_keep, options.keep))
+    settings = {"keep": keep, "left_out": left_out, "every": options.every, "cases": cases}
     path = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
     return {**os.environ, **NO_DISK_CACHES, KEEP: json.dumps(settings), "PYTHONPATH": path}
 
