@@ -12,8 +12,13 @@ from aot_runtime.manifest import Manifest
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("torch")]
 
-NEEDS = {"jax_function": "jax_tvm_ffi", "cupy_stream": "cupy"}
-EXAMPLES = ("first_call", "torch_block", "llama_block/run", "decode_loop/run", "jax_function", "cupy_stream")
+NEEDS = {
+    "jax_function": "jax_tvm_ffi",
+    "cupy_stream": "cupy",
+    "numba_stream": "numba.cuda",
+    "cuda_core_stream": "cuda.core",
+}
+EXAMPLES = ("first_call", "torch_block", "llama_block/run", "decode_loop/run", *NEEDS)
 
 
 @pytest.mark.parametrize("example", EXAMPLES)

@@ -14,7 +14,7 @@ from aot_runtime.manifest import Manifest
 
 from aot.bundle.contracts import Contract, load_contracts
 from aot.gpu.check import check, dtypes_of
-from aot.gpu.running import find_gpu, variants_of
+from aot.gpu.running import calls_of, find_gpu, make_outputs, variants_of
 
 pytestmark = pytest.mark.gpu
 
@@ -53,6 +53,34 @@ def test_every_variant_agrees_with_its_reference(
 
 def test_every_kernel_has_a_contract(bundle: aot_runtime.Bundle, contracts: dict[str, Contract]) -> None:
     assert set(contracts) == set(bundle.kernels)
+
+
+# Of no rows, their sums over rows are zeros, which must be written.
+SUMS_OVER_ROWS = {"rmsnorm_backward", "layernorm_backward"}
+
+
+def test_no_rows_launch_nothing(bundle: aot_runtime.Bundle, contracts: dict[str, Contract], torch: Any) -> None:
+    """Every kernel succeeds without elements to compute. A profiler sees no kernel then, but one for a call that has some."""
+    variants = variants_of(bundle.path, bundle.manifest)
+    calls = []
+    for kernel, contract in contracts.items():
+        record = bundle.manifest.kernels[kernel]
+        for dtype, choices, arguments in calls_of(record, contract.inputs, dtypes_of(variants, kernel)[:1], "cuda"):
+            outputs = make_outputs(record, arguments, "cuda", picked=dtype)
+            if all(output.numel() == 0 for output in outputs.values()):
+                calls.append((kernel, {**arguments, **outputs, **choices}))
+                break
+    assert set(contracts) - {kernel for kernel, _ in calls} <= SUMS_OVER_ROWS
+    x = torch.ones(8, device="cuda")
+    torch.cuda.synchronize()
+    # Without acc_events torch warns that it forgets events of earlier cycles, and there is only one.
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as seen:
+        for kernel, arguments in calls:
+            bundle[kernel](**arguments)
+        bundle["add"](x, x, torch.empty_like(x))
+        torch.cuda.synchronize()
+    launched = [event.name for event in seen.events() if event.name.startswith("kernel_cutlass")]
+    assert len(launched) == 1 and "Add" in launched[0]
 
 
 def test_nan_and_infinity_travel_as_in_the_reference(bundle: aot_runtime.Bundle, torch: Any) -> None:

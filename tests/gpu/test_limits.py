@@ -5,13 +5,16 @@ Needs torch, a GPU and a bundle: ``python -m aot build --kernels tests/gpu/limit
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import aot_runtime
+import aot_runtime.native
 import pytest
+import tvm_ffi
 
 pytestmark = pytest.mark.gpu
 
@@ -86,6 +89,35 @@ def test_a_replay_beside_a_call_keeps_its_scratch_memory(bundle: aot_runtime.Bun
     torch.cuda.synchronize()
     assert torch.equal(from_graph, 2 * x)
     assert torch.equal(from_call, 2 * y)
+
+
+def test_xla_allocates_scratch_memory(bundle: aot_runtime.Bundle) -> None:
+    jax = pytest.importorskip("jax", reason="JAX is not installed")
+    pytest.importorskip("jax_tvm_ffi", reason="jax-tvm-ffi is not installed")
+    import aot_runtime.jax
+
+    if jax.default_backend() != "gpu":
+        pytest.skip("JAX sees no GPU")
+    functions = aot_runtime.jax.register(bundle)
+    x = jax.numpy.arange(COUNT, dtype="float32")
+    both = jax.jit(lambda x: (functions.doubled(x), functions.doubled(-x)))
+    for _ in range(10):
+        up, down = both(x)
+        assert (up == 2 * x).all()
+        assert (down == -2 * x).all()
+
+
+def test_a_program_in_cpp_allocates_scratch_memory(bundle: aot_runtime.Bundle, tmp_path: Path) -> None:
+    compiler = shutil.which("c++")
+    if compiler is None:
+        pytest.skip("there is no C++ compiler")
+    program = tmp_path / "scratch"
+    headers = ("-isystem", str(aot_runtime.native.include_directory()))
+    source = Path(__file__).with_name("scratch.cpp")
+    subprocess.run([compiler, "-std=c++17", *headers, source, "-o", program, "-ldl", "-pthread"], check=True)
+    done = subprocess.run([program, PATH, tvm_ffi.libinfo.find_libtvm_ffi()], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("ok  :") == 4
 
 
 def test_a_grid_that_is_too_large_is_refused_with_its_numbers(bundle: aot_runtime.Bundle, torch: Any) -> None:
