@@ -118,9 +118,17 @@ def products() -> str:
 
 def matrices() -> str:
     """Ratios to torch.compile on matrices that nothing is tuned on, by kernel, each of one run or more."""
-    times = read("h200-rows.json")["results"]["times"]
+    return _compiled("h200-rows.json", "bf16, speed relative to torch.compile", "matrices")
+
+
+def drawn() -> str:
+    """The same on problems that were drawn at random, in three dtypes."""
+    return _compiled("h200-rows-random.json", "speed relative to torch.compile", "problems")
+
+
+def _compiled(file: str, title: str, counted: str) -> str:
     ratios: dict[str, list[list[float]]] = {}
-    for label, one in times.items():
+    for label, one in read(file)["results"]["times"].items():
         runs = [theirs / ours for theirs, ours in zip(one["torch.compile"], one["ours"], strict=True)]
         ratios.setdefault(label.split()[0], []).append(runs)
     ratios["all"] = [runs for own in ratios.values() for runs in own]
@@ -129,7 +137,7 @@ def matrices() -> str:
         mean = math.exp(statistics.fmean(statistics.fmean(map(math.log, runs)) for runs in own))
         below = sum(max(runs) < 0.95 for runs in own)
         rows.append([kernel, str(len(own)), f"{mean:.2f}", str(below), f"{min(map(min, own)):.2f}"])
-    return table(("bf16, speed relative to torch.compile", "matrices", "geometric mean", "below 0.95", "worst"), rows)
+    return table((title, counted, "geometric mean", "below 0.95", "worst"), rows)
 
 
 def tilings() -> str:
@@ -495,7 +503,7 @@ FACTS: dict[str, tuple[tuple[str, str, Callable[[Any], str]], ...]] = {
          _sanitized_calls),
         ("The code of `fp8` and `experts` for `sm_80`, built as `sm_90`, checked against references", "h200-check-fp8-portable.json",
          _checked_calls),
-        ("Calls of the GEMM in bf16 under compute-sanitizer, memcheck and racecheck", "h200-sanitizer-gemm.json",
+        ("Calls of the GEMM under compute-sanitizer, memcheck and racecheck", "h200-sanitizer-gemm.json",
          _sanitized_calls),
         ("Calls of `attention` and `attention_decode` for `sm_90a` under compute-sanitizer, memcheck and racecheck",
          "h200-sanitizer-attention.json",
@@ -579,6 +587,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "noise": noise,
     "products": products,
     "matrices": matrices,
+    "drawn": drawn,
     "tilings": tilings,
     "scaled": scaled,
     "prompts": prompts,
