@@ -185,6 +185,9 @@ class LatentDecode(Merging):
             keys.iterator + VALUE * TOKENS, cute.append(one_line, cute.make_layout(STAGES, stride=KEY * TOKENS))
         )
         # By row: the factor and the maximum of a tile, by group that has its scores; sums of weights, by group and by turn.
+        # A group writes new factors after the other group has read the old ones: it has waited for weights that the other
+        # group handed over later, or both groups have met at the end of a piece. Sums of weights take turns at two places,
+        # so those of a piece can be written while those of the piece before are still read.
         handed = shared.allocate_tensor(Float32, cute.make_layout((ROWS, 2, 2)), 16)
         totals = shared.allocate_tensor(Float32, cute.make_layout((ROWS, 2, 2)), 16)
         pipelines = self.pipelines(shared)
@@ -481,6 +484,9 @@ class LatentDecode(Merging):
                 handed[places[2 * i][0], 0, half] = factor[i]
                 handed[places[2 * i][0], 1, half] = largest[i]
         cute.arch.fence_proxy("async.shared", space="cta")
+        # One lane arrives for its warp. `sync_warp` orders the writes of all lanes before that, so threads that wait for the
+        # mbarrier see them. ptxas makes a NOP of it, because the lanes already run together. racecheck 2025.3.1 reports
+        # these writes anyway.
         cute.arch.sync_warp()
         if thread % cute.arch.WARP_SIZE == 0:
             pipelines[2].producer_commit(self.weights_of(half, use))
