@@ -10,7 +10,7 @@ than that. Where code happens to lie in memory changes the differences by a hund
 measure all of it, one after the other. The results are the medians of their figures, and list the differences of each.
 
 What the ``out`` form adds in Python is also measured step by step: the same function with one more of its steps each time.
-From Python 3.12 on, calls with plain tensors reach C at once and take none of these steps.
+With Python 3.12 and 3.13, calls with plain tensors reach C at once and take none of these steps.
 
 If the bundle has the backward kernel, a call and its backward are measured too, of a tensor that requires a gradient.
 """
