@@ -1,10 +1,12 @@
 """Kernels over rows and elementwise kernels against torch.compile, over a list of matrices or of problems.
 
 Two lists of matrices in ``benchmarks/shapes`` were written down before anything was measured: the kernels are tuned on one
-of them, and their speed is reported on the other, every kernel in bf16. Files ``rows_random*`` list problems: a kernel, a
-matrix and a dtype each, all drawn at random. Each contender runs alone in a CUDA graph of many calls. The contenders take turns; a
-figure is the median of five rounds. All problems are measured in two runs, one after the other, and a problem counts as
-behind if it is in both. Each shape is compiled by itself (``dynamic=False``).
+of them, and their speed is reported on the other, every kernel in bf16. ``rows_random`` and ``rows_random2`` list problems, a
+kernel, a matrix and a dtype each, all drawn at random; tilings were chosen on the first.
+
+Each contender runs alone in a CUDA graph of many calls. The contenders take turns; a figure is the median of five rounds.
+All problems are measured in two runs, one after the other, and a problem counts as behind if it is in both. Each shape is
+compiled by itself (``dynamic=False``).
 
 Processes compile side by side, because torch.compile takes a second or more for each shape. Each takes the next problem
 when it is done with one. Then they measure what they compiled, one problem at a time, behind a lock, when nothing

@@ -63,9 +63,13 @@ def test_the_sets_of_matrices_share_no_shape_and_have_odd_widths_too() -> None:
         assert all(1 <= rows <= 65_536 and 64 <= columns <= 262_144 for rows, columns in shapes)
         assert max(rows * columns for rows, columns in shapes) <= 1 << 29
         assert 3 * sum(columns % 2 for _, columns in shapes) >= len(shapes) - 2
-    problems = {tuple(problem) for problem in read("rows_random")["problems"]}
-    assert len(problems) == 312
-    assert not {(rows, columns) for _, rows, columns, _ in problems} & {*tune, *report}
-    assert all(1 <= rows <= 65_536 and 64 <= columns <= 262_144 for _, rows, columns, _ in problems)
-    assert 2 * sum(columns % 2 for _, _, columns, _ in problems) == len(problems)
-    assert {dtype for *_, dtype in problems} == {"f16", "bf16", "f32"}
+
+
+def test_the_sets_of_random_problems_share_none_and_have_odd_widths_and_all_dtypes() -> None:
+    tune, report = ({tuple(problem) for problem in read(name)["problems"]} for name in ("rows_random", "rows_random2"))
+    assert not tune & report
+    for problems in (tune, report):
+        assert len(problems) == 312
+        assert all(1 <= rows <= 65_536 and 64 <= columns <= 262_144 for _, rows, columns, _ in problems)
+        assert 2 * sum(columns % 2 for _, _, columns, _ in problems) == len(problems)
+        assert {dtype for *_, dtype in problems} == {"f16", "bf16", "f32"}
