@@ -548,6 +548,8 @@ FACTS: dict[str, tuple[tuple[str, str, Callable[[Any], str]], ...]] = {
          lambda data: "{jax}, {jax-tvm-ffi}".format(**data["machine"]["versions"])),
         ("CuPy", "h200-gpu-tests.json", lambda data: data["machine"]["versions"]["cupy"]),
         ("Tests that need a GPU", "h200-gpu-tests.json", lambda data: _outcomes(data["results"])),
+        ("Tests that need none, on the host of the GPU", "h200-suite.json",
+         lambda data: f"{data['results']['passed']} passed, {len(data['results']['failed'])} failed"),
         ("The first programs of the guide, in C++ and in C", "h200-guides.json",
          lambda data: f"they print `{data['results']['first_program']}` and `{data['results']['first_program_c']}`"),
         ("`check` of the kernel of the first guide", "h200-guides.json", lambda data: data["results"]["check"]),
