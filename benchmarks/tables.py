@@ -140,20 +140,6 @@ def _compiled(file: str, title: str, counted: str) -> str:
     return table((title, counted, "geometric mean", "below 0.95", "worst"), rows)
 
 
-def tilings() -> str:
-    """What the present tilings gained over those before, on some matrices."""
-    results = read("h200-rows-tilings.json")["results"]
-    wanted = (
-        "rmsnorm 4096 x 18432", "softmax 4096 x 18432", "layernorm 4096 x 18432", "rmsnorm_residual 4096 x 28672",
-        "softmax 8 x 200000", "layernorm 1 x 262144", "rmsnorm 35717 x 1001", "softmax 4096 x 4097", "layernorm 146 x 3943",
-    )  # fmt: skip
-    rows = [
-        [label, f"{results[label]['before']:.1f}", f"{min(results[label].values()):.1f}", min(results[label], key=results[label].__getitem__)]
-        for label in wanted
-    ]  # fmt: skip
-    return table(("bf16, microseconds", "before", "best", "the best tiling"), rows)
-
-
 _SCALED = {
     "h200-scaled-tensor.json": "`gemm_fp8`, one scale each",
     "h200-scaled-rows.json": "`gemm_fp8`, a scale per row and column",
@@ -590,7 +576,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "products": products,
     "matrices": matrices,
     "drawn": drawn,
-    "tilings": tilings,
     "scaled": scaled,
     "prompts": prompts,
     "portable_prompts": portable_prompts,
