@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import gc
 import json
-import math
+import statistics
 import subprocess
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -102,7 +102,7 @@ def summary(ratios: dict[Problem, list[float]]) -> dict[str, Any]:
     behind = [problem for problem, own in ratios.items() if max(own) < BEHIND]
     return {
         "products": len(ratios),
-        "geometric_mean": [round(math.exp(sum(map(math.log, run)) / len(run)), 4) for run in runs],
+        "geometric_mean": [round(statistics.geometric_mean(run), 4) for run in runs],
         "below": [sum(ratio < BEHIND for ratio in run) for run in runs],
         "worst": [round(min(run), 3) for run in runs],
         "behind_in_both": [[*problem, *(round(ratio, 3) for ratio in ratios[problem])] for problem in behind],

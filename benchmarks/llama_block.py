@@ -22,7 +22,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import itertools
-import math
+import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -202,7 +202,7 @@ def summarize(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     summary = {}
     for name in (name for name in rows[0] if name.startswith("speedup")):
         values = [row[name] for row in rows]
-        summary[f"{name}, mean"] = math.exp(sum(map(math.log, values)) / len(values))
+        summary[f"{name}, mean"] = statistics.geometric_mean(values)
         summary[f"{name}, worst"] = min(values)
     return summary
 

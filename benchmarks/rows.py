@@ -271,7 +271,7 @@ def summary(ratios: Mapping[str, Sequence[float]]) -> dict[str, Any]:
     worst_first = sorted(ratios.items(), key=lambda item: max(item[1]))
     return {
         "problems": len(ratios),
-        "geometric mean": [math.exp(statistics.fmean(map(math.log, run))) for run in runs],
+        "geometric mean": list(map(statistics.geometric_mean, runs)),
         "median": [statistics.median(run) for run in runs],
         "worst": [min(run) for run in runs],
         "below": [sum(ratio < BEHIND for ratio in run) for run in runs],

@@ -17,7 +17,7 @@ only be had with it on, so that comparison favours torch.
 from __future__ import annotations
 
 import json
-import math
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -146,10 +146,6 @@ def measure(bundle: Any, case: Case) -> dict[str, Any]:
     return {**shuffled_medians(timers, ROUNDS), "variant": chosen.variant if chosen is not None else ""}
 
 
-def geometric_mean(ratios: list[float]) -> float | None:
-    return round(math.exp(sum(map(math.log, ratios)) / len(ratios)), 4) if ratios else None
-
-
 def summary(cases: list[Case], runs: list[list[dict[str, Any]]], contender: str) -> dict[str, Any]:
     """What the runs say, of ratios of a contender's time to ours."""
     measured = [i for i in range(len(cases)) if all(contender in rows[i] for rows in runs)]
@@ -158,7 +154,7 @@ def summary(cases: list[Case], runs: list[list[dict[str, Any]]], contender: str)
     behind = [[*cases[i].row, *(round(ratio, 3) for ratio in own)] for i, *own in pairs if max(own) < BEHIND]
     return {
         "products": len(measured),
-        "geometric_mean": [geometric_mean(run) for run in ratios],
+        "geometric_mean": [round(statistics.geometric_mean(run), 4) if run else None for run in ratios],
         "below": [sum(ratio < BEHIND for ratio in run) for run in ratios],
         "worst": [round(min(run), 3) if run else None for run in ratios],
         "behind_in_both": behind,

@@ -110,7 +110,7 @@ def products() -> str:
     rows = []
     for label, (least, most) in bins.items():
         ratios = [[row[7] / row[6] for row in run if least <= row[2] <= most] for run in runs]
-        means = " and ".join(f"{math.exp(statistics.fmean(map(math.log, run))):.3f}" for run in ratios)
+        means = " and ".join(f"{statistics.geometric_mean(run):.3f}" for run in ratios)
         below = " and ".join(str(sum(ratio < 0.95 for ratio in run)) for run in ratios)
         rows.append([label, str(len(ratios[0])), means, below, f"{min(map(min, ratios)):.2f}"])
     return table(("bf16, speed relative to cuBLAS", "products", "geometric mean", "below 0.95", "worst"), rows)
@@ -134,7 +134,7 @@ def _compiled(file: str, title: str, counted: str) -> str:
     ratios["all"] = [runs for own in ratios.values() for runs in own]
     rows = []
     for kernel, own in ratios.items():
-        mean = math.exp(statistics.fmean(statistics.fmean(map(math.log, runs)) for runs in own))
+        mean = statistics.geometric_mean(map(statistics.geometric_mean, own))
         below = sum(max(runs) < 0.95 for runs in own)
         rows.append([kernel, str(len(own)), f"{mean:.2f}", str(below), f"{min(map(min, own)):.2f}"])
     return table((title, counted, "geometric mean", "below 0.95", "worst"), rows)
