@@ -75,8 +75,6 @@ print(json.dumps([*times, grown / 1e6]))
 class OneForAll:
     """Compiles one kernel's variants and hands them out under the names of all."""
 
-    is_remote = False
-
     def __init__(self, local: LocalExecutor) -> None:
         self.local = local
 

@@ -14,7 +14,6 @@ from aot_runtime.arch import Arch
 
 from ..bundle.layout import PROTOCOL, SUPPORT_EXPORTS, call_symbol, entry_exports, torch_exports
 from ..compile.launcher import for_host
-from ..files import sha256_of
 from ..hosts import Host
 from ..selection.tables import c_string, variant_symbol
 from ..targets import cuda_of_driver
@@ -293,7 +292,3 @@ def driver_row(build: KernelBuild) -> str:
 def _file_row(file: KernelBuild) -> str:
     digest = ", ".join(str(byte) for byte in bytes.fromhex(file.sha256))
     return f"{{{c_string(file.path)}, {file.size}u, {{{digest}}}}}"
-
-
-def describe_file(path: Path, relative: str, arch: Arch) -> KernelBuild:
-    return KernelBuild(arch, relative, path.stat().st_size, sha256_of(path))

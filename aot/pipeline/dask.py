@@ -31,8 +31,6 @@ ATTEMPTS = 3  # of an artifact that arrives damaged
 class DaskExecutor:
     """Jobs as tasks of a Dask client."""
 
-    is_remote = True
-
     def __init__(self, client: Any, address: str) -> None:
         self.client, self.address = client, address
 

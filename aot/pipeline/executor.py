@@ -45,8 +45,6 @@ Report = Callable[[CompileJob, "Compiled | Failure"], None]
 class Executor(Protocol):
     """Compiles variants. What a job asks for lies where it says when ``report`` hears that it is compiled."""
 
-    is_remote: bool  # whether jobs need their keys, to tell that another machine has the same source and tools
-
     def compile(self, session: Session, jobs: Sequence[CompileJob], report: Report) -> None:
         """Compile every job; ``report`` hears once of each, perhaps from several threads."""
 

@@ -33,8 +33,6 @@ class LocalExecutor:
     at the end, alone, with all of the memory.
     """
 
-    is_remote = False
-
     def __init__(
         self,
         start: Callable[[Arch], Worker],

@@ -33,8 +33,6 @@ def kernel_plan(name: str, arch: Arch, *variants: str, keys: bool = True) -> Ker
 class FakeExecutor:
     """Writes a launcher and a kept file for each job; jobs whose variant is named fail."""
 
-    is_remote = False
-
     def __init__(self, *failing: str, seconds: float = 1.0) -> None:
         self.failing, self.seconds = failing, seconds
         self.jobs: list[CompileJob] = []
