@@ -7,9 +7,11 @@ Needs a GPU, torch, CuTe DSL, the library and its test files, which its source d
 ``--bundle`` takes a bundle that is there already, or several, and neither records nor builds. ``--keep`` selects tests by
 the values of their parameters, as in ``--keep "d=64,128" --keep "seqlen_q,seqlen_k=(1, 1),(256, 256)"``, and ``--every 10``
 runs one in ten of what is left of each function; the others are counted as deselected. ``--cases FILE`` selects several
-combinations of values and has reasons for the others, as ``fa4_cases.json`` does for FlashAttention-4. The second run is served with
-``miss="raise"``, so that a call that is not in the bundle fails its test. ``--processes 8`` lets eight processes share the
-tests; the library is imported once. ``--add`` keeps the runs that the file of results already has.
+combinations of values and has reasons for the others, as ``fa4_cases.json`` does for FlashAttention-4.
+
+The second run is served with ``miss="raise"``, so that a call that is not in the bundle fails its test. ``--processes 8``
+lets eight processes share the tests; the library is imported once. ``--add`` keeps the runs that the file of results
+already has.
 
 A machine without a GPU can build the bundle. The tests then run on tensors without memory, and compile nothing:
 

@@ -75,7 +75,7 @@ def copy_chunk(source: cute.Tensor, target: cute.Tensor, size: int, cached: bool
     """Copy a chunk from memory to registers, or back.
 
     ``autovec_copy`` makes the same code of it. But it derives from both layouts that a chunk is one access, and rows are
-    read and written so often that this was a sixth of the time to trace their kernels.
+    read and written so often that this takes a sixth of the time to trace their kernels.
     """
     bits = size * source.element_type.width
     priority = CacheEvictionPriority.EVICT_NORMAL if cached else CacheEvictionPriority.NO_ALLOCATE

@@ -43,7 +43,7 @@ def test_a_kernel_takes_arrays_without_dlpack(cuda: Standin, bundle: aot_runtime
         call(Array((1008,)))
         assert len(cuda.launches) == 1
         cuda.reset(capabilities=[(9, 0)])
-    with pytest.raises(ArgumentError, match=r"out: float32\[3, 1008\]|float32\[3, 1008\]"):
+    with pytest.raises(ArgumentError, match=r"float32\[3, 1008\]"):
         bundle.fill(Array((3, 1008)))
     assert not arrays._alive
 
