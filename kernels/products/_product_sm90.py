@@ -369,7 +369,7 @@ class Product(Order):
         pipeline.pipeline_init_arrive(cluster_shape_mn=(tiling.blocks, 1), is_relaxed=True)
         pipeline.pipeline_init_wait(cluster_shape_mn=(tiling.blocks, 1))
 
-        if cutlass.const_expr(self.early and not self.grouped and BYTES_AHEAD > 0):  # noqa: SIM102  decided when compiling
+        if cutlass.const_expr(self.early and not self.grouped):  # noqa: SIM102  decided when compiling
             if warp == 0:
                 self.fetch_ahead(load_a, a, shared_a, load_b, b, shared_b, tiles)
         await_previous(self.early)
