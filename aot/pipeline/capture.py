@@ -28,6 +28,7 @@ def capture(settings: Settings, progress: Progress) -> BuildResult:
     archs = parse_archs(settings.archs, ())
     if len(archs) == 1:
         return build(replace(settings, archs=(str(archs[0]),), replace=True), progress)
+    check_destination(settings.destination)  # before the architectures are built, not after
     with scratch_folder() as scratch:
         parts = [
             build(replace(settings, archs=(str(arch),), out=scratch / str(arch), name=settings.bundle_name), progress)

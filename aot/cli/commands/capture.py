@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TypedDict
 
-from aot_runtime.serving.environment import recording_variables
-
 from ...compile.messages import EXERCISE
-from ...errors import UsageError
+from ...errors import UsageError, counted
 from ...pipeline.capture import capture
+from ...pipeline.recording import record
 from ...pipeline.settings import BuildResult
 from ..progress import make_progress
-from ..report import note, print_failures, print_json, table
+from ..report import note, print_failures, print_json, print_message, table
 from ..schema import Key
 from ..settings import build_settings
 from .build import KEYS as BUILD_KEYS
@@ -72,10 +70,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     if arguments.record is not None:
         return _record(arguments)
-    if arguments.exercise is None or arguments.program or not arguments.arch:
-        raise UsageError(
-            "an exercise and its architectures are needed", hint="`python -m aot capture exercise.py --arch sm90`"
-        )
+    _check_usage(arguments)
     arguments.kernels = arguments.exercise
     settings = build_settings(arguments)
     settings = replace(settings, options=replace(settings.options, source=EXERCISE))
@@ -95,6 +90,18 @@ def execute(arguments: argparse.Namespace) -> int:
     return 1 if result.failures else 0
 
 
+def _check_usage(arguments: argparse.Namespace) -> None:
+    if arguments.exercise is None:
+        wrong = "no exercise is named"
+    elif arguments.program:
+        wrong = f"an exercise takes no arguments: {' '.join(arguments.program)}"
+    elif not arguments.arch:
+        wrong = f"no architecture is named to run `{arguments.exercise}` for"
+    else:
+        return
+    raise UsageError(wrong, hint=f"`python -m aot capture {arguments.exercise or 'exercise.py'} --arch sm90`")
+
+
 _NOTHING = """
 hint: no process of the program compiled; a library's disk cache may have answered, or Python ran with -I, -E or -S"""
 
@@ -104,19 +111,29 @@ def _record(arguments: argparse.Namespace) -> int:
     program = [*filter(None, [arguments.exercise]), *arguments.program]
     if not program:
         raise UsageError("no program is named", hint="`python -m aot capture --record calls -- python program.py`")
-    environment = {**os.environ, **recording_variables(str(arguments.record), os.environ)}
-    try:
-        code = subprocess.call(program, env=environment)
-    except OSError as error:
-        hint = "put the program that is to be recorded after `--`"
-        raise UsageError(f"`{program[0]}` cannot be run: {error.strerror}", hint=hint) from None
-    calls = sorted(path.stem for path in arguments.record.glob("*.json"))
-    refused = [name for name in calls if name.startswith("refused-")]
-    note(
-        arguments, f"{len(calls) - len(refused)} calls recorded, {len(refused)} could not be{'' if calls else _NOTHING}"
-    )
-    print_json({"path": str(arguments.record), "calls": calls}) if arguments.json else print(arguments.record)
-    return code
+    if given := _of_building(arguments):
+        raise UsageError(
+            f"{', '.join(given)} cannot be combined with `--record`, which builds nothing",
+            hint=f"pass this to `python -m aot build --kernels {arguments.record}`",
+        )
+    recorded = record(program, arguments.record, os.environ)
+    for reason in recorded.refused:
+        print_message(f"failed: {reason}")
+    if recorded.ended_by:
+        print_message(f"warning: the program was ended by {recorded.ended_by}")
+    calls = counted(len(recorded.calls) - len(recorded.refused), "call")
+    note(arguments, f"{calls} recorded, {len(recorded.refused)} could not be{'' if recorded.calls else _NOTHING}")
+    path = str(arguments.record)
+    print_json({"path": path, "calls": recorded.calls}) if arguments.json else print(path)
+    return recorded.exit_code
+
+
+def _of_building(arguments: argparse.Namespace) -> list[str]:
+    """The options that were given and say how to build, as they are written."""
+    parser = argparse.ArgumentParser(add_help=False)
+    configure_parser(parser)
+    options = [action for action in parser._actions if action.option_strings and action.dest != "record"]
+    return [f"`{action.option_strings[0]}`" for action in options if getattr(arguments, action.dest) != action.default]
 
 
 def _captured(result: BuildResult) -> dict[str, CapturedCall]:

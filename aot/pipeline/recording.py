@@ -1,0 +1,88 @@
+"""Running a program whose compiles are recorded, and reading what the folder of a recording holds."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from aot_runtime.serving.environment import recording_variables
+
+from ..errors import UsageError
+
+__all__ = ["Recorded", "check_folder", "record"]
+
+_READS = "recorded_kernels"  # in the `__init__.py` that a recording writes
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What a program ended with, and what the folder holds: of this run and of earlier ones."""
+
+    exit_code: int  # as shells have it: 128 and the number of the signal that ended the program
+    ended_by: str  # the name of that signal; empty if there was none
+    calls: tuple[str, ...]  # the names of their files
+    refused: tuple[str, ...]  # a sentence for each call that could not be recorded
+
+
+def record(program: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Recorded:
+    """Run a program and write every call that it compiles into a folder."""
+    check_folder(folder)
+    try:
+        process = subprocess.Popen(program, env={**environment, **recording_variables(str(folder), environment)})
+    except OSError as error:
+        hint = "put the program that is to be recorded after `--`"
+        raise UsageError(f"`{program[0]}` cannot be run: {error.strerror}", hint=hint) from None
+    with _signals_left_to(process):
+        code = process.wait()
+    calls = sorted(path.stem for path in folder.glob("*.json"))
+    refused = [json.loads((folder / f"{name}.json").read_text()) for name in calls if name.startswith("refused-")]
+    return Recorded(
+        code if code >= 0 else 128 - code,
+        signal.Signals(-code).name if code < 0 else "",
+        tuple(calls),
+        tuple(f"{one['callable']}, compiled by {one['called_from']}: {one['refused']}" for one in refused),
+    )
+
+
+def check_folder(folder: Path) -> None:
+    """Make the folder of a recording. Nothing that something else keeps there may be replaced."""
+    hint = "pass another folder to `--record`"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()) and not _is_recording(folder):
+            raise UsageError(f"`{folder}` holds something that is not a recording", hint=hint)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UsageError(f"cannot write to `{folder}`: {error.strerror}", hint=hint) from None
+
+
+def _is_recording(folder: Path) -> bool:
+    package = folder / "__init__.py"
+    return package.is_file() and _READS in package.read_text(errors="replace")
+
+
+@contextmanager
+def _signals_left_to(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Until the program ends, signals are its own affair: many programs, such as servers, are only ever ended by one.
+
+    A terminal sends Ctrl-C to the program as well. SIGTERM is passed on.
+    """
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        if number != signal.SIGINT:
+            process.send_signal(number)
+
+    before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
