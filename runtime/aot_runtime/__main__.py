@@ -14,6 +14,8 @@ from .serving.server import MISS
 
 __all__ = ["main", "make_parser"]
 
+_USAGE = "`python -m aot_runtime serve BUNDLE -- python program.py`"
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -23,13 +25,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for bundle in parsed.bundle:
             Manifest.read(bundle)  # a wrong path is reported now, not by the first compile
         if not program:
-            raise AotError("no program is named", hint="`python -m aot_runtime serve BUNDLE -- python program.py`")
+            raise AotError("no program is named")
         environment = {**os.environ, **variables(parsed.bundle, parsed.miss, parsed.report, os.environ)}
         os.execvpe(program[0], program, environment)
     except OSError as error:
         _print(f"`{program[0]}` cannot be run: {error.strerror}", "put the program that is to be served after `--`")
     except AotError as error:
-        _print(error.message, error.hint)
+        _print(error.message, error.hint if program else _USAGE)  # a program without `--` was read as a bundle
     return 2
 
 

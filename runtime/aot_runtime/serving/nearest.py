@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["differences", "explain_miss"]
+__all__ = ["differences", "explain_miss", "nearest_call"]
 
 _SHOWN = 6
 _LETTERS = 160  # of a value that differs: a class that code has made takes pages
@@ -15,21 +15,27 @@ _PYTHON = "python"  # of a call whose callable has code without a source, which 
 
 def explain_miss(call: Mapping[str, Any], captured: Mapping[str, Mapping[str, Any]]) -> str:
     """Lines for a message; ``captured`` are the calls of a bundle by kernel."""
-    same = {kernel: data for kernel, data in captured.items() if data.get("callable") == call["callable"]}
-    if not same:
+    nearest = nearest_call(call, captured)
+    if nearest is None:
         known = sorted({str(data.get("callable")) for data in captured.values()})
         return f"  no call of it was captured; those of {', '.join(known[:_SHOWN]) or 'none'} were"
-    found = {kernel: differences(data, call) for kernel, data in same.items()}
-    nearest = min(found, key=lambda kernel: (len(found[kernel]), kernel))
+    found = differences(captured[nearest], call)
     lines = [f"  the nearest captured call is {nearest}, which differs:"]
-    lines += [f"    {line}" for line in found[nearest][:_SHOWN]]
-    python, captured_with = call.get(_PYTHON), {data[_PYTHON] for data in same.values() if _PYTHON in data}
+    lines += [f"    {line}" for line in found[:_SHOWN]]
+    same = [data for data in captured.values() if data.get("callable") == call["callable"]]
+    python, captured_with = call.get(_PYTHON), {data[_PYTHON] for data in same if _PYTHON in data}
     if python is not None and captured_with and python not in captured_with:
         lines.insert(
             0, f"  the library generates this code: capture it with Python {python}, the version that calls it"
         )
-    more = len(found[nearest]) - _SHOWN
+    more = len(found) - _SHOWN
     return "\n".join([*lines, *([f"    and {more} more"] if more > 0 else [])])
+
+
+def nearest_call(call: Mapping[str, Any], captured: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """The kernel whose call of the same callable differs in the fewest parts; None if there is none."""
+    same = {kernel: data for kernel, data in captured.items() if data.get("callable") == call["callable"]}
+    return min(same, key=lambda kernel: (len(differences(same[kernel], call)), kernel)) if same else None
 
 
 def differences(captured: Mapping[str, Any], call: Mapping[str, Any]) -> list[str]:

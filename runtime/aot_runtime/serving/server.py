@@ -21,7 +21,7 @@ from .captured import CapturedCalls
 from .empty import EmptyKernel, is_empty_kernel
 from .forms import UnstableError
 from .hook import Hook, when_loaded
-from .nearest import explain_miss
+from .nearest import explain_miss, nearest_call
 from .options import prepare_options
 from .refusals import in_words_of_cute_dsl
 
@@ -101,66 +101,64 @@ class Serving:
         self._open()  # once for all kernels: no part of a look-up
         started = time.perf_counter()
         try:
-            found, reason = self._find(compiler, function, args, kwargs)
+            found = self._find(compiler, function, args, kwargs)
         finally:
             self.seconds += time.perf_counter() - started
-        if found is not None:
+        if not isinstance(found, _Miss):
             self.hits += 1
             return found
         self.misses += 1
         if self.miss == "raise":
-            raise MissError(reason, hint=self._hint())
+            raise MissError(found.reason, hint=found.hint())
         if self.miss == "warn":
-            warnings.warn(f"{reason}; it is compiled", ServingWarning, stacklevel=4)
+            warnings.warn(f"{found.reason}; it is compiled", ServingWarning, stacklevel=4)
         return original(compiler, function, *args, **kwargs)
 
-    def _find(self, compiler: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, str]:
-        """The kernel that a call is answered with, or None and the reason."""
+    def _find(self, compiler: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The kernel that a call is answered with, or a :class:`_Miss`."""
         name = getattr(function, "__qualname__", type(function).__qualname__)
         try:
             call = describe(compiler, function, args, kwargs)
         except UnstableError as error:
-            return None, f"`{self.path}` cannot serve {name}: {error}"
+            return _Miss(f"`{self.path}` cannot serve {name}: {error}", self.path)
         except Exception as error:  # objects of other libraries are looked at, and these may raise anything
-            return None, f"`{self.path}` cannot serve {name}: {type(error).__name__}: {error}"
+            return _Miss(f"`{self.path}` cannot serve {name}: {type(error).__name__}: {error}", self.path)
         if not call.options.tvm_ffi:
-            return None, f"`{self.path}` cannot serve {name}: it is compiled without `--enable-tvm-ffi`"
+            return _Miss(f"`{self.path}` cannot serve {name}: it is compiled without `--enable-tvm-ffi`", self.path)
         captured = self._read()
         kernel = captured.kernels.get(call.key)
         if kernel is None:
-            return None, self._explained(call)
-        if reason := self._changed(kernel):
-            return None, reason
+            return self._explained(call)
+        if (miss := self._changed(kernel)) is not None:
+            return miss
         if kernel not in self._functions:
             count = captured.parameter_count(kernel)
             self._functions[kernel] = _served(self._open(), kernel, call, count)
-        return self._functions[kernel], ""
+        return self._functions[kernel]
 
-    def _changed(self, kernel: str) -> str:
-        """Why a captured kernel cannot be served; empty if it can."""
+    def _changed(self, kernel: str) -> _Miss | None:
+        """Why a captured kernel cannot be served; None if it can."""
         changed = self._read().changed(kernel)
-        return f"`{self.path}` has {kernel}, but this source changed since: {', '.join(changed)}" if changed else ""
+        if not changed:
+            return None
+        reason = f"`{self.path}` has {kernel}, but this source changed since: {', '.join(changed)}"
+        return _Miss(reason, self.path, in_exercise=True)
 
-    def _explained(self, call: Call) -> str:
+    def _explained(self, call: Call) -> _Miss:
         """Why a call is a miss. The nearest call is looked for only if somebody reads the reason."""
         servings = (self, *self.asked_before)
         names = ", ".join(f"`{serving.path}`" for serving in servings)
         reason = f"{names} {'do' if self.asked_before else 'does'} not have this call of {call.data['callable']}"
         if self.miss == "compile":
-            return reason
+            return _Miss(reason, self.path)
         for serving in servings:
-            if (kernel := serving._read().kernels.get(call.key)) is not None:
-                return serving._changed(kernel)
+            kernel = serving._read().kernels.get(call.key)
+            if kernel is not None and (miss := serving._changed(kernel)) is not None:
+                return miss
         calls = {kernel: record["call"] for one in servings for kernel, record in one._read().calls.items()}
-        return f"{reason}\n{explain_miss(call.data, calls)}"
-
-    def _hint(self) -> str:
-        """How to capture what is missing: the command that built this bundle, with the exercise that only the author knows."""
-        manifest = Manifest.read(self.path)
-        archs, hosts = ",".join(map(str, manifest.archs)), ",".join(manifest.hosts)
-        command = f"python -m aot capture EXERCISE --name {manifest.name} --arch {archs} --host {hosts}"
-        compile_it = 'to compile it, pass `miss="compile"`, or `--miss compile` to `python -m aot_runtime serve`'
-        return f"make the call in the exercise and capture again: `{command}`; {compile_it}"
+        nearest = nearest_call(call.data, calls)
+        owner = next((one for one in servings if nearest in one._read().calls), self)
+        return _Miss(f"{reason}\n{explain_miss(call.data, calls)}", owner.path)
 
     def _prepare(self) -> None:
         """Read what look-ups need while CuTe DSL is imported, which takes a hundred times as long.
@@ -193,6 +191,22 @@ class Serving:
 
             self._bundle = load(self.path)
         return self._bundle
+
+
+class _Miss:
+    """Why a call is not served, and the bundle that has to be captured again."""
+
+    def __init__(self, reason: str, bundle: Path, in_exercise: bool = False) -> None:
+        self.reason, self.bundle, self.in_exercise = reason, bundle, in_exercise
+
+    def hint(self) -> str:
+        """How to capture what is missing: the command that built the bundle, with the exercise that only the author knows."""
+        manifest = Manifest.read(self.bundle)
+        archs, hosts = ",".join(map(str, manifest.archs)), ",".join(manifest.hosts)
+        command = f"python -m aot capture EXERCISE --name {manifest.name} --arch {archs} --host {hosts}"
+        compile_it = 'to compile it, pass `miss="compile"`, or `--miss compile` to `python -m aot_runtime serve`'
+        first = "" if self.in_exercise else "make the call in the exercise and "
+        return f"{first}capture again: `{command}`; {compile_it}"
 
 
 def is_own(function: Any) -> bool:

@@ -150,5 +150,9 @@ def test_wrong_commands_are_reported_before_a_program_runs(
     assert "manifest.json" in capsys.readouterr().err
     assert main(["serve", str(small_bundle_path)]) == 2
     assert "no program is named" in capsys.readouterr().err
+    assert main(["serve", str(small_bundle_path), "python", "program.py"]) == 2
+    assert "`python` is not a bundle: it is not a directory\n\nhint: `python -m aot_runtime serve BUNDLE --" in (
+        capsys.readouterr().err
+    )
     assert main(["serve", str(small_bundle_path), "--", "no-such-program-here"]) == 2
     assert "`no-such-program-here` cannot be run: No such file" in capsys.readouterr().err

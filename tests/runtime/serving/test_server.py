@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 from aot_runtime.errors import ArgumentError
+from aot_runtime.manifest import Manifest
 from aot_runtime.serving import captured as captured_module
 from aot_runtime.serving.calls import Call
 from aot_runtime.serving.captured import CapturedCalls
 from aot_runtime.serving.options import Options
 from aot_runtime.serving.refusals import in_words_of_cute_dsl
-from aot_runtime.serving.server import Serving, _member, _positional
+from aot_runtime.serving.server import Serving, _member, _Miss, _positional
 
 
 class _Bundle:
@@ -125,13 +126,28 @@ def test_a_miss_in_several_bundles_names_the_nearest_call_of_all_of_them() -> No
         _serving("second", call("lib.Norm", 32), {"gone": "0"}),
     )
     first.asked_before = (second,)
-    lines = first._explained(call("lib.Norm", 64)).splitlines()
+    missed = first._explained(call("lib.Norm", 64))
+    lines = missed.reason.splitlines()
     assert lines[:2] == [
         "`first`, `second` do not have this call of lib.Norm", "  the nearest captured call is second_1, which differs:",
     ]  # fmt: skip
     assert lines[2].strip() == "attributes.threads: captured 32, this call 64"
     changed = first._explained(call("lib.Norm", 32))
-    assert changed == "`second` has second_1, but this source changed since: gone"
+    assert changed.reason == "`second` has second_1, but this source changed since: gone"
+    unknown = first._explained(call("lib.Unknown", 32))
+    assert [miss.bundle.name for miss in (missed, changed, unknown)] == ["second", "second", "first"]
+
+
+def test_the_hint_of_a_miss_is_the_command_that_built_the_bundle_and_asks_only_for_what_is_left_to_do(
+    small_bundle_path: Path,
+) -> None:
+    manifest = Manifest.read(small_bundle_path)
+    command = f"python -m aot capture EXERCISE --name {manifest.name} --arch {manifest.archs[0]}"
+    assert (
+        _Miss("", small_bundle_path).hint().startswith(f"make the call in the exercise and capture again: `{command}")
+    )
+    changed = _Miss("", small_bundle_path, in_exercise=True)
+    assert changed.hint().startswith(f"capture again: `{command}")
 
 
 def test_sources_are_compared_when_a_module_of_the_library_is_imported_and_not_again(
