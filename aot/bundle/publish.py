@@ -108,7 +108,8 @@ def staging(destination: Path) -> Iterator[Path]:
         with stack:
             yield staged
     except OSError as error:
-        message = f"cannot write the bundle: {error.strerror} (`{error.filename or staged}`)"
+        written = error.filename2 or error.filename or staged  # a copy that fails names what it reads first
+        message = f"cannot write the bundle: {error.strerror} (`{written}`)"
         raise BuildError(message, hint=system_hint(error)) from error
 
 

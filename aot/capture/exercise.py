@@ -24,7 +24,8 @@ __all__ = ["run_exercise"]
 def run_exercise(path: str, arch: Arch) -> Found:
     """The kernels that a script compiles for an architecture; what could not be captured are failures."""
     if not Path(path).is_file():
-        raise UsageError(f"`{path}` does not exist", hint="pass a Python file that calls what is to be captured")
+        wrong = "is not a file" if Path(path).exists() else "does not exist"
+        raise UsageError(f"`{path}` {wrong}", hint="pass a Python file that calls what is to be captured")
     recorder = Recorder(arch, str(Path(path).resolve()))
     with standin_device(Device.of(arch), recorder.refuse_operator), dsl.installed().intercept(recorder.answer):
         _execute(Path(path).resolve())
@@ -58,10 +59,29 @@ def _execute(path: Path) -> None:
     except (Exception, SystemExit) as error:
         if isinstance(error, SystemExit) and error.code in (0, None):
             return
-        raise DeclarationError(
-            f"{_line(error, path)}: the exercise raises: {place(error)}: {type(error).__name__}: {error}",
-            hint="an exercise runs without a GPU: it may not look at the contents of tensors, or measure",
-        ) from error
+        raise DeclarationError(_described(error, path), hint=_hint(error)) from error
+
+
+def _described(error: BaseException, path: Path) -> str:
+    """What a script raised, with the author's own line and, if it is another one, the line that raised."""
+    if isinstance(error, SystemExit):
+        ended = f"exit code {error.code}" if isinstance(error.code, int) else error.code
+        return f"{_line(error, path)}: the exercise ends the process: {ended}"
+    raised_at = f"{error.filename}:{error.lineno}" if isinstance(error, SyntaxError) else place(error)
+    own = raised_at if raised_at.startswith(f"{path}:") else _line(error, path)
+    inner = f"{raised_at}: " if raised_at not in (own, "?") else ""
+    text = error.msg if isinstance(error, SyntaxError) else error
+    return f"{own}: the exercise raises: {inner}{type(error).__name__}: {text}"
+
+
+def _hint(error: BaseException) -> str:
+    if isinstance(error, ImportError):
+        return f"install what the exercise imports for the Python that captures, `{sys.executable}`"
+    if isinstance(error, SystemExit):
+        return "an exercise runs without arguments, and has to go through to its end"
+    if isinstance(error, SyntaxError):
+        return f"the Python that captures has version {sys.version_info.major}.{sys.version_info.minor}"
+    return "an exercise runs without a GPU: it may not look at the contents of tensors, or measure"
 
 
 def _line(error: BaseException, path: Path) -> str:

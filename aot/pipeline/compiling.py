@@ -91,13 +91,15 @@ def compile_plan(plan: Plan, session: Session, executor: Executor, workspace: Wo
         )
     workspace.progress.total(len(missing))
     failures: list[Failure] = []
+    callers = {kernel.info.name: _called_from(kernel.info) for kernel in plan.kernels}
 
     def report(job: CompileJob, outcome: Compiled | Failure) -> None:
         if isinstance(outcome, Compiled):
             compiled[job] = outcome
             _keep(job, outcome, workspace)
         else:
-            failures.append(replace(outcome, kernel=job.kernel, arch=str(job.arch)))
+            message = f"{callers[job.kernel]}{outcome.message}"
+            failures.append(replace(outcome, message=message, kernel=job.kernel, arch=str(job.arch)))
         workspace.progress.compiled(job, outcome)
 
     executor.compile(replace(session, kernels=_kernels_by_arch(plan)), missing, report)
@@ -105,6 +107,11 @@ def compile_plan(plan: Plan, session: Session, executor: Executor, workspace: Wo
     kept = workspace.settings.options.keep
     kernels = [_kernel(*pair, compiled, kept) for pair in zip(plan.kernels, by_kernel, strict=True)]
     return Compilation(plan.cuda, tuple(kernel for kernel in kernels if kernel.launchers), tuple(failures))
+
+
+def _called_from(kernel: KernelInfo) -> str:
+    """Begins the message about a captured kernel, whose name does not tell an author which call it is."""
+    return f"what {kernel.captured['called_from']} compiles: " if kernel.captured else ""
 
 
 def _jobs(kernel: KernelPlan, scratch: Path) -> list[CompileJob]:

@@ -287,6 +287,11 @@ def test_a_full_disk_keeps_the_old_bundle_and_is_named(small_disk: Path) -> None
     assert left_beside(small_disk / "bundle") == []
 
 
+def test_a_copy_that_fails_is_named_by_what_it_writes(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match=r"No space left on device \(`/full/library`\)"), staging(tmp_path / "bundle"):
+        raise OSError(errno.ENOSPC, "No space left on device", "/scratch/library", None, "/full/library")
+
+
 def test_nothing_an_empty_directory_and_a_bundle_are_good_destinations(tmp_path: Path) -> None:
     assert check_destination(tmp_path / "nothing" / "yet") is None
     (tmp_path / "empty").mkdir()

@@ -137,6 +137,26 @@ def test_a_script_that_fails_is_blamed_with_its_own_line_and_the_one_that_raised
         _execute(script)
 
 
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("x = 1\n1 / 0\n", ":2: the exercise raises: ZeroDivisionError: division by zero", "contents of tensors"),
+        ("def get_inputs():\n    return 1\nkernel_fn = print\n", ": the exercise raises: TypeError: ", "contents of"),
+        ("import no_such_library\n", ":1: the exercise raises: ModuleNotFoundError: No module", sys.executable),
+        ("x = 1\ndef f(:\n", ":2: the exercise raises: SyntaxError: invalid syntax", "has version"),
+        ("import sys\nsys.exit(3)\n", ":2: the exercise ends the process: exit code 3", "without arguments"),
+        ("import sys\nsys.exit('usage')\n", ":2: the exercise ends the process: usage", "without arguments"),
+    ],
+)
+def test_the_message_names_a_line_once_and_the_hint_fits_what_was_raised(
+    script: Path, text: str, message: str, hint: str
+) -> None:
+    script.write_text(text)
+    with pytest.raises(DeclarationError) as caught:
+        _execute(script)
+    assert caught.value.message.startswith(f"{script}{message}") and hint in str(caught.value.hint)
+
+
 def test_a_script_may_end_itself_and_a_file_that_only_defines_a_kernel_is_called(script: Path) -> None:
     script.write_text("import sys\nsys.exit()\n")
     _execute(script)
@@ -148,3 +168,5 @@ def test_a_script_may_end_itself_and_a_file_that_only_defines_a_kernel_is_called
 def test_a_script_that_is_not_there_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="does not exist"):
         run_exercise(str(tmp_path / "nothing.py"), Arch.parse("sm_90a"))
+    with pytest.raises(UsageError, match="is not a file"):
+        run_exercise(str(tmp_path), Arch.parse("sm_90a"))

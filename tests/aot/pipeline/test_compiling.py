@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,13 @@ def test_what_fails_is_named_with_its_kernel_and_a_kernel_without_variants_is_le
         Failure("add__b", "no", "its log", "add", "sm_80"),
         Failure("mul", "no", "its log", "mul", "sm_90a"),
     )
+
+
+def test_a_captured_kernel_that_fails_is_named_by_who_compiles_it(workspace: Workspace) -> None:
+    plan = kernel_plan("scale_d429758774", SM90, "scale_d429758774")
+    captured = replace(plan, info=replace(plan.info, captured={"called_from": "lib.rows:50, exercise.py:7"}))
+    made = compile_plan(Plan(12, (captured,)), SESSION, FakeExecutor("scale_d429758774"), workspace)
+    assert [failure.message for failure in made.failures] == ["what lib.rows:50, exercise.py:7 compiles: no"]
 
 
 def test_the_longest_go_first_and_what_is_not_known_before_them(workspace: Workspace) -> None:
