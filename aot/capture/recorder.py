@@ -75,16 +75,18 @@ class _Nothing:
 
 
 def _caller(exercise: str) -> tuple[str, int]:
-    """Who compiles, as ``module:line`` with the line of the exercise that led there; and that line."""
-    place, line = "", 0
+    """Who compiles, as ``module:line`` with the lines of the exercise that led there, the innermost first; and that line.
+
+    An exercise may compile in a function of its own, whose line alone would not tell its calls apart.
+    """
+    place, lines = "", list[int]()
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
         if not place and not f"{module}.".startswith(_NO_CALLERS) and module != "functools":
             place = f"{module}:{frame.f_lineno}"
         if frame.f_code.co_filename == exercise:
-            line = frame.f_lineno
-            break
+            lines.append(frame.f_lineno)
         frame = frame.f_back
-    script = f"{os.path.basename(exercise)}:{line}"
-    return (script if place.startswith("__main__:") else f"{place}, {script}"), line
+    script = [f"{os.path.basename(exercise)}:{line}" for line in lines or [0]]
+    return ", ".join(script if place.startswith("__main__:") else [place, *script]), lines[0] if lines else 0

@@ -41,7 +41,9 @@ cute.compile(Scale(cutlass.Float16, 64), x, None, x, cutlass.Float32(0), stream)
 assert again(1, 2) is None and again.export_to_c("nowhere") is None
 class Packed:
     pass
-cute.compile(Scale(cutlass.Float16, 64), x, Packed(), x, cutlass.Float32(0), stream, options="--enable-tvm-ffi")
+def helper(weight):
+    cute.compile(Scale(cutlass.Float16, 64), x, weight, x, cutlass.Float32(0), stream, options="--enable-tvm-ffi")
+helper(Packed())
 """
 
 
@@ -100,7 +102,7 @@ def test_what_cannot_be_captured_is_named_with_the_reason(declared: Declared) ->
     lambdas, other, packed = (failure.message for failure in declared.failures)
     assert "Add, compiled by rowlib.adding:" in lambdas and "lambdas on one line" in lambdas
     assert "Scale, compiled by script.py:19 for sm_90a, is not captured" in other and "--enable-tvm-ffi" in other
-    assert "script.py:23" in packed and "cannot pass its arguments through TVM-FFI" in packed
+    assert "by script.py:24, script.py:25 for" in packed and "cannot pass its arguments through TVM-FFI" in packed
 
 
 def test_an_operator_whose_body_raises_is_named_with_the_reason_once() -> None:
