@@ -75,7 +75,7 @@ class _Nothing:
 
 
 def _caller(exercise: str) -> tuple[str, int]:
-    """Who compiles, as ``module:line`` with the lines of the exercise that led there, the innermost first; and that line.
+    """Who compiles, as ``module:line``, with the lines of the exercise that led there; and the innermost of these.
 
     An exercise may compile in a function of its own, whose line alone would not tell its calls apart.
     """

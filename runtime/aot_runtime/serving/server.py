@@ -200,7 +200,7 @@ class _Miss:
         self.reason, self.bundle, self.in_exercise = reason, bundle, in_exercise
 
     def hint(self) -> str:
-        """How to capture what is missing: the command that built the bundle, with the exercise that only the author knows."""
+        """How to capture what is missing: the command that built the bundle. Only the author knows the exercise."""
         manifest = Manifest.read(self.bundle)
         archs, hosts = ",".join(map(str, manifest.archs)), ",".join(manifest.hosts)
         command = f"python -m aot capture EXERCISE --name {manifest.name} --arch {archs} --host {hosts}"
