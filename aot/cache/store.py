@@ -189,9 +189,8 @@ class Store:
 
     def _read(self, path: Path) -> bytes | None:
         """The bytes of a trusted entry. A link is not followed, and a named pipe is not waited for."""
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
-            facts = os.fstat(descriptor)
+        with open(path, "rb", opener=_open_entry) as file:
+            facts = os.fstat(file.fileno())
             if not stat.S_ISREG(facts.st_mode) or not self._trusts(facts, path):
                 return None
             content = file.read(self.limit + _SEAL_BYTES + 1)
@@ -209,6 +208,10 @@ class Store:
                 path.mkdir()
                 path.chmod(mode)
         return stat.S_IRUSR | stat.S_IWUSR | mode & (0o064 if _is_shared(mode) else 0o044)
+
+
+def _open_entry(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def sealed(kind: str, key: str, content: bytes) -> bytes:
