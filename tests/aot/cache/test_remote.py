@@ -9,8 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -36,10 +34,14 @@ def fill(target, dtype):
 )
 
 
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+# The system chooses the port: one that was free before could be taken by the time the server asks for it.
+SERVE = """
+from moto.server import ThreadedMotoServer
+server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+server.start()
+print(server.get_host_and_port()[1], flush=True)
+input()
+"""
 
 
 class S3:
@@ -71,20 +73,12 @@ class S3:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[S3]:
-    port = free_port()
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    server = S3(port)
-    while True:
-        assert process.poll() is None
-        try:
-            server.request("")
-            break
-        except urllib.error.URLError:
-            time.sleep(0.1)
-    yield server
+    command = [sys.executable, "-c", SERVE]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert process.stdout is not None
+    yield S3(int(process.stdout.readline()))
     process.kill()
-    process.wait()
+    process.communicate()
 
 
 @pytest.fixture
@@ -260,7 +254,9 @@ def test_a_second_machine_compiles_nothing_and_damage_there_is_compiled_again(
 def test_a_dead_remote_costs_one_warning(
     s3: tuple[S3, str], build: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
-    said = build("first", "s3://bucket/prefix")
+    with socket.socket() as silent:  # it has the port, and listens to nobody
+        silent.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        said = build("first", "s3://bucket/prefix")
     assert said.count("warning: the rest of this build ignores the cache at `s3://bucket/prefix`") == 1
     assert said.count("sm_90a fill__") == 2
