@@ -46,7 +46,9 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def played(folder: Path, kernel: Any) -> Bundle:
     """A bundle that has the shipped contracts, and a function for its kernel."""
-    shutil.copytree(PROJECT / "kernels" / "contracts", folder / "contracts")
+    shutil.copytree(
+        PROJECT / "kernels" / "contracts", folder / "contracts", ignore=shutil.ignore_patterns("__pycache__")
+    )
     return Bundle(path=folder, manifest=SimpleNamespace(kernels={"silu_and_mul": RECORD}), kernel=kernel)
 
 

@@ -128,7 +128,7 @@ except aot_runtime.AotError as error:
 def test_an_edited_library_misses_rather_than_gets_old_code(
     rows_bundle: Path, standin_directory: Path, tmp_path: Path
 ) -> None:
-    shutil.copytree(FOREIGN / "rowlib", tmp_path / "rowlib")
+    shutil.copytree(FOREIGN / "rowlib", tmp_path / "rowlib", ignore=shutil.ignore_patterns("__pycache__"))
     with (tmp_path / "rowlib" / "config.py").open("a") as file:
         file.write("\n# an edit in a module that the kernel's own file only imports\n")
     found = run_program(tmp_path, EDITED, rows_bundle, standin_directory, tmp_path)
@@ -164,7 +164,7 @@ def test_the_command_lists_what_it_captured_and_builds_the_same_bytes_again(
     commands_share_artifacts: None,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    shutil.copytree(FOREIGN, tmp_path / "elsewhere")
+    shutil.copytree(FOREIGN, tmp_path / "elsewhere", ignore=shutil.ignore_patterns("__pycache__"))
     command = ["capture", "elsewhere/exercise.py", "--arch", "sm90", "--name", "rows", "--cudart", "shared"]
     assert main([*command, "--no-archives", "--out", "rows"]) == 0
     listed = capsys.readouterr().err

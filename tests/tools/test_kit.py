@@ -117,7 +117,7 @@ def test_kit_holds_the_cpp_demos_and_runs_them_where_there_is_a_compiler(
 ) -> None:
     monkeypatch.setattr(kit_module, "_fetch_wheels", _take_installed_tvm_ffi)
     shutil.copytree(project, tmp_path / "project")
-    shutil.copytree(CPP_DEMO, tmp_path / "project" / "cpp_demo")
+    shutil.copytree(CPP_DEMO, tmp_path / "project" / "cpp_demo", ignore=shutil.ignore_patterns("__pycache__"))
     kernels = tmp_path / "project" / "cpp_demo" / "kernels" / "demo.py"
     kernels.write_text(re.sub(r"^ARCHS = .*$", 'ARCHS = ("sm_90a",)', kernels.read_text(), flags=re.MULTILINE))
     kit = make_kit(KitSettings(sample_bundle, tmp_path / "project", tmp_path / "kit", native, PYTHON, cache=cache))

@@ -53,7 +53,7 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Declared]
 
     def run(arch: str, seed: str) -> Declared:
         folder = tmp_path_factory.mktemp("exercise")
-        shutil.copytree(FOREIGN / "rowlib", folder / "rowlib")
+        shutil.copytree(FOREIGN / "rowlib", folder / "rowlib", ignore=shutil.ignore_patterns("__pycache__"))
         (folder / "script.py").write_text(SCRIPT)
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("PYTHONHASHSEED", seed)
