@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import subprocess
 import sys
 import textwrap
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import aot_runtime
@@ -34,10 +34,13 @@ def mapped_kernels(bundle: aot_runtime.Bundle) -> set[str]:
     return {name for name in mapped_libraries(bundle) if name.startswith("sm_")}
 
 
-def open_descriptors() -> int:
-    """How many files this process has open; what only garbage keeps, such as an old traceback, is closed first."""
-    gc.collect()
-    return len(os.listdir("/proc/self/fd"))
+def open_below(folder: Path) -> list[str]:
+    """The files below a folder that this process has open. Garbage and other threads may close files elsewhere meanwhile."""
+    found = []
+    for descriptor in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # it was closed meanwhile, as that of this list was
+            found.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    return [path for path in found if Path(path).is_relative_to(folder)]
 
 
 def run_python(
