@@ -40,13 +40,18 @@ def commands_share_artifacts(artifacts_of_run: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.fixture(scope="session")
 def shared_bundle(builder: Callable[..., BuildResult], run_folder: Path) -> Callable[..., Path]:
-    """A bundle that many test files use. Tests that alter it take a copy."""
+    """A bundle that many test files use. Tests that alter it take a copy. Each label stands for one bundle."""
 
     def get(label: str, kernels: Path, archs: tuple[str, ...], **settings: object) -> Path:
+        asked = repr((archs, settings.get("select")))
+
         def make(folder: Path) -> None:
             assert not builder(kernels, archs, out=folder / "bundle", **settings).failures
+            (folder / "asked").write_text(asked)
 
-        return once(run_folder / label, make) / "bundle"
+        folder = once(run_folder / label, make)
+        assert (folder / "asked").read_text() == asked, f"another bundle has the label {label}"
+        return folder / "bundle"
 
     return get
 
@@ -62,6 +67,13 @@ def small_bundle_path(shared_bundle: Callable[..., Path]) -> Path:
 def standin_bundle_path(shared_bundle: Callable[..., Path]) -> Path:
     """The test kernels for all of ``STANDIN_ARCHS``, with the CUDA runtime linked shared. Many tests take a copy."""
     return shared_bundle("samples", SAMPLES, STANDIN_ARCHS, shared_cudart=True, archives=False, jobs=2)
+
+
+@pytest.fixture(scope="session")
+def cpp_bundle(shared_bundle: Callable[..., Path]) -> Path:
+    """What programs in C and C++ call: some of the test kernels, with the CUDA runtime linked shared."""
+    kernels = ("fill", "fill_pair", "fill_pointer", "fill_optional", "fill_epilogue", "fill_everywhere", "fill_parts")
+    return shared_bundle("cpp", SAMPLES, ("sm_80", "sm_90a"), select=kernels, shared_cudart=True)
 
 
 @pytest.fixture(scope="session")

@@ -36,8 +36,6 @@ HOST = Host.native().name
 SOURCES = aot_runtime.native.source_directory()
 INCLUDES = (aot_runtime.native.include_directory(), Path(tvm_ffi.libinfo.find_include_path()))
 TVM_FFI = Path(tvm_ffi.libinfo.find_libtvm_ffi())
-# Without what finds a Python package from a checkout: tests of installed things set their own.
-SELECTED = ("fill", "fill_pair", "fill_pointer", "fill_optional", "fill_epilogue", "fill_everywhere", "fill_parts")
 
 
 def run(*command: str | Path, cwd: Path | None = None, environment: dict[str, str] | None = None) -> str:
@@ -109,11 +107,6 @@ def with_entry(bundle: Path, out: Path, flags: Sequence[str], edit: Callable[[st
     record = FileRecord(sha256_of(entry), entry.stat().st_size)
     (root / layout.ENTRY_NOTE).write_text(layout.entry_note(name, entry.name, record))
     return out
-
-
-@pytest.fixture(scope="session")
-def cpp_bundle(shared_bundle: Callable[..., Path]) -> Path:
-    return shared_bundle("cpp", KERNELS, ("sm_80", "sm_90a"), select=SELECTED, shared_cudart=True)
 
 
 @pytest.fixture(scope="session")

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from places import SAMPLES
 
 import fuzz.engine
 from fuzz import binaries, bundles, descriptions, dispatch, entries, flips, overlap, races
@@ -84,12 +82,10 @@ PLANTED = "".join(
 
 @pytest.fixture(scope="module")
 def dispatch_program(
-    shared_bundle: Callable[..., Path], standin_directory: Path, tmp_path_factory: pytest.TempPathFactory
+    cpp_bundle: Path, standin_directory: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dispatch.Program:
-    # The bundle of the tests of C++, which one process of this run makes.
-    bundle = shared_bundle("cpp", SAMPLES, ("sm_80", "sm_90a"), select=dispatch.KERNELS, shared_cudart=True)
     try:
-        return dispatch.compile_program(bundle, standin_directory, tmp_path_factory.mktemp("dispatch"), PLANTED)
+        return dispatch.compile_program(cpp_bundle, standin_directory, tmp_path_factory.mktemp("dispatch"), PLANTED)
     except dispatch.SanitizerMissing as error:
         pytest.skip(f"the sanitizers do not work here: {error}")
 
