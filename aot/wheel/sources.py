@@ -75,6 +75,8 @@ def __getattr__(name):
         value.__module__ = __name__
     elif name == "TensorInfo":
         from ._aot_runtime.explain import TensorInfo as value
+    elif name == "use_stream":
+        from ._aot_runtime.streams import use_stream as value
     else:
         raise AttributeError(f"module {{__name__!r}} has no attribute {{name!r}}")
     globals()[name] = value  # later uses find it without this function
@@ -130,6 +132,7 @@ from typing import Any, Literal, Protocol
 
 from ._aot_runtime.explain import Explanation, TensorInfo as TensorInfo
 from ._aot_runtime.errors import AotError as AotError
+from ._aot_runtime.streams import use_stream as use_stream
 
 __version__: str
 __all__ = {names}

@@ -14,11 +14,13 @@ import ctypes
 import sys
 from collections.abc import Callable
 from math import prod
+from threading import get_ident
 from typing import Any
 
 import tvm_ffi
 
 from .errors import ArgumentError, DriverError
+from .named_streams import named_streams
 
 __all__ = ["call_with_views", "has_foreign"]
 
@@ -38,8 +40,8 @@ class _DLTensor(ctypes.Structure):
         ("code", ctypes.c_uint8),
         ("bits", ctypes.c_uint8),
         ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
         ("byte_offset", ctypes.c_uint64),
         ("context", ctypes.c_void_p),
         ("deleter", ctypes.c_void_p),
@@ -55,7 +57,7 @@ def call_with_views(function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a kernel's function with arrays of all libraries, on the stream that is named, or else on that of the arrays."""
     streams: set[tuple[int, int]] = set()  # devices, and a stream of each
     tensors = [_taken(argument, streams) for argument in arguments]
-    unnamed = {pair for pair in streams if not tvm_ffi.get_raw_stream(tvm_ffi.device("cuda", pair[0]))}
+    unnamed = {pair for pair in streams if not _is_named(pair[0])}
     if len(unnamed) > 1:
         raise ArgumentError(
             f"the arrays belong to several streams: {', '.join(hex(stream) for _, stream in sorted(unnamed))}",
@@ -67,17 +69,26 @@ def call_with_views(function: Callable[..., Any], *arguments: Any) -> Any:
     return function(*tensors)
 
 
+def _is_named(index: int) -> bool:
+    """Whether this thread has named a stream of a device. That may be the default stream, whose address is 0."""
+    return (get_ident(), index) in named_streams() or bool(tvm_ffi.get_raw_stream(tvm_ffi.device("cuda", index)))
+
+
 def _taken(argument: Any, streams: set[tuple[int, int]]) -> Any:
     """An argument as it is passed on. Adds its stream if it has one other than the default."""
     kind = type(argument)
-    if kind not in _takes:
-        _takes[kind] = _how_to_take(kind)
-    take = _takes[kind]
+    try:
+        take = _takes[kind]
+    except KeyError:
+        if len(_takes) >= _MOST_CLASSES:  # libraries generate classes, and none is kept for the life of a process
+            _takes.clear()
+        take = _takes[kind] = _how_to_take(kind)
     return argument if take is None else take(argument, streams)
 
 
 _Take = Callable[[Any, set[tuple[int, int]]], Any]
 _takes: dict[type, _Take | None] = {}
+_MOST_CLASSES = 1024
 
 
 def _how_to_take(kind: type) -> _Take | None:
@@ -113,25 +124,37 @@ def _without_claim(array: Any, streams: set[tuple[int, int]]) -> tvm_ffi.Tensor:
 
 def _view(interface: dict[str, Any]) -> tvm_ffi.Tensor:
     """A tensor over the memory of an array."""
-    kind, size = interface["typestr"][1], int(interface["typestr"][2:])
-    if kind not in _CODES or interface.get("mask") is not None:
-        problem = "with a mask" if kind in _CODES else f"of type {interface['typestr']!r}"
+    order, kind, size = interface["typestr"][0], interface["typestr"][1], int(interface["typestr"][2:])
+    known = kind in _CODES and order != ">"  # GPUs have the other order of bytes
+    if not known or interface.get("mask") is not None:
+        problem = "with a mask" if known else f"of type {interface['typestr']!r}"
         raise ArgumentError(f"an array {problem} cannot be passed through `__cuda_array_interface__`")
     shape, address = interface["shape"], interface["data"][0]
     strides = interface.get("strides") or [size * prod(shape[i + 1 :]) for i in range(len(shape))]
-    numbers = ctypes.c_int64 * len(shape)
-    held = numbers(*shape), numbers(*(stride // size for stride in strides))
-    tensor = _DLTensor(
-        data=address, device_type=_CUDA, device_id=_device_at(address), rank=len(shape),
-        code=_CODES[kind], bits=8 * size, lanes=1, shape=held[0], strides=held[1],
-        deleter=ctypes.cast(_forget, ctypes.c_void_p),
-    )  # fmt: skip
-    _alive[ctypes.addressof(tensor)] = tensor
-    return tvm_ffi.from_dlpack(_capsule(ctypes.addressof(tensor), b"dltensor", None))
+    if any(extent > 1 and stride % size for extent, stride in zip(shape, strides, strict=True)):
+        raise ArgumentError(
+            f"an array of type {interface['typestr']!r} whose elements lie {tuple(strides)} bytes apart cannot be passed: "
+            f"strides must be multiples of {size} bytes",
+            hint="pass a contiguous copy",
+        )
+    device = _device_at(address)
+    # One block of C's memory, which C frees: a view may outlive Python's modules, as part of a traceback that is kept.
+    start, length = ctypes.sizeof(_DLTensor), ctypes.sizeof(ctypes.c_int64) * len(shape)
+    block = _allocate(start + 2 * length)
+    (ctypes.c_int64 * (2 * len(shape))).from_address(block + start)[:] = [
+        *shape,
+        *(stride // size for stride in strides),
+    ]
+    ctypes.memmove(block, ctypes.byref(_DLTensor(
+        data=address, device_type=_CUDA, device_id=device, rank=len(shape), code=_CODES[kind], bits=8 * size, lanes=1,
+        shape=block + start, strides=block + start + length, deleter=_FREE,
+    )), start)  # fmt: skip
+    return tvm_ffi.from_dlpack(_capsule(block, b"dltensor", None))
 
 
-_alive: dict[int, _DLTensor] = {}
-_forget = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda address: _alive.pop(address, None) and None)
+_allocate = ctypes.CDLL(None).malloc
+_allocate.argtypes, _allocate.restype = [ctypes.c_size_t], ctypes.c_void_p
+_FREE = ctypes.cast(ctypes.CDLL(None).free, ctypes.c_void_p).value
 _capsule = ctypes.pythonapi.PyCapsule_New
 _capsule.argtypes, _capsule.restype = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p], ctypes.py_object
 

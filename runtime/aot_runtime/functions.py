@@ -13,11 +13,9 @@ from typing import Any
 
 from .errors import ArgumentError
 from .kernel_records import KernelRecord, Parameter
+from .named_streams import named_streams
 
-__all__ = ["call_plainly", "documentation", "function_symbol", "make_function", "named_streams", "parameter_facts"]
-
-# One entry for each `use_stream` that is active, in any thread.
-named_streams: list[object] = []
+__all__ = ["call_plainly", "documentation", "function_symbol", "make_function", "parameter_facts"]
 
 
 def function_symbol(kernel: str, choices: tuple[str, ...]) -> str:
@@ -64,12 +62,14 @@ if not _named_streams and "cupy" not in _modules:
 
 def _direct(record: KernelRecord, name: str, target: Callable[..., Any]) -> Callable[..., Any]:
     body = _DIRECT.format(arguments=", ".join(parameter.name for parameter in record.parameters))
-    return _define(record, name, _parameters(record), body, {**_DIRECT_NAMES, "_target": target})
+    return _define(
+        record, name, _parameters(record), body, {**_DIRECT_NAMES, "_named_streams": named_streams(), "_target": target}
+    )
 
 
 def call_plainly(function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a kernel's compiled function as the function of its bundle does."""
-    if not named_streams and "cupy" not in sys.modules:
+    if not named_streams() and "cupy" not in sys.modules:
         try:
             return function(*arguments)
         except ArgumentError:
@@ -91,7 +91,6 @@ def _call_with_views(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 _DIRECT_NAMES = {
-    "_named_streams": named_streams,
     "_modules": sys.modules,
     "_ArgumentError": ArgumentError,
     "_has_foreign": _has_foreign,

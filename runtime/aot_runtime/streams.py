@@ -6,12 +6,13 @@ belongs to. For arrays of other libraries, and to use another stream, name it he
 
 from __future__ import annotations
 
+from threading import get_ident
 from typing import Any
 
 import tvm_ffi
 
 from .errors import ArgumentError
-from .functions import named_streams
+from .named_streams import named_streams
 
 __all__ = ["use_stream"]
 
@@ -21,11 +22,12 @@ class _Named(tvm_ffi.StreamContext):  # type: ignore[misc]  # TVM-FFI is not typ
 
     def __enter__(self) -> _Named:
         super().__enter__()
-        named_streams.append(self)
+        self._entry = get_ident(), self.device_id
+        named_streams().append(self._entry)
         return self
 
     def __exit__(self, *error: Any) -> None:
-        named_streams.remove(self)
+        named_streams().remove(self._entry)
         super().__exit__(*error)
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import shutil
+import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -45,7 +49,36 @@ def test_a_kernel_takes_arrays_without_dlpack(cuda: Standin, bundle: aot_runtime
         cuda.reset(capabilities=[(9, 0)])
     with pytest.raises(ArgumentError, match=r"float32\[3, 1008\]"):
         bundle.fill(Array((3, 1008)))
-    assert not arrays._alive
+
+
+OUTLIVING = """
+import resource, sys
+from aot_runtime import arrays
+
+class Array:
+    def __init__(self, rank):
+        data = (0x7E00_0000_0000, False)
+        self.__class__.__cuda_array_interface__ = {
+            "shape": rank * (1,), "strides": None, "data": data, "typestr": "<f4", "version": 3
+        }
+
+arrays._device_at = lambda address: 0
+views = []
+for rank in (2000 * [2] + 20000 * [64]):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss if rank == 2 else before
+    arrays.call_with_views(lambda *given: None, Array(rank))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+arrays.call_with_views(lambda *given: views.extend(given), Array(2))
+views.append(views)
+sys.kept = views
+"""
+
+
+def test_the_memory_of_a_view_is_freed_even_after_the_modules_of_python() -> None:
+    """A traceback that is kept holds the views of a refused call."""
+    done = subprocess.run([sys.executable, "-c", OUTLIVING], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 10_000  # KB; the views have 24 MB
 
 
 @pytest.mark.parametrize(
@@ -62,10 +95,31 @@ def test_a_view_has_the_shape_strides_and_type_of_the_array(facts: dict[str, Any
     assert (view.shape, view.strides, str(view.dtype), view.device.index) == (*expected, 0)
 
 
-@pytest.mark.parametrize(("facts", "problem"), [({"typestr": "<V2"}, "of type '<V2'"), ({"mask": 1}, "with a mask")])
+@pytest.mark.parametrize(
+    ("facts", "problem"),
+    [
+        ({"typestr": "<V2"}, "of type '<V2'"),
+        ({"typestr": ">f4"}, "of type '>f4'"),
+        ({"mask": 1}, "with a mask"),
+        # One field of records of 6 bytes each.
+        ({"strides": (36, 6)}, r"of type '<f4' whose elements lie \(36, 6\) bytes apart"),
+    ],
+)
 def test_what_the_interface_cannot_say_is_refused(facts: dict[str, Any], problem: str) -> None:
     with pytest.raises(ArgumentError, match=f"an array {problem} cannot be passed"):
         noted(Array((4, 6), **facts))
+
+
+def test_strides_of_single_elements_do_not_matter() -> None:
+    view, _ = noted(Array((1, 6), strides=(7, 4)))
+    assert view.shape == (1, 6) and view.strides[1] == 1
+
+
+def test_classes_of_arguments_are_forgotten_at_a_certain_number() -> None:
+    for i in range(arrays._MOST_CLASSES + 10):
+        noted(type(f"Class{i}", (), {})())
+    assert len(arrays._takes) <= arrays._MOST_CLASSES
+    assert noted(1.5)[0] == 1.5
 
 
 def on_stream(cuda: Standin) -> int:
@@ -101,6 +155,14 @@ def test_the_current_stream_of_cupy_is_used_for_its_arrays(
     bundle.fill(Ndarray(cuda.tensor((1008,), "float32")))
     assert on_stream(cuda) == current.ptr
     cuda.clear()
+    with aot_runtime.use_stream(0):  # the default stream, named
+        bundle.fill(Ndarray(cuda.tensor((1008,), "float32")))
+    assert on_stream(cuda) == 0
+    cuda.clear()
+    with aot_runtime.use_stream(0, device=1):
+        bundle.fill(Ndarray(cuda.tensor((1008,), "float32")))
+    assert on_stream(cuda) == current.ptr
+    cuda.clear()
     current.ptr = 0
     bundle.fill(Ndarray(cuda.tensor((1008,), "float32")))
     assert on_stream(cuda) == 0
@@ -121,3 +183,19 @@ def test_a_named_stream_counts_more_than_the_claim_of_a_library(cuda: Standin) -
     assert hasattr(type(claiming), "__dlpack_c_exchange_api__")
     seen, _ = noted(claiming)
     assert type(seen) is tvm_ffi.Tensor and seen.data_ptr() == tensor.data_ptr()
+
+
+def test_a_stream_that_is_named_through_another_copy_of_the_loader_counts_too(
+    bundle: aot_runtime.Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every generated package has a copy of its own."""
+    shutil.copytree(
+        Path(aot_runtime.__file__).parent, tmp_path / "copied_runtime", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    copied = importlib.import_module("copied_runtime")
+    seen: list[Any] = []
+    monkeypatch.setitem(bundle.fill.__globals__, "_call_with_views", lambda *given: seen.append(given))
+    with copied.use_stream(0x70):
+        bundle.fill(Array((1008,)))
+    assert len(seen) == 1

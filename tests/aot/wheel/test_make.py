@@ -189,7 +189,7 @@ print(sample_kernels.scale.__doc__)
 """
     )
     assert shown.splitlines() == [
-        "1.0 ['AotError', 'TensorInfo', 'clip', 'explain', 'preload', 'scale']",
+        "1.0 ['AotError', 'TensorInfo', 'clip', 'explain', 'preload', 'scale', 'use_stream']",
         "sample_kernels scale (x, out, factor=2.0)",
         "sample_kernels clip (x, out, *, bound='zero')",
         "sample_kernels preload (device=0, kernels=None)",
@@ -224,6 +224,20 @@ print(sample_kernels.explain("scale", "9.0", vector, vector).chosen.arch)
         standin=True,
     )
     assert output.splitlines() == ["True", "sm_90a"]
+
+
+def test_a_package_can_name_the_stream_of_its_kernels(installed: Environment) -> None:
+    streams = installed.output(
+        CALL
+        + """
+with sample_kernels.use_stream(0x70):
+    sample_kernels.scale(x, out)
+sample_kernels.scale(x, out)
+print([launch.stream for launch in cuda.launches])
+""",
+        standin=True,
+    )
+    assert streams == str([0x70, 0])
 
 
 def test_two_packages_in_one_process_raise_what_either_catches(
