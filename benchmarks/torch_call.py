@@ -148,6 +148,9 @@ class _NoKernel:
     def __init__(self, eager: Any) -> None:
         self.eager = eager
 
+    def _replace(self, functions: dict[str, Any]) -> None:
+        self.__dict__.update(functions)
+
     def _record(self, name: str) -> Any:
         from aot_runtime.kernel_records import KernelRecord, Parameter
 

@@ -77,12 +77,21 @@ def expose(known: dict[str, _E], bundle: Bundle, name: str, make: Callable[[Bund
     registered = known.get(name)
     if registered is None:
         registered = known[name] = make(bundle, name)
-    elif registered._bundle.path != bundle.path:
+    elif problem := _difference(registered._bundle, bundle):
         raise ExposeError(
-            f"the name {name!r} belongs to `{registered._bundle.path}`, so `{bundle.path}` cannot have it",
-            hint=f'pass another name: register(bundle, name="{name}_2")',
+            f"the name {name!r} belongs to {problem}", hint=f'pass another name: register(bundle, name="{name}_2")'
         )
     return registered
+
+
+def _difference(registered: Bundle, bundle: Bundle) -> str:
+    """What owns a name if another bundle asks for it; "" if it is the same one."""
+    if registered.path != bundle.path:
+        return f"`{registered.path}`, so `{bundle.path}` cannot have it"
+    # The digest of an entry library stands for all code: the library contains the digests of the kernels.
+    if registered is not bundle and registered.manifest.hosts != bundle.manifest.hosts:
+        return f"`{bundle.path}` as it was before it was rebuilt; this process keeps those kernels"
+    return ""
 
 
 def split_parameters(record: KernelRecord, types: tuple[str, ...]) -> tuple[list[Parameter], list[Parameter]]:

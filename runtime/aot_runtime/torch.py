@@ -18,15 +18,16 @@ active, and no gradient is wanted. All other calls take the operator.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from typing import Any
 
 import torch
 from torch.autograd import forward_ad
 
 from .bundle import Bundle
-from .errors import AotError
+from .errors import AotError, ArgumentError
 from .exposed import Exposed, ExposeError, expose
-from .functions import call_plainly, function_symbol
+from .functions import call_plainly, documentation, function_symbol
 from .kernel_records import KernelRecord
 from .outputs import TORCH_DTYPES, dtype_source, shape_source
 from .schemas import functional_schema, is_optional, operator_parameters, out_schema
@@ -67,7 +68,7 @@ def register(bundle: Bundle, *, name: str | None = None) -> Operators:
     """
     operators = expose(_registered, bundle, name or bundle.name, Operators)
     # kernels.rmsnorm(x, weight, out) then heeds gradients and tracing too; arrays of other libraries pass as before.
-    bundle.__dict__.update(operators._declared)
+    bundle._replace(operators._declared)
     return operators
 
 
@@ -119,14 +120,15 @@ class _Signature:
 
     def target(self) -> str:
         """The call of the compiled function, in the kernel's own order of parameters."""
-        return f"{self._function}({self._arguments(declared=False)})"
+        return f"{self.function}({self._arguments(declared=False)})"
 
     def write(self, *, declared: bool = False) -> str:
         """The arguments of the function that makes this call only if it may bypass the dispatcher."""
-        return f"{self._function}, {self._arguments(declared)}"
+        return f"{self.function}, {self._arguments(declared)}"
 
     @property
-    def _function(self) -> str:
+    def function(self) -> str:
+        """The compiled function. If the caller's choices were not built, this raises."""
         keys = ", ".join(choice.name for choice in self.record.choices)
         return f"_targets[{keys}]" if keys else "_target"
 
@@ -163,10 +165,12 @@ def _define(signature: _Signature, bundle: Bundle, library: Any, operators: Oper
     source = _SOURCE.format(
         name=record.name, declared=", ".join(signature.declared_parameters()), functional=functional, out=out, returned=returned,
         target=signature.target(),
-        allocate="\n    ".join(allocations), quick_allocate="\n        ".join(quick_allocations),
+        allocate="\n    ".join(allocations), quick_allocate="\n            ".join(quick_allocations),
         tensors=", ".join(signature.tensors), write=signature.write(), declared_write=signature.write(declared=True),
-        foreign=" and ".join(f"not isinstance({name}, _Tensor)" for name in signature.all_tensors),
+        foreign=" or ".join(f"not ({name} is None or isinstance({name}, _Tensor))" for name in signature.all_tensors),
+        function=signature.function,
         inputs=_tuple(signature.tensors),
+        inputs_by_name=_by_name(signature.tensors), written_by_name=_by_name(signature.all_tensors),
         device_of=signature.required[0],
         outputs=signature.written(),
         written=_tuple(signature.all_tensors),
@@ -185,7 +189,7 @@ def _define(signature: _Signature, bundle: Bundle, library: Any, operators: Oper
         gradients.register(library, namespace)
     function: Callable[..., Any] = names[record.name]
     function.out = names["out_form"]  # type: ignore[attr-defined]
-    operators._declared[record.name] = names["as_declared"]
+    operators._declared.update(_declared(record, names["as_declared"], names.get("_targets", {})))
     for called, shown in (
         (function, record.name),
         (names["out_form"], f"{record.name}.out"),
@@ -196,6 +200,21 @@ def _define(signature: _Signature, bundle: Bundle, library: Any, operators: Oper
     return function
 
 
+def _declared(record: KernelRecord, function: Any, targets: Collection[Any]) -> dict[str, Callable[..., Any]]:
+    """The functions of a bundle that stand for a kernel: ``activation``, and ``activation__relu`` for each choice."""
+    chosen: dict[Any, Any] = {}
+    text = documentation(record)
+    for key in targets:
+        values = key if isinstance(key, tuple) else (key,)
+        named = dict(zip((choice.name for choice in record.choices), values, strict=True))
+        chosen[key] = partial(function, **named)
+        chosen[key].__name__ = chosen[key].__qualname__ = function_symbol(record.name, values)
+        chosen[key].__doc__ = text
+    if len(record.choices) == 1:
+        function.__dict__.update(chosen)  # activation.relu(x, out)
+    return {record.name: function, **{one.__name__: one for one in chosen.values()}}
+
+
 # One operator as Python source. In the first three functions dynamo sees `_is_traced()` as true and traces the operator
 # alone; eager calls with plain tensors reach the compiled kernel. Each call into torch costs a tenth of a microsecond
 # there, so these functions ask nothing twice, and ask about devices only after a kernel refused its tensors. Compiled
@@ -203,8 +222,8 @@ def _define(signature: _Signature, bundle: Bundle, library: Any, operators: Oper
 _SOURCE = """\
 def {name}({functional}):
     if not _is_traced() and _forward._current_level < 0 and _may_bypass({tensors}):
-        {quick_allocate}
         try:
+            {quick_allocate}
             {target}
         except Exception:
             if not _goes_to_operator({inputs}):
@@ -232,6 +251,7 @@ def as_declared({declared}):
             if not _goes_to_operator({written}):
                 raise
     if {foreign}:
+        _refuse_gradients("{name}", _plain_among({written}))
         _call_plainly({declared_write})
         return
     _out({pass_out})
@@ -245,22 +265,27 @@ def out_kernel({out}):
     {target}
 
 def functional_fake({functional}):
+    {function}
+    _check_fakes({inputs_by_name})
     {allocate}
     return {returned}
 
 def out_fake({out}):
-    return None
+    {function}
+    _check_fakes({written_by_name})
 
 def functional_autograd({functional}):
-    if {device_of}.is_cuda and _forward._current_level < 0 and _may_bypass({tensors}):
+    if {device_of} is not None and {device_of}.is_cuda and _forward._current_level < 0 and _may_bypass({tensors}):
         return functional_kernel({pass_functional})
+    _check_present({inputs_by_name})
     _refuse_gradients("{name}", {inputs})
     with _below_autograd():
         return _functional({pass_functional})
 
 def out_autograd({out}):
-    if {device_of}.is_cuda and _forward._current_level < 0 and _write({write}):
+    if {device_of} is not None and {device_of}.is_cuda and _forward._current_level < 0 and _write({write}):
         return
+    _check_present({written_by_name})
     _refuse_gradients("{name}", {written})
     with _below_autograd():
         _out({pass_out})
@@ -357,6 +382,37 @@ def _fallback(operator: str) -> Callable[[tuple[Any, ...]], bool]:
     return goes_to_operator
 
 
+def _checks(signature: _Signature) -> dict[str, Callable[..., None]]:
+    """Functions of tensors by name, which refuse what torch's dispatcher lets pass and no kernel takes."""
+    kernel, optional = signature.record.name, signature.optional
+
+    def check_present(**tensors: Any) -> None:
+        for name, tensor in tensors.items():
+            if tensor is None and name not in optional:
+                raise ArgumentError(f"{kernel}: `{name}` is None, must be a tensor")
+
+    def check_fakes(**tensors: Any) -> None:
+        check_present(**tensors)
+        devices = {name: tensor.device for name, tensor in tensors.items() if tensor is not None}
+        kinds = {device.type for device in devices.values()}
+        if "meta" in kinds and len(kinds) > 1:  # torch takes this for a call with meta tensors alone
+            listed = ", ".join(f"`{name}` on {device}" for name, device in devices.items())
+            raise ArgumentError(
+                f"{kernel}: all tensors must be on the same device: {listed}", hint="move all of them to one GPU"
+            )
+
+    return {"_check_present": check_present, "_check_fakes": check_fakes}
+
+
+def _plain_among(arguments: tuple[Any, ...]) -> list[Any]:
+    """The tensors of torch in a call that also has arrays of other libraries. The kernel gets both without torch."""
+    tensors = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
+    for tensor in tensors:
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+            raise ArgumentError(f"a {type(tensor).__name__} cannot be passed beside arrays of other libraries")
+    return tensors
+
+
 def _or_none(name: str, optional: Collection[str]) -> str:
     return f" or {name} is None" if name in optional else ""
 
@@ -370,6 +426,8 @@ def _names(signature: _Signature, bundle: Bundle) -> dict[str, Any]:
         "_forward": forward_ad,  # its level is at least 0 while derivatives are computed forward
         "_Tensor": torch.Tensor,
         "_call_plainly": call_plainly,
+        "_plain_among": _plain_among,
+        **_checks(signature),
         "_Parameter": torch.nn.Parameter,
         "_grad_enabled": torch.is_grad_enabled,
         "_below_autograd": torch._C._AutoDispatchBelowAutograd,
@@ -402,7 +460,7 @@ class _Targets(dict[Any, Callable[..., Any]]):
     def __missing__(self, key: Any) -> Callable[..., Any]:
         names = ", ".join(choice.name for choice in self.record.choices)
         known = ", ".join(repr(value) for value in self)
-        raise AotError(f"{self.record.name}: {names} = {key!r} was not built; known: {known}")
+        raise ArgumentError(f"{self.record.name}: {names} = {key!r} was not built; known: {known}")
 
 
 def _allocations(signature: _Signature, names: dict[str, Any]) -> Iterator[str]:
@@ -437,6 +495,10 @@ def _quick_allocation(statement: str) -> str:
     return (
         f"{statement.removesuffix(_CONTIGUOUS + ')')}) if {like}.is_contiguous() else {statement.partition(' = ')[2]}"
     )
+
+
+def _by_name(names: list[str]) -> str:
+    return ", ".join(f"{name}={name}" for name in names)
 
 
 def _tuple(names: list[str]) -> str:

@@ -10,8 +10,10 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import aot_runtime
 import aot_runtime.native
 import pytest
 from aot_runtime.exposed import ExposeError
@@ -85,6 +87,10 @@ class Played:
         self.name, self.path, self.eager = name, Path(path), eager
         self.kernels = tuple(KERNELS)
         self.calls: list[str] = []
+        self.manifest = SimpleNamespace(hosts={})
+
+    def _replace(self, functions: dict[str, Any]) -> None:
+        self.__dict__.update(functions)
 
     def _record(self, name: str) -> KernelRecord:
         return KERNELS[name]
@@ -249,7 +255,7 @@ def test_outputs_are_contiguous_whatever_the_input_is(ops: Any) -> None:
 
 
 def test_a_choice_that_was_not_built_is_refused_with_those_that_were(ops: Any, x: Any) -> None:
-    with pytest.raises(Exception, match="op = 'tanh' was not built; known: 'relu', 'sigmoid'"):
+    with pytest.raises(aot_runtime.ArgumentError, match="op = 'tanh' was not built; known: 'relu', 'sigmoid'"):
         ops.activation(x, op="tanh")
 
 
@@ -355,6 +361,16 @@ def test_operators_that_are_registered_inside_a_mode_ask_from_python(bundle: Pla
     assert type(ops.rmsnorm.__globals__["_write"]) is not type(len)
 
 
+def test_functions_with_a_choice_in_their_name_stay_and_heed_gradients(ops: Any, bundle: Any, x: Any) -> None:
+    out, wanted = torch.empty_like(x), x.clone().requires_grad_()
+    for function in (bundle.activation.relu, bundle.activation__relu):
+        function(x, out)
+        assert torch.equal(out, torch.relu(x))
+        with pytest.raises(operators.GradientError, match="activation has no backward"):
+            function(wanted, out)
+        assert function.__name__ == "activation__relu" and "What activation computes." in function.__doc__
+
+
 def test_a_gradient_that_nobody_can_compute_is_refused(ops: Any, bundle: Any, x: Any) -> None:
     weight = torch.nn.Parameter(WEIGHT)
     for call in (
@@ -406,6 +422,21 @@ def test_arrays_of_other_libraries_still_pass_through_the_bundles_own_functions(
     finally:
         _PLAYED["activation__relu"] = played
     assert seen[0][0] is x and seen[0][1] is out
+
+
+def test_arrays_of_other_libraries_may_stand_beside_plain_tensors(ops: Any, bundle: Any, x: Any) -> None:
+    array = torch.zeros(3, 8).numpy()
+    seen: list[Any] = []
+    _PLAYED["activation__relu"], played = lambda *arguments: seen.append(arguments), _PLAYED["activation__relu"]
+    try:
+        bundle.activation(x, array, op="relu")
+        with pytest.raises(operators.GradientError, match="activation has no backward"):
+            bundle.activation(x.clone().requires_grad_(), array, op="relu")
+        with pytest.raises(aot_runtime.ArgumentError, match="a Sub cannot be passed beside arrays of other libraries"):
+            bundle.activation(x.as_subclass(type("Sub", (torch.Tensor,), {})), array, op="relu")
+    finally:
+        _PLAYED["activation__relu"] = played
+    assert [arguments[1] is array for arguments in seen] == [True]
 
 
 @pytest.mark.parametrize("mode", ["enable_grad", "no_grad", "inference_mode"])
@@ -503,6 +534,49 @@ def test_meta_tensors_get_shapes_though_no_kernel_takes_them(
     assert result._version == version + 2
 
 
+def test_meta_tensors_beside_others_are_refused_and_give_no_undefined_tensor(x: Any, bundle: Any, ops: Any) -> None:
+    import tvm_ffi
+
+    meta = torch.empty(3, 8, device="meta")
+    _PLAYED["rmsnorm"], played = tvm_ffi.get_global_func("testing.nop"), _PLAYED["rmsnorm"]
+    try:
+        for call in (
+            lambda: ops.rmsnorm(x, meta[0]),
+            lambda: ops.rmsnorm(meta, WEIGHT),
+            lambda: torch.ops.played.rmsnorm(x, meta[0]),
+            lambda: ops.rmsnorm.out(x, WEIGHT, out=meta),
+        ):
+            with pytest.raises(
+                aot_runtime.ArgumentError, match=r"rmsnorm: all tensors must be on the same device: `x` on"
+            ):
+                call()
+    finally:
+        _PLAYED["rmsnorm"] = played
+
+
+def test_a_choice_that_was_not_built_is_refused_without_a_gpu_too(ops: Any) -> None:
+    meta = torch.empty(3, 8, device="meta")
+    for call in (
+        lambda: torch.ops.played.activation(meta, op="tanh"),
+        lambda: torch.ops.played.activation.out(meta, op="tanh", out=meta),
+    ):
+        with pytest.raises(aot_runtime.ArgumentError, match="op = 'tanh' was not built; known: 'relu', 'sigmoid'"):
+            call()
+
+
+def test_a_missing_tensor_is_named(ops: Any, x: Any) -> None:
+    meta = torch.empty(3, 8, device="meta")
+    for name, call in (
+        ("x", lambda: ops.rmsnorm(None, WEIGHT)),
+        ("weight", lambda: ops.rmsnorm(x, None)),
+        ("weight", lambda: ops.rmsnorm(meta, None)),
+        ("out", lambda: ops.rmsnorm.out(x, WEIGHT, out=None)),
+        ("x", lambda: torch.ops.played.rmsnorm.out(None, WEIGHT, out=x)),
+    ):
+        with pytest.raises(aot_runtime.ArgumentError, match=f"rmsnorm: `{name}` is None, must be a tensor"):
+            call()
+
+
 def test_what_a_kernel_refuses_is_not_tried_again_as_an_operator(x: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: Any) -> None:
         calls.append(arguments)
@@ -551,8 +625,9 @@ def test_models_that_keep_operators_can_be_copied_but_not_pickled(ops: Any) -> N
 
 
 def test_devices_without_an_implementation_are_refused_as_torch_does(ops: Any, x: Any) -> None:
-    with pytest.raises(NotImplementedError):
-        torch.ops.played.rmsnorm(x.to_sparse(), WEIGHT)
+    for form in (ops.rmsnorm, torch.ops.played.rmsnorm):
+        with pytest.raises(NotImplementedError):
+            form(x.to_sparse(), WEIGHT)
 
 
 def test_kernels_that_cannot_be_operators_say_why(ops: Any) -> None:
@@ -575,6 +650,14 @@ def test_registering_twice_is_registering_once(ops: Any, bundle: Played) -> None
     assert other.rmsnorm is not ops.rmsnorm
     with pytest.raises(ExposeError, match="'my-kernels' cannot be a name"):
         operators.register(bundle, name="my-kernels")
+
+
+def test_a_bundle_that_was_rebuilt_does_not_get_the_kernels_of_before(ops: Any) -> None:
+    rebuilt: Any = Played("played", "here")
+    rebuilt.manifest = SimpleNamespace(hosts={"host": "another digest"})
+    with pytest.raises(ExposeError, match="the name 'played' belongs to `here` as it was before it was rebuilt"):
+        operators.register(rebuilt)
+    assert operators.register(rebuilt, name="played_rebuilt") is not ops
 
 
 def test_functions_of_a_bundle_that_was_loaded_twice_heed_gradients_too(ops: Any, x: Any) -> None:

@@ -116,6 +116,9 @@ class Played:
 
     name, path, kernels = "graded", Path("here"), tuple(RECORDS)
 
+    def _replace(self, functions: dict[str, Any]) -> None:
+        self.__dict__.update(functions)
+
     def _record(self, name: str) -> KernelRecord:
         return RECORDS[name]
 

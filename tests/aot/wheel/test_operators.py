@@ -70,6 +70,9 @@ from pathlib import Path
 class _Played:
     name, path, kernels = "kernels", Path("here"), ("norm", "pointed")
 
+    def _replace(self, functions):
+        self.__dict__.update(functions)
+
     def _record(self, name):
         from ._aot_runtime.kernel_records import KernelRecord, Parameter
 
@@ -85,8 +88,16 @@ class _Played:
         return lambda x, out: out.copy_(2 * x)
 
 
+_loaded = _Played()
+norm = _loaded._symbol("norm")  # as a generated package keeps it after its first use
+
+
 def _bundle():
-    return _Played()
+    return _loaded
+
+
+def __getattr__(name):
+    return _loaded.__dict__[name]
 '''
 PROGRAM = """\
 import torch, my_kernels.torch
@@ -96,6 +107,12 @@ assert str(torch.ops.my_kernels.norm.default._schema) == "my_kernels::norm(Tenso
 assert "norm" in dir(my_kernels.torch) and set(my_kernels.torch.__all__) == {"GradientError", "norm"}
 try:
     my_kernels.torch.norm(x.requires_grad_())
+except my_kernels.torch.GradientError:
+    pass
+else:
+    raise AssertionError
+try:
+    my_kernels.norm(x, torch.empty(3))
 except my_kernels.torch.GradientError:
     pass
 else:
