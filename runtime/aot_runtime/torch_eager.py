@@ -21,6 +21,8 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
+from .errors import CudaError
+
 __all__ = ["MOST_ARGUMENTS", "EagerFunctions", "eager_functions"]
 
 MOST_ARGUMENTS = 64  # of a function: each has a bit
@@ -42,12 +44,14 @@ _CALLING = {
     "element_of": "PyTuple_GetItem",
     "item_of": "PyDict_GetItemWithError",
     "clear_error": "PyErr_Clear",
+    "is_error": "PyErr_ExceptionMatches",
     "evaluator_of": "_PyInterpreterState_GetEvalFrameFunc",
     "evaluator": "_PyEval_EvalFrameDefault",
 }
 _LEVEL = sys.intern("_current_level")  # of forward_ad: at least 0 while derivatives are computed forward
 # What a thread includes while a mode, a transform or torch.jit.trace is active.
 _KEYS = ("Python", "FuncTorchDynamicLayerFrontMode", "Tracer")
+_FAILURES = (CudaError, KeyboardInterrupt)  # unlike refusals, these may come after a launch
 _METH_FASTCALL = 0x0080  # of Python's stable interface
 _POINTER = ctypes.sizeof(ctypes.c_void_p)
 
@@ -63,8 +67,8 @@ class _Eager(ctypes.Structure):
         ("keys", ctypes.c_uint64 * len(_KEYS)),
         *((name, ctypes.c_uint64) for name in ("count", "tensors", "optional", "outputs")),
         *((name, ctypes.c_void_p) for name in ("function", "target", "parameters", "call_function", "size_of")),
-        *((name, ctypes.c_void_p) for name in ("element_of", "item_of", "clear_error", "evaluator_of")),
-        *((name, ctypes.c_void_p) for name in ("interpreter", "evaluator", "forward", "level", "outside")),
+        *((name, ctypes.c_void_p) for name in ("element_of", "item_of", "clear_error", "is_error", "evaluator_of")),
+        *((name, ctypes.c_void_p) for name in ("interpreter", "evaluator", "forward", "level", "outside", "failures")),
     ]
 
 
@@ -175,7 +179,7 @@ def _calling_facts() -> dict[str, int] | None:
         return None
     python.PyInterpreterState_Get.restype = python.PyVectorcall_Function.restype = ctypes.c_void_p
     found["call_function"] = python.PyVectorcall_Function(ctypes.py_object(_address))  # as of every function
-    objects = {"forward": id(forward_ad.__dict__), "level": id(_LEVEL), "outside": id(-1)}
+    objects = {"forward": id(forward_ad.__dict__), "level": id(_LEVEL), "outside": id(-1), "failures": id(_FAILURES)}
     return {**found, **objects, "interpreter": python.PyInterpreterState_Get()}
 
 

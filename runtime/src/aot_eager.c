@@ -131,7 +131,8 @@ static object* call_kernel(object* function, object* const* args, uintptr_t flag
       eager->increase(eager->none);
       return eager->none;
     }
-    eager->clear_error(); /* nothing was launched: the function calls once more, and knows what to do with a refusal */
+    if (eager->is_error(eager->failures)) return NULL; /* something may have been launched */
+    eager->clear_error(); /* a refusal: the function calls once more, and knows what to do with it */
   }
   return eager->call_function(function, args, flags, names);
 }

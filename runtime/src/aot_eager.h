@@ -56,10 +56,12 @@ typedef struct aot_eager {
   aot_python_object* (*element_of)(aot_python_object* tuple, intptr_t index);
   aot_python_object* (*item_of)(aot_python_object* dictionary, aot_python_object* key);
   void (*clear_error)(void);
+  int (*is_error)(aot_python_object* types); /* whether the exception that was raised is one of these */
   void* (*evaluator_of)(void* interpreter); /* what evaluates frames: the default, or that of torch.compile */
   void *interpreter, *evaluator;
   /* Of torch.autograd.forward_ad: its names, the name of its level, and the level outside of it. */
   aot_python_object *forward, *level, *outside;
+  aot_python_object* failures; /* exceptions after which nothing is called again */
 } aot_eager;
 
 enum { AOT_EAGER_ASK = 0, AOT_EAGER_WRITE = 1, AOT_EAGER_CALL = 2 };

@@ -343,6 +343,26 @@ def test_plain_calls_of_the_out_form_need_no_frame_of_python(ops: Any, x: Any) -
             form(*arguments, **named)
 
 
+@pytest.mark.parametrize("kind", ["CudaError", "CaptureError", "KeyboardInterrupt"])
+def test_a_call_that_failed_on_the_gpu_is_not_made_again(bundle: Played, x: Any, kind: str) -> None:
+    """A part of its work may have been launched, and the next attempt may succeed."""
+    ops = operators.register(Played(f"failed_{kind}", "here", bundle.eager))  # no CPU implementation, as of a bundle
+    error = KeyboardInterrupt if kind == "KeyboardInterrupt" else getattr(aot_runtime, kind)
+    calls: list[Any] = []
+
+    def fail(*arguments: Any) -> None:
+        calls.append(arguments)
+        raise error("too late")
+
+    _PLAYED["rmsnorm"], played = fail, _PLAYED["rmsnorm"]
+    try:
+        with pytest.raises(error, match="too late"):
+            ops.rmsnorm.out(x, WEIGHT, out=torch.empty_like(x))
+    finally:
+        _PLAYED["rmsnorm"] = played
+    assert len(calls) == 1
+
+
 def test_torch_compile_sees_the_out_form_if_it_compiles_nothing_else(ops: Any, x: Any) -> None:
     graphs, out = [], torch.empty_like(x)
     compiled = torch.compile(
