@@ -17,7 +17,7 @@ from ..hosts import parse_glibc
 __all__ = ["PUBLIC_NAMES", "Identity", "platform_tag"]
 
 # Public names of a generated package besides the kernels.
-PUBLIC_NAMES = ("AotError", "TensorInfo", "explain", "preload", "use_stream")
+PUBLIC_NAMES = ("AotError", "Device", "TensorInfo", "explain", "preload", "use_stream")
 _MODULES = ("torch",)  # that it has beside ``__init__.py``
 _TAKEN = frozenset({"aot", "aot_runtime", "cutlass", "tvm_ffi", "torch", "numpy"})
 

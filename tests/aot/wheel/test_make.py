@@ -189,7 +189,7 @@ print(sample_kernels.scale.__doc__)
 """
     )
     assert shown.splitlines() == [
-        "1.0 ['AotError', 'TensorInfo', 'clip', 'explain', 'preload', 'scale', 'use_stream']",
+        "1.0 ['AotError', 'Device', 'TensorInfo', 'clip', 'explain', 'preload', 'scale', 'use_stream']",
         "sample_kernels scale (x, out, factor=2.0)",
         "sample_kernels clip (x, out, *, bound='zero')",
         "sample_kernels preload (device=0, kernels=None)",
@@ -219,11 +219,12 @@ import sample_kernels
 sample_kernels.preload("cuda:0", ["scale"])
 print(cuda.kernels_ready(0) != [])
 vector = sample_kernels.TensorInfo("f16", (8,))
-print(sample_kernels.explain("scale", "9.0", vector, vector).chosen.arch)
+for device in ("9.0", sample_kernels.Device("9.0", "NVIDIA H200", 132)):
+    print(sample_kernels.explain("scale", device, vector, vector).chosen.arch)
 """,
         standin=True,
     )
-    assert output.splitlines() == ["True", "sm_90a"]
+    assert output.splitlines() == ["True", "sm_90a", "sm_90a"]
 
 
 def test_a_package_can_name_the_stream_of_its_kernels(installed: Environment) -> None:
@@ -272,8 +273,12 @@ def test_stub_agrees_with_the_package(installed: Environment) -> None:
         "import sample_kernels\n"
         "class T:\n"
         "    def __dlpack__(self, *, stream: int = -1) -> object: ...\n"
-        "t = T()\n"
-        "sample_kernels.scale(t, t, factor=3)\n"
+        "class N:\n"
+        "    @property\n"
+        "    def __cuda_array_interface__(self) -> object: ...\n"
+        "t, n = T(), N()\n"
+        "sample_kernels.scale(t, n, factor=3)\n"
+        "sample_kernels.explain('scale', sample_kernels.Device('9.0', 'NVIDIA H200', 132), t, t)\n"
         "sample_kernels.clip(t, t, bound='one')\n"
         "sample_kernels.clip.one(t, t)\n"
         "sample_kernels.clip(t, t, bound='two')\n"
@@ -285,7 +290,7 @@ def test_stub_agrees_with_the_package(installed: Environment) -> None:
     command = [sys.executable, "-m", "mypy", "--strict", "--python-executable", str(installed.python), str(program)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=installed.path)
     complaints = [line.split(":")[1] for line in done.stdout.splitlines() if ": error: " in line]
-    assert complaints == ["8", "9", "10", "11", "12"], done.stdout
+    assert complaints == ["12", "13", "14", "15", "16"], done.stdout
 
 
 @pytest.mark.parametrize(
