@@ -180,7 +180,7 @@ class _Compiler:
         if isinstance(node, ast.Call):
             assert isinstance(node.func, ast.Name)
             left, right = node.args
-            return self._pair(left, right, node.func.id.upper(), depth)
+            return self._pair(left, right, node.func.id.removeprefix("_").upper(), depth)
         if isinstance(node, ast.Subscript):
             return [Step("EXTENT", self._tensor(node.value), _number(node.slice))]
         if isinstance(node, ast.Name):

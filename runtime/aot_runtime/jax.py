@@ -33,7 +33,7 @@ from .errors import ArgumentError
 from .exposed import Exposed, expose, split_parameters
 from .functions import documentation, function_symbol
 from .kernel_records import Choice, KernelRecord, Parameter
-from .outputs import TORCH_DTYPES, dtype_source, shape_source
+from .outputs import SHAPE_FUNCTIONS, TORCH_DTYPES, dtype_source, shape_source
 
 __all__ = ["Functions", "export_checks", "register"]
 
@@ -264,13 +264,13 @@ def _reordered(function: Callable[..., Any], order: list[int | None]) -> Callabl
 def _shapes(inputs: list[Parameter], outputs: list[Parameter]) -> Callable[..., list[tuple[tuple[int, ...], Any]]]:
     """A function from the inputs to the shapes and dtypes of the outputs."""
     names = [parameter.name for parameter in inputs]
-    namespace: dict[str, Any] = {}
+    namespace: dict[str, Any] = {**SHAPE_FUNCTIONS}
     pairs = []
     for parameter in outputs:
         dtype = dtype_source(str(parameter.dtype), names)
         if dtype is None:
-            namespace[f"_{parameter.name}"] = getattr(jnp, _DTYPES[str(parameter.dtype)])
-            dtype = f"_{parameter.name}"
+            namespace[f"_dtype_{parameter.name}"] = getattr(jnp, _DTYPES[str(parameter.dtype)])
+            dtype = f"_dtype_{parameter.name}"
         pairs.append(f"({shape_source(str(parameter.shape), names)}, {dtype})")
     source = f"def shapes({', '.join(names)}):\n    return [{', '.join(pairs)}]\n"
     exec(compile(source, "<aot shapes>", "exec"), namespace)

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 
 from .errors import ManifestError
 
-__all__ = ["TORCH_DTYPES", "dtype_source", "first_dtype", "shape_source"]
+__all__ = ["SHAPE_FUNCTIONS", "TORCH_DTYPES", "dtype_source", "first_dtype", "shape_source"]
 
 # The dtypes that frameworks can allocate: our names and torch's, which JAX shares but for bool.
 TORCH_DTYPES = {
@@ -22,11 +22,15 @@ TORCH_DTYPES = {
 }  # fmt: skip
 
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
-_FUNCTIONS = ("min", "max")
+# What the source of a shape calls. Parameters may be called `min` and `max`, but their names do not start with `_`.
+SHAPE_FUNCTIONS = {"_min": min, "_max": max}
 
 
 def shape_source(text: str, parameters: Collection[str]) -> str:
-    """Python source of the tuple that a shape expression stands for, over parameters of those names."""
+    """Python source of the tuple that a shape expression stands for, over parameters of those names.
+
+    It calls ``min`` and ``max`` by their names in :data:`SHAPE_FUNCTIONS`.
+    """
     try:
         tree = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -39,6 +43,9 @@ def shape_source(text: str, parameters: Collection[str]) -> str:
         inner = element.value if isinstance(element, ast.Starred) else element
         if not (_is_extents(inner, parameters) if isinstance(element, ast.Starred) else _is_extent(inner, parameters)):
             raise ManifestError(f"`{ast.unparse(element)}` is not an extent in the shape of an output, {text!r}")
+        for call in (node for node in ast.walk(element) if isinstance(node, ast.Call)):
+            assert isinstance(call.func, ast.Name)
+            call.func.id = f"_{call.func.id}"
         sources.append(ast.unparse(element))
     return f"({', '.join(sources)}{',' if len(sources) == 1 else ''})"
 
@@ -86,7 +93,7 @@ def _is_extent(node: ast.expr, parameters: Collection[str]) -> bool:
         operands = (node.left, node.right)
         return isinstance(node.op, _OPERATORS) and all(_is_extent(operand, parameters) for operand in operands)
     if isinstance(node, ast.Call):
-        named = isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS
+        named = isinstance(node.func, ast.Name) and f"_{node.func.id}" in SHAPE_FUNCTIONS
         return named and len(node.args) == 2 and not node.keywords and all(_is_extent(a, parameters) for a in node.args)
     if isinstance(node, ast.Subscript):
         whole = isinstance(node.value, ast.Attribute) and isinstance(node.value.value, ast.Name)

@@ -29,7 +29,7 @@ from .errors import AotError, ArgumentError
 from .exposed import Exposed, ExposeError, expose
 from .functions import call_plainly, documentation, function_symbol
 from .kernel_records import KernelRecord
-from .outputs import TORCH_DTYPES, dtype_source, shape_source
+from .outputs import SHAPE_FUNCTIONS, TORCH_DTYPES, dtype_source, shape_source
 from .schemas import functional_schema, is_optional, operator_parameters, out_schema
 from .torch_eager import MOST_ARGUMENTS, EagerFunctions, eager_functions
 from .torch_gradients import GradientError, gradients_of, refusal
@@ -167,7 +167,7 @@ def _define(signature: _Signature, bundle: Bundle, library: Any, operators: Oper
         target=signature.target(),
         allocate="\n    ".join(allocations), quick_allocate="\n            ".join(quick_allocations),
         tensors=", ".join(signature.tensors), write=signature.write(), declared_write=signature.write(declared=True),
-        foreign=" or ".join(f"not ({name} is None or isinstance({name}, _Tensor))" for name in signature.all_tensors),
+        foreign=" or ".join(f"not ({name} is None or _isinstance({name}, _Tensor))" for name in signature.all_tensors),
         function=signature.function,
         inputs=_tuple(signature.tensors),
         inputs_by_name=_by_name(signature.tensors), written_by_name=_by_name(signature.all_tensors),
@@ -180,20 +180,20 @@ def _define(signature: _Signature, bundle: Bundle, library: Any, operators: Oper
     _shorten(signature, operators._eager, names)
     for overload, form in ((record.name, "functional"), (f"{record.name}.out", "out")):
         if not torch._C._dispatch_has_kernel_for_dispatch_key(f"{namespace}::{overload}", "CUDA"):
-            library.impl(overload, names[f"{form}_kernel"], "CUDA")
+            library.impl(overload, names[f"_{form}_kernel"], "CUDA")
         if gradients is None or form == "out":
-            library.impl(overload, names[f"{form}_autograd"], "Autograd")
-        library._register_fake(overload, names[f"{form}_fake"])
-    library.impl(f"{record.name}.out", names["out_in_place"], "ADInplaceOrView")
+            library.impl(overload, names[f"_{form}_autograd"], "Autograd")
+        library._register_fake(overload, names[f"_{form}_fake"])
+    library.impl(f"{record.name}.out", names["_out_in_place"], "ADInplaceOrView")
     if gradients is not None:
         gradients.register(library, namespace)
     function: Callable[..., Any] = names[record.name]
-    function.out = names["out_form"]  # type: ignore[attr-defined]
-    operators._declared.update(_declared(record, names["as_declared"], names.get("_targets", {})))
+    function.out = names["_out_form"]  # type: ignore[attr-defined]
+    operators._declared.update(_declared(record, names["_as_declared"], names.get("_targets", {})))
     for called, shown in (
         (function, record.name),
-        (names["out_form"], f"{record.name}.out"),
-        (names["as_declared"], record.name),
+        (names["_out_form"], f"{record.name}.out"),
+        (names["_as_declared"], record.name),
     ):
         called.__name__, called.__qualname__, called.__module__ = record.name, shown, __name__
         called.__doc__ = _documentation(signature, namespace)
@@ -219,35 +219,36 @@ def _declared(record: KernelRecord, function: Any, targets: Collection[Any]) -> 
 # alone; eager calls with plain tensors reach the compiled kernel. Each call into torch costs a tenth of a microsecond
 # there, so these functions ask nothing twice, and ask about devices only after a kernel refused its tensors. Compiled
 # graphs call the operator, also with plain tensors: these need not go through the dispatcher a second time below autograd.
+# Every name but those of the kernel and its parameters starts with `_`, as theirs cannot: a parameter may be called `type`.
 _SOURCE = """\
 def {name}({functional}):
     if not _is_traced() and _forward._current_level < 0 and _may_bypass({tensors}):
         try:
             {quick_allocate}
             {target}
-        except Exception:
+        except _Exception:
             if not _goes_to_operator({inputs}):
                 raise
         else:
             return {returned}
     return _functional({pass_functional})
 
-def out_form({out}):
+def _out_form({out}):
     if not _is_traced() and _forward._current_level < 0:
         try:
             if _write({write}):
                 return
-        except Exception:
+        except _Exception:
             if not _goes_to_operator({written}):
                 raise
     _out({pass_out})
 
-def as_declared({declared}):
+def _as_declared({declared}):
     if not _is_traced() and _forward._current_level < 0:
         try:
             if _write({declared_write}):
                 return
-        except Exception:
+        except _Exception:
             if not _goes_to_operator({written}):
                 raise
     if {foreign}:
@@ -256,33 +257,33 @@ def as_declared({declared}):
         return
     _out({pass_out})
 
-def functional_kernel({functional}):
+def _functional_kernel({functional}):
     {allocate}
     {target}
     return {returned}
 
-def out_kernel({out}):
+def _out_kernel({out}):
     {target}
 
-def functional_fake({functional}):
+def _functional_fake({functional}):
     {function}
     _check_fakes({inputs_by_name})
     {allocate}
     return {returned}
 
-def out_fake({out}):
+def _out_fake({out}):
     {function}
     _check_fakes({written_by_name})
 
-def functional_autograd({functional}):
+def _functional_autograd({functional}):
     if {device_of} is not None and {device_of}.is_cuda and _forward._current_level < 0 and _may_bypass({tensors}):
-        return functional_kernel({pass_functional})
+        return _functional_kernel({pass_functional})
     _check_present({inputs_by_name})
     _refuse_gradients("{name}", {inputs})
     with _below_autograd():
         return _functional({pass_functional})
 
-def out_autograd({out}):
+def _out_autograd({out}):
     if {device_of} is not None and {device_of}.is_cuda and _forward._current_level < 0 and _write({write}):
         return
     _check_present({written_by_name})
@@ -290,7 +291,7 @@ def out_autograd({out}):
     with _below_autograd():
         _out({pass_out})
 
-def out_in_place({out}):
+def _out_in_place({out}):
     _bump({outputs})
     with _below_in_place():
         _out({pass_out})
@@ -340,13 +341,13 @@ def _shorten(signature: _Signature, eager: EagerFunctions | None, names: dict[st
     defaults |= dict.fromkeys([p.name for p in parameters if p.workspace is not None])
     arguments, outputs = [p.name for p in parameters], [p.name for p in signature.outputs]
     eager.shorten(
-        names["out_form"], names["_target"], arguments, signature.all_tensors, outputs, signature.optional, defaults
+        names["_out_form"], names["_target"], arguments, signature.all_tensors, outputs, signature.optional, defaults
     )
 
 
 def _plain(tensors: list[str], optional: Collection[str]) -> str:
     """Whether a call may bypass the dispatcher, as an expression."""
-    exact = [f"(type({name}) is _Tensor or type({name}) is _Parameter{_or_none(name, optional)})" for name in tensors]
+    exact = [f"(_type({name}) is _Tensor or _type({name}) is _Parameter{_or_none(name, optional)})" for name in tensors]
     quiet = " and ".join(f"not {question}()" for question in _QUESTIONS)
     wanted = [
         f"{name} is not None and {name}.requires_grad" if name in optional else f"{name}.requires_grad"
@@ -422,6 +423,10 @@ def _names(signature: _Signature, bundle: Bundle) -> dict[str, Any]:
     record = signature.record
     names: dict[str, Any] = {
         **_QUESTIONS,
+        **SHAPE_FUNCTIONS,
+        "_isinstance": isinstance,
+        "_type": type,
+        "_Exception": Exception,
         "_is_traced": torch.compiler.is_dynamo_compiling,
         "_forward": forward_ad,  # its level is at least 0 while derivatives are computed forward
         "_Tensor": torch.Tensor,

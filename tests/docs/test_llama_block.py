@@ -100,7 +100,7 @@ def ops() -> Iterator[Any]:
     registered = operators.register(Played())
     library = torch.library.Library("llama_played", "FRAGMENT")
     for name in registered:
-        library.impl(name, getattr(registered, name).__globals__["functional_kernel"], "CPU")
+        library.impl(name, getattr(registered, name).__globals__["_functional_kernel"], "CPU")
     yield registered
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from aot_runtime.errors import ManifestError
-from aot_runtime.outputs import dtype_source, shape_source
+from aot_runtime.outputs import SHAPE_FUNCTIONS, dtype_source, shape_source
 
 X = SimpleNamespace(shape=(3, 5, 8))
 
@@ -28,7 +28,13 @@ X = SimpleNamespace(shape=(3, 5, 8))
     ],
 )
 def test_a_shape_is_the_tuple_that_its_text_says(text: str, shape: tuple[int, ...]) -> None:
-    assert eval(shape_source(text, ["x", "n", "pair"]), {"x": X, "n": 7, "pair": (None, X)}) == shape
+    names = {**SHAPE_FUNCTIONS, "x": X, "n": 7, "pair": (None, X)}
+    assert eval(shape_source(text, ["x", "n", "pair"]), names) == shape
+
+
+def test_parameters_may_be_called_as_the_functions_of_shapes() -> None:
+    source = shape_source("(max(min, 2), min(max, 8))", ["min", "max"])
+    assert eval(source, {**SHAPE_FUNCTIONS, "min": 1, "max": 9}) == (2, 8)
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,12 @@ KERNELS = {
         "peaks", tensor("x"), output("out", dtype="out.dtype", accepts=("float64[:, :]", "float32[:, :]")),
         output("total", "(x.shape[0],)", "f32").replace(type="tensor?", has_default=True),
     ),
+    # Names that mean something in Python, or that a generated function could have.
+    "out_form": kernel(
+        "out_form", tensor("type"), tensor("isinstance"), tensor("functional_kernel"),
+        output("Exception", "(max(type.shape[0], min), max)", "type.dtype"),
+        Parameter("min", type="int"), Parameter("max", type="int"),
+    ),
     "pointers": kernel("pointers", tensor("x"), output("out"), Parameter("p", type="pointer")),
     "nothing_in": kernel("nothing_in", output("out", "(4,)", "f32")),
 }  # fmt: skip
@@ -126,6 +132,7 @@ _PLAYED: dict[str, Callable[..., Any]] = {
     "activation__sigmoid": lambda x, out: out.copy_(torch.sigmoid(x)),
     "quantize": _quantize,
     "peaks": _peaks,
+    "out_form": lambda type, isinstance, functional_kernel, out, min, max: out.copy_(type + isinstance),
     "twice": lambda x, out, scratch: out.copy_(2 * x if scratch is None else scratch),
     "gemm": lambda a, b, out, bias: out.copy_(a @ b.mT + (0 if bias is None else bias)),
 }
@@ -201,8 +208,8 @@ def for_cpu_tensors(registered: Any, namespace: str) -> Any:
     library = torch.library.Library(namespace, "FRAGMENT")
     for name in registered:
         made = getattr(registered, name).__globals__
-        library.impl(name, made["functional_kernel"], "CPU")
-        library.impl(f"{name}.out", made["out_kernel"], "CPU")
+        library.impl(name, made["_functional_kernel"], "CPU")
+        library.impl(f"{name}.out", made["_out_kernel"], "CPU")
     return library
 
 
@@ -301,6 +308,30 @@ def test_plain_tensors_bypass_the_dispatcher_and_all_others_do_not(
         ops.rmsnorm.out(x, WEIGHT, out=out)
         bundle.rmsnorm(x, WEIGHT, out)  # type: ignore[attr-defined]
     assert not [event.key for event in profile.key_averages() if event.key.startswith(f"{space}::")]
+    del library
+
+
+@pytest.mark.parametrize("decides", ["c", "python"])
+def test_parameters_and_kernels_may_have_any_name(ops: Any, bundle: Played, x: Any, decides: str) -> None:
+    """In the generated source they must hide nothing: `type`, and the names of its own functions."""
+    library = None
+    if decides == "python":
+        bundle = Played("asked_by_name", "elsewhere")
+        ops = operators.register(bundle)
+        library = for_cpu_tensors(ops, "asked_by_name")
+    exact = x + x
+    assert torch.equal(ops.out_form(x, x, x, 2, 8), exact)
+    assert torch.equal(getattr(torch.ops, bundle.name).out_form(x, x, x, 2, 8), exact)
+    for write in (ops.out_form.out, bundle.__dict__["out_form"]):
+        out = torch.zeros(3, 8)
+        write(x, x, x, Exception=out, min=2, max=8)
+        assert torch.equal(out, exact)
+    with pytest.raises(aot_runtime.ArgumentError, match="beside arrays of other libraries"):
+        bundle.__dict__["out_form"](x.as_subclass(type("Subclass", (torch.Tensor,), {})), object(), x, out, 2, 8)
+    with pytest.raises(operators.GradientError):
+        ops.out_form(x.clone().requires_grad_(), x, x, 2, 8)
+    assert ops.out_form(*3 * [x.to("meta")], 5, 8).shape == (5, 8)
+    assert torch.equal(torch.compile(ops.out_form, fullgraph=True, backend="aot_eager")(x, x, x, 2, 8), exact)
     del library
 
 
@@ -651,7 +682,7 @@ def test_devices_without_an_implementation_are_refused_as_torch_does(ops: Any, x
 
 
 def test_kernels_that_cannot_be_operators_say_why(ops: Any) -> None:
-    offered = ["rmsnorm", "activation", "quantize", "gemm", "twice", "peaks"]
+    offered = ["rmsnorm", "activation", "quantize", "gemm", "twice", "peaks", "out_form"]
     assert list(ops) == offered == [n for n in KERNELS if n in dir(ops)]
     with pytest.raises(ExposeError, match="pointers cannot be offered here: `p` is of type pointer"):
         _ = ops.pointers

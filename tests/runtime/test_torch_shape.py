@@ -13,7 +13,7 @@ from typing import Any
 import aot_runtime.native
 import pytest
 from aot_runtime.kernel_records import Parameter
-from aot_runtime.outputs import shape_source
+from aot_runtime.outputs import SHAPE_FUNCTIONS, shape_source
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -103,7 +103,7 @@ def in_python(text: str, values: list[Any]) -> Any:
     names = {
         p.name: SimpleNamespace(shape=v) if isinstance(v, tuple) else v for p, v in zip(INPUTS, values, strict=True)
     }
-    shape = eval(shape_source(text, [p.name for p in INPUTS]), {"min": min, "max": max}, names)
+    shape = eval(shape_source(text, [p.name for p in INPUTS]), dict(SHAPE_FUNCTIONS), names)
     strides, stride = [], 1
     for extent in reversed(shape):
         strides.insert(0, stride)
