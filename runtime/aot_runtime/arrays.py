@@ -5,7 +5,8 @@
 * Views of cuda.core have DLPack, but claim that the default stream is current, so TVM-FFI would launch there even inside
   ``use_stream``.
 
-A stream that is named counts more than those of arrays.
+A stream that is named counts more than those of arrays. If a tensor of torch is among the arguments, TVM-FFI launches on
+torch's current stream, so no array may belong to another.
 """
 
 from __future__ import annotations
@@ -50,7 +51,10 @@ class _DLTensor(ctypes.Structure):
 
 def has_foreign(*arguments: Any) -> bool:
     """Whether one of the arguments of a refused call is an array that only :func:`call_with_views` takes."""
-    return any(_how_to_take(type(argument)) is _from_interface for argument in arguments)
+    return any(
+        _how_to_take(type(argument)) is _from_interface and hasattr(argument, "__cuda_array_interface__")
+        for argument in arguments
+    )
 
 
 def call_with_views(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -58,15 +62,33 @@ def call_with_views(function: Callable[..., Any], *arguments: Any) -> Any:
     streams: set[tuple[int, int]] = set()  # devices, and a stream of each
     tensors = [_taken(argument, streams) for argument in arguments]
     unnamed = {pair for pair in streams if not _is_named(pair[0])}
+    of_torch = _streams_of_torch(arguments, {index for index, _ in unnamed}) if unnamed else set()
+    unnamed |= of_torch  # TVM-FFI launches there whatever stream is set, and would ignore the others
     if len(unnamed) > 1:
+        listed = ", ".join(hex(stream) for _, stream in sorted(unnamed))
         raise ArgumentError(
-            f"the arrays belong to several streams: {', '.join(hex(stream) for _, stream in sorted(unnamed))}",
-            hint="order the streams, then name one: `with aot_runtime.use_stream(stream):`",
+            f"the arrays belong to several streams: {listed}", hint=_ONE_FOR_TORCH if of_torch else _ONE
         )
     for index, stream in unnamed:
         with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda", index), stream):
             return function(*tensors)
     return function(*tensors)
+
+
+_ONE = "order the streams, then name one: `with aot_runtime.use_stream(stream):`"
+_ONE_FOR_TORCH = (
+    "order the streams, then make that of the other arrays torch's: "
+    "`with torch.cuda.stream(torch.cuda.ExternalStream(stream)):`"
+)
+
+
+def _streams_of_torch(arguments: tuple[Any, ...], devices: set[int]) -> set[tuple[int, int]]:
+    """Those of the devices that tensors of torch among the arguments are on, and torch's current stream of each."""
+    torch: Any = sys.modules.get("torch")
+    kind: Any = getattr(torch, "Tensor", ())
+    tensors: list[Any] = [argument for argument in arguments if isinstance(argument, kind)]
+    shared = devices & {tensor.device.index for tensor in tensors if tensor.is_cuda}
+    return {(index, torch.cuda.current_stream(index).cuda_stream) for index in shared}
 
 
 def _is_named(index: int) -> bool:
@@ -96,10 +118,9 @@ def _how_to_take(kind: type) -> _Take | None:
     torch, cupy = (sys.modules.get(name) for name in ("torch", "cupy"))
     if issubclass(kind, getattr(cupy, "ndarray", ())):
         return _from_cupy
-    if hasattr(kind, "__cuda_array_interface__") and not hasattr(kind, "__dlpack__"):
-        return _from_interface
-    claims = hasattr(kind, "__dlpack_c_exchange_api__")
-    return _without_claim if claims and (torch is None or not issubclass(kind, torch.Tensor)) else None
+    if hasattr(kind, "__dlpack_c_exchange_api__"):
+        return None if torch is not None and issubclass(kind, torch.Tensor) else _without_claim
+    return None if hasattr(kind, "__dlpack__") else _from_interface
 
 
 def _from_cupy(array: Any, streams: set[tuple[int, int]]) -> Any:
@@ -110,8 +131,11 @@ def _from_cupy(array: Any, streams: set[tuple[int, int]]) -> Any:
     return array
 
 
-def _from_interface(array: Any, streams: set[tuple[int, int]]) -> tvm_ffi.Tensor:
-    interface = array.__cuda_array_interface__
+def _from_interface(argument: Any, streams: set[tuple[int, int]]) -> Any:
+    """An array of a class without DLPack, as a tensor. The interface may be that of an instance; most have none."""
+    interface = getattr(argument, "__cuda_array_interface__", None)
+    if interface is None:
+        return argument
     tensor = _view(interface)
     if interface.get("stream"):
         streams.add((tensor.device.index, interface["stream"]))
@@ -141,6 +165,8 @@ def _view(interface: dict[str, Any]) -> tvm_ffi.Tensor:
     # One block of C's memory, which C frees: a view may outlive Python's modules, as part of a traceback that is kept.
     start, length = ctypes.sizeof(_DLTensor), ctypes.sizeof(ctypes.c_int64) * len(shape)
     block = _allocate(start + 2 * length)
+    if not block:
+        raise MemoryError
     (ctypes.c_int64 * (2 * len(shape))).from_address(block + start)[:] = [
         *shape,
         *(stride // size for stride in strides),

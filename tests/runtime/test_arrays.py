@@ -51,6 +51,25 @@ def test_a_kernel_takes_arrays_without_dlpack(cuda: Standin, bundle: aot_runtime
         bundle.fill(Array((3, 1008)))
 
 
+def test_an_array_may_have_its_interface_on_the_instance(cuda: Standin, bundle: aot_runtime.Bundle) -> None:
+    """So have proxies, and objects that are made by hand."""
+    class_has_it = Array((1008,))
+    instance_has_it = SimpleNamespace(__cuda_array_interface__=class_has_it.facts)
+    bundle.fill(instance_has_it)
+    assert len(cuda.launches) == 1
+    with pytest.raises(ArgumentError), aot_runtime.use_stream(cuda.stream()):
+        bundle.fill(SimpleNamespace())
+    with aot_runtime.use_stream(cuda.stream()):
+        bundle.fill(instance_has_it)
+    assert len(cuda.launches) == 2
+
+
+def test_a_view_for_which_there_is_no_memory_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrays, "_allocate", lambda size: None)
+    with pytest.raises(MemoryError):
+        noted(Array((4, 6)))
+
+
 OUTLIVING = """
 import resource, sys
 from aot_runtime import arrays
@@ -174,6 +193,28 @@ def test_arrays_of_several_streams_need_a_named_one() -> None:
         noted(*tensors)
     with aot_runtime.use_stream(0x30):
         assert noted(*tensors)[-1] == 0x30
+
+
+def test_arrays_beside_tensors_of_torch_belong_to_the_stream_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TVM-FFI launches a call with a tensor of torch on torch's current stream, whatever stream is set."""
+
+    class Tensor:
+        device, is_cuda = SimpleNamespace(index=0), True
+
+        def __dlpack__(self, **options: Any) -> Any: ...
+
+    current = SimpleNamespace(cuda_stream=0)
+    played = SimpleNamespace(Tensor=Tensor, cuda=SimpleNamespace(current_stream=lambda index: current))
+    monkeypatch.setitem(sys.modules, "torch", played)
+    with pytest.raises(ArgumentError, match="several streams: 0x0, 0x10") as caught:
+        noted(Array((8,), stream=0x10), Tensor())
+    assert "torch.cuda.ExternalStream" in str(caught.value.hint)
+    current.cuda_stream = 0x10
+    assert len(noted(Array((8,), stream=0x10), Tensor())) == 3
+    current.cuda_stream = 0x20
+    assert len(noted(Array((8,)), Tensor())) == 3  # the array names no stream
+    with aot_runtime.use_stream(0x30):  # the caller has ordered the streams
+        assert len(noted(Array((8,), stream=0x10), Tensor())) == 3
 
 
 def test_a_named_stream_counts_more_than_the_claim_of_a_library(cuda: Standin) -> None:
