@@ -89,7 +89,8 @@ class Serving:
         """What was looked up, in a line."""
         looked_up = self.hits + self.misses
         each = f", {self.seconds / looked_up * 1e3:.2f} ms each" if looked_up else ""
-        return f"aot: {self.hits} kernels served from `{self.path}`, {self.misses} not found{each}"
+        kernels = "1 kernel" if self.hits == 1 else f"{self.hits} kernels"
+        return f"aot: {kernels} served from `{self.path}`, {self.misses} not found{each}"
 
     def _answer(
         self, original: Any, compiler: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -200,10 +201,13 @@ class _Miss:
         self.reason, self.bundle, self.in_exercise = reason, bundle, in_exercise
 
     def hint(self) -> str:
-        """How to capture what is missing: the command that built the bundle. Only the author knows the exercise."""
+        """How to capture what is missing: a command that replaces the bundle. Only the author knows the exercise."""
+        from shlex import quote  # only a miss needs it
+
         manifest = Manifest.read(self.bundle)
         archs, hosts = ",".join(map(str, manifest.archs)), ",".join(manifest.hosts)
-        command = f"python -m aot capture EXERCISE --name {manifest.name} --arch {archs} --host {hosts}"
+        out = quote(os.path.abspath(self.bundle))
+        command = f"python -m aot capture EXERCISE --name {manifest.name} --arch {archs} --host {hosts} --out {out}"
         compile_it = 'to compile it, pass `miss="compile"`, or `--miss compile` to `python -m aot_runtime serve`'
         first = "" if self.in_exercise else "make the call in the exercise and "
         return f"{first}capture again: `{command}`; {compile_it}"

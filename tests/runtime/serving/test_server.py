@@ -138,7 +138,7 @@ def test_a_miss_in_several_bundles_names_the_nearest_call_of_all_of_them() -> No
     assert [miss.bundle.name for miss in (missed, changed, unknown)] == ["second", "second", "first"]
 
 
-def test_the_hint_of_a_miss_is_the_command_that_built_the_bundle_and_asks_only_for_what_is_left_to_do(
+def test_the_hint_of_a_miss_is_a_command_that_replaces_the_bundle_and_asks_only_for_what_is_left_to_do(
     small_bundle_path: Path,
 ) -> None:
     manifest = Manifest.read(small_bundle_path)
@@ -146,8 +146,16 @@ def test_the_hint_of_a_miss_is_the_command_that_built_the_bundle_and_asks_only_f
     assert (
         _Miss("", small_bundle_path).hint().startswith(f"make the call in the exercise and capture again: `{command}")
     )
+    assert f" --out {small_bundle_path}`; " in _Miss("", small_bundle_path).hint()
     changed = _Miss("", small_bundle_path, in_exercise=True)
     assert changed.hint().startswith(f"capture again: `{command}")
+
+
+@pytest.mark.parametrize(("hits", "said"), [(0, "0 kernels served"), (1, "1 kernel served"), (2, "2 kernels served")])
+def test_the_report_counts_kernels(hits: int, said: str) -> None:
+    serving = Serving.__new__(Serving)
+    serving.path, serving.hits, serving.misses, serving.seconds = Path("first"), hits, 0, 0.0
+    assert serving.report().startswith(f"aot: {said} from `first`, 0 not found")
 
 
 def test_sources_are_compared_when_a_module_of_the_library_is_imported_and_not_again(
