@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from ..errors import UsageError
 
 __all__ = ["Recorded", "check_folder", "record"]
 
+_PIPE_BYTES = 1 << 20  # more than a pipe holds
 _READS = "recorded_kernels"  # in the `__init__.py` that a recording writes
 
 
@@ -29,26 +31,63 @@ class Recorded:
     ended_by: str  # the name of that signal; empty if there was none
     calls: tuple[str, ...]  # the names of their files
     refused: tuple[str, ...]  # a sentence for each call that could not be recorded
+    lost: tuple[str, ...]  # files that could not be written, each with the reason
 
 
 def record(program: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Recorded:
     """Run a program and write every call that it compiles into a folder."""
     check_folder(folder)
-    try:
-        process = subprocess.Popen(program, env={**environment, **recording_variables(str(folder), environment)})
-    except OSError as error:
-        hint = "put the program that is to be recorded after `--`"
-        raise UsageError(f"`{program[0]}` cannot be run: {error.strerror}", hint=hint) from None
-    with _signals_left_to(process):
-        code = process.wait()
+    with _losses() as (pipe, lost):
+        code = _run(program, {**environment, **recording_variables(str(folder), environment, pipe)})
+        losses = lost()
     calls = sorted(path.stem for path in folder.glob("*.json"))
     refused = [json.loads((folder / f"{name}.json").read_text()) for name in calls if name.startswith("refused-")]
     return Recorded(
         code if code >= 0 else 128 - code,
-        signal.Signals(-code).name if code < 0 else "",
+        _signal_name(-code) if code < 0 else "",
         tuple(calls),
         tuple(f"{one['callable']}, compiled by {one['called_from']}: {one['refused']}" for one in refused),
+        losses,
     )
+
+
+def _run(program: Sequence[str], environment: Mapping[str, str]) -> int:
+    """The exit code of a program, negative if a signal ended it."""
+    try:
+        process = subprocess.Popen(program, env=environment)
+    except OSError as error:
+        hint = "put the program that is to be recorded after `--`"
+        raise UsageError(f"`{program[0]}` cannot be run: {error.strerror}", hint=hint) from None
+    with _signals_left_to(process):
+        return process.wait()
+
+
+def _signal_name(number: int) -> str:
+    """``SIGKILL``; real-time signals between the first and the last have no name in Python."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+@contextmanager
+def _losses() -> Iterator[tuple[str, Callable[[], tuple[str, ...]]]]:
+    """A named pipe for what processes could not write, and what was written to it. It needs no room on a disk."""
+    with tempfile.TemporaryDirectory() as scratch:
+        path = os.path.join(scratch, "losses")
+        os.mkfifo(path)
+        end = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            yield path, lambda: tuple(dict.fromkeys(_content(end).decode(errors="replace").splitlines()))
+        finally:
+            os.close(end)
+
+
+def _content(pipe: int) -> bytes:
+    try:
+        return os.read(pipe, _PIPE_BYTES)
+    except BlockingIOError:  # a process that outlives the program has the pipe open, and has written nothing
+        return b""
 
 
 def check_folder(folder: Path) -> None:

@@ -188,7 +188,7 @@ def test_a_program_that_is_not_there_or_compiles_nothing_is_named(
 ) -> None:
     assert main(["capture", "--record", str(tmp_path), "--", "no-such-program-here"]) == 2
     assert "`no-such-program-here` cannot be run: No such file" in capsys.readouterr().err
-    assert main(["capture", "--record", str(tmp_path), "--", sys.executable, "-S", "-c", ""]) == 0
+    assert main(["capture", "--record", str(tmp_path), "--", sys.executable, "-S", "-c", ""]) == 2
     assert "no process of the program compiled" in capsys.readouterr().err
 
 

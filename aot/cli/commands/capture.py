@@ -102,12 +102,11 @@ def _check_usage(arguments: argparse.Namespace) -> None:
     raise UsageError(wrong, hint=f"`python -m aot capture {arguments.exercise or 'exercise.py'} --arch sm90`")
 
 
-_NOTHING = """
-hint: no process of the program compiled; a library's disk cache may have answered, or Python ran with -I, -E or -S"""
+_NOTHING = "a library's disk cache may have answered, or Python ran with -I, -E or -S"
 
 
 def _record(arguments: argparse.Namespace) -> int:
-    """Run a program whose compiles are recorded; its exit code is that of the command."""
+    """Run a program whose compiles are recorded; its exit code is that of the command, unless only the recording failed."""
     program = [*filter(None, [arguments.exercise]), *arguments.program]
     if not program:
         raise UsageError("no program is named", hint="`python -m aot capture --record calls -- python program.py`")
@@ -119,13 +118,21 @@ def _record(arguments: argparse.Namespace) -> int:
     recorded = record(program, arguments.record, os.environ)
     for reason in recorded.refused:
         print_message(f"failed: {reason}")
+    for loss in recorded.lost:
+        print_message(f"lost: {loss}")
     if recorded.ended_by:
         print_message(f"warning: the program was ended by {recorded.ended_by}")
+    if recorded.lost:
+        print_message(
+            f"warning: the recording is incomplete: {counted(len(recorded.lost), 'file')} could not be written"
+        )
+    elif not recorded.calls and not recorded.exit_code:
+        raise UsageError("no process of the program compiled", hint=_NOTHING)
     calls = counted(len(recorded.calls) - len(recorded.refused), "call")
-    note(arguments, f"{calls} recorded, {len(recorded.refused)} could not be{'' if recorded.calls else _NOTHING}")
+    note(arguments, f"{calls} recorded, {len(recorded.refused)} could not be")
     path = str(arguments.record)
     print_json({"path": path, "calls": recorded.calls}) if arguments.json else print(path)
-    return recorded.exit_code
+    return recorded.exit_code or (1 if recorded.lost else 0)
 
 
 def _of_building(arguments: argparse.Namespace) -> list[str]:

@@ -17,10 +17,11 @@ from .hook import when_loaded
 if TYPE_CHECKING:
     from .server import Serving
 
-__all__ = ["RECORD", "VARIABLE", "recording_variables", "serve_as_told", "variables"]
+__all__ = ["LOSSES", "RECORD", "VARIABLE", "recording_variables", "serve_as_told", "variables"]
 
 VARIABLE = "AOT_SERVE"
 RECORD = "AOT_RECORD"
+LOSSES = "AOT_RECORD_LOSSES"
 SITE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site")
 
 
@@ -32,10 +33,13 @@ def variables(bundles: Sequence[str], miss: str, report: bool, environment: Mapp
     return {"PYTHONPATH": os.pathsep.join([SITE, *folders]), VARIABLE: json.dumps(settings)}
 
 
-def recording_variables(folder: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """What to add to the environment of a program so that its compiles and those of its children are recorded."""
+def recording_variables(folder: str, environment: Mapping[str, str], losses: str = "") -> dict[str, str]:
+    """What to add to the environment of a program so that its compiles and those of its children are recorded.
+
+    ``losses`` is a named pipe, to which a process writes a line for each call that it could not write to the folder.
+    """
     added = variables([], "compile", False, environment)
-    return {"PYTHONPATH": added["PYTHONPATH"], RECORD: os.path.abspath(folder)}
+    return {"PYTHONPATH": added["PYTHONPATH"], RECORD: os.path.abspath(folder), LOSSES: losses}
 
 
 def serve_as_told(environment: Mapping[str, str]) -> None:
@@ -44,13 +48,13 @@ def serve_as_told(environment: Mapping[str, str]) -> None:
         settings = json.loads(environment[VARIABLE])
         when_loaded(lambda module: _begin(settings))
     if RECORD in environment:
-        when_loaded(lambda module: _record(environment[RECORD]))
+        when_loaded(lambda module: _record(environment[RECORD], environment.get(LOSSES, "")))
 
 
-def _record(folder: str) -> None:
+def _record(folder: str, losses: str) -> None:
     from .recording import Recording
 
-    Recording(folder)
+    Recording(folder, losses)
 
 
 def _begin(settings: Mapping[str, Any]) -> None:

@@ -13,6 +13,7 @@ import os
 import pickle
 import re
 import sys
+from contextlib import suppress
 from typing import Any
 
 from .calls import bind, describe, is_constexpr, jit_function
@@ -33,12 +34,14 @@ _PROTOCOL = 4  # the same bytes from every Python that is supported
 
 
 class Recording:
-    """Writes every compile of this process into a folder, until it is closed. Processes may share the folder."""
+    """Writes every compile of this process into a folder, until it is closed. Processes may share the folder.
 
-    def __init__(self, folder: str) -> None:
-        self.folder = os.path.abspath(folder)
-        os.makedirs(self.folder, exist_ok=True)
-        _write(os.path.join(self.folder, "__init__.py"), _PACKAGE)
+    The program goes on if a file cannot be written, as on a full disk. Then ``losses``, a named pipe, gets a line.
+    """
+
+    def __init__(self, folder: str, losses: str = "") -> None:
+        self.folder, self.losses = os.path.abspath(folder), losses
+        self._write("__init__.py", _PACKAGE)
         self._hook = Hook(self._answer)
         self._hook.install()
 
@@ -65,10 +68,18 @@ class Recording:
                 "key": call.key, "call": call.data, "called_from": called_from, "options": call.options.text(),
                 "modules": sorted(call.modules), "callable": _pickled(function, "the callable"), "arguments": arguments,
             }  # fmt: skip
-        except UnstableError as error:
-            record = {"refused": str(error), "callable": _name(function), "called_from": called_from}
+        except Exception as error:  # objects of other libraries are looked at, and these may raise anything
+            reason = str(error) if isinstance(error, UnstableError) else f"{type(error).__name__}: {error}"
+            record = {"refused": reason, "callable": _name(function), "called_from": called_from}
             name = f"refused-{digest(record)[:16]}"
-        _write(os.path.join(self.folder, f"{name}.json"), json.dumps(record, indent=1, sort_keys=True) + "\n")
+        self._write(f"{name}.json", json.dumps(record, indent=1, sort_keys=True) + "\n")
+
+    def _write(self, name: str, text: str) -> None:
+        try:
+            os.makedirs(self.folder, exist_ok=True)
+            _write(os.path.join(self.folder, name), text)
+        except OSError as error:
+            _tell(self.losses, f"`{os.path.join(self.folder, name)}`: {error.strerror}")
 
 
 class _Encoder:
@@ -158,9 +169,29 @@ def _caller() -> str:
     return ""
 
 
+def _tell(pipe: str, loss: str) -> None:
+    """Write to a named pipe what was lost; to stderr if nobody reads the pipe, since the command was ended."""
+    try:
+        end = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+        try:
+            os.write(end, f"{loss}\n".encode())
+        finally:
+            os.close(end)
+    except BlockingIOError:  # the pipe is full of losses
+        pass
+    except OSError:
+        with suppress(OSError):  # stderr may be a file on the same full disk, and then nobody is left to tell
+            print(f"aot: a call could not be recorded: {loss}", file=sys.stderr, flush=True)
+
+
 def _write(path: str, text: str) -> None:
     """Write a file whole: several processes may write the same one, with the same content."""
     temporary = f"{path}.{os.getpid()}.tmp"
-    with open(temporary, "w") as file:
-        file.write(text)
-    os.replace(temporary, path)
+    try:
+        with open(temporary, "w") as file:
+            file.write(text)
+        os.replace(temporary, path)
+    except OSError:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise

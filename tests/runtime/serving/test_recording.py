@@ -15,19 +15,20 @@ from typing import Any, NamedTuple
 import pytest
 from aot_runtime.serving.environment import recording_variables
 from aot_runtime.serving.forms import UnstableError
-from aot_runtime.serving.recording import _Encoder
+from aot_runtime.serving.recording import Recording, _Encoder
 from cutlass_double import write_double
 
 PROGRAM = """
 import os, sys
 sys.path.insert(0, os.environ["DOUBLE"])
 from cutlass.base_dsl.compiler import CompileCallable
-from recorded_library import Kernel
+from recorded_library import Kernel, Odd
 compiler = CompileCallable()
 for tile in (64, 64, 128):
     print(compiler(Kernel(tile), None, 3, options="--enable-tvm-ffi --opt-level 2 --gpu-arch sm_90a"))
 print(compiler(Kernel(64), None, 3))
 print(compiler(Kernel(lambda: 0), None, 3, options="--enable-tvm-ffi"))
+print(compiler(Kernel({Odd(): []}), None, 3, options="--enable-tvm-ffi"))
 """
 LIBRARY = """
 class Kernel:
@@ -35,6 +36,10 @@ class Kernel:
         self.tile = tile
     def __call__(self, x, n):
         pass
+
+class Odd:
+    def __repr__(self):
+        return 1 / 0
 """
 
 
@@ -64,7 +69,7 @@ def test_each_call_is_one_file_and_the_program_compiles_as_ever(tmp_path: Path) 
     done = subprocess.run(
         [sys.executable, str(tmp_path / "program.py")], capture_output=True, text=True, env=environment
     )
-    assert done.stdout.splitlines() == ["compiled"] * 5, done.stderr
+    assert done.stdout.splitlines() == ["compiled"] * 6, done.stderr
     assert (tmp_path / "calls" / "__init__.py").is_file()
     records = [json.loads(path.read_text()) for path in sorted((tmp_path / "calls").glob("*.json"))]
     kept = {record["call"]["attributes"]["tile"]: record for record in records if "refused" not in record}
@@ -73,7 +78,15 @@ def test_each_call_is_one_file_and_the_program_compiles_as_ever(tmp_path: Path) 
     assert kept[64]["modules"] == ["recorded_library"]
     assert kept[64]["arguments"] == {"x": {"number": None}, "n": {"number": 3}}
     reasons = sorted(record["refused"] for record in records if "refused" in record)
-    assert "the callable cannot be pickled" in reasons[1] and "--enable-tvm-ffi" in reasons[0]
+    assert reasons[0] == "ZeroDivisionError: division by zero" and "--enable-tvm-ffi" in reasons[1]
+    assert "the callable cannot be pickled" in reasons[2]
+
+
+def test_a_loss_that_nobody_reads_goes_to_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    Recording(str(tmp_path / "file" / "calls"), str(tmp_path / "no_pipe")).close()
+    reason = f"`{tmp_path}/file/calls/__init__.py`: Not a directory"
+    assert capsys.readouterr().err == f"aot: a call could not be recorded: {reason}\n"
 
 
 def test_symbols_that_arguments_share_stay_shared_and_layouts_of_frameworks_are_read() -> None:

@@ -28,6 +28,12 @@ class Kernel:
 CompileCallable()(Kernel(), 1, options="--enable-tvm-ffi")
 CompileCallable()(Kernel(), 1)
 """
+FULL_DISK = """
+import resource
+resource.setrlimit(resource.RLIMIT_FSIZE, (10, resource.RLIM_INFINITY))
+{compiles}
+print("went on", flush=True)
+"""
 STOPPED = """
 import signal, sys, time
 def stop(number, frame):
@@ -93,6 +99,33 @@ def test_a_program_that_a_signal_ends_has_the_exit_code_of_a_shell(
     code = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
     assert main(["capture", "--record", str(tmp_path / "calls"), "--", sys.executable, "-c", code]) == 128 + 9
     assert "the program was ended by SIGKILL" in capsys.readouterr().err
+    code = "import os; os.kill(os.getpid(), 40)"  # a real-time signal, for which Python has no name
+    assert main(["capture", "--record", str(tmp_path / "calls"), "--", sys.executable, "-c", code]) == 128 + 40
+    assert "the program was ended by signal 40" in capsys.readouterr().err
+
+
+def test_a_recorded_program_that_compiles_nothing_fails_as_an_exercise_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["capture", "--record", str(tmp_path / "calls"), "--", sys.executable, "-c"]
+    assert main([*command, "pass"]) == 2
+    assert "error: no process of the program compiled" in capsys.readouterr().err
+    assert main([*command, "raise SystemExit(3)"]) == 3  # a program that failed says why itself
+
+
+def test_a_program_goes_on_if_its_calls_cannot_be_written_and_the_command_says_that_they_are_lost(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write_double(tmp_path / "double")
+    (tmp_path / "program.py").write_text(FULL_DISK.format(compiles=COMPILES))
+    folder = tmp_path / "calls"
+    command = ["capture", "--record", str(folder), "--", sys.executable, "-B", str(tmp_path / "program.py")]
+    assert main([*command, str(tmp_path / "double")]) == 1
+    out, err = capfd.readouterr()
+    assert "went on" in out
+    assert f"lost: `{folder / '__init__.py'}`: File too large" in err
+    assert "warning: the recording is incomplete: 3 files could not be written" in err
+    assert not list(folder.iterdir())
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
