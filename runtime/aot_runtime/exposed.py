@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .errors import AotError
@@ -69,15 +70,17 @@ class Exposed(ABC):
 
 
 _PACKED = "f4e2m1x2"
+_registering = RLock()  # of one thread: what is made may register another bundle
 _E = TypeVar("_E", bound=Exposed)
 
 
 def expose(known: dict[str, _E], bundle: Bundle, name: str, make: Callable[[Bundle, str], _E]) -> _E:
-    """What was registered under a name, made now if nothing was."""
-    registered = known.get(name)
-    if registered is None:
-        registered = known[name] = make(bundle, name)
-    elif problem := _difference(registered._bundle, bundle):
+    """What was registered under a name, made now if nothing was. Other threads wait until it is made."""
+    with _registering:
+        registered = known.get(name)
+        if registered is None:
+            registered = known[name] = make(bundle, name)
+    if problem := _difference(registered._bundle, bundle):
         raise ExposeError(
             f"the name {name!r} belongs to {problem}", hint=f'pass another name: register(bundle, name="{name}_2")'
         )
