@@ -6,7 +6,8 @@ import argparse
 import os
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from aot_runtime.arch import parse_capability
 from aot_runtime.explain import Candidate, Device, TensorInfo
@@ -22,7 +23,12 @@ from ..options import add_bundle_argument
 from ..report import print_json
 from ..schema import Key
 
+if TYPE_CHECKING:
+    from aot_runtime.bundle import Bundle
+
 __all__ = ["KEYS", "configure_parser", "execute"]
+
+_NO_TORCH_BRIDGE = "TVM_FFI_DISABLE_TORCH_C_DLPACK"
 
 KEYS = (
     Key("kernel", str, "name of the kernel"),
@@ -55,15 +61,25 @@ def execute(arguments: argparse.Namespace) -> int:
     tunings = bundle_tunings(arguments.bundle)
     device = _device(arguments.cc, [tuning.device for tuning in tunings])
     call = parse_arguments(arguments.arguments, record)
-    os.environ.setdefault("TVM_FFI_DISABLE_TORCH_C_DLPACK", "1")  # torch is slow to import, and not needed
-    import aot_runtime
-
-    answer = ask(aot_runtime.load(arguments.bundle), record.name, device, call)
+    answer = ask(_load(arguments.bundle), record.name, device, call)
     if arguments.json:
         print_json(_data(record, device, answer))
     else:
         _print(arguments, record, device, answer, _tuned_devices(tunings, record))
     return 0 if answer.chosen is not None else 1
+
+
+def _load(path: Path) -> Bundle:
+    """Load a bundle. The import of TVM-FFI leaves torch alone, which is slow to import and not needed."""
+    given = _NO_TORCH_BRIDGE in os.environ
+    os.environ.setdefault(_NO_TORCH_BRIDGE, "1")
+    try:
+        import aot_runtime
+
+        return aot_runtime.load(path)
+    finally:
+        if not given:
+            del os.environ[_NO_TORCH_BRIDGE]  # it is not meant for processes that this one starts
 
 
 def _record(manifest: Manifest, name: str) -> KernelRecord:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,19 @@ def test_what_would_run_is_named(small_bundle_path: Path, capsys: pytest.Capture
         "refused, the nearest first:\n"
         "  sm_80 fill_epilogue__relu: runs from compute capability 8.0 within its major version, not on 9.0\n"
     )
+
+
+@pytest.mark.parametrize("given", [None, "0"])
+def test_the_environment_stays_as_it_was(
+    small_bundle_path: Path, given: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Processes that are started later would have TVM-FFI without its bridge to torch."""
+    name = "TVM_FFI_DISABLE_TORCH_C_DLPACK"
+    monkeypatch.delenv(name, raising=False)
+    if given is not None:
+        monkeypatch.setenv(name, given)
+    assert main(["explain", str(small_bundle_path), "fill_stream_zero", "out=f32[8]", "--cc", "9.0"]) == 0
+    assert os.environ.get(name) == given
 
 
 def test_a_call_that_nothing_takes_is_exit_code_1(small_bundle_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
