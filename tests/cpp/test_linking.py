@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import subprocess
 from pathlib import Path
 
+import aot_runtime.native
 import pytest
 from aot_runtime.manifest import Manifest
 
@@ -90,13 +92,47 @@ def test_config_prints_what_links(project: Project, tmp_path: Path, capsys: pyte
 def test_config_prints_run_paths_for_where_a_program_is_installed(
     project: Project, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    paths = ["--rpath", "$ORIGIN/../lib", "--rpath", "$ORIGIN"]
+    wanted = ["-Wl,-rpath,$ORIGIN/../lib", "-Wl,-rpath,$ORIGIN"]
     for extra in (["--static"], []):
-        words = ["config", "--ldflags", "--rpath", "$ORIGIN/../lib", "--rpath", "$ORIGIN", *extra, str(project.bundle)]
-        assert main(words) == 0
-        flags = shlex.split(capsys.readouterr().out)
-        assert [flag for flag in flags if "rpath" in flag] == ["-Wl,-rpath,$ORIGIN/../lib", "-Wl,-rpath,$ORIGIN"]
+        assert main(["config", "--ldflags", *paths, *extra, str(project.bundle)]) == 0
+        assert [flag for flag in substituted(capsys.readouterr().out) if "rpath" in flag] == wanted
+        assert main(["config", "--json", *paths, *extra, str(project.bundle)]) == 0
+        assert [flag for flag in json.loads(capsys.readouterr().out)["ldflags"] if "rpath" in flag] == wanted
     assert main(["config", "--tvm-ffi"]) == 0
     assert capsys.readouterr().out == f"{TVM_FFI}\n"
+
+
+def substituted(output: str) -> list[str]:
+    """The words that a compiler gets if a shell puts the output of a command in place of ``$(...)``."""
+    command = ["sh", "-c", 'printf "%s\\n" $1', "sh", output]  # split like the output of `$(...)`
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+
+
+def test_config_prints_a_path_as_it_is_and_quotes_words_with_spaces(
+    project: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aot_runtime.native, "include_directory", lambda: tmp_path / "with space")
+    assert main(["config", "--includedir"]) == 0
+    assert capsys.readouterr().out == f"{tmp_path}/with space\n"
+    assert main(["config", "--cflags", str(project.bundle)]) == 0
+    assert shlex.split(capsys.readouterr().out) == [f"-I{tmp_path}/with space", f"-I{project.bundle}/include"]
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--libs", "--rpath", "lib"], "`--rpath` needs `--ldflags` and a bundle"),
+        (["--libs", "--no-cudart"], "`--no-cudart` needs `--static`"),
+    ],
+)
+def test_config_refuses_options_that_would_do_nothing(
+    project: Project, capsys: pytest.CaptureFixture[str], words: list[str], reason: str
+) -> None:
+    assert main(["config", *words, str(project.bundle)]) == 2
+    assert reason in capsys.readouterr().err
+    assert main(["config", "--ldflags", "--rpath", "lib"]) == 2
+    assert "`--rpath` needs `--ldflags` and a bundle" in capsys.readouterr().err
 
 
 def test_two_versions_of_a_bundle_do_not_link_into_one_program(

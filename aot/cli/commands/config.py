@@ -36,7 +36,8 @@ SYSTEM = ("-ldl", "-lrt", "-lm", "-pthread")
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "Example: cc app.c $(python -m aot config --cflags --ldflags --libs --static --arch sm90 dist/kernels). "
-        "Several options are printed on one line, in the order that a compiler needs."
+        "Several options are printed on one line, in the order that a compiler needs. Words are quoted only if one of them "
+        "contains a space: then pass the line through `eval`."
     )
     add = parser.add_argument
     add(
@@ -84,14 +85,24 @@ def execute(arguments: argparse.Namespace) -> int:
     bundle = _Bundle.read(arguments) if arguments.bundle is not None else None
     if bundle is None and (arguments.static or arguments.arch):
         raise UsageError("`--static` and `--arch` need a bundle", hint="pass the directory of the bundle")
+    if arguments.no_cudart and not arguments.static:
+        raise UsageError("`--no-cudart` needs `--static`", hint="pass `--static`, or leave it out")
+    if arguments.rpath and (bundle is None or not (arguments.ldflags or arguments.json)):
+        raise UsageError("`--rpath` needs `--ldflags` and a bundle", hint="pass both")
     if arguments.json:
-        print_json(_data(bundle))
+        print_json(_data(bundle, arguments.rpath))
         return 0
     words = _wanted(arguments, bundle)
     if not words:
         raise UsageError("no output was requested", hint="pass `--cflags`, `--libs`, ..., or `--help`")
-    print(" ".join(shlex.quote(word) for word in words))
+    print(_line(words))
     return 0
+
+
+def _line(words: Sequence[str]) -> str:
+    """For ``$(...)`` of a shell, which splits at spaces and takes quotes literally. Words with spaces need ``eval``."""
+    spaced = len(words) > 1 and any(len(word.split()) != 1 for word in words)
+    return shlex.join(words) if spaced else " ".join(words)
 
 
 def _wanted(arguments: argparse.Namespace, bundle: _Bundle | None) -> list[str]:
@@ -185,12 +196,12 @@ def _tvm_ffi() -> Path:
     return library
 
 
-def _data(bundle: _Bundle | None) -> dict[str, object]:
+def _data(bundle: _Bundle | None, rpath: Sequence[str]) -> dict[str, object]:
     native = aot_runtime.native
     return {
         "cmakedir": str(native.cmake_directory()),
         "includedir": str(native.include_directory()),
         "cflags": _cflags(bundle),
-        "ldflags": _ldflags(bundle),
+        "ldflags": _ldflags(bundle, rpath),
         "libs": _libs(bundle),
     }
