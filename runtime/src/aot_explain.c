@@ -55,7 +55,7 @@ static double from_ordered(int64_t ordered) {
 
 static void append_value(aot_text_t* text, const aot_subject_t* subject, int64_t value) {
   if (subject->operation == AOT_SUBJECT_DTYPE) append_dtype(text, value);
-  else if (value == AOT_MISSING) aot_text_append(text, "not there");
+  else if (value == AOT_MISSING) aot_text_append(text, subject->operation == AOT_SUBJECT_FLOAT ? "NaN" : "not there");
   else if (subject->operation == AOT_SUBJECT_FLOAT) aot_text_append(text, "%.17g", from_ordered(value));
   else aot_text_append(text, "%lld", (long long)value);
 }
@@ -63,6 +63,8 @@ static void append_value(aot_text_t* text, const aot_subject_t* subject, int64_t
 static void append_interval(aot_text_t* text, const aot_subject_t* subject, const aot_requirement_t* wanted) {
   if (wanted->low == wanted->high) {
     append_value(text, subject, wanted->low);
+  } else if (wanted->high == INT64_MAX && wanted->low == 1 && subject->operation == AOT_SUBJECT_FLOAT) {
+    aot_text_append(text, "> 0"); /* 1 stands for the smallest number above it */
   } else if (wanted->high == INT64_MAX) {
     aot_text_append(text, ">= ");
     append_value(text, subject, wanted->low);
@@ -201,11 +203,19 @@ typedef struct {
 
 #define AOT_OUTCOME_EMPTY {0, NULL, NULL, NULL, NULL, 0, 0}
 
+/* Whether a requirement is among the reasons of a variant. The first that is not met always is: it may be about a value
+ * that has no place in any order, such as NaN. */
+static int is_reason(const aot_kernel_library_t* library, const aot_requirement_t* requirement,
+                     const aot_requirement_t* first, const aot_arguments_t* arguments) {
+  return requirement == first || aot_requirement_missed(library, requirement, arguments);
+}
+
 static void note_nearest(aot_outcome_t* outcome, const aot_kernel_library_t* library, const aot_variant_t* variant,
                          const aot_arguments_t* arguments) {
   uint32_t unmet = 0;
+  const aot_requirement_t* first = aot_variant_unmet(library, variant, arguments);
   for (uint32_t i = 0; i < variant->requirement_count; ++i) {
-    unmet += aot_requirement_missed(library, &library->requirements[variant->requirements[i]], arguments) ? 1u : 0u;
+    unmet += is_reason(library, &library->requirements[variant->requirements[i]], first, arguments) ? 1u : 0u;
   }
   if (outcome->refused++ > 0 && unmet >= outcome->nearest_unmet) return;
   outcome->nearest_library = library;
@@ -372,9 +382,10 @@ static void append_nearest(aot_text_t* text, const aot_outcome_t* outcome, aot_a
   if (outcome->refused < 2) return;
   aot_text_append(text, "\n  nearest: %s %s: ", library->arch, variant->name);
   const char* separator = "";
+  const aot_requirement_t* first = aot_variant_unmet(library, variant, arguments);
   for (uint32_t i = 0; i < variant->requirement_count; ++i) {
     const aot_requirement_t* requirement = &library->requirements[variant->requirements[i]];
-    if (!aot_requirement_missed(library, requirement, arguments)) continue;
+    if (!is_reason(library, requirement, first, arguments)) continue;
     aot_text_append(text, "%s", separator);
     append_reason(text, library, requirement, arguments);
     separator = "; ";

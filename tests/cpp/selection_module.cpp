@@ -205,8 +205,9 @@ class Library {
   aot_kernel_library_t library_;
 };
 
-// The lines of aot_explain_variants over several architectures.
-std::string explain(const std::vector<const Library*>& libraries, int major, int minor, const py::sequence& values) {
+// Asks about a call on a device, with the kernel's code for several architectures.
+template <typename Ask>
+std::string asked(const std::vector<const Library*>& libraries, int major, int minor, const py::sequence& values, Ask ask) {
   std::vector<aot_build_t> builds;
   for (const Library* library : libraries) builds.push_back(library->build());
   aot_kernel_t kernel = {"tested", builds.data(), static_cast<uint32_t>(builds.size())};
@@ -218,13 +219,33 @@ std::string explain(const std::vector<const Library*>& libraries, int major, int
   aot_arguments_t arguments{};
   aot_arguments_decode(&arguments, given.data(), given.size());
   arguments.hypothetical = 1;
-  aot_text_t lines{};
   aot_device_t device{};
   device.capability = {major, minor};
-  const int status = aot_explain_variants(&function, &device, &arguments, &lines);
-  std::string text = status == 0 ? aot_text_get(&lines) : "failed";
-  aot_text_free(&lines);
-  return text;
+  return ask(&function, &device, &arguments);
+}
+
+// The lines of aot_explain_variants.
+std::string explain(const std::vector<const Library*>& libraries, int major, int minor, const py::sequence& values) {
+  return asked(libraries, major, minor, values, [](auto* function, auto* device, auto* arguments) {
+    aot_text_t lines{};
+    const int status = aot_explain_variants(function, device, arguments, &lines);
+    std::string text = status == 0 ? aot_text_get(&lines) : "failed";
+    aot_text_free(&lines);
+    return text;
+  });
+}
+
+// The message of the error that a call raises if no variant takes it.
+std::string refusal(const std::vector<const Library*>& libraries, int major, int minor, const py::sequence& values) {
+  return asked(libraries, major, minor, values, [](auto* function, auto* device, auto* arguments) {
+    aot_raise_no_variant(function, device, arguments);
+    TVMFFIObjectHandle error = nullptr;
+    TVMFFIErrorMoveFromRaised(&error);
+    const TVMFFIByteArray message = TVMFFIErrorGetCellPtr(error)->message;
+    std::string text(message.data, message.size);
+    TVMFFIObjectDecRef(error);
+    return text;
+  });
 }
 
 }  // namespace
@@ -235,6 +256,7 @@ PYBIND11_MODULE(selection_module, module) {
       .def("choose_tuned", &Library::choose_tuned)
       .def("plainly_apart", &Library::plainly_apart);
   module.def("explain", &explain);
+  module.def("refusal", &refusal);
   module.def("rank", [](int major, int minor, const std::string& suffix, int device_major, int device_minor) {
     return aot_arch_rank({major, minor, suffix.empty() ? '\0' : suffix[0]}, {device_major, device_minor});
   });

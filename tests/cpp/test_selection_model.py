@@ -267,7 +267,7 @@ def number_text(subject: Subject, value: int) -> str:
     if subject.operation == "dtype":
         return dtype_text(value)
     if value == MISSING:
-        return "not there"
+        return "NaN" if subject.operation == "float" else "not there"
     if subject.operation == "float":
         bits = value if value >= 0 else -value | -(2**63)
         return f"{struct.unpack('<d', struct.pack('<q', bits))[0]:.17g}"
@@ -304,7 +304,8 @@ def reason(requirement: Requirement, call: Call) -> str:
     shown = number_text(subject, low)
     if low != high:
         upper = number_text(subject, high)
-        shown = f">= {shown}" if high == HIGH else f"<= {upper}" if low == LOW else f"{shown} to {upper}"
+        least = "> 0" if (subject.operation, low) == ("float", 1) else f">= {shown}"
+        shown = least if high == HIGH else f"<= {upper}" if low == LOW else f"{shown} to {upper}"
     return f"{subject.label} is {number_text(subject, value)}, must be {shown}"
 
 

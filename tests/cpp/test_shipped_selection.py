@@ -109,6 +109,7 @@ class Kernel:
 
     parameters: dict[str, bool]  # name -> whether it is an output
     explain: Callable[[tuple[Any, ...]], str]
+    refusal: Callable[[tuple[Any, ...]], str]
 
     def answer(self, arguments: dict[str, Any]) -> tuple[str, list[str]]:
         """The variant that takes a call, "" where none does, and the reasons of the others."""
@@ -133,7 +134,11 @@ def kernels(selection: Any, declared: dict[str, Any]) -> dict[str, Kernel]:
         variants = [table for table in tables if table.function == tables[0].function]
         parameters = dict(declared["parameters"][name])
         library = selection.Library("sm_90a", flatten(variants, decide(variants), len(parameters)))
-        made[name] = Kernel(parameters, lambda values, library=library: selection.explain([library], 9, 0, values))
+        made[name] = Kernel(
+            parameters,
+            lambda values, library=library: selection.explain([library], 9, 0, values),
+            lambda values, library=library: selection.refusal([library], 9, 0, values),
+        )
     return made
 
 
@@ -429,7 +434,9 @@ def test_attention_takes_prompts(kernels: dict[str, Kernel], call: dict, variant
     ("call", "reason"),
     [
         (prompt_call(80), "q.shape[3] is 80, must be 128"),
-        (prompt_call(scale=-1.0), "scale is -1, must be"),
+        (prompt_call(scale=-1.0), "scale is -1, must be > 0"),
+        (prompt_call(scale=float("nan")), "scale is NaN, must be > 0"),
+        (prompt_call(soft_cap=float("nan")), "soft_cap is NaN, must be >= 0"),
         (prompt_call(lse=tensor(8, (2, 8, 300), F32)), "lse.shape[1] is 8, must equal q.shape[1], which is 300"),
         (prompt_call(q=tensor(0, (2, 300, 7, 128)), out=tensor(3, (2, 300, 7, 128))), "heads % kv_heads is 1"),
         (side_by_side() | {"k_starts": tensor(6, (5,), I32)}, "k_starts.shape[0] is 5, must equal q_starts.shape[0]"),
@@ -456,6 +463,12 @@ def test_every_architecture_attends_as_hopper_does(declared: dict[str, Any], arc
     points = {tuple(name.split("__")[1:5]) for name in names[arch]["attention_decode"]}
     wanted = {tuple(name.split("__")[1:5]) for name in names["sm_90a"]["attention_decode"]}
     assert points == {point for point in wanted if point[1] in caches}
+def test_a_refusal_of_nan_says_so_of_the_nearest_variant(kernels: dict[str, Kernel]) -> None:
+    call = prompt_call(scale=float("nan"))
+    message = kernels["attention"].refusal(tuple(call[name] for name in kernels["attention"].parameters))
+    assert "  nearest: sm_90a attention__bf16__batch__dim128__no_lse: scale is NaN, must be > 0\n" in message
+
+
 
 
 def append_call(positions: int = 64) -> dict[str, Any]:
