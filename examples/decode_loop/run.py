@@ -1,7 +1,6 @@
 """Generate tokens with a bundle, one CUDA graph per step, and compare every token with torch in f32.
 
-python -m aot build --arch sm90 --family all
-python examples/decode_loop/run.py
+`README.md` shows how to build the bundle.
 """
 
 import sys
