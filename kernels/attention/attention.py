@@ -84,7 +84,9 @@ def arguments_of(dtype: str, layout: str, dims: Dims, extras: Extras) -> dict[st
 
 def guards_of(layout: str) -> tuple[str, ...]:
     guards = ("scale > 0", "soft_cap >= 0", "kv_heads > 0", "heads % kv_heads == 0")
-    return {"batch": guards, "ragged": (*guards, "starts > 0"), "pages": (*guards, "starts == sequences + 1")}[layout]
+    counted = f"pages_each * page_size < {2**31}"  # in 32 bits
+    paged = (*guards, "starts == sequences + 1", counted)
+    return {"batch": guards, "ragged": (*guards, "starts > 0"), "pages": paged}[layout]
 
 
 @aot.kernel(
@@ -129,8 +131,10 @@ def attention(target: aot.Target, dtype: str, layout: str, dims: Dims, extras: E
     A query that sees no token gives zeros, and minus infinity in ``lse`` unless there is a sink, also if there is no key at
     all. Tokens past the end of a sequence have no influence, whatever the memory there contains. A page of which no query
     sees a token is not read.
-    ``heads`` is a multiple of ``kv_heads``; neighbouring heads share one. Starts, lengths and pages are read on the
-    device, so a captured CUDA graph may be replayed after they changed.
+    ``heads`` is a multiple of ``kv_heads``; neighbouring heads share one. ``page_size`` is a multiple of 16. Starts, lengths
+    and pages are read on the device, so a captured CUDA graph may be replayed after they changed.
+    A length above what a row of ``pages`` has room for counts as that. Starts must not decrease or exceed the tokens, and
+    pages that are read must exist: nothing checks these numbers, and wrong ones reach outside the tensors.
     """
     if extras.sinks and dims not in WITH_SINKS:
         return []
@@ -156,5 +160,6 @@ def spec_sm90(target: aot.Target, dtype: str, layout: str, dims: Dims, extras: E
         # Pages are found by counting tokens: see ``_attention_sm90.load_boxes``.
         apart = [f"{x}_stride_0 % {x}_stride_1 == 0" for x in ("k", "v")]
         near = [f"page_count * ({x}_stride_0 // {x}_stride_1) < {2**31}" for x in ("k", "v")]
-        guards = (*guards, *apart, *near)
+        forward = [f"{x}_stride_0 >= 0" for x in ("k", "v")]
+        guards = (*guards, *apart, *near, *forward)
     return aot.Spec(Attention(SM90_TILINGS[dims], target, layout), arguments, guards)

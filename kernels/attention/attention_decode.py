@@ -45,7 +45,7 @@ def cache(name: str, dtype: str, dim: int, paged: bool) -> aot.Tensor:
 
 @aot.kernel(
     parameters=(
-        aot.In("q", "batch x tokens x heads x dim: the new tokens, which the cache has already"),
+        aot.In("q", "batch x tokens x heads x dim: the new tokens, at most 16, which the cache has already"),
         aot.In("k_cache", "batch x capacity x kv_heads x dim, or pages x page_size x kv_heads x dim"),
         aot.In("v_cache", "like `k_cache`"),
         aot.In("lengths", "tokens of each sequence in the cache, the new ones included"),
@@ -72,6 +72,9 @@ def attention_decode(target: aot.Target, dtype: str, cache_dtype: bool, dim: int
 
     A sequence of length 0 gives zeros. Lengths and pages are read on the device, so a captured CUDA graph may be replayed
     after they changed. What the cache contains past the end of a sequence has no influence.
+    ``heads`` is a multiple of ``kv_heads``, ``page_size`` is a multiple of 16.
+    A length above what the cache, or a row of ``pages``, has room for counts as that. Pages up to the length must exist:
+    nothing checks their numbers, and a wrong one reads outside the cache. Entries of ``pages`` past the end may be anything.
     """
     if cache_dtype and (target.capability < (8, 9) or dim != 128):  # no conversion from f8, or lines that are too short
         return []
@@ -92,7 +95,9 @@ def attention_decode(target: aot.Target, dtype: str, cache_dtype: bool, dim: int
         "multiprocessors": aot.Multiprocessors(),
         "stream": aot.Stream(),
     }
-    guards = (f"tokens <= {MAX_TOKENS}", "kv_heads > 0", "heads % kv_heads == 0")
+    guards: tuple[str, ...] = (f"tokens <= {MAX_TOKENS}", "kv_heads > 0", "heads % kv_heads == 0")
+    if paged:
+        guards = (*guards, f"pages_each * page_size < {2**31}")  # the code counts tokens in 32 bits
     specs = []
     for wanted in NARROW_TILINGS if cache_dtype else TILINGS:
         width = dim // 2 if cache_dtype else dim

@@ -147,7 +147,8 @@ def cache_append(
     """Write new tokens at the end of their sequences: token ``i`` of ``n`` goes to position ``length - n + i``.
 
     ``k_out`` and ``v_out`` are the caches themselves, and the rest of them is not touched. Positions that are negative,
-    past the capacity, or on a page that does not exist are left out.
+    past the capacity, or on a page that does not exist are left out. ``dim`` is a multiple of 16. Two tokens must not go to
+    one place: which of them stays is not defined.
     """
     if cache_dtype and target.capability < (8, 9):  # no conversion to f8
         return []
@@ -164,5 +165,10 @@ def cache_append(
         "cos": angles, "sin": angles, "k_scale": scale, "v_scale": scale, "stream": aot.Stream(),
     }  # fmt: skip
     room = "pages_each * page_size" if paged else "capacity"
-    guards = () if angles is None else ("pairs * 2 == dim", f"positions >= {room}")
+    # The code counts threads and tokens in 32 bits. Each thread has 16 elements.
+    guards: tuple[str, ...] = (f"batch * tokens * kv_heads * dim < {2**34}",)
+    if paged:
+        guards = (*guards, f"{room} < {2**31}")
+    if rotated:
+        guards = (*guards, "pairs * 2 == dim", f"positions >= {room}")
     return aot.Spec(CacheAppend(target, paged, rotated), arguments, guards)

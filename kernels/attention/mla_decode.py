@@ -24,7 +24,7 @@ _ROWS = f"min({ROWS}, q.shape[1] * q.shape[2])"
 
 @aot.kernel(
     parameters=(
-        aot.In("q", "batch x tokens x heads x 576: the new tokens, which the cache has already"),
+        aot.In("q", "batch x tokens x heads x 576: the new tokens, at most 16, which the cache has already"),
         aot.In("cache", "batch x capacity x 576, or pages x page_size x 576"),
         aot.In("lengths", "tokens of each sequence in the cache, the new ones included"),
         aot.Out("out", shape=f"(q.shape[0], q.shape[1], q.shape[2], {VALUE})", dtype="q.dtype"),
@@ -49,7 +49,9 @@ def mla_decode(target: aot.Target, dtype: str, cache_dtype: bool, paged: bool) -
     """Latent attention of the last ``tokens`` tokens of each sequence; each sees the tokens up to itself.
 
     A sequence of length 0 gives zeros. Lengths and pages are read on the device, so a captured CUDA graph may be replayed
-    after they changed. What the cache contains past the end of a sequence has no influence.
+    after they changed. What the cache contains past the end of a sequence has no influence. ``page_size`` is a multiple of 16.
+    A length above what the cache, or a row of ``pages``, has room for counts as that. Pages up to the length must exist:
+    nothing checks their numbers, and a wrong one reads outside the cache. Entries of ``pages`` past the end may be anything.
     """
     stored = "f8e4m3" if cache_dtype else dtype
     chunk = ALIGNMENT // aot.Tensor(stored, ()).element_bytes
@@ -68,12 +70,14 @@ def mla_decode(target: aot.Target, dtype: str, cache_dtype: bool, paged: bool) -
         "multiprocessors": aot.Multiprocessors(),
         "stream": aot.Stream(),
     }
-    present = (f"tokens <= {MAX_TOKENS}", "page_count > 0" if paged else "capacity > 0")
+    # The code counts tokens in 32 bits.
+    room = ("page_count > 0", f"pages_each * page_size < {2**31}") if paged else ("capacity > 0",)
+    present = (f"tokens <= {MAX_TOKENS}", *room)
     if str(target.arch) != "sm_90a":
         return specs_sm80(target, arguments, present, paged, cache_dtype)
     in_line = f"(tokens - 1) * (q_stride_1 - heads * {KEY}) == 0"  # of several tokens, all heads follow each other
-    room = f"tokens * heads <= {ROWS * MAX_BLOCKS}"  # for blocks side by side in the workspace
-    guards = (*present, in_line, room)
+    fewer = f"tokens * heads <= {ROWS * MAX_BLOCKS}"  # room for blocks side by side in the workspace
+    guards = (*present, in_line, fewer)
     specs = []
     for box in (TOKENS, PAGE) if paged else (TOKENS,):
         fits = (f"page_size % {box} == 0",) if paged and box != PAGE else ()

@@ -320,6 +320,11 @@ def assert_refused(kernel: Kernel, call: dict[str, Any], reason: str) -> None:
         (decode_call(dim=64, cache=F8), "q.shape[3] is 64, must be 128"),
         ({**decode_call(cache=F8), "v_scale": None}, "v_scale is None, must be a tensor"),
         ({**decode_call(), "pages": tensor(5, (3, 4), I32)}, "pages.shape[0] is 3, must equal q.shape[0], which is 2"),
+        ({**decode_call(), "pages": tensor(5, (2, 4), I64)}, "pages.dtype is int64, must be int32"),
+        ({**decode_call(), "lengths": tensor(3, (2,), I64)}, "lengths.dtype is int64, must be int32"),
+        ({**decode_call(), "pages": tensor(5, (2, 1 << 27), I32)}, "pages_each * page_size is 2147483648, must be <="),
+        ({**decode_call(), "k_scale": tensor(6, (2,), F32)}, "k_scale is a tensor, must be None"),
+        ({**decode_call(), "out": decode_call()["q"]}, "out starts 0 bytes after q and shares memory with it"),
     ],
 )
 def test_decoding_refuses_what_was_not_built(kernels: dict[str, Kernel], call: dict, reason: str) -> None:
@@ -370,6 +375,7 @@ def test_latent_attention_is_chosen_by_rows_and_pages(kernels: dict[str, Kernel]
         ({**latent_call(cache=F8), "cache_scale": None}, "cache_scale is None, must be a tensor"),
         ({**latent_call(), "q": tensor(0, (2, 1, 16, 512))}, "q.shape[3] is 512, must be 576"),
         ({**latent_call(), "cache": tensor(1, (0, 64, 576))}, "cache.shape[0] is 0, must be 1 to"),
+        ({**latent_call(), "pages": tensor(4, (2, 1 << 25), I32)}, "pages_each * page_size is 2147483648, must be <="),
         ({**latent_call(), "cache": tensor(1, (9, 64, 576), F32)}, "cache.dtype is float32, must be bfloat16"),
         (
             {**latent_call(), "lengths": tensor(2, (3,), I32)},
@@ -446,10 +452,21 @@ def test_attention_takes_prompts(kernels: dict[str, Kernel], call: dict, variant
         (chunk_call(lengths=None), "lengths is None, must be a tensor"),
         (chunk_call(q_starts=tensor(5, (3,), I32)), "`starts == (sequences + 1)` does not hold"),
         (chunk_call(k=tensor(1, (90, 8, 2, 128)), v=tensor(2, (90, 8, 2, 128))), "k.shape[1] is 8"),
+        (chunk_call(pages=tensor(6, (3, 1 << 27), I32)), "pages_each * page_size is 2147483648, must be <="),
+        (
+            chunk_call(v=tensor(2, (90, 16, 2, 128)) | {"strides": [-4096, 256, 128, 1]}),
+            "v_stride_0 is -4096, must be >= 0",
+        ),
     ],
 )
 def test_attention_refuses_what_was_not_built(kernels: dict[str, Kernel], call: dict, reason: str) -> None:
     assert_refused(kernels["attention"], call, reason)
+
+
+def test_a_refusal_of_nan_says_so_of_the_nearest_variant(kernels: dict[str, Kernel]) -> None:
+    call = prompt_call(scale=float("nan"))
+    message = kernels["attention"].refusal(tuple(call[name] for name in kernels["attention"].parameters))
+    assert "  nearest: sm_90a attention__bf16__batch__dim128__no_lse: scale is NaN, must be > 0\n" in message
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_90", "sm_100f", "sm_120"])
@@ -463,12 +480,6 @@ def test_every_architecture_attends_as_hopper_does(declared: dict[str, Any], arc
     points = {tuple(name.split("__")[1:5]) for name in names[arch]["attention_decode"]}
     wanted = {tuple(name.split("__")[1:5]) for name in names["sm_90a"]["attention_decode"]}
     assert points == {point for point in wanted if point[1] in caches}
-def test_a_refusal_of_nan_says_so_of_the_nearest_variant(kernels: dict[str, Kernel]) -> None:
-    call = prompt_call(scale=float("nan"))
-    message = kernels["attention"].refusal(tuple(call[name] for name in kernels["attention"].parameters))
-    assert "  nearest: sm_90a attention__bf16__batch__dim128__no_lse: scale is NaN, must be > 0\n" in message
-
-
 
 
 def append_call(positions: int = 64) -> dict[str, Any]:
@@ -498,6 +509,14 @@ def test_appending_works_in_place_and_knows_an_angle_for_every_position(kernels:
         ),
         ({**append_call(), "v": tensor(1, (2, 1, 2, 64))}, "v.shape[3] is 64, must equal k.shape[3], which is 128"),
         ({**append_call(), "pages": tensor(7, (3, 4), I32)}, "pages.shape[0] is 3, must equal k.shape[0], which is 2"),
+        (
+            {**append_call(), "cos": None, "sin": None, "pages": tensor(7, (2, 1 << 27), I32)},
+            "pages_each * page_size is 2147483648, must be <=",
+        ),
+        (
+            {**append_call(), "k": tensor(0, (2, 1 << 26, 2, 128)), "v": tensor(1, (2, 1 << 26, 2, 128))},
+            "((batch * tokens) * kv_heads) * dim is 34359738368, must be <=",
+        ),
     ],
 )
 def test_appending_refuses_what_was_not_built(kernels: dict[str, Kernel], call: dict, reason: str) -> None:
