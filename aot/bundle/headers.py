@@ -29,8 +29,9 @@ _KEYWORDS = frozenset(
     namespace new noexcept not not_eq nullptr operator or or_eq private protected public register reinterpret_cast
     requires restrict return short signed sizeof static static_assert static_cast struct switch template this
     thread_local throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t while xor
-    xor_eq linux unix aot std stream""".split()  # noqa: SIM905
+    xor_eq linux unix aot std stream bytes errno EOF NULL""".split()  # noqa: SIM905
 )
+_LOCAL = ("args_", "result_", "which_")  # names that the functions below use themselves
 
 
 @dataclass(frozen=True)
@@ -83,11 +84,12 @@ class _Argument:
             yield from element.leaves()
 
 
-def _argument(label: str, name: str, kinds: Kinds) -> _Argument:
+def _argument(label: str, wanted_name: str, kinds: Kinds, taken: set[str]) -> _Argument:
+    name = _free(wanted_name, taken)
     wanted = type_of(kinds.get(label, frozenset()))
     elements = [other for other in kinds if re.fullmatch(re.escape(label) + r"\[\d+\]", other)]
     if wanted == "tuple" and elements and _is_fixed(label, len(elements), kinds):
-        parts = (_argument(f"{label}[{i}]", f"{name}_{i}", kinds) for i in range(len(elements)))
+        parts = (_argument(f"{label}[{i}]", f"{name}_{i}", kinds, taken) for i in range(len(elements)))
         return _Argument(name, None, tuple(parts))
     return _Argument(name, _TYPES.get(wanted, _ANY))
 
@@ -101,16 +103,25 @@ def _identifier(name: str) -> str:
     return f"{name}_" if name in _KEYWORDS else name
 
 
+def _free(name: str, taken: set[str]) -> str:
+    """A name that no other parameter of the function has: elements of a tuple `x` are `x_0`, and so may a parameter be."""
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name
+
+
 def _prefix(bundle: str) -> str:
     """Of functions in C; a bundle called `aot` must keep clear of aot.h."""
     return "aot_" if bundle == "aot" else bundle
 
 
 def _arguments(kernel: KernelRecord, kinds: Kinds) -> list[_Argument]:
+    taken = set(_LOCAL)
     return [
-        _argument(parameter.name, _identifier(parameter.name), kinds)
+        _argument(parameter.name, _identifier(parameter.name), kinds, taken)
         if parameter.workspace is None
-        else _Argument(_identifier(parameter.name), _OPTIONAL)
+        else _Argument(_free(_identifier(parameter.name), taken), _OPTIONAL)
         for parameter in kernel.parameters
     ]
 

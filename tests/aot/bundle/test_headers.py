@@ -46,6 +46,8 @@ KERNELS = {
             choices=(Choice("kind", ("2d", "default")),),
         ),
         record("nested", (Parameter("deep"), Parameter("mixed"))),
+        record("alike", (Parameter("pair"), Parameter("pair_0"), Parameter("args_"), Parameter("int"), Parameter("int_"))),
+        record("scratch", (Parameter("bytes"), Parameter("errno"), Parameter("parts", has_default=True, workspace="8"))),
     )
 }
 KINDS: dict[str, Kinds] = {
@@ -57,6 +59,9 @@ KINDS: dict[str, Kinds] = {
     "pick__default": kinds(x=TENSOR, flag=INT),
     "nested": kinds(**{"deep": TUPLE, "len(deep)": (2, 2), "deep[0]": TENSOR, "deep[1]": TUPLE, "len(deep[1])": (1, 1),
                        "deep[1][0]": FLOAT, "mixed": {INT, FLOAT}}),
+    "alike": kinds(**{"pair": TUPLE, "len(pair)": (1, 1), "pair[0]": TENSOR, "pair_0": INT, "args_": INT, "int": INT,
+                      "int_": INT}),
+    "scratch": kinds(bytes=INT, errno=INT),
 }  # fmt: skip
 
 
