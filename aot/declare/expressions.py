@@ -94,6 +94,10 @@ def parse(text: str) -> Expression:
 
 
 def _tree(text: str) -> ast.expr:
+    if not isinstance(text, str):
+        raise DeclarationError(
+            f"not an expression: {text!r} (it is not a text)", hint='write one like "4 * x.shape[0]"'
+        )
     try:
         return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -257,7 +261,7 @@ def check_size(text: str) -> set[str]:
 
 def check_dtype(text: str) -> set[str]:
     """The names in the dtype of an output, ``"x.dtype"`` or ``"f32"``."""
-    name, dot, field = text.partition(".")
+    name, dot, field = str(text).partition(".")
     if name.isidentifier() and (dot, field) == (".", "dtype"):
         return {name}
     if text in DTYPES:

@@ -60,8 +60,10 @@ def In(name: str, doc: str = "", *, default: Any = _MISSING) -> Parameter:
     """A parameter that the kernel reads. ``default`` is a number or None."""
     if default is _MISSING:
         return Parameter(name, doc)
-    if default is not None and not isinstance(default, (bool, int, float)):
+    if default is not None and (not isinstance(default, (bool, int, float)) or default != default):
         raise DeclarationError(f"parameter {name}: the default {default!r} is neither a number nor None")
+    if isinstance(default, int) and not -(2**63) <= default < 2**63:
+        raise DeclarationError(f"parameter {name}: the default {default} does not fit in 64 bits")
     return Parameter(name, doc, has_default=True, default=default)
 
 
@@ -77,6 +79,8 @@ def Out(
     """
     expressions.check_shape(shape)
     expressions.check_dtype(dtype)
+    if not _are_texts(may_be):
+        raise DeclarationError(f"parameter {name}: may_be is {may_be!r}", hint="pass the names of inputs")
     inputs = (may_be,) if isinstance(may_be, str) else tuple(may_be)
     if default is not _MISSING and default is not None:
         raise DeclarationError(f"parameter {name}: the default of an output can only be None, not {default!r}")
@@ -248,6 +252,7 @@ def kernel(
 
     def declare(make: Callable[..., Any]) -> Kernel:
         origin = _origin(make)
+        _check_types(origin, name, parameters, axes, choices, options, tuned_by, variant_budget)
         declared = Kernel(
             name=name or make.__name__,
             doc=inspect.cleandoc(make.__doc__ or ""),
@@ -270,6 +275,46 @@ def kernel(
         return declared
 
     return declare
+
+
+def _check_types(
+    origin: str,
+    name: Any,
+    parameters: Any,
+    axes: Any,
+    choices: Any,
+    options: Any,
+    tuned_by: Any,
+    variant_budget: Any,
+) -> None:
+    """Raise if an argument of :func:`kernel` is of another kind than what it is used as."""
+    if name is not None and not isinstance(name, str):
+        raise DeclarationError(f"{origin}: the name is {name!r}, not a text")
+    if not isinstance(parameters, Sequence):
+        raise DeclarationError(
+            f"{origin}: the parameters are {parameters!r}", hint="pass a tuple of aot.In(...) and aot.Out(...)"
+        )
+    for what, values in {"axes": axes, "choices": choices}.items():
+        if values is not None and not isinstance(values, Mapping):
+            raise DeclarationError(f"{origin}: {what} are {values!r}", hint='pass a mapping: {"dtype": ("f16", "f32")}')
+        if "target" in (values or {}):
+            raise DeclarationError(
+                f"{origin}: an axis or a choice is called target, which the function gets already", hint="rename it"
+            )
+    if not isinstance(options, str):
+        raise DeclarationError(f"{origin}: options are {options!r}, not a text", hint='write them like "--opt-level 2"')
+    if not _are_texts(tuned_by):
+        raise DeclarationError(f"{origin}: tuned_by is {tuned_by!r}", hint='pass expressions like ("m", "n // 2")')
+    if type(variant_budget) is not int or variant_budget < 0:
+        raise DeclarationError(
+            f"{origin}: variant_budget is {variant_budget!r}",
+            hint="pass how many variants are few enough; 0: any number",
+        )
+
+
+def _are_texts(given: Any) -> bool:
+    """Whether this is a text, or several."""
+    return isinstance(given, str) or (isinstance(given, Sequence) and all(isinstance(item, str) for item in given))
 
 
 def _origin(make: Callable[..., Any]) -> str:
@@ -351,9 +396,11 @@ def _check_names(kernel: Kernel, where: str) -> None:
     for parameter in kernel.parameters:
         if not isinstance(parameter, Parameter):
             raise DeclarationError(f"{where}: {parameter!r} is not a parameter", hint="use aot.In(...) or aot.Out(...)")
-    names = [*(parameter.name for parameter in kernel.parameters), *kernel.choices]
+        if not isinstance(parameter.doc, str):
+            raise DeclarationError(f"{where}: {parameter.name}: its documentation is {parameter.doc!r}, not a text")
+    names: list[Any] = [*(parameter.name for parameter in kernel.parameters), *kernel.choices]
     for name in names:
-        if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
+        if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
             raise DeclarationError(f"{where}: {name!r} cannot name a parameter")
     if len(set(names)) != len(names):
         raise DeclarationError(f"{where}: two parameters or choices have the same name: {', '.join(names)}")

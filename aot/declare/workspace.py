@@ -24,6 +24,8 @@ def Workspace(name: str, doc: str = "", *, bytes: str, zeroed: bool = False) -> 
     kernel finds zeros in it.
     """
     expressions.check_size(bytes)
+    if not isinstance(zeroed, bool):
+        raise DeclarationError(f"workspace {name}: zeroed is {zeroed!r}", hint="pass True or False")
     return Parameter(name, doc, has_default=True, default=None, workspace=bytes, zeroed=zeroed)
 
 

@@ -24,13 +24,17 @@ class Guards:
     places: Mapping[str, Place]
     tensors: Mapping[str, tuple[Path, Tensor]]
     scalars: Mapping[str, tuple[Path, Scalar]]
+    role: str = "guard"  # for messages: what the expressions are declared as
 
     def requirements(self, guard: str) -> Iterator[Requirement]:
         yield from self._guard(self._parsed(guard))
 
     def subject(self, expression: str) -> Subject:
-        """The value of an expression that is a number."""
-        return self._subject(self._parsed(expression))
+        """The value of an expression that is an integer."""
+        parsed = self._parsed(expression)
+        if isinstance(parsed, Name):
+            self._leaf(parsed)  # a float alone is refused, too
+        return self._subject(parsed)
 
     def of_call(self, expression: str) -> str:
         """The same expression of nothing but public arguments: ``m * 2`` as ``a.shape[0] * 2``."""
@@ -110,9 +114,10 @@ class Guards:
             return Step("stride" if place.is_stride else "extent", place.path, place.dim)
         if expression.name in self.scalars and not self._is_float(expression.name):
             return Step("integer", self.scalars[expression.name][0])
-        known = [*self.places, *self.scalars]
+        known = [*self.places, *(name for name in self.scalars if not self._is_float(name))]
         raise self._error(
-            f"{expression.name!r} is neither an extent nor an integer argument", hint=f"known: {', '.join(known)}"
+            f"{expression.name!r} is neither an extent nor an integer argument",
+            hint=f"known: {', '.join(known) or 'none'}",
         )
 
     def _tensor_named(self, element: Element) -> tuple[Path, Tensor]:
@@ -147,7 +152,7 @@ class Guards:
             yield Step(_OPERATIONS[expression.operator])
 
     def _error(self, message: str, hint: str | None = None) -> DeclarationError:
-        return DeclarationError(f"{self.kernel}: guard: {message}", hint=hint)
+        return DeclarationError(f"{self.kernel}: {self.role}: {message}", hint=hint)
 
 
 _OPERATIONS = {

@@ -154,17 +154,18 @@ class _Deriver:
             # Dispatch asks for this before it calls the entry, apart from the tree, in fewer instructions.
             yield Requirement(Subject("overlap", (), regions=regions, label="memory"), 0, 0)
 
-    def _guards(self) -> Guards:
-        return Guards(f"{self.kernel.origin}: kernel {self.kernel.name}", self.places, self.tensors, self.scalars)
+    def _guards(self, role: str = "guard") -> Guards:
+        where = f"{self.kernel.origin}: kernel {self.kernel.name}"
+        return Guards(where, self.places, self.tensors, self.scalars, role)
 
     def preferences(self) -> Iterator[Requirement]:
         """What the spec prefers; to be asked once its arguments were derived."""
         for condition in self.spec.prefer:
-            yield from self._guards().requirements(condition)
+            yield from self._guards("prefer").requirements(condition)
 
     def tuned_by(self) -> tuple[TunedExtent, ...]:
         """What tables tell calls apart by; to be asked once the arguments were derived."""
-        guards = self._guards()
+        guards = self._guards("tuned_by")
         return tuple(TunedExtent(text, guards.of_call(text), guards.subject(text)) for text in self.kernel.tuned_by)
 
     def workspace(self) -> WorkspaceTable | None:
@@ -172,7 +173,7 @@ class _Deriver:
         for position, parameter in enumerate(self.kernel.parameters):
             argument = self.spec.arguments[parameter.name]
             if parameter.workspace is not None and isinstance(argument, Tensor):
-                size = self._guards().subject(parameter.workspace)
+                size = self._guards(f"the size of {parameter.name}").subject(parameter.workspace)
                 return WorkspaceTable(parameter.name, position, size, argument.dtype, parameter.zeroed)
         return None
 

@@ -202,6 +202,21 @@ def test_a_tensor_within_a_tuple_makes_the_current_stream_known() -> None:
         ({"name": "x_"}, "the name is not an identifier"),
         ({"name": "lambda"}, "the name is not an identifier"),
         ({"name": "a b"}, "the name is not an identifier"),
+        ({"name": 5}, "the name is 5, not a text"),
+        ({"parameters": aot.In("x")}, "the parameters are Parameter"),
+        ({"parameters": None}, "the parameters are None"),
+        ({"parameters": (aot.In(5),)}, "5 cannot name a parameter"),  # type: ignore[arg-type]
+        ({"parameters": (aot.In("x", b"text"),)}, "x: its documentation is b'text', not a text"),  # type: ignore[arg-type]
+        ({"axes": {"target": (1, 2)}}, "an axis or a choice is called target"),
+        ({"axes": ("dtype",)}, "axes are ('dtype',)"),
+        ({"choices": ("op",)}, "choices are ('op',)"),
+        ({"options": 5}, "options are 5, not a text"),
+        ({"tuned_by": 5}, "tuned_by is 5"),
+        ({"tuned_by": ("n", 5)}, "tuned_by is ('n', 5)"),
+        ({"variant_budget": None}, "variant_budget is None"),
+        ({"variant_budget": "5"}, "variant_budget is '5'"),
+        ({"variant_budget": True}, "variant_budget is True"),
+        ({"variant_budget": -1}, "variant_budget is -1"),
     ],
 )  # fmt: skip
 def test_a_wrong_declaration_is_refused_when_it_is_made(settings: dict[str, Any], message: str) -> None:
@@ -219,10 +234,13 @@ def test_every_attribute_of_a_loaded_bundle_is_a_reserved_name() -> None:
 
 
 def test_defaults_are_numbers_or_none() -> None:
-    for default in (None, 1, 0.5, True):
+    for default in (None, 1, 0.5, True, float("inf"), 2**63 - 1, -(2**63)):
         assert aot.In("x", default=default) == Parameter("x", has_default=True, default=default)
-    for default in ("text", (1, 2), object()):
+    for default in ("text", (1, 2), object(), float("nan")):
         with pytest.raises(DeclarationError, match="is neither a number nor None"):
+            aot.In("x", default=default)
+    for default in (2**63, -(2**63) - 1):
+        with pytest.raises(DeclarationError, match=f"parameter x: the default {default} does not fit in 64 bits"):
             aot.In("x", default=default)
 
 
@@ -253,6 +271,9 @@ def test_an_output_may_be_left_out_and_its_default_can_only_be_none() -> None:
         (lambda: aot.Tuple((X, 3)), "3 cannot be an element of a tuple"),
         (lambda: aot.Tuple((X, aot.Stream())), "cannot be an element of a tuple"),
         (lambda: aot.Out("x", shape="(", dtype="f32"), "not an expression"),
+        (lambda: aot.Out("x", shape=5, dtype="f32"), "not an expression: 5 (it is not a text)"),  # type: ignore[arg-type]
+        (lambda: aot.Out("x", shape="x.shape", dtype=5), "not the dtype of an output: 5"),  # type: ignore[arg-type]
+        (lambda: aot.Out("x", shape="x.shape", dtype="f32", may_be=5), "parameter x: may_be is 5"),  # type: ignore[arg-type]
         (lambda: aot.Out("x", shape="x.shape", dtype="f33"), "not the dtype of an output: 'f33'"),
     ],
 )

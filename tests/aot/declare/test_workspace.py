@@ -71,3 +71,15 @@ def test_its_size_follows_from_the_inputs(size: str) -> None:
 def test_what_is_not_a_size_is_refused(size: str) -> None:
     with pytest.raises(DeclarationError):
         aot.Workspace("parts", bytes=size)
+
+
+@pytest.mark.parametrize("size", [4096, b"4096", None])
+def test_a_size_is_a_text(size: Any) -> None:
+    with pytest.raises(DeclarationError, match=r"not an expression: .* \(it is not a text\)") as caught:
+        aot.Workspace("parts", bytes=size)
+    assert caught.value.hint == 'write one like "4 * x.shape[0]"'
+
+
+def test_zeroed_is_true_or_false() -> None:
+    with pytest.raises(DeclarationError, match="workspace parts: zeroed is 'no'"):
+        aot.Workspace("parts", bytes="4", zeroed="no")  # type: ignore[arg-type]

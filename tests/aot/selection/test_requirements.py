@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Mapping
 from typing import Any
@@ -296,8 +297,6 @@ def test_neighbouring_floats_are_neighbouring_integers() -> None:
 
 
 def test_constants_agree_with_the_c_header() -> None:
-    import re
-
     import aot_runtime.native
 
     from aot import kinds
@@ -326,10 +325,11 @@ def test_a_table_does_not_depend_on_the_architecture() -> None:
 
 def tuned(tuned_by: tuple[str, ...], **spec: Any) -> VariantTable:
     matrix, other = aot.Tensor("f16", ("m", "k")), aot.Tensor("f16", ("n", "k"))
-    arguments = {"a": matrix, "b": other, "count": aot.Scalar("i32"), "stream": aot.Stream()}
+    numbers = {"count": aot.Scalar("i32"), "alpha": aot.Scalar("f32")}
+    arguments = {"a": matrix, "b": other, **numbers, "stream": aot.Stream()}
 
     @aot.kernel(
-        parameters=[aot.In("a"), aot.In("b"), aot.In("count")], archs=("sm_90a",), tuned_by=tuned_by, name="tuned"
+        parameters=[aot.In(name) for name in ("a", "b", *numbers)], archs=("sm_90a",), tuned_by=tuned_by, name="tuned"
     )
     def kernel(target: aot.Target) -> aot.Spec:
         return aot.Spec(jit, arguments, **spec)
@@ -351,7 +351,8 @@ def test_what_a_table_goes_by_is_read_off_the_public_arguments() -> None:
 @pytest.mark.parametrize(
     ("tuned_by", "message"),
     [
-        (("unknown",), "'unknown' is neither an extent nor an integer argument"),
+        (("unknown",), "kernel tuned: tuned_by: 'unknown' is neither an extent nor an integer argument"),
+        (("alpha",), "kernel tuned: tuned_by: 'alpha' is neither an extent nor an integer argument"),
         (("m <= 4",), "'m <= 4' cannot tell calls apart for a table"),
         (("a.strides[0]",), r"'a.strides\[0\]' cannot tell calls apart for a table"),
         (("m", "n", "k", "m * n", "m * k"), "tuned_by has 5 expressions; a table has room for 4"),
@@ -361,6 +362,38 @@ def test_what_a_table_goes_by_is_read_off_the_public_arguments() -> None:
 def test_what_a_table_cannot_go_by_is_refused(tuned_by: tuple[str, ...], message: str) -> None:
     with pytest.raises(DeclarationError, match=message):
         tuned(tuned_by)
+
+
+def test_a_wrong_preference_is_called_a_preference() -> None:
+    with pytest.raises(DeclarationError, match="kernel tuned: prefer: 'unknown' is neither") as caught:
+        tuned((), prefer="unknown <= 64")
+    assert caught.value.hint == "known: m, k, a_stride_0, n, b_stride_0, count"
+
+
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [
+        (
+            "alpha",
+            "'alpha' is neither an extent nor an integer argument",
+        ),  # its bits would be taken for a number of bytes
+        ("4 * alpha", "'alpha' is neither an extent nor an integer argument"),
+        ("4 * x", "'x' is neither an extent nor an integer argument"),
+        ("alpha.shape[0]", "'alpha' is not a tensor"),
+        ("x.shape[1]", "x has rank 1, no dimension 1"),
+    ],
+)
+def test_a_workspace_has_a_whole_number_of_bytes(size: str, message: str) -> None:
+    vector, parts = aot.Tensor("f32", ("n",)), aot.Tensor("f32", ("length",))
+    arguments = {"x": vector, "alpha": aot.Scalar("f32"), "parts": parts, "stream": aot.Stream()}
+
+    @aot.kernel(parameters=[aot.In("x"), aot.In("alpha"), aot.Workspace("parts", bytes=size)], archs=("sm_90a",))
+    def kernel(target: aot.Target) -> aot.Spec:
+        return aot.Spec(jit, arguments)
+
+    (variant,) = kernel.variants(kernel.archs[0])
+    with pytest.raises(DeclarationError, match="kernel kernel: the size of parts: " + re.escape(message)):
+        variant_table(variant)
 
 
 def test_preferences_are_no_requirements() -> None:
