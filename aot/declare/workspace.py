@@ -23,10 +23,21 @@ def Workspace(name: str, doc: str = "", *, bytes: str, zeroed: bool = False) -> 
     spec it is an ``aot.Tensor`` of one dimension and any dtype, or None if the variant needs none. With ``zeroed`` the
     kernel finds zeros in it.
     """
-    expressions.check_size(bytes)
+    if not expressions.check_size(bytes) and not _is_possible(bytes):
+        raise DeclarationError(
+            f"workspace {name}: {bytes!r} is not a number of bytes", hint="pass a number from 0 to 2^63 - 1"
+        )
     if not isinstance(zeroed, bool):
         raise DeclarationError(f"workspace {name}: zeroed is {zeroed!r}", hint="pass True or False")
     return Parameter(name, doc, has_default=True, default=None, workspace=bytes, zeroed=zeroed)
+
+
+def _is_possible(size: str) -> bool:
+    """Whether a size without names in it is one. Others are known when a call is made."""
+    try:
+        return 0 <= expressions.value_of(size, {}) < 2**63
+    except ZeroDivisionError:
+        return False
 
 
 def check_workspace(parameters: Sequence[Parameter], where: str) -> None:
@@ -69,6 +80,7 @@ def _is_plain(argument: Any) -> bool:
     """Whether this is a tensor of one free extent, elements side by side."""
     return (
         isinstance(argument, Tensor)
+        and not argument.is_made
         and argument.strides is None
         and len(argument.shape) == 1
         and isinstance(argument.shape[0], Dim)

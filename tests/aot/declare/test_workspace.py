@@ -37,7 +37,7 @@ def test_a_workspace_is_a_parameter_that_may_be_left_out() -> None:
     "argument",
     [
         aot.Scalar("f32"), aot.Tensor("f32", (16,)), aot.Tensor("f32", ("a", "b")),
-        aot.Tensor("f32", ("n",), strides=(2,)), aot.Tensor("f32", (aot.Dim("length", divisible_by=8),)),
+        aot.Tensor("f32", ("n",), optional=True), aot.Tensor("f32", ("n",), strides=(2,)), aot.Tensor("f32", (aot.Dim("length", divisible_by=8),)),
     ],
 )  # fmt: skip
 def test_a_spec_takes_it_as_dispatch_supplies_it(argument: Any) -> None:
@@ -83,3 +83,10 @@ def test_a_size_is_a_text(size: Any) -> None:
 def test_zeroed_is_true_or_false() -> None:
     with pytest.raises(DeclarationError, match="workspace parts: zeroed is 'no'"):
         aot.Workspace("parts", bytes="4", zeroed="no")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("size", ["-4", "4 // 0", "1 % 0", "9223372036854775807 * 2"])
+def test_a_size_that_no_call_can_have_is_refused(size: str) -> None:
+    with pytest.raises(DeclarationError, match="workspace parts: .* is not a number of bytes"):
+        aot.Workspace("parts", bytes=size)
+    assert aot.Workspace("parts", bytes=f"{size} + x.shape[0]")  # what a call has decides
