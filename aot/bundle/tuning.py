@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -32,6 +32,7 @@ __all__ = [
     "TunedSet",
     "Tuning",
     "bundle_tunings",
+    "check_names",
     "check_tuning",
     "read_tuning",
     "tuning_name",
@@ -44,6 +45,7 @@ _READABLE = (1, SCHEMA)  # in 1 every set has bins and cells of its own
 MAX_CELLS = 65536  # AOT_MAX_CELLS: of one set
 MAX_VARIANTS = 256  # of one set: a cell is a byte
 MAX_BYTES = 64 << 20
+_AGAIN = "run `python -m aot tune` again"
 _INT64 = range(-(2**63) + 1, 2**63)
 
 
@@ -164,22 +166,25 @@ def read_tuning(path: Path) -> Tuning:
         raise UsageError(f"there is no file `{path}`", hint="`python -m aot tune BUNDLE --out FILE` writes one")
     try:
         data = json.loads(read_bounded(str(path), MAX_BYTES, BundleError).decode())
-        if not isinstance(data, dict) or data.get("schema") not in _READABLE:
-            seen = data.get("schema") if isinstance(data, dict) else None
+        seen = data.get("schema") if isinstance(data, dict) else None
+        if type(seen) is not int or seen not in _READABLE:
             raise RecordError(f"it has schema {seen!a}, this version reads {' and '.join(map(str, _READABLE))}")
         tuning = decode(Tuning, _with_repetition({**data, "schema": SCHEMA}))
         _check(tuning)
         return tuning
     except (BundleError, ValueError, RecursionError) as error:
-        raise UsageError(
-            f"`{path}` is not what `tune` writes: {error}", hint="run `python -m aot tune` again"
-        ) from None
+        raise UsageError(f"`{path}` is not what `tune` writes: {error}", hint=_AGAIN) from None
 
 
 def _check(tuning: Tuning) -> None:
     """What a decoder of types does not see: bounds, and that the parts agree."""
-    if tuning.device.multiprocessors < 1 or not 0 < len(tuning.device.name.encode()) < 128:
-        raise RecordError(f"there is no such device: {tuning.device}")
+    device = tuning.device
+    if (
+        not 0 < device.multiprocessors < 2**31
+        or not 0 < len(device.name.encode()) < 128
+        or not device.name.isprintable()
+    ):
+        raise RecordError(f"there is no such device: {str(device)!a}")
     pairs = [kernel.pair for kernel in tuning.kernels]
     if len(set(pairs)) != len(pairs):
         raise RecordError("it has two tables for one kernel and architecture")
@@ -214,21 +219,28 @@ def bundle_tunings(bundle: Path) -> list[Tuning]:
     return [read_tuning(path) for path in sorted((bundle / TUNING).glob("*.json"))]
 
 
+def check_names(table: TunedKernel, known: Collection[str], where: str) -> None:
+    """Every variant that a table names is there; :class:`UsageError` if not."""
+    for name in (name for one in table.sets for name in one.variants):
+        if name not in known:
+            raise UsageError(
+                f"`{where}`: the table of {table.kernel} for {table.arch} names {name}, a variant that no longer exists",
+                hint=_AGAIN,
+            )
+
+
 def check_tuning(tuning: Tuning, variants: Mapping[tuple[str, Arch], Sequence[VariantDetails]], where: str) -> None:
     """Every table fits the variants that are there; :class:`UsageError` if not."""
     for kernel in tuning.kernels:
         known = {variant.name: variant for variant in variants[kernel.pair]}
         what = f"`{where}`: the table of {kernel.kernel} for {kernel.arch}"
-        again = "run `python -m aot tune` again"
-        for name in (name for one in kernel.sets for name in one.variants):
-            if name not in known:
-                raise UsageError(f"{what} names {name}, a variant that no longer exists", hint=again)
+        check_names(kernel, known, where)
         for one in kernel.sets:
             for variant in (known[name] for name in one.variants):
                 if variant.function != one.function or dict(variant.point) != dict(one.point):
-                    raise UsageError(f"{what} puts {variant.name} at a point where it is not declared", hint=again)
+                    raise UsageError(f"{what} puts {variant.name} at a point where it is not declared", hint=_AGAIN)
                 if tuple(variant.tuned_by) != kernel.by:
                     declared = ", ".join(variant.tuned_by) or "nothing"
                     raise UsageError(
-                        f"{what} was tuned by {', '.join(kernel.by)}, the declaration is by {declared}", hint=again
+                        f"{what} was tuned by {', '.join(kernel.by)}, the declaration is by {declared}", hint=_AGAIN
                     )

@@ -27,7 +27,7 @@ from .linking import link_kernels, linkers, prepare_linking
 from .plan import make_plan, over_budget
 from .settings import BuildResult, Settings
 from .spellings import parse_archs
-from .tuning import fitting_tables, read_tables
+from .tuning import check_tables, fitting_tables, read_tables
 from .workers import Workers
 from .workspace import Workspace, make_workspace, scratch_folder, with_remote
 
@@ -64,7 +64,7 @@ def _build(workspace: Workspace) -> BuildResult:
         return BuildResult(out, existing, ())
     tables = read_tables(workspace.settings)
     workspace = with_remote(workspace)
-    compilation, key = _compile(workspace, earlier)
+    compilation, key = _compile(workspace, earlier, tables)
     check_may_replace(existing, compilation.failures, workspace.settings)
     manifest = _assemble(compilation, existing, workspace, tables)
     if not compilation.failures:
@@ -72,7 +72,7 @@ def _build(workspace: Workspace) -> BuildResult:
     return BuildResult(out, manifest, compilation.failures)
 
 
-def _compile(workspace: Workspace, earlier: Earlier) -> tuple[Compilation, str | None]:
+def _compile(workspace: Workspace, earlier: Earlier, tables: dict[Path, Tuning]) -> tuple[Compilation, str | None]:
     """Plan and compile; the key of what the build ends with goes along."""
     settings = workspace.settings
     prepare_linking(settings, workspace.scratch, workspace.store)
@@ -81,6 +81,8 @@ def _compile(workspace: Workspace, earlier: Earlier) -> tuple[Compilation, str |
     cluster = open_cluster(settings.executor, settings.dask_security)
     with closing(cluster) if cluster else nullcontext(), Workers(session, workspace.scratch, limit=limit) as workers:
         plan, failures, key = _plan(workspace, earlier, workers, cluster)
+        if not failures:  # these go first: a table may be about what failed
+            check_tables(tables, settings, plan.kernels)
         workspace.progress.stage("finding NVIDIA's libraries" + _for_other_hosts(settings.hosts))
         _libraries(settings, settings.hosts, plan.cuda)  # what is missing is reported before the long part
         with closing(choose_executor(cluster, workers, workspace)) as executor:

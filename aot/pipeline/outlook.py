@@ -17,6 +17,7 @@ from .events import Progress
 from .executor import Session
 from .plan import make_plan
 from .settings import Settings
+from .tuning import check_tables, read_tables
 from .workers import Workers
 from .workspace import Workspace, make_workspace, scratch_folder
 
@@ -52,11 +53,14 @@ class Outlook:
         return sum(kernel.cached for kernel in self.plan)
 
 
-def foresee(settings: Settings, progress: Progress) -> Outlook:
-    """Plan a build and compile nothing."""
+def foresee(settings: Settings, progress: Progress, *, with_tables: bool = False) -> Outlook:
+    """Plan a build and compile nothing. ``with_tables``: raise if a measured table does not fit, as the build would."""
     with scratch_folder() as scratch:
         workspace = make_workspace(settings, progress, scratch)
+        tables = read_tables(settings) if with_tables else {}
         plan, failures = _plan(workspace)
+        if not failures:
+            check_tables(tables, settings, plan)
         store = workspace.store
         took = recall.durations(store, settings.kernels) if store is not None else {}
         seconds = _estimate(plan, store, took, settings.worker_count)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from ..bundle.tuning import TUNING, Tuning, check_tuning, read_tuning
+from aot_runtime.arch import Arch
+
+from ..bundle.tuning import TUNING, Tuning, check_names, check_tuning, read_tuning, tuning_name
+from ..cache.recall import KernelPlan
 from ..errors import UsageError
 from ..link.tuning import EntrySet, EntryTable
 from .contributions import Contribution
 from .settings import Settings
 
-__all__ = ["entry_tables", "fitting_tables", "read_tables", "tuning_files"]
+__all__ = ["check_tables", "entry_tables", "fitting_tables", "read_tables", "tuning_files"]
 
 
 def tuning_files(settings: Settings) -> tuple[Path, ...]:
@@ -22,11 +25,32 @@ def tuning_files(settings: Settings) -> tuple[Path, ...]:
 def read_tables(settings: Settings) -> dict[Path, Tuning]:
     """The tables, read before anything is compiled: what is wrong with a file is reported at once."""
     tables = {path: read_tuning(path) for path in tuning_files(settings)}
-    devices = [tuning.device for tuning in tables.values()]
+    files = [tuning_name(tuning.device) for tuning in tables.values()]  # of a bundle: one for each device
     for path, tuning in tables.items():
-        if devices.count(tuning.device) > 1:
+        if files.count(tuning_name(tuning.device)) > 1:
             raise UsageError(f"`{path}`: there are two tables for {tuning.device}", hint="pass one of them")
     return tables
+
+
+def check_tables(tables: Mapping[Path, Tuning], settings: Settings, plan: Sequence[KernelPlan]) -> None:
+    """Raise if a table does not fit what is planned: compiling it may take long, and the table is needed only then."""
+    planned = {(kernel.info.name, kernel.arch): kernel.variants for kernel in plan}
+    for path, tuning in tables.items():
+        _check_named(path, tuning, settings, planned)
+        for table in tuning.only(planned).kernels:
+            known = {variant.table.name for variant in planned[table.pair]}
+            check_names(table, known, str(path))
+
+
+def _check_named(path: Path, tuning: Tuning, settings: Settings, pairs: Collection[tuple[str, Arch]]) -> None:
+    """A table that was named must be about some kernel of the build."""
+    if settings.tuning and not tuning.only(pairs).kernels:
+        listed = ", ".join(f"{kernel.kernel} for {kernel.arch}" for kernel in tuning.kernels) or "no kernel"
+        built = ", ".join(f"{name} for {arch}" for name, arch in sorted(pairs))
+        raise UsageError(
+            f"`{path}` matches no kernel of this build: it has tables of {listed}; this build has {built}",
+            hint="build what was tuned, or leave `--tuning` out",
+        )
 
 
 def fitting_tables(tables: dict[Path, Tuning], settings: Settings, built: Contribution) -> Sequence[Tuning]:
@@ -34,10 +58,8 @@ def fitting_tables(tables: dict[Path, Tuning], settings: Settings, built: Contri
     variants = {pair: kernel.variants for pair, kernel in built.kernels.items()}
     fitting = []
     for path, tuning in tables.items():
+        _check_named(path, tuning, settings, variants)
         own = tuning.only(variants)
-        if settings.tuning and not own.kernels:
-            listed = ", ".join(f"{kernel.kernel} for {kernel.arch}" for kernel in tuning.kernels) or "no kernel"
-            raise UsageError(f"`{path}` matches no kernel of this build: it has tables of {listed}")
         check_tuning(own, variants, str(path))
         fitting.append(own)
     return [tuning for tuning in fitting if tuning.kernels]

@@ -170,7 +170,7 @@ def execute(arguments: argparse.Namespace) -> int:
     progress = make_progress(arguments)
     if arguments.dry_run:
         with progress:
-            outlook = foresee(settings, progress)
+            outlook = foresee(settings, progress, with_tables=True)
         return _show(arguments, outlook, settings.worker_count)
     with progress:
         result = build(settings, progress)

@@ -46,8 +46,12 @@ KERNELS = {
             choices=(Choice("kind", ("2d", "default")),),
         ),
         record("nested", (Parameter("deep"), Parameter("mixed"))),
-        record("alike", (Parameter("pair"), Parameter("pair_0"), Parameter("args_"), Parameter("int"), Parameter("int_"))),
-        record("scratch", (Parameter("bytes"), Parameter("errno"), Parameter("parts", has_default=True, workspace="8"))),
+        record(
+            "alike", (Parameter("pair"), Parameter("pair_0"), Parameter("args_"), Parameter("int"), Parameter("int_"))
+        ),
+        record(
+            "scratch", (Parameter("bytes"), Parameter("errno"), Parameter("parts", has_default=True, workspace="8"))
+        ),
     )
 }
 KINDS: dict[str, Kinds] = {

@@ -87,6 +87,6 @@ def test_zeroed_is_true_or_false() -> None:
 
 @pytest.mark.parametrize("size", ["-4", "4 // 0", "1 % 0", "9223372036854775807 * 2"])
 def test_a_size_that_no_call_can_have_is_refused(size: str) -> None:
-    with pytest.raises(DeclarationError, match="workspace parts: .* is not a number of bytes"):
+    with pytest.raises(DeclarationError, match=r"workspace parts: .* is not a number of bytes"):
         aot.Workspace("parts", bytes=size)
     assert aot.Workspace("parts", bytes=f"{size} + x.shape[0]")  # what a call has decides
