@@ -29,6 +29,7 @@ __all__ = [
     "add_kernels_argument",
     "add_run_arguments",
     "add_wait_argument",
+    "check_file",
     "link_tools",
     "open_to_run",
     "parse_age",
@@ -77,7 +78,10 @@ def add_family_argument(
 
 def parse_families(given: list[str]) -> tuple[str, ...]:
     """``["rows,gemm", "backward"]`` -> ``("rows", "gemm", "backward")``."""
-    return tuple(name.strip() for text in given for name in text.split(",") if name.strip())
+    names = tuple(name.strip() for text in given for name in text.split(",") if name.strip())
+    if given and not names:  # an empty variable of a script, which should not build something else
+        raise UsageError("`--family` names no family", hint="name some, pass `all`, or leave `--family` out")
+    return names
 
 
 def add_bundle_argument(parser: argparse.ArgumentParser) -> None:
@@ -94,6 +98,7 @@ def add_run_arguments(parser: argparse.ArgumentParser, dtypes: str, out: str) ->
 
 
 def open_to_run(arguments: argparse.Namespace, command: str) -> Opened:
+    check_file(arguments.out, "--out")
     manifest = Manifest.read(arguments.bundle)
     kernels = select_kernels(manifest, arguments.kernel)
     gpu = find_gpu(command)
@@ -101,6 +106,18 @@ def open_to_run(arguments: argparse.Namespace, command: str) -> Opened:
     import aot_runtime
 
     return Opened(aot_runtime.load(arguments.bundle), kernels, contracts, gpu)
+
+
+def check_file(path: Path | None, option: str) -> None:
+    """Raise if a file cannot be written there: what takes long to measure would be lost."""
+    if path is None:
+        return
+    if path.is_dir():
+        raise UsageError(f"`{option} {path}` is a folder", hint="pass the name of a file")
+    if not path.parent.is_dir():
+        raise UsageError(f"there is no folder `{path.parent}` for `{option} {path}`", hint="make it first")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UsageError(f"`{option} {path}` cannot be written", hint="pass another file, or change its permissions")
 
 
 def write_json(path: Path | None, data: Any) -> None:

@@ -67,6 +67,7 @@ def discover(source: str, skip: Collection[str] = (), reading: Callable[[str], N
             hint="declare one with @aot.kernel, pass `--kernels PATH`, or begin with `python -m aot new my_kernels`",
         )
     check_pairs(kernels, complete=not failures and not skip)
+    _check_core(source)
     families = {name: _family(source, kernel) for name, kernel in kernels.items()}
     return Found(tuple(kernels[name] for name in sorted(kernels)), tuple(failures), families)
 
@@ -86,6 +87,23 @@ def _family(source: str, kernel: Kernel) -> Family:
     name = file.parent.relative_to(folder).as_posix()
     core = getattr(sys.modules[_PACKAGE], _CORE, None)
     return Family() if name == "." else Family(name, core is None or name.split("/")[0] in core)
+
+
+def _check_core(source: str) -> None:
+    """Raise unless ``CORE_FAMILIES`` lists folders: a build would leave out a family of another name without a word."""
+    folder, core = Path(source), getattr(sys.modules.get(_PACKAGE), _CORE, None)
+    if core is None or not folder.is_dir():
+        return
+    where = f"{folder / '__init__.py'}: {_CORE}"
+    if not isinstance(core, (tuple, list, set, frozenset)) or not all(isinstance(name, str) for name in core):
+        raise DeclarationError(f"{where} is {core!r}", hint='list names of folders: ("rows", "gemm")')
+    known = sorted(file.parent.name for file in folder.glob("*/__init__.py") if file.parent.name != _CONTRACTS)
+    unknown = sorted(set(core) - set(known))
+    if unknown:
+        raise DeclarationError(
+            f"{where} has {', '.join(unknown)}, and there is no such folder with an `__init__.py`",
+            hint=f"there are: {', '.join(known) or 'none'}",
+        )
 
 
 def is_discovered(name: str) -> bool:

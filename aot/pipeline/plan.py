@@ -80,9 +80,13 @@ def select_kernels(
     """
     among = in_families(kernels, families or (["all"] if globs else []))
     selected = [kernel for kernel in among if any(fnmatch.fnmatchcase(kernel.name, glob) for glob in globs or "*")]
+    if not selected and not globs:
+        known = ", ".join(sorted({kernel.family for kernel in kernels}))
+        raise UsageError("no kernel is in a core family", hint=f"pass `--family` with some of {known}, or all")
     if not selected:
+        where = f" in {', '.join(families)}" if families and "all" not in families else ""
         known = ", ".join(kernel.name for kernel in among)
-        raise UsageError(f"no kernel matches {', '.join(globs)}", hint=f"there are: {known}")
+        raise UsageError(f"no kernel{where} matches {', '.join(globs)}", hint=f"there are: {known}")
     return selected
 
 

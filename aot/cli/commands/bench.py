@@ -19,7 +19,7 @@ from ...gpu.ncu import Call, Profile, profile, read_profiles, run_ncu
 from ...gpu.plot import plot
 from ...gpu.running import GpuFacts
 from ...records import encode
-from ..options import Opened, add_run_arguments, open_to_run, write_json
+from ..options import Opened, add_run_arguments, check_file, open_to_run, write_json
 from ..report import human_size, note, print_json, table
 from ..schema import Key
 
@@ -67,6 +67,7 @@ def execute(arguments: argparse.Namespace) -> int:
     against = contenders(arguments.against)
     if arguments.ncu or arguments.ncu_csv is not None:
         return _show_profiles(arguments, against)
+    check_file(arguments.plot, "--plot")
     opened = open_to_run(arguments, "bench")
     others = _opened(against)
     if arguments.profile:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from aot.cli.options import parse_families
 from aot.cli.parser import parse
 from aot.cli.settings import build_settings, list_settings
 from aot.errors import UsageError
@@ -97,3 +98,11 @@ def test_a_project_with_a_mistake_is_refused(folder: Path) -> None:
     (folder / "pyproject.toml").write_text(PROJECT.replace("glibc =", "glibk ="))
     with pytest.raises(UsageError, match="unknown key `glibk`"):
         settings()
+
+
+def test_a_family_without_a_name_is_refused() -> None:
+    assert parse_families([]) == ()
+    assert parse_families(["rows, gemm", "backward"]) == ("rows", "gemm", "backward")
+    for given in ("", ",", " "):
+        with pytest.raises(UsageError, match="`--family` names no family"):
+            parse_families([given])

@@ -87,6 +87,25 @@ def test_a_folder_may_name_its_core_families(tmp_path: Path) -> None:
     assert families == {"loose": Family(), "rows": Family("rows/deep"), "late": Family("late/deep", core=False)}
 
 
+@pytest.mark.parametrize(
+    ("core", "message"),
+    [
+        ('"rows"', "CORE_FAMILIES is 'rows'"),  # of which "row" is a part
+        ("5", "CORE_FAMILIES is 5"),
+        ("(5,)", r"CORE_FAMILIES is \(5,\)"),
+        ('("rows", "gem")', "CORE_FAMILIES has gem, and there is no such folder"),
+    ],
+)
+def test_core_families_are_folders(tmp_path: Path, core: str, message: str) -> None:
+    write(tmp_path / "rows" / "__init__.py", "")
+    write(tmp_path / "rows" / "k.py", DECLARATION.format(name="k"))
+    write(tmp_path / "__init__.py", f"CORE_FAMILIES = {core}")
+    with pytest.raises(DeclarationError, match=message) as caught:
+        discover(str(tmp_path))
+    assert caught.value.hint is not None
+    assert "rows" in caught.value.hint
+
+
 def test_without_a_list_every_family_is_core(tmp_path: Path) -> None:
     write(tmp_path / "rows" / "__init__.py", "")
     write(tmp_path / "rows" / "k.py", DECLARATION.format(name="k"))

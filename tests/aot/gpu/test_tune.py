@@ -171,6 +171,19 @@ def test_the_command_needs_a_file_and_a_gpu(
     assert not (tmp_path / "t.json").exists()
 
 
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
+    tmp_path: Path, small_bundle_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    absent = tmp_path / "absent" / "t.json"
+    for arguments in (["tune", "--out"], ["check", "--out"], ["bench", "--out"], ["bench", "--plot"]):
+        command, option = arguments
+        assert main([command, str(small_bundle_path), option, str(absent)]) == 2
+        message = f"error: there is no folder `{absent.parent}` for `{option} {absent}`\n\nhint: make it first\n"
+        assert message in capsys.readouterr().err
+        assert main([command, str(small_bundle_path), option, str(tmp_path)]) == 2
+        assert f"error: `{option} {tmp_path}` is a folder" in capsys.readouterr().err
+
+
 # Bins
 
 

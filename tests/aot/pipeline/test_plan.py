@@ -117,6 +117,12 @@ def test_families_that_are_not_core_are_built_on_request_or_if_a_kernel_is_named
     assert select_kernels(every, (), ("backward", "rows")) == [rows, late]
     assert select_kernels(every, ("norm*",)) == [rows, late]
     assert select_kernels(every, ("norm*",), ("rows",)) == [rows]
+    with pytest.raises(UsageError, match="no kernel in rows matches norm_backward") as caught:
+        select_kernels(every, ("norm_backward",), ("rows",))
+    assert caught.value.hint == "there are: norm"
+    with pytest.raises(UsageError, match="no kernel is in a core family") as caught:
+        select_kernels([late], ())
+    assert caught.value.hint == "pass `--family` with some of backward, or all"
     with pytest.raises(UsageError, match="there is no family of kernels called 'cols'") as caught:
         in_families(every, ("cols",))
     assert caught.value.hint == "there are: backward, rows; `all` takes every kernel"
