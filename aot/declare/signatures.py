@@ -66,7 +66,8 @@ def check_contract(kernel: Kernel, where: str) -> None:
                     f"{where}: its {what} {problem}",
                     hint=f"it is called with the inputs and choices by name: {', '.join(_names(kernel))}",
                 )
-    for what, function in {"inputs": kernel.inputs, "bench_inputs": beside.get("bench_inputs")}.items():
+    yielding = {"inputs": kernel.inputs, **{name: beside.get(name) for name in ("bench_inputs", "tune_inputs")}}
+    for what, function in yielding.items():
         parameters = _parameters(function) if function is not None else None
         if parameters is not None and not _takes_two(parameters):
             raise DeclarationError(
@@ -79,7 +80,7 @@ def _beside(kernel: Kernel) -> Mapping[str, Callable[..., Any]]:
     module = sys.modules.get(getattr(kernel.reference, "__module__", None) or "")
     if module is None or module.__name__ == kernel.make.__module__:
         return {}
-    names = ("torch_equivalent", "bench_inputs")
+    names = ("torch_equivalent", "bench_inputs", "tune_inputs")
     return {name: found for name in names if callable(found := getattr(module, name, None))}
 
 

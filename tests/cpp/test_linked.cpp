@@ -44,6 +44,7 @@ static void test_workspace() {
   std::size_t bytes = 0;
   CHECK(bundle_fill_parts_workspace_size(out.get(), 4, &bytes) == AOT_OK && bytes == 16);
   CHECK(bundle_fill_parts_workspace_size(nullptr, 4, &bytes) == AOT_ERROR_ARGUMENT && bytes == 0);
+  CHECK(bundle_fill_parts_workspace_size(out.get(), 4, nullptr) == AOT_ERROR_USAGE);
 }
 
 static void test_errors() {

@@ -783,6 +783,9 @@ static inline int aot_call_on(aot_function function, void* stream, const aot_val
 static inline int aot_entry_workspace_size_(const aot_core* core, aot_entry entry, const aot_value* args, int32_t count,
                                             size_t* bytes) {
   aot_value result = {AOT_NONE, 0, {0}};
+  if (bytes == NULL) {
+    return aot_fail_(AOT_ERROR_USAGE, "workspace_size: a null pointer was given for the number of bytes", NULL, NULL, NULL);
+  }
   *bytes = 0;
   if (core->minor < 1) return AOT_OK; /* before there were any */
   if (entry(AOT_ASK_WORKSPACE, args, count, &result) != 0) return aot_raised_(core);

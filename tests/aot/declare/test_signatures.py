@@ -137,6 +137,7 @@ def test_a_contract_for_another_signature_is_refused(contract: dict[str, Any], s
     [
         ({"torch_equivalent": function("x", "y", "op")}, "its torch_equivalent takes y, which is neither"),
         ({"bench_inputs": function("make")}, "its bench_inputs take (make)"),
+        ({"tune_inputs": function("make")}, "its tune_inputs take (make)"),
         ({"torch_equivalent": function("x", "op", "factor=1"), "bench_inputs": function("make", "dtype")}, None),
     ],
 )
