@@ -32,8 +32,8 @@ def purpose_of(name: str, bundle: str) -> tuple[str, str, str]:
         return ("CUDA runtime and launch support" if name.endswith("_cuda.so") else "entry points"), "", ""
     if folders[0] == "details":
         return "descriptions", folders[1].removesuffix(".json"), ""
-    if folders[0] in ("include", "contracts"):
-        return {"include": "headers", "contracts": "contracts"}[folders[0]], "", ""
+    if folders[0] in ("include", "contracts", "tuning"):
+        return {"include": "headers", "contracts": "contracts", "tuning": "measured tables"}[folders[0]], "", ""
     return ("descriptions" if len(folders) == 1 else "kept intermediate files"), "", ""
 
 

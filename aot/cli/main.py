@@ -76,10 +76,15 @@ def run(read: Callable[[Sequence[str]], argparse.Namespace], arguments: Sequence
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _print_nowhere()
         return 0
     except (Exception, KeyboardInterrupt) as error:
         return _report(error, arguments)
+
+
+def _print_nowhere() -> None:
+    """Nobody reads stdout any more, and Python would complain about that when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _report(error: BaseException, arguments: Sequence[str]) -> int:
@@ -95,7 +100,11 @@ def _report(error: BaseException, arguments: Sequence[str]) -> int:
         for line in error_lines(trouble.message, trouble.hint, trouble.failures):
             print_message(line)
     if "--json" in arguments:
-        print_json(trouble.data())
+        try:
+            print_json(trouble.data())
+            sys.stdout.flush()
+        except BrokenPipeError:
+            _print_nowhere()
     return trouble.code
 
 

@@ -523,6 +523,19 @@ def test_a_reader_that_goes_away_is_no_error(small_bundle_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_an_error_as_json_that_nobody_reads_is_no_traceback(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "aot", "inspect", str(tmp_path / "absent"), "--json"]
+    done = subprocess.run(command, env=environment, stdout=write, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
 # -- check and bench -----------------------------------------------------------------------------------------------
 
 
