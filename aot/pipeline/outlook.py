@@ -8,14 +8,14 @@ from pathlib import Path
 from statistics import fmean
 
 from ..cache import recall
-from ..cache.recall import KernelPlan
+from ..cache.recall import KernelPlan, Plan
 from ..cache.store import Store
 from ..compile.messages import KernelInfo
 from ..errors import Failure
 from .earlier import look_up
 from .events import Progress
 from .executor import Session
-from .plan import make_plan
+from .plan import make_plan, over_budget
 from .settings import Settings
 from .tuning import check_tables, read_tables
 from .workers import Workers
@@ -61,6 +61,8 @@ def foresee(settings: Settings, progress: Progress, *, with_tables: bool = False
         plan, failures = _plan(workspace)
         if not failures:
             check_tables(tables, settings, plan)
+        for warning in over_budget(Plan(0, plan)):
+            progress.warn(warning)
         store = workspace.store
         took = recall.durations(store, settings.kernels) if store is not None else {}
         seconds = _estimate(plan, store, took, settings.worker_count)

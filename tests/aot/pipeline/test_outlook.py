@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,18 @@ def test_variants_guards_and_contracts_are_listed(monkeypatch: pytest.MonkeyPatc
     ]
     assert (found.path, found.variants, found.cached, found.seconds) == (Path("out"), 4, 0, None)
     assert found.failures == (failure,)
+
+
+def test_a_kernel_above_its_budget_is_named_before_anything_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    warned: list[str] = []
+    monkeypatch.setattr(Progress, "warn", lambda self, text: warned.append(text))
+    many = kernel("gemm", "small", "large")
+    variants = tuple(replace(one, arguments=one.table.name) for one in many.variants)
+    many = replace(many, info=replace(many.info, variant_budget=1), variants=variants)
+    foreseen(monkeypatch, None, many, kernel("add", "f16"))
+    assert [text.partition(":")[0] for text in warned] == [
+        "gemm has 2 variants to compile for sm_80, and a budget of 1"
+    ]
 
 
 def test_what_is_in_the_cache_takes_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
