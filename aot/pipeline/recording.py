@@ -17,7 +17,7 @@ from aot_runtime.serving.environment import recording_variables
 
 from ..errors import UsageError
 
-__all__ = ["Recorded", "check_folder", "record"]
+__all__ = ["Recorded", "record"]
 
 _PIPE_BYTES = 1 << 20  # more than a pipe holds
 _READS = "recorded_kernels"  # in the `__init__.py` that a recording writes
@@ -36,7 +36,7 @@ class Recorded:
 
 def record(program: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Recorded:
     """Run a program and write every call that it compiles into a folder."""
-    check_folder(folder)
+    _check_folder(folder)
     with _losses() as (pipe, lost):
         code = _run(program, {**environment, **recording_variables(str(folder), environment, pipe)})
         losses = lost()
@@ -90,7 +90,7 @@ def _content(pipe: int) -> bytes:
         return b""
 
 
-def check_folder(folder: Path) -> None:
+def _check_folder(folder: Path) -> None:
     """Make the folder of a recording. Nothing that something else keeps there may be replaced."""
     hint = "pass another folder to `--record`"
     try:
