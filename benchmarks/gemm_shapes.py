@@ -1,11 +1,12 @@
 """The shipped GEMM against cuBLAS, on products of real models that it was not tuned on.
 
-Needs a GPU, torch, and a bundle of the shipped kernels. Inputs are normally distributed random numbers, row-major, in
-enough sets to exceed the L2 cache. Each product is measured in several rounds, ours and torch's in random order in each
-of them, and medians are compared. All products are measured that way in two runs, one after the other. A product counts
-as behind if its ratio is below 0.95 in both.
+Needs a GPU, torch, and a bundle of the shipped kernels. Inputs are normally distributed random numbers, row-major. Each
+product is measured in several rounds, ours and torch's in random order in each of them, and medians are compared. All
+products are measured that way in two runs, one after the other. A product counts as behind if its ratio is below 0.95 in
+both.
 
     python benchmarks/gemm_shapes.py dist/kernels                  # `gemm` in bf16
+    python benchmarks/gemm_shapes.py dist/kernels --way python     # called from Python: `_timers.py` has the three ways
     python benchmarks/gemm_shapes.py dist/kernels --dtype tf32     # `gemm_f32`, of a bundle with the family `f32`
 """
 
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from _common import PROJECT, parser, report
+from _timers import WAYS, medians
 
 ROUNDS, RUNS = 5, 2
 BEHIND = 0.95
@@ -64,27 +66,35 @@ def this_device() -> Any:
     return Device((found.major, found.minor), found.name, found.multi_processor_count)
 
 
-def measure(bundle: Any, problem: Problem, dtype: str) -> dict[str, Any]:
+def measure(bundle: Any, problem: Problem, dtype: str, way: str) -> dict[str, Any]:
     """Medians of one product in microseconds, and the variant that ran."""
     import torch
 
-    from aot.gpu.bench import cache_bytes, copies_beyond, graph_timer, shuffled_medians
+    from aot.gpu.bench import cache_bytes, copies_beyond
     from aot.gpu.inputs import torch_dtype
 
     m, n, k = problem.m, problem.n, problem.k
     kernel = "gemm_f32" if dtype in PRECISIONS else "gemm"
     chosen_by = {"precision": PRECISIONS[dtype]} if dtype in PRECISIONS else {}
     torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
-    sets = min(copies_beyond(cache_bytes("cuda"), problem.bytes), 16)
+    sets = min(copies_beyond(cache_bytes("cuda"), problem.bytes), 16) if way == "graph" else 1
     own = {"device": "cuda", "dtype": torch_dtype("f32" if dtype in PRECISIONS else dtype)}
     a, b = torch.randn(sets, m, k, **own), torch.randn(sets, n, k, **own)
     out = torch.empty(sets, m, n, **own)
-    timers = {
-        "aot": graph_timer(lambda i: bundle[kernel](a[i], b[i], out[i], **chosen_by), sets, problem.calls),
-        "cublas": graph_timer(lambda i: torch.mm(a[i], b[i].T, out=out[i]), sets, problem.calls),
-    }
+    inputs = [(a[i], b[i], b[i].T, out[i]) for i in range(sets)]
+    function = bundle[kernel]
+
+    def ours(i: int) -> None:
+        a, b, _, out = inputs[i]
+        function(a, b, out, **chosen_by)
+
+    def cublas(i: int) -> None:
+        a, _, b, out = inputs[i]
+        torch.mm(a, b, out=out)
+
+    found = medians({"aot": ours, "cublas": cublas}, way, sets, problem.calls, ROUNDS)
     chosen = bundle.explain(kernel, this_device(), a[0], b[0], out[0], **chosen_by).chosen
-    return {**shuffled_medians(timers, ROUNDS), "variant": chosen.variant if chosen is not None else ""}
+    return {**found, "variant": chosen.variant if chosen is not None else ""}
 
 
 def read_clocks() -> dict[str, str]:
@@ -109,10 +119,12 @@ def summary(ratios: dict[Problem, list[float]]) -> dict[str, Any]:
     }
 
 
-def run(bundle: Any, problems: list[Problem], dtype: str) -> tuple[list[dict[str, Any]], list[dict[str, str]]]:
+def run(
+    bundle: Any, problems: list[Problem], dtype: str, way: str
+) -> tuple[list[dict[str, Any]], list[dict[str, str]]]:
     rows, clocks = [], [read_clocks()]
     for index, problem in enumerate(problems):
-        rows.append(measure(bundle, problem, dtype))
+        rows.append(measure(bundle, problem, dtype, way))
         if index % EVERY == EVERY - 1:
             clocks.append(read_clocks())
     return rows, clocks
@@ -123,17 +135,19 @@ def main() -> None:
     arguments.add_argument("bundle", type=Path)
     arguments.add_argument("--set", default="gemm_report", help="file of benchmarks/shapes (default: gemm_report)")
     arguments.add_argument("--dtype", default="bf16", choices=("bf16", "f16", *PRECISIONS))
+    arguments.add_argument("--way", default="graph", choices=WAYS, help="how calls are timed (default: graph)")
     given = arguments.parse_args()
     import aot_runtime
 
     problems, bundle = read_problems(given.set), aot_runtime.load(given.bundle)
     gc.freeze()  # torch collects garbage before each graph: it need not look at what is here already
-    runs = [run(bundle, problems, given.dtype) for _ in range(RUNS)]
+    runs = [run(bundle, problems, given.dtype, given.way) for _ in range(RUNS)]
     ratios = {problem: [rows[i]["cublas"] / rows[i]["aot"] for rows, _ in runs] for i, problem in enumerate(problems)}
     found = summary(ratios)
     results = {
         "set": given.set,
         "dtype": given.dtype,
+        "way": given.way,
         "summary": found,
         "clocks": [clocks for _, clocks in runs],
         "columns": ["model", "layer", "m", "n", "k", "variant", "aot_us", "cublas_us"],

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from _common import PROJECT, parser, report
+from _timers import WAYS, medians
 from gemm_shapes import BEHIND, EVERY, ROUNDS, RUNS, SHORT, read_clocks
 
 MAX_SETS = 8  # of inputs, so that they exceed the L2 cache
@@ -126,13 +127,13 @@ def takes(case: Case, inputs: dict[str, Any]) -> bool:
     return True
 
 
-def measure(bundle: Any, case: Case) -> dict[str, Any]:
+def measure(bundle: Any, case: Case, way: str) -> dict[str, Any]:
     """Medians of one product in microseconds, and the variant that ran."""
     import torch
 
-    from aot.gpu.bench import cache_bytes, copies_beyond, graph_timer, shuffled_medians
+    from aot.gpu.bench import cache_bytes, copies_beyond
 
-    sets = min(copies_beyond(cache_bytes("cuda"), case.bytes), MAX_SETS)
+    sets = min(copies_beyond(cache_bytes("cuda"), case.bytes), MAX_SETS) if way == "graph" else 1
     inputs = [make_inputs(case) for _ in range(sets)]
     out = torch.empty(sets, case.rows, case.n, device="cuda", dtype=torch.bfloat16)
     kernel = "grouped_gemm" if case.grouped else "gemm_fp8"
@@ -141,9 +142,8 @@ def measure(bundle: Any, case: Case) -> dict[str, Any]:
         runs["torch"] = lambda i: torch_run(case, **inputs[i])
     if case.what == PLAIN and case.row[-1] == "even":
         runs["plain"] = lambda i: torch.mm(inputs[i]["a"], inputs[i]["b"][0].T, out=out[i])
-    timers = {name: graph_timer(run, sets, case.calls) for name, run in runs.items()}
     chosen = bundle.explain(kernel, torch.cuda.get_device_capability(), **inputs[0], out=out[0]).chosen
-    return {**shuffled_medians(timers, ROUNDS), "variant": chosen.variant if chosen is not None else ""}
+    return {**medians(runs, way, sets, case.calls, ROUNDS), "variant": chosen.variant if chosen is not None else ""}
 
 
 def summary(cases: list[Case], runs: list[list[dict[str, Any]]], contender: str) -> dict[str, Any]:
@@ -175,6 +175,7 @@ def main() -> None:
     arguments.add_argument("what", choices=("rows", "tensor", "blocks", "grouped", "grouped-fp8"))
     arguments.add_argument("--set", help="file of benchmarks/shapes (default: the one to report)")
     arguments.add_argument("--every", type=int, default=1, help="measure only each so many-th product")
+    arguments.add_argument("--way", default="graph", choices=WAYS, help="how calls are timed (default: graph)")
     given = arguments.parse_args()
     import aot_runtime
 
@@ -184,7 +185,7 @@ def main() -> None:
     for _ in range(RUNS):
         rows = []
         for index, case in enumerate(cases):
-            rows.append(measure(bundle, case))
+            rows.append(measure(bundle, case, given.way))
             if index % EVERY == 0:
                 clocks.append(read_clocks())
         runs.append(rows)
@@ -194,6 +195,7 @@ def main() -> None:
         "set": name,
         "every": given.every,
         "what": given.what,
+        "way": given.way,
         "summary": found,
         "clocks": clocks,
         "columns": ["problem", "variant", *(f"{who}_us" for who in ("aot", *contenders))],
