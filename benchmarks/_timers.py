@@ -41,6 +41,7 @@ def from_python(run: Callable[[int], Any], calls: int) -> Callable[[], float]:
 
 def alone(run: Callable[[int], Any], _calls: int) -> Callable[[], float]:
     import torch
+
     from aot.gpu.bench import cache_bytes
 
     other = torch.empty(4 * cache_bytes("cuda"), dtype=torch.uint8, device="cuda")
