@@ -7,7 +7,7 @@ default stream comes too late there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import aot_runtime
@@ -75,6 +75,55 @@ def test_numba_arrays_on_a_stream_of_their_own(torch: Any, begin: Any, bundle: a
         read = out.copy_to_host(stream=stream)
         stream.synchronize()
     assert read.max() == read.min() == (0.0 if own == "neither" else 6.0)
+
+
+def tensors_of_torch(torch: Any) -> list[Any]:
+    """A summand, an output, and memory for a copy of the output."""
+    return [torch.full(SHAPE, value, device="cuda", dtype=torch.float16) for value in (1.0, 0.0, 0.0)]
+
+
+@contextmanager
+def refused(stream: int) -> Iterator[None]:
+    """A call with an array of that stream, while the default stream is torch's."""
+    with pytest.raises(aot_runtime.ArgumentError, match=f"several streams: 0x0, {stream:#x}\n") as caught:
+        yield
+    assert "torch.cuda.ExternalStream(stream)" in str(caught.value.hint)
+
+
+def test_cupy_arrays_beside_tensors_of_torch(torch: Any, begin: Any, bundle: aot_runtime.Bundle) -> None:
+    cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+    x = cupy.ones(SHAPE, dtype=cupy.float16)
+    y, out, read = tensors_of_torch(torch)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    begin()
+    with stream:
+        x *= 3
+        with refused(stream.ptr):
+            bundle.add(x, y, out)
+        with torch.cuda.stream(torch.cuda.ExternalStream(stream.ptr)):
+            bundle.add(x, y, out)
+            read.copy_(out)
+    torch.cuda.synchronize()
+    assert float(read.max()) == float(read.min()) == 4.0
+
+
+def test_numba_arrays_beside_tensors_of_torch(torch: Any, begin: Any, bundle: aot_runtime.Bundle) -> None:
+    cuda = pytest.importorskip("numba.cuda", reason="Numba is not installed")
+    side = torch.cuda.Stream()
+    stream = cuda.external_stream(side.cuda_stream)
+    x = cuda.to_device(numpy.zeros(SHAPE, numpy.float16)).bind(stream)
+    y, out, read = tensors_of_torch(torch)
+    threes = cuda.pinned_array(SHAPE, numpy.float16)
+    threes[:] = 3
+    begin()
+    x.copy_to_device(threes, stream=stream)
+    with refused(side.cuda_stream):
+        bundle.add(x, y, out)
+    with torch.cuda.stream(side):
+        bundle.add(x, y, out)
+        read.copy_(out)
+    torch.cuda.synchronize()
+    assert float(read.max()) == float(read.min()) == 4.0
 
 
 @pytest.mark.parametrize("is_named", [True, False])
