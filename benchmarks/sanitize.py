@@ -7,7 +7,8 @@
 Inputs are made, and results compared, on the CPU; the GPU sees copies and our kernels, nothing of torch's, whose
 reductions have races of their own to report. Beside the bundle it takes torch, apache-tvm-ffi and aot_runtime; the
 inputs and references are those of the contracts in the bundle. `python -m aot check` compares more closely. Under
-racecheck a call takes seconds: `--kernel`, `--dtype` and `--elements` narrow what is called.
+racecheck a call takes seconds: `--kernel`, `--dtype`, `--variant`, `--each` and `--elements` narrow what is called.
+After `--seconds` no further call begins, so the tool still writes its summary.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ import importlib
 import itertools
 import json
 import sys
+import time
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +52,27 @@ class Inputs:
             count *= extent
         flat = self.torch.randn(count + offset, generator=self.generator)
         return flat.to(getattr(self.torch, DTYPES[dtype]))[offset:].view(*rows, width)[..., :columns]
+
+
+@dataclass
+class Wanted:
+    """Which calls are made, by the variant that dispatch selects, and how many calls of each variant were made."""
+
+    globs: Sequence[str] = ("*",)
+    each: int = sys.maxsize  # calls of one variant
+    until: float = float("inf")  # of time.monotonic
+    made: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def over(self) -> bool:
+        return time.monotonic() >= self.until
+
+    def take(self, variant: str) -> bool:
+        """Whether to make a call of the variant; counts it if so."""
+        if not any(fnmatch.fnmatchcase(variant, glob) for glob in self.globs) or self.made.get(variant, 0) >= self.each:
+            return False
+        self.made[variant] = self.made.get(variant, 0) + 1
+        return True
 
 
 def load_contract(bundle: Path, kernel: str) -> Any:
@@ -121,13 +145,33 @@ def problem_of(result: Any, exact: Any) -> str:
     return f"the error's norm is {error:.3g}, {limit:.3g} tolerated" if error > limit else ""
 
 
+def selected(bundle: Any, kernel: str, arguments: Mapping[str, Any]) -> str:
+    """The variant that a call on the GPU would run, "" if none takes it."""
+    import aot_runtime
+    import torch
+
+    gpu = torch.cuda.get_device_properties(0)
+    device = aot_runtime.Device((gpu.major, gpu.minor), gpu.name, gpu.multi_processor_count)
+    chosen = bundle.explain(kernel, device, **arguments).chosen
+    return "" if chosen is None else str(chosen.variant)
+
+
 def call(
-    bundle: Any, kernel: str, contract: Any, arguments: dict[str, Any], choices: dict[str, str], dtype: str, device: str
-) -> str:
-    """Make one call; returns what is wrong with it."""
+    bundle: Any,
+    kernel: str,
+    contract: Any,
+    arguments: dict[str, Any],
+    choices: dict[str, str],
+    dtype: str,
+    device: str,
+    wanted: Wanted,
+) -> str | None:
+    """Make one call; returns what is wrong with it, or None if the call is not wanted."""
     outputs = make_outputs(bundle.manifest.kernels[kernel], arguments, dtype)
     moved = {name: on_device(value, device) if hasattr(value, "shape") else value for name, value in arguments.items()}
     written = {name: on_device(value, device) for name, value in outputs.items()}
+    if not wanted.take(selected(bundle, kernel, {**moved, **written, **choices})):
+        return None
     bundle[kernel](**moved, **written, **choices)
     returned = [on_device(value, "cpu") for value in written.values()]  # waits for the kernel
     expected = contract.reference(**arguments, **choices)
@@ -136,16 +180,27 @@ def call(
     return "; ".join(filter(None, problems))
 
 
-def calls_of(bundle: Any, kernel: str, dtypes: list[str], elements: int, device: str) -> Iterator[tuple[str, str]]:
-    """Each call that the kernel takes, as text, with what is wrong with it."""
+def calls_of(
+    bundle: Any, kernel: str, dtypes: list[str], elements: int, device: str, wanted: Wanted
+) -> Iterator[tuple[str, str]]:
+    """Each wanted call that the kernel takes, as text, with what is wrong with it."""
     contract = load_contract(Path(bundle.path), kernel)
     for choices, dtype in itertools.product(choices_of(bundle.manifest.kernels[kernel]), dtypes):
         for arguments in contract.inputs(Inputs(), dtype):
+            if wanted.over:
+                return
             tensors = {name: value for name, value in arguments.items() if hasattr(value, "shape")}
             if max(value.numel() for value in tensors.values()) <= elements:
                 shapes = ", ".join(f"{name} {tuple(value.shape)}" for name, value in tensors.items())
                 what = " ".join((kernel, *choices.values(), dtype, shapes))
-                yield what, call(bundle, kernel, contract, arguments, choices, dtype, device)
+                problem = call(bundle, kernel, contract, arguments, choices, dtype, device, wanted)
+                if problem is not None:
+                    yield what, problem
+
+
+def record_of(counts: Mapping[str, int], wanted: Wanted, problems: list[str]) -> str:
+    record = {"calls": counts, "variants": wanted.made, "problems": problems, "time was over": wanted.over}
+    return json.dumps(record, indent=1) + "\n"
 
 
 def main() -> int:
@@ -154,6 +209,9 @@ def main() -> int:
     parser.add_argument("--kernel", action="append", default=[], metavar="GLOB", help="only these; repeatable")
     parser.add_argument("--dtype", action="append", default=[], choices=("f16", "bf16", "f32"), help="repeatable")
     parser.add_argument("--elements", type=int, default=300_000, help="of the largest tensor that is tried")
+    parser.add_argument("--variant", action="append", default=[], metavar="GLOB", help="only its calls; repeatable")
+    parser.add_argument("--each", type=int, default=sys.maxsize, metavar="N", help="at most N calls of a variant")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no call later than this")
     parser.add_argument("--out", type=Path, help="write what was called here, as JSON")
     options = parser.parse_args()
     import aot_runtime
@@ -162,16 +220,19 @@ def main() -> int:
     chosen = [name for name in bundle.kernels if any(fnmatch.fnmatchcase(name, g) for g in options.kernel or ["*"])]
     counts: dict[str, int] = {}
     problems: list[str] = []
+    wanted = Wanted(options.variant or ("*",), options.each, time.monotonic() + options.seconds)
     for kernel in chosen:
         dtypes = [dtype for dtype in dtypes_of(bundle, kernel) if dtype in (options.dtype or ("bf16", "f32"))]
-        for what, problem in calls_of(bundle, kernel, dtypes, options.elements, "cuda"):
+        for what, problem in calls_of(bundle, kernel, dtypes, options.elements, "cuda", wanted):
             counts[kernel] = counts.get(kernel, 0) + 1
             if problem:
                 problems.append(f"{what}: {problem}")
                 print(f"failed: {problems[-1]}", file=sys.stderr, flush=True)
+            if options.out is not None:  # after each call: a tool that is killed leaves what was called
+                options.out.write_text(record_of(counts, wanted, problems))
         print(f"{kernel}: {counts.get(kernel, 0)} calls", file=sys.stderr, flush=True)
     if options.out is not None:
-        options.out.write_text(json.dumps({"calls": counts, "problems": problems}, indent=1) + "\n")
+        options.out.write_text(record_of(counts, wanted, problems))
     print(f"{sum(counts.values())} calls, {len(problems)} wrong results")
     return 1 if problems or not counts else 0
 

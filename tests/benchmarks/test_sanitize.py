@@ -40,6 +40,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     spec = importlib.util.spec_from_file_location("sanitize", SCRIPT)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)  # its dataclasses look for it there
     spec.loader.exec_module(module)
     return module
 
@@ -59,7 +60,9 @@ class Bundle(SimpleNamespace):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("flaw", ["", "wrong", "outside", "unwritten"])
-def test_results_are_compared_on_the_cpu(script: ModuleType, tmp_path: Path, flaw: str) -> None:
+def test_results_are_compared_on_the_cpu(
+    script: ModuleType, tmp_path: Path, flaw: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def kernel(x: Any, out: Any) -> None:
         if flaw == "unwritten":
             return
@@ -68,8 +71,9 @@ def test_results_are_compared_on_the_cpu(script: ModuleType, tmp_path: Path, fla
         if flaw == "outside" and out.numel():
             out.untyped_storage()[0] = 0
 
+    monkeypatch.setattr(script, "selected", lambda bundle, kernel, arguments: "silu_and_mul__f32")
     bundle = played(tmp_path, kernel)
-    outcomes = list(script.calls_of(bundle, "silu_and_mul", ["f32"], 20_000, "cpu"))
+    outcomes = list(script.calls_of(bundle, "silu_and_mul", ["f32"], 20_000, "cpu", script.Wanted()))
     assert len(outcomes) > 10
     assert any(problem for _, problem in outcomes) == bool(flaw)
     assert sorted(path.name for path in tmp_path.rglob("__pycache__")) == []
@@ -89,3 +93,24 @@ def test_views_keep_their_strides_and_offsets(script: ModuleType) -> None:
     moved = script.on_device(tensor, "cpu")
     assert (moved.stride(), moved.storage_offset()) == (tensor.stride(), tensor.storage_offset()) == ((8, 1), 2)
     assert moved.equal(tensor) and moved.data_ptr() != tensor.data_ptr()
+
+
+@pytest.mark.torch
+def test_only_calls_of_wanted_variants_are_made(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kernel(x: Any, out: Any) -> None:
+        ran.append(x.shape[-1] % 4 == 0)
+        gate, up = x.double().chunk(2, dim=-1)
+        out.copy_(gate * gate.sigmoid() * up)
+
+    def selected(bundle: Any, kernel: str, arguments: Any) -> str:
+        return "a__vector" if arguments["x"].shape[-1] % 4 == 0 else "a__scalar"
+
+    ran: list[bool] = []
+    monkeypatch.setattr(script, "selected", selected)
+    bundle = played(tmp_path, kernel)
+    wanted = script.Wanted(("*__vector",), each=2)
+    assert len(list(script.calls_of(bundle, "silu_and_mul", ["f32"], 20_000, "cpu", wanted))) == 2
+    assert ran == [True, True] and wanted.made == {"a__vector": 2}
+    assert list(script.calls_of(bundle, "silu_and_mul", ["f32"], 20_000, "cpu", script.Wanted(until=0.0))) == []
