@@ -116,6 +116,27 @@ def products() -> str:
     return table(("bf16, speed relative to cuBLAS", "products", "geometric mean", "below 0.95", "worst"), rows)
 
 
+_TIMED = {"python": "from Python, the same inputs again", "alone": "one by one, with an empty L2 cache"}
+
+
+def ways() -> str:
+    """Ratios to torch on the same products, timed in other ways than in a graph."""
+    rows = []
+    for run in read("h200-products-ways.json")["runs"]:
+        found = run["summary"]
+        means = " and ".join(f"{mean:.2f}" for mean in found["geometric_mean"])
+        cells = [
+            f"{run['what']}, {run['dtype']}",
+            _TIMED[run["way"]],
+            str(found["products"]),
+            means,
+            str(found["behind"]),
+        ]
+        rows.append([*cells, f"{min(found['worst']):.2f}"])
+    columns = ("speed relative to torch", "timed", "products", "geometric mean", "below 0.95 in both runs", "worst")
+    return table(columns, rows)
+
+
 def matrices() -> str:
     """Ratios to torch.compile on matrices that nothing is tuned on, by kernel, each of one run or more."""
     return _compiled("h200-rows.json", "bf16, speed relative to torch.compile", "matrices")
@@ -574,6 +595,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "gemm": gemm,
     "noise": noise,
     "products": products,
+    "ways": ways,
     "matrices": matrices,
     "drawn": drawn,
     "scaled": scaled,
