@@ -158,6 +158,15 @@ def test_the_line_of_a_served_process_is_counted(benchmark_module: Any) -> None:
     assert tests._counts(line) == (7, 2)
 
 
+def test_a_run_is_sound_if_tests_passed_and_none_failed_or_missed(benchmark_module: Any) -> None:
+    complaint = benchmark_module("served_tests").complaint
+    sound = {"passed": 2, "failed": [], "served": [(3, 0)]}
+    assert complaint(sound) is None
+    assert complaint(sound | {"failed": ["test_it[1]"]}) == "not every test passed from the bundle alone"
+    assert complaint(sound | {"served": [(3, 0), (2, 1)]}) == "not every test passed from the bundle alone"
+    assert complaint(sound | {"passed": 0}) == "no test passed; pytest's output is above"
+
+
 def test_every_script_that_captures_is_a_recipe(benchmark_module: Any) -> None:
     recipes = benchmark_module("recipes")
     assert set(recipes.RECIPES) == {path.stem for path in (PROJECT / "examples" / "capture").glob("*.py")}
