@@ -1,7 +1,7 @@
-"""Write the reference from the code: options and keys of JSON in ``cli.md``; ``api.md``, ``c.md``, ``cpp.md`` and
-``json.md`` whole.
+"""Write the reference from the code: options and keys of JSON in ``cli.md``; ``api.md``, ``c.md``, ``cpp.md``, ``json.md``
+and ``kernels.md`` whole.
 
-    python tools/reference.py            # after a change of the command line or of a docstring: rewrite the pages
+    python tools/reference.py            # after a change of the command line, a docstring or a kernel: rewrite the pages
     python tools/reference.py --check    # exit code 1 if a page differs
 
 In ``cli.md``, what is said of a command stands between ``<!-- command: NAME -->`` and ``<!-- end -->``.
@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from aot.cli.main import COMMANDS, ERROR_KEYS, VERSION_KEYS, make_parser
 from aot.cli.schema import Key
-from tools import api, c_api, cpp_api, json_page
+from tools import api, c_api, cpp_api, json_page, kernel_page
 from tools.json_types import type_text
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "cli.md"
@@ -95,6 +95,7 @@ def main() -> int:
         c_api.PAGE: c_api.page(),
         cpp_api.PAGE: cpp_api.page(),
         json_page.PAGE: json_page.page(),
+        kernel_page.PAGE: kernel_page.page(),
     }
     if check:
         return 0 if all(page.is_file() and page.read_text() == text for page, text in pages.items()) else 1

@@ -28,7 +28,7 @@ from aot.gpu.running import Gpu, GpuFacts, variants_of
 from aot.gpu.tune import Measured, TuneReport
 from aot.pipeline.events import Clock
 from aot.pipeline.settings import BuildResult
-from tools import api, c_api, cpp_api, json_page, reference
+from tools import api, c_api, cpp_api, json_page, kernel_page, reference
 from tools.json_types import fields, problems, records
 
 TEXT = reference.PAGE.read_text()
@@ -179,6 +179,10 @@ def test_json_of_what_takes_long_or_a_gpu_is_as_it_is_listed(small_bundle_path: 
         # Infinity and NaN are not JSON.
         text = json.dumps(data, allow_nan=False)
         assert problems(json.loads(text), command.KEYS, partly=True) == [], command.__name__
+
+
+def test_every_shipped_kernel_is_described() -> None:
+    assert kernel_page.page() == kernel_page.PAGE.read_text(), "run `python tools/reference.py`"
 
 
 def test_every_record_is_described() -> None:

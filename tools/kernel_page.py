@@ -1,0 +1,96 @@
+"""The page ``docs/reference/kernels.md``: every shipped kernel, from its declaration."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+PROJECT = Path(__file__).resolve().parents[1]
+PAGE = PROJECT / "docs" / "reference" / "kernels.md"
+
+HEAD = """# Shipped kernels
+
+[Install](../guides/install.md): cute-aot is not on a package index yet.
+
+`python tools/reference.py` writes this page from the declarations in [`kernels/`](../../kernels); a test compares the two. In
+Python, `help(bundle.rmsnorm)` says the same. [What is proven](../proven.md) says where the kernels ran, and
+[Performance](../performance.md) how fast.
+
+`python -m aot build` builds the core families, {core}. `--family all` builds the others too,
+`--family attention` just one. A call that no variant takes is refused with the reason.
+"""
+TITLES = {
+    "elementwise": "Elementwise",
+    "rows": "Rows",
+    "gemm": "Matrix products",
+    "f32": "Matrix products in f32",
+    "fp8": "Matrix products in f8",
+    "experts": "Products of experts",
+    "attention": "Attention",
+    "backward": "Gradients",
+}
+
+
+def page() -> str:
+    command = [sys.executable, "-m", "aot", "list", "--json"]
+    listed = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True)
+    kernels = json.loads(listed.stdout)["kernels"]
+    core = {kernel["family"] for kernel in kernels if kernel["core"]}
+    families = {family: [own for own in kernels if own["family"] == family] for family in TITLES}
+    missing = {kernel["family"] for kernel in kernels} - families.keys()
+    assert not missing, f"families without a title: {missing}"
+    sections = [
+        f"## {TITLES[family]}\n\nThe family `{family}`.\n\n" + "\n".join(entry(own) for own in members)
+        for family, members in families.items()
+    ]
+    return HEAD.format(core=_words([f"`{family}`" for family in TITLES if family in core])) + "\n" + "\n".join(sections)
+
+
+def entry(kernel: dict[str, Any]) -> str:
+    called = [own for own in kernel["parameters"] if own["workspace"] is None]
+    shown = [f"{own['name']}={own['default']}" if own["has_default"] else own["name"] for own in called]
+    shown += [
+        own["name"] if own["default"] is None else f'{own["name"]}="{own["default"]}"' for own in kernel["choices"]
+    ]
+    rows = [f"| `{own['name']}` | {_meaning(own)} |\n" for own in called]
+    rows += [f"| `{own['name']}` | {_choice(own)} |\n" for own in kernel["choices"]]
+    origin = Path(kernel["origin"].rpartition(":")[0]).relative_to(PROJECT)
+    return (
+        f"### `{kernel['name']}`\n\n```text\n{kernel['name']}({', '.join(shown)})\n```\n\n{_prose(kernel['doc'])}\n\n"
+        f"| parameter | |\n| --- | --- |\n{''.join(rows)}\n"
+        f"{_built(kernel)} Declared in [`{origin}`](../../{origin}).\n"
+    )
+
+
+def _meaning(parameter: dict[str, Any]) -> str:
+    words = [_prose(parameter["doc"])] if parameter["doc"] else []
+    if parameter["output"]:
+        words.append("written" + (f"; may be `{parameter['may_be'][0]}`" if parameter["may_be"] else ""))
+        if parameter["shape"]:
+            words.append(f"shape `{parameter['shape']}`")
+        if parameter["dtype"]:
+            words.append(f"dtype `{parameter['dtype']}`")
+    return "; ".join(words).replace("|", "\\|") or "read"
+
+
+def _choice(choice: dict[str, Any]) -> str:
+    values = _words([f'`"{value}"`' for value in choice["values"]], "or")
+    return "; ".join(filter(None, (_prose(choice["doc"]), values)))
+
+
+def _built(kernel: dict[str, Any]) -> str:
+    archs = _words([f"`{arch}`" for arch in kernel["archs"]])
+    axes = [f"{name} {', '.join(values)}" for name, values in kernel["axes"].items()]
+    backward = f" Its gradient is `{kernel['backward']['kernel']}`." if kernel["backward"] else ""
+    return f"Built for {archs}" + (f", by {'; '.join(axes)}" if axes else "") + "." + backward
+
+
+def _prose(text: str) -> str:
+    return text.strip().replace("``", "`")
+
+
+def _words(items: list[str], last: str = "and") -> str:
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} {last} {items[-1]}"
