@@ -22,9 +22,13 @@ from ._products import with_specials
 
 # m, n, k: most extents are not multiples of a tile, and some k are longer than a block of sums.
 SHAPES = ((0, 8, 8), (1, 1, 1), (1, 200, 4099), (127, 129, 17), (130, 264, 1031), (257, 77, 8808), (1000, 515, 200))
-FEW = ((1, 200, 4100), (4, 515, 132), (7, 77, 1032))  # few rows, which are multiplied without tiles
-WIDE = ((777, 2056, 512), (1030, 3080, 516))  # enough work for wide tiles
-BATCHES = ((1, 64, 64, 64), (3, 104, 137, 71), (2, 130, 72, 68), (2, 1, 77, 132))
+FEW = ((1, 200, 4100), (4, 515, 132))  # few rows, which are multiplied without tiles
+# Tiles of each height, of which each has one block, or shares its part of k with one other or with seven.
+LOW = ((16, 200, 132), (9, 130, 260), (7, 77, 1032), (32, 70, 68), (17, 100, 516), (31, 515, 2060))
+SMALL = ((60, 136, 72), (100, 129, 516), (64, 300, 1100))
+WIDE = ((1030, 3080, 516), (777, 2056, 512), (700, 780, 1036))  # enough work for wide tiles
+BATCHES = ((1, 64, 64, 64), (3, 104, 137, 71), (2, 130, 72, 68), (2, 1, 77, 132), (2, 3, 77, 132))
+BATCHES_OF_TILES = ((2, 9, 200, 1032), (3, 20, 72, 260), (2, 100, 130, 1032), (3, 520, 520, 260))
 BENCH = ((2048, 2048, 2048), (4096, 4096, 4096), (333, 5120, 2048), (64, 8192, 8192), (1, 4096, 4096))
 EXACT = {"identity": lambda x: x, **_activations.EXACT}
 
@@ -47,9 +51,9 @@ def tf32(x: Any) -> Any:
 def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
     for (m, n, k), biased in product(SHAPES, (False, True)):
         yield _problem(make, (m, k), (n, k), biased)
-    for m, n, k in (*FEW, *WIDE):
+    for m, n, k in (*FEW, *LOW, *SMALL, *WIDE):
         yield _problem(make, (m, k), (n, k), True)
-    for (batch, m, n, k), biased in product(BATCHES, (False, True)):
+    for (batch, m, n, k), biased in (*product(BATCHES, (False, True)), *product(BATCHES_OF_TILES, (True,))):
         yield _problem(make, (batch, m, k), (batch, n, k), biased)
     for a_rows, b_rows in product((True, False), (True, False)):
         yield _problem(make, (136, 73), (261, 73), True, a_rows, b_rows)

@@ -56,20 +56,26 @@ class WrittenGemm(EpilogueGemm):
     """A GEMM of which each thread writes its sums as they are in its registers, to an output with any strides."""
 
     @cute.jit
-    def write(self, mine, sums, bias, epilogue, out, tile: cutlass.Constexpr, m, n):
+    def write(self, mine, sums, bias, epilogue, out, tile: cutlass.Constexpr, m, n, split=1, part=0):
+        """If ``split`` blocks share a tile, they write chunks of sums in turn."""
         places = mine.partition_C(cute.local_tile(cute.make_identity_tensor(out.shape), tile, (m, n)))
         target = mine.partition_C(cute.local_tile(out, tile, (m, n)))
         for first in cutlass.range_constexpr(0, cute.size(sums), CHUNK):  # a chunk at a time, to save registers
-            chunk = cute.make_rmem_tensor(CHUNK, Float32)
+            if first // CHUNK % split == part:
+                self.write_chunk(sums, bias, epilogue, out, places, target, first)
+
+    @cute.jit
+    def write_chunk(self, sums, bias, epilogue, out, places, target, first: cutlass.Constexpr):
+        chunk = cute.make_rmem_tensor(CHUNK, Float32)
+        for i in cutlass.range_constexpr(CHUNK):
+            chunk[i] = sums[first + i]
+        if cute.size(bias) > 0:
             for i in cutlass.range_constexpr(CHUNK):
-                chunk[i] = sums[first + i]
-            if cute.size(bias) > 0:
-                for i in cutlass.range_constexpr(CHUNK):
-                    chunk[i] += bias[cutlass.min(places[first + i][1], cute.size(bias) - 1)]
-            self.activate(chunk, epilogue)
-            for i in cutlass.range_constexpr(CHUNK):
-                if cute.elem_less(places[first + i], out.shape):
-                    target[first + i] = chunk[i]
+                chunk[i] += bias[cutlass.min(places[first + i][1], cute.size(bias) - 1)]
+        self.activate(chunk, epilogue)
+        for i in cutlass.range_constexpr(CHUNK):
+            if cute.elem_less(places[first + i], out.shape):
+                target[first + i] = chunk[i]
 
 
 class Gemm(WrittenGemm):

@@ -13,7 +13,7 @@ import aot
 from .._device import ARCHS, VECTOR_BYTES
 from ..contracts import gemm_f32 as contract
 from ..elementwise.activation import Gelu, Relu, Silu
-from ..gemm._choice import Model, fastest
+from ..gemm._choice import MULTIPROCESSORS, Model, fastest
 from ..gemm._gemm import Identity
 from . import _contiguous, _few_rows, _tf32_sm90
 from ._gemm_f32 import Gemm, Tiling
@@ -21,11 +21,14 @@ from ._gemm_f32 import Gemm, Tiling
 EPILOGUES = {"identity": Identity, "relu": Relu, "gelu": Gelu, "silu": Silu}
 TILING = Tiling()
 # For exact products of few rows, of which the first that takes a product computes it.
-FEW_ROWS = (_few_rows.Tiling(1), _few_rows.Tiling(4, ahead=2), _few_rows.Tiling(8, ahead=2))
-# For inputs that are contiguous along k. Measured on an H200: if there are few rows, more and smaller tiles are faster.
-CONTIGUOUS = (
-    (_contiguous.Tiling(64, 64, warps=(2, 2), stages=4), ("m <= 64",)),
-    (_contiguous.Tiling(128, 128, warps=(4, 2), stages=4), ()),
+FEW_ROWS = (_few_rows.Tiling(1), _few_rows.Tiling(4, ahead=2))
+# For inputs that are contiguous along k.
+SMALL = _contiguous.Tiling(64, 64, warps=(2, 2), stages=4)
+LARGE = _contiguous.Tiling(128, 128, warps=(4, 2), stages=4)
+# For exact products of few rows, too: lower tiles, which TF32 does not have.
+LOW = (
+    _contiguous.LowTiling(16, 128, warps=(1, 4), stages=4),
+    _contiguous.LowTiling(32, 64, warps=(2, 2), stages=4),
 )
 
 # For products of TF32 on sm_90a, with models of the time that each takes, fitted to measurements on an H200.
@@ -105,11 +108,21 @@ def gemm_f32(target: aot.Target, epilogue: int, precision: bool, batched: bool) 
         for few in FEW_ROWS:
             function = _few_rows.FewRowsGemm(few, epilogues)
             specs.append(aot.Spec(function, chunked, ("k > 0", f"m <= {few.m}"), few.label))
-    for tiling, guards in () if wgmma else CONTIGUOUS:
+    for tiling, guards in () if wgmma else contiguous_tilings(precision, batched):
         function = _contiguous.ContiguousGemm(tiling, target, epilogues, rounded=precision)
         specs.append(aot.Spec(function, chunked, ("k > 0", *guards), tiling.label))
     general = Gemm(TILING, target, epilogues, rounded=precision)
     return [*specs, aot.Spec(general, arguments, ("k > 0",), TILING.label)]
+
+
+def contiguous_tilings(rounded: bool, batched: bool) -> list[tuple[_contiguous.Tiling, tuple[str, ...]]]:
+    """Tilings with their guards. Measured on an H200: small tiles are faster if they fit the multiprocessors at once."""
+    if rounded:
+        return [(SMALL, (f"m <= {SMALL.m}",)), (LARGE, ())]
+    tiles = f"((m + {SMALL.m - 1}) // {SMALL.m}) * ((n + {SMALL.n - 1}) // {SMALL.n})"
+    few_tiles = f"{tiles}{' * batch' if batched else ''} <= {MULTIPROCESSORS}"
+    low = [(tiling, (f"m <= {tiling.m}",)) for tiling in LOW]
+    return [*low, (SMALL, (f"m <= {SMALL.m} or {few_tiles}",)), (LARGE, ())]
 
 
 def wgmma_specs(target: aot.Target, arguments: dict[str, Any]) -> list[aot.Spec]:

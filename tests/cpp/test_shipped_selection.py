@@ -548,9 +548,12 @@ def test_a_product_of_f32_takes_any_strides(call: dict[str, Any], kernels: dict[
     ("m", "tile"),
     [
         (1, "rows1"),
-        (6, "rows8"),
-        (20, "tile64x64_contiguous"),
-        (100, "tile128x128_contiguous"),
+        (4, "rows4"),
+        (6, "tile16x128_contiguous"),
+        (20, "tile32x64_contiguous"),
+        (40, "tile64x64_contiguous"),
+        (132 * 64, "tile64x64_contiguous"),  # n is below 64: as many tiles as an H200 has multiprocessors
+        (132 * 64 + 1, "tile128x128_contiguous"),
     ],
 )
 def test_a_product_of_f32_is_read_in_chunks_if_k_is_contiguous(m: int, tile: str, kernels: dict[str, Kernel]) -> None:

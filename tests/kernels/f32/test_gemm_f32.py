@@ -1,0 +1,105 @@
+"""Exact products of f32 as far as they can be tested without a GPU: what is compiled, launched and refused."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import aot_runtime
+import pytest
+from standin import Standin
+
+from aot.pipeline.settings import BuildResult
+from kernels.contracts import gemm_f32 as contract
+
+
+@pytest.fixture(scope="module")
+def path(build_bundle: Callable[..., BuildResult]) -> Path:
+    result = build_bundle(Path(__file__).parent / "small_f32.py", ("sm_90a",), shared_cudart=True)
+    assert not result.failures
+    return result.path
+
+
+@pytest.fixture
+def bundle(path: Path, cuda: Standin) -> aot_runtime.Bundle:
+    return aot_runtime.load(path)
+
+
+def multiply(bundle: aot_runtime.Bundle, cuda: Standin, m: int, n: int, k: int) -> tuple[str, int, int]:
+    """The tiling of a product, its tiles, and the blocks that share each of them."""
+    tensors = [cuda.tensor(shape, "float32") for shape in ((m, k), (n, k), (m, n))]
+    chosen = bundle.explain("gemm_f32", "9.0", *tensors).chosen
+    bundle["gemm_f32"](*tensors)
+    launch = cuda.launches[-1]
+    assert chosen is not None
+    return chosen.variant.rpartition("__")[2], launch.grid[0] // launch.cluster[0], launch.cluster[0]
+
+
+def test_hardly_anything_spills_to_memory(path: Path) -> None:
+    variants = json.loads((path / "details" / "sm_90a.json").read_text())["variants"]
+    assert len(variants) > 1
+    for variant in variants:
+        (launch,) = variant["launches"]
+        # The largest tile takes all registers, and two more.
+        assert launch["local_memory"] <= (8 if variant["name"].endswith("tile128x128_contiguous") else 0), variant[
+            "name"
+        ]
+
+
+@pytest.mark.parametrize(
+    ("product", "tile", "tiles", "blocks"),
+    [
+        ((12, 4096, 4096), "tile16x128", 32, 8),
+        ((16, 8192, 2048), "tile16x128", 64, 2),
+        ((16, 16896, 2048), "tile16x128", 132, 2),
+        ((16, 16897, 2048), "tile16x128", 133, 1),
+        ((24, 2048, 2048), "tile32x64", 32, 8),
+        ((24, 3072, 1024), "tile32x64", 48, 8),
+        ((24, 3072, 1020), "tile32x64", 48, 2),  # 31 steps are too few for eight blocks
+        ((24, 3072, 252), "tile32x64", 48, 1),
+        ((128, 4096, 4096), "tile64x64", 128, 2),
+        ((200, 4096, 4096), "tile128x128", 64, 2),
+        ((700, 780, 4096), "tile128x128", 42, 8),
+        ((2048, 2048, 2048), "tile128x128", 256, 1),
+    ],
+)
+def test_blocks_share_a_tile_if_there_are_few_tiles(
+    product: tuple[int, int, int], tile: str, tiles: int, blocks: int, bundle: aot_runtime.Bundle, cuda: Standin
+) -> None:
+    assert multiply(bundle, cuda, *product) == (f"{tile}_contiguous", tiles, blocks)
+
+
+def test_the_contract_reaches_every_tile_with_every_number_of_blocks(bundle: aot_runtime.Bundle, cuda: Standin) -> None:
+    products = (*contract.FEW, *contract.LOW, *contract.SMALL, *contract.WIDE)
+    reached = [multiply(bundle, cuda, *product) for product in products]
+    tiles = [f"tile{tile}_contiguous" for tile in ("16x128", "32x64", "64x64", "128x128")]
+    expected = {("rows1", 1), ("rows4", 1), *itertools.product(tiles, (1, 2, 8))}
+    assert {(tiling, blocks) for tiling, _, blocks in reached} == expected
+
+
+# The compiler stays out of this process: beside the stand-in it would find a driver.
+IMPOSSIBLE = """
+import aot
+from aot.targets import Target
+from aot_runtime.arch import Arch
+from kernels.f32._contiguous import LowTiling
+for m, n, warps, stages in ((8, 128, (1, 4), 4), (16, 64, (1, 16), 4), (32, 64, (2, 2), 1), (32, 64, (2, 2), 20)):
+    try:
+        LowTiling(m, n, warps, stages).validate(Target.of(Arch.parse("sm_90a")))
+    except aot.DeclarationError as error:
+        print(error.message)
+"""
+
+
+def test_impossible_low_tiles_are_refused_with_the_numbers() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPOSSIBLE], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "a tile of 8 x 128 for 1 x 4 warps",
+        "a tile of 16 x 64 for 1 x 16 warps",
+        "1 stages take 12288 bytes; a block of sm_90a has 232448",
+        "20 stages take 245760 bytes; a block of sm_90a has 232448",
+    ]
