@@ -111,6 +111,7 @@ ROWS = (
     Layout((3, 16_384)),
     Layout((3, 16_384), stride=20_000),
     Layout((2, 16_392)),
+    Layout((70, 1501)),
     Layout((5, 3001)),
     Layout((1, 50_257)),
     Layout((2, 65_537)),

@@ -6,11 +6,18 @@ from kernels.elementwise import rope as shipped_rope
 from kernels.elementwise import silu_and_mul as shipped_silu_and_mul
 from kernels.rows import argmax as shipped_argmax
 from kernels.rows import rmsnorm as shipped_rmsnorm
+from kernels.rows import rmsnorm_residual as shipped_rmsnorm_residual
 from kernels.rows import top_k as shipped_top_k
 
 ONE = {"dtype": {"bf16": "bf16"}, "access": {"vector": "vector"}}
-rmsnorm = dataclasses.replace(shipped_rmsnorm.rmsnorm, axes=ONE, backward=None)
-argmax = dataclasses.replace(shipped_argmax.argmax, axes={**ONE, "access": {"scalar": "scalar"}})
+SCALAR = {"access": {"scalar": "scalar"}}
+rmsnorm = dataclasses.replace(
+    shipped_rmsnorm.rmsnorm, axes={**ONE, "access": {**ONE["access"], **SCALAR["access"]}}, backward=None
+)
+rmsnorm_residual = dataclasses.replace(
+    shipped_rmsnorm_residual.rmsnorm_residual, axes={"dtype": {"f32": "f32"}, **SCALAR}
+)
+argmax = dataclasses.replace(shipped_argmax.argmax, axes={**ONE, **SCALAR})
 silu_and_mul = dataclasses.replace(
     shipped_silu_and_mul.silu_and_mul,
     axes={**ONE, "access": {"scalar": shipped_silu_and_mul.ELEMENTWISE_TILINGS["scalar"]}},

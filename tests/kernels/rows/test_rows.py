@@ -81,6 +81,35 @@ def test_rows_of_any_width_are_read_in_chunks_unless_they_are_short(
     assert launch.grid == (-(-m // per_block) * cluster, 1, 1)
 
 
+@pytest.mark.parametrize(
+    ("m", "n", "block"),
+    [
+        (1023, 1025, 128),
+        (1023, 2047, 128),
+        (1024, 1025, 64),  # many rows: each has as many threads as it needs
+        (1023, 2057, 96),
+    ],
+)
+def test_few_rows_of_odd_widths_have_128_threads_each(
+    m: int, n: int, block: int, cuda: Standin, rows: aot_runtime.Bundle
+) -> None:
+    rows["rmsnorm"](cuda.tensor((m, n), "bfloat16"), cuda.tensor((n,), "bfloat16"), cuda.tensor((m, n), "bfloat16"))
+    (launch,) = cuda.launches
+    assert (launch.grid, launch.block, launch.cluster) == ((m, 1, 1), (block, 1, 1), (1, 1, 1))
+
+
+@pytest.mark.parametrize(("m", "n", "block"), [(295, 525, 256), (1023, 1023, 256), (1024, 1023, 64), (295, 1029, 96)])
+def test_few_rows_of_f32_with_a_residual_are_read_element_by_element(
+    m: int, n: int, block: int, cuda: Standin, rows: aot_runtime.Bundle
+) -> None:
+    x, residual, weight, out, residual_out = (
+        cuda.tensor(shape, "float32") for shape in ((m, n), (m, n), (n,), (m, n), (m, n))
+    )
+    rows["rmsnorm_residual"](x, residual, weight, out, residual_out)
+    (launch,) = cuda.launches
+    assert (launch.grid, launch.block, launch.cluster) == ((m, 1, 1), (block, 1, 1), (1, 1, 1))
+
+
 def test_halves_of_rows_are_read_in_the_widest_chunks_unless_they_are_short(
     cuda: Standin, rows: aot_runtime.Bundle
 ) -> None:
