@@ -1,8 +1,9 @@
 """How much of the memory's bandwidth `attention_decode` reaches, beside a plain read and torch's attention.
 
 Needs a GPU, torch, a bundle of the shipped kernels with the family `attention`, and one of `benchmarks/kernels/read.py`.
-All contenders run in one process, in random order in each round. The caches exceed the L2 cache. TB/s count the keys and
-values that a call must read. Problems with pages, several tokens or f8e4m3 have no contender in torch.
+All contenders run in one process, in random order in each round. Each call of a measurement has keys and values of its
+own: see `calls_of`. TB/s count the keys and values that a call must read. Problems with pages, several tokens or f8e4m3 have
+no contender in torch.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from _common import parser, print_rows, report
 
 ROUNDS = 5
 F8 = "float8_e4m3fn"
-MEMORY = 2**28  # bytes that all caches of a problem have at least
-CALL_BYTES = 4 * 2**30  # that one measurement reads, about
+MEMORY = 4 * 2**30  # bytes that one measurement reads, about
+MAX_CALLS = 100
 READ, READ_UNIT = 512, 512 * 8 * 4  # what the reading kernel writes, and divides its input by; elements
 BACKENDS = {"cudnn": "CUDNN_ATTENTION", "flash": "FLASH_ATTENTION"}
 
@@ -42,6 +43,16 @@ class Problem:
         text += f", {self.tokens} tokens" if self.tokens > 1 else ""
         text += f", pages of {self.page}" if self.page else ""
         return text + (f", from S{int(self.length * self.shortest)}" if self.shortest < 1 else "")
+
+    @property
+    def lengths(self) -> list[int]:
+        step = (1 - self.shortest) / max(self.batch - 1, 1)
+        return [int(self.length * (self.shortest + step * i)) for i in range(self.batch)]
+
+    @property
+    def bytes(self) -> int:
+        """Keys and values that a call reads."""
+        return 2 * sum(self.lengths) * self.kv_heads * self.dim * (1 if self.dtype == F8 else 2)
 
     @property
     def is_dense(self) -> bool:
@@ -71,6 +82,16 @@ PROBLEMS = (
 )
 
 
+def calls_of(size: int) -> int:
+    """How many calls, each of which reads so many bytes of its own, one measurement has.
+
+    A kernel may ask the L2 cache to replace first what it reads. Then older data stay there, and a few sets of buffers are
+    not enough: some of a set may survive all calls with the others. Of so much memory as here, an L2 cache of 50 MB has 1%,
+    or 3% if calls are small.
+    """
+    return min(MAX_CALLS, max(1, MEMORY // size))
+
+
 def inputs_of(problem: Problem) -> dict[str, Any]:
     """The arguments of a call. A contiguous cache lies head by head in memory, as torch's attention wants it."""
     import torch
@@ -85,15 +106,13 @@ def inputs_of(problem: Problem) -> dict[str, Any]:
     for part in memory.flatten(0, 1):
         part.copy_(torch.randn(part.shape, device="cuda", dtype=torch.bfloat16))
     keys, values = memory.unbind(0)
-    step = (1 - problem.shortest) / max(problem.batch - 1, 1)
-    lengths = [int(problem.length * (problem.shortest + step * i)) for i in range(problem.batch)]
     call = {
         "q": torch.randn(problem.batch, problem.tokens, problem.heads, problem.dim, device="cuda").to(
             torch.bfloat16 if narrow else dtype
         ),
         "k_cache": keys if problem.page else keys.transpose(1, 2),
         "v_cache": values if problem.page else values.transpose(1, 2),
-        "lengths": torch.tensor(lengths, dtype=torch.int32, device="cuda"),
+        "lengths": torch.tensor(problem.lengths, dtype=torch.int32, device="cuda"),
         "scale": problem.dim**-0.5,
     }
     if narrow:
@@ -101,7 +120,7 @@ def inputs_of(problem: Problem) -> dict[str, Any]:
     if problem.page:
         order = torch.randperm(count, device="cuda", dtype=torch.int32)
         call["pages"] = order.view(problem.batch, problem.length // size)
-    return {"memory": memory, "bytes": 2 * sum(lengths) * problem.kv_heads * problem.dim * dtype.itemsize, "call": call}
+    return {"memory": memory, "call": call}
 
 
 def torch_attention(backend: str, calls: list[dict[str, Any]]) -> Any:
@@ -118,30 +137,28 @@ def torch_attention(backend: str, calls: list[dict[str, Any]]) -> Any:
 
 
 def measure(problem: Problem, decode: Any, read: Any) -> dict[str, float]:
-    """TB/s by contender. Small problems take turns at enough memory to exceed the L2 cache."""
+    """TB/s by contender."""
     import torch
 
     from aot.gpu.bench import graph_timer, shuffled_medians
 
-    made = [inputs_of(problem)]
-    size = made[0]["bytes"]
-    made += [inputs_of(problem) for _ in range(-(-MEMORY // size) - 1)]
+    made = [inputs_of(problem) for _ in range(calls_of(problem.bytes))]
     out, found = torch.empty_like(made[0]["call"]["q"]), torch.empty(READ, dtype=torch.int32, device="cuda")
-    flat = [one["memory"].view(-1).view(torch.int32)[: size // 4 // READ_UNIT * READ_UNIT] for one in made]
+    words = problem.bytes // 4 // READ_UNIT * READ_UNIT
+    flat = [one["memory"].view(-1).view(torch.int32)[:words] for one in made]
     runs = {"read": lambda i: read(flat[i], found), "aot": lambda i: decode(out=out, **made[i]["call"])}
     if problem.is_dense:
         runs |= {name: torch_attention(backend, [one["call"] for one in made]) for name, backend in BACKENDS.items()}
-    calls = min(100, max(1, CALL_BYTES // size))
     timers = {}
     for name, run in runs.items():
         try:
-            timers[name] = graph_timer(run, len(made), calls)
+            timers[name] = graph_timer(run, len(made), len(made))
         except RuntimeError as error:  # torch refuses some problems, which the table then shows as missing
             if name not in BACKENDS:
                 raise
             print(f"{problem.name}: {name} does not take it: {error}", file=sys.stderr)
     times = shuffled_medians(timers, ROUNDS)
-    return {name: size / time / 1e6 for name, time in times.items()}
+    return {name: problem.bytes / time / 1e6 for name, time in times.items()}
 
 
 def main() -> None:

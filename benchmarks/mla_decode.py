@@ -1,8 +1,9 @@
 """How fast `mla_decode` is, beside a plain read of the same cache and torch's products.
 
 Needs a GPU, torch, a bundle of the shipped kernels with the family `attention`, and one of `benchmarks/kernels/read.py`.
-All contenders run in one process, in random order in each round. torch has two products and a softmax, over a contiguous
-cache. TFLOP/s count both products, TB/s the cache that a call must read.
+All contenders run in one process, in random order in each round, and each call of a measurement has a cache of its own.
+torch has two products and a softmax, over a contiguous cache. TFLOP/s count both products, TB/s the cache that a call must
+read.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from _common import parser, print_rows, report
-from attention_decode import F8, READ, READ_UNIT
+from attention_decode import F8, READ, READ_UNIT, calls_of
 
 ROUNDS = 5
 KEY, VALUE = 576, 512
@@ -34,6 +35,11 @@ class Problem:
     @property
     def operations(self) -> int:
         return 2 * self.batch * self.heads * self.length * (KEY + VALUE)
+
+    @property
+    def bytes(self) -> int:
+        """Of the cache that a call reads."""
+        return self.batch * self.length * KEY * (1 if self.dtype == F8 else 2)
 
 
 PROBLEMS = (
@@ -68,13 +74,12 @@ def inputs_of(problem: Problem) -> dict[str, Any]:
     return call | ({"cache_scale": torch.ones(1, device="cuda")} if problem.dtype == F8 else {})
 
 
-def by_torch(problem: Problem, call: dict[str, Any]) -> Any:
-    """The products over a contiguous cache of the same size."""
+def by_torch(problem: Problem, calls: list[dict[str, Any]]) -> Any:
+    """The products over contiguous caches of the same size."""
     import torch
 
-    q, keys = call["q"][:, 0], call["cache"].view(problem.batch, problem.length, KEY)
-
     def run(i: int) -> Any:
+        q, keys = calls[i]["q"][:, 0], calls[i]["cache"].view(problem.batch, problem.length, KEY)
         weights = torch.softmax((q @ keys.transpose(1, 2)).float() * SCALE, -1).to(q.dtype)
         return weights @ keys[:, :, :VALUE]
 
@@ -87,13 +92,15 @@ def measure(problem: Problem, decode: Any, read: Any) -> dict[str, float]:
 
     from aot.gpu.bench import graph_timer, shuffled_medians
 
-    call = inputs_of(problem)
-    flat = call["cache"].view(torch.uint8).view(-1).view(torch.int32)
-    flat, found = flat[: len(flat) // READ_UNIT * READ_UNIT], torch.empty(READ, dtype=torch.int32, device="cuda")
-    runs = {"aot": lambda i: decode(**call), "read": lambda i: read(flat, found)}
+    calls = [inputs_of(problem) for _ in range(calls_of(problem.bytes))]
+    words = problem.bytes // 4 // READ_UNIT * READ_UNIT
+    flat = [call["cache"].view(torch.uint8).view(-1).view(torch.int32)[:words] for call in calls]
+    found = torch.empty(READ, dtype=torch.int32, device="cuda")
+    runs = {"aot": lambda i: decode(**calls[i]), "read": lambda i: read(flat[i], found)}
     if problem.dtype != F8:
-        runs["torch"] = by_torch(problem, call)
-    return shuffled_medians({name: graph_timer(run, 1, 4) for name, run in runs.items()}, ROUNDS)
+        runs["torch"] = by_torch(problem, calls)
+    timers = {name: graph_timer(run, len(calls), len(calls)) for name, run in runs.items()}
+    return shuffled_medians(timers, ROUNDS)
 
 
 def main() -> None:
@@ -108,11 +115,10 @@ def main() -> None:
     rows, results = [], {}
     for problem in PROBLEMS:
         times = measure(problem, decode, read)
-        bytes_read = problem.batch * problem.length * KEY * (1 if problem.dtype == F8 else 2)
         results[problem.name] = {
             "microseconds": {name: round(time, 1) for name, time in times.items()},
             "TFLOP/s": round(problem.operations / times["aot"] / 1e6, 1),
-            "TB/s": round(bytes_read / times["aot"] / 1e6, 2),
+            "TB/s": round(problem.bytes / times["aot"] / 1e6, 2),
         }
         ours = results[problem.name]
         torch_time = f"{times['torch']:.1f}" if "torch" in times else "-"
