@@ -24,8 +24,8 @@ def medians(runs: Mapping[str, Callable[[int], Any]], way: str, sets: int, calls
         return shuffled_medians({name: graph_timer(run, sets, calls) for name, run in runs.items()}, rounds)
     for run in runs.values():  # code is loaded, and torch has chosen its own
         run(0)
-    timer = from_python if way == "python" else alone
-    return shuffled_medians({name: timer(run, calls) for name, run in runs.items()}, rounds)
+    timers = {name: from_python(run, calls) if way == "python" else alone(run) for name, run in runs.items()}
+    return shuffled_medians(timers, rounds)
 
 
 def from_python(run: Callable[[int], Any], calls: int) -> Callable[[], float]:
@@ -39,7 +39,7 @@ def from_python(run: Callable[[int], Any], calls: int) -> Callable[[], float]:
     return timed
 
 
-def alone(run: Callable[[int], Any], _calls: int) -> Callable[[], float]:
+def alone(run: Callable[[int], Any]) -> Callable[[], float]:
     import torch
 
     from aot.gpu.bench import cache_bytes

@@ -60,19 +60,10 @@ class Tiling(_gemm_sm80.Tiling):
 class LowTiling(Tiling):
     """A tile of any height that the threads of an exact product can share."""
 
-    def validate(self, target: aot.Target) -> None:
+    @property
+    def multiples(self) -> tuple[int, int, int]:
         copied = self.threads * self.chunk // self.k  # rows that the threads copy at once
-        rows, columns = (warps * threads for warps, threads in zip(self.warps, THREADS, strict=True))
-        if self.m % copied or self.n % copied or self.m % rows or self.n % columns or self.threads > target.max_threads:
-            raise aot.DeclarationError(
-                f"a tile of {self.m} x {self.n} for {self.warps[0]} x {self.warps[1]} warps",
-                hint=f"m and n are multiples of {copied}, of {rows} and of {columns}",
-            )
-        if self.stages < 2 or self.shared_bytes > target.shared_memory:
-            raise aot.DeclarationError(
-                f"{self.stages} stages take {self.shared_bytes} bytes; a block of {target.arch} has {target.shared_memory}",
-                hint="two stages or more",
-            )
+        return copied, self.warps[0] * THREADS[0], self.warps[1] * THREADS[1]
 
 
 class ContiguousGemm(Gemm):

@@ -54,12 +54,17 @@ class Tiling:
         """The memory of the stages. The output reuses it."""
         return max(self.stages * (self.m + self.n) * self.k, self.m * self.n) * ELEMENT_BYTES
 
+    @property
+    def multiples(self) -> tuple[int, int, int]:
+        """What both m and n are multiples of, then m, then n."""
+        return LINE, self.warps[0] * MMA[0], self.warps[1] * MMA[1] * 2
+
     def validate(self, target: aot.Target) -> None:
-        rows, columns = self.warps[0] * MMA[0], self.warps[1] * MMA[1] * 2
-        if self.m % LINE or self.n % LINE or self.m % rows or self.n % columns or self.threads > target.max_threads:
+        both, rows, columns = self.multiples
+        if self.m % both or self.n % both or self.m % rows or self.n % columns or self.threads > target.max_threads:
             raise aot.DeclarationError(
                 f"a tile of {self.m} x {self.n} for {self.warps[0]} x {self.warps[1]} warps",
-                hint=f"m and n are multiples of {LINE}, of {rows} and of {columns}",
+                hint=f"m and n are multiples of {both}, of {rows} and of {columns}",
             )
         if self.stages < 2 or self.shared_bytes > target.shared_memory:
             raise aot.DeclarationError(
