@@ -85,10 +85,10 @@ def load_contract(bundle: Path, kernel: str) -> Any:
 
 
 def dtypes_of(bundle: Any, kernel: str) -> list[str]:
-    """The dtypes that the kernel was built for, on any architecture."""
+    """The dtypes that the kernel was built for, on any architecture. A kernel without an axis ``dtype`` takes f32."""
     details = [json.loads(path.read_text()) for path in sorted((Path(bundle.path) / "details").glob("*.json"))]
     variants = (variant for detail in details for variant in detail["variants"] if variant["kernel"] == kernel)
-    return sorted({variant["point"]["dtype"] for variant in variants if "dtype" in variant["point"]})
+    return sorted({variant["point"].get("dtype", "f32") for variant in variants})
 
 
 def choices_of(record: Any) -> Iterator[dict[str, str]]:

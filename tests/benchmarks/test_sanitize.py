@@ -81,10 +81,12 @@ def test_results_are_compared_on_the_cpu(
 
 @pytest.mark.torch
 def test_only_dtypes_that_were_built_are_called(script: ModuleType, tmp_path: Path) -> None:
-    variants = [{"kernel": "a", "point": {"dtype": "f16"}}, {"kernel": "b", "point": {"dtype": "f32"}}]
+    points = {"a": {"dtype": "f16"}, "b": {"dtype": "f32"}, "without_an_axis": {"precision": "exact"}}
+    variants = [{"kernel": kernel, "point": point} for kernel, point in points.items()]
     (tmp_path / "details").mkdir()
     (tmp_path / "details" / "sm_90a.json").write_text(json.dumps({"variants": variants}))
     assert script.dtypes_of(Bundle(path=tmp_path), "a") == ["f16"]
+    assert script.dtypes_of(Bundle(path=tmp_path), "without_an_axis") == ["f32"]
 
 
 @pytest.mark.torch
