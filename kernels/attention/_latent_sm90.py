@@ -46,6 +46,7 @@ from ._tile_sm90 import (
     ALIGNMENT,
     BOTH,
     ELEMENT_BYTES,
+    EVICT_FIRST,
     LINE,
     THREADS,
     WARP_GROUP,
@@ -298,7 +299,10 @@ class LatentDecode(Merging):
                     barrier = arrived.producer_get_barrier(state)
                     for box, (page, place) in enumerate(boxes):
                         target = to_k[None, box, state.index]
-                        cute.copy(load_k, from_k[None, place, line, page], target, tma_bar_ptr=barrier)
+                        source = from_k[None, place, line, page]
+                        # Nobody needs it again, or only the blocks side by side, which come at about the same time. So
+                        # parts of sequences stay in the L2 cache until they are merged.
+                        cute.copy(load_k, source, target, tma_bar_ptr=barrier, cache_policy=cutlass.Int64(EVICT_FIRST))
             uses = self.used(uses, piece)
             tile += piece.stop - piece.start
 

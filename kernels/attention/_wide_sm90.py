@@ -7,6 +7,9 @@ wgmma multiplies from there directly.
 * **Ring.** Keys and values of 128 tokens take turns in a ring of slots in shared memory. Both warp groups use each slot.
 * **Turns.** Warp groups start their products in turns. While one is at its softmax, the products of the other run.
 * **Weights** stay in registers: what the first product leaves there has the order that the second expects.
+* **L2 cache.** Where a sequence is cut, the cache is asked to replace its keys and values first, so that it keeps the parts
+  until they are merged. Whole sequences leave no parts, and are faster without that. With more than 128 rows several blocks
+  read the same tokens, and the cache should keep those.
 * **Tails and splits**: as in ``_latent_sm90``. To merge 128 rows takes long, so blocks take whole sequences if these have
   the same length and if almost as many blocks are busy.
 """
@@ -16,7 +19,7 @@ from __future__ import annotations
 import cutlass
 import cutlass.cute as cute
 from cuda.bindings.driver import CUstream
-from cutlass import Float32, Int32, pipeline
+from cutlass import Float32, Int32, Int64, pipeline
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 from cutlass.utils import LayoutEnum, hopper_helpers
 
@@ -31,6 +34,8 @@ from ._tile_sm90 import (
     ALIGNMENT,
     BOTH,
     ELEMENT_BYTES,
+    EVICT_FIRST,
+    EVICT_NORMAL,
     LINE,
     LOADING_REGISTERS,
     MULTIPLYING_REGISTERS,
@@ -147,7 +152,7 @@ class WideDecode(Merging):
             for layout in (q_staged, staged)
         ]
         loaded = pipeline.PipelineTmaAsync.create(
-            barrier_storage=shared.allocate_array(cutlass.Int64, 2 * self.slots),
+            barrier_storage=shared.allocate_array(Int64, 2 * self.slots),
             num_stages=self.slots,
             producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
             consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, BOTH // cute.arch.WARP_SIZE),
@@ -188,18 +193,21 @@ class WideDecode(Merging):
         tile = run.first
         while tile < run.end:
             piece = run.piece(tile)
+            policy = Int64(EVICT_NORMAL) if piece.whole or run.group > ROWS else Int64(EVICT_FIRST)
+            keys, values = (load_k, from_k, to_k, policy), (load_v, from_v, to_v, policy)
             # In the order in which they are multiplied: the keys of a tile before the values of the previous one.
             for index in cutlass.range(piece.start, piece.stop):
-                state = self.load_tile(loaded, load_k, from_k, to_k, cache, pages, piece, index, state)
+                state = self.load_tile(loaded, keys, cache, pages, piece, index, state)
                 if index > piece.start:
-                    state = self.load_tile(loaded, load_v, from_v, to_v, cache, pages, piece, index - 1, state)
-            state = self.load_tile(loaded, load_v, from_v, to_v, cache, pages, piece, piece.stop - 1, state)
+                    state = self.load_tile(loaded, values, cache, pages, piece, index - 1, state)
+            state = self.load_tile(loaded, values, cache, pages, piece, piece.stop - 1, state)
             tile += piece.stop - piece.start
         loaded.producer_tail(state)
 
     @cute.jit
-    def load_tile(self, loaded, load, source, target, cache, pages, piece, index, state):
+    def load_tile(self, loaded, copying, cache, pages, piece, index, state):
         """Keys, or values, of a tile, from one page for each box. Past the end, the last token's box is brought once more."""
+        load, source, target, policy = copying
         size = cache.shape[1]  # of a page, or the capacity
         places = []
         for i in cutlass.range_constexpr(TOKENS // self.box):
@@ -214,7 +222,8 @@ class WideDecode(Merging):
         for i in cutlass.range_constexpr(TOKENS // self.box):
             for line in cutlass.range_constexpr(self.lines):
                 brought = source[None, places[i][0], line, piece.unit, places[i][1]]
-                cute.copy(load, brought, target[None, i, state.index * self.lines + line], tma_bar_ptr=barrier)
+                slot = target[None, i, state.index * self.lines + line]
+                cute.copy(load, brought, slot, tma_bar_ptr=barrier, cache_policy=policy)
         state.advance()
         return state
 
