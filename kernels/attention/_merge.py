@@ -6,7 +6,8 @@ with its own rows, and read the same tokens at about the same time.
 
 The merging kernel has a few blocks for each run. They help to merge the unit in whose middle their run begins, together
 with those of all other runs that begin in this unit. So a unit that was cut into many parts is merged by as many. They
-know it from the lengths, while the parts are still being computed.
+know it from the lengths, while the parts are still being computed. If no unit is cut, they only have to be over soon, because
+the next kernel cannot begin before.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32
 
-from .._device import WARP, KernelObject, await_previous, fetch, store
+from .._device import WARP, KernelObject, fetch, store
 from .._versions import SmemAllocator
 from ._schedule import Schedule, Sequences
 
@@ -215,21 +216,20 @@ class Merging(KernelObject):
 
     @cute.kernel
     def merge(self, cache: cute.Tensor, lengths: cute.Tensor, out: cute.Tensor, pages, v_scale, parts, blocks: Int32):
-        """Merge the unit in whose middle a run begins, row by row. An item is 128 columns of a row.
-
-        No block sees a sequence of length 0, so its zeros are written here.
-        """
+        """Merge the unit in whose middle a run begins, row by row. An item is 128 columns of a row."""
         thread, _, _ = cute.arch.thread_idx()
-        block, share, _ = cute.arch.block_idx()
+        _, share, _ = cute.arch.block_idx()
         _, shares, _ = cute.arch.grid_dim()
-        batch, tokens, all_heads, _ = out.shape
         slices = self.dim // self.columns
         warp = thread // WARP
         storage = SmemAllocator().allocate_tensor(Float32, cute.make_layout((self.columns + 2, MERGE_WARPS)), 16)
+        if cutlass.const_expr(self.early):
+            cute.arch.griddepcontrol_launch_dependents()  # the next kernel waits for the end of this one
         run = self.run_of_block(cache, lengths, out, pages, blocks)
         slots = self.parts_of(parts, blocks, run.group)
         cut = self.cut(run)
-        await_previous(self.early)
+        if cutlass.const_expr(self.early):
+            cute.arch.griddepcontrol_wait()
         if cut.sequence >= 0:
             row_tiles = 1 if self.side_by_side else cute.ceil_div(run.group, self.rows)
             head = cut.unit // row_tiles
@@ -248,23 +248,30 @@ class Merging(KernelObject):
                     merged = self.merge_parts(slots, item // slices, item % slices, cut, warp, MERGE_WARPS)
                     target = self.target(out, cut.sequence, head, top + item // slices, item % slices, run)
                     self.merge_warps(merged, storage, target, scale)
-        sequences = self.sequences(lengths, out, cache, pages)
+        if run.schedule.merged:
+            self.write_zeros(run.sequences, out, blocks)
+
+    @cute.jit
+    def write_zeros(self, sequences: Sequences, out: cute.Tensor, blocks: Int32):
+        """What attention to no token gives: no block sees a sequence of length 0."""
+        thread, _, _ = cute.arch.thread_idx()
+        block, share, _ = cute.arch.block_idx()
+        _, shares, _ = cute.arch.grid_dim()
+        batch, tokens, heads, _ = out.shape
+        slices = self.dim // self.columns
+        first, step = share * MERGE_WARPS + thread // WARP, shares * MERGE_WARPS
         for empty in cutlass.range(block, batch, blocks):
             if sequences.length(empty) == 0:
-                for item in cutlass.range(
-                    share * MERGE_WARPS + warp, tokens * all_heads * slices, shares * MERGE_WARPS
-                ):
+                for item in cutlass.range(first, tokens * heads * slices, step):
                     row, part = item // slices, item % slices
-                    target = cute.local_tile(
-                        out[empty, row // all_heads, row % all_heads, None], (self.columns,), (part,)
-                    )
+                    target = cute.local_tile(out[empty, row // heads, row % heads, None], (self.columns,), (part,))
                     store(cute.full(self.size, 0.0, Float32), target, thread % WARP, WARP, self.size)
 
     @cute.jit
     def cut(self, run: Run) -> Cut:
         """The unit in whose middle a run begins. Without one, its sequence is -1."""
         sequence, unit, earliest, latest, late = Int32(-1), Int32(0), Int32(0), Int32(0), Int32(0)
-        if run.first < run.end:
+        if run.schedule.merged and run.first < run.end:
             piece = run.piece(run.first)
             if piece.start > 0:
                 begin = run.first - piece.start

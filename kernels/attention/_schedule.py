@@ -30,6 +30,7 @@ class Schedule(NamedTuple):
     base: Int32
     extra: Int32
     total: Int32
+    merged: cutlass.Boolean  # whether a unit may be cut, or a sequence empty
 
     def first(self, block: Int32) -> Int32:
         """The first tile of a block."""
@@ -83,7 +84,7 @@ class Sequences(NamedTuple):
         the same condition. Then no block has parts of two units.
         """
         total = self.total() * self.units
-        base, extra = total // blocks, total % blocks
+        base, extra, merged = total // blocks, total % blocks, cutlass.Boolean(True)
         if cutlass.const_expr(slack > 0):
             units = self.count() * self.units
             tiles = total // units
@@ -93,8 +94,8 @@ class Sequences(NamedTuple):
                 if parts > 1 and tiles % parts == 0:
                     whole = tiles // parts
             if (whole - base) * slack <= base and self.equal():
-                base, extra = whole, Int32(0)
-        return Schedule(base, extra, total)
+                base, extra, merged = whole, Int32(0), whole % cutlass.max(tiles, 1) > 0 or total == 0
+        return Schedule(base, extra, total, merged)
 
     @cute.jit
     def equal(self) -> cutlass.Boolean:

@@ -58,6 +58,8 @@ SMALLEST = 2.0**-100  # scale of the scores: their differences vanish
 class WideDecode(Merging):
     """``dim`` is the width of a head. ``box`` tokens are copied at once: they lie in one page."""
 
+    merge_shares = 4  # more blocks take longer to start, fewer to merge
+
     def __init__(self, target: aot.Target, dim: int, paged: bool, box: int) -> None:
         super().__init__(dim, ROWS, TOKENS, MAX_BLOCKS, paged, launched_early(target), side_by_side=1, slack=SLACK)
         self.box = box
