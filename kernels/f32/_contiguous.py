@@ -36,9 +36,10 @@ THREADS = (4, 8)  # of a warp of an exact product, along m and n
 LANES = ((2, 16), (1, 4))
 ELEMENT_BYTES = 4
 LINE = 32  # elements: 128 bytes of shared memory, all banks
-# How many blocks share a tile, and the most tiles for which they do; the last pair that applies. Measured on an H200, where
-# only 30 clusters of 4 run at once: 32 or 64 tiles were slower with 4 blocks each than with 8 or 2.
-SPLITS = ((2, MULTIPROCESSORS), (8, 48))
+# Up to so many tiles are shared by 8 blocks each. Measured on an H200, where only 30 clusters of 4 run at once: 32 or 64 tiles
+# were slower with 4 blocks each than with 8 or 2.
+FEW_TILES = 48
+WAVES = 4  # of tiles, up to which two blocks share each tile if the last wave would be half empty
 LEAST_STEPS = 4  # along k, of each block that shares a tile
 
 
@@ -95,11 +96,14 @@ class ContiguousGemm(Gemm):
     @cute.jit
     def split(self, tiles: Int32, depth: Int32) -> Int32:
         """How many blocks share a tile."""
-        split = Int32(1)
+        split, least = Int32(1), LEAST_STEPS * self.tiling.k
         if cutlass.const_expr(self.shares):
-            for blocks, most_tiles in SPLITS:
-                if tiles <= most_tiles and depth >= blocks * LEAST_STEPS * self.tiling.k:
-                    split = Int32(blocks)
+            last_wave = (tiles - 1) % MULTIPROCESSORS + 1
+            half_empty = last_wave <= MULTIPROCESSORS // 2 and tiles <= WAVES * MULTIPROCESSORS
+            if (tiles <= MULTIPROCESSORS or half_empty) and depth >= 2 * least:
+                split = Int32(2)
+            if tiles <= FEW_TILES and depth >= 8 * least:
+                split = Int32(8)
         return split
 
     def tiled_mma(self) -> cute.TiledMma:

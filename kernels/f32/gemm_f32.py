@@ -25,6 +25,8 @@ FEW_ROWS = (_few_rows.Tiling(1), _few_rows.Tiling(4, ahead=2))
 # For inputs that are contiguous along k.
 SMALL = _contiguous.Tiling(64, 64, warps=(2, 2), stages=4)
 LARGE = _contiguous.Tiling(128, 128, warps=(4, 2), stages=4)
+# Times of a multiprocessor for a step along k of a small tile, and of a half of a large one, of exact products on an H200.
+SMALL_TIME, HALF_LARGE_TIME = 38, 54  # nanoseconds
 # For exact products of few rows, too: lower tiles, which TF32 does not have.
 LOW = (
     _contiguous.LowTiling(16, 128, warps=(1, 4), stages=4),
@@ -116,13 +118,20 @@ def gemm_f32(target: aot.Target, epilogue: int, precision: bool, batched: bool) 
 
 
 def contiguous_tilings(rounded: bool, batched: bool) -> list[tuple[_contiguous.Tiling, tuple[str, ...]]]:
-    """Tilings with their guards. Measured on an H200: small tiles are faster if they fit the multiprocessors at once."""
+    """Tilings with their guards. Of exact products, small tiles compute those that they finish earlier."""
     if rounded:
         return [(SMALL, (f"m <= {SMALL.m}",)), (LARGE, ())]
-    tiles = f"((m + {SMALL.m - 1}) // {SMALL.m}) * ((n + {SMALL.n - 1}) // {SMALL.n})"
-    few_tiles = f"{tiles}{' * batch' if batched else ''} <= {MULTIPROCESSORS}"
+    small, large = (tiles_of(tiling, batched) for tiling in (SMALL, LARGE))
+    # Each multiprocessor has one large tile at a time, or half of one: see `ContiguousGemm.split`.
+    large_time = f"(({large} * 2 + {MULTIPROCESSORS - 1}) // {MULTIPROCESSORS}) * {HALF_LARGE_TIME}"
+    small_time = f"(({small} + {MULTIPROCESSORS - 1}) // {MULTIPROCESSORS}) * {SMALL_TIME}"
     low = [(tiling, (f"m <= {tiling.m}",)) for tiling in LOW]
-    return [*low, (SMALL, (f"m <= {SMALL.m} or {few_tiles}",)), (LARGE, ())]
+    return [*low, (SMALL, (f"m <= {SMALL.m} or {small_time} < {large_time}",)), (LARGE, ())]
+
+
+def tiles_of(tiling: _contiguous.Tiling, batched: bool) -> str:
+    tiles = f"((m + {tiling.m - 1}) // {tiling.m}) * ((n + {tiling.n - 1}) // {tiling.n})"
+    return f"{tiles} * batch" if batched else tiles
 
 
 def wgmma_specs(target: aot.Target, arguments: dict[str, Any]) -> list[aot.Spec]:

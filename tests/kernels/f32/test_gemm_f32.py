@@ -56,18 +56,23 @@ def test_hardly_anything_spills_to_memory(path: Path) -> None:
         ((12, 4096, 4096), "tile16x128", 32, 8),
         ((16, 8192, 2048), "tile16x128", 64, 2),
         ((16, 16896, 2048), "tile16x128", 132, 2),
-        ((16, 16897, 2048), "tile16x128", 133, 1),
+        ((16, 16897, 2048), "tile16x128", 133, 2),  # the second wave would be half empty, or more
+        ((16, 25344, 2048), "tile16x128", 198, 2),
+        ((16, 25345, 2048), "tile16x128", 199, 1),
+        ((16, 67584, 2048), "tile16x128", 528, 1),
+        ((16, 67585, 2048), "tile16x128", 529, 1),  # a tenth of the time is too little to gain
         ((24, 2048, 2048), "tile32x64", 32, 8),
         ((24, 3072, 1024), "tile32x64", 48, 8),
         ((24, 3072, 1020), "tile32x64", 48, 2),  # 31 steps are too few for eight blocks
         ((24, 3072, 252), "tile32x64", 48, 1),
         ((128, 4096, 4096), "tile64x64", 128, 2),
         ((200, 4096, 4096), "tile128x128", 64, 2),
+        ((192, 5120, 5120), "tile64x64", 240, 1),  # 80 large tiles would leave 52 multiprocessors idle
         ((700, 780, 4096), "tile128x128", 42, 8),
         ((2048, 2048, 2048), "tile128x128", 256, 1),
     ],
 )
-def test_blocks_share_a_tile_if_there_are_few_tiles(
+def test_few_tiles_are_shared_by_blocks_or_are_small(
     product: tuple[int, int, int], tile: str, tiles: int, blocks: int, bundle: aot_runtime.Bundle, cuda: Standin
 ) -> None:
     assert multiply(bundle, cuda, *product) == (f"{tile}_contiguous", tiles, blocks)
