@@ -13,8 +13,12 @@ the value. So a tile of the cache is read once and used twice, by up to 64 query
   the tensor cores have products of the other to do. A third group loads.
 * **Order.** What the groups do with two tiles, from left to right; ``:`` marks where weights are handed over::
 
-      first    scores 0   softmax 0 : sums 0, left                : sums 1, left    scores 2
-      second   scores 1             : sums 0, right + softmax 1   : sums 1, right   scores 3
+      first    scores 0   softmax 0 : sums 0, left                     : sums 1, left    scores 2
+      second   scores 1 ............:.... sums 0, right + softmax 1    : sums 1, right   scores 3
+
+  The dots: when the second group gets the weights of tile 0, its scores of tile 1 may not be complete. It first issues the
+  sums of tile 0 behind them, and then waits for the scores alone. So the tensor cores go from these scores to these sums
+  without a pause.
 
 * **Shared memory.** 72 KB of queries and two tiles of 64 tokens, 72 KB each, which leaves almost nothing. Tiles of the first
   group are always in the first stage, those of the second group in the second one, so all operands have fixed places. A tile is nine
@@ -395,12 +399,12 @@ class LatentDecode(Merging):
         even, odd = uses
         self.start_scores(pipelines, scoring, even, 0)
         for _ in cutlass.range((tiles - 1) // 2):
-            self.weigh_own(pipelines, scoring, weighing, softmax, run, piece, index, even, odd, None, 0)
+            self.weigh_own(pipelines, scoring, weighing, softmax, run, piece, index, even, odd, q_state, False, 0)
             self.start_other(pipelines, weighing, softmax, piece, index + 1, odd, 0)
             self.finish_other(pipelines, odd, 0)
             index, even, odd = index + 2, even + 1, odd + 1
             self.start_scores(pipelines, scoring, even, 0)
-        self.weigh_own(pipelines, scoring, weighing, softmax, run, piece, index, even, odd, q_state, 0)
+        self.weigh_own(pipelines, scoring, weighing, softmax, run, piece, index, even, odd, q_state, True, 0)
         if index + 1 < piece.stop:
             self.start_other(pipelines, weighing, softmax, piece, index + 1, odd, 0)
             self.finish_other(pipelines, odd, 0)
@@ -410,15 +414,14 @@ class LatentDecode(Merging):
         """The second group scores tiles 1, 3, 5, ... of a piece, each beside the sums of the tile before."""
         tiles, index = piece.stop - piece.start, piece.start
         even, odd = uses
-        if tiles > 1:
+        # Scores begin and end in the same turn of the loop, because sums are in flight beside them. If scores began at the end
+        # of the turn before, ptxas would serialize every wgmma of the kernel (warning C7514).
+        for _ in cutlass.range(tiles // 2):
             self.start_scores(pipelines, scoring, odd, 1)
-            for _ in cutlass.range(tiles // 2 - 1):
-                self.weigh_own(pipelines, scoring, weighing, softmax, run, piece, index + 1, odd, even, None, 1)
-                index, even, odd = index + 2, even + 1, odd + 1
-                self.start_scores(pipelines, scoring, odd, 1)
-            self.weigh_own(pipelines, scoring, weighing, softmax, run, piece, index + 1, odd, even, q_state, 1)
-            index, even = index + 2, even + 1
-        else:
+            last = index + 3 >= piece.stop
+            self.weigh_own(pipelines, scoring, weighing, softmax, run, piece, index + 1, odd, even, q_state, last, 1)
+            index, even, odd = index + 2, even + 1, odd + 1
+        if tiles == 1:  # no scores for this group
             scoring[4].consumer_release(q_state)
         if index < piece.stop:
             self.start_other(pipelines, weighing, softmax, piece, index, even, 1)
@@ -440,23 +443,26 @@ class LatentDecode(Merging):
 
     @cute.jit
     def weigh_own(
-        self, pipelines, scoring, weighing, softmax, run, piece, index, use, other_use, q_state, half: cutlass.Constexpr
-    ):
+        self, pipelines, scoring, weighing, softmax, run, piece, index, use, other_use, q_state, last,
+        half: cutlass.Constexpr,
+    ):  # fmt: skip
         """From the scores of a tile of this group's own to the sums.
 
-        The second group adds the tile before on the way. If there is a ``q_state``, these are the last scores of the piece:
-        the queries are no longer needed.
+        The second group adds the tile before on the way: it issues these sums behind the scores, and computes the softmax
+        beside them. After the ``last`` scores of the piece the queries are no longer needed.
         """
         thread = cute.arch.thread_idx()[0] % WARP_GROUP
         score_mmas, _, _, scores, loaded_q = scoring
         mma, _, sums, weights, keys, handed = weighing
         places, largest, total, scale = softmax
         factor = cute.make_rmem_tensor(2, Float32)
-        warpgroup.wait_group(0)
-        if cutlass.const_expr(q_state is not None):
-            loaded_q.consumer_release(q_state)
-        if cutlass.const_expr(half == 1):
+        if cutlass.const_expr(half == 0):
+            warpgroup.wait_group(0)
+        else:
             self.start_other(pipelines, weighing, softmax, piece, index - 1, other_use, half)
+            warpgroup.wait_group(1)  # for the scores, not for the sums
+        if last:
+            loaded_q.consumer_release(q_state)
         mask(scores, places, scale, index * TOKENS, TOKENS, run.lane * ROWS, run, piece)
         soften(scores, largest, total, factor)
         rounded = cute.make_rmem_tensor_like(scores, self.dtype)
