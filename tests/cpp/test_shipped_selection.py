@@ -545,19 +545,22 @@ def test_a_product_of_f32_takes_any_strides(call: dict[str, Any], kernels: dict[
 
 
 @pytest.mark.parametrize(
-    ("m", "tile"),
+    ("m", "n", "tile"),
     [
-        (1, "rows1"),
-        (4, "rows4"),
-        (6, "tile16x128_contiguous"),
-        (20, "tile32x64_contiguous"),
-        (40, "tile64x64_contiguous"),
-        (132 * 64, "tile64x64_contiguous"),  # n is below 64: as many tiles as an H200 has multiprocessors
-        (132 * 64 + 1, "tile128x128_contiguous"),
+        (1, 20, "rows1"),
+        (4, 20, "rows4"),
+        (6, 20, "tile16x128_contiguous"),
+        (20, 20, "tile32x64_contiguous"),
+        (40, 20, "tile64x64_contiguous"),
+        (192, 5120, "tile64x64_contiguous"),  # 80 large tiles would leave 52 multiprocessors of an H200 idle
+        (256, 4096, "tile128x128_contiguous"),  # 64 large tiles, of two blocks each
+        (2048, 2048, "tile128x128_contiguous"),
     ],
 )
-def test_a_product_of_f32_is_read_in_chunks_if_k_is_contiguous(m: int, tile: str, kernels: dict[str, Kernel]) -> None:
-    call = product(m, k=32)
+def test_a_product_of_f32_is_read_in_chunks_if_k_is_contiguous(
+    m: int, n: int, tile: str, kernels: dict[str, Kernel]
+) -> None:
+    call = product(m, n, k=32)
     chosen, reasons = kernels["gemm_f32"].answer(call)
     assert chosen.endswith(f"__{tile}"), reasons
     chosen, reasons = kernels["gemm_f32"].answer(call | {"a": call["a"] | {"byte_offset": 4}})
