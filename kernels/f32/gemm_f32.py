@@ -13,7 +13,7 @@ import aot
 from .._device import ARCHS, VECTOR_BYTES
 from ..contracts import gemm_f32 as contract
 from ..elementwise.activation import Gelu, Relu, Silu
-from ..gemm._choice import MULTIPROCESSORS, Model, fastest
+from ..gemm._choice import MULTIPROCESSORS, Model, fastest, waves_of
 from ..gemm._gemm import Identity
 from . import _contiguous, _few_rows, _tf32_sm90
 from ._gemm_f32 import Gemm, Tiling
@@ -123,8 +123,8 @@ def contiguous_tilings(rounded: bool, batched: bool) -> list[tuple[_contiguous.T
         return [(SMALL, (f"m <= {SMALL.m}",)), (LARGE, ())]
     small, large = (tiles_of(tiling, batched) for tiling in (SMALL, LARGE))
     # Each multiprocessor has one large tile at a time, or half of one: see `ContiguousGemm.split`.
-    large_time = f"(({large} * 2 + {MULTIPROCESSORS - 1}) // {MULTIPROCESSORS}) * {HALF_LARGE_TIME}"
-    small_time = f"(({small} + {MULTIPROCESSORS - 1}) // {MULTIPROCESSORS}) * {SMALL_TIME}"
+    large_time = f"{waves_of(f'{large} * 2', MULTIPROCESSORS)} * {HALF_LARGE_TIME}"
+    small_time = f"{waves_of(small, MULTIPROCESSORS)} * {SMALL_TIME}"
     low = [(tiling, (f"m <= {tiling.m}",)) for tiling in LOW]
     return [*low, (SMALL, (f"m <= {SMALL.m} or {small_time} < {large_time}",)), (LARGE, ())]
 

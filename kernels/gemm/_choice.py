@@ -33,13 +33,17 @@ class Model:
     work: int = 0  # for a step of as many tiles as a full wave has
 
 
+def waves_of(tiles: str, at_once: int) -> str:
+    """How many waves so many tiles are, as an expression."""
+    return f"(({tiles} + {at_once - 1}) // {at_once})"
+
+
 def time_of(tiling: Any, model: Model) -> str:
     """The time of a product as an expression of its extents."""
     rows, at_once = tiling.m * tiling.cluster, CLUSTERS[tiling.blocks]
     high, wide = ("n", "m") if tiling.swapped else ("m", "n")
     tiles = f"(({high} + {rows - 1}) // {rows}) * (({wide} + {tiling.n - 1}) // {tiling.n})"
-    waves = f"(({tiles} + {at_once - 1}) // {at_once})"
-    time = f"{model.start} + {waves} * ({model.step} * k + {model.tile})"
+    time = f"{model.start} + {waves_of(tiles, at_once)} * ({model.step} * k + {model.tile})"
     if model.work:
         time += f" + {model.work} * ({tiles} * k // {at_once})"
     if model.read:
