@@ -3,7 +3,7 @@
 The tolerance is that of every output in f32: an error of 2^-18 of the largest element, or 2^-20 by norm. A sum in f32 of
 256 products has an error near sqrt(256 / 6) * 2^-24 of itself, 2^-21.3, and the sum of such sums adds less than that as
 long as k is below 65,536. Products of few rows are 128 sums of k / 128 products each, which are 512 at most: 2^-20.8.
-Tensor cores cut off bits instead of rounding: 8 steps of them have up to 8 * 2^-24 * 2/3, and their sums are added up after
+Tensor cores cut off bits instead of rounding: 8 instructions have up to 8 * 2^-24 * 2/3, and their sums are added up after
 that. Products of two numbers of TF32 are exact in f32.
 
 A number halfway between two of TF32 may be rounded to either: TMA, which rounds on sm_90a, takes the even one, and the
@@ -27,6 +27,11 @@ FEW = ((1, 200, 4100), (4, 515, 132))  # few rows, which are multiplied without 
 LOW = ((16, 200, 132), (9, 130, 260), (7, 77, 1032), (32, 70, 68), (17, 100, 516), (31, 515, 2060))
 SMALL = ((60, 136, 72), (100, 129, 516), (64, 300, 1100))
 WIDE = ((1030, 3080, 516), (777, 2056, 512), (700, 780, 1036))  # enough work for wide tiles
+# Tiles of TF32 for sm_90a that the others do not reach.
+TF32 = (
+    *((520, 260, 188), (33, 4132, 516), (117, 4228, 632), (1030, 132, 1032), (520, 132, 764), (117, 4812, 728)),
+    *((190, 8452, 4), (200, 10852, 792), (129, 4292, 732), (117, 8548, 1352), (1, 8460, 4), (190, 11076, 148)),
+)
 BATCHES = ((1, 64, 64, 64), (3, 104, 137, 71), (2, 130, 72, 68), (2, 1, 77, 132), (2, 3, 77, 132))
 BATCHES_OF_TILES = ((2, 9, 200, 1032), (3, 20, 72, 260), (2, 100, 130, 1032), (3, 520, 520, 260))
 BENCH = ((2048, 2048, 2048), (4096, 4096, 4096), (333, 5120, 2048), (64, 8192, 8192), (1, 4096, 4096))
@@ -51,7 +56,7 @@ def tf32(x: Any) -> Any:
 def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
     for (m, n, k), biased in product(SHAPES, (False, True)):
         yield _problem(make, (m, k), (n, k), biased)
-    for m, n, k in (*FEW, *LOW, *SMALL, *WIDE):
+    for m, n, k in (*FEW, *LOW, *SMALL, *WIDE, *TF32):
         yield _problem(make, (m, k), (n, k), True)
     for (batch, m, n, k), biased in (*product(BATCHES, (False, True)), *product(BATCHES_OF_TILES, (True,))):
         yield _problem(make, (batch, m, k), (batch, n, k), biased)

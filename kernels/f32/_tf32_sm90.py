@@ -24,6 +24,7 @@ from ..products._product_sm90 import STEP_BYTES, WGMMA_ROWS
 from ._gemm_f32 import CHUNK, WrittenGemm
 
 MMA_DEPTH = 8  # elements along k of one instruction
+SUMMED_STEPS = 2  # of 32 elements along k each, which the tensor cores sum before the sum is added up in f32 registers
 
 
 class Tf32Op(MmaF8Op):
@@ -43,7 +44,7 @@ class Tiling(_product_sm90.Tiling):
     @property
     def least_k(self) -> int:
         """The least ``k`` of which each block of a cluster has a part."""
-        return (self.split - 1) * STEP_BYTES * 8 // TFloat32.width + 1
+        return (self.split - 1) * SUMMED_STEPS * STEP_BYTES * 8 // TFloat32.width + 1
 
 
 class DirectTiling(Tiling):
@@ -57,6 +58,8 @@ class DirectTiling(Tiling):
 
 
 class Tf32Gemm(_product_sm90.Product, WrittenGemm):
+    summed_steps = SUMMED_STEPS
+
     def __init__(self, tiling: Tiling, target: aot.Target, epilogues: Sequence[type[Activation]]) -> None:
         scaling = Scaling(promoted=True)
         tiling.validate(target, scaling)
@@ -69,7 +72,9 @@ class Tf32Gemm(_product_sm90.Product, WrittenGemm):
     ):
         a, b = [cute.recast_tensor(matrix, TFloat32) for matrix in (a, b)]
         # Bias and epilogue go where the other products have their scales.
-        _product_sm90.Product.__call__(self, a, b, out, bias, epilogue, None, clusters, stream)
+        # If a and b are swapped, these are too; so that each arrives at its place, they are swapped before.
+        where = (epilogue, bias) if cutlass.const_expr(self.tiling.swapped) else (bias, epilogue)
+        _product_sm90.Product.__call__(self, a, b, out, *where, None, clusters, stream)
 
     def instruction(self, columns: int) -> cute.TiledMma:
         major, shape = OperandMajorMode.K, (WGMMA_ROWS, columns, MMA_DEPTH)
@@ -77,20 +82,27 @@ class Tf32Gemm(_product_sm90.Product, WrittenGemm):
         return cute.make_tiled_mma(cute.make_mma_atom(operation), (1, 1, 1))
 
     def fetch_scales(self, bias, epilogue, shared_scale, expert, top, n, thread, group):
-        return bias, epilogue
+        """What is added to sums, by the row or by the column of the tile where they begin, and the epilogue."""
+        first = (
+            top + self.row_in_part(thread) if self.tiling.swapped else n * self.tiling.written_columns + thread % 4 * 2
+        )
+        return bias, first, epilogue
 
     def copy_to_shared(self, mma: cute.TiledMma) -> cute.TiledCopy:
-        pairs = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), Float32, num_bits_per_copy=64)
-        return cute.make_tiled_copy_S(pairs, cute.make_tiled_copy_C_atom(pairs, mma))
+        # Two neighbours of a row at once; in an output that is swapped, these are apart.
+        bits = Float32.width * (1 if self.tiling.swapped else 2)
+        atom = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), Float32, num_bits_per_copy=bits)
+        return cute.make_tiled_copy_C(atom, self.instruction(self.tiling.slice_columns))
 
     @cute.jit
     def finish(self, sums, own_scale, shared_scale, part: cutlass.Constexpr, n, thread, group):
         """Add the bias; then apply the epilogue to a few sums at a time, to save registers."""
-        bias, epilogue = own_scale
+        bias, first, epilogue = own_scale
         if cute.size(bias) > 0:
-            first = n * self.tiling.written_columns + thread % 4 * 2
+            # Four sums in a row belong to rows i, i, i + 8 and i + 8, and to columns j, j + 1, j and j + 1.
             for v in cutlass.range_constexpr(cute.size(sums)):
-                sums[v] += bias[cutlass.min(first + v // 4 * 8 + v % 2, cute.size(bias) - 1)]
+                after = part * WGMMA_ROWS + v // 2 % 2 * 8 if self.tiling.swapped else v // 4 * 8 + v % 2
+                sums[v] += bias[cutlass.min(first + after, cute.size(bias) - 1)]
         for start in cutlass.range_constexpr(0, cute.size(sums), CHUNK):
             chunk = cute.make_tensor(sums.iterator + start, cute.make_layout(CHUNK))
             self.activate(chunk, epilogue)
@@ -106,7 +118,7 @@ class DirectTf32Gemm(Tf32Gemm):
     def write(
         self, mma, sums, finish, shared_scale, shared_out, store_out, out_tiles, out, top, limit, n, thread, group
     ):
-        bias, epilogue = finish
+        bias, _, epilogue = finish
         tiling, mine = self.tiling, mma.get_slice(thread)
         count = cute.size(sums) // tiling.parts
         for p in cutlass.range_constexpr(tiling.parts):

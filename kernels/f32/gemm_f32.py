@@ -33,16 +33,29 @@ LOW = (
     _contiguous.LowTiling(32, 64, warps=(2, 2), stages=4),
 )
 
-# For products of TF32 on sm_90a, with models of the time that each takes, fitted to measurements on an H200.
+# For products of TF32 on sm_90a, with models of the time that each takes, fitted to measurements on an H200. As in f8, few
+# rows of ``a`` are columns of a tile, and blocks cut the sum if there are few tiles and k is long.
 _T = _tf32_sm90.Tiling
 SM90_TF32 = (
-    (_T(64, 128), Model(82208, 454, 259279, 184, 326)),
-    (_T(64, 128, split=2), Model(66829, 206, 366929, 193, 231)),
-    (_T(64, 128, split=4), Model(145102, 102, 286603, 133, 147)),
-    (_T(128, 128), Model(265797, 1071, 175648, 153, 174)),
-    (_T(128, 128, cluster=2), Model(367704, 1191, 0, 56, 163)),
-    (_T(128, 192, buffers=1), Model(409529, 1448, 250356, 192, 285)),
-    (_T(128, 256, beside=True, cluster=2), Model(726365, 1905, 553885, 36, 324)),
+    (_T(128, 16, swapped=True), Model(342095, 111, 0, 236, 473)),
+    (_T(128, 16, split=4, swapped=True), Model(187672, 41, 202779, 193, 125)),
+    (_T(128, 32, swapped=True), Model(290605, 169, 70165, 207, 528)),
+    (_T(128, 32, split=4, swapped=True), Model(175169, 48, 233715, 181, 134)),
+    (_T(128, 48, split=3, swapped=True), Model(253509, 64, 225400, 144, 234)),
+    (_T(64, 128), Model(432521, 250, 23061, 200, 602)),
+    (_T(64, 128, split=2), Model(263656, 141, 214194, 189, 305)),
+    (_T(128, 64, split=4, swapped=True), Model(113940, 101, 349689, 138, 133)),
+    (_T(128, 96, split=2, swapped=True), Model(21301, 258, 391559, 247, 265)),
+    (_T(128, 112, swapped=True), Model(178699, 633, 128299, 125, 494)),
+    (_T(128, 128, split=2), Model(89458, 383, 473315, 128, 262)),
+    (_T(128, 128, cluster=2), Model(203454, 843, 77217, 32, 344)),
+    (_T(128, 160, cluster=2, buffers=1), Model(266307, 1271, 37444, 0, 270)),
+    (_T(128, 192, buffers=1), Model(0, 1147, 455505, 101, 617)),
+    (_T(128, 256, beside=True, cluster=2), Model(48518, 1706, 282448, 0, 624)),
+    (_T(128, 144, split=3, buffers=1, swapped=True), Model(167064, 292, 505536, 57, 188)),
+    (_T(128, 144, cluster=2, buffers=1, swapped=True), Model(462779, 766, 84529, 123, 545)),
+    (_T(128, 176, cluster=2, buffers=1, swapped=True), Model(158819, 1359, 134251, 35, 273)),
+    (_T(128, 192, cluster=2, buffers=1, swapped=True), Model(234539, 1313, 175109, 0, 410)),
 )
 # If rows of the output are not contiguous, or not aligned.
 SM90_TF32_DIRECT = (

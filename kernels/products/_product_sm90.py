@@ -220,6 +220,8 @@ class Tiling:
 class Product(Order):
     """``out = (a @ b.T) * scales``; if ``grouped``, rows of ``a`` belong to experts, each with a ``b`` of its own."""
 
+    summed_steps = 1  # steps along k that the tensor cores sum before the sum is added up in f32 registers
+
     def __init__(self, tiling: Tiling, target: aot.Target, scaling: Scaling, grouped: bool = False) -> None:
         super().__init__(tiling, tiling.m * tiling.cluster, scaling, grouped)
         assert not (grouped and tiling.split > 1)
@@ -401,9 +403,10 @@ class Product(Order):
         return block // tiling.blocks, blocks // tiling.blocks, row, part
 
     def range_of(self, part, depth):
-        """The steps along ``k`` of which this block computes the sum."""
-        steps, split = cute.ceil_div(depth, self.step), self.tiling.split
-        return steps * part // split, steps * (part + 1) // split
+        """The steps along ``k`` of which this block computes the sum; beyond the last one, TMA loads zeros."""
+        at_once, split = self.summed_steps, self.tiling.split
+        sums = cute.ceil_div(depth, self.step * at_once)
+        return sums * part // split * at_once, sums * (part + 1) // split * at_once
 
     # Loading.
 
@@ -627,38 +630,46 @@ class Product(Order):
 
     @cute.jit
     def multiply_promoted(self, loaded, beginning, adding, sums, promoted, operands, steps, read, scales):
-        """The sums of one tile, in f32 registers from one step to the next, with the scales of blocks."""
+        """The sums of one tile, in f32 registers from one addition to the next, with the scales of blocks."""
         promoted.fill(0.0)
-        # With two blocks of rows, ptxas needs fewer registers if two steps are in the loop: then it has none in memory.
+        at_once = self.summed_steps
+        # With two blocks of rows, ptxas needs fewer registers if two additions are in the loop: then it has none in memory.
         turns = 1 if self.blocks else self.tiling.parts
-        for first in cutlass.range(0, steps, turns, unroll=1):
+        for first in cutlass.range(0, steps, turns * at_once, unroll=1):
             for i in cutlass.range_constexpr(turns):
-                if first + i < steps:
-                    read = self.add_step(loaded, beginning, adding, sums, promoted, operands, read, scales)
+                if first + i * at_once < steps:
+                    read = self.add_steps(loaded, beginning, adding, sums, promoted, operands, read, scales)
         return read
 
     @cute.jit
-    def add_step(self, loaded, beginning, adding, sums, promoted, operands, read, scales):
-        """Multiply the content of one stage and add the product to the sums in f32.
+    def add_steps(self, loaded, beginning, adding, sums, promoted, operands, read, scales):
+        """Multiply the content of one or more stages and add the product to the sums in f32.
 
         Scales of the step are read while the tensor cores multiply.
         """
-        loaded.consumer_wait(read)
-        stage, factors = read.index, None
+        first, factors, stages, count = read.index, None, [], self.summed_steps
+        for _ in cutlass.range_constexpr(count):
+            stages.append(read.clone())
+            read.advance()
         for part in cutlass.range_constexpr(len(operands)):
-            self.start_product(beginning, adding, sums, operands[part], read.index, True)
+            for i in cutlass.range_constexpr(count):
+                if cutlass.const_expr(part == 0):
+                    loaded.consumer_wait(stages[i])
+                self.start_product(beginning, adding, sums, operands[part], stages[i].index, i == 0)
             if cutlass.const_expr(self.blocks and part == 0):
-                factors = self.factors_of(*scales, stage)
-            warpgroup.wait_group(0)
-            if cutlass.const_expr(part == len(operands) - 1):
-                loaded.consumer_release(read)
-                read.advance()
+                factors = self.factors_of(*scales, first)
+            if cutlass.const_expr(part < len(operands) - 1):
+                warpgroup.wait_group(0)
+            else:
+                for i in cutlass.range_constexpr(count):
+                    warpgroup.wait_group(count - 1 - i)
+                    loaded.consumer_release(stages[i])
             if cutlass.const_expr(self.blocks and self.tiling.by_column):
                 self.promote_columns(promoted, sums, *factors)
             else:
                 self.promote(promoted, sums, factors, part)
         if cutlass.const_expr(self.blocks):
-            self.free(stage).arrive()
+            self.free(first).arrive()
         return read
 
     @cute.jit

@@ -20,7 +20,7 @@ import pytest
 from aot.records import decode
 from aot.selection.decision import decide
 from aot.selection.subjects import VariantTable
-from kernels.contracts import gemm_fp8
+from kernels.contracts import gemm_f32, gemm_fp8
 from tests.cpp.conftest import PROJECT
 from tests.cpp.test_selection_model import flatten
 
@@ -128,18 +128,26 @@ def declared() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def kernels(selection: Any, declared: dict[str, Any]) -> dict[str, Kernel]:
-    made = {}
-    for name, encoded in declared["tables"].items():
-        tables = [decode(VariantTable, item) for item in encoded]
-        variants = [table for table in tables if table.function == tables[0].function]
-        parameters = dict(declared["parameters"][name])
-        library = selection.Library("sm_90a", flatten(variants, decide(variants), len(parameters)))
-        made[name] = Kernel(
-            parameters,
-            lambda values, library=library: selection.explain([library], 9, 0, values),
-            lambda values, library=library: selection.refusal([library], 9, 0, values),
-        )
-    return made
+    return {name: first_function(selection, declared, name) for name in declared["tables"]}
+
+
+@pytest.fixture(scope="module")
+def tf32(selection: Any, declared: dict[str, Any]) -> Kernel:
+    return first_function(selection, declared, "gemm_f32", "gemm_f32__identity__tf32")
+
+
+def first_function(selection: Any, declared: dict[str, Any], kernel: str, prefix: str = "") -> Kernel:
+    """The first of a kernel's functions, or of those whose names start with a prefix."""
+    tables = [decode(VariantTable, item) for item in declared["tables"][kernel]]
+    tables = [table for table in tables if table.function.startswith(prefix)]
+    variants = [table for table in tables if table.function == tables[0].function]
+    parameters = dict(declared["parameters"][kernel])
+    library = selection.Library("sm_90a", flatten(variants, decide(variants), len(parameters)))
+    return Kernel(
+        parameters,
+        lambda values: selection.explain([library], 9, 0, values),
+        lambda values: selection.refusal([library], 9, 0, values),
+    )
 
 
 def tensor(number: int, shape: tuple[int, ...], dtype: tuple[int, int, int] = BF16) -> dict[str, Any]:
@@ -581,6 +589,26 @@ def test_a_product_of_f32_refuses_what_does_not_fit(
 ) -> None:
     chosen, reasons = kernels["gemm_f32"].answer(call)
     assert not chosen and any(said in reason for reason in reasons), reasons
+
+
+def test_each_tiling_of_tf32_is_chosen_for_a_product_of_the_contract(tf32: Kernel) -> None:
+    shapes = (*gemm_f32.SHAPES, *gemm_f32.FEW, *gemm_f32.LOW, *gemm_f32.SMALL, *gemm_f32.WIDE, *gemm_f32.TF32)
+    chosen = {tf32.answer(product(*shape))[0] for shape in shapes if shape[0] > 0}
+    lines = tf32.explain(tuple(product()[name] for name in tf32.parameters)).splitlines()
+    assert chosen == {name for name in (line.split("\t")[1] for line in lines) if "__matrix__" in name}
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "tile"),
+    [
+        (1, 2048, "16x128_swapped"),
+        (16, 59_136, "16x128_swapped"),
+        (32, 8192, "32x128_swapped"),
+        (4096, 4096, "128x256"),
+    ],
+)
+def test_few_rows_of_tf32_are_columns_of_a_tile(tf32: Kernel, m: int, n: int, tile: str) -> None:
+    assert tf32.answer(product(m, n, 4096))[0].startswith(f"gemm_f32__identity__tf32__matrix__tile{tile}")
 
 
 # Products with scales, and of experts.
