@@ -1,7 +1,11 @@
-"""Writes the table by which the shipped GEMM chooses its tiling on an H200, from measured times of its tilings.
+"""Writes the tables by which the shipped products choose their tilings on an H200, from measured times of these.
 
-Reads the times in ``benchmarks/results/h200-gemm-tilings.json``, which are of products to tune on and of no others. Needs NumPy and
-no GPU. A table that ``python -m aot tune`` measures has the answer of the nearest measured product in each of its bins. For
+Reads times of products to tune on, and of no others: ``h200-gemm-tilings.json`` and ``h200-scaled-tilings.json`` in
+``benchmarks/results``. Needs NumPy and no GPU. The products in f8 and in TF32 are declared with models of their times, which
+other devices evaluate at each call: see ``kernels/gemm/_choice.py``. Their tables have what the models say. The rest of this
+text is about ``gemm``.
+
+ A table that ``python -m aot tune`` measures has the answer of the nearest measured product in each of its bins. For
 a GEMM that is not enough: one tile more than there are multiprocessors costs another wave, so the best tiling of a
 product can be a bad one for its neighbour. So the time of each tiling is modelled, with the number of waves exact:
 
@@ -14,15 +18,16 @@ Gaussian process, which also says how uncertain it is: of two tilings that are p
 nearby is taken. Each cell of the table has the tiling with the least time over a few products in it, or the one that was
 measured to be faster on the products in it.
 
-``--left-out`` writes nothing. It predicts products that the model was not fitted to, and says how fast the tilings are that
+``--left-out`` writes nothing. It predicts products of ``gemm`` that the model was not fitted to, and says how fast the tilings are that
 it chooses for them.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise, product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,9 +35,13 @@ from _common import PROJECT, parser
 from aot_runtime.arch import Arch
 
 from aot.bundle.tuning import TunedDevice, TunedKernel, TunedSet, Tuning, tuning_text
+from kernels.f32.gemm_f32 import SM90_TF32
+from kernels.fp8.gemm_fp8 import SM90_BLOCKS, SM90_ROWS
+from kernels.gemm._choice import Model, time_of
 from kernels.gemm.gemm import EPILOGUES, SM90_CHOICES
 
-MEASURED = PROJECT / "benchmarks" / "results" / "h200-gemm-tilings.json"
+RESULTS = PROJECT / "benchmarks" / "results"
+MEASURED, SCALED = RESULTS / "h200-gemm-tilings.json", RESULTS / "h200-scaled-tilings.json"
 TABLE = PROJECT / "kernels" / "tuning" / "nvidia_h200_132.json"
 H200 = TunedDevice("NVIDIA H200", 132, "9.0")
 # Clusters that run at once, by their blocks: those of a cluster are on neighbouring multiprocessors.
@@ -160,6 +169,18 @@ class Predicted:
         return np.concatenate([np.log(shapes), share[:, None], waves[:, None], rows[:, 4:]], axis=1) / LENGTHS
 
 
+class Modelled:
+    """The time of one tiling for any product, by the model that it is declared with."""
+
+    def __init__(self, tiling: Any, model: Model) -> None:
+        self.time = compile(time_of(tiling, model), tiling.label, "eval")
+
+    def __call__(self, shapes: np.ndarray) -> np.ndarray:
+        m, n, k = shapes.T
+        logarithms: np.ndarray = np.log(eval(self.time, {"m": m, "n": n, "k": k, "max": np.maximum}))
+        return logarithms
+
+
 def predict(tilings: Sequence[Any], shapes: np.ndarray, times: np.ndarray) -> list[Predicted]:
     """A prediction for each tiling, from logarithms of times by product and tiling; NaN: not measured."""
     known = ~np.isnan(times)
@@ -179,14 +200,15 @@ def inside(bins: Sequence[int], share: float) -> list[int]:
     return [round(low + (high - low) * share) for low, high in pairwise(ends)]
 
 
-def read_times(labels: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The products to tune on, the logarithms of times by tiling, and those of cuBLAS."""
-    rows = [row for row in json.loads(MEASURED.read_text())["rows"] if row[3].keys() & set(labels)]
+def read_times(path: Path, name: str, labels: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The products to tune on, the logarithms of times by tiling, and those of cuBLAS or torch."""
+    rows = [row for row in json.loads(path.read_text())[name] if row[3].keys() & set(labels)]
     times = np.array([[row[3].get(label, np.nan) for label in labels] for row in rows])
-    return np.array([row[:3] for row in rows]), np.log(times), np.log([row[3]["cublas"] for row in rows])
+    other = [row[3].get("cublas") or row[3]["torch"] for row in rows]
+    return np.array([row[:3] for row in rows]), np.log(times), np.log(other)
 
 
-def best_of_cells(predicted: Sequence[Predicted]) -> list[int]:
+def best_of_cells(predicted: Sequence[Callable[[np.ndarray], np.ndarray]]) -> list[int]:
     """For each cell the number of the tiling with the least time, over a few products in the cell."""
     total: Any = 0.0
     for m_share, n_share in product(SHARES, repeat=2):
@@ -229,13 +251,51 @@ def left_out(tilings: Mapping[str, Any], shapes: np.ndarray, times: np.ndarray, 
     )
 
 
-def sets_of(labels: Sequence[str], chosen: Sequence[int]) -> Iterator[TunedSet]:
-    """The same choice for every dtype and epilogue."""
+def sets_of(
+    points: Sequence[tuple[str, dict[str, str]]], labels: Sequence[str], chosen: Sequence[int]
+) -> list[TunedSet]:
+    """The same choice for all these functions and points."""
+    used = [index for index in range(len(labels)) if index in chosen]
+    cells = tuple(used.index(index) for index in chosen)
     bins = tuple(tuple(high + 1 for high in highest) for highest in (M_BINS, N_BINS, K_BINS))
-    for epilogue, dtype in product(EPILOGUES, ("f16", "bf16")):
-        point = {"epilogue": epilogue, "dtype": dtype, "batched": "matrix", "a": "a_rows", "b": "b_rows"}
-        names = tuple("__".join(("gemm", *point.values(), label)) for label in labels)
-        yield TunedSet(f"gemm__{epilogue}", point, names, bins, tuple(chosen))
+    print(f"{points[0][0]}: {len(chosen)} cells, {len(used)} of {len(labels)} tilings")
+    for index, label in enumerate(labels):
+        print(f"  {label:36} {chosen.count(index):5} cells")
+    return [
+        TunedSet(function, point, tuple("__".join((function.partition("__")[0], *point.values(), labels[i])) for i in used), bins, cells)
+        for function, point in points
+    ]  # fmt: skip
+
+
+def gemm_sets() -> list[TunedSet]:
+    tilings = [one.tiling for one in SM90_CHOICES]
+    labels = [tiling.label for tiling in tilings]
+    shapes, times, _ = read_times(MEASURED, "rows", labels)
+    chosen = corrected(best_of_cells(predict(tilings, shapes, times)), shapes, times)
+    matrix = {"batched": "matrix", "a": "a_rows", "b": "b_rows"}
+    points = [
+        (f"gemm__{epilogue}", {"epilogue": epilogue, "dtype": dtype, **matrix})
+        for epilogue, dtype in product(EPILOGUES, ("f16", "bf16"))
+    ]
+    return sets_of(points, labels, chosen)
+
+
+def modelled_sets(
+    tilings: Sequence[tuple[Any, Model]], measured: str, points: Sequence[tuple[str, dict[str, str]]]
+) -> list[TunedSet]:
+    labels = [tiling.label for tiling, _ in tilings]
+    shapes, times, _ = read_times(SCALED, measured, labels)
+    return sets_of(points, labels, corrected(best_of_cells([Modelled(*one) for one in tilings]), shapes, times))
+
+
+def fp8_points(scales: str) -> list[tuple[str, dict[str, str]]]:
+    dtypes = product(("bf16", "f16"), ("f8e4m3", "f8e5m2"))
+    return [("gemm_fp8", {"dtype": dtype, "b": b, "scales": scales}) for dtype, b in dtypes]
+
+
+def tf32_points() -> list[tuple[str, dict[str, str]]]:
+    rounded = {"precision": "tf32", "batched": "matrix"}
+    return [(f"gemm_f32__{epilogue}__tf32", {"epilogue": epilogue, **rounded}) for epilogue in EPILOGUES]
 
 
 def main() -> None:
@@ -244,20 +304,21 @@ def main() -> None:
         "--left-out", action="store_true", help="write no table, and tell how good the predictions are"
     )
     given = arguments.parse_args()
-    tilings = {one.tiling.label: one.tiling for one in SM90_CHOICES}
-    labels = list(tilings)
-    shapes, times, cublas = read_times(labels)
     if given.left_out:
-        left_out(tilings, shapes, times, cublas)
+        tilings = {one.tiling.label: one.tiling for one in SM90_CHOICES}
+        left_out(tilings, *read_times(MEASURED, "rows", list(tilings)))
         return
-    chosen = corrected(best_of_cells(predict(list(tilings.values()), shapes, times)), shapes, times)
-    used = [label for index, label in enumerate(labels) if index in chosen]
-    sets = sets_of(used, [used.index(labels[index]) for index in chosen])
-    print(f"{len(chosen)} cells, {len(used)} of {len(labels)} tilings")
-    for index, label in enumerate(labels):
-        print(f"  {label:36} {chosen.count(index):5} cells, {np.isfinite(times[:, index]).sum():5} products")
-    kernel = TunedKernel("gemm", Arch.parse("sm_90a"), ("m", "n", "k"), tuple(sets))
-    TABLE.write_text(tuning_text(Tuning(H200, (kernel,))))
+    sets = {
+        "gemm": gemm_sets(),
+        "gemm_fp8": [
+            *modelled_sets(SM90_ROWS, "tensor_52", fp8_points("rows")),
+            *modelled_sets(SM90_BLOCKS, "blocks", fp8_points("blocks")),
+        ],
+        "gemm_f32": modelled_sets(SM90_TF32, "tf32_40", tf32_points()),
+    }
+    arch, by = Arch.parse("sm_90a"), ("m", "n", "k")
+    kernels = tuple(TunedKernel(kernel, arch, by, tuple(own)) for kernel, own in sets.items())
+    TABLE.write_text(tuning_text(Tuning(H200, kernels)))
 
 
 if __name__ == "__main__":

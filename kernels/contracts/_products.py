@@ -7,6 +7,10 @@ from typing import Any
 
 import aot
 
+# m, n and k of products to tune on: enough for a first table on a device. The ones for the H200 are made of many more, see
+# `benchmarks/gemm_table.py`.
+TUNE = tuple((m, n, k) for m in (8, 48, 200, 1000) for n, k in ((4096, 4096), (12288, 5120)))
+
 
 def with_specials(problem: dict[str, Any]) -> dict[str, Any]:
     """NaN and infinity, which must reach the elements of their row and column, and no others: 40 x 72 by 72 x 72."""

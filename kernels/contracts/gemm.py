@@ -8,8 +8,8 @@ from typing import Any
 
 from . import _activations
 from ._layouts import every_value
+from ._products import TUNE, with_specials
 from ._products import cost as cost
-from ._products import with_specials
 
 # m, n, k: at least one product for every tiling, with the table for an H200. Most extents are not multiples of a tile.
 SHAPES = (
@@ -50,7 +50,6 @@ SHAPES = (
 )
 BATCHES = ((1, 64, 64, 64), (3, 104, 136, 72), (2, 304, 264, 520))
 IDENTITIES = (64, 1024, 4096)  # products with these are every number of 16 bits: 1024, 64 and 16 rows
-TUNE = tuple((m, n, k) for m in (8, 48, 200, 1000) for n, k in ((4096, 4096), (12288, 5120)))
 BENCH = ((2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192), *((m, 8192, 8192) for m in (16, 64, 256)))
 
 
@@ -115,7 +114,6 @@ def bench_inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
 
 
 def tune_inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
-    """Enough for a first table on a device. The one for the H200 is made of many more: `benchmarks/gemm_table.py`."""
     for m, n, k in TUNE:
         yield {"a": make.tensor((m, k), dtype), "b": make.tensor((n, k), dtype)}
 

@@ -17,8 +17,8 @@ from itertools import product
 from typing import Any
 
 from . import _activations
+from ._products import TUNE, with_specials
 from ._products import cost as cost
-from ._products import with_specials
 
 # m, n, k: most extents are not multiples of a tile, and some k are longer than a block of sums.
 SHAPES = ((0, 8, 8), (1, 1, 1), (1, 200, 4099), (127, 129, 17), (130, 264, 1031), (257, 77, 8808), (1000, 515, 200))
@@ -89,6 +89,11 @@ def _off_ties(make: Any, tensor: Any) -> Any:
 
 def bench_inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
     for m, n, k in BENCH:
+        yield {"a": make.tensor((m, k), "f32"), "b": make.tensor((n, k), "f32")}
+
+
+def tune_inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
+    for m, n, k in TUNE:
         yield {"a": make.tensor((m, k), "f32"), "b": make.tensor((n, k), "f32")}
 
 

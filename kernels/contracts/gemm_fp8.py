@@ -20,6 +20,8 @@ from typing import Any
 
 import aot
 
+from ._products import TUNE
+
 # m, n, k: at least one product for every tiling. Most extents are not multiples of a tile.
 SHAPES = (
     (0, 8, 16),
@@ -160,6 +162,12 @@ def cost(a: Any, b: Any, a_scale: Any, b_scale: Any) -> aot.Cost:
 
 def bench_inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
     for shape in BENCH:
+        yield _rows(make, "f8e4m3", *shape)
+        yield _blocks(make, "f8e4m3", *shape, columns_first=True)
+
+
+def tune_inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
+    for shape in TUNE:
         yield _rows(make, "f8e4m3", *shape)
         yield _blocks(make, "f8e4m3", *shape, columns_first=True)
 

@@ -33,8 +33,9 @@ LOW = (
     _contiguous.LowTiling(32, 64, warps=(2, 2), stages=4),
 )
 
-# For products of TF32 on sm_90a, with models of the time that each takes, fitted to measurements on an H200. As in f8, few
-# rows of ``a`` are columns of a tile, and blocks cut the sum if there are few tiles and k is long.
+# For products of TF32 on sm_90a, with models of the time that each takes, fitted to measurements on an H200. On an H200 a
+# table has what the models say: see `benchmarks/gemm_table.py`. As in f8, few rows of ``a`` are columns of a tile, and blocks
+# cut the sum if there are few tiles and k is long.
 _T = _tf32_sm90.Tiling
 SM90_TF32 = (
     (_T(128, 16, swapped=True), Model(342095, 111, 0, 236, 473)),
@@ -98,6 +99,7 @@ def aligned_rows(name: str, *shape: str) -> aot.Tensor:
     reference=contract.reference,
     inputs=contract.inputs,
     cost=contract.cost,
+    tuned_by=("m", "n", "k"),
 )
 def gemm_f32(target: aot.Target, epilogue: int, precision: bool, batched: bool) -> list[aot.Spec]:
     """``out = epilogue(a @ b.T + bias)`` of f32 with any strides; ``precision="tf32"`` rounds ``a`` and ``b`` to TF32."""

@@ -129,6 +129,7 @@ def product(tiling: Any, target: aot.Target, scaling: Scaling, grouped: bool = F
     reference=contract.reference,
     inputs=contract.inputs,
     cost=contract.cost,
+    tuned_by=("m", "n", "k"),
 )
 def gemm_fp8(target: aot.Target, dtype: str, b: str, scales: bool) -> list[aot.Spec]:
     """``out[i, j] = sum over k of a[i, k] * a_scale * b[j, k] * b_scale``, in the dtype of ``out``.

@@ -239,18 +239,39 @@ def test_impossible_tilings_are_refused_with_the_numbers() -> None:
 
 DECLARED = """
 import json
+from kernels.f32.gemm_f32 import SM90_TF32
+from kernels.fp8.gemm_fp8 import SM90_BLOCKS, SM90_ROWS
 from kernels.gemm.gemm import SM90_CHOICES
-print(json.dumps([one.tiling.label for one in SM90_CHOICES]))
+modelled = {"f32": SM90_TF32, "rows": SM90_ROWS, "blocks": SM90_BLOCKS}
+labels = {name: [tiling.label for tiling, _ in tilings] for name, tilings in modelled.items()}
+print(json.dumps({"gemm": [one.tiling.label for one in SM90_CHOICES], **labels}))
 """
 
 
-def test_the_shipped_table_names_tilings_that_are_declared() -> None:
-    """For both dtypes and every epilogue. A build would refuse the table too, but only a build of all kernels reads it."""
+@pytest.fixture(scope="module")
+def declared() -> dict[str, list[str]]:
     done = subprocess.run([sys.executable, "-c", DECLARED], capture_output=True, text=True, check=True)
-    declared = json.loads(done.stdout)
+    labels: dict[str, list[str]] = json.loads(done.stdout)
+    return labels
+
+
+@pytest.mark.parametrize(
+    ("kernel", "tilings", "sets"),
+    [
+        ("gemm", "gemm", 8),  # both dtypes and every epilogue
+        ("gemm_fp8", "rows", 4),  # both dtypes of the output, and of b
+        ("gemm_fp8", "blocks", 4),
+        ("gemm_f32", "f32", 4),  # every epilogue
+    ],
+)
+def test_the_shipped_table_names_tilings_that_are_declared(
+    kernel: str, tilings: str, sets: int, declared: dict[str, list[str]]
+) -> None:
+    """A build would refuse the table too, but only a build of all kernels reads it."""
     tuning = read_tuning(Path(__file__).parents[3] / "kernels" / "tuning" / "nvidia_h200_132.json")
-    (table,) = (one for one in tuning.kernels if one.kernel == "gemm")
-    assert table.by == ("m", "n", "k") and len(table.sets) == 8
-    for one in table.sets:
-        assert {name.rpartition("__")[2] for name in one.variants} <= set(declared)
-        assert all(name.startswith("__".join(("gemm", *one.point.values()))) for name in one.variants)
+    (table,) = (one for one in tuning.kernels if one.kernel == kernel)
+    own = [one for one in table.sets if one.point.get("scales", tilings) == tilings]
+    assert table.by == ("m", "n", "k") and len(own) == sets
+    for one in own:
+        assert {name.rpartition("__")[2] for name in one.variants} == set(declared[tilings])
+        assert all(name.startswith("__".join((kernel, *one.point.values()))) for name in one.variants)
