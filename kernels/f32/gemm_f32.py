@@ -13,7 +13,7 @@ import aot
 from .._device import ARCHS, VECTOR_BYTES
 from ..contracts import gemm_f32 as contract
 from ..elementwise.activation import Gelu, Relu, Silu
-from ..gemm._choice import MULTIPROCESSORS, Model, fastest, waves_of
+from ..gemm._choice import MULTIPROCESSORS, Model, preferences, waves_of
 from ..gemm._gemm import Identity
 from . import _contiguous, _few_rows, _tf32_sm90
 from ._gemm_f32 import Gemm, Tiling
@@ -33,31 +33,34 @@ LOW = (
     _contiguous.LowTiling(32, 64, warps=(2, 2), stages=4),
 )
 
-# For products of TF32 on sm_90a, with models of the time that each takes, fitted to measurements on an H200. On an H200 a
-# table has what the models say: see `benchmarks/gemm_table.py`. As in f8, few rows of ``a`` are columns of a tile, and blocks
-# cut the sum if there are few tiles and k is long.
+# For products of TF32 on sm_90a, with models of the time that each takes, fitted to measurements on an H200, where a table
+# chooses among all of them: see `benchmarks/gemm_table.py`. As in f8, few rows of ``a`` are columns of a tile, and blocks cut
+# the sum if there are few tiles and k is long.
 _T = _tf32_sm90.Tiling
-SM90_TF32 = (
-    (_T(128, 16, swapped=True), Model(342095, 111, 0, 236, 473)),
+SM90_TF32_USUAL = (
     (_T(128, 16, split=4, swapped=True), Model(187672, 41, 202779, 193, 125)),
     (_T(128, 32, swapped=True), Model(290605, 169, 70165, 207, 528)),
+    (_T(128, 64, split=4, swapped=True), Model(113940, 101, 349689, 138, 133)),
+    (_T(128, 112, swapped=True), Model(178699, 633, 128299, 125, 494)),
+    (_T(128, 128, split=2), Model(89458, 383, 473315, 128, 262)),
+    (_T(128, 128, cluster=2), Model(203454, 843, 77217, 32, 344)),
+    (_T(128, 144, split=3, buffers=1, swapped=True), Model(167064, 292, 505536, 57, 188)),
+    (_T(128, 192, cluster=2, buffers=1, swapped=True), Model(234539, 1313, 175109, 0, 410)),
+)
+SM90_TF32_TABLED = (
+    (_T(128, 16, swapped=True), Model(342095, 111, 0, 236, 473)),
     (_T(128, 32, split=4, swapped=True), Model(175169, 48, 233715, 181, 134)),
     (_T(128, 48, split=3, swapped=True), Model(253509, 64, 225400, 144, 234)),
     (_T(64, 128), Model(432521, 250, 23061, 200, 602)),
     (_T(64, 128, split=2), Model(263656, 141, 214194, 189, 305)),
-    (_T(128, 64, split=4, swapped=True), Model(113940, 101, 349689, 138, 133)),
     (_T(128, 96, split=2, swapped=True), Model(21301, 258, 391559, 247, 265)),
-    (_T(128, 112, swapped=True), Model(178699, 633, 128299, 125, 494)),
-    (_T(128, 128, split=2), Model(89458, 383, 473315, 128, 262)),
-    (_T(128, 128, cluster=2), Model(203454, 843, 77217, 32, 344)),
     (_T(128, 160, cluster=2, buffers=1), Model(266307, 1271, 37444, 0, 270)),
     (_T(128, 192, buffers=1), Model(0, 1147, 455505, 101, 617)),
     (_T(128, 256, beside=True, cluster=2), Model(48518, 1706, 282448, 0, 624)),
-    (_T(128, 144, split=3, buffers=1, swapped=True), Model(167064, 292, 505536, 57, 188)),
     (_T(128, 144, cluster=2, buffers=1, swapped=True), Model(462779, 766, 84529, 123, 545)),
     (_T(128, 176, cluster=2, buffers=1, swapped=True), Model(158819, 1359, 134251, 35, 273)),
-    (_T(128, 192, cluster=2, buffers=1, swapped=True), Model(234539, 1313, 175109, 0, 410)),
 )
+SM90_TF32 = (*SM90_TF32_USUAL, *SM90_TF32_TABLED)
 # If rows of the output are not contiguous, or not aligned.
 SM90_TF32_DIRECT = (
     (_tf32_sm90.DirectTiling(64, 64), ("m <= 64",)),
@@ -162,10 +165,10 @@ def wgmma_specs(target: aot.Target, arguments: dict[str, Any]) -> list[aot.Spec]
     }
     stored = {**loaded, "out": aligned_rows("out", "m", "n")}
     specs = []
-    for (tiling, _), condition in zip(SM90_TF32, fastest(SM90_TF32), strict=True):
+    for tiling, prefer in preferences(SM90_TF32_USUAL, SM90_TF32_TABLED):
         function = _tf32_sm90.Tf32Gemm(tiling, target, epilogues)
         guards = (f"k >= {tiling.least_k}",)
-        specs.append(aot.Spec(function, stored, guards, tiling.label, prefer=(condition,)))
+        specs.append(aot.Spec(function, stored, guards, tiling.label, prefer=prefer))
     for tiling, guards in SM90_TF32_DIRECT:
         function = _tf32_sm90.DirectTf32Gemm(tiling, target, epilogues)
         specs.append(aot.Spec(function, loaded, ("k > 0", *guards), tiling.label))

@@ -12,7 +12,7 @@ import aot
 
 from .._device import ARCHS
 from ..contracts import gemm_fp8 as contract
-from ..gemm._choice import Model, fastest
+from ..gemm._choice import Model, preferences
 from ..products import _product_sm80, _product_sm90
 from ..products._order import BLOCK, Scaling
 
@@ -23,75 +23,77 @@ _T = _product_sm90.Tiling
 # on an H200. What limits them is how fast tiles come into shared memory, so the wide ones are the fastest if there is enough
 # to do for all multiprocessors. If there are few tiles and k is long, blocks cut the sum. The height of a tile is a multiple
 # of 64, its width of 16: if there are few rows of ``a``, they become columns of the tile, so that few are computed in vain.
-SM90_ROWS = (
-    (_T(128, 16, swapped=True), Model(221874, 58, 23471, 49, 98)),
-    (_T(128, 16, split=4, swapped=True), Model(65556, 18, 231791, 42, 34)),
+# On an H200 a table chooses among all of them: see `benchmarks/gemm_table.py`.
+SM90_ROWS_USUAL = (
     (_T(128, 32, swapped=True), Model(212118, 70, 27808, 56, 83)),
     (_T(128, 32, split=4, swapped=True), Model(74638, 20, 248271, 42, 33)),
+    (_T(64, 96), Model(238378, 88, 38347, 49, 87)),
+    (_T(64, 128, split=3), Model(124612, 29, 267828, 33, 61)),
+    (_T(64, 128, split=4), Model(80753, 25, 291407, 35, 40)),
+    (_T(128, 64, swapped=True), Model(253757, 97, 35184, 58, 96)),
+    (_T(128, 96, swapped=True), Model(257955, 134, 55743, 51, 108)),
+    (_T(128, 112, swapped=True), Model(225875, 153, 119842, 50, 100)),
+    (_T(128, 128), Model(252065, 178, 101394, 45, 110)),
+    (_T(128, 192, buffers=1), Model(304605, 248, 137920, 39, 161)),
+    (_T(128, 144, split=3, swapped=True), Model(78468, 60, 467730, 36, 50)),
+    (_T(128, 160, swapped=True), Model(266342, 226, 109283, 37, 113)),
+)
+SM90_ROWS_TABLED = (
+    (_T(128, 16, swapped=True), Model(221874, 58, 23471, 49, 98)),
+    (_T(128, 16, split=4, swapped=True), Model(65556, 18, 231791, 42, 34)),
     (_T(128, 48, swapped=True), Model(236592, 81, 41352, 61, 89)),
     (_T(128, 48, split=3, swapped=True), Model(90215, 25, 273512, 42, 46)),
     (_T(128, 48, split=4, swapped=True), Model(71912, 19, 287108, 39, 37)),
     (_T(64, 64), Model(226965, 81, 30864, 51, 53)),
     (_T(64, 64, split=4), Model(73364, 25, 255792, 21, 27)),
-    (_T(64, 96), Model(238378, 88, 38347, 49, 87)),
     (_T(64, 96, split=2), Model(135950, 39, 287207, 37, 72)),
-    (_T(64, 128, split=3), Model(124612, 29, 267828, 33, 61)),
-    (_T(64, 128, split=4), Model(80753, 25, 291407, 35, 40)),
-    (_T(128, 64, swapped=True), Model(253757, 97, 35184, 58, 96)),
     (_T(128, 64, split=2, swapped=True), Model(106477, 53, 355306, 47, 60)),
     (_T(64, 160, split=2), Model(97147, 74, 335157, 45, 66)),
-    (_T(128, 96, swapped=True), Model(257955, 134, 55743, 51, 108)),
     (_T(128, 96, split=2, swapped=True), Model(95650, 60, 340353, 47, 69)),
     (_T(128, 96, split=3, swapped=True), Model(109032, 38, 315003, 32, 63)),
     (_T(128, 96, split=4, swapped=True), Model(80457, 32, 387626, 28, 46)),
-    (_T(128, 112, swapped=True), Model(225875, 153, 119842, 50, 100)),
     (_T(64, 128, split=2, swapped=True), Model(27520, 57, 372276, 29, 44)),
     (_T(64, 128, split=4, swapped=True), Model(56082, 27, 321390, 9, 43)),
     (_T(128, 80), Model(254541, 136, 93222, 47, 71)),
     (_T(128, 80, split=2), Model(96129, 60, 302157, 35, 76)),
-    (_T(128, 128), Model(252065, 178, 101394, 45, 110)),
     (_T(128, 128, split=2), Model(32166, 94, 431353, 44, 58)),
     (_T(128, 160, buffers=1), Model(244498, 216, 155858, 42, 133)),
-    (_T(128, 192, buffers=1), Model(304605, 248, 137920, 39, 161)),
     (_T(128, 256, beside=True, cluster=2), Model(235912, 436, 172855, 8, 134)),
     (_T(128, 144, swapped=True), Model(256746, 198, 127371, 38, 119)),
-    (_T(128, 144, split=3, swapped=True), Model(78468, 60, 467730, 36, 50)),
     (_T(64, 160, swapped=True), Model(261053, 124, 62697, 28, 129)),
-    (_T(128, 160, swapped=True), Model(266342, 226, 109283, 37, 113)),
     (_T(128, 176, swapped=True), Model(299364, 256, 150791, 33, 115)),
     (_T(128, 192, cluster=2, buffers=1, swapped=True), Model(326356, 278, 138208, 39, 107)),
 )
-SM90_BLOCKS = (
+SM90_ROWS = (*SM90_ROWS_USUAL, *SM90_ROWS_TABLED)
+SM90_BLOCKS_USUAL = (
     (_T(128, 16, split=4, swapped=True), Model(116592, 30, 165745, 30, 38)),
+    (_T(64, 128), Model(311531, 140, 18088, 45, 95)),
+    (_T(64, 128, split=2), Model(82331, 76, 289660, 36, 53)),
+    (_T(64, 128, split=4), Model(160603, 41, 159282, 20, 45)),
+    (_T(128, 96), Model(298816, 200, 27888, 20, 108)),
+    (_T(128, 128, split=2), Model(116197, 124, 377485, 25, 63)),
+    (_T(128, 160, buffers=1), Model(222172, 161, 143577, 30, 236)),
+    (_T(128, 256, beside=True), Model(185203, 292, 151322, 29, 322)),
+)
+SM90_BLOCKS_TABLED = (
     (_T(128, 32, swapped=True), Model(233390, 140, 55855, 50, 52)),
     (_T(128, 32, split=2, swapped=True), Model(114573, 56, 203635, 49, 56)),
     (_T(64, 64), Model(250809, 145, 32604, 25, 38)),
-    (_T(64, 128), Model(311531, 140, 18088, 45, 95)),
-    (_T(64, 128, split=2), Model(82331, 76, 289660, 36, 53)),
     (_T(64, 128, split=3), Model(179463, 49, 186170, 23, 56)),
-    (_T(64, 128, split=4), Model(160603, 41, 159282, 20, 45)),
     (_T(64, 192), Model(303577, 157, 18408, 45, 153)),
-    (_T(128, 96), Model(298816, 200, 27888, 20, 108)),
-    (_T(128, 128, split=2), Model(116197, 124, 377485, 25, 63)),
     (_T(128, 144, swapped=True), Model(260326, 379, 129636, 5, 89)),
     (_T(128, 160, swapped=True), Model(293131, 392, 95125, 0, 125)),
-    (_T(128, 160, buffers=1), Model(222172, 161, 143577, 30, 236)),
     (_T(128, 192, buffers=1), Model(284534, 352, 73719, 31, 140)),
-    (_T(128, 256, beside=True), Model(185203, 292, 151322, 29, 322)),
 )
-
-
-def modelled(tilings: tuple[tuple[_product_sm90.Tiling, Model], ...]) -> list[tuple[_product_sm90.Tiling, str]]:
-    """Each tiling with the condition that none of the others is faster."""
-    return [(tiling, condition) for (tiling, _), condition in zip(tilings, fastest(tilings), strict=True)]
+SM90_BLOCKS = (*SM90_BLOCKS_USUAL, *SM90_BLOCKS_TABLED)
 
 
 _P = _product_sm80.Tiling
 SM80_TILINGS = (
-    (_P(64, 64, warps=(2, 2), stages=4), "m <= 64"),
-    (_P(128, 128, warps=(2, 4), stages=3), "m > 0"),
+    (_P(64, 64, warps=(2, 2), stages=4), ("m <= 64",)),
+    (_P(128, 128, warps=(2, 4), stages=3), ("m > 0",)),
 )
-SM80_BLOCK_TILINGS = ((_P(128, 64, warps=(4, 2), stages=4), "m > 0"),)
+SM80_BLOCK_TILINGS = ((_P(128, 64, warps=(4, 2), stages=4), ("m > 0",)),)
 
 
 def rows_of(name: str, dtype: str, *shape: Any) -> aot.Tensor:
@@ -158,10 +160,11 @@ def gemm_fp8(target: aot.Target, dtype: str, b: str, scales: bool) -> list[aot.S
     )
     specs = []
     portable = SM80_BLOCK_TILINGS if scales else SM80_TILINGS
-    for tiling, condition in modelled(SM90_BLOCKS if scales else SM90_ROWS) if tma else portable:
+    modelled = (SM90_BLOCKS_USUAL, SM90_BLOCKS_TABLED) if scales else (SM90_ROWS_USUAL, SM90_ROWS_TABLED)
+    for tiling, prefer in preferences(*modelled) if tma else portable:
         function = product(tiling, target, Scaling("blocks" if scales else "rows", promoted=True))
         guards = ["k > 0", *fitting]
         if tma and tiling.split > 1:
             guards.append(f"k >= {tiling.least_k}")
-        specs.append(aot.Spec(function, arguments, tuple(guards), tiling.label, prefer=(condition,)))
+        specs.append(aot.Spec(function, arguments, tuple(guards), tiling.label, prefer=prefer))
     return specs

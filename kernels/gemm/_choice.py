@@ -7,12 +7,13 @@ there is of memory and power. Operands come from memory, which takes a time for 
 tile more than fits into a wave costs a wave, which is what makes a tiling wrong for a shape.
 
 The products in f8 and in TF32 choose by it. Its numbers were fitted to measurements on an H200, and so is the
-number of multiprocessors: on a device with fewer of them the choice is a little worse, never wrong.
+number of multiprocessors: on a device with fewer of them the choice is a little worse, never wrong. Each call evaluates the
+models, so only the usual tilings are compared by them; a measured table alone chooses the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,3 +65,13 @@ def fastest(tilings: Sequence[tuple[Any, Model]]) -> list[str]:
     for other in numbered[1:]:
         least = f"min({least}, {other})"
     return [f"{least} % {count} == {index}" for index in range(count)]
+
+
+def preferences(
+    usual: Sequence[tuple[Any, Model]], tabled: Sequence[tuple[Any, Model]]
+) -> Iterator[tuple[Any, tuple[str, ...]]]:
+    """Each tiling with its preferences. Those that only a table chooses have none."""
+    for (tiling, _), condition in zip(usual, fastest(usual), strict=True):
+        yield tiling, (condition,)
+    for tiling, _ in tabled:
+        yield tiling, ()
