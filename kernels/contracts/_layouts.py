@@ -59,7 +59,7 @@ def every_value(make: Any, dtype: str, columns: int) -> Any:
 
 # Widths of special rows, and how many elements at either end are special: read in chunks, read element by element, read in
 # chunks that do not start where rows do, and too long for registers.
-SPECIAL = ((24, 24), (25, 24), (601, 24), (40_000, 2), (40_001, 2))
+SPECIAL = ((24, 24), (25, 24), (200, 24), (201, 24), (601, 24), (40_000, 2), (40_001, 2))
 
 BENCH = (Layout((1024, 1024)), Layout((32_768, 4096)), Layout((8192, 16_384)))
 
@@ -126,4 +126,15 @@ ROWS = (
     Layout((17, 100_000)),
     Layout((2, 131_072)),
     Layout((17, 160_000)),
+)
+
+# More short rows than there are warps: several of them share one, and blocks are larger.
+SHORT_ROWS = (
+    Layout((23, 155), stride=157, offset=1),
+    Layout((4111, 77)),
+    Layout((8219, 157)),
+    Layout((8219, 250), stride=253, offset=3),
+    Layout((8203, 301)),
+    Layout((16_411, 72)),
+    Layout((16_411, 200)),
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 import aot
 
-from ._layouts import BENCH, ROWS, SPECIAL, special_rows, tied_rows
+from ._layouts import BENCH, ROWS, SHORT_ROWS, SPECIAL, special_rows, tied_rows
 
 
 def reference(x: Any) -> Any:
@@ -16,7 +16,7 @@ def reference(x: Any) -> Any:
 
 
 def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
-    for layout in ROWS:
+    for layout in (*ROWS, *SHORT_ROWS):
         yield {"x": layout.make(make, dtype)}
     for columns, positions in SPECIAL:
         yield {"x": special_rows(make, dtype, columns, positions)}

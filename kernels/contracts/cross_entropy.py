@@ -14,7 +14,7 @@ from typing import Any
 
 import aot
 
-from ._layouts import BENCH, ROWS, SPECIAL, Layout, special_rows
+from ._layouts import BENCH, ROWS, SHORT_ROWS, SPECIAL, Layout, special_rows
 
 IGNORED = -100
 
@@ -30,7 +30,7 @@ def reference(x: Any, target: Any, ignore_index: int = IGNORED) -> Any:
 
 
 def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
-    for layout in ROWS:
+    for layout in (*ROWS, *SHORT_ROWS):
         yield _call(make, layout.make(make, dtype))
     for columns in (24, 40_000):
         x = make.tensor((8, columns), dtype)

@@ -7,7 +7,7 @@ from typing import Any
 
 import aot
 
-from ._layouts import BENCH, ROWS, SPECIAL, special_rows
+from ._layouts import BENCH, ROWS, SHORT_ROWS, SPECIAL, special_rows
 
 
 def reference(x: Any, weight: Any, bias: Any, eps: float = 1e-5) -> Any:
@@ -17,7 +17,7 @@ def reference(x: Any, weight: Any, bias: Any, eps: float = 1e-5) -> Any:
 
 
 def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
-    for layout in ROWS:
+    for layout in (*ROWS, *SHORT_ROWS):
         yield _with_parameters(make, layout.make(make, dtype), dtype)
     for columns in (512, 40_000):  # held in registers, and not
         x = make.tensor((8, columns), dtype)

@@ -7,7 +7,7 @@ from typing import Any
 
 import aot
 
-from ._layouts import BENCH, ROWS, SPECIAL, special_rows
+from ._layouts import BENCH, ROWS, SHORT_ROWS, SPECIAL, special_rows
 
 LARGEST = 448.0  # of f8e4m3
 SMALLEST = 2.0**-100  # lower bound for the largest value of a row
@@ -21,7 +21,7 @@ def reference(x: Any) -> Any:
 
 
 def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
-    for layout in ROWS:
+    for layout in (*ROWS, *SHORT_ROWS):
         yield {"x": layout.make(make, dtype)}
     for columns in (24, 40_000):  # held in registers, and not
         x = make.tensor((6, columns), dtype)

@@ -7,7 +7,7 @@ from typing import Any
 
 import aot
 
-from ._layouts import BENCH, ROWS, SPECIAL, special_rows
+from ._layouts import BENCH, ROWS, SHORT_ROWS, SPECIAL, special_rows
 
 
 def reference(x: Any, op: str) -> Any:
@@ -15,7 +15,7 @@ def reference(x: Any, op: str) -> Any:
 
 
 def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
-    for layout in ROWS:
+    for layout in (*ROWS, *SHORT_ROWS):
         # The mean is not zero, because the error of a sum is judged relative to its size.
         yield {"x": layout.make(make, dtype).add_(1)}
     for columns in (24, 40_000):  # held in registers, and not

@@ -7,7 +7,7 @@ from typing import Any
 
 import aot
 
-from ._layouts import BENCH, ROWS, SPECIAL, special_rows
+from ._layouts import BENCH, ROWS, SHORT_ROWS, SPECIAL, special_rows
 
 
 def reference(x: Any, weight: Any, eps: float = 1e-6) -> Any:
@@ -16,7 +16,7 @@ def reference(x: Any, weight: Any, eps: float = 1e-6) -> Any:
 
 
 def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
-    for layout in ROWS:
+    for layout in (*ROWS, *SHORT_ROWS):
         yield {"x": layout.make(make, dtype), "weight": make.tensor(layout.shape[1:], dtype)}
     x = make.tensor((16, 512), dtype)
     yield {"x": x, "weight": make.tensor((512,), dtype, offset=1)}

@@ -7,7 +7,7 @@ from typing import Any
 
 import aot
 
-from ._layouts import BENCH, ROWS, SPECIAL, special_rows
+from ._layouts import BENCH, ROWS, SHORT_ROWS, SPECIAL, special_rows
 
 
 def reference(x: Any, residual: Any, weight: Any, eps: float = 1e-6) -> Any:
@@ -17,7 +17,7 @@ def reference(x: Any, residual: Any, weight: Any, eps: float = 1e-6) -> Any:
 
 
 def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
-    for layout in ROWS:
+    for layout in (*ROWS, *SHORT_ROWS):
         plain = make.tensor(layout.shape, dtype)
         yield _call(make, layout.make(make, dtype), plain, dtype)
         yield _call(make, plain, layout.make(make, dtype), dtype)
