@@ -44,6 +44,8 @@ ANY_LENGTH = 0x7FFFFFFF  # elements
 FEW_BLOCKS = 128  # fewer blocks than this leave multiprocessors idle
 SMALL_BLOCK = 256  # threads of a block that streams a row, unless there are so few blocks
 MANY_BLOCKS = 256  # fewer small blocks than this have too few loads on their way
+DOUBLED_BLOCKS = 1024  # so many blocks of short rows become half as many, twice as large, which start sooner
+WARPS = 6144  # about as many as an H200 runs at the same time
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ class RowTiling:
     least_rows: int = 0  # with fewer, a row that the threads cannot hold goes to the next tiling
     most_rows: int | None = None  # with more, a row goes to the next tiling
     blocks: int = 0  # minimum resident blocks per SM (limits registers); 0 = unconstrained
+    doubled: bool = False  # a block computes twice as many rows if there are many
 
     @property
     def at_call(self) -> bool:
@@ -126,34 +129,60 @@ ROW_TILINGS = {
     ),
 }
 
-# For kernels that keep one value for each element. Rows of odd widths are read in chunks, wherever they start, unless they
-# are short. Measured on an H200: blocks start at most every 3 ns if they may form clusters, which is too seldom for many
-# rows that are not long.
+# For kernels that keep one value for each element. If all rows can have a warp at the same time, each gets one, because a
+# thread with one chunk is done first. If there are more, two short rows share a warp, because instructions are the limit.
+# Measured on an H200: softmax in bf16 takes 2.3 us for 3830 x 176 with a warp for each row, and 3.0 us with half a warp;
+# 63804 x 176 take 21.7 us and 15.9 us.
+_WHOLE = RowTiling(threads=32, unroll=1, rows=4, most_rows=WARPS)
+_HALF = RowTiling(threads=16, unroll=2, rows=8)
+_NARROW = (
+    RowTiling(threads=8, unroll=2, rows=16),
+    _WHOLE,
+    _HALF,
+    RowTiling(threads=32, unroll=2, rows=4),
+    RowTiling(threads=32, unroll=4, rows=4),
+)
+
+# Rows of odd widths are read in chunks, wherever they start, unless they are short. Measured on an H200: blocks start at
+# most every 3 ns if they may form clusters, which is too seldom for many rows that are not long.
 _SHORT = RowTiling(threads=32, unroll=4, rows=4)
-_ODD = (
-    _SHORT,
-    RowTiling(threads=32, unroll=2, rows=4, shifted=True),
-    RowTiling(threads=32, unroll=4, rows=4, shifted=True),
-    RowTiling(threads=512, unroll=4, counted=True, shifted=True, blocks=2),
+_ODD_NARROW = (_SHORT, *(replace(tiling, shifted=True) for tiling in _NARROW[1:]))
+_ODD_LONG = (
     RowTiling(threads=1024, unroll=4, shared=True, shifted=True),
     ROW_TILINGS["scalar"][-1],
+)
+_ODD = (
+    *_ODD_NARROW,
+    RowTiling(threads=512, unroll=4, counted=True, shifted=True, blocks=2),
+    *_ODD_LONG,
 )
 
 # Those that read weights, too, are faster with clusters if a row takes more than 128 threads. Fewer than 1024 rows always
 # have 128 threads each: rmsnorm_residual of 295 x 1051 in bf16 takes 2.7 us, and 3.4 us with clusters.
 _WEIGHED = RowTiling(threads=128, unroll=4, counted=True, shifted=True, blocks=8, least_rows=1024)
 _FEW = RowTiling(threads=128, unroll=2, shifted=True)
-_ODD_WEIGHED = (*_ODD[:3], _WEIGHED, _FEW, *_ODD[4:])
+_ODD_WEIGHED = (*_ODD_NARROW, _WEIGHED, _FEW, *_ODD_LONG)
+
+# Rows of whole chunks that no more than 128 threads hold.
+HELD = (*_NARROW, ROW_TILINGS["vector"][3])
 
 # Up to 512 threads for a row, as many as it needs: with as few registers as two such blocks leave, no multiprocessor is
 # left with a single row. A matrix of 10116 x 4128 takes 44.9 us in softmax, and 58.7 us with blocks of 256 threads.
-_COUNTED = (*ROW_TILINGS["vector"][:4], RowTiling(threads=512, unroll=4, counted=True, blocks=2))
+_COUNTED = (*HELD, RowTiling(threads=512, unroll=4, counted=True, blocks=2))
 
 # As few registers as rmsnorm_residual needs let two blocks of up to 576 threads run on a multiprocessor. In f32 it reads few
-# rows element by element: 295 x 525 take 2.4 us, and 3.3 us in chunks.
+# rows element by element: 295 x 525 take 2.4 us, and 3.3 us in chunks; 145 x 471 take 1.7 us, and 3.2 us in chunks.
 WIDE_TILINGS = {
     "vector": (*_COUNTED, RowTiling(threads=1024, unroll=4, shared=True), ROW_TILINGS["vector"][-1]),
-    "scalar": (*_ODD[:3], _WEIGHED, RowTiling(threads=256, unroll=4), _FEW, *_ODD[4:]),
+    "scalar": (
+        *_ODD_NARROW[:-1],
+        RowTiling(threads=128, unroll=4, most_rows=256),
+        _ODD_NARROW[-1],
+        _WEIGHED,
+        RowTiling(threads=256, unroll=4),
+        _FEW,
+        *_ODD_LONG,
+    ),
 }
 
 # For other kernels that is a limit, without which a multiprocessor would have a single row at a time. As many rows as there
@@ -168,7 +197,9 @@ PACKED = RowTiling(threads=512, unroll=8, shared=True, blocks=2)
 PACKED_TILINGS = {"vector": (*_LIMITED, ALONE, PACKED, ROW_TILINGS["vector"][-1]), "scalar": _ODD_WEIGHED}
 
 # For kernels that keep no part of a row. If there are many rows, a warp loops over each, and nothing waits for others. Only
-# few rows are worth clusters.
+# few rows are worth clusters. Short rows have few threads, with up to four chunks each, because instructions are the limit:
+# argmax of 10800 x 162 in bf16 takes 4.1 us with 16 threads for a row, and 6.6 us with a warp.
+_HALVES = RowTiling(threads=16, unroll=4, rows=8, doubled=True)
 _STREAMED = (
     RowTiling(threads=32, unroll=4, rows=4),
     RowTiling(threads=32, unroll=4, rows=4, looped=True, longest=2048, least_rows=4096),
@@ -176,8 +207,16 @@ _STREAMED = (
     RowTiling(threads=1024, unroll=4, looped=True, shared=True, streamed=True),
 )
 STREAMED_TILINGS = {
-    "vector": (ROW_TILINGS["vector"][1], *_STREAMED),
-    "scalar": (_SHORT, *(replace(tiling, shifted=True) for tiling in _STREAMED)),
+    "vector": (
+        RowTiling(threads=8, unroll=2, rows=16, doubled=True),
+        RowTiling(threads=8, unroll=4, rows=16, doubled=True),
+        _HALVES,
+        *_STREAMED,
+    ),
+    "scalar": (
+        replace(_SHORT, doubled=True),
+        *(replace(tiling, shifted=True) for tiling in (replace(_HALVES, unroll=2), _HALVES, *_STREAMED)),
+    ),
 }
 
 
@@ -231,7 +270,8 @@ class RowKernel(KernelObject):
         thread, _, _ = cute.arch.thread_idx()
         block, _, _ = cute.arch.block_idx()
         rows, columns = x.shape
-        row = block * self.tiling.rows + thread // self.tiling.threads
+        together = self.block_threads() // self.tiling.threads if self.tiling.doubled else self.tiling.rows
+        row = block * together + thread // self.tiling.threads
         lane = thread % self.tiling.threads
         if cutlass.const_expr(self.max_cluster > 1):
             row, _, _ = cute.arch.cluster_idx()
@@ -264,7 +304,7 @@ class RowKernel(KernelObject):
 
     def load(self, row: cute.Tensor, first: Int32, cached: bool = True) -> list[cute.Tensor]:
         """The chunks that a thread holds. Past the end of the row, the last chunk is repeated."""
-        return [load(row, index, self.chunk, cached) for index in self.indices(first)]
+        return [load(around(row, index), index, self.chunk, cached) for index in self.indices(first)]
 
     def load_past_cache(self, row: cute.Tensor, first: Int32) -> list[cute.Tensor]:
         """Like :meth:`load`, if no data is read twice, neither by this thread nor, because chunks are wide, by others."""
@@ -289,12 +329,21 @@ class RowKernel(KernelObject):
             return rows, end, rows, Int32(0), Int32(0)
         bodies, edges, head = cut_ends(rows, lane, self.chunk)
         chunks = cute.size(bodies[0]) // self.chunk if end > 0 else Int32(0)
+        if cutlass.const_expr(self.ends_each(len(rows)) > 1):
+            between = cute.size(bodies[0])
+            left = cute.size(rows[0]) - between if end > 0 else Int32(0)
+            return bodies, chunks, [Ends(row, head, between) for row in rows], left, head
         return bodies, chunks, edges, cute.size(edges[0]) if end > 0 else Int32(0), head
 
-    def ends(self) -> RowKernel:
-        """This kernel for the ends of a row: a thread has one element, at its own index in what :meth:`cut` gives it."""
+    def ends_each(self, rows: int) -> int:
+        """How many elements a thread has at most of the ends of so many rows, which :func:`cut_ends` cuts together."""
+        most = 2 * (self.chunk - 1) if rows == 1 else 2 * (2 * self.chunk - 1)
+        return -(-most // self.tiling.threads)
+
+    def ends(self, rows: int = 1) -> RowKernel:
+        """This kernel for the ends of so many rows: a thread has elements at its indices in what :meth:`cut` gives it."""
         own = copy(self)
-        own.chunk, own.tiling = 1, replace(self.tiling, unroll=1, shifted=False)
+        own.chunk, own.tiling = 1, replace(self.tiling, unroll=self.ends_each(rows), shifted=False)
         return own
 
     def load_beside(self, row: cute.Tensor, first: Int32) -> list[cute.Tensor]:
@@ -303,11 +352,12 @@ class RowKernel(KernelObject):
 
     def beside(self, row: cute.Tensor, index: Int32) -> cute.Tensor:
         """A chunk of a row beside the first one of :meth:`cut`."""
-        return (load_anywhere if self.tiling.shifted else load)(row, index, self.chunk)
+        return (load_anywhere if self.tiling.shifted else load)(around(row, index), index, self.chunk)
 
     @cute.jit
     def put(self, chunk: cute.Tensor, row: cute.Tensor, index: Int32, end: Int32):
         """Write a chunk of the row's dtype; from index ``end`` on, nothing."""
+        row = around(row, index)
         if index < end:
             if cutlass.const_expr(not self.tiling.shifted):
                 copy_chunk(chunk, cute.local_tile(row, (self.chunk,), (index,)), self.chunk)
@@ -454,6 +504,13 @@ class RowKernel(KernelObject):
         warps = cute.ceil_div(chunks, cluster * steps * (unroll * WARP))
         return cutlass.min(cutlass.max(warps * WARP, MIN_THREADS), most), cluster
 
+    def together(self, rows: Int32) -> Int32 | int:
+        """How many rows a block computes."""
+        least = self.tiling.rows
+        if not self.tiling.doubled:
+            return least
+        return Int32(cutlass.select_(rows >= DOUBLED_BLOCKS * least, Int32(2 * least), Int32(least)))
+
     def grid(self, x: cute.Tensor) -> dict:
         """The arguments of ``launch``."""
         rows, columns = x.shape
@@ -467,16 +524,36 @@ class RowKernel(KernelObject):
             if self.max_cluster > 1:
                 shape["cluster"] = [cluster, 1, 1]
         else:
+            together = self.together(rows)
             shape = {
-                "grid": [cute.ceil_div(rows, self.tiling.rows), 1, 1],
-                "block": [self.tiling.threads * self.tiling.rows, 1, 1],
+                "grid": [cute.ceil_div(rows, together), 1, 1],
+                "block": [self.tiling.threads * together, 1, 1],
             }
+            if self.tiling.doubled:
+                shape["max_number_threads"] = [2 * self.tiling.threads * self.tiling.rows, 1, 1]
         return {
             **shape,
             "use_pdl": self.early,
             "min_blocks_per_mp": self.tiling.blocks,
             "preferred_smem_carveout": -1,  # the default; if it is left out, CuTe DSL asks the driver
         }
+
+
+class Ends:
+    """The ends of a row if threads have several elements of them: some are before its chunks, the others after them."""
+
+    def __init__(self, row: cute.Tensor, head: Int32, between: Int32) -> None:
+        self.row, self.head, self.between = row, head, between
+        self.element_type = row.element_type
+
+    def around(self, index: Int32) -> cute.Tensor:
+        """A tensor that has the element ``index`` of the ends at that index."""
+        before = Int32(cutlass.select_(index < self.head, Int32(0), self.between))
+        return cute.make_tensor(self.row.iterator + before, cute.make_layout(cute.size(self.row) - before))
+
+
+def around(row: cute.Tensor | Ends, index: Int32) -> cute.Tensor:
+    return row.around(index) if isinstance(row, Ends) else row
 
 
 def store_in_block(pointer: cute.Pointer, block: Int32, value: Float32 | Int64):

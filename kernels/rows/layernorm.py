@@ -19,7 +19,7 @@ import aot
 
 from .._device import ARCHS, DTYPES
 from ..contracts import layernorm as contract
-from ._rows import ALONE, LIMITED_TILINGS, PACKED, ROW_TILINGS, RowKernel, RowTensors, RowTiling, add
+from ._rows import ALONE, HELD, LIMITED_TILINGS, PACKED, ROW_TILINGS, RowKernel, RowTensors, RowTiling, add
 
 # If a row takes many threads, two or three blocks must fit on a multiprocessor, so that some load while others wait for a
 # sum. Weights and biases are loaded late then, when registers are free. A row that just one block holds is better off
@@ -27,7 +27,7 @@ from ._rows import ALONE, LIMITED_TILINGS, PACKED, ROW_TILINGS, RowKernel, RowTe
 # 70.8 us with 256.
 TILINGS = {
     "vector": (
-        *ROW_TILINGS["vector"][:4],
+        *HELD,
         RowTiling(threads=576, unroll=4, blocks=2, counted=True),
         RowTiling(threads=512, unroll=4, blocks=3, shared=True),
         replace(ALONE, blocks=1),
@@ -62,7 +62,7 @@ class LayerNorm(RowKernel):
             parameters = list(parameters)  # loaded now, if there are registers to keep them until then
         total = self.total(self.add_up(self.full(0.0), held, first, end))
         if cutlass.const_expr(self.tiling.shifted):
-            ends = self.ends()
+            ends = self.ends(len(edges))
             last, last_parameters = ends.load(edges[0], first), list(ends.parameters(edges[1], edges[2], first))
             total += ends.total(ends.add_up(ends.full(0.0), last, first, edge_end))
         mean = self.over_row(add, total, Float32(0), scratch, 0) * inverse

@@ -41,7 +41,7 @@ class QuantizeFp8(RowKernel):
             (body, body_out), body_end, (edge, edge_out), edge_end, _ = self.cut([source, target], lane, end)
             held = self.load(body, lane)
             if cutlass.const_expr(self.tiling.shifted):
-                ends = self.ends()
+                ends = self.ends(2)
                 last = ends.load(edge, lane)
                 largest = ends.largest(largest, last)
             largest = self.over_row(maximum, self.largest(largest, held), Float32(SMALLEST), self.scratch(), 0)

@@ -21,14 +21,13 @@ from ._rows import STREAMED_TILINGS, RowKernel, RowTensors, RowTiling, add, maxi
 
 
 def _tilings(access: str) -> tuple[RowTiling, ...]:
-    """Two short rows share a warp, and a row that 128 threads hold has as many, because counting them takes longer.
+    """A row that 128 threads hold has as many, because counting them takes longer.
 
     Threads read six chunks at once of few long rows of odd widths: 98 x 11473 in bf16 take 3.0 us, and 3.8 us with four.
     """
-    first, *others, longer, longest = STREAMED_TILINGS[access]
+    *others, longer, longest = STREAMED_TILINGS[access]
     longest = replace(longest, unroll=6) if longest.shifted else longest
-    pair = RowTiling(threads=16, unroll=4, rows=8, shifted=longer.shifted)
-    return first, pair, *others, RowTiling(threads=128, unroll=4, shifted=longer.shifted), longer, longest
+    return *others, RowTiling(threads=128, unroll=4, shifted=longer.shifted), longer, longest
 
 
 TILINGS = {access: _tilings(access) for access in STREAMED_TILINGS}

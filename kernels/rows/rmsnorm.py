@@ -49,7 +49,7 @@ class RmsNorm(RowKernel):
         if cutlass.const_expr(self.tiling.unroll <= 4):
             weights = list(weights)  # loaded now, if there are registers to keep them until then
         if cutlass.const_expr(self.tiling.shifted):
-            ends = self.ends()
+            ends = self.ends(len(edges))
             last, last_weights = ends.take(edges[:-2], first, edge_end), ends.load(edges[-2], first)
         total = self.total(self.add_squares(self.full(0.0), held, first, end))
         if cutlass.const_expr(self.tiling.shifted):

@@ -46,7 +46,7 @@ class Softmax(RowKernel):
         held = self.load(x, first)
         largest = Float32(LOWEST)
         if cutlass.const_expr(self.tiling.shifted):
-            ends = self.ends()
+            ends = self.ends(2)
             last = ends.load(edge, first)
             largest = ends.largest(last, largest)
         largest = self.over_row(cute.arch.fmax, self.largest(held, largest), Float32(LOWEST), scratch, 0)

@@ -29,8 +29,8 @@ def rows(path: Path, cuda: Standin) -> aot_runtime.Bundle:
     ("m", "n", "block", "cluster"),
     [
         (100, 64, 128, 1),  # sixteen rows to a block
-        (100, 136, 128, 1),  # eight
-        (100, 1024, 128, 1),  # four
+        (100, 136, 128, 1),  # four
+        (100, 1024, 128, 1),
         (4096, 1032, 128, 1),
         (4096, 4104, 160, 1),
         (4096, 16_384, 512, 1),
@@ -51,16 +51,43 @@ def test_a_row_gets_as_many_threads_and_blocks_as_it_needs(
 ) -> None:
     rows["rmsnorm"](cuda.tensor((m, n), "bfloat16"), cuda.tensor((n,), "bfloat16"), cuda.tensor((m, n), "bfloat16"))
     (launch,) = cuda.launches
-    per_block = {64: 16, 136: 8, 1024: 4}.get(n, 1)
+    per_block = {64: 16, 136: 4, 1024: 4}.get(n, 1)
     assert (launch.block, launch.cluster) == ((block, 1, 1), (cluster, 1, 1))
     assert launch.grid == (-(-m // per_block) * cluster, 1, 1)
+
+
+@pytest.mark.parametrize("n", [136, 256, 129, 255])
+def test_two_short_rows_share_a_warp_if_there_are_more_rows_than_warps(
+    n: int, cuda: Standin, rows: aot_runtime.Bundle
+) -> None:
+    for m in (6144, 6145):
+        rows["rmsnorm"](cuda.tensor((m, n), "bfloat16"), cuda.tensor((n,), "bfloat16"), cuda.tensor((m, n), "bfloat16"))
+    few, many = cuda.launches
+    assert (few.grid, few.block) == ((1536, 1, 1), (128, 1, 1))
+    assert (many.grid, many.block) == ((769, 1, 1), (128, 1, 1))
+
+
+@pytest.mark.parametrize(("n", "per_block"), [(127, 4), (129, 8), (256, 8), (257, 8), (512, 8)])
+def test_many_short_rows_of_which_nothing_is_kept_get_blocks_of_256_threads(
+    n: int, per_block: int, cuda: Standin, rows: aot_runtime.Bundle
+) -> None:
+    many = 1024 * per_block
+    for m in (many - 1, many):
+        x = cuda.tensor((m, n), "bfloat16", strides=(n + 1 - n % 2, 1))
+        rows["argmax"](x, cuda.tensor((m,), "int64"))
+    small, large = cuda.launches
+    assert small.kernel == large.kernel
+    assert (small.grid, small.block) == ((1024, 1, 1), (128, 1, 1))
+    assert (large.grid, large.block) == ((512, 1, 1), (256, 1, 1))
 
 
 @pytest.mark.parametrize(
     ("m", "n", "per_block", "block", "cluster"),
     [
         (100, 127, 4, 128, 1),  # element by element, four rows to a block
-        (100, 777, 4, 128, 1),  # whole chunks, wherever they start
+        (100, 129, 8, 128, 1),  # whole chunks, wherever they start
+        (100, 511, 8, 128, 1),
+        (100, 777, 4, 128, 1),
         (4096, 4097, 4, 128, 1),  # many rows: a warp loops over each
         (200, 4095, 1, 128, 1),
         (200, 8191, 1, 256, 1),
@@ -98,7 +125,10 @@ def test_few_rows_of_odd_widths_have_128_threads_each(
     assert (launch.grid, launch.block, launch.cluster) == ((m, 1, 1), (block, 1, 1), (1, 1, 1))
 
 
-@pytest.mark.parametrize(("m", "n", "block"), [(295, 525, 256), (1023, 1023, 256), (1024, 1023, 64), (295, 1029, 96)])
+@pytest.mark.parametrize(
+    ("m", "n", "block"),
+    [(256, 257, 128), (256, 511, 128), (295, 525, 256), (1023, 1023, 256), (1024, 1023, 64), (295, 1029, 96)],
+)
 def test_few_rows_of_f32_with_a_residual_are_read_element_by_element(
     m: int, n: int, block: int, cuda: Standin, rows: aot_runtime.Bundle
 ) -> None:
@@ -108,6 +138,13 @@ def test_few_rows_of_f32_with_a_residual_are_read_element_by_element(
     rows["rmsnorm_residual"](x, residual, weight, out, residual_out)
     (launch,) = cuda.launches
     assert (launch.grid, launch.block, launch.cluster) == ((m, 1, 1), (block, 1, 1), (1, 1, 1))
+
+
+def test_more_rows_of_f32_with_a_residual_are_read_in_chunks(cuda: Standin, rows: aot_runtime.Bundle) -> None:
+    matrix, row = (257, 511), (511,)
+    rows["rmsnorm_residual"](*(cuda.tensor(shape, "float32") for shape in (matrix, matrix, row, matrix, matrix)))
+    (launch,) = cuda.launches
+    assert (launch.grid, launch.block) == ((65, 1, 1), (128, 1, 1))
 
 
 def test_halves_of_rows_are_read_in_the_widest_chunks_unless_they_are_short(
