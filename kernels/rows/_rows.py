@@ -44,6 +44,7 @@ ANY_LENGTH = 0x7FFFFFFF  # elements
 FEW_BLOCKS = 128  # fewer blocks than this leave multiprocessors idle
 SMALL_BLOCK = 256  # threads of a block that streams a row, unless there are so few blocks
 MANY_BLOCKS = 256  # fewer small blocks than this have too few loads on their way
+VERY_FEW = 64  # rows, of which each must be longer to be worth a cluster
 DOUBLED_BLOCKS = 1024  # so many blocks of short rows become half as many, twice as large, which start sooner
 WARPS = 6144  # about as many as an H200 runs at the same time
 
@@ -493,7 +494,9 @@ class RowKernel(KernelObject):
         if not self.tiling.streamed and chunks > self.tiling.threads * unroll:
             while cluster < self.max_cluster and cluster * (threads * unroll) < chunks:
                 cluster *= 2
-        least = MIN_SHARED if self.chunk > 1 else MIN_SHARED_ELEMENTS
+        least = Int32(MIN_SHARED if self.chunk > 1 else MIN_SHARED_ELEMENTS)
+        if self.tiling.streamed and self.chunk > 1 and rows < VERY_FEW:
+            least *= 2
         while cluster < self.max_cluster and rows * cluster < few and cluster * least < chunks:
             cluster *= 2
         most = Int32(self.tiling.threads)
