@@ -1,7 +1,7 @@
 """GEMM of f32 that is rounded to TF32, for sm_90a: the structure of the products in f8, with other numbers.
 
 TMA rounds to TF32 while it copies into shared memory, so that wgmma, which ignores the lower bits, loses nothing. Its sums
-are cut off instead of rounded, so each step along k is added up in f32 registers.
+are cut off instead of rounded, so the sums of two steps along k are added up in f32 registers.
 """
 
 from __future__ import annotations
@@ -71,10 +71,9 @@ class Tf32Gemm(_product_sm90.Product, WrittenGemm):
         self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, bias, epilogue: Int32, clusters: Int32, stream: CUstream
     ):
         a, b = [cute.recast_tensor(matrix, TFloat32) for matrix in (a, b)]
-        # Bias and epilogue go where the other products have their scales.
-        # If a and b are swapped, these are too; so that each arrives at its place, they are swapped before.
-        where = (epilogue, bias) if cutlass.const_expr(self.tiling.swapped) else (bias, epilogue)
-        _product_sm90.Product.__call__(self, a, b, out, *where, None, clusters, stream)
+        # Bias and epilogue go where the other products have their scales, which are swapped along with a and b.
+        scales = (epilogue, bias) if cutlass.const_expr(self.tiling.swapped) else (bias, epilogue)
+        _product_sm90.Product.__call__(self, a, b, out, *scales, None, clusters, stream)
 
     def instruction(self, columns: int) -> cute.TiledMma:
         major, shape = OperandMajorMode.K, (WGMMA_ROWS, columns, MMA_DEPTH)
@@ -82,7 +81,7 @@ class Tf32Gemm(_product_sm90.Product, WrittenGemm):
         return cute.make_tiled_mma(cute.make_mma_atom(operation), (1, 1, 1))
 
     def fetch_scales(self, bias, epilogue, shared_scale, expert, top, n, thread, group):
-        """What is added to sums, by the row or by the column of the tile where they begin, and the epilogue."""
+        """The bias, the place in it of a thread's first sum, and the epilogue."""
         first = (
             top + self.row_in_part(thread) if self.tiling.swapped else n * self.tiling.written_columns + thread % 4 * 2
         )

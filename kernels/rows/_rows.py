@@ -556,6 +556,7 @@ class Ends:
 
 
 def around(row: cute.Tensor | Ends, index: Int32) -> cute.Tensor:
+    """What has the element ``index`` of a row, or of its ends, at that index."""
     return row.around(index) if isinstance(row, Ends) else row
 
 
