@@ -1,11 +1,11 @@
 """Writes the tables by which the shipped products choose their tilings on an H200, from measured times of these.
 
-Reads times of products to tune on, and of no others: ``h200-gemm-tilings.json`` and ``h200-scaled-tilings.json`` in
-``benchmarks/results``. Needs NumPy and no GPU. The products in f8 and in TF32 are declared with models of their times, which
-other devices evaluate at each call: see ``kernels/gemm/_choice.py``. Their tables have what the models say. The rest of this
-text is about ``gemm``.
+Reads times of products to tune on, and of no others: the files in ``benchmarks/results`` whose names end with ``tilings``.
+Needs NumPy and no GPU. The products in f8 and in TF32 are declared with models of their times, see
+``kernels/gemm/_choice.py``. Their tables have what these say, unless another tiling was measured to be faster. The rest of
+this text is about ``gemm``.
 
- A table that ``python -m aot tune`` measures has the answer of the nearest measured product in each of its bins. For
+A table that ``python -m aot tune`` measures has the answer of the nearest measured product in each of its bins. For
 a GEMM that is not enough: one tile more than there are multiprocessors costs another wave, so the best tiling of a
 product can be a bad one for its neighbour. So the time of each tiling is modelled, with the number of waves exact:
 
@@ -41,7 +41,7 @@ from kernels.gemm._choice import Model, time_of
 from kernels.gemm.gemm import EPILOGUES, SM90_CHOICES
 
 RESULTS = PROJECT / "benchmarks" / "results"
-MEASURED, SCALED = RESULTS / "h200-gemm-tilings.json", RESULTS / "h200-scaled-tilings.json"
+MEASURED = RESULTS / "h200-gemm-tilings.json"
 TABLE = PROJECT / "kernels" / "tuning" / "nvidia_h200_132.json"
 H200 = TunedDevice("NVIDIA H200", 132, "9.0")
 # Clusters that run at once, by their blocks: those of a cluster are on neighbouring multiprocessors.
@@ -281,10 +281,10 @@ def gemm_sets() -> list[TunedSet]:
 
 
 def modelled_sets(
-    tilings: Sequence[tuple[Any, Model]], measured: str, points: Sequence[tuple[str, dict[str, str]]]
+    tilings: Sequence[tuple[Any, Model]], file: str, measured: str, points: Sequence[tuple[str, dict[str, str]]]
 ) -> list[TunedSet]:
     labels = [tiling.label for tiling, _ in tilings]
-    shapes, times, _ = read_times(SCALED, measured, labels)
+    shapes, times, _ = read_times(RESULTS / file, measured, labels)
     return sets_of(points, labels, corrected(best_of_cells([Modelled(*one) for one in tilings]), shapes, times))
 
 
@@ -311,10 +311,10 @@ def main() -> None:
     sets = {
         "gemm": gemm_sets(),
         "gemm_fp8": [
-            *modelled_sets(SM90_ROWS, "tensor_52", fp8_points("rows")),
-            *modelled_sets(SM90_BLOCKS, "blocks", fp8_points("blocks")),
+            *modelled_sets(SM90_ROWS, "h200-scaled-tilings.json", "tensor_52", fp8_points("rows")),
+            *modelled_sets(SM90_BLOCKS, "h200-scaled-block-tilings.json", "blocks", fp8_points("blocks")),
         ],
-        "gemm_f32": modelled_sets(SM90_TF32, "tf32_40", tf32_points()),
+        "gemm_f32": modelled_sets(SM90_TF32, "h200-f32-tilings.json", "tf32_40", tf32_points()),
     }
     arch, by = Arch.parse("sm_90a"), ("m", "n", "k")
     kernels = tuple(TunedKernel(kernel, arch, by, tuple(own)) for kernel, own in sets.items())
