@@ -8,7 +8,8 @@ Inputs are made, and results compared, on the CPU; the GPU sees copies and our k
 reductions have races of their own to report. Beside the bundle it takes torch, apache-tvm-ffi and aot_runtime; the
 inputs and references are those of the contracts in the bundle. `python -m aot check` compares more closely. Under
 racecheck a call takes seconds: `--kernel`, `--dtype`, `--variant`, `--each` and `--elements` narrow what is called.
-After `--seconds` no further call begins, so the tool still writes its summary.
+With `--every` a call also runs the variants that take it and that dispatch does not select: a variant for large problems
+gets small ones. After `--seconds` no further call begins, so the tool still writes its summary.
 """
 
 from __future__ import annotations
@@ -56,10 +57,11 @@ class Inputs:
 
 @dataclass
 class Wanted:
-    """Which calls are made, by the variant that dispatch selects, and how many calls of each variant were made."""
+    """Which calls are made, by the variant that runs, and how many calls of each variant were made."""
 
     globs: Sequence[str] = ("*",)
     each: int = sys.maxsize  # calls of one variant
+    every: bool = False  # also those that dispatch does not select
     until: float = float("inf")  # of time.monotonic
     made: dict[str, int] = field(default_factory=dict)
 
@@ -145,15 +147,25 @@ def problem_of(result: Any, exact: Any) -> str:
     return f"the error's norm is {error:.3g}, {limit:.3g} tolerated" if error > limit else ""
 
 
-def selected(bundle: Any, kernel: str, arguments: Mapping[str, Any]) -> str:
-    """The variant that a call on the GPU would run, "" if none takes it."""
+def takers(bundle: Any, kernel: str, arguments: Mapping[str, Any]) -> list[str]:
+    """The variants that take a call on the GPU, first the one that dispatch selects."""
     import aot_runtime
     import torch
 
     gpu = torch.cuda.get_device_properties(0)
     device = aot_runtime.Device((gpu.major, gpu.minor), gpu.name, gpu.multi_processor_count)
-    chosen = bundle.explain(kernel, device, **arguments).chosen
-    return "" if chosen is None else str(chosen.variant)
+    explained = bundle.explain(kernel, device, **arguments)
+    if explained.chosen is None:
+        return []
+    chosen = explained.chosen
+    others = (one.variant for one in explained.candidates if not one.reason and one.arch == chosen.arch)
+    return [chosen.variant, *(variant for variant in others if variant != chosen.variant)]
+
+
+def run_variant(bundle: Any, kernel: str, variant: str, arguments: Mapping[str, Any]) -> None:
+    from aot_runtime.asking import variant_function
+
+    variant_function(bundle, kernel, variant)(**arguments)
 
 
 def call(
@@ -165,19 +177,24 @@ def call(
     dtype: str,
     device: str,
     wanted: Wanted,
-) -> str | None:
-    """Make one call; returns what is wrong with it, or None if the call is not wanted."""
+) -> Iterator[str]:
+    """Make one call with each wanted variant; yields what is wrong with each of them, or ""."""
     outputs = make_outputs(bundle.manifest.kernels[kernel], arguments, dtype)
+    if not all(value.numel() for value in outputs.values()):
+        return  # nothing is launched
     moved = {name: on_device(value, device) if hasattr(value, "shape") else value for name, value in arguments.items()}
     written = {name: on_device(value, device) for name, value in outputs.items()}
-    if not wanted.take(selected(bundle, kernel, {**moved, **written, **choices})):
-        return None
-    bundle[kernel](**moved, **written, **choices)
-    returned = [on_device(value, "cpu") for value in written.values()]  # waits for the kernel
-    expected = contract.reference(**arguments, **choices)
-    expected = expected if isinstance(expected, tuple) else (expected,)
-    problems = [problem_of(result, exact) for result, exact in zip(returned, expected, strict=True)]
-    return "; ".join(filter(None, problems))
+    variants = takers(bundle, kernel, {**moved, **written, **choices})
+    expected: tuple[Any, ...] = ()
+    for variant in filter(wanted.take, variants if wanted.every else variants[:1]):
+        written = {name: on_device(value, device) for name, value in outputs.items()}
+        run_variant(bundle, kernel, variant, {**moved, **written, **choices})
+        returned = [on_device(value, "cpu") for value in written.values()]  # waits for the kernel
+        if not expected:
+            exact = contract.reference(**arguments, **choices)
+            expected = exact if isinstance(exact, tuple) else (exact,)
+        problems = [problem_of(result, exact) for result, exact in zip(returned, expected, strict=True)]
+        yield "; ".join(filter(None, problems))
 
 
 def calls_of(
@@ -193,8 +210,7 @@ def calls_of(
             if max(value.numel() for value in tensors.values()) <= elements:
                 shapes = ", ".join(f"{name} {tuple(value.shape)}" for name, value in tensors.items())
                 what = " ".join((kernel, *choices.values(), dtype, shapes))
-                problem = call(bundle, kernel, contract, arguments, choices, dtype, device, wanted)
-                if problem is not None:
+                for problem in call(bundle, kernel, contract, arguments, choices, dtype, device, wanted):
                     yield what, problem
 
 
@@ -211,6 +227,7 @@ def main() -> int:
     parser.add_argument("--elements", type=int, default=300_000, help="of the largest tensor that is tried")
     parser.add_argument("--variant", action="append", default=[], metavar="GLOB", help="only its calls; repeatable")
     parser.add_argument("--each", type=int, default=sys.maxsize, metavar="N", help="at most N calls of a variant")
+    parser.add_argument("--every", action="store_true", help="also variants that take a call and are not selected")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no call later than this")
     parser.add_argument("--out", type=Path, help="write what was called here, as JSON")
     options = parser.parse_args()
@@ -220,7 +237,8 @@ def main() -> int:
     chosen = [name for name in bundle.kernels if any(fnmatch.fnmatchcase(name, g) for g in options.kernel or ["*"])]
     counts: dict[str, int] = {}
     problems: list[str] = []
-    wanted = Wanted(options.variant or ("*",), options.each, time.monotonic() + options.seconds)
+    until = time.monotonic() + options.seconds
+    wanted = Wanted(options.variant or ("*",), options.each, options.every, until)
     for kernel in chosen:
         dtypes = [dtype for dtype in dtypes_of(bundle, kernel) if dtype in (options.dtype or ("bf16", "f32"))]
         for what, problem in calls_of(bundle, kernel, dtypes, options.elements, "cuda", wanted):

@@ -45,17 +45,20 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def played(folder: Path, kernel: Any) -> Bundle:
+def played(folder: Path, kernel: Any) -> SimpleNamespace:
     """A bundle that has the shipped contracts, and a function for its kernel."""
     shutil.copytree(
         PROJECT / "kernels" / "contracts", folder / "contracts", ignore=shutil.ignore_patterns("__pycache__")
     )
-    return Bundle(path=folder, manifest=SimpleNamespace(kernels={"silu_and_mul": RECORD}), kernel=kernel)
+    return SimpleNamespace(path=folder, manifest=SimpleNamespace(kernels={"silu_and_mul": RECORD}), kernel=kernel)
 
 
-class Bundle(SimpleNamespace):
-    def __getitem__(self, name: str) -> Any:
-        return self.kernel
+def play(script: ModuleType, monkeypatch: pytest.MonkeyPatch, takers: Any) -> None:
+    """Replace what asks a bundle which variants take a call, and what runs one: it tells the played kernel which."""
+    monkeypatch.setattr(script, "takers", lambda bundle, kernel, arguments: takers(arguments))
+    monkeypatch.setattr(
+        script, "run_variant", lambda bundle, kernel, variant, arguments: bundle.kernel(variant, **arguments)
+    )
 
 
 @pytest.mark.torch
@@ -63,7 +66,7 @@ class Bundle(SimpleNamespace):
 def test_results_are_compared_on_the_cpu(
     script: ModuleType, tmp_path: Path, flaw: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def kernel(x: Any, out: Any) -> None:
+    def kernel(variant: str, x: Any, out: Any) -> None:
         if flaw == "unwritten":
             return
         gate, up = x.double().chunk(2, dim=-1)
@@ -71,7 +74,7 @@ def test_results_are_compared_on_the_cpu(
         if flaw == "outside" and out.numel():
             out.untyped_storage()[0] = 0
 
-    monkeypatch.setattr(script, "selected", lambda bundle, kernel, arguments: "silu_and_mul__f32")
+    play(script, monkeypatch, lambda arguments: ["silu_and_mul__f32"])
     bundle = played(tmp_path, kernel)
     outcomes = list(script.calls_of(bundle, "silu_and_mul", ["f32"], 20_000, "cpu", script.Wanted()))
     assert len(outcomes) > 10
@@ -85,8 +88,8 @@ def test_only_dtypes_that_were_built_are_called(script: ModuleType, tmp_path: Pa
     variants = [{"kernel": kernel, "point": point} for kernel, point in points.items()]
     (tmp_path / "details").mkdir()
     (tmp_path / "details" / "sm_90a.json").write_text(json.dumps({"variants": variants}))
-    assert script.dtypes_of(Bundle(path=tmp_path), "a") == ["f16"]
-    assert script.dtypes_of(Bundle(path=tmp_path), "without_an_axis") == ["f32"]
+    assert script.dtypes_of(SimpleNamespace(path=tmp_path), "a") == ["f16"]
+    assert script.dtypes_of(SimpleNamespace(path=tmp_path), "without_an_axis") == ["f32"]
 
 
 @pytest.mark.torch
@@ -98,21 +101,26 @@ def test_views_keep_their_strides_and_offsets(script: ModuleType) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.parametrize(
+    ("every", "ran"),
+    [(False, {"a__vector": 2}), (True, {"a__vector": 2, "a__vector_wide": 2})],
+    ids=["selected", "every"],
+)
 def test_only_calls_of_wanted_variants_are_made(
-    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: bool, ran: dict[str, int]
 ) -> None:
-    def kernel(x: Any, out: Any) -> None:
-        ran.append(x.shape[-1] % 4 == 0)
+    def kernel(variant: str, x: Any, out: Any) -> None:
+        assert "scalar" not in variant and x.shape[-1] % 4 == 0
         gate, up = x.double().chunk(2, dim=-1)
         out.copy_(gate * gate.sigmoid() * up)
 
-    def selected(bundle: Any, kernel: str, arguments: Any) -> str:
-        return "a__vector" if arguments["x"].shape[-1] % 4 == 0 else "a__scalar"
+    def takers(arguments: Any) -> list[str]:
+        return ["a__vector", "a__scalar", "a__vector_wide"] if arguments["x"].shape[-1] % 4 == 0 else ["a__scalar"]
 
-    ran: list[bool] = []
-    monkeypatch.setattr(script, "selected", selected)
+    play(script, monkeypatch, takers)
     bundle = played(tmp_path, kernel)
-    wanted = script.Wanted(("*__vector",), each=2)
-    assert len(list(script.calls_of(bundle, "silu_and_mul", ["f32"], 20_000, "cpu", wanted))) == 2
-    assert ran == [True, True] and wanted.made == {"a__vector": 2}
+    wanted = script.Wanted(("*__vector*",), each=2, every=every)
+    calls = list(script.calls_of(bundle, "silu_and_mul", ["f32"], 20_000, "cpu", wanted))
+    assert wanted.made == ran and len(calls) == sum(ran.values())
+    assert not any(problem for _, problem in calls)
     assert list(script.calls_of(bundle, "silu_and_mul", ["f32"], 20_000, "cpu", script.Wanted(until=0.0))) == []

@@ -121,7 +121,8 @@ def _wrappers() -> tuple[CodeType, list[FunctionType]]:
     from cutlass._mlir_helpers import op
 
     code = op.dsl_user_op(lambda: None).__code__
-    wrappers = [item for item in gc.get_objects() if isinstance(item, FunctionType) and item.__code__ is code]
+    # `isinstance` would ask strangers for their class, and some answer with a warning: torch's deprecated names do.
+    wrappers = [item for item in gc.get_objects() if type(item) is FunctionType and item.__code__ is code]
     gc.freeze()  # What is imported stays: nobody needs to look for garbage in it while operations are made.
     return code, wrappers
 

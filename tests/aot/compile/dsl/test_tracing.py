@@ -66,6 +66,19 @@ def test_operations_return_and_raise_the_same() -> None:
     assert all(function.__code__ is code for function in wrapped)
 
 
+def test_strangers_are_not_asked_for_their_class() -> None:
+    class Stranger:
+        @property
+        def __class__(self) -> Any:
+            raise AssertionError("somebody asked")
+
+    stranger = Stranger()
+    gc.unfreeze()
+    tracing._wrappers.cache_clear()
+    assert tracing._wrappers()[1]
+    del stranger
+
+
 def test_a_type_is_asked_for_once_even_if_it_has_no_name() -> None:
     asked: list[str] = []
 
