@@ -27,7 +27,7 @@ from ..link.libraries import Linker
 from ..link.nvidia import NvidiaLibraries
 from ..link.static import StaticArchives
 from ..link.zig import Zig
-from ..selection.decision import decide
+from ..selection.decision import decide, decide_plainly
 from ..selection.subjects import Requirement
 from ..selection.tables import CompiledVariant, Group, kernel_library_source, variant_symbol
 from ..targets import lowest_driver
@@ -173,7 +173,10 @@ def _group(kernel: CompiledKernel, function: str, compiled: Sequence[CompiledVar
     variants = tuple(variant for variant in compiled if variant.table.function == function)
     if not variants:
         return None
-    return Group(function, len(kernel.info.parameters), variants, decide([variant.table for variant in variants]))
+    tables = [variant.table for variant in variants]
+    tree = decide(tables)
+    plain = decide_plainly(tables) if tables[0].tuned_by else tree
+    return Group(function, len(kernel.info.parameters), variants, tree, plain)
 
 
 @dataclass(frozen=True)

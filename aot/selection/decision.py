@@ -9,12 +9,12 @@ entry checks, are always asked.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..errors import DeclarationError
 from .subjects import HIGHEST, Requirement, Subject, VariantTable
 
-__all__ = ["Node", "Tree", "decide", "unreachable"]
+__all__ = ["Node", "Tree", "decide", "decide_plainly", "unreachable"]
 
 MAX_NODES = 1 << 16
 MAX_DEPTH = 200  # questions of one call
@@ -51,6 +51,11 @@ def decide(variants: Sequence[VariantTable]) -> Tree:
 
 
 _TREES: dict[str, Tree] = {}  # by what the variants ask
+
+
+def decide_plainly(variants: Sequence[VariantTable]) -> Tree:
+    """The tree that finds the first variant which takes a call, whatever it prefers: a measured table decides then."""
+    return decide([replace(variant, preferences=()) for variant in variants])
 
 
 def _arranged(variants: Sequence[VariantTable]) -> Tree:

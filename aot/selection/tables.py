@@ -39,12 +39,13 @@ class CompiledVariant:
 
 @dataclass(frozen=True)
 class Group:
-    """The variants of one public function, and the tree over them."""
+    """The variants of one public function, and the trees over them."""
 
     function: str
     argument_count: int
     variants: tuple[CompiledVariant, ...]
     tree: Tree
+    plain: Tree  # the same without preferences
 
 
 def kernel_library_source(kernel: str, arch: Arch, groups: Sequence[Group], imports: Iterable[str]) -> str:
@@ -72,6 +73,7 @@ class _Writer:
         self.regions: list[str] = []
         self.constants: dict[FixedArgument, int] = {}
         self.tunables: list[str] = []
+        self.plain_roots: list[str] = []
         self.launchers: set[str] = set()  # that something was written of
 
     def write(self, groups: Sequence[Group], imports: Sequence[str]) -> str:
@@ -87,7 +89,9 @@ class _Writer:
         slots = _slots(group)
         memory: dict[tuple[Region, ...], int] = {}
         numbers = self._number_subjects(group, slots, memory)
-        root = self._flatten(group.tree, numbers, {})
+        done: dict[int, int] = {}
+        root = self._flatten(group.tree, numbers, done)
+        self.plain_roots.append(_int32(self._flatten(group.plain, numbers, done)))
         lines = [f"static const aot_slot_t slots_{number}[] = {{{_joined(_slot_rows(slots))}}};"]
         lines += self._tunable(number, group, numbers)
         rows = []
@@ -231,11 +235,12 @@ class _Writer:
             _array("aot_region_t", "regions", self.regions or ["{0, 0, {0}, 0, 0}"]),
             _array("aot_constant_t", "constants", constants or ["{0, 0, 0}"]),
             _array("aot_tunable_t", "tunables", self.tunables),
+            _array("int32_t", "plain_roots", self.plain_roots),
             _array("aot_group_t", "groups", groups),
             '__attribute__((visibility("default"))) const aot_kernel_library_t aot_kernel_library = {',
             f"  AOT_TABLES_MAJOR, AOT_TABLES_MINOR, {c_string(self.kernel)}, {c_string(str(self.arch))}, groups,",
             f"  {len(groups)}, {import_count}, imports, subjects, requirements, nodes, branches, steps, regions, constants,",
-            "  tunables};",
+            "  tunables, plain_roots};",
         ]
 
 

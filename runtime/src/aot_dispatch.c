@@ -223,12 +223,12 @@ FAST_PATH const aot_variant_t* choose(aot_function_t* function, aot_ranking_t* r
     const aot_group_t* group = candidate->group;
     if (group == NULL) continue;
     if (group->slot_count > function->argument_count) aot_arguments_open_tuples(arguments, group);
-    const aot_variant_t* variant = aot_group_choose(library, group, arguments);
+    int measured;
+    const aot_variant_t* variant = UNLIKELY(candidate->tuned != NULL)
+                                       ? aot_tuned_choose(candidate->tuned, library, group, arguments, &measured)
+                                       : aot_group_choose(library, group, arguments);
     if (variant == NULL) continue;
     if (UNLIKELY(arguments->unsound)) break;
-    if (UNLIKELY(candidate->tuned != NULL)) {
-      variant = aot_tuned_choose(candidate->tuned, library, group, variant, arguments);
-    }
     /* What the tree left to the entry decides whether the next best architecture gets its chance. */
     if (i + 1 < count && aot_variant_unmet(library, variant, arguments) != NULL) continue;
     const aot_region_t* regions = &library->regions[variant->first_region];

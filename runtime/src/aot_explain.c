@@ -229,17 +229,16 @@ static void note_overlap(aot_outcome_t* outcome, const aot_kernel_library_t* lib
   outcome->overlap = unmet;
 }
 
-/* The variant that a call would run, or NULL; and in `table` what put it in the place of the tree's, or NULL. */
+/* The variant that a call would run, or NULL; and in `table` what named it, or NULL: preferences did. */
 static const aot_variant_t* picked(const aot_candidate_t* candidate, const aot_arguments_t* arguments,
                                    const aot_tuning_t** table) {
   const aot_kernel_library_t* library = candidate->library;
-  const aot_variant_t* variant = aot_group_choose(library, candidate->group, arguments);
-  *table = NULL;
+  int measured = 0;
+  const aot_variant_t* variant =
+      candidate->tuned != NULL ? aot_tuned_choose(candidate->tuned, library, candidate->group, arguments, &measured)
+                               : aot_group_choose(library, candidate->group, arguments);
+  *table = measured ? candidate->tuning : NULL;
   if (variant == NULL) return NULL;
-  if (candidate->tuned != NULL && candidate->tuned->of[variant - candidate->group->variants].set != NULL) {
-    *table = candidate->tuning;
-    variant = aot_tuned_choose(candidate->tuned, library, candidate->group, variant, arguments);
-  }
   return aot_variant_unmet(library, variant, arguments) == NULL ? variant : NULL;
 }
 

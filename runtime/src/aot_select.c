@@ -209,7 +209,12 @@ static inline int64_t asked_value(const aot_kernel_library_t* library, const aot
 
 const aot_variant_t* aot_group_choose(const aot_kernel_library_t* library, const aot_group_t* group,
                                       const aot_arguments_t* arguments) {
-  int32_t at = group->root;
+  return aot_tree_choose(library, group, group->root, arguments);
+}
+
+const aot_variant_t* aot_tree_choose(const aot_kernel_library_t* library, const aot_group_t* group, int32_t root,
+                                     const aot_arguments_t* arguments) {
+  int32_t at = root;
   while (at >= 0) {
     const aot_node_t* node = &library->nodes[at];
     const aot_branch_t* branches = library->branches + node->first;
@@ -229,13 +234,18 @@ int aot_requirement_missed(const aot_kernel_library_t* library, const aot_requir
   return value != AOT_MISSING && !is_met(requirement, value);
 }
 
-const aot_requirement_t* aot_variant_unmet(const aot_kernel_library_t* library,
-                                           const aot_variant_t* variant,
-                                           const aot_arguments_t* arguments) {
-  for (uint32_t i = 0; i < variant->requirement_count; ++i) {
-    const aot_requirement_t* requirement = &library->requirements[variant->requirements[i]];
+const aot_requirement_t* aot_first_unmet(const aot_kernel_library_t* library, const uint32_t* numbers, uint32_t count,
+                                         const aot_arguments_t* arguments) {
+  for (uint32_t i = 0; i < count; ++i) {
+    const aot_requirement_t* requirement = &library->requirements[numbers[i]];
     int64_t value = aot_subject_value(library, &library->subjects[requirement->subject], arguments);
     if (!is_met(requirement, value)) return requirement;
   }
   return NULL;
+}
+
+const aot_requirement_t* aot_variant_unmet(const aot_kernel_library_t* library,
+                                           const aot_variant_t* variant,
+                                           const aot_arguments_t* arguments) {
+  return aot_first_unmet(library, variant->requirements, variant->requirement_count, arguments);
 }

@@ -17,7 +17,15 @@ int64_t aot_subject_value(const aot_kernel_library_t* library, const aot_subject
 const aot_variant_t* aot_group_choose(const aot_kernel_library_t* library, const aot_group_t* group,
                                       const aot_arguments_t* arguments);
 
-/* The first requirement that the arguments do not meet, or NULL if they meet all. */
+/* The same by the tree with that root. */
+const aot_variant_t* aot_tree_choose(const aot_kernel_library_t* library, const aot_group_t* group, int32_t root,
+                                     const aot_arguments_t* arguments);
+
+/* The first of `count` numbered requirements that the arguments do not meet, or NULL if they meet all. */
+const aot_requirement_t* aot_first_unmet(const aot_kernel_library_t* library, const uint32_t* numbers, uint32_t count,
+                                         const aot_arguments_t* arguments);
+
+/* The same of all requirements of a variant. */
 const aot_requirement_t* aot_variant_unmet(const aot_kernel_library_t* library,
                                            const aot_variant_t* variant,
                                            const aot_arguments_t* arguments);

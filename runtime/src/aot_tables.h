@@ -20,7 +20,7 @@
 /* Major: layout or meaning changed, the entry library refuses the kernel library.
  * Minor: something was added at the end; older readers may still use the rest. */
 #define AOT_TABLES_MAJOR 3
-#define AOT_TABLES_MINOR 3 /* 1: constants; 2: tunables; 3: optional and single tensors */
+#define AOT_TABLES_MINOR 4 /* 1: constants; 2: tunables; 3: optional and single tensors; 4: plain_roots */
 
 #define AOT_MAX_ARGUMENTS 64 /* of one call, elements of tuples included */
 #define AOT_MAX_DEVICES 64
@@ -262,6 +262,7 @@ typedef struct {
   const aot_region_t* regions;
   const aot_constant_t* constants; /* since minor 1 */
   const aot_tunable_t* tunables;   /* since minor 2: one per group */
+  const int32_t* plain_roots;      /* since minor 4: one per group, of the tree that asks for no preferences */
 } aot_kernel_library_t;
 
 #endif /* AOT_TABLES_H_ */

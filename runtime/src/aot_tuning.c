@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include "aot_error.h"
-#include "aot_select.h"
 
 #define SINCE_MINOR 2 /* kernel libraries of older tables do not say what they can be tuned by */
+#define PLAIN_SINCE_MINOR 4 /* and these have one tree only, which asks for preferences */
 
 const aot_tuning_t* aot_tuning_find(const aot_function_t* function, const char* arch, const aot_device_t* device) {
   for (uint32_t i = 0; i < function->tuning_count; ++i) {
@@ -31,15 +31,39 @@ static int raise_unfit(const aot_tuning_t* table, const aot_group_t* group, cons
                    table->device, table->multiprocessors, reason, name);
 }
 
-/* Whether two variants of a library have the same requirements. These are numbered over the library, each once. */
-static int take_the_same_calls(const aot_variant_t* one, const aot_variant_t* other) {
-  if (one->requirement_count != other->requirement_count) return 0;
-  for (uint32_t i = 0; i < one->requirement_count; ++i) {
-    uint32_t at = 0;
-    while (at < other->requirement_count && other->requirements[at] != one->requirements[i]) ++at;
-    if (at == other->requirement_count) return 0;
+static int is_among(const uint32_t* numbers, uint32_t count, uint32_t number) {
+  uint32_t at = 0;
+  while (at < count && numbers[at] != number) ++at;
+  return at < count;
+}
+
+/* Requirements are numbered over the library, each once. */
+static int requires(const aot_variant_t* variant, uint32_t requirement) {
+  return is_among(variant->requirements, variant->requirement_count, requirement);
+}
+
+/* Whether some variant of the set lacks a requirement of choice i. What all have, the first has, and not as its own. */
+static int is_own(const aot_tuned_here_t* set, uint32_t i, uint32_t requirement) {
+  const aot_tuned_choice_t* first = &set->choices[0];
+  if (i > 0) return !requires(first->variant, requirement) || is_among(first->own, first->own_count, requirement);
+  for (uint32_t other = 1; other < set->table->variant_count; ++other) {
+    if (!requires(set->choices[other].variant, requirement)) return 1;
   }
-  return 1;
+  return 0;
+}
+
+/* Writes what not all variants of a set ask for to `own`. Returns the place behind it. */
+static uint32_t* resolve_own(const aot_tuned_here_t* set, uint32_t* own) {
+  for (uint32_t i = 0; i < set->table->variant_count; ++i) {
+    aot_tuned_choice_t* choice = &set->choices[i];
+    choice->own = own;
+    for (uint32_t at = 0; at < choice->variant->requirement_count; ++at) {
+      uint32_t requirement = choice->variant->requirements[at];
+      if (is_own(set, i, requirement)) own[choice->own_count++] = requirement;
+    }
+    own += choice->own_count;
+  }
+  return own;
 }
 
 /* Bounds ascend, there is a cell for every combination of bins, and every cell names a variant. */
@@ -84,7 +108,7 @@ static void resolve_variant(aot_tuned_variant_t* known, const aot_tuned_here_t* 
                             const uint32_t* subjects) {
   known->set = set;
   known->subjects = subjects;
-  known->is_plain = set->same_calls != 0;
+  known->is_plain = 1;
   for (uint32_t i = 0; i < set->extent_count; ++i) {
     const aot_subject_t* subject = &library->subjects[subjects[i]];
     known->is_plain &= subject->operation == AOT_SUBJECT_EXTENT;
@@ -99,7 +123,6 @@ static int resolve_set(aot_tuned_t* tuned, aot_tuned_here_t* here, const aot_ker
   if (!is_sound(set, tuned->tunable->count)) {
     return raise_unfit(tuned->table, group, "has bins that do not fit together", "");
   }
-  here->same_calls = 1;
   here->cells = set->cells;
   index_bounds(here);
   for (uint32_t i = 0; i < set->variant_count; ++i) {
@@ -107,11 +130,10 @@ static int resolve_set(aot_tuned_t* tuned, aot_tuned_here_t* here, const aot_ker
     if (variant == NULL) {
       return raise_unfit(tuned->table, group, "names a variant that is not in the bundle: ", set->variants[i]);
     }
-    here->variants[i] = variant;
-    here->same_calls &= take_the_same_calls(here->variants[0], variant);
+    here->choices[i].variant = variant;
   }
   for (uint32_t i = 0; i < set->variant_count; ++i) {
-    size_t index = (size_t)(here->variants[i] - group->variants);
+    size_t index = (size_t)(here->choices[i].variant - group->variants);
     resolve_variant(&tuned->of[index], here, library, tuned->tunable->subjects + index * tuned->tunable->count);
   }
   return 0;
@@ -123,12 +145,25 @@ static uint32_t count_variants(const aot_tuning_t* table) {
   return count;
 }
 
+/* Of all variants that a table names, as often as it names them. */
+static size_t count_requirements(const aot_tuning_t* table, const aot_group_t* group) {
+  size_t count = 0;
+  for (uint32_t i = 0; i < table->set_count; ++i) {
+    for (uint32_t at = 0; at < table->sets[i].variant_count; ++at) {
+      const aot_variant_t* variant = find_variant(group, table->sets[i].variants[at]);
+      if (variant != NULL) count += variant->requirement_count;
+    }
+  }
+  return count;
+}
+
 static aot_tuned_t* allocate(const aot_tuning_t* table, const aot_group_t* group) {
   aot_tuned_t* tuned = (aot_tuned_t*)calloc(1, sizeof(aot_tuned_t) + group->variant_count * sizeof(aot_tuned_variant_t));
   if (tuned == NULL) return NULL;
   tuned->sets = (aot_tuned_here_t*)calloc(table->set_count + 1, sizeof *tuned->sets);
-  tuned->variants = (const aot_variant_t**)calloc(count_variants(table) + 1, sizeof *tuned->variants);
-  if (tuned->sets != NULL && tuned->variants != NULL) return tuned;
+  tuned->choices = (aot_tuned_choice_t*)calloc(count_variants(table) + 1, sizeof *tuned->choices);
+  tuned->own = (uint32_t*)calloc(count_requirements(table, group) + 1, sizeof *tuned->own);
+  if (tuned->sets != NULL && tuned->choices != NULL && tuned->own != NULL) return tuned;
   aot_tuning_free(tuned);
   return NULL;
 }
@@ -145,13 +180,16 @@ aot_tuned_t* aot_tuning_resolve(const aot_tuning_t* table, const aot_kernel_libr
     status = raise_unfit(table, group, "is for a kernel library that cannot be tuned", "");
   } else {
     tuned->tunable = &library->tunables[group - library->groups];
+    tuned->root = library->minor < PLAIN_SINCE_MINOR ? group->root : library->plain_roots[group - library->groups];
   }
-  const aot_variant_t** variants = tuned->variants;
+  aot_tuned_choice_t* choices = tuned->choices;
+  uint32_t* own = tuned->own;
   for (uint32_t i = 0; i < table->set_count && status == 0; ++i) {
     tuned->sets[i].table = &table->sets[i];
-    tuned->sets[i].variants = variants;
-    variants += table->sets[i].variant_count;
+    tuned->sets[i].choices = choices;
+    choices += table->sets[i].variant_count;
     status = resolve_set(tuned, &tuned->sets[i], library, group);
+    if (status == 0) own = resolve_own(&tuned->sets[i], own);
   }
   if (status == 0) return tuned;
   aot_tuning_free(tuned);
@@ -161,19 +199,17 @@ aot_tuned_t* aot_tuning_resolve(const aot_tuning_t* table, const aot_kernel_libr
 void aot_tuning_free(aot_tuned_t* tuned) {
   if (tuned == NULL) return;
   free(tuned->sets);
-  free((void*)tuned->variants);
+  free(tuned->choices);
+  free(tuned->own);
   free(tuned);
 }
 
-const aot_variant_t* aot_tuned_choose_slowly(const aot_tuned_variant_t* known, const aot_kernel_library_t* library,
-                                             const aot_variant_t* variant, const aot_arguments_t* arguments) {
-  const aot_tuned_here_t* set = known->set;
+uint32_t aot_tuned_cell_slowly(const aot_tuned_variant_t* known, const aot_kernel_library_t* library,
+                               const aot_arguments_t* arguments) {
   uint32_t cell = 0;
-  for (uint32_t i = 0; i < set->extent_count; ++i) {
+  for (uint32_t i = 0; i < known->set->extent_count; ++i) {
     int64_t value = aot_subject_value(library, &library->subjects[known->subjects[i]], arguments);
-    cell += set->extents[i].step * aot_tuned_bin(&set->extents[i], value);
+    cell += known->set->extents[i].step * aot_tuned_bin(&known->set->extents[i], value);
   }
-  const aot_variant_t* measured = set->variants[set->cells[cell]];
-  if (set->same_calls || measured == variant) return measured;
-  return aot_variant_unmet(library, measured, arguments) == NULL ? measured : variant;
+  return cell;
 }

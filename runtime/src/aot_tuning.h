@@ -1,13 +1,15 @@
 /* Choices that were measured on a device: tables that the builder compiled into the entry library.
  *
- * The tree of a kernel library finds a variant as ever. If a table for this very device covers it, the table may put
- * another variant in its place, by the bins that the extents of the call lie in. Without such a table nothing changes.
+ * On a device with a table, the tree of a kernel library finds the first variant that takes the call, whatever it prefers.
+ * If the table covers that variant, it names the one that runs, by the bins that the extents of the call lie in. Where it
+ * says nothing, and on a device without a table, the tree finds the variant as ever, by preferences.
  */
 #ifndef AOT_TUNING_H_
 #define AOT_TUNING_H_
 
 #include "aot_arguments.h"
 #include "aot_bundle.h"
+#include "aot_select.h"
 
 /* An extent of a set: where the search for the bin of a value begins, by the number of the value's highest bit. Bounds
  * that lie apart by factors of two or more, as those of extents do, are found with one or two comparisons. */
@@ -18,12 +20,18 @@ typedef struct {
   uint16_t first[64];
 } aot_tuned_extent_t;
 
+/* A variant of a set. A call that another one of them takes meets what they have in common: that is not asked again. */
+typedef struct {
+  const aot_variant_t* variant;
+  const uint32_t* own; /* requirements that not all variants of the set have */
+  uint32_t own_count;
+} aot_tuned_choice_t;
+
 /* A set of variants that a call may choose among, once its names were found in the kernel library. */
 typedef struct {
   const aot_tuned_set_t* table;
-  const aot_variant_t** variants; /* as many as the table names */
+  aot_tuned_choice_t* choices; /* as many as the table names */
   const uint8_t* cells;
-  int same_calls;                 /* whether all of them take exactly the same calls */
   uint32_t extent_count;
   aot_tuned_extent_t extents[AOT_MAX_TUNED_BY];
 } aot_tuned_here_t;
@@ -31,7 +39,7 @@ typedef struct {
 /* What a call looks at if the tree found this variant: its set, or NULL, and how its arguments show the extents. */
 typedef struct {
   const aot_tuned_here_t* set;
-  uint8_t is_plain; /* all are extents of arguments, and all variants of the set take the same calls */
+  uint8_t is_plain; /* all are extents of arguments */
   uint8_t slots[AOT_MAX_TUNED_BY];
   uint8_t dims[AOT_MAX_TUNED_BY];
   const uint32_t* subjects; /* numbers of the library's */
@@ -41,9 +49,11 @@ typedef struct {
 struct aot_tuned {
   const aot_tuning_t* table;
   const aot_tunable_t* tunable;
+  int32_t root; /* of the tree that asks for no preferences */
   aot_tuned_here_t* sets;
-  const aot_variant_t** variants; /* of all sets, one after the other */
-  aot_tuned_variant_t of[1];      /* by variant of the group. The allocation is as long as that takes. */
+  aot_tuned_choice_t* choices; /* of all sets, one after the other */
+  uint32_t* own;               /* of all choices, likewise */
+  aot_tuned_variant_t of[1];   /* by variant of the group. The allocation is as long as that takes. */
 };
 
 /* The function's table for that device and architecture: both the name and the number of multiprocessors must be equal,
@@ -61,27 +71,46 @@ static inline uint32_t aot_tuned_bin(const aot_tuned_extent_t* extent, int64_t v
   return at;
 }
 
-/* The same as below for sets of any kind. */
-const aot_variant_t* aot_tuned_choose_slowly(const aot_tuned_variant_t* known, const aot_kernel_library_t* library,
-                                             const aot_variant_t* variant, const aot_arguments_t* arguments)
-    __attribute__((cold));
+/* The cell of a call by what is no extent of an argument. */
+uint32_t aot_tuned_cell_slowly(const aot_tuned_variant_t* known, const aot_kernel_library_t* library,
+                               const aot_arguments_t* arguments) __attribute__((cold));
 
-/* What the table puts in the place of the variant that the tree found. It is inline, since calls wait for it. */
-__attribute__((always_inline)) static inline const aot_variant_t* aot_tuned_choose(
-    const aot_tuned_t* tuned, const aot_kernel_library_t* library, const aot_group_t* group, const aot_variant_t* variant,
-    const aot_arguments_t* arguments) {
-  const aot_tuned_variant_t* known = &tuned->of[variant - group->variants];
+static inline uint32_t aot_tuned_cell(const aot_tuned_variant_t* known, const aot_kernel_library_t* library,
+                                      const aot_arguments_t* arguments) {
   const aot_tuned_here_t* set = known->set;
   uint32_t cell = 0;
-  if (set == NULL) return variant;
-  if (__builtin_expect(!known->is_plain, 0)) return aot_tuned_choose_slowly(known, library, variant, arguments);
+  if (__builtin_expect(!known->is_plain, 0)) return aot_tuned_cell_slowly(known, library, arguments);
   for (uint32_t i = 0; i < set->extent_count; ++i) {
     const DLTensor* tensor = arguments->values[known->slots[i]].tensor;
     /* An extent that is missing lies below every bound, in the first bin. */
     if (__builtin_expect(tensor == NULL || known->dims[i] >= tensor->ndim, 0)) continue;
     cell += set->extents[i].step * aot_tuned_bin(&set->extents[i], tensor->shape[known->dims[i]]);
   }
-  return set->variants[set->cells[cell]];
+  return cell;
+}
+
+/* What the table says of a call that `variant` takes; NULL if it says nothing, or names a variant that does not take the
+ * call. It is inline, since calls wait for it. */
+__attribute__((always_inline)) static inline const aot_variant_t* aot_tuned_measured(
+    const aot_tuned_t* tuned, const aot_kernel_library_t* library, const aot_group_t* group, const aot_variant_t* variant,
+    const aot_arguments_t* arguments) {
+  const aot_tuned_variant_t* known = &tuned->of[variant - group->variants];
+  if (known->set == NULL) return NULL;
+  uint32_t cell = aot_tuned_cell(known, library, arguments);
+  const aot_tuned_choice_t* choice = &known->set->choices[known->set->cells[cell]];
+  if (choice->own_count != 0 && aot_first_unmet(library, choice->own, choice->own_count, arguments) != NULL) return NULL;
+  return choice->variant;
+}
+
+/* The variant that takes a call on the device of the table, or NULL; and in `measured` whether the table named it. */
+__attribute__((always_inline)) static inline const aot_variant_t* aot_tuned_choose(
+    const aot_tuned_t* tuned, const aot_kernel_library_t* library, const aot_group_t* group,
+    const aot_arguments_t* arguments, int* measured) {
+  const aot_variant_t* taker = aot_tree_choose(library, group, tuned->root, arguments);
+  const aot_variant_t* named = taker == NULL ? NULL : aot_tuned_measured(tuned, library, group, taker, arguments);
+  *measured = named != NULL;
+  if (taker == NULL || named != NULL) return named;
+  return aot_group_choose(library, group, arguments);
 }
 
 #endif /* AOT_TUNING_H_ */

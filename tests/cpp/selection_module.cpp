@@ -124,10 +124,12 @@ class Library {
     }
     group_ = {"tested", tables["root"].cast<int32_t>(), static_cast<uint32_t>(variants_.size()), variants_.data(),
               slots_.data(), static_cast<uint32_t>(slots_.size()), tables["argument_count"].cast<uint32_t>()};
+    plain_root_ = tables["plain_root"].cast<int32_t>();
     tuned_by_ = tables["tuned_by"].cast<std::vector<uint32_t>>();
     tunable_ = {tuned_by_.data(), static_cast<uint32_t>(tuned_by_.size() / variants_.size())};
     library_ = {AOT_TABLES_MAJOR, AOT_TABLES_MINOR, "tested", arch_.c_str(), &group_, 1, 0, nullptr, subjects_.data(),
-                requirements_.data(), nodes_.data(), branches_.data(), steps_.data(), regions_.data(), nullptr, &tunable_};
+                requirements_.data(), nodes_.data(), branches_.data(), steps_.data(), regions_.data(), nullptr, &tunable_,
+                &plain_root_};
   }
   Library(const Library&) = delete;
 
@@ -161,8 +163,8 @@ class Library {
     aot_arguments_decode(&arguments, given.data(), given.size());
     arguments.device = device;
     aot_arguments_open_tuples(&arguments, &group_);
-    const aot_variant_t* variant = aot_group_choose(&library_, &group_, &arguments);
-    if (variant != nullptr) variant = aot_tuned_choose(tuned, &library_, &group_, variant, &arguments);
+    int measured = 0;
+    const aot_variant_t* variant = aot_tuned_choose(tuned, &library_, &group_, &arguments, &measured);
     const int chosen = variant == nullptr ? -1 : static_cast<int>(variant - variants_.data());
     aot_tuning_free(tuned);
     return chosen;
@@ -199,6 +201,7 @@ class Library {
   std::vector<aot_region_t> regions_;
   std::vector<aot_slot_t> slots_;
   std::vector<aot_variant_t> variants_;
+  int32_t plain_root_;
   std::vector<uint32_t> tuned_by_;
   aot_tunable_t tunable_;
   aot_group_t group_;

@@ -14,7 +14,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from aot.selection.branching import branch_by_range, branch_by_value
-from aot.selection.decision import Node, Tree, decide
+from aot.selection.decision import Node, Tree, decide, decide_plainly
 from aot.selection.subjects import Region, Requirement, Step, Subject, TunedExtent, VariantTable
 from aot.targets import accepted_archs
 
@@ -324,7 +324,7 @@ def overlap_reason(regions: Sequence[Region], value: int, call: Call) -> str:
 # From the model's tables to the ones of C.
 
 
-def flatten(variants: Sequence[VariantTable], tree: Tree, argument_count: int) -> dict[str, Any]:
+def flatten(variants: Sequence[VariantTable], argument_count: int) -> dict[str, Any]:
     slots: dict[tuple[int, ...], int] = {(i,): i for i in range(argument_count)}
     for path in (path for variant in variants for path in variant.paths):
         slots.setdefault(path, len(slots))
@@ -366,7 +366,7 @@ def flatten(variants: Sequence[VariantTable], tree: Tree, argument_count: int) -
         branches.extend(made.branches)
         return len(nodes) - 1
 
-    root = place(tree)
+    root, plain_root = place(decide(variants)), place(decide_plainly(variants))
     return {
         "subjects": rows,
         "requirements": [(subjects[item.subject], item.low, item.high) for item in requirements],
@@ -377,6 +377,7 @@ def flatten(variants: Sequence[VariantTable], tree: Tree, argument_count: int) -
         "slots": [(slots[path[:-1]] if len(path) > 1 else -1, path[-1]) for path in slots],
         "variants": [(v.name, [requirements.index(item) for item in v.requirements]) for v in variants],
         "root": root,
+        "plain_root": plain_root,
         "argument_count": argument_count,
         "tuned_by": [subjects[extent_.subject] for variant in variants for extent_ in variant.tuned_by],
     }
@@ -511,7 +512,7 @@ def is_met(requirement: Requirement, call: Call) -> bool:
 def test_tree_finds_the_first_variant_that_fits(
     selection: Any, variants: list[VariantTable], values: Any, device: int
 ) -> None:
-    library = selection.Library("sm_80", flatten(variants, decide(variants), ARGUMENTS))
+    library = selection.Library("sm_80", flatten(variants, ARGUMENTS))
     call = Call(values, device, hypothetical=False)
     chosen, meets_all = library.choose(values, device)
     expected = first_choice(variants, call)
@@ -531,10 +532,7 @@ def test_tree_finds_the_first_variant_that_fits(
 def test_explanations_agree_word_for_word(
     selection: Any, builds: dict[Arch, list[VariantTable]], device: tuple[int, int], values: Any
 ) -> None:
-    libraries = {
-        arch: selection.Library(str(arch), flatten(variants, decide(variants), ARGUMENTS))
-        for arch, variants in builds.items()
-    }
+    libraries = {arch: selection.Library(str(arch), flatten(variants, ARGUMENTS)) for arch, variants in builds.items()}
     said = selection.explain(list(libraries.values()), *device, values).splitlines()
     assert said == model_lines(builds, device, Call(values))
 
@@ -556,15 +554,16 @@ def as_c(table: dict[str, Any]) -> dict[str, Any]:
     return {**table, "counts": [len(own) for own in bins], "bounds": [bound for own in bins for bound in own] or [0]}
 
 
-def in_table(table: dict[str, Any], variants: Sequence[VariantTable], chosen: int, call: Call) -> int:
-    """What the table puts in the place of what the tree chose."""
-    if variants[chosen].name not in table["variants"]:
-        return chosen
+def in_table(table: dict[str, Any], variants: Sequence[VariantTable], usual: int, call: Call) -> int:
+    """What the table names for a call, found by the first variant that takes it; else what runs without a table."""
+    first = next(i for i, variant in enumerate(variants) if first_unmet(variant, call) is None)
+    if variants[first].name not in table["variants"]:
+        return usual
     cell = 0
-    for extent_, bins in zip(variants[chosen].tuned_by, table["bins"], strict=True):
+    for extent_, bins in zip(variants[first].tuned_by, table["bins"], strict=True):
         cell = cell * (len(bins) + 1) + sum(bound <= value_of(extent_.subject, call) for bound in bins)
     other = int(table["variants"][table["cells"][cell]].removeprefix("variant"))
-    return other if first_unmet(variants[other], call) is None else chosen
+    return other if first_unmet(variants[other], call) is None else usual
 
 
 @st.composite
@@ -589,13 +588,13 @@ def test_a_measured_table_chooses_what_the_model_does(
     selection: Any, made: tuple[list[VariantTable], dict[str, Any]], values: Any, device: int
 ) -> None:
     variants, table = made
-    library = selection.Library("sm_80", flatten(variants, decide(variants), ARGUMENTS))
+    library = selection.Library("sm_80", flatten(variants, ARGUMENTS))
     call = Call(values, device, hypothetical=False)
     usual, meets_all = library.choose(values, device)
     chosen = library.choose_tuned(values, device, as_c(table))
     if meets_all:
         # A variant that takes a call has what its table goes by: these without requirements may lack it.
-        assume(MISSING not in (value_of(one.subject, call) for one in variants[usual].tuned_by))
+        assume(MISSING not in (value_of(one.subject, call) for variant in variants for one in variant.tuned_by))
         assert chosen == in_table(table, variants, usual, call)
     else:  # nothing takes the call, and no table changes that
         assert chosen == -1 or first_unmet(variants[chosen], call) is not None
@@ -625,7 +624,7 @@ SOUND = {"variants": ["variant0", "variant1"], "counts": [2], "bounds": [4, 8], 
     ],
 )
 def test_a_table_that_does_not_fit_is_refused_before_any_call(selection: Any, wrong: dict[str, Any]) -> None:
-    library = selection.Library("sm_80", flatten(PLAIN, decide(PLAIN), ARGUMENTS))
+    library = selection.Library("sm_80", flatten(PLAIN, ARGUMENTS))
     values = (matrix(64, (5,), (1,)), None, None)
     assert library.choose_tuned(values, 0, {**SOUND, **wrong}) == (-2 if wrong else 1)
 
@@ -683,7 +682,7 @@ def test_outputs_that_overlap_are_refused_and_no_others(
     selection: Any, regions: tuple[Region, ...], values: tuple[Any, ...], first: Requirement
 ) -> None:
     variants = variants_with(regions, first)
-    library = selection.Library("sm_80", flatten(variants, decide(variants), ARGUMENTS))
+    library = selection.Library("sm_80", flatten(variants, ARGUMENTS))
     call = Call(values, 0, hypothetical=False)
     fitting = [i for i, variant in enumerate(variants) if first_unmet(variant, call) is None]
     chosen, meets_all = library.choose(values, 0)
@@ -724,7 +723,7 @@ def test_overlap_of_large_tensors(selection: Any, out: dict[str, Any], x: dict[s
     regions = (Region((0,), True, label="out"), Region((1,), False, label="x"))
     requirement = Requirement(Subject("overlap", (), regions=regions), 0, 0)
     variants = [VariantTable("variant0", "tested", (requirement,), (), None, -1, ARGUMENTS, True)]
-    library = selection.Library("sm_80", flatten(variants, decide(variants), ARGUMENTS))
+    library = selection.Library("sm_80", flatten(variants, ARGUMENTS))
     assert library.choose((out, x, None), 0) == (0, not refused)
 
 
@@ -762,7 +761,7 @@ def test_large_outputs_that_overlap_themselves(
 def accepts_output(selection: Any, out: dict[str, Any]) -> bool:
     requirement = Requirement(Subject("overlap", (), regions=(Region((0,), True, label="out"),)), 0, 0)
     variants = [VariantTable("variant0", "tested", (requirement,), (), None, -1, ARGUMENTS, True)]
-    library = selection.Library("sm_80", flatten(variants, decide(variants), ARGUMENTS))
+    library = selection.Library("sm_80", flatten(variants, ARGUMENTS))
     values = (out, None, None)
     chosen, accepted = library.choose(values, 0)
     assert chosen == 0 and (accepted or not library.plainly_apart(values))
@@ -773,7 +772,7 @@ def test_common_calls_need_no_closer_look(selection: Any) -> None:
     regions = (Region((0,), True, label="out"), Region((1,), False, label="x"), Region((2,), False, label="bias"))
     requirement = Requirement(Subject("overlap", (), regions=regions), 0, 0)
     variants = [VariantTable("variant0", "tested", (requirement,), (), None, -1, ARGUMENTS, True)]
-    library = selection.Library("sm_80", flatten(variants, decide(variants), ARGUMENTS))
+    library = selection.Library("sm_80", flatten(variants, ARGUMENTS))
     out, x, bias = (
         matrix(BASE, (ROWS, 512), (512, 1)),
         matrix(2**41, (ROWS, 512), (1024, 1)),

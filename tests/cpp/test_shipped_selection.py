@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 
 from aot.records import decode
-from aot.selection.decision import decide
 from aot.selection.subjects import VariantTable
 from kernels.contracts import gemm_f32, gemm_fp8
 from tests.cpp.conftest import PROJECT
@@ -146,7 +145,7 @@ def first_function(selection: Any, declared: dict[str, Any], kernel: str, prefix
     tables = [table for table in tables if table.function.startswith(prefix)]
     variants = [table for table in tables if table.function == tables[0].function]
     parameters = dict(declared["parameters"][kernel])
-    library = selection.Library("sm_90a", flatten(variants, decide(variants), len(parameters)))
+    library = selection.Library("sm_90a", flatten(variants, len(parameters)))
     return Kernel(
         parameters,
         lambda values: selection.explain([library], 9, 0, values),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from aot import DeclarationError
 from aot.selection import decision
-from aot.selection.decision import Node, Tree, decide, unreachable
+from aot.selection.decision import Node, Tree, decide, decide_plainly, unreachable
 from aot.selection.subjects import HIGHEST, LOWEST, Requirement, Subject, VariantTable
 
 MISSING = -(2**63)
@@ -158,6 +159,14 @@ def test_one_variant_needs_no_question_but_its_guards() -> None:
 
 def test_no_variants_give_no_answer() -> None:
     assert decide([]) is None
+
+
+def test_a_plain_tree_asks_for_no_preference() -> None:
+    variants = [replace(variant(i, need(0, 1 + i, 9)), preferences=(need(1, i),)) for i in range(3)]
+    for first in range(12):
+        values = {SUBJECTS[0]: first, SUBJECTS[1]: 2}
+        assert walk(decide_plainly(variants), values) == (first_that_fits(variants, values), {SUBJECTS[0]})
+    assert walk(decide(variants), {SUBJECTS[0]: 5, SUBJECTS[1]: 2}) == (2, {SUBJECTS[0], SUBJECTS[1]})
 
 
 def test_what_tells_most_variants_apart_is_asked_first() -> None:

@@ -17,7 +17,7 @@ from aot_runtime.arch import Arch
 import aot
 from aot.hosts import CPUS, Host
 from aot.link.zig import Zig
-from aot.selection.decision import decide
+from aot.selection.decision import decide, decide_plainly
 from aot.selection.requirements import variant_table
 from aot.selection.subjects import VariantTable
 from aot.selection.tables import CompiledVariant, Group, c_string, kernel_library_source
@@ -45,7 +45,7 @@ def group(function: str, arguments: int, variants: list[VariantTable]) -> Group:
         CompiledVariant(table, table.name, f"__cute_internal_{table.name}", 1, (128, 1, 1), (2, 1, 1), 1024)
         for table in variants
     )
-    return Group(function, arguments, compiled, decide(variants))
+    return Group(function, arguments, compiled, decide(variants), decide_plainly(variants))
 
 
 def everything() -> list[Group]:
@@ -147,7 +147,7 @@ def test_any_text_is_a_c_string(text: str, compile_c: Callable[[str, Host], Path
 def test_variants_of_one_launcher_share_its_functions_and_what_changes() -> None:
     (first, *_), name = everything()[0].variants, "other"
     other = replace(first, table=replace(first.table, name=name))
-    source = kernel_library_source("kernel", SM90, [Group("kernel", 2, (first, other), 0)], [])
+    source = kernel_library_source("kernel", SM90, [Group("kernel", 2, (first, other), 0, 0)], [])
     assert source.count(f"state_{first.launcher} = ") == source.count(f"libraries_{first.launcher}[1];") == 1
     assert source.count(f"&state_{first.launcher},") == 2
     assert f"__tvm_ffi_{name}" not in source and f"requirements_{name}," in source
