@@ -38,16 +38,16 @@ static int is_among(const uint32_t* numbers, uint32_t count, uint32_t number) {
 }
 
 /* Requirements are numbered over the library, each once. */
-static int requires(const aot_variant_t* variant, uint32_t requirement) {
+static int has_requirement(const aot_variant_t* variant, uint32_t requirement) {
   return is_among(variant->requirements, variant->requirement_count, requirement);
 }
 
 /* Whether some variant of the set lacks a requirement of choice i. What all have, the first has, and not as its own. */
 static int is_own(const aot_tuned_here_t* set, uint32_t i, uint32_t requirement) {
   const aot_tuned_choice_t* first = &set->choices[0];
-  if (i > 0) return !requires(first->variant, requirement) || is_among(first->own, first->own_count, requirement);
+  if (i > 0) return !has_requirement(first->variant, requirement) || is_among(first->own, first->own_count, requirement);
   for (uint32_t other = 1; other < set->table->variant_count; ++other) {
-    if (!requires(set->choices[other].variant, requirement)) return 1;
+    if (!has_requirement(set->choices[other].variant, requirement)) return 1;
   }
   return 0;
 }

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from places import PROJECT
 
-RECIPES = {"quack_kernels": ("quack-kernels", 7), "flash_attention_4": ("flash-attn-4", 11)}
+RECIPES = {"quack_kernels": ("quack-kernels", 9), "flash_attention_4": ("flash-attn-4", 12)}
 # Captures twice: what the second run would look up must be what the first one has kept.
 PROGRAM = """
 import json, sys
