@@ -13,7 +13,7 @@ import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,32 +36,41 @@ class Any_(ctypes.Structure):
     _fields_ = [("type_index", ctypes.c_int32), ("padding", ctypes.c_uint32), ("value", ctypes.c_uint64)]
 
 
+BF16, F16, F32, F8 = (4, 16), (2, 16), (2, 32), (10, 8)  # code and bits of DLPack
+TENSOR, NONE = 7, 0  # of TVM-FFI
+Given = tuple[tuple[int, int], tuple[int, ...]] | None  # kind and shape of a tensor
+
+
 class Arguments:
-    """The arguments of a call in C: row-major tensors, far from each other."""
+    """The arguments of a call in C: row-major tensors, far from each other, or None."""
 
-    def __init__(self, code: int, bits: int, *shapes: tuple[int, ...]) -> None:
-        self.numbers = []
-        self.tensors = []
-        for i, shape in enumerate(shapes):
-            strides = [1]
-            for extent in shape[:0:-1]:
-                strides.insert(0, strides[0] * extent)
-            own = [(ctypes.c_int64 * len(shape))(*numbers) for numbers in (shape, strides)]
-            addresses = [ctypes.addressof(number) for number in own]
-            self.tensors.append(DLTensor((i + 1) << 40, 2, 0, len(shape), code, bits, 1, *addresses, 0))
-            self.numbers += own
-        self.count = len(shapes)
+    def __init__(self, *tensors: Given) -> None:
+        self.kept: list[Any] = []  # the arguments point to them
+        self.count = len(tensors)
         self.array = (Any_ * self.count)()
-        for i, tensor in enumerate(self.tensors):
-            self.array[i] = Any_(7, 0, ctypes.addressof(tensor))
+        for i, tensor in enumerate(tensors):
+            self.array[i] = Any_(NONE, 0, 0) if tensor is None else Any_(TENSOR, 0, self._place(i, *tensor))
+
+    def _place(self, number: int, kind: tuple[int, int], shape: tuple[int, ...]) -> int:
+        strides = [1]
+        for extent in shape[:0:-1]:
+            strides.insert(0, strides[0] * extent)
+        numbers = [(ctypes.c_int64 * len(shape))(*values) for values in (shape, strides)]
+        addresses = [ctypes.addressof(values) for values in numbers]
+        tensor = DLTensor((number + 1) << 44, 2, 0, len(shape), *kind, 1, *addresses, 0)
+        self.kept += [*numbers, tensor]
+        return ctypes.addressof(tensor)
 
 
-def build(kernels: Path, out: Path, archs: str, tuning: Path | None = None, **environment: str) -> Path:
-    """Build a bundle to measure, unless it already exists."""
+def build(
+    kernels: Path, out: Path, archs: str, tuning: Path | None = None, only: Sequence[str] = (), **environment: str
+) -> Path:
+    """Build a bundle to measure, of ``only`` these kernels if there are some, unless it already exists."""
     if out.is_dir():
         return out
     command = [sys.executable, "-m", "aot", "build", "--kernels", str(kernels), "--arch", archs, "--cudart", "shared"]
     command += ["--name", "bundle", "--out", str(out), *(["--tuning", str(tuning)] if tuning else [])]
+    command += [word for name in only for word in ("--kernel", name)]
     subprocess.run(
         command,
         check=True,
@@ -121,7 +130,7 @@ def measure_tuned(loop: Any, folder: Path, results: dict[str, dict[str, float]])
     file = folder / "table.json"
     file.write_text(json.dumps({"schema": 1, "device": device, "kernels": [table]}))
     tuned = build(kernels, folder / "tuned", "sm_90a", file)
-    arguments = Arguments(4, 16, (1000, 4096), (5120, 4096), (1000, 5120))
+    arguments = Arguments((BF16, (1000, 4096)), (BF16, (5120, 4096)), (BF16, (1000, 5120)))
     for name, bundle in (("by preference", plain), ("by a table of 16 x 16 x 16 bins", tuned)):
         results[f"8 tilings of a product, {name}"] = measure(
             loop, bundle, "product", "sm_90a", "product", "product__bf16__t192", arguments
@@ -129,10 +138,10 @@ def measure_tuned(loop: Any, folder: Path, results: dict[str, dict[str, float]])
 
 
 def main() -> None:
-    arguments = parser(__doc__)
-    arguments.add_argument("--bundles", type=Path, help="keep the bundles here, to measure them elsewhere")
-    arguments.add_argument("--counts", type=int, nargs="+", default=COUNTS, help="numbers of variants")
-    options = arguments.parse_args()
+    command = parser(__doc__)
+    command.add_argument("--bundles", type=Path, help="keep the bundles here, to measure them elsewhere")
+    command.add_argument("--counts", type=int, nargs="+", default=COUNTS, help="numbers of variants")
+    options = command.parse_args()
     import standin
 
     results: dict[str, dict[str, float]] = {}
@@ -152,7 +161,7 @@ def main() -> None:
             AOT_BENCHMARK_VARIANTS="3",
         )
         results["4 kernels x 3 dtypes x 3 architectures"] = measure(
-            loop, several, "copy2", "sm_90a", "copy2", "copy2__bf16__n64", Arguments(4, 16, (64,), (64,))
+            loop, several, "copy2", "sm_90a", "copy2", "copy2__bf16__n64", Arguments((BF16, (64,)), (BF16, (64,)))
         )
         for count in options.counts:
             many = build(
@@ -162,8 +171,9 @@ def main() -> None:
                 AOT_BENCHMARK_VARIANTS=str(count),
             )
             length = 64 * max(count // 8, 1)
+            arguments = Arguments((F16, (length,)), (F16, (length,)))
             results[f"1 kernel of {count} variants"] = measure(
-                loop, many, "copy0", "sm_90a", "copy0", f"copy0__f16__n{length}", Arguments(2, 16, (length,), (length,))
+                loop, many, "copy0", "sm_90a", "copy0", f"copy0__f16__n{length}", arguments
             )
         measure_tuned(loop, options.bundles or folder, results)
     print_rows(

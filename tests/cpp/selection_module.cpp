@@ -127,7 +127,7 @@ class Library {
     plain_root_ = tables["plain_root"].cast<int32_t>();
     tuned_by_ = tables["tuned_by"].cast<std::vector<uint32_t>>();
     tunable_ = {tuned_by_.data(), static_cast<uint32_t>(tuned_by_.size() / variants_.size())};
-    library_ = {AOT_TABLES_MAJOR, AOT_TABLES_MINOR, "tested", arch_.c_str(), &group_, 1, 0, nullptr, subjects_.data(),
+    library_ = {AOT_TABLES_MAJOR, tables["minor"].cast<uint32_t>(), "tested", arch_.c_str(), &group_, 1, 0, nullptr, subjects_.data(),
                 requirements_.data(), nodes_.data(), branches_.data(), steps_.data(), regions_.data(), nullptr, &tunable_,
                 &plain_root_};
   }

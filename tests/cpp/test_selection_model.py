@@ -324,7 +324,10 @@ def overlap_reason(regions: Sequence[Region], value: int, call: Call) -> str:
 # From the model's tables to the ones of C.
 
 
-def flatten(variants: Sequence[VariantTable], argument_count: int) -> dict[str, Any]:
+MINOR = 4  # AOT_TABLES_MINOR; earlier tables have one tree only
+
+
+def flatten(variants: Sequence[VariantTable], argument_count: int, minor: int = MINOR) -> dict[str, Any]:
     slots: dict[tuple[int, ...], int] = {(i,): i for i in range(argument_count)}
     for path in (path for variant in variants for path in variant.paths):
         slots.setdefault(path, len(slots))
@@ -368,6 +371,7 @@ def flatten(variants: Sequence[VariantTable], argument_count: int) -> dict[str, 
 
     root, plain_root = place(decide(variants)), place(decide_plainly(variants))
     return {
+        "minor": minor,
         "subjects": rows,
         "requirements": [(subjects[item.subject], item.low, item.high) for item in requirements],
         "nodes": nodes,
@@ -554,9 +558,8 @@ def as_c(table: dict[str, Any]) -> dict[str, Any]:
     return {**table, "counts": [len(own) for own in bins], "bounds": [bound for own in bins for bound in own] or [0]}
 
 
-def in_table(table: dict[str, Any], variants: Sequence[VariantTable], usual: int, call: Call) -> int:
-    """What the table names for a call, found by the first variant that takes it; else what runs without a table."""
-    first = next(i for i, variant in enumerate(variants) if first_unmet(variant, call) is None)
+def in_table(table: dict[str, Any], variants: Sequence[VariantTable], first: int, usual: int, call: Call) -> int:
+    """What the table names for a call that the first of these two takes; the second if it names none."""
     if variants[first].name not in table["variants"]:
         return usual
     cell = 0
@@ -583,19 +586,20 @@ def tuned(draw: st.DrawFn) -> tuple[list[VariantTable], dict[str, Any]]:
 
 
 @settings(max_examples=300, deadline=None)
-@given(tuned(), arguments, st.integers(0, 2))
+@given(tuned(), arguments, st.integers(0, 2), st.sampled_from([MINOR - 1, MINOR]))
 def test_a_measured_table_chooses_what_the_model_does(
-    selection: Any, made: tuple[list[VariantTable], dict[str, Any]], values: Any, device: int
+    selection: Any, made: tuple[list[VariantTable], dict[str, Any]], values: Any, device: int, minor: int
 ) -> None:
     variants, table = made
-    library = selection.Library("sm_80", flatten(variants, ARGUMENTS))
+    library = selection.Library("sm_80", flatten(variants, ARGUMENTS, minor))
     call = Call(values, device, hypothetical=False)
     usual, meets_all = library.choose(values, device)
     chosen = library.choose_tuned(values, device, as_c(table))
     if meets_all:
         # A variant that takes a call has what its table goes by: these without requirements may lack it.
         assume(MISSING not in (value_of(one.subject, call) for variant in variants for one in variant.tuned_by))
-        assert chosen == in_table(table, variants, usual, call)
+        first = next(i for i, variant in enumerate(variants) if first_unmet(variant, call) is None)
+        assert chosen == in_table(table, variants, first if minor == MINOR else usual, usual, call)
     else:  # nothing takes the call, and no table changes that
         assert chosen == -1 or first_unmet(variants[chosen], call) is not None
 
