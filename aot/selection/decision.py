@@ -121,7 +121,8 @@ class _Builder:
         questions = self._questions(candidates)
         if not questions:
             return candidates[0].index
-        subject = max(questions, key=lambda question: len(self._wanted(question, candidates)))
+        # An expression takes longer than all that is only looked up. What is left then may not need it.
+        subject = max(questions, key=lambda question: (not question.steps, len(self._wanted(question, candidates))))
         wanted = self._wanted(subject, candidates)
         cuts = _cuts([self.requirements[number] for number in wanted])
         # An interval below each cut, and one above the last.
