@@ -155,9 +155,9 @@ def takers(bundle: Any, kernel: str, arguments: Mapping[str, Any]) -> list[str]:
     gpu = torch.cuda.get_device_properties(0)
     device = aot_runtime.Device((gpu.major, gpu.minor), gpu.name, gpu.multi_processor_count)
     explained = bundle.explain(kernel, device, **arguments)
-    if explained.chosen is None:
-        return []
     chosen = explained.chosen
+    if chosen is None:
+        return []
     others = (one.variant for one in explained.candidates if not one.reason and one.arch == chosen.arch)
     return [chosen.variant, *(variant for variant in others if variant != chosen.variant)]
 
