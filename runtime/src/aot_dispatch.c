@@ -223,10 +223,9 @@ FAST_PATH const aot_variant_t* choose(aot_function_t* function, aot_ranking_t* r
     const aot_group_t* group = candidate->group;
     if (group == NULL) continue;
     if (group->slot_count > function->argument_count) aot_arguments_open_tuples(arguments, group);
-    int measured;
-    const aot_variant_t* variant = UNLIKELY(candidate->tuned != NULL)
-                                       ? aot_tuned_choose(candidate->tuned, library, group, arguments, &measured)
-                                       : aot_group_choose(library, group, arguments);
+    const aot_variant_t* variant = NULL;
+    if (UNLIKELY(candidate->tuned != NULL)) variant = aot_tuned_choose(candidate->tuned, library, group, arguments);
+    if (variant == NULL) variant = aot_group_choose(library, group, arguments);
     if (variant == NULL) continue;
     if (UNLIKELY(arguments->unsound)) break;
     /* What the tree left to the entry decides whether the next best architecture gets its chance. */

@@ -233,11 +233,11 @@ static void note_overlap(aot_outcome_t* outcome, const aot_kernel_library_t* lib
 static const aot_variant_t* picked(const aot_candidate_t* candidate, const aot_arguments_t* arguments,
                                    const aot_tuning_t** table) {
   const aot_kernel_library_t* library = candidate->library;
-  int measured = 0;
-  const aot_variant_t* variant =
-      candidate->tuned != NULL ? aot_tuned_choose(candidate->tuned, library, candidate->group, arguments, &measured)
-                               : aot_group_choose(library, candidate->group, arguments);
-  *table = measured ? candidate->tuning : NULL;
+  const aot_group_t* group = candidate->group;
+  const aot_variant_t* variant = NULL;
+  if (candidate->tuned != NULL) variant = aot_tuned_choose(candidate->tuned, library, group, arguments);
+  *table = variant != NULL ? candidate->tuning : NULL;
+  if (variant == NULL) variant = aot_group_choose(library, group, arguments);
   if (variant == NULL) return NULL;
   return aot_variant_unmet(library, variant, arguments) == NULL ? variant : NULL;
 }

@@ -89,28 +89,20 @@ static inline uint32_t aot_tuned_cell(const aot_tuned_variant_t* known, const ao
   return cell;
 }
 
-/* What the table says of a call that `variant` takes; NULL if it says nothing, or names a variant that does not take the
- * call. It is inline, since calls wait for it. */
-__attribute__((always_inline)) static inline const aot_variant_t* aot_tuned_measured(
-    const aot_tuned_t* tuned, const aot_kernel_library_t* library, const aot_group_t* group, const aot_variant_t* variant,
-    const aot_arguments_t* arguments) {
-  const aot_tuned_variant_t* known = &tuned->of[variant - group->variants];
+/* The variant that the table names for a call; NULL if it says nothing, or names one that does not take the call. It is
+ * inline, since calls wait for it. */
+__attribute__((always_inline)) static inline const aot_variant_t* aot_tuned_choose(const aot_tuned_t* tuned,
+                                                                                   const aot_kernel_library_t* library,
+                                                                                   const aot_group_t* group,
+                                                                                   const aot_arguments_t* arguments) {
+  const aot_variant_t* taker = aot_tree_choose(library, group, tuned->root, arguments);
+  if (taker == NULL) return NULL;
+  const aot_tuned_variant_t* known = &tuned->of[taker - group->variants];
   if (known->set == NULL) return NULL;
   uint32_t cell = aot_tuned_cell(known, library, arguments);
   const aot_tuned_choice_t* choice = &known->set->choices[known->set->cells[cell]];
   if (choice->own_count != 0 && aot_first_unmet(library, choice->own, choice->own_count, arguments) != NULL) return NULL;
   return choice->variant;
-}
-
-/* The variant that takes a call on the device of the table, or NULL; and in `measured` whether the table named it. */
-__attribute__((always_inline)) static inline const aot_variant_t* aot_tuned_choose(
-    const aot_tuned_t* tuned, const aot_kernel_library_t* library, const aot_group_t* group,
-    const aot_arguments_t* arguments, int* measured) {
-  const aot_variant_t* taker = aot_tree_choose(library, group, tuned->root, arguments);
-  const aot_variant_t* named = taker == NULL ? NULL : aot_tuned_measured(tuned, library, group, taker, arguments);
-  *measured = named != NULL;
-  if (taker == NULL || named != NULL) return named;
-  return aot_group_choose(library, group, arguments);
 }
 
 #endif /* AOT_TUNING_H_ */

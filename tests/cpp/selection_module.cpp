@@ -163,8 +163,8 @@ class Library {
     aot_arguments_decode(&arguments, given.data(), given.size());
     arguments.device = device;
     aot_arguments_open_tuples(&arguments, &group_);
-    int measured = 0;
-    const aot_variant_t* variant = aot_tuned_choose(tuned, &library_, &group_, &arguments, &measured);
+    const aot_variant_t* variant = aot_tuned_choose(tuned, &library_, &group_, &arguments);
+    if (variant == nullptr) variant = aot_group_choose(&library_, &group_, &arguments);
     const int chosen = variant == nullptr ? -1 : static_cast<int>(variant - variants_.data());
     aot_tuning_free(tuned);
     return chosen;
