@@ -42,7 +42,7 @@ from cutlass.utils import LayoutEnum, hopper_helpers
 
 import aot
 
-from .._device import launched_early
+from .._device import EVICT_FIRST, launched_early
 from .._versions import SmemAllocator
 from ..rows._rows import add
 from ._merge import LOG2_E, MINUS_INFINITY, Merging, inverse, scale_of
@@ -50,7 +50,6 @@ from ._tile_sm90 import (
     ALIGNMENT,
     BOTH,
     ELEMENT_BYTES,
-    EVICT_FIRST,
     LINE,
     THREADS,
     WARP_GROUP,

@@ -16,8 +16,6 @@ THREADS = 3 * WARP_GROUP
 LOADING_REGISTERS, MULTIPLYING_REGISTERS = 24, 240
 ELEMENT_BYTES = 2
 ALIGNMENT = 1024  # of swizzled tiles in shared memory
-# What a TMA copy asks of the L2 cache: to replace what it reads as usual, or before others. Values of CUTLASS's `CacheHintSm90`.
-EVICT_NORMAL, EVICT_FIRST = 0x1000000000000000, 0x12F0000000000000
 SLACK = 8.0  # powers of two by which weights may exceed 1
 
 

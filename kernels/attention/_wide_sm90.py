@@ -25,7 +25,7 @@ from cutlass.utils import LayoutEnum, hopper_helpers
 
 import aot
 
-from .._device import fetch, launched_early
+from .._device import EVICT_FIRST, EVICT_NORMAL, fetch, launched_early
 from .._versions import SmemAllocator
 from ..rows._rows import add
 from ._attention import Softmax, narrow, scale_sums, soften, thread_row
@@ -34,8 +34,6 @@ from ._tile_sm90 import (
     ALIGNMENT,
     BOTH,
     ELEMENT_BYTES,
-    EVICT_FIRST,
-    EVICT_NORMAL,
     LINE,
     LOADING_REGISTERS,
     MULTIPLYING_REGISTERS,

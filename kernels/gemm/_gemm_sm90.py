@@ -29,7 +29,7 @@ import aot
 
 from .._buffers import stores_in_flight
 from .._cluster import CHUNK, add_parts, places_of_parts
-from .._device import await_previous
+from .._device import await_previous, policy_of_weights
 from .._versions import SmemAllocator, skip_stages
 from ._gemm import PersistentGemm, batched, check_stages, tile_at
 
@@ -401,6 +401,9 @@ class Gemm(PersistentGemm):
         same_column = (1 << tiling.cluster) - 1
         to_all_b = (Int32(same_column) << column * tiling.cluster).to(cutlass.Int16) if tiling.cluster > 1 else None
         begin, end = self.range_of(part, cute.ceil_div(cute.size(a, mode=[1]), tiling.k))
+        of_a, of_b = None, policy_of_weights(tiles[0] == 1)
+        if cutlass.const_expr(tiling.swapped):
+            of_a, of_b = policy_of_weights(tiles[1] == 1), None
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.stages)
         for index in cutlass.range(first, tiles[0] * tiles[1] * tiles[2], step):
             m, n, batch = tile_at(index, tiles, tiling.group)
@@ -409,14 +412,16 @@ class Gemm(PersistentGemm):
             for k in cutlass.range(begin, end, unroll=1):  # see `multiply`
                 loaded.producer_acquire(state)
                 barrier = loaded.producer_get_barrier(state)
-                cute.copy(load_a, a_row[None, k], to_a[None, state.index], tma_bar_ptr=barrier, mcast_mask=to_all_a)
+                to_stage = to_a[None, state.index], to_b[None, state.index]
+                cute.copy(
+                    load_a, a_row[None, k], to_stage[0], tma_bar_ptr=barrier, mcast_mask=to_all_a, cache_policy=of_a
+                )
+                b_copy = {"tma_bar_ptr": barrier, "mcast_mask": to_all_b, "cache_policy": of_b}
                 if cutlass.const_expr(tiling.b_shares < tiling.cluster):
                     if k % tiling.cluster == row:
-                        cute.copy(
-                            load_b, b_row[None, k], to_b[None, state.index], tma_bar_ptr=barrier, mcast_mask=to_all_b
-                        )
+                        cute.copy(load_b, b_row[None, k], to_stage[1], **b_copy)
                 else:
-                    cute.copy(load_b, b_row[None, k], to_b[None, state.index], tma_bar_ptr=barrier, mcast_mask=to_all_b)
+                    cute.copy(load_b, b_row[None, k], to_stage[1], **b_copy)
                 state.advance()
         loaded.producer_tail(state)
 

@@ -28,7 +28,7 @@ import aot
 
 from .._buffers import stores_in_flight
 from .._cluster import CHUNK, add_parts, places_of_parts
-from .._device import await_previous, launched_early
+from .._device import await_previous, launched_early, policy_of_weights
 from .._versions import SmemAllocator, skip_stages
 from ._order import BLOCK, Order, Scaling, place_of
 
@@ -455,6 +455,11 @@ class Product(Order):
         everyone = Int32((1 << tiling.cluster) - 1).to(cutlass.Int16) if tiling.cluster > 1 else None
         to_b, from_b = self.loads_of_b(load_b, b, shared_b, row)
         first_step, end_step = self.range_of(part, cute.size(a, mode=[1]))
+        # On average, an expert whose rows fit into a tile reads its weights once.
+        experts = cute.size(offsets) if cutlass.const_expr(self.grouped) else 1
+        of_a, of_b = None, policy_of_weights(tiles[0] <= experts)
+        if cutlass.const_expr(tiling.swapped):
+            of_a, of_b = policy_of_weights(tiles[1] == 1), None
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.stages)
         first, before = Int32(0), Int32(0)
         for index in cutlass.range(begin, count, step):
@@ -464,8 +469,11 @@ class Product(Order):
             for k in cutlass.range(first_step, end_step):
                 loaded.producer_acquire(state)
                 barrier = loaded.producer_get_barrier(state)
-                cute.copy(load_a, from_a[None, k], to_a[None, state.index], tma_bar_ptr=barrier)
-                cute.copy(load_b, b_row[None, k], to_b[None, state.index], tma_bar_ptr=barrier, mcast_mask=everyone)
+                to_stage = to_a[None, state.index], to_b[None, state.index]
+                cute.copy(load_a, from_a[None, k], to_stage[0], tma_bar_ptr=barrier, cache_policy=of_a)
+                cute.copy(
+                    load_b, b_row[None, k], to_stage[1], tma_bar_ptr=barrier, mcast_mask=everyone, cache_policy=of_b
+                )
                 state.advance()
         loaded.producer_tail(state)
 
