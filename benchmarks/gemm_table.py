@@ -46,9 +46,10 @@ TABLE = PROJECT / "kernels" / "tuning" / "nvidia_h200_132.json"
 H200 = TunedDevice("NVIDIA H200", 132, "9.0")
 # Clusters that run at once, by their blocks: those of a cluster are on neighbouring multiprocessors.
 CLUSTERS = {1: 132, 2: 66, 3: 39, 4: 30, 5: 22, 6: 18, 8: 15}
-# The highest extents of the bins; there is one bin more for all above. Tiles are multiples of 16 or 64 rows high.
+# The highest extents of the bins; there is one bin more for all above. Tiles have multiples of 8 rows.
 M_BINS = (
-    *range(16, 513, 16),
+    *range(8, 257, 8),
+    *range(272, 513, 16),
     *range(544, 1025, 32),
     *range(1088, 2049, 64),
     *range(2304, 4097, 256),
