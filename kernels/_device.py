@@ -27,6 +27,12 @@ def chunk_elements(dtype: str, vector: bool) -> int:
     return VECTOR_BYTES // aot.Tensor(dtype, ()).element_bytes if vector else 1
 
 
+def forward(*tensors: aot.Tensor) -> tuple[str, ...]:
+    """Guards that say that strides are not negative: the descriptor of a TMA copy would take them for huge ones."""
+    strides = [stride for tensor in tensors for stride in tensor.strides or () if isinstance(stride, aot.Dim)]
+    return tuple(dict.fromkeys(f"{stride.name} >= 0" for stride in strides))
+
+
 class KernelObject:
     """A kernel as an object with a jit ``__call__``.
 

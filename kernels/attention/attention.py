@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import aot
 
-from .._device import ARCHS
+from .._device import ARCHS, forward
 from ..contracts import attention as contract
 from . import _attention_sm80
 from ._attention_sm90 import BOX, Attention, Tiling
@@ -155,11 +155,10 @@ def spec_sm90(target: aot.Target, dtype: str, layout: str, dims: Dims, extras: E
         "multiprocessors": aot.Multiprocessors(),
         "stream": aot.Stream(),
     }
-    guards = guards_of(layout)
+    guards = (*guards_of(layout), *forward(*(arguments[name] for name in ("q", "k", "v", "out"))))
     if layout == "pages":
         # Pages are found by counting tokens: see ``_attention_sm90.load_boxes``.
         apart = [f"{x}_stride_0 % {x}_stride_1 == 0" for x in ("k", "v")]
         near = [f"page_count * ({x}_stride_0 // {x}_stride_1) < {2**31}" for x in ("k", "v")]
-        forward = [f"{x}_stride_0 >= 0" for x in ("k", "v")]
-        guards = (*guards, *apart, *near, *forward)
+        guards = (*guards, *apart, *near)
     return aot.Spec(Attention(SM90_TILINGS[dims], target, layout), arguments, guards)

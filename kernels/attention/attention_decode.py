@@ -11,7 +11,7 @@ from typing import Any
 
 import aot
 
-from .._device import ARCHS
+from .._device import ARCHS, forward
 from ..contracts import attention_decode as contract
 from ._decode import MAX_BLOCKS, PAGE, Decode, Tiling
 from ._wide_sm90 import BOXES, WideDecode
@@ -115,9 +115,10 @@ def attention_decode(target: aot.Target, dtype: str, cache_dtype: bool, dim: int
 def wide_specs(target: aot.Target, arguments: dict, guards: tuple[str, ...], dim: int, paged: bool) -> list[aot.Spec]:
     """A tile of tokens comes from few large pages, or from many small ones."""
     room = f"tokens * heads <= {MAX_ROWS * MAX_BLOCKS} * kv_heads"  # for blocks side by side in the workspace
+    copied = forward(arguments["k_cache"], arguments["v_cache"])
     specs = []
     for box in BOXES if paged else BOXES[:1]:
         fits = (f"page_size % {box} == 0",) if paged and box != PAGE else ()
         decode = WideDecode(target, dim, paged, box)
-        specs.append(aot.Spec(decode, arguments, (*guards, room, *fits), f"rows{MAX_ROWS}_box{box}"))
+        specs.append(aot.Spec(decode, arguments, (*guards, *copied, room, *fits), f"rows{MAX_ROWS}_box{box}"))
     return specs

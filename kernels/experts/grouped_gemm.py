@@ -10,7 +10,7 @@ from typing import Any
 
 import aot
 
-from .._device import ARCHS
+from .._device import ARCHS, forward
 from ..contracts import grouped_gemm as contract
 from ..fp8.gemm_fp8 import ALIGNMENT, product, rows_of
 from ..products import _product_sm80, _product_sm90
@@ -73,8 +73,9 @@ def grouped_gemm(target: aot.Target, dtype: str, operands: bool) -> list[aot.Spe
     }
     scaling = Scaling("rows", promoted=True) if operands else Scaling()
     tilings = (SM90_NARROW_TILINGS if operands else SM90_TILINGS) if tma else SM80_TILINGS
+    copied = forward(*(arguments[name] for name in ("a", "b", "out"))) if tma else ()
     specs = []
     for tiling, condition in tilings:
         function = product(tiling, target, scaling, grouped=True)
-        specs.append(aot.Spec(function, arguments, ("k > 0",), tiling.label, prefer=(condition,)))
+        specs.append(aot.Spec(function, arguments, ("k > 0", *copied), tiling.label, prefer=(condition,)))
     return specs

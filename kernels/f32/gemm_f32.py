@@ -10,7 +10,7 @@ from typing import Any
 
 import aot
 
-from .._device import ARCHS, VECTOR_BYTES
+from .._device import ARCHS, VECTOR_BYTES, forward
 from ..contracts import gemm_f32 as contract
 from ..elementwise.activation import Gelu, Relu, Silu
 from ..gemm._choice import MULTIPROCESSORS, Model, preferences, waves_of
@@ -167,9 +167,10 @@ def wgmma_specs(target: aot.Target, arguments: dict[str, Any]) -> list[aot.Spec]
     specs = []
     for tiling, prefer in preferences(SM90_TF32_USUAL, SM90_TF32_TABLED):
         function = _tf32_sm90.Tf32Gemm(tiling, target, epilogues)
-        guards = (f"k >= {tiling.least_k}",)
+        guards = (f"k >= {tiling.least_k}", *forward(*(stored[name] for name in ("a", "b", "out"))))
         specs.append(aot.Spec(function, stored, guards, tiling.label, prefer=prefer))
     for tiling, guards in SM90_TF32_DIRECT:
         function = _tf32_sm90.DirectTf32Gemm(tiling, target, epilogues)
-        specs.append(aot.Spec(function, loaded, ("k > 0", *guards), tiling.label))
+        copied = forward(loaded["a"], loaded["b"])
+        specs.append(aot.Spec(function, loaded, ("k > 0", *copied, *guards), tiling.label))
     return specs

@@ -10,7 +10,7 @@ from typing import Any
 
 import aot
 
-from .._device import ARCHS
+from .._device import ARCHS, forward
 from ..contracts import gemm_fp8 as contract
 from ..gemm._choice import Model, preferences
 from ..products import _product_sm80, _product_sm90
@@ -158,12 +158,13 @@ def gemm_fp8(target: aot.Target, dtype: str, b: str, scales: bool) -> list[aot.S
         if scales
         else ("a_scales == m or a_scales == 1", "b_scales == n or b_scales == 1")
     )
+    copied = forward(*(arguments[name] for name in ("a", "b", "out"))) if tma else ()
     specs = []
     portable = SM80_BLOCK_TILINGS if scales else SM80_TILINGS
     modelled = (SM90_BLOCKS_USUAL, SM90_BLOCKS_TABLED) if scales else (SM90_ROWS_USUAL, SM90_ROWS_TABLED)
     for tiling, prefer in preferences(*modelled) if tma else portable:
         function = product(tiling, target, Scaling("blocks" if scales else "rows", promoted=True))
-        guards = ["k > 0", *fitting]
+        guards = ["k > 0", *copied, *fitting]
         if tma and tiling.split > 1:
             guards.append(f"k >= {tiling.least_k}")
         specs.append(aot.Spec(function, arguments, tuple(guards), tiling.label, prefer=prefer))

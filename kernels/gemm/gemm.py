@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import aot
 
+from .._device import forward
 from ..contracts import gemm as contract
 from ..elementwise.activation import Relu, RoundedGelu, RoundedSilu
 from . import _gemm_sm80, _gemm_sm90, _gemm_sm100
@@ -165,10 +166,11 @@ def gemm(target: aot.Target, epilogue: int, dtype: str, batched: bool, a: bool, 
     }
     # Layers of networks multiply rows with rows: this case gets every tiling, the others one that suits most shapes.
     choices = code.choices if a and b and not batched else (Choice(code.general),)
+    copied = forward(*(arguments[name] for name in matrices)) if code.tma else ()
     specs = []
     for choice in choices:
         choice.tiling.validate(target)
         function = code.gemm(choice.tiling, target, tuple(EPILOGUES.values()))
-        guards = ("k > 0", *choice.guards)
+        guards = ("k > 0", *copied, *choice.guards)
         specs.append(aot.Spec(function, arguments, guards, choice.tiling.label, prefer=choice.prefer))
     return specs

@@ -6,8 +6,11 @@ the output. See ``_gated_sm90`` for the code, and ``gemm`` for why there are sev
 
 from __future__ import annotations
 
+from typing import Any
+
 import aot
 
+from .._device import forward
 from ..contracts import gemm_gated as contract
 from . import _gated_sm90
 from ._gemm import Identity
@@ -48,17 +51,18 @@ CHOICES = (
 )
 def gemm_gated(target: aot.Target, dtype: str) -> list[aot.Spec]:
     """``out = silu(a @ b[:n].T) * (a @ b[n:].T)``, both products summed in f32, rows of ``a`` and ``b`` row-major."""
-    arguments = {
+    arguments: dict[str, Any] = {
         "a": matrix("a", dtype, "m", "k", True, False),
         "b": matrix("b", dtype, "both", "k", True, False),
         "out": matrix("out", dtype, "m", "n", True, False),
         "clusters": aot.ActiveClusters(),
         "stream": aot.Stream(),
     }
+    copied = forward(*(arguments[name] for name in ("a", "b", "out")))
     specs = []
     for tiling, prefer in CHOICES:
         tiling.validate(target)
-        guards = ("k > 0", "both == 2 * n", *((f"m <= {tiling.rows}",) if tiling.rows else ()))
+        guards = ("k > 0", "both == 2 * n", *copied, *((f"m <= {tiling.rows}",) if tiling.rows else ()))
         function = _gated_sm90.GatedGemm(tiling, target, (Identity,))
         specs.append(aot.Spec(function, arguments, guards, tiling.label, prefer=prefer))
     return specs

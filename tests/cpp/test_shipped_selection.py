@@ -69,6 +69,7 @@ OTHERS = (
     "attention",
     "attention_decode",
     "cache_append",
+    "gemm",
     "mla_decode",
     "gemm_f32",
     "gemm_fp8",
@@ -733,3 +734,40 @@ def test_few_rows_of_an_expert_take_low_tiles(kernels: dict[str, Kernel], call: 
 )
 def test_what_does_not_belong_to_the_experts_is_refused(kernels: dict[str, Kernel], call: dict, reason: str) -> None:
     assert_refused(kernels["grouped_gemm"], call, reason)
+
+
+# What TMA copies.
+
+
+def gemm_call(m: int = 64, n: int = 512) -> dict[str, Any]:
+    return {**gated_call(m, n, n), "bias": None}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "call", "name"),
+    [
+        ("gemm", gemm_call(), "a"),
+        ("gemm", gemm_call(), "b"),
+        ("gemm", gemm_call(), "out"),
+        ("gemm_gated", gated_call(64, 512, 1024), "b"),
+        ("gemm_fp8", scaled_call(64, 512, 256, (1,), (1,)), "a"),
+        ("grouped_gemm", grouped_call(200, 8), "b"),
+        ("attention", prompt_call(), "k"),
+        ("attention", side_by_side(), "q"),
+        ("attention_decode", decode_call(tokens=16, heads=32), "k_cache"),
+        ("mla_decode", latent_call(), "cache"),
+    ],
+)
+def test_rows_that_run_backwards_are_refused(kernels: dict[str, Kernel], kernel: str, call: dict, name: str) -> None:
+    """As CuPy's reversed arrays do; its own copies of them are fine."""
+    assert kernels[kernel].answer(call)[0]
+    strides = call[name]["strides"]
+    backwards = call[name] | {"strides": [-strides[0], *strides[1:]]}
+    assert_refused(kernels[kernel], {**call, name: backwards}, "must be >= 0")
+
+
+def test_products_of_tf32_that_run_backwards_are_not_copied_by_tma(tf32: Kernel) -> None:
+    call = product(64, 64, 64)
+    assert not tf32.answer(call)[0].endswith("__tile128x128")
+    backwards = call["a"] | {"strides": [-64, 1]}
+    assert tf32.answer({**call, "a": backwards})[0].endswith("__tile128x128")
