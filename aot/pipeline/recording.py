@@ -53,12 +53,13 @@ def record(program: Sequence[str], folder: Path, environment: Mapping[str, str])
 
 def _run(program: Sequence[str], environment: Mapping[str, str]) -> int:
     """The exit code of a program, negative if a signal ended it."""
-    try:
-        process = subprocess.Popen(program, env=environment)
-    except OSError as error:
-        hint = "put the program that is to be recorded after `--`"
-        raise UsageError(f"`{program[0]}` cannot be run: {error.strerror}", hint=hint) from None
-    with _signals_left_to(process):
+    with _signals_left_to_program() as started:
+        try:
+            process = subprocess.Popen(program, env=environment)
+        except OSError as error:
+            hint = "put the program that is to be recorded after `--`"
+            raise UsageError(f"`{program[0]}` cannot be run: {error.strerror}", hint=hint) from None
+        started(process)
         return process.wait()
 
 
@@ -109,19 +110,28 @@ def _is_recording(folder: Path) -> bool:
 
 
 @contextmanager
-def _signals_left_to(process: subprocess.Popen[bytes]) -> Iterator[None]:
+def _signals_left_to_program() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
     """Until the program ends, signals are its own affair: many programs, such as servers, are only ever ended by one.
 
-    A terminal sends Ctrl-C to the program as well. SIGTERM is passed on.
+    A terminal sends Ctrl-C to the program as well. SIGTERM is passed on, and whatever comes before the program has started.
     """
+    programs: list[subprocess.Popen[bytes]] = []
+    early: list[int] = []
 
     def pass_on(number: int, frame: FrameType | None) -> None:
-        if number != signal.SIGINT:
-            process.send_signal(number)
+        if not programs:
+            early.append(number)
+        elif number != signal.SIGINT:
+            programs[0].send_signal(number)
+
+    def started(program: subprocess.Popen[bytes]) -> None:
+        programs.append(program)
+        for number in early:
+            program.send_signal(number)
 
     before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        yield started
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -759,7 +759,7 @@ def gemm_call(m: int = 64, n: int = 512) -> dict[str, Any]:
     ],
 )
 def test_rows_that_run_backwards_are_refused(kernels: dict[str, Kernel], kernel: str, call: dict, name: str) -> None:
-    """As CuPy's reversed arrays do; its own copies of them are fine."""
+    """As those of a reversed array do."""
     assert kernels[kernel].answer(call)[0]
     strides = call[name]["strides"]
     backwards = call[name] | {"strides": [-strides[0], *strides[1:]]}

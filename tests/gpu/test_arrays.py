@@ -107,17 +107,6 @@ def test_cupy_arrays_beside_tensors_of_torch(torch: Any, begin: Any, bundle: aot
     assert float(read.max()) == float(read.min()) == 4.0
 
 
-def test_cupy_arrays_that_run_backwards(torch: Any, bundle: aot_runtime.Bundle) -> None:
-    """TMA cannot copy them. Kernels whose threads load are as right as with any rows."""
-    cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
-    x = cupy.random.standard_normal((64, 64), dtype=cupy.float32).astype(cupy.float16)
-    out = cupy.zeros_like(x)
-    bundle.add(x[::-1], x, out)
-    assert cupy.array_equal(out, x[::-1] + x)
-    with pytest.raises(aot_runtime.ArgumentError, match="must be >= 0"):
-        bundle.gemm(x[::-1], x, out)
-
-
 def test_numba_arrays_beside_tensors_of_torch(torch: Any, begin: Any, bundle: aot_runtime.Bundle) -> None:
     cuda = pytest.importorskip("numba.cuda", reason="Numba is not installed")
     side = torch.cuda.Stream()

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cutlass_double import write_double
@@ -17,6 +18,7 @@ from aot.cli.main import main
 from aot.errors import UsageError
 from aot.pipeline.capture import capture
 from aot.pipeline.events import Progress
+from aot.pipeline.recording import record
 from aot.pipeline.settings import Settings
 
 COMPILES = """
@@ -144,6 +146,26 @@ def test_a_program_that_a_signal_stops_may_end_in_its_own_time(number: signal.Si
     out, err = process.communicate(timeout=60)
     assert out.splitlines() == ["stopped in order", str(tmp_path / "calls")], err
     assert process.returncode == 5 and "interrupted" not in err
+
+
+def test_a_signal_that_comes_while_the_program_starts_reaches_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stopped(subprocess.Popen):
+        def __init__(self, *args: Any, **named: Any) -> None:
+            super().__init__(*args, **named)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def lost(number: int, frame: object) -> None:
+        raise AssertionError("the signal did not reach the program")
+
+    monkeypatch.setattr(subprocess, "Popen", Stopped)
+    before = signal.signal(signal.SIGTERM, lost)
+    try:
+        recorded = record([sys.executable, "-c", "import time; time.sleep(60)"], tmp_path / "calls", os.environ)
+    finally:
+        assert signal.signal(signal.SIGTERM, before) is lost
+    assert recorded.ended_by == "SIGTERM"
 
 
 def test_a_place_for_several_architectures_is_checked_before_any_is_built(tmp_path: Path) -> None:
