@@ -455,7 +455,7 @@ class Product(Order):
         everyone = Int32((1 << tiling.cluster) - 1).to(cutlass.Int16) if tiling.cluster > 1 else None
         to_b, from_b = self.loads_of_b(load_b, b, shared_b, row)
         first_step, end_step = self.range_of(part, cute.size(a, mode=[1]))
-        # On average, an expert whose rows fit into a tile reads its weights once.
+        # The weights of an expert are read once if its rows fit into a tile. In the mean, they do if there are few tiles.
         experts = cute.size(offsets) if cutlass.const_expr(self.grouped) else 1
         of_a, of_b = None, policy_of_weights(tiles[0] <= experts)
         if cutlass.const_expr(tiling.swapped):

@@ -739,16 +739,12 @@ def test_what_does_not_belong_to_the_experts_is_refused(kernels: dict[str, Kerne
 # What TMA copies.
 
 
-def gemm_call(m: int = 64, n: int = 512) -> dict[str, Any]:
-    return {**gated_call(m, n, n), "bias": None}
-
-
 @pytest.mark.parametrize(
     ("kernel", "call", "name"),
     [
-        ("gemm", gemm_call(), "a"),
-        ("gemm", gemm_call(), "b"),
-        ("gemm", gemm_call(), "out"),
+        ("gemm", {**gated_call(64, 512, 512), "bias": None}, "a"),
+        ("gemm", {**gated_call(64, 512, 512), "bias": None}, "b"),
+        ("gemm", {**gated_call(64, 512, 512), "bias": None}, "out"),
         ("gemm_gated", gated_call(64, 512, 1024), "b"),
         ("gemm_fp8", scaled_call(64, 512, 256, (1,), (1,)), "a"),
         ("grouped_gemm", grouped_call(200, 8), "b"),
