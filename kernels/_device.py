@@ -1,10 +1,13 @@
-"""What all kernels share: how chunks of rows are read and written, early launches, and stable symbols.
+"""What all kernels share: how chunks of rows are read and written, early launches, conditions of TMA, and stable symbols.
 
 A thread moves data in *chunks*: 16 bytes, the widest access, if addresses and extents allow it; otherwise one element.
 A kernel is compiled for both cases. Nothing else differs between the two.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 import cutlass
 import cutlass.cute as cute
@@ -27,10 +30,10 @@ def chunk_elements(dtype: str, vector: bool) -> int:
     return VECTOR_BYTES // aot.Tensor(dtype, ()).element_bytes if vector else 1
 
 
-def forward(*tensors: aot.Tensor) -> tuple[str, ...]:
+def forward(arguments: Mapping[str, Any], *names: str) -> tuple[str, ...]:
     """Guards that say that strides are not negative: the descriptor of a TMA copy would take them for huge ones."""
-    strides = [stride for tensor in tensors for stride in tensor.strides or () if isinstance(stride, aot.Dim)]
-    return tuple(dict.fromkeys(f"{stride.name} >= 0" for stride in strides))
+    strides = [stride for name in names for stride in arguments[name].strides if isinstance(stride, aot.Dim)]
+    return tuple(f"{stride.name} >= 0" for stride in strides)
 
 
 class KernelObject:

@@ -155,7 +155,7 @@ def spec_sm90(target: aot.Target, dtype: str, layout: str, dims: Dims, extras: E
         "multiprocessors": aot.Multiprocessors(),
         "stream": aot.Stream(),
     }
-    guards = (*guards_of(layout), *forward(*(arguments[name] for name in ("q", "k", "v", "out"))))
+    guards = (*guards_of(layout), *forward(arguments, "q", "k", "v", "out"))
     if layout == "pages":
         # Pages are found by counting tokens: see ``_attention_sm90.load_boxes``.
         apart = [f"{x}_stride_0 % {x}_stride_1 == 0" for x in ("k", "v")]

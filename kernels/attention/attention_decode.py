@@ -115,7 +115,7 @@ def attention_decode(target: aot.Target, dtype: str, cache_dtype: bool, dim: int
 def wide_specs(target: aot.Target, arguments: dict, guards: tuple[str, ...], dim: int, paged: bool) -> list[aot.Spec]:
     """A tile of tokens comes from few large pages, or from many small ones."""
     room = f"tokens * heads <= {MAX_ROWS * MAX_BLOCKS} * kv_heads"  # for blocks side by side in the workspace
-    copied = forward(arguments["k_cache"], arguments["v_cache"])
+    copied = forward(arguments, "k_cache", "v_cache")
     specs = []
     for box in BOXES if paged else BOXES[:1]:
         fits = (f"page_size % {box} == 0",) if paged and box != PAGE else ()

@@ -77,7 +77,7 @@ def mla_decode(target: aot.Target, dtype: str, cache_dtype: bool, paged: bool) -
         return specs_sm80(target, arguments, present, paged, cache_dtype)
     in_line = f"(tokens - 1) * (q_stride_1 - heads * {KEY}) == 0"  # of several tokens, all heads follow each other
     fewer = f"tokens * heads <= {ROWS * MAX_BLOCKS}"  # room for blocks side by side in the workspace
-    guards = (*present, *forward(arguments["q"], arguments["cache"]), in_line, fewer)
+    guards = (*present, *forward(arguments, "q", "cache"), in_line, fewer)
     specs = []
     for box in (TOKENS, PAGE) if paged else (TOKENS,):
         fits = (f"page_size % {box} == 0",) if paged and box != PAGE else ()

@@ -73,7 +73,7 @@ def grouped_gemm(target: aot.Target, dtype: str, operands: bool) -> list[aot.Spe
     }
     scaling = Scaling("rows", promoted=True) if operands else Scaling()
     tilings = (SM90_NARROW_TILINGS if operands else SM90_TILINGS) if tma else SM80_TILINGS
-    copied = forward(*(arguments[name] for name in ("a", "b", "out"))) if tma else ()
+    copied = forward(arguments, "a", "b", "out") if tma else ()
     specs = []
     for tiling, condition in tilings:
         function = product(tiling, target, scaling, grouped=True)

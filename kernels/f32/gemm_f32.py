@@ -167,10 +167,10 @@ def wgmma_specs(target: aot.Target, arguments: dict[str, Any]) -> list[aot.Spec]
     specs = []
     for tiling, prefer in preferences(SM90_TF32_USUAL, SM90_TF32_TABLED):
         function = _tf32_sm90.Tf32Gemm(tiling, target, epilogues)
-        guards = (f"k >= {tiling.least_k}", *forward(*(stored[name] for name in ("a", "b", "out"))))
+        guards = (f"k >= {tiling.least_k}", *forward(stored, "a", "b", "out"))
         specs.append(aot.Spec(function, stored, guards, tiling.label, prefer=prefer))
     for tiling, guards in SM90_TF32_DIRECT:
         function = _tf32_sm90.DirectTf32Gemm(tiling, target, epilogues)
-        copied = forward(loaded["a"], loaded["b"])
+        copied = forward(loaded, "a", "b")
         specs.append(aot.Spec(function, loaded, ("k > 0", *copied, *guards), tiling.label))
     return specs

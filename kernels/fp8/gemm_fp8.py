@@ -158,7 +158,7 @@ def gemm_fp8(target: aot.Target, dtype: str, b: str, scales: bool) -> list[aot.S
         if scales
         else ("a_scales == m or a_scales == 1", "b_scales == n or b_scales == 1")
     )
-    copied = forward(*(arguments[name] for name in ("a", "b", "out"))) if tma else ()
+    copied = forward(arguments, "a", "b", "out") if tma else ()
     specs = []
     portable = SM80_BLOCK_TILINGS if scales else SM80_TILINGS
     modelled = (SM90_BLOCKS_USUAL, SM90_BLOCKS_TABLED) if scales else (SM90_ROWS_USUAL, SM90_ROWS_TABLED)

@@ -401,9 +401,8 @@ class Gemm(PersistentGemm):
         same_column = (1 << tiling.cluster) - 1
         to_all_b = (Int32(same_column) << column * tiling.cluster).to(cutlass.Int16) if tiling.cluster > 1 else None
         begin, end = self.range_of(part, cute.ceil_div(cute.size(a, mode=[1]), tiling.k))
-        of_a, of_b = None, policy_of_weights(tiles[0] == 1)
-        if cutlass.const_expr(tiling.swapped):
-            of_a, of_b = policy_of_weights(tiles[1] == 1), None
+        of_weights = policy_of_weights(tiles[1 if tiling.swapped else 0] == 1)
+        of_a, of_b = (of_weights, None) if tiling.swapped else (None, of_weights)
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.stages)
         for index in cutlass.range(first, tiles[0] * tiles[1] * tiles[2], step):
             m, n, batch = tile_at(index, tiles, tiling.group)

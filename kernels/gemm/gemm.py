@@ -166,7 +166,7 @@ def gemm(target: aot.Target, epilogue: int, dtype: str, batched: bool, a: bool, 
     }
     # Layers of networks multiply rows with rows: this case gets every tiling, the others one that suits most shapes.
     choices = code.choices if a and b and not batched else (Choice(code.general),)
-    copied = forward(*(arguments[name] for name in matrices)) if code.tma else ()
+    copied = forward(arguments, *matrices) if code.tma else ()
     specs = []
     for choice in choices:
         choice.tiling.validate(target)

@@ -6,8 +6,6 @@ the output. See ``_gated_sm90`` for the code, and ``gemm`` for why there are sev
 
 from __future__ import annotations
 
-from typing import Any
-
 import aot
 
 from .._device import forward
@@ -51,14 +49,14 @@ CHOICES = (
 )
 def gemm_gated(target: aot.Target, dtype: str) -> list[aot.Spec]:
     """``out = silu(a @ b[:n].T) * (a @ b[n:].T)``, both products summed in f32, rows of ``a`` and ``b`` row-major."""
-    arguments: dict[str, Any] = {
+    arguments = {
         "a": matrix("a", dtype, "m", "k", True, False),
         "b": matrix("b", dtype, "both", "k", True, False),
         "out": matrix("out", dtype, "m", "n", True, False),
         "clusters": aot.ActiveClusters(),
         "stream": aot.Stream(),
     }
-    copied = forward(*(arguments[name] for name in ("a", "b", "out")))
+    copied = forward(arguments, "a", "b", "out")
     specs = []
     for tiling, prefer in CHOICES:
         tiling.validate(target)

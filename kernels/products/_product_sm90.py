@@ -457,9 +457,8 @@ class Product(Order):
         first_step, end_step = self.range_of(part, cute.size(a, mode=[1]))
         # The weights of an expert are read once if its rows fit into a tile. In the mean, they do if there are few tiles.
         experts = cute.size(offsets) if cutlass.const_expr(self.grouped) else 1
-        of_a, of_b = None, policy_of_weights(tiles[0] <= experts)
-        if cutlass.const_expr(tiling.swapped):
-            of_a, of_b = policy_of_weights(tiles[1] == 1), None
+        of_weights = policy_of_weights(tiles[1] == 1 if tiling.swapped else tiles[0] <= experts)
+        of_a, of_b = (of_weights, None) if tiling.swapped else (None, of_weights)
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.stages)
         first, before = Int32(0), Int32(0)
         for index in cutlass.range(begin, count, step):
