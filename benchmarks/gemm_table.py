@@ -1,12 +1,10 @@
 """Writes the tables by which the shipped products choose their tilings on an H200, from measured times of these.
 
 Reads times of products to tune on, and of no others: the files in ``benchmarks/results`` whose names end with ``tilings``.
-Needs NumPy and no GPU. The products in f8 and in TF32 are declared with models of their times, see
-``kernels/gemm/_choice.py``. Their tables have what these say, unless another tiling was measured to be faster. The rest of
-this text is about ``gemm``.
+Needs NumPy and no GPU, and takes some minutes.
 
 A table that ``python -m aot tune`` measures has the answer of the nearest measured product in each of its bins. For
-a GEMM that is not enough: one tile more than there are multiprocessors costs another wave, so the best tiling of a
+a product that is not enough: one tile more than there are multiprocessors costs another wave, so the best tiling of a
 product can be a bad one for its neighbour. So the time of each tiling is modelled, with the number of waves exact:
 
     compute = waves * (tile + step * (1 + missing * share of rows that the matrix does not have) * steps along k)
@@ -16,32 +14,31 @@ The five numbers are fitted to the measured times. What is left of the error has
 a product; it does not matter for the choice and is removed. The other is interpolated between the measured products by a
 Gaussian process, which also says how uncertain it is: of two tilings that are predicted alike, the one that was measured
 nearby is taken. Each cell of the table has the tiling with the least time over a few products in it, or the one that was
-measured to be faster on the products in it.
+measured to be faster on the products in it. Bins of m and n are narrow for the sake of waves, those of k need not be.
 
-``--left-out`` writes nothing. It predicts products of ``gemm`` that the model was not fitted to, and says how fast the tilings are that
-it chooses for them.
+``--left-out`` writes nothing. It predicts products that the model was not fitted to, and says how fast the tilings are that
+it chooses for them: by the prediction itself, and by a cell of a table.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise, product
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import Any, NamedTuple
 
 import numpy as np
 from _common import PROJECT, parser
 from aot_runtime.arch import Arch
+from gemm_shapes import BEHIND
 
 from aot.bundle.tuning import TunedDevice, TunedKernel, TunedSet, Tuning, tuning_text
-from kernels.f32.gemm_f32 import SM90_TF32
-from kernels.fp8.gemm_fp8 import SM90_BLOCKS, SM90_ROWS
-from kernels.gemm._choice import Model, time_of
+from kernels.f32.gemm_f32 import SM90_TF32_TABLED, SM90_TF32_USUAL
+from kernels.fp8.gemm_fp8 import SM90_BLOCKS_TABLED, SM90_BLOCKS_USUAL, SM90_ROWS_TABLED, SM90_ROWS_USUAL
+from kernels.gemm._choice import preferences
 from kernels.gemm.gemm import EPILOGUES, SM90_CHOICES
 
 RESULTS = PROJECT / "benchmarks" / "results"
-MEASURED = RESULTS / "h200-gemm-tilings.json"
 TABLE = PROJECT / "kernels" / "tuning" / "nvidia_h200_132.json"
 H200 = TunedDevice("NVIDIA H200", 132, "9.0")
 # Clusters that run at once, by their blocks: those of a cluster are on neighbouring multiprocessors.
@@ -49,26 +46,23 @@ CLUSTERS = {1: 132, 2: 66, 3: 39, 4: 30, 5: 22, 6: 18, 8: 15}
 # The highest extents of the bins; there is one bin more for all above. Tiles have multiples of 8 rows.
 M_BINS = (
     *range(8, 257, 8),
-    *range(272, 513, 16),
-    *range(544, 1025, 32),
-    *range(1088, 2049, 64),
-    *range(2304, 4097, 256),
-    *(5120, 6144, 8192, 12288),
+    *range(272, 1025, 16),
+    *range(1056, 2049, 32),
+    *range(2112, 4097, 64),
+    *range(4224, 8193, 128),
+    *(10240, 12288, 16384),
 )
 N_BINS = (
-    512,
-    *range(1024, 5121, 256),
-    *range(5632, 8193, 512),
-    *range(9216, 16385, 1024),
-    18432,
-    22528,
-    28672,
-    36864,
-    49152,
+    *range(384, 8193, 128),
+    *range(8448, 16385, 256),
+    *range(16896, 24577, 512),
+    *range(25600, 32769, 1024),
+    *(36864, 49152),
 )
-K_BINS = (1024, 2048, 4096, 8192, 16384)
-SHARES = (1.0, 0.6)  # where in a bin: a tile that ends with the bin has nothing to compute in vain
-DEPTH_SHARE = 0.8  # the same along k, where no tile ends
+K_BINS = (2048, 6144)
+BINS = (M_BINS, N_BINS, K_BINS)
+# Where in a bin: a tile that ends with the bin has nothing to compute in vain. Along k no tile ends.
+M_SHARES, N_SHARES, K_SHARE = (1.0, 0.7, 0.3), (1.0, 0.5), 0.8
 CYCLES = 1830  # per microsecond; in one, a multiprocessor multiplies 64 x 64 elements 64 deep in 128 of them
 SHARPNESS = 4.0  # of the transition between products that wait for tensor cores and those that wait for memory
 # What the five numbers are taken for without any measurement, and how firmly: microseconds, and per megabyte.
@@ -84,20 +78,50 @@ COMMON = 2.0  # tilings without an error that the common error of a product is a
 FASTER = 0.02  # by which a measured tiling must be faster than the predicted one, in logarithms of times
 BEYOND = 0.3  # a tiling is taken for this much slower at e times the most rows, or the fewest, that were measured
 NO_LIMIT, NEVER = 1 << 40, 99.0
+AT_ONCE = 4096  # shapes that are predicted together, which bounds the memory
 FOLDS = 4  # of products that are left out in turn
 
 
-def features(tiling: Any, shapes: np.ndarray) -> np.ndarray:
+class Tile(NamedTuple):
+    """What the model has to know of a tiling."""
+
+    tokens: int  # rows of ``a`` that a cluster computes
+    weights: int  # and rows of ``b``
+    area: int  # results of one block
+    blocks: int  # of a cluster
+    depth: int  # along k, of a step of a cluster
+    step: int  # along k, of a step of a block
+    least_k: int
+    most_rows: int
+    bytes: tuple[int, int]  # of an element of the inputs, and of the output
+
+
+def tile_of(tiling: Any, step: int, input_bytes: int, output_bytes: int) -> Tile:
+    down, across = tiling.m * tiling.cluster, tiling.n * getattr(tiling, "across", 1)
+    rows = getattr(tiling, "rows", None)
+    return Tile(
+        across if tiling.swapped else (rows or down),
+        down if tiling.swapped else across,
+        tiling.m * tiling.n,
+        tiling.blocks,
+        step * tiling.split,
+        step,
+        tiling.least_k,
+        rows or NO_LIMIT,
+        (input_bytes, output_bytes),
+    )
+
+
+def features(tile: Tile, shapes: np.ndarray) -> np.ndarray:
     """Of each shape: waves, steps along k of all of them, megabytes, waves as a fraction, and the share of missing rows."""
     m, n, k = shapes.T.astype(float)
-    rows, columns = (n, m) if tiling.swapped else (m, n)
-    clusters = np.ceil(rows / (tiling.m * tiling.cluster)) * np.ceil(columns / (tiling.n * tiling.across))
-    running = CLUSTERS[tiling.blocks]
+    high = np.ceil(m / tile.tokens)
+    clusters = high * np.ceil(n / tile.weights)
+    running = CLUSTERS[tile.blocks]
     waves = np.ceil(clusters / running)
-    steps = np.ceil(k / (tiling.k * tiling.split))
-    height = tiling.n * tiling.across if tiling.swapped else tiling.loaded_rows * tiling.cluster
-    missing = 1 - m / (np.ceil(m / height) * height)
-    return np.stack([waves, waves * steps, 2e-6 * (m * k + n * k + m * n), clusters / running, missing], axis=1)
+    steps = np.ceil(k / tile.depth)
+    megabytes = 1e-6 * (tile.bytes[0] * (m + n) * k + tile.bytes[1] * m * n)
+    return np.stack([waves, waves * steps, megabytes, clusters / running, 1 - m / (high * tile.tokens)], axis=1)
 
 
 def modelled(numbers: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -108,9 +132,9 @@ def modelled(numbers: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return np.log(start + (compute**SHARPNESS + memory**SHARPNESS) ** (1 / SHARPNESS))
 
 
-def fit(tiling: Any, rows: np.ndarray, times: np.ndarray) -> np.ndarray:
+def fit(tile: Tile, rows: np.ndarray, times: np.ndarray) -> np.ndarray:
     """The logarithms of the five numbers with the least squared error, by the method of Levenberg and Marquardt."""
-    step = STEP_SHARE * tiling.m * tiling.n * tiling.k / (64 * 64 * 64) * 128 / CYCLES
+    step = STEP_SHARE * tile.area * tile.step * tile.bytes[0] / (64 * 64) / CYCLES
     prior = np.log([START, TILE, step, PER_MEGABYTE, MISSING])
 
     def errors(numbers: np.ndarray) -> np.ndarray:
@@ -140,10 +164,10 @@ def likeness(places: np.ndarray, others: np.ndarray) -> np.ndarray:
 class Predicted:
     """The time of one tiling for any product."""
 
-    def __init__(self, tiling: Any, shapes: np.ndarray, times: np.ndarray) -> None:
-        self.tiling = tiling
-        rows = features(tiling, shapes)
-        self.numbers = fit(tiling, rows, times)
+    def __init__(self, tile: Tile, shapes: np.ndarray, times: np.ndarray) -> None:
+        self.tile = tile
+        rows = features(tile, shapes)
+        self.numbers = fit(tile, rows, times)
         self.errors = times - modelled(self.numbers, rows)
         self.places = self._places(shapes, rows)
         self.rows = shapes[:, 0].min(), shapes[:, 0].max()
@@ -156,36 +180,28 @@ class Predicted:
 
     def __call__(self, shapes: np.ndarray) -> np.ndarray:
         """The logarithms of the times, and a bit more if uncertain; very high if the tiling does not take a product."""
-        rows = features(self.tiling, shapes)
+        parts = np.split(shapes, range(AT_ONCE, len(shapes), AT_ONCE))
+        return np.concatenate([self._predict(part) for part in parts])
+
+    def _predict(self, shapes: np.ndarray) -> np.ndarray:
+        rows = features(self.tile, shapes)
         near = likeness(self._places(shapes, rows), self.places)
         alike = ERROR**2 * near
         variance = np.maximum(ERROR**2 - ((alike @ self.inverse) * alike).sum(1), 0)
         time = modelled(self.numbers, rows) + alike @ self.weights + np.sqrt(variance) + UNKNOWN * (1 - near.max(1))
         m, _, k = shapes.T
         time += BEYOND * np.maximum(0, np.maximum(np.log(self.rows[0] / m), np.log(m / self.rows[1])))
-        return np.where((k < self.tiling.least_k) | (m > (self.tiling.rows or NO_LIMIT)), NEVER, time)
+        return np.where((k < self.tile.least_k) | (m > self.tile.most_rows), NEVER, time)
 
     def _places(self, shapes: np.ndarray, rows: np.ndarray) -> np.ndarray:
         waves, share = np.log(np.minimum(rows[:, 0], 6)), rows[:, 3] / rows[:, 0]
         return np.concatenate([np.log(shapes), share[:, None], waves[:, None], rows[:, 4:]], axis=1) / LENGTHS
 
 
-class Modelled:
-    """The time of one tiling for any product, by the model that it is declared with."""
-
-    def __init__(self, tiling: Any, model: Model) -> None:
-        self.time = compile(time_of(tiling, model), tiling.label, "eval")
-
-    def __call__(self, shapes: np.ndarray) -> np.ndarray:
-        m, n, k = shapes.T
-        logarithms: np.ndarray = np.log(eval(self.time, {"m": m, "n": n, "k": k, "max": np.maximum}))
-        return logarithms
-
-
-def predict(tilings: Sequence[Any], shapes: np.ndarray, times: np.ndarray) -> list[Predicted]:
+def predict(tiles: Sequence[Tile], shapes: np.ndarray, times: np.ndarray) -> list[Predicted]:
     """A prediction for each tiling, from logarithms of times by product and tiling; NaN: not measured."""
     known = ~np.isnan(times)
-    found = [Predicted(one, shapes[known[:, j]], times[known[:, j], j]) for j, one in enumerate(tilings)]
+    found = [Predicted(one, shapes[known[:, j]], times[known[:, j], j]) for j, one in enumerate(tiles)]
     errors = np.zeros_like(times)
     for j, one in enumerate(found):
         errors[known[:, j], j] = one.errors
@@ -195,61 +211,81 @@ def predict(tilings: Sequence[Any], shapes: np.ndarray, times: np.ndarray) -> li
     return found
 
 
-def inside(bins: Sequence[int], share: float) -> list[int]:
-    """An extent in each bin: its highest one, with a share of 1. Above the last bin, as far again."""
-    ends = [bins[0] // 2, *bins, 2 * bins[-1]]
-    return [round(low + (high - low) * share) for low, high in pairwise(ends)]
+class Measured(NamedTuple):
+    """Products to tune on, the logarithms of times by product and tiling, NaN if not measured, and those of torch."""
+
+    shapes: np.ndarray
+    times: np.ndarray
+    torch: np.ndarray
 
 
-def read_times(path: Path, name: str, labels: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The products to tune on, the logarithms of times by tiling, and those of cuBLAS or torch."""
-    rows = [row for row in json.loads(path.read_text())[name] if row[3].keys() & set(labels)]
-    times = np.array([[row[3].get(label, np.nan) for label in labels] for row in rows])
-    other = [row[3].get("cublas") or row[3]["torch"] for row in rows]
-    return np.array([row[:3] for row in rows]), np.log(times), np.log(other)
+def read_times(file: str, labels: Sequence[str]) -> Measured:
+    data = json.loads((RESULTS / file).read_text())
+    numbers = [str(data["tilings"].index(label)) for label in labels]
+    rows = data["rows"]
+    times = np.array([[row[4].get(number, np.nan) for number in numbers] for row in rows])
+    return Measured(np.array([row[:3] for row in rows]), np.log(times), np.log([row[3] for row in rows]))
 
 
-def best_of_cells(predicted: Sequence[Callable[[np.ndarray], np.ndarray]]) -> list[int]:
-    """For each cell the number of the tiling with the least time, over a few products in the cell."""
+def products_of_cells(lows: Sequence[np.ndarray], highs: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
+    """A few products of each cell, of which the lowest and the highest extents are given."""
+    for shares in product(M_SHARES, N_SHARES, (K_SHARE,)):
+        extents = [low + (high - low) * share for low, high, share in zip(lows, highs, shares, strict=True)]
+        yield np.round(np.stack(extents, axis=1)).astype(int)
+
+
+def best_of_cells(predicted: Sequence[Predicted], cells: Sequence[np.ndarray]) -> np.ndarray:
+    """For each cell the number of the tiling with the least time. A cell is given by its bins of m, n and k."""
+    ends = [np.array([bins[0] // 2, *bins, 2 * bins[-1]]) for bins in BINS]
+    lows, highs = ([end[own + more] for end, own in zip(ends, cells, strict=True)] for more in (0, 1))
     total: Any = 0.0
-    for m_share, n_share in product(SHARES, repeat=2):
-        shares = (m_share, n_share, DEPTH_SHARE)
-        extents = (inside(bins, share) for bins, share in zip((M_BINS, N_BINS, K_BINS), shares, strict=True))
-        shapes = np.array(list(product(*extents)))
+    for shapes in products_of_cells(lows, highs):
         total = total + np.stack([own(shapes) for own in predicted], axis=1)
-    return [int(index) for index in total.argmin(1)]
+    chosen: np.ndarray = total.argmin(1)
+    return chosen
 
 
-def corrected(chosen: Sequence[int], shapes: np.ndarray, times: np.ndarray) -> list[int]:
+def all_cells() -> list[np.ndarray]:
+    grid = np.meshgrid(*(np.arange(len(bins) + 1) for bins in BINS), indexing="ij")
+    return [axis.ravel() for axis in grid]
+
+
+def cells_of(shapes: np.ndarray) -> list[np.ndarray]:
+    return [np.searchsorted(bins, extents) for bins, extents in zip(BINS, shapes.T, strict=True)]
+
+
+def corrected(chosen: np.ndarray, measured: Measured) -> list[int]:
     """The same cells, with the tiling that was measured to be the fastest on all measured products of a cell."""
-    cells = np.zeros(len(shapes), dtype=int)
-    for bins, extents in zip((M_BINS, N_BINS, K_BINS), shapes.T, strict=True):
-        cells = cells * (len(bins) + 1) + np.searchsorted(bins, extents)
-    found = list(chosen)
+    cells = np.ravel_multi_index(cells_of(measured.shapes), [len(bins) + 1 for bins in BINS])
+    found = [int(index) for index in chosen]
     for cell in np.unique(cells):
-        mean = times[cells == cell].mean(0)  # NaN if a tiling was not timed on one of them
+        mean = measured.times[cells == cell].mean(0)  # NaN if a tiling was not timed on one of them
         if mean[found[cell]] > np.nanmin(np.append(mean, NEVER)) + FASTER:
             found[cell] = int(np.nanargmin(mean))
     return found
 
 
-def left_out(tilings: Mapping[str, Any], shapes: np.ndarray, times: np.ndarray, cublas: np.ndarray) -> None:
+def left_out(tiles: Sequence[Tile], measured: Measured) -> None:
     """Print how fast the chosen tilings are on products that the predictions did not see."""
+    shapes, times, torch = measured
     order = np.random.RandomState(1).permutation(len(shapes))
-    ratios, best = [], []
+    known = np.where(np.isnan(times), np.inf, times)
+    ratios: dict[str, list[float]] = {"the predicted tiling": [], "a cell of a table": [], "the fastest": []}
     for fold in range(FOLDS):
         out = order[fold::FOLDS]
         seen = np.setdiff1d(order, out)
-        choices = np.stack([own(shapes[out]) for own in predict(list(tilings.values()), shapes[seen], times[seen])], 1)
-        known = np.where(np.isnan(times[out]), np.inf, times[out])
-        chosen = known[np.arange(len(out)), choices.argmin(1)]
-        timed = np.isfinite(chosen)
-        ratios += list(cublas[out][timed] - chosen[timed])
-        best += list(cublas[out][timed] - known[timed].min(1))
-    print(f"{len(ratios)} of {len(shapes)} products, of which the chosen tiling was timed:")
-    print(
-        f"  {np.exp(np.mean(ratios)):.3f} of cuBLAS with the predicted tiling, {np.exp(np.mean(best)):.3f} with the fastest"
-    )
+        predicted = predict(tiles, shapes[seen], times[seen])
+        exact = np.stack([own(shapes[out]) for own in predicted], 1).argmin(1)
+        for name, chosen in (
+            ("the predicted tiling", exact),
+            ("a cell of a table", best_of_cells(predicted, cells_of(shapes[out]))),
+            ("the fastest", known[out].argmin(1)),
+        ):
+            own = (torch[out] - known[out, chosen])[np.isfinite(known[out, chosen])]  # those that were timed
+            ratios[name] += list(own)
+    for name, own in ratios.items():
+        behind = sum(ratio < np.log(BEHIND) for ratio in own)
+        print(f"  {np.exp(np.mean(own)):.3f} of torch with {name}, {behind} of {len(own)} below {BEHIND}")
 
 
 def sets_of(
@@ -258,7 +294,7 @@ def sets_of(
     """The same choice for all these functions and points."""
     used = [index for index in range(len(labels)) if index in chosen]
     cells = tuple(used.index(index) for index in chosen)
-    bins = tuple(tuple(high + 1 for high in highest) for highest in (M_BINS, N_BINS, K_BINS))
+    bins = tuple(tuple(high + 1 for high in highest) for highest in BINS)
     print(f"{points[0][0]}: {len(chosen)} cells, {len(used)} of {len(labels)} tilings")
     for index, label in enumerate(labels):
         print(f"  {label:36} {chosen.count(index):5} cells")
@@ -268,25 +304,30 @@ def sets_of(
     ]  # fmt: skip
 
 
-def gemm_sets() -> list[TunedSet]:
-    tilings = [one.tiling for one in SM90_CHOICES]
-    labels = [tiling.label for tiling in tilings]
-    shapes, times, _ = read_times(MEASURED, "rows", labels)
-    chosen = corrected(best_of_cells(predict(tilings, shapes, times)), shapes, times)
+class Product(NamedTuple):
+    """A product with its tilings, where these were measured, and the points that choose alike."""
+
+    kernel: str
+    tilings: Sequence[Any]
+    tiles: Sequence[Tile]
+    file: str
+    points: Sequence[tuple[str, dict[str, str]]]
+
+    def measured(self) -> Measured:
+        return read_times(self.file, [tiling.label for tiling in self.tilings])
+
+    def sets(self) -> list[TunedSet]:
+        measured = self.measured()
+        chosen = best_of_cells(predict(self.tiles, measured.shapes, measured.times), all_cells())
+        return sets_of(self.points, [tiling.label for tiling in self.tilings], corrected(chosen, measured))
+
+
+def gemm_points() -> list[tuple[str, dict[str, str]]]:
     matrix = {"batched": "matrix", "a": "a_rows", "b": "b_rows"}
-    points = [
+    return [
         (f"gemm__{epilogue}", {"epilogue": epilogue, "dtype": dtype, **matrix})
         for epilogue, dtype in product(EPILOGUES, ("f16", "bf16"))
     ]
-    return sets_of(points, labels, chosen)
-
-
-def modelled_sets(
-    tilings: Sequence[tuple[Any, Model]], file: str, measured: str, points: Sequence[tuple[str, dict[str, str]]]
-) -> list[TunedSet]:
-    labels = [tiling.label for tiling, _ in tilings]
-    shapes, times, _ = read_times(RESULTS / file, measured, labels)
-    return sets_of(points, labels, corrected(best_of_cells([Modelled(*one) for one in tilings]), shapes, times))
 
 
 def fp8_points(scales: str) -> list[tuple[str, dict[str, str]]]:
@@ -299,27 +340,38 @@ def tf32_points() -> list[tuple[str, dict[str, str]]]:
     return [(f"gemm_f32__{epilogue}__tf32", {"epilogue": epilogue, **rounded}) for epilogue in EPILOGUES]
 
 
+def products() -> Iterator[Product]:
+    tilings: list[Any] = [one.tiling for one in SM90_CHOICES]
+    tiles = [tile_of(tiling, tiling.k, 2, 2) for tiling in tilings]
+    yield Product("gemm", tilings, tiles, "h200-gemm-tilings.json", gemm_points())
+    for scales, usual, tabled, file in (
+        ("rows", SM90_ROWS_USUAL, SM90_ROWS_TABLED, "h200-scaled-tilings.json"),
+        ("blocks", SM90_BLOCKS_USUAL, SM90_BLOCKS_TABLED, "h200-scaled-block-tilings.json"),
+    ):
+        tilings = [tiling for tiling, _ in preferences(usual, tabled)]
+        yield Product("gemm_fp8", tilings, [tile_of(tiling, 128, 1, 2) for tiling in tilings], file, fp8_points(scales))
+    tilings = [tiling for tiling, _ in preferences(SM90_TF32_USUAL, SM90_TF32_TABLED)]
+    tiles = [tile_of(tiling, 32, 4, 4) for tiling in tilings]
+    yield Product("gemm_f32", tilings, tiles, "h200-f32-tilings.json", tf32_points())
+
+
 def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument(
         "--left-out", action="store_true", help="write no table, and tell how good the predictions are"
     )
     given = arguments.parse_args()
-    if given.left_out:
-        tilings = {one.tiling.label: one.tiling for one in SM90_CHOICES}
-        left_out(tilings, *read_times(MEASURED, "rows", list(tilings)))
-        return
-    sets = {
-        "gemm": gemm_sets(),
-        "gemm_fp8": [
-            *modelled_sets(SM90_ROWS, "h200-scaled-tilings.json", "tensor_52", fp8_points("rows")),
-            *modelled_sets(SM90_BLOCKS, "h200-scaled-block-tilings.json", "blocks", fp8_points("blocks")),
-        ],
-        "gemm_f32": modelled_sets(SM90_TF32, "h200-f32-tilings.json", "tf32_40", tf32_points()),
-    }
-    arch, by = Arch.parse("sm_90a"), ("m", "n", "k")
-    kernels = tuple(TunedKernel(kernel, arch, by, tuple(own)) for kernel, own in sets.items())
-    TABLE.write_text(tuning_text(Tuning(H200, kernels)))
+    sets: dict[str, list[TunedSet]] = {}
+    for one in products():
+        if given.left_out:
+            print(one.file)
+            left_out(one.tiles, one.measured())
+        else:
+            sets.setdefault(one.kernel, []).extend(one.sets())
+    if not given.left_out:
+        arch, by = Arch.parse("sm_90a"), ("m", "n", "k")
+        kernels = tuple(TunedKernel(kernel, arch, by, tuple(own)) for kernel, own in sets.items())
+        TABLE.write_text(tuning_text(Tuning(H200, kernels)))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import string
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -40,11 +41,12 @@ __all__ = [
 ]
 
 TUNING = "tuning"  # a folder of a bundle
-SCHEMA = 2
-_READABLE = (1, SCHEMA)  # in 1 every set has bins and cells of its own
+SCHEMA = 3
+_READABLE = (1, 2, SCHEMA)  # until 2 cells are a list of numbers, and in 1 every set has bins and cells of its own
 MAX_CELLS = 65536  # AOT_MAX_CELLS: of one set
 MAX_VARIANTS = 256  # of one set: a cell is a byte
 MAX_BYTES = 64 << 20
+_DIGITS = string.digits + string.ascii_letters  # of cells in a file, if there are no more variants than these
 _AGAIN = "run `python -m aot tune` again"
 _INT64 = range(-(2**63) + 1, 2**63)
 
@@ -133,12 +135,24 @@ def tuning_text(tuning: Tuning) -> str:
 def _without_repetition(sets: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """The sets, of which each that chooses as an earlier one does names that one's index instead of bins and cells.
 
-    Dtypes and epilogues often share their choices, and cells are nearly all of a file.
+    Dtypes and epilogues often share their choices, and cells are nearly all of a file. So they are a text, too, with a
+    character for each.
     """
-    grids = [(one.pop("bins"), one.pop("cells")) for one in sets]
+    grids = [(one.pop("bins"), _text_of(one.pop("cells"))) for one in sets]
     for index, (one, grid) in enumerate(zip(sets, grids, strict=True)):
         first = grids.index(grid)
         yield {**one, "bins": grid[0], "cells": grid[1]} if first == index else {**one, "like": first}
+
+
+def _text_of(cells: Sequence[int]) -> str | Sequence[int]:
+    return "".join(_DIGITS[cell] for cell in cells) if max(cells) < len(_DIGITS) else cells
+
+
+def _cells_of(text: str, index: int) -> list[int]:
+    cells = [_DIGITS.find(character) for character in text]
+    if -1 in cells:
+        raise RecordError(f"set {index} has a cell {text[cells.index(-1)]!a}, which is neither a digit nor a letter")
+    return cells
 
 
 def _with_repetition(data: dict[str, Any]) -> dict[str, Any]:
@@ -146,6 +160,8 @@ def _with_repetition(data: dict[str, Any]) -> dict[str, Any]:
     for kernel in _list(data, "kernels"):
         sets = _list(kernel, "sets")
         for index, one in enumerate(sets):
+            if isinstance(one, dict) and isinstance(one.get("cells"), str):
+                one["cells"] = _cells_of(one["cells"], index)
             if isinstance(one, dict) and "like" in one:
                 first = one.pop("like")
                 if type(first) is not int or not 0 <= first < index or not isinstance(sets[first], dict):
@@ -168,7 +184,7 @@ def read_tuning(path: Path) -> Tuning:
         data = json.loads(read_bounded(str(path), MAX_BYTES, BundleError).decode())
         seen = data.get("schema") if isinstance(data, dict) else None
         if type(seen) is not int or seen not in _READABLE:
-            raise RecordError(f"it has schema {seen!a}, this version reads {' and '.join(map(str, _READABLE))}")
+            raise RecordError(f"it has schema {seen!a}, this version reads 1 to {SCHEMA}")
         tuning = decode(Tuning, _with_repetition({**data, "schema": SCHEMA}))
         _check(tuning)
         return tuning

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import aot_runtime.native
 from aot_runtime.arch import Arch
@@ -204,9 +205,10 @@ def public_tables(
     assert re.fullmatch("[0-9a-f]{64}", identity), identity
     lines = []
     infos = []
+    grids: dict[Any, str] = {}
     for function in functions:
         call = call_symbol(bundle, function.name)
-        lines += table_lines(function.name, function.tables)
+        lines += table_lines(function.name, function.tables, grids)
         lines.append(f"static aot_function_t function_{function.name} = {_function_row(function)};")
         lines.append(_exported_for_c(call, function.name))
         archs = " ".join(str(build.arch) for build in builds[function.kernel])

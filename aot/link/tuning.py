@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from aot_runtime.arch import Arch
 
@@ -36,13 +37,16 @@ def tables_row(function: str, tables: Sequence[EntryTable]) -> str:
     return f"tunings_{function}, {len(tables)}" if tables else "0, 0"
 
 
-def table_lines(function: str, tables: Sequence[EntryTable]) -> list[str]:
-    """The definitions behind :func:`tables_row`."""
+def table_lines(function: str, tables: Sequence[EntryTable], grids: dict[Any, str]) -> list[str]:
+    """The definitions behind :func:`tables_row`.
+
+    ``grids`` has the names of bins and cells that are defined already: dtypes and epilogues often share them.
+    """
     lines: list[str] = []
     rows = []
     for number, table in enumerate(tables):
         name = f"{function}_{number}"
-        sets = [_set(f"{name}_{index}", one, lines) for index, one in enumerate(table.sets)]
+        sets = [_set(f"{name}_{index}", one, lines, grids) for index, one in enumerate(table.sets)]
         lines.append(f"static const aot_tuned_set_t sets_{name}[] = {{\n  {_lines(sets)}\n}};")
         device = f"{c_string(table.device)}, {table.multiprocessors}"
         rows.append(f"{{{device}, {c_string(str(table.arch))}, sets_{name}, {len(sets)}}}")
@@ -51,16 +55,18 @@ def table_lines(function: str, tables: Sequence[EntryTable]) -> list[str]:
     return lines
 
 
-def _set(name: str, one: EntrySet, lines: list[str]) -> str:
-    bounds = [f"INT64_C({bound})" for bins in one.bins for bound in bins] or ["0"]  # C has no empty arrays
-    lines += [
-        f"static const char* const variants_{name}[] = {{{', '.join(map(c_string, one.variants))}}};",
-        f"static const uint32_t counts_{name}[] = {{{', '.join(str(len(bins)) for bins in one.bins)}}};",
-        f"static const int64_t bounds_{name}[] = {{{', '.join(bounds)}}};",
-        f"static const uint8_t cells_{name}[] = {{{', '.join(map(str, one.cells))}}};",
-    ]
+def _set(name: str, one: EntrySet, lines: list[str], grids: dict[Any, str]) -> str:
+    lines.append(f"static const char* const variants_{name}[] = {{{', '.join(map(c_string, one.variants))}}};")
+    grid = grids.setdefault((one.bins, one.cells), name)
+    if grid == name:
+        bounds = [f"INT64_C({bound})" for bins in one.bins for bound in bins] or ["0"]  # C has no empty arrays
+        lines += [
+            f"static const uint32_t counts_{grid}[] = {{{', '.join(str(len(bins)) for bins in one.bins)}}};",
+            f"static const int64_t bounds_{grid}[] = {{{', '.join(bounds)}}};",
+            f"static const uint8_t cells_{grid}[] = {{{', '.join(map(str, one.cells))}}};",
+        ]
     counts = f"{len(one.variants)}, {len(one.bins)}"
-    return f"{{variants_{name}, {counts}, counts_{name}, bounds_{name}, cells_{name}, {len(one.cells)}}}"
+    return f"{{variants_{name}, {counts}, counts_{grid}, bounds_{grid}, cells_{grid}, {len(one.cells)}}}"
 
 
 def _lines(rows: Sequence[str]) -> str:

@@ -48,19 +48,23 @@ SM90_TF32_USUAL = (
     (_T(128, 192, cluster=2, buffers=1, swapped=True), Model(234539, 1313, 175109, 0, 410)),
 )
 SM90_TF32_TABLED = (
-    (_T(128, 16, swapped=True), Model(342095, 111, 0, 236, 473)),
-    (_T(128, 32, split=4, swapped=True), Model(175169, 48, 233715, 181, 134)),
-    (_T(128, 48, split=3, swapped=True), Model(253509, 64, 225400, 144, 234)),
-    (_T(64, 128), Model(432521, 250, 23061, 200, 602)),
-    (_T(64, 128, split=2), Model(263656, 141, 214194, 189, 305)),
-    (_T(128, 96, split=2, swapped=True), Model(21301, 258, 391559, 247, 265)),
-    (_T(128, 160, cluster=2, buffers=1), Model(266307, 1271, 37444, 0, 270)),
-    (_T(128, 192, buffers=1), Model(0, 1147, 455505, 101, 617)),
-    (_T(128, 256, beside=True, cluster=2), Model(48518, 1706, 282448, 0, 624)),
-    (_T(128, 144, cluster=2, buffers=1, swapped=True), Model(462779, 766, 84529, 123, 545)),
-    (_T(128, 176, cluster=2, buffers=1, swapped=True), Model(158819, 1359, 134251, 35, 273)),
+    _T(128, 32, split=2, buffers=1, swapped=True),
+    _T(128, 32, split=4, swapped=True),
+    _T(128, 48, split=3, swapped=True),
+    _T(64, 64, split=4),
+    _T(64, 96),
+    _T(128, 64, buffers=1, swapped=True),
+    _T(128, 64, split=3, swapped=True),
+    _T(128, 96, cluster=2),
+    _T(128, 96, split=2, swapped=True),
+    _T(128, 96, split=4, buffers=1, swapped=True),
+    _T(128, 128, split=4, buffers=1, swapped=True),
+    _T(128, 160, cluster=2, buffers=1),
+    *(_T(128, columns, cluster=2, buffers=1, swapped=True) for columns in (128, 144, 160)),
+    _T(128, 160, split=2, buffers=1, swapped=True),
+    _T(128, 176, buffers=1, swapped=True),
+    _T(128, 256, beside=True, cluster=2),
 )
-SM90_TF32 = (*SM90_TF32_USUAL, *SM90_TF32_TABLED)
 # If rows of the output are not contiguous, or not aligned.
 SM90_TF32_DIRECT = (
     (_tf32_sm90.DirectTiling(64, 64), ("m <= 64",)),

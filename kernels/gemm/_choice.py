@@ -8,8 +8,7 @@ tile more than fits into a wave costs a wave, which is what makes a tiling wrong
 
 The products in f8 and in TF32 choose by it. Its numbers were fitted to measurements on an H200, and so is the
 number of multiprocessors: on a device with fewer of them the choice is a little worse, never wrong. On a device without a
-measured table each call evaluates the models, so only the usual tilings are compared by them; a table alone chooses the
-others.
+measured table each call evaluates the models, so only the usual tilings have one; a table alone chooses the others.
 """
 
 from __future__ import annotations
@@ -68,11 +67,9 @@ def fastest(tilings: Sequence[tuple[Any, Model]]) -> list[str]:
     return [f"{least} % {count} == {index}" for index in range(count)]
 
 
-def preferences(
-    usual: Sequence[tuple[Any, Model]], tabled: Sequence[tuple[Any, Model]]
-) -> Iterator[tuple[Any, tuple[str, ...]]]:
+def preferences(usual: Sequence[tuple[Any, Model]], tabled: Sequence[Any]) -> Iterator[tuple[Any, tuple[str, ...]]]:
     """Each tiling with its preferences. Those that only a table chooses have none."""
     for (tiling, _), condition in zip(usual, fastest(usual), strict=True):
         yield tiling, (condition,)
-    for tiling, _ in tabled:
+    for tiling in tabled:
         yield tiling, ()

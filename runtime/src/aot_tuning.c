@@ -99,6 +99,7 @@ static void index_bounds(aot_tuned_here_t* here) {
       while (at < extent->count && bounds[at] <= (int64_t)1 << bit) ++at;
       extent->first[bit] = (uint16_t)at; /* there are fewer than AOT_MAX_CELLS */
     }
+    extent->first[63] = (uint16_t)extent->count;
     bounds += extent->count;
   }
 }

@@ -11,8 +11,8 @@
 #include "aot_bundle.h"
 #include "aot_select.h"
 
-/* An extent of a set: where the search for the bin of a value begins, by the number of the value's highest bit. Bounds
- * that lie apart by factors of two or more, as those of extents do, are found with one or two comparisons. */
+/* An extent of a set: where the bins of values begin, by the number of a value's highest bit. Bounds that lie apart by
+ * factors of two or more, as those of extents do, are found with one or two comparisons, and many with a few. */
 typedef struct {
   const int64_t* bounds;
   uint32_t count;
@@ -66,9 +66,18 @@ void aot_tuning_free(aot_tuned_t* tuned);
 
 /* How many of the bounds are not above the value. */
 static inline uint32_t aot_tuned_bin(const aot_tuned_extent_t* extent, int64_t value) {
-  uint32_t at = value > 0 ? extent->first[63 - __builtin_clzll((uint64_t)value)] : 0;
-  while (at < extent->count && extent->bounds[at] <= value) ++at;
-  return at;
+  const uint16_t* first = extent->first + (value > 0 ? 63 - __builtin_clzll((uint64_t)value) : 0);
+  uint32_t low = value > 0 ? first[0] : 0;
+  uint32_t high = value > 0 ? first[1] : first[0];
+  while (low < high) {
+    uint32_t middle = (low + high) / 2;
+    if (extent->bounds[middle] <= value) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
 }
 
 /* The cell of a call by what is no extent of an argument. */

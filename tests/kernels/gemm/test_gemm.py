@@ -239,11 +239,16 @@ def test_impossible_tilings_are_refused_with_the_numbers() -> None:
 
 DECLARED = """
 import json
-from kernels.f32.gemm_f32 import SM90_TF32
-from kernels.fp8.gemm_fp8 import SM90_BLOCKS, SM90_ROWS
+from kernels.f32 import gemm_f32
+from kernels.fp8 import gemm_fp8
+from kernels.gemm._choice import preferences
 from kernels.gemm.gemm import SM90_CHOICES
-modelled = {"f32": SM90_TF32, "rows": SM90_ROWS, "blocks": SM90_BLOCKS}
-labels = {name: [tiling.label for tiling, _ in tilings] for name, tilings in modelled.items()}
+modelled = {
+    "f32": (gemm_f32.SM90_TF32_USUAL, gemm_f32.SM90_TF32_TABLED),
+    "rows": (gemm_fp8.SM90_ROWS_USUAL, gemm_fp8.SM90_ROWS_TABLED),
+    "blocks": (gemm_fp8.SM90_BLOCKS_USUAL, gemm_fp8.SM90_BLOCKS_TABLED),
+}
+labels = {name: [tiling.label for tiling, _ in preferences(*tilings)] for name, tilings in modelled.items()}
 print(json.dumps({"gemm": [one.tiling.label for one in SM90_CHOICES], **labels}))
 """
 
