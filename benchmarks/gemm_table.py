@@ -1,7 +1,7 @@
 """Writes the tables by which the shipped products choose their tilings on an H200, from measured times of these.
 
 Reads times of products to tune on, and of no others: the files in ``benchmarks/results`` whose names end with ``tilings``.
-Needs NumPy and no GPU, and takes some minutes.
+Needs NumPy and no GPU, and takes ten minutes on two cores.
 
 A table that ``python -m aot tune`` measures has the answer of the nearest measured product in each of its bins. For
 a product that is not enough: one tile more than there are multiprocessors costs another wave, so the best tiling of a

@@ -33,9 +33,9 @@ LOW = (
     _contiguous.LowTiling(32, 64, warps=(2, 2), stages=4),
 )
 
-# For products of TF32 on sm_90a, with models of the time that each takes, fitted to measurements on an H200, where a table
-# chooses among all of them: see `benchmarks/gemm_table.py`. As in f8, few rows of ``a`` are columns of a tile, and blocks cut
-# the sum if there are few tiles and k is long.
+# For products of TF32 on sm_90a. As in f8, few rows of ``a`` are columns of a tile, and blocks cut the sum if there are few
+# tiles and k is long; on an H200 a table chooses among all of them, see `benchmarks/gemm_table.py`, and elsewhere models of the
+# time that each takes choose among the usual ones.
 _T = _tf32_sm90.Tiling
 SM90_TF32_USUAL = (
     (_T(128, 16, split=4, swapped=True), Model(187672, 41, 202779, 193, 125)),

@@ -19,11 +19,11 @@ from ..products._order import BLOCK, Scaling
 ALIGNMENT = 16  # bytes; TMA and the widest copies need it for addresses and strides
 
 _T = _product_sm90.Tiling
-# The tilings for sm_90a, with models of the time that each takes, for scales of rows and of blocks, fitted to measurements
-# on an H200. What limits them is how fast tiles come into shared memory, so the wide ones are the fastest if there is enough
-# to do for all multiprocessors. If there are few tiles and k is long, blocks cut the sum. The height of a tile is a multiple
-# of 64, its width of 16: if there are few rows of ``a``, they become columns of the tile, so that few are computed in vain.
-# On an H200 a table chooses among all of them: see `benchmarks/gemm_table.py`.
+# The tilings for sm_90a, for scales of rows and of blocks. What limits them is how fast tiles come into shared memory, so the
+# wide ones are the fastest if there is enough to do for all multiprocessors. If there are few tiles and k is long, blocks cut
+# the sum. The height of a tile is a multiple of 64, its width of 16: if there are few rows of ``a``, they become columns of the
+# tile, so that few are computed in vain. On an H200 a table chooses among all of them: see `benchmarks/gemm_table.py`.
+# Elsewhere the usual ones are compared by models of the time that each takes, fitted to measurements on an H200.
 SM90_ROWS_USUAL = (
     (_T(128, 32, swapped=True), Model(212118, 70, 27808, 56, 83)),
     (_T(128, 32, split=4, swapped=True), Model(74638, 20, 248271, 42, 33)),
