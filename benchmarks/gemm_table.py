@@ -7,10 +7,10 @@ A table that ``python -m aot tune`` measures has the answer of the nearest measu
 a product that is not enough: one tile more than there are multiprocessors costs another wave, so the best tiling of a
 product can be a bad one for its neighbour. So the time of each tiling is modelled, with the number of waves exact:
 
-    compute = waves * (tile + step * (1 + missing * share of rows that the matrix does not have) * steps along k)
-    time = start + (compute**4 + (bytes / bandwidth)**4) ** (1 / 4)
+    time = start + waves * (tile + step * (1 + missing * share of rows that the matrix does not have) * steps along k)
+           + work * (tiles / tiles of a wave) * steps along k + bytes / bandwidth
 
-The five numbers are fitted to the measured times. What is left of the error has two parts. One is common to all tilings of
+The six numbers are fitted to the measured times. What is left of the error has two parts. One is common to all tilings of
 a product; it does not matter for the choice and is removed. The other is interpolated between the measured products by a
 Gaussian process, which also says how uncertain it is: of two tilings that are predicted alike, the one that was measured
 nearby is taken. Each cell of the table has the tiling with the least time over a few products in it, or the one that was
@@ -64,10 +64,10 @@ BINS = (M_BINS, N_BINS, K_BINS)
 # Where in a bin: a tile that ends with the bin has nothing to compute in vain. Along k no tile ends.
 M_SHARES, N_SHARES, K_SHARE = (1.0, 0.7, 0.3), (1.0, 0.5), 0.8
 CYCLES = 1830  # per microsecond; in one, a multiprocessor multiplies 64 x 64 elements 64 deep in 128 of them
-SHARPNESS = 4.0  # of the transition between products that wait for tensor cores and those that wait for memory
-# What the five numbers are taken for without any measurement, and how firmly: microseconds, and per megabyte.
-START, TILE, STEP_SHARE, PER_MEGABYTE, MISSING = 2.7, 1.0, 1.2, 1 / 4.2, 0.3
-FIRMNESS = np.array([0.6, 0.2, 0.3, 1.8, 0.3])
+# What the six numbers are taken for without any measurement, and how firmly: microseconds, shares of what the tensor cores
+# need for a step, and microseconds per megabyte.
+START, TILE, STEP_SHARE, WORK_SHARE, MISSING, PER_MEGABYTE = 2.7, 1.0, 0.7, 0.35, 0.3, 0.1
+FIRMNESS = np.array([0.3, 0.1, 0.15, 0.1, 0.3, 0.3])
 OUTLIER = 0.5  # errors above this, in logarithms of times, count no more
 # The Gaussian process: how far errors are alike along m, n and k, in the share of multiprocessors that the last wave has, and
 # in waves, and in the share of rows that are missing; their size; and the noise of a measurement. In logarithms.
@@ -76,7 +76,9 @@ ERROR, NOISE = 0.055, 0.035
 UNKNOWN = 0.1  # what is not near to a measured product is taken for this much slower
 COMMON = 2.0  # tilings without an error that the common error of a product is averaged with
 FASTER = 0.02  # by which a measured tiling must be faster than the predicted one, in logarithms of times
-BEYOND = 0.3  # a tiling is taken for this much slower at e times the most rows, or the fewest, that were measured
+# A tiling is taken for this much slower at e times the most rows or columns, or the fewest rows, that were measured: those that
+# are much slower than others on a product were not.
+BEYOND = 0.3
 NO_LIMIT, NEVER = 1 << 40, 99.0
 AT_ONCE = 4096  # shapes that are predicted together, which bounds the memory
 FOLDS = 4  # of products that are left out in turn
@@ -125,17 +127,18 @@ def features(tile: Tile, shapes: np.ndarray) -> np.ndarray:
 
 
 def modelled(numbers: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """The logarithms of times, from the logarithms of the five numbers."""
-    start, tile, step, per_megabyte, missing = np.exp(numbers)
-    compute = rows[:, 0] * tile + rows[:, 1] * step * (1 + missing * rows[:, 4])
-    memory = rows[:, 2] * per_megabyte
-    return np.log(start + (compute**SHARPNESS + memory**SHARPNESS) ** (1 / SHARPNESS))
+    """The logarithms of times, from the logarithms of the six numbers."""
+    start, tile, step, work, missing, per_megabyte = np.exp(numbers)
+    waves, steps, megabytes, full_waves, missing_share = rows.T
+    of_waves = waves * tile + steps * step * (1 + missing * missing_share)
+    times: np.ndarray = np.log(start + of_waves + work * full_waves * steps / waves + per_megabyte * megabytes)
+    return times
 
 
 def fit(tile: Tile, rows: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """The logarithms of the five numbers with the least squared error, by the method of Levenberg and Marquardt."""
-    step = STEP_SHARE * tile.area * tile.step * tile.bytes[0] / (64 * 64) / CYCLES
-    prior = np.log([START, TILE, step, PER_MEGABYTE, MISSING])
+    """The logarithms of the six numbers with the least squared error, by the method of Levenberg and Marquardt."""
+    step = tile.area * tile.step * tile.bytes[0] / (64 * 64) / CYCLES
+    prior = np.log([START, TILE, STEP_SHARE * step, WORK_SHARE * step, MISSING, PER_MEGABYTE])
 
     def errors(numbers: np.ndarray) -> np.ndarray:
         own = np.clip(modelled(numbers, rows) - times, -OUTLIER, OUTLIER)
@@ -170,7 +173,7 @@ class Predicted:
         self.numbers = fit(tile, rows, times)
         self.errors = times - modelled(self.numbers, rows)
         self.places = self._places(shapes, rows)
-        self.rows = shapes[:, 0].min(), shapes[:, 0].max()
+        self.measured = shapes.min(0), shapes.max(0)
 
     def interpolate(self, common: np.ndarray) -> None:
         """Prepare to predict, with the errors that all tilings have in common removed."""
@@ -189,8 +192,10 @@ class Predicted:
         alike = ERROR**2 * near
         variance = np.maximum(ERROR**2 - ((alike @ self.inverse) * alike).sum(1), 0)
         time = modelled(self.numbers, rows) + alike @ self.weights + np.sqrt(variance) + UNKNOWN * (1 - near.max(1))
-        m, _, k = shapes.T
-        time += BEYOND * np.maximum(0, np.maximum(np.log(self.rows[0] / m), np.log(m / self.rows[1])))
+        m, n, k = shapes.T
+        (fewest, _, _), (most, widest, _) = self.measured
+        beyond = np.maximum(1, np.maximum(fewest / m, m / most)) * np.maximum(1, n / widest)
+        time += BEYOND * np.log(beyond)
         return np.where((k < self.tile.least_k) | (m > self.tile.most_rows), NEVER, time)
 
     def _places(self, shapes: np.ndarray, rows: np.ndarray) -> np.ndarray:

@@ -24,7 +24,7 @@ from typing import Any
 
 from _common import PROJECT, parser, report
 from _timers import WAYS, medians
-from gemm_shapes import BEHIND, EVERY, ROUNDS, RUNS, SHORT, read_clocks
+from gemm_shapes import BEHIND, EVERY, ROUNDS, RUNS, SHORT, read_clocks, this_device
 
 MAX_SETS = 8  # of inputs, so that they exceed the L2 cache
 SEED = 3
@@ -142,7 +142,7 @@ def measure(bundle: Any, case: Case, way: str) -> dict[str, Any]:
         runs["torch"] = lambda i: torch_run(case, **inputs[i])
     if case.what == PLAIN and case.row[-1] == "even":
         runs["plain"] = lambda i: torch.mm(inputs[i]["a"], inputs[i]["b"][0].T, out=out[i])
-    chosen = bundle.explain(kernel, torch.cuda.get_device_capability(), **inputs[0], out=out[0]).chosen
+    chosen = bundle.explain(kernel, this_device(), **inputs[0], out=out[0]).chosen
     return {**medians(runs, way, sets, case.calls, ROUNDS), "variant": chosen.variant if chosen is not None else ""}
 
 
