@@ -102,15 +102,15 @@ def tile_of(tiling: Any, step: int, input_bytes: int, output_bytes: int) -> Tile
     down, across = tiling.m * tiling.cluster, tiling.n * getattr(tiling, "across", 1)
     rows = getattr(tiling, "rows", None)
     return Tile(
-        across if tiling.swapped else (rows or down),
-        down if tiling.swapped else across,
-        tiling.m * tiling.n,
-        tiling.blocks,
-        step * tiling.split,
-        step,
-        tiling.least_k,
-        rows or NO_LIMIT,
-        (input_bytes, output_bytes),
+        tokens=across if tiling.swapped else (rows or down),
+        weights=down if tiling.swapped else across,
+        area=tiling.m * tiling.n,
+        blocks=tiling.blocks,
+        depth=step * tiling.split,
+        step=step,
+        least_k=tiling.least_k,
+        most_rows=rows or NO_LIMIT,
+        bytes=(input_bytes, output_bytes),
     )
 
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import aot_runtime.native
 from aot_runtime.arch import Arch
@@ -20,7 +19,7 @@ from ..selection.tables import c_string, variant_symbol
 from ..targets import cuda_of_driver
 from .nvidia import NvidiaLibraries
 from .torch_library import TORCH_SOURCES
-from .tuning import EntryTable, table_lines, tables_row
+from .tuning import EntryTable, Grid, table_lines, tables_row
 from .zig import Zig
 
 __all__ = ["NO_IDENTITY", "EntryFunction", "KernelBuild", "Linker"]
@@ -205,7 +204,7 @@ def public_tables(
     assert re.fullmatch("[0-9a-f]{64}", identity), identity
     lines = []
     infos = []
-    grids: dict[Any, str] = {}
+    grids: dict[Grid, str] = {}
     for function in functions:
         call = call_symbol(bundle, function.name)
         lines += table_lines(function.name, function.tables, grids)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from aot_runtime.arch import Arch
 
 from ..selection.tables import c_string
 
-__all__ = ["EntrySet", "EntryTable", "table_lines", "tables_row"]
+__all__ = ["EntrySet", "EntryTable", "Grid", "table_lines", "tables_row"]
+
+Grid = tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]  # the bins and cells of a set
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ def tables_row(function: str, tables: Sequence[EntryTable]) -> str:
     return f"tunings_{function}, {len(tables)}" if tables else "0, 0"
 
 
-def table_lines(function: str, tables: Sequence[EntryTable], grids: dict[Any, str]) -> list[str]:
+def table_lines(function: str, tables: Sequence[EntryTable], grids: dict[Grid, str]) -> list[str]:
     """The definitions behind :func:`tables_row`.
 
     ``grids`` has the names of bins and cells that are defined already: dtypes and epilogues often share them.
@@ -55,7 +56,7 @@ def table_lines(function: str, tables: Sequence[EntryTable], grids: dict[Any, st
     return lines
 
 
-def _set(name: str, one: EntrySet, lines: list[str], grids: dict[Any, str]) -> str:
+def _set(name: str, one: EntrySet, lines: list[str], grids: dict[Grid, str]) -> str:
     lines.append(f"static const char* const variants_{name}[] = {{{', '.join(map(c_string, one.variants))}}};")
     grid = grids.setdefault((one.bins, one.cells), name)
     if grid == name:
