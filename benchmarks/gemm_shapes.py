@@ -8,6 +8,7 @@ both.
     python benchmarks/gemm_shapes.py dist/kernels                  # `gemm` in bf16
     python benchmarks/gemm_shapes.py dist/kernels --way python     # called from Python: `_timers.py` has the three ways
     python benchmarks/gemm_shapes.py dist/kernels --dtype tf32     # `gemm_f32`, of a bundle with the family `f32`
+    python benchmarks/gemm_shapes.py dist/kernels --dtype f32 --most 2.5e11   # exact ones, which take cuBLAS long
 """
 
 from __future__ import annotations
@@ -136,10 +137,12 @@ def main() -> None:
     arguments.add_argument("--set", default="gemm_report", help="file of benchmarks/shapes (default: gemm_report)")
     arguments.add_argument("--dtype", default="bf16", choices=("bf16", "f16", *PRECISIONS))
     arguments.add_argument("--way", default="graph", choices=WAYS, help="how calls are timed (default: graph)")
+    arguments.add_argument("--most", type=float, default=float("inf"), help="operations of a product (default: any)")
     given = arguments.parse_args()
     import aot_runtime
 
-    problems, bundle = read_problems(given.set), aot_runtime.load(given.bundle)
+    problems = [problem for problem in read_problems(given.set) if problem.operations < given.most]
+    bundle = aot_runtime.load(given.bundle)
     gc.freeze()  # torch collects garbage before each graph: it need not look at what is here already
     runs = [run(bundle, problems, given.dtype, given.way) for _ in range(RUNS)]
     ratios = {problem: [rows[i]["cublas"] / rows[i]["aot"] for rows, _ in runs] for i, problem in enumerate(problems)}

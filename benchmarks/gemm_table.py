@@ -33,7 +33,7 @@ from aot_runtime.arch import Arch
 from gemm_shapes import BEHIND
 
 from aot.bundle.tuning import TunedDevice, TunedKernel, TunedSet, Tuning, tuning_text
-from kernels.f32.gemm_f32 import SM90_TF32_TABLED, SM90_TF32_USUAL
+from kernels.f32.gemm_f32 import SM90_EXACT_TABLED, SM90_EXACT_USUAL, SM90_TF32_TABLED, SM90_TF32_USUAL
 from kernels.fp8.gemm_fp8 import SM90_BLOCKS_TABLED, SM90_BLOCKS_USUAL, SM90_ROWS_TABLED, SM90_ROWS_USUAL
 from kernels.gemm._choice import preferences
 from kernels.gemm.gemm import EPILOGUES, SM90_CHOICES
@@ -96,9 +96,10 @@ class Tile(NamedTuple):
     least_k: int
     most_rows: int
     bytes: tuple[int, int]  # of an element of the inputs, and of the output
+    passes: int  # how often the tensor cores multiply as many bytes as the inputs have
 
 
-def tile_of(tiling: Any, step: int, input_bytes: int, output_bytes: int) -> Tile:
+def tile_of(tiling: Any, step: int, input_bytes: int, output_bytes: int, passes: int = 1) -> Tile:
     down, across = tiling.m * tiling.cluster, tiling.n * getattr(tiling, "across", 1)
     rows = getattr(tiling, "rows", None)
     return Tile(
@@ -111,6 +112,7 @@ def tile_of(tiling: Any, step: int, input_bytes: int, output_bytes: int) -> Tile
         least_k=tiling.least_k,
         most_rows=rows or NO_LIMIT,
         bytes=(input_bytes, output_bytes),
+        passes=passes,
     )
 
 
@@ -137,7 +139,7 @@ def modelled(numbers: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 def fit(tile: Tile, rows: np.ndarray, times: np.ndarray) -> np.ndarray:
     """The logarithms of the six numbers with the least squared error, by the method of Levenberg and Marquardt."""
-    step = tile.area * tile.step * tile.bytes[0] / (64 * 64) / CYCLES
+    step = tile.passes * tile.area * tile.step * tile.bytes[0] / (64 * 64) / CYCLES
     prior = np.log([START, TILE, STEP_SHARE * step, WORK_SHARE * step, MISSING, PER_MEGABYTE])
 
     def errors(numbers: np.ndarray) -> np.ndarray:
@@ -340,9 +342,9 @@ def fp8_points(scales: str) -> list[tuple[str, dict[str, str]]]:
     return [("gemm_fp8", {"dtype": dtype, "b": b, "scales": scales}) for dtype, b in dtypes]
 
 
-def tf32_points() -> list[tuple[str, dict[str, str]]]:
-    rounded = {"precision": "tf32", "batched": "matrix"}
-    return [(f"gemm_f32__{epilogue}__tf32", {"epilogue": epilogue, **rounded}) for epilogue in EPILOGUES]
+def f32_points(precision: str) -> list[tuple[str, dict[str, str]]]:
+    given = {"precision": precision, "batched": "matrix"}
+    return [(f"gemm_f32__{epilogue}__{precision}", {"epilogue": epilogue, **given}) for epilogue in EPILOGUES]
 
 
 def products() -> Iterator[Product]:
@@ -355,9 +357,14 @@ def products() -> Iterator[Product]:
     ):
         tilings = [tiling for tiling, _ in preferences(usual, tabled)]
         yield Product("gemm_fp8", tilings, [tile_of(tiling, 128, 1, 2) for tiling in tilings], file, fp8_points(scales))
-    tilings = [tiling for tiling, _ in preferences(SM90_TF32_USUAL, SM90_TF32_TABLED)]
-    tiles = [tile_of(tiling, 32, 4, 4) for tiling in tilings]
-    yield Product("gemm_f32", tilings, tiles, "h200-f32-tilings.json", tf32_points())
+    # Exact products are six of pieces that are half as wide.
+    for precision, usual, tabled, passes, file in (
+        ("tf32", SM90_TF32_USUAL, SM90_TF32_TABLED, 1, "h200-f32-tilings.json"),
+        ("exact", SM90_EXACT_USUAL, SM90_EXACT_TABLED, 3, "h200-f32-exact-tilings.json"),
+    ):
+        tilings = [tiling for tiling, _ in preferences(usual, tabled)]
+        tiles = [tile_of(tiling, 32, 4, 4, passes) for tiling in tilings]
+        yield Product("gemm_f32", tilings, tiles, file, f32_points(precision))
 
 
 def main() -> None:

@@ -6,6 +6,9 @@ long as k is below 65,536. Products of few rows are 128 sums of k / 128 products
 Tensor cores cut off bits instead of rounding: 8 instructions have up to 8 * 2^-24 * 2/3, and their sums are added up after
 that. Products of two numbers of TF32 are exact in f32.
 
+On sm_90a, exact products are sums of products of pieces, of which each is right to 2^-24. Sums of 32 are cut off twice, and up
+to k / 32 of them are added up in f32: an error near sqrt(k / 32 / 6) * 2^-24, below 2^-20 as long as k is below 49,152.
+
 A number halfway between two of TF32 may be rounded to either: TMA, which rounds on sm_90a, takes the even one, and the
 instruction of other code the one farther from zero. Inputs have no such numbers.
 """
@@ -26,7 +29,10 @@ FEW = ((1, 200, 4100), (4, 515, 132))  # few rows, which are multiplied without 
 # Tiles of each height, of which each has one block, or shares its part of k with one other or with seven.
 LOW = ((16, 200, 132), (9, 130, 260), (7, 77, 1032), (32, 70, 68), (17, 100, 516), (31, 515, 2060))
 SMALL = ((60, 136, 72), (100, 129, 516), (64, 300, 1100))
-WIDE = ((1030, 3080, 516), (777, 2056, 512), (700, 780, 1036))  # enough work for wide tiles
+WIDE = ((1030, 3080, 516), (777, 2056, 512), (700, 780, 1036), (500, 3204, 36))  # enough work for wide tiles
+# Exponents of two by which inputs are multiplied: bits of such numbers are below the smallest of bf16, or they become infinite
+# if they are multiplied with 2**16.
+FAR = ((-120, 100), (115, -110))
 # For each tile of TF32 for sm_90a, products for which the models, or the table for an H200, choose it.
 TF32 = (
     *((520, 260, 188), (33, 4132, 516), (117, 4228, 632), (1030, 132, 1032), (520, 132, 764), (117, 4812, 728)),
@@ -67,6 +73,9 @@ def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
     a, b = make.tensor((77, 65), "f32", stride=67), make.tensor((65, 130), "f32", stride=131)
     yield {"a": _off_ties(make, a), "b": _off_ties(make, b).mT[::2]}
     yield with_specials(_problem(make, (40, 72), (72, 72), True))
+    for own, other in FAR:
+        a, b = [_off_ties(make, _matrix(make, (rows, 72), True).abs() + 0.5) for rows in (40, 72)]
+        yield {"a": a * 2.0**own, "b": b * 2.0**other}
 
 
 def _problem(make: Any, a: Any, b: Any, biased: bool, a_rows: bool = True, b_rows: bool = True) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """``out = epilogue(a @ b.T + bias)``, one or a batch of them, in f32, whatever the strides.
 
 ``gemm`` is the same for f16 and bf16, and much faster: its numbers are half as wide, and the tensor cores take them as
-they are. This one multiplies f32 exactly, or rounds both inputs to TF32 if the caller asks for that.
+they are. This one multiplies f32 exactly, or rounds both inputs to TF32 if the caller asks for that. On sm_90a the tensor cores
+compute exact products too, of pieces of the numbers: see ``_exact_sm90``.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from ..contracts import gemm_f32 as contract
 from ..elementwise.activation import Gelu, Relu, Silu
 from ..gemm._choice import MULTIPROCESSORS, Model, preferences, waves_of
 from ..gemm._gemm import Identity
-from . import _contiguous, _few_rows, _tf32_sm90
+from . import _contiguous, _exact_sm90, _few_rows, _tf32_sm90
 from ._gemm_f32 import Gemm, Tiling
 
 EPILOGUES = {"identity": Identity, "relu": Relu, "gelu": Gelu, "silu": Silu}
@@ -71,6 +72,32 @@ SM90_TF32_DIRECT = (
     (_tf32_sm90.DirectTiling(128, 128), ()),
 )
 
+# For exact products on sm_90a, chosen in the same way. Fewer rows than these are multiplied without tiles.
+_E = _exact_sm90.Tiling
+SM90_EXACT_ROWS = 1 + max(few.m for few in FEW_ROWS)
+SM90_EXACT_USUAL = (
+    (_E(128, 32, split=2, swapped=True), Model(91052, 753, 360928, 22, 63)),
+    (_E(128, 32, split=4, swapped=True), Model(106517, 353, 369905, 16, 59)),
+    (_E(128, 64, split=2, swapped=True), Model(91287, 1059, 390922, 11, 94)),
+    (_E(128, 64, split=4, swapped=True), Model(90842, 506, 415064, 8, 67)),
+    (_E(128, 96, split=2, buffers=1, swapped=True), Model(54684, 1370, 469706, 0, 107)),
+    (_E(128, 96, buffers=1), Model(137092, 2879, 233335, 0, 133)),
+    (_E(128, 128, buffers=1, swapped=True), Model(160722, 3463, 280902, 0, 232)),
+    (_E(128, 160, buffers=1, swapped=True), Model(80189, 4280, 328047, 0, 284)),
+)
+SM90_EXACT_TABLED = (
+    _E(128, 32, split=3, swapped=True),
+    _E(128, 32, split=8, swapped=True),
+    _E(128, 48, split=3, swapped=True),
+    _E(128, 64, swapped=True),
+    _E(128, 80, swapped=True),
+    _E(128, 96, swapped=True),
+    _E(128, 96, split=3, buffers=1, swapped=True),
+    _E(128, 112, buffers=1, swapped=True),
+    _E(128, 144, buffers=1, swapped=True),
+    _E(128, 160, buffers=1),
+)
+
 
 def matrix(name: str, *shape: str) -> aot.Tensor:
     return aot.Tensor("f32", shape, tuple(aot.Dim(f"{name}_stride_{i}", bits=64) for i in range(len(shape))))
@@ -124,15 +151,15 @@ def gemm_f32(target: aot.Target, epilogue: int, precision: bool, batched: bool) 
         "stream": aot.Stream(),
     }
     chunked = {**arguments, **{name: batch if batched else batch.single() for name, batch in aligned.items()}}
+    wgmma = not batched and str(target.arch) == "sm_90a"
     specs = []
-    wgmma = precision and not batched and str(target.arch) == "sm_90a"
-    if wgmma:
-        specs += wgmma_specs(target, arguments)
     if not precision:
         for few in FEW_ROWS:
             function = _few_rows.FewRowsGemm(few, epilogues)
             specs.append(aot.Spec(function, chunked, ("k > 0", f"m <= {few.m}"), few.label))
-    for tiling, guards in () if wgmma else contiguous_tilings(precision, batched):
+    if wgmma:
+        specs += tf32_specs(target, arguments) if precision else exact_specs(target, arguments)
+    for tiling, guards in () if wgmma and precision else contiguous_tilings(precision, batched):
         function = _contiguous.ContiguousGemm(tiling, target, epilogues, rounded=precision)
         specs.append(aot.Spec(function, chunked, ("k > 0", *guards), tiling.label))
     general = Gemm(TILING, target, epilogues, rounded=precision)
@@ -156,25 +183,41 @@ def tiles_of(tiling: _contiguous.Tiling, batched: bool) -> str:
     return f"{tiles} * batch" if batched else tiles
 
 
-def wgmma_specs(target: aot.Target, arguments: dict[str, Any]) -> list[aot.Spec]:
-    """Products of TF32 whose inputs TMA can load, and whose output it can store if possible."""
-    epilogues = tuple(EPILOGUES.values())
-    loaded = {
+def copied(arguments: dict[str, Any], out: aot.Tensor) -> dict[str, Any]:
+    """Arguments whose inputs TMA can load."""
+    return {
         "a": contiguous("a", "m"),
         "b": contiguous("b", "n"),
-        "out": matrix("out", "m", "n"),
+        "out": out,
         **{name: arguments[name] for name in ("bias", "which")},
         "clusters": aot.ActiveClusters(),
         "stream": aot.Stream(),
     }
-    stored = {**loaded, "out": aligned_rows("out", "m", "n")}
+
+
+def tf32_specs(target: aot.Target, arguments: dict[str, Any]) -> list[aot.Spec]:
+    """Products of TF32, whose output TMA stores if possible."""
+    epilogues = tuple(EPILOGUES.values())
+    stored = copied(arguments, aligned_rows("out", "m", "n"))
     specs = []
     for tiling, prefer in preferences(SM90_TF32_USUAL, SM90_TF32_TABLED):
         function = _tf32_sm90.Tf32Gemm(tiling, target, epilogues)
         guards = (f"k >= {tiling.least_k}", *forward(stored, "a", "b", "out"))
         specs.append(aot.Spec(function, stored, guards, tiling.label, prefer=prefer))
+    direct = copied(arguments, matrix("out", "m", "n"))
     for tiling, guards in SM90_TF32_DIRECT:
         function = _tf32_sm90.DirectTf32Gemm(tiling, target, epilogues)
-        copied = forward(loaded, "a", "b")
-        specs.append(aot.Spec(function, loaded, ("k > 0", *copied, *guards), tiling.label))
+        specs.append(aot.Spec(function, direct, ("k > 0", *forward(direct, "a", "b"), *guards), tiling.label))
+    return specs
+
+
+def exact_specs(target: aot.Target, arguments: dict[str, Any]) -> list[aot.Spec]:
+    """Exact products on the tensor cores, whose output TMA stores."""
+    epilogues = tuple(EPILOGUES.values())
+    stored = copied(arguments, aligned_rows("out", "m", "n"))
+    specs = []
+    for tiling, prefer in preferences(SM90_EXACT_USUAL, SM90_EXACT_TABLED):
+        function = _exact_sm90.ExactGemm(tiling, target, epilogues)
+        guards = (f"m >= {SM90_EXACT_ROWS}", f"k >= {tiling.least_k}", *forward(stored, "a", "b", "out"))
+        specs.append(aot.Spec(function, stored, guards, tiling.label, prefer=prefer))
     return specs

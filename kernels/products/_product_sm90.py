@@ -220,13 +220,14 @@ class Tiling:
 class Product(Order):
     """``out = (a @ b.T) * scales``; if ``grouped``, rows of ``a`` belong to experts, each with a ``b`` of its own."""
 
+    threads, loading_registers = THREADS, LOADING_REGISTERS
     summed_steps = 1  # steps along k that the tensor cores sum before the sum is added up in f32 registers
 
     def __init__(self, tiling: Tiling, target: aot.Target, scaling: Scaling, grouped: bool = False) -> None:
         super().__init__(tiling, tiling.m * tiling.cluster, scaling, grouped)
         assert not (grouped and tiling.split > 1)
         self.blocks = scaling.kind == "blocks"
-        self.stages = tiling.stages(target, scaling)
+        self.stages = self.brought_stages = tiling.stages(target, scaling)
         self.early = launched_early(target)
 
     @cute.jit
@@ -285,7 +286,7 @@ class Product(Order):
                 a_staged, b_staged, out_staged, tiles,
             ).launch(
                 grid=[running * tiling.blocks, 1, 1],
-                block=[THREADS, 1, 1],
+                block=[self.threads, 1, 1],
                 cluster=[tiling.blocks, 1, 1],
                 min_blocks_per_mp=1,
                 use_pdl=self.early,
@@ -355,19 +356,17 @@ class Product(Order):
         shared_parts = None
         if cutlass.const_expr(tiling.split > 1):
             shared_parts = shared.allocate_tensor(Float32, cute.make_layout(tiling.part_sums), 16)
-        groups = MULTIPLYING if tiling.shared else 1
         loaded = pipeline.PipelineTmaAsync.create(
             barrier_storage=barriers,
             num_stages=self.stages,
             # Each lane of the warp that brings scales arrives for those it has brought.
             producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 1 + WARP if self.blocks else 1),
-            consumer_group=pipeline.CooperativeGroup(
-                pipeline.Agent.Thread, tiling.cluster * groups * (WARP_GROUP // WARP)
-            ),
+            consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, tiling.cluster * self.reading_warps),
             tx_count=tiling.stage_bytes,
             cta_layout_vmnk=cute.make_layout((1, tiling.cluster, 1, 1)),
             defer_sync=True,
         )
+        brought = self.brought(shared, loaded, shared_a, shared_b)
         pipeline.pipeline_init_arrive(cluster_shape_mn=(tiling.blocks, 1), is_relaxed=True)
         pipeline.pipeline_init_wait(cluster_shape_mn=(tiling.blocks, 1))
 
@@ -377,18 +376,36 @@ class Product(Order):
         await_previous(self.early)
         count = self.count_tiles(offsets, tiles)
         if group == 0:
-            cute.arch.setmaxregister_decrease(LOADING_REGISTERS)
+            cute.arch.setmaxregister_decrease(self.loading_registers)
             if warp == 0:
                 self.load_tiles(loaded, load_a, a, shared_a, load_b, b, shared_b, offsets, tiles, count)
             if cutlass.const_expr(self.blocks):  # noqa: SIM102  decided when compiling
                 if warp == 1:
                     self.load_scales(loaded, a_scale, b_scale, shared_scale, tiles, count, cute.size(a, mode=[1]))
+            self.beside_loading(warp, (loaded, shared_a, shared_b), brought, count, cute.size(a, mode=[1]))
         else:
-            cute.arch.setmaxregister_increase(MULTIPLYING_REGISTERS)
-            self.multiply_tiles(
-                loaded, beginning, adding, writing, shared_a, shared_b, shared_out, shared_scale, shared_parts, store_out,
-                out_tiles, out, a_scale, b_scale, offsets, tiles, count, cute.size(a, mode=[1]), group - 1,
+            self.work(
+                (loaded, shared_a, shared_b), brought, beginning, adding, writing, shared_out, shared_scale, shared_parts,
+                store_out, out_tiles, out, a_scale, b_scale, offsets, tiles, count, cute.size(a, mode=[1]), group - 1,
             )  # fmt: skip
+
+    @property
+    def reading_warps(self) -> int:
+        """Warps that read each tile that was loaded."""
+        return (MULTIPLYING if self.tiling.shared else 1) * (WARP_GROUP // WARP)
+
+    def brought(self, shared, loaded, shared_a, shared_b):
+        """The tiles that are multiplied, and the pipeline that they come through: here, as they were loaded."""
+        return loaded, shared_a, shared_b
+
+    def beside_loading(self, warp, loaded, brought, count, depth):
+        """What the other warps do of the warp group that loads: here, nothing else."""
+
+    @cute.jit
+    def work(self, loaded, brought, beginning, adding, writing, shared_out, shared_scale, shared_parts, *others):
+        """What the warp groups do that do not load."""
+        cute.arch.setmaxregister_increase(MULTIPLYING_REGISTERS)
+        self.multiply_tiles(*brought, beginning, adding, writing, shared_out, shared_scale, shared_parts, *others)
 
     # The order of work.
 
@@ -520,7 +537,7 @@ class Product(Order):
 
     @cute.jit
     def multiply_tiles(
-        self, loaded, beginning, adding, writing, shared_a, shared_b, shared_out, shared_scale, shared_parts, store_out,
+        self, loaded, shared_a, shared_b, beginning, adding, writing, shared_out, shared_scale, shared_parts, store_out,
         out_tiles, out, a_scale, b_scale, offsets, tiles, count, depth, group,
     ):  # fmt: skip
         """A warp group: multiply every other tile of the block, or its half of every tile, and write it."""
@@ -540,8 +557,8 @@ class Product(Order):
         adding.set(warpgroup.Field.ACCUMULATE, True)
         first_step, end_step = self.range_of(part, depth)
         steps = end_step - first_step
-        read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, self.stages)
-        freed = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, self.stages)
+        read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, self.brought_stages)
+        freed = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, self.brought_stages)
         if cutlass.const_expr(not tiling.shared):
             if group == 1:
                 self.turn(0).arrive()  # which is the first

@@ -99,9 +99,9 @@ archs = {
     name: {kernel.name: [variant.name for variant in kernel.variants(Arch.parse(name))] for kernel in attending}
     for name in ("sm_80", "sm_86", "sm_90a", "sm_90", "sm_100f", "sm_120")
 }
-from kernels.f32.gemm_f32 import SM90_TF32_USUAL
+from kernels.f32.gemm_f32 import SM90_EXACT_USUAL, SM90_TF32_USUAL
 from kernels.fp8.gemm_fp8 import SM90_BLOCKS_USUAL, SM90_ROWS_USUAL
-usual = {"tf32": SM90_TF32_USUAL, "rows": SM90_ROWS_USUAL, "blocks": SM90_BLOCKS_USUAL}
+usual = {"tf32": SM90_TF32_USUAL, "exact": SM90_EXACT_USUAL, "rows": SM90_ROWS_USUAL, "blocks": SM90_BLOCKS_USUAL}
 usual = {name: [tiling.label for tiling, _ in tilings] for name, tilings in usual.items()}
 print(json.dumps({"tables": tables, "parameters": parameters, "archs": archs, "usual": usual}))
 """
@@ -572,7 +572,8 @@ def test_a_product_of_f32_takes_any_strides(call: dict[str, Any], kernels: dict[
 def test_a_product_of_f32_is_read_in_chunks_if_k_is_contiguous(
     m: int, n: int, tile: str, kernels: dict[str, Kernel]
 ) -> None:
-    call = product(m, n, k=32)
+    """Also if TMA cannot store rows of the output, because they are not aligned."""
+    call = product(m, n, k=32, out=tensor(2, (m, n), F32) | {"strides": [n + 1, 1]})
     chosen, reasons = kernels["gemm_f32"].answer(call)
     assert chosen.endswith(f"__{tile}"), reasons
     chosen, reasons = kernels["gemm_f32"].answer(call | {"a": call["a"] | {"byte_offset": 4}})
@@ -595,12 +596,23 @@ def test_a_product_of_f32_refuses_what_does_not_fit(
     assert not chosen and any(said in reason for reason in reasons), reasons
 
 
+PRODUCTS = (*gemm_f32.SHAPES, *gemm_f32.FEW, *gemm_f32.LOW, *gemm_f32.SMALL, *gemm_f32.WIDE, *gemm_f32.TF32)
+
+
+def test_each_usual_tiling_of_exact_products_is_chosen_for_a_product_of_the_contract(
+    kernels: dict[str, Kernel], declared: dict[str, Any]
+) -> None:
+    """If there are more than four rows, and TMA can load and store all of them."""
+    shapes = [(m, n, k) for m, n, k in PRODUCTS if m > 4 and n % 4 == 0 and k % 4 == 0]
+    chosen = {kernels["gemm_f32"].answer(product(*shape))[0] for shape in shapes}
+    assert chosen == {f"gemm_f32__identity__exact__matrix__{label}" for label in declared["usual"]["exact"]}
+
+
 def test_each_usual_tiling_of_tf32_is_chosen_for_a_product_of_the_contract(
     tf32: Kernel, declared: dict[str, Any]
 ) -> None:
     """And the general ones, for outputs and inputs that TMA does not take."""
-    shapes = (*gemm_f32.SHAPES, *gemm_f32.FEW, *gemm_f32.LOW, *gemm_f32.SMALL, *gemm_f32.WIDE, *gemm_f32.TF32)
-    chosen = {tf32.answer(product(*shape))[0] for shape in shapes if shape[0] > 0}
+    chosen = {tf32.answer(product(*shape))[0] for shape in PRODUCTS if shape[0] > 0}
     labels = {*declared["usual"]["tf32"], "tile64x64_shared_direct", "tile128x128_shared_direct", "tile128x128"}
     assert chosen == {f"gemm_f32__identity__tf32__matrix__{label}" for label in labels}
 

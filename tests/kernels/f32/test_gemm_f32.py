@@ -30,8 +30,9 @@ def bundle(path: Path, cuda: Standin) -> aot_runtime.Bundle:
 
 
 def multiply(bundle: aot_runtime.Bundle, cuda: Standin, m: int, n: int, k: int) -> tuple[str, int, int]:
-    """The tiling of a product, its tiles, and the blocks that share each of them."""
-    tensors = [cuda.tensor(shape, "float32") for shape in ((m, k), (n, k), (m, n))]
+    """The tiling of a product, its tiles, and the blocks that share each of them. TMA cannot store rows of its output."""
+    tensors = [cuda.tensor(shape, "float32") for shape in ((m, k), (n, k))]
+    tensors.append(cuda.tensor((m, n), "float32", strides=(n // 4 * 4 + 5, 1)))
     chosen = bundle.explain("gemm_f32", "9.0", *tensors).chosen
     bundle["gemm_f32"](*tensors)
     launch = cuda.launches[-1]
@@ -107,4 +108,38 @@ def test_impossible_low_tiles_are_refused_with_the_numbers() -> None:
         "a tile of 16 x 64 for 1 x 16 warps",
         "1 stages take 12288 bytes; a block of sm_90a has 232448",
         "20 stages take 245760 bytes; a block of sm_90a has 232448",
+    ]
+
+
+PIECES = """
+import aot
+from aot.targets import Target
+from aot_runtime.arch import Arch
+from kernels.f32.gemm_f32 import SM90_EXACT_TABLED, SM90_EXACT_USUAL
+from kernels.f32._exact_sm90 import MMA_DEPTH, STEP, Scaling, Tiling, element_at
+target, scaling = Target.of(Arch.parse("sm_90a")), Scaling(promoted=True)
+for step in range(0, STEP, MMA_DEPTH):
+    for lane in range(4):  # what it has of an instruction, in the order of its registers
+        print([element_at(step + 2 * lane + place) for place in (0, 1, 8, 9)])
+for tiling in (*(tiling for tiling, _ in SM90_EXACT_USUAL), *SM90_EXACT_TABLED):
+    # Steps from one part that a warp cuts to the next: no more than there are stages.
+    apart = max((i + tiling.cutting_warps) // tiling.cut_parts - i // tiling.cut_parts for i in range(tiling.cut_parts))
+    assert apart <= tiling.cut_stages <= tiling.stages(target, scaling), tiling
+for tiling in (Tiling(256, 64), Tiling(128, 128, split=2), Tiling(128, 24)):
+    try:
+        tiling.validate(target, scaling)
+    except aot.DeclarationError as error:
+        print(error.message)
+"""
+
+
+def test_a_lane_has_neighbours_of_a_and_pieces_of_b_are_in_the_same_order() -> None:
+    done = subprocess.run([sys.executable, "-c", PIECES], capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    assert lines[:4] == ["[0, 1, 2, 3]", "[8, 9, 10, 11]", "[16, 17, 18, 19]", "[24, 25, 26, 27]"]
+    assert lines[4:8] == ["[4, 5, 6, 7]", "[12, 13, 14, 15]", "[20, 21, 22, 23]", "[28, 29, 30, 31]"]
+    assert lines[8:] == [
+        "128 rows for one warp group",
+        "2 stages as they are loaded and 3 of pieces",
+        "64 x 24 of a tile for one warp group",
     ]

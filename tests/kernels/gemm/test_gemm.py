@@ -244,7 +244,8 @@ from kernels.fp8 import gemm_fp8
 from kernels.gemm._choice import preferences
 from kernels.gemm.gemm import SM90_CHOICES
 modelled = {
-    "f32": (gemm_f32.SM90_TF32_USUAL, gemm_f32.SM90_TF32_TABLED),
+    "tf32": (gemm_f32.SM90_TF32_USUAL, gemm_f32.SM90_TF32_TABLED),
+    "exact": (gemm_f32.SM90_EXACT_USUAL, gemm_f32.SM90_EXACT_TABLED),
     "rows": (gemm_fp8.SM90_ROWS_USUAL, gemm_fp8.SM90_ROWS_TABLED),
     "blocks": (gemm_fp8.SM90_BLOCKS_USUAL, gemm_fp8.SM90_BLOCKS_TABLED),
 }
@@ -266,7 +267,8 @@ def declared() -> dict[str, list[str]]:
         ("gemm", "gemm", 8),  # both dtypes and every epilogue
         ("gemm_fp8", "rows", 4),  # both dtypes of the output, and of b
         ("gemm_fp8", "blocks", 4),
-        ("gemm_f32", "f32", 4),  # every epilogue
+        ("gemm_f32", "tf32", 4),  # every epilogue
+        ("gemm_f32", "exact", 4),
     ],
 )
 def test_the_shipped_table_names_tilings_that_are_declared(
@@ -275,7 +277,7 @@ def test_the_shipped_table_names_tilings_that_are_declared(
     """A build would refuse the table too, but only a build of all kernels reads it."""
     tuning = read_tuning(Path(__file__).parents[3] / "kernels" / "tuning" / "nvidia_h200_132.json")
     (table,) = (one for one in tuning.kernels if one.kernel == kernel)
-    own = [one for one in table.sets if one.point.get("scales", tilings) == tilings]
+    own = [one for one in table.sets if tilings in (kernel, one.point.get("scales"), one.point.get("precision"))]
     assert table.by == ("m", "n", "k") and len(own) == sets
     for one in own:
         assert {name.rpartition("__")[2] for name in one.variants} == set(declared[tilings])

@@ -1,0 +1,182 @@
+"""Times of every tiling of a shipped product for sm_90a, on products to tune on: what `gemm_table.py` makes tables of.
+
+Needs a GPU, torch, and a bundle of the shipped kernels with the family of the product, alone on the GPU. Contenders take turns
+in random order in CUDA graphs, with inputs beyond the L2 cache. After 6 ms of work the GPU rests as long, so that its clock
+stays high: if it never rests, large products are limited by power, and other tilings are the fastest. A tiling is left out of
+a product if a call of it takes much longer than one of the fastest, and timed once if it is not among the fastest.
+
+    python benchmarks/tilings.py dist/kernels bf16      # `gemm`, against torch.mm
+    python benchmarks/tilings.py dist/kernels tf32      # `gemm_f32`; f32 are exact products
+    python benchmarks/tilings.py dist/kernels tensor    # `gemm_fp8` with one scale, against `_scaled_mm`; blocks: with theirs
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from _common import machine_facts, parser
+from _timers import between_events
+from gemm_shapes import PRECISIONS, Problem, read_clocks, read_problems, this_device
+from scaled_shapes import Case, make_inputs, takes, torch_run
+
+SETS = ("gemm_tune", "gemm_random")
+KINDS = {"bf16": "gemm", "tf32": "gemm_f32", "f32": "gemm_f32", "tensor": "gemm_fp8", "blocks": "gemm_fp8"}
+MOST = {"bf16": 2.6e12, "tf32": 1.3e12, "f32": 2.5e11, "tensor": 2.6e12, "blocks": 2.6e12}  # operations of a product
+WORK = 6000.0  # microseconds after which the GPU rests
+# A tiling is left out if a call takes so many times as long as one of the fastest, and so many microseconds more.
+SLOWER, MORE = 1.25, 12.0
+NEAR = 1.12  # a tiling is timed once if it takes longer than this
+ROUNDS = 3
+MAX_SETS = 8  # of inputs
+EVERY = 100  # products between two looks at the clocks
+SEED = 17
+
+Run = Callable[[int], Any]
+
+
+def problems(what: str) -> list[Problem]:
+    """Products to tune on, in random order, without those that are reported or that torch does not take."""
+    reported = {problem[2:] for problem in read_problems("gemm_report")}
+    found = {problem[2:]: problem for name in SETS for problem in read_problems(name)}
+    multiple = {"tensor": 16, "blocks": 128}.get(what, 1)  # of k
+    kept = [
+        problem
+        for shape, problem in found.items()
+        if shape not in reported and problem.operations < MOST[what] and problem.k % multiple == 0
+    ]
+    random.Random(SEED).shuffle(kept)
+    return kept
+
+
+def inputs_of(what: str, problem: Problem, sets: int) -> tuple[list[dict[str, Any]], list[Any], Run]:
+    """Inputs, outputs, and torch's product of them."""
+    import torch
+
+    if KINDS[what] == "gemm_fp8":
+        case = Case(list(problem), what)
+        made = [make_inputs(case) for _ in range(sets)]
+        run: Run = lambda i: torch_run(case, **made[i])  # noqa: E731
+        if not takes(case, made[0]):
+            made = []
+    else:
+        torch.backends.cuda.matmul.allow_tf32 = what == "tf32"
+        own = {"device": "cuda", "dtype": torch.float32 if what in PRECISIONS else torch.bfloat16}
+        made = [
+            {"a": torch.randn(problem.m, problem.k, **own), "b": torch.randn(problem.n, problem.k, **own)}
+            for _ in range(sets)
+        ]
+        run = lambda i: torch.mm(made[i]["a"], made[i]["b"].T, out=outs[i])  # noqa: E731
+    dtype = torch.float32 if what in PRECISIONS else torch.bfloat16
+    outs = [torch.empty(problem.m, problem.n, device="cuda", dtype=dtype) for _ in range(sets)]
+    return made, outs, run
+
+
+def tilings(
+    bundle: Any, what: str, inputs: list[dict[str, Any]], outs: list[Any], functions: dict[str, Any]
+) -> Iterator[tuple[str, Run]]:
+    """Each tiling that takes a product."""
+    from aot_runtime.asking import variant_function
+
+    kernel = KINDS[what]
+    choices = {"precision": PRECISIONS[what]} if what in PRECISIONS else {}
+    for one in bundle.explain(kernel, this_device(), **inputs[0], out=outs[0], **choices).candidates:
+        label = one.variant.rpartition("__")[2]
+        if not one.reason and label.startswith("tile"):
+            if one.variant not in functions:
+                functions[one.variant] = variant_function(bundle, kernel, one.variant)
+            yield label, lambda i, call=functions[one.variant]: call(**inputs[i], out=outs[i], **choices)
+
+
+class Rested:
+    """Measurements between which the GPU rests as long as it worked."""
+
+    def __init__(self) -> None:
+        self.worked = 0.0
+
+    def __call__(self, timer: Callable[[], float], calls: int) -> float:
+        found = timer()
+        self.worked += found * calls
+        if self.worked > WORK:
+            time.sleep(self.worked * 1e-6)
+            self.worked = 0.0
+        return found
+
+
+def measure(runs: Mapping[str, Run], sets: int, calls: int, rested: Rested, chance: random.Random) -> dict[str, float]:
+    """Microseconds of a call by contender, the first of which is torch."""
+    from aot.gpu.bench import graph_timer
+
+    torch_name = next(iter(runs))
+    looks = {name: min(rested(lambda run=run: between_events(lambda: run(0)), 1) for _ in range(3)) for name, run in runs.items()}  # fmt: skip
+    most = min(took for name, took in looks.items() if name != torch_name) * SLOWER + MORE
+    timers = {
+        name: graph_timer(run, sets, calls) for name, run in runs.items() if name == torch_name or looks[name] <= most
+    }
+    count = max(sets, -(-calls // sets) * sets)
+    names = list(timers)
+    chance.shuffle(names)
+    times = {name: rested(timers[name], count) for name in names}
+    least = min(times.values())
+    near = [name for name in names if times[name] <= NEAR * least or name == torch_name]
+    samples: dict[str, list[float]] = {name: [] for name in near}
+    for _ in range(ROUNDS):
+        chance.shuffle(near)
+        for name in near:
+            samples[name].append(rested(timers[name], count))
+    return {**times, **{name: statistics.median(own) for name, own in samples.items()}}
+
+
+def main() -> None:
+    from aot.gpu.bench import cache_bytes, copies_beyond
+
+    arguments = parser(__doc__)
+    arguments.add_argument("bundle", type=Path)
+    arguments.add_argument("what", choices=tuple(KINDS))
+    arguments.add_argument("--seconds", type=float, default=float("inf"), help="stop after these (default: never)")
+    given = arguments.parse_args()
+    import aot_runtime
+
+    bundle, products = aot_runtime.load(given.bundle), problems(given.what)
+    gc.freeze()  # torch collects garbage before each graph: it need not look at what is here already
+    start, rested, chance = time.monotonic(), Rested(), random.Random(SEED)
+    functions: dict[str, Any] = {}
+    measured: list[tuple[Problem, dict[str, float]]] = []
+    clocks = [read_clocks()]
+    for index, problem in enumerate(products):
+        if time.monotonic() - start > given.seconds:
+            break
+        wide = 2 if given.what in PRECISIONS else 1
+        sets = min(copies_beyond(cache_bytes("cuda"), problem.bytes * wide), MAX_SETS)
+        inputs, outs, torch_product = inputs_of(given.what, problem, sets)
+        runs = dict(tilings(bundle, given.what, inputs, outs, functions)) if inputs else {}
+        if runs:
+            measured.append((problem, measure({"torch": torch_product, **runs}, sets, problem.calls, rested, chance)))
+        if index % EVERY == EVERY - 1:
+            clocks.append(read_clocks())
+            print(f"{index + 1} of {len(products)}, {time.monotonic() - start:.0f} s", flush=True)
+    labels = sorted({label for _, times in measured for label in times if label != "torch"})
+    number = {label: str(i) for i, label in enumerate(labels)}
+    results = {
+        "benchmark": f"tilings of {KINDS[given.what]}, {given.what}",
+        "machine": machine_facts(),
+        "summary": {"products": len(measured), "of": len(products), "clocks": clocks},
+        "tilings": labels,
+        "columns": ["m", "n", "k", "torch's microseconds", "microseconds by the number of the tiling"],
+        "rows": [
+            [*problem[2:], round(times["torch"], 2), {number[name]: round(us, 2) for name, us in times.items() if name in number}]
+            for problem, times in measured
+        ],
+    }  # fmt: skip
+    if given.out is not None:
+        given.out.write_text(json.dumps(results) + "\n")
+
+
+if __name__ == "__main__":
+    main()
