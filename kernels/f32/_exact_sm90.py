@@ -9,8 +9,9 @@ The tensor cores cut sums off instead of rounding them. Small products are summe
 only two additions of a step cut off bits that count; then the sum is added up in f32 registers.
 
 Shared memory is the limit. So the multiplying warp groups cut tiles of ``a`` in registers, from where wgmma takes them, and only
-pieces of ``b`` go through shared memory. One more warp group cuts those. Both have the elements of a step in the same order,
-which is not that of k: the one in which threads read chunks of 16 bytes.
+pieces of ``b`` go through shared memory. One warp group more than other products have cuts those, with the warps beside the one
+that loads. Both have the elements of a step in the same order, which is not that of k: the one in which threads read chunks of
+16 bytes.
 
 bf16 has the range of f32, but not for pieces of its smallest numbers: numbers are multiplied with 2**16 first. If that is too
 large, or not finite to begin with, a piece of it is infinite, and times a piece that is zero it is no number. So elements of the
@@ -179,7 +180,8 @@ class ExactGemm(Tf32Gemm):
             for index in cutlass.range(own, total, tiling.cutting_warps, unroll=1):
                 at, row = index // tiling.cut_parts, index % tiling.cut_parts * WARP + lane
                 read, written = state_at(at, self.stages), state_at(at, self.brought_stages, 1)
-                # Only if the pieces of an earlier round were multiplied, all loads of the round before have arrived.
+                # In this order: if the pieces that were in this stage have been multiplied, the loads of their step had
+                # arrived, so the barrier of the loads is not taken for that of a round before.
                 cut.producer_acquire(written)
                 loads.consumer_wait(read)
                 if row < tiling.n:
@@ -263,11 +265,11 @@ class ExactGemm(Tf32Gemm):
     def finish(self, sums, own_scale, shared_scale, part: cutlass.Constexpr, n, thread, group):
         own, rows, columns, row = own_scale
         column = n * self.tiling.written_columns + thread % 4 * 2
-        finite = Float32(0.0)
+        zero = Float32(0.0)
         for v in cutlass.range_constexpr(cute.size(sums)):
             sums[v] = sums[v] * SCALE**-2
-            finite += sums[v] * 0.0
-        if finite != 0.0:
+            zero += sums[v] * 0.0  # which is not zero if a sum is not finite
+        if zero != 0.0:
             for first in cutlass.range_constexpr(0, cute.size(sums), 8):
                 chunk = cute.make_tensor(sums.iterator + first, cute.make_layout(8))
                 compute_again(chunk, rows, columns, row, column + first // 4 * 8)

@@ -125,7 +125,7 @@ for tiling in (*(tiling for tiling, _ in SM90_EXACT_USUAL), *SM90_EXACT_TABLED):
     # Steps from one part that a warp cuts to the next: no more than there are stages.
     apart = max((i + tiling.cutting_warps) // tiling.cut_parts - i // tiling.cut_parts for i in range(tiling.cut_parts))
     assert apart <= tiling.cut_stages <= tiling.stages(target, scaling), tiling
-for tiling in (Tiling(256, 64), Tiling(128, 128, split=2), Tiling(128, 24)):
+for tiling in (Tiling(256, 64), Tiling(128, 128, split=2, buffers=1), Tiling(128, 24)):
     try:
         tiling.validate(target, scaling)
     except aot.DeclarationError as error:
