@@ -195,29 +195,29 @@ def copied(arguments: dict[str, Any], out: aot.Tensor) -> dict[str, Any]:
     }
 
 
-def tf32_specs(target: aot.Target, arguments: dict[str, Any]) -> list[aot.Spec]:
-    """Products of TF32, whose output TMA stores if possible."""
-    epilogues = tuple(EPILOGUES.values())
+def stored_specs(
+    gemm: Any, usual: Any, tabled: Any, target: aot.Target, arguments: dict[str, Any], *guards: str
+) -> list[aot.Spec]:
+    """Products whose output TMA stores."""
     stored = copied(arguments, aligned_rows("out", "m", "n"))
+    aligned = forward(stored, "a", "b", "out")
     specs = []
-    for tiling, prefer in preferences(SM90_TF32_USUAL, SM90_TF32_TABLED):
-        function = _tf32_sm90.Tf32Gemm(tiling, target, epilogues)
-        guards = (f"k >= {tiling.least_k}", *forward(stored, "a", "b", "out"))
-        specs.append(aot.Spec(function, stored, guards, tiling.label, prefer=prefer))
-    direct = copied(arguments, matrix("out", "m", "n"))
-    for tiling, guards in SM90_TF32_DIRECT:
-        function = _tf32_sm90.DirectTf32Gemm(tiling, target, epilogues)
-        specs.append(aot.Spec(function, direct, ("k > 0", *forward(direct, "a", "b"), *guards), tiling.label))
+    for tiling, prefer in preferences(usual, tabled):
+        function = gemm(tiling, target, tuple(EPILOGUES.values()))
+        own = (*guards, f"k >= {tiling.least_k}", *aligned)
+        specs.append(aot.Spec(function, stored, own, tiling.label, prefer=prefer))
     return specs
 
 
 def exact_specs(target: aot.Target, arguments: dict[str, Any]) -> list[aot.Spec]:
-    """Exact products on the tensor cores, whose output TMA stores."""
-    epilogues = tuple(EPILOGUES.values())
-    stored = copied(arguments, aligned_rows("out", "m", "n"))
-    specs = []
-    for tiling, prefer in preferences(SM90_EXACT_USUAL, SM90_EXACT_TABLED):
-        function = _exact_sm90.ExactGemm(tiling, target, epilogues)
-        guards = (f"m >= {SM90_EXACT_ROWS}", f"k >= {tiling.least_k}", *forward(stored, "a", "b", "out"))
-        specs.append(aot.Spec(function, stored, guards, tiling.label, prefer=prefer))
+    few = f"m >= {SM90_EXACT_ROWS}"
+    return stored_specs(_exact_sm90.ExactGemm, SM90_EXACT_USUAL, SM90_EXACT_TABLED, target, arguments, few)
+
+
+def tf32_specs(target: aot.Target, arguments: dict[str, Any]) -> list[aot.Spec]:
+    specs = stored_specs(_tf32_sm90.Tf32Gemm, SM90_TF32_USUAL, SM90_TF32_TABLED, target, arguments)
+    direct = copied(arguments, matrix("out", "m", "n"))
+    for tiling, guards in SM90_TF32_DIRECT:
+        function = _tf32_sm90.DirectTf32Gemm(tiling, target, tuple(EPILOGUES.values()))
+        specs.append(aot.Spec(function, direct, ("k > 0", *forward(direct, "a", "b"), *guards), tiling.label))
     return specs
