@@ -23,8 +23,8 @@ from typing import Any
 
 from _common import machine_facts, parser
 from _timers import between_events
-from gemm_shapes import PRECISIONS, Problem, read_clocks, read_problems, this_device
-from scaled_shapes import Case, make_inputs, takes, torch_run
+from gemm_shapes import EVERY, PRECISIONS, Problem, read_clocks, read_problems, this_device
+from scaled_shapes import MAX_SETS, Case, make_inputs, takes, torch_run
 
 SETS = ("gemm_tune", "gemm_random")
 KINDS = {"bf16": "gemm", "tf32": "gemm_f32", "f32": "gemm_f32", "tensor": "gemm_fp8", "blocks": "gemm_fp8"}
@@ -34,9 +34,8 @@ WORK = 6000.0  # microseconds after which the GPU rests
 SLOWER, MORE = 1.25, 12.0
 NEAR = 1.12  # a tiling is timed once if it takes longer than this
 ROUNDS = 3
-MAX_SETS = 8  # of inputs
-EVERY = 100  # products between two looks at the clocks
 SEED = 17
+TORCH = "torch"  # the contender that is always timed
 
 Run = Callable[[int], Any]
 
@@ -59,6 +58,8 @@ def inputs_of(what: str, problem: Problem, sets: int) -> tuple[list[dict[str, An
     """Inputs, outputs, and torch's product of them."""
     import torch
 
+    dtype = torch.float32 if what in PRECISIONS else torch.bfloat16
+    outs = [torch.empty(problem.m, problem.n, device="cuda", dtype=dtype) for _ in range(sets)]
     if KINDS[what] == "gemm_fp8":
         case = Case(list(problem), what)
         made = [make_inputs(case) for _ in range(sets)]
@@ -67,14 +68,12 @@ def inputs_of(what: str, problem: Problem, sets: int) -> tuple[list[dict[str, An
             made = []
     else:
         torch.backends.cuda.matmul.allow_tf32 = what == "tf32"
-        own = {"device": "cuda", "dtype": torch.float32 if what in PRECISIONS else torch.bfloat16}
+        own = {"device": "cuda", "dtype": dtype}
         made = [
             {"a": torch.randn(problem.m, problem.k, **own), "b": torch.randn(problem.n, problem.k, **own)}
             for _ in range(sets)
         ]
         run = lambda i: torch.mm(made[i]["a"], made[i]["b"].T, out=outs[i])  # noqa: E731
-    dtype = torch.float32 if what in PRECISIONS else torch.bfloat16
-    outs = [torch.empty(problem.m, problem.n, device="cuda", dtype=dtype) for _ in range(sets)]
     return made, outs, run
 
 
@@ -110,21 +109,21 @@ class Rested:
 
 
 def measure(runs: Mapping[str, Run], sets: int, calls: int, rested: Rested, chance: random.Random) -> dict[str, float]:
-    """Microseconds of a call by contender, the first of which is torch."""
+    """Microseconds of a call by contender."""
     from aot.gpu.bench import graph_timer
 
-    torch_name = next(iter(runs))
-    looks = {name: min(rested(lambda run=run: between_events(lambda: run(0)), 1) for _ in range(3)) for name, run in runs.items()}  # fmt: skip
-    most = min(took for name, took in looks.items() if name != torch_name) * SLOWER + MORE
-    timers = {
-        name: graph_timer(run, sets, calls) for name, run in runs.items() if name == torch_name or looks[name] <= most
-    }
+    def look(run: Run) -> float:
+        return min(rested(lambda: between_events(lambda: run(0)), 1) for _ in range(3))
+
+    looks = {name: look(run) for name, run in runs.items()}
+    most = min(took for name, took in looks.items() if name != TORCH) * SLOWER + MORE
+    timers = {name: graph_timer(run, sets, calls) for name, run in runs.items() if name == TORCH or looks[name] <= most}
     count = max(sets, -(-calls // sets) * sets)
     names = list(timers)
     chance.shuffle(names)
     times = {name: rested(timers[name], count) for name in names}
     least = min(times.values())
-    near = [name for name in names if times[name] <= NEAR * least or name == torch_name]
+    near = [name for name in names if times[name] <= NEAR * least or name == TORCH]
     samples: dict[str, list[float]] = {name: [] for name in near}
     for _ in range(ROUNDS):
         chance.shuffle(near)
@@ -133,9 +132,31 @@ def measure(runs: Mapping[str, Run], sets: int, calls: int, rested: Rested, chan
     return {**times, **{name: statistics.median(own) for name, own in samples.items()}}
 
 
-def main() -> None:
+def measure_all(
+    bundle: Any, what: str, products: list[Problem], seconds: float, clocks: list[dict[str, str]]
+) -> list[tuple[Problem, dict[str, float]]]:
+    """Products with the times of their contenders, until the time is over."""
     from aot.gpu.bench import cache_bytes, copies_beyond
 
+    start, rested, chance = time.monotonic(), Rested(), random.Random(SEED)
+    functions: dict[str, Any] = {}
+    measured = []
+    wide = 2 if what in PRECISIONS else 1  # f32 has twice the bytes that a problem says
+    for index, problem in enumerate(products):
+        if time.monotonic() - start > seconds:
+            break
+        sets = min(copies_beyond(cache_bytes("cuda"), problem.bytes * wide), MAX_SETS)
+        inputs, outs, torch_product = inputs_of(what, problem, sets)
+        runs = dict(tilings(bundle, what, inputs, outs, functions)) if inputs else {}
+        if runs:
+            measured.append((problem, measure({TORCH: torch_product, **runs}, sets, problem.calls, rested, chance)))
+        if index % EVERY == EVERY - 1:
+            clocks.append(read_clocks())
+            print(f"{index + 1} of {len(products)}, {time.monotonic() - start:.0f} s", flush=True)
+    return measured
+
+
+def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("bundle", type=Path)
     arguments.add_argument("what", choices=tuple(KINDS))
@@ -143,37 +164,22 @@ def main() -> None:
     given = arguments.parse_args()
     import aot_runtime
 
-    bundle, products = aot_runtime.load(given.bundle), problems(given.what)
+    bundle, products, clocks = aot_runtime.load(given.bundle), problems(given.what), [read_clocks()]
     gc.freeze()  # torch collects garbage before each graph: it need not look at what is here already
-    start, rested, chance = time.monotonic(), Rested(), random.Random(SEED)
-    functions: dict[str, Any] = {}
-    measured: list[tuple[Problem, dict[str, float]]] = []
-    clocks = [read_clocks()]
-    for index, problem in enumerate(products):
-        if time.monotonic() - start > given.seconds:
-            break
-        wide = 2 if given.what in PRECISIONS else 1
-        sets = min(copies_beyond(cache_bytes("cuda"), problem.bytes * wide), MAX_SETS)
-        inputs, outs, torch_product = inputs_of(given.what, problem, sets)
-        runs = dict(tilings(bundle, given.what, inputs, outs, functions)) if inputs else {}
-        if runs:
-            measured.append((problem, measure({"torch": torch_product, **runs}, sets, problem.calls, rested, chance)))
-        if index % EVERY == EVERY - 1:
-            clocks.append(read_clocks())
-            print(f"{index + 1} of {len(products)}, {time.monotonic() - start:.0f} s", flush=True)
-    labels = sorted({label for _, times in measured for label in times if label != "torch"})
-    number = {label: str(i) for i, label in enumerate(labels)}
+    measured = measure_all(bundle, given.what, products, given.seconds, clocks)
+    labels = sorted({label for _, times in measured for label in times if label != TORCH})
+    rows = [
+        [*problem[2:], round(times[TORCH], 2), {str(i): round(times[label], 2) for i, label in enumerate(labels) if label in times}]
+        for problem, times in measured
+    ]  # fmt: skip
     results = {
         "benchmark": f"tilings of {KINDS[given.what]}, {given.what}",
         "machine": machine_facts(),
         "summary": {"products": len(measured), "of": len(products), "clocks": clocks},
         "tilings": labels,
         "columns": ["m", "n", "k", "torch's microseconds", "microseconds by the number of the tiling"],
-        "rows": [
-            [*problem[2:], round(times["torch"], 2), {number[name]: round(us, 2) for name, us in times.items() if name in number}]
-            for problem, times in measured
-        ],
-    }  # fmt: skip
+        "rows": rows,
+    }
     if given.out is not None:
         given.out.write_text(json.dumps(results) + "\n")
 

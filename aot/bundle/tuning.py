@@ -42,9 +42,8 @@ __all__ = [
 
 TUNING = "tuning"  # a folder of a bundle
 SCHEMA = 3
-_READABLE = range(
-    1, SCHEMA + 1
-)  # until 2 cells are a list of numbers, and in 1 every set has bins and cells of its own
+# Until 2 cells are a list of numbers, and in 1 every set has bins and cells of its own.
+_READABLE = range(1, SCHEMA + 1)
 MAX_CELLS = 65536  # AOT_MAX_CELLS: of one set
 MAX_VARIANTS = 256  # of one set: a cell is a byte
 MAX_BYTES = 64 << 20

@@ -6,7 +6,7 @@ there is of memory and power. Operands come from memory, which takes a time for 
 ``start + waves * (step * k + tile) + work * tiles / (tiles of a wave) * k + read * elements``. It counts waves exactly: one
 tile more than fits into a wave costs a wave, which is what makes a tiling wrong for a shape.
 
-The products in f8 and in TF32 choose by it. Its numbers were fitted to measurements on an H200, and so is the
+The products in f8 and in f32 choose by it. Its numbers were fitted to measurements on an H200, and so is the
 number of multiprocessors: on a device with fewer of them the choice is a little worse, never wrong. On a device without a
 measured table each call evaluates the models, so only the usual tilings have one; a table alone chooses the others.
 """
