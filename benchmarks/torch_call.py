@@ -9,16 +9,11 @@ what one call takes more than another is the median of the differences within a 
 than that. Where code happens to lie in memory changes the differences by a hundred nanoseconds too, so several processes
 measure all of it, one after the other. The results are the medians of their figures, and list the differences of each.
 
-What the ``out`` form adds in Python is also measured step by step: the same function with one more of its steps each time.
-With Python 3.12 and 3.13, calls with plain tensors reach C at once and take none of these steps.
-
 If the bundle has the backward kernel, a call and its backward are measured too, of a tensor that requires a gradient.
 """
 
 from __future__ import annotations
 
-import ctypes
-import itertools
 import json
 import statistics
 import subprocess
@@ -35,10 +30,8 @@ from python_call import per_call, torch_with_gpu
 
 CALLS, ROUNDS = 100, 101  # calls of a turn, and how many turns each function has
 PROCESSES = 5
-LIMITS_NS = {
-    "out form": 200,
-    "functional form": 500,
-}  # over the plain call, and over torch.empty_like and the plain call
+# What operators may add to the plain call, and to torch.empty_like and the plain call.
+LIMITS_NS = {"out form": 1000, "functional form": 1000}
 DIFFERENCES = {
     "out form over the plain call": ("ops.rmsnorm.out", "a lambda around the plain call"),
     # The plain call looks for arrays of other libraries; operators need not.
@@ -48,7 +41,6 @@ DIFFERENCES = {
         "torch.empty_like and the plain call",
     ),
 }
-STEP_BY_STEP = "the out form, step by step"
 
 
 def main() -> None:
@@ -61,8 +53,8 @@ def main() -> None:
     else:
         results = measured(*(_on_gpu(options.bundle) if options.bundle else _without_gpu()))
     for name, figures in results.items():
-        flat = {**figures, **figures.get(STEP_BY_STEP, {})}
-        print_rows((f"call, {name}", "ns"), [(key, value) for key, value in flat.items() if isinstance(value, float)])
+        rows = [(key, value) for key, value in figures.items() if isinstance(value, float)]
+        print_rows((f"call, {name}", "ns"), rows)
     report(
         "torch_call",
         {"calls": "GPU" if options.bundle else "no kernel", "limits_ns": LIMITS_NS, **results},
@@ -76,7 +68,7 @@ def measured(torch: Any, operators: Any, device: str) -> dict[str, dict[str, Any
     results = {}
     for name, state in states.items():
         with state():
-            results[name] = {**measure(torch, operators, device), STEP_BY_STEP: steps(torch, operators, device)}
+            results[name] = measure(torch, operators, device)
     if "rmsnorm_backward" in operators[1]:
         results["forward and backward"] = differentiated(torch, operators[1], device)
     return results
@@ -121,32 +113,15 @@ def _without_gpu() -> tuple[Any, Any, str]:
     import aot_runtime.torch
     from aot_runtime.functions import make_function
 
-    bundle = _NoKernel(_eager_function())
+    bundle = _NoKernel()
     plain = make_function(bundle._record("rmsnorm"), "rmsnorm", bundle._symbol)
     return torch, (plain, aot_runtime.torch.register(bundle)), "cpu"  # type: ignore[arg-type]
-
-
-def _eager_function() -> Any:
-    """What decides in entry libraries which calls bypass the dispatcher, compiled from its source."""
-    from aot_runtime.native import source_directory
-
-    with tempfile.TemporaryDirectory() as folder:
-        library = f"{folder}/eager.so"
-        flags = ["-std=c99", "-O2", "-shared", "-fPIC", "-o", library]
-        compiler = [sys.executable, "-m", "ziglang", "cc"]
-        subprocess.run([*compiler, *flags, str(source_directory() / "aot_eager.c")], check=True)
-        function = ctypes.CDLL(library).aot_eager_function
-    function.argtypes, function.restype = 3 * [ctypes.c_int64], ctypes.c_int64
-    return function
 
 
 class _NoKernel:
     """As much of a bundle as operators need. Its one kernel does nothing."""
 
     name, path, kernels = "kernels", Path("none"), ("rmsnorm",)
-
-    def __init__(self, eager: Any) -> None:
-        self.eager = eager
 
     def _replace(self, functions: dict[str, Any]) -> None:
         self.__dict__.update(functions)
@@ -162,7 +137,7 @@ class _NoKernel:
     def _symbol(self, name: str) -> Any:
         import tvm_ffi
 
-        return self.eager if name == "aot__eager" else tvm_ffi.get_global_func("testing.nop")
+        return tvm_ffi.get_global_func("testing.nop")
 
 
 def tensors(torch: Any, device: str) -> tuple[Any, Any, Any]:
@@ -211,36 +186,6 @@ def differentiated(torch: Any, ops: Any, device: str) -> dict[str, float]:
         for name, forward in forwards.items()
     }
     return medians_of(interleaved_samples(runs, 21))
-
-
-# Functions with the signature of `out_form` in aot_runtime/torch.py, each with one more of its steps.
-QUIET = "if not _is_traced() and _forward._current_level < 0"
-STEPS = {
-    "only the kernel": "_target(x, weight, out, eps)",
-    "is dynamo tracing": "if not _is_traced(): _target(x, weight, out, eps)",
-    "is a derivative computed forward": f"{QUIET}: _target(x, weight, out, eps)",
-    "may the call bypass the dispatcher": f"{QUIET}: _without_outputs(_target, x, weight, out, eps)",
-    "tell autograd that the output was overwritten": f"{QUIET}: _write(_target, x, weight, out, eps)",
-}
-
-
-def steps(torch: Any, operators: Any, device: str) -> dict[str, float]:
-    """What each step adds to the time of a function that only calls the kernel."""
-    _, ops = operators
-    x, weight, out = tensors(torch, device)
-    timed = _timed(device)
-    names, arguments = dict(ops.rmsnorm.out.__globals__), ("x", "weight", "out", "eps")
-    if ops._eager is None:
-        return {}  # Python decides, in one step
-    names["_without_outputs"] = ops._eager.write(arguments, arguments[:3], ())
-    runs = {}
-    for step, source in STEPS.items():
-        exec(f"def form(x, weight, eps=1e-6, *, out):\n    {source}", names)
-        runs[step] = timed(lambda form=names["form"]: form(x, weight, out=out))
-    samples = interleaved_samples(runs, ROUNDS)
-    added = {step: paired_difference(samples, step, before) for before, step in itertools.pairwise(samples)}
-    first, *_, last = samples
-    return {**added, "together": paired_difference(samples, last, first)}
 
 
 def _timed(device: str) -> Callable[..., Callable[[], float]]:

@@ -91,9 +91,6 @@ class Played:
         return self._records[name]
 
     def _symbol(self, name: str) -> Callable[..., None]:
-        if name == "aot__eager":
-            raise AttributeError(name)
-
         def call(*arguments: Any) -> None:
             raise AssertionError(f"{name} was called from Python")
 

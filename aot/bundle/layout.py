@@ -86,12 +86,10 @@ def entry_note(bundle: str, entry: str, record: FileRecord) -> str:
 # Symbols.
 
 # What a loader may call beside the kernels: the functions of aot/abi.h, without their prefix.
-PROTOCOL = ("protocol", "identity", "configure", "preload", "explain", "explain_on", "run_variant", "eager", "describe")
-SINCE = {
-    "explain_on": 1002,
-    "run_variant": 1002,
-    "eager": 1003,
-}  # the protocol that brought a function; others were there from the start
+PROTOCOL = ("protocol", "identity", "configure", "preload", "explain", "explain_on", "run_variant", "describe")
+# The protocol that brought a function; others were there from the start.
+SINCE = {"explain_on": 1002, "run_variant": 1002}
+GONE = {1003: ("eager",)}  # functions that only libraries of that protocol have
 IDENTITY = "aot_identity"  # the constant of an entry library that names what it was built with, in hexadecimal
 TORCH_IDENTITY = "aot_torch_identity"  # the same of a library for torch: which operators it registers
 IMPORT = "aot_import_"  # prefix of the variable through which a kernel library calls a function of the support library
@@ -111,6 +109,7 @@ def entry_exports(bundle: str, functions: Sequence[str], protocol: int = 0) -> f
     ``protocol`` is that of a bundle which exists; by default it is ours.
     """
     asked = [name for name in PROTOCOL if not protocol or protocol >= SINCE.get(name, 0)]
+    asked += GONE.get(protocol, ())
     for_tvm_ffi = [f"__tvm_ffi_{name}" for name in (*functions, *(f"aot__{name}" for name in asked))]
     for_c = [f"aot_{bundle}_core", f"aot_{bundle}_interface", *(call_symbol(bundle, name) for name in functions)]
     return frozenset([*for_tvm_ffi, *for_c, "aot_abi_version", "aot_abi_interface"])

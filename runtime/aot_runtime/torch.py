@@ -31,7 +31,6 @@ from .functions import call_plainly, documentation, function_symbol
 from .kernel_records import KernelRecord
 from .outputs import SHAPE_FUNCTIONS, TORCH_DTYPES, dtype_source, shape_source
 from .schemas import functional_schema, is_optional, operator_parameters, out_schema
-from .torch_eager import MOST_ARGUMENTS, EagerFunctions, eager_functions
 from .torch_gradients import GradientError, gradients_of, refusal
 from .torch_native import is_defined, load_library
 
@@ -49,7 +48,6 @@ class Operators(Exposed):
             raise ExposeError(f"{namespace!r} cannot be a name in torch.ops", hint='pass another: name="my_kernels"')
         self._library = torch.library.Library(namespace, "FRAGMENT")
         self._declared: dict[str, Callable[..., Any]] = {}  # in the kernels' own order of parameters
-        self._eager = eager_functions(bundle)
         try:
             super().__init__(bundle, namespace)
         except AotError:
@@ -153,7 +151,6 @@ def _define(signature: _Signature, bundle: Bundle, library: Any, operators: Oper
     packet = getattr(getattr(torch.ops, namespace), record.name)
     names = {**_names(signature, bundle), "_functional": packet.default, "_out": packet.out}
     names["_goes_to_operator"] = _fallback(f"{namespace}::{record.name}")
-    names.update(_decisions(signature, operators._eager, names))
     gradients = gradients_of(record, bundle, operators)
     if gradients is not None:
         names["_functional"] = gradients.calling(packet.default, lambda: names[record.name])
@@ -164,7 +161,9 @@ def _define(signature: _Signature, bundle: Bundle, library: Any, operators: Oper
     out = ", ".join(signature.python_parameters(outputs=True))
     source = _SOURCE.format(
         name=record.name, declared=", ".join(signature.declared_parameters()), functional=functional, out=out, returned=returned,
-        target=signature.target(),
+        target=signature.target(), arguments=", ".join(parameter.name for parameter in record.parameters),
+        plain_functional=_plain(signature.tensors, signature.optional),
+        plain_out=_plain(signature.all_tensors, signature.optional),
         allocate="\n    ".join(allocations), quick_allocate="\n            ".join(quick_allocations),
         tensors=", ".join(signature.tensors), write=signature.write(), declared_write=signature.write(declared=True),
         foreign=" or ".join(f"not ({name} is None or _isinstance({name}, _Tensor))" for name in signature.all_tensors),
@@ -177,7 +176,6 @@ def _define(signature: _Signature, bundle: Bundle, library: Any, operators: Oper
         pass_functional=signature.passed(outputs=False), pass_out=signature.passed(outputs=True),
     )  # fmt: skip
     exec(compile(source, f"<aot operator {namespace}::{record.name}>", "exec"), names)
-    _shorten(signature, operators._eager, names)
     for overload, form in ((record.name, "functional"), (f"{record.name}.out", "out")):
         if not torch._C._dispatch_has_kernel_for_dispatch_key(f"{namespace}::{overload}", "CUDA"):
             library.impl(overload, names[f"_{form}_kernel"], "CUDA")
@@ -221,6 +219,16 @@ def _declared(record: KernelRecord, function: Any, targets: Collection[Any]) -> 
 # graphs call the operator, also with plain tensors: these need not go through the dispatcher a second time below autograd.
 # Every name but those of the kernel and its parameters starts with `_`, as theirs cannot: a parameter may be called `type`.
 _SOURCE = """\
+def _may_bypass({tensors}):
+    return {plain_functional}
+
+def _write(_function, {arguments}):
+    if not ({plain_out}):
+        return False
+    _function({arguments})
+    _bump({outputs})
+    return True
+
 def {name}({functional}):
     if not _is_traced() and _forward._current_level < 0 and _may_bypass({tensors}):
         try:
@@ -297,53 +305,6 @@ def _out_in_place({out}):
         _out({pass_out})
 """
 
-# What C decides if the bundle, Python and torch allow it: see `torch_eager`.
-_ASKING = """\
-def _may_bypass({tensors}):
-    return {plain_functional}
-
-def _write(_function, {arguments}):
-    if not ({plain_out}):
-        return False
-    _function({arguments})
-    _bump({outputs})
-    return True
-"""
-
-
-def _decisions(signature: _Signature, eager: EagerFunctions | None, names: dict[str, Any]) -> dict[str, Any]:
-    """The two functions by which generated code decides whether a call bypasses the dispatcher."""
-    arguments = [parameter.name for parameter in signature.record.parameters]
-    outputs = [parameter.name for parameter in signature.outputs]
-    if eager is not None and len(arguments) <= MOST_ARGUMENTS:
-        return {
-            "_may_bypass": eager.ask(signature.tensors, signature.optional),
-            "_write": eager.write(arguments, signature.all_tensors, outputs, signature.optional),
-        }
-    source = _ASKING.format(
-        tensors=", ".join(signature.tensors),
-        arguments=", ".join(arguments),
-        plain_functional=_plain(signature.tensors, signature.optional),
-        plain_out=_plain(signature.all_tensors, signature.optional),
-        outputs=signature.written(),
-    )
-    exec(compile(source, f"<aot decisions of {signature.record.name}>", "exec"), names)
-    return {name: names[name] for name in ("_may_bypass", "_write")}
-
-
-def _shorten(signature: _Signature, eager: EagerFunctions | None, names: dict[str, Any]) -> None:
-    """Let calls of the ``out`` form reach the kernel without a frame of Python, if nothing has to be chosen first."""
-    parameters = signature.record.parameters
-    if eager is None or not eager.shortens or signature.record.choices or len(parameters) > MOST_ARGUMENTS:
-        return
-    defaults = {parameter.name: parameter.default for parameter in parameters if parameter.has_default}
-    defaults |= dict.fromkeys([p.name for p in signature.outputs if p.name in signature.optional])
-    defaults |= dict.fromkeys([p.name for p in parameters if p.workspace is not None])
-    arguments, outputs = [p.name for p in parameters], [p.name for p in signature.outputs]
-    eager.shorten(
-        names["_out_form"], names["_target"], arguments, signature.all_tensors, outputs, signature.optional, defaults
-    )
-
 
 def _plain(tensors: list[str], optional: Collection[str]) -> str:
     """Whether a call may bypass the dispatcher, as an expression."""
@@ -358,7 +319,7 @@ def _plain(tensors: list[str], optional: Collection[str]) -> str:
 
 # What must not be active if a call bypasses the dispatcher: torch.jit.trace, modes, and transforms.
 _QUESTIONS = {
-    "_is_recorded": torch._C._is_tracing,
+    "_is_recorded": torch.jit.is_tracing,
     "_dispatch_modes": torch._C._len_torch_dispatch_stack,
     "_function_modes": torch._C._len_torch_function_stack,
     "_transforms": torch._C._are_functorch_transforms_active,
@@ -438,7 +399,7 @@ def _names(signature: _Signature, bundle: Bundle) -> dict[str, Any]:
         "_below_autograd": torch._C._AutoDispatchBelowAutograd,
         "_below_in_place": torch._C._AutoDispatchBelowADInplaceOrView,
         # So that autograd notices if a saved tensor is overwritten. Inference tensors have no version, and stay as they are.
-        "_bump": torch._C._increment_version,
+        "_bump": torch.autograd.graph.increment_version,
         "_empty_like": torch.empty_like,
         "_contiguous": torch.contiguous_format,
         "_refuse_gradients": refusal(record, bundle),

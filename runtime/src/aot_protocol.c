@@ -8,7 +8,6 @@
 
 #include "aot_arguments.h"
 #include "aot_dispatch.h"
-#include "aot_eager.h"
 #include "aot_error.h"
 #include "aot_explain.h"
 #include "aot_load.h"
@@ -182,13 +181,6 @@ int aot_protocol_run_variant(const TVMFFIAny* args, int32_t count, TVMFFIAny* re
     return aot_raise("AotArgumentError", "aot__run_variant: argument 1 must be the name of a variant, a string");
   }
   return aot_dispatch_variant(function, variant, args + 2, count - 2, result);
-}
-
-/* eager(which, size, as_pointer): see aot_eager_function. */
-int aot_protocol_eager(const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
-  if (check_count("eager", count, 3, 3) != 0 || check_integers("eager", args, 0, 3) != 0) return -1;
-  return_integer(result, aot_eager_function(args[0].v_int64, args[1].v_int64, args[2].v_int64));
-  return 0;
 }
 
 static void free_described(DLManagedTensorVersioned* described) { free(described); }

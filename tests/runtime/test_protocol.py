@@ -47,12 +47,6 @@ def test_identity_is_a_digest(entry: Any) -> None:
     assert re.fullmatch("[0-9a-f]{64}", str(call(entry, "identity")))
 
 
-def test_eager_refuses_structures_of_another_size(entry: Any) -> None:
-    assert call(entry, "eager", 0, 1, 1) == 0
-    with pytest.raises(ArgumentError, match="aot__eager takes 3 arguments"):
-        call(entry, "eager", 0)
-
-
 def test_configure_returns_nothing(entry: Any) -> None:
     assert call(entry, "configure", 1, "") is None
 

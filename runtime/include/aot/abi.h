@@ -20,8 +20,6 @@
  *                                                   since minor 2: for a device that a measured table may be for
  *     aot__run_variant(function: str, variant: str, *arguments)
  *                                                   since minor 2: a call that is not chosen but named
- *     aot__eager(which: int, size: int, as_pointer: int) -> int
- *                                                   since minor 3: a function for Python, see aot_eager.h
  *     aot__describe(code, bits, lanes, alignment, ndim, *shape, *strides) -> Tensor
  *
  * Major: a layout or a meaning changed. On a mismatch touch nothing but `major` and `minor`.
@@ -40,7 +38,7 @@
 
 /* Apart from AOT_TABLES_MAJOR, which is private between the entry and the kernel libraries of one bundle. */
 #define AOT_PROTOCOL_MAJOR 1
-#define AOT_PROTOCOL_MINOR 3
+#define AOT_PROTOCOL_MINOR 4
 
 #ifdef __cplusplus
 extern "C" {

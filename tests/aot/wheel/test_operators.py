@@ -83,8 +83,6 @@ class _Played:
         return KernelRecord(name, "", parameters, (), (name,), (), 1)
 
     def _symbol(self, name):
-        if name == "aot__eager":
-            raise AttributeError(name)
         return lambda x, out: out.copy_(2 * x)
 
 
