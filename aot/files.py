@@ -1,8 +1,11 @@
-"""Files and directories: digests in bounded memory, and directories that belong to a process.
+"""Files and directories: digests in bounded memory, directories that belong to a process, directories of caches.
 
 The owner of a directory holds a lock on it. The system releases the lock when the owner ends, however it ends.
 So a directory whose lock is free has lost its owner and may be removed. Process numbers and clocks are not
 consulted, since both repeat.
+
+A directory of a cache is marked when it is made. Only marked ones are removed, since a cache may lie in a folder
+that holds files of the user's too.
 """
 
 from __future__ import annotations
@@ -16,7 +19,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["is_at", "owned_directory", "sha256_of", "sweep"]
+__all__ = ["MARK", "is_at", "is_marked", "make_marked", "owned_directory", "sha256_of", "sweep"]
+
+MARK = "CACHEDIR.TAG"  # https://bford.info/cachedir: programs for backups leave such directories out
+_MARK_TEXT = "Signature: 8a477f597d28d172789f06886806bc55\n# This directory is a cache that cute-aot made.\n"
 
 
 def sha256_of(path: Path) -> str:
@@ -80,5 +86,23 @@ def is_at(descriptor: int, path: Path) -> bool:
     """Whether what was opened is still what lies at that path."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except OSError:
+        return False
+
+
+def make_marked(folder: Path) -> None:
+    """Make a directory of a cache. One that is there already stays as it is: it may be the user's."""
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        return
+    (folder / MARK).write_text(_MARK_TEXT)
+
+
+def is_marked(folder: Path) -> bool:
+    """Whether :func:`make_marked` made a directory; a link to one does not count."""
+    try:
+        with open(folder / MARK, "rb") as file:
+            return file.read(len(_MARK_TEXT) + 1) == _MARK_TEXT.encode() and not folder.is_symlink()
     except OSError:
         return False

@@ -12,12 +12,15 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["TOOLS", "Places", "clear_tools", "find_places", "known_folders", "own_folder", "size_of"]
+from ..errors import UsageError
+from ..files import is_marked
+
+__all__ = ["TOOLS", "Places", "clear_tools", "find_places", "folders_of", "own_folder", "size_of_tools"]
 
 TOOLS = ("zig", "wheels")
 _VARIABLE = "AOT_CACHE"
@@ -94,30 +97,52 @@ def _is_own(folder: Path) -> bool:
     return facts.st_uid == os.geteuid() and not open_to_others and os.access(folder, os.W_OK | os.X_OK)
 
 
-# Looking after what the tools left.
+# Looking after a cache.
 
 
-def known_folders(places: Places) -> Iterator[Path]:
-    """Every folder that builds of this user may have put something into, each once."""
+def folders_of(cache: str | None, environment: Mapping[str, str]) -> tuple[Path, ...]:
+    """The folders of one cache, for commands that look after it: its compiled code first, then where tools are.
+
+    It is the cache that is named, and no other one. Nothing is created.
+    """
+    text = cache or environment.get(_VARIABLE) or ""
     own = f"user-{os.geteuid()}"
-    bases = [path for path in (places.artifacts, places.tools, _user_folder(), _temporary()) if path is not None]
-    found = [path for base in bases for path in (base, base / own, base / "artifacts")]
-    yield from dict.fromkeys(path for path in found if path.is_dir())
+    if text == _NOWHERE:
+        raise UsageError("the cache is turned off", hint="pass `--cache DIR`")
+    if text and "://" not in text:
+        named = Path(text).absolute()
+        if not named.is_dir():
+            seen = "is not a folder" if named.exists() else "does not exist"
+            raise UsageError(f"the cache `{named}` {seen}", hint="name a folder that builds use as their cache")
+        return named, named / own
+    user, temporary = _user_folder(), _temporary()
+    bases = [temporary] if user is None else [user, temporary]
+    first = next((base for base in bases if (base / "artifacts").is_dir()), bases[0])
+    every = [first / "artifacts", *(path for base in bases for path in (base, base / "artifacts", base / own))]
+    return tuple(dict.fromkeys(every))
 
 
-def size_of(folder: Path) -> tuple[int, int]:
-    """Files and bytes below a folder."""
+def size_of_tools(folder: Path, name: str) -> tuple[int, int]:
+    """Files and bytes of what builds put there for a tool."""
     count = size = 0
-    for path, _, names in os.walk(folder):
-        for name in names:
+    for path, _, names in (step for made in _made_for(folder, name) for step in os.walk(made)):
+        for each in names:
             with suppress(OSError):  # a build may be at work there
-                size += os.lstat(os.path.join(path, name)).st_size
+                size += os.lstat(os.path.join(path, each)).st_size
                 count += 1
     return count, size
 
 
 def clear_tools(folder: Path) -> None:
-    """Remove what zig and pip left in a folder."""
+    """Remove what builds put there for their tools. A folder that has such a name by chance stays."""
     for name in TOOLS:
-        if (folder / name).is_dir() and not (folder / name).is_symlink():
-            shutil.rmtree(folder / name, ignore_errors=True)
+        for made in _made_for(folder, name):
+            shutil.rmtree(made, ignore_errors=True)
+        with suppress(OSError):  # not there, or something else is in it
+            (folder / name).rmdir()
+
+
+def _made_for(folder: Path, name: str) -> list[Path]:
+    with suppress(OSError):
+        return sorted(path for path in (folder / name).iterdir() if is_marked(path))
+    return []

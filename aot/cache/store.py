@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import stat
 import tempfile
 import time
@@ -26,6 +27,7 @@ __all__ = ["KINDS", "Entry", "Store", "Trust", "checked", "sealed"]
 
 KINDS = ("variants", "libraries", "plans", "recall")
 _SUFFIX = ".entry"
+_KEY = re.compile("[0-9a-f]{64}")
 _SEAL_BYTES = 65
 _STALE_SECONDS = 24 * 3600  # a temporary file as old as this has no writer any more
 _T = TypeVar("_T")
@@ -124,6 +126,8 @@ class Store:
     def entries(self) -> Iterator[Entry]:
         """Every entry, those of kinds that only earlier versions wrote included."""
         for path in sorted(self.root.glob(f"*/??/*{_SUFFIX}")):
+            if not _is_entry(path):
+                continue  # a file of the user's, in a folder that holds a cache too
             with suppress(OSError):  # another builder prunes too
                 facts = path.stat()
                 kind = path.parent.parent.name
@@ -178,7 +182,7 @@ class Store:
 
     def _sweep(self, now: float) -> None:
         """Remove what builders left behind that were killed while writing."""
-        for path in self.root.glob("*/??/.*.partial"):
+        for path in (path for kind in KINDS for path in self.root.glob(f"{kind}/??/.*.partial")):
             with suppress(OSError):
                 if abs(now - path.stat().st_mtime) > _STALE_SECONDS:
                     path.unlink()
@@ -208,6 +212,11 @@ class Store:
                 path.mkdir()
                 path.chmod(mode)
         return stat.S_IRUSR | stat.S_IWUSR | mode & (0o064 if _is_shared(mode) else 0o044)
+
+
+def _is_entry(path: Path) -> bool:
+    key = path.name.removesuffix(_SUFFIX)
+    return _KEY.fullmatch(key) is not None and path.parent.name == key[:2]
 
 
 def _open_entry(path: str, flags: int) -> int:

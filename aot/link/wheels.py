@@ -18,7 +18,7 @@ from importlib.resources import files
 from pathlib import Path, PurePosixPath
 
 from ..errors import ToolchainError
-from ..files import sha256_of
+from ..files import make_marked, owned_directory, sha256_of, sweep
 from ..hosts import Host
 
 __all__ = ["fetch_command", "files_of_wheel"]
@@ -43,7 +43,7 @@ def files_of_wheel(
                 _unpack(_find_wheel(name, version, host, Path(scratch), digest), folder, wanted)
             else:
                 _copy(_fetch_with_uv(name, version, host, Path(scratch), digest), folder, wanted)
-    return {path.name: path for path in folder.iterdir()}
+    return {path.name: path for path in folder.iterdir() if wanted(path.name)}
 
 
 def fetch_command(name: str, version: str, host: Host, folder: Path) -> list[str]:
@@ -135,12 +135,13 @@ def _copy(unpacked: Path, folder: Path, wanted: Wanted) -> None:
 def _appears_whole(folder: Path) -> Iterator[Path]:
     """A folder to fill, which becomes ``folder`` at the end. Another process that does the same may be first."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    staged = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    try:
+    sweep(folder.parent, prefix=f".{folder.name}.")
+    with owned_directory(folder.parent, prefix=f".{folder.name}.") as place:
+        staged = place / folder.name
+        make_marked(staged)
         yield staged
-        staged.rename(folder)
-    except OSError:
-        if not folder.is_dir():  # nobody else was first
-            raise
-    finally:
-        shutil.rmtree(staged, ignore_errors=True)
+        try:
+            staged.rename(folder)
+        except OSError:
+            if not folder.is_dir():  # nobody else was first
+                raise

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from ..binary.elf import read_shared_library
 from ..errors import ToolchainError, system_hint
+from ..files import make_marked
 from ..hosts import Host
 
 __all__ = ["Zig"]
@@ -122,9 +123,11 @@ class Zig:
 
     def _environment(self) -> Mapping[str, str]:
         # Without HOME zig finds no cache of its own and fails. A place that the user chose is left to the user.
-        caches = {"ZIG_GLOBAL_CACHE_DIR": str(self.cache / "global"), "ZIG_LOCAL_CACHE_DIR": str(self.cache / "local")}
-        chosen = {name: os.environ[name] for name in caches if os.environ.get(name)}
-        return {**os.environ, **caches, **chosen}
+        caches = {"ZIG_GLOBAL_CACHE_DIR": self.cache / "global", "ZIG_LOCAL_CACHE_DIR": self.cache / "local"}
+        ours = {name: folder for name, folder in caches.items() if not os.environ.get(name)}
+        for folder in ours.values():
+            make_marked(folder)
+        return {**os.environ, **{name: str(folder) for name, folder in ours.items()}}
 
 
 def _lacks_routines(library: Path) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from ...cache.check import Findings, check
-from ...cache.places import TOOLS, clear_tools, find_places, known_folders, size_of
+from ...cache.places import TOOLS, clear_tools, folders_of, size_of_tools
 from ...cache.store import Entry, Store
 from ...errors import UsageError
 from ..options import add_cache_argument, parse_age, parse_size
@@ -51,7 +51,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     add(
         "--clear",
         action="store_true",
-        help="remove everything: compiled code, zig's cache, and the NVIDIA libraries that were fetched",
+        help="remove what builds kept in this cache: compiled code, zig's cache, and the NVIDIA libraries that were fetched",
     )
 
 
@@ -66,17 +66,11 @@ class _Kept:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    if arguments.cache is not None and "://" in arguments.cache:
-        raise UsageError(
-            f"`{arguments.cache}` is not a folder", hint="clean a shared cache with the tools of its provider"
-        )
-    places = find_places(arguments.cache, os.environ)
-    if places.artifacts is None and not arguments.clear:
-        raise UsageError("the cache is turned off", hint="pass `--cache DIR`")
-    store = Store(places.artifacts or places.tools / "artifacts")
+    _refuse_urls(arguments)
+    folders = folders_of(arguments.cache, os.environ)
+    store = Store(folders[0])
     found = check(store) if arguments.check else Findings((), ())
     removed = _prune(store, arguments) if arguments.prune else []
-    folders = list(known_folders(places))
     cleared = [kept for folder in folders for kept in _clear(folder)] if arguments.clear else []
     kept = [item for folder in folders for item in _kept(folder)]
     if arguments.json:
@@ -84,6 +78,19 @@ def execute(arguments: argparse.Namespace) -> int:
     else:
         _print(arguments, store, kept, found, removed, cleared)
     return 1 if found.damaged else 0
+
+
+def _refuse_urls(arguments: argparse.Namespace) -> None:
+    named = arguments.cache or os.environ.get("AOT_CACHE", "")
+    if "://" not in named:
+        return
+    if arguments.cache:
+        raise UsageError(f"`{named}` is not a folder", hint="clean a shared cache with the tools of its provider")
+    if arguments.clear:  # which of the two is meant?
+        raise UsageError(
+            f"AOT_CACHE is a shared cache, `{named}`, which this command does not clear",
+            hint="to clear the folder in front of it, unset AOT_CACHE; clean a shared cache with the tools of its provider",
+        )
 
 
 def _prune(store: Store, arguments: argparse.Namespace) -> list[Entry]:
@@ -103,7 +110,7 @@ def _kept(folder: Path) -> Iterator[_Kept]:
     for kind, entries in sorted(by_kind.items()):
         yield _Kept(kind, folder, len(entries), sum(entry.size for entry in entries))
     for name in TOOLS:
-        count, size = size_of(folder / name)
+        count, size = size_of_tools(folder, name)
         if count:
             yield _Kept(name, folder, count, size)
 

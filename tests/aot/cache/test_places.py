@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from aot.cache.places import Places, clear_tools, find_places, known_folders, own_folder, size_of
+from aot.cache.places import Places, clear_tools, find_places, folders_of, own_folder, size_of_tools
+from aot.errors import UsageError
+from aot.files import make_marked
 
 USER = f"user-{os.geteuid()}"
 TEMPORARY = f"cute-aot-{os.geteuid()}"
@@ -106,13 +108,38 @@ def test_a_cache_that_may_only_be_read_is_still_the_default(home: Path, tmp_path
     assert find_places(None, {}) == Places(user / USER, user / "artifacts", None)
 
 
-def test_what_tools_left_is_found_and_cleared_and_nothing_else(tmp_path: Path, home: Path) -> None:
-    places = find_places(str(tmp_path / "named"), {})
-    for folder in (places.tools, home / ".cache" / "cute-aot"):
-        for name in ("zig/global/o", "wheels/nvidia", "other"):
-            (folder / name).mkdir(parents=True)
-            (folder / name / "file").write_bytes(bytes(100))
-    assert set(known_folders(places)) >= {places.tools, home / ".cache" / "cute-aot"}
-    assert size_of(places.tools / "zig") == (1, 100)
-    clear_tools(places.tools)
-    assert [path.name for path in places.tools.iterdir()] == ["other"]
+def test_only_marked_folders_of_tools_are_counted_and_cleared(tmp_path: Path) -> None:
+    for name in ("zig/global", "wheels/nvidia"):
+        make_marked(tmp_path / "cache" / name)
+    for name in ("zig/mine", "other", "zig/global/o"):
+        (tmp_path / "cache" / name).mkdir()
+        (tmp_path / "cache" / name / "file").write_bytes(bytes(100))
+    (tmp_path / "cache" / "wheels" / "link").symlink_to(tmp_path / "cache" / "zig" / "global")
+    assert size_of_tools(tmp_path / "cache", "zig")[0] == 2  # the mark, and the file in it
+    clear_tools(tmp_path / "cache")
+    left = {str(path.relative_to(tmp_path / "cache")) for path in tmp_path.rglob("*") if path.is_file()}
+    assert left == {"zig/mine/file", "other/file"}
+    assert (tmp_path / "cache" / "wheels" / "link").is_symlink()
+
+
+def test_the_folders_of_a_cache_that_is_named_are_its_own(tmp_path: Path, home: Path) -> None:
+    named = tmp_path / "named"
+    named.mkdir()
+    assert folders_of(str(named), {"AOT_CACHE": "other"}) == (named, named / USER)
+    assert folders_of(None, {"AOT_CACHE": str(named)}) == (named, named / USER)
+    user = home / ".cache" / "cute-aot"
+    assert folders_of(None, {})[0] == user / "artifacts"
+    assert {user, user / USER, tmp_path / "tmp" / TEMPORARY} <= set(folders_of(None, {}))
+    (tmp_path / "tmp" / TEMPORARY / "artifacts").mkdir(parents=True)  # of builds that had no home
+    assert folders_of(None, {})[0] == tmp_path / "tmp" / TEMPORARY / "artifacts"
+
+
+@pytest.mark.parametrize("missing", ["missing", "file", "none"])
+def test_a_cache_that_does_not_exist_has_no_folders(
+    tmp_path: Path, missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UsageError):
+        folders_of(missing, {})
+    assert not (tmp_path / "missing").exists()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from aot.errors import ToolchainError
+from aot.files import is_marked
 from aot.hosts import Host
 from aot.link import wheels
 from aot.link.wheels import files_of_wheel
@@ -61,6 +62,7 @@ def test_without_pip_uv_fetches_and_compares_the_pinned_digest(tmp_path: Path, u
     assert {name: path.read_text() for name, path in found.items()} == {"libcudart_static.a": "archive"}
     told = seen.read_text().split("\n")
     assert told[:2] == ["pip", "install"]
+    assert is_marked(found["libcudart_static.a"].parent)
     assert {"--require-hashes", "--no-deps"} <= set(told)
     assert told[told.index("--python-platform") + 1] == "x86_64-manylinux_2_28"
     seen.unlink()

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from aot.binary.elf import read_shared_library
+from aot.files import is_marked
 from aot.hosts import Host
 from aot.link.zig import Zig
 
@@ -18,6 +19,7 @@ def test_caches_follow_the_folder_of_the_tools(monkeypatch: pytest.MonkeyPatch, 
         monkeypatch.delenv(name, raising=False)
     seen = Zig.find(tmp_path)._environment()
     assert [seen[name] for name in VARIABLES] == [str(tmp_path / "global"), str(tmp_path / "local")]
+    assert is_marked(tmp_path / "global")  # so that `cache --clear` knows it
 
 
 def test_a_place_that_the_user_chose_is_respected(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from aot.cache.store import Store
 from aot.cli.main import main
+from aot.files import make_marked
 
 KEY, OTHER = "ab" * 32, "cd" * 32
 SOUND = b'{"name": "verified", "record": {"manifest": "00"}}'
@@ -28,10 +29,23 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     store = Store(tmp_path / "cache")
     store.put("recall", KEY, SOUND)
     store.put("variants", OTHER, b"sealed, and no variant")
-    for name in ("zig/global/o", "wheels/nvidia"):
-        (tmp_path / "cache" / name).mkdir(parents=True)
-        (tmp_path / "cache" / name / "file").write_bytes(bytes(1000))
+    fill_tools(tmp_path / "cache")
     return tmp_path / "cache"
+
+
+def fill_tools(cache: Path) -> None:
+    for name in ("zig/global", "wheels/nvidia"):
+        make_marked(cache / name)
+        (cache / name / "file").write_bytes(bytes(1000))
+
+
+@pytest.fixture
+def home(folder: Path) -> Path:
+    """The user's own cache, with a compiled variant and zig's cache."""
+    user = folder.parent / "home" / ".cache" / "cute-aot"
+    Store(user / "artifacts").put("variants", KEY, b"")
+    fill_tools(user)
+    return user
 
 
 def output(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
@@ -43,7 +57,7 @@ def output(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, di
 def test_everything_that_was_put_there_is_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, data = output(capsys)
     assert code == 0
-    assert {item["what"]: item["files"] for item in data["kept"]} == {"recall": 1, "variants": 1, "zig": 1, "wheels": 1}
+    assert {item["what"]: item["files"] for item in data["kept"]} == {"recall": 1, "variants": 1, "zig": 2, "wheels": 2}
     assert data["entries"] == {"recall": 1, "variants": 1}
     assert main(["cache"]) == 0
     printed = capsys.readouterr()
@@ -66,16 +80,54 @@ def test_an_entry_that_others_could_have_written_is_named_and_stays(
     assert entry.exists()
 
 
-def test_clear_removes_it_all_and_nothing_else(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "notes.txt").write_text("mine")
-    home = folder.parent / "home" / ".cache" / "cute-aot"
-    (home / "zig" / "global").mkdir(parents=True)
-    (home / "zig" / "global" / "file").write_bytes(bytes(1000))
+def files_in(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_clear_removes_what_builds_kept_and_nothing_else(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine = {"notes.txt", "wheels/mine.whl", "zig/src/main.zig", "photos/ab/ab.entry"}
+    for name in mine:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("mine")
     code, data = output(capsys, "--clear")
     assert (code, data["kept"]) == (0, [])
-    assert data["cleared"] > 3000
-    assert [path.name for path in folder.rglob("*")] == ["notes.txt"]
-    assert not (home / "zig").exists()
+    assert data["cleared"] > 2000
+    assert files_in(folder) == mine
+
+
+@pytest.mark.parametrize("by", ["option", "variable"])
+def test_clear_leaves_every_cache_alone_that_was_not_named(
+    folder: Path, home: Path, by: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = files_in(home)
+    if by == "option":
+        monkeypatch.delenv("AOT_CACHE")
+    assert output(capsys, "--clear", *(["--cache", str(folder)] if by == "option" else []))[0] == 0
+    assert files_in(folder) == set()
+    assert files_in(home) == before
+
+
+@pytest.mark.parametrize("named", ["missing", "none", "s3://bucket"])
+def test_clearing_a_cache_that_is_not_there_clears_none(
+    folder: Path, home: Path, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder.parent)
+    before = files_in(home)
+    monkeypatch.setenv("AOT_CACHE", named)
+    assert main(["cache", "--clear"]) == 2
+    assert main(["cache", "--clear", "--cache", named]) == 2
+    assert files_in(home) == before
+    assert not (folder.parent / named).exists()
+
+
+def test_without_a_name_the_users_cache_is_cleared(
+    folder: Path, home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AOT_CACHE")
+    before = files_in(folder)
+    assert output(capsys, "--clear")[0] == 0
+    assert files_in(home) == set()
+    assert files_in(folder) == before
 
 
 def test_prune_requires_a_limit(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
