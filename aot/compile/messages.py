@@ -70,7 +70,7 @@ class KernelInfo:
     functions: tuple[str, ...]  # symbols, one per combination of choices
     archs: tuple[Arch, ...]  # what it is written for
     axes: Mapping[str, tuple[str, ...]]  # values by axis of the declaration
-    contract: str = ""  # the file of its reference and inputs, if that is not the kernel's own file
+    contract: str = ""  # the file of its reference and inputs
     has_contract: bool = False  # whether it has a reference and inputs
     backward: Backward | None = None  # the kernel of its gradients
     family: str = ""  # the folder that declares it, inside that of the source; "": that one itself

@@ -25,6 +25,7 @@ from aot_runtime.arch import Arch
 from ..declare.arguments import Tensor
 from ..declare.discover import Family, Found, discover
 from ..declare.kernel import CapturedSpec, Kernel, Variant
+from ..declare.signatures import contract_file
 from ..errors import NO_MEMORY, NOTHING_LEFT, AotError, DeclarationError, Failure, ToolchainError, system_hint
 from ..records import decode, encode
 from ..selection.requirements import variant_table
@@ -132,7 +133,7 @@ def _info(kernel: Kernel, family: Family) -> KernelInfo:
         functions=kernel.functions(),
         archs=kernel.archs,
         axes={axis: tuple(values) for axis, values in kernel.axes.items()},
-        contract=_contract_file(kernel),
+        contract=contract_file(kernel),
         has_contract=kernel.reference is not None and kernel.inputs is not None,
         backward=kernel.backward,
         family=family.name,
@@ -141,14 +142,6 @@ def _info(kernel: Kernel, family: Family) -> KernelInfo:
         is_tuned=bool(kernel.tuned_by),
         variant_budget=kernel.variant_budget,
     )
-
-
-def _contract_file(kernel: Kernel) -> str:
-    """The file of the functions that check a kernel. None if it is the kernel's own file, which needs CuTe DSL."""
-    functions = [function for function in (kernel.reference, kernel.inputs) if function is not None]
-    files = {getattr(getattr(function, "__code__", None), "co_filename", "") for function in functions}
-    files -= {kernel.origin.rpartition(":")[0]}
-    return files.pop() if len(functions) == 2 and len(files) == 1 else ""
 
 
 def _expand(kernel: Kernel, arch: Arch) -> list[tuple[Variant, VariantTable]]:

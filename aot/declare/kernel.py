@@ -272,6 +272,7 @@ def kernel(
             variant_budget=variant_budget,
         )
         _check_kernel(declared)
+        _check_is_first(declared)
         return declared
 
     return declare
@@ -381,6 +382,18 @@ def _check_kernel(kernel: Kernel) -> None:
     _check_tuned_by(kernel, where)
     check_backward(kernel, where)
     check_contract(kernel, where)
+
+
+def _check_is_first(kernel: Kernel) -> None:
+    """Raise if the file has declared another kernel of that name, which this one would hide from a build."""
+    file, line = kernel.origin.rpartition(":")[::2]
+    others = getattr(inspect.unwrap(kernel.make), "__globals__", {}).values()
+    for other in [one for one in others if isinstance(one, Kernel) and one.name == kernel.name]:
+        other_file, other_line = other.origin.rpartition(":")[::2]
+        if other_file == file and other_line != line:
+            raise DeclarationError(
+                f"two kernels are called {kernel.name}: {other.origin} and {kernel.origin}", hint="rename one of them"
+            )
 
 
 def _check_tuned_by(kernel: Kernel, where: str) -> None:

@@ -13,7 +13,7 @@ from .arguments import Tensor
 if TYPE_CHECKING:
     from .kernel import Kernel, Spec
 
-__all__ = ["check_call", "check_contract", "check_output_dtypes"]
+__all__ = ["check_call", "check_contract", "check_output_dtypes", "contract_file"]
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -73,6 +73,38 @@ def check_contract(kernel: Kernel, where: str) -> None:
             raise DeclarationError(
                 f"{where}: its {what} take ({', '.join(parameters)})", hint=f"write `def {what}(make, dtype)`"
             )
+    contract_file(kernel, where)
+
+
+def contract_file(kernel: Kernel, where: str = "") -> str:
+    """The file of a kernel's contract, which goes into the bundle; empty if the kernel has no contract.
+
+    A bundle is checked where CuTe DSL is not installed, so that the file of the kernel itself will not do.
+    """
+    if kernel.reference is None or kernel.inputs is None:
+        return ""
+    files = {what: _file_of(getattr(kernel, what)) for what in ("reference", "inputs")}
+    own, hint = (
+        kernel.origin.rpartition(":")[0],
+        f"move both to `contracts/{kernel.name}.py` and import them from there",
+    )
+    for what, file in files.items():
+        if file == own:
+            raise DeclarationError(
+                f"{where}: its {what} is in the kernel's own file, which needs CuTe DSL; `check` runs without it",
+                hint=hint,
+            )
+        if not file:
+            raise DeclarationError(f"{where}: its {what} is not a function of a file, which a bundle needs", hint=hint)
+    if len(set(files.values())) > 1:
+        raise DeclarationError(
+            f"{where}: its reference and inputs are in two files: {', '.join(files.values())}", hint=hint
+        )
+    return files["reference"]
+
+
+def _file_of(function: Callable[..., Any]) -> str:
+    return str(getattr(getattr(function, "__code__", None), "co_filename", ""))
 
 
 def _beside(kernel: Kernel) -> Mapping[str, Callable[..., Any]]:

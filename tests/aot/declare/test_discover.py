@@ -235,6 +235,16 @@ def test_two_kernels_of_one_name_are_an_error_that_names_both_places(tmp_path: P
         discover(str(tmp_path))
 
 
+def test_two_kernels_of_one_name_in_one_file_are_an_error_that_names_both_lines(tmp_path: Path) -> None:
+    write(tmp_path / "one.py", DECLARATION.format(name="same") + DECLARATION.format(name="same"))
+    write(tmp_path / "two.py", DECLARATION.format(name="other"))
+    found = discover(str(tmp_path))
+    assert [kernel.name for kernel in found.kernels] == ["other"]
+    (failure,) = found.failures
+    assert re.search(r"two kernels are called same: \S*one\.py:4 and \S*one\.py:10", failure.message)
+    assert failure.hint
+
+
 def test_a_kernel_under_two_names_is_one_kernel(tmp_path: Path) -> None:
     write(tmp_path / "a.py", DECLARATION.format(name="a") + "\nalias = a\n")
     assert names(tmp_path) == ["a"]

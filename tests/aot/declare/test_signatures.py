@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -153,3 +154,24 @@ def test_what_else_a_contract_has_is_checked_too(
     with pytest.raises(DeclarationError) as caught:
         declare(reference=reference)
     assert said in caught.value.message
+
+
+def in_file(path: str, *names: str) -> Callable[..., Any]:
+    """A function with parameters of those names, as if it were written in a file."""
+    return eval(compile(f"lambda {', '.join(names)}: None", path, "eval"))  # type: ignore[no-any-return]
+
+
+def test_a_contract_is_one_file_that_a_bundle_can_take() -> None:
+    reference, inputs = in_file("contracts/k.py", "x", "op", "factor"), in_file("contracts/k.py", "make", "dtype")
+    declare(reference=reference, inputs=inputs)
+    for other in (
+        {"reference": in_file(__file__, "x", "op", "factor"), "inputs": inputs},  # of the kernel itself
+        {"reference": reference, "inputs": in_file(__file__, "make", "dtype")},
+        {"reference": reference, "inputs": in_file("contracts/other.py", "make", "dtype")},
+        {"reference": reference, "inputs": partial(inputs)},  # of no file
+    ):
+        with pytest.raises(DeclarationError) as caught:
+            declare(**other)
+        assert "kernel k: its " in caught.value.message
+        assert "contracts/k.py" in str(caught.value.hint)
+    declare(reference=in_file(__file__, "x", "op", "factor"))  # without inputs there is no contract
