@@ -5,6 +5,7 @@ The library is the one that every bundle has, but for torch's dispatch key: CPU 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 import aot_runtime.native
 import platformdirs
 from aot_runtime.kernel_records import Choice, KernelRecord, Parameter
-from aot_runtime.manifest import FileRecord
+from aot_runtime.manifest import FILE_NAME, FileRecord
 from places import TESTS
 
 from aot.bundle.description import file_record
@@ -82,7 +83,9 @@ class Played:
     def __init__(self, name: str, path: Path, kernels: Mapping[str, KernelRecord] = KERNELS) -> None:
         self.name, self.path, self.kernels, self._records = name, path, tuple(kernels), kernels
         files = {p.relative_to(path).as_posix(): FileRecord.of(p.read_bytes()) for p in path.glob("lib/*/*.so")}
-        self.manifest = SimpleNamespace(files=files)
+        manifest = path / FILE_NAME
+        digest = FileRecord.of(manifest.read_bytes()).sha256 if manifest.exists() else ""
+        self.manifest = SimpleNamespace(files=files, sha256=digest)
 
     def _replace(self, functions: dict[str, Any]) -> None:
         self.__dict__.update(functions)
@@ -110,5 +113,8 @@ def make_bundle(folder: Path, name: str, kernels: Mapping[str, KernelRecord] = K
         played = (TESTS / "runtime" / "played_entry.c").read_text().replace('"played"', f'"{name}"')
         entry = library.with_name(f"lib{name}.so")
         zig.link(HOST, [linker.compile_c("entry.c", played)], entry, exports=["aot_abi_version", "aot_abi_interface"])
-    (library.parent / ENTRY_NOTE).write_text(entry_note(name, entry.name, file_record(entry)))
+    record = file_record(entry)
+    (library.parent / ENTRY_NOTE).write_text(entry_note(name, entry.name, record))
+    hosts = {HOST.name: {"entry": {"path": entry.relative_to(folder).as_posix(), **record.data()}}}
+    (folder / FILE_NAME).write_text(json.dumps({"name": name, "hosts": hosts}))
     return library

@@ -121,8 +121,8 @@ def call_symbol(bundle: str, function: str) -> str:
 
 
 def torch_exports(bundle: str) -> tuple[str, str]:
-    """The functions of the library for torch: why nothing was registered, and where the bundle lies."""
-    return f"aot_{bundle}_torch_error", f"aot_{bundle}_torch_directory"
+    """The functions of the library for torch: why nothing was registered, and opening the bundle ahead of a call."""
+    return f"aot_{bundle}_torch_error", f"aot_{bundle}_torch_open"
 
 
 def anchor_symbol(bundle: str, arch: Arch) -> str:

@@ -76,7 +76,7 @@ class Manifest:
 
     __slots__ = (
         "_archs", "_data", "_files", "_indexes", "_kernels", "_path", "_provenance", "complete", "distributions", "failures", "hosts",
-        "name", "protocol", "requires", "schema", "toolchain",
+        "name", "protocol", "requires", "schema", "sha256", "toolchain",
     )  # fmt: skip
 
     def __init__(
@@ -105,6 +105,7 @@ class Manifest:
         self._data: dict[str, Any] | None = None  # what was read, with fields that this version does not know
         self._indexes: dict[str, FileRecord] = {}  # what was read of INDEX_NAMES
         self._path = ""  # of the bundle that this was read from
+        self.sha256 = ""  # of the bytes that this was read from
 
     @classmethod
     def read(cls, bundle: StrPath, check: Callable[[bytes], None] | None = None) -> Manifest:
@@ -127,6 +128,7 @@ class Manifest:
         _fill(manifest, reader)
         manifest._archs = manifest._kernels = manifest._files = manifest._provenance = None
         manifest._data, manifest._path = reader.data, bundle
+        manifest.sha256 = hashlib.sha256(content).hexdigest()
         return manifest
 
     def replace(self, **changes: Any) -> Manifest:

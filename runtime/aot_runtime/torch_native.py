@@ -22,8 +22,9 @@ __all__ = ["is_defined", "load_library"]
 def load_library(bundle: Any) -> Path:
     """Open the bundle's library for torch, which registers its operators without Python; returns its path.
 
-    ``torch.ops.load_library`` of that path does the same. This also compares the digest first, opens the very file that
-    it compared, and raises if the operators could not be registered.
+    This compares the digest first, and opens the very file that it compared. The library then opens the bundle by the
+    manifest that ``load`` has read: if ``load`` was given a key, the operators call nothing but what was signed.
+    ``torch.ops.load_library`` of the path trusts the directory instead.
     """
     path = _library(bundle)
     expected = bundle.manifest.files.get(path.relative_to(bundle.path).as_posix())
@@ -34,14 +35,23 @@ def load_library(bundle: Any) -> Path:
         )
     library = through_descriptor(str(path), expected, lambda name: _open(name, path))
     torch.ops.loaded_libraries.add(str(path))
-    why = library[f"aot_{bundle.name}_torch_error"]
-    why.restype = ctypes.c_char_p
-    if (reason := why()) is not None:
-        raise AotError(f"`{path}`: {reason.decode()}")
-    # The library may be a link to a file elsewhere, beside which the bundle is not.
-    if library[f"aot_{bundle.name}_torch_directory"](os.fsencode(bundle.path)) != 0:
-        raise BundleError(f"the path of the bundle is too long: `{bundle.path}`")
+    if (reason := _said(library, f"aot_{bundle.name}_torch_error")) is not None:
+        raise AotError(f"`{path}`: {reason}")
+    opened = _said(library, f"aot_{bundle.name}_torch_open", os.fsencode(bundle.path), bundle.manifest.sha256.encode())
+    if opened is not None:
+        raise BundleError(opened)
     return path
+
+
+def _said(library: ctypes.CDLL, function: str, *texts: bytes) -> str | None:
+    """What a function of the library for torch finds wrong."""
+    try:
+        call = library[function]
+    except AttributeError:
+        raise BundleError(f"the library for torch has no function `{function}`", hint="rebuild the bundle") from None
+    call.restype = ctypes.c_char_p
+    said: bytes | None = call(*texts)
+    return None if said is None else os.fsdecode(said)
 
 
 def _open(name: str, path: Path) -> ctypes.CDLL:

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 static char directory[4096]; /* of the bundle: this library is lib/<host>/lib<name>_torch.so in there */
+static char pin[65]; /* the SHA-256 of the manifest that a loader has checked; "": any bundle that is whole */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static aot_bundle bundle;
 static int opened; /* after a failure the next call tries once more */
@@ -48,20 +49,12 @@ const char* aot_torch_locate(void) {
   return NULL;
 }
 
-int aot_torch_set_directory(const char* path) {
-  if (strlen(path) >= sizeof directory) return -1;
-  pthread_mutex_lock(&lock);
-  strcpy(directory, path);
-  pthread_mutex_unlock(&lock);
-  return 0;
-}
-
 /* The functions of the bundle must take what the generated tables pass. */
-static int find(const aot_torch_operator* operator_) {
+static int find(aot_bundle opening, const aot_torch_operator* operator_) {
   for (uint32_t i = 0; i < operator_->function_count; ++i) {
     const char* name = operator_->functions[i];
     aot_function function;
-    int code = aot_find(bundle, name, &function);
+    int code = aot_find(opening, name, &function);
     if (code != AOT_OK) return code;
     const char* signature = function.info->signature;
     if (strncmp(signature, name, strlen(name)) != 0 || strcmp(signature + strlen(name), operator_->parameters) != 0) {
@@ -74,21 +67,52 @@ static int find(const aot_torch_operator* operator_) {
   return AOT_OK;
 }
 
+static int open_pinned(aot_bundle* opening) {
+  aot_options options = {0, 0, NULL, NULL};
+  options.manifest_sha256 = pin[0] == '\0' ? NULL : pin;
+  return aot_open(directory, &options, opening);
+}
+
 static int open_all(void) {
-  int code = aot_open(directory, NULL, &bundle);
+  aot_bundle opening;
+  int code = open_pinned(&opening);
   for (uint32_t i = 0; i < aot_torch_this_bundle.operator_count && code == AOT_OK; ++i) {
-    code = find(&aot_torch_this_bundle.operators[i]);
+    code = find(opening, &aot_torch_this_bundle.operators[i]);
   }
-  return code == AOT_OK ? 0 : -1;
+  if (code != AOT_OK) return -1;
+  bundle = opening;
+  __atomic_store_n(&opened, 1, __ATOMIC_RELEASE);
+  return 0;
 }
 
 int aot_torch_open(void) {
   if (__atomic_load_n(&opened, __ATOMIC_ACQUIRE)) return 0;
   pthread_mutex_lock(&lock);
   int status = opened ? 0 : open_all();
-  if (status == 0) __atomic_store_n(&opened, 1, __ATOMIC_RELEASE);
   pthread_mutex_unlock(&lock);
   return status;
+}
+
+/* The operators call what was opened first. So a loader that asks for another version, or that checks what was opened
+ * unchecked, must find the same library. */
+static int is_opened(void) {
+  aot_bundle asked;
+  if (open_pinned(&asked) != AOT_OK) return -1;
+  if (asked.library == bundle.library) return 0;
+  return aot_torch_fail("the operators of `torch.ops.%s` call another version of the bundle than `%s`, which was opened "
+                        "before it\nhint: restart the process", aot_torch_this_bundle.name, directory, NULL);
+}
+
+const char* aot_torch_open_at(const char* path, const char* manifest_sha256) {
+  int fits = strlen(path) < sizeof directory && (manifest_sha256 == NULL || strlen(manifest_sha256) < sizeof pin);
+  if (!fits) return "the path of the bundle, or the digest of its manifest, is too long";
+  pthread_mutex_lock(&lock);
+  /* Kept if opening fails: no later call may open what was refused here. */
+  strcpy(directory, path);
+  strcpy(pin, manifest_sha256 == NULL ? "" : manifest_sha256);
+  int status = opened ? is_opened() : open_all();
+  pthread_mutex_unlock(&lock);
+  return status == 0 ? NULL : aot_torch_error();
 }
 
 int aot_torch_invoke(const aot_function_info* function, void* stream, const aot_value* values, uint32_t count) {

@@ -115,8 +115,10 @@ void aot_torch_write(const aot_torch_operator* operator_, uint64_t* stack);
 void aot_torch_register(void);
 const char* aot_torch_registration_error(void); /* NULL: the operators are registered */
 
-/* Says where the bundle lies, which must be known only if this library was opened by a path outside the bundle: through a
- * descriptor, or as the file that a link in the bundle leads to. Returns 0, or -1 if the path is too long. */
-int aot_torch_set_directory(const char* path);
+/* Opens the bundle in that directory now, for all operators. `manifest_sha256` is the digest of its manifest, 64
+ * hexadecimal digits: then any other bundle is refused, by later calls of operators too. NULL: any bundle that is whole,
+ * which operators also open by themselves when one is first called, in the directory that this library lies in. Returns
+ * NULL, or a sentence that is valid until this thread's next failure. */
+const char* aot_torch_open_at(const char* path, const char* manifest_sha256);
 
 #endif /* AOT_TORCH_TABLE_H_ */
