@@ -14,7 +14,16 @@ from typing import Any
 
 from aot_runtime.arch import Arch, Capability
 
-__all__ = ["Target", "accepted_archs", "arch_facts", "builds_for", "cuda_of_driver", "lowest_driver", "ranked_archs"]
+__all__ = [
+    "Target",
+    "accepted_archs",
+    "arch_facts",
+    "builds_for",
+    "cuda_of_driver",
+    "lowest_driver",
+    "ranked_archs",
+    "serves",
+]
 
 _PREFERENCE = {"a": 2, "f": 1, "": 0}
 MAX_THREADS_PER_BLOCK = 1024
@@ -26,15 +35,17 @@ class Target:
     """What a declaration may ask about the architecture it is built for."""
 
     arch: Arch
+    written_for: str  # the architecture whose code serves this one, as the declaration names it: "sm_80"
     shared_memory: int  # bytes one block may use, opt-in included
-    max_cluster: int  # in blocks; 1 if the architecture has no clusters
+    max_cluster: int  # in blocks; 1 if this architecture, or the one that the code was written for, has no clusters
     max_threads: int = MAX_THREADS_PER_BLOCK
     max_registers: int = MAX_REGISTERS_PER_BLOCK
 
     @classmethod
-    def of(cls, arch: Arch) -> Target:
-        facts = arch_facts()["capabilities"][_dotted(arch.capability)]
-        return cls(arch, facts["shared_memory"], facts["max_cluster"])
+    def of(cls, arch: Arch, written_for: Arch | None = None) -> Target:
+        code = written_for or arch
+        own, earlier = (arch_facts()["capabilities"][_dotted(one.capability)] for one in (arch, code))
+        return cls(arch, str(code), own["shared_memory"], min(own["max_cluster"], earlier["max_cluster"]))
 
     @property
     def capability(self) -> Capability:
@@ -73,6 +84,17 @@ def builds_for(written_for: Iterable[Arch], arch: Arch) -> bool:
     written_for = tuple(written_for)
     earlier = (own for own in written_for if not own.suffix and own.capability <= arch.capability)
     return arch in written_for or (not arch.suffix and any(earlier))
+
+
+def serves(written_for: Arch, arch: Arch) -> bool:
+    """Whether code that was written for one architecture may be declared for another.
+
+    Each chip has all that portable code uses of an earlier one, and all that code for its family uses.
+    """
+    if written_for.suffix == "f":
+        in_family = arch.major == written_for.major and arch.minor >= written_for.minor
+        return written_for == arch or (in_family and arch.suffix != "")
+    return written_for == arch or (not written_for.suffix and written_for.capability <= arch.capability)
 
 
 def ranked_archs(archs: Iterable[Arch], device: Capability) -> list[Arch]:

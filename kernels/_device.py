@@ -16,7 +16,9 @@ from cutlass.cute.nvgpu.common import CacheEvictionPriority, CopyG2ROp, CopyUniv
 
 import aot
 
-ARCHS = ("sm_80", "sm_90a", "sm_100f")
+# One code for all architectures, written for these and, with clusters, for sm_90: what sm_100f runs is portable code.
+ARCHS = {"sm_80": "sm_80", "sm_90a": "sm_90a", "sm_100f": "sm_90"}
+F8_ARCHS = {arch: code for arch, code in ARCHS.items() if arch != "sm_80"}  # sm_80 has no conversion to f8
 DTYPES = ("f16", "bf16", "f32")
 
 WARP = cute.arch.WARP_SIZE

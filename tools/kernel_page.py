@@ -21,6 +21,7 @@ Python, `help(bundle.rmsnorm)` says the same. [What is proven](../proven.md) say
 
 `python -m aot build` builds the core families, {core}. `--family all` builds the others too,
 `--family attention` just one. A call that no variant takes is refused with the reason.
+"Portable code" was written for an earlier architecture: it runs there, and nothing in it was made for that chip.
 """
 TITLES = {
     "elementwise": "Elementwise",
@@ -82,10 +83,14 @@ def _choice(choice: dict[str, Any]) -> str:
 
 
 def _built(kernel: dict[str, Any]) -> str:
-    archs = _words([f"`{arch}`" for arch in kernel["archs"]])
+    archs = _words([_arch(arch, kernel["written_for"].get(arch, arch)) for arch in kernel["archs"]])
     axes = [f"{name} {', '.join(values)}" for name, values in kernel["axes"].items()]
     backward = f" Its gradient is `{kernel['backward']['kernel']}`." if kernel["backward"] else ""
     return f"Built for {archs}" + (f", by {'; '.join(axes)}" if axes else "") + "." + backward
+
+
+def _arch(arch: str, written_for: str) -> str:
+    return f"`{arch}`" if arch == written_for else f"`{arch}` (portable code)"
 
 
 def _prose(text: str) -> str:

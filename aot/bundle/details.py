@@ -28,6 +28,7 @@ __all__ = [
 ]
 
 MAX_DETAILS_BYTES = 256 << 20
+_LATER = ("tuned_by", "written_for")  # fields that the first details of the schema did not have
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,11 @@ class VariantDetails:
     uses_tensors: bool  # whether it takes a tensor, which names the device
     verified_on: tuple[str, ...] = ()  # devices that `check` ran it on, with the dates
     tuned_by: Mapping[str, str] = field(default_factory=dict)  # what tables go by -> the same of the arguments
+    written_for: str = ""  # the architecture that its code was written for; "": not known
+
+    def is_portable(self, arch: Arch) -> bool:
+        """Whether its code was written for another architecture than the one that it was built for."""
+        return self.written_for not in ("", str(arch))
 
 
 def shape_text(sizes: tuple[int, ...] | None) -> str:
@@ -87,9 +93,9 @@ def details_text(arch: Arch, variants: Sequence[VariantDetails]) -> str:
 
 
 def _encoded(variant: VariantDetails) -> dict[str, Any]:
-    """What came after the first details of the schema is written only if it says something."""
+    """The row of a variant. Later fields are written only if they say something."""
     data: dict[str, Any] = encode(variant)
-    return data if variant.tuned_by else {name: value for name, value in data.items() if name != "tuned_by"}
+    return {name: value for name, value in data.items() if value or name not in _LATER}
 
 
 def _head(schema: int, arch: Arch) -> str:

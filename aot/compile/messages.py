@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from aot_runtime.arch import Arch
@@ -78,6 +78,13 @@ class KernelInfo:
     captured: dict[str, Any] | None = None  # the call that it was captured from: see ``aot/capture``
     is_tuned: bool = False  # whether tables may choose among its variants
     variant_budget: int = 0  # for one architecture; 0: none
+    written_for: Mapping[str, str] = field(
+        default_factory=dict
+    )  # by architecture: the one that its code was written for
+
+    def portable_archs(self) -> frozenset[Arch]:
+        """The architectures that code serves which was written for another one."""
+        return frozenset(arch for arch in self.archs if self.written_for.get(str(arch), str(arch)) != str(arch))
 
 
 @dataclass(frozen=True)
@@ -87,6 +94,7 @@ class VariantInfo:
     table: VariantTable
     arguments: str  # what it is compiled with, as text; part of the cache's key
     guards: tuple[str, ...] = ()  # as the author wrote them
+    written_for: str = ""  # the architecture that its code was written for
 
     @property
     def code(self) -> str:

@@ -74,10 +74,7 @@ class RequestHandler:
 
     def do_expand(self, request: dict[str, Any]) -> Any:
         """Every variant of a kernel for an architecture."""
-        return [
-            encode(VariantInfo(variant.kernel.name, variant.point, table, _compiled_with(variant), variant.spec.guards))
-            for variant, table in self._expanded(request)
-        ]
+        return [encode(_variant_info(variant, table)) for variant, table in self._expanded(request)]
 
     def do_prepare(self, request: dict[str, Any]) -> Any:
         """Get ready to compile the variants of a kernel, which another worker has described."""
@@ -141,6 +138,18 @@ def _info(kernel: Kernel, family: Family) -> KernelInfo:
         captured=kernel.captured,
         is_tuned=bool(kernel.tuned_by),
         variant_budget=kernel.variant_budget,
+        written_for={str(arch): str(code) for arch, code in kernel.written_for.items()},
+    )
+
+
+def _variant_info(variant: Variant, table: VariantTable) -> VariantInfo:
+    return VariantInfo(
+        variant.kernel.name,
+        variant.point,
+        table,
+        _compiled_with(variant),
+        variant.spec.guards,
+        variant.written_for,
     )
 
 

@@ -29,8 +29,9 @@ from aot_runtime.kernel_records import Backward
 from aot_runtime.manifest import Choice, Parameter, is_name
 
 from ..errors import DeclarationError
-from ..targets import Target, accepted_archs
+from ..targets import Target
 from . import expressions
+from .archs import code_for, parse_code, parse_served
 from .arguments import (
     ARGUMENT_TYPES,
     MAX_MADE,
@@ -106,6 +107,9 @@ class Spec:
 
     ``prefer`` are conditions too, but soft ones: among the specs that take a call, those whose conditions hold go
     first. A table that ``python -m aot tune`` measured may choose any spec that takes the call.
+
+    ``written_for`` names the architecture that the code of this spec was written for, if it is another than the one that
+    ``archs`` of the declaration names for the target.
     """
 
     function: Callable[..., Any]
@@ -114,6 +118,7 @@ class Spec:
     label: str = ""
     default_stream: bool = False
     prefer: tuple[str, ...] = ()
+    written_for: str = ""
 
     def __post_init__(self) -> None:
         for name in ("guards", "prefer"):
@@ -140,6 +145,7 @@ class Variant:
     function: str  # the public function it belongs to: activation__relu
     point: Mapping[str, str]  # axis or choice -> label
     spec: Spec
+    written_for: str = ""  # the architecture that its code was written for; "": not known, as of captured code
 
 
 @dataclass(frozen=True)
@@ -163,10 +169,11 @@ class Kernel:
     captured: dict[str, Any] | None = None  # the call of another library that the kernel answers
     tuned_by: tuple[str, ...] = ()  # expressions of a call that measured tables tell calls apart by
     variant_budget: int = VARIANT_BUDGET  # for one architecture; a build warns above it
+    written_for: Mapping[Arch, Arch] = field(default_factory=dict)  # by architecture: whose code serves it
 
     def variants(self, arch: Arch) -> tuple[Variant, ...]:
         """All variants for an architecture, in the order in which a call tries them."""
-        target = Target.of(arch)
+        target = Target.of(arch, code_for(self.written_for, arch))
         variants: dict[str, Variant] = {}
         for point in self._points():
             for variant in self._at(point, target):
@@ -211,7 +218,16 @@ class Kernel:
             _check_spec(self, spec, point)
             labels = [*point.values(), *([spec.label] if spec.label else [])]
             function = function_symbol(self.name, tuple(point[name] for name in self.choices))
-            yield Variant("__".join((self.name, *labels)), self, target.arch, function, point, spec)
+            yield Variant(
+                "__".join((self.name, *labels)), self, target.arch, function, point, spec, self._code_of(spec, target)
+            )
+
+    def _code_of(self, spec: Spec, target: Target) -> str:
+        """The architecture that the code of a spec was written for, if the declaration tells."""
+        if not self.written_for:
+            return ""
+        where = f"{self.origin}: kernel {self.name}"
+        return str(parse_code(spec.written_for or target.written_for, target.arch, where))
 
     def _specs(self, made: Any, point: dict[str, str]) -> list[Spec]:
         specs = [made] if isinstance(made, Spec) else made
@@ -226,7 +242,7 @@ class Kernel:
 def kernel(
     *,
     parameters: Sequence[Parameter],
-    archs: Sequence[str],
+    archs: Sequence[str] | Mapping[str, str],
     axes: Mapping[str, Any] | None = None,
     choices: Mapping[str, Any] | None = None,
     choice_defaults: Mapping[str, str] | None = None,
@@ -241,6 +257,8 @@ def kernel(
 ) -> Callable[[Callable[..., Any]], Kernel]:
     """Declare a kernel. The decorated function returns the spec, or specs, of one point of the grid.
 
+    ``archs`` lists architectures that each have code of their own. A mapping names, by architecture, the one that its
+    code was written for: ``{"sm_80": "sm_80", "sm_100f": "sm_80"}`` serves ``sm_100f`` by portable code.
     ``axes`` differ in something that the arguments of a call show: a dtype, an alignment, a guard. ``choices`` are
     named by the caller: an epilogue. Both map a name to its values: a sequence, or a mapping from labels to values of
     any kind. ``reference``, ``inputs`` and ``cost`` are for checks and benchmarks. ``options`` is appended to the
@@ -253,11 +271,12 @@ def kernel(
     def declare(make: Callable[..., Any]) -> Kernel:
         origin = _origin(make)
         _check_types(origin, name, parameters, axes, choices, options, tuned_by, variant_budget)
+        served = parse_served(archs, origin)
         declared = Kernel(
             name=name or make.__name__,
             doc=inspect.cleandoc(make.__doc__ or ""),
             parameters=tuple(parameters),
-            archs=_archs(archs, origin),
+            archs=tuple(served),
             axes={axis: _labelled(axis, values, origin) for axis, values in (axes or {}).items()},
             choices={choice: _labelled(choice, values, origin) for choice, values in (choices or {}).items()},
             choice_defaults=dict(choice_defaults or {}),
@@ -270,6 +289,7 @@ def kernel(
             backward=backward,
             tuned_by=(tuned_by,) if isinstance(tuned_by, str) else tuple(tuned_by),
             variant_budget=variant_budget,
+            written_for=served,
         )
         _check_kernel(declared)
         _check_is_first(declared)
@@ -321,18 +341,6 @@ def _are_texts(given: Any) -> bool:
 def _origin(make: Callable[..., Any]) -> str:
     code = inspect.unwrap(make).__code__
     return f"{code.co_filename}:{code.co_firstlineno}"
-
-
-def _archs(archs: Sequence[str], origin: str) -> tuple[Arch, ...]:
-    """Parse exact names. Short spellings are a matter of the command line."""
-    known = {str(arch): arch for arch in accepted_archs()}
-    unknown = [str(arch) for arch in archs if arch not in known] if not isinstance(archs, str) else [archs]
-    if unknown or not archs:
-        raise DeclarationError(
-            f"{origin}: unknown architectures: {', '.join(unknown) or 'none given'}",
-            hint=f"pass a list of {', '.join(known)}",
-        )
-    return tuple(known[arch] for arch in archs)
 
 
 def _labelled(axis: str, values: Any, origin: str) -> dict[str, Any]:

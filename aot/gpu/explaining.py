@@ -38,6 +38,7 @@ class Answer:
     chosen: Candidate | None
     eligible: tuple[Candidate, ...]  # but of lower priority
     refused: tuple[Candidate, ...]
+    written_for: str = ""  # the architecture that the chosen code was written for; "": not known
 
 
 def parse_arguments(texts: Sequence[str], record: KernelRecord) -> dict[str, Any]:
@@ -137,7 +138,18 @@ def ask(bundle: Bundle, kernel: str, device: Device, arguments: Mapping[str, Any
     refused = [candidate for candidate in explanation.candidates if candidate.reason]
     refused.sort(key=lambda one: _distance(one, capability, details, arguments))
     eligible = [one for one in explanation.candidates if not one.reason and one is not explanation.chosen]
-    return Answer(arguments, explanation.chosen, tuple(eligible), tuple(refused))
+    return Answer(
+        arguments,
+        explanation.chosen,
+        tuple(eligible),
+        tuple(refused),
+        _written_for(explanation.chosen, details),
+    )
+
+
+def _written_for(chosen: Candidate | None, details: Mapping[tuple[str, str], VariantDetails]) -> str:
+    known = details.get((chosen.arch, chosen.variant)) if chosen is not None else None
+    return known.written_for if known is not None else ""
 
 
 def _details(bundle: Path, kernel: str, archs: Sequence[Arch]) -> dict[tuple[str, str], VariantDetails]:

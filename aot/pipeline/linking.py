@@ -262,6 +262,7 @@ def _detail(kernel: KernelInfo, launcher: Launcher, runs: str) -> VariantDetails
         requirements=tuple(_requirement(item) for item in table.requirements),
         uses_tensors=table.uses_tensors,
         tuned_by={extent.name: extent.of_call for extent in table.tuned_by},
+        written_for=launcher.variant.written_for,
     )
 
 

@@ -273,3 +273,19 @@ def total(target: aot.Target) -> aot.Spec:
     vector, one = aot.Tensor("f32", ("n",)), aot.Tensor("f32", (1,))
     parts = aot.Tensor("f32", ("length",))
     return aot.Spec(sum_twice, {"x": vector, "out": one, "parts": parts, "stream": aot.Stream()})
+
+
+# Portable code: sm_86 runs what was written for sm_80.
+
+CODE = {"sm_80": Multiply(128), "sm_90a": Multiply(256)}
+
+
+@aot.kernel(
+    parameters=(aot.In("x"), aot.Out("out", shape="x.shape", dtype="x.dtype"), aot.In("factor")),
+    archs={"sm_80": "sm_80", "sm_86": "sm_80", "sm_90a": "sm_90a"},
+)
+def scale_portable(target: aot.Target) -> aot.Spec:
+    """``out = factor * x``, with larger blocks on Hopper."""
+    vector = aot.Tensor("f32", ("n",))
+    arguments = {"out": vector, "x": vector, "factor": aot.Scalar("f32"), "stream": aot.Stream()}
+    return aot.Spec(CODE[target.written_for], arguments)

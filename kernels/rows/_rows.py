@@ -107,8 +107,8 @@ class RowTiling:
 
 
 def max_cluster(target: aot.Target) -> int:
-    """How many blocks can share a row. A portable build does what the earliest architecture can do."""
-    return min(MAX_CLUSTER, target.max_cluster) if target.arch.suffix else 1
+    """How many blocks can share a row."""
+    return min(MAX_CLUSTER, target.max_cluster)
 
 
 # By kind of access. A row gets as many threads as can hold it; the last tiling takes longer rows.

@@ -13,7 +13,7 @@ from cutlass import Float32
 
 import aot
 
-from .._device import DTYPES
+from .._device import DTYPES, F8_ARCHS
 from ..contracts import quantize_fp8 as contract
 from ._rows import LIMITED_TILINGS, RowKernel, RowTensors, maximum
 
@@ -78,7 +78,7 @@ class QuantizeFp8(RowKernel):
         aot.Out("out", shape="x.shape", dtype="f8e4m3"),
         aot.Out("scale", "per row: `x` is about `out * scale`", shape="(x.shape[0],)", dtype="f32"),
     ),
-    archs=("sm_90a", "sm_100f"),  # sm_80 has no conversion to f8
+    archs=F8_ARCHS,
     axes={"dtype": DTYPES, "access": tuple(LIMITED_TILINGS)},
     reference=contract.reference,
     inputs=contract.inputs,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from aot_runtime.arch import Arch
 
-from aot.targets import Target, accepted_archs, builds_for, cuda_of_driver, lowest_driver
+from aot.targets import Target, accepted_archs, builds_for, cuda_of_driver, lowest_driver, serves
 
 ALL = accepted_archs()
 
@@ -39,6 +39,31 @@ def test_limits_are_nvidias(arch: str, shared_memory: int, cluster: int) -> None
 )
 def test_portable_code_is_built_for_later_portable_architectures(written_for: str, arch: str, builds: bool) -> None:
     assert builds_for(map(Arch.parse, written_for.split()), Arch.parse(arch)) == builds
+
+
+@pytest.mark.parametrize(
+    ("written_for", "arch", "expected"),
+    [
+        ("sm_90a", "sm_90a", True),
+        ("sm_80", "sm_100f", True),
+        ("sm_90", "sm_90a", True),
+        ("sm_100f", "sm_103a", True),
+        ("sm_90", "sm_80", False),
+        ("sm_90a", "sm_100f", False),  # uses what only 9.0 has
+        ("sm_100a", "sm_100f", False),
+        ("sm_100f", "sm_100", False),  # may use what the portable subset lacks
+        ("sm_103f", "sm_100f", False),
+    ],
+)
+def test_code_serves_its_own_architecture_and_those_that_have_all_it_uses(
+    written_for: str, arch: str, expected: bool
+) -> None:
+    assert serves(Arch.parse(written_for), Arch.parse(arch)) == expected
+
+
+def test_code_has_the_clusters_that_it_was_written_for() -> None:
+    assert Target.of(Arch.parse("sm_90a"), Arch.parse("sm_80")).max_cluster == 1
+    assert Target.of(Arch.parse("sm_100f"), Arch.parse("sm_90")).max_cluster == 16
 
 
 def test_every_accepted_architecture_has_limits_and_a_driver_for_cuda_13() -> None:

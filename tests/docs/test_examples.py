@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import runpy
 import shutil
@@ -54,6 +55,21 @@ def test_arguments_are_passed_in_the_order_of_the_jit_function(declarations: aot
     # The entry takes `out` first, so `x` is the one that disagrees. The call is shown as callers write it.
     with pytest.raises(ArgumentError, match=r"(?s)scale\(x, out, factor\).*x\.shape\[0\] is 64, must equal out"):
         declarations.scale(x, cuda.tensor((65,), "float32"))
+
+
+def test_portable_code_is_named_as_such(
+    build_bundle: Callable[..., BuildResult], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = build_bundle(EXAMPLES / "declarations", ("sm_86", "sm_90a"), select=("scale_portable",)).path
+    capsys.readouterr()
+    for capability, portable in {"8.6": True, "9.0": False}.items():
+        assert main(["explain", str(path), "scale_portable", "x=f32[8]", "factor=2.0", "--cc", capability]) == 0
+        assert ("portable code, written for sm_80" in capsys.readouterr().out) == portable
+    assert main(["inspect", str(path), "--json"]) == 0
+    variants = json.loads(capsys.readouterr().out)["variants"]
+    assert {one["arch"]: one["written_for"] for one in variants} == {"sm_86": "sm_80", "sm_90a": "sm_90a"}
+    assert main(["list", "--kernels", str(EXAMPLES / "declarations"), "--kernel", "scale_portable"]) == 0
+    assert "sm_80, sm_86 (portable code), sm_90a" in capsys.readouterr().out
 
 
 def test_labels_name_the_specs_of_one_point(declarations: aot_runtime.Bundle, cuda: Standin) -> None:

@@ -35,6 +35,7 @@ KEYS = (
     Key("capability", str, "compute capability of the device"),
     Key("arguments", Mapping[str, TensorInfo | Any], "the call: tensors, and other values as they are, by parameter"),
     Key("chosen", Candidate | None, "what would run; null: nothing"),
+    Key("written_for", str, "the architecture that the chosen code was written for; empty: not known"),
     Key("eligible", tuple[Candidate, ...], "variants that could run too, with lower priority"),
     Key("refused", tuple[Candidate, ...], "the others, the nearest first"),
 )
@@ -118,6 +119,8 @@ def _print(
     where = f"compute capability {_capability(device)}"
     if answer.chosen is not None:
         print(f"on {where} runs {answer.chosen.arch} {answer.chosen.variant}")
+        if answer.written_for not in ("", answer.chosen.arch):
+            print(f"portable code, written for {answer.written_for}")
         print(_decided(answer.chosen, tuned), end="")
     else:
         print(f"on {where} nothing runs")
@@ -160,6 +163,7 @@ def _data(record: KernelRecord, device: Device, answer: Answer) -> dict[str, obj
         "capability": _capability(device),
         "arguments": encode(answer.arguments),
         "chosen": encode(answer.chosen),
+        "written_for": answer.written_for,
         "eligible": encode(answer.eligible),
         "refused": encode(answer.refused),
     }

@@ -18,7 +18,7 @@ from ...bundle.sizes import Share, shares
 from ...errors import UsageError, counted
 from ...records import encode
 from ..options import add_bundle_argument
-from ..report import first_line, fitted_table, human_size, print_json, print_wrapped, table
+from ..report import first_line, fitted_table, human_size, print_json, print_wrapped
 from ..schema import Key
 
 __all__ = ["KEYS", "configure_parser", "execute"]
@@ -117,8 +117,11 @@ def _print_archs(manifest: Manifest, variants: _Variants) -> None:
     rows = []
     for arch, (total, places) in _verified(variants).items():
         where = [f"{count} on {place}" for place, count in places.items()]
-        rows.append((str(arch), drivers.get(str(arch), "-"), total, "; ".join(where) or "never run on a GPU"))
-    print(table(("arch", "driver from", "variants", "verified"), rows))
+        portable = sum(one.is_portable(arch) for own, one in variants if own == arch)
+        ran = "; ".join(where) or "never run on a GPU"
+        rows.append((str(arch), drivers.get(str(arch), "-"), total, portable or "-", ran))
+    columns = ("arch", "driver from", "variants", "portable code", "verified")
+    print(fitted_table(columns, rows, optional=("portable code",)))
 
 
 def _verified(variants: _Variants) -> dict[Arch, tuple[int, dict[str, int]]]:
@@ -140,10 +143,11 @@ def _print_kernel(record: KernelRecord, variants: _Variants) -> None:
     print_wrapped(f"{record.name}: {summary}" if summary else record.name)
     axes = list(dict.fromkeys(axis for _, variant in variants for axis in variant.point))
     labels = any(_label(variant) for _, variant in variants)
-    columns = ("arch", *axes, *(["label"] if labels else []), *_RESOURCES, "run")
+    columns = ("arch", "code", *axes, *(["label"] if labels else []), *_RESOURCES, "run")
     rows = [
         (
             str(arch),
+            "portable" if variant.is_portable(arch) else "-",
             *(_value(axis, variant.point.get(axis)) for axis in axes),
             *([_label(variant) or "-"] if labels else []),
             *_resources(variant),
@@ -151,7 +155,7 @@ def _print_kernel(record: KernelRecord, variants: _Variants) -> None:
         )
         for arch, variant in variants
     ]
-    print(fitted_table(columns, rows, optional=("cluster", "stack"), indent="  "))
+    print(fitted_table(columns, rows, optional=("code", "cluster", "stack"), indent="  "))
 
 
 def _value(axis: str, value: str | None) -> str:

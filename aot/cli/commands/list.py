@@ -6,6 +6,8 @@ import argparse
 import os
 import sys
 
+from aot_runtime.arch import Arch
+
 from ...compile.messages import KernelInfo
 from ...errors import Failure, counted
 from ...pipeline.outlook import foresee
@@ -75,12 +77,16 @@ def _print_kernel(kernel: KernelInfo) -> None:
             print_wrapped(f"  {name}: {text}", indent="    ")
 
 
+def _arch_text(kernel: KernelInfo, arch: Arch) -> str:
+    return f"{arch} (portable code)" if arch in kernel.portable_archs() else str(arch)
+
+
 def _facts(kernel: KernelInfo) -> dict[str, str]:
     return {
         "parameters": ", ".join(parameter.name for parameter in kernel.parameters),
         "choices": ", ".join(f"{choice.name}: {'|'.join(choice.values)}" for choice in kernel.choices),
         "axes": ", ".join(f"{axis}: {'|'.join(values)}" for axis, values in kernel.axes.items()),
-        "architectures": ", ".join(str(arch) for arch in kernel.archs),
+        "architectures": ", ".join(_arch_text(kernel, arch) for arch in kernel.archs),
         "family": kernel.family,
         "declared in": kernel.origin,
         "contract": "yes" if kernel.has_contract else "none, so `check` and `bench` skip it",

@@ -35,12 +35,14 @@ VARIANTS = [
     variant("add__f32", "add", verified_on=("NVIDIA H200 2026-01-02",)),
     variant("nested", "mul", point={"kernel": "add"}),
     variant("tuned", "mul", tuned_by={"n": "x.shape[0]"}),
+    variant("portable", "mul", written_for="sm_80"),
 ]
 
 
 def written(variants: list[VariantDetails]) -> list[dict[str, object]]:
-    """As they are written: without ``tuned_by`` if it is empty, as before there was such a field."""
-    return [{name: value for name, value in row.items() if name != "tuned_by" or value} for row in encode(variants)]
+    """As they are written: without an empty field that earlier versions did not have."""
+    later = ("tuned_by", "written_for")
+    return [{name: value for name, value in row.items() if name not in later or value} for row in encode(variants)]
 
 
 @pytest.mark.parametrize("indent", [None, 1])
@@ -53,6 +55,12 @@ def test_one_kernels_variants_are_those_among_all(tmp_path: Path, indent: int | 
     assert read_details(path) == VARIANTS
     for kernel in ("add", "mul", 'quo"ted\nname\u00e9', "absent"):
         assert read_details(path, kernel) == [item for item in VARIANTS if item.kernel == kernel]
+
+
+def test_only_code_that_says_what_it_was_written_for_is_portable() -> None:
+    assert variant("v", "k", written_for="sm_80").is_portable(ARCH)
+    assert not variant("v", "k", written_for="sm_90a").is_portable(ARCH)
+    assert not variant("v", "k").is_portable(ARCH)  # of an earlier version, which did not record it
 
 
 def test_no_variants_are_well_formed(tmp_path: Path) -> None:

@@ -67,6 +67,40 @@ def test_the_function_gets_the_target_and_the_values_not_the_labels() -> None:
     assert variant.point == {"epilogue": "plain", "threads": "threads32"}
 
 
+SERVED = {"sm_80": "sm_80", "sm_90a": "sm_90a", "sm_100f": "sm_80"}
+
+
+@pytest.mark.parametrize(
+    ("archs", "arch", "written_for"),
+    [
+        (SERVED, "sm_90a", "sm_90a"),
+        (SERVED, "sm_100f", "sm_80"),
+        (SERVED, "sm_90", "sm_80"),  # not named: portable code is built for it
+        (("sm_80", "sm_90a"), "sm_90a", "sm_90a"),
+    ],
+)
+def test_a_declaration_names_the_code_that_serves_an_architecture(archs: Any, arch: str, written_for: str) -> None:
+    asked: list[str] = []
+
+    def make(target: aot.Target) -> aot.Spec:
+        asked.append(target.written_for)
+        return spec()
+
+    (variant,) = declare(make, archs=archs).variants(Arch.parse(arch))
+    assert asked == [variant.written_for] == [written_for]
+
+
+def test_a_spec_may_be_portable_where_others_are_not() -> None:
+    (variant,) = declare(lambda target: spec(written_for="sm_80"), name="make").variants(SM90)
+    assert variant.written_for == "sm_80"
+
+
+@pytest.mark.parametrize("archs", [{"sm_100f": "sm_90a"}, {"sm_80": "sm_90"}])
+def test_code_that_cannot_serve_an_architecture_is_refused(archs: dict[str, str]) -> None:
+    with pytest.raises(DeclarationError, match=PLACE + r"code that was written for sm_\w+ does not run as sm_\w+"):
+        declare(archs=archs)
+
+
 def test_the_target_tells_limits_without_a_device() -> None:
     target = aot.Target.of(Arch.parse("sm_86"))
     assert (target.capability, target.shared_memory, target.max_cluster, target.max_threads) == (

@@ -7,9 +7,11 @@ import re
 from pathlib import Path
 
 import pytest
+from aot_runtime.arch import Arch
+from aot_runtime.manifest import KernelRecord
 
 from aot.bundle.details import LaunchDetails, VariantDetails, shape_text
-from aot.cli.commands.inspect import _label, _value
+from aot.cli.commands.inspect import _label, _print_kernel, _value
 from aot.cli.main import main
 from aot.cli.report import WIDTH, fitted_table
 
@@ -20,6 +22,21 @@ def test_one_kernel_alone(small_bundle_path: Path, capsys: pytest.CaptureFixture
     assert out.startswith("\nfill_epilogue: A compile-time class that the caller names.\n")
     assert len(re.findall(r"^  sm_", out, re.MULTILINE)) == 4
     assert "fill_stream_zero" not in out
+
+
+def test_portable_code_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    launch = LaunchDetails("k", 8, 0, 0, (128, 1, 1), None, 0)
+    fields = ("scale", "scale", {}, "s", (), 0, (launch,), (), True)
+    portable = VariantDetails("scale", *fields, written_for="sm_80")
+    own = VariantDetails("scale", *fields, written_for="sm_90a")
+    unknown = VariantDetails("scale", *fields)
+    archs = [Arch.parse(text) for text in ("sm_100f", "sm_90a", "sm_80")]
+    record = KernelRecord("scale", "", (), (), ("scale",), tuple(archs), 3)
+    _print_kernel(record, list(zip(archs, (portable, own, unknown), strict=True)))
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if "sm_" in line]
+    assert [row[:2] for row in rows] == [["sm_100f", "portable"], ["sm_90a", "-"], ["sm_80", "-"]]
+    _print_kernel(record, [(archs[1], own)])
+    assert "code" not in capsys.readouterr().out
 
 
 def test_sizes_by_purpose_architecture_and_kernel(small_bundle_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
