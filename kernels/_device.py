@@ -18,7 +18,14 @@ import aot
 
 # One code for all architectures, written for these and, with clusters, for sm_90: what sm_100f runs is portable code.
 ARCHS = {"sm_80": "sm_80", "sm_90a": "sm_90a", "sm_100f": "sm_90"}
-F8_ARCHS = {arch: code for arch, code in ARCHS.items() if arch != "sm_80"}  # sm_80 has no conversion to f8
+# Code of its own for sm_90a, with TMA and wgmma. All others run the code for sm_80: sm_100f has no wgmma.
+HOPPER_ARCHS = {"sm_80": "sm_80", "sm_90a": "sm_90a", "sm_100f": "sm_80"}
+TMA = {
+    "sm_80": False,
+    "sm_90": False,
+    "sm_90a": True,
+}  # by the architecture that code was written for: whether TMA copies
+F8_ARCHS = {"sm_90a": "sm_90a", "sm_100f": "sm_90"}  # sm_80 has no conversion to f8
 DTYPES = ("f16", "bf16", "f32")
 
 WARP = cute.arch.WARP_SIZE

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import aot
 
-from .._device import ARCHS, forward
+from .._device import HOPPER_ARCHS, forward
 from ..contracts import attention as contract
 from . import _attention_sm80
 from ._attention_sm90 import BOX, Attention, Tiling
@@ -111,7 +111,7 @@ def guards_of(layout: str) -> tuple[str, ...]:
         aot.In("lengths", "tokens of each sequence in its pages; none if there are no pages", default=None),
         aot.Workspace("tickets", bytes="4", zeroed=True),
     ),
-    archs=ARCHS,
+    archs=HOPPER_ARCHS,
     axes={
         "dtype": ("bf16", "f16"),
         "layout": ("batch", "ragged", "pages"),
@@ -138,8 +138,7 @@ def attention(target: aot.Target, dtype: str, layout: str, dims: Dims, extras: E
     """
     if extras.sinks and dims not in WITH_SINKS:
         return []
-    spec = spec_sm90 if str(target.arch) == "sm_90a" else spec_sm80
-    return [spec(target, dtype, layout, dims, extras)]
+    return [SPECS[target.written_for](target, dtype, layout, dims, extras)]
 
 
 def spec_sm80(target: aot.Target, dtype: str, layout: str, dims: Dims, extras: Extras) -> aot.Spec:
@@ -162,3 +161,6 @@ def spec_sm90(target: aot.Target, dtype: str, layout: str, dims: Dims, extras: E
         near = [f"page_count * ({x}_stride_0 // {x}_stride_1) < {2**31}" for x in ("k", "v")]
         guards = (*guards, *apart, *near)
     return aot.Spec(Attention(SM90_TILINGS[dims], target, layout), arguments, guards)
+
+
+SPECS = {"sm_80": spec_sm80, "sm_90a": spec_sm90}

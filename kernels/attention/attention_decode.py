@@ -11,7 +11,7 @@ from typing import Any
 
 import aot
 
-from .._device import ARCHS, forward
+from .._device import HOPPER_ARCHS, TMA, forward
 from ..contracts import attention_decode as contract
 from ._decode import MAX_BLOCKS, PAGE, Decode, Tiling
 from ._wide_sm90 import BOXES, WideDecode
@@ -56,7 +56,7 @@ def cache(name: str, dtype: str, dim: int, paged: bool) -> aot.Tensor:
         aot.In("v_scale", "like `k_scale`", default=None),
         aot.Workspace("parts", bytes=f"{8 * MAX_BLOCKS} * {_ROWS} * (q.shape[3] + 2)"),
     ),
-    archs=ARCHS,
+    archs=HOPPER_ARCHS,
     axes={
         "dtype": ("f16", "bf16"),
         "cache_dtype": {"same": False, "f8e4m3": True},
@@ -103,7 +103,7 @@ def attention_decode(target: aot.Target, dtype: str, cache_dtype: bool, dim: int
         width = dim // 2 if cache_dtype else dim
         tiling = wanted.fitting(target, dim, width)
         tiling.validate(target, dim, width)
-        if str(target.arch) == "sm_90a" and not cache_dtype and tiling.rows == MAX_ROWS:
+        if TMA[target.written_for] and not cache_dtype and tiling.rows == MAX_ROWS:
             specs += wide_specs(target, arguments, guards, dim, paged)
         else:
             decode = Decode(tiling, target, dim, paged, cache_dtype)

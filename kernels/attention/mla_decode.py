@@ -10,7 +10,7 @@ from typing import Any
 
 import aot
 
-from .._device import ARCHS, forward
+from .._device import HOPPER_ARCHS, TMA, forward
 from ..contracts import mla_decode as contract
 from . import _latent_sm80
 from ._latent_f8_sm90 import NarrowLatentDecode
@@ -35,7 +35,7 @@ _ROWS = f"min({ROWS}, q.shape[1] * q.shape[2])"
         ),
         aot.Workspace("parts", bytes=f"{8 * MAX_BLOCKS} * {_ROWS} * {VALUE + 2}"),
     ),
-    archs=ARCHS,
+    archs=HOPPER_ARCHS,
     axes={
         "dtype": ("bf16", "f16"),
         "cache_dtype": {"same": False, "f8e4m3": True},
@@ -73,7 +73,7 @@ def mla_decode(target: aot.Target, dtype: str, cache_dtype: bool, paged: bool) -
     # The code counts tokens in 32 bits.
     room = ("page_count > 0", f"pages_each * page_size < {2**31}") if paged else ("capacity > 0",)
     present = (f"tokens <= {MAX_TOKENS}", *room)
-    if str(target.arch) != "sm_90a":
+    if not TMA[target.written_for]:
         return specs_sm80(target, arguments, present, paged, cache_dtype)
     in_line = f"(tokens - 1) * (q_stride_1 - heads * {KEY}) == 0"  # of several tokens, all heads follow each other
     fewer = f"tokens * heads <= {ROWS * MAX_BLOCKS}"  # room for blocks side by side in the workspace

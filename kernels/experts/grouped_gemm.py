@@ -10,7 +10,7 @@ from typing import Any
 
 import aot
 
-from .._device import ARCHS, forward
+from .._device import HOPPER_ARCHS, TMA, forward
 from ..contracts import grouped_gemm as contract
 from ..fp8.gemm_fp8 import ALIGNMENT, product, rows_of
 from ..products import _product_sm80, _product_sm90
@@ -44,7 +44,7 @@ SM80_TILINGS = (
         aot.In("a_scale", "per row; none unless `a` is f8e4m3", default=None),
         aot.In("b_scale", "experts x n; none unless `b` is f8e4m3", default=None),
     ),
-    archs=ARCHS,
+    archs=HOPPER_ARCHS,
     axes={"dtype": ("bf16", "f16"), "operands": {"same": False, "f8e4m3": True}},
     reference=contract.reference,
     inputs=contract.inputs,
@@ -56,7 +56,7 @@ def grouped_gemm(target: aot.Target, dtype: str, operands: bool) -> list[aot.Spe
     Offsets are read on the device, so a captured CUDA graph may be replayed after they changed. They must not decrease.
     Rows after the last offset are not written.
     """
-    tma = str(target.arch) == "sm_90a"
+    tma = TMA[target.written_for]
     stored = "f8e4m3" if operands else dtype
     chunk = ALIGNMENT // aot.Tensor(stored, ()).element_bytes
     m, n = aot.Dim("m"), aot.Dim("n", divisible_by=ALIGNMENT // 2)

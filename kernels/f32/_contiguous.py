@@ -75,8 +75,7 @@ class ContiguousGemm(Gemm):
     ) -> None:
         super().__init__(tiling, target, epilogues, rounded)
         tiling.validate(target)
-        # A portable build does what the earliest architecture can do.
-        self.shares = not rounded and bool(target.arch.suffix) and target.max_cluster > 1
+        self.shares = not rounded and target.max_cluster > 1
 
     @cute.jit
     def __call__(self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, bias, epilogue: Int32, stream: CUstream):

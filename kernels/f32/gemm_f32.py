@@ -11,7 +11,7 @@ from typing import Any
 
 import aot
 
-from .._device import ARCHS, VECTOR_BYTES, forward
+from .._device import ARCHS, TMA, VECTOR_BYTES, forward
 from ..contracts import gemm_f32 as contract
 from ..elementwise.activation import Gelu, Relu, Silu
 from ..gemm._choice import MULTIPROCESSORS, Model, preferences, waves_of
@@ -151,7 +151,7 @@ def gemm_f32(target: aot.Target, epilogue: int, precision: bool, batched: bool) 
         "stream": aot.Stream(),
     }
     chunked = {**arguments, **{name: batch if batched else batch.single() for name, batch in aligned.items()}}
-    wgmma = not batched and str(target.arch) == "sm_90a"
+    wgmma = not batched and TMA[target.written_for]
     specs = []
     if not precision:
         for few in FEW_ROWS:
@@ -161,9 +161,10 @@ def gemm_f32(target: aot.Target, epilogue: int, precision: bool, batched: bool) 
         specs += tf32_specs(target, arguments) if precision else exact_specs(target, arguments)
     for tiling, guards in () if wgmma and precision else contiguous_tilings(precision, batched):
         function = _contiguous.ContiguousGemm(tiling, target, epilogues, rounded=precision)
-        specs.append(aot.Spec(function, chunked, ("k > 0", *guards), tiling.label))
+        code = "sm_80" if precision else ""  # exact products share a tile among the blocks of a cluster
+        specs.append(aot.Spec(function, chunked, ("k > 0", *guards), tiling.label, written_for=code))
     general = Gemm(TILING, target, epilogues, rounded=precision)
-    return [*specs, aot.Spec(general, arguments, ("k > 0",), TILING.label)]
+    return [*specs, aot.Spec(general, arguments, ("k > 0",), TILING.label, written_for="sm_80")]
 
 
 def contiguous_tilings(rounded: bool, batched: bool) -> list[tuple[_contiguous.Tiling, tuple[str, ...]]]:

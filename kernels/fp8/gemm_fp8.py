@@ -10,7 +10,7 @@ from typing import Any
 
 import aot
 
-from .._device import ARCHS, forward
+from .._device import HOPPER_ARCHS, TMA, forward
 from ..contracts import gemm_fp8 as contract
 from ..gemm._choice import Model, preferences
 from ..products import _product_sm80, _product_sm90
@@ -118,7 +118,7 @@ def product(tiling: Any, target: aot.Target, scaling: Scaling, grouped: bool = F
         aot.In("b_scale", "one, or n, or n / 128 x k / 128"),
         aot.Out("out", "m x n, in bf16 or f16", shape="(a.shape[0], b.shape[0])", dtype="out.dtype"),
     ),
-    archs=ARCHS,
+    archs=HOPPER_ARCHS,
     axes={"dtype": ("bf16", "f16"), "b": ("f8e4m3", "f8e5m2"), "scales": {"blocks": True, "rows": False}},
     reference=contract.reference,
     inputs=contract.inputs,
@@ -131,7 +131,7 @@ def gemm_fp8(target: aot.Target, dtype: str, b: str, scales: bool) -> list[aot.S
     The shapes of the scales say what each is for. ``a_scale`` and ``b_scale`` of one dimension: one for the whole matrix,
     or one per row. Of two: one for 128 elements of a row of ``a``, and one for 128 x 128 elements of ``b``.
     """
-    tma = str(target.arch) == "sm_90a"
+    tma = TMA[target.written_for]
     # TMA fills in elements outside of a matrix. If threads copy, each chunk is completely inside or outside.
     m, n = aot.Dim("m"), aot.Dim("n", divisible_by=1 if tma else ALIGNMENT // 2)
     k = aot.Dim("k", divisible_by=1 if tma else ALIGNMENT)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import aot
 
-from .._device import DTYPES, chunk_elements
+from .._device import DTYPES, F8_ARCHS, chunk_elements
 from ..contracts import quantize_fp8_blocks as contract
 from ._quantize import BLOCK, QuantizeBlocks, arguments_of
 
@@ -20,7 +20,7 @@ from ._quantize import BLOCK, QuantizeBlocks, arguments_of
             dtype="f32",
         ),
     ),
-    archs=("sm_90a", "sm_100f"),  # sm_80 has no conversion to f8
+    archs=F8_ARCHS,
     axes={"dtype": DTYPES},
     reference=contract.reference,
     inputs=contract.inputs,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import aot
 
-from .._device import DTYPES, chunk_elements
+from .._device import DTYPES, F8_ARCHS, chunk_elements
 from ..contracts import quantize_fp8_scaled as contract
 from ._quantize import QuantizeScaled, arguments_of
 
@@ -15,7 +15,7 @@ from ._quantize import QuantizeScaled, arguments_of
         aot.In("scale", "one number on the device"),
         aot.Out("out", shape="x.shape", dtype="f8e4m3"),
     ),
-    archs=("sm_90a", "sm_100f"),  # sm_80 has no conversion to f8
+    archs=F8_ARCHS,
     axes={"dtype": DTYPES, "access": {"vector": True, "scalar": False}},
     reference=contract.reference,
     inputs=contract.inputs,

@@ -152,7 +152,7 @@ CODE = {"sm_80": SM80, "sm_90a": SM90, "sm_100f": SM100}
 )
 def gemm(target: aot.Target, epilogue: int, dtype: str, batched: bool, a: bool, b: bool) -> list[aot.Spec]:
     """``out = epilogue(a @ b.T + bias)``; ``a`` and ``b`` row- or column-major, ``out`` row-major, summed in f32."""
-    code = CODE.get(str(target.arch), SM80)  # portable code is built for later architectures too
+    code = CODE[target.written_for]
     # TMA fills in elements outside of a matrix. If threads copy, each chunk is completely inside or outside.
     m = aot.Dim("m", divisible_by=1 if code.tma or a else CHUNK)
     n = aot.Dim("n", divisible_by=1 if code.tma else CHUNK)
