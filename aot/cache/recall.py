@@ -19,6 +19,7 @@ from aot_runtime.manifest import FILE_NAME
 
 from ..compile.closure import python_files, variables
 from ..compile.messages import Closure, KernelInfo, Options, VariantInfo
+from ..compile.modules import is_missing
 from ..files import sha256_of
 from ..records import encode
 from ..versions import installed_version
@@ -99,7 +100,7 @@ def keep_plan(store: Store, request: Request, plan: Plan, closures: Sequence[Clo
     encoded = encode(plan)
     outline = Outline(keys.digest_of(encoded), plan.cuda, contracts)
     store.put("plans", outline.digest, json_bytes(encoded))
-    watched = [Watched(c.files, c.folders, c.environment, c.distributions) for c in closures]
+    watched = [Watched(c.files, c.folders, c.environment, c.distributions, c.missing) for c in closures]
     _keep(store, request.key(), Source(outline, tuple(watched)))
     return outline
 
@@ -181,6 +182,7 @@ class Watched:
     folders: Mapping[str, tuple[str, ...]]
     environment: Mapping[str, str | None]
     distributions: Mapping[str, str]
+    missing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -240,6 +242,7 @@ def _holds(closure: Watched) -> bool:
         variables(closure.environment, os.environ) == closure.environment
         and all(python_files(folder) == names for folder, names in closure.folders.items())
         and all(installed_version(name) == version for name, version in closure.distributions.items())
+        and all(map(is_missing, closure.missing))
         and all(_digest(path) == digest for path, digest in closure.files.items())
     )
 

@@ -23,6 +23,7 @@ __all__: list[str] = []
 class CaptureHandler(RequestHandler):
     """Answers requests over an exercise."""
 
+    passes_tensors_of_torch = True
     exercise: str = ""
 
     def read(self, request: dict[str, Any]) -> Found:

@@ -6,7 +6,7 @@ Runs in the worker, after the author's files were executed. Three rules decide w
   A file that patches what it imported may change every kernel, so that it counts for all of them, together with
   what it imports itself.
 * Installed distributions count by version, for every kernel of the source: a library may patch CuTe DSL for the
-  whole process when any file imports it.
+  whole process when any file imports it. What only the checks of a kernel import when they run does not count.
 * Environment variables count for every kernel if one of the files could ask for them: see :func:`variables`.
 """
 
@@ -24,8 +24,9 @@ from typing import Any
 from ..declare.discover import is_discovered, is_sibling
 from ..declare.kernel import Kernel
 from ..files import sha256_of
+from .checking import Checks, check_modules
 from .messages import WORKER_VARIABLES, Closure, KernelClosure
-from .modules import distributions_of, is_source, is_source_module, locate, source_of
+from .modules import distributions_of, is_source, is_source_module, locate, missing_of, source_of
 from .sources import Source, parents, read_source
 
 __all__ = ["Watch", "closure_of", "python_files", "variables"]
@@ -75,7 +76,8 @@ def closure_of(kernels: Sequence[Kernel], watch: Watch) -> Closure:
     sources = [read_source(name, path) for name, path in everything.items()]
     data = _data_files(watch, set(everything.values()))
     environment = variables(_names_of_variables(sources), watch.environment)
-    distributions = distributions_of({*watch.loaded, *(name for source in sources for name in source.imports)})
+    imported = _imported(kernels, loaded, {name for name in everything if name not in known or name in shared})
+    distributions = distributions_of({*watch.loaded, *imported})
     for_all = {**{f"file {path.name}": _digest(path) for path in data}, **_digests(shared)}
     files = {str(path): _digest(path) for path in (*everything.values(), *data)}
     return Closure(
@@ -87,7 +89,20 @@ def closure_of(kernels: Sequence[Kernel], watch: Watch) -> Closure:
         folders={folder: python_files(folder) for folder in sorted({os.path.dirname(path) for path in files})},
         environment=environment,
         distributions=distributions,
+        missing=missing_of(imported),
     )
+
+
+def _imported(kernels: Sequence[Kernel], loaded: Files, for_all: Iterable[str]) -> set[str]:
+    """The modules that the author's files may import before all kernels are compiled."""
+    checks = check_modules(kernels)
+    roots = [root for kernel in kernels for root in _roots(kernel, loaded)]
+    of_kernels = _reach([*roots, *for_all], loaded, without=checks)
+    every = {**of_kernels, **_reach([*roots, *checks], loaded)}
+    only_checks = Checks.of(kernels, (path for name, path in every.items() if name not in of_kernels))
+    return {
+        found for name, path in every.items() for found in only_checks.imports_of_kernels(path, read_source(name, path))
+    }
 
 
 def python_files(folder: str) -> tuple[str, ...]:
@@ -166,14 +181,14 @@ def _roots(kernel: Kernel, loaded: Files) -> list[str]:
     return [kernel.make.__module__, *holders]
 
 
-def _reach(roots: Iterable[str], loaded: Iterable[str]) -> dict[str, Path]:
-    """The author's modules that imports lead to from the roots.
+def _reach(roots: Iterable[str], loaded: Iterable[str], without: Iterable[str] = ()) -> dict[str, Path]:
+    """The author's modules that imports lead to from the roots, and not through those that are left out.
 
     A parent package counts by its own file, not by what that imports. A module that imports by a computed name
     may have imported any of those that are loaded.
     """
     reached: dict[str, Path] = {}
-    waiting, seen = list(roots), set[str]()
+    waiting, seen = list(roots), set(without)
     while waiting:
         name = waiting.pop()
         if name in seen:

@@ -152,3 +152,4 @@ class Closure:
     folders: Mapping[str, tuple[str, ...]]  # path -> the Python files in it
     environment: Mapping[str, str | None]
     distributions: Mapping[str, str]
+    missing: tuple[str, ...] = ()  # modules that the files import and that are not installed

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-__all__ = ["distributions_of", "is_source", "is_source_module", "locate", "source_of"]
+__all__ = ["distributions_of", "is_missing", "is_source", "is_source_module", "locate", "missing_of", "source_of"]
 
 _OURS = ("aot", "aot_runtime")  # counted as code generation, not as the author's source
 _LIBRARIES = ("/site-packages/", "/dist-packages/")
@@ -80,6 +80,15 @@ def distributions_of(names: Iterable[str]) -> dict[str, str]:
         if place is not None and not is_source(place):
             found.update(_installed().get(_owner(os.path.realpath(place)) or top, {}))
     return found
+
+
+def missing_of(names: Iterable[str]) -> tuple[str, ...]:
+    """Top-level modules that imports name and that are not installed: code may do without them."""
+    return tuple(sorted(top for top in {name.partition(".")[0] for name in names} if is_missing(top)))
+
+
+def is_missing(top: str) -> bool:
+    return top not in sys.stdlib_module_names and top not in sys.modules and _place(top) is None
 
 
 def _owner(real: str) -> str | None:

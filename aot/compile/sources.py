@@ -31,6 +31,8 @@ class Source:
 
     digest: str
     imports: tuple[str, ...]  # every module that it names in an import, wherever in the file
+    immediate: frozenset[str]  # those of them that it imports when it is imported itself
+    deferred: tuple[tuple[str, int], ...]  # those that a function imports, with the function's first line
     imports_by_name: bool  # it computes the names of modules, so that it may import anything
     patches: bool  # it assigns to what it imported, so that it may change the code of others
     reads_environment: bool
@@ -41,8 +43,8 @@ class Source:
 
 # The kinds of nodes that the functions below look for. They are half of what a file has.
 _LOOKED_AT = (
-    ast.AnnAssign, ast.Assign, ast.Attribute, ast.AugAssign, ast.BinOp, ast.Call, ast.Compare, ast.Constant, ast.Delete,
-    ast.Import, ast.ImportFrom, ast.JoinedStr, ast.Name, ast.Subscript,
+    ast.AnnAssign, ast.Assign, ast.AsyncFunctionDef, ast.Attribute, ast.AugAssign, ast.BinOp, ast.Call, ast.Compare,
+    ast.Constant, ast.Delete, ast.FunctionDef, ast.If, ast.Import, ast.ImportFrom, ast.JoinedStr, ast.Name, ast.Subscript,
 )  # fmt: skip
 
 
@@ -54,9 +56,12 @@ def read_source(module: str, path: Path) -> Source:
     called = {_last_name(node.func) for node in nodes if isinstance(node, ast.Call)}
     asked = sum(1 for node in nodes if _is_environment(node))
     strings, prefixes = _strings(nodes)
+    immediate, deferred = _when_imported(nodes, package)
     return Source(
         digest=sha256_of(path),
         imports=tuple(_imports(nodes, package)),
+        immediate=immediate,
+        deferred=deferred,
         imports_by_name=not called.isdisjoint(_IMPORTS_BY_NAME),
         patches=_patches(nodes),
         reads_environment=asked > 0 or "getenv" in called,
@@ -99,6 +104,24 @@ def _imports(nodes: Nodes, package: str) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             base = _absolute(node, package)
             yield from (name for name in (base, *(f"{base}.{alias.name}" for alias in node.names)) if name)
+
+
+def _when_imported(nodes: Nodes, package: str) -> tuple[frozenset[str], tuple[tuple[str, int], ...]]:
+    """What a file imports when it is imported, and what its functions import later. Imports for type checkers are neither."""
+    lines: dict[int, int] = {}  # a node inside a function -> the function's first line
+    for node in nodes:  # outer functions come before those inside them
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            lines.update({id(inner): lines.get(id(inner), first) for inner in ast.walk(node)})
+    unused = {id(inner) for node in nodes for part in _for_type_checkers(node) for inner in ast.walk(part)}
+    run = [node for node in nodes if id(node) not in unused]
+    immediate = frozenset(_imports([node for node in run if id(node) not in lines], package))
+    later = [node for node in run if id(node) in lines]
+    return immediate, tuple((name, lines[id(node)]) for node in later for name in _imports([node], package))
+
+
+def _for_type_checkers(node: ast.AST) -> list[ast.stmt]:
+    return node.body if isinstance(node, ast.If) and _last_name(node.test) == "TYPE_CHECKING" else []
 
 
 def _absolute(node: ast.ImportFrom, package: str) -> str:

@@ -16,6 +16,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from ..errors import NO_MEMORY, NOTHING_LEFT, AotError, DeclarationError, Failur
 from ..records import decode, encode
 from ..selection.requirements import variant_table
 from ..selection.subjects import VariantTable
+from ..versions import without_torch
 from . import dsl
 from .authors import check_decorated, compile_message
 from .backend import select_backend
@@ -45,6 +47,8 @@ __all__ = ["RequestHandler", "main"]
 class RequestHandler:
     """Answers requests over a source that holds declarations; what a source is may differ in a subclass."""
 
+    passes_tensors_of_torch = False
+
     def __init__(self, say: Callable[[dict[str, Any]], None]) -> None:
         self.say = say
         self.kernels: tuple[Kernel, ...] = ()
@@ -59,7 +63,8 @@ class RequestHandler:
         """Execute the author's files; the answer is what they declare."""
         self.options = decode(Options, request["options"])
         select_backend(self.options.cuda)
-        _import_cute_dsl()
+        with nullcontext() if self.passes_tensors_of_torch else without_torch():
+            _import_cute_dsl()
         if request["arch"]:
             answer_for(Device.of(Arch.parse(request["arch"])))
         with self.watch:

@@ -31,7 +31,7 @@ from ..selection.decision import decide, decide_plainly
 from ..selection.subjects import Requirement
 from ..selection.tables import CompiledVariant, Group, kernel_library_source, variant_symbol
 from ..targets import lowest_driver
-from ..versions import LOWEST_TVM_FFI, TVM_FFI_ABI
+from ..versions import LOWEST_TVM_FFI, TVM_FFI_ABI, tvm_ffi_headers
 from .assemble import LinkerFor
 from .compiling import Compilation, CompiledKernel, Launcher
 from .contributions import BuiltKernel, Contribution, File, HostCode, HostSupport, LinkedObjects
@@ -45,9 +45,7 @@ __all__ = ["link_kernels", "linkers", "prepare_linking"]
 @contextmanager
 def linkers(tools: Path, work: Path, jobs: int, store: Store | None) -> Iterator[LinkerFor]:
     """Makes linkers for hosts, each with a folder of its own below ``work``; all share ``jobs`` processes."""
-    import tvm_ffi.libinfo
-
-    include = Path(tvm_ffi.libinfo.find_include_path())
+    include = tvm_ffi_headers()
     zig = Zig.find(tools / "zig")
 
     def make(host: Host) -> Linker:

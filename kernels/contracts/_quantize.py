@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-LARGEST = 448.0  # of f8e4m3
-SMALLEST = 2.0**-100  # lower bound for the largest value of a block
-BLOCK = 128
+from ._f8 import BLOCK, LARGEST, SMALLEST
 
 # Rows, columns, distance of rows.
 SHAPES = (

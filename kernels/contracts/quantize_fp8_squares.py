@@ -7,7 +7,8 @@ from typing import Any
 
 import aot
 
-from ._quantize import BENCH, BLOCK, in_blocks, in_blocks_by_torch, matrices
+from ._f8 import BLOCK
+from ._quantize import BENCH, in_blocks, in_blocks_by_torch, matrices
 
 
 def reference(x: Any) -> Any:

@@ -14,12 +14,9 @@ import aot
 
 from .._device import VECTOR_BYTES, WARP, KernelObject, await_previous, chunk_elements, fetch, launched_early, store
 from .._versions import SmemAllocator
-from ..contracts import _quantize as contract
+from ..contracts._f8 import BLOCK, LARGEST, SMALLEST
 from ..rows._rows import maximum
 
-BLOCK = contract.BLOCK
-LARGEST = contract.LARGEST  # of f8e4m3
-SMALLEST = contract.SMALLEST  # lower bound for the largest value of a block, so that its inverse is finite
 THREADS = 256
 UNROLL = 4  # blocks of a row, or chunks, that a thread has in flight
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from ...bundle.layout import archive_names, decline_flag
 from ...errors import UsageError
 from ...hosts import Host
 from ...pipeline.spellings import built_archs, parse_archs, parse_wanted
+from ...versions import tvm_ffi_library
 from ..report import print_json
 from ..schema import Key
 
@@ -112,7 +112,7 @@ def _wanted(arguments: argparse.Namespace, bundle: _Bundle | None) -> list[str]:
     if arguments.includedir:
         words.append(str(aot_runtime.native.include_directory()))
     if arguments.tvm_ffi:
-        words.append(str(_tvm_ffi()))
+        words.append(str(tvm_ffi_library()))
     words += _cflags(bundle) if arguments.cflags else []
     words += _ldflags(bundle, arguments.rpath) if arguments.ldflags else []
     return words + (_libs(bundle) if arguments.libs else [])
@@ -169,7 +169,7 @@ def _cflags(bundle: _Bundle | None) -> list[str]:
 def _ldflags(bundle: _Bundle | None, rpath: Sequence[str] = ()) -> list[str]:
     if bundle is None:
         return []
-    places = rpath or [str(place) for place in ([] if bundle.static else [bundle.folder]) + [_tvm_ffi().parent]]
+    places = rpath or [str(place) for place in ([] if bundle.static else [bundle.folder]) + [tvm_ffi_library().parent]]
     paths = [f"-Wl,-rpath,{place}" for place in places]
     if not bundle.static:
         return paths
@@ -180,20 +180,12 @@ def _libs(bundle: _Bundle | None) -> list[str]:
     if bundle is None:
         return list(SYSTEM)
     # The entry library needs libtvm_ffi but has no NEEDED entry for it, so it is linked even if the program does not call it.
-    tvm_ffi = ["-Wl,--push-state,--no-as-needed", str(_tvm_ffi()), "-Wl,--pop-state"]
+    tvm_ffi = ["-Wl,--push-state,--no-as-needed", str(tvm_ffi_library()), "-Wl,--pop-state"]
     if not bundle.static:
         return [str(bundle.folder / f"lib{bundle.manifest.name}.so"), *tvm_ffi, *SYSTEM]
     entry, *others = map(str, bundle.archives)
     # Whole, so that the linker reports another version of the bundle in the same program instead of picking one.
     return ["-Wl,--whole-archive", entry, "-Wl,--no-whole-archive", *others, *tvm_ffi, *SYSTEM]
-
-
-def _tvm_ffi() -> Path:
-    spec = importlib.util.find_spec("tvm_ffi")
-    library = Path(spec.origin).parent / "lib" / "libtvm_ffi.so" if spec is not None and spec.origin else None
-    if library is None or not library.is_file():
-        raise UsageError("libtvm_ffi.so was not found", hint="`pip install apache-tvm-ffi`")
-    return library
 
 
 def _data(bundle: _Bundle | None, rpath: Sequence[str]) -> dict[str, object]:

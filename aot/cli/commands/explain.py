@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -19,6 +18,7 @@ from ...gpu.explaining import Answer, ask, parse_arguments
 from ...gpu.machine import read_driver
 from ...pipeline.spellings import Gpu, parse_wanted
 from ...records import encode
+from ...versions import without_torch
 from ..options import add_bundle_argument
 from ..report import print_json
 from ..schema import Key
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["KEYS", "configure_parser", "execute"]
 
-_NO_TORCH_BRIDGE = "TVM_FFI_DISABLE_TORCH_C_DLPACK"
 
 KEYS = (
     Key("kernel", str, "name of the kernel"),
@@ -71,16 +70,11 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _load(path: Path) -> Bundle:
-    """Load a bundle. The import of TVM-FFI leaves torch alone, which is slow to import and not needed."""
-    given = _NO_TORCH_BRIDGE in os.environ
-    os.environ.setdefault(_NO_TORCH_BRIDGE, "1")
-    try:
-        import aot_runtime
+    """Load a bundle. No call is made, so that torch is not needed, which is slow to import."""
+    import aot_runtime
 
+    with without_torch():
         return aot_runtime.load(path)
-    finally:
-        if not given:
-            del os.environ[_NO_TORCH_BRIDGE]  # it is not meant for processes that this one starts
 
 
 def _record(manifest: Manifest, name: str) -> KernelRecord:

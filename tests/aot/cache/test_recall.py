@@ -28,11 +28,11 @@ def source(tmp_path: Path) -> Path:
 
 def watched(source: Path) -> Closure:
     files = {str(path): sha256_of(path) for path in source.iterdir()}
-    return Closure({}, files, {str(source): ("k.py",)}, {"AOT_TEST_TILE": None}, {})
+    return Closure({}, files, {str(source): ("k.py",)}, {"AOT_TEST_TILE": None}, {}, ("aot_test_library",))
 
 
-def test_a_plan_holds_until_a_file_a_folder_or_a_variable_changes(
-    store: Store, source: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_plan_holds_until_a_file_a_folder_a_variable_or_a_library_changes(
+    store: Store, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     request = recall.Request(str(source), ("sm90",), (), Options())
     assert recall.unchanged(store, request) is None
@@ -45,6 +45,11 @@ def test_a_plan_holds_until_a_file_a_folder_or_a_variable_changes(
     (source / "new.py").touch()
     assert recall.unchanged(store, request) is None
     os.unlink(source / "new.py")
+    assert recall.unchanged(store, request) == outline
+    (tmp_path / "libraries" / "aot_test_library").mkdir(parents=True)
+    with monkeypatch.context() as installed:
+        installed.syspath_prepend(str(tmp_path / "libraries"))
+        assert recall.unchanged(store, request) is None
     (source / "k.py").write_text("other")
     assert recall.unchanged(store, request) is None
 

@@ -208,33 +208,110 @@ def moved_by(folder: Path, see: Callable[[Path], Seen], *changes: Callable[[], o
     return moved
 
 
-def test_a_library_that_one_file_imports_counts_for_all(
-    folder: Path, forking: Callable[[Path], Seen], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It may patch CuTe DSL for the whole process, so that kernels build only beside that import."""
-    library = folder / "other" / "site-packages"
-    (library / "patcher").mkdir(parents=True)
-    (library / "patcher" / "__init__.py").write_text("import dependency\n")
-    (library / "dependency.py").write_text("")
+Install = Callable[..., None]
 
-    def install(name: str, version: str) -> None:
+
+@pytest.fixture
+def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Install a package of that name and version, or another version of it."""
+    library = folder / "other" / "site-packages"
+    library.mkdir(parents=True)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(library), os.environ["PYTHONPATH"]]))
+
+    def put(name: str, version: str, code: str = "") -> None:
         for old in library.glob(f"{name}-*.dist-info"):
             shutil.rmtree(old)
         record = library / f"{name}-{version}.dist-info" / "RECORD"
         record.parent.mkdir()
-        record.write_text(f"{name}/__init__.py,,\n{name}.py,,\n")
+        record.write_text(f"{name}/__init__.py,,\n")
+        (library / name).mkdir(exist_ok=True)
+        (library / name / "__init__.py").write_text(code)
 
-    install("patcher", "1.0")
+    return put
+
+
+def test_a_library_that_one_file_imports_counts_for_all(
+    folder: Path, forking: Callable[[Path], Seen], install: Install
+) -> None:
+    """It may patch CuTe DSL for the whole process, so that kernels build only beside that import."""
+    install("patcher", "1.0", "import dependency\n")
     install("dependency", "1.0")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([os.environ["PYTHONPATH"], str(library)]))
     second = folder / "kernels" / "second.py"
     assert moved_by(
         folder,
         forking,
         lambda: second.write_text("import patcher\n" + second.read_text()),
-        lambda: install("patcher", "1.1"),
+        lambda: install("patcher", "1.1", "import dependency\n"),
         lambda: install("dependency", "1.1"),
     ) == ["fs", "fs", "fs"]
+
+
+CHECKS = """
+from typing import TYPE_CHECKING
+from . import _by_library
+
+if TYPE_CHECKING:
+    import fastmath
+
+def reference():
+    return _by_library.fill()
+
+def inputs(make, dtype):
+    yield {}
+"""
+BY_LIBRARY = "def fill():\n    import fastmath\n"
+OWN_CHECK = "def cost():\n    import fastmath\n"
+
+
+def test_a_library_that_only_checks_of_kernels_import_moves_no_key(
+    folder: Path, forking: Callable[[Path], Seen], install: Install
+) -> None:
+    """Who installs torch beside a kernel to check it does not compile it again."""
+    first = folder / "kernels" / "first.py"
+    (folder / "kernels" / "checks.py").write_text(CHECKS)
+    (folder / "kernels" / "_by_library.py").write_text(BY_LIBRARY)
+    text = first.read_text().replace("archs=", "reference=checks.reference, inputs=checks.inputs, cost=cost, archs=")
+    first.write_text("from . import checks\n" + OWN_CHECK + text)
+    traced = text.replace("from helpers.late import unused", "import fastmath")
+    assert moved_by(
+        folder,
+        forking,
+        lambda: install("fastmath", "1.0"),
+        lambda: install("fastmath", "1.1"),
+        lambda: first.write_text("from . import checks\n" + OWN_CHECK + traced),
+        lambda: install("fastmath", "1.2"),
+    ) == ["", "", "fs", "fs"]
+
+
+def test_a_library_that_kernels_can_do_without_is_looked_for_again(
+    folder: Path, forking: Callable[[Path], Seen], install: Install
+) -> None:
+    second = folder / "kernels" / "second.py"
+    second.write_text("try:\n    import fastmath\nexcept ImportError:\n    pass\n" + second.read_text())
+    assert forking(folder)[2].missing == ("fastmath",)
+    install("fastmath", "1.0")
+    assert forking(folder)[2].missing == ()
+
+
+def test_kernels_are_read_without_an_import_of_torch(folder: Path, install: Install) -> None:
+    """TVM-FFI imports torch if it is there, which takes seconds in every worker."""
+    install("torch", "2.0", f"open({str(folder / 'imported')!r}, 'w').close()\n")
+    before = variant_keys(folder)
+    assert not (folder / "imported").exists()
+    second = folder / "kernels" / "second.py"
+    second.write_text("import torch\n" + second.read_text())
+    assert variant_keys(folder) != before
+    assert (folder / "imported").exists(), "an author's file gets the torch that it imports"
+
+
+def test_the_shipped_kernels_depend_on_no_library_of_their_contracts(folder: Path, install: Install) -> None:
+    install("torch", "2.0")
+    source = Path(__file__).parents[3] / "kernels"
+    worker = Worker(str(source), ARCH, Options(), folder / "log")
+    try:
+        assert "torch" not in worker.closure().distributions
+    finally:
+        worker.close()
 
 
 def test_a_file_that_patches_others_counts_for_all_with_what_it_imports(

@@ -99,3 +99,14 @@ def test_strings_that_could_name_a_variable_are_kept_and_others_are_not(source: 
 @pytest.mark.parametrize("call", ["importlib.import_module('a' + b)", "__import__(name)", "exec(text)"])
 def test_computed_imports_are_seen(source: Read, call: str) -> None:
     assert source(call).imports_by_name
+
+
+def test_imports_of_functions_are_told_from_those_of_the_file(source: Read) -> None:
+    read = source(
+        "from typing import TYPE_CHECKING\nimport a\nif TYPE_CHECKING:\n    import b\n"
+        "@a.decorated\ndef outer():\n    import c\n    def inner():\n        import d\n"
+        "class K:\n    import e\n    def method(self):\n        import f\n"
+    )
+    assert read.immediate >= {"a", "e"}
+    assert not read.immediate & {"b", "c", "d", "f"}
+    assert set(read.deferred) == {("c", 5), ("d", 5), ("f", 12)}
