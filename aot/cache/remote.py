@@ -10,7 +10,6 @@ import queue
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, TypeVar
 
 from ..errors import UsageError
@@ -110,8 +109,8 @@ _OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "az", "oci", "oss"
 class SharedStore(Store):
     """A folder here with a remote behind it: what is missing here is looked for there, and kept here."""
 
-    def __init__(self, root: Path, remote: Remote, *, limit: int = LARGEST) -> None:
-        super().__init__(root, limit=limit)
+    def __init__(self, local: Store, remote: Remote) -> None:
+        super().__init__(local.root, limit=local.limit, warn=local.warn)
         self.remote = remote
 
     def get(self, kind: str, key: str, decode: Callable[[bytes], _T]) -> _T | None:

@@ -26,6 +26,7 @@ from .entries import LARGEST, EntryError
 __all__ = ["KINDS", "Entry", "Store", "Trust", "checked", "sealed"]
 
 KINDS = ("variants", "libraries", "plans", "recall")
+_COSTLY = frozenset({"variants", "libraries"})  # the rest is decided again in seconds
 _SUFFIX = ".entry"
 _KEY = re.compile("[0-9a-f]{64}")
 _SEAL_BYTES = 65
@@ -70,10 +71,14 @@ def _is_shared(mode: int) -> bool:
 
 
 class Store:
-    """Bytes by kind and key, below a folder. Whatever goes wrong with the disk is a miss, never an error."""
+    """Bytes by kind and key, below a folder. Whatever goes wrong with the disk is a miss, never an error.
 
-    def __init__(self, root: Path, *, limit: int = LARGEST) -> None:
-        self.root, self.limit = root, limit
+    ``warn`` is told once if what takes long to make cannot be kept.
+    """
+
+    def __init__(self, root: Path, *, limit: int = LARGEST, warn: Callable[[str], None] = lambda text: None) -> None:
+        self.root, self.limit, self.warn = root, limit, warn
+        self._has_warned = False
 
     def get(self, kind: str, key: str, decode: Callable[[bytes], _T]) -> _T | None:
         """The decoded entry. None if it is absent or not trusted, or if it is damaged: then it is removed."""
@@ -119,9 +124,18 @@ class Store:
                 with suppress(OSError):
                     os.unlink(temporary)
                 raise
-        except OSError:
+        except OSError as error:
+            self._note(kind, error)
             return False
         return True
+
+    def _note(self, kind: str, error: OSError) -> None:
+        if kind in _COSTLY and not self._has_warned:
+            self._has_warned = True
+            self.warn(
+                f"the cache `{self.root}` cannot be written: {error.strerror or error}; the build goes on, and the next "
+                "one compiles again what is not kept"
+            )
 
     def entries(self) -> Iterator[Entry]:
         """Every entry, those of kinds that only earlier versions wrote included."""

@@ -42,7 +42,9 @@ def scratch_folder() -> Iterator[Path]:
 def make_workspace(settings: Settings, progress: Progress, scratch: Path) -> Workspace:
     """A workspace with the cache of this machine alone."""
     artifacts = settings.artifacts or (scratch / "artifacts" if settings.remote else None)
-    store = Store(artifacts, limit=entry_limit(settings.memory)) if artifacts is not None else None
+    store = None
+    if artifacts is not None:
+        store = Store(artifacts, limit=entry_limit(settings.memory), warn=progress.warn)
     return Workspace(settings, settings.bundle_name, settings.destination, progress, scratch, store)
 
 
@@ -52,4 +54,4 @@ def with_remote(workspace: Workspace) -> Workspace:
     if store is None or settings.remote is None:
         return workspace
     remote = Remote.open(settings.remote, read_only=settings.remote_read_only, warn=workspace.progress.warn)
-    return replace(workspace, store=SharedStore(store.root, remote, limit=store.limit))
+    return replace(workspace, store=SharedStore(store, remote))

@@ -19,7 +19,7 @@ from written import WRITE
 import aot.cache.remote
 from aot.bundle.verify import verify
 from aot.cache.remote import Remote, SharedStore
-from aot.cache.store import checked
+from aot.cache.store import Store, checked
 from aot.errors import UsageError
 
 KEY, OTHER = "ab" * 32, "cd" * 32
@@ -101,7 +101,7 @@ class Warnings(list[str]):
 
 def open_store(folder: Path, url: str, *, read_only: bool = False) -> tuple[SharedStore, Warnings]:
     warnings = Warnings()
-    return SharedStore(folder, Remote.open(url, read_only=read_only, warn=warnings)), warnings
+    return SharedStore(Store(folder), Remote.open(url, read_only=read_only, warn=warnings)), warnings
 
 
 def test_what_one_machine_put_another_finds_and_keeps(s3: tuple[S3, str], tmp_path: Path) -> None:

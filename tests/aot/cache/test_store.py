@@ -285,3 +285,16 @@ def test_a_full_disk_is_a_store_that_keeps_nothing_more(small_disk: Path) -> Non
     assert not store.put("variants", "0" * 64, b"large" * (1 << 18))
     assert store.get("variants", KEY, bytes) == b"small"
     assert [path.name for path in small_disk.rglob("*.partial")] == []
+
+
+def test_a_cache_that_cannot_be_written_is_said_once(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    said: list[str] = []
+    store = Store(tmp_path / "file", warn=said.append)
+    assert not store.put("recall", KEY, b"decided again in no time")
+    assert said == []
+    assert not store.put("variants", KEY, b"code")
+    assert not store.put("libraries", KEY, b"code")
+    assert store.get("variants", KEY, bytes) is None
+    assert len(said) == 1
+    assert str(tmp_path / "file") in said[0]

@@ -20,3 +20,20 @@ def test_what_an_entry_of_the_cache_may_expand_to_follows_the_memory_of_the_buil
     store = make_workspace(settings, Progress(), tmp_path).store
     assert store is not None
     assert store.limit == largest
+
+
+def test_a_cache_that_cannot_be_used_is_said_where_the_build_reports(tmp_path: Path) -> None:
+    class Told(Progress):
+        def __init__(self) -> None:
+            self.warnings: list[str] = []
+
+        def warn(self, text: str) -> None:
+            self.warnings.append(text)
+
+    (tmp_path / "file").touch()
+    told = Told()
+    settings = Settings("kernels", ("sm_90a",), artifacts=tmp_path / "file", cache=tmp_path)
+    store = make_workspace(settings, told, tmp_path).store
+    assert store is not None
+    store.put("variants", "ab" * 32, b"")
+    assert len(told.warnings) == 1
