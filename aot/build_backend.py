@@ -46,7 +46,15 @@ def _hook(function: _F) -> _F:
 
 
 def get_requires_for_build_wheel(config_settings: _Config = None) -> list[str]:
-    return []
+    """The extra ``build`` without cute-aot: a project requires ``cute-aot`` alone, which older pips can constrain to a file."""
+    from importlib.metadata import PackageNotFoundError
+
+    from .versions import extra_requirements
+
+    try:
+        return extra_requirements("build")
+    except PackageNotFoundError:  # a checkout on the path of Python, whose requirements are the user's
+        return []
 
 
 get_requires_for_build_sdist = get_requires_for_build_wheel

@@ -1,4 +1,7 @@
-"""What is installed beside us: versions, and the files of Apache TVM-FFI.
+"""What is installed beside us: versions, the files of Apache TVM-FFI, and the command that installs an extra of cute-aot.
+
+cute-aot is on no package index. A command with its bare name installs what anybody uploads under that name, so the
+command names the file or the folder that cute-aot was installed from.
 
 The import of TVM-FFI imports torch if that is installed, which takes seconds. Finding a path takes no import at all.
 """
@@ -7,18 +10,36 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import json
+import re
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from .errors import ToolchainError
 
-__all__ = ["LOWEST_TVM_FFI", "TVM_FFI_ABI", "installed_version", "tvm_ffi_headers", "tvm_ffi_library", "without_torch"]
+__all__ = [
+    "LOWEST_TVM_FFI",
+    "TVM_FFI_ABI",
+    "extra_requirements",
+    "install_extras",
+    "installed_version",
+    "tvm_ffi_headers",
+    "tvm_ffi_library",
+    "without_torch",
+]
 
 LOWEST_TVM_FFI = "0.1.0"  # the oldest apache-tvm-ffi that runs a bundle
 TVM_FFI_ABI = 0  # the major version of apache-tvm-ffi, which it raises when its binary interface changes
+_DISTRIBUTION = "cute-aot"
+_WHEEL = "./wheels/cute_aot-{version}-py3-none-any.whl"  # where docs/guides/install.md puts it
+_OWN = re.compile(rf"{_DISTRIBUTION}\[([\w,-]+)\]")
+_EXTRA = re.compile(r"""(?:\s+and)?\s*\bextra\s*==\s*["']([\w-]+)["']\s*$""")
 
 
 def installed_version(distribution: str) -> str | None:
@@ -62,3 +83,42 @@ def without_torch() -> Iterator[None]:
         yield
     finally:
         del modules["torch"]
+
+
+def install_extras(*extras: str) -> str:
+    """``pip install 'FILE[build]'``, in backticks. ``FILE`` is the wheel or the checkout that was installed."""
+    try:
+        distribution = importlib.metadata.distribution(_DISTRIBUTION)
+    except importlib.metadata.PackageNotFoundError:  # only on the path of Python, as in a kit
+        return f"install cute-aot with the extras {', '.join(f'`{extra}`' for extra in extras)}"
+    origin = _origin(distribution.read_text("direct_url.json") or "{}")
+    *options, place = origin or (_WHEEL.format(version=distribution.version),)
+    wanted = f"{place}[{','.join(extras)}]"
+    return f"`{shlex.join(['pip', 'install', *options, wanted])}`"
+
+
+def extra_requirements(extra: str) -> list[str]:
+    """What an extra requires, except cute-aot itself. Standard library alone: ``packaging`` may not be there yet."""
+    found = []
+    for text in importlib.metadata.requires(_DISTRIBUTION) or ():
+        requirement, _, marker = text.partition(";")
+        wanted = _EXTRA.search(marker)
+        if wanted is None or wanted[1] != extra:
+            continue
+        own = _OWN.fullmatch(requirement.strip())
+        rest = marker[: wanted.start()].strip()
+        if own:
+            found += [item for name in own[1].split(",") for item in extra_requirements(name)]
+        else:
+            found.append(f"{requirement.strip()}; {rest}" if rest else requirement.strip())
+    return found
+
+
+def _origin(direct_url: str) -> tuple[str, ...]:
+    """The file or folder of PEP 610's record, as arguments of pip; nothing if it is no longer there, or was fetched."""
+    record = json.loads(direct_url)
+    url = urlsplit(record.get("url", ""))
+    path = url2pathname(url.path)
+    if url.scheme != "file" or not Path(path).exists():
+        return ()
+    return ("-e", path) if record.get("dir_info", {}).get("editable") else (path,)

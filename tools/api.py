@@ -27,8 +27,6 @@ MODULES = {
 RETURNED = ("Bundle", "Candidate", "Explanation", "Functions", "Kernel", "Operators", "Serving", "Target", "Variant")
 HEAD = """# Python
 
-[Install](../guides/install.md): cute-aot is not on a package index yet.
-
 `python tools/reference.py` writes this page from the sources; a test compares the two. `aot_runtime` is the loader, and all
 that users of kernels need. `aot` is for authors of kernels. [Errors](errors.md) are on a page of their own.
 """

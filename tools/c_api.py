@@ -13,8 +13,6 @@ PROTOCOL = HEADER.with_name("abi.h")
 
 HEAD = """# C
 
-[Install](../guides/install.md): cute-aot is not on a package index yet.
-
 `python tools/reference.py` writes this page from [`aot/aot.h`](../../runtime/include/aot/aot.h) and
 [`aot/abi.h`](../../runtime/include/aot/abi.h); a test compares them. The [guide](../guides/cpp.md) shows complete programs.
 The header `<NAME.h>` of a bundle adds one typed function per kernel. [C++](cpp.md) has the same, with exceptions instead of

@@ -13,8 +13,6 @@ HEADER = PROJECT / "runtime" / "include" / "aot" / "aot.hpp"
 
 HEAD = """# C++
 
-[Install](../guides/install.md): cute-aot is not on a package index yet.
-
 `python tools/reference.py` writes this page from [`aot/aot.hpp`](../../runtime/include/aot/aot.hpp); a test compares the
 two. The [guide](../guides/cpp.md) shows complete programs. The header `<NAME.hpp>` of a bundle adds one typed function per
 kernel, in a namespace with the name of the bundle. [C](c.md) has the same without exceptions. Everything below is in the

@@ -1,4 +1,4 @@
-"""Follow ``docs/guides/first-kernel.md`` to the letter, in an empty environment and an empty folder.
+"""Follow ``docs/guides/first-kernel.md`` to the letter, in an empty environment, and a folder with the wheel alone.
 
     python tools/follow_guide.py            # installs the dependencies, which pip downloads
 
@@ -74,11 +74,11 @@ def run(command: str, folder: Path, environment: Mapping[str, str]) -> None:
         raise RuntimeError(f"`{command}` ended with exit code {shown.returncode}:\n{shown.stdout}")
 
 
-def inside(environment: Path, wheels: Path) -> dict[str, str]:
-    """The variables of a shell in which a virtual environment is active, and pip finds the wheel of this project."""
+def inside(environment: Path) -> dict[str, str]:
+    """The variables of a shell in which a virtual environment is active."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     path = f"{environment / 'bin'}{os.pathsep}{kept.get('PATH', os.defpath)}"
-    return {**kept, "PATH": path, "VIRTUAL_ENV": str(environment), "PIP_FIND_LINKS": str(wheels)}
+    return {**kept, "PATH": path, "VIRTUAL_ENV": str(environment)}
 
 
 def main() -> int:
@@ -89,8 +89,8 @@ def main() -> int:
         empty, project = Path(name) / "environment", Path(name) / "project"
         project.mkdir()
         subprocess.run([sys.executable, "-m", "venv", str(empty)], check=True)
-        environment = inside(empty, Path(name) / "wheels")
-        run(f"pip wheel -q '{PROJECT}' --no-deps --wheel-dir '{name}/wheels'", project, environment)
+        environment = inside(empty)
+        run(f"pip wheel -q '{PROJECT}' --no-deps --wheel-dir wheels", project, environment)
         if gpu:
             run("pip install -q torch", project, environment)
         for command in follow(project, environment, gpu=gpu):

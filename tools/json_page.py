@@ -17,8 +17,6 @@ PAGE = PROJECT / "docs" / "reference" / "json.md"
 
 HEAD = """# JSON
 
-[Install](../guides/install.md): cute-aot is not on a package index yet.
-
 `python tools/reference.py` writes this page from the types of the command line; a test compares the two. Other tests run
 every command, with every class of error, and compare what it prints with these types.
 

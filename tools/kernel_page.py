@@ -13,8 +13,6 @@ PAGE = PROJECT / "docs" / "reference" / "kernels.md"
 
 HEAD = """# Shipped kernels
 
-[Install](../guides/install.md): cute-aot is not on a package index yet.
-
 `python tools/reference.py` writes this page from the declarations in [`kernels/`](../../kernels); a test compares the two. In
 Python, `help(bundle.rmsnorm)` says the same. [What is proven](../proven.md) says where the kernels ran, and
 [Performance](../performance.md) how fast.

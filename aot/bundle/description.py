@@ -26,7 +26,7 @@ def check_schema(bundle: Path, manifest: Manifest) -> None:
     if manifest.schema > SCHEMA:
         raise BuildError(
             f"`{bundle}` has schema {manifest.schema}, this version writes {SCHEMA}",
-            hint="update cute-aot: `pip install -U cute-aot`",
+            hint="install a newer version of cute-aot",
         )
 
 

@@ -18,7 +18,7 @@ from .split import absent_parts, stamp_problems
 
 __all__ = ["damaged_files", "description_problems"]
 
-_UPDATE = "update cute-aot to verify it: `pip install -U cute-aot`"
+_UPDATE = "install a newer version of cute-aot to verify it"
 
 
 def description_problems(bundle: Path, manifest: Manifest) -> list[str]:

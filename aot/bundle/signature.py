@@ -18,6 +18,7 @@ from aot_runtime.signature import SIZE, check_signature
 
 from ..errors import BuildError, UsageError
 from ..files import owned_directory
+from ..versions import install_extras
 from .integrity import damaged_files
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def _check_installed() -> None:
     try:
         import cryptography  # noqa: F401
     except ModuleNotFoundError:
-        raise UsageError("signing needs the package cryptography", hint="`pip install 'cute-aot[sign]'`") from None
+        raise UsageError("signing needs the package cryptography", hint=install_extras("sign")) from None
 
 
 def public_path(private: Path) -> Path:

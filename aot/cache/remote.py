@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from ..errors import UsageError
+from ..versions import install_extras
 from .entries import LARGEST, EntryError
 from .store import Store, checked, sealed
 
@@ -39,11 +40,11 @@ class Remote:
         try:
             import fsspec
         except ModuleNotFoundError:
-            raise UsageError(f"`--cache {url}` needs fsspec", hint="`pip install 'cute-aot[remote]'`") from None
+            raise UsageError(f"`--cache {url}` needs fsspec", hint=install_extras("remote")) from None
         try:
             files, root = fsspec.core.url_to_fs(url)
         except ImportError as error:
-            raise UsageError(f"`--cache {url}`: {error}", hint="`pip install 'cute-aot[remote]'` has s3") from None
+            raise UsageError(f"`--cache {url}`: {error}", hint=f"{install_extras('remote')} adds s3") from None
         except ValueError as error:
             known = ", ".join(sorted(fsspec.available_protocols()))
             raise UsageError(f"`--cache {url}`: {error}", hint=f"known: {known}") from None

@@ -16,6 +16,7 @@ from typing import TypedDict
 
 from ..errors import AotError, BuildError, Failure, error_lines, system_hint
 from ..records import encode
+from ..versions import install_extras
 from .parser import COMMANDS, WrongUsage, make_parser, parse
 from .report import print_json, print_message
 from .schema import Key
@@ -117,7 +118,7 @@ def _trouble(error: BaseException, arguments: Sequence[str]) -> _Trouble:
         return _Trouble(1 if isinstance(error, BuildError) else 2, kind, error.message, error.hint, failures)
     if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] in _TOOLS:
         extra = "build" if set(arguments) & _COMPILING else "tools"
-        return _Trouble(2, kind, f"`{error.name}` is not installed", f"`pip install 'cute-aot[{extra}]'`")
+        return _Trouble(2, kind, f"`{error.name}` is not installed", install_extras(extra))
     if isinstance(error, OSError):
         place = f" (`{error.filename}`)" if error.filename else ""
         return _Trouble(1, "OSError", f"{error.strerror or error}{place}", system_hint(error))

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from ..errors import ToolchainError
+from ..versions import install_extras
 from . import dsl
 
 __all__ = ["find_backend", "select_backend"]
@@ -19,7 +20,7 @@ __all__ = ["find_backend", "select_backend"]
 def select_backend(cuda: int | None) -> None:
     """Bind the CUDA 12 or 13 backend; None leaves the choice to CuTe DSL. Call before importing cutlass."""
     if importlib.util.find_spec("cutlass") is None:
-        raise ToolchainError("CuTe DSL is not installed", hint="`pip install 'cute-aot[build]'`")
+        raise ToolchainError("CuTe DSL is not installed", hint=install_extras("build"))
     module_name = dsl.installed().BACKEND_MODULE
     if cuda is None:
         return

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 from ..errors import BuildError
 from ..hosts import Host
+from ..versions import install_extras
 from . import dsl
 from .dsl import LauncherText
 
@@ -94,7 +95,7 @@ def _find(pattern: str, text: str, variant: str) -> str:
         raise BuildError(
             f"{variant}: the launcher that CuTe DSL {dsl.version()} exported does not read as expected: "
             f"nothing matches {pattern!r}",
-            hint="install a version of nvidia-cutlass-dsl that was tested: `pip install 'cute-aot[build]'`",
+            hint=f"install a version of nvidia-cutlass-dsl that was tested: {install_extras('build')}",
         )
     return match[1]
 

@@ -31,7 +31,7 @@ from ..errors import NO_MEMORY, NOTHING_LEFT, AotError, DeclarationError, Failur
 from ..records import decode, encode
 from ..selection.requirements import variant_table
 from ..selection.subjects import VariantTable
-from ..versions import without_torch
+from ..versions import install_extras, without_torch
 from . import dsl
 from .authors import check_decorated, compile_message
 from .backend import select_backend
@@ -121,7 +121,7 @@ def _import_cute_dsl() -> None:
     except ImportError as error:
         raise ToolchainError(
             f"CuTe DSL {dsl.version()} cannot be imported: {type(error).__name__}: {error}",
-            hint="`pip install 'cute-aot[build]'`",
+            hint=install_extras("build"),
         ) from error
 
 

@@ -19,6 +19,7 @@ from ..binary.elf import read_shared_library
 from ..errors import ToolchainError, system_hint
 from ..files import make_marked
 from ..hosts import Host
+from ..versions import install_extras
 
 __all__ = ["Zig"]
 
@@ -59,9 +60,7 @@ class Zig:
     def find(cls, cache: Path) -> Zig:
         spec = find_spec("ziglang")
         if spec is None or spec.origin is None:
-            raise ToolchainError(
-                "ziglang, the compiler for all hosts, is not installed", hint="`pip install 'cute-aot[build]'`"
-            )
+            raise ToolchainError("ziglang, the compiler for all hosts, is not installed", hint=install_extras("build"))
         return cls(Path(spec.origin).with_name("zig"), cache)
 
     def compile_c(

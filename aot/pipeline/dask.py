@@ -16,6 +16,7 @@ from typing import Any
 
 from ..errors import BuildError, Failure, ToolchainError, UsageError
 from ..records import encode
+from ..versions import install_extras
 from .address import Address
 from .executor import CompileJob, Report, Session
 from .orders import Artifact, Refusal, carry_out, differences, identity, order_for, receive
@@ -26,6 +27,7 @@ __all__ = ["DaskExecutor"]
 CONNECT_SECONDS = 5.0
 NO_WORKER_SECONDS = 60.0  # how long a cluster may be without any worker
 ATTEMPTS = 3  # of an artifact that arrives damaged
+_ON_WORKERS = "install cute-aot there with the extras `build` and `dask`"
 
 
 class DaskExecutor:
@@ -105,7 +107,7 @@ def _import_distributed() -> Any:
     try:
         import distributed
     except ModuleNotFoundError:
-        raise UsageError("`--executor dask://...` needs Dask", hint="`pip install 'cute-aot[dask]'`") from None
+        raise UsageError("`--executor dask://...` needs Dask", hint=install_extras("dask")) from None
     for name in ("distributed", "distributed.client", "tornado", "asyncio"):  # what matters of theirs we say ourselves
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return distributed
@@ -113,9 +115,7 @@ def _import_distributed() -> Any:
 
 def _check_worker(worker: str, here: dict[str, str], there: dict[str, str] | Exception) -> None:
     if isinstance(there, ModuleNotFoundError):
-        raise ToolchainError(
-            f"the Dask worker {worker} lacks `{there.name}`", hint="`pip install 'cute-aot[build,dask]'` there"
-        )
+        raise ToolchainError(f"the Dask worker {worker} lacks `{there.name}`", hint=_ON_WORKERS)
     if isinstance(there, Exception):
         raise ToolchainError(f"the Dask worker {worker} cannot compile: {there!r}")
     names = sorted({*here, *there})
@@ -182,9 +182,7 @@ class _Run:
                 job.variant, f"ended the Dask workers that compiled it, the last at {error.last_worker.address}"
             )
         except ModuleNotFoundError as error:
-            raise ToolchainError(
-                f"a Dask worker lacks `{error.name}`", hint="`pip install 'cute-aot[build,dask]'` there"
-            ) from None
+            raise ToolchainError(f"a Dask worker lacks `{error.name}`", hint=_ON_WORKERS) from None
         except (Exception, asyncio.CancelledError) as error:  # of Dask's many ways to say that nobody is there
             raise _lost(self.address, error) from None
         return outcome

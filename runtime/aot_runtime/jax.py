@@ -1,4 +1,4 @@
-"""A bundle's kernels as JAX functions, through ``jax-tvm-ffi``: ``pip install 'cute-aot[jax]'``.
+"""A bundle's kernels as JAX functions, through ``jax-tvm-ffi``, which the extra ``jax`` installs.
 
 import aot_runtime, aot_runtime.jax
 kernels = aot_runtime.load("dist/kernels")

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from places import PROJECT
 
-from tests.docs.pages import blocks, links, pages
 from tools import site_pages
 
 INSTALL = PROJECT / "docs" / "guides" / "install.md"
@@ -63,26 +62,6 @@ def test_mkdocs_builds_the_site_without_a_warning(tmp_path: Path) -> None:
     assert posixpath.join("search", "search_index.js") in {
         path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.js")
     }
-
-
-# Until the package is on an index.
-
-
-# Pages about the project itself, for people who have a checkout.
-OF_THE_PROJECT = {INSTALL, *(PROJECT / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY"))}
-
-
-@pytest.mark.parametrize(
-    "page", sorted(set(pages()) - OF_THE_PROJECT), ids=lambda page: page.relative_to(PROJECT).as_posix()
-)
-def test_every_page_says_how_to_install_what_is_on_no_index(page: Path) -> None:
-    assert INSTALL in {(page.parent / link.partition("#")[0]).resolve() for link in links(page)}
-
-
-def test_installing_by_name_is_shown_after_pip_was_told_where_the_wheel_is() -> None:
-    commands = [block.code for block in blocks(INSTALL) if block.language == "bash"]
-    assert "--wheel-dir wheels\nexport PIP_FIND_LINKS=$PWD/wheels\n" in commands[1]
-    assert commands[2] == "pip install 'cute-aot[build]'\n"
 
 
 def test_every_extra_is_listed() -> None:

@@ -15,7 +15,7 @@ from ...errors import ToolchainError
 from ...gpu.diagnosis import DeviceReport, Problem, bundle_problems, device_report, gpus_for, machine_problems
 from ...gpu.machine import Machine, read_machine
 from ...records import encode
-from ...versions import installed_version
+from ...versions import install_extras, installed_version
 from ..report import print_json, print_message, table
 from ..schema import Key
 
@@ -75,7 +75,6 @@ _BUILDING = (
     "packaging",
     "pyproject-metadata",
 )
-_INSTALL = "`pip install 'cute-aot[build]'`"
 
 
 @dataclass(frozen=True)
@@ -142,9 +141,9 @@ def _build_problem() -> Problem | None:
     try:
         choose(version())
     except ToolchainError as error:
-        return Problem(error.message, error.hint or _INSTALL)
+        return Problem(error.message, error.hint or install_extras("build"))
     missing = [name for name in _BUILDING if installed_version(name) is None]
-    return Problem(f"{', '.join(missing)} not installed", _INSTALL) if missing else None
+    return Problem(f"{', '.join(missing)} not installed", install_extras("build")) if missing else None
 
 
 def _caches() -> Iterator[CacheFolder]:

@@ -10,6 +10,7 @@ from functools import cache
 from importlib import import_module
 
 from ...errors import ToolchainError
+from ...versions import install_extras
 from . import v4_6, v4_7, v4_8
 from .interface import CuteDsl
 
@@ -25,7 +26,7 @@ def version() -> str:
     try:
         return importlib.metadata.version(_DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:
-        raise ToolchainError("CuTe DSL is not installed", hint="`pip install 'cute-aot[build]'`") from None
+        raise ToolchainError("CuTe DSL is not installed", hint=install_extras("build")) from None
 
 
 @cache
@@ -58,7 +59,7 @@ def check() -> None:
     if lacking:
         raise ToolchainError(
             f"CuTe DSL {version()} has no {', '.join(f'`{name}`' for name in lacking)}",
-            hint="install a version that the `build` extra of cute-aot allows: `pip install 'cute-aot[build]'`",
+            hint=f"install a version that the extra `build` of cute-aot allows: {install_extras('build')}",
         )
 
 

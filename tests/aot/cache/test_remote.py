@@ -21,6 +21,7 @@ from aot.bundle.verify import verify
 from aot.cache.remote import Remote, SharedStore
 from aot.cache.store import Store, checked
 from aot.errors import UsageError
+from aot.versions import install_extras
 
 KEY, OTHER = "ab" * 32, "cd" * 32
 KERNEL = (
@@ -208,7 +209,7 @@ def test_without_fsspec_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(UsageError) as caught:
         open_store(tmp_path, "s3://bucket")
-    assert caught.value.hint == "`pip install 'cute-aot[remote]'`"
+    assert caught.value.hint == install_extras("remote")
 
 
 @pytest.fixture

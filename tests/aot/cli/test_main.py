@@ -17,6 +17,7 @@ from places import SAMPLES, TESTS
 
 from aot.cli.main import COMMANDS, main
 from aot.cli.report import print_message
+from aot.versions import install_extras
 
 FILL = str(SAMPLES / "fill.py")
 
@@ -376,7 +377,7 @@ def test_without_cute_dsl_the_commands_that_need_it_say_so(
 ) -> None:
     done = run(*arguments, "--kernels", FILL, env=hide("cutlass"))
     assert done.code in (1, 2)
-    assert_refused(done, done.code, "CuTe DSL is not installed", "hint: `pip install 'cute-aot[build]'`")
+    assert_refused(done, done.code, "CuTe DSL is not installed", f"hint: {install_extras('build')}")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -413,7 +414,7 @@ def test_without_the_build_extra_the_command_line_says_what_to_install(
 ) -> None:
     done = run(*command.split(), small_bundle_path, env=hide(package))
     extra = "build" if command.startswith("build") else "tools"
-    assert_refused(done, 2, f"`{package}", "is not installed", f"hint: `pip install 'cute-aot[{extra}]'`")
+    assert_refused(done, 2, f"`{package}", "is not installed", f"hint: {install_extras(extra)}")
 
 
 def test_without_ziglang_the_build_says_what_to_install(

@@ -12,6 +12,7 @@ import pytest
 
 from aot.declare.discover import Family, discover
 from aot.errors import DeclarationError, UsageError
+from aot.versions import install_extras
 
 DECLARATION = """
 import aot
@@ -211,7 +212,7 @@ def test_a_missing_compiler_is_said_plainly(tmp_path: Path) -> None:
     write(tmp_path / "k.py", "raise ModuleNotFoundError(\"No module named 'cutlass'\", name='cutlass')")
     (failure,) = discover(str(tmp_path)).failures
     assert "needs CuTe DSL, which is not installed" in failure.message
-    assert failure.hint == "`pip install 'cute-aot[build]'`"
+    assert failure.hint == install_extras("build")
 
 
 @pytest.mark.compiler

@@ -23,6 +23,7 @@ from aot.errors import UsageError
 from aot.pipeline.address import Address
 from aot.pipeline.executor import CompileJob
 from aot.pipeline.orders import Artifact, receive
+from aot.versions import install_extras
 
 LONGEST = 300  # seconds: a build that hangs is a failure, not a wait for ever
 
@@ -317,7 +318,7 @@ def test_without_dask_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(UsageError) as caught:
         DaskExecutor.connect(Address("127.0.0.1", 1))
-    assert caught.value.hint == "`pip install 'cute-aot[dask]'`"
+    assert caught.value.hint == install_extras("dask")
 
 
 def test_bytes_that_are_not_those_that_were_sent_are_not_used(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from places import SAMPLES
 
 from aot.cli.main import main
+from aot.versions import install_extras
 
 
 @pytest.fixture
@@ -75,7 +76,7 @@ def test_signing_without_cryptography_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "cryptography", None)
     assert main(["sign", str(bundle), "--key", str(key)]) == 2
-    assert "hint: `pip install 'cute-aot[sign]'`" in capsys.readouterr().err
+    assert f"hint: {install_extras('sign')}" in capsys.readouterr().err
 
 
 def test_verify_refuses_by_the_signature_before_anything_else(
