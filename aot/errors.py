@@ -82,7 +82,11 @@ def system_hint(error: OSError) -> str | None:
         return "file handles ran out; raise the limit (`ulimit -n`) or pass fewer `--jobs`"
     if error.errno == errno.ENOMEM:
         return NO_MEMORY
-    return "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else None
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return (
+            f"the disk of `{error.filename}` is full; free some space there" if error.filename else "the disk is full"
+        )
+    return None
 
 
 def error_lines(message: str, hint: str | None, failures: Iterable[Failure] = ()) -> Iterator[str]:

@@ -4,6 +4,8 @@ The owner of a directory holds a lock on it. The system releases the lock when t
 So a directory whose lock is free has lost its owner and may be removed. Process numbers and clocks are not
 consulted, since both repeat.
 
+A file for the user appears whole or not at all: it is written under another name first. On a full disk nothing is left.
+
 A directory of a cache is marked when it is made. Only marked ones are removed, since a cache may lie in a folder
 that holds files of the user's too.
 """
@@ -19,10 +21,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["MARK", "is_at", "is_marked", "make_marked", "owned_directory", "sha256_of", "sweep"]
+__all__ = [
+    "MARK",
+    "full_disk",
+    "is_at",
+    "is_marked",
+    "make_marked",
+    "naming",
+    "owned_directory",
+    "scratch_directory",
+    "sha256_of",
+    "sweep",
+    "write_whole",
+]
 
 MARK = "CACHEDIR.TAG"  # https://bford.info/cachedir: programs for backups leave such directories out
 _MARK_TEXT = "Signature: 8a477f597d28d172789f06886806bc55\n# This directory is a cache that cute-aot made.\n"
+_LITTLE = 1 << 20  # bytes
 
 
 def sha256_of(path: Path) -> str:
@@ -58,6 +73,14 @@ def owned_directory(folder: Path, *, prefix: str, suffix: str = "") -> Iterator[
         os.close(lock)
 
 
+@contextmanager
+def scratch_directory(folder: Path, *, prefix: str) -> Iterator[Path]:
+    """An owned directory; those that killed owners left there with the same prefix are removed."""
+    sweep(folder, prefix=prefix)
+    with owned_directory(folder, prefix=prefix) as path:
+        yield path
+
+
 def sweep(folder: Path, *, prefix: str, suffix: str = "") -> list[Path]:
     """Remove what owners left behind that were killed; returns what was removed."""
     removed = []
@@ -88,6 +111,43 @@ def is_at(descriptor: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except OSError:
         return False
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """An error of the system that names no file, as of a write, names this one."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file that is there with all of its content, or not at all. A device is written to as it is."""
+    data = content.encode() if isinstance(content, str) else content
+    path = Path(os.path.realpath(path))  # a link stays, what it points to is replaced
+    if path.exists() and not path.is_file():
+        path.write_bytes(data)
+        return
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with naming(path):
+            temporary.write_bytes(data)
+            os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def full_disk(*folders: Path) -> str | None:
+    """The next step if the disk of one of the folders is full; else None."""
+    for folder in folders:
+        with suppress(OSError):
+            free = shutil.disk_usage(folder).free
+            if free < _LITTLE:
+                return f"the disk of `{folder}` is full: {free >> 10} KB left; free some space there"
+    return None
 
 
 def make_marked(folder: Path) -> None:

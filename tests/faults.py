@@ -6,6 +6,7 @@ import builtins
 import errno
 import io
 import os
+import resource
 import signal
 import threading
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ import pytest
 
 from aot.bundle import publish
 
-__all__ = ["Faults", "Kills", "injected"]
+__all__ = ["Faults", "Kills", "injected", "room_for"]
 
 _BY_PATH = ("open", "link", "symlink", "rename", "replace", "mkdir")
 _BY_DESCRIPTOR = ("read", "readv", "write", "fsync", "sendfile")
@@ -120,3 +121,14 @@ def injected(faults: Faults) -> Iterator[Faults]:
         for name in _BY_DESCRIPTOR:
             patch.setattr(os, name, wrapped(name, by_descriptor=True))
         yield faults
+
+
+@contextmanager
+def room_for(size: int) -> Iterator[None]:
+    """Files larger than this cannot be written, as on a disk that fills up while one is written."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

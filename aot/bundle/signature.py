@@ -16,8 +16,8 @@ from aot_runtime.manifest import FILE_NAME, Manifest
 from aot_runtime.signature import FILE_NAME as SIGNATURE
 from aot_runtime.signature import SIZE, check_signature
 
-from ..errors import BuildError, UsageError
-from ..files import owned_directory
+from ..errors import BuildError, UsageError, system_hint
+from ..files import naming, owned_directory
 from ..versions import install_extras
 from .integrity import damaged_files
 
@@ -107,18 +107,28 @@ def new_key(path: Path) -> None:
             raise UsageError(f"`{target}` exists already", hint="pass another `--key`, or leave `--new-key` out")
     try:
         _write_new(path, secret, 0o600)
-        _write_new(public_path(path), public, 0o644)
+        try:
+            _write_new(public_path(path), public, 0o644)
+        except BaseException:  # half a pair would stand in the way of the next try
+            path.unlink()
+            raise
     except OSError as error:
-        raise UsageError(f"cannot write the key `{error.filename or path}`: {error.strerror}") from None
+        raise UsageError(
+            f"cannot write the key `{error.filename or path}`: {error.strerror}", hint=system_hint(error)
+        ) from None
 
 
 def _write_new(path: Path, content: bytes, mode: int) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
-    with open(descriptor, "wb") as file:
-        os.fchmod(descriptor, mode)  # whatever the umask
-        file.write(content)
-        file.flush()
-        os.fsync(descriptor)
+    try:
+        with naming(path), open(descriptor, "wb") as file:
+            os.fchmod(descriptor, mode)  # whatever the umask
+            file.write(content)
+            file.flush()
+            os.fsync(descriptor)
+    except BaseException:
+        path.unlink()
+        raise
 
 
 def sign(bundle: Path, signer: Signer) -> Path:

@@ -25,6 +25,7 @@ __all__ = ["TOOLS", "Places", "clear_tools", "find_places", "folders_of", "own_f
 TOOLS = ("zig", "wheels")
 _VARIABLE = "AOT_CACHE"
 _NOWHERE = "none"
+_ROOM = 64 << 20  # bytes; zig's cache takes 3 MB for each host, NVIDIA's libraries 2 MB
 
 
 @dataclass(frozen=True)
@@ -63,16 +64,31 @@ def _user_folder() -> Path | None:
 
 
 def own_folder(candidates: Iterable[Path] = ()) -> Path:
-    """A folder that this user alone may write to: one of those, or a part of it, else a temporary one."""
-    for candidate in candidates:
-        with suppress(OSError):
-            candidate.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if _is_own(candidate):
-                return candidate
-            return _make_own(candidate / f"user-{os.geteuid()}")
+    """A folder that this user alone may write to: one of those, or a part of it, else a temporary one.
+
+    A tool that finds no room in its cache fails, so that a disk with little room is passed over if another has more.
+    """
+    full: list[Path] = []
+    for folder in filter(None, map(_try_own, candidates)):
+        if _has_room(folder):
+            return folder
+        full.append(folder)
+    if full and not _has_room(Path(tempfile.gettempdir())):
+        return full[0]
     with suppress(OSError):
         return _make_own(_temporary())
     return Path(tempfile.mkdtemp(prefix="cute-aot-"))
+
+
+def _try_own(candidate: Path) -> Path | None:
+    with suppress(OSError):
+        candidate.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return candidate if _is_own(candidate) else _make_own(candidate / f"user-{os.geteuid()}")
+    return None
+
+
+def _has_room(folder: Path) -> bool:
+    return shutil.disk_usage(folder).free >= _ROOM
 
 
 def _temporary() -> Path:

@@ -14,6 +14,7 @@ from aot_runtime.manifest import Manifest
 
 from ..bundle.contracts import Contract, load_contracts
 from ..errors import UsageError
+from ..files import write_whole
 from ..gpu.running import Gpu, find_gpu, select_kernels
 from .report import print_message
 
@@ -123,7 +124,7 @@ def check_file(path: Path | None, option: str) -> None:
 def write_json(path: Path | None, data: Any) -> None:
     """Write data to the file that ``--out`` names, if there is one."""
     if path is not None:
-        path.write_text(json.dumps(data, indent=1) + "\n")
+        write_whole(path, json.dumps(data, indent=1) + "\n")
 
 
 def add_cache_argument(parser: argparse.ArgumentParser) -> None:

@@ -18,6 +18,7 @@ from aot_runtime.arch import Arch
 
 from .. import errors
 from ..errors import Failure
+from ..files import full_disk
 from ..records import decode, encode
 from .messages import DECLARATIONS, EXERCISE, Closure, Compiled, Declared, Options, VariantInfo, worker_variables
 
@@ -88,8 +89,10 @@ class Worker:
                 self._expanded.add(kernel)
             answer = self.ask("compile", log=log, variant=variant, launcher=str(launcher))
         except WorkerLost as error:
+            _raise_if_full(launcher.parent)
             return Failure(variant, f"the compiler {error.reason}", error.log)
         except errors.AotError as error:
+            _raise_if_full(launcher.parent)
             hint = f"\nhint: {error.hint}" if error.hint else ""
             return Failure(variant, error.message + hint, _tail(log, LOG_TAIL_LINES))
         return decode(Compiled, answer)
@@ -168,6 +171,13 @@ class Worker:
             return answer["answer"]
         kind = getattr(errors, answer["kind"], errors.BuildError)
         raise kind(errors.plain_text(answer["failure"]["message"]), hint=answer["hint"])
+
+
+def _raise_if_full(folder: Path) -> None:
+    """On a full disk a worker can write neither code nor its log, and every other variant would fail too."""
+    hint = full_disk(folder)
+    if hint is not None:
+        raise errors.BuildError("compiling ended: there is no room for temporary files", hint=f"{hint}, or set TMPDIR")
 
 
 def _ending(code: int) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from pathlib import Path
 
 from ..binary.elf import read_shared_library
 from ..errors import ToolchainError, system_hint
-from ..files import make_marked
+from ..files import full_disk, make_marked
 from ..hosts import Host
 from ..versions import install_extras
 
@@ -46,7 +45,6 @@ _LINK = (
 # libraries with symbols and once for those without, which takes six seconds each time.
 _NO_ROUTINES = "-rtlib=none"
 _ROUTINE = "__"  # their names begin with it: __divti3
-_LITTLE_DISK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -116,17 +114,24 @@ class Zig:
         except OSError as error:
             raise ToolchainError(f"cannot run zig: {error.strerror}", hint=system_hint(error)) from None
         if result.returncode != 0:
+            # On a full disk the linker, which maps its output into memory, is killed without a word.
+            if full := full_disk(directory, *self._caches().values()):
+                raise ToolchainError("zig cannot write its output", hint=full)
             shown = " ".join(command)
             message = f"zig failed with exit code {result.returncode}: {shown}\n{result.stderr.strip()}"
-            raise ToolchainError(message, hint=_handles_hint(result.stderr) or _disk_hint(directory))
+            raise ToolchainError(message, hint=_handles_hint(result.stderr))
 
     def _environment(self) -> Mapping[str, str]:
+        caches = self._caches()
+        for name, folder in caches.items():
+            if not os.environ.get(name):
+                make_marked(folder)
+        return {**os.environ, **{name: str(folder) for name, folder in caches.items()}}
+
+    def _caches(self) -> dict[str, Path]:
         # Without HOME zig finds no cache of its own and fails. A place that the user chose is left to the user.
         caches = {"ZIG_GLOBAL_CACHE_DIR": self.cache / "global", "ZIG_LOCAL_CACHE_DIR": self.cache / "local"}
-        ours = {name: folder for name, folder in caches.items() if not os.environ.get(name)}
-        for folder in ours.values():
-            make_marked(folder)
-        return {**os.environ, **{name: str(folder) for name, folder in ours.items()}}
+        return {name: Path(os.environ.get(name) or folder) for name, folder in caches.items()}
 
 
 def _lacks_routines(library: Path) -> bool:
@@ -138,9 +143,3 @@ def _lacks_routines(library: Path) -> bool:
 def _handles_hint(said: str) -> str | None:
     """What to do if zig says that it cannot open another file."""
     return system_hint(OSError(errno.EMFILE, "")) if "FdQuotaExceeded" in said else None
-
-
-def _disk_hint(directory: Path) -> str | None:
-    """On a full disk the linker, which maps its output into memory, is killed without a word."""
-    free = shutil.disk_usage(directory).free
-    return f"the disk of `{directory}` is full: {free >> 10} KB left" if free < _LITTLE_DISK else None

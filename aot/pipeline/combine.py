@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from .assemble import assemble
 from .contributions import Contribution, bundle_contribution, not_settled
 from .finish import verify_and_publish
 from .linking import linkers
+from .workspace import scratch_folder
 
 __all__ = ["Tools", "merge", "prune"]
 
@@ -47,10 +47,10 @@ def prune(bundle: Path, keeps: Callable[[str, Arch], bool], tools: Tools, warn: 
 
 
 def _combine(contributions: Sequence[Contribution], out: Path, tools: Tools, warn: Warn) -> Manifest:
-    store = Store(tools.artifacts) if tools.artifacts is not None else None
+    store = Store(tools.artifacts, warn=warn) if tools.artifacts is not None else None
     with (
-        tempfile.TemporaryDirectory(prefix="aot-combine-") as scratch,
-        linkers(tools.cache, Path(scratch), os.cpu_count() or 1, store) as linker_for,
+        scratch_folder() as scratch,
+        linkers(tools.cache, scratch, os.cpu_count() or 1, store) as linker_for,
         staging(out.absolute()) as staged,
     ):
         manifest = assemble(contributions, staged, linker_for)

@@ -11,7 +11,8 @@ from pathlib import Path
 from ..cache.entries import entry_limit
 from ..cache.remote import Remote, SharedStore
 from ..cache.store import Store
-from ..files import owned_directory, sweep
+from ..errors import BuildError
+from ..files import full_disk, owned_directory, sweep
 from .events import Progress
 from .settings import Settings
 
@@ -35,8 +36,16 @@ def scratch_folder() -> Iterator[Path]:
     """A folder for one build, and what killed builds have left there removed."""
     folder = Path(tempfile.gettempdir())
     sweep(folder, prefix=SCRATCH)
+    check_room(folder)
     with owned_directory(folder, prefix=SCRATCH) as scratch:
         yield scratch
+
+
+def check_room(folder: Path) -> None:
+    """Raise if there is no room for temporary files: else each variant would fail for that reason."""
+    hint = full_disk(folder)
+    if hint is not None:
+        raise BuildError(f"there is no room for temporary files in `{folder}`", hint=f"{hint}, or set TMPDIR")
 
 
 def make_workspace(settings: Settings, progress: Progress, scratch: Path) -> Workspace:

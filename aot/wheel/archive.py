@@ -10,7 +10,6 @@ import base64
 import hashlib
 import os
 import stat
-import tempfile
 import time
 import zipfile
 from collections.abc import Iterable, Mapping
@@ -18,7 +17,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import BuildError, UsageError
+from ..errors import BuildError, UsageError, system_hint
+from ..files import scratch_directory
 
 __all__ = ["Content", "Wheel", "parse_epoch", "wheel_file", "write_files", "write_wheels"]
 
@@ -59,13 +59,14 @@ def write_wheels(wheels: Iterable[Wheel], directory: Path, epoch: int | None = N
     """Write wheels into a directory: all of them, or none. Files of the same name are replaced."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".wheels.", dir=directory) as staged:
-            written = [_write(wheel, Path(staged) / wheel.name, epoch) for wheel in wheels]
+        with scratch_directory(directory, prefix=".cute-aot-wheels-") as staged:
+            written = [_write(wheel, staged / wheel.name, epoch) for wheel in wheels]
             for path in written:
                 os.replace(path, directory / path.name)
             return [directory / path.name for path in written]
     except OSError as error:
-        raise BuildError(f"cannot write to `{directory}`: {error.strerror}", hint="pass another `--out`") from error
+        hint = system_hint(error) or "pass another `--out`"
+        raise BuildError(f"cannot write to `{directory}`: {error.strerror}", hint=hint) from error
 
 
 def write_files(files: Mapping[str, Content], directory: Path) -> None:

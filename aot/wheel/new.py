@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ..errors import UsageError
+from ..files import naming, scratch_directory
 from .identity import Identity
 
 __all__ = ["new_project"]
@@ -29,11 +30,29 @@ def new_project(folder: Path, *, cpp: bool = False, torch: bool = False) -> list
     texts = {path: text for path, text in _templates() if all(asked[part] for part in _parts(path))}
     sections = [texts.pop(path) for path in list(texts) if path.startswith("README.") and path != _README]
     texts[_README] += "".join(sections)
-    for path, text in texts.items():
-        target = folder / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text.replace("@NAME@", name).replace("@DISTRIBUTION@", name.replace("_", "-")))
+    names = {"@NAME@": name, "@DISTRIBUTION@": name.replace("_", "-")}
+    _write(folder, {path: _filled(text, names) for path, text in texts.items()})
     return [folder / path for path in texts]
+
+
+def _filled(text: str, names: Mapping[str, str]) -> str:
+    for placeholder, name in names.items():
+        text = text.replace(placeholder, name)
+    return text
+
+
+def _write(folder: Path, texts: Mapping[str, str]) -> None:
+    """Write the files beside the folder first, so that it appears with all of them."""
+    folder = folder.absolute()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with scratch_directory(folder.parent, prefix=f".{folder.name}.new.") as scratch:
+        staged = scratch / folder.name
+        for path, text in texts.items():
+            target = staged / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with naming(folder / path):
+                target.write_text(text)
+        staged.rename(folder)
 
 
 def _parts(path: str) -> list[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..bundle.publish import publish, staging
 from ..errors import BuildError
+from ..files import scratch_directory
 from ..hosts import Host
 from ..pipeline.build import build
 from ..pipeline.events import Progress
@@ -34,8 +35,8 @@ def project_wheels(
 ) -> list[Wheel]:
     """Build a project for the given hosts in one build, and make its wheels."""
     signed = project.signed(config.sign[-1] if config.sign else None)  # a wrong key is noticed before the long part
-    with tempfile.TemporaryDirectory(prefix="aot-wheel-") as scratch:
-        result = _build(project, hosts, config, Path(scratch) / "bundle", progress)
+    with scratch_directory(Path(tempfile.gettempdir()), prefix="aot-wheel-") as scratch:
+        result = _build(project, hosts, config, scratch / "bundle", progress)
         made = wheels(result.path, signed, hosts=hosts, split_arch=split_arch)
         return [_in_memory(wheel) for wheel in made]
 
@@ -71,8 +72,8 @@ def editable_wheel(project: KernelProject, host: Host, config: ConfigSettings, p
     """Build the package into the project, and make a wheel that points there."""
     identity = project.project.identity
     folder = (project.root / EDITABLE).resolve()
-    with tempfile.TemporaryDirectory(prefix="aot-editable-") as scratch:
-        result = _build(project, (host,), config, Path(scratch) / "bundle", progress)
+    with scratch_directory(Path(tempfile.gettempdir()), prefix="aot-editable-") as scratch:
+        result = _build(project, (host,), config, scratch / "bundle", progress)
         _place(package_files(result.path, result.manifest, host.name, identity), folder / identity.package)
     dist_info = f"{identity.file_name}-{identity.version}.dist-info"
     files: dict[str, Content] = {

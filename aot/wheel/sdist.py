@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import io
-import os
 import tarfile
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..errors import BuildError, UsageError
+from ..errors import BuildError, UsageError, system_hint
+from ..files import write_whole
 from .make import project_metadata
 from .pyproject import KernelProject
 
@@ -29,12 +28,9 @@ def write_sdist(project: KernelProject, directory: Path, epoch: int | None = Non
     files["PKG-INFO"] = _package_info(project)
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".sdist.", dir=directory) as staged:
-            unfinished = Path(staged) / path.name
-            unfinished.write_bytes(gzip.compress(_tar(name, files, epoch or 0), mtime=epoch or 0))
-            os.replace(unfinished, path)
+        write_whole(path, gzip.compress(_tar(name, files, epoch or 0), mtime=epoch or 0))
     except OSError as error:
-        raise BuildError(f"cannot write to `{directory}`: {error.strerror}") from error
+        raise BuildError(f"cannot write to `{directory}`: {error.strerror}", hint=system_hint(error)) from error
     return path
 
 

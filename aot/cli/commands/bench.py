@@ -13,6 +13,7 @@ from typing import Any
 from aot_runtime.manifest import Manifest
 
 from ...errors import UsageError, counted
+from ...files import write_whole
 from ...gpu.bench import RatedResult, Result, bench, results_data
 from ...gpu.contenders import AGAINST, problems_of
 from ...gpu.ncu import Call, Profile, profile, read_profiles, run_ncu
@@ -81,7 +82,7 @@ def execute(arguments: argparse.Namespace) -> int:
     data = results_data(opened.gpu, results)
     write_json(arguments.out, data)
     if arguments.plot is not None:
-        arguments.plot.write_text(plot(opened.gpu.name, results))
+        write_whole(arguments.plot, plot(opened.gpu.name, results))
     if arguments.json:
         print_json(data)
     else:

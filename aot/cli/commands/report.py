@@ -10,6 +10,7 @@ from aot_runtime.manifest import Manifest
 from ...bundle.details import read_details
 from ...bundle.difference import differences
 from ...bundle.layout import details_name
+from ...files import write_whole
 from ...gpu.bench import read_results
 from ...gpu.page import Contents, page
 from ..options import add_bundle_argument
@@ -52,7 +53,7 @@ def execute(arguments: argparse.Namespace) -> int:
         changes=list(differences(arguments.diff, arguments.bundle)) if arguments.diff is not None else [],
     )
     text = page(contents)
-    arguments.out.write_text(text, "utf-8")
+    write_whole(arguments.out, text)
     if arguments.json:
         print_json({"path": str(arguments.out), "bytes": len(text.encode())})
     else:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ...bundle.tuning import TunedDevice, TunedKernel, tuning_text
 from ...errors import UsageError
+from ...files import write_whole
 from ...gpu.tune import Measured, TuneReport, tune
 from ...records import encode
 from ..options import add_run_arguments, open_to_run, print_warning
@@ -49,7 +50,7 @@ def execute(arguments: argparse.Namespace) -> int:
         dtypes=arguments.dtype,
         say=lambda measured: note(arguments, _line(measured)),
     )
-    arguments.out.write_text(tuning_text(report.tuning))
+    write_whole(arguments.out, tuning_text(report.tuning))
     for kernel in report.tuning.kernels:
         for left in kernel.left_out:
             print_warning(f"{left.variant} for {kernel.arch} is left out: {left.reason}")

@@ -6,6 +6,7 @@ import os
 import stat
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -143,3 +144,20 @@ def test_a_cache_that_does_not_exist_has_no_folders(
     with pytest.raises(UsageError):
         folders_of(missing, {})
     assert not (tmp_path / "missing").exists()
+
+
+def test_tools_leave_a_disk_that_is_nearly_full(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """zig fails if it finds no room, long after kernels were compiled."""
+    full: list[Path] = []
+
+    def usage(folder: Path) -> SimpleNamespace:
+        return SimpleNamespace(free=3 << 20 if any(Path(folder).is_relative_to(disk) for disk in full) else 1 << 40)
+
+    monkeypatch.setattr("shutil.disk_usage", usage)
+    named = tmp_path / "named"
+    full.append(named)
+    assert find_places(str(named), {}) == Places(home / ".cache" / "cute-aot", named, None)
+    full.append(home)
+    assert find_places(str(named), {}).tools == tmp_path / "tmp" / TEMPORARY
+    full.append(tmp_path)
+    assert find_places(str(named), {}).tools == named

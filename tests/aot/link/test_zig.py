@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from aot.binary.elf import read_shared_library
+from aot.errors import ToolchainError
 from aot.files import is_marked
 from aot.hosts import Host
 from aot.link.zig import Zig
@@ -49,3 +51,17 @@ def test_routines_of_the_compiler_are_built_for_a_library_that_calls_one(cache: 
     assert len(calls) == 5  # two compiles, and one library is linked a second time
     assert {symbol.name for symbol in read_shared_library(divides).undefined if symbol.version is None} == set()
     assert divides.stat().st_size > plain.stat().st_size
+
+
+def test_a_full_disk_is_the_error_and_not_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "zig").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "zig").chmod(0o755)
+    zig = Zig(tmp_path / "zig", tmp_path / "cache")
+    with pytest.raises(ToolchainError) as error:
+        zig.archive(tmp_path, "SAVE")
+    assert "ar -M" in error.value.message
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=32 << 10))
+    with pytest.raises(ToolchainError) as error:
+        zig.archive(tmp_path, "SAVE")
+    assert "ar -M" not in error.value.message
+    assert str(tmp_path) in str(error.value.hint)

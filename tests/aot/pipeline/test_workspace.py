@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from aot.cache.entries import LARGEST
+from aot.errors import BuildError
 from aot.pipeline.events import Progress
 from aot.pipeline.settings import Settings
-from aot.pipeline.workspace import make_workspace
+from aot.pipeline.workspace import make_workspace, scratch_folder
 
 
 @pytest.mark.parametrize(("memory", "largest"), [(None, LARGEST), (1 << 30, 128 << 20)])
@@ -37,3 +40,16 @@ def test_a_cache_that_cannot_be_used_is_said_where_the_build_reports(tmp_path: P
     assert store is not None
     store.put("variants", "ab" * 32, b"")
     assert len(told.warnings) == 1
+
+
+def test_a_build_without_room_for_temporary_files_does_not_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with scratch_folder() as scratch:
+        assert scratch.parent == tmp_path
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=32 << 10))
+    with pytest.raises(BuildError) as error, scratch_folder():
+        pass
+    assert str(tmp_path) in str(error.value.hint)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,21 @@
+"""``report`` writes a whole page, or none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from faults import room_for
+
+from aot.cli.main import main
+
+
+def test_a_page_that_cannot_be_written_leaves_nothing(
+    small_bundle_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["report", str(small_bundle_path), "--out", str(tmp_path / "page.html")]
+    with room_for(1000):
+        assert main(words) == 1
+    assert str(tmp_path / "page.html") in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+    assert main(words) == 0
