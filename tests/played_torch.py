@@ -19,7 +19,7 @@ from aot_runtime.manifest import FILE_NAME, FileRecord
 from places import TESTS
 
 from aot.bundle.description import file_record
-from aot.bundle.layout import ENTRY_NOTE, entry_note, torch_library_path
+from aot.bundle.layout import torch_library_path
 from aot.bundle.operators import operators
 from aot.hosts import Host
 from aot.link.libraries import Linker
@@ -114,7 +114,6 @@ def make_bundle(folder: Path, name: str, kernels: Mapping[str, KernelRecord] = K
         entry = library.with_name(f"lib{name}.so")
         zig.link(HOST, [linker.compile_c("entry.c", played)], entry, exports=["aot_abi_version", "aot_abi_interface"])
     record = file_record(entry)
-    (library.parent / ENTRY_NOTE).write_text(entry_note(name, entry.name, record))
     hosts = {HOST.name: {"entry": {"path": entry.relative_to(folder).as_posix(), **record.data()}}}
     (folder / FILE_NAME).write_text(json.dumps({"name": name, "hosts": hosts}))
     return library

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from aot_runtime.arch import Arch
-from aot_runtime.manifest import FileRecord
 
 __all__ = [
     "CONTRACTS",
-    "ENTRY_NOTE",
     "IDENTITY",
     "IMPORT",
     "PROTOCOL",
@@ -22,7 +20,6 @@ __all__ = [
     "decline_flag",
     "details_name",
     "entry_exports",
-    "entry_note",
     "kernel_symbol",
     "library_path",
     "note_name",
@@ -36,7 +33,6 @@ __all__ = [
 
 CONTRACTS = "contracts"  # a folder
 SBOM = "sbom.cdx.json"  # what the libraries contain: see `sbom.py`
-ENTRY_NOTE = "entry.txt"  # in lib/<host>/: the entry library's name and digest for C programs, which parse no JSON
 
 
 def library_path(host: str, arch: Arch, kernel: str) -> str:
@@ -76,11 +72,6 @@ def part_of(name: str) -> str | None:
     if folders[0] == "details" and len(folders) == 2:
         return folders[1].removesuffix(".json")
     return None
-
-
-def entry_note(bundle: str, entry: str, record: FileRecord) -> str:
-    """The text of ``entry.txt``; ``entry`` is the library's file name. ``aot.h`` reads it, ``verify`` compares it."""
-    return f"aot-entry 1\nname {bundle}\nentry {entry}\nsize {record.size}\nsha256 {record.sha256}\n"
 
 
 # Symbols.

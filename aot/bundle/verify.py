@@ -8,7 +8,7 @@ from __future__ import annotations
 import fnmatch
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from aot_runtime.arch import Arch
 from aot_runtime.errors import SignatureError
@@ -84,7 +84,6 @@ class _Host:
         self._check_repeated("function", functions)
         self._check_library(self.record.entry, entry_exports(self.manifest.name, functions, self.manifest.protocol))
         self._check_identity()
-        self._check_note()
         self._check_torch()
         self.problems += archive_problems(self.bundle, self.manifest, self.host, self.record)
         support = self._check_support()
@@ -123,16 +122,6 @@ class _Host:
         except ElfError as error:
             self.problems.append(str(error))
             return True
-
-    def _check_note(self) -> None:
-        """What C programs read instead of the manifest says the same."""
-        name = f"lib/{self.host}/{layout.ENTRY_NOTE}"
-        entry = PurePosixPath(self.record.entry).name
-        expected = layout.entry_note(self.manifest.name, entry, self.manifest.files[self.record.entry])
-        if name not in self.manifest.files:
-            self.problems.append(f"{name} is missing: C programs cannot open this bundle")
-        elif (self.bundle / name).read_bytes() != expected.encode():
-            self.problems.append(f"{name} does not say what the manifest says of {self.record.entry}")
 
     def _read(self, name: str) -> SharedLibrary | None:
         try:

@@ -18,7 +18,7 @@ from typing import Any
 from aot_runtime.manifest import KernelRecord, Manifest
 
 from ..bundle import layout
-from ..bundle.description import bounded_failures, file_record, write_description
+from ..bundle.description import bounded_failures, write_description
 from ..bundle.details import details_text
 from ..bundle.headers import write_headers
 from ..bundle.layout import details_name, library_path, torch_library_path
@@ -215,8 +215,6 @@ def _write_host(contents: _Contents, host: str, linker_for: LinkerFor, staged: P
     )
     entry, identity = staged / support.record.entry, manifest.identity(host)
     linker.entry(contents.name, functions, builds, opened_first, entry, identity)
-    note = layout.entry_note(contents.name, entry.name, file_record(entry))
-    (entry.parent / layout.ENTRY_NOTE).write_text(note)
     if offered := operators(manifest.kernels):
         source = torch_source(contents.name, offered)
         linker.torch(contents.name, source, staged / torch_library_path(host, contents.name))

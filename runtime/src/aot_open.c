@@ -21,6 +21,7 @@
 /* Guarded by AOT_LOCK_SETTINGS. */
 static int verification_asked; /* by any loader */
 static int verification_waived;
+static int opened_unchecked; /* a file was opened, or is being opened, of which nobody knows what it is */
 static char configured[AOT_MAX_PATH]; /* directory of the entry library, as the last loader gave it */
 
 static void* support; /* handle of the support library, opened once, under AOT_LOCK_SUPPORT */
@@ -61,11 +62,15 @@ int aot_configure(int verify, const char* directory) {
   aot_error_prepare();
   if (check_tvm_ffi() != 0 || check_directory(directory) != 0 || name_entry(directory) != 0) return -1;
   aot_lock(AOT_LOCK_SETTINGS);
+  int too_late = verify && opened_unchecked;
   if (verify) verification_asked = 1;
   else verification_waived = 1;
   if (directory[0] != '\0') memcpy(configured, directory, strlen(directory) + 1);
   aot_unlock(AOT_LOCK_SETTINGS);
-  return 0;
+  if (!too_late) return 0;
+  return aot_raise("AotDigestError",
+                   "bundle `%s`: this process has opened code of it without a check, so that a check comes too late\nhint: "
+                   "load the bundle with checks wherever this process loads it", aot_this_bundle.name);
 }
 
 /* The directory that the loader gave, or where the dynamic linker found the entry library; without a final slash. */
@@ -74,6 +79,7 @@ static int entry_directory(char directory[AOT_MAX_PATH], int* verify) {
   aot_lock(AOT_LOCK_SETTINGS);
   /* If nobody said anything, as a C program that links the bundle does not, digests are compared. */
   *verify = verification_asked || !verification_waived;
+  if (!*verify) opened_unchecked = 1; /* before it is opened: a check that is asked for meanwhile comes too late */
   memcpy(directory, configured, sizeof configured);
   aot_unlock(AOT_LOCK_SETTINGS);
   if (directory[0] != '\0') return 0;

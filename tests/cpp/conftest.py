@@ -16,12 +16,12 @@ import aot_runtime.native
 import pytest
 import tvm_ffi.libinfo
 from aot_runtime.arch import Arch
-from aot_runtime.manifest import FileRecord, Manifest
+from aot_runtime.manifest import Manifest
+from forging import accept
 from once import once
 from places import SAMPLES
 from standin import search_path
 
-from aot.bundle import layout
 from aot.bundle.details import read_details
 from aot.bundle.types import function_kinds
 from aot.files import sha256_of
@@ -104,8 +104,7 @@ def with_entry(bundle: Path, out: Path, flags: Sequence[str], edit: Callable[[st
     entry = root / f"lib{name}.so"
     run("cc", "-std=gnu99", "-O1", "-fPIC", "-shared", "-fvisibility=hidden", "-Wl,-Bsymbolic", *flags, *includes,
         tables, *core, "-o", entry, "-ldl", "-pthread")  # fmt: skip
-    record = FileRecord(sha256_of(entry), entry.stat().st_size)
-    (root / layout.ENTRY_NOTE).write_text(layout.entry_note(name, entry.name, record))
+    accept(out, entry.relative_to(out).as_posix())
     return out
 
 

@@ -1,6 +1,7 @@
 // Opening bundles at run time with aot.hpp: what works, and every refusal. Usage: test_open BUNDLE LIBTVM_FFI SCRATCH
 #include <aot/aot.hpp>
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
@@ -252,8 +253,13 @@ static void test_bad_bundles(const fs::path& path, const fs::path& scratch) {
   CHECK_THROWS(aot::BundleError, "too long", aot::Bundle(std::string(5000, 'x'), options));
 
   fs::path copy = copy_of(path, scratch, "other_host");
-  fs::rename(copy / "lib" / AOT_HOST, copy / "lib" / "riscv64-linux-gnu");
-  CHECK_THROWS(aot::HostError, "it has: riscv64-linux-gnu", aot::Bundle(copy.string(), options));
+  std::ifstream stream(copy / "manifest.json");
+  std::string manifest{std::istreambuf_iterator<char>(stream), {}};
+  for (std::size_t at; (at = manifest.find(AOT_HOST)) != std::string::npos;) {
+    manifest.replace(at, std::strlen(AOT_HOST), "riscv64-linux-gnu");
+  }
+  std::ofstream(copy / "manifest.json") << manifest;
+  CHECK_THROWS(aot::HostError, "names no entry library for this host", aot::Bundle(copy.string(), options));
 
   copy = copy_of(path, scratch, "damaged");
   { std::fstream(entry_of(copy), std::ios::in | std::ios::out | std::ios::binary).seekp(5000).write("x", 1); }
@@ -270,10 +276,10 @@ static void test_bad_bundles(const fs::path& path, const fs::path& scratch) {
   fs::remove(entry_of(copy));
   CHECK_THROWS(aot::BundleError, "cannot read", aot::Bundle(copy.string(), options));
 
-  for (const char* text : {"", "garbage", "aot-entry 2\n", "aot-entry 1\nentry ../x\nsize 1\nsha256 00\n"}) {
-    copy = copy_of(path, scratch, "bad_note");
-    std::ofstream(copy / "lib" / AOT_HOST / "entry.txt") << text;
-    CHECK_THROWS(aot::BundleError, "damaged", aot::Bundle(copy.string(), options));
+  for (const char* text : {"", "garbage", "{}", "{\"hosts\": {\"entry\": {\"path\": \"../x\", \"sha256\": \"00\", \"size\": 1}}}"}) {
+    copy = copy_of(path, scratch, "bad_manifest");
+    std::ofstream(copy / "manifest.json") << text;
+    CHECK_THROWS(aot::HostError, "names no entry library for this host", aot::Bundle(copy.string(), options));
   }
 
   copy = copy_of(path, scratch, "missing_kernel");

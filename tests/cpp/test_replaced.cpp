@@ -4,6 +4,7 @@
 #include <aot/aot.hpp>
 
 #include <sys/stat.h>
+#include <sys/time.h>
 
 #include <filesystem>
 #include <fstream>
@@ -128,6 +129,23 @@ static void test_descriptor_numbers_are_used_again() {
   CHECK(names.size() == 4 && numbers.size() == 1);  // three kernels and the support library, all by one number
 }
 
+// A clock that stands still, as that of a sandbox may.
+extern "C" int gettimeofday(struct timeval* now, void*) noexcept {
+  now->tv_sec = now->tv_usec = 1;
+  return 0;
+}
+
+// Files are told apart by what they are, not by when they were opened.
+static void test_a_newer_version_is_opened_although_the_clock_stands_still() {
+  play({h100});
+  CHECK(block_of_a_call(aot::Bundle(fresh().string(), options)) == 96);
+  const fs::path path = fresh();
+  for (const char* file : {entry, kernel, "manifest.json", "lib/" AOT_HOST "/libbundle_cuda.so"}) {
+    replace(path / file, newer / file);
+  }
+  CHECK(block_of_a_call(aot::Bundle(path.string(), options)) == 224);
+}
+
 static void make_fifo(const fs::path& file) {
   fs::remove(file);
   CHECK(mkfifo(file.c_str(), 0600) == 0);
@@ -146,7 +164,7 @@ static void test_a_fifo_is_refused_and_not_waited_for() {
     make_fifo(path / entry);
     CHECK_THROWS(aot::BundleError, "cannot read", aot::Bundle(path.string(), asked));
     path = fresh();
-    make_fifo(path / "lib" / AOT_HOST / "entry.txt");
+    make_fifo(path / "manifest.json");
     CHECK_THROWS(aot::BundleError, "cannot read", aot::Bundle(path.string(), asked));
   }
   aot::Options pinned = options;
@@ -158,10 +176,10 @@ static void test_a_fifo_is_refused_and_not_waited_for() {
 
 // ---- a pinned manifest ----
 
-// Another entry library, and the note of it, by someone who can write to the directory.
+// Another entry library, and a manifest that names it, by someone who can write to the directory.
 static void swap_entry(const fs::path& path) {
   replace(path / entry, newer / entry);
-  replace(path / "lib" / AOT_HOST / "entry.txt", newer / "lib" / AOT_HOST / "entry.txt");
+  replace(path / "manifest.json", newer / "manifest.json");
 }
 
 static void test_a_pinned_manifest_decides_which_code_runs() {
@@ -169,7 +187,6 @@ static void test_a_pinned_manifest_decides_which_code_runs() {
   aot::Options pinned = options;
   pinned.manifest_sha256 = sha256_of(original / "manifest.json");
   fs::path path = fresh();
-  fs::remove(path / "lib" / AOT_HOST / "entry.txt");  // the manifest says it all
   CHECK(block_of_a_call(aot::Bundle(path.string(), pinned)) == 96);
 
   path = fresh();
@@ -177,6 +194,9 @@ static void test_a_pinned_manifest_decides_which_code_runs() {
   CHECK(aot::Bundle(path.string(), options).build() == aot::Bundle(newer.string(), options).build());
   path = fresh();
   swap_entry(path);
+  CHECK_THROWS(aot::DigestError, "is not the manifest that this program was built for", aot::Bundle(path.string(), pinned));
+  path = fresh();
+  replace(path / entry, newer / entry);
   CHECK_THROWS(aot::DigestError, "is not the file this bundle was built with", aot::Bundle(path.string(), pinned));
 
   CHECK_THROWS(aot::DigestError, "is not the manifest that this program was built for", aot::Bundle(newer.string(), pinned));
@@ -260,6 +280,7 @@ int main(int count, char** arguments) {
   test_entry_library_replaced_before_it_is_mapped();
   test_files_replaced_all_the_time();
   test_descriptor_numbers_are_used_again();
+  test_a_newer_version_is_opened_although_the_clock_stands_still();
   test_a_fifo_is_refused_and_not_waited_for();
   test_a_pinned_manifest_decides_which_code_runs();
   test_pins_that_cannot_be_right();

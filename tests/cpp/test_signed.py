@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import platform
 import re
 import shutil
 import subprocess
@@ -125,3 +126,85 @@ def test_a_digest_is_enough_to_pin_a_bundle(kind: str, app: Path) -> None:
     flags = [path.read_text() for path in (app.parent / "build").rglob("flags.make")]
     flags += [path.read_text() for path in (app.parent / "build").glob("build.ninja")]
     assert any(digest in text for text in flags)
+
+
+# A program that trusts a key: `aot_options.public_keys`.
+
+OPENS = """
+#include <aot/aot.h>
+int main(int count, char** arguments) {
+  aot_bundle bundle;
+  aot_options options;
+  memset(&options, 0, sizeof options);
+  options.tvm_ffi = arguments[1];
+  options.public_keys = arguments[3];
+  if (count > 4) options.name = arguments[4];
+  const int code = aot_open(arguments[2], &options, &bundle);
+  printf("%d %s", code, code == AOT_OK ? bundle.library->name : aot_error_text());
+  return 0;
+}
+"""
+OK, USAGE, DIGEST, SIGNATURE = 0, 1, 6, 14
+
+
+@pytest.fixture(scope="module")
+def opens(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., int]:
+    """The code that a C program gets which opens a bundle with keys, and perhaps a name."""
+    folder = tmp_path_factory.mktemp("opens")
+    (folder / "opens.c").write_text(OPENS)
+    flags = ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", f"-I{aot_runtime.native.include_directory()}"]
+    run("cc", *flags, folder / "opens.c", "-o", folder / "opens", "-ldl", "-pthread")
+
+    def ask(bundle: Path, *trusted: str) -> int:
+        return int(run(folder / "opens", TVM_FFI, bundle, *trusted).split()[0])
+
+    return ask
+
+
+@pytest.fixture
+def signed(project: Project, tmp_path: Path) -> tuple[Path, str]:
+    """A signed copy of the bundle, and its signer's key."""
+    bundle = Path(shutil.copytree(project.bundle, tmp_path / "signed"))
+    new_key(tmp_path / "release")
+    signer = Signer.read(tmp_path / "release")
+    sign(bundle, signer)
+    return bundle, signer.public.hex()
+
+
+def test_a_c_program_opens_what_a_trusted_key_has_signed(opens: Callable[..., int], signed: tuple[Path, str]) -> None:
+    bundle, key = signed
+    assert opens(bundle, key) == opens(bundle, f"{64 * '0'} {key}") == opens(bundle, f" {key}  {64 * '1'}") == OK
+    assert opens(bundle, 64 * "0") == SIGNATURE
+    (bundle / "manifest.sig").write_bytes((bundle / "manifest.sig").read_bytes() + b"\0")
+    assert opens(bundle, key) == SIGNATURE
+    (bundle / "manifest.sig").unlink()
+    assert opens(bundle, key) == SIGNATURE
+
+
+def test_a_c_program_refuses_another_bundle_of_the_same_signer(
+    opens: Callable[..., int], signed: tuple[Path, str]
+) -> None:
+    bundle, key = signed
+    assert opens(bundle, key, "bundle") == OK
+    for name in ("bundl", "bundle2", "other", ""):
+        assert opens(bundle, key, name) == SIGNATURE
+
+
+@pytest.mark.parametrize("keys", ["", " ", "00", 63 * "0", 64 * "A", 65 * "0", f"{64 * '0'},{64 * '0'}"])
+def test_keys_that_cannot_be_right_are_refused(keys: str, opens: Callable[..., int], signed: tuple[Path, str]) -> None:
+    assert opens(signed[0], keys) == USAGE
+
+
+def test_a_c_program_refuses_altered_files_of_a_signed_bundle(
+    opens: Callable[..., int], signed: tuple[Path, str]
+) -> None:
+    bundle, key = signed
+    manifest = (bundle / "manifest.json").read_bytes()
+    (bundle / "manifest.json").write_bytes(manifest.replace(b'"complete": true', b'"complete":  true'))
+    assert opens(bundle, key) == SIGNATURE
+    (bundle / "manifest.json").write_bytes(manifest)
+    entry = bundle / "lib" / f"{platform.machine()}-linux-gnu" / "libbundle.so"
+    content = bytearray(entry.read_bytes())
+    content[-1] ^= 1
+    entry.write_bytes(content)
+    assert opens(bundle, key) == DIGEST

@@ -28,8 +28,6 @@ def rename_in(path: Path, old: bytes, new: bytes) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda lib: (lib / "entry.txt").write_text("aot-entry 1\n"), "does not say what the manifest says"),
-        (lambda lib: (lib / "entry.txt").unlink(), "entry.txt is missing"),
         (lambda lib: (lib / "libbundle_sm_80.a").unlink(), "libbundle_sm_80.a is missing"),
         (lambda lib: (lib / "libbundle_sm_80.a").rename(lib / "libbundle_sm_75.a"), "an archive of nothing"),
         (lambda lib: (lib / "libbundle.a").write_bytes(b"no archive"), "cannot be read: not an archive"),

@@ -550,7 +550,7 @@ def test_a_bundle_holds_what_the_design_says_and_nothing_else(small_bundle_path:
     lib = f"lib/{Host.native().name}"
     assert sorted(contents(small_bundle_path)) == sorted([
         "manifest.json", "kernels.json", "files.json", "provenance.json", "sbom.cdx.json", "details/sm_80.json", "details/sm_90a.json", f"{lib}/libsmall.so", f"{lib}/libsmall_cuda.so",
-        "include/small.h", "include/small.hpp", f"{lib}/entry.txt", f"{lib}/libsmall.a", f"{lib}/libsmall_sm_80.a",
+        "include/small.h", "include/small.hpp", f"{lib}/libsmall.a", f"{lib}/libsmall_sm_80.a",
         f"{lib}/libsmall_sm_90a.a", f"{lib}/libsmall_cuda.a", f"{lib}/libsmall_cudart.a",
         f"{lib}/sm_80/fill_epilogue.so", f"{lib}/sm_80/fill_stream_zero.so",
         f"{lib}/sm_90a/fill_epilogue.so", f"{lib}/sm_90a/fill_stream_zero.so",

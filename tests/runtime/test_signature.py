@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import ctypes
 import os
 import random
+import shutil
+import subprocess
+import tempfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
+import aot_runtime.native
 import edwards
 import pytest
 from aot_runtime import PublicKeyError, SignatureError
@@ -21,6 +27,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from edwards import BASE, ORDER, SMALL, P, challenge, encode, scalar, times
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from standin import compiler
 
 # RFC 8032, section 7.1: key, message, signature.
 RFC_8032 = {
@@ -65,8 +72,25 @@ def honest(key: bytes, signature: bytes) -> bool:
 
 def assert_same_verdict(key: bytes, signature: bytes, message: bytes) -> bool:
     expected = openssl_accepts(key, signature, message) and honest(key, signature)
-    assert is_signed_by(key, signature, message) is expected, (key.hex(), signature.hex(), message.hex())
+    case = (key.hex(), signature.hex(), message.hex())
+    assert is_signed_by(key, signature, message) is expected, case
+    assert in_c().shim_verify(key, signature, message, ctypes.c_size_t(len(message))) == expected, case
     return expected
+
+
+@cache
+def in_c() -> ctypes.CDLL:
+    """The verification of ``aot/ed25519.h``, under the sanitizer of undefined behaviour, which ends the process."""
+    folder = Path(tempfile.mkdtemp(prefix="aot-ed25519-"))
+    library = folder / "shim.so"
+    flags = ["-std=c99", "-O2", "-fPIC", "-shared", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
+    checked = ["-fsanitize=undefined", "-fsanitize-undefined-trap-on-error"]
+    include = f"-I{aot_runtime.native.include_directory()}"
+    source = Path(__file__).with_name("ed25519_shim.c")
+    subprocess.run([*compiler(), *flags, *checked, include, str(source), "-o", str(library)], check=True)
+    loaded = ctypes.CDLL(str(library))
+    shutil.rmtree(folder)
+    return loaded
 
 
 @pytest.fixture(scope="module")

@@ -129,3 +129,20 @@ def test_altered_signatures_of_kernels_are_refused(signed: Path, cuda: Standin) 
     path = signed / "kernels.json"
     path.write_bytes(path.read_bytes().replace(b"1.0", b"1.8"))
     refused(signed, error=DigestError, match="kernels.json")
+
+
+def test_code_that_was_opened_unchecked_is_refused_once_somebody_asks_for_checks(signed: Path, cuda: Standin) -> None:
+    alter(signed / "lib" / HOST / "sm_90a" / "fill.so", -1)
+    aot_runtime.load(signed, verify=False).fill(cuda.tensor((8,), "float32"))
+    assert only_block(cuda) == 128
+    for key in (KEY, None):
+        with pytest.raises(DigestError, match="has opened code of it without a check"):
+            aot_runtime.load(signed, key=key)
+
+
+def test_a_check_that_is_asked_for_before_code_is_opened_is_in_time(signed: Path, cuda: Standin) -> None:
+    alter(signed / "lib" / HOST / "sm_90a" / "fill.so", -1)
+    trusting, checking = aot_runtime.load(signed, verify=False), aot_runtime.load(signed, key=KEY)
+    for bundle in (trusting, checking):
+        with pytest.raises(DigestError, match=r"fill\.so` is not the file"):
+            bundle.fill(cuda.tensor((8,), "float32"))

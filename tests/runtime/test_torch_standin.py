@@ -20,7 +20,7 @@ from places import TESTS
 from standin import Standin, compiler
 
 from aot.bundle.description import file_record
-from aot.bundle.layout import ENTRY_NOTE, entry_note, torch_library_path
+from aot.bundle.layout import torch_library_path
 from aot.hosts import Host
 
 CUDA, CPU, F32, F64 = 101, 100, 206, 207  # the numbers of played_libtorch.c
@@ -222,7 +222,6 @@ def other(tmp_path: Path) -> Path:
     flags = ["-std=gnu99", "-fPIC", "-shared", f"-I{aot_runtime.native.include_directory()}"]
     subprocess.run([*compiler(), *flags, str(source), "-o", str(entry)], check=True)
     record = file_record(entry)
-    (entry.parent / ENTRY_NOTE).write_text(entry_note("demo", entry.name, record))
     hosts = {HOST: {"entry": {"path": f"lib/{HOST}/libdemo.so", **record.data()}}}
     (folder / FILE_NAME).write_text(json.dumps({"name": "demo", "hosts": hosts}))
     return folder
@@ -235,16 +234,6 @@ def play(standin_directory: Path, libraries: Path, signed: Path, other: Path) ->
 
 
 def test_a_signature_covers_what_operators_call(play: Callable[[str], list[str]]) -> None:
-    assert play("attempt(load_library, load()), call()") == ["accepted", "called"]
-
-
-def test_a_note_beside_the_manifest_does_not_choose_what_operators_call(
-    play: Callable[[str], list[str]], signed: Path, other: Path
-) -> None:
-    lib = signed / "lib" / HOST
-    shutil.copy(other / "lib" / HOST / "libdemo.so", lib / "libother.so")
-    note = entry_note("demo", "libother.so", file_record(lib / "libother.so"))
-    (lib / ENTRY_NOTE).write_text(note)
     assert play("attempt(load_library, load()), call()") == ["accepted", "called"]
 
 

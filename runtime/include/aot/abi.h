@@ -148,7 +148,8 @@ typedef struct aot_interface {
   uint32_t function_count;
   uint32_t function_size; /* of one entry of `functions`: a newer minor may have longer ones */
   /* Each returns 0, or -1 with an error raised. */
-  /* `verify`: compare digests before code is opened. It stays on once one loader of the process asked for it.
+  /* `verify`: compare digests before code is opened. It stays on once one loader of the process asked for it. It is an
+   * error if code was opened without a check before.
    * `directory`: the absolute path of the folder that holds the entry library, and beside it the kernels. A loader
    * that opened the entry library through a descriptor has to give it. NULL or "": as given before, or else where
    * the dynamic linker found the entry library. */

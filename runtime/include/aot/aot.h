@@ -34,6 +34,7 @@
 #include <unistd.h>
 
 #include "abi.h"
+#include "ed25519.h"
 #include "files.h"
 #include "linkage.h"
 
@@ -55,7 +56,8 @@ enum {
   AOT_ERROR_CAPTURE = 10,  /* first use within a stream capture: preload before */
   AOT_ERROR_TVM_FFI = 11,  /* libtvm_ffi cannot be found */
   AOT_ERROR_NOT_FOUND = 12, /* no function of that name */
-  AOT_ERROR_OTHER = 13
+  AOT_ERROR_OTHER = 13,
+  AOT_ERROR_SIGNATURE = 14 /* not signed by a trusted key, or not the bundle that was asked for */
 };
 
 /* All zero: none. */
@@ -77,6 +79,11 @@ typedef struct aot_options {
    * library than this manifest names, is refused before anything native is opened. The entry library in turn refuses
    * kernels other than its own. NULL: any bundle that is whole. */
   const char* manifest_sha256;
+  /* Public keys of Ed25519, 64 hex digits each and separated by spaces: a bundle whose manifest.json none of them has
+   * signed is refused before anything native is opened. `python -m aot sign --json` prints such a key. NULL: signed or
+   * not. A signature does not say which of its signer's bundles is meant: give `name` too. */
+  const char* public_keys;
+  const char* name; /* the bundle must have this name; NULL: any */
 } aot_options;
 
 /* ---- declarations ---- */
@@ -421,8 +428,7 @@ typedef struct aot_entry_record {
 
 int aot_refuse_path_(const char* path);
 int aot_read_file_(const char* path, size_t limit, char** text, size_t* size);
-int aot_read_note_(const char* path, aot_entry_record* record);
-int aot_read_pinned_(const char* path, const char* pin, aot_entry_record* record);
+int aot_read_manifest_(const char* path, const aot_options* options, aot_entry_record* record);
 int aot_find_entry_(const char* manifest, aot_entry_record* record);
 int aot_check_entry_(int fd, const char* path, const aot_entry_record* record);
 int aot_need_tvm_ffi_(const char* path);
@@ -478,35 +484,10 @@ static inline int aot_refuse_file_(const char* path, int error) {
   return aot_fail_(AOT_ERROR_BUNDLE, "cannot read `%s`: %s", path, strerror(error), NULL);
 }
 
-static inline int aot_refuse_damaged_(const char* path) {
-  return aot_fail_(AOT_ERROR_BUNDLE, "`%s` is damaged, or was written by a newer cute-aot\nhint: `python -m aot verify` "
-                   "tells which", path, NULL, NULL);
-}
-
-/* lib/<host>/entry.txt: the builder writes it for readers that parse no JSON. */
-AOT_SHARED int aot_read_note_(const char* path, aot_entry_record* record) {
-  char place[4096 + 64], *text = NULL;
-  size_t size = 0;
-  int known = 0;
-  snprintf(place, sizeof place, "%s/lib/" AOT_HOST "/entry.txt", path);
-  int error = aot_read_file_(place, 4096, &text, &size);
-  if (error == ENOENT || error == ENOTDIR) return aot_refuse_path_(path);
-  if (error != 0) return aot_refuse_file_(place, error);
-  memset(record, 0, sizeof *record);
-  for (char *line = text, *end; (end = strchr(line, '\n')) != NULL; line = end + 1) {
-    *end = '\0';
-    known += strcmp(line, "aot-entry 1") == 0;
-    known += sscanf(line, "entry %255[^/\n]", record->name) == 1;
-    known += sscanf(line, "size %llu", &record->size) == 1;
-    known += sscanf(line, "sha256 %64[0-9a-f]", record->sha256) == 1;
-  }
-  free(text);
-  return known == 4 && record->name[0] != '.' ? AOT_OK : aot_refuse_damaged_(place);
-}
-
-/* ---- the entry library in a pinned manifest ----
+/* ---- the entry library in a manifest ----
  *
- * This is no reader of JSON, and needs to be none: the text is the author's, as its digest says. */
+ * This is no reader of JSON, and needs to be none. If the caller trusts a digest or a key, the text is the author's. If
+ * not, whoever writes it may name any library, however it is read. */
 
 static inline const char* aot_skip_spaces_(const char* at) { return at + strspn(at, " \t\r\n"); }
 
@@ -550,33 +531,94 @@ AOT_SHARED int aot_find_entry_(const char* manifest, aot_entry_record* record) {
   return count == 1 ? 0 : -1;
 }
 
-/* Checks the manifest against the pin, then takes the entry library's record from it. */
-AOT_SHARED int aot_read_pinned_(const char* path, const char* pin, aot_entry_record* record) {
-  char place[4096 + 64], seen[65], *text = NULL;
-  uint8_t digest[32];
-  size_t size = 0;
+/* ---- which manifests are trusted ---- */
+
+static inline int aot_hex_digit_(char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1; }
+
+static inline int aot_from_hex_(const char* text, uint8_t bytes[32]) {
+  for (int i = 0; i < 32; ++i) {
+    const int high = aot_hex_digit_(text[2 * i]), low = high < 0 ? -1 : aot_hex_digit_(text[2 * i + 1]);
+    if (low < 0) return 0;
+    bytes[i] = (uint8_t)(16 * high + low);
+  }
+  return 1;
+}
+
+static inline int aot_check_pin_(const char* place, const char* text, size_t size, const char* pin) {
+  uint8_t digest[32], expected[32];
+  char seen[65];
   aot_sha256_state hash;
-  if (strlen(pin) != 64 || strspn(pin, "0123456789abcdef") != 64) {
+  if (!aot_from_hex_(pin, expected) || pin[64] != '\0') {
     return aot_fail_(AOT_ERROR_USAGE, "manifest_sha256 must be 64 hex digits in lower case, not `%s`", pin, NULL, NULL);
   }
-  snprintf(place, sizeof place, "%s/manifest.json", path);
-  int error = aot_read_file_(place, (size_t)1 << 28, &text, &size);
-  if (error == ENOENT || error == ENOTDIR) return aot_refuse_path_(path);
-  if (error != 0) return aot_refuse_file_(place, error);
   aot_sha256_begin(&hash, aot_sha256_blocks_portable);
   aot_sha256_update(&hash, text, size);
   aot_sha256_final(&hash, digest);
+  if (memcmp(digest, expected, 32) == 0) return AOT_OK;
   aot_hex_(digest, seen);
+  return aot_fail_(AOT_ERROR_DIGEST, "`%s` is not the manifest that this program was built for: sha256 %s, expected "
+                   "%s\nhint: install the bundle that belongs to the program, or build the program with the new one",
+                   place, seen, pin);
+}
+
+static inline int aot_check_signature_(const char* path, const char* text, size_t size, const char* keys) {
+  char place[4096 + 64], *signature = NULL;
+  size_t signature_size = 0;
+  uint8_t key[32];
+  int signed_by = 0, known = 0;
+  snprintf(place, sizeof place, "%s/manifest.sig", path);
+  int error = aot_read_file_(place, 4096, &signature, &signature_size);
+  if (error == ENOENT) {
+    return aot_fail_(AOT_ERROR_SIGNATURE, "`%s` is not signed: it has no manifest.sig\nhint: sign it with `python -m aot "
+                     "sign`, or open it without a key if you trust its source", path, NULL, NULL);
+  }
+  if (error != 0) return aot_refuse_file_(place, error);
+  const char* at = keys + strspn(keys, " ");
+  for (; *at != '\0'; at += strspn(at, " "), ++known) {
+    if (!aot_from_hex_(at, key) || (at[64] != ' ' && at[64] != '\0')) break;
+    signed_by |= signature_size == AOT_ED25519_SIGNATURE_SIZE &&
+                 aot_ed25519_verify(key, (const uint8_t*)signature, text, size);
+    at += 64;
+  }
+  free(signature);
+  if (*at != '\0' || known == 0) {
+    return aot_fail_(AOT_ERROR_USAGE, "public_keys must be keys of 64 hex digits in lower case, separated by spaces, not `%s`",
+                     keys, NULL, NULL);
+  }
+  if (signed_by) return AOT_OK;
+  return aot_fail_(AOT_ERROR_SIGNATURE, "the signature of `%s` is not by a trusted key (%s), or its manifest was "
+                   "altered\nhint: get the bundle from its signer again, or give the public key that signed it", path, keys,
+                   NULL);
+}
+
+/* The entry library of a bundle is called after it. */
+static inline int aot_check_name_(const char* path, const aot_entry_record* record, const char* name) {
+  const size_t size = strlen(name);
+  if (strncmp(record->name, "lib", 3) == 0 && strncmp(record->name + 3, name, size) == 0 &&
+      strcmp(record->name + 3 + size, ".so") == 0) {
+    return AOT_OK;
+  }
+  return aot_fail_(AOT_ERROR_SIGNATURE, "`%s` is not the bundle `%s`: its library is %s\nhint: install the bundle that was "
+                   "meant", path, name, record->name);
+}
+
+/* Reads the manifest, checks it as the caller asked, then takes the entry library's record from it. */
+AOT_SHARED int aot_read_manifest_(const char* path, const aot_options* options, aot_entry_record* record) {
+  char place[4096 + 64], *text = NULL;
+  size_t size = 0;
   int code = AOT_OK;
-  if (strcmp(seen, pin) != 0) {
-    code = aot_fail_(AOT_ERROR_DIGEST, "`%s` is not the manifest that this program was built for: sha256 %s, expected "
-                     "%s\nhint: install the bundle that belongs to the program, or build the program with the new one",
-                     place, seen, pin);
-  } else if (strlen(text) != size || aot_find_entry_(text, record) != 0) {
+  snprintf(place, sizeof place, "%s/manifest.json", path);
+  int error = aot_read_file_(place, (size_t)4 << 20, &text, &size);
+  if (error == ENOENT || error == ENOTDIR) return aot_refuse_path_(path);
+  if (error != 0) return aot_refuse_file_(place, error);
+  if (options->manifest_sha256 != NULL) code = aot_check_pin_(place, text, size, options->manifest_sha256);
+  if (code == AOT_OK && options->public_keys != NULL) code = aot_check_signature_(path, text, size, options->public_keys);
+  if (code == AOT_OK && (strlen(text) != size || aot_find_entry_(text, record) != 0)) {
     code = aot_fail_(AOT_ERROR_HOST, "`%s` names no entry library for this host, " AOT_HOST "\nhint: build the bundle with "
-                     "`--host`, for this CPU too", place, NULL, NULL);
+                     "`--host`, for this CPU too; if it was, `python -m aot verify` lists what is damaged", place, NULL, NULL);
   }
   free(text);
+  if (code == AOT_OK && options->name != NULL) code = aot_check_name_(path, record, options->name);
   return code;
 }
 
@@ -665,21 +707,21 @@ static inline int aot_entry_directory_(const char* path, char directory[4096]) {
 AOT_SHARED int aot_open(const char* path, const aot_options* options, aot_bundle* bundle) {
   char directory[4096], entry[4096 + 256];
   aot_entry_record record;
-  aot_options asked = {0, 0, NULL, NULL};
+  aot_options asked;
   const aot_interface* library = NULL;
   if (path == NULL || bundle == NULL) {
     return aot_fail_(AOT_ERROR_USAGE, "aot_open: a null pointer was given", NULL, NULL, NULL);
   }
   bundle->library = NULL;
+  memset(&asked, 0, sizeof asked);
   if (options != NULL) asked = *options;
-  if (asked.manifest_sha256 != NULL && asked.skip_verification) {
-    return aot_fail_(AOT_ERROR_USAGE, "aot_open: manifest_sha256 was given, and skip_verification too", NULL, NULL, NULL);
+  if ((asked.manifest_sha256 != NULL || asked.public_keys != NULL) && asked.skip_verification) {
+    return aot_fail_(AOT_ERROR_USAGE, "aot_open: manifest_sha256 or public_keys was given, and skip_verification too", NULL,
+                     NULL, NULL);
   }
   int code = aot_entry_directory_(path, directory);
   if (code != AOT_OK) return code;
-  code = asked.manifest_sha256 == NULL ? aot_read_note_(path, &record)
-                                       : aot_read_pinned_(path, asked.manifest_sha256, &record);
-  if (code != AOT_OK) return code;
+  if ((code = aot_read_manifest_(path, &asked, &record)) != AOT_OK) return code;
   snprintf(entry, sizeof entry, "%s/%s", directory, record.name);
   if ((code = aot_open_entry_(entry, &record, &asked, &library)) != AOT_OK) return code;
   if (library->configure(!asked.skip_verification, directory) != 0) return aot_raised_(library->core);

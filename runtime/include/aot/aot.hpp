@@ -41,6 +41,7 @@ class BundleError : public Error { using Error::Error; };
 class HostError : public BundleError { using BundleError::BundleError; };
 class VersionError : public BundleError { using BundleError::BundleError; };
 class DigestError : public BundleError { using BundleError::BundleError; };
+class SignatureError : public BundleError { using BundleError::BundleError; };
 class DeviceError : public Error { using Error::Error; };
 class DriverError : public Error { using Error::Error; };
 class CudaError : public Error { using Error::Error; };
@@ -59,6 +60,7 @@ namespace detail {
     case AOT_ERROR_HOST: throw HostError(code, text);
     case AOT_ERROR_VERSION: throw VersionError(code, text);
     case AOT_ERROR_DIGEST: throw DigestError(code, text);
+    case AOT_ERROR_SIGNATURE: throw SignatureError(code, text);
     case AOT_ERROR_DEVICE: throw DeviceError(code, text);
     case AOT_ERROR_DRIVER: throw DriverError(code, text);
     case AOT_ERROR_CUDA: throw CudaError(code, text);
@@ -314,6 +316,8 @@ struct Options {
   bool verify = true;   // compare digests before native code is opened
   std::string tvm_ffi;  // path of libtvm_ffi.so, if the process has to open it and does not find it
   std::string manifest_sha256;  // refuse a bundle with another manifest.json; see aot_options
+  std::string public_keys;      // refuse a bundle that none of these keys has signed; see aot_options
+  std::string name;             // refuse a bundle of another name
 };
 
 // An open bundle: a plain value, good for ever, since code that was opened stays mapped.
@@ -325,6 +329,8 @@ class Bundle {
     plain.skip_verification = !options.verify;
     plain.tvm_ffi = options.tvm_ffi.empty() ? nullptr : options.tvm_ffi.c_str();
     plain.manifest_sha256 = options.manifest_sha256.empty() ? nullptr : options.manifest_sha256.c_str();
+    plain.public_keys = options.public_keys.empty() ? nullptr : options.public_keys.c_str();
+    plain.name = options.name.empty() ? nullptr : options.name.c_str();
     detail::check(aot_open(path.c_str(), &plain, &handle_));
   }
 

@@ -17,7 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/time.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -56,6 +56,12 @@ void* aot_file_map(int fd, const char* path, const char** error);
 int aot_file_name(void* library, const char* path);
 
 #ifndef AOT_DECLARATIONS_ONLY
+
+#define AOT_SPELLED_ 512 /* two letters for each of 128 bits, and the rest of the path */
+
+#if defined(__GLIBC__) && __GLIBC__ == 2 && __GLIBC_MINOR__ < 33
+extern int __fxstat(int layout, int fd, struct stat* facts);
+#endif
 
 /* O_NONBLOCK: the open of a FIFO would wait for a writer; regular files ignore it. */
 AOT_SHARED int aot_file_open(const char* path, int* fd) {
@@ -124,20 +130,38 @@ AOT_SHARED int aot_file_hash(int fd, uint64_t expected, aot_sha256_blocks_fn blo
   return error;
 }
 
-/* The dynamic linker takes a name that it has seen for the library that it opened by it, without a look at the file.
- * Descriptors are numbered anew as they are closed, so that each time the same path is spelled differently: the bits of
- * the clock as "/." or "/", which mean nothing in a path. Two descriptors that are open at once have different
- * numbers, and between two uses of one number lies the time that opening a library takes. */
-static inline void aot_file_spell_(int fd, char path[256]) {
-  struct timeval now = {0, 0};
-  gettimeofday(&now, NULL);
-  uint64_t clock = (uint64_t)now.tv_sec * 1000000u + (uint64_t)now.tv_usec;
+/* Which file a descriptor stands for. fstat is a function of the linker's own before glibc 2.33: see aot_file_size. */
+static inline int aot_file_identity_(int fd, uint64_t identity[2]) {
+  struct stat facts;
+#if defined(__GLIBC__) && __GLIBC__ == 2 && __GLIBC_MINOR__ < 33
+#ifdef __aarch64__
+  const int layout = 0;
+#else
+  const int layout = 1;
+#endif
+  if (__fxstat(layout, fd, &facts) != 0) return errno;
+#else
+  if (fstat(fd, &facts) != 0) return errno;
+#endif
+  identity[0] = (uint64_t)facts.st_dev;
+  identity[1] = (uint64_t)facts.st_ino;
+  return 0;
+}
+
+/* The dynamic linker takes a name that it has seen for the library that it opened by it, without a look at the file, and
+ * descriptors are numbered anew as they are closed. So the path spells out the file's device and inode, bit by bit as
+ * "/." or "/", which mean nothing in a path. While a library is mapped, no other file has its inode. */
+static inline int aot_file_spell_(int fd, char path[AOT_SPELLED_]) {
+  uint64_t identity[2] = {0, 0};
+  const int error = aot_file_identity_(fd, identity);
+  if (error != 0) return error;
   size_t at = (size_t)snprintf(path, 64, "/proc/self/fd");
-  for (; clock != 0; clock >>= 1) {
+  for (int bit = 0; bit < 128; ++bit) {
     path[at++] = '/';
-    if (clock & 1) path[at++] = '.';
+    if (identity[bit / 64] >> bit % 64 & 1) path[at++] = '.';
   }
   snprintf(path + at, 32, "/%d", fd);
+  return 0;
 }
 
 /* Several threads may open one file at the same time: the first one names it. Not for ThreadSanitizer, which does not see
@@ -159,12 +183,16 @@ __attribute__((noinline, no_sanitize("thread"))) AOT_SHARED int aot_file_name(vo
 }
 
 AOT_SHARED void* aot_file_map(int fd, const char* path, const char** error) {
-  char spelled[256];
+  char spelled[AOT_SPELLED_];
   snprintf(spelled, sizeof spelled, "/proc/self/fd/%d", fd);
   /* Without /proc, as in a bare chroot, the path is opened a second time: a file that was replaced by another after it
    * was hashed is then mapped unnoticed. The NVIDIA driver itself needs /proc, so that no GPU is used in such a place. */
   const int by_descriptor = fd >= 0 && access(spelled, F_OK) == 0;
-  if (by_descriptor) aot_file_spell_(fd, spelled);
+  const int unknown = by_descriptor ? aot_file_spell_(fd, spelled) : 0;
+  if (unknown != 0) {
+    *error = strerror(unknown);
+    return NULL;
+  }
   const char* name = by_descriptor ? spelled : path;
   void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (library != NULL && aot_file_name(library, path) == 0) return library;

@@ -68,7 +68,8 @@ static int find(aot_bundle opening, const aot_torch_operator* operator_) {
 }
 
 static int open_pinned(aot_bundle* opening) {
-  aot_options options = {0, 0, NULL, NULL};
+  aot_options options;
+  memset(&options, 0, sizeof options);
   options.manifest_sha256 = pin[0] == '\0' ? NULL : pin;
   return aot_open(directory, &options, opening);
 }

@@ -15,7 +15,6 @@ from aot.bundle.sizes import purpose_of, shares
     [
         ("lib/x86_64-linux-gnu/sm_90a/add.so", ("kernels", "sm_90a", "add")),
         ("lib/x86_64-linux-gnu/libb.so", ("entry points", "", "")),
-        ("lib/x86_64-linux-gnu/entry.txt", ("entry points", "", "")),
         ("lib/x86_64-linux-gnu/libb_cuda.so", ("CUDA runtime and launch support", "", "")),
         ("lib/x86_64-linux-gnu/libb_sm_80.a", ("archives for static linking", "sm_80", "")),
         ("details/sm_100f.json", ("descriptions", "sm_100f", "")),
