@@ -19,6 +19,7 @@ from typing import Any
 
 from _common import PROJECT, parser, print_rows, report
 from aot_runtime.arch import Arch
+from aot_runtime.manifest import Manifest
 from aot_runtime.serving.captured import CapturedCalls
 
 from aot.compile.messages import EXERCISE, Options
@@ -66,7 +67,7 @@ def run(recipe: str, arch: str) -> dict[str, Any]:
         )
         seconds = time.perf_counter() - started
         captured = json.loads(done.stdout).get("captured", {}) if done.stdout else {}
-        built = CapturedCalls(bundle) if (bundle / "manifest.json").is_file() else None
+        built = read_calls(bundle) if (bundle / "manifest.json").is_file() else None
         calls, failures = called_again(script, arch, Path(folder))
         found = [call for call in calls if built is not None and is_served(built, call)]
         size = sum(path.stat().st_size for path in bundle.rglob("*") if path.is_file()) if built is not None else 0
@@ -85,10 +86,13 @@ def called_again(script: Path, arch: str, folder: Path) -> tuple[list[dict[str, 
     return calls, [failure.message for failure in declared.failures]
 
 
+def read_calls(bundle: Path) -> CapturedCalls:
+    return CapturedCalls(Manifest.read(bundle).kernels_content(), f"`{bundle}`")
+
+
 def is_served(built: CapturedCalls, call: dict[str, Any]) -> bool:
-    """Whether a bundle has a call by its key, from the same source."""
-    kernel = built.kernels.get(call["key"])
-    return kernel is not None and built.calls[kernel]["sources"] == call["sources"]
+    """Whether a bundle has a call by its key."""
+    return built.find(call["key"]) is not None
 
 
 if __name__ == "__main__":

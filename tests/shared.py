@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 from once import folder_of_run, once
-from places import PROJECT, SAMPLES
+from places import PROJECT, SAMPLES, TESTS
 from standin import build as build_standin
 from standin import build_traps
 
+from aot.compile.messages import EXERCISE, Options
 from aot.pipeline.settings import BuildResult
 
 # Between them these meet every rule of selection: portable, exact, family, and two that share a device.
@@ -61,6 +62,13 @@ def small_bundle_path(shared_bundle: Callable[..., Path]) -> Path:
     """Two kernels for two architectures, as a user has them. Tests that alter it take a copy."""
     kernels = ("fill_epilogue", "fill_stream_zero")
     return shared_bundle("small", SAMPLES / "fill.py", ("sm_80", "sm_90a"), name="small", select=kernels)
+
+
+@pytest.fixture(scope="session")
+def rows_bundle(shared_bundle: Callable[..., Path]) -> Path:
+    """What ``tests/foreign/exercise.py`` compiles: a captured bundle, with the CUDA runtime linked shared."""
+    settings = {"name": "rows", "shared_cudart": True, "archives": False, "options": Options(source=EXERCISE)}
+    return shared_bundle("rows", TESTS / "foreign" / "exercise.py", ("sm_90a",), **settings)
 
 
 @pytest.fixture(scope="session")

@@ -5,24 +5,26 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from aot_runtime.arch import Arch
 from aot_runtime.kernel_records import Parameter
-from aot_runtime.serving.calls import bind, is_constexpr, jit_function
+from aot_runtime.serving.calls import bind, describe, is_constexpr, jit_function
 
 from ..compile import dsl
+from ..compile.names import Reached
 from ..declare.arguments import Argument, Stream
 from ..declare.kernel import CapturedSpec, In, Kernel, Spec
-from .closure import sources_of
+from .closure import digests_of, reached_by
 from .translate import translate
 
-__all__ = ["CapturedCall", "captured_kernel", "name_of"]
+__all__ = ["CapturedCall", "captured_kernel", "name_of", "note_values"]
 
 _KEY_LETTERS = 10
 _CONTROLS = ("options", "trace_finalize_hooks")
+_NO_OPTIONS = " "
 
 
 @dataclass(frozen=True)
@@ -31,31 +33,31 @@ class CapturedCall:
 
     key: str
     data: Mapping[str, Any]
-    modules: Collection[str]  # whose source shapes it
     options: str
     function: Any
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     called_from: str
 
+    @property
+    def passed(self) -> dict[str, Any]:
+        return {name: value for name, value in self.kwargs.items() if name not in _CONTROLS}
+
+    def state(self) -> str:
+        """A digest of what is called with what, as it is now."""
+        return describe(None, self.function, self.args, {**self.passed, "options": _NO_OPTIONS}).key
+
+    def reached(self) -> Reached:
+        return reached_by(self.function, (*self.args, *self.passed.values()))
+
 
 def captured_kernel(call: CapturedCall, archs: tuple[Arch, ...], origin: str) -> Kernel:
     """The kernel that a call becomes; :class:`DeclarationError` if one of its arguments cannot be declared."""
     owner, jit = jit_function(call.function)
-    passed = {name: value for name, value in call.kwargs.items() if name not in _CONTROLS}
-    bound = bind(jit, owner, call.args, passed)
+    bound = bind(jit, owner, call.args, call.passed)
     values = {name: value for name, value, hint in bound if not is_constexpr(hint)}
-    entry = dsl.installed().entry_parameters(jit, call.args if owner is None else (owner, *call.args), passed)
+    entry = dsl.installed().entry_parameters(jit, call.args if owner is None else (owner, *call.args), call.passed)
     arguments = translate(entry, values)
-    sources = sources_of(call.modules)
-    spec = CapturedSpec(
-        call.function,
-        arguments,
-        default_stream=not any(isinstance(item, Stream) for item in arguments.values()),
-        args=call.args,
-        kwargs=passed,
-        identity=json.dumps([call.key, sources], sort_keys=True),
-    )
     return Kernel(
         name=f"{_identifier(name_of(call.function))}_{call.key[:_KEY_LETTERS]}",
         doc=f"`{call.data['callable']}` as {call.called_from} compiles it.",
@@ -64,11 +66,41 @@ def captured_kernel(call: CapturedCall, archs: tuple[Arch, ...], origin: str) ->
         axes={},
         choices={},
         choice_defaults={},
-        make=_making(spec),
+        make=_making(_spec(call, owner, arguments)),
         origin=origin,
         options=call.options,
-        captured={"key": call.key, "called_from": call.called_from, "call": dict(call.data), "sources": sources},
+        captured={"key": call.key, "called_from": call.called_from, "call": dict(call.data)},
     )
+
+
+def _spec(call: CapturedCall, owner: Any, arguments: dict[str, Argument]) -> CapturedSpec:
+    seen: dict[tuple[str, str], set[str]] = {}
+    note_values(seen, call)
+
+    def identity() -> str:
+        values = {f"{module}.{path}": sorted(texts) for (module, path), texts in seen.items()}
+        return json.dumps([call.key, digests_of(call.reached().modules), values], sort_keys=True)
+
+    return CapturedSpec(
+        call.function,
+        arguments,
+        default_stream=not any(isinstance(item, Stream) for item in arguments.values()),
+        args=call.args,
+        kwargs=call.passed,
+        owner=owner,
+        attributes=dict(getattr(owner, "__dict__", {})),
+        state=call.state,
+        made=call.state(),
+        seen=seen,
+        identity=identity,
+        modules=lambda: call.reached().modules,
+    )
+
+
+def note_values(seen: dict[tuple[str, str], set[str]], call: CapturedCall) -> None:
+    """Note the values that a call finds under the names that it may read."""
+    for name, text in call.reached().values.items():
+        seen.setdefault(name, set()).add(text)
 
 
 def _making(spec: Spec) -> Callable[..., Spec]:

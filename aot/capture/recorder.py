@@ -14,7 +14,7 @@ from aot_runtime.serving.forms import UnstableError
 
 from ..declare.kernel import Kernel
 from ..errors import DeclarationError
-from .kernels import CapturedCall, captured_kernel, name_of
+from .kernels import CapturedCall, captured_kernel, name_of, note_values
 
 __all__ = ["Recorder", "Refused"]
 
@@ -45,11 +45,11 @@ class Recorder:
             call = describe(compiler, function, args, kwargs)
             if not call.options.tvm_ffi:
                 raise DeclarationError("it is compiled without `--enable-tvm-ffi`, so that it is called in another way")
+            caught = CapturedCall(call.key, call.data, call.options.text(), function, args, kwargs, called_from)
             if call.key not in self.kernels:
-                caught = CapturedCall(
-                    call.key, call.data, call.modules, call.options.text(), function, args, kwargs, called_from
-                )
                 self.kernels[call.key] = captured_kernel(caught, (self._arch,), f"{self._exercise}:{line}")
+            else:
+                note_values(self.kernels[call.key].make(None).seen, caught)
         except (UnstableError, DeclarationError) as error:
             message = error.message if isinstance(error, DeclarationError) else str(error)
             self._refuse(Refused(f"{name_of(function)}, compiled", called_from, message))

@@ -38,7 +38,6 @@ def _kernel(path: Path, record: dict[str, Any]) -> Kernel:
         call = CapturedCall(
             key=record["key"],
             data=record["call"],
-            modules=record["modules"],
             options=record["options"],
             function=unpickled(record["callable"]),
             args=(),

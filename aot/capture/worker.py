@@ -38,7 +38,7 @@ class CaptureHandler(RequestHandler):
         closure = closure_of(self.kernels, self.watch)
         files = {str(Path(self.exercise).resolve()): sha256_of(Path(self.exercise))}
         for kernel in self.kernels:
-            files.update(source_files((kernel.captured or {})["sources"]))
+            files.update(source_files(kernel.make(None).modules()))
         return encode(replace(closure, files={**closure.files, **files}))
 
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,7 @@ from . import dsl
 from .dsl import Clusters
 from .launcher import Launcher, parse_launcher, symbol_prefix
 from .messages import Compiled, KernelLaunch, Options
+from .reads import traced
 from .sass import disassemble
 from .sharing import Last, code_of
 
@@ -60,6 +62,7 @@ class _Code:
     facts: Launcher
     cubins: tuple[Cubin, ...]
     launches: tuple[KernelLaunch, ...]
+    reads: dict[str, Any] | None  # of a captured call
 
 
 _LAST: Last[_Code] = Last()  # of this worker
@@ -91,6 +94,7 @@ def compile_variant(variant: Variant, options: Options, launcher: Path) -> Compi
         cubin_sha256=tuple(cubin.sha256 for cubin in code.cubins),
         cubin_bytes=sum(len(cubin.elf) for cubin in code.cubins),
         seconds=round(time.perf_counter() - started, 3),
+        reads=code.reads,
     )
 
 
@@ -110,12 +114,15 @@ def _compile(variant: Variant, options: Options, dump: Path) -> _Code:
         keep_module if "mlir" in options.keep else nullcontext(),
     ):
         keywords = {**keywords, **dsl.installed().COMPILE_KEYWORDS, "options": " ".join(filter(None, flags))}
-        function = cute.compile(variant.spec.function, *arguments, **keywords)
+        compile_ = partial(cute.compile, variant.spec.function, *arguments, **keywords)
+        function, reads = (
+            traced(variant.spec, compile_) if isinstance(variant.spec, CapturedSpec) else (compile_(), None)
+        )
     unnamed = dsl.installed().export(function, _UNNAMED, symbol_prefix(_UNNAMED))
     facts = parse_launcher(unnamed.replace(_UNNAMED, variant.name), variant.name)
     cubins = cubins_in_llvm_ir(unnamed, source=variant.name)
     launches = tuple(_launch(kernel, facts, clusters) for cubin in cubins for kernel in cubin.kernels)
-    return _Code(unnamed, facts, cubins, launches)
+    return _Code(unnamed, facts, cubins, launches, reads)
 
 
 def _passed(spec: Spec) -> tuple[Sequence[Any], Mapping[str, Any]]:

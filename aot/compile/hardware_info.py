@@ -5,11 +5,16 @@ Some kernels ask ``cutlass.utils.HardwareInfo`` while they are traced. What it a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from .devices import Device
 
-__all__ = ["answer_for"]
+__all__ = ["Answers", "answer_for", "noted"]
+
+Answers = dict[tuple[str, tuple[Any, ...]], Any]  # method and arguments -> what it answered
+_heard: list[Answers] = []  # whoever listens
 
 
 def answer_for(device: Device) -> None:
@@ -20,10 +25,28 @@ def answer_for(device: Device) -> None:
         self.device_id = device_id
 
     def max_active_clusters(self: Any, cluster_size: int, stream: Any = None) -> int:
-        return device.active_clusters(cluster_size)
+        return _answer("get_max_active_clusters", (cluster_size,), device.active_clusters(cluster_size))
 
     # The methods are replaced, not the class: modules may have imported the class already.
     HardwareInfo.__init__ = init
     HardwareInfo.get_max_active_clusters = max_active_clusters
-    HardwareInfo.get_l2_cache_size_in_bytes = lambda self: device.l2_cache
-    HardwareInfo.get_device_multiprocessor_count = lambda self: device.multiprocessors
+    HardwareInfo.get_l2_cache_size_in_bytes = lambda self: _answer("get_l2_cache_size_in_bytes", (), device.l2_cache)
+    HardwareInfo.get_device_multiprocessor_count = lambda self: _answer(
+        "get_device_multiprocessor_count", (), device.multiprocessors
+    )
+
+
+@contextmanager
+def noted(answers: Answers) -> Iterator[None]:
+    """Within the context, what ``HardwareInfo`` answers is noted."""
+    _heard.append(answers)
+    try:
+        yield
+    finally:
+        _heard.pop()
+
+
+def _answer(question: str, arguments: tuple[Any, ...], value: int) -> int:
+    for answers in _heard:
+        answers[question, arguments] = value
+    return value

@@ -124,6 +124,7 @@ class Compiled:
     cubin_sha256: tuple[str, ...]
     cubin_bytes: int
     seconds: float
+    reads: dict[str, Any] | None = None  # of a captured call: what tracing read, see ``reads``
 
 
 @dataclass(frozen=True)

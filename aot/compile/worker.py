@@ -178,7 +178,7 @@ def _compiled_with(variant: Variant) -> str:
     """What a variant is compiled with, as text that is the same in every process."""
     spec = variant.spec
     if isinstance(spec, CapturedSpec):
-        return f"{variant.kernel.options} | {spec.identity}"
+        return f"{variant.kernel.options} | {spec.identity()}"
     owner = getattr(spec.function, "__self__", spec.function)
     settings = {name: value for name, value in getattr(owner, "__dict__", {}).items() if not name.startswith("_")}
     arguments = {name: item.compiled if isinstance(item, Tensor) else item for name, item in spec.arguments.items()}

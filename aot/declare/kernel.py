@@ -18,7 +18,7 @@ from __future__ import annotations
 import inspect
 import keyword
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
@@ -132,7 +132,13 @@ class CapturedSpec(Spec):
 
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
-    identity: str = ""  # what tells the call from others, the same in every process
+    owner: Any = None  # the object that is called, if it is one
+    attributes: Mapping[str, Any] = field(default_factory=dict)  # of the owner, when it was called
+    state: Callable[[], str] = str  # a digest of what the call is made of now
+    made: str = ""  # that digest when the call was made
+    seen: dict[tuple[str, str], set[str]] = field(default_factory=dict)  # module and name -> its values in such calls
+    identity: Callable[[], str] = str  # what tells the call from others, the same in every process
+    modules: Callable[[], Collection[str]] = tuple  # whose functions may take part
 
 
 @dataclass(frozen=True)

@@ -173,10 +173,20 @@ def _kernel_record(contents: _Contents, name: str) -> KernelRecord:
     functions = dict.fromkeys(f for kernel in own for f in kernel.signature.functions if f in built)
     signature = with_types(own[-1].signature, (variant for kernel in own for variant in kernel.variants))
     return signature.replace(
+        captured=_captured(own),
         functions=tuple(functions),
         archs=tuple(kernel.arch for kernel in own),
         variants=sum(len(kernel.variants) for kernel in own),
     )
+
+
+def _captured(own: Sequence[BuiltKernel]) -> dict[str, Any] | None:
+    """The call that a kernel answers, with what tracing read for each of its architectures."""
+    calls = [kernel.signature.captured for kernel in own]
+    if calls[-1] is None:
+        return None
+    read = {arch: one for call in calls if call is not None for arch, one in call["reads"].items()}
+    return {**calls[-1], "reads": {str(kernel.arch): read[str(kernel.arch)] for kernel in own}}
 
 
 def _entry_functions(contents: _Contents) -> list[EntryFunction]:

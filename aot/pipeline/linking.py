@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from aot_runtime.manifest import HostRecord, KernelRecord
 
@@ -237,13 +238,21 @@ def _built(source: _Source, code: Mapping[str, HostCode]) -> BuiltKernel:
             (kernel.arch,),
             0,
             info.backward,
-            info.captured,
+            _captured(kernel),
         ),
         arch=kernel.arch,
         variants=tuple(_detail(info, launcher, source.runs[launcher.name]) for launcher in kernel.launchers),
         code=code,
         kept={f"kept/{kernel.arch}/{name}": file for name, file in kept.items()},
     )
+
+
+def _captured(kernel: CompiledKernel) -> dict[str, Any] | None:
+    """The call that a kernel answers, with what tracing read for this architecture."""
+    if kernel.info.captured is None:
+        return None
+    (launcher,) = kernel.launchers  # a call has one variant
+    return {**kernel.info.captured, "reads": {str(kernel.arch): launcher.compiled.reads}}
 
 
 def _detail(kernel: KernelInfo, launcher: Launcher, runs: str) -> VariantDetails:

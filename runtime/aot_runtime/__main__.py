@@ -8,9 +8,8 @@ import sys
 from collections.abc import Sequence
 
 from .errors import AotError
-from .manifest import Manifest
 from .serving.environment import variables
-from .serving.server import MISS
+from .serving.server import MISS, check_servable
 
 __all__ = ["main", "make_parser"]
 
@@ -23,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed, program = make_parser().parse_args(words[:end]), words[end + 1 :]
     try:
         for bundle in parsed.bundle:
-            Manifest.read(bundle)  # a wrong path is reported now, not by the first compile
+            check_servable(bundle)  # a wrong path is reported now, not by the first compile
         if not program:
             raise AotError("no program is named")
         environment = {**os.environ, **variables(parsed.bundle, parsed.miss, parsed.report, os.environ)}

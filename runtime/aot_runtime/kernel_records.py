@@ -10,7 +10,7 @@ from .arch import Arch
 from .errors import AotError, ManifestError
 from .records import MAX_COUNT, Reader, Value, parse_json, read_name, shown
 
-__all__ = ["Backward", "Choice", "KernelRecord", "KernelTable", "Parameter", "read_arch"]
+__all__ = ["Backward", "Choice", "KernelRecord", "KernelTable", "Parameter", "captured_call", "read_arch"]
 
 
 class Parameter(Value):
@@ -170,13 +170,9 @@ class KernelTable:
     def record(self, name: str) -> KernelRecord:
         return _kernel(name, self._parsed()[name])
 
-    def parameter_count(self, name: str) -> int:
-        return len(self._parsed()[name].get("parameters", list, []))
-
     def captured(self, name: str) -> dict[str, Any] | None:
-        """That part of a record alone: serving reads it of every kernel."""
-        record = self._parsed()[name]
-        return _captured(record) if "captured" in record.data else None
+        """That part of a record alone."""
+        return captured_call(self._parsed()[name])
 
 
 def _kernel(name: str, record: Reader) -> KernelRecord:
@@ -192,7 +188,7 @@ def _kernel(name: str, record: Reader) -> KernelRecord:
         archs=tuple(read_arch(text, record) for text in record.texts("archs")),
         variants=record.number("variants", most=MAX_COUNT),
         backward=_backward(record, parameters) if "backward" in record.data else None,
-        captured=_captured(record) if "captured" in record.data else None,
+        captured=captured_call(record),
     )
 
 
@@ -213,15 +209,33 @@ def _backward(record: Reader, parameters: tuple[Parameter, ...]) -> Backward:
     return backward
 
 
-def _captured(record: Reader) -> dict[str, Any]:
-    """The call that a kernel answers: its key, its parts, and the digests of the source that it came from."""
+def captured_call(record: Reader) -> dict[str, Any] | None:
+    """The call that a kernel answers: its key, its parts, and what tracing read for each architecture."""
+    if "captured" not in record.data:
+        return None
     inner = record.inner("captured")
     inner.get("key", str)
     inner.get("call", dict)
-    sources = inner.get("sources", dict)
-    if not all(isinstance(name, str) and isinstance(digest, str) for name, digest in sources.items()):
-        raise ManifestError(f"{inner.where}: the sources are not digests")
+    for reads in inner.table("reads").values():
+        _check_reads(reads)
     return dict(inner.data)
+
+
+def _check_reads(reads: Reader) -> None:
+    """As ``serving/reads.py`` takes them."""
+    for module in reads.table("modules").values():
+        if module.data.get("source") is not None:  # a script has none
+            module.get("source", str)
+        _check_texts(module, "values")
+    _check_texts(reads, "environment")
+    for item in reads.get("device", list):
+        if not (isinstance(item, list) and len(item) == 3 and isinstance(item[0], str) and isinstance(item[1], list)):
+            raise ManifestError(f"{reads.where}: {shown(item)} is not a question to a device")
+
+
+def _check_texts(reader: Reader, name: str) -> None:
+    if not all(isinstance(text, (str, type(None))) for text in reader.get(name, dict).values()):
+        raise ManifestError(f"{reader.where}: {name} are not texts")
 
 
 def _check_signature(parameters: tuple[Parameter, ...], choices: tuple[Choice, ...], record: Reader) -> None:

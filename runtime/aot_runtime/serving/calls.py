@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import inspect
 import types
-from contextlib import suppress
 from typing import Any, get_origin, get_type_hints
 
 from .forms import (
@@ -19,24 +18,21 @@ from .forms import (
     annotations_of,
     base_names,
     digest,
-    global_names,
-    is_defined,
-    plain_values,
     qualified,
 )
 from .options import Options, read_options
 
-__all__ = ["DATACLASS", "Call", "bind", "describe", "is_constexpr", "jit_function", "prepare_class"]
+__all__ = ["DATACLASS", "Call", "bind", "describe", "is_constexpr", "jit_function"]
 
 
 DATACLASS = "dataclass"  # begins the form of an argument that callers pass as one
 
 
 class Call:
-    """A call: what tells it from others, and the modules whose source shapes it."""
+    """A call: what tells it from others. What tracing reads beside it is compared apart: see ``reads``."""
 
-    def __init__(self, data: dict[str, Any], modules: frozenset[str], options: Options) -> None:
-        self.data, self.modules, self.options = data, modules, options
+    def __init__(self, data: dict[str, Any], options: Options) -> None:
+        self.data, self.options = data, options
         self.key = digest(data)
 
 
@@ -52,29 +48,12 @@ def describe(compiler: Any, function: Any, args: tuple[Any, ...], kwargs: dict[s
     else:
         data["class"] = forms.type_of(type(owner), type(owner).__name__)
         data["attributes"] = _attributes(owner, forms)
-        data["reads"] = _reads(type(owner), forms)
-        forms.modules.update(base.__module__ for base in type(owner).__mro__ if base is not object)
     arguments = bind(jit, owner, args, kwargs)
     described = _Arguments(forms)
     data["arguments"] = {name: described.of(value, name, hint) for name, value, hint in arguments}
     if forms.python is not None:
         data["python"] = forms.python
-    return Call(data, frozenset({*forms.modules, jit.__module__}), options)
-
-
-def prepare_class(kind: Any) -> None:
-    """Do for a class what the first look-up of one of its objects would wait for."""
-    if not isinstance(kind, type):
-        return
-    is_defined(kind)
-    _reads(kind, Forms())
-    call = _call_of(kind)
-    # Annotations are code of the library, which may fail in any way. A look-up meets the same error and reports it.
-    with suppress(Exception):
-        if call is not None:
-            _in_order(inspect.unwrap(call))
-        if dataclasses.is_dataclass(kind) or hasattr(kind, "_fields"):
-            _hints(kind)
+    return Call(data, options)
 
 
 def jit_function(function: Any) -> tuple[Any, Any]:
@@ -146,36 +125,6 @@ def _attributes(owner: Any, forms: Forms) -> dict[str, Any]:
     return dict(form[1]) if isinstance(form[1], dict) else {"": form[1]}
 
 
-_NOT_READ = frozenset({"builtins", "cutlass", "typing", "abc"})  # what CuTe DSL reads is not the library's to change
-
-
-def _reads(kind: type, forms: Forms) -> dict[str, Any]:
-    """The plain globals that the methods of a class read."""
-    found: dict[str, Any] = {}
-    for module, known, names in _names_read(kind):
-        found.update({f"{module}.{name}": value for name, value in plain_values(known, names).items()})
-    return {name: forms.of(value, name) for name, value in sorted(found.items())}
-
-
-def _names_read(kind: type) -> list[tuple[str, dict[str, Any], frozenset[str]]]:
-    """For each base and module that has methods of a class: its globals, and the names that the methods read."""
-    bases = (base for base in kind.__mro__ if base.__module__.partition(".")[0] not in _NOT_READ)
-    return [item for base in bases for item in _names_of_methods(base)]
-
-
-@functools.lru_cache(maxsize=1024)  # the classes that a library generates share their bases
-def _names_of_methods(base: type) -> list[tuple[str, dict[str, Any], frozenset[str]]]:
-    found: dict[str, tuple[dict[str, Any], set[str]]] = {}
-    for method in vars(base).values():
-        function = getattr(method, "__func__", method)
-        if hasattr(function, "__wrapped__"):
-            function = inspect.unwrap(function)
-        if isinstance(function, types.FunctionType):
-            names = found.setdefault(function.__module__, (function.__globals__, set()))[1]
-            names.update(global_names(function))
-    return [(module, known, frozenset(names)) for module, (known, names) in found.items()]
-
-
 _FAKE = "_FakeTensor"  # of CuTe DSL: its layout is in its attributes
 
 
@@ -212,7 +161,6 @@ class _Arguments:
         kind: Any = type(value)
         if isinstance(value, (tuple, list)) and not hasattr(kind, "_fields"):
             return [self.of(item, f"{where}[{number}]") for number, item in enumerate(value)]
-        self.forms.modules.add(kind.__module__)
         named_tuple, hints = hasattr(kind, "_fields"), _hints(kind)
         names = kind._fields if named_tuple else [field.name for field in dataclasses.fields(value)]
         fields = {name: self.of(getattr(value, name), f"{where}.{name}", hints.get(name)) for name in names}

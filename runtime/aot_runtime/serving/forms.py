@@ -10,13 +10,16 @@ import enum
 import functools
 import hashlib
 import inspect
+import io
 import json
 import linecache
 import sys
 import textwrap
+import tokenize
 import types
 import typing
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from .sources import class_statements
@@ -27,9 +30,7 @@ __all__ = [
     "annotations_of",
     "base_names",
     "digest",
-    "global_names",
     "is_defined",
-    "plain_values",
     "qualified",
 ]
 
@@ -68,7 +69,6 @@ def _word(kind: type) -> str:
 
 
 _words = _ByClass(_word)
-_is_plain = _ByClass(lambda kind: issubclass(kind, (*_PLAIN, float)))
 
 
 class UnstableError(ValueError):
@@ -93,7 +93,6 @@ class Forms:
     """Forms of the values of one call. Symbols are numbered in the order in which they are met."""
 
     def __init__(self) -> None:
-        self.modules: set[str] = set()  # those whose source is part of what was met
         self._symbols: dict[int, int] = {}
         self._kept: list[Any] = []  # an object that is gone would leave its identity to another
         self._hints: dict[int, Any] = {}  # forms of type hints by identity: the fields of a class repeat a few of them
@@ -147,7 +146,6 @@ class Forms:
         if isinstance(value, type):
             return self.type_of(value, where)
         if isinstance(value, types.ModuleType):
-            self._note_module(value.__name__)
             return ["module", value.__name__]
         if callable(value) and (made := self._callable(value, where)) is not None:
             return made
@@ -163,10 +161,8 @@ class Forms:
 
     def type_of(self, kind: type, where: str) -> Any:
         """A class by its name, if a statement of its module defines it; one that code has made, by what it holds."""
-        module = kind.__module__
-        self._note_module(module)
         if is_defined(kind):
-            return ["class", f"{module}.{kind.__qualname__}"]
+            return ["class", qualified(kind)]
         held = {name: _plain(item) for name, item in sorted(_held(kind).items())}
         return ["class", qualified(kind), [self.of(base, where) for base in kind.__bases__], self._named(held, where)]
 
@@ -210,15 +206,14 @@ class Forms:
         return None
 
     def function(self, value: Any, where: str) -> Any:
-        """A function by its source, what it encloses, its defaults and the plain globals that it reads."""
+        """A function by its source, what it encloses and its defaults. What it reads is compared apart: see ``reads``."""
         function = inspect.unwrap(value)
         enclosed = {
             name: self.of(_content(cell, f"{name} of {where}"), f"{name} of {where}")
             for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
         }
         defaults = self.of([function.__defaults__, function.__kwdefaults__], f"the defaults of {where}")
-        reads = {name: self.of(item, f"{name} of {where}") for name, item in simple_globals(function).items()}
-        return ["function", self._source(function, where), enclosed, defaults, reads]
+        return ["function", self._source(function, where), enclosed, defaults]
 
     def _source(self, function: types.FunctionType, where: str) -> str:
         """The place of a function in a module whose source is compared; of one in a script, its text."""
@@ -226,15 +221,14 @@ class Forms:
         if generated and function.__code__.co_filename not in linecache.cache:
             return f"{qualified(function)} {self._bytecode(function, where)}"
         if function.__module__ != _MAIN and not nested and not generated:
-            self._note_module(function.__module__)
             return qualified(function)
         try:
-            text = textwrap.dedent(inspect.getsource(function))
+            # CuTe DSL replaces the code of a function when it is first compiled.
+            text = textwrap.dedent(inspect.getsource(getattr(function, "_original_code", function.__code__)))
         except (OSError, TypeError):
             raise UnstableError(f"{where} is a function whose source cannot be read") from None
-        if text.count("lambda") > 1:
+        if _lambdas(text) > 1:
             raise UnstableError(f"{where} is one of several lambdas on one line, which cannot be told apart")
-        self._note_module(function.__module__)
         return f"{qualified(function)} {hashlib.sha256(text.encode()).hexdigest()}"
 
     def _bytecode(self, function: types.FunctionType, where: str) -> str:
@@ -246,7 +240,7 @@ class Forms:
         known = function.__globals__
         named = {
             name: self.of(known[name], f"{name} of {where}")
-            for name in sorted(global_names(function))
+            for name in sorted(_global_names(function))
             if callable(known.get(name))
         }
         return digest([_code(function.__code__, where), named])
@@ -265,12 +259,16 @@ class Forms:
         attributes = _attributes(value)
         if attributes is None:
             raise UnstableError(f"{where} is a {qualified(kind)}, which shows nothing of its content")
-        self._note_module(kind.__module__)
         return [qualified(kind), self._named(dict(sorted(attributes.items())), where)]
 
-    def _note_module(self, name: str) -> None:
-        if name != _MAIN:  # what a script defines counts by its text
-            self.modules.add(name)
+
+def _lambdas(text: str) -> int:
+    """How many lambdas a piece of source has. It may begin or end in the midst of a statement."""
+    found = 0
+    with suppress(tokenize.TokenError, SyntaxError):
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            found += token.type == tokenize.NAME and token.string == "lambda"
+    return found
 
 
 def _is_hint(value: Any) -> bool:
@@ -365,18 +363,8 @@ def base_names(kind: type) -> frozenset[str]:
     return frozenset(base.__name__ for base in kind.__mro__)
 
 
-def simple_globals(function: Any) -> dict[str, Any]:
-    """The plain globals that a function reads by name, such as a switch that an environment variable sets."""
-    return dict(sorted(plain_values(function.__globals__, global_names(function)).items()))
-
-
-def plain_values(known: dict[str, Any], names: frozenset[str]) -> dict[str, Any]:
-    """Those of the names whose values are numbers, texts or None. A call reads hundreds of globals, most are not."""
-    return {name: value for name in names.intersection(known) if _is_plain[type(value := known[name])]}
-
-
 @functools.lru_cache(maxsize=4096)  # CuTe DSL replaces the code of a function when it is first compiled
-def global_names(function: Any) -> frozenset[str]:
+def _global_names(function: Any) -> frozenset[str]:
     """The names that the code of a function may look up in its module."""
     names: set[str] = set()
     waiting = [function.__code__]

@@ -66,7 +66,7 @@ class Recording:
             arguments = {name: encoder.of(value, name, hint) for name, value, hint in bind(jit, owner, args, kwargs)}
             name, record = call.key, {
                 "key": call.key, "call": call.data, "called_from": called_from, "options": call.options.text(),
-                "modules": sorted(call.modules), "callable": _pickled(function, "the callable"), "arguments": arguments,
+                "callable": _pickled(function, "the callable"), "arguments": arguments,
             }  # fmt: skip
         except Exception as error:  # objects of other libraries are looked at, and these may raise anything
             reason = str(error) if isinstance(error, UnstableError) else f"{type(error).__name__}: {error}"

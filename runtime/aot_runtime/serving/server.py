@@ -8,7 +8,7 @@ import inspect
 import os
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -16,52 +16,71 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import AotError, ArgumentError, MissError, ServingWarning
 from ..manifest import Manifest
-from .calls import DATACLASS, Call, describe, prepare_class
-from .captured import CapturedCalls
+from ..records import KERNELS_NAME
+from .calls import DATACLASS, Call, describe
+from .captured import CapturedCalls, Found, holds_calls
 from .empty import EmptyKernel, is_empty_kernel
 from .forms import UnstableError
 from .hook import Hook, when_loaded
 from .nearest import explain_miss, nearest_call
 from .options import prepare_options
+from .reads import changes_for_device
 from .refusals import in_words_of_cute_dsl
 
 if TYPE_CHECKING:
     from ..bundle import Bundle
+    from ..signature import PublicKey
 
-__all__ = ["MISS", "Serving", "is_own", "serve"]
+__all__ = ["MISS", "Serving", "check_servable", "is_own", "serve"]
 
 MISS = ("raise", "compile", "warn")
 _OWN = "cutlass"  # what CuTe DSL compiles for itself
 _TVM_FFI = "tvm_ffi"
+_SHOWN = 6
 
 
-def serve(bundle: str | os.PathLike[str], miss: str = "raise") -> Serving:
+def serve(
+    bundle: str | os.PathLike[str],
+    miss: str = "raise",
+    *,
+    key: PublicKey | Sequence[PublicKey] | None = None,
+) -> Serving:
     """Let ``cute.compile`` answer from a bundle that ``python -m aot capture`` built, for the rest of the process.
 
     ``miss`` says what becomes of a call that the bundle does not have: ``"raise"`` raises :class:`MissError`,
     ``"warn"`` compiles with a warning, ``"compile"`` compiles. The result undoes it: ``close()``, or a ``with`` block.
     Call this before or after CuTe DSL is imported; it is not imported here. To serve several bundles, call this for each:
-    the last one is asked first, and with ``miss="compile"`` it passes on to the one before.
+    the last one is asked first, and with ``miss="compile"`` it passes on to the one before. ``key`` is a public key, or
+    several, as :func:`load` takes it: the bundle must be signed by one of them.
     """
     if miss not in MISS:
         raise ArgumentError(f"miss={miss!r}", hint=f"pass one of {', '.join(map(repr, MISS))}")
     path = Path(os.path.abspath(bundle))
-    Manifest.read(path)  # a wrong path is reported now, not by the first compile
-    return Serving(path, miss)
+    check_servable(path)  # a wrong path is reported now, not by the first compile
+    return Serving(path, miss, key)
+
+
+def check_servable(bundle: str | os.PathLike[str]) -> None:
+    """Raise if a folder is no bundle, or one that was not captured."""
+    if not holds_calls(Manifest.read(bundle).kernels_content(verify=False)):
+        raise ArgumentError(
+            f"`{bundle}` holds no captured call, so that there is nothing to serve",
+            hint="pass a bundle that `python -m aot capture` built; `aot_runtime.load` gives the kernels of other bundles",
+        )
 
 
 class Serving:
     """A bundle that is served. ``hits``, ``misses`` and ``seconds`` count look-ups since it began."""
 
-    def __init__(self, path: Path, miss: str) -> None:
-        self.path, self.miss = path, miss
+    def __init__(self, path: Path, miss: str, key: Any = None) -> None:
+        self.path, self.miss, self._key = path, miss, key
         self.asked_before: tuple[Serving, ...] = ()  # bundles that did not have what this one is asked for
         self.hits = self.misses = 0
         self.seconds = 0.0
         self._bundle: Bundle | None = None
-        self._captured: CapturedCalls | None = None
+        self._calls: CapturedCalls | None = None
         self._functions: dict[str, Callable[..., Any]] = {}
-        self._waiting: dict[str, Callable[[], None]] = {}  # by module: stops waiting for its import
+        self._stop_waiting: Callable[[], None] = lambda: None  # for TVM-FFI
         self._hook = Hook(self._answer, self._prepare)
         self._hook.install()
 
@@ -76,9 +95,7 @@ class Serving:
     def close(self) -> None:
         """Compile again as if nothing had been served. What was handed out stays valid."""
         self._hook.remove()
-        for stop in self._waiting.values():
-            stop()
-        self._waiting = {}
+        self._stop_waiting()
 
     @property
     def kernels(self) -> tuple[str, ...]:
@@ -126,24 +143,24 @@ class Serving:
             return _Miss(f"`{self.path}` cannot serve {name}: {type(error).__name__}: {error}", self.path)
         if not call.options.tvm_ffi:
             return _Miss(f"`{self.path}` cannot serve {name}: it is compiled without `--enable-tvm-ffi`", self.path)
-        captured = self._read()
-        kernel = captured.kernels.get(call.key)
-        if kernel is None:
+        found = self._captured().find(call.key)
+        if found is None:
             return self._explained(call)
-        if (miss := self._changed(kernel)) is not None:
+        if (miss := self._changed(found)) is not None:
             return miss
-        if kernel not in self._functions:
-            count = captured.parameter_count(kernel)
-            self._functions[kernel] = _served(self._open(), kernel, call, count)
-        return self._functions[kernel]
+        if found.kernel not in self._functions:
+            self._functions[found.kernel] = _served(self._open(), found.kernel, call, found.parameter_count)
+        return self._functions[found.kernel]
 
-    def _changed(self, kernel: str) -> _Miss | None:
+    def _changed(self, found: Found) -> _Miss | None:
         """Why a captured kernel cannot be served; None if it can."""
-        changed = self._read().changed(kernel)
+        changed = changes_for_device(found.record["reads"])
         if not changed:
             return None
-        reason = f"`{self.path}` has {kernel}, but this source changed since: {', '.join(changed)}"
-        return _Miss(reason, self.path, in_exercise=True)
+        lines = "".join(f"\n  {line}" for line in changed[:_SHOWN])
+        return _Miss(
+            f"`{self.path}` has {found.kernel}, but not as this process would trace it:{lines}", self.path, changed=True
+        )
 
     def _explained(self, call: Call) -> _Miss:
         """Why a call is a miss. The nearest call is looked for only if somebody reads the reason."""
@@ -153,52 +170,45 @@ class Serving:
         if self.miss == "compile":
             return _Miss(reason, self.path)
         for serving in servings:
-            kernel = serving._read().kernels.get(call.key)
-            if kernel is not None and (miss := serving._changed(kernel)) is not None:
+            found = serving._captured().find(call.key)
+            if found is not None and (miss := serving._changed(found)) is not None:
                 return miss
-        calls = {kernel: record["call"] for one in servings for kernel, record in one._read().calls.items()}
+        calls = {kernel: record["call"] for one in servings for kernel, record in one._captured().calls.items()}
         nearest = nearest_call(call.data, calls)
-        owner = next((one for one in servings if nearest in one._read().calls), self)
+        owner = next((one for one in servings if nearest in one._captured().calls), self)
         return _Miss(f"{reason}\n{explain_miss(call.data, calls)}", owner.path)
 
     def _prepare(self) -> None:
-        """Read what look-ups need while CuTe DSL is imported, which takes a hundred times as long.
-
-        The bundle is opened when somebody imports TVM-FFI: its import brings torch, for which this is too early.
-        """
-        with suppress(AotError):  # the first compile meets the same error, and reports it to who compiles
-            captured = self._read()
-            captured.read_sources()
-            prepare_options()
-            self._waiting[_TVM_FFI] = when_loaded(lambda module: self._open_early(), _TVM_FFI, "__all__")
-            for module, names in captured.classes().items():
-                prepare = functools.partial(_prepare_classes, names=names, captured=captured)
-                self._waiting[module] = when_loaded(prepare, module, "__name__")
+        """Open the bundle when somebody imports TVM-FFI: its import brings torch, for which this is too early."""
+        prepare_options()
+        self._stop_waiting = when_loaded(lambda module: self._open_early(), _TVM_FFI, "__all__")
 
     def _open_early(self) -> None:
-        with suppress(AotError, ImportError):  # an ImportError: the loader itself is importing TVM-FFI just now
+        # The first compile meets the same error. An ImportError: the loader itself is importing TVM-FFI just now.
+        with suppress(AotError, ImportError):
             self._open()
 
-    def _read(self) -> CapturedCalls:
-        if self._captured is None:
-            self._captured = CapturedCalls(self.path)
-        return self._captured
+    def _captured(self) -> CapturedCalls:
+        """The calls of the bundle that is open: records of one state of the directory never answer with code of another."""
+        if self._calls is None:
+            bundle = self._open()
+            self._calls = CapturedCalls(bundle._kernels_content, f"`{self.path}/{KERNELS_NAME}`")
+        return self._calls
 
     def _open(self) -> Bundle:
         if self._bundle is None:
-            if _TVM_FFI in self._waiting:
-                self._waiting.pop(_TVM_FFI)()  # the loader imports it now
+            self._stop_waiting()  # the loader imports TVM-FFI now
             from ..bundle import load
 
-            self._bundle = load(self.path)
+            self._bundle = load(self.path, key=self._key)
         return self._bundle
 
 
 class _Miss:
     """Why a call is not served, and the bundle that has to be captured again."""
 
-    def __init__(self, reason: str, bundle: Path, in_exercise: bool = False) -> None:
-        self.reason, self.bundle, self.in_exercise = reason, bundle, in_exercise
+    def __init__(self, reason: str, bundle: Path, changed: bool = False) -> None:
+        self.reason, self.bundle, self.changed = reason, bundle, changed
 
     def hint(self) -> str:
         """How to capture what is missing: a command that replaces the bundle. Only the author knows the exercise."""
@@ -209,7 +219,7 @@ class _Miss:
         out = quote(os.path.abspath(self.bundle))
         command = f"python -m aot capture EXERCISE --name {manifest.name} --arch {archs} --host {hosts} --out {out}"
         compile_it = 'to compile it, pass `miss="compile"`, or `--miss compile` to `python -m aot_runtime serve`'
-        first = "" if self.in_exercise else "make the call in the exercise and "
+        first = "" if self.changed else "make the call in the exercise and "
         return f"{first}capture again: `{command}`; {compile_it}"
 
 
@@ -243,19 +253,6 @@ def _positional(bundle: Bundle, kernel: str, count: int) -> Callable[..., Any]:
 
     call.__name__ = call.__qualname__ = kernel
     return call
-
-
-def _prepare_classes(module: Any, names: list[str], captured: CapturedCalls) -> None:
-    for name in names:
-        prepare_class(_member(module, name))
-    captured.compare_sources(module.__name__)
-
-
-def _member(holder: Any, name: str) -> Any:
-    """What a module or a class holds under a name with dots, without asking either; None if the library makes it later."""
-    for part in name.split("."):
-        holder = vars(holder).get(part) if hasattr(holder, "__dict__") else None
-    return holder
 
 
 def _has_dataclass(argument: Any) -> bool:

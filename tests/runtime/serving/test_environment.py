@@ -67,17 +67,17 @@ def run(code: str, environment: Mapping[str, str], *flags: str, folder: Path | N
     return done.stdout.strip()
 
 
-def test_a_program_is_served_by_its_environment_alone(environment: dict[str, str], small_bundle_path: Path) -> None:
+def test_a_program_is_served_by_its_environment_alone(environment: dict[str, str], rows_bundle: Path) -> None:
     assert run(COMPILES, environment) == "compiled"
-    served = environment | variables([str(small_bundle_path)], "raise", False, environment)
+    served = environment | variables([str(rows_bundle)], "raise", False, environment)
     assert run(COMPILES, served) == "MissError"
-    assert run(COMPILES, environment | variables([str(small_bundle_path)], "compile", False, environment)) == "compiled"
+    assert run(COMPILES, environment | variables([str(rows_bundle)], "compile", False, environment)) == "compiled"
 
 
 def test_several_bundles_are_asked_and_the_first_decides_what_becomes_of_a_miss(
-    environment: dict[str, str], small_bundle_path: Path
+    environment: dict[str, str], rows_bundle: Path
 ) -> None:
-    bundles = [str(small_bundle_path)] * 3
+    bundles = [str(rows_bundle)] * 3
     assert run(COMPILES, environment | variables(bundles, "raise", False, environment)) == "MissError"
     told = environment | variables(bundles, "compile", True, environment)
     done = subprocess.run([sys.executable, "-c", COMPILES], capture_output=True, text=True, env=told)
@@ -86,9 +86,9 @@ def test_several_bundles_are_asked_and_the_first_decides_what_becomes_of_a_miss(
 
 
 def test_children_of_every_kind_are_reached_but_isolated_ones_are_not(
-    environment: dict[str, str], small_bundle_path: Path, tmp_path: Path
+    environment: dict[str, str], rows_bundle: Path, tmp_path: Path
 ) -> None:
-    served = environment | variables([str(small_bundle_path)], "raise", False, environment)
+    served = environment | variables([str(rows_bundle)], "raise", False, environment)
     assert run(CHILDREN, served, folder=tmp_path).splitlines() == [
         "spawn MissError", "fork MissError", "forkserver MissError", "subprocess True", "-I False", "-E False", "-S False",
     ]  # fmt: skip
@@ -114,45 +114,45 @@ except Exception as error:
 
 
 def test_an_object_that_raises_when_it_is_looked_at_is_a_miss_with_that_reason(
-    environment: dict[str, str], small_bundle_path: Path
+    environment: dict[str, str], rows_bundle: Path
 ) -> None:
-    served = {miss: environment | variables([str(small_bundle_path)], miss, False, environment) for miss in MISS}
+    served = {miss: environment | variables([str(rows_bundle)], miss, False, environment) for miss in MISS}
     assert run(RAISES, served["raise"]) == "MissError True"
     assert run(RAISES, served["compile"]) == "compiled"
 
 
 def test_a_sitecustomize_that_was_there_still_runs(
-    environment: dict[str, str], small_bundle_path: Path, tmp_path: Path
+    environment: dict[str, str], rows_bundle: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text("ran = 'theirs'\n")
-    served = environment | variables([str(small_bundle_path)], "raise", False, environment)
+    served = environment | variables([str(rows_bundle)], "raise", False, environment)
     assert run("import sitecustomize; print(sitecustomize.ran)", served) == "theirs"
     del served[VARIABLE]
     assert run("import sitecustomize; print(sitecustomize.ran)", served) == "theirs"
 
 
-def test_a_process_that_never_compiles_imports_little(environment: dict[str, str], small_bundle_path: Path) -> None:
-    served = environment | variables([str(small_bundle_path)], "raise", False, environment)
+def test_a_process_that_never_compiles_imports_little(environment: dict[str, str], rows_bundle: Path) -> None:
+    served = environment | variables([str(rows_bundle)], "raise", False, environment)
     found = run("import sys; print('tvm_ffi' in sys.modules, 'aot_runtime.serving.server' in sys.modules)", served)
     assert found == "False False"
 
 
-def test_the_folder_comes_first_and_once(small_bundle_path: Path) -> None:
-    once = variables([str(small_bundle_path)], "warn", True, {"PYTHONPATH": "/theirs"})
-    again = variables([str(small_bundle_path)], "warn", True, once)
+def test_the_folder_comes_first_and_once(rows_bundle: Path) -> None:
+    once = variables([str(rows_bundle)], "warn", True, {"PYTHONPATH": "/theirs"})
+    again = variables([str(rows_bundle)], "warn", True, once)
     assert once == again and once["PYTHONPATH"].split(os.pathsep) == [SITE, "/theirs"]
 
 
 def test_wrong_commands_are_reported_before_a_program_runs(
-    small_bundle_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    rows_bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["serve", str(tmp_path), "--", "true"]) == 2
     assert "manifest.json" in capsys.readouterr().err
-    assert main(["serve", str(small_bundle_path)]) == 2
+    assert main(["serve", str(rows_bundle)]) == 2
     assert "no program is named" in capsys.readouterr().err
-    assert main(["serve", str(small_bundle_path), "python", "program.py"]) == 2
+    assert main(["serve", str(rows_bundle), "python", "program.py"]) == 2
     assert "`python` is not a bundle: it is not a directory\n\nhint: `python -m aot_runtime serve BUNDLE --" in (
         capsys.readouterr().err
     )
-    assert main(["serve", str(small_bundle_path), "--", "no-such-program-here"]) == 2
+    assert main(["serve", str(rows_bundle), "--", "no-such-program-here"]) == 2
     assert "`no-such-program-here` cannot be run: No such file" in capsys.readouterr().err

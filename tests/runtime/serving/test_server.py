@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 from aot_runtime.errors import ArgumentError
 from aot_runtime.manifest import Manifest
-from aot_runtime.serving import captured as captured_module
 from aot_runtime.serving.calls import Call
 from aot_runtime.serving.captured import CapturedCalls
 from aot_runtime.serving.options import Options
 from aot_runtime.serving.refusals import in_words_of_cute_dsl
-from aot_runtime.serving.server import Serving, _member, _Miss, _positional
+from aot_runtime.serving.server import Serving, _Miss, _positional
+from aot_runtime.writing import table_text
 
 
 class _Bundle:
@@ -77,49 +76,20 @@ def test_tensors_of_the_cpu_are_refused_in_the_words_of_cute_dsl_too() -> None:
     assert error.hint == "move the tensors to a GPU first"
 
 
-def test_the_classes_of_objects_and_arguments_and_their_bases_are_known_by_their_modules() -> None:
-    def call(kind: Any, *modules: str, **arguments: Any) -> Any:
-        data = {"callable": "lib.norm.Norm.__call__", "class": kind, "arguments": arguments}
-        return {"key": "", "call": data, "sources": dict.fromkeys(modules, "")}
-
-    generated = ["class", "lib.made.Gemm_1", [["class", "lib.gemm.Gemm"]], {"function": "lib.made.f 0a1b"}]
-    captured = CapturedCalls.__new__(CapturedCalls)
-    captured.calls = {
-        "a": call(["class", "lib.norm.Norm"], "lib", "lib.norm", args=["dataclass lib.norm.Norm.Args", {"x": "None"}]),
-        "b": call(["class", "lib.norm.Back"], "lib", "lib.norm", x="tensor Float16 (?0) gmem align 16"),
-        "c": call(["class", "elsewhere.Kernel"], "lib"),
-        "d": {"key": "", "call": {"function": "f"}, "sources": {"lib": ""}},
-        "e": call(generated, "lib", "lib.gemm", "lib.made"),
-    }
-    assert captured.classes() == {
-        "lib.gemm": ["Gemm"], "lib.made": ["Gemm_1"], "lib.norm": ["Back", "Norm", "Norm.Args"],
-    }  # fmt: skip
-
-
-def test_a_class_is_looked_up_without_asking_its_module() -> None:
-    class Outer:
-        class Inner:
-            pass
-
-    module = ModuleType("lazy")
-    module.Outer = Outer  # type: ignore[attr-defined]
-    module.__getattr__ = lambda name: 1 / 0  # type: ignore[method-assign]
-    assert _member(module, "Outer.Inner") is Outer.Inner
-    assert _member(module, "Made") is None and _member(module, "Made.Args") is None
-
-
 def _serving(name: str, call: Call, sources: dict[str, str]) -> Serving:
     serving = Serving.__new__(Serving)
     serving.path, serving.miss, serving.asked_before = Path(name), "raise", ()
-    serving._captured = captured = CapturedCalls.__new__(CapturedCalls)
-    captured.calls = {f"{name}_1": {"key": call.key, "call": call.data, "sources": sources}}
-    captured.kernels, captured._unchanged = {call.key: f"{name}_1"}, set()
+    modules = {module: {"source": digest, "values": {}} for module, digest in sources.items()}
+    reads = {"sm_90a": {"modules": modules, "environment": {}, "device": []}}
+    record = {"captured": {"key": call.key, "call": call.data, "reads": reads}, "parameters": []}
+    kernels = {f"{name}_{call.key[:10]}": record}
+    serving._calls = CapturedCalls(table_text("kernels", kernels), name)
     return serving
 
 
 def test_a_miss_in_several_bundles_names_the_nearest_call_of_all_of_them() -> None:
     def call(callable: str, threads: int) -> Call:
-        return Call({"callable": callable, "attributes": {"n": 64, "threads": threads}}, frozenset(), Options({}))
+        return Call({"callable": callable, "attributes": {"n": 64, "threads": threads}}, Options({}))
 
     first, second = (
         _serving("first", call("lib.Other", 32), {}),
@@ -129,11 +99,12 @@ def test_a_miss_in_several_bundles_names_the_nearest_call_of_all_of_them() -> No
     missed = first._explained(call("lib.Norm", 64))
     lines = missed.reason.splitlines()
     assert lines[:2] == [
-        "`first`, `second` do not have this call of lib.Norm", "  the nearest captured call is second_1, which differs:",
-    ]  # fmt: skip
+        "`first`, `second` do not have this call of lib.Norm",
+        f"  the nearest captured call is second_{call('lib.Norm', 32).key[:10]}, which differs:",
+    ]
     assert lines[2].strip() == "attributes.threads: captured 32, this call 64"
     changed = first._explained(call("lib.Norm", 32))
-    assert changed.reason == "`second` has second_1, but this source changed since: gone"
+    assert changed.reason.startswith("`second` has second_") and "the source of gone changed" in changed.reason
     unknown = first._explained(call("lib.Unknown", 32))
     assert [miss.bundle.name for miss in (missed, changed, unknown)] == ["second", "second", "first"]
 
@@ -147,7 +118,7 @@ def test_the_hint_of_a_miss_is_a_command_that_replaces_the_bundle_and_asks_only_
         _Miss("", small_bundle_path).hint().startswith(f"make the call in the exercise and capture again: `{command}")
     )
     assert f" --out {small_bundle_path}`; " in _Miss("", small_bundle_path).hint()
-    changed = _Miss("", small_bundle_path, in_exercise=True)
+    changed = _Miss("", small_bundle_path, changed=True)
     assert changed.hint().startswith(f"capture again: `{command}")
 
 
@@ -156,17 +127,3 @@ def test_the_report_counts_kernels(hits: int, said: str) -> None:
     serving = Serving.__new__(Serving)
     serving.path, serving.hits, serving.misses, serving.seconds = Path("first"), hits, 0, 0.0
     assert serving.report().startswith(f"aot: {said} from `first`, 0 not found")
-
-
-def test_sources_are_compared_when_a_module_of_the_library_is_imported_and_not_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    compared: list[str] = []
-    monkeypatch.setattr(captured_module, "changed_sources", lambda expected: compared.extend(expected) or [])
-    captured = CapturedCalls.__new__(CapturedCalls)
-    captured.calls = {"a": {"sources": {"lib.norm": "1", "lib": "2"}}, "b": {"sources": {"other": "3"}}}
-    captured._unchanged = set()
-    captured.compare_sources("lib.norm")
-    assert compared == ["lib", "lib.norm"]
-    assert captured.changed("a") == [] and compared == ["lib", "lib.norm"]
-    assert captured.changed("b") == [] and compared == ["lib", "lib.norm", "other"]

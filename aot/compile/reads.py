@@ -1,0 +1,350 @@
+"""What the functions that run while a kernel is traced read beside its arguments.
+
+A call of another library is served only if all of this is the same in the process that asks: see
+``aot_runtime/serving/reads.py``, which evaluates what is recorded here. What cannot be compared is refused by name.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
+from typing import Any
+from unittest import mock
+
+from aot_runtime.serving.forms import UnstableError
+from aot_runtime.serving.reads import ReadForms, environment_text, resolve, takes_part
+from aot_runtime.serving.sources import source_digest
+
+from ..declare.kernel import CapturedSpec
+from ..errors import BuildError
+from .hardware_info import noted
+from .names import constants, names_read, reach
+
+__all__ = ["Reads", "traced"]
+
+_MAIN = "__main__"
+_PASSED_THROUGH = frozenset(
+    {"os", "_collections_abc", "collections.abc", "functools", "aot.compile.reads", "unittest.mock"}
+)
+_QUESTIONS = ("get_device_multiprocessor_count", "get_l2_cache_size_in_bytes")
+
+
+def traced(spec: CapturedSpec, compile_: Callable[[], Any]) -> tuple[Any, dict[str, Any]]:
+    """Compile a captured call, and record what tracing read. Both must be what they were when the call was made."""
+    reads = Reads()
+    with _as_called(spec):
+        if spec.state() != spec.made:
+            raise BuildError(
+                "what it is called with has changed since the call",
+                hint="make new objects for each call in the exercise, rather than change those of an earlier one",
+            )
+        with reads.noted():
+            function = compile_()
+    record = reads.record([spec.function, *spec.args, *spec.kwargs.values()])
+    _check_seen(spec, record)
+    return function, record
+
+
+@contextmanager
+def _as_called(spec: CapturedSpec) -> Iterator[None]:
+    """Within the context, the object that is called has the attributes of the call. Tracing may change them, too."""
+    own = getattr(spec.owner, "__dict__", None)
+    if not isinstance(own, dict):
+        yield
+        return
+    now = dict(own)
+    _replace(own, spec.attributes)
+    try:
+        yield
+    finally:
+        _replace(own, now)
+
+
+def _replace(own: dict[str, Any], attributes: Mapping[str, Any]) -> None:
+    own.clear()
+    own.update(attributes)
+
+
+def _check_seen(spec: CapturedSpec, record: Mapping[str, Any]) -> None:
+    """Every call that this code answers must have found the values that were read now."""
+    for module, read in record["modules"].items():
+        for path, text in read["values"].items():
+            found = spec.seen.get((module, path), {text})
+            if found != {text}:
+                values = ", ".join(sorted({*found, text}))
+                raise BuildError(
+                    f"{module}.{path} has several values in the exercise: {values}",
+                    hint="capture each setting by an exercise of its own, into a bundle of its own",
+                )
+
+
+class Reads:
+    """Within :meth:`noted`, notes the functions that run, the variables that they ask for and what they ask a device."""
+
+    def __init__(self) -> None:
+        self._codes: dict[types.CodeType, str] = {}  # -> the module whose globals it runs with
+        self._environment: dict[str, str | None] = {}
+        self._refused: list[str] = []
+        self._device: dict[tuple[str, tuple[Any, ...]], Any] = {}
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            stack.enter_context(noted(self._device))
+            stack.enter_context(_environment_seen(self._note_variable))
+            stack.enter_context(_files_seen(self._note_file))
+            stack.enter_context(_calls_seen(self._note_call))
+            yield
+
+    def record(self, values: list[Any]) -> dict[str, Any]:
+        """What was read; ``values`` are those that the kernel was compiled with, whose classes count too.
+
+        :class:`BuildError` names something that was read and has no form that lasts.
+        """
+        self._add_cached()
+        found: dict[tuple[str, str], str] = {}
+        forms = ReadForms()
+        for value in values:
+            with suppress(UnstableError):  # the key of the call has what the compiler is told of an argument
+                forms.of(value, "")
+        waiting = {*self._all_paths(), *self._functions_and_classes()}
+        while waiting := {*waiting, *self._attributes(forms.classes)} - found.keys():
+            for module, path in waiting:
+                try:
+                    found[module, path] = forms.text(resolve(module, path), f"{module}.{path}")
+                except UnstableError as error:
+                    self._refused.append(f"{module}.{path} is read while it is traced: {error}")
+                    found[module, path] = ""
+        self._check()
+        device = [[name, list(arguments), answer] for (name, arguments), answer in sorted(self._device.items())]
+        environment = dict(sorted(self._environment.items()))
+        return {"modules": self._modules(found), "environment": environment, "device": device}
+
+    def _modules(self, found: Mapping[tuple[str, str], str]) -> dict[str, Any]:
+        ran = set(self._codes.values()) - {_MAIN}  # what a script defines counts by its text
+        return {
+            module: {
+                "source": source_digest(module) if module in ran else None,
+                "values": {path: text for (of, path), text in sorted(found.items()) if of == module},
+            }
+            for module in sorted({*ran, *(module for module, _ in found)})
+        }
+
+    def _note_call(self, frame: types.FrameType) -> None:
+        code, module = frame.f_code, str(frame.f_globals.get("__name__"))
+        if code in self._codes or not takes_part(module) or module not in sys.modules:
+            return
+        if code.co_name == "<module>" or _is_imported(frame):
+            return
+        self._codes[code] = module
+
+    def _note_variable(self, name: str | None, value: str | None) -> None:
+        module = _asking()
+        if not takes_part(module):
+            return
+        if name is None:
+            self._refused.append(f"{module} reads the environment as a whole while it is traced")
+        else:
+            self._environment[name] = environment_text(value)
+
+    def _note_file(self, path: str) -> None:
+        frame: types.FrameType | None = sys._getframe(2)
+        while frame is not None and _is_standard(str(frame.f_globals.get("__name__"))):
+            frame = frame.f_back
+        module = str(frame.f_globals.get("__name__")) if frame is not None else ""
+        if takes_part(module) and not _is_imported(frame):
+            self._refused.append(f"{module} opens the file `{path}` while it is traced")
+
+    def _add_cached(self) -> None:
+        """Functions behind ``functools.cache`` may have run before. What they could read is read off their code."""
+        cached = [value for module, path in self._all_paths() if hasattr(value := resolve(module, path), "cache_info")]
+        kinds = {kind for module in set(self._codes.values()) for kind in _classes(module)}
+        cached += [item for kind in kinds for item in vars(kind).values() if hasattr(item, "cache_info")]
+        functions = reach(cached).functions
+        for function in functions:
+            code = getattr(function, "_original_code", function.__code__)
+            self._codes.setdefault(code, str(function.__globals__["__name__"]))
+            asks = set(code.co_names) & {"environ", "getenv"}
+            for name in constants(code) if asks else ():
+                self._environment.setdefault(name, environment_text(os.environ.get(name)))
+            if "HardwareInfo" in code.co_names:
+                from cutlass.utils import HardwareInfo
+
+                for question in _QUESTIONS:
+                    self._device[question, ()] = getattr(HardwareInfo(), question)()
+
+    def _all_paths(self) -> Iterator[tuple[str, str]]:
+        for code, module in list(self._codes.items()):
+            known = vars(sys.modules[module]) if module in sys.modules else {}
+            yield from ((module, path) for path in names_read(code) if path.partition(".")[0] in known)
+
+    def _functions_and_classes(self) -> Iterator[tuple[str, str]]:
+        """The functions that ran, for what they enclose and their defaults, and the classes of methods that ran."""
+        ran: dict[str, set[str]] = {}
+        for code, module in self._codes.items():
+            ran.setdefault(module, set()).add(code.co_name)
+        for module, names in ran.items():
+            known = vars(sys.modules[module])
+            yield from ((module, name) for name in names if _is_function(known.get(name)))
+            yield from ((module, kind.__qualname__) for kind in _classes(module) if names & vars(kind).keys())
+
+    def _attributes(self, classes: set[type]) -> Iterator[tuple[str, str]]:
+        """The attributes of classes that a function which ran names; plain methods say no more than their source."""
+        read = {name for code in self._codes for name in (*code.co_names, *constants(code))}
+        for kind in classes:
+            if resolve(kind.__module__, kind.__qualname__) is kind:
+                held = {name: item for base in reversed(kind.__mro__) for name, item in vars(base).items()}
+                names = [name for name in read & held.keys() if not (name[:2] == "__" or _is_bare(held[name]))]
+                yield from ((kind.__module__, f"{kind.__qualname__}.{name}") for name in names)
+
+    def _check(self) -> None:
+        if self._refused:
+            raise BuildError(
+                f"what it reads cannot be compared when it is served: {self._refused[0]}",
+                hint="let it read plain values, or pass them as arguments; `aot.kernel` declares a kernel without all this",
+            )
+
+
+def _is_bare(item: Any) -> bool:
+    """Whether what a class holds says nothing beyond its source: a plain method, or what Python makes for a slot."""
+    function = getattr(item, "__func__", item)
+    layers = [function]
+    while (function := getattr(function, "__wrapped__", None)) is not None:
+        layers.append(function)
+    functions = [layer for layer in layers if takes_part(str(getattr(layer, "__globals__", {}).get("__name__")))]
+    if functions and all(isinstance(layer, types.FunctionType) for layer in layers):
+        return len(functions) == 1 and not any(
+            layer.__closure__ or layer.__defaults__ or layer.__kwdefaults__ for layer in functions
+        )
+    return isinstance(item, (types.MemberDescriptorType, types.GetSetDescriptorType))
+
+
+def _is_function(value: Any) -> bool:
+    return isinstance(value, types.FunctionType) or hasattr(value, "cache_info")
+
+
+def _classes(module: str) -> Iterator[type]:
+    """The classes that a module defines, those inside of others too."""
+    waiting = list(vars(sys.modules[module]).values()) if module in sys.modules else []
+    seen: set[type] = set()
+    while waiting:
+        kind = waiting.pop()
+        if isinstance(kind, type) and kind.__module__ == module and kind not in seen:
+            seen.add(kind)
+            waiting += vars(kind).values()
+            if resolve(module, kind.__qualname__) is kind:
+                yield kind
+
+
+def _is_imported(frame: types.FrameType | None) -> bool:
+    """Whether code runs because a module is being imported: what that leaves behind is compared, not how."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _is_standard(module: str) -> bool:
+    return module != _MAIN and (module == __name__ or module.partition(".")[0] in sys.stdlib_module_names)
+
+
+def _asking() -> str:
+    """The module that asks for a variable."""
+    frame: types.FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_globals.get("__name__") in _PASSED_THROUGH:
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__")) if frame is not None else ""
+
+
+@contextmanager
+def _environment_seen(note: Callable[[str | None, str | None], None]) -> Iterator[None]:
+    """Within the context, ``note`` hears of each variable that is read; without a name if all are listed."""
+    kind: Any = type(os.environ)
+    get, listed = kind.__getitem__, kind.__iter__
+
+    def getitem(self: Any, name: Any) -> Any:
+        try:
+            value = get(self, name)
+        except KeyError:
+            note(str(name), None)
+            raise
+        note(str(name), value)
+        return value
+
+    def iterate(self: Any) -> Any:
+        note(None, None)
+        return listed(self)
+
+    with mock.patch.object(kind, "__getitem__", getitem), mock.patch.object(kind, "__iter__", iterate):
+        yield
+
+
+_listeners: list[Callable[[str], None]] = []  # of files that are opened
+
+
+@cache
+def _listen() -> None:
+    """An audit hook stays for the life of a process."""
+
+    def audit(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and _listeners and isinstance(arguments[0], (str, bytes)):
+            _listeners[-1](os.fsdecode(arguments[0]))
+
+    sys.addaudithook(audit)
+
+
+@contextmanager
+def _files_seen(note: Callable[[str], None]) -> Iterator[None]:
+    """Within the context, ``note`` hears of each file that is opened."""
+    _listen()
+    _listeners.append(note)
+    try:
+        yield
+    finally:
+        _listeners.pop()
+
+
+@contextmanager
+def _calls_seen(note: Callable[[types.FrameType], None]) -> Iterator[None]:
+    """Within the context, ``note`` gets the frame of each function of Python as it begins, at least once per code."""
+    if sys.version_info >= (3, 12):
+        with _monitored(note):
+            yield
+        return
+    before = sys.gettrace()
+
+    def begins(frame: types.FrameType, event: str, argument: Any) -> None:
+        note(frame)
+
+    sys.settrace(begins)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
+@contextmanager
+def _monitored(note: Callable[[types.FrameType], None]) -> Iterator[None]:
+    """As above, at the cost of one call for each code."""
+    monitoring: Any = sys.monitoring  # type: ignore[attr-defined,unused-ignore]
+    tool = next(number for number in range(6) if monitoring.get_tool(number) is None)
+
+    def begins(code: types.CodeType, offset: int) -> Any:
+        note(sys._getframe(1))
+        return monitoring.DISABLE
+
+    monitoring.use_tool_id(tool, "aot")
+    monitoring.register_callback(tool, monitoring.events.PY_START, begins)
+    monitoring.set_events(tool, monitoring.events.PY_START)
+    monitoring.restart_events()
+    try:
+        yield
+    finally:
+        monitoring.set_events(tool, 0)
+        monitoring.register_callback(tool, monitoring.events.PY_START, None)
+        monitoring.free_tool_id(tool)

@@ -1,0 +1,281 @@
+"""What tracing read beside the arguments of a call, compared with the live process before code is served.
+
+A kernel is traced by running Python functions. These read globals, attributes of modules and classes, closures,
+defaults, environment variables, and numbers of the device. None of that is an argument, and all of it becomes part of
+the code. The builder records what was read (``aot/compile/reads.py``); a look-up evaluates the same here. A record:
+
+``modules``      the modules whose functions ran: the digest of their source, and every value that they read by name
+``environment``  variables that were read, by digest; None for one that was not set
+``device``       questions to CuTe DSL's ``HardwareInfo``, and the answers
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import importlib
+import inspect
+import json
+import logging
+import os
+import re
+import sys
+import threading
+import types
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
+from typing import Any
+
+from ..arch import Arch
+from .forms import Forms, UnstableError, digest, is_defined, qualified
+from .sources import source_digest
+
+__all__ = [
+    "MISSING",
+    "ReadForms",
+    "changes",
+    "changes_for_device",
+    "environment_text",
+    "resolve",
+    "takes_part",
+    "text_of",
+]
+
+_MAIN = "__main__"
+_COMPILER = frozenset({"cutlass", "nvidia_cutlass_dsl", "cuda", "tvm_ffi", "aot", "aot_runtime"})
+_FOREIGN = frozenset({*_COMPILER, "numpy", "jax", "jaxlib", "triton", "builtins", "typing_extensions"})
+_LETTERS, _SHOWN = 12, 48
+_LOCKS = (type(threading.Lock()), type(threading.RLock()))
+_HARDWARE, _RUNTIME = "cutlass.utils", "cutlass.base_dsl.runtime.cuda"
+MISSING = object()
+
+
+def takes_part(module: str) -> bool:
+    """Whether functions of a module count if they run while a kernel is traced.
+
+    CuTe DSL's do not: what it makes is in the bundle. Torch's count only in modules that use CuTe DSL themselves.
+    """
+    top = module.partition(".")[0]
+    if top in _FOREIGN or (top in sys.stdlib_module_names and module != _MAIN):
+        return False
+    return top != "torch" or _uses_cute_dsl(module)
+
+
+@functools.lru_cache(maxsize=4096)
+def _uses_cute_dsl(module: str) -> bool:
+    values = list(vars(sys.modules[module]).values()) if module in sys.modules else []
+    names = (
+        item.__name__ if isinstance(item, types.ModuleType) else getattr(item, "__module__", "") for item in values
+    )
+    return any(str(name).partition(".")[0] == "cutlass" for name in names)
+
+
+def changes_for_device(reads: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What is not as it was when code for the current device was traced; ``reads`` are records by architecture.
+
+    The device is asked only if some architectures can be served and some cannot.
+    """
+    if not reads:
+        return ["what tracing read is not known"]
+    first, *others = reads.values()
+    same = list(changes(first))
+    differing = {id(record): list(changes(record)) for record in others if record != first}
+    changed = {arch: differing.get(id(record), same) for arch, record in reads.items()}
+    if not any(changed.values()) or all(changed.values()):
+        return same
+    capability = _capability()
+    if capability is None:
+        return next(lines for lines in changed.values() if lines)
+    return [line for arch, lines in changed.items() if Arch.parse(arch).runs_on(capability) for line in lines]
+
+
+def _capability() -> tuple[int, int] | None:
+    """The compute capability of the current device; None if CuTe DSL cannot tell."""
+    try:
+        major, minor = sys.modules[_RUNTIME].get_compute_capability_major_minor()
+    except Exception:  # there may be no driver, no device, or another CuTe DSL
+        return None
+    return int(major), int(minor)
+
+
+def changes(record: Mapping[str, Any]) -> Iterator[str]:
+    """What is not as it was when a kernel was traced, a sentence each. Asks only what tracing asked."""
+    for module, read in record.get("modules", {}).items():
+        if read["source"] is not None and source_digest(module) != read["source"]:
+            yield f"the source of {module} changed"
+            continue
+        for path, text in read["values"].items():
+            found = text_of(module, path)
+            if found != text:
+                yield f"{module}.{path}: captured {text}, now {found}"
+    for name, text in record.get("environment", {}).items():
+        if environment_text(os.environ.get(name)) != text:
+            yield f"the environment variable {name} is not what it was when captured"
+    for question, arguments, answer in record.get("device", []):
+        found = _ask(question, arguments)
+        if found != answer:
+            yield f"{question}({', '.join(map(str, arguments))}) of this device: captured {answer}, now {found}"
+
+
+def environment_text(value: str | None) -> str | None:
+    """A digest: variables may hold secrets."""
+    return None if value is None else digest(value)[:_LETTERS]
+
+
+def _ask(question: str, arguments: list[Any]) -> Any:
+    """What CuTe DSL says of the current device, as it would have said to who traces."""
+    try:
+        return getattr(sys.modules[_HARDWARE].HardwareInfo(), question)(*arguments)
+    except Exception as error:  # of the driver, or of a CuTe DSL that has no such question
+        return f"{type(error).__name__}: {error}"
+
+
+def text_of(module: str, path: str) -> str:
+    """A value by its form: itself if it is short, else a digest. ``?`` and the reason if it has no form that lasts."""
+    try:
+        return ReadForms().text(resolve(module, path), f"{module}.{path}")
+    except UnstableError as error:
+        return f"? {error}"
+
+
+def resolve(module: str, path: str) -> Any:
+    """What a name with dots stands for in a module, without running properties. Stops at the last part that is told.
+
+    A module that is not loaded is imported, as tracing would.
+    """
+    try:
+        value: Any = sys.modules.get(module) or importlib.import_module(module)
+    except Exception:  # a library's module may raise anything
+        return MISSING
+    for number, name in enumerate(path.split(".")):
+        found = _member(value, name)
+        if found is MISSING:
+            return MISSING if number == 0 or isinstance(value, types.ModuleType) else value
+        if isinstance(found, types.ModuleType) and found.__name__.partition(".")[0] in sys.stdlib_module_names:
+            return found
+        value = found
+    return value
+
+
+def _member(holder: Any, name: str) -> Any:
+    if isinstance(holder, types.ModuleType):
+        return vars(holder).get(name, MISSING) if "__getattr__" not in vars(holder) else _asked(holder, name)
+    if isinstance(holder, type):
+        return next((vars(base)[name] for base in holder.__mro__ if name in vars(base)), MISSING)
+    own = getattr(holder, "__dict__", None)
+    if isinstance(own, dict) and name in own:
+        return own[name]
+    return MISSING  # a property or a method may read all of the object
+
+
+def _asked(module: types.ModuleType, name: str) -> Any:
+    """What a module says that loads some of its names when they are asked for."""
+    try:
+        return getattr(module, name, MISSING)
+    except Exception:  # it may import anything
+        return MISSING
+
+
+class ReadForms(Forms):
+    """Forms of values that tracing read: functions with closures and defaults, classes by name.
+
+    The modules of functions that ran are compared by source, so that functions are known by their names. What is read
+    of a class has a name of its own: ``Norm.threads``.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.classes: set[type] = set()  # of libraries, with their bases
+
+    def text(self, value: Any, where: str) -> str:
+        form = ["missing"] if value is MISSING else self.of(value, where)
+        text = json.dumps(form, sort_keys=True)
+        return text if len(text) <= _SHOWN else f"#{digest(form)[:_LETTERS]}"
+
+    def _compound(self, value: Any, where: str) -> Any:
+        if isinstance(value, types.ModuleType):
+            return self._module(value)
+        if isinstance(value, functools._lru_cache_wrapper):
+            return ["cached", self.of(value.__wrapped__, where)]
+        if isinstance(value, (staticmethod, classmethod)):
+            return self.of(value.__func__, where)
+        if isinstance(value, enum.Enum) and takes_part(type(value).__module__):
+            return ["enum", qualified(type(value)), value.name, self.of(value.value, where)]
+        if isinstance(value, property):
+            return ["property", self.of([value.fget, value.fset, value.fdel], where)]
+        return super()._compound(value, where)
+
+    def _module(self, module: types.ModuleType) -> Any:
+        """A module that is passed on as a value: whoever gets it may read any of its plain values."""
+        if not takes_part(module.__name__) or module.__name__.partition(".")[0] == "torch":
+            return ["module", module.__name__]
+        plain = {name: item for name, item in vars(module).items() if type(item) in _PLAIN and name[:2] != "__"}
+        return ["module", module.__name__, {name: self.of(item, name) for name, item in sorted(plain.items())}]
+
+    def type_of(self, kind: type, where: str) -> Any:
+        if not takes_part(kind.__module__):
+            return ["class", _foreign_name(kind)]
+        if kind in self.classes:
+            return ["class", qualified(kind)]
+        self.classes.update(base for base in kind.__mro__ if takes_part(base.__module__))
+        if not is_defined(kind):
+            return super().type_of(kind, where)
+        return ["class", qualified(kind), *([self._class_text(kind, where)] if kind.__module__ == _MAIN else [])]
+
+    def _class_text(self, kind: type, where: str) -> str:
+        try:
+            return digest(inspect.getsource(kind))[:_LETTERS]
+        except (OSError, TypeError):
+            raise UnstableError(f"{where} is a class whose source cannot be read") from None
+
+    def function(self, value: Any, where: str) -> Any:
+        """A function and all that wrap it, each by its name, what it encloses, and its defaults."""
+        layers: list[Any] = []
+        while isinstance(value, types.FunctionType):
+            inner = getattr(value, "__wrapped__", None)
+            layers.append(self._layer(value, inner, where))
+            value = inner
+        return ["function", *layers, *([self.of(value, where)] if value is not None else [])]
+
+    def _layer(self, function: types.FunctionType, inner: Any, where: str) -> Any:
+        module = str(function.__globals__.get("__name__"))
+        if not takes_part(module):
+            return _foreign_name(function)
+        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
+        enclosed = {
+            name: self.of(content, f"{name} of {where}")
+            for name, cell in cells
+            if (content := _content(cell)) is not inner
+        }
+        defaults = [function.__defaults__, function.__kwdefaults__]
+        return [self._source(function, where), enclosed, self.of(defaults, f"the defaults of {where}")]
+
+    def _object(self, value: Any, where: str) -> Any:
+        if isinstance(value, (logging.Logger, *_LOCKS)):
+            return ["object", qualified(type(value))]
+        if isinstance(value, re.Pattern):
+            return ["pattern", str(value.pattern), value.flags]
+        if isinstance(value, ContextVar):
+            return ["context", self.of(value.get(None), where)]
+        if isinstance(value, threading.local):
+            return ["local", self.of(dict(vars(value)), where)]
+        kind: Any = type(value)
+        if kind.__module__.partition(".")[0] in _COMPILER and "_mlir" not in kind.__module__:
+            return ["object", qualified(kind), super()._object(value, where)]
+        self.type_of(kind, where)
+        return super()._object(value, where)
+
+
+_PLAIN = frozenset({bool, int, float, str, type(None)})
+
+
+def _foreign_name(value: Any) -> str:
+    """A function or class of CuTe DSL has the same name in all its versions, and lies in other modules."""
+    return f"{str(value.__module__).partition('.')[0]}:{value.__qualname__}"
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return MISSING.__class__  # not assigned yet

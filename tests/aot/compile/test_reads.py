@@ -1,0 +1,115 @@
+"""What tracing reads is recorded, and what cannot be compared later is refused by name."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+from aot_runtime.arch import Arch
+
+from aot.compile.messages import EXERCISE, Compiled, Options
+from aot.compile.names import names_read
+from aot.compile.process import Worker
+from aot.errors import Failure
+
+# Each kernel runs a function of the exercise while it is traced. Their files are known by the lines of the calls.
+EXERCISE_TEXT = """
+import itertools, os
+import cutlass, cutlass.cute as cute
+from cuda.bindings.driver import CUstream
+
+FACTOR, counter = 2, itertools.count()
+
+def plain(value):
+    return value
+
+def scaled(value):
+    return value * FACTOR
+
+def reads_file(value):
+    with open(__file__) as file:
+        return value + len(file.read())
+
+def reads_environment(value):
+    return value + len(list(os.environ))
+
+def reads_counter(value):
+    return value + (1 if counter is None else 2)
+
+class Apply:
+    def __init__(self, function, number):
+        self.function, self.number, self.traced = function, number, 0
+
+    @cute.jit
+    def __call__(self, x: cute.Tensor, stream: CUstream):
+        self.traced += 1
+        self.kernel(x).launch(grid=[1, 1, 1], block=[self.number, 1, 1], stream=stream)
+
+    @cute.kernel
+    def kernel(self, x: cute.Tensor):
+        x[0] = self.function(x[0])
+
+def compile_it(kernel):
+    x = cute.runtime.make_fake_compact_tensor(cutlass.Float32, (cute.sym_int(),))
+    stream = cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=True)
+    cute.compile(kernel, x, stream, options="--enable-tvm-ffi")
+
+for function in (scaled, reads_file, reads_environment, reads_counter):
+    compile_it(Apply(function, 32))
+FACTOR = 4
+compile_it(Apply(scaled, 32))
+shared = Apply(plain, 32)
+compile_it(shared)
+shared.number = 64
+compile_it(shared)
+"""
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], Compiled | Failure]:
+    """What became of each kernel, by the function that it runs and its number of threads."""
+    folder = tmp_path_factory.mktemp("reads")
+    (folder / "exercise.py").write_text(textwrap.dedent(EXERCISE_TEXT))
+    options = Options(source=EXERCISE)
+    worker = Worker(str(folder / "exercise.py"), Arch.parse("sm_90a"), options, folder / "log")
+    found = {}
+    try:
+        for kernel in worker.declared.kernels:
+            (variant,) = worker.expand(kernel.name)
+            attributes = (kernel.captured or {})["call"]["attributes"]
+            name = attributes["function"][1].split()[0].removeprefix("__main__.")
+            outcome = worker.compile(kernel.name, variant.table.name, folder / "x.ll", folder / "log")
+            found[name, attributes["number"]] = outcome
+    finally:
+        worker.close()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        ("scaled", "__main__.FACTOR has several values in the exercise: 2, 4"),
+        ("reads_file", "opens the file"),
+        ("reads_environment", "reads the environment as a whole"),
+        ("reads_counter", "__main__.counter is read while it is traced"),
+    ],
+)
+def test_what_cannot_be_compared_is_not_captured_and_named(
+    outcomes: dict[tuple[str, int], Compiled | Failure], function: str, reason: str
+) -> None:
+    failed = outcomes[function, 32]
+    assert isinstance(failed, Failure) and reason in failed.message
+
+
+def test_an_object_is_compiled_with_the_attributes_of_each_call(
+    outcomes: dict[tuple[str, int], Compiled | Failure],
+) -> None:
+    for number in (32, 64):
+        compiled = outcomes["plain", number]
+        assert isinstance(compiled, Compiled) and compiled.launches[0].block == (number, 1, 1)
+        assert compiled.reads is not None and "plain" in compiled.reads["modules"]["__main__"]["values"]
+
+
+def test_names_are_read_with_the_attributes_that_follow_them_at_once() -> None:
+    code = compile("lambda x: (a.b.c(x), d, e[f.g].h, x.y)", "", "eval").co_consts[0]
+    assert names_read(code) == {"a.b.c", "d", "e", "f.g"}

@@ -1,0 +1,3 @@
+"""A part of the package that no kernel runs."""
+
+PORT = 8000
