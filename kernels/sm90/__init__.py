@@ -1,0 +1,1 @@
+"""The parts that Hopper kernels are made of. No kernel is declared here."""

@@ -1,0 +1,96 @@
+"""Stages of shared memory that a producer fills and consumers read, with an mbarrier for either direction.
+
+A stage is *full* when all bytes that TMA was asked for have arrived, and *empty* when every consumer warp has released
+it. A state counts stages: the index of the current one, and a phase that flips each time the index returns to zero.
+
+What is guaranteed: a consumer that waited for a stage sees all of it, and a producer that acquired a stage overwrites
+nothing that is still read. What is not: an mbarrier tells a phase from the one before it, no more. So nobody may wait for a
+stage while others are more than one round of the stages ahead.
+"""
+
+from __future__ import annotations
+
+import cutlass.cute as cute
+from cutlass.pipeline import (
+    Agent,
+    CooperativeGroup,
+    PipelineAsync,
+    PipelineState,
+    PipelineTmaAsync,
+    PipelineUserType,
+    make_pipeline_state,
+    pipeline_init_arrive,
+    pipeline_init_wait,
+)
+
+from .._versions import skip_stages
+
+__all__ = [
+    "consumer_state",
+    "init_barriers",
+    "producer_state",
+    "skip_stages",
+    "state_at",
+    "thread_pipeline",
+    "tma_pipeline",
+]
+
+
+def tma_pipeline(
+    barriers: cute.Pointer,
+    stages: int,
+    stage_bytes: int,
+    consumer_warps: int,
+    producers: int = 1,
+    cluster: tuple[int, int] = (1, 1),
+) -> PipelineTmaAsync:
+    """A pipeline that TMA fills.
+
+    ``barriers`` has room for two mbarriers per stage. ``producers`` arrivals and ``stage_bytes`` bytes make a stage full;
+    ``consumer_warps`` warps, those of all blocks that receive a multicast tile, make it empty. ``cluster`` counts blocks
+    along m and n: a warp reports to each block that has loaded a part of what it read.
+    """
+    return PipelineTmaAsync.create(
+        barrier_storage=barriers,
+        num_stages=stages,
+        producer_group=CooperativeGroup(Agent.Thread, producers),
+        consumer_group=CooperativeGroup(Agent.Thread, consumer_warps),
+        tx_count=stage_bytes,
+        cta_layout_vmnk=cute.make_layout((1, *cluster, 1)),
+        defer_sync=True,  # one `init_barriers` serves all pipelines of a kernel
+    )
+
+
+def thread_pipeline(barriers: cute.Pointer, stages: int, producers: int, consumers: int) -> PipelineAsync:
+    """A pipeline that threads fill: ``producers`` arrivals make a stage full, ``consumers`` make it empty."""
+    return PipelineAsync.create(
+        barrier_storage=barriers,
+        num_stages=stages,
+        producer_group=CooperativeGroup(Agent.Thread, producers),
+        consumer_group=CooperativeGroup(Agent.Thread, consumers),
+        defer_sync=True,
+    )
+
+
+def init_barriers(blocks: int = 1) -> None:
+    """Make the mbarriers of all pipelines visible to the block, or to a cluster of so many ``blocks``.
+
+    The fence is for TMA, which reads mbarriers through another proxy than threads write them. The wait keeps every
+    thread, of every block of the cluster, from arriving at a barrier that is not there yet.
+    """
+    pipeline_init_arrive(cluster_shape_mn=(blocks, 1), is_relaxed=True)
+    pipeline_init_wait(cluster_shape_mn=(blocks, 1))
+
+
+def producer_state(stages: int) -> PipelineState:
+    """A state whose first acquire of each stage passes at once: they are empty to begin with."""
+    return make_pipeline_state(PipelineUserType.Producer, stages)
+
+
+def consumer_state(stages: int) -> PipelineState:
+    return make_pipeline_state(PipelineUserType.Consumer, stages)
+
+
+def state_at(step, stages: int, phase: int = 0) -> PipelineState:
+    """The state after ``step`` stages, for warps that do not take all of them; a producer's ``phase`` starts with 1."""
+    return PipelineState(stages, step, step % stages, (step // stages + phase) % 2)
