@@ -33,10 +33,10 @@ from aot_runtime.arch import Arch
 from gemm_shapes import BEHIND
 
 from aot.bundle.tuning import TunedDevice, TunedKernel, TunedSet, Tuning, tuning_text
-from kernels.f32.gemm_f32 import SM90_EXACT_TABLED, SM90_EXACT_USUAL, SM90_TF32_TABLED, SM90_TF32_USUAL
-from kernels.fp8.gemm_fp8 import SM90_BLOCKS_TABLED, SM90_BLOCKS_USUAL, SM90_ROWS_TABLED, SM90_ROWS_USUAL
-from kernels.gemm._choice import preferences
-from kernels.gemm.gemm import EPILOGUES, SM90_CHOICES
+from kernels.products._choice import preferences
+from kernels.products.gemm import EPILOGUES, SM90_CHOICES
+from kernels.products.gemm_f32 import SM90_EXACT_TABLED, SM90_EXACT_USUAL, SM90_TF32_TABLED, SM90_TF32_USUAL
+from kernels.products.gemm_fp8 import SM90_BLOCKS_TABLED, SM90_BLOCKS_USUAL, SM90_ROWS_TABLED, SM90_ROWS_USUAL
 
 RESULTS = PROJECT / "benchmarks" / "results"
 TABLE = PROJECT / "kernels" / "tuning" / "nvidia_h200_132.json"
@@ -100,14 +100,14 @@ class Tile(NamedTuple):
 
 
 def tile_of(tiling: Any, step: int, input_bytes: int, output_bytes: int, passes: int = 1) -> Tile:
-    down, across = tiling.m * tiling.cluster, tiling.n * getattr(tiling, "across", 1)
+    down, across = tiling.m * tiling.cluster_m, tiling.n * tiling.cluster_n
     rows = getattr(tiling, "rows", None)
     return Tile(
         tokens=across if tiling.swapped else (rows or down),
         weights=down if tiling.swapped else across,
         area=tiling.m * tiling.n,
         blocks=tiling.blocks,
-        depth=step * tiling.split,
+        depth=step * tiling.split_k,
         step=step,
         least_k=tiling.least_k,
         most_rows=rows or NO_LIMIT,

@@ -60,7 +60,7 @@ def steps(version: str, python: str, place: Path) -> list[Step]:
     wanted = [*requirements(version, (PROJECT / "pyproject.toml").read_text()), *TESTED_WITH]
     pip = [inside, "-m", "pip", "install", "-q"]
     build = [inside, "-m", "aot", "build", "--cache", "none", "--no-archives", "--arch", ARCHS]
-    samples, kernels = PROJECT / "tests" / "samples", PROJECT / "tests" / "kernels" / "gemm" / "small_gemm.py"
+    samples, kernels = PROJECT / "tests" / "samples", PROJECT / "tests" / "kernels" / "products" / "small_gemm.py"
     settings = {"AOT_UNTESTED_CUTE_DSL": "1", "AOT_CACHE": "none", "PYTHONPATH": str(PROJECT)}
     return [
         Step("environment", [python, "-m", "venv", str(place / "venv")]),

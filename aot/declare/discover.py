@@ -26,12 +26,13 @@ __all__ = ["Family", "Found", "discover", "is_discovered", "is_sibling", "place"
 _PACKAGE = "aot_kernel_sources"  # a name that nothing else uses
 _CONTRACTS = "contracts"
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python\d[\d.]*/")  # installed, or Python's own
+_FAMILY = "FAMILY"  # in a file of kernels: the family that they belong to, if it is not that of their folder
 _CORE = "CORE_FAMILIES"  # in the ``__init__.py`` of a folder of kernels: the families that a build takes by default
 
 
 @dataclass(frozen=True)
 class Family:
-    """The folder of a kernel inside that of the source, and whether it is built if no family is named."""
+    """The folder of a kernel inside that of the source, or the name in its file, and whether it is built if none is named."""
 
     name: str = ""
     core: bool = True
@@ -68,8 +69,9 @@ def discover(source: str, skip: Collection[str] = (), reading: Callable[[str], N
             hint="declare one with @aot.kernel, pass `--kernels PATH`, or begin with `python -m aot new my_kernels`",
         )
     check_pairs(kernels, complete=not failures and not skip)
-    _check_core(source)
-    families = {name: _family(source, kernel) for name, kernel in kernels.items()}
+    names = {name: _family_name(source, kernel) for name, kernel in kernels.items()}
+    core = _core_families(source, {name.split("/")[0] for name in names.values() if name})
+    families = {kernel: Family(name, _is_core(name, core)) for kernel, name in names.items()}
     return Found(tuple(kernels[name] for name in sorted(kernels)), tuple(failures), families)
 
 
@@ -80,31 +82,43 @@ def _imported_from(source: str) -> str:
     return f", a module at `{sys.modules[source].__file__}`; there is no folder or file of that name here"
 
 
-def _family(source: str, kernel: Kernel) -> Family:
-    """A kernel in the folder itself belongs to no family, and is always core."""
+def _family_name(source: str, kernel: Kernel) -> str:
+    """The name in the file of a kernel, or its folder inside that of the source; "" if it lies in the latter."""
     folder, file = Path(source).resolve(), Path(kernel.origin.rpartition(":")[0]).resolve()
     if not Path(source).is_dir() or folder not in file.parents:
-        return Family()
-    name = file.parent.relative_to(folder).as_posix()
-    core = getattr(sys.modules[_PACKAGE], _CORE, None)
-    return Family() if name == "." else Family(name, core is None or name.split("/")[0] in core)
+        return ""
+    place = file.relative_to(folder).with_suffix("")
+    module = sys.modules.get(".".join((_PACKAGE, *place.parts)))
+    name = getattr(module, _FAMILY, None)
+    if name is None:
+        return "" if place.parent == Path() else place.parent.as_posix()
+    if not isinstance(name, str) or not name:
+        raise DeclarationError(f"{file}: {_FAMILY} is {name!r}", hint='name the family: FAMILY = "gemm"')
+    return name
 
 
-def _check_core(source: str) -> None:
-    """Raise unless ``CORE_FAMILIES`` lists folders: a build would leave out a family of another name without a word."""
+def _is_core(family: str, core: Collection[str] | None) -> bool:
+    """A kernel of no family is always core."""
+    return not family or core is None or family.split("/")[0] in core
+
+
+def _core_families(source: str, declared: Collection[str]) -> Collection[str] | None:
+    """``CORE_FAMILIES``, if there is such a list. Raises for one that names no family: a build would leave it out silently."""
     folder, core = Path(source), getattr(sys.modules.get(_PACKAGE), _CORE, None)
     if core is None or not folder.is_dir():
-        return
+        return None
     where = f"{folder / '__init__.py'}: {_CORE}"
     if not isinstance(core, (tuple, list, set, frozenset)) or not all(isinstance(name, str) for name in core):
         raise DeclarationError(f"{where} is {core!r}", hint='list names of folders: ("rows", "gemm")')
-    known = sorted(file.parent.name for file in folder.glob("*/__init__.py") if file.parent.name != _CONTRACTS)
+    folders = (file.parent.name for file in folder.glob("*/__init__.py") if file.parent.name != _CONTRACTS)
+    known = sorted({*folders, *declared})
     unknown = sorted(set(core) - set(known))
     if unknown:
         raise DeclarationError(
             f"{where} has {', '.join(unknown)}, and there is no such folder with an `__init__.py`",
             hint=f"there are: {', '.join(known) or 'none'}",
         )
+    return core
 
 
 def is_discovered(name: str) -> bool:

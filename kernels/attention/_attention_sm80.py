@@ -29,7 +29,7 @@ import aot
 
 from .._device import WARP, await_previous
 from .._versions import SmemAllocator
-from ..gemm._gemm_sm80 import CHUNK, ELEMENT_BYTES, LINE, MMA, chunk_copy, lines, load, make_fragment, swizzled
+from ..sm80.tiles import CHUNK, ELEMENT_BYTES, LINE, MMA, chunk_copy, lines, load, make_fragment, swizzled
 from . import _attention
 from ._attention import Problem, Tile, narrow, scale_sums, soften, thread_row
 

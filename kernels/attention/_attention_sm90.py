@@ -44,10 +44,12 @@ import aot
 
 from .._device import WARP, await_previous, store
 from .._versions import SmemAllocator
-from ..gemm._gemm_sm90 import ALIGNMENT, BARRIER_BYTES, ELEMENT_BYTES, SLICES, WARP_GROUP, WGMMA_ROWS
+from ..sm90.hardware import ALIGNMENT, BARRIER_BYTES, WARP_GROUP, WGMMA_ROWS
 from . import _attention
 from ._attention import MINUS_INFINITY, Problem, Tile, narrow, scale_sums, soften, thread_row
 
+ELEMENT_BYTES = 2
+SLICES = (64, 32, 16)  # columns that one swizzled TMA store can write: 128, 64 or 32 bytes
 END = -1  # in place of a tile: there is none left
 CHUNK = 8  # elements of 16 bytes
 BOX = 16  # tokens that one copy brings from a page: the size of a page is a multiple of this

@@ -37,8 +37,8 @@ import aot
 
 from .._device import WARP, fetch, launched_early, store
 from .._versions import SmemAllocator
-from ..gemm._gemm_sm80 import CHUNK, ELEMENT_BYTES, LINE, MMA, chunk_copy, lines, load, make_fragment, swizzled
 from ..rows._rows import add
+from ..sm80.tiles import CHUNK, ELEMENT_BYTES, LINE, MMA, chunk_copy, lines, load, make_fragment, swizzled
 from ._merge import LOG2_E, MINUS_INFINITY, Merging, Place, inverse, scale_of
 
 ROWS = MMA[0]  # of a warp

@@ -30,8 +30,8 @@ import aot
 
 from .._device import WARP, fetch, launched_early
 from .._versions import SmemAllocator
-from ..gemm._gemm_sm80 import CHUNK, ELEMENT_BYTES, LINE, MMA, chunk_copy, lines, swizzled
 from ..rows._rows import add
+from ..sm80.tiles import CHUNK, ELEMENT_BYTES, LINE, MMA, chunk_copy, lines, swizzled
 from ._attention import narrow as round_to
 from ._attention_sm80 import SWIZZLED, copy_chunk
 from ._latent_sm90 import KEY, MAX_BLOCKS, VALUE

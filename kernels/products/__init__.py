@@ -1,1 +1,5 @@
-"""Products that are scaled or grouped, for the families that declare them: f8, experts and f32. No kernel is declared here."""
+"""Matrix products: each file declares one and names the family that builds it. What Hopper's share is in ``sm90``.
+
+``gemm`` and ``gemm_gated`` are built by default; ``gemm_f32``, ``gemm_fp8`` and ``grouped_gemm`` with ``--family f32``, ``fp8``
+or ``experts``, or with ``--family all``.
+"""

@@ -16,33 +16,23 @@ from cutlass.utils import LayoutEnum
 
 import aot
 
+from .._device import KernelObject
+from .._scheduler import count_tiles_of_experts, tile_of_expert
+from .._scheduler import swizzled as swizzled_tile
 from .._versions import SmemAllocator
-from ..gemm._gemm_sm80 import (
-    CHUNK,
-    ELEMENT_BYTES,
-    LINE,
-    MMA,
-    Tiling,
-    chunk_copy,
-    copy_first,
-    copy_step,
-    lines,
-    load,
-    make_fragment,
-    make_operand,
-    swizzled,
-)
-from ._order import BLOCK, Order, Scaling
+from ..sm80.operands import Tiling, copy_first, copy_step, make_operand
+from ..sm80.tiles import CHUNK, ELEMENT_BYTES, LINE, MMA, chunk_copy, lines, load, make_fragment, swizzled, tiled_mma
+from ._scaling import BLOCK, Scaling
 
 ROWS = LayoutEnum.ROW_MAJOR
 SMALLER = 2.0**-8  # what f8e4m3 becomes as f16, times its value: their exponents differ by 8
 
 
-class Product(Order):
+class Product(KernelObject):
     """``out = (a @ b.T) * scales``; if ``grouped``, rows of ``a`` belong to experts, each with a ``b`` of its own."""
 
     def __init__(self, tiling: Tiling, target: aot.Target, scaling: Scaling, grouped: bool = False) -> None:
-        super().__init__(tiling, tiling.m, scaling, grouped)
+        self.tiling, self.scaling, self.grouped = tiling, scaling, grouped
 
     @cute.jit
     def __call__(self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, a_scale, b_scale, offsets, stream: CUstream):
@@ -59,31 +49,27 @@ class Product(Order):
         if count > 0:  # CUDA refuses an empty grid
             if cutlass.const_expr(self.grouped):
                 count += cute.size(offsets) * tiles[1]
-            self.kernel(a, b, out, a_scale, b_scale, offsets, self.tiled_mma(), tiles).launch(
+            self.kernel(a, b, out, a_scale, b_scale, offsets, tiled_mma(self.dtype, tiling.warps), tiles).launch(
                 grid=[count, 1, 1], block=[tiling.threads, 1, 1], stream=stream
             )
-
-    def tiled_mma(self) -> cute.TiledMma:
-        along_m, along_n = self.tiling.warps
-        # Two instructions side by side along n, so that one ldmatrix serves both.
-        return cute.make_tiled_mma(
-            warp.MmaF16BF16Op(self.dtype, Float32, MMA),
-            cute.make_layout((along_m, along_n, 1)),
-            permutation_mnk=(along_m * MMA[0], along_n * MMA[1] * 2, MMA[2]),
-        )
 
     @cute.kernel
     def kernel(
         self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, a_scale, b_scale, offsets, mma: cute.TiledMma, tiles
     ):
         index, _, _ = cute.arch.block_idx()
-        if index < self.count_tiles(offsets, tiles):
-            expert, top, limit, n, _, _ = self.find(offsets, tiles, index, Int32(0), Int32(0), Int32(0))
-            if cutlass.const_expr(self.grouped):
+        tiling, zero = self.tiling, Int32(0)
+        if cutlass.const_expr(self.grouped):
+            if index < count_tiles_of_experts(offsets, tiles[1], tiling.m):
+                expert, start, limit, m, n, _, _ = tile_of_expert(
+                    index, offsets, tiles[1], tiling.m, tiling.group, zero, zero
+                )
                 column_scale = None if b_scale is None else b_scale[expert, None]
+                top = start + m * tiling.m
                 self.compute(a, b[expert, None, None], out, a_scale, column_scale, mma, top, limit, n)
-            else:
-                self.compute(a, b, out, a_scale, b_scale, mma, top, cute.size(out, mode=[0]), n)
+        else:
+            m, n = swizzled_tile(index, *tiles, tiling.group)
+            self.compute(a, b, out, a_scale, b_scale, mma, m * tiling.m, cute.size(out, mode=[0]), n)
 
     @cute.jit
     def compute(self, a, b, out, a_scale, b_scale, mma, top, limit, n):

@@ -99,8 +99,8 @@ archs = {
     name: {kernel.name: [variant.name for variant in kernel.variants(Arch.parse(name))] for kernel in attending}
     for name in ("sm_80", "sm_86", "sm_90a", "sm_90", "sm_100f", "sm_120")
 }
-from kernels.f32.gemm_f32 import SM90_EXACT_USUAL, SM90_TF32_USUAL
-from kernels.fp8.gemm_fp8 import SM90_BLOCKS_USUAL, SM90_ROWS_USUAL
+from kernels.products.gemm_f32 import SM90_EXACT_USUAL, SM90_TF32_USUAL
+from kernels.products.gemm_fp8 import SM90_BLOCKS_USUAL, SM90_ROWS_USUAL
 usual = {"tf32": SM90_TF32_USUAL, "exact": SM90_EXACT_USUAL, "rows": SM90_ROWS_USUAL, "blocks": SM90_BLOCKS_USUAL}
 usual = {name: [tiling.label for tiling, _ in tilings] for name, tilings in usual.items()}
 print(json.dumps({"tables": tables, "parameters": parameters, "archs": archs, "usual": usual}))

@@ -88,6 +88,28 @@ def test_a_folder_may_name_its_core_families(tmp_path: Path) -> None:
     assert families == {"loose": Family(), "rows": Family("rows/deep"), "late": Family("late/deep", core=False)}
 
 
+def test_a_file_may_name_its_family(tmp_path: Path) -> None:
+    """So that code can lie together that users build apart."""
+    write(tmp_path / "products" / "__init__.py", "")
+    write(tmp_path / "products" / "k.py", DECLARATION.format(name="k"))
+    write(tmp_path / "products" / "late.py", 'FAMILY = "late"\n' + DECLARATION.format(name="late"))
+    write(tmp_path / "products" / "early.py", 'FAMILY = "early"\n' + DECLARATION.format(name="early"))
+    write(tmp_path / "__init__.py", 'CORE_FAMILIES = ("early",)')
+    families = discover(str(tmp_path)).families
+    assert families == {
+        "k": Family("products", core=False),
+        "late": Family("late", core=False),
+        "early": Family("early"),
+    }
+
+
+def test_a_family_has_a_name(tmp_path: Path) -> None:
+    write(tmp_path / "rows" / "__init__.py", "")
+    write(tmp_path / "rows" / "k.py", "FAMILY = 5\n" + DECLARATION.format(name="k"))
+    with pytest.raises(DeclarationError, match="FAMILY is 5"):
+        discover(str(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("core", "message"),
     [

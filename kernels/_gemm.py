@@ -1,0 +1,72 @@
+"""What the GEMM of every architecture shares: the problem, and the activations of its epilogue.
+
+The problem is ``out[m, n, l] = epilogue(sum over k of a[m, k, l] * b[n, k, l] + bias[n])``, for each ``l`` of a batch. Without a bias, ``bias`` has
+no elements: code is compiled once for both cases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32
+
+import aot
+
+from ._device import KernelObject, launched_early
+from .elementwise.activation import Activation
+
+
+class Identity(Activation):
+    @staticmethod
+    def apply(x: cute.TensorSSA) -> cute.TensorSSA:
+        return x
+
+
+@cute.jit
+def activate(values: cute.Tensor, which: Int32, activations: cutlass.Constexpr):
+    """Apply the activation of a call, named by its position among ``activations``, to values in registers."""
+    for i in cutlass.range_constexpr(len(activations)):
+        if cutlass.const_expr(activations[i] is not Identity):  # noqa: SIM102  decided when compiling
+            if which == i:
+                values.store(activations[i].apply(values.load()))
+
+
+class EpilogueGemm(KernelObject):
+    """A GEMM with several activations. Each call says which one it wants, by its position among them."""
+
+    def __init__(self, tiling: Any, target: aot.Target, epilogues: Sequence[type[Activation]]) -> None:
+        self.tiling = tiling
+        self.epilogues = tuple(epilogues)
+
+    @cute.jit
+    def activate(self, values: cute.Tensor, epilogue: Int32):
+        """Apply the epilogue of this call to values in registers."""
+        activate(values, epilogue, self.epilogues)
+
+
+class PersistentGemm(EpilogueGemm):
+    """A GEMM with persistent blocks: each computes many tiles, through as many stages as fit into shared memory."""
+
+    def __init__(self, tiling: Any, target: aot.Target, epilogues: Sequence[type[Activation]]) -> None:
+        super().__init__(tiling, target, epilogues)
+        self.stages = tiling.stages(target)
+        self.early = launched_early(target)
+
+
+def check_stages(tiling: Any, target: aot.Target) -> None:
+    """Refuse a tiling without room to load one tile while another is multiplied."""
+    if tiling.stages(target) < 2:
+        raise aot.DeclarationError(
+            f"two stages of {tiling.stage_bytes} bytes and {tiling.epilogue_bytes} for the epilogue; "
+            f"a block of {target.arch} has {target.shared_memory}"
+        )
+
+
+def batched(tensor: cute.Tensor) -> cute.Tensor:
+    """A matrix, or a batch of them, with the batch as its last mode: ``(rows, columns, batch)``."""
+    if cute.rank(tensor) == 3:
+        return cute.make_tensor(tensor.iterator, cute.select(tensor.layout, mode=[1, 2, 0]))
+    return cute.make_tensor(tensor.iterator, cute.append(tensor.layout, cute.make_layout(1, stride=0)))

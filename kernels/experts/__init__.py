@@ -1,1 +1,0 @@
-"""Products of rows that belong to experts. Build them with ``--family experts`` or ``--family all``."""

@@ -1,1 +1,0 @@
-"""Matrix products, with one file of code per architecture."""

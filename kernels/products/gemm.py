@@ -1,0 +1,184 @@
+"""``out = epilogue(a @ b.T + bias)``, one or a batch of them, in f16 or bf16, summed in f32.
+
+The tensor cores are the limit if a tile of the output is large: a tile of ``m`` x ``n`` takes ``2 * m * n * k``
+operations and reads ``(m + n) * k`` elements. With few rows, reading ``b`` is the limit, and tiles must be small enough
+for all multiprocessors to read. So there are several tilings, chosen by the shape of the problem. The code of each
+architecture is in its own file: ``_gemm_sm80``, ``_bias_activation`` over ``sm90``, ``sm100.gemm``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import aot
+
+from .._device import forward
+from .._gemm import Identity
+from ..contracts import gemm as contract
+from ..elementwise.activation import Relu, RoundedGelu, RoundedSilu
+from ..sm80 import operands as sm80
+from ..sm90.tiling import Tiling
+from ..sm100 import gemm as sm100
+from . import _bias_activation, _gemm_sm80
+
+FAMILY = "gemm"
+
+ALIGNMENT = 16  # bytes; TMA and the widest copies need it for addresses and strides
+CHUNK = ALIGNMENT // 2  # elements
+
+
+EPILOGUES = {"identity": Identity, "relu": Relu, "gelu": RoundedGelu, "silu": RoundedSilu}
+
+
+class Choice(NamedTuple):
+    """A tiling, what a product must have for it, and when it goes before the others that take the product."""
+
+    tiling: Any
+    guards: tuple[str, ...] = ()
+    prefer: tuple[str, ...] = ()
+
+
+# The tilings for sm_90a. Extents of models are seldom multiples of one tile, and one tile more than there are
+# multiprocessors takes as long as twice as many. So there are many widths and heights. On an H200, a table that was
+# measured there chooses among them: see `benchmarks/gemm_table.py`. On other devices, the first tiling whose conditions
+# hold is taken.
+_T = Tiling
+SM90_GENERAL = _T(128, 128, cluster_m=2)
+SM90_USUAL = (
+    (_T(64, 64, lines=2, rows=16), ("m <= 16",)),
+    (_T(64, 80, rows=32), ("m <= 32",)),
+    (_T(64, 64, lines=2, cluster_n=4), ("m <= 64",)),
+    (_T(64, 96, swapped=True, cluster_m=4), ("m <= 96",)),
+    (_T(64, 160, swapped=True, cluster_m=4, buffers=1), ("m <= 160",)),
+    (_T(128, 96, cooperative=True, cluster_n=4), ("m <= 256",)),
+    (_T(128, 192, cluster_m=2, buffers=1), ("m * n >= 4194304",)),
+    (SM90_GENERAL, ()),
+)
+SM90_TABLED = (
+    _T(64, 48, rows=16),
+    _T(64, 64, rows=16, split_k=4),
+    _T(64, 48, rows=32),
+    _T(64, 64, rows=32, split_k=4),
+    _T(64, 64),
+    _T(64, 128, split_k=4),
+    _T(64, 24, swapped=True, cluster_m=4),
+    _T(64, 48, swapped=True, cluster_m=4),
+    _T(64, 72, swapped=True, cluster_m=4),
+    _T(64, 88, swapped=True, cluster_m=4),
+    _T(64, 112, swapped=True, cluster_m=4, buffers=1),
+    _T(64, 128, swapped=True, cluster_m=4, buffers=1),
+    _T(64, 72, swapped=True, split_k=3),
+    _T(64, 80, swapped=True, split_k=2),
+    _T(64, 128, swapped=True, split_k=4, buffers=1),
+    _T(128, 80, cooperative=True, cluster_n=4),
+    _T(128, 160, cluster_m=2),
+    _T(128, 224, cooperative=True, cluster_m=2, buffers=1),
+    *(_T(128, rows, swapped=True, cluster_m=2, buffers=1) for rows in (144, 160, 176, 192)),
+    _T(128, 48, swapped=True, cooperative=True, split_k=3),
+    _T(128, 88, swapped=True, cooperative=True, cluster_n=2),
+    _T(128, 112, swapped=True, cooperative=True, cluster_n=2, buffers=1),
+    *(_T(128, rows, swapped=True, cooperative=True, buffers=1) for rows in (112, 136, 152)),
+    _T(128, 208, swapped=True, cooperative=True, cluster_m=2, buffers=1),
+    _T(256, 128, swapped=True, cooperative=True, cluster_m=2, buffers=1),
+    _T(256, 144, swapped=True, cooperative=True, cluster_n=2, buffers=1),
+    _T(256, 192, swapped=True, cooperative=True, cluster_m=2, buffers=1),
+)
+
+
+def sm90_choice(tiling: Tiling, prefer: tuple[str, ...] = ()) -> Choice:
+    guards = (f"m <= {tiling.rows}",) if tiling.rows else ()
+    return Choice(tiling, guards + ((f"k >= {tiling.least_k}",) if tiling.split_k > 1 else ()), prefer)
+
+
+# A product takes the first tiling whose conditions hold.
+SM80_CHOICES = (
+    Choice(sm80.Tiling(64, 64, warps=(2, 2), stages=4), ("m <= 64",)),
+    Choice(sm80.Tiling(128, 128, warps=(2, 4), stages=3), ("m > 64",)),
+)
+SM90_CHOICES = (
+    *(sm90_choice(tiling, prefer) for tiling, prefer in SM90_USUAL),
+    *(sm90_choice(tiling) for tiling in SM90_TABLED),
+)
+SM100_CHOICES = (
+    Choice(sm100.Tiling(64), ("m <= 128",)),
+    Choice(sm100.Tiling(256), ("m * n >= 8388608",)),  # two tiles for each multiprocessor, or more
+    Choice(sm100.Tiling(128), ("m > 128",)),
+)
+
+
+def matrix(name: str, dtype: str, rows: Any, columns: Any, row_major: bool, batched: bool) -> aot.Tensor:
+    """A matrix, or a batch of matrices, whose rows or columns are a multiple of 16 bytes apart."""
+    leading = aot.Dim(f"{name}_stride", divisible_by=CHUNK, bits=64)
+    shape, strides = (rows, columns), (leading, 1) if row_major else (1, leading)
+    if batched:
+        apart = aot.Dim(f"{name}_batch_stride", divisible_by=CHUNK, bits=64)
+        shape, strides = ("batch", *shape), (apart, *strides)
+    return aot.Tensor(dtype, shape, strides, align=ALIGNMENT)
+
+
+class Code(NamedTuple):
+    """The code for an architecture, its tilings, what the device fills in, and whether threads or TMA copy."""
+
+    gemm: type
+    choices: tuple[Choice, ...]
+    general: Any  # the tiling that suits most shapes
+    supplied: dict[str, Any]
+    tma: bool
+
+
+SM80 = Code(_gemm_sm80.Gemm, SM80_CHOICES, SM80_CHOICES[-1].tiling, {}, tma=False)
+SM90 = Code(_bias_activation.Gemm, SM90_CHOICES, SM90_GENERAL, {"clusters": aot.ActiveClusters()}, tma=True)
+SM100 = Code(sm100.Gemm, SM100_CHOICES, SM100_CHOICES[-1].tiling, {"multiprocessors": aot.Multiprocessors()}, tma=True)
+CODE = {"sm_80": SM80, "sm_90a": SM90, "sm_100f": SM100}
+
+
+@aot.kernel(
+    parameters=(
+        aot.In("a", "m x k, or a batch of such"),
+        aot.In("b", "n x k, or as many"),
+        aot.Out("out", "m x n", shape="(*a.shape[:-1], b.shape[-2])", dtype="a.dtype"),
+        aot.In("bias", "n, or none", default=None),
+    ),
+    archs=tuple(CODE),
+    choices={"epilogue": {name: index for index, name in enumerate(EPILOGUES)}},
+    choice_defaults={"epilogue": "identity"},
+    axes={
+        "dtype": ("f16", "bf16"),
+        "batched": {"matrix": False, "batch": True},
+        "a": {"a_rows": True, "a_columns": False},
+        "b": {"b_rows": True, "b_columns": False},
+    },
+    reference=contract.reference,
+    inputs=contract.inputs,
+    cost=contract.cost,
+    tuned_by=("m", "n", "k"),
+)
+def gemm(target: aot.Target, epilogue: int, dtype: str, batched: bool, a: bool, b: bool) -> list[aot.Spec]:
+    """``out = epilogue(a @ b.T + bias)``; ``a`` and ``b`` row- or column-major, ``out`` row-major, summed in f32."""
+    code = CODE[target.written_for]
+    # TMA fills in elements outside of a matrix. If threads copy, each chunk is completely inside or outside.
+    m = aot.Dim("m", divisible_by=1 if code.tma or a else CHUNK)
+    n = aot.Dim("n", divisible_by=1 if code.tma else CHUNK)
+    k = aot.Dim("k", divisible_by=CHUNK if not code.tma and (a or b) else 1)
+    matrices = {
+        "a": matrix("a", dtype, m, k, a, True),
+        "b": matrix("b", dtype, n, k, b, True),
+        "out": matrix("out", dtype, m, n, True, True),
+    }
+    arguments: dict[str, Any] = {
+        **{name: batch if batched else batch.single() for name, batch in matrices.items()},
+        "bias": aot.Tensor(dtype, (n,), optional=True),
+        "which": aot.Constant(epilogue),  # the code has all epilogues, and dispatch passes this number
+        **code.supplied,
+        "stream": aot.Stream(),
+    }
+    # Layers of networks multiply rows with rows: this case gets every tiling, the others one that suits most shapes.
+    choices = code.choices if a and b and not batched else (Choice(code.general),)
+    copied = forward(arguments, *matrices) if code.tma else ()
+    specs = []
+    for choice in choices:
+        choice.tiling.validate(target)
+        function = code.gemm(choice.tiling, target, tuple(EPILOGUES.values()))
+        guards = ("k > 0", *copied, *choice.guards)
+        specs.append(aot.Spec(function, arguments, guards, choice.tiling.label, prefer=choice.prefer))
+    return specs

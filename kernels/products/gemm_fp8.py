@@ -1,0 +1,173 @@
+"""``out = (a @ b.T) * scales``: ``a`` in f8e4m3, ``b`` in f8e4m3 or f8e5m2, ``out`` in bf16 or f16.
+
+The tensor cores of sm_90a multiply f8 twice as fast as f16, but add up with few bits. So sums of 128 products are added in
+f32 registers: see ``sm90.mainloop``. Older architectures multiply f8 as f16: see ``_product_sm80``.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import aot
+
+from .._device import HOPPER_ARCHS, TMA, forward
+from ..contracts import gemm_fp8 as contract
+from ..sm80 import operands as sm80
+from ..sm90.epilogue import Epilogue
+from ..sm90.mainloop import Mainloop, PromotedMainloop
+from ..sm90.tiling import Tiling
+from . import _product_sm80
+from ._choice import Model, preferences
+from ._scales import BlockScales, RowScales, ScaledProduct
+from ._scaling import BLOCK, Scaling
+
+FAMILY = "fp8"
+
+ALIGNMENT = 16  # bytes; TMA and the widest copies need it for addresses and strides
+
+_T = partial(Tiling, operand_bytes=1, promoted=1, cooperative=True, tall_stores=False, own_partials=True)
+# The tilings for sm_90a, for scales of rows and of blocks. What limits them is how fast tiles come into shared memory, so the
+# wide ones are the fastest if there is enough to do for all multiprocessors. If there are few tiles and k is long, blocks cut
+# the sum. The height of a tile is a multiple of 64, its width of 16: if there are few rows of ``a``, they become columns of the
+# tile, so that few are computed in vain. On an H200 a table chooses among all of them: see `benchmarks/gemm_table.py`.
+# Elsewhere the usual ones are compared by models of the time that each takes, fitted to measurements on an H200.
+SM90_ROWS_USUAL = (
+    (_T(128, 32, swapped=True), Model(212118, 70, 27808, 56, 83)),
+    (_T(128, 32, split_k=4, swapped=True), Model(74638, 20, 248271, 42, 33)),
+    (_T(64, 96), Model(238378, 88, 38347, 49, 87)),
+    (_T(64, 128, split_k=3), Model(124612, 29, 267828, 33, 61)),
+    (_T(64, 128, split_k=4), Model(80753, 25, 291407, 35, 40)),
+    (_T(128, 64, swapped=True), Model(253757, 97, 35184, 58, 96)),
+    (_T(128, 96, swapped=True), Model(257955, 134, 55743, 51, 108)),
+    (_T(128, 112, swapped=True), Model(225875, 153, 119842, 50, 100)),
+    (_T(128, 128), Model(252065, 178, 101394, 45, 110)),
+    (_T(128, 192, buffers=1), Model(304605, 248, 137920, 39, 161)),
+    (_T(128, 144, split_k=3, swapped=True), Model(78468, 60, 467730, 36, 50)),
+    (_T(128, 160, swapped=True), Model(266342, 226, 109283, 37, 113)),
+)
+SM90_ROWS_TABLED = (
+    _T(128, 16, swapped=True),
+    _T(128, 16, split_k=4, swapped=True),
+    _T(128, 48, swapped=True),
+    _T(128, 48, split_k=3, swapped=True),
+    _T(64, 64),
+    _T(64, 160, split_k=2),
+    *(_T(128, 96, split_k=blocks, swapped=True) for blocks in (2, 3, 4)),
+    _T(64, 128, split_k=2, swapped=True),
+    _T(64, 128, split_k=4, swapped=True),
+    _T(128, 80),
+    _T(128, 128, split_k=2, swapped=True),
+    _T(128, 160, buffers=1),
+    *(_T(128, columns, cluster_m=2, buffers=1) for columns in (128, 160, 192)),
+    _T(128, 256, side_by_side=True, cluster_m=2),
+    _T(128, 144, swapped=True),
+    _T(64, 160, swapped=True),
+    _T(128, 176, swapped=True),
+    _T(128, 192, cluster_m=2, buffers=1, swapped=True),
+)
+SM90_BLOCKS_USUAL = (
+    (_T(128, 16, split_k=4, swapped=True), Model(116592, 30, 165745, 30, 38)),
+    (_T(64, 128), Model(311531, 140, 18088, 45, 95)),
+    (_T(64, 128, split_k=2), Model(82331, 76, 289660, 36, 53)),
+    (_T(64, 128, split_k=4), Model(160603, 41, 159282, 20, 45)),
+    (_T(128, 96), Model(298816, 200, 27888, 20, 108)),
+    (_T(128, 128, split_k=2), Model(116197, 124, 377485, 25, 63)),
+    (_T(128, 160, buffers=1), Model(222172, 161, 143577, 30, 236)),
+    (_T(128, 256, side_by_side=True), Model(185203, 292, 151322, 29, 322)),
+)
+SM90_BLOCKS_TABLED = (
+    _T(128, 32, swapped=True),
+    _T(128, 32, split_k=2, swapped=True),
+    _T(64, 64),
+    _T(64, 128, split_k=3),
+    _T(64, 192),
+    _T(128, 144, swapped=True),
+    _T(128, 160, swapped=True),
+    _T(128, 192, buffers=1),
+)
+
+
+_P = sm80.Tiling
+SM80_TILINGS = (
+    (_P(64, 64, warps=(2, 2), stages=4), ("m <= 64",)),
+    (_P(128, 128, warps=(2, 4), stages=3), ("m > 0",)),
+)
+SM80_BLOCK_TILINGS = ((_P(128, 64, warps=(4, 2), stages=4), ("m > 0",)),)
+
+
+def rows_of(name: str, dtype: str, *shape: Any) -> aot.Tensor:
+    """A matrix, or several, of rows that are a multiple of 16 bytes apart."""
+    chunk = ALIGNMENT // aot.Tensor(dtype, ()).element_bytes
+    strides = [aot.Dim(f"{name}_stride_{i}", divisible_by=chunk, bits=64) for i in range(len(shape) - 1)]
+    return aot.Tensor(dtype, shape, (*strides, 1), align=ALIGNMENT)
+
+
+def block_scales(name: str, rows: Any) -> aot.Tensor:
+    """A scale per block, in any layout."""
+    strides = [aot.Dim(f"{name}_stride_{i}", bits=64) for i in range(2)]
+    return aot.Tensor("f32", (rows, "k_blocks"), tuple(strides))
+
+
+def product(tiling: Any, target: aot.Target, scaling: Scaling, grouped: bool = False) -> Any:
+    """The code for a tiling, which must suit the architecture."""
+    if not isinstance(tiling, Tiling):
+        tiling.validate(target)
+        return _product_sm80.Product(tiling, target, scaling, grouped)
+    if scaling.kind == "blocks":
+        return ScaledProduct(BlockScales(tiling), Epilogue(tiling), target, grouped)
+    mainloop = PromotedMainloop(tiling) if tiling.promoted else Mainloop(tiling)
+    return ScaledProduct(mainloop, (RowScales if scaling.kind == "rows" else Epilogue)(tiling), target, grouped)
+
+
+@aot.kernel(
+    parameters=(
+        aot.In("a", "m x k, in f8e4m3"),
+        aot.In("b", "n x k, in f8e4m3 or f8e5m2"),
+        aot.In("a_scale", "one, or m, or m x k / 128"),
+        aot.In("b_scale", "one, or n, or n / 128 x k / 128"),
+        aot.Out("out", "m x n, in bf16 or f16", shape="(a.shape[0], b.shape[0])", dtype="out.dtype"),
+    ),
+    archs=HOPPER_ARCHS,
+    axes={"dtype": ("bf16", "f16"), "b": ("f8e4m3", "f8e5m2"), "scales": {"blocks": True, "rows": False}},
+    reference=contract.reference,
+    inputs=contract.inputs,
+    cost=contract.cost,
+    tuned_by=("m", "n", "k"),
+)
+def gemm_fp8(target: aot.Target, dtype: str, b: str, scales: bool) -> list[aot.Spec]:
+    """``out[i, j] = sum over k of a[i, k] * a_scale * b[j, k] * b_scale``, in the dtype of ``out``.
+
+    The shapes of the scales say what each is for. ``a_scale`` and ``b_scale`` of one dimension: one for the whole matrix,
+    or one per row. Of two: one for 128 elements of a row of ``a``, and one for 128 x 128 elements of ``b``.
+    """
+    tma = TMA[target.written_for]
+    # TMA fills in elements outside of a matrix. If threads copy, each chunk is completely inside or outside.
+    m, n = aot.Dim("m"), aot.Dim("n", divisible_by=1 if tma else ALIGNMENT // 2)
+    k = aot.Dim("k", divisible_by=1 if tma else ALIGNMENT)
+    arguments: dict[str, Any] = {
+        "a": rows_of("a", "f8e4m3", m, k),
+        "b": rows_of("b", b, n, k),
+        "out": rows_of("out", dtype, m, n),
+        "a_scale": block_scales("a_scale", m) if scales else aot.Tensor("f32", ("a_scales",)),
+        "b_scale": block_scales("b_scale", "n_blocks") if scales else aot.Tensor("f32", ("b_scales",)),
+        "offsets": aot.Constant(None),
+        **({"clusters": aot.ActiveClusters()} if tma else {}),
+        "stream": aot.Stream(),
+    }
+    fitting = (
+        (f"k == {BLOCK} * k_blocks", f"n_blocks == (n + {BLOCK - 1}) // {BLOCK}")
+        if scales
+        else ("a_scales == m or a_scales == 1", "b_scales == n or b_scales == 1")
+    )
+    copied = forward(arguments, "a", "b", "out") if tma else ()
+    specs = []
+    portable = SM80_BLOCK_TILINGS if scales else SM80_TILINGS
+    modelled = (SM90_BLOCKS_USUAL, SM90_BLOCKS_TABLED) if scales else (SM90_ROWS_USUAL, SM90_ROWS_TABLED)
+    for tiling, prefer in preferences(*modelled) if tma else portable:
+        function = product(tiling, target, Scaling("blocks" if scales else "rows"))
+        guards = ["k > 0", *copied, *fitting]
+        if tma and tiling.split_k > 1:
+            guards.append(f"k >= {tiling.least_k}")
+        specs.append(aot.Spec(function, arguments, tuple(guards), tiling.label, prefer=prefer))
+    return specs

@@ -1,0 +1,86 @@
+"""``out = a @ b[expert].T`` for rows that belong to experts, in bf16, f16 or f8e4m3.
+
+Only the device knows how many rows each expert has, so blocks find their tiles there: see ``_scheduler``. A tile never
+has rows of two experts. What an expert's last tile has below its rows is computed and not written.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import aot
+
+from .._device import HOPPER_ARCHS, TMA, forward
+from ..contracts import grouped_gemm as contract
+from ..sm80 import operands as sm80
+from ..sm90.tiling import Tiling
+from ._scaling import Scaling
+from .gemm_fp8 import ALIGNMENT, product, rows_of
+
+FAMILY = "experts"
+
+_T = Tiling
+_F8 = partial(Tiling, operand_bytes=1, promoted=1)
+# By the rows that an expert has in the mean. The first whose condition holds computes a product.
+SM90_TILINGS = (
+    (_T(64, 128), "m <= 64 * experts"),
+    (_T(192, 128, buffers=1), "m > 128 * experts and m <= 192 * experts"),
+    (_T(128, 192, buffers=1), "m > 0"),
+)
+SM90_NARROW_TILINGS = (
+    (_F8(64, 64, cooperative=True), "m <= 4 * experts and n * experts <= 32768"),
+    (_F8(64, 128), "m <= 64 * experts"),
+    (_F8(128, 192, cooperative=True, buffers=1), "m > 0"),
+)
+_P = sm80.Tiling
+SM80_TILINGS = (
+    (_P(64, 64, warps=(2, 2), stages=4), "m <= 64 * experts"),
+    (_P(128, 128, warps=(2, 4), stages=3), "m > 0"),
+)
+
+
+@aot.kernel(
+    parameters=(
+        aot.In("a", "rows x k: the rows of the first expert, those of the second, and so on"),
+        aot.In("b", "experts x n x k"),
+        aot.In("offsets", "per expert: the row after its last one; the same as the previous one if it has none"),
+        aot.Out("out", "rows x n", shape="(a.shape[0], b.shape[1])", dtype="out.dtype"),
+        aot.In("a_scale", "per row; none unless `a` is f8e4m3", default=None),
+        aot.In("b_scale", "experts x n; none unless `b` is f8e4m3", default=None),
+    ),
+    archs=HOPPER_ARCHS,
+    axes={"dtype": ("bf16", "f16"), "operands": {"same": False, "f8e4m3": True}},
+    reference=contract.reference,
+    inputs=contract.inputs,
+    cost=contract.cost,
+)
+def grouped_gemm(target: aot.Target, dtype: str, operands: bool) -> list[aot.Spec]:
+    """``out[i] = b[expert of row i] @ a[i]``, summed in f32; with scales if ``a`` and ``b`` are f8e4m3.
+
+    Offsets are read on the device, so a captured CUDA graph may be replayed after they changed. They must not decrease.
+    Rows after the last offset are not written.
+    """
+    tma = TMA[target.written_for]
+    stored = "f8e4m3" if operands else dtype
+    chunk = ALIGNMENT // aot.Tensor(stored, ()).element_bytes
+    m, n = aot.Dim("m"), aot.Dim("n", divisible_by=ALIGNMENT // 2)
+    k = aot.Dim("k", divisible_by=1 if tma else chunk)
+    arguments: dict[str, Any] = {
+        "a": rows_of("a", stored, m, k),
+        "b": rows_of("b", stored, "experts", n, k),
+        "out": rows_of("out", dtype, m, n),
+        "a_scale": aot.Tensor("f32", (m,)) if operands else None,
+        "b_scale": aot.Tensor("f32", ("experts", n)) if operands else None,
+        "offsets": aot.Tensor("i32", ("experts",)),
+        **({"clusters": aot.ActiveClusters()} if tma else {}),
+        "stream": aot.Stream(),
+    }
+    scaling = Scaling("rows") if operands else Scaling()
+    tilings = (SM90_NARROW_TILINGS if operands else SM90_TILINGS) if tma else SM80_TILINGS
+    copied = forward(arguments, "a", "b", "out") if tma else ()
+    specs = []
+    for tiling, condition in tilings:
+        function = product(tiling, target, scaling, grouped=True)
+        specs.append(aot.Spec(function, arguments, ("k > 0", *copied), tiling.label, prefer=(condition,)))
+    return specs

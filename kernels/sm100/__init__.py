@@ -1,0 +1,1 @@
+"""What is made for Blackwell. No kernel is declared here."""

@@ -1,0 +1,260 @@
+"""The shipped GEMM as far as it can be tested without a GPU: what is compiled, chosen, launched and refused."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import aot_runtime
+import pytest
+from aot_runtime import ArgumentError, TensorInfo
+from aot_runtime.asking import variant_function
+from standin import Standin
+
+from aot.bundle.tuning import read_tuning
+from aot.pipeline.settings import BuildResult
+from kernels.contracts.gemm import SHAPES
+
+ARCHS = ("sm_80", "sm_90a", "sm_100f")
+
+
+@pytest.fixture(scope="module")
+def path(build_bundle: Callable[..., BuildResult]) -> Path:
+    result = build_bundle(Path(__file__).parent / "small_gemm.py", ARCHS, shared_cudart=True)
+    assert not result.failures
+    return result.path
+
+
+@pytest.fixture
+def gemm(path: Path, cuda: Standin) -> aot_runtime.Bundle:
+    return aot_runtime.load(path)
+
+
+def problem(m: int, n: int, k: int) -> tuple[TensorInfo, ...]:
+    return TensorInfo("f16", (m, k)), TensorInfo("f16", (n, k)), TensorInfo("f16", (m, n)), TensorInfo("f16", (n,))
+
+
+def takes(bundle: aot_runtime.Bundle, m: int, n: int, k: int) -> list[Any]:
+    """The variants for sm_90a that take a product, whichever is chosen."""
+    candidates = bundle.explain("gemm", "9.0", *problem(m, n, k)).candidates
+    return [one for one in candidates if not one.reason and one.arch == "sm_90a"]
+
+
+def tensors(cuda: Standin, m: int, n: int, k: int, **changed: Any) -> list[Any]:
+    made = {
+        "a": lambda: cuda.tensor((m, k), "float16"),
+        "b": lambda: cuda.tensor((n, k), "float16"),
+        "out": lambda: cuda.tensor((m, n), "float16"),
+        "bias": lambda: cuda.tensor((n,), "float16"),
+    }
+    return [changed[name] if name in changed else make() for name, make in made.items()]
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_nothing_spills_to_memory(arch: str, path: Path) -> None:
+    variants = json.loads((path / "details" / f"{arch}.json").read_text())["variants"]
+    assert len(variants) > 1
+    for variant in variants:
+        assert [launch["local_memory"] for launch in variant["launches"]] == [0], variant["name"]
+
+
+@pytest.mark.parametrize("capability", ["8.0", "8.9", "9.0", "10.0", "10.3"])
+@pytest.mark.parametrize("n", [1024, 8192])
+def test_a_tile_is_hardly_higher_than_a_product_of_few_rows(capability: str, n: int, gemm: aot_runtime.Bundle) -> None:
+    """Rows that a tile has and the product has not are computed in vain, and more rows never take a lower tile."""
+    heights = []
+    for m in (1, 16, 17, 64, 65, 128, 161, 257, 1000, 8192):
+        chosen = gemm.explain("gemm", capability, *problem(m, n, 512)).chosen
+        assert chosen is not None
+        heights.append((m, int(chosen.variant.rpartition("__tile")[2].partition("x")[0])))
+    lowest = min(height for _, height in heights)
+    assert all(height <= max(2 * m, lowest) for m, height in heights), heights
+
+
+@pytest.mark.parametrize("multiprocessors", [132, 78])
+def test_as_many_blocks_as_the_device_holds_share_the_tiles(
+    multiprocessors: int, path: Path, cuda: Standin, tmp_path: Path
+) -> None:
+    cuda.reset(capabilities=[(9, 0)], sm_counts=[multiprocessors])
+    # A copy: a bundle asks a device once.
+    bundle = aot_runtime.load(shutil.copytree(path, tmp_path / "bundle"))
+    bundle["gemm"](*tensors(cuda, 8192, 8192, 512))
+    bundle["gemm"](*tensors(cuda, 100, 640, 64))
+    large, small = cuda.launches
+    assert (large.grid, large.cluster, large.block) == ((multiprocessors, 1, 1), (2, 1, 1), (384, 1, 1))
+    assert (small.grid, small.cluster, small.block) == ((12, 1, 1), (4, 1, 1), (384, 1, 1))
+
+
+def test_a_sum_over_a_long_k_is_cut_among_the_blocks_of_a_cluster(cuda: Standin, gemm: aot_runtime.Bundle) -> None:
+    name = "gemm__silu__f16__matrix__a_rows__b_rows__tile64x128_split4"
+    variant_function(gemm, "gemm", name)(*tensors(cuda, 128, 256, 8192))
+    (launch,) = cuda.launches
+    assert (launch.grid, launch.cluster) == ((16, 1, 1), (4, 1, 1))  # four tiles, four blocks for each
+
+
+def test_the_contract_has_a_product_for_every_tiling(path: Path, gemm: aot_runtime.Bundle) -> None:
+    variants = json.loads((path / "details" / "sm_90a.json").read_text())["variants"]
+    taken = {one.variant for m, n, k in SHAPES if m for one in takes(gemm, m, n, k)}
+    assert taken == {variant["name"] for variant in variants if variant["point"]["batched"] == "matrix"}
+
+
+@pytest.mark.parametrize(("capability", "early"), [((8, 0), False), ((9, 0), True), ((10, 0), True)])
+def test_it_is_launched_before_the_kernel_ahead_has_ended_where_that_can_be(
+    capability: tuple[int, int], early: bool, path: Path, cuda: Standin, tmp_path: Path
+) -> None:
+    cuda.reset(capabilities=[capability])
+    bundle = aot_runtime.load(shutil.copytree(path, tmp_path / "bundle"))
+    bundle["gemm"](*tensors(cuda, 256, 640, 64))
+    assert [launch.early for launch in cuda.launches] == [early]
+
+
+def test_a_bias_may_be_left_out(cuda: Standin, gemm: aot_runtime.Bundle) -> None:
+    """The same code runs with and without a bias; without one, it gets a bias without elements."""
+    a, b, out, bias = tensors(cuda, 256, 640, 64)
+    gemm["gemm"](a, b, out, bias)
+    gemm["gemm"](a, b, out)
+    with_bias, without = cuda.launches
+    assert (with_bias.kernel, with_bias.grid) == (without.kernel, without.grid)
+
+
+@pytest.mark.parametrize("capability", [(8, 0), (9, 0), (10, 0)])
+def test_a_matrix_is_a_batch_of_one(capability: tuple[int, int], path: Path, cuda: Standin, tmp_path: Path) -> None:
+    cuda.reset(capabilities=[capability])
+    bundle = aot_runtime.load(shutil.copytree(path, tmp_path / "bundle"))
+    shapes = ((600, 64), (640, 64), (600, 640))
+    bundle["gemm"](*(cuda.tensor(shape, "float16") for shape in shapes))
+    bundle["gemm"](*(cuda.tensor((2, *shape), "float16") for shape in shapes))
+    single, batch = cuda.launches
+    assert single.kernel == batch.kernel and single.grid[0] < batch.grid[0]
+
+
+def test_a_bias_is_no_address(cuda: Standin, gemm: aot_runtime.Bundle) -> None:
+    a, b, out, _ = tensors(cuda, 256, 640, 64)
+    with pytest.raises(ArgumentError, match="bias is a pointer"):
+        gemm["gemm"](a, b, out, ctypes.c_void_p(16))
+
+
+def test_a_problem_without_rows_launches_nothing(cuda: Standin, gemm: aot_runtime.Bundle) -> None:
+    gemm["gemm"](*tensors(cuda, 0, 64, 64))
+    assert cuda.launches == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"bias": ((63,), "float16")}, "bias.shape[0] is 63, must equal b.shape[0], which is 64"),
+        ({"bias": ((0,), "float16")}, "bias.shape[0] is 0, must equal b.shape[0], which is 64"),
+        ({"bias": ((64,), "bfloat16")}, "bias.dtype is bfloat16"),
+        ({"bias": ((64, 1), "float16")}, "bias.ndim is 2"),
+        ({"b": ((64, 72), "float16")}, "b.shape[1] is 72, must equal a.shape[1], which is 64"),
+        ({"a": ((256, 64), "bfloat16")}, "a.dtype is bfloat16"),
+        ({"out": ((256, 65), "float16")}, "out.shape[1] is 65"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(
+    changed: dict[str, Any], said: str, cuda: Standin, gemm: aot_runtime.Bundle
+) -> None:
+    made = {name: cuda.tensor(*made) for name, made in changed.items()}
+    with pytest.raises(ArgumentError) as caught:
+        gemm["gemm"](*tensors(cuda, 256, 64, 64, **made))
+    assert said in str(caught.value)
+    assert cuda.launches == []
+
+
+def test_rows_that_are_not_16_bytes_apart_are_refused(cuda: Standin, gemm: aot_runtime.Bundle) -> None:
+    with pytest.raises(ArgumentError, match=r"a\.strides\[0\] is 60, must be divisible by 8"):
+        gemm["gemm"](*tensors(cuda, 256, 64, 60))
+
+
+def test_a_product_over_nothing_is_refused(cuda: Standin, gemm: aot_runtime.Bundle) -> None:
+    with pytest.raises(ArgumentError, match=r"k > 0|a\.shape\[1\] is 0"):
+        gemm["gemm"](
+            *tensors(
+                cuda,
+                256,
+                64,
+                0,
+                a=cuda.tensor((256, 0), "float16", strides=(8, 1)),
+                b=cuda.tensor((64, 0), "float16", strides=(8, 1)),
+            )
+        )
+
+
+# The compiler stays out of this process: beside the stand-in it would find a driver.
+IMPOSSIBLE = """
+import aot
+from aot.targets import Target
+from aot_runtime.arch import Arch
+from kernels.sm100.gemm import Tiling as Blackwell
+from kernels.sm80.operands import Tiling as Portable
+for tiling, arch in (
+    (Portable(128, 128, warps=(2, 4), stages=6), "sm_80"),
+    (Portable(96, 128, warps=(2, 4), stages=3), "sm_80"),
+    (Blackwell(512), "sm_100f"),
+):
+    try:
+        tiling.validate(Target.of(Arch.parse(arch)))
+    except aot.DeclarationError as error:
+        print(error.message)
+"""
+
+
+def test_impossible_tilings_are_refused_with_the_numbers() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPOSSIBLE], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "6 stages take 196608 bytes; a block of sm_80 has 166912",
+        "a tile of 96 x 128 for 2 x 4 warps",
+        "a tile of 128 x 512 x 64",
+    ]
+
+
+DECLARED = """
+import json
+from kernels.products import gemm_f32, gemm_fp8
+from kernels.products._choice import preferences
+from kernels.products.gemm import SM90_CHOICES
+modelled = {
+    "tf32": (gemm_f32.SM90_TF32_USUAL, gemm_f32.SM90_TF32_TABLED),
+    "exact": (gemm_f32.SM90_EXACT_USUAL, gemm_f32.SM90_EXACT_TABLED),
+    "rows": (gemm_fp8.SM90_ROWS_USUAL, gemm_fp8.SM90_ROWS_TABLED),
+    "blocks": (gemm_fp8.SM90_BLOCKS_USUAL, gemm_fp8.SM90_BLOCKS_TABLED),
+}
+labels = {name: [tiling.label for tiling, _ in preferences(*tilings)] for name, tilings in modelled.items()}
+print(json.dumps({"gemm": [one.tiling.label for one in SM90_CHOICES], **labels}))
+"""
+
+
+@pytest.fixture(scope="module")
+def declared() -> dict[str, list[str]]:
+    done = subprocess.run([sys.executable, "-c", DECLARED], capture_output=True, text=True, check=True)
+    labels: dict[str, list[str]] = json.loads(done.stdout)
+    return labels
+
+
+@pytest.mark.parametrize(
+    ("kernel", "tilings", "sets"),
+    [
+        ("gemm", "gemm", 8),  # both dtypes and every epilogue
+        ("gemm_fp8", "rows", 4),  # both dtypes of the output, and of b
+        ("gemm_fp8", "blocks", 4),
+        ("gemm_f32", "tf32", 4),  # every epilogue
+        ("gemm_f32", "exact", 4),
+    ],
+)
+def test_the_shipped_table_names_tilings_that_are_declared(
+    kernel: str, tilings: str, sets: int, declared: dict[str, list[str]]
+) -> None:
+    """A build would refuse the table too, but only a build of all kernels reads it."""
+    tuning = read_tuning(Path(__file__).parents[3] / "kernels" / "tuning" / "nvidia_h200_132.json")
+    (table,) = (one for one in tuning.kernels if one.kernel == kernel)
+    own = [one for one in table.sets if tilings in (kernel, one.point.get("scales"), one.point.get("precision"))]
+    assert table.by == ("m", "n", "k") and len(own) == sets
+    for one in own:
+        assert {name.rpartition("__")[2] for name in one.variants} == set(declared[tilings])
+        assert all(name.startswith("__".join((kernel, *one.point.values()))) for name in one.variants)

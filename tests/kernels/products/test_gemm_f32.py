@@ -1,0 +1,149 @@
+"""Exact products of f32 as far as they can be tested without a GPU: what is compiled, launched and refused."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import aot_runtime
+import pytest
+from standin import Standin
+
+from aot.pipeline.settings import BuildResult
+from kernels.contracts import gemm_f32 as contract
+
+
+@pytest.fixture(scope="module")
+def path(build_bundle: Callable[..., BuildResult]) -> Path:
+    result = build_bundle(Path(__file__).parent / "small_f32.py", ("sm_90a",), shared_cudart=True)
+    assert not result.failures
+    return result.path
+
+
+@pytest.fixture
+def bundle(path: Path, cuda: Standin) -> aot_runtime.Bundle:
+    return aot_runtime.load(path)
+
+
+def multiply(bundle: aot_runtime.Bundle, cuda: Standin, m: int, n: int, k: int) -> tuple[str, int, int]:
+    """The tiling of a product, its tiles, and the blocks that share each of them. TMA cannot store rows of its output."""
+    tensors = [cuda.tensor(shape, "float32") for shape in ((m, k), (n, k))]
+    tensors.append(cuda.tensor((m, n), "float32", strides=(n // 4 * 4 + 5, 1)))
+    chosen = bundle.explain("gemm_f32", "9.0", *tensors).chosen
+    bundle["gemm_f32"](*tensors)
+    launch = cuda.launches[-1]
+    assert chosen is not None
+    return chosen.variant.rpartition("__")[2], launch.grid[0] // launch.cluster[0], launch.cluster[0]
+
+
+def test_hardly_anything_spills_to_memory(path: Path) -> None:
+    variants = json.loads((path / "details" / "sm_90a.json").read_text())["variants"]
+    assert len(variants) > 1
+    for variant in variants:
+        (launch,) = variant["launches"]
+        # The largest tile takes all registers, and two more.
+        assert launch["local_memory"] <= (8 if variant["name"].endswith("tile128x128_contiguous") else 0), variant[
+            "name"
+        ]
+
+
+@pytest.mark.parametrize(
+    ("product", "tile", "tiles", "blocks"),
+    [
+        ((12, 4096, 4096), "tile16x128", 32, 8),
+        ((16, 8192, 2048), "tile16x128", 64, 2),
+        ((16, 16896, 2048), "tile16x128", 132, 2),
+        ((16, 16897, 2048), "tile16x128", 133, 2),  # the second wave would be half empty, or more
+        ((16, 25344, 2048), "tile16x128", 198, 2),
+        ((16, 25345, 2048), "tile16x128", 199, 1),
+        ((16, 67584, 2048), "tile16x128", 528, 1),
+        ((16, 67585, 2048), "tile16x128", 529, 1),  # a tenth of the time is too little to gain
+        ((24, 2048, 2048), "tile32x64", 32, 8),
+        ((24, 3072, 1024), "tile32x64", 48, 8),
+        ((24, 3072, 1020), "tile32x64", 48, 2),  # 31 steps are too few for eight blocks
+        ((24, 3072, 252), "tile32x64", 48, 1),
+        ((128, 4096, 4096), "tile64x64", 128, 2),
+        ((200, 4096, 4096), "tile128x128", 64, 2),
+        ((192, 5120, 5120), "tile64x64", 240, 1),  # 80 large tiles would leave 52 multiprocessors idle
+        ((700, 780, 4096), "tile128x128", 42, 8),
+        ((2048, 2048, 2048), "tile128x128", 256, 1),
+    ],
+)
+def test_few_tiles_are_shared_by_blocks_or_are_small(
+    product: tuple[int, int, int], tile: str, tiles: int, blocks: int, bundle: aot_runtime.Bundle, cuda: Standin
+) -> None:
+    assert multiply(bundle, cuda, *product) == (f"{tile}_contiguous", tiles, blocks)
+
+
+def test_the_contract_reaches_every_tile_with_every_number_of_blocks(bundle: aot_runtime.Bundle, cuda: Standin) -> None:
+    products = (*contract.FEW, *contract.LOW, *contract.SMALL, *contract.WIDE)
+    reached = [multiply(bundle, cuda, *product) for product in products]
+    tiles = [f"tile{tile}_contiguous" for tile in ("16x128", "32x64", "64x64", "128x128")]
+    expected = {("rows1", 1), ("rows4", 1), *itertools.product(tiles, (1, 2, 8))}
+    assert {(tiling, blocks) for tiling, _, blocks in reached} == expected
+
+
+# The compiler stays out of this process: beside the stand-in it would find a driver.
+IMPOSSIBLE = """
+import aot
+from aot.targets import Target
+from aot_runtime.arch import Arch
+from kernels.products._f32_contiguous import LowTiling
+for m, n, warps, stages in ((8, 128, (1, 4), 4), (16, 64, (1, 16), 4), (32, 64, (2, 2), 1), (32, 64, (2, 2), 20)):
+    try:
+        LowTiling(m, n, warps, stages).validate(Target.of(Arch.parse("sm_90a")))
+    except aot.DeclarationError as error:
+        print(error.message)
+"""
+
+
+def test_impossible_low_tiles_are_refused_with_the_numbers() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPOSSIBLE], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "a tile of 8 x 128 for 1 x 4 warps",
+        "a tile of 16 x 64 for 1 x 16 warps",
+        "1 stages take 12288 bytes; a block of sm_90a has 232448",
+        "20 stages take 245760 bytes; a block of sm_90a has 232448",
+    ]
+
+
+PIECES = """
+import aot
+from aot.targets import Target
+from aot_runtime.arch import Arch
+from kernels.products._exact import MMA_DEPTH, STEP, ExactBiasActivation, PiecesMainloop, element_at
+from kernels.products.gemm_f32 import SM90_EXACT_TABLED, SM90_EXACT_USUAL
+from kernels.sm90.product import Product
+from kernels.sm90.tiling import Tiling
+target = Target.of(Arch.parse("sm_90a"))
+for step in range(0, STEP, MMA_DEPTH):
+    for lane in range(4):  # what it has of an instruction, in the order of its registers
+        print([element_at(step + 2 * lane + place) for place in (0, 1, 8, 9)])
+for tiling in (*(tiling for tiling, _ in SM90_EXACT_USUAL), *SM90_EXACT_TABLED):
+    # Steps from one part that a warp cuts to the next: no more than there are stages.
+    loop, bytes = PiecesMainloop(tiling), ExactBiasActivation(tiling, ()).shared_bytes
+    apart = max((i + loop.cutting_warps) // loop.cut_parts - i // loop.cut_parts for i in range(loop.cut_parts))
+    assert apart <= loop.cut_stages <= loop.stages(target, bytes), tiling
+settings = {"promoted": 1, "operand_bytes": 4, "out_bytes": 4, "cooperative": True, "tall_stores": False}
+for changed in ({"m": 256, "n": 64}, {"m": 128, "n": 128, "split_k": 2, "buffers": 1, "own_partials": True}):
+    tiling = Tiling(**settings, **changed)
+    try:
+        Product(PiecesMainloop(tiling), ExactBiasActivation(tiling, ()), target)
+    except aot.DeclarationError as error:
+        print(error.message)
+"""
+
+
+def test_a_lane_has_neighbours_of_a_and_pieces_of_b_are_in_the_same_order() -> None:
+    done = subprocess.run([sys.executable, "-c", PIECES], capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    assert lines[:4] == ["[0, 1, 2, 3]", "[8, 9, 10, 11]", "[16, 17, 18, 19]", "[24, 25, 26, 27]"]
+    assert lines[4:8] == ["[4, 5, 6, 7]", "[12, 13, 14, 15]", "[20, 21, 22, 23]", "[28, 29, 30, 31]"]
+    assert lines[8:] == [
+        "128 rows for one warp group",
+        "2 stages as they are loaded and 3 of pieces",
+    ]
