@@ -12,7 +12,7 @@ import re
 import stat
 import struct
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -150,15 +150,21 @@ def read_shared_library(path: str | os.PathLike[str]) -> SharedLibrary:
 
 def object_bytes(path: str | os.PathLike[str], name: str) -> bytes | None:
     """The content of a constant of a shared library, by its symbol; None if there is no such symbol."""
+    return object_contents(path, lambda seen: seen == name).get(name)
+
+
+def object_contents(path: str | os.PathLike[str], wanted: Callable[[str], bool]) -> dict[str, bytes]:
+    """The contents of constants of a shared library, by their symbols."""
     data = read_bytes(path)
+    found: dict[str, bytes] = {}
     with malformed_is_elf_error(path):
         elf = open_elf(data, path)
         segments = _segments(elf, data, os.fspath(path))
         for symbol in _symbols(elf, data, "SHT_SYMTAB", os.fspath(path)):
-            if symbol.name == name and symbol.type == "object" and symbol.section:
+            if symbol.type == "object" and symbol.section and symbol.name not in found and wanted(symbol.name):
                 start = _file_offset(segments, symbol.value, os.fspath(path))
-                return data[start : start + symbol.size]
-    return None
+                found[symbol.name] = data[start : start + symbol.size]
+    return found
 
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
@@ -168,11 +174,12 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise ElfError(path, "is not a regular file")
-            data = file.read(_MAX_FILE + 1)
+            # As much as there is: a buffer of the limit's size would be more than many processes may have.
+            data = file.read(min(status.st_size, _MAX_FILE) + 1)
     except OSError as error:
         raise ElfError(path, f"cannot be read: {error.strerror or error}") from error
-    if len(data) > _MAX_FILE:
-        raise ElfError(path, f"is larger than the limit of {_MAX_FILE} bytes")
+    if len(data) > min(status.st_size, _MAX_FILE):
+        raise ElfError(path, f"is larger than the limit of {_MAX_FILE} bytes, or grows while it is read")
     return data
 
 

@@ -14,11 +14,15 @@ from aot_runtime.errors import AotError
 from .disassembly import BASELINES, Guard, Violation, beyond_baseline
 from .elf import SharedLibrary, UndefinedSymbol, glibc_version
 
-__all__ = ["HostPolicy", "PolicyError", "load_policies", "load_policy", "violations"]
+__all__ = ["CONSTRUCTORS", "HostPolicy", "PolicyError", "load_policies", "load_policy", "violations"]
 
 _DATA = Path(__file__).resolve().parent.parent / "data" / "hosts.json"
 _NAMED_AT_MOST = 8  # instructions spelled out in one report; the rest are counted
 _SHORTEST_GUARD = 8  # literal characters before a wildcard: no pattern may excuse a whole library
+
+
+# What the loader runs when it opens a library. A library of kernels has nothing to run then.
+CONSTRUCTORS = frozenset({"INIT", "INIT_ARRAY", "FINI", "FINI_ARRAY"})
 
 
 class PolicyError(AotError):

@@ -7,16 +7,17 @@ from pathlib import Path
 
 from aot_runtime.arch import Arch
 from aot_runtime.errors import BundleError
-from aot_runtime.manifest import Manifest, read_bounded
+from aot_runtime.manifest import FileRecord, Manifest, read_bounded
 
 from ..records import RecordError
 from .details import MAX_DETAILS_BYTES, VariantDetails, details_text, parse_details
 from .headers import header_texts
-from .layout import details_name
+from .layout import SBOM, details_name
+from .sbom import sbom_text
 from .split import absent_parts
 from .types import function_kinds
 
-__all__ = ["AllDetails", "header_problems", "read_all_details"]
+__all__ = ["AllDetails", "header_problems", "read_all_details", "sbom_problems"]
 
 AllDetails = Mapping[Arch, Mapping[str, list[VariantDetails]]]  # by architecture and kernel
 
@@ -73,12 +74,19 @@ def _counts(found: AllDetails, manifest: Manifest) -> Iterator[str]:
             yield f"the details describe {count} variants of {kernel.name}, the manifest says {kernel.variants}"
 
 
-def header_problems(bundle: Path, manifest: Manifest, details: AllDetails) -> Iterator[str]:
+def header_problems(manifest: Manifest, details: AllDetails) -> Iterator[str]:
     """Headers that are not the ones that follow from the kernels and details."""
     every = (variant for kernels in details.values() for variants in kernels.values() for variant in variants)
     for name, text in header_texts(manifest.name, manifest.kernels, function_kinds(every)).items():
         path = f"include/{name}"
         if path not in manifest.files:
             yield f"{path} is missing"
-        elif (bundle / path).read_bytes() != text.encode():
+        elif manifest.files[path] != FileRecord.of(text.encode()):
             yield f"{path} is not the header that follows from the kernels"
+
+
+def sbom_problems(manifest: Manifest) -> Iterator[str]:
+    """An SBOM that does not follow from the toolchain. Wheels have theirs elsewhere."""
+    expected = sbom_text(manifest.name, manifest.toolchain, manifest.hosts)
+    if SBOM in manifest.files and manifest.files[SBOM] != FileRecord.of(expected.encode()):
+        yield f"{SBOM} is not the document that follows from the toolchain"

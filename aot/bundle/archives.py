@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from aot_runtime.arch import Arch
 from aot_runtime.manifest import HostRecord, Manifest
 
+from ..binary.cubin import cubins_in_bytes
 from ..binary.elf import ElfError, read_bytes
 from ..binary.objects import ObjectError, defined_symbols, members
+from .agreement import AllDetails
+from .details import VariantDetails
 from .layout import anchor_symbol, archive_names, call_symbol, kernel_symbol
 
 __all__ = ["archive_problems"]
 
 
-def archive_problems(bundle: Path, manifest: Manifest, host: str, record: HostRecord) -> Iterator[str]:
+def archive_problems(
+    bundle: Path, manifest: Manifest, host: str, record: HostRecord, details: AllDetails
+) -> Iterator[str]:
     """Sentences about what is wrong; none if the bundle was built without archives."""
     folder = f"lib/{host}/"
     present = {name for name in manifest.files if name.startswith(folder) and name.endswith(".a")}
@@ -33,6 +38,23 @@ def archive_problems(bundle: Path, manifest: Manifest, host: str, record: HostRe
     for name, symbols in wanted.items():
         if folder + name in present & expected:
             yield from _contents(bundle / folder / name, folder + name, manifest.name, symbols)
+    for arch, kernels in details.items():
+        name = f"{folder}lib{manifest.name}_{arch}.a"
+        if name in present & expected:
+            yield from _code_problems(bundle / name, name, (one for variants in kernels.values() for one in variants))
+
+
+def _code_problems(path: Path, name: str, variants: Iterable[VariantDetails]) -> Iterator[str]:
+    """An archive holds the GPU code of the libraries, which the details name."""
+    try:
+        found = {
+            cubin.sha256 for _, content in members(read_bytes(path)) for cubin in cubins_in_bytes(content, source=name)
+        }
+    except (ElfError, ObjectError):
+        return  # told above
+    expected = {digest for variant in variants for digest in variant.cubin_sha256}
+    if found != expected:
+        yield f"{name} does not hold the GPU code of the libraries: {len(found ^ expected)} cubins differ"
 
 
 def _kernel_symbols(manifest: Manifest, arch: Arch) -> set[str]:

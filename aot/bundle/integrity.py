@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from aot_runtime.errors import AotError
-from aot_runtime.manifest import FILE_NAME, INDEX_NAMES, SCHEMA, Manifest, read_manifest
+from aot_runtime.errors import AotError, BundleError
+from aot_runtime.manifest import FILE_NAME, INDEX_NAMES, SCHEMA, Manifest, read_bounded, read_manifest
 from aot_runtime.signature import FILE_NAME as SIGNATURE_NAME
 
 from ..files import sha256_of
@@ -18,6 +19,7 @@ from .split import absent_parts, stamp_problems
 
 __all__ = ["damaged_files", "description_problems"]
 
+_LONGEST_NOTE = 4096
 _UPDATE = "install a newer version of cute-aot to verify it"
 
 
@@ -72,9 +74,9 @@ def _contradictions(bundle: Path, manifest: Manifest) -> Iterator[str]:
 def _note_problems(path: Path, what: str, distribution: str) -> Iterator[str]:
     """C programs read from a file of its own which distribution installs an architecture."""
     try:
-        said = path.read_bytes()
-    except OSError as error:
-        yield f"cannot read what installs {what}: {error.strerror}"
+        said = read_bounded(str(path), _LONGEST_NOTE, BundleError)
+    except BundleError as error:
+        yield f"cannot read what installs {what}: {error.message}"
         return
     if said != f"{distribution}\n".encode():
         yield f"{path.name} and {FILE_NAME} differ about what installs {what}"
@@ -88,8 +90,11 @@ def _index_problem(manifest: Manifest, name: str) -> str | None:
     return None
 
 
-# pip compiles the contracts of a package that it installs. Nothing executes the result: see `contracts.py`.
-_COMPILED = f"{CONTRACTS}/__pycache__/"
+def _is_compiled(name: str, manifest: Manifest) -> bool:
+    """Whether pip wrote it: it compiles the contracts of a package that it installs. Nothing executes the result: see
+    ``contracts.py``."""
+    match = re.fullmatch(rf"{CONTRACTS}/__pycache__/(\w+)\.[a-z]+-[0-9]+(\.opt-[12])?\.pyc", name)
+    return match is not None and f"{CONTRACTS}/{match[1]}.py" in manifest.files
 
 
 def damaged_files(bundle: Path, manifest: Manifest) -> Iterator[str]:
@@ -119,5 +124,5 @@ def damaged_files(bundle: Path, manifest: Manifest) -> Iterator[str]:
                 yield f"{(Path(folder) / name).relative_to(bundle).as_posix()} is a link to a directory; a bundle has none"
         for name in names:
             relative = (Path(folder) / name).relative_to(bundle).as_posix()
-            if relative not in known and not relative.startswith(_COMPILED):
+            if relative not in known and not _is_compiled(relative, manifest):
                 yield f"{relative} is not in the manifest"

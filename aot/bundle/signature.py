@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aot_runtime.manifest import FILE_NAME, Manifest
+from aot_runtime.manifest import FILE_NAME
 from aot_runtime.signature import FILE_NAME as SIGNATURE
 from aot_runtime.signature import SIZE, check_signature
 
-from ..errors import BuildError, UsageError, system_hint
-from ..files import naming, owned_directory
+from ..errors import UsageError, system_hint
+from ..files import naming
 from ..versions import install_extras
-from .integrity import damaged_files
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -31,9 +30,9 @@ __all__ = [
     "keep_signature",
     "new_key",
     "public_path",
-    "sign",
     "signature_check",
     "signature_problems",
+    "write_new",
 ]
 
 _LONGEST_KEY_FILE = 1 << 16
@@ -106,9 +105,9 @@ def new_key(path: Path) -> None:
         if os.path.lexists(target):
             raise UsageError(f"`{target}` exists already", hint="pass another `--key`, or leave `--new-key` out")
     try:
-        _write_new(path, secret, 0o600)
+        write_new(path, secret, 0o600)
         try:
-            _write_new(public_path(path), public, 0o644)
+            write_new(public_path(path), public, 0o644)
         except BaseException:  # half a pair would stand in the way of the next try
             path.unlink()
             raise
@@ -118,7 +117,8 @@ def new_key(path: Path) -> None:
         ) from None
 
 
-def _write_new(path: Path, content: bytes, mode: int) -> None:
+def write_new(path: Path, content: bytes, mode: int) -> None:
+    """Write a file that is not there yet, for whoever ``mode`` says."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
     try:
         with naming(path), open(descriptor, "wb") as file:
@@ -129,32 +129,6 @@ def _write_new(path: Path, content: bytes, mode: int) -> None:
     except BaseException:
         path.unlink()
         raise
-
-
-def sign(bundle: Path, signer: Signer) -> Path:
-    """Sign a bundle whose files are those of its manifest; returns where the signature is."""
-    signed: list[bytes] = []
-    manifest = Manifest.read(bundle, signed.append)
-    problems = list(damaged_files(bundle, manifest))
-    if problems:
-        listed = "\n".join(f"  {problem}" for problem in problems)
-        raise BuildError(
-            f"`{bundle}` is not what its manifest says, and was not signed:\n{listed}", hint="build it again"
-        )
-    _put(bundle, signer.signature(signed[0]))
-    check_signature(bundle, signed[0], [signer.public])
-    return bundle / SIGNATURE
-
-
-def _put(bundle: Path, signature: bytes) -> None:
-    """In one step: a reader finds the old signature or the new one. What a killed process leaves is swept by builds."""
-    place = bundle.resolve()
-    try:
-        with owned_directory(place.parent, prefix=f".{place.name}.", suffix=".staging") as folder:
-            _write_new(folder / SIGNATURE, signature, 0o644)
-            os.replace(folder / SIGNATURE, place / SIGNATURE)
-    except OSError as error:
-        raise BuildError(f"cannot write the signature: {error.strerror} (`{error.filename or place}`)") from None
 
 
 def is_signed(bundle: Path) -> bool:
@@ -191,5 +165,5 @@ def keep_signature(bundle: Path, staged: Path) -> bool:
     except OSError:  # whatever was there is damaged, and is replaced
         return False
     if len(signature) == SIZE:
-        _write_new(staged / SIGNATURE, signature, 0o644)
+        write_new(staged / SIGNATURE, signature, 0o644)
     return len(signature) == SIZE

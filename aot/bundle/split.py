@@ -6,16 +6,19 @@ there holds all of its files and a stamp, ``parts/<arch>.json``, that names the 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from aot_runtime.manifest import FILE_NAME, Manifest
+from aot_runtime.errors import BundleError
+from aot_runtime.manifest import FILE_NAME, Manifest, read_bounded
+from aot_runtime.records import Reader, parse_json
 
 from ..files import sha256_of
 from .layout import part_of, stamp_name
 
 __all__ = ["absent_parts", "stamp_problems"]
+
+_LONGEST_STAMP = 4096
 
 
 def absent_parts(bundle: Path, manifest: Manifest) -> frozenset[str]:
@@ -29,9 +32,9 @@ def stamp_problems(bundle: Path, manifest: Manifest, arch: str) -> Iterator[str]
     """What is wrong with the stamp of a part that is there."""
     name = stamp_name(arch)
     try:
-        stamp = json.loads((bundle / name).read_bytes())
-        belongs_to = stamp["manifest_sha256"]
-    except (OSError, ValueError, KeyError, TypeError):
+        content = read_bounded(str(bundle / name), _LONGEST_STAMP, BundleError)
+        belongs_to = Reader(parse_json(content, name), name).get("manifest_sha256", str)
+    except BundleError:
         yield f"{name} is missing or malformed; {arch} is installed by {manifest.distributions[arch]}"
         return
     digest = sha256_of(bundle / FILE_NAME)

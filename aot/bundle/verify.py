@@ -16,11 +16,13 @@ from aot_runtime.manifest import HostRecord, Manifest
 
 from ..binary.cubin import cubins_in_library
 from ..binary.elf import ElfError, SharedLibrary, object_bytes, read_shared_library
-from ..binary.policy import PolicyError, load_policy, violations
+from ..binary.policy import CONSTRUCTORS, PolicyError, load_policy, violations
+from ..errors import BuildError
 from ..hosts import parse_glibc
 from . import layout
-from .agreement import AllDetails, header_problems, read_all_details
+from .agreement import AllDetails, header_problems, read_all_details, sbom_problems
 from .archives import archive_problems
+from .compiled import compiled_problems
 from .details import VariantDetails
 from .integrity import damaged_files, description_problems
 from .layout import IDENTITY, SUPPORT_EXPORTS, TORCH_IDENTITY, entry_exports, torch_exports, torch_library_path
@@ -28,13 +30,14 @@ from .operators import operators, operators_digest
 from .signature import signature_check, signature_problems
 from .split import absent_parts
 
-__all__ = ["missing_kernels", "verify"]
+__all__ = ["missing_kernels", "refuse_unsound", "verify"]
 
 
-def verify(bundle: Path, keys: Sequence[bytes] = ()) -> list[str]:
+def verify(bundle: Path, keys: Sequence[bytes] = (), *, any_signature: bool = False) -> list[str]:
     """Every way in which the bundle is not what its manifest says; an empty list for a sound one.
 
-    If keys are given, the manifest must be signed by one of them.
+    If keys are given, the manifest must be signed by one of them. ``any_signature``: what is in the place of the signature
+    does not matter, as it will be replaced.
     """
     try:
         manifest = Manifest.read(bundle, signature_check(bundle, keys))
@@ -42,18 +45,26 @@ def verify(bundle: Path, keys: Sequence[bytes] = ()) -> list[str]:
         return [error.message]  # nothing that such a manifest says counts
     problems = description_problems(bundle, manifest)
     if not problems:
-        problems = [*signature_problems(bundle), *damaged_files(bundle, manifest)]
+        problems = [*([] if any_signature else signature_problems(bundle)), *damaged_files(bundle, manifest)]
     if problems:
         return problems  # what follows reads those files
     details, problems = read_all_details(bundle, manifest)
     if not problems and not absent_parts(bundle, manifest):
-        problems += header_problems(bundle, manifest, details)
+        problems += header_problems(manifest, details)
+    problems += sbom_problems(manifest)
     for host, record in manifest.hosts.items():
         try:
             problems += _Host(bundle, manifest, host, record, details).check()
         except PolicyError as error:
             problems.append(f"host {host}: {error.message}")
     return problems
+
+
+def refuse_unsound(bundle: Path, outcome: str, *, any_signature: bool = False) -> None:
+    """Raise :class:`BuildError` for a bundle in which :func:`verify` finds anything; ``outcome`` says what was not done."""
+    if problems := verify(bundle, any_signature=any_signature):
+        listed = "\n".join(f"  {problem}" for problem in problems)
+        raise BuildError(f"`{bundle}` is not sound, and {outcome}:\n{listed}", hint="rebuild it")
 
 
 def missing_kernels(bundle: Path) -> list[str]:
@@ -84,8 +95,9 @@ class _Host:
         self._check_repeated("function", functions)
         self._check_library(self.record.entry, entry_exports(self.manifest.name, functions, self.manifest.protocol))
         self._check_identity()
+        self._check_compiled()
         self._check_torch()
-        self.problems += archive_problems(self.bundle, self.manifest, self.host, self.record)
+        self.problems += archive_problems(self.bundle, self.manifest, self.host, self.record, self.details)
         support = self._check_support()
         for arch, kernels in self.details.items():
             for name, variants in kernels.items():
@@ -93,11 +105,15 @@ class _Host:
         return self.problems
 
     def _check_library(
-        self, name: str, exports: frozenset[str], *, extra: frozenset[str] = frozenset()
+        self, name: str, exports: frozenset[str], *, extra: frozenset[str] = frozenset(), constructors: bool = True
     ) -> SharedLibrary | None:
         library = self._read(name)
         if library is not None:
             found = violations(library, self.policy, exports=exports, glibc=self.glibc, extra_needed=extra)
+            if not constructors:
+                found += [
+                    f"It has {tag}: code that runs when it is opened." for tag in library.dynamic if tag in CONSTRUCTORS
+                ]
             self.problems += [f"{name}: {sentence}" for sentence in found]
         return library
 
@@ -105,6 +121,13 @@ class _Host:
         """The entry library was built with this manifest: loaders compare the same."""
         if not self._carries(self.record.entry, IDENTITY, self.manifest.identity(self.host)):
             self.problems.append(f"{self.record.entry} was built with another manifest or other kernels.json")
+
+    def _check_compiled(self) -> None:
+        """The files are those that the entry library opens."""
+        try:
+            self.problems += compiled_problems(self.bundle, self.manifest, self.host, self.record)
+        except ElfError as error:
+            self.problems.append(str(error))
 
     def _check_torch(self) -> None:
         """The library for torch registers the operators that follow from the kernels. Older bundles have no such library."""
@@ -149,7 +172,7 @@ class _Host:
         symbols = [symbol for symbol, _ in dict.fromkeys((one.symbol, one.cubin_sha256) for one in variants)]
         self._check_repeated("variant", [one.name for one in variants])
         self._check_repeated("symbol", symbols)
-        library = self._check_library(name, frozenset({"aot_kernel_library", *symbols}))
+        library = self._check_library(name, frozenset({"aot_kernel_library", *symbols}), constructors=False)
         if library is None:
             return
         for symbol in library.local_objects:

@@ -12,6 +12,7 @@ from aot_runtime.manifest import Manifest
 
 from ..bundle.lock import locked
 from ..bundle.publish import check_destination, staging
+from ..bundle.verify import refuse_unsound
 from ..cache.store import Store
 from .assemble import assemble
 from .contributions import Contribution, bundle_contribution, not_settled
@@ -37,12 +38,15 @@ def merge(bundles: Sequence[Path], out: Path, tools: Tools, warn: Warn) -> Manif
     """Join bundles of one name; what several of them hold must be the same."""
     with locked(out, warn, wait=tools.wait):
         check_destination(out)
+        for bundle in bundles:
+            refuse_unsound(bundle, "nothing was merged")
         return _combine(not_settled([bundle_contribution(bundle) for bundle in bundles]), out, tools, warn)
 
 
 def prune(bundle: Path, keeps: Callable[[str, Arch], bool], tools: Tools, warn: Warn) -> Manifest:
     """Leave those kernels in a bundle that are kept for an architecture."""
     with locked(bundle, warn, wait=tools.wait):
+        refuse_unsound(bundle, "nothing was removed")
         return _combine([bundle_contribution(bundle, keeps)], bundle, tools, warn)
 
 

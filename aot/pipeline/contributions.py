@@ -134,7 +134,7 @@ def bundle_contribution(bundle: Path, takes: Callable[[str, Arch], bool] = lambd
     pairs = [(k.name, arch) for k in manifest.kernels.values() for arch in k.archs if takes(k.name, arch)]
     archs = sorted({arch for _, arch in pairs})
     _check_installed(bundle, manifest, archs)
-    details = _details(bundle, archs)
+    details = _details(bundle, manifest, archs)
     for name, arch in pairs:
         if (name, arch) not in details:
             raise BuildError(f"`{bundle}`: {details_name(arch)} does not describe {name}", hint="rebuild that bundle")
@@ -174,10 +174,12 @@ def _check_installed(bundle: Path, manifest: Manifest, archs: Sequence[Arch]) ->
             )
 
 
-def _details(bundle: Path, archs: Sequence[Arch]) -> dict[tuple[str, Arch], tuple[VariantDetails, ...]]:
+def _details(
+    bundle: Path, manifest: Manifest, archs: Sequence[Arch]
+) -> dict[tuple[str, Arch], tuple[VariantDetails, ...]]:
     found: dict[tuple[str, Arch], tuple[VariantDetails, ...]] = {}
     for arch in archs:
-        variants = sorted(read_details(bundle / details_name(arch)), key=attrgetter("kernel"))
+        variants = sorted(read_details(_file(bundle, manifest, details_name(arch)).checked()), key=attrgetter("kernel"))
         found.update({(kernel, arch): tuple(own) for kernel, own in groupby(variants, key=attrgetter("kernel"))})
     return found
 

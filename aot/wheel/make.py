@@ -18,7 +18,7 @@ from pyproject_metadata import StandardMetadata
 
 from ..bundle.layout import SBOM, note_name, part_of, stamp_name
 from ..bundle.signature import SIGNATURE
-from ..bundle.verify import verify
+from ..bundle.verify import refuse_unsound
 from ..errors import BuildError, UsageError
 from ..hosts import Host
 from ..versions import LOWEST_TVM_FFI
@@ -70,10 +70,7 @@ def _checked(bundle: Path, allow_incomplete: bool) -> Manifest:
         raise UsageError(f"`{bundle}` is already split by architecture", hint="pass the bundle that `build` made")
     if not manifest.complete and not allow_incomplete:
         raise BuildError(f"`{bundle}` is incomplete", hint="fix the failures, or pass `--allow-incomplete`")
-    problems = verify(bundle)
-    if problems:
-        listed = "\n".join(f"  {problem}" for problem in problems)
-        raise BuildError(f"`{bundle}` is not sound:\n{listed}", hint="rebuild it")
+    refuse_unsound(bundle, "no wheel was made of it")
     return manifest
 
 

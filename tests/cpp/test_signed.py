@@ -14,7 +14,8 @@ from pathlib import Path
 import aot_runtime.native
 import pytest
 
-from aot.bundle.signature import Signer, new_key, sign
+from aot.bundle.signature import Signer, new_key
+from aot.bundle.signing import sign
 from tests.cpp.conftest import HERE, TVM_FFI, Project, cmake, run
 
 CMAKE_DIR = aot_runtime.native.cmake_directory()

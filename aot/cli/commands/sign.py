@@ -8,7 +8,8 @@ from pathlib import Path
 from aot_runtime.manifest import Manifest
 
 from ...bundle.lock import locked
-from ...bundle.signature import Signer, new_key, public_path, sign
+from ...bundle.signature import Signer, new_key, public_path
+from ...bundle.signing import sign
 from ...errors import UsageError
 from ..options import print_warning
 from ..report import note, print_json

@@ -21,7 +21,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from aot.bundle.publish import publish, staging
-from aot.bundle.signature import Signer, is_signed, new_key, public_path, sign
+from aot.bundle.signature import Signer, is_signed, new_key, public_path
+from aot.bundle.signing import sign
 from aot.errors import BuildError, UsageError
 
 
