@@ -1,7 +1,11 @@
 """Writes the tables by which the shipped products choose their tilings on an H200, from measured times of these.
 
-Reads times of products to tune on, and of no others: the files in ``benchmarks/results`` whose names end with ``tilings``.
-Needs NumPy and no GPU, and takes ten minutes on two cores.
+Reads times of products to tune on, and of no others: the files that ``tilings.py`` writes, in the folder ``--times``.
+Needs NumPy and no GPU, and takes ten minutes on two cores. The times are too large for the repository. Those of the
+shipped table are in its history:
+
+    git archive b0b3cf6 benchmarks/results | tar x -C /tmp
+    python benchmarks/gemm_table.py --times /tmp/benchmarks/results
 
 A table that ``python -m aot tune`` measures has the answer of the nearest measured product in each of its bins. For
 a product that is not enough: one tile more than there are multiprocessors costs another wave, so the best tiling of a
@@ -23,12 +27,14 @@ it chooses for them: by the prediction itself, and by a cell of a table.
 from __future__ import annotations
 
 import json
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Iterator, Sequence
 from itertools import product
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from _common import PROJECT, parser
+from _common import PROJECT
 from aot_runtime.arch import Arch
 from gemm_shapes import BEHIND
 
@@ -38,7 +44,6 @@ from kernels.products.gemm import EPILOGUES, SM90_CHOICES
 from kernels.products.gemm_f32 import SM90_EXACT_TABLED, SM90_EXACT_USUAL, SM90_TF32_TABLED, SM90_TF32_USUAL
 from kernels.products.gemm_fp8 import SM90_BLOCKS_TABLED, SM90_BLOCKS_USUAL, SM90_ROWS_TABLED, SM90_ROWS_USUAL
 
-RESULTS = PROJECT / "benchmarks" / "results"
 TABLE = PROJECT / "kernels" / "tuning" / "nvidia_h200_132.json"
 H200 = TunedDevice("NVIDIA H200", 132, "9.0")
 # Clusters that run at once, by their blocks: those of a cluster are on neighbouring multiprocessors.
@@ -226,8 +231,8 @@ class Measured(NamedTuple):
     torch: np.ndarray
 
 
-def read_times(file: str, labels: Sequence[str]) -> Measured:
-    data = json.loads((RESULTS / file).read_text())
+def read_times(file: Path, labels: Sequence[str]) -> Measured:
+    data = json.loads(file.read_text())
     numbers = [str(data["tilings"].index(label)) for label in labels]
     rows = data["rows"]
     times = np.array([[row[4].get(number, np.nan) for number in numbers] for row in rows])
@@ -320,11 +325,11 @@ class Product(NamedTuple):
     file: str
     points: Sequence[tuple[str, dict[str, str]]]
 
-    def measured(self) -> Measured:
-        return read_times(self.file, [tiling.label for tiling in self.tilings])
+    def measured(self, times: Path) -> Measured:
+        return read_times(times / self.file, [tiling.label for tiling in self.tilings])
 
-    def sets(self) -> list[TunedSet]:
-        measured = self.measured()
+    def sets(self, times: Path) -> list[TunedSet]:
+        measured = self.measured(times)
         chosen = best_of_cells(predict(self.tiles, measured.shapes, measured.times), all_cells())
         return sets_of(self.points, [tiling.label for tiling in self.tilings], corrected(chosen, measured))
 
@@ -368,7 +373,8 @@ def products() -> Iterator[Product]:
 
 
 def main() -> None:
-    arguments = parser(__doc__)
+    arguments = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    arguments.add_argument("--times", type=Path, required=True, metavar="FOLDER", help="with the files of `tilings.py`")
     arguments.add_argument(
         "--left-out", action="store_true", help="write no table, and tell how good the predictions are"
     )
@@ -377,9 +383,9 @@ def main() -> None:
     for one in products():
         if given.left_out:
             print(one.file)
-            left_out(one.tiles, one.measured())
+            left_out(one.tiles, one.measured(given.times))
         else:
-            sets.setdefault(one.kernel, []).extend(one.sets())
+            sets.setdefault(one.kernel, []).extend(one.sets(given.times))
     if not given.left_out:
         arch, by = Arch.parse("sm_90a"), ("m", "n", "k")
         kernels = tuple(TunedKernel(kernel, arch, by, tuple(own)) for kernel, own in sets.items())

@@ -103,7 +103,7 @@ def _placeholder(argument: str) -> str:
     return argument.replace("$PWD", "/here")
 
 
-PYTHON = r"(?:\.venv/bin/)?python3?"
+PYTHON = r"(?:(?:\.venv|release)/bin/)?python3?"
 CHECKS: dict[str, Callable[[Sequence[str]], None]] = {
     rf"{PYTHON} -m aot ": check_aot,
     rf"{PYTHON} -m aot_runtime ": check_aot_runtime,
@@ -113,8 +113,8 @@ CHECKS: dict[str, Callable[[Sequence[str]], None]] = {
     rf"{PYTHON} -m (?:venv|build|ruff|mypy|mkdocs|http\.server) ?": check_anything,
     rf"{PYTHON} (?=benchmarks/|tools/|examples/)": check_script,
     r"python3 kit/run\.py ": lambda arguments: check_script(["tools/kit/run.py", *arguments]),
-    r"(?:\.venv/bin/)?pip (?:install|wheel|download) ": check_anything,
-    r"(?:cmake|ctest|cc|c\+\+|cp|dask|compute-sanitizer|git|openssl|mkdir|chgrp|chmod|export|echo|docker) ": check_anything,
+    r"(?:(?:\.venv|release)/bin/)?pip (?:install|wheel|download) ": check_anything,
+    r"(?:cmake|ctest|cc|c\+\+|cp|dask|compute-sanitizer|git|openssl|mkdir|chgrp|chmod|export|echo|docker|uv) ": check_anything,
     r"(?=\.ci/run|cpp_demo/run_all\.sh)": check_script,
     r"build/first_program ": check_anything,
 }

@@ -2,7 +2,7 @@
 
 Needs a GPU, torch, CuTe DSL, the library and its test files, which its source distribution has:
 
-    python benchmarks/served_tests.py tests/test_softmax.py --keep N=1024,4096 --keep use_compile=False --out results.json
+    python examples/capture/served_tests/served_tests.py tests/test_softmax.py --keep N=1024,4096 --keep use_compile=False --out results.json
 
 ``--bundle`` takes a bundle that is there already, or several, and neither records nor builds. ``--keep`` selects tests by
 the values of their parameters, as in ``--keep "d=64,128" --keep "seqlen_q,seqlen_k=(1, 1),(256, 256)"``, and ``--every 10``
@@ -15,14 +15,18 @@ already has.
 
 A machine without a GPU can build the bundle. The tests then run on tensors without memory, and compile nothing:
 
-    python benchmarks/served_tests.py tests/test_softmax.py --capture dist/softmax --host x86_64
-    python benchmarks/served_tests.py tests/test_softmax.py --bundle dist/softmax --out results.json
+    python examples/capture/served_tests/served_tests.py tests/test_softmax.py --capture dist/softmax --host x86_64
+    python examples/capture/served_tests/served_tests.py tests/test_softmax.py --bundle dist/softmax --out results.json
 """
 
 from __future__ import annotations
 
+import argparse
+import datetime
+import importlib.metadata
 import json
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -31,7 +35,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from _common import parser, report
 from _selected_tests import KEEP, PROCESSES, RESULTS, TESTS
 
 HERE = Path(__file__).resolve().parent
@@ -40,8 +43,20 @@ FOR_FORKS = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "TORCHINDUCTOR_COMPILE_THREAD
 NO_DISK_CACHES = {"QUACK_CACHE_ENABLED": "0", "FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED": "0"}
 
 
+def machine_facts() -> dict[str, Any]:
+    """What the results depend on."""
+    names = ("apache-tvm-ffi", "cute-aot", "flash-attn-4", "nvidia-cutlass-dsl", "quack-kernels", "torch", "triton")
+    installed = {one.metadata["Name"].lower(): one.version for one in importlib.metadata.distributions()}
+    versions = {name: installed[name] for name in names if name in installed}
+    return {
+        "date": datetime.date.today().isoformat(), "cpu": platform.machine(), "python": platform.python_version(),
+        "versions": versions,
+    }  # fmt: skip
+
+
 def main() -> None:
-    arguments = parser(__doc__)
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--out", type=Path, help="write the results here, as JSON")
     arguments.add_argument("tests", nargs="+", help="test files of the library, or names of tests in them")
     arguments.add_argument("--keep", action="append", default=[], metavar="NAME=VALUE,...", help="parameters to run")
     arguments.add_argument("--cases", type=Path, metavar="FILE", help="combinations of parameters to run, with reasons")
@@ -63,7 +78,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         results = run(options, Path(folder))
     print(json.dumps({name: value for name, value in results.items() if name not in ("deselected", "cases")}, indent=1))
-    report("served_tests", {"runs": [*known, results]}, options.out)
+    if options.out is not None:
+        written = {"machine": machine_facts(), "results": {"runs": [*known, results]}}
+        options.out.write_text(json.dumps(written, indent=1) + "\n")
     sys.exit(complaint(results))
 
 

@@ -1,6 +1,6 @@
-"""Costs of the C++ side, as JSON on stdout: a call, opening a bundle, the size of a static program.
+"""Costs of the C++ side: a call, opening a bundle, the size of a static program.
 
-    python benchmarks/benchmark_cpp.py [--bundle DIR] [--static-bundle DIR]
+    python benchmarks/cpp_call.py [--bundle DIR] [--static-bundle DIR] [--out results.json]
 
 Needs no GPU: calls go to the stand-in for CUDA in ``tests/standin``. Numbers are only valid on an idle machine; the
 output includes the load.
@@ -8,20 +8,20 @@ output includes the load.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(PROJECT / "tests"), str(PROJECT), str(PROJECT / "runtime")]
 
 import platformdirs  # noqa: E402
+from _common import parser, report  # noqa: E402
 from aot_runtime.native import include_directory  # noqa: E402
 from standin import build as build_standin  # noqa: E402
 
@@ -32,19 +32,19 @@ LIMITS = {"generated_over_entry_ns": 50, "first_open_ms": 1, "static_program_byt
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--bundle", type=Path, help="of tests/samples, named `bundle`, CUDA runtime shared")
-    parser.add_argument("--static-bundle", type=Path, help="the same with the CUDA runtime inside")
-    arguments = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--bundle", type=Path, help="of tests/samples, named `bundle`, CUDA runtime shared")
+    options.add_argument("--static-bundle", type=Path, help="the same with the CUDA runtime inside")
+    arguments = options.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         bundle = arguments.bundle or bundle_of(work / "bundle", shared=True)
         static = arguments.static_bundle or bundle_of(work / "static", shared=False)
         size = program_size(static, work)
-        result = {**call_costs(bundle, work), **open_costs(bundle, work), "static_program_bytes": size}
-    result |= {"machine": platform.machine(), "load": os.getloadavg()[0], "limits": LIMITS}
-    result["within_limits"] = {name: result[name] <= limit for name, limit in LIMITS.items()}
+        result: dict[str, Any] = {**call_costs(bundle, work), **open_costs(bundle, work), "static_program_bytes": size}
+    result |= {"load_average": os.getloadavg()[0], "limits": LIMITS}
     print(json.dumps(result, indent=1))
+    report("cpp_call", result, arguments.out)
     return 0
 
 
