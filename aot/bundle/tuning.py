@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from aot_runtime.arch import Arch
-from aot_runtime.errors import BundleError
-from aot_runtime.manifest import read_bounded
+from aot_runtime.errors import BundleError, DigestError
+from aot_runtime.manifest import FileRecord, Manifest, read_bounded
 
 from ..errors import UsageError
 from ..records import RecordError, decode, encode
@@ -177,18 +177,26 @@ def _list(data: Any, name: str) -> list[Any]:
     return found if isinstance(found, list) else []
 
 
-def read_tuning(path: Path) -> Tuning:
-    """The tables of a file; :class:`UsageError` says in one line what is wrong with it."""
+def read_tuning(path: Path, expected: FileRecord | None = None) -> Tuning:
+    """The tables of a file; :class:`UsageError` says in one line what is wrong with it.
+
+    A file of a bundle must be the ``expected`` one, or :class:`DigestError` is raised.
+    """
     if not path.exists():
         raise UsageError(f"there is no file `{path}`", hint="`python -m aot tune BUNDLE --out FILE` writes one")
     try:
-        data = json.loads(read_bounded(str(path), MAX_BYTES, BundleError).decode())
+        content = read_bounded(str(path), MAX_BYTES, BundleError)
+        if expected is not None and FileRecord.of(content) != expected:
+            raise DigestError(f"`{path}` is not what its manifest says", hint="rebuild that bundle")
+        data = json.loads(content.decode())
         seen = data.get("schema") if isinstance(data, dict) else None
         if type(seen) is not int or seen not in _READABLE:
             raise RecordError(f"it has schema {seen!a}, this version reads 1 to {SCHEMA}")
         tuning = decode(Tuning, _with_repetition({**data, "schema": SCHEMA}))
         _check(tuning)
         return tuning
+    except DigestError:
+        raise
     except (BundleError, ValueError, RecursionError) as error:
         raise UsageError(f"`{path}` is not what `tune` writes: {error}", hint=_AGAIN) from None
 
@@ -231,9 +239,10 @@ def _problem(one: TunedSet, kernel: TunedKernel) -> str:
     return ""
 
 
-def bundle_tunings(bundle: Path) -> list[Tuning]:
-    """The tables that were compiled into a bundle's entry library."""
-    return [read_tuning(path) for path in sorted((bundle / TUNING).glob("*.json"))]
+def bundle_tunings(bundle: Path, manifest: Manifest) -> list[Tuning]:
+    """The tables that were compiled into a bundle's entry library, each file after its digest matched."""
+    names = sorted(name for name in manifest.files if name.startswith(f"{TUNING}/"))
+    return [read_tuning(bundle / name, manifest.files[name]) for name in names]
 
 
 def check_names(table: TunedKernel, known: Collection[str], where: str) -> None:

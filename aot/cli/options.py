@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aot_runtime.manifest import Manifest
+from aot_runtime.trust import manifest_check
 
 from ..bundle.contracts import Contract, load_contracts
 from ..errors import UsageError
@@ -28,6 +29,7 @@ __all__ = [
     "add_cache_argument",
     "add_family_argument",
     "add_kernels_argument",
+    "add_key_argument",
     "add_run_arguments",
     "add_wait_argument",
     "check_file",
@@ -37,6 +39,8 @@ __all__ = [
     "parse_families",
     "parse_size",
     "print_warning",
+    "read_trusted",
+    "words_of_keys",
     "write_json",
 ]
 
@@ -89,9 +93,30 @@ def add_bundle_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="directory that `build` printed")
 
 
+def add_key_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--key",
+        action="append",
+        default=[],
+        metavar="PUB",
+        help="the bundle must be signed by this public key, a PEM file; repeatable: by one of them",
+    )
+
+
+def read_trusted(arguments: argparse.Namespace) -> Manifest:
+    """The manifest of the bundle, signed by one of the keys if there are any."""
+    return Manifest.read(arguments.bundle, manifest_check(arguments.bundle, arguments.key or None))
+
+
+def words_of_keys(arguments: argparse.Namespace) -> list[str]:
+    """The same keys for another process."""
+    return [word for key in arguments.key for word in ("--key", key)]
+
+
 def add_run_arguments(parser: argparse.ArgumentParser, dtypes: str, out: str) -> None:
     """The arguments of commands that run kernels on a GPU."""
     add_bundle_argument(parser)
+    add_key_argument(parser)
     add = parser.add_argument
     add("--kernel", action="append", default=[], metavar="GLOB", help="only kernels whose name matches; repeatable")
     add("--dtype", action="append", default=[], metavar="DTYPE", help=f"{dtypes}; repeatable")
@@ -100,13 +125,14 @@ def add_run_arguments(parser: argparse.ArgumentParser, dtypes: str, out: str) ->
 
 def open_to_run(arguments: argparse.Namespace, command: str) -> Opened:
     check_file(arguments.out, "--out")
-    manifest = Manifest.read(arguments.bundle)
+    manifest = read_trusted(arguments)
     kernels = select_kernels(manifest, arguments.kernel)
     gpu = find_gpu(command)
     contracts = load_contracts(arguments.bundle, manifest, kernels)
     import aot_runtime
 
-    return Opened(aot_runtime.load(arguments.bundle), kernels, contracts, gpu)
+    bundle = aot_runtime.load(arguments.bundle, manifest_sha256=manifest.sha256)
+    return Opened(bundle, kernels, contracts, gpu)
 
 
 def check_file(path: Path | None, option: str) -> None:

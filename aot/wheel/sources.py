@@ -5,12 +5,13 @@ Importing the package loads nothing. The first use of a function loads the bundl
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from keyword import iskeyword
 from pprint import pformat
 
 from aot_runtime.functions import documentation
-from aot_runtime.manifest import Choice, KernelRecord, Manifest, Parameter
+from aot_runtime.manifest import FILE_NAME, Choice, KernelRecord, Manifest, Parameter
 
 from .identity import PUBLIC_NAMES, Identity
 
@@ -40,6 +41,8 @@ __version__ = "{version}"
 __all__ = {names}
 
 _KERNELS = {kernels}
+# The digest of the bundle's manifest: this package loads no other bundle.
+_MANIFEST = "{manifest}"
 {keys}_loaded = None
 
 
@@ -48,7 +51,7 @@ def _bundle():
     if _loaded is None:
         from ._aot_runtime.bundle import load
 
-        _loaded = load(_Path(__file__).parent / "_bundle"{trusted})
+        _loaded = load(_Path(__file__).parent / "_bundle", manifest_sha256=_MANIFEST{trusted})
     return _loaded
 
 
@@ -92,7 +95,7 @@ def __dir__():
 
 
 def package_module(identity: Identity, manifest: Manifest, host: str, keys: Sequence[bytes] = ()) -> str:
-    """``__init__.py``. It refuses a bundle that is not signed by one of the keys, if there are any."""
+    """``__init__.py``. It refuses every bundle but the one with this manifest, signed by one of the keys if there are any."""
     kernels = list(manifest.kernels.values())
     return _MODULE.format(
         summary=f"{identity.package} {identity.version}: {len(kernels)} GPU kernels.",
@@ -104,6 +107,7 @@ def package_module(identity: Identity, manifest: Manifest, host: str, keys: Sequ
         version=identity.version,
         names=_literal(sorted({*PUBLIC_NAMES, *manifest.kernels}), list),
         kernels=_literal(sorted(manifest.kernels), frozenset),
+        manifest=hashlib.sha256(manifest.texts()[FILE_NAME]).hexdigest(),
         keys=_pinned(keys),
         trusted=", key=_KEYS" if keys else "",
     )

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from .errors import AotError
 from .serving.environment import variables
 from .serving.server import MISS, check_servable
+from .signature import public_keys
 
 __all__ = ["main", "make_parser"]
 
@@ -21,11 +22,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     end = words.index("--") if "--" in words else len(words)
     parsed, program = make_parser().parse_args(words[:end]), words[end + 1 :]
     try:
+        keys = public_keys(parsed.key) if parsed.key else ()
         for bundle in parsed.bundle:
-            check_servable(bundle)  # a wrong path is reported now, not by the first compile
+            check_servable(bundle, keys or None)  # a wrong path is reported now, not by the first compile
         if not program:
             raise AotError("no program is named")
-        environment = {**os.environ, **variables(parsed.bundle, parsed.miss, parsed.report, os.environ)}
+        environment = {**os.environ, **variables(parsed.bundle, parsed.miss, parsed.report, os.environ, keys)}
         os.execvpe(program[0], program, environment)
     except OSError as error:
         _print(f"`{program[0]}` cannot be run: {error.strerror}", "put the program that is to be served after `--`")
@@ -42,9 +44,11 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m aot_runtime", description="Use bundles of compiled kernels.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     summary = "Run a program, with its child processes, whose calls of cute.compile bundles answer."
-    usage = "python -m aot_runtime serve BUNDLE ... [--miss raise|compile|warn] [--report] -- PROGRAM ..."
+    usage = "python -m aot_runtime serve BUNDLE ... [--key PUB] [--miss raise|compile|warn] [--report] -- PROGRAM ..."
     serve = commands.add_parser("serve", help=summary, description=summary, usage=usage)
     serve.add_argument("bundle", nargs="+", metavar="BUNDLE", help="directory that `python -m aot capture` printed")
+    trusted = "the bundles must be signed by this public key, a PEM file; repeatable: by one of them"
+    serve.add_argument("--key", action="append", default=[], metavar="PUB", help=trusted)
     serve.add_argument("--miss", choices=MISS, default="raise", help="what becomes of other calls (default: raise)")
     serve.add_argument("--report", action="store_true", help="print what was served when a process ends")
     return parser

@@ -15,16 +15,23 @@ from typing import TYPE_CHECKING, Any
 
 import tvm_ffi
 
-from . import errors
+from . import (
+    arrays,  # noqa: F401  # of the first calls: a process that forks during an import leaves it locked in its child
+    errors,
+)
 from .errors import ArgumentError, BundleError, DigestError
+from .functions import make_function
+from .kernel_records import KernelTable
 from .manifest import FILE_NAME, PROTOCOL, Manifest
 from .opening import open_library
+from .trust import manifest_check
 
 if TYPE_CHECKING:
     from .arch import Capability
     from .explain import Device, Explanation
-    from .kernel_records import KernelRecord, KernelTable
+    from .kernel_records import KernelRecord
     from .signature import PublicKey
+    from .trust import Check
 
 __all__ = ["Bundle", "load"]
 
@@ -32,7 +39,12 @@ errors.register_with_tvm_ffi()
 
 
 def load(
-    path: str | os.PathLike[str], *, verify: bool = True, key: PublicKey | Sequence[PublicKey] | None = None
+    path: str | os.PathLike[str],
+    *,
+    verify: bool = True,
+    key: PublicKey | Sequence[PublicKey] | None = None,
+    name: str | None = None,
+    manifest_sha256: str | None = None,
 ) -> Bundle:
     """Load a bundle, the directory that ``python -m aot build`` printed.
 
@@ -41,11 +53,14 @@ def load(
 
     ``key`` is a public key, or several: the bundle must be signed by one of them. A key is the path of a PEM
     file, the content of one, or 32 bytes. A bundle that is unsigned, signed by another key or altered raises
-    :class:`SignatureError` or :class:`DigestError` before any of its code is opened.
+    :class:`SignatureError` or :class:`DigestError` before any of its code is opened. A key may sign several bundles:
+    ``name`` says which one is meant.
+
+    ``manifest_sha256`` is the digest of the bundle's ``manifest.json``, 64 hex digits: any other bundle is refused.
 
     A bundle that lacks kernels, since they failed to build, gives an :class:`IncompleteBundleWarning`.
     """
-    return Bundle(path, verify=verify, key=key)
+    return Bundle(path, verify=verify, key=key, name=name, manifest_sha256=manifest_sha256)
 
 
 class Bundle:
@@ -57,10 +72,17 @@ class Bundle:
         *,
         verify: bool = True,
         key: PublicKey | Sequence[PublicKey] | None = None,
+        name: str | None = None,
+        manifest_sha256: str | None = None,
     ) -> None:
-        self._directory = directory = os.path.abspath(path)
-        check = _signature_check(directory, key, verify)
-        self.manifest, self._kernels_content, self._module = _open(directory, check, verify)
+        self._directory = directory = _text_path(path)
+        if not verify and (key is not None or manifest_sha256 is not None):
+            raise ArgumentError(
+                "`verify=False` cannot be combined with `key` or `manifest_sha256`: both cover files by their digests",
+                hint="leave `verify` out",
+            )
+        check = manifest_check(directory, key, manifest_sha256)
+        self.manifest, self._kernels_content, self._module = _open(directory, check, name, verify)
         self._functions: dict[str, Callable[..., Any]] = {}
         if not self.manifest.complete:
             from .asking import warn_incomplete
@@ -79,8 +101,6 @@ class Bundle:
 
     @cached_property
     def _table(self) -> KernelTable:
-        from .kernel_records import KernelTable
-
         return KernelTable(self._kernels_content, f"`{self.path}/kernels.json`")
 
     @property
@@ -102,8 +122,6 @@ class Bundle:
     def __getitem__(self, name: str) -> Callable[..., Any]:
         function = self._functions.get(name)
         if function is None:
-            from .functions import make_function
-
             function = self._functions[name] = make_function(self._record(name), name, self._symbol)
         return function
 
@@ -166,37 +184,29 @@ class Bundle:
         return self._symbol(name)(*args)
 
 
-def _signature_check(
-    directory: str, key: PublicKey | Sequence[PublicKey] | None, verify: bool
-) -> Callable[[bytes], None] | None:
-    """What the bytes of the manifest must pass before they are read; nothing without a key."""
-    if key is None:
-        return None
-    if not verify:
-        raise ArgumentError(
-            "`verify=False` cannot be combined with `key`: a signature covers files by their digests",
-            hint="leave `verify` out",
-        )
-    from .signature import check_signature, public_keys  # imported only when a key is given
-
-    keys = public_keys(key)
-
-    def check(manifest: bytes) -> None:
-        check_signature(Path(directory), manifest, keys)
-
-    return check
+def _text_path(path: str | os.PathLike[str]) -> str:
+    """An absolute path. TVM-FFI passes it on as UTF-8."""
+    directory = os.path.abspath(path)
+    try:
+        directory.encode()
+    except UnicodeEncodeError:
+        raise BundleError(f"the path {directory!a} is not UTF-8", hint="rename the folder") from None
+    return directory
 
 
-def _open(path: str, check: Callable[[bytes], None] | None, verify: bool) -> tuple[Manifest, bytes, tvm_ffi.Module]:
+_Opened = tuple[Manifest, bytes, tvm_ffi.Module]
+
+
+def _open(path: str, check: Check | None, name: str | None, verify: bool) -> _Opened:
     """The files of a bundle that a loader reads. If a build replaces the bundle meanwhile, they are read again."""
     for _ in range(_ATTEMPTS - 1):
         state = _state(path)
         try:
-            return _open_once(path, check, verify)
+            return _open_once(path, check, name, verify)
         except BundleError:
             if _state(path) == state:
                 raise
-    return _open_once(path, check, verify)
+    return _open_once(path, check, name, verify)
 
 
 _ATTEMPTS = 4
@@ -211,10 +221,8 @@ def _state(path: str) -> tuple[int, ...]:
     return (facts.st_dev, facts.st_ino, facts.st_mtime_ns)
 
 
-def _open_once(
-    path: str, check: Callable[[bytes], None] | None, verify: bool
-) -> tuple[Manifest, bytes, tvm_ffi.Module]:
-    manifest = Manifest.read(path, check)
+def _open_once(path: str, check: Check | None, name: str | None, verify: bool) -> _Opened:
+    manifest = Manifest.read(path, check, name)
     return manifest, manifest.kernels_content(verify), _open_entry(path, manifest, verify)
 
 

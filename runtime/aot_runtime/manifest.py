@@ -13,10 +13,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .errors import DigestError, ManifestError
+from .errors import DigestError, ManifestError, SignatureError
 from .records import (
     FILE_NAME,
     FILES_NAME,
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from .kernel_records import Choice as Choice
     from .kernel_records import KernelRecord as KernelRecord
     from .kernel_records import Parameter as Parameter
+    from .trust import Check
 
 __all__ = [
     "FILE_NAME",
@@ -108,15 +109,22 @@ class Manifest:
         self.sha256 = ""  # of the bytes that this was read from
 
     @classmethod
-    def read(cls, bundle: StrPath, check: Callable[[bytes], None] | None = None) -> Manifest:
+    def read(cls, bundle: StrPath, check: Check | None = None, name: str | None = None) -> Manifest:
         """Read and check the manifest of the bundle in that directory.
 
-        ``check`` sees the bytes first and raises if they are not to be trusted: what it saw is what is read.
+        ``check`` sees the bytes first and raises if they are not to be trusted: what it saw is what is read. A bundle of
+        another ``name`` is refused.
         """
         content = read_manifest(os.fspath(bundle))
         if check is not None:
             check(content)
-        return cls.parse(content, os.fspath(bundle))
+        manifest = cls.parse(content, os.fspath(bundle))
+        if name is not None and manifest.name != name:
+            raise SignatureError(
+                f"`{os.fspath(bundle)}` is the bundle {manifest.name!r}, not {name!r}",
+                hint="install the bundle that was meant; its signer may have signed others too",
+            )
+        return manifest
 
     @classmethod
     def parse(cls, content: bytes, bundle: str) -> Manifest:

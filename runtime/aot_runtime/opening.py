@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from contextlib import suppress
 from stat import S_ISREG
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +47,8 @@ def through_descriptor(path: str, expected: FileRecord | None, use: Callable[[st
     except OSError as error:
         raise BundleError(f"cannot read `{path}`: {error.strerror}") from None
     finally:
-        os.close(descriptor)
+        with suppress(OSError):  # it was read and hashed: a file system that fails now changes nothing
+            os.close(descriptor)
 
 
 def _open(path: str) -> int:

@@ -200,3 +200,25 @@ def test_cmake_finds_headers_and_functions_in_the_installed_wheel(
     # libtvm_ffi was found where pip put it, beside the package.
     said = subprocess.run([tmp_path / "build" / "app"], capture_output=True, text=True, check=True).stdout
     assert said == "bundle\n"
+
+
+FIRST_CALLS = """
+import sys
+from pathlib import Path
+from standin import Standin
+cuda = Standin.load(Path(sys.argv[1]))
+import aot_runtime
+bundle = aot_runtime.load(sys.argv[2])
+before = set(sys.modules)
+bundle.fill(cuda.tensor((8,), "float32"))
+try:
+    bundle.fill("neither a tensor nor an array")
+except aot_runtime.ArgumentError:
+    pass
+print(*(set(sys.modules) - before))
+"""
+
+
+def test_first_calls_import_nothing(standin_directory: Path, standin_bundle_path: Path) -> None:
+    """A child that was forked while another thread imports a module waits for that import for ever."""
+    assert run_python(FIRST_CALLS, standin_directory, standin_bundle_path) == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Callable
@@ -81,8 +82,8 @@ def test_a_bundle_that_a_build_replaces_meanwhile_is_read_again(
     read = Manifest.read
     reads: list[Path] = []
 
-    def exchanging(path: Path, check: Any = None) -> Manifest:
-        manifest = read(path, check)
+    def exchanging(path: Path, *asked: Any) -> Manifest:
+        manifest = read(path, *asked)
         reads.append(path)
         if len(reads) == 1:
             os.rename(bundle, tmp_path / "old")
@@ -231,3 +232,32 @@ def test_an_incomplete_bundle_warns_once(bundle: Path) -> None:
     print(len(caught))
     """
     assert run_python(code, incomplete(bundle)) == "1"
+
+
+def test_a_path_that_is_not_utf_8_is_refused_in_a_sentence(bundle: Path, tmp_path: Path) -> None:
+    odd = tmp_path / os.fsdecode(b"b\xff")
+    bundle.rename(odd)
+    for verify in (True, False):
+        with pytest.raises(BundleError, match="is not UTF-8"):
+            aot_runtime.load(odd, verify=verify)
+
+
+def test_a_close_that_fails_changes_nothing(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    close = os.close
+
+    def failing(descriptor: int) -> None:
+        close(descriptor)
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "close", failing)
+    loaded = aot_runtime.load(bundle)
+    monkeypatch.undo()
+    assert carried(loaded) == loaded.manifest.identity(HOST)
+
+
+def test_a_name_of_an_open_file_tells_devices_apart() -> None:
+    """Two files may have one inode number, on two devices."""
+    facts = [os.stat_result((0o100644, 7, device, 1, 0, 0, 0, 0, 0, 0)) for device in (1, 2, 3)]
+    assert len({opening._spelled(5, one) for one in facts}) == 3
+    other = os.stat_result((0o100644, 8, 1, 1, 0, 0, 0, 0, 0, 0))
+    assert opening._spelled(5, facts[0]) != opening._spelled(5, other)

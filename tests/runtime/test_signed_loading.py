@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import shutil
 from pathlib import Path
@@ -146,3 +147,30 @@ def test_a_check_that_is_asked_for_before_code_is_opened_is_in_time(signed: Path
     for bundle in (trusting, checking):
         with pytest.raises(DigestError, match=r"fill\.so` is not the file"):
             bundle.fill(cuda.tensor((8,), "float32"))
+
+
+def test_a_signature_is_bound_to_a_name(signed: Path) -> None:
+    """A signer may have signed other bundles, too."""
+    assert aot_runtime.load(signed, key=KEY, name="bundle").name == "bundle"
+    for key in (KEY, None):
+        with pytest.raises(SignatureError, match="is the bundle 'bundle', not 'kernels'"):
+            aot_runtime.load(signed, key=key, name="kernels")
+
+
+def test_a_digest_of_the_manifest_admits_one_bundle(signed: Path) -> None:
+    digest = hashlib.sha256((signed / "manifest.json").read_bytes()).hexdigest()
+    assert aot_runtime.load(signed, manifest_sha256=digest).manifest.sha256 == digest
+    for wrong in (digest[:-1] + ("0" if digest[-1] != "0" else "1"), 64 * "0"):
+        with pytest.raises(DigestError, match=f"expected {wrong}"):
+            aot_runtime.load(signed, key=KEY, manifest_sha256=wrong)
+    for wrong in ("", digest[:-1], digest.upper(), digest + "0"):
+        with pytest.raises(ArgumentError, match="manifest_sha256"):
+            aot_runtime.load(signed, manifest_sha256=wrong)
+    with pytest.raises(ArgumentError, match="`verify=False` cannot be combined"):
+        aot_runtime.load(signed, manifest_sha256=digest, verify=False)
+
+
+def test_a_digest_of_the_manifest_is_asked_before_any_code_is_opened(signed: Path) -> None:
+    with pytest.raises(DigestError):
+        aot_runtime.load(signed, manifest_sha256=64 * "0")
+    assert str(signed) not in Path("/proc/self/maps").read_text()

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from aot_runtime.manifest import Manifest
-
 from ...errors import UsageError, counted
 from ...files import write_whole
 from ...gpu.bench import RatedResult, Result, bench, results_data
@@ -20,7 +18,7 @@ from ...gpu.ncu import Call, Profile, profile, read_profiles, run_ncu
 from ...gpu.plot import plot
 from ...gpu.running import GpuFacts
 from ...records import encode
-from ..options import Opened, add_run_arguments, check_file, open_to_run, write_json
+from ..options import Opened, add_run_arguments, check_file, open_to_run, read_trusted, words_of_keys, write_json
 from ..report import human_size, note, print_json, table
 from ..schema import Key
 
@@ -70,7 +68,7 @@ def execute(arguments: argparse.Namespace) -> int:
         return _show_profiles(arguments, against)
     check_file(arguments.plot, "--plot")
     opened = open_to_run(arguments, "bench")
-    others = _opened(against)
+    others = _opened(against, arguments.key)
     if arguments.profile:
         return _make_calls(arguments, opened, others)
     results = []
@@ -102,13 +100,13 @@ def contenders(texts: Sequence[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _opened(against: Sequence[str]) -> dict[str, Any]:
-    """The bundles among the contenders; None for torch."""
+def _opened(against: Sequence[str], keys: Sequence[str]) -> dict[str, Any]:
+    """The bundles among the contenders, which the same keys must have signed; None for torch."""
     if "torch.compile" in against and importlib.util.find_spec("triton") is None:
         raise UsageError("`torch.compile` needs triton, which is not installed", hint="`pip install triton`")
     import aot_runtime
 
-    return {name: None if name in AGAINST else aot_runtime.load(Path(name)) for name in against}
+    return {name: None if name in AGAINST else aot_runtime.load(Path(name), key=keys or None) for name in against}
 
 
 def _make_calls(arguments: argparse.Namespace, opened: Opened, others: dict[str, Any]) -> int:
@@ -122,9 +120,9 @@ def _make_calls(arguments: argparse.Namespace, opened: Opened, others: dict[str,
 
 
 def _show_profiles(arguments: argparse.Namespace, against: Sequence[str]) -> int:
-    Manifest.read(arguments.bundle)  # what is not a bundle is reported here, not by a process of another tool
+    read_trusted(arguments)  # what is not a bundle is reported here, not by a process of another tool
     if arguments.ncu:
-        words = [str(arguments.bundle)]
+        words = [str(arguments.bundle), *words_of_keys(arguments)]
         words += [word for glob in arguments.kernel for word in ("--kernel", glob)]
         words += [word for dtype in arguments.dtype for word in ("--dtype", dtype)]
         words += [word for name in against for word in ("--against", name)]

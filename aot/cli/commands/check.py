@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
-
-from aot_runtime.manifest import Manifest
 
 from ...bundle.lock import locked
 from ...errors import counted
@@ -16,7 +15,7 @@ from ...gpu.check import Outcome, Report, VerifiedVariant, check, read_report, r
 from ...gpu.exercise import check_exercise
 from ...gpu.running import GpuFacts
 from ...gpu.sanitizer import TOOLS, sanitize
-from ..options import Opened, add_run_arguments, open_to_run, print_warning, write_json
+from ..options import Opened, add_run_arguments, open_to_run, print_warning, read_trusted, words_of_keys, write_json
 from ..report import note, print_json, print_message, table
 from ..schema import Key
 
@@ -109,12 +108,13 @@ def _report(arguments: argparse.Namespace, opened: Opened) -> Report:
         )
     import aot_runtime
 
-    return check_exercise(arguments.exercise, arguments.bundle, opened.kernels, opened.gpu, aot_runtime.serve)
+    serve = partial(aot_runtime.serve, key=arguments.key or None)
+    return check_exercise(arguments.exercise, arguments.bundle, opened.kernels, opened.gpu, serve)
 
 
 def _sanitize(arguments: argparse.Namespace) -> int:
-    Manifest.read(arguments.bundle)  # what is not a bundle is said by us, not by a process of another tool
-    words = [str(arguments.bundle)]
+    read_trusted(arguments)  # what is not a bundle is said by us, not by a process of another tool
+    words = [str(arguments.bundle), *words_of_keys(arguments)]
     words += [word for glob in arguments.kernel for word in ("--kernel", glob)]
     words += [word for dtype in arguments.dtype for word in ("--dtype", dtype)]
     words += ["--every"] if arguments.every else []

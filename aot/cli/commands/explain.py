@@ -19,7 +19,7 @@ from ...gpu.machine import read_driver
 from ...pipeline.spellings import Gpu, parse_wanted
 from ...records import encode
 from ...versions import without_torch
-from ..options import add_bundle_argument
+from ..options import add_bundle_argument, add_key_argument, read_trusted
 from ..report import print_json
 from ..schema import Key
 
@@ -43,6 +43,7 @@ _SHOWN = 12  # refused variants that are listed; the rest are counted
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     add_bundle_argument(parser)
+    add_key_argument(parser)
     add = parser.add_argument
     add("kernel", metavar="KERNEL", help="name of the kernel")
     add(
@@ -56,12 +57,12 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    manifest = Manifest.read(arguments.bundle)
+    manifest = read_trusted(arguments)
     record = _record(manifest, arguments.kernel)
-    tunings = bundle_tunings(arguments.bundle)
+    tunings = bundle_tunings(arguments.bundle, manifest)
     device = _device(arguments.cc, [tuning.device for tuning in tunings])
     call = parse_arguments(arguments.arguments, record)
-    answer = ask(_load(arguments.bundle), record.name, device, call)
+    answer = ask(_load(arguments.bundle, manifest), record.name, device, call)
     if arguments.json:
         print_json(_data(record, device, answer))
     else:
@@ -69,12 +70,12 @@ def execute(arguments: argparse.Namespace) -> int:
     return 0 if answer.chosen is not None else 1
 
 
-def _load(path: Path) -> Bundle:
+def _load(path: Path, manifest: Manifest) -> Bundle:
     """Load a bundle. No call is made, so that torch is not needed, which is slow to import."""
     import aot_runtime
 
     with without_torch():
-        return aot_runtime.load(path)
+        return aot_runtime.load(path, manifest_sha256=manifest.sha256)
 
 
 def _record(manifest: Manifest, name: str) -> KernelRecord:

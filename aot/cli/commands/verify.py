@@ -12,7 +12,7 @@ from aot_runtime.signature import public_keys
 from ...bundle.signature import is_signed
 from ...bundle.verify import missing_kernels, verify
 from ...errors import counted
-from ..options import add_bundle_argument, add_kernels_argument
+from ..options import add_bundle_argument, add_kernels_argument, add_key_argument
 from ..progress import make_progress
 from ..report import note, print_json
 from ..schema import Key
@@ -30,15 +30,9 @@ KEYS = (
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     add_bundle_argument(parser)
+    add_key_argument(parser)
     add_kernels_argument(parser)
     add = parser.add_argument
-    add(
-        "--key",
-        action="append",
-        default=[],
-        metavar="PUB",
-        help="the bundle must be signed by this public key, a PEM file; repeatable: by one of them",
-    )
     add("--rebuild", action="store_true", help="also rebuild the bundle from `--kernels` and compare every byte")
     add("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="with --rebuild: compile workers")
     add("--wheelhouse", type=Path, metavar="DIR", help="with --rebuild: folder with NVIDIA's wheels for other hosts")

@@ -25,11 +25,21 @@ LOSSES = "AOT_RECORD_LOSSES"
 SITE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site")
 
 
-def variables(bundles: Sequence[str], miss: str, report: bool, environment: Mapping[str, str]) -> dict[str, str]:
-    """What to add to the environment of a program so that it and its children are served."""
+def variables(
+    bundles: Sequence[str], miss: str, report: bool, environment: Mapping[str, str], keys: Sequence[bytes] = ()
+) -> dict[str, str]:
+    """What to add to the environment of a program so that it and its children are served.
+
+    With keys, the bundles must be signed by one of them. Whoever can change the environment can leave them out.
+    """
     path = environment.get("PYTHONPATH", "")
     folders = [folder for folder in path.split(os.pathsep) if folder and folder != SITE]
-    settings = {"bundles": [os.path.abspath(bundle) for bundle in bundles], "miss": miss, "report": report}
+    settings: dict[str, Any] = {
+        "bundles": [os.path.abspath(bundle) for bundle in bundles],
+        "miss": miss,
+        "report": report,
+    }
+    settings["keys"] = [key.hex() for key in keys]
     return {"PYTHONPATH": os.pathsep.join([SITE, *folders]), VARIABLE: json.dumps(settings)}
 
 
@@ -61,8 +71,9 @@ def _begin(settings: Mapping[str, Any]) -> None:
     from .server import serve  # only now: most processes never compile
 
     first, *others = settings["bundles"]
+    key = [bytes.fromhex(text) for text in settings["keys"]] or None
     # The one that is served last is asked first. It passes on what it does not have, and the first has the last word.
-    servings = [serve(first, settings["miss"]), *(serve(bundle, "compile") for bundle in others)]
+    servings = [serve(first, settings["miss"], key=key), *(serve(bundle, "compile", key=key) for bundle in others)]
     servings[0].asked_before = tuple(servings[1:])
     if settings["report"]:
         import atexit

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import AotError, ArgumentError, MissError, ServingWarning
 from ..manifest import Manifest
 from ..records import KERNELS_NAME
+from ..trust import manifest_check
 from .calls import DATACLASS, Call, describe
 from .captured import CapturedCalls, Found, holds_calls
 from .empty import EmptyKernel, is_empty_kernel
@@ -44,6 +45,7 @@ def serve(
     miss: str = "raise",
     *,
     key: PublicKey | Sequence[PublicKey] | None = None,
+    name: str | None = None,
 ) -> Serving:
     """Let ``cute.compile`` answer from a bundle that ``python -m aot capture`` built, for the rest of the process.
 
@@ -51,18 +53,20 @@ def serve(
     ``"warn"`` compiles with a warning, ``"compile"`` compiles. The result undoes it: ``close()``, or a ``with`` block.
     Call this before or after CuTe DSL is imported; it is not imported here. To serve several bundles, call this for each:
     the last one is asked first, and with ``miss="compile"`` it passes on to the one before. ``key`` is a public key, or
-    several, as :func:`load` takes it: the bundle must be signed by one of them.
+    several, as :func:`load` takes it: the bundle must be signed by one of them, and have the ``name`` if one is given.
     """
     if miss not in MISS:
         raise ArgumentError(f"miss={miss!r}", hint=f"pass one of {', '.join(map(repr, MISS))}")
     path = Path(os.path.abspath(bundle))
-    check_servable(path)  # a wrong path is reported now, not by the first compile
-    return Serving(path, miss, key)
+    check_servable(path, key, name)  # a wrong path is reported now, not by the first compile
+    return Serving(path, miss, key, name)
 
 
-def check_servable(bundle: str | os.PathLike[str]) -> None:
-    """Raise if a folder is no bundle, or one that was not captured."""
-    if not holds_calls(Manifest.read(bundle).kernels_content(verify=False)):
+def check_servable(
+    bundle: str | os.PathLike[str], key: PublicKey | Sequence[PublicKey] | None = None, name: str | None = None
+) -> None:
+    """Raise if a folder is no bundle, one that was not captured, or not the one that the caller trusts."""
+    if not holds_calls(Manifest.read(bundle, manifest_check(bundle, key), name).kernels_content(verify=False)):
         raise ArgumentError(
             f"`{bundle}` holds no captured call, so that there is nothing to serve",
             hint="pass a bundle that `python -m aot capture` built; `aot_runtime.load` gives the kernels of other bundles",
@@ -72,8 +76,8 @@ def check_servable(bundle: str | os.PathLike[str]) -> None:
 class Serving:
     """A bundle that is served. ``hits``, ``misses`` and ``seconds`` count look-ups since it began."""
 
-    def __init__(self, path: Path, miss: str, key: Any = None) -> None:
-        self.path, self.miss, self._key = path, miss, key
+    def __init__(self, path: Path, miss: str, key: Any = None, name: str | None = None) -> None:
+        self.path, self.miss, self._key, self._name = path, miss, key, name
         self.asked_before: tuple[Serving, ...] = ()  # bundles that did not have what this one is asked for
         self.hits = self.misses = 0
         self.seconds = 0.0
@@ -200,7 +204,7 @@ class Serving:
             self._stop_waiting()  # the loader imports TVM-FFI now
             from ..bundle import load
 
-            self._bundle = load(self.path, key=self._key)
+            self._bundle = load(self.path, key=self._key, name=self._name)
         return self._bundle
 
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from aot_runtime.manifest import Manifest
 from aot_runtime.signature import public_key
+from forging import forge
 from observing import run_python
 
-from aot.bundle.signature import new_key, public_path
+from aot.bundle.signature import Signer, new_key, public_path
 from aot.bundle.verify import verify
 from aot.cli.main import main
 from aot.errors import UsageError
@@ -82,6 +83,16 @@ def test_a_signed_package_loads_its_own_bundle_and_no_other(
     (bundle / "manifest.json").write_bytes(content)
     (bundle / "manifest.sig").unlink()
     assert "is not signed" in load(package)
+
+
+def test_a_package_refuses_another_bundle_of_its_signer(install: Callable[..., Path], keys: Path) -> None:
+    package = install("--sign", keys / "release")
+    bundle = package / "_bundle"
+    forge(bundle, lambda data: data["toolchain"].update(cuda="99"))
+    (bundle / "manifest.sig").write_bytes(
+        Signer.read(keys / "release").signature((bundle / "manifest.json").read_bytes())
+    )
+    assert load(package).startswith("DigestError")
 
 
 def test_a_package_may_trust_several_keys(install: Callable[..., Path], keys: Path) -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aot_runtime.errors import ArgumentError
+from aot_runtime.errors import ArgumentError, SignatureError
 from aot_runtime.manifest import Manifest
 from aot_runtime.serving.calls import Call
 from aot_runtime.serving.captured import CapturedCalls
 from aot_runtime.serving.options import Options
 from aot_runtime.serving.refusals import in_words_of_cute_dsl
-from aot_runtime.serving.server import Serving, _Miss, _positional
+from aot_runtime.serving.server import Serving, _Miss, _positional, serve
 from aot_runtime.writing import table_text
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 
 class _Bundle:
@@ -127,3 +129,17 @@ def test_the_report_counts_kernels(hits: int, said: str) -> None:
     serving = Serving.__new__(Serving)
     serving.path, serving.hits, serving.misses, serving.seconds = Path("first"), hits, 0, 0.0
     assert serving.report().startswith(f"aot: {said} from `first`, 0 not found")
+
+
+def test_what_is_served_must_be_signed_if_a_key_is_given(small_bundle_path: Path, tmp_path: Path) -> None:
+    private = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+    key = private.public_key().public_bytes_raw()
+    signed = Path(shutil.copytree(small_bundle_path, tmp_path / "signed"))
+    (signed / "manifest.sig").write_bytes(private.sign((signed / "manifest.json").read_bytes()))
+    with Serving(signed, "raise", key, "small") as serving:
+        assert serving._open().name == "small"
+    for other, name in ((bytes(32), None), (key, "other")):
+        with pytest.raises(SignatureError):
+            serve(signed, key=other, name=name)
+        with Serving(signed, "raise", other, name) as serving, pytest.raises(SignatureError):
+            serving._open()

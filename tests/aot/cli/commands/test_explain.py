@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from aot.bundle.signature import Signer, new_key
+from aot.bundle.signing import sign
 from aot.cli.commands import explain
 from aot.cli.main import main
 from aot.gpu.machine import Device, Driver
@@ -72,3 +75,26 @@ def test_the_gpu_of_this_machine_is_meant_if_none_is_named(
     monkeypatch.setattr(explain, "read_driver", lambda: Driver(13000, "", (Device(0, "A100", (8, 0)),)))
     assert main(["explain", str(small_bundle_path), "fill_stream_zero", "out=f32[8]"]) == 0
     assert "on compute capability 8.0 runs sm_80 fill_stream_zero\n" in capsys.readouterr().out
+
+
+def test_a_key_covers_what_is_explained(
+    small_bundle_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle = shutil.copytree(small_bundle_path, tmp_path / "bundle")
+    for name in ("release", "other"):
+        new_key(tmp_path / name)
+    sign(bundle, Signer.read(tmp_path / "release"))
+    words = ["explain", str(bundle), "fill_stream_zero", "out=f32[8]", "--cc", "9.0", "--key"]
+    assert main([*words, str(tmp_path / "release.pub")]) == 0
+    assert main([*words, str(tmp_path / "other.pub")]) != 0
+    assert "is not by a trusted key" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["check", "bench", "tune"])
+def test_commands_that_run_kernels_ask_for_the_signature_first(
+    command: str, small_bundle_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new_key(tmp_path / "key")
+    words = [command, str(small_bundle_path), "--key", str(tmp_path / "key.pub"), "--out", str(tmp_path / "out.json")]
+    assert main(words) != 0
+    assert "is not signed" in capsys.readouterr().err
