@@ -32,9 +32,12 @@ def shape_source(text: str, parameters: Collection[str]) -> str:
     It calls ``min`` and ``max`` by their names in :data:`SHAPE_FUNCTIONS`.
     """
     try:
-        tree = ast.parse(text, mode="eval").body
+        return _tuple_source(ast.parse(text, mode="eval").body, text, parameters)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise ManifestError(f"not the shape of an output: {text!r}") from None
+        raise ManifestError(f"not the shape of an output: {text[:200]!r}") from None
+
+
+def _tuple_source(tree: ast.expr, text: str, parameters: Collection[str]) -> str:
     elements = (
         tree.elts if isinstance(tree, ast.Tuple) else [ast.Starred(tree, ast.Load()) if _is_shape(tree) else tree]
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from contextlib import suppress
 from keyword import iskeyword
 from posixpath import normpath
 from stat import S_ISREG
@@ -155,7 +156,8 @@ def read_bounded(path: str, most: int, error: type[AotError]) -> bytes:
     except OSError as problem:
         raise error(f"cannot read `{path}`: {problem.strerror}") from None
     finally:
-        os.close(descriptor)
+        with suppress(OSError):  # it was read: a file system that fails now changes nothing
+            os.close(descriptor)
 
 
 def _read_open(descriptor: int, path: str, most: int, error: type[AotError]) -> bytes:
@@ -177,9 +179,38 @@ def _read_open(descriptor: int, path: str, most: int, error: type[AotError]) -> 
 def parse_json(content: bytes, place: str) -> Any:
     """JSON of a file; whatever is wrong with it is a :class:`ManifestError`."""
     try:
-        return _decode(content.decode())
+        data = _decode(content.decode())
     except (ValueError, RecursionError) as error:
         raise ManifestError(f"{place} is not valid JSON: {error}", hint=_AGAIN_HINT) from None
+    if _may_be_deeper(content) and _is_deeper(data, _MOST_NESTED):
+        raise ManifestError(f"{place} is nested more than {_MOST_NESTED} deep", hint=_AGAIN_HINT)
+    return data
+
+
+_MOST_NESTED = 64  # what writes, compares and prints such data calls itself for each level
+
+
+def _may_be_deeper(content: bytes) -> bool:
+    """Whether brackets are left when the innermost have been taken away that often. Those in strings count too."""
+    brackets = content.translate(None, _NO_BRACKETS)
+    for _ in range(_MOST_NESTED):
+        if not brackets:
+            return False
+        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
+    return bool(brackets)
+
+
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+
+
+def _is_deeper(data: Any, levels: int) -> bool:
+    if levels == 0:
+        return True
+    inner = data.values() if type(data) is dict else data if type(data) is list else ()
+    return any(_is_deeper(item, levels - 1) for item in inner if type(item) in _NESTING)
+
+
+_NESTING = frozenset({dict, list})
 
 
 def _integer(text: str) -> int:

@@ -81,7 +81,9 @@ static void make_batch(made_t* made, const DLTensor* one) {
     made->strides[i + 1] = one->strides[i];
   }
   made->shape[0] = 1;
-  made->strides[0] = (apart + BATCH_ALIGNMENT - 1) / BATCH_ALIGNMENT * BATCH_ALIGNMENT;
+  /* A dimension of extent 1 may have any stride, so that there may be no next multiple. */
+  const int64_t up = apart <= INT64_MAX - (BATCH_ALIGNMENT - 1) ? BATCH_ALIGNMENT - 1 : 0;
+  made->strides[0] = (apart + up) / BATCH_ALIGNMENT * BATCH_ALIGNMENT;
 }
 
 /* Returns whether it used `made`. What is not as declared stays as it is: the entry refuses it. */

@@ -36,7 +36,8 @@ static const char* wanted(const char* variable) {
 
 static int open_log(const char* place) {
   if (strcmp(place, "1") == 0 || strcmp(place, "stderr") == 0) return STANDARD_ERROR;
-  int file = open(place, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  /* O_NONBLOCK: the open of a FIFO would wait for a reader, and a write to it for one that is busy. */
+  int file = open(place, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0644);
   if (file >= 0) return file;
   aot_text_t text = AOT_TEXT_EMPTY;
   aot_text_append(&text, "aot: AOT_LOG names `%s`, which cannot be written: %s; the log goes to stderr", place,

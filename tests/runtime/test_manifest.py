@@ -24,6 +24,7 @@ from aot_runtime.manifest import (
     Manifest,
     Parameter,
 )
+from aot_runtime.records import parse_json
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -479,3 +480,17 @@ def test_whatever_the_bytes_are_the_error_is_ours(data: dict[str, Any], tmp_path
         except AotError:
             refused += 1
     assert refused > 500
+
+
+@pytest.mark.parametrize("text", ["[" * 200 + "]" * 200, '{"a":' * 200 + "1" + "}" * 200, "[" * 100_000])
+def test_json_that_is_nested_too_deep_is_refused(text: str) -> None:
+    """What writes, compares and prints it would run out of stack."""
+    with pytest.raises(ManifestError):
+        parse_json(text.encode(), "here")
+
+
+def test_json_that_only_looks_nested_is_read() -> None:
+    text = json.dumps({"doc": "[" * 200, "list": [[[]]] * 200, "other": "]{" * 100})
+    assert parse_json(text.encode(), "here") == json.loads(text)
+    deep = "[" * 64 + "]" * 64
+    assert parse_json(deep.encode(), "here") == json.loads(deep)

@@ -57,3 +57,9 @@ def test_a_dtype_is_a_parameters_or_named() -> None:
     for text in ("y.dtype", "x.shape", "x.dtype.type", "x."):
         with pytest.raises(ManifestError, match="not the dtype of an output"):
             dtype_source(text, ["x"])
+
+
+def test_a_shape_that_is_nested_too_deep_is_refused() -> None:
+    for text in ("(" + "-" * 3000 + "1,)", "(" + "1+" * 3000 + "1,)", "(" + "min(1," * 900 + "1" + ")" * 900 + ",)"):
+        with pytest.raises(ManifestError):
+            shape_source(text, ["x"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 import subprocess
 from collections.abc import Callable
@@ -114,4 +115,14 @@ def test_ranges_without_a_profiler_are_nothing(
     monkeypatch.setenv("AOT_NVTX", "1")
     monkeypatch.delenv("NVTX_INJECTION64_PATH", raising=False)
     fresh_bundle().fill(cuda.tensor((1008,), "float32"))
+    assert only_block(cuda) == 128
+
+
+@pytest.mark.usefixtures("ends")
+def test_a_log_that_nobody_reads_is_not_waited_for(
+    cuda: Standin, fresh_bundle: MakeBundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    monkeypatch.setenv("AOT_LOG", str(tmp_path / "fifo"))
+    fresh_bundle().fill(cuda.tensor((8,), "float32"))
     assert only_block(cuda) == 128

@@ -13,6 +13,7 @@ import os
 import pickle
 import re
 import sys
+import threading
 from contextlib import suppress
 from typing import Any
 
@@ -186,7 +187,7 @@ def _tell(pipe: str, loss: str) -> None:
 
 def _write(path: str, text: str) -> None:
     """Write a file whole: several processes may write the same one, with the same content."""
-    temporary = f"{path}.{os.getpid()}.tmp"
+    temporary = f"{path}.{os.getpid()}.{threading.get_ident()}.tmp"
     try:
         with open(temporary, "w") as file:
             file.write(text)

@@ -8,6 +8,8 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -15,7 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 from aot_runtime.serving.environment import recording_variables
 from aot_runtime.serving.forms import UnstableError
-from aot_runtime.serving.recording import Recording, _Encoder
+from aot_runtime.serving.recording import Recording, _Encoder, _write
 from cutlass_double import write_double
 
 PROGRAM = """
@@ -105,3 +107,22 @@ def test_named_tuples_keep_their_class_and_what_cannot_be_pickled_is_refused() -
     assert pickle.loads(base64.b64decode(data["class"])) is Extra
     with pytest.raises(UnstableError, match="act cannot be pickled"):
         _Encoder().of(lambda x: x, "act")
+
+
+def test_threads_that_record_one_call_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has a file of its own until it is whole, whatever the other does in between."""
+    names: list[str] = []
+    replace = os.replace
+    both = threading.Barrier(2, timeout=60)
+
+    def replacing(source: str, target: str) -> None:
+        names.append(source)
+        both.wait()
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", replacing)
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(_write, str(tmp_path / "call.py"), "text") for _ in range(2)]:
+            done.result()
+    assert len(set(names)) == 2
+    assert (tmp_path / "call.py").read_text() == "text"
