@@ -16,6 +16,7 @@ from typing import Any
 PROJECT = Path(__file__).resolve().parents[1]
 
 _COPIED = (".json", ".svg", ".png")
+_TEXTS = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 _LANGUAGES = {".py": "python", ".c": "c", ".h": "c", ".cpp": "cpp", ".hpp": "cpp", ".sh": "bash", ".toml": "toml"}
 _FENCED = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\((?![a-z]+:|#)([^)\s#]+)(#[^)\s]*)?\)")
@@ -98,6 +99,14 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
+def search_rank(uri: str) -> dict[str, Any]:
+    """How the search ranks a page: the documentation first, then other pages of the repository. It leaves sources out."""
+    if not uri.startswith("repository/"):
+        return {}
+    return {"boost": 0.3} if uri.endswith(_TEXTS) else {"exclude": True}
+
+
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     uri = page.file.src_uri
+    page.meta.setdefault("search", search_rank(uri))
     return markdown if uri.startswith("repository/") else rewritten(markdown, f"docs/{uri}")

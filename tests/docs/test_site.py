@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-import posixpath
+import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -52,16 +53,66 @@ def test_a_file_of_the_repository_is_a_page_of_the_site() -> None:
     assert page is not None and "```python\n" in page and "def add(" in page
 
 
-@pytest.mark.skipif(importlib.util.find_spec("material") is None, reason="mkdocs-material is not installed: `.[docs]`")
-def test_mkdocs_builds_the_site_without_a_warning(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if importlib.util.find_spec("material") is None:
+        pytest.skip("mkdocs-material is not installed: `.[docs]`")
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    text = (tmp_path / "guides" / "first-kernel.html").read_text()
+    return folder
+
+
+def test_mkdocs_builds_the_site_without_a_warning(site: Path) -> None:
+    text = (site / "guides" / "first-kernel.html").read_text()
     assert 'class="filename">examples/kernel_package/kernels/scale.py<' in text
-    assert posixpath.join("search", "search_index.js") in {
-        path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.js")
+
+
+def test_what_runs_the_search_from_a_folder_is_in_the_folder() -> None:
+    (script,) = re.findall(r"^  polyfills: \[(\S+iframe-worker\.js)\]", (PROJECT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert (DOCS / script).is_file()
+
+
+def test_pages_fetch_nothing(site: Path) -> None:
+    """Links may lead elsewhere. Scripts, styles, pictures and frames come from the folder."""
+    fetched = re.compile(
+        r"""<(?:script|img|iframe|source)\b[^>]*\bsrc=["']?(?:https?:)?//|<link\b[^>]*\bhref=["']?(?:https?:)?//"""
+    )
+    pages = sorted(site.rglob("*.html"))
+    assert len(pages) > 40
+    assert [page for page in pages if fetched.search(page.read_text())] == []
+
+
+def test_the_search_leaves_sources_out(site: Path) -> None:
+    places = {
+        entry["location"].partition("#")[0]
+        for entry in json.loads((site / "search" / "search_index.json").read_text())["docs"]
     }
+    assert "guides/install.html" in places
+    assert [place for place in places if re.search(r"\.(?:py|c|h|cpp|hpp|toml|yml)\.html$", place)] == []
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed")
+def test_the_search_works_from_a_folder(site: Path, tmp_path: Path) -> None:
+    browser = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}"]
+    page = f"{(site / 'index.html').as_uri()}?q=reproducible"
+    command = [*browser, "--virtual-time-budget=20000", "--dump-dom", page]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    found = re.findall(r'href="([^"?]*)[^"]*" class="md-search-result__link"', shown)
+    assert found and found[0].startswith(site.as_uri()) and "/repository/" not in found[0]
+
+
+@pytest.mark.parametrize(
+    ("uri", "rank"),
+    [
+        ("guides/install.md", {}),
+        ("repository/examples/README.md", {"boost": 0.3}),
+        ("repository/kernels/elementwise/add.py.md", {"exclude": True}),
+    ],
+)
+def test_the_documentation_leads_the_search(uri: str, rank: dict[str, object]) -> None:
+    assert site_pages.search_rank(uri) == rank
 
 
 def test_every_extra_is_listed() -> None:
