@@ -104,7 +104,7 @@ def test_signatures_are_those_of_the_code() -> None:
         ("diff", ["BUNDLE", "BUNDLE"]),
         ("explain", ["BUNDLE", "fill_stream_zero", "out=f32[8]", "--cc", "8.0"]),
         ("inspect", ["BUNDLE", "--size"]),
-        ("cache", ["--cache", "cache"]),
+        ("cache", ["--cache", "."]),
     ],
 )
 def test_json_has_the_keys_that_are_listed(
