@@ -39,6 +39,7 @@ class Failure:
     log: str = ""  # what the compiler or the author's code printed
     kernel: str = ""  # empty: no kernel in particular, as of a file that cannot be read
     arch: str = ""  # empty: every architecture
+    trace: str = ""  # where the compiler raised, frame by frame; for people only with `-v`
 
     def __post_init__(self) -> None:
         """Compilers colour their messages; logs, manifests and JSON hold plain text."""
@@ -89,20 +90,36 @@ def system_hint(error: OSError) -> str | None:
     return None
 
 
-def error_lines(message: str, hint: str | None, failures: Iterable[Failure] = ()) -> Iterator[str]:
+def error_lines(
+    message: str, hint: str | None, failures: Iterable[Failure] = (), *, verbose: bool = False
+) -> Iterator[str]:
     """An error as text: what failed with the compiler's output, the message, the hint."""
-    yield from failure_lines(failures)
+    yield from failure_lines(failures, verbose=verbose)
     yield f"error: {message}"
     if hint:
         yield from ("", f"hint: {hint}")
 
 
-def failure_lines(failures: Iterable[Failure]) -> Iterator[str]:
-    """One line per failure. Failures with the same message show the log of the first."""
-    explained: set[str] = set()
+def failure_lines(failures: Iterable[Failure], *, verbose: bool = False) -> Iterator[str]:
+    """One report per cause: failures with the same message are one, with the log of the first.
+
+    ``verbose`` names all of them, and shows where the compiler raised.
+    """
+    causes: dict[str, list[Failure]] = {}
     for failure in failures:
-        where = " ".join(part for part in (failure.arch, failure.variant or failure.kernel) if part)
-        yield f"failed: {where}: {failure.message}" if where else f"failed: {failure.message}"
-        if failure.message not in explained:
-            yield from (f"    | {line}" for line in failure.log.splitlines())
-        explained.add(failure.message)
+        causes.setdefault(failure.message, []).append(failure)
+    for message, same in causes.items():
+        where = _where(same, verbose=verbose)
+        yield f"failed: {where}: {message}" if where else f"failed: {message}"
+        yield from (f"    | {line}" for line in same[0].log.splitlines())
+        if verbose:
+            yield from (f"    | {line}" for line in same[0].trace.splitlines())
+
+
+def _where(failures: Sequence[Failure], *, verbose: bool) -> str:
+    """``sm_80 add__f16``, or ``sm_80 add__f16 and 3 more (sm_80, sm_90a)``."""
+    names = [" ".join(filter(None, (one.arch, one.variant or one.kernel))) for one in failures]
+    if len(names) == 1 or verbose:
+        return ", ".join(filter(None, names))
+    archs = ", ".join(dict.fromkeys(one.arch for one in failures if one.arch))
+    return f"{names[0]} and {len(names) - 1} more" + (f" ({archs})" if archs else "")

@@ -90,7 +90,8 @@ def _print_nowhere() -> None:
 
 def _report(error: BaseException, arguments: Sequence[str]) -> int:
     """Print what went wrong to stderr, and to stdout if JSON is expected there."""
-    if any(word in ("-v", "--verbose") for word in arguments):
+    verbose = any(word in ("-v", "--verbose") for word in arguments)
+    if verbose:
         traceback.print_exception(error)
     if isinstance(error, WrongUsage):
         print(error.usage, file=sys.stderr)
@@ -98,7 +99,7 @@ def _report(error: BaseException, arguments: Sequence[str]) -> int:
     if isinstance(error, KeyboardInterrupt):
         print_message(f"interrupted: {trouble.message}")
     else:
-        for line in error_lines(trouble.message, trouble.hint, trouble.failures):
+        for line in error_lines(trouble.message, trouble.hint, trouble.failures, verbose=verbose):
             print_message(line)
     if "--json" in arguments:
         try:

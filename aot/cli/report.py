@@ -94,8 +94,8 @@ def human_time(seconds: float) -> str:
     return f"{minutes} min {rest} s"
 
 
-def print_failures(failures: Iterable[Failure]) -> None:
-    for line in failure_lines(failures):
+def print_failures(arguments: argparse.Namespace, failures: Iterable[Failure]) -> None:
+    for line in failure_lines(failures, verbose=arguments.verbose):
         print_message(line)
 
 

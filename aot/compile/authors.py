@@ -13,12 +13,12 @@ from typing import Any
 
 from ..errors import DeclarationError, plain_text
 
-__all__ = ["check_decorated", "compile_message"]
+__all__ = ["check_decorated", "compile_message", "has_line", "is_authors"]
 
 _OURS = str(Path(__file__).resolve().parents[1])
 _PYTHON = sysconfig.get_paths()["stdlib"]
 _INSTALLED = ("/site-packages/", "/dist-packages/")
-_ARROW = re.compile(r"^\s*--> (.+?):(\d+):\d+$", re.MULTILINE)  # how CuTe DSL's diagnostics name a line
+_ARROW = re.compile(r"^\s*--> (.+?):(\d+)(?::\d+)?$", re.MULTILINE)  # how CuTe DSL's diagnostics name a line
 _MARKS = ("_dsl_cls", "_dsl_object")  # what CuTe DSL's decorators leave on a function; the first until it is first used
 
 
@@ -33,17 +33,22 @@ def compile_message(error: BaseException, origin: str) -> str:
     return f"{path}:{line}: {text}" + (f"\n    {source}" if source and source not in text else "")
 
 
+def has_line(error: BaseException, origin: str) -> bool:
+    """Whether an error tells a line of the author's."""
+    return (_in_diagnostic(plain_text(str(error)), origin) or _in_traceback(error, origin)) is not None
+
+
 def _in_diagnostic(text: str, origin: str) -> tuple[str, int] | None:
-    found = [(path, int(line)) for path, line in _ARROW.findall(text) if _is_authors(path, origin)]
+    found = [(path, int(line)) for path, line in _ARROW.findall(text) if is_authors(path, origin)]
     return found[0] if found else None
 
 
 def _in_traceback(error: BaseException, origin: str) -> tuple[str, int] | None:
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_authors(frame.filename, origin)]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_authors(frame.filename, origin)]
     return (frames[-1].filename, frames[-1].lineno or 0) if frames else None
 
 
-def _is_authors(path: str, origin: str) -> bool:
+def is_authors(path: str, origin: str) -> bool:
     """Whether a file is the author's: beside the declaration, or neither ours, Python's nor an installed package's."""
     if path.startswith((_OURS, "<")):
         return False

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -42,14 +42,16 @@ from ..errors import BuildError
 from ..kinds import DTYPES
 from ..targets import Target
 from . import dsl
+from .authors import is_authors
 from .dsl import Clusters
+from .instructions import Lacking, lacking
 from .launcher import Launcher, parse_launcher, symbol_prefix
 from .messages import Compiled, KernelLaunch, Options
 from .reads import traced
 from .sass import disassemble
 from .sharing import Last, code_of
 
-__all__ = ["backend_version", "compile_variant"]
+__all__ = ["backend_version", "compile_variant", "lacking_instruction"]
 
 _UNNAMED = "aot_unnamed_variant"  # stands for the name of a variant in a launcher that several of them share
 
@@ -96,6 +98,25 @@ def compile_variant(variant: Variant, options: Options, launcher: Path) -> Compi
         seconds=round(time.perf_counter() - started, 3),
         reads=code.reads,
     )
+
+
+def lacking_instruction(variant: Variant) -> Lacking | None:
+    """Trace a variant once more, for the line of an instruction that its architecture lacks."""
+    found: list[Lacking | None] = []
+
+    def look(module: Any) -> None:
+        found.append(lacking(module, variant.arch, lambda path: is_authors(path, variant.kernel.origin)))
+        raise _TracedError  # there is nothing to compile
+
+    arguments, keywords = _passed(variant.spec)
+    flags = f"--enable-tvm-ffi --gpu-arch {variant.arch} {variant.kernel.options} --generate-line-info"
+    with suppress(Exception), dsl.installed().when_traced(look):
+        cute.compile(variant.spec.function, *arguments, **{**keywords, "options": flags})
+    return next((one for one in found if one is not None), None)
+
+
+class _TracedError(Exception):
+    """Ends a compile after it was traced."""
 
 
 def _compile(variant: Variant, options: Options, dump: Path) -> _Code:

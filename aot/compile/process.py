@@ -65,6 +65,7 @@ class Worker:
         self.spent = False  # it ran out of memory or file handles, and takes no more work
         self._reason: str | None = None  # why we ended it
         self._reading: str | None = None
+        self._trace = ""  # where the worker raised last
         self._expanded: set[str] = set()
         self._process, self._requests, self._answers = _start(arch, _MODULES[options.source])
         self._buffer = b""
@@ -94,7 +95,7 @@ class Worker:
         except errors.AotError as error:
             _raise_if_full(launcher.parent)
             hint = f"\nhint: {error.hint}" if error.hint else ""
-            return Failure(variant, error.message + hint, _tail(log, LOG_TAIL_LINES))
+            return Failure(variant, error.message + hint, _tail(log, LOG_TAIL_LINES), trace=self._trace)
         return decode(Compiled, answer)
 
     def closure(self) -> Closure:
@@ -169,6 +170,7 @@ class Worker:
         self.spent = self.spent or bool(answer.get("spent"))
         if "answer" in answer:
             return answer["answer"]
+        self._trace = str(answer["failure"]["trace"])
         kind = getattr(errors, answer["kind"], errors.BuildError)
         raise kind(errors.plain_text(answer["failure"]["message"]), hint=answer["hint"])
 

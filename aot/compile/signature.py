@@ -13,9 +13,10 @@ from typing import Any
 from aot_runtime.serving.calls import is_constexpr, jit_function
 from aot_runtime.serving.forms import UnstableError
 
-from ..declare.arguments import ActiveClusters, Argument, Constant, Fixed, Multiprocessors
+from ..declare.arguments import ActiveClusters, Argument, Constant, Fixed, Multiprocessors, Scalar
 from ..declare.kernel import CapturedSpec, Variant
 from ..errors import DeclarationError
+from ..kinds import DTYPES
 
 __all__ = ["fitted"]
 
@@ -66,6 +67,8 @@ def _fitted(where: str, name: str, argument: Argument, parameter: inspect.Parame
                 hint=_constexpr_hint(argument),
             )
         return argument
+    if isinstance(argument, Scalar):
+        _check_scalar(where, name, argument, parameter)
     if not isinstance(argument, Constant):
         return argument
     if argument.value is not None and not isinstance(argument.value, (bool, int, float)):
@@ -74,6 +77,18 @@ def _fitted(where: str, name: str, argument: Argument, parameter: inspect.Parame
             hint="annotate it with cutlass.Constexpr; without that, only None and numbers can be fixed",
         )
     return Fixed(argument.value)
+
+
+def _check_scalar(where: str, name: str, argument: Scalar, parameter: inspect.Parameter) -> None:
+    """A number of another type than the annotation's fails in the compiler, without a line."""
+    takes = getattr(parameter.annotation, "__name__", "")
+    known = {dtype.cutlass: short for short, dtype in DTYPES.items() if dtype.is_scalar}
+    if takes in known and known[takes] != argument.dtype:
+        raise DeclarationError(
+            f"{where}: argument {name} is {argument!r}, but the jit function's {parameter.name} is cutlass.{takes}",
+            hint=f'pass aot.Scalar("{known[takes]}"), or annotate {parameter.name} with '
+            f"cutlass.{DTYPES[argument.dtype].cutlass}",
+        )
 
 
 def _constexpr_hint(argument: Argument) -> str:

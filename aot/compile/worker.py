@@ -27,13 +27,22 @@ from ..declare.arguments import Tensor
 from ..declare.discover import Family, Found, discover
 from ..declare.kernel import CapturedSpec, Kernel, Variant
 from ..declare.signatures import contract_file
-from ..errors import NO_MEMORY, NOTHING_LEFT, AotError, DeclarationError, Failure, ToolchainError, system_hint
+from ..errors import (
+    NO_MEMORY,
+    NOTHING_LEFT,
+    AotError,
+    BuildError,
+    DeclarationError,
+    Failure,
+    ToolchainError,
+    system_hint,
+)
 from ..records import decode, encode
 from ..selection.requirements import variant_table
 from ..selection.subjects import VariantTable
 from ..versions import install_extras, without_torch
 from . import dsl
-from .authors import check_decorated, compile_message
+from .authors import check_decorated, compile_message, has_line
 from .backend import select_backend
 from .closure import Watch, closure_of
 from .devices import Device
@@ -103,9 +112,18 @@ class RequestHandler:
         return variant.kernel.origin if variant is not None else ""
 
     def do_compile(self, request: dict[str, Any]) -> Any:
-        from .cute_dsl import compile_variant
+        from .cute_dsl import compile_variant, lacking_instruction
 
-        return encode(compile_variant(self.variants[request["variant"]], self.options, Path(request["launcher"])))
+        variant = self.variants[request["variant"]]
+        try:
+            return encode(compile_variant(variant, self.options, Path(request["launcher"])))
+        except Exception as error:
+            lacking = None if has_line(error, variant.kernel.origin) else lacking_instruction(variant)
+            if lacking is None:
+                raise
+            raise BuildError(
+                lacking.message(variant.arch), hint=f"leave {variant.arch} out of `archs`, or return no spec for it"
+            ) from error
 
     def do_backend(self, request: dict[str, Any]) -> Any:
         from .cute_dsl import backend_version
@@ -208,8 +226,8 @@ def _dump_stack_on_crash() -> None:
 
 def _failure(request: dict[str, Any], error: BaseException, origin: str) -> dict[str, Any]:
     """What to answer; ``origin`` is that of the kernel whose compilation failed, if it was one."""
-    if not isinstance(error, AotError):
-        traceback.print_exception(error)  # into the log; an error that we raised ourselves needs no stack
+    # An error that we raised ourselves needs no stack.
+    trace = "" if isinstance(error, AotError) else "".join(traceback.format_exception(error))
     hint = error.hint if isinstance(error, AotError) else None
     message = error.message if isinstance(error, AotError) else f"{type(error).__name__}: {error}"
     if origin and not isinstance(error, AotError):
@@ -217,7 +235,7 @@ def _failure(request: dict[str, Any], error: BaseException, origin: str) -> dict
     spent = _is_spent(error)
     if spent and not isinstance(error, AotError):
         message += f"\nhint: {system_hint(error) if isinstance(error, OSError) else NO_MEMORY}"
-    failure = Failure(request.get("variant", ""), message)
+    failure = Failure(request.get("variant", ""), message, trace=trace)
     return {"failure": encode(failure), "hint": hint, "kind": type(error).__name__, "spent": spent}
 
 

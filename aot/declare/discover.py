@@ -222,6 +222,9 @@ def _import_failure(source: str, error: BaseException) -> DeclarationError:
         return error if named else DeclarationError(f"{where}: {error.message}", hint=error.hint)
     if isinstance(error, ImportError) and (error.name or "").split(".")[0] == "cutlass":
         return _cute_dsl_failure(source, where, error)
+    if isinstance(error, SyntaxError) and error.filename:
+        text = f"\n    {error.text.strip()}" if error.text else ""
+        return DeclarationError(f"{error.filename}:{error.lineno}: {type(error).__name__}: {error.msg}{text}")
     own = _own_line(error)
     deeper = f" (raised at {where})" if own not in ("", where) else ""
     return DeclarationError(f"`{source}` raises on import: {own or where}: {type(error).__name__}: {error}{deeper}")

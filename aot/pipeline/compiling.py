@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -106,7 +106,15 @@ def compile_plan(plan: Plan, session: Session, executor: Executor, workspace: Wo
     _note_durations(compiled, workspace)
     kept = workspace.settings.options.keep
     kernels = [_kernel(*pair, compiled, kept) for pair in zip(plan.kernels, by_kernel, strict=True)]
-    return Compilation(plan.cuda, tuple(kernel for kernel in kernels if kernel.launchers), tuple(failures))
+    failed = tuple(_compared(failure, compiled) for failure in failures)
+    return Compilation(plan.cuda, tuple(kernel for kernel in kernels if kernel.launchers), failed)
+
+
+def _compared(failure: Failure, compiled: Iterable[CompileJob]) -> Failure:
+    """A failure with the architectures for which the same variant compiled."""
+    archs = sorted({str(job.arch) for job in compiled if job.variant == failure.variant})
+    message, hint, step = failure.message.partition("\nhint: ")
+    return replace(failure, message=f"{message}\nit compiles for {', '.join(archs)}{hint}{step}") if archs else failure
 
 
 def _called_from(kernel: KernelInfo) -> str:

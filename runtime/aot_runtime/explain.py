@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .errors import ArgumentError
 from .records import Value
 
 if TYPE_CHECKING:
@@ -33,6 +34,12 @@ class Device(Value):
         self._set(capability=capability, name=name, multiprocessors=multiprocessors)
 
 
+def _check_numbers(what: str, given: object) -> None:
+    if not isinstance(given, (tuple, list)) or not all(hasattr(one, "__index__") for one in given):
+        example = f"({given},)" if hasattr(given, "__index__") else "(4, 8)"
+        raise ArgumentError(f"{what} is {given!r}, not a tuple of integers", hint=f"write it like {example}")
+
+
 class TensorInfo(Value):
     """A tensor for :meth:`Bundle.explain` that has a type and a shape, and no memory."""
 
@@ -46,6 +53,9 @@ class TensorInfo(Value):
     def __init__(
         self, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...] | None = None, align: int = 256
     ) -> None:
+        _check_numbers("shape", shape)
+        if strides is not None:
+            _check_numbers("strides", strides)
         self._set(dtype=dtype, shape=shape, strides=strides, align=align)
 
     def resolved_strides(self) -> tuple[int, ...]:

@@ -22,3 +22,20 @@ def test_text_without_escape_codes_is_left_alone() -> None:
 
 def test_one_is_not_many() -> None:
     assert [counted(number, "kernel") for number in (0, 1, 2)] == ["0 kernels", "1 kernel", "2 kernels"]
+
+
+def test_one_cause_is_one_report_and_frames_are_for_those_who_ask() -> None:
+    failures = [
+        Failure(f"add__{t}", "k.py:3: no", "printed", "add", arch, "frame")
+        for t in "ab"
+        for arch in ("sm_80", "sm_90a")
+    ]
+    failures.append(Failure("mul", "k.py:9: no", "", "mul", "sm_80"))
+    first, log, second = failure_lines(failures)
+    assert first.startswith("failed: sm_80 add__a") and first.endswith("k.py:3: no")
+    assert all(part in first for part in ("3", "sm_90a"))
+    assert "printed" in log
+    assert second == "failed: sm_80 mul: k.py:9: no"
+    verbose = list(failure_lines(failures, verbose=True))
+    assert all(f"{one.arch} {one.variant}" in verbose[0] for one in failures[:4])
+    assert sum("frame" in line for line in verbose) == 1

@@ -667,3 +667,10 @@ BLOCKS = {
 @pytest.fixture
 def on_10_3(cuda: Standin, fresh_bundle: MakeBundle) -> tuple[Standin, aot_runtime.Bundle]:
     return cuda, fresh_bundle((10, 3))
+
+
+@pytest.mark.parametrize("arguments", [("f16", 3), ("f16", (4, 8), 1), ("f16", "4"), ("f16", (4.0,))])
+def test_a_tensor_whose_shape_is_no_tuple_of_integers_is_refused(arguments: Any) -> None:
+    with pytest.raises(ArgumentError) as error:
+        TensorInfo(*arguments)
+    assert error.value.hint is not None

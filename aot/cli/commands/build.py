@@ -175,7 +175,7 @@ def execute(arguments: argparse.Namespace) -> int:
     with progress:
         result = build(settings, progress)
     progress.clock.enter("")
-    print_failures(result.failures)
+    print_failures(arguments, result.failures)
     if arguments.json:
         print_json(result_data(result, progress.clock))
     else:
@@ -186,7 +186,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _show(arguments: argparse.Namespace, outlook: Outlook, workers: int) -> int:
     """Print what a build would do."""
-    print_failures(outlook.failures)
+    print_failures(arguments, outlook.failures)
     if arguments.json:
         print_json({"path": str(outlook.path), **plan_data(outlook)})
         return 1 if outlook.failures else 0

@@ -78,7 +78,7 @@ def execute(arguments: argparse.Namespace) -> int:
     with progress:
         result = capture(settings, progress)
     progress.clock.enter("")
-    print_failures(result.failures)
+    print_failures(arguments, result.failures)
     captured = _captured(result)
     if arguments.json:
         print_json({**result_data(result, progress.clock), "captured": captured})

@@ -57,7 +57,7 @@ def execute(arguments: argparse.Namespace) -> int:
     # Progress is for people who wait; what reads a pipe or a file wants the result alone.
     with make_progress(arguments) if sys.stderr.isatty() else QuietProgress() as progress:
         outlook = foresee(settings, progress)
-    print_failures(outlook.failures)
+    print_failures(arguments, outlook.failures)
     if arguments.json:
         print_json({"kernels": encode(outlook.kernels), **plan_data(outlook)})
         return 1 if outlook.failures else 0

@@ -575,3 +575,28 @@ def test_checking_and_measuring_need_nothing_that_builds(run: Run, small_bundle_
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert_refused(Done(done.returncode, done.stdout, done.stderr), 2, "no kernel matches absent", "hint: there are: ")
+
+
+INTERRUPT = """
+import os, signal, sys
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "aot.cli.main":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+"""
+
+
+def test_an_interrupt_while_the_program_is_imported_shows_no_traceback(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "usercustomize.py").write_text(INTERRUPT)
+    path = os.pathsep.join([str(tmp_path), *map(os.path.abspath, sys.path)])
+    command = [
+        sys.executable,
+        "-c",
+        "import usercustomize, runpy; runpy.run_module('aot', run_name='__main__', alter_sys=True)",
+    ]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
+    assert done.returncode in (-2, 130)
+    assert done.stderr == ""

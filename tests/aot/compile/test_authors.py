@@ -34,8 +34,9 @@ def test_the_innermost_line_of_the_author_comes_first(author: Path) -> None:
     ]
 
 
-def test_a_line_that_a_diagnostic_names_goes_before_the_traceback(author: Path) -> None:
-    text = f"\nerror[X]: not launched\n  --> {author}:7:5\n   |\n 7 |     kernel()"
+@pytest.mark.parametrize("column", ["", ":5"])
+def test_a_line_that_a_diagnostic_names_goes_before_the_traceback(author: Path, column: str) -> None:
+    text = f"\nerror[X]: not launched\n  --> {author}:7{column}\n   |\n 7 |     kernel()"
     message = compile_message(RuntimeError(f"\x1b[31m{text}\x1b[0m"), f"{author}:1")
     assert message.startswith(f"{author}:7: RuntimeError: error[X]: not launched\n")
     assert "\x1b" not in message

@@ -31,7 +31,7 @@ class Takes:
 
 
 def variant(function: Callable[..., Any], **arguments: Any) -> Variant:
-    public = [aot.In(name) for name, item in arguments.items() if isinstance(item, aot.Tensor)]
+    public = [aot.In(name) for name, item in arguments.items() if isinstance(item, (aot.Tensor, aot.Scalar))]
 
     @aot.kernel(parameters=public, archs=("sm_90a",))
     def kernel(target: aot.Target) -> aot.Spec:
@@ -75,3 +75,21 @@ def test_what_cannot_fit_names_the_kernel_and_the_parameter(arguments: dict[str,
     with pytest.raises(DeclarationError, match=words) as raised:
         fitted(variant(takes, **arguments))
     assert "test_signature.py:" in raised.value.message
+
+
+class Float32:
+    """Stands for CuTe DSL's, which is known by its name."""
+
+
+def scaled(x: Any, factor: Float32, stream: Any) -> None: ...
+
+
+def test_a_number_of_another_type_than_the_annotation_is_refused_before_it_is_compiled() -> None:
+    made = variant(scaled, x=X, factor=aot.Scalar("f32"), stream=STREAM)
+    assert fitted(made).spec.arguments == made.spec.arguments
+    with pytest.raises(DeclarationError) as error:
+        fitted(variant(scaled, x=X, factor=aot.Scalar("i32"), stream=STREAM))
+    assert "factor" in error.value.message and "cutlass.Float32" in error.value.message
+    assert 'aot.Scalar("f32")' in str(error.value.hint)
+    unannotated = variant(takes, x=X, bias=X, flag=aot.Scalar("i32"), tile=aot.Constant(1), stream=STREAM)
+    fitted(unannotated)

@@ -194,7 +194,7 @@ def test_a_source_without_kernels_is_refused_with_a_hint(tmp_path: Path) -> None
     ("text", "said"),
     [
         ("x = 1\nraise ValueError('broken')", r"bad\.py` raises on import: .*bad\.py:2: ValueError: broken"),
-        ("def f(:\n", r"bad\.py` raises on import: .*SyntaxError"),
+        ("def f(:\n", r"bad\.py:1: SyntaxError: .*\n    def f\(:"),
         ("import sys\nsys.exit(3)", r"bad\.py` raises on import: .*bad\.py:2: SystemExit: 3"),
         ("import no_such_module_at_all", r"bad\.py:1: ModuleNotFoundError: No module named 'no_such_module_at_all'"),
         ("import json\n\njson.loads('{')", r"bad\.py:3: JSONDecodeError: .* \(raised at .*decoder\.py:\d+\)"),

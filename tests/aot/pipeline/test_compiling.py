@@ -105,6 +105,21 @@ def test_what_fails_is_named_with_its_kernel_and_a_kernel_without_variants_is_le
     )
 
 
+def test_what_fails_for_one_architecture_names_those_that_compiled(workspace: Workspace) -> None:
+    class OnlyNew(FakeExecutor):
+        def compile(self, session: Session, jobs: Sequence[CompileJob], report: Report) -> None:
+            old = [job for job in jobs if job.arch == SM80]
+            super().compile(session, [job for job in jobs if job not in old], report)
+            for job in old:
+                report(job, Failure(job.variant, "k.py:3: no such instruction\nhint: leave it out"))
+
+    both = Plan(12, (kernel_plan("add", SM80, "add__a"), kernel_plan("add", SM90, "add__a")))
+    (failure,) = compile_plan(both, SESSION, OnlyNew(), workspace).failures
+    first, compared, hint = failure.message.splitlines()
+    assert (first, hint) == ("k.py:3: no such instruction", "hint: leave it out")
+    assert "sm_90a" in compared
+
+
 def test_a_captured_kernel_that_fails_is_named_by_who_compiles_it(workspace: Workspace) -> None:
     plan = kernel_plan("scale_d429758774", SM90, "scale_d429758774")
     captured = replace(plan, info=replace(plan.info, captured={"called_from": "lib.rows:50, exercise.py:7"}))
