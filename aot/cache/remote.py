@@ -7,6 +7,7 @@ that is slow or fails is not used for the rest of the build after two failures i
 from __future__ import annotations
 
 import queue
+import re
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,13 +18,31 @@ from ..versions import install_extras
 from .entries import LARGEST, EntryError
 from .store import Store, checked, sealed
 
-__all__ = ["Remote", "SharedStore"]
+__all__ = ["Remote", "SharedStore", "without_secrets"]
 
 KINDS = frozenset({"variants", "libraries"})
 SECONDS = 6.0  # for one request, and for the connection before the first
 ATTEMPTS = 2  # failures in a row until the remote is no longer used
 
 _T = TypeVar("_T")
+
+
+def without_secrets(url: str, text: str | None = None) -> str:
+    """A URL to show, or a text that may quote it: without user names, passwords, tokens and options."""
+    rest = url.partition("://")[2]
+    authority, _, _ = rest.partition("/")
+    account = authority.rpartition("@")[0]
+    options = re.split(r"[?#]", rest, maxsplit=1)[1:]
+    secrets = [
+        account,
+        *account.split(":"),
+        *options,
+        *(part for each in options for part in re.split("[&=]", each)[1:]),
+    ]
+    shown = url if text is None else text
+    for secret in sorted({one for one in secrets if len(one) > 2}, key=len, reverse=True):
+        shown = shown.replace(secret, "***")
+    return shown
 
 
 class Remote:
@@ -40,14 +59,19 @@ class Remote:
         try:
             import fsspec
         except ModuleNotFoundError:
-            raise UsageError(f"`--cache {url}` needs fsspec", hint=install_extras("remote")) from None
+            raise UsageError(f"`--cache {without_secrets(url)}` needs fsspec", hint=install_extras("remote")) from None
         try:
             files, root = fsspec.core.url_to_fs(url)
         except ImportError as error:
-            raise UsageError(f"`--cache {url}`: {error}", hint=f"{install_extras('remote')} adds s3") from None
+            raise UsageError(
+                f"`--cache {without_secrets(url)}`: {without_secrets(url, str(error))}",
+                hint=f"{install_extras('remote')} adds s3",
+            ) from None
         except ValueError as error:
             known = ", ".join(sorted(fsspec.available_protocols()))
-            raise UsageError(f"`--cache {url}`: {error}", hint=f"known: {known}") from None
+            raise UsageError(
+                f"`--cache {without_secrets(url)}`: {without_secrets(url, str(error))}", hint=f"known: {known}"
+            ) from None
         return cls(url, files, root.rstrip("/"), read_only=read_only, warn=warn)
 
     def get(self, kind: str, key: str) -> bytes | None:
@@ -95,8 +119,9 @@ class Remote:
         with self.lock:
             self.failures += 1
             if self.failures == ATTEMPTS:
-                text = str(error).strip() or type(error).__name__
-                self.warn(f"the rest of this build ignores the cache at `{self.url}`: {text.splitlines()[0]}")
+                text = without_secrets(self.url, str(error)).strip() or type(error).__name__
+                shown = without_secrets(self.url)
+                self.warn(f"the rest of this build ignores the cache at `{shown}`: {text.splitlines()[0]}")
 
 
 def _is_object_store(files: Any) -> bool:

@@ -11,7 +11,7 @@ import json
 import random
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from aot_runtime.manifest import KernelRecord
 
 from ..bundle.contracts import Contract
 from ..errors import UsageError
+from ..records import decode
 from .contenders import Problem, problems_of, runs_of
 from .running import Gpu, make_outputs
 
@@ -248,9 +249,22 @@ def read_results(path: Path) -> tuple[str, list[Result]]:
     """The GPU and the results of a file that ``bench`` wrote."""
     try:
         data = json.loads(path.read_text())
-        names = [field.name for field in fields(Result)]
-        return data["machine"]["gpu"], [Result(**{name: row[name] for name in names}) for row in data["results"]]
+        results = [decode(Result, row) for row in data["results"]]
+        for result in results:
+            _check_numbers(result)
+        return str(data["machine"]["gpu"]), results
     except OSError as error:
         raise UsageError(f"cannot read `{path}`: {error.strerror}") from None
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f"`{path}` is not what `bench --out` writes: {error!r}") from None
+
+
+def _check_numbers(result: Result) -> None:
+    """A time of 0, or what is no number, would be divided by."""
+    if "aot" not in result.microseconds:
+        raise ValueError(f"{result.label} was not measured")
+    for number in (*result.microseconds.values(), result.copy_bandwidth):
+        if not 0 < number < float("inf"):
+            raise ValueError(f"{result.label} has {number!r}, which is no time or bandwidth")
+    if result.bytes < 0 or result.operations < 0:
+        raise ValueError(f"{result.label} has {result.bytes} bytes and {result.operations} operations")

@@ -13,6 +13,7 @@ from ..bundle.lock import locked
 from ..bundle.publish import check_destination, clear_leftovers, staging
 from ..bundle.tuning import Tuning
 from ..cache.recall import Plan
+from ..cache.remote import without_secrets
 from ..errors import BuildError, Failure, counted
 from ..hosts import Host
 from ..link.nvidia import NvidiaLibraries, find_libraries
@@ -46,7 +47,7 @@ def build(settings: Settings, progress: Progress | None = None) -> BuildResult:
 
 def _kept(settings: Settings, variants: int) -> str:
     """What is left of a build that is interrupted, for a person to read."""
-    place = settings.artifacts or settings.remote
+    place = settings.artifacts or (without_secrets(settings.remote) if settings.remote else None)
     if place is None or not variants:
         return "nothing was written"
     verb = "is" if variants == 1 else "are"

@@ -70,7 +70,9 @@ def test_mkdocs_builds_the_site_without_a_warning(site: Path) -> None:
 
 
 def test_what_runs_the_search_from_a_folder_is_in_the_folder() -> None:
-    (script,) = re.findall(r"^  polyfills: \[(\S+iframe-worker\.js)\]", (PROJECT / "mkdocs.yml").read_text(), re.MULTILINE)
+    (script,) = re.findall(
+        r"^  polyfills: \[(\S+iframe-worker\.js)\]", (PROJECT / "mkdocs.yml").read_text(), re.MULTILINE
+    )
     assert (DOCS / script).is_file()
 
 

@@ -11,6 +11,7 @@ from typing import TypedDict
 
 from ...cache.check import Findings, check
 from ...cache.places import TOOLS, clear_tools, folders_of, size_of_tools
+from ...cache.remote import without_secrets
 from ...cache.store import Entry, Store
 from ...errors import UsageError
 from ..options import add_cache_argument, parse_age, parse_size
@@ -84,6 +85,7 @@ def _refuse_urls(arguments: argparse.Namespace) -> None:
     named = arguments.cache or os.environ.get("AOT_CACHE", "")
     if "://" not in named:
         return
+    named = without_secrets(named)
     if arguments.cache:
         raise UsageError(f"`{named}` is not a folder", hint="clean a shared cache with the tools of its provider")
     if arguments.clear:  # which of the two is meant?

@@ -11,6 +11,7 @@ import sys
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,9 @@ from written import WRITE
 
 import aot.cache.remote
 from aot.bundle.verify import verify
-from aot.cache.remote import Remote, SharedStore
+from aot.cache.remote import Remote, SharedStore, without_secrets
 from aot.cache.store import Store, checked
+from aot.cli.main import main
 from aot.errors import UsageError
 from aot.versions import install_extras
 
@@ -261,3 +263,32 @@ def test_a_dead_remote_costs_one_warning(
         said = build("first", "s3://bucket/prefix")
     assert said.count("warning: the rest of this build ignores the cache at `s3://bucket/prefix`") == 1
     assert said.count("sm_90a fill__") == 2
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://key:hunter2@bucket/prefix",
+        "https://host/folder?sig=hunter2&expires=1",
+        "https://hunter2@host/folder#hunter2",
+        "nosuch://anna:hunter2@host/folder",
+    ],
+)
+def test_secrets_in_a_url_are_not_shown(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "hunter2" not in without_secrets(url)
+    assert "hunter2" not in without_secrets(url, f"cannot reach {url} with hunter2")
+    assert "folder" in without_secrets(url) or "prefix" in without_secrets(url)
+    said: list[str] = []
+    with suppress(UsageError):
+        remote = Remote.open(url, read_only=False, warn=said.append)
+        for _ in range(2):
+            remote._note_failure(OSError(f"cannot reach {url}"))
+        assert len(said) == 1
+    with pytest.raises(UsageError) as error:
+        Remote.open(f"nosuch://{url.partition('://')[2]}", read_only=False, warn=said.append)
+    assert main(["cache", "--cache", url]) == 2
+    assert "hunter2" not in f"{said} {error.value.message} {capsys.readouterr()}"
+
+
+def test_a_url_without_secrets_is_shown_as_it_is() -> None:
+    assert without_secrets("s3://bucket/prefix") == "s3://bucket/prefix"

@@ -87,3 +87,26 @@ def test_what_is_no_result_is_refused(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(UsageError, match="is not what `bench --out` writes"):
         read_results(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("microseconds", {"aot": 0.0}),
+        ("microseconds", {"aot": float("nan")}),
+        ("microseconds", {"aot": None}),
+        ("microseconds", {"aot": 10.0, "torch": 0}),
+        ("microseconds", {"torch": 10.0}),
+        ("copy_bandwidth", 0),
+        ("copy_bandwidth", float("inf")),
+        ("bytes", -1),
+        ("bytes", None),
+        ("choices", ["relu"]),
+    ],
+)
+def test_results_that_cannot_be_divided_by_are_refused(tmp_path: Path, name: str, value: object) -> None:
+    path = tmp_path / "results.json"
+    row = {**vars(RESULT), name: value}
+    path.write_text(json.dumps({"machine": {"gpu": "H200"}, "results": [row]}))
+    with pytest.raises(UsageError):
+        read_results(path)
