@@ -24,7 +24,9 @@ if TYPE_CHECKING:
         Tuple,
     )
     from .declare.backward import Backward
-    from .declare.kernel import Cost, In, Kernel, Out, Spec, Variant, kernel
+    from .declare.declaration import In, Out, kernel
+    from .declare.kernel import Kernel, Variant
+    from .declare.specs import Cost, Spec
     from .declare.workspace import Workspace
     from .targets import Target
 
@@ -57,10 +59,11 @@ __all__ = [
 
 # The command line looks at bundles without declaring anything: what declarations need comes with its first use.
 _ARGUMENTS = ("ActiveClusters", "Constant", "Dim", "Multiprocessors", "Pointer", "Scalar", "Stream", "Tensor", "Tuple")
-_DECLARE = ("Cost", "In", "Kernel", "Out", "Spec", "Variant", "kernel")
 _MODULES = {
     **dict.fromkeys(_ARGUMENTS, ".declare.arguments"),
-    **dict.fromkeys(_DECLARE, ".declare.kernel"),
+    **dict.fromkeys(("In", "Out", "kernel"), ".declare.declaration"),
+    **dict.fromkeys(("Kernel", "Variant"), ".declare.kernel"),
+    **dict.fromkeys(("Cost", "Spec"), ".declare.specs"),
     "Backward": ".declare.backward",
     "Target": ".targets",
     "Workspace": ".declare.workspace",

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -23,9 +24,10 @@ def package_of(path: Path) -> str:
 
 
 def imported(path: Path) -> Iterator[str]:
-    """Dotted names below ``aot`` that a file imports, anywhere in it."""
+    """Dotted names below ``aot`` that a file imports anywhere in it, or names for another process to run."""
     package = path.relative_to(AOT).parent.parts
     for node in ast.walk(ast.parse(path.read_text())):
+        yield from started(node)
         if isinstance(node, ast.Import):
             yield from (alias.name.removeprefix("aot.") for alias in node.names if alias.name.startswith("aot."))
         elif isinstance(node, ast.ImportFrom) and node.level:
@@ -33,6 +35,18 @@ def imported(path: Path) -> Iterator[str]:
             yield from (".".join(part for part in (*base, alias.name) if part) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("aot."):
             yield str(node.module).removeprefix("aot.")
+
+
+def started(node: ast.AST) -> Iterator[str]:
+    """``"aot.compile.worker"``, and the command line in ``["-m", "aot"]``: modules that a text stands for."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("aot."):
+        name = node.value.removeprefix("aot.")
+        if (AOT / name.replace(".", "/")).with_suffix(".py").is_file():
+            yield name
+    elif isinstance(node, (ast.List, ast.Tuple)):
+        words = [item.value if isinstance(item, ast.Constant) else None for item in node.elts]
+        if ("-m", "aot") in pairwise(words):
+            yield "cli.main"
 
 
 def stage(name: str) -> str:
@@ -71,6 +85,24 @@ def test_an_entry_point_imports_what_it_may_and_nothing_else(module: str) -> Non
 
 def test_the_layers_have_no_circle() -> None:
     list(TopologicalSorter({name: set(below) for name, below in LAYERS["packages"].items()}).static_order())
+
+
+def module_of(name: str, root: Path) -> str:
+    """The module that a dotted name stands for: itself, or the one that has an attribute of the last name."""
+    path = root / name.replace(".", "/")
+    return name if path.with_suffix(".py").is_file() or path.is_dir() else name.rpartition(".")[0]
+
+
+def test_the_modules_of_a_package_have_no_circle() -> None:
+    """Types and processes count, too: each of two modules that need each other can be read only with the other."""
+    modules = {
+        ".".join(path.relative_to(AOT).with_suffix("").parts): {module_of(name, AOT) for name in imported(path)}
+        for package in LAYERS["packages"]
+        for path in files_of(package)
+        if path.stem != "__init__"
+    }
+    assert "compile.worker" in modules["compile.process"] and "declare.kernel" in modules["declare.backward"]
+    list(TopologicalSorter(modules).static_order())
 
 
 def test_only_one_package_imports_the_compiler() -> None:
@@ -150,14 +182,17 @@ LOADER = PROJECT / "runtime" / "aot_runtime"
 
 def imported_by_loader(path: Path) -> set[str]:
     """Modules of the loader that one of them imports anywhere: in functions, and for types alone, too."""
-    nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom) and node.level]
-    names = {
-        name for node in nodes for name in ([node.module] if node.module else [alias.name for alias in node.names])
-    }
-    return {name for name in names if (LOADER / f"{name}.py").exists()}
+    package, found = path.relative_to(LOADER).parent.parts, set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.level or (node.module or "").startswith("aot_runtime")):
+            outer = package[: len(package) - node.level + 1] if node.level else ()
+            base = (*outer, *filter(None, (node.module or "").removeprefix("aot_runtime").split(".")))
+            found |= {module_of(".".join((*base, alias.name)), LOADER) for alias in node.names}
+    return {name for name in found if (LOADER / name.replace(".", "/")).with_suffix(".py").is_file()}
 
 
 def test_the_modules_of_the_loader_have_no_circle() -> None:
-    modules = {path.stem: imported_by_loader(path) for path in LOADER.glob("*.py")}
-    assert "records" in modules["manifest"]
+    files = [path for path in LOADER.rglob("*.py") if path.stem not in ("__init__", "sitecustomize")]
+    modules = {".".join(path.relative_to(LOADER).with_suffix("").parts): imported_by_loader(path) for path in files}
+    assert "records" in modules["manifest"] and "bundle" in modules["serving.server"]
     list(TopologicalSorter(modules).static_order())

@@ -16,7 +16,9 @@ from aot_runtime.serving.calls import bind, describe, is_constexpr, jit_function
 from ..compile import dsl
 from ..compile.names import Reached
 from ..declare.arguments import Argument, Stream
-from ..declare.kernel import CapturedSpec, In, Kernel, Spec
+from ..declare.declaration import In
+from ..declare.kernel import Kernel
+from ..declare.specs import CapturedSpec, Spec
 from .closure import digests_of, reached_by
 from .translate import translate
 

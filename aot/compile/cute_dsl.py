@@ -37,7 +37,8 @@ from ..declare.arguments import (
     Tensor,
     Tuple,
 )
-from ..declare.kernel import CapturedSpec, Spec, Variant
+from ..declare.kernel import Variant
+from ..declare.specs import CapturedSpec, Spec
 from ..errors import BuildError
 from ..kinds import DTYPES
 from ..targets import Target

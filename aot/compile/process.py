@@ -20,7 +20,7 @@ from .. import errors
 from ..errors import Failure
 from ..files import full_disk
 from ..records import decode, encode
-from .messages import DECLARATIONS, EXERCISE, Closure, Compiled, Declared, Options, VariantInfo, worker_variables
+from .messages import Closure, Compiled, Declared, Options, VariantInfo, worker_variables
 
 __all__ = ["Worker", "WorkerLost", "resident_bytes"]
 
@@ -46,7 +46,8 @@ class WorkerLost(errors.BuildError):
 class Worker:
     """A worker process, bound to an architecture and to the author's source.
 
-    ``timeout`` is for each of the author's files, and for each variant; ``skip`` are files that cannot be read.
+    ``module`` runs in the process: what reads a source of that kind. ``timeout`` is for each of the author's files, and
+    for each variant; ``skip`` are files that cannot be read.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Worker:
         options: Options,
         log: Path,
         *,
+        module: str = "aot.compile.worker",
         timeout: float | None = None,
         skip: Sequence[str] = (),
     ) -> None:
@@ -67,7 +69,7 @@ class Worker:
         self._reading: str | None = None
         self._trace = ""  # where the worker raised last
         self._expanded: set[str] = set()
-        self._process, self._requests, self._answers = _start(arch, _MODULES[options.source])
+        self._process, self._requests, self._answers = _start(arch, module)
         self._buffer = b""
         try:
             opened = self.ask("open", source=source, arch=str(arch or ""), options=encode(options), skip=list(skip))
@@ -189,10 +191,6 @@ def _ending(code: int) -> str:
         return "was ended by SIGKILL, as the system does if memory runs out\nhint: pass `--memory` or fewer `--jobs`"
     names = {member.value: member.name for member in signal.Signals}
     return f"was ended by {names.get(-code, f'signal {-code}')}"
-
-
-# What runs in a worker process, by what the source is.
-_MODULES = {DECLARATIONS: "aot.compile.worker", EXERCISE: "aot.capture.worker"}
 
 
 def _start(arch: Arch | None, module: str) -> tuple[subprocess.Popen[bytes], Any, Any]:

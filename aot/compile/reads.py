@@ -19,7 +19,7 @@ from aot_runtime.serving.forms import UnstableError
 from aot_runtime.serving.reads import ReadForms, environment_text, resolve, takes_part
 from aot_runtime.serving.sources import source_digest
 
-from ..declare.kernel import CapturedSpec
+from ..declare.specs import CapturedSpec
 from ..errors import BuildError
 from .hardware_info import noted
 from .names import constants, names_read, reach

@@ -12,7 +12,8 @@ from types import FunctionType, MethodType
 from typing import Any, Generic, TypeVar
 
 from ..declare.arguments import Argument, Fixed, Tensor
-from ..declare.kernel import CapturedSpec, Variant
+from ..declare.kernel import Variant
+from ..declare.specs import CapturedSpec
 from .messages import Options
 
 __all__ = ["Code", "Last", "code_of"]

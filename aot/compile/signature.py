@@ -14,7 +14,8 @@ from aot_runtime.serving.calls import is_constexpr, jit_function
 from aot_runtime.serving.forms import UnstableError
 
 from ..declare.arguments import ActiveClusters, Argument, Constant, Fixed, Multiprocessors, Scalar
-from ..declare.kernel import CapturedSpec, Variant
+from ..declare.kernel import Variant
+from ..declare.specs import CapturedSpec
 from ..errors import DeclarationError
 from ..kinds import DTYPES
 

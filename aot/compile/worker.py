@@ -24,9 +24,10 @@ from typing import Any
 from aot_runtime.arch import Arch
 
 from ..declare.arguments import Tensor
+from ..declare.contracts import contract_file
 from ..declare.discover import Family, Found, discover
-from ..declare.kernel import CapturedSpec, Kernel, Variant
-from ..declare.signatures import contract_file
+from ..declare.kernel import Kernel, Variant
+from ..declare.specs import CapturedSpec
 from ..errors import (
     NO_MEMORY,
     NOTHING_LEFT,

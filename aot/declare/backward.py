@@ -13,14 +13,11 @@ The backward kernel is an ordinary kernel of the same source, and names tie the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from aot_runtime import kernel_records
 
 from ..errors import DeclarationError
-
-if TYPE_CHECKING:
-    from .kernel import Kernel
+from .kernel import Kernel
 
 __all__ = ["GRADIENT", "Backward", "check_backward", "check_pairs"]
 

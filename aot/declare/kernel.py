@@ -1,24 +1,9 @@
-"""Declaring a kernel: data, and one function that makes its specs for one point of the grid.
-
-    @aot.kernel(
-        parameters=(aot.In("x"), aot.Out("out", shape="x.shape", dtype="x.dtype")),
-        archs=("sm_80", "sm_90a"),
-        axes={"dtype": ("f16", "f32")},
-    )
-    def double(target, dtype):
-        \"\"\"``out = 2 * x``.\"\"\"
-        x = aot.Tensor(dtype, ("n",))
-        return aot.Spec(Double(), {"x": x, "out": x, "stream": aot.Stream()})
-
-Nothing is compiled here and no GPU is needed: :meth:`Kernel.variants` only expands the grid.
-"""
+"""A declared kernel, and the variants that its grid expands into. Nothing is compiled here, and no GPU is needed."""
 
 from __future__ import annotations
 
-import inspect
-import keyword
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
@@ -26,12 +11,11 @@ from typing import Any
 from aot_runtime.arch import Arch
 from aot_runtime.functions import function_symbol
 from aot_runtime.kernel_records import Backward
-from aot_runtime.manifest import Choice, Parameter, is_name
+from aot_runtime.manifest import Choice, Parameter
 
 from ..errors import DeclarationError
 from ..targets import Target
-from . import expressions
-from .archs import code_for, parse_code, parse_served
+from .archs import code_for, parse_code
 from .arguments import (
     ARGUMENT_TYPES,
     MAX_MADE,
@@ -43,102 +27,14 @@ from .arguments import (
     Tensor,
     Tuple,
 )
-from .backward import check_backward
-from .signatures import check_call, check_contract, check_output_dtypes
-from .workspace import check_workspace, check_workspace_arguments
+from .signatures import check_call, check_output_dtypes
+from .specs import CapturedSpec, Cost, Spec
+from .workspace import check_workspace_arguments
 
-__all__ = ["CapturedSpec", "Cost", "In", "Kernel", "Out", "Spec", "Variant", "kernel"]
+__all__ = ["VARIANT_BUDGET", "Kernel", "Variant", "is_label"]
 
-_MISSING: Any = object()
-MAX_TUNED_BY = 4
 VARIANT_BUDGET = 128
 _LABEL = re.compile(r"[A-Za-z0-9]+(_[A-Za-z0-9]+)*")
-# Attributes of a loaded bundle. A kernel of such a name could not be called.
-_RESERVED = frozenset({"aot", "explain", "kernels", "manifest", "name", "path", "preload"})
-
-
-def In(name: str, doc: str = "", *, default: Any = _MISSING) -> Parameter:
-    """A parameter that the kernel reads. ``default`` is a number or None."""
-    if default is _MISSING:
-        return Parameter(name, doc)
-    if default is not None and (not isinstance(default, (bool, int, float)) or default != default):
-        raise DeclarationError(f"parameter {name}: the default {default!r} is neither a number nor None")
-    if isinstance(default, int) and not -(2**63) <= default < 2**63:
-        raise DeclarationError(f"parameter {name}: the default {default} does not fit in 64 bits")
-    return Parameter(name, doc, has_default=True, default=default)
-
-
-def Out(
-    name: str, doc: str = "", *, shape: str, dtype: str, may_be: str | Sequence[str] = (), default: None = _MISSING
-) -> Parameter:
-    """A parameter that the kernel writes. ``shape`` and ``dtype`` are expressions of the inputs.
-
-    ``default=None`` makes it optional: a call that leaves it out passes None, for which there must be a variant.
-
-    ``may_be`` lists inputs that may be the same tensor as this output: the kernel then works in place. Any other
-    overlap with an output is refused before a launch.
-    """
-    expressions.check_shape(shape)
-    expressions.check_dtype(dtype)
-    if not _are_texts(may_be):
-        raise DeclarationError(f"parameter {name}: may_be is {may_be!r}", hint="pass the names of inputs")
-    inputs = (may_be,) if isinstance(may_be, str) else tuple(may_be)
-    if default is not _MISSING and default is not None:
-        raise DeclarationError(f"parameter {name}: the default of an output can only be None, not {default!r}")
-    return Parameter(name, doc, default is None, output=True, shape=shape, dtype=dtype, may_be=inputs)
-
-
-@dataclass(frozen=True)
-class Cost:
-    """The cost of one call: floating-point operations, and bytes through device memory."""
-
-    operations: int
-    bytes: int
-
-
-@dataclass(frozen=True)
-class Spec:
-    """One compilation: the jit callable, and its arguments in the order in which it takes them.
-
-    The key of an argument is the name of its public parameter. That order may differ from the order of the call.
-    Streams, compile-time values and what the device fills in may have any other key. ``guards`` are conditions on a
-    call. ``label`` is part of the variant's name and tells several specs of one point apart. A spec without a stream
-    needs ``default_stream=True``: it launches on stream 0.
-
-    ``prefer`` are conditions too, but soft ones: among the specs that take a call, those whose conditions hold go
-    first. A table that ``python -m aot tune`` measured may choose any spec that takes the call.
-
-    ``written_for`` names the architecture that the code of this spec was written for, if it is another than the one that
-    ``archs`` of the declaration names for the target.
-    """
-
-    function: Callable[..., Any]
-    arguments: Mapping[str, Argument]
-    guards: tuple[str, ...] = ()
-    label: str = ""
-    default_stream: bool = False
-    prefer: tuple[str, ...] = ()
-    written_for: str = ""
-
-    def __post_init__(self) -> None:
-        for name in ("guards", "prefer"):
-            given = getattr(self, name)
-            object.__setattr__(self, name, (given,) if isinstance(given, str) else tuple(given))
-
-
-@dataclass(frozen=True)
-class CapturedSpec(Spec):
-    """A compilation that another library asked for. ``arguments`` describe what it passed, which is compiled with."""
-
-    args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
-    owner: Any = None  # the object that is called, if it is one
-    attributes: Mapping[str, Any] = field(default_factory=dict)  # of the owner, when it was called
-    state: Callable[[], str] = str  # a digest of what the call is made of now
-    made: str = ""  # that digest when the call was made
-    seen: dict[tuple[str, str], set[str]] = field(default_factory=dict)  # module and name -> its values in such calls
-    identity: Callable[[], str] = str  # what tells the call from others, the same in every process
-    modules: Callable[[], Collection[str]] = tuple  # whose functions may take part
 
 
 @dataclass(frozen=True)
@@ -245,226 +141,9 @@ class Kernel:
         )
 
 
-def kernel(
-    *,
-    parameters: Sequence[Parameter],
-    archs: Sequence[str] | Mapping[str, str],
-    axes: Mapping[str, Any] | None = None,
-    choices: Mapping[str, Any] | None = None,
-    choice_defaults: Mapping[str, str] | None = None,
-    name: str | None = None,
-    reference: Callable[..., Any] | None = None,
-    inputs: Callable[..., Any] | None = None,
-    cost: Callable[..., Cost] | None = None,
-    options: str = "",
-    backward: Backward | None = None,
-    tuned_by: Sequence[str] = (),
-    variant_budget: int = VARIANT_BUDGET,
-) -> Callable[[Callable[..., Any]], Kernel]:
-    """Declare a kernel. The decorated function returns the spec, or specs, of one point of the grid.
-
-    ``archs`` lists architectures that each have code of their own. A mapping names, by architecture, the one that its
-    code was written for: ``{"sm_80": "sm_80", "sm_100f": "sm_80"}`` serves ``sm_100f`` by portable code.
-    ``axes`` differ in something that the arguments of a call show: a dtype, an alignment, a guard. ``choices`` are
-    named by the caller: an epilogue. Both map a name to its values: a sequence, or a mapping from labels to values of
-    any kind. ``reference``, ``inputs`` and ``cost`` are for checks and benchmarks. ``options`` is appended to the
-    options of ``cute.compile``. ``backward``, an ``aot.Backward``, names the kernel that computes gradients.
-    ``tuned_by`` are expressions such as ``m`` or ``m * n``, at most four: ``python -m aot tune`` chooses among the specs
-    of a point by their values, over the calls that the contract's ``tune_inputs`` (or ``bench_inputs``) yield.
-    ``variant_budget`` is how many variants may be compiled for one architecture before a build warns.
-    """
-
-    def declare(make: Callable[..., Any]) -> Kernel:
-        origin = _origin(make)
-        _check_types(origin, name, parameters, axes, choices, options, tuned_by, variant_budget)
-        served = parse_served(archs, origin)
-        declared = Kernel(
-            name=name or make.__name__,
-            doc=inspect.cleandoc(make.__doc__ or ""),
-            parameters=tuple(parameters),
-            archs=tuple(served),
-            axes={axis: _labelled(axis, values, origin) for axis, values in (axes or {}).items()},
-            choices={choice: _labelled(choice, values, origin) for choice, values in (choices or {}).items()},
-            choice_defaults=dict(choice_defaults or {}),
-            make=make,
-            origin=origin,
-            reference=reference,
-            inputs=inputs,
-            cost=cost,
-            options=options,
-            backward=backward,
-            tuned_by=(tuned_by,) if isinstance(tuned_by, str) else tuple(tuned_by),
-            variant_budget=variant_budget,
-            written_for=served,
-        )
-        _check_kernel(declared)
-        _check_is_first(declared)
-        return declared
-
-    return declare
-
-
-def _check_types(
-    origin: str,
-    name: Any,
-    parameters: Any,
-    axes: Any,
-    choices: Any,
-    options: Any,
-    tuned_by: Any,
-    variant_budget: Any,
-) -> None:
-    """Raise if an argument of :func:`kernel` is of another kind than what it is used as."""
-    if name is not None and not isinstance(name, str):
-        raise DeclarationError(f"{origin}: the name is {name!r}, not a text")
-    if not isinstance(parameters, Sequence):
-        raise DeclarationError(
-            f"{origin}: the parameters are {parameters!r}", hint="pass a tuple of aot.In(...) and aot.Out(...)"
-        )
-    for what, values in {"axes": axes, "choices": choices}.items():
-        if values is not None and not isinstance(values, Mapping):
-            raise DeclarationError(f"{origin}: {what} are {values!r}", hint='pass a mapping: {"dtype": ("f16", "f32")}')
-        if "target" in (values or {}):
-            raise DeclarationError(
-                f"{origin}: an axis or a choice is called target, which the function gets already", hint="rename it"
-            )
-    if not isinstance(options, str):
-        raise DeclarationError(f"{origin}: options are {options!r}, not a text", hint='write them like "--opt-level 2"')
-    if not _are_texts(tuned_by):
-        raise DeclarationError(f"{origin}: tuned_by is {tuned_by!r}", hint='pass expressions like ("m", "n // 2")')
-    if type(variant_budget) is not int or variant_budget < 0:
-        raise DeclarationError(
-            f"{origin}: variant_budget is {variant_budget!r}",
-            hint="pass how many variants are few enough; 0: any number",
-        )
-
-
-def _are_texts(given: Any) -> bool:
-    """Whether this is a text, or several."""
-    return isinstance(given, str) or (isinstance(given, Sequence) and all(isinstance(item, str) for item in given))
-
-
-def _origin(make: Callable[..., Any]) -> str:
-    code = inspect.unwrap(make).__code__
-    return f"{code.co_filename}:{code.co_firstlineno}"
-
-
-def _labelled(axis: str, values: Any, origin: str) -> dict[str, Any]:
-    pairs = _pairs(axis, values, origin)
-    for label, _ in pairs:
-        if not _is_label(label):
-            raise DeclarationError(
-                f"{origin}: {label!r}, of axis {axis}, cannot be part of a name",
-                hint="pass a mapping from labels of letters and digits to the values",
-            )
-    labelled = dict(pairs)
-    if len(labelled) != len(pairs) or not pairs:
-        listed = ", ".join(label for label, _ in pairs)
-        raise DeclarationError(f"{origin}: axis {axis} needs different values, at least one; got: {listed or 'none'}")
-    return labelled
-
-
-def _pairs(axis: str, values: Any, origin: str) -> list[tuple[Any, Any]]:
-    if isinstance(values, Mapping):
-        return list(values.items())
-    if isinstance(values, Sequence) and not isinstance(values, str):
-        return [(_label(axis, value), value) for value in values]
-    raise DeclarationError(f"{origin}: the values of axis {axis} are {values!r}", hint="pass a list or a mapping")
-
-
-def _is_label(label: Any) -> bool:
+def is_label(label: Any) -> bool:
     """Labels are joined by two underscores. Without any inside, a name can be split again in only one way."""
     return isinstance(label, str) and _LABEL.fullmatch(label) is not None
-
-
-def _label(axis: str, value: Any) -> str:
-    if isinstance(value, bool):
-        return axis if value else f"not_{axis}"
-    return f"{axis}{value}" if isinstance(value, int) else str(value)
-
-
-def _check_kernel(kernel: Kernel) -> None:
-    where = f"{kernel.origin}: kernel {kernel.name}"
-    if not (is_name(kernel.name) and _is_label(kernel.name)) or keyword.iskeyword(kernel.name):
-        raise DeclarationError(f"{where}: the name is not an identifier of letters and digits joined by single `_`")
-    if kernel.name in _RESERVED:
-        raise DeclarationError(f"{where}: bundles have an attribute of that name", hint="pass another `name`")
-    _check_names(kernel, where)
-    _check_outputs(kernel, where)
-    check_workspace(kernel.parameters, where)
-    _check_defaults(kernel, where)
-    _check_tuned_by(kernel, where)
-    check_backward(kernel, where)
-    check_contract(kernel, where)
-
-
-def _check_is_first(kernel: Kernel) -> None:
-    """Raise if the file has declared another kernel of that name, which this one would hide from a build."""
-    file, line = kernel.origin.rpartition(":")[::2]
-    others = getattr(inspect.unwrap(kernel.make), "__globals__", {}).values()
-    for other in [one for one in others if isinstance(one, Kernel) and one.name == kernel.name]:
-        other_file, other_line = other.origin.rpartition(":")[::2]
-        if other_file == file and other_line != line:
-            raise DeclarationError(
-                f"two kernels are called {kernel.name}: {other.origin} and {kernel.origin}", hint="rename one of them"
-            )
-
-
-def _check_tuned_by(kernel: Kernel, where: str) -> None:
-    if len(kernel.tuned_by) > MAX_TUNED_BY:
-        raise DeclarationError(
-            f"{where}: tuned_by has {len(kernel.tuned_by)} expressions; a table has room for {MAX_TUNED_BY}"
-        )
-    if len(set(kernel.tuned_by)) != len(kernel.tuned_by):
-        raise DeclarationError(f"{where}: tuned_by names an expression twice: {', '.join(kernel.tuned_by)}")
-
-
-def _check_names(kernel: Kernel, where: str) -> None:
-    for parameter in kernel.parameters:
-        if not isinstance(parameter, Parameter):
-            raise DeclarationError(f"{where}: {parameter!r} is not a parameter", hint="use aot.In(...) or aot.Out(...)")
-        if not isinstance(parameter.doc, str):
-            raise DeclarationError(f"{where}: {parameter.name}: its documentation is {parameter.doc!r}, not a text")
-    names: list[Any] = [*(parameter.name for parameter in kernel.parameters), *kernel.choices]
-    for name in names:
-        if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
-            raise DeclarationError(f"{where}: {name!r} cannot name a parameter")
-    if len(set(names)) != len(names):
-        raise DeclarationError(f"{where}: two parameters or choices have the same name: {', '.join(names)}")
-    both = kernel.axes.keys() & kernel.choices.keys()
-    if both:
-        raise DeclarationError(f"{where}: both an axis and a choice: {', '.join(sorted(both))}")
-
-
-def _check_outputs(kernel: Kernel, where: str) -> None:
-    known = {parameter.name for parameter in kernel.parameters}
-    for parameter in kernel.parameters:
-        named = expressions.check_shape(parameter.shape) if parameter.shape is not None else set()
-        named |= expressions.check_dtype(parameter.dtype) if parameter.dtype is not None else set()
-        if named - known:
-            raise DeclarationError(
-                f"{where}: the shape or dtype of {parameter.name} refers to {', '.join(sorted(named - known))}",
-                hint=f"known: {', '.join(sorted(known))}",
-            )
-    inputs = [parameter.name for parameter in kernel.parameters if not parameter.output]
-    for parameter in kernel.parameters:
-        unknown = [name for name in parameter.may_be if name not in inputs]
-        if unknown:
-            raise DeclarationError(
-                f"{where}: {parameter.name} may be {', '.join(unknown)}, which is not an input",
-                hint=f"inputs: {', '.join(inputs) or 'none'}",
-            )
-
-
-def _check_defaults(kernel: Kernel, where: str) -> None:
-    seen_default = False
-    for parameter in kernel.parameters:
-        if seen_default and not parameter.has_default:
-            raise DeclarationError(f"{where}: {parameter.name} has no default but follows a parameter that has one")
-        seen_default |= parameter.has_default
-    for choice, label in kernel.choice_defaults.items():
-        if label not in kernel.choices.get(choice, {}):
-            raise DeclarationError(f"{where}: {choice} has no value {label!r} to default to")
 
 
 def _check_spec(kernel: Kernel, spec: Spec, point: Mapping[str, str]) -> None:
@@ -479,7 +158,7 @@ def _check_spec(kernel: Kernel, spec: Spec, point: Mapping[str, str]) -> None:
         raise DeclarationError(
             f"{where}: the arguments are {spec.arguments!r}", hint="pass a mapping from names to aot.Tensor, ..."
         )
-    if spec.label and not _is_label(spec.label):
+    if spec.label and not is_label(spec.label):
         raise DeclarationError(f"{where}: the label {spec.label!r} cannot be part of a name")
     public = {parameter.name for parameter in kernel.parameters}
     for name, argument in spec.arguments.items():
@@ -494,7 +173,7 @@ def _check_spec(kernel: Kernel, spec: Spec, point: Mapping[str, str]) -> None:
     _check_stream(where, spec)
     if not isinstance(spec, CapturedSpec):  # what another library passed is compiled as it was passed
         check_call(spec, where)
-        check_output_dtypes(kernel, spec, where)
+        check_output_dtypes(kernel.parameters, spec, where)
 
 
 def _check_argument(where: str, name: str, argument: Any, public: bool) -> None:

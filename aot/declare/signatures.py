@@ -1,29 +1,28 @@
-"""What a declaration says against what the author's functions take: found before anything is compiled."""
+"""What a spec passes against what the jit function takes: found before anything is compiled."""
 
 from __future__ import annotations
 
 import inspect
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from aot_runtime.manifest import Parameter
 
 from ..errors import DeclarationError
 from .arguments import Tensor
+from .specs import Spec
 
-if TYPE_CHECKING:
-    from .kernel import Kernel, Spec
+__all__ = ["POSITIONAL", "check_call", "check_output_dtypes", "parameters_of"]
 
-__all__ = ["check_call", "check_contract", "check_output_dtypes", "contract_file"]
-
-_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def check_call(spec: Spec, where: str) -> None:
     """The arguments of a spec are passed by position: their names must not stand in another order than the function's."""
-    parameters = _parameters(spec.function)
+    parameters = parameters_of(spec.function)
     if parameters is None or any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters.values()):
         return
-    takes = [parameter for parameter in parameters.values() if parameter.kind in _POSITIONAL]
+    takes = [parameter for parameter in parameters.values() if parameter.kind in POSITIONAL]
     names, passed = [parameter.name for parameter in takes], list(spec.arguments)
     required = [parameter for parameter in takes if parameter.default is inspect.Parameter.empty]
     if not len(required) <= len(passed) <= len(takes):
@@ -37,9 +36,9 @@ def check_call(spec: Spec, where: str) -> None:
         )
 
 
-def check_output_dtypes(kernel: Kernel, spec: Spec, where: str) -> None:
+def check_output_dtypes(parameters: Sequence[Parameter], spec: Spec, where: str) -> None:
     """An output that is declared as ``x.dtype`` or ``f32`` has that dtype in every variant."""
-    for parameter in kernel.parameters:
+    for parameter in parameters:
         out = spec.arguments.get(parameter.name)
         if not parameter.output or parameter.dtype is None or not isinstance(out, Tensor):
             continue
@@ -54,95 +53,7 @@ def check_output_dtypes(kernel: Kernel, spec: Spec, where: str) -> None:
             )
 
 
-def check_contract(kernel: Kernel, where: str) -> None:
-    """The functions of a contract take the inputs and choices of the kernel, by their names."""
-    beside = _beside(kernel)
-    called = {"reference": kernel.reference, "cost": kernel.cost, "torch_equivalent": beside.get("torch_equivalent")}
-    for what, function in called.items():
-        parameters = _parameters(function) if function is not None else None
-        if parameters is not None:
-            for problem in _mismatches(kernel, parameters):
-                raise DeclarationError(
-                    f"{where}: its {what} {problem}",
-                    hint=f"it is called with the inputs and choices by name: {', '.join(_names(kernel))}",
-                )
-    yielding = {"inputs": kernel.inputs, **{name: beside.get(name) for name in ("bench_inputs", "tune_inputs")}}
-    for what, function in yielding.items():
-        parameters = _parameters(function) if function is not None else None
-        if parameters is not None and not _takes_two(parameters):
-            raise DeclarationError(
-                f"{where}: its {what} take ({', '.join(parameters)})", hint=f"write `def {what}(make, dtype)`"
-            )
-    contract_file(kernel, where)
-
-
-def contract_file(kernel: Kernel, where: str = "") -> str:
-    """The file of a kernel's contract, which goes into the bundle; empty if the kernel has no contract.
-
-    A bundle is checked where CuTe DSL is not installed, so that the file of the kernel itself will not do.
-    """
-    if kernel.reference is None or kernel.inputs is None:
-        return ""
-    files = {what: _file_of(getattr(kernel, what)) for what in ("reference", "inputs")}
-    own, hint = (
-        kernel.origin.rpartition(":")[0],
-        f"move both to `contracts/{kernel.name}.py` and import them from there",
-    )
-    for what, file in files.items():
-        if file == own:
-            raise DeclarationError(
-                f"{where}: its {what} is in the kernel's own file, which needs CuTe DSL; `check` runs without it",
-                hint=hint,
-            )
-        if not file:
-            raise DeclarationError(f"{where}: its {what} is not a function of a file, which a bundle needs", hint=hint)
-    if len(set(files.values())) > 1:
-        raise DeclarationError(
-            f"{where}: its reference and inputs are in two files: {', '.join(files.values())}", hint=hint
-        )
-    return files["reference"]
-
-
-def _file_of(function: Callable[..., Any]) -> str:
-    return str(getattr(getattr(function, "__code__", None), "co_filename", ""))
-
-
-def _beside(kernel: Kernel) -> Mapping[str, Callable[..., Any]]:
-    """What a contract has that a declaration does not name: functions of the file that the reference is in."""
-    module = sys.modules.get(getattr(kernel.reference, "__module__", None) or "")
-    if module is None or module.__name__ == kernel.make.__module__:
-        return {}
-    names = ("torch_equivalent", "bench_inputs", "tune_inputs")
-    return {name: found for name in names if callable(found := getattr(module, name, None))}
-
-
-def _mismatches(kernel: Kernel, parameters: Mapping[str, inspect.Parameter]) -> Iterator[str]:
-    known = _names(kernel)
-    for parameter in parameters.values():
-        named = parameter.kind not in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-        if named and parameter.name not in known and parameter.default is inspect.Parameter.empty:
-            yield f"takes {parameter.name}, which is neither an input nor a choice"
-    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return
-    always = [p.name for p in kernel.parameters if not p.output and not p.has_default]
-    for name in (*always, *kernel.choices):
-        if name in known and name not in parameters:
-            yield f"does not take {name}"
-
-
-def _names(kernel: Kernel) -> list[str]:
-    return [*(parameter.name for parameter in kernel.parameters if not parameter.output), *kernel.choices]
-
-
-def _takes_two(parameters: Mapping[str, inspect.Parameter]) -> bool:
-    if any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters.values()):
-        return True
-    takes = [parameter for parameter in parameters.values() if parameter.kind in _POSITIONAL]
-    required = [parameter for parameter in takes if parameter.default is inspect.Parameter.empty]
-    return len(required) <= 2 <= len(takes)
-
-
-def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
+def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
     """The parameters of a function, method or object; None if they cannot be known."""
     try:
         return inspect.signature(function).parameters

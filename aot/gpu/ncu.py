@@ -11,7 +11,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -128,18 +127,17 @@ def profile(problems: Iterator[Problem], bundle: Any, gpu: Gpu, against: Mapping
 # The process that starts it.
 
 
-def ncu_command(bench: Sequence[str], major: int = 0) -> list[str]:
-    """The command that profiles ``bench`` with those arguments on a GPU of that major version, and prints CSV."""
+def ncu_command(profiled: Sequence[str], major: int = 0) -> list[str]:
+    """The command that profiles another one on a GPU of that major version, and prints CSV."""
     metrics = (*METRICS, _TENSOR_10) if major == 10 else METRICS
-    profiled = [sys.executable, "-m", "aot", "bench", *bench, "--profile", "--quiet"]
     options = ["--csv", "--page", "raw", "--print-units", "base", "--nvtx", "--profile-from-start", "off"]
     return [_PROGRAM, *options, "--metrics", ",".join(metrics), *profiled]
 
 
-def run_ncu(bench: Sequence[str], read_with: str) -> str:
-    """What ``ncu`` prints. ``read_with`` is the command that shows such a text if it comes from another machine."""
+def run_ncu(profiled: Sequence[str], read_with: str) -> str:
+    """What ``ncu`` prints of a command that calls :func:`profile`. ``read_with`` is the command that shows such a text if it comes from another machine."""
     devices = read_driver().devices
-    command = ncu_command(bench, devices[0].capability[0] if devices else 0)
+    command = ncu_command(profiled, devices[0].capability[0] if devices else 0)
     if shutil.which(_PROGRAM) is None:
         raise UsageError(
             f"{_PROGRAM} is not installed",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -31,9 +30,8 @@ class Sanitized:
         return "it found errors" if self.exit_code == FOUND else "the check failed"
 
 
-def sanitize(tool: str, check: Sequence[str]) -> Sanitized:
-    """Run ``python -m aot check`` with those arguments under one of the tools."""
-    watched = [sys.executable, "-m", "aot", "check", *check]
+def sanitize(tool: str, watched: Sequence[str]) -> Sanitized:
+    """Run a command that checks kernels under one of the tools."""
     command = [_PROGRAM, f"--tool={tool}", f"--error-exitcode={FOUND}", *watched]
     if shutil.which(_PROGRAM) is None:
         raise UsageError(

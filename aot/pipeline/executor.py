@@ -9,10 +9,13 @@ from typing import Protocol
 
 from aot_runtime.arch import Arch
 
-from ..compile.messages import Compiled, Options
+from ..compile.messages import DECLARATIONS, EXERCISE, Compiled, Options
 from ..errors import Failure
 
-__all__ = ["CompileJob", "Executor", "Report", "Session"]
+__all__ = ["WORKERS", "CompileJob", "Executor", "Report", "Session"]
+
+# The modules that run in worker processes, by what the source is.
+WORKERS = {DECLARATIONS: "aot.compile.worker", EXERCISE: "aot.capture.worker"}
 
 
 @dataclass(frozen=True)

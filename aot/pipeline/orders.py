@@ -31,7 +31,7 @@ from ..errors import AotError, Failure
 from ..files import owned_directory, sha256_of, sweep
 from ..records import decode
 from ..versions import installed_version
-from .executor import CompileJob, Session
+from .executor import WORKERS, CompileJob, Session
 
 __all__ = ["Artifact", "Order", "Refusal", "carry_out", "differences", "identity", "order_for", "receive"]
 
@@ -162,6 +162,7 @@ class _Opened:
                 order.arch,
                 order.options,
                 self.folder / "worker.log",
+                module=WORKERS[order.options.source],
                 timeout=order.timeout,
                 skip=order.skip,
             )

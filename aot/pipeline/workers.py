@@ -11,7 +11,7 @@ from aot_runtime.arch import Arch
 
 from ..compile.process import Worker, WorkerLost
 from ..errors import AotError, BuildError, Failure
-from .executor import Session
+from .executor import WORKERS, Session
 
 __all__ = ["Workers", "open_source"]
 
@@ -22,7 +22,9 @@ def open_source(session: Session, arch: Arch | None, log: Path) -> tuple[Worker,
     while True:
         skip = [*session.skip, *failures]
         try:
-            return Worker(session.source, arch, session.options, log, timeout=session.timeout, skip=skip), failures
+            module, options = WORKERS[session.options.source], session.options
+            worker = Worker(session.source, arch, options, log, module=module, timeout=session.timeout, skip=skip)
+            return worker, failures
         except WorkerLost as error:
             path = error.reading or session.source
             failure = Failure("", f"reading `{path}`: the process {error.reason}", error.log)
@@ -33,7 +35,7 @@ def open_source(session: Session, arch: Arch | None, log: Path) -> tuple[Worker,
 
 
 class _Ahead:
-    """A worker that a thread starts. If it comes to nothing, the one that is started instead tells why."""
+    """A worker that a thread starts ahead of time. If the start fails, a second worker is started and its error reported."""
 
     def __init__(self, session: Session, arch: Arch, log: Path) -> None:
         self.arch = arch

@@ -24,7 +24,8 @@ from ..declare.arguments import (
     Tensor,
     Tuple,
 )
-from ..declare.kernel import Kernel, Spec, Variant
+from ..declare.kernel import Kernel, Variant
+from ..declare.specs import Spec
 from ..errors import DeclarationError
 from ..kinds import BOOL, DTYPES, FLOAT, HANDLE, INT, NONE, TENSOR, TUPLE
 from .guards import Guards

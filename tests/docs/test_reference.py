@@ -11,7 +11,7 @@ import pytest
 from places import PROJECT
 
 import aot
-from aot.declare.kernel import kernel
+from aot.declare.declaration import kernel
 from aot.targets import accepted_archs
 
 REFERENCE = PROJECT / "docs" / "reference"

@@ -25,7 +25,7 @@ from aot.compile.messages import EXERCISE, Options
 from aot.compile.process import Worker
 
 def capture(log):
-    worker = Worker(sys.argv[1], Arch.parse(sys.argv[2]), Options(source=EXERCISE), Path(log))
+    worker = Worker(sys.argv[1], Arch.parse(sys.argv[2]), Options(source=EXERCISE), Path(log), module="aot.capture.worker")
     tables = [worker.expand(kernel.name)[0].table.name for kernel in worker.declared.kernels]
     worker.close()
     keys = sorted(kernel.captured["key"] for kernel in worker.declared.kernels)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import shlex
+import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -122,10 +123,11 @@ def _make_calls(arguments: argparse.Namespace, opened: Opened, others: dict[str,
 def _show_profiles(arguments: argparse.Namespace, against: Sequence[str]) -> int:
     read_trusted(arguments)  # what is not a bundle is reported here, not by a process of another tool
     if arguments.ncu:
-        words = [str(arguments.bundle), *words_of_keys(arguments)]
+        words = [sys.executable, "-m", "aot", "bench", str(arguments.bundle), *words_of_keys(arguments)]
         words += [word for glob in arguments.kernel for word in ("--kernel", glob)]
         words += [word for dtype in arguments.dtype for word in ("--dtype", dtype)]
         words += [word for name in against for word in ("--against", name)]
+        words += ["--profile", "--quiet"]
         shown = ["python", "-m", "aot", "bench", str(arguments.bundle), "--ncu-csv", "profile.csv"]
         text = run_ncu(words, shlex.join(shown))
     else:

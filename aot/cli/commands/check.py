@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -114,7 +115,7 @@ def _report(arguments: argparse.Namespace, opened: Opened) -> Report:
 
 def _sanitize(arguments: argparse.Namespace) -> int:
     read_trusted(arguments)  # what is not a bundle is said by us, not by a process of another tool
-    words = [str(arguments.bundle), *words_of_keys(arguments)]
+    words = [sys.executable, "-m", "aot", "check", str(arguments.bundle), *words_of_keys(arguments)]
     words += [word for glob in arguments.kernel for word in ("--kernel", glob)]
     words += [word for dtype in arguments.dtype for word in ("--dtype", dtype)]
     words += ["--every"] if arguments.every else []

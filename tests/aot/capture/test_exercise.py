@@ -57,7 +57,8 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Declared]
         (folder / "script.py").write_text(SCRIPT)
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("PYTHONHASHSEED", seed)
-            worker = Worker(str(folder / "script.py"), Arch.parse(arch), Options(source=EXERCISE), folder / "log")
+            script, options = str(folder / "script.py"), Options(source=EXERCISE)
+            worker = Worker(script, Arch.parse(arch), options, folder / "log", module="aot.capture.worker")
             worker.close()
         return worker.declared
 

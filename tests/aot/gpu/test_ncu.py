@@ -77,7 +77,7 @@ def test_the_pipe_of_capability_10_counts_too() -> None:
     lines[2:] = [f'{line},"{text}"' for line, text in zip(lines[2:], (extra, "%", "77"), strict=True)]
     (one,) = read_profiles("\n".join(lines))
     assert one.tensor == 77
-    assert ncu.ncu_command(["b"], 10)[-8].endswith(f",{extra}")
+    assert ncu.ncu_command(["b"], 10)[-2].endswith(f",{extra}")
     assert extra not in " ".join(ncu.ncu_command(["b"], 9))
 
 
@@ -161,7 +161,18 @@ def test_without_ncu_the_command_is_shown(
     monkeypatch.setattr("shutil.which", lambda name: None)
     assert main(["bench", str(small_bundle_path), "--ncu", "--kernel", "fill*"]) == 2
     err = capsys.readouterr().err
-    command = shlex.join(ncu.ncu_command([str(small_bundle_path), "--kernel", "fill*"]))
+    profiled = [
+        sys.executable,
+        "-m",
+        "aot",
+        "bench",
+        str(small_bundle_path),
+        "--kernel",
+        "fill*",
+        "--profile",
+        "--quiet",
+    ]
+    command = shlex.join(ncu.ncu_command(profiled))
     assert f"with it, run `{command} > profile.csv`" in err
     assert f"then `python -m aot bench {small_bundle_path} --ncu-csv profile.csv`" in err
 
