@@ -137,7 +137,7 @@ def sections(text: str) -> Iterator[tuple[str, str]]:
 
 
 def page() -> str:
-    text = HEADER.read_text()
+    text = re.sub(r"^ */\* (?:dtypes: |end of dtypes).*\n", "", HEADER.read_text(), flags=re.MULTILINE)
     written = [HEAD]
     for title, content in sections(text):
         written.append(f"## {title.capitalize()}\n")

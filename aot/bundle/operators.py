@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+from aot_runtime.dtypes import ALLOCATED, find_dtype
 from aot_runtime.exposed import ExposeError
 from aot_runtime.functions import function_symbol
 from aot_runtime.kernel_records import KernelRecord, Parameter
@@ -22,9 +23,6 @@ __all__ = ["Operator", "Output", "Step", "operators", "operators_digest", "shape
 
 MOST = 64  # inputs, outputs or choices of one operator: AOT_TORCH_MAX_ARGUMENTS
 DEEPEST = 32  # numbers on the stack of a shape: AOT_TORCH_MAX_DEPTH
-DTYPES = (
-    "bool", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "f16", "bf16", "f32", "f64", "f8e4m3", "f8e5m2", "f8e8m0",
-)  # fmt: skip  # AOT_TORCH_DTYPES
 WORKSPACE = -(2**31) + 1  # AOT_TORCH_WORKSPACE
 _INTEGERS = ("int", "bool")
 _BINARY: dict[type[ast.operator], str] = {
@@ -127,13 +125,14 @@ def _functions(record: KernelRecord) -> Iterator[str]:
 def _output(parameter: Parameter, inputs: Sequence[Parameter]) -> Output:
     names = [one.name for one in inputs]
     dtype = dtype_source(str(parameter.dtype), names)
-    if dtype is None and parameter.dtype not in DTYPES:
+    own = find_dtype(str(parameter.dtype)) if dtype is None else None
+    if dtype is None and (own is None or own.name not in ALLOCATED):
         raise ExposeError(f"torch has no dtype {parameter.dtype}")
     return Output(
         name=parameter.name,
         shape=shape_steps(str(parameter.shape), inputs),
         dtype_of=-1 if dtype is None else names.index(dtype.removesuffix(".dtype")),
-        dtype=str(parameter.dtype) if dtype is None else "",
+        dtype=own.name if own is not None else "",
         optional=is_optional(parameter),
     )
 

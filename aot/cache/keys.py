@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import aot_runtime.dtypes
 import aot_runtime.native
 from aot_runtime.arch import Arch
 
@@ -179,14 +180,14 @@ def cutlass_distributions(folders: Iterable[str] | None = None) -> dict[str, str
 @cache
 def generation() -> str:
     """Our own code generation: what turns a declaration into a launcher, and the C it is linked with."""
-    return _files_digest([*_ours(_GENERATION), *_runtime_sources()])
+    return _files_digest([*_ours(_GENERATION), _dtypes(), *_runtime_sources()])
 
 
 @cache
 def linking() -> str:
     """Our own linking, and the compilers and headers it uses."""
     versions = {name: installed_version(name) for name in ("ziglang", "apache-tvm-ffi")}
-    return digest_of([_files_digest([*_ours(_LINKING), *_runtime_sources()]), versions])
+    return digest_of([_files_digest([*_ours(_LINKING), _dtypes(), *_runtime_sources()]), versions])
 
 
 @cache
@@ -198,6 +199,10 @@ def ourselves() -> str:
 
 def _ours(patterns: Iterable[str]) -> list[Path]:
     return [path for pattern in patterns for path in sorted(_AOT.glob(pattern)) if path.is_file()]
+
+
+def _dtypes() -> Path:
+    return Path(aot_runtime.dtypes.__file__)
 
 
 def _runtime_sources() -> list[Path]:

@@ -17,6 +17,7 @@ from ..bundle.contracts import Contract, load_contracts
 from ..errors import UsageError
 from ..files import write_whole
 from ..gpu.running import Gpu, find_gpu, select_kernels
+from ..kinds import DTYPES, dtype_of
 from .report import print_message
 
 if TYPE_CHECKING:  # the builder is not needed to check a bundle
@@ -119,8 +120,16 @@ def add_run_arguments(parser: argparse.ArgumentParser, dtypes: str, out: str) ->
     add_key_argument(parser)
     add = parser.add_argument
     add("--kernel", action="append", default=[], metavar="GLOB", help="only kernels whose name matches; repeatable")
-    add("--dtype", action="append", default=[], metavar="DTYPE", help=f"{dtypes}; repeatable")
+    add("--dtype", action="append", default=[], type=_dtype, metavar="DTYPE", help=f"{dtypes}; repeatable")
     add("--out", type=Path, metavar="FILE", help=f"write the {out} here, as JSON")
+
+
+def _dtype(text: str) -> str:
+    """Our name for a dtype, whichever of its names was given."""
+    found = dtype_of(text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"unknown dtype: {text!r}; known: {', '.join(DTYPES)}")
+    return found.name
 
 
 def open_to_run(arguments: argparse.Namespace, command: str) -> Opened:

@@ -78,9 +78,7 @@ class KernelInfo:
     captured: dict[str, Any] | None = None  # the call that it was captured from: see ``aot/capture``
     is_tuned: bool = False  # whether tables may choose among its variants
     variant_budget: int = 0  # for one architecture; 0: none
-    written_for: Mapping[str, str] = field(
-        default_factory=dict
-    )  # by architecture: the one that its code was written for
+    written_for: Mapping[str, str] = field(default_factory=dict)  # architecture -> the one that its code is written for
 
     def portable_archs(self) -> frozenset[Arch]:
         """The architectures that code serves which was written for another one."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import DeclarationError
-from ..kinds import DTYPES
+from ..kinds import DTYPES, dtype_of
 
 __all__ = [
     "ActiveClusters",
@@ -29,9 +29,12 @@ __all__ = [
 SCALAR_DTYPES = tuple(name for name, dtype in DTYPES.items() if dtype.is_scalar)
 
 
-def _check_dtype(dtype: str, known: Sequence[str]) -> None:
-    if dtype not in known:
-        raise DeclarationError(f"unknown dtype: {dtype!r}", hint="known: " + ", ".join(known))
+def _set_dtype(argument: Tensor | Scalar | Pointer, known: Sequence[str]) -> None:
+    """Whatever its name in the declaration, an argument has a dtype by our name."""
+    found = dtype_of(argument.dtype, known)
+    if found is None:
+        raise DeclarationError(f"unknown dtype: {argument.dtype!r}", hint="known: " + ", ".join(known))
+    object.__setattr__(argument, "dtype", found.name)
 
 
 def _check_power_of_two(value: int, what: str) -> None:
@@ -96,7 +99,7 @@ class Tensor:
     batch: Tensor | None = field(default=None, kw_only=True)  # set by ``single``
 
     def __post_init__(self) -> None:
-        _check_dtype(self.dtype, tuple(DTYPES))
+        _set_dtype(self, tuple(DTYPES))
         object.__setattr__(self, "shape", _dims(self.shape))
         if any(isinstance(extent, int) and extent < 0 for extent in self.shape):
             raise DeclarationError(f"an extent is negative: {self.shape}")
@@ -141,7 +144,7 @@ class Tensor:
 
     @property
     def element_bytes(self) -> int:
-        return DTYPES[self.dtype].bits * DTYPES[self.dtype].lanes // 8
+        return DTYPES[self.dtype].element_bytes
 
     @property
     def alignment(self) -> int:
@@ -173,7 +176,7 @@ class Scalar:
     dtype: str
 
     def __post_init__(self) -> None:
-        _check_dtype(self.dtype, SCALAR_DTYPES)
+        _set_dtype(self, SCALAR_DTYPES)
 
 
 @dataclass(frozen=True)
@@ -184,7 +187,7 @@ class Pointer:
     align: int | None = None
 
     def __post_init__(self) -> None:
-        _check_dtype(self.dtype, tuple(DTYPES))
+        _set_dtype(self, tuple(DTYPES))
         if self.align is not None:
             _check_power_of_two(self.align, "align")
 

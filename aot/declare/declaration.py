@@ -24,6 +24,7 @@ from aot_runtime.kernel_records import Backward
 from aot_runtime.manifest import Parameter, is_name
 
 from ..errors import DeclarationError
+from ..kinds import dtype_of
 from . import expressions
 from .archs import parse_served
 from .backward import check_backward
@@ -68,6 +69,8 @@ def Out(
     inputs = (may_be,) if isinstance(may_be, str) else tuple(may_be)
     if default is not _MISSING and default is not None:
         raise DeclarationError(f"parameter {name}: the default of an output can only be None, not {default!r}")
+    own = dtype_of(dtype)
+    dtype = own.name if own is not None else dtype
     return Parameter(name, doc, default is None, output=True, shape=shape, dtype=dtype, may_be=inputs)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import DeclarationError
-from ..kinds import DTYPES
+from ..kinds import DTYPES, dtype_of
 
 __all__ = ["Binary", "Compare", "Constant", "Element", "Expression", "Logic", "Name", "Negation", "names_in", "parse"]
 
@@ -264,7 +264,7 @@ def check_dtype(text: str) -> set[str]:
     name, dot, field = str(text).partition(".")
     if name.isidentifier() and (dot, field) == (".", "dtype"):
         return {name}
-    if text in DTYPES:
+    if dtype_of(text) is not None:
         return set()
     raise DeclarationError(
         f"not the dtype of an output: {text!r}", hint=f"write x.dtype, or one of {', '.join(DTYPES)}"

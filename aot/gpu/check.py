@@ -28,6 +28,7 @@ from ..bundle.details import VariantDetails, details_text, read_details
 from ..bundle.layout import details_name
 from ..bundle.publish import publish, staging
 from ..errors import UsageError
+from ..kinds import DTYPES
 from ..records import encode
 from .inputs import dtype_name, torch_dtype
 from .running import Gpu, arguments_text, calls_of, make_outputs, variants_of
@@ -59,12 +60,10 @@ class Tolerance:
 
 # By the dtype of an output: one rounding of the result, and a margin for the order of f32 additions.
 TOLERANCES = {
-    "f8e4m3": Tolerance(2**-4, 2**-4),
-    "bf16": Tolerance(2**-8, 2**-7),
-    "f16": Tolerance(2**-11, 2**-10),
-    "f32": Tolerance(2**-20, 2**-18),
-    "f64": Tolerance(2**-45, 2**-43),
-}
+    name: Tolerance(2.0 ** -(dtype.digits + 1), 2.0 ** -(dtype.digits + (dtype.bits == 8)))
+    for name, dtype in DTYPES.items()
+    if dtype.digits
+} | {"f32": Tolerance(2**-20, 2**-18), "f64": Tolerance(2**-45, 2**-43)}
 MARGIN_BYTES = 256  # bytes before and after an output; also what keeps it aligned
 
 

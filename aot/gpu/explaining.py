@@ -16,7 +16,7 @@ from ..bundle.details import RequirementDetails, VariantDetails, read_details
 from ..bundle.layout import details_name
 from ..declare.expressions import check_dtype, check_shape, shape_of
 from ..errors import UsageError
-from ..kinds import BOOL, DTYPES, FLOAT, INT, NONE, TENSOR, TUPLE
+from ..kinds import BOOL, DTYPES, FLOAT, INT, NONE, TENSOR, TUPLE, dtype_of
 
 if TYPE_CHECKING:
     from aot_runtime import Bundle
@@ -26,7 +26,6 @@ __all__ = ["Answer", "ask", "parse_arguments"]
 _TENSOR = re.compile(r"(\w+)\[([\d\s,]*)\](?::\(([\d\s,]*)\))?(?:@(\d+))?")
 _LABEL = re.compile(r"(\w+)((?:\[\d+\])*)(?:\.(dtype|ndim|shape|strides)(?:\[(\d+)\])?)?")
 _EXAMPLE = "write it like x=f16[4,8,64], x=f16[4,8]:(16,1)@16, n=3, scale=0.5, flag=true, bias=none, pair=(f32[8],2.0)"
-_BY_LONG_NAME = {dtype.torch: dtype for dtype in DTYPES.values()}
 _WORDS: dict[str, Any] = {"none": None, "true": True, "false": False}
 
 
@@ -97,17 +96,13 @@ def _elements(text: str) -> list[str]:
 
 def _parse_tensor(match: re.Match[str], text: str) -> TensorInfo:
     dtype, shape, strides, align = match.groups()
-    if dtype not in DTYPES and dtype not in _BY_LONG_NAME:
+    known = dtype_of(dtype)
+    if known is None:
         raise UsageError(f"{text!r}: there is no dtype {dtype!r}", hint=f"known: {', '.join(DTYPES)}")
     steps = _numbers(strides) if strides is not None else None
     if steps is not None and len(steps) != len(_numbers(shape)):
         raise UsageError(f"{text!r} has {len(_numbers(shape))} extents and {len(steps)} strides")
-    return TensorInfo(_long_name(dtype), _numbers(shape), steps, int(align) if align else 256)
-
-
-def _long_name(dtype: str) -> str:
-    """``i32`` -> ``int32``, as TVM-FFI calls it."""
-    return DTYPES[dtype].torch if dtype in DTYPES else dtype
+    return TensorInfo(known.torch, _numbers(shape), steps, int(align) if align else 256)
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -124,7 +119,8 @@ def _add_outputs(arguments: dict[str, Any], record: KernelRecord) -> None:
         if (check_shape(parameter.shape) | check_dtype(parameter.dtype)) - known.keys():
             continue  # the caller picks it, or an input is missing
         name, dot, _ = parameter.dtype.partition(".")
-        dtype = known[name].dtype if dot else _long_name(name)
+        own = dtype_of(name) if not dot else None
+        dtype = known[name].dtype if own is None else own.torch
         arguments[parameter.name] = TensorInfo(dtype, tuple(shape_of(parameter.shape, known)))
 
 
@@ -224,5 +220,5 @@ def _kind(value: Any) -> int:
 
 def _packed(dtype: str) -> int | None:
     """A dtype as requirements count it: see ``aot_packed_dtype`` in C."""
-    found = _BY_LONG_NAME.get(dtype)
-    return None if found is None else found.code | 1 << 8 | found.bits << 32
+    found = dtype_of(dtype)
+    return None if found is None else found.packed

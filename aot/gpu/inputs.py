@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..kinds import DTYPES
+from ..errors import UsageError
+from ..kinds import DTYPES, dtype_of
 
 __all__ = ["InputMaker", "dtype_name", "torch_dtype"]
 
 
 def torch_dtype(dtype: str) -> Any:
-    """torch's dtype for one of our names."""
+    """torch's dtype for any of its names."""
     import torch
 
-    return getattr(torch, DTYPES[dtype].torch)
+    found = dtype_of(dtype)
+    if found is None:
+        raise UsageError(f"unknown dtype: {dtype!r}", hint=f"known: {', '.join(DTYPES)}")
+    return getattr(torch, found.torch)
 
 
 def dtype_name(dtype: Any) -> str:
     """Our name for one of torch's dtypes."""
-    name = str(dtype).removeprefix("torch.")
-    return next((ours for ours, theirs in DTYPES.items() if theirs.torch == name), name)
+    found = dtype_of(str(dtype))
+    return found.name if found is not None else str(dtype).removeprefix("torch.")
 
 
 class InputMaker:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import tvm_ffi
 
 from .arch import Capability, parse_capability
+from .dtypes import find_dtype
 from .errors import ArgumentError, DeviceError, IncompleteBundleWarning
-from .explain import DTYPE_ALIASES, Device, Explanation, TensorInfo, parse_explanation
+from .explain import Device, Explanation, TensorInfo, parse_explanation
 from .functions import make_function
 
 if TYPE_CHECKING:
@@ -99,9 +100,13 @@ def _described(bundle: Asked, value: Any) -> Any:
         return [_described(bundle, item) for item in value]
     if not isinstance(value, TensorInfo):
         return value
-    dtype = tvm_ffi.dtype(DTYPE_ALIASES.get(value.dtype, value.dtype))
     numbers = (*value.shape, *value.resolved_strides())
-    kind = (int(dtype.type_code), dtype.bits, dtype.lanes)
+    known = find_dtype(value.dtype)
+    if known is not None:
+        kind = (known.code, known.bits, known.lanes)
+    else:  # vectors of several
+        dtype = tvm_ffi.dtype(value.dtype)
+        kind = (int(dtype.type_code), dtype.bits, dtype.lanes)
     return bundle._call("aot__describe", *kind, value.align, len(value.shape), *numbers)
 
 

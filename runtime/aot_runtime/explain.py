@@ -10,15 +10,7 @@ from .records import Value
 if TYPE_CHECKING:
     from .arch import Capability
 
-__all__ = ["DTYPE_ALIASES", "Candidate", "Device", "Explanation", "TensorInfo", "parse_explanation"]
-
-# The short names of declarations, and names of torch, that TVM-FFI does not know.
-DTYPE_ALIASES = {
-    "i8": "int8", "u8": "uint8", "i16": "int16", "u16": "uint16", "i32": "int32", "u32": "uint32", "i64": "int64",
-    "u64": "uint64", "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64",
-    "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2", "f8e8m0": "float8_e8m0fnu",
-    "f4e2m1x2": "float4_e2m1fnx2", "float4_e2m1fn_x2": "float4_e2m1fnx2",
-}  # fmt: skip
+__all__ = ["Candidate", "Device", "Explanation", "TensorInfo", "parse_explanation"]
 
 
 class Device(Value):
@@ -45,7 +37,7 @@ class TensorInfo(Value):
 
     __slots__ = ("align", "dtype", "shape", "strides")
 
-    dtype: str  # short or long: `f16`, `float16`
+    dtype: str  # any of its names: `f16`, `float16`, `half`
     shape: tuple[int, ...]  # extents
     strides: tuple[int, ...] | None  # in elements; None: row-major
     align: int  # bytes that the address is a multiple of

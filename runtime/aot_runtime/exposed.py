@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from .dtypes import ALLOCATED, find_dtype
 from .errors import AotError
 from .kernel_records import KernelRecord, Parameter
 from .outputs import first_dtype
@@ -69,7 +70,6 @@ class Exposed(ABC):
         return f"<{type(self).__module__}.{type(self).__name__} {self._name!r}: {', '.join(self)}>"
 
 
-_PACKED = "f4e2m1x2"
 _registering = RLock()  # of one thread: what is made may register another bundle
 _E = TypeVar("_E", bound=Exposed)
 
@@ -115,8 +115,9 @@ def split_parameters(record: KernelRecord, types: tuple[str, ...]) -> tuple[list
     for parameter in outputs:
         if parameter.shape is None or parameter.dtype is None:
             raise ExposeError(f"the shape or dtype of `{parameter.name}` is not declared")
-        if parameter.dtype == _PACKED:
-            raise ExposeError(f"`{parameter.name}` has the dtype {_PACKED}, which frameworks cannot allocate")
+        own = find_dtype(parameter.dtype)
+        if "." not in parameter.dtype and (own is None or own.name not in ALLOCATED):
+            raise ExposeError(f"`{parameter.name}` has the dtype {parameter.dtype}, which frameworks cannot allocate")
     return inputs, [_with_dtype(parameter) for parameter in outputs]
 
 

@@ -33,12 +33,10 @@ from .errors import ArgumentError
 from .exposed import Exposed, expose, split_parameters
 from .functions import documentation, function_symbol
 from .kernel_records import Choice, KernelRecord, Parameter
-from .outputs import SHAPE_FUNCTIONS, TORCH_DTYPES, dtype_source, shape_source
+from .outputs import SHAPE_FUNCTIONS, dtype_source, framework_dtype, shape_source
 
 __all__ = ["Functions", "export_checks", "register"]
 
-
-_DTYPES = {**TORCH_DTYPES, "bool": "bool_"}
 _SCALARS = {"float": float, "int": int, "bool": bool}
 _ARRAYS = ("tensor", "tensor?")
 _registered: dict[str, Functions] = {}
@@ -269,7 +267,7 @@ def _shapes(inputs: list[Parameter], outputs: list[Parameter]) -> Callable[..., 
     for parameter in outputs:
         dtype = dtype_source(str(parameter.dtype), names)
         if dtype is None:
-            namespace[f"_dtype_{parameter.name}"] = getattr(jnp, _DTYPES[str(parameter.dtype)])
+            namespace[f"_dtype_{parameter.name}"] = framework_dtype(jnp, str(parameter.dtype))
             dtype = f"_dtype_{parameter.name}"
         pairs.append(f"({shape_source(str(parameter.shape), names)}, {dtype})")
     source = f"def shapes({', '.join(names)}):\n    return [{', '.join(pairs)}]\n"

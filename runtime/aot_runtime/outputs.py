@@ -9,17 +9,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Sequence
+from typing import Any
 
+from .dtypes import ALLOCATED, find_dtype
 from .errors import ManifestError
 
-__all__ = ["SHAPE_FUNCTIONS", "TORCH_DTYPES", "dtype_source", "first_dtype", "shape_source"]
-
-# The dtypes that frameworks can allocate: our names and torch's, which JAX shares but for bool.
-TORCH_DTYPES = {
-    "bool": "bool", "i8": "int8", "u8": "uint8", "i16": "int16", "u16": "uint16", "i32": "int32", "u32": "uint32",
-    "i64": "int64", "u64": "uint64", "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64",
-    "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2", "f8e8m0": "float8_e8m0fnu",
-}  # fmt: skip
+__all__ = ["SHAPE_FUNCTIONS", "dtype_source", "first_dtype", "framework_dtype", "shape_source"]
 
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
 # What the source of a shape calls. Parameters may be called `min` and `max`, but their names do not start with `_`.
@@ -66,7 +61,16 @@ def dtype_source(text: str, parameters: Collection[str]) -> str | None:
 def first_dtype(accepts: Sequence[str]) -> str | None:
     """Our name for the dtype of the first tensor that variants take, as in ``bfloat16[:, :]``; None if there is none."""
     wanted = accepts[0].partition("[")[0] if accepts else ""
-    return next((ours for ours, theirs in TORCH_DTYPES.items() if theirs == wanted), None)
+    found = find_dtype(wanted)
+    return found.name if found is not None and found.name in ALLOCATED else None
+
+
+def framework_dtype(framework: Any, text: str) -> Any:
+    """The dtype of that name in ``torch``, or in ``jax.numpy``, which shares the names but for bool."""
+    found = find_dtype(text)
+    if found is None or found.name not in ALLOCATED:
+        raise ManifestError(f"not a dtype that frameworks can allocate: {text!r}")
+    return getattr(framework, "bool_" if found.name == "bool" and hasattr(framework, "bool_") else found.torch)
 
 
 def _is_shape(node: ast.expr) -> bool:

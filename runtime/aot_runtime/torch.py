@@ -29,7 +29,7 @@ from .errors import AotError, ArgumentError
 from .exposed import Exposed, ExposeError, expose
 from .functions import call_plainly, documentation, function_symbol
 from .kernel_records import KernelRecord
-from .outputs import SHAPE_FUNCTIONS, TORCH_DTYPES, dtype_source, shape_source
+from .outputs import SHAPE_FUNCTIONS, dtype_source, framework_dtype, shape_source
 from .schemas import functional_schema, is_optional, operator_parameters, out_schema
 from .torch_gradients import GradientError, gradients_of, refusal
 from .torch_native import is_defined, load_library
@@ -437,7 +437,7 @@ def _allocations(signature: _Signature, names: dict[str, Any]) -> Iterator[str]:
         shape = shape_source(str(parameter.shape), inputs)
         dtype = dtype_source(str(parameter.dtype), inputs)
         if dtype is None:
-            names[f"_dtype_{parameter.name}"] = getattr(torch, TORCH_DTYPES[str(parameter.dtype)])
+            names[f"_dtype_{parameter.name}"] = framework_dtype(torch, str(parameter.dtype))
             dtype = f"_dtype_{parameter.name}"
         like = str(parameter.shape).removesuffix(".shape")
         if like in required:  # torch.empty_like takes half the time of torch.empty

@@ -32,18 +32,57 @@ static const char* kinds_name(const aot_requirement_t* requirement) {
   return kind_name(requirement->high);
 }
 
+/* The names of dtypes, by what DLPack says of them. */
+static const struct {
+  int code, bits, lanes;
+  const char* name;
+} dtypes[] = {
+    /* dtypes: written by tools/dtypes.py */
+    {6, 8, 1, "bool"},
+    {0, 8, 1, "int8"},
+    {1, 8, 1, "uint8"},
+    {0, 16, 1, "int16"},
+    {1, 16, 1, "uint16"},
+    {0, 32, 1, "int32"},
+    {1, 32, 1, "uint32"},
+    {0, 64, 1, "int64"},
+    {1, 64, 1, "uint64"},
+    {2, 16, 1, "float16"},
+    {4, 16, 1, "bfloat16"},
+    {2, 32, 1, "float32"},
+    {2, 64, 1, "float64"},
+    {10, 8, 1, "float8_e4m3fn"},
+    {12, 8, 1, "float8_e5m2"},
+    {14, 8, 1, "float8_e8m0fnu"},
+    {15, 6, 1, "float6_e2m3fn"},
+    {16, 6, 1, "float6_e3m2fn"},
+    {17, 4, 2, "float4_e2m1fn_x2"},
+    {7, 8, 1, "float8_e3m4"},
+    {8, 8, 1, "float8_e4m3"},
+    {9, 8, 1, "float8_e4m3b11fnuz"},
+    {11, 8, 1, "float8_e4m3fnuz"},
+    {13, 8, 1, "float8_e5m2fnuz"},
+    {17, 4, 1, "float4_e2m1fn"},
+    {5, 64, 1, "complex64"},
+    {5, 128, 1, "complex128"},
+    /* end of dtypes */
+};
+
 static void append_dtype(aot_text_t* text, int64_t packed) {
-  static const char* const codes[] = {"int", "uint", "float", "handle", "bfloat", "complex", "bool"};
-  static const char* const narrow[] = {"float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float8_e4m3fn",
-                                       "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu",
-                                       "float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn"};
+  static const char* const kinds[] = {"int", "uint", "float", "handle", "bfloat", "complex", "bool"};
   int code = (int)(packed & 0xff), lanes = (int)(packed >> 8 & 0xffff), bits = (int)(packed >> 32);
-  if (packed == AOT_MISSING) aot_text_append(text, "not that of a tensor");
-  else if (code == kDLBool) aot_text_append(text, "bool");
-  else if (code < 7) aot_text_append(text, "%s%d", codes[code], bits);
-  else if (code < 18) aot_text_append(text, "%s", narrow[code - 7]);
+  if (packed == AOT_MISSING) {
+    aot_text_append(text, "not that of a tensor");
+    return;
+  }
+  for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; ++i) {
+    if (dtypes[i].code != code || dtypes[i].bits != bits || dtypes[i].lanes != lanes) continue;
+    aot_text_append(text, "%s", dtypes[i].name);
+    return;
+  }
+  if (code < (int)(sizeof kinds / sizeof *kinds)) aot_text_append(text, "%s%d", kinds[code], bits);
   else aot_text_append(text, "dtype %d of %d bits", code, bits);
-  if (packed != AOT_MISSING && lanes != 1) aot_text_append(text, "x%d", lanes);
+  if (lanes != 1) aot_text_append(text, "x%d", lanes);
 }
 
 static double from_ordered(int64_t ordered) {

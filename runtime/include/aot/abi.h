@@ -68,6 +68,7 @@ typedef struct aot_value {
 /* Numbers of DLPack. */
 enum { AOT_DEVICE_CPU = 1, AOT_DEVICE_CUDA = 2 };
 enum {
+  /* dtypes: written by tools/dtypes.py */
   AOT_DTYPE_INT = 0,
   AOT_DTYPE_UINT = 1,
   AOT_DTYPE_FLOAT = 2,
@@ -75,7 +76,11 @@ enum {
   AOT_DTYPE_BOOL = 6,
   AOT_DTYPE_FLOAT8_E4M3FN = 10,
   AOT_DTYPE_FLOAT8_E5M2 = 12,
-  AOT_DTYPE_FLOAT8_E8M0FNU = 14
+  AOT_DTYPE_FLOAT8_E8M0FNU = 14,
+  AOT_DTYPE_FLOAT6_E2M3FN = 15,
+  AOT_DTYPE_FLOAT6_E3M2FN = 16,
+  AOT_DTYPE_FLOAT4_E2M1FN = 17,
+  /* end of dtypes */
 };
 
 typedef struct aot_dtype {

@@ -193,24 +193,38 @@ static inline aot_value aot_from_tuple(aot_tuple_header* header, aot_value* valu
   return value;
 }
 
-static inline aot_dtype aot_make_dtype(uint8_t code, uint8_t bits) {
-  aot_dtype dtype = {0, 0, 1};
+static inline aot_dtype aot_make_vector_dtype(uint8_t code, uint8_t bits, uint16_t lanes) {
+  aot_dtype dtype;
   dtype.code = code;
   dtype.bits = bits;
+  dtype.lanes = lanes;
   return dtype;
 }
 
+static inline aot_dtype aot_make_dtype(uint8_t code, uint8_t bits) { return aot_make_vector_dtype(code, bits, 1); }
+
 /* Data types, for C; C++ has aot::float32 and its like. */
-#define AOT_BOOLEAN aot_make_dtype(AOT_DTYPE_BOOL, 8)
-#define AOT_INT8 aot_make_dtype(AOT_DTYPE_INT, 8)
-#define AOT_INT16 aot_make_dtype(AOT_DTYPE_INT, 16)
-#define AOT_INT32 aot_make_dtype(AOT_DTYPE_INT, 32)
-#define AOT_INT64 aot_make_dtype(AOT_DTYPE_INT, 64)
-#define AOT_UINT8 aot_make_dtype(AOT_DTYPE_UINT, 8)
-#define AOT_FLOAT16 aot_make_dtype(AOT_DTYPE_FLOAT, 16)
-#define AOT_BFLOAT16 aot_make_dtype(AOT_DTYPE_BFLOAT, 16)
-#define AOT_FLOAT32 aot_make_dtype(AOT_DTYPE_FLOAT, 32)
-#define AOT_FLOAT64 aot_make_dtype(AOT_DTYPE_FLOAT, 64)
+/* dtypes: written by tools/dtypes.py */
+#define AOT_BOOLEAN aot_make_vector_dtype(AOT_DTYPE_BOOL, 8, 1)
+#define AOT_INT8 aot_make_vector_dtype(AOT_DTYPE_INT, 8, 1)
+#define AOT_UINT8 aot_make_vector_dtype(AOT_DTYPE_UINT, 8, 1)
+#define AOT_INT16 aot_make_vector_dtype(AOT_DTYPE_INT, 16, 1)
+#define AOT_UINT16 aot_make_vector_dtype(AOT_DTYPE_UINT, 16, 1)
+#define AOT_INT32 aot_make_vector_dtype(AOT_DTYPE_INT, 32, 1)
+#define AOT_UINT32 aot_make_vector_dtype(AOT_DTYPE_UINT, 32, 1)
+#define AOT_INT64 aot_make_vector_dtype(AOT_DTYPE_INT, 64, 1)
+#define AOT_UINT64 aot_make_vector_dtype(AOT_DTYPE_UINT, 64, 1)
+#define AOT_FLOAT16 aot_make_vector_dtype(AOT_DTYPE_FLOAT, 16, 1)
+#define AOT_BFLOAT16 aot_make_vector_dtype(AOT_DTYPE_BFLOAT, 16, 1)
+#define AOT_FLOAT32 aot_make_vector_dtype(AOT_DTYPE_FLOAT, 32, 1)
+#define AOT_FLOAT64 aot_make_vector_dtype(AOT_DTYPE_FLOAT, 64, 1)
+#define AOT_FLOAT8_E4M3FN aot_make_vector_dtype(AOT_DTYPE_FLOAT8_E4M3FN, 8, 1)
+#define AOT_FLOAT8_E5M2 aot_make_vector_dtype(AOT_DTYPE_FLOAT8_E5M2, 8, 1)
+#define AOT_FLOAT8_E8M0FNU aot_make_vector_dtype(AOT_DTYPE_FLOAT8_E8M0FNU, 8, 1)
+#define AOT_FLOAT6_E2M3FN aot_make_vector_dtype(AOT_DTYPE_FLOAT6_E2M3FN, 6, 1)
+#define AOT_FLOAT6_E3M2FN aot_make_vector_dtype(AOT_DTYPE_FLOAT6_E3M2FN, 6, 1)
+#define AOT_FLOAT4_E2M1FN_X2 aot_make_vector_dtype(AOT_DTYPE_FLOAT4_E2M1FN, 4, 2)
+/* end of dtypes */
 
 /* A tensor that holds its shape and strides itself. Not to be copied: the tensor points into it. */
 enum { AOT_MAX_RANK = 8 };

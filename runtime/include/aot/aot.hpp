@@ -82,14 +82,27 @@ inline void check(int code) {
 // The data type of the elements of a tensor.
 using DType = aot_dtype;
 
-inline constexpr DType int8{AOT_DTYPE_INT, 8, 1}, int16{AOT_DTYPE_INT, 16, 1}, int32{AOT_DTYPE_INT, 32, 1},
-    int64{AOT_DTYPE_INT, 64, 1};
-inline constexpr DType uint8{AOT_DTYPE_UINT, 8, 1}, uint16{AOT_DTYPE_UINT, 16, 1}, uint32{AOT_DTYPE_UINT, 32, 1},
-    uint64{AOT_DTYPE_UINT, 64, 1};
-inline constexpr DType float16{AOT_DTYPE_FLOAT, 16, 1}, float32{AOT_DTYPE_FLOAT, 32, 1},
-    float64{AOT_DTYPE_FLOAT, 64, 1}, bfloat16{AOT_DTYPE_BFLOAT, 16, 1}, boolean{AOT_DTYPE_BOOL, 8, 1};
-inline constexpr DType float8_e4m3fn{AOT_DTYPE_FLOAT8_E4M3FN, 8, 1}, float8_e5m2{AOT_DTYPE_FLOAT8_E5M2, 8, 1},
-    float8_e8m0fnu{AOT_DTYPE_FLOAT8_E8M0FNU, 8, 1};
+/* dtypes: written by tools/dtypes.py */
+inline constexpr DType boolean{AOT_DTYPE_BOOL, 8, 1},
+    int8{AOT_DTYPE_INT, 8, 1},
+    uint8{AOT_DTYPE_UINT, 8, 1},
+    int16{AOT_DTYPE_INT, 16, 1},
+    uint16{AOT_DTYPE_UINT, 16, 1},
+    int32{AOT_DTYPE_INT, 32, 1},
+    uint32{AOT_DTYPE_UINT, 32, 1},
+    int64{AOT_DTYPE_INT, 64, 1},
+    uint64{AOT_DTYPE_UINT, 64, 1},
+    float16{AOT_DTYPE_FLOAT, 16, 1},
+    bfloat16{AOT_DTYPE_BFLOAT, 16, 1},
+    float32{AOT_DTYPE_FLOAT, 32, 1},
+    float64{AOT_DTYPE_FLOAT, 64, 1},
+    float8_e4m3fn{AOT_DTYPE_FLOAT8_E4M3FN, 8, 1},
+    float8_e5m2{AOT_DTYPE_FLOAT8_E5M2, 8, 1},
+    float8_e8m0fnu{AOT_DTYPE_FLOAT8_E8M0FNU, 8, 1},
+    float6_e2m3fn{AOT_DTYPE_FLOAT6_E2M3FN, 6, 1},
+    float6_e3m2fn{AOT_DTYPE_FLOAT6_E3M2FN, 6, 1},
+    float4_e2m1fn_x2{AOT_DTYPE_FLOAT4_E2M1FN, 4, 2};
+/* end of dtypes */
 
 // The data type of a C++ type. Specialise it for other types:
 // `template <> inline constexpr aot::DType aot::dtype_of<__half> = aot::float16;`

@@ -40,7 +40,7 @@ static const struct {
     {"aoti_torch_device_type_cpu", offsetof(aot_torch_api, cpu_type)},
 };
 
-#define DTYPE_FUNCTION(name, function, code, bits) function,
+#define DTYPE_FUNCTION(name, function, code, bits, lanes) function,
 static const char* const dtype_functions[AOT_TORCH_DTYPE_COUNT] = {AOT_TORCH_DTYPES(DTYPE_FUNCTION)};
 
 static void put(size_t offset, void* address) { memcpy((char*)&aot_torch + offset, &address, sizeof address); }

@@ -71,7 +71,7 @@ static void release(call_t* call) {
 
 /* ---- tensors ---- */
 
-#define DTYPE(name, function, code, bits) {code, bits, 1},
+#define DTYPE(name, function, code, bits, lanes) {code, bits, lanes},
 static const aot_dtype dtypes[AOT_TORCH_DTYPE_COUNT] = {AOT_TORCH_DTYPES(DTYPE)};
 
 static int set_dtype(const aot_torch_operator* operator_, const char* name, int32_t number, aot_tensor* tensor) {

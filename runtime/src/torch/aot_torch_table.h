@@ -11,26 +11,29 @@ enum { AOT_TORCH_MAX_ARGUMENTS = 64, AOT_TORCH_MAX_RANK = 64, AOT_TORCH_MAX_DEPT
 /* What an input is in the schema of an operator. */
 typedef enum { AOT_TORCH_TENSOR, AOT_TORCH_OPTIONAL_TENSOR, AOT_TORCH_FLOAT, AOT_TORCH_INT, AOT_TORCH_BOOL } aot_torch_kind;
 
-/* The dtypes of declarations: their name there, torch's function that gives its number, DLPack's code and bits. */
-#define AOT_TORCH_DTYPES(X)                                              \
-  X(bool, "aoti_torch_dtype_bool", AOT_DTYPE_BOOL, 8)                    \
-  X(i8, "aoti_torch_dtype_int8", AOT_DTYPE_INT, 8)                       \
-  X(u8, "aoti_torch_dtype_uint8", AOT_DTYPE_UINT, 8)                     \
-  X(i16, "aoti_torch_dtype_int16", AOT_DTYPE_INT, 16)                    \
-  X(u16, "aoti_torch_dtype_uint16", AOT_DTYPE_UINT, 16)                  \
-  X(i32, "aoti_torch_dtype_int32", AOT_DTYPE_INT, 32)                    \
-  X(u32, "aoti_torch_dtype_uint32", AOT_DTYPE_UINT, 32)                  \
-  X(i64, "aoti_torch_dtype_int64", AOT_DTYPE_INT, 64)                    \
-  X(u64, "aoti_torch_dtype_uint64", AOT_DTYPE_UINT, 64)                  \
-  X(f16, "aoti_torch_dtype_float16", AOT_DTYPE_FLOAT, 16)                \
-  X(bf16, "aoti_torch_dtype_bfloat16", AOT_DTYPE_BFLOAT, 16)             \
-  X(f32, "aoti_torch_dtype_float32", AOT_DTYPE_FLOAT, 32)                \
-  X(f64, "aoti_torch_dtype_float64", AOT_DTYPE_FLOAT, 64)                \
-  X(f8e4m3, "aoti_torch_dtype_float8_e4m3fn", AOT_DTYPE_FLOAT8_E4M3FN, 8) \
-  X(f8e5m2, "aoti_torch_dtype_float8_e5m2", AOT_DTYPE_FLOAT8_E5M2, 8)    \
-  X(f8e8m0, "torch_dtype_float8_e8m0fnu", AOT_DTYPE_FLOAT8_E8M0FNU, 8) /* torch 2.11 or newer */
+/* The dtypes of declarations: their name there, torch's function that gives its number, DLPack's code, bits and lanes. */
+/* dtypes: written by tools/dtypes.py */
+#define AOT_TORCH_DTYPES(X) \
+  X(bool, "aoti_torch_dtype_bool", AOT_DTYPE_BOOL, 8, 1) \
+  X(i8, "aoti_torch_dtype_int8", AOT_DTYPE_INT, 8, 1) \
+  X(u8, "aoti_torch_dtype_uint8", AOT_DTYPE_UINT, 8, 1) \
+  X(i16, "aoti_torch_dtype_int16", AOT_DTYPE_INT, 16, 1) \
+  X(u16, "aoti_torch_dtype_uint16", AOT_DTYPE_UINT, 16, 1) \
+  X(i32, "aoti_torch_dtype_int32", AOT_DTYPE_INT, 32, 1) \
+  X(u32, "aoti_torch_dtype_uint32", AOT_DTYPE_UINT, 32, 1) \
+  X(i64, "aoti_torch_dtype_int64", AOT_DTYPE_INT, 64, 1) \
+  X(u64, "aoti_torch_dtype_uint64", AOT_DTYPE_UINT, 64, 1) \
+  X(f16, "aoti_torch_dtype_float16", AOT_DTYPE_FLOAT, 16, 1) \
+  X(bf16, "aoti_torch_dtype_bfloat16", AOT_DTYPE_BFLOAT, 16, 1) \
+  X(f32, "aoti_torch_dtype_float32", AOT_DTYPE_FLOAT, 32, 1) \
+  X(f64, "aoti_torch_dtype_float64", AOT_DTYPE_FLOAT, 64, 1) \
+  X(f8e4m3, "aoti_torch_dtype_float8_e4m3fn", AOT_DTYPE_FLOAT8_E4M3FN, 8, 1) \
+  X(f8e5m2, "aoti_torch_dtype_float8_e5m2", AOT_DTYPE_FLOAT8_E5M2, 8, 1) \
+  X(f8e8m0, "torch_dtype_float8_e8m0fnu", AOT_DTYPE_FLOAT8_E8M0FNU, 8, 1) \
+  X(f4e2m1x2, "torch_dtype_float4_e2m1fn_x2", AOT_DTYPE_FLOAT4_E2M1FN, 4, 2)
+/* end of dtypes */
 
-#define AOT_TORCH_ENUMERATOR_(name, function, code, bits) AOT_TORCH_DTYPE_##name,
+#define AOT_TORCH_ENUMERATOR_(name, function, code, bits, lanes) AOT_TORCH_DTYPE_##name,
 enum { AOT_TORCH_DTYPES(AOT_TORCH_ENUMERATOR_) AOT_TORCH_DTYPE_COUNT };
 
 /* One step of computing the shape of an output. Steps work on a stack of numbers. */
