@@ -32,10 +32,11 @@ def this_block(tiling: Tiling) -> Block:
     blocks, _, _ = cute.arch.grid_dim()
     none = Int32(0)
     rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster()) if tiling.blocks > 1 else none
+    row = rank if tiling.cluster_n == 1 else rank % tiling.cluster_m
     return Block(
         first=block // tiling.blocks,
         step=blocks // tiling.blocks,
-        row=rank % tiling.cluster_m if tiling.cluster_m > 1 else none,
+        row=row if tiling.cluster_m > 1 else none,
         column=rank // tiling.cluster_m if tiling.cluster_n > 1 else none,
         part=rank if tiling.split_k > 1 else none,
     )
