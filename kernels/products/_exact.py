@@ -31,18 +31,8 @@ from cutlass.utils import LayoutEnum, hopper_helpers
 
 import aot
 
+from ..sm90 import hardware as hw
 from ..sm90.epilogue import Place
-from ..sm90.hardware import (
-    ALIGNMENT,
-    BARRIER_BYTES,
-    GROUP_WARPS,
-    LINE_BYTES,
-    THREADS,
-    WARP,
-    WARP_GROUP,
-    WGMMA_ROWS,
-    accumulator_row,
-)
 from ..sm90.mainloop import Consumer, Loads, PromotedMainloop, Ready, Types
 from ..sm90.pipeline import state_at, thread_pipeline
 from ..sm90.product import Product
@@ -52,7 +42,7 @@ from ._tf32 import F32BiasActivation
 PIECES = 3
 # Pieces of a and b that are multiplied, the smallest products first.
 PRODUCTS = ((2, 0), (0, 2), (1, 1), (1, 0), (0, 1), (0, 0))
-STEP = LINE_BYTES * 8 // Float32.width  # elements along k
+STEP = hw.LINE_BYTES * 8 // Float32.width  # elements along k
 CHUNK = 4  # elements of 16 bytes
 MMA_DEPTH = 16  # elements along k of one instruction
 SCALE = 2.0**16  # of a number, so that its last piece has no bits below the smallest number of bf16
@@ -63,17 +53,17 @@ CUTTING_WARPS = 7  # at most: all that neither load nor multiply
 class PiecesMainloop(PromotedMainloop):
     """Multiplies pieces of f32: consumers cut those of ``a`` in registers, other warps those of ``b`` in shared memory."""
 
-    threads = THREADS + WARP_GROUP
+    threads = hw.THREADS + hw.WARP_GROUP
     registers = 56, 200
 
     @property
     def cut_parts(self) -> int:
         """Parts of 32 rows of a tile of ``b``, each of which one warp cuts."""
-        return -(-self.tiling.n // WARP)
+        return -(-self.tiling.n // hw.WARP)
 
     @property
     def cutting_warps(self) -> int:
-        return CUTTING_WARPS if self.cut_parts > 1 else GROUP_WARPS
+        return CUTTING_WARPS if self.cut_parts > 1 else hw.GROUP_WARPS
 
     @property
     def cut_stages(self) -> int:
@@ -88,7 +78,7 @@ class PiecesMainloop(PromotedMainloop):
     def extra_bytes(self) -> int:
         """The pieces of ``b``, their barriers, and what aligns them."""
         pieces = PIECES * self.tiling.n * STEP * BFloat16.width // 8
-        return self.cut_stages * (pieces + 2 * BARRIER_BYTES) + ALIGNMENT
+        return self.cut_stages * (pieces + 2 * hw.BARRIER_BYTES) + hw.ALIGNMENT
 
     @property
     def reading_warps(self) -> int:
@@ -99,7 +89,7 @@ class PiecesMainloop(PromotedMainloop):
         if self.tiling.parts > 1:
             raise aot.DeclarationError(
                 f"{self.tiling.own_rows} rows for one warp group",
-                hint=f"pieces of {WGMMA_ROWS} rows fit into its registers",
+                hint=f"pieces of {hw.WGMMA_ROWS} rows fit into its registers",
             )
         if stages < self.cut_stages:
             raise aot.DeclarationError(
@@ -110,7 +100,7 @@ class PiecesMainloop(PromotedMainloop):
     def instruction(self, types: Types, columns: int) -> cute.TiledMma:
         major, registers = OperandMajorMode.K, warpgroup.OperandSource.RMEM
         return hopper_helpers.make_trivial_tiled_mma(
-            BFloat16, BFloat16, major, major, Float32, (1, 1, 1), (WGMMA_ROWS, columns), registers
+            BFloat16, BFloat16, major, major, Float32, (1, 1, 1), (hw.WGMMA_ROWS, columns), registers
         )
 
     # Cutting.
@@ -119,9 +109,9 @@ class PiecesMainloop(PromotedMainloop):
         """Tiles of ``a`` as they were loaded, and pieces of ``b``, three of each stage, with both pipelines."""
         tile, count = (self.tiling.m, self.tiling.n, STEP), PIECES * self.cut_stages
         layout = hopper_helpers.make_smem_layout_b(LayoutEnum.ROW_MAJOR, tile, BFloat16, count)
-        pieces = shared.allocate_tensor(BFloat16, layout.outer, ALIGNMENT, swizzle=layout.inner)
+        pieces = shared.allocate_tensor(BFloat16, layout.outer, hw.ALIGNMENT, swizzle=layout.inner)
         barriers = shared.allocate_array(cutlass.Int64, 2 * self.cut_stages)
-        cut = thread_pipeline(barriers, self.cut_stages, self.cut_parts * WARP, super().reading_warps)
+        cut = thread_pipeline(barriers, self.cut_stages, self.cut_parts * hw.WARP, super().reading_warps)
         return Ready((full, cut), loads.shared_a, pieces, self.cut_stages)
 
     @cute.jit
@@ -134,15 +124,15 @@ class PiecesMainloop(PromotedMainloop):
         """A warp: cut some parts of tiles of ``b`` into pieces, in the order in which they are multiplied."""
         (_, cut), tiling, lane = ready.full, self.tiling, cute.arch.lane_idx()
         # Warps 1 to 3, beside the producer, come after the warp group that only cuts.
-        own = (warp + GROUP_WARPS) % (self.threads // WARP)
-        if own >= GROUP_WARPS:
+        own = (warp + hw.GROUP_WARPS) % (self.threads // hw.WARP)
+        if own >= hw.GROUP_WARPS:
             own -= 1
         block = this_block(tiling)
         begin, end = self.steps(block.part, work.depth)
         total = cute.ceil_div(work.count - block.first, block.step) * (end - begin) * self.cut_parts
         if own < self.cutting_warps:
             for index in cutlass.range(own, total, self.cutting_warps, unroll=1):
-                at, row = index // self.cut_parts, index % self.cut_parts * WARP + lane
+                at, row = index // self.cut_parts, index % self.cut_parts * hw.WARP + lane
                 read, written = state_at(at, full.num_stages), state_at(at, self.cut_stages, 1)
                 # In this order: if the pieces that were in this stage have been multiplied, the loads of their step had
                 # arrived, so the barrier of the loads is not taken for that of a round before.
@@ -173,7 +163,7 @@ class PiecesMainloop(PromotedMainloop):
 
     def cut_fragments(self, tile, thread):
         """The pieces of what this thread has of 64 rows of ``a``, for all instructions of a step."""
-        lane, row = cute.arch.lane_idx(), accumulator_row(thread)
+        lane, row = cute.arch.lane_idx(), hw.accumulator_row(thread)
         # Neighbours, rows, halves of what an instruction takes along k, instructions.
         numbers = cute.make_rmem_tensor((2, 2, 2, 2), Float32)
         for below in range(2):

@@ -19,18 +19,8 @@ from cutlass.pipeline import NamedBarrier
 
 import aot
 
+from ..sm90 import hardware as hw
 from ..sm90.epilogue import Epilogue, Place
-from ..sm90.hardware import (
-    BARRIER_BYTES,
-    CONSUMERS,
-    NAMED_BARRIERS,
-    WARP,
-    WARP_GROUP,
-    WGMMA_ROWS,
-    accumulator_column,
-    accumulator_row,
-    column_offset,
-)
 from ..sm90.mainloop import Consumer, Loads, PromotedMainloop, Ready
 from ..sm90.pipeline import producer_state
 from ..sm90.product import Product
@@ -59,12 +49,12 @@ class RowScales(Epilogue):
         rows = cute.size(row_scale)
         columns = cute.size(column_scale, mode=[cute.rank(column_scale) - 1])
         for i in cutlass.range_constexpr(2 * tiling.parts):
-            row = place.top + i // 2 * WGMMA_ROWS + i % 2 * 8 + accumulator_row(place.thread)
+            row = place.top + i // 2 * hw.WGMMA_ROWS + i % 2 * 8 + hw.accumulator_row(place.thread)
             own[i] = row_scale[cutlass.min(row, rows - 1)]  # the last is the only one if one serves all
         # The previous tile's are no longer read.
         self.barriers.together(place.group).arrive_and_wait()
-        for i in cutlass.range_constexpr((tiling.written_columns + WARP_GROUP - 1) // WARP_GROUP):
-            at = i * WARP_GROUP + place.thread
+        for i in cutlass.range_constexpr((tiling.written_columns + hw.WARP_GROUP - 1) // hw.WARP_GROUP):
+            at = i * hw.WARP_GROUP + place.thread
             column = cutlass.min(place.n * tiling.written_columns + at, columns - 1)
             if at < tiling.written_columns:
                 if cutlass.const_expr(cute.rank(column_scale) == 2):
@@ -78,7 +68,7 @@ class RowScales(Epilogue):
         if cutlass.const_expr(part == 0):
             self.barriers.together(place.group).arrive_and_wait()  # the scales of columns are there
         for v in cutlass.range_constexpr(cute.size(sums)):
-            column = column_offset(v) + accumulator_column(place.thread)
+            column = hw.column_offset(v) + hw.accumulator_column(place.thread)
             sums[v] = sums[v] * (own[2 * part + v // 2 % 2] * floats[column, place.group])
 
 
@@ -86,12 +76,12 @@ class RowScales(Epilogue):
 class BlockScales(PromotedMainloop):
     """Promotes each step times the scales of its blocks. Arguments: ``a_scale`` and ``b_scale``."""
 
-    producers = 1 + WARP  # each lane of the warp that brings scales arrives for those it has brought
+    producers = 1 + hw.WARP  # each lane of the warp that brings scales arrives for those it has brought
     turns = 1
 
     @property
     def most_stages(self) -> int:
-        return NAMED_BARRIERS - self.barriers.free
+        return hw.NAMED_BARRIERS - self.barriers.free
 
     @property
     def sub(self) -> int:
@@ -106,7 +96,7 @@ class BlockScales(PromotedMainloop):
     @property
     def coarse(self) -> int:
         """Scales of ``b`` for one step of a tile."""
-        return self.tiling.m // WGMMA_ROWS if self.tiling.swapped else self.tiling.n // self.sub
+        return self.tiling.m // hw.WGMMA_ROWS if self.tiling.swapped else self.tiling.n // self.sub
 
     @property
     def by_column(self) -> bool:
@@ -120,7 +110,7 @@ class BlockScales(PromotedMainloop):
 
     @property
     def stage_head_bytes(self) -> int:
-        return 2 * BARRIER_BYTES + self.step_scales * FLOAT_BYTES
+        return 2 * hw.BARRIER_BYTES + self.step_scales * FLOAT_BYTES
 
     def validate(self, target: aot.Target, stages: int, epilogue_bytes: int) -> None:
         super().validate(target, stages, epilogue_bytes)
@@ -141,7 +131,7 @@ class BlockScales(PromotedMainloop):
 
     def free(self, stage) -> NamedBarrier:
         """Where the warp that brings scales waits until those of a stage are no longer read."""
-        return NamedBarrier(barrier_id=self.barriers.free + stage, num_threads=CONSUMERS * WARP_GROUP + WARP)
+        return NamedBarrier(barrier_id=self.barriers.free + stage, num_threads=hw.CONSUMERS * hw.WARP_GROUP + hw.WARP)
 
     @cute.jit
     def assist(self, warp, loads: Loads, full, ready: Ready, scheduler: TileScheduler, work: Work):
@@ -155,7 +145,7 @@ class BlockScales(PromotedMainloop):
         lane = cute.arch.lane_idx()
         begin, end = self.steps(block.part, work.depth)
         fine, coarse = work.arguments
-        apart = WGMMA_ROWS if tiling.swapped else self.sub
+        apart = hw.WGMMA_ROWS if tiling.swapped else self.sub
         state = producer_state(full.num_stages)
         first, before = Int32(0), Int32(0)
         for index in cutlass.range(block.first, work.count, block.step):
@@ -166,7 +156,7 @@ class BlockScales(PromotedMainloop):
                 if state.count >= full.num_stages:
                     self.free(state.index).arrive_and_wait()
                 place = cute.domain_offset((0, state.index), scales)
-                for i in cutlass.range_constexpr(0, self.fine, WARP):
+                for i in cutlass.range_constexpr(0, self.fine, hw.WARP):
                     if i + lane < self.fine:
                         self.bring_scale(fine, fine_row + i + lane, k, place, i + lane)
                 if lane < self.coarse:
@@ -196,7 +186,7 @@ class BlockScales(PromotedMainloop):
         tiling, thread = self.tiling, consumer.thread
         scale = ready.beside[None, stage]
         if cutlass.const_expr(tiling.swapped):
-            first = consumer.side * tiling.own_columns + accumulator_column(thread)
+            first = consumer.side * tiling.own_columns + hw.accumulator_column(thread)
             coarse = scale[self.fine + consumer.half]
             if cutlass.const_expr(self.by_column):
                 return scale, first, coarse
@@ -207,7 +197,7 @@ class BlockScales(PromotedMainloop):
         subs, rows = tiling.own_columns // self.sub, 2 * tiling.parts
         factors = cute.make_rmem_tensor(rows * subs, Float32)
         for i in cutlass.range_constexpr(rows):
-            row = consumer.half * tiling.own_rows + i // 2 * WGMMA_ROWS + i % 2 * 8 + accumulator_row(thread)
+            row = consumer.half * tiling.own_rows + i // 2 * hw.WGMMA_ROWS + i % 2 * 8 + hw.accumulator_row(thread)
             fine = scale[row]
             for j in cutlass.range_constexpr(subs):
                 factors[i * subs + j] = fine * scale[self.fine + consumer.side * subs + j]
@@ -244,14 +234,6 @@ class ScaledProduct(Product):
 
     @cute.jit
     def __call__(
-        self,
-        a: cute.Tensor,
-        b: cute.Tensor,
-        out: cute.Tensor,
-        a_scale,
-        b_scale,
-        offsets,
-        clusters: Int32,
-        stream: CUstream,
-    ):
+        self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, a_scale, b_scale, offsets, clusters: Int32, stream: CUstream
+    ):  # fmt: skip
         self.launch(a, b, out, (a_scale, b_scale), offsets, clusters, stream)

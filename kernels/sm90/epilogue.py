@@ -26,18 +26,7 @@ from cutlass.cute.nvgpu import cpasync
 from cutlass.utils import LayoutEnum, hopper_helpers
 
 from .._buffers import stores_in_flight
-from .hardware import (
-    ALIGNMENT,
-    CONSUMERS,
-    WARP,
-    WARP_GROUP,
-    WGMMA_ROWS,
-    Barriers,
-    accumulator_column,
-    accumulator_row,
-    column_offset,
-    row_offset,
-)
+from . import hardware as hw
 from .tiling import FLOAT_BYTES, STORED_COLUMNS, Tiling
 
 CHUNK_BYTES = 16  # of the widest access
@@ -57,11 +46,11 @@ class Place(NamedTuple):
 
     def row(self, part: int, v: int = 0):
         """The row of accumulator ``v`` of this thread in a block of 64 rows."""
-        return self.top + part * WGMMA_ROWS + row_offset(v) + accumulator_row(self.thread)
+        return self.top + part * hw.WGMMA_ROWS + hw.row_offset(v) + hw.accumulator_row(self.thread)
 
     def column(self, v: int = 0):
         """The column of accumulator ``v`` of this thread."""
-        return self.n * self.width + accumulator_column(self.thread) + column_offset(v)
+        return self.n * self.width + hw.accumulator_column(self.thread) + hw.column_offset(v)
 
 
 class Store(NamedTuple):
@@ -79,7 +68,7 @@ class Epilogue:
 
     tiling: Tiling
 
-    barriers = Barriers()
+    barriers = hw.Barriers()
     direct = False  # whether threads store results, instead of TMA
 
     # Shared memory.
@@ -91,13 +80,13 @@ class Epilogue:
 
     @property
     def shared_bytes(self) -> int:
-        return (0 if self.direct else self.tiling.store_bytes) + CONSUMERS * self.floats * FLOAT_BYTES
+        return (0 if self.direct else self.tiling.store_bytes) + hw.CONSUMERS * self.floats * FLOAT_BYTES
 
     def allocate(self, shared):
         """What the threads of a warp group share: its :attr:`floats`, by warp group."""
         if self.floats == 0:
             return None
-        return shared.allocate_tensor(Float32, cute.make_layout((self.floats, CONSUMERS)), 16)
+        return shared.allocate_tensor(Float32, cute.make_layout((self.floats, hw.CONSUMERS)), 16)
 
     def staged(self, dtype) -> Any:
         """The layout of slices in shared memory: for each warp group, its buffers."""
@@ -107,8 +96,8 @@ class Epilogue:
         return hopper_helpers.make_smem_layout_epi(
             dtype,
             LayoutEnum.COL_MAJOR if tiling.swapped else LayoutEnum.ROW_MAJOR,
-            (WGMMA_ROWS, tiling.slice_columns),
-            tiling.store_stages * CONSUMERS,
+            (hw.WGMMA_ROWS, tiling.slice_columns),
+            tiling.store_stages * hw.CONSUMERS,
         )
 
     def tma_store(self, out: cute.Tensor, staged) -> tuple:
@@ -119,13 +108,13 @@ class Epilogue:
             cpasync.CopyBulkTensorTileS2GOp(),
             out,
             cute.select(staged, mode=[0, 1]),
-            (WGMMA_ROWS, self.tiling.slice_columns),
+            (hw.WGMMA_ROWS, self.tiling.slice_columns),
         )
 
     def allocate_staged(self, shared, dtype, staged):
         if self.direct:
             return None
-        return shared.allocate_tensor(dtype, staged.outer, ALIGNMENT, swizzle=staged.inner)
+        return shared.allocate_tensor(dtype, staged.outer, hw.ALIGNMENT, swizzle=staged.inner)
 
     # What an epilogue computes.
 
@@ -158,7 +147,7 @@ class Epilogue:
         parts, slices, stages, width = tiling.parts, tiling.slices, tiling.store_stages, tiling.slice_columns
         dtype, thread = store.shared.element_type, place.thread
         together = self.barriers.together(place.group)
-        storing = cute.arch.make_warp_uniform(thread // WARP) == 0
+        storing = cute.arch.make_warp_uniform(thread // hw.WARP) == 0
         copy = self.copy_to_shared(dtype, mma, instruction)
         mine = copy.get_slice(thread)
         target = mine.partition_D(store.shared)
@@ -168,14 +157,14 @@ class Epilogue:
         for p in cutlass.range_constexpr(parts):
             own = cute.make_tensor(sums.iterator + p * count, cute.make_layout(count))
             of_part = self.transform(own, state, floats, p, mma, place)
-            first = place.top + p * WGMMA_ROWS
+            first = place.top + p * hw.WGMMA_ROWS
             out = cute.domain_offset((first, 0), store.tiles[None, None, place.batch])
             stored, stored_to = cpasync.tma_partition(
                 store.copy,
                 0,
                 cute.make_layout(1),
                 cute.group_modes(store.shared, 0, 2),
-                cute.group_modes(cute.local_tile(out, (WGMMA_ROWS, width), (0, None)), 0, 2),
+                cute.group_modes(cute.local_tile(out, (hw.WGMMA_ROWS, width), (0, None)), 0, 2),
             )
             for i in cutlass.range_constexpr(slices):
                 index = p * slices + i
@@ -194,7 +183,7 @@ class Epilogue:
                         cute.copy(store.copy, stored[None, buffer], stored_to[None, at])
                         cute.arch.cp_async_bulk_commit_group()
                 else:
-                    if first + WGMMA_ROWS <= place.limit:
+                    if first + hw.WGMMA_ROWS <= place.limit:
                         if storing:
                             cute.copy(store.copy, stored[None, buffer], stored_to[None, at])
                             cute.arch.cp_async_bulk_commit_group()
@@ -213,14 +202,14 @@ class Epilogue:
         )
         chunks = cute.make_tiled_copy_tv(
             atom,
-            cute.make_layout((WARP_GROUP // across, across), stride=(across, 1)),
+            cute.make_layout((hw.WARP_GROUP // across, across), stride=(across, 1)),
             cute.make_layout((1, chunk)),
         )
         source = chunks.get_slice(thread).partition_S(store.shared[None, None, buffer])
         out = store.out[None, None, 0]
         columns = cute.size(out, mode=[1])
-        for i in cutlass.range_constexpr(WGMMA_ROWS * across // WARP_GROUP):
-            row = first + i * (WARP_GROUP // across) + thread // across
+        for i in cutlass.range_constexpr(hw.WGMMA_ROWS * across // hw.WARP_GROUP):
+            row = first + i * (hw.WARP_GROUP // across) + thread // across
             column = at * width + thread % across * chunk
             values = cute.make_rmem_tensor_like(source[None, i, 0])
             cute.autovec_copy(source[None, i, 0], values)

@@ -25,15 +25,7 @@ from cutlass.utils import hopper_helpers
 import aot
 
 from .._device import policy_of_weights
-from .hardware import (
-    ALIGNMENT,
-    BARRIER_BYTES,
-    CONSUMER_REGISTERS,
-    PRODUCER_REGISTERS,
-    THREADS,
-    WGMMA_ROWS,
-    Barriers,
-)
+from . import hardware as hw
 from .pipeline import consumer_state, producer_state
 from .scheduler import Block, Tile, TileScheduler, Work, this_block
 from .tiling import Tiling
@@ -85,10 +77,10 @@ class Mainloop:
 
     tiling: Tiling
 
-    threads = THREADS
-    registers = PRODUCER_REGISTERS, CONSUMER_REGISTERS
+    threads = hw.THREADS
+    registers = hw.PRODUCER_REGISTERS, hw.CONSUMER_REGISTERS
     producers = 1  # arrivals that make a stage full, beside its bytes
-    barriers = Barriers()
+    barriers = hw.Barriers()
 
     # Shared memory.
 
@@ -100,7 +92,7 @@ class Mainloop:
     @property
     def stage_head_bytes(self) -> int:
         """What a stage needs before the tiles, which are aligned: its mbarriers."""
-        return 2 * BARRIER_BYTES
+        return 2 * hw.BARRIER_BYTES
 
     @property
     def extra_bytes(self) -> int:
@@ -115,7 +107,9 @@ class Mainloop:
         fits = [
             stages
             for stages in range(1, self.most_stages + 1)
-            if -(-stages * self.stage_head_bytes // ALIGNMENT) * ALIGNMENT + stages * self.tiling.stage_bytes + beside
+            if -(-stages * self.stage_head_bytes // hw.ALIGNMENT) * hw.ALIGNMENT
+            + stages * self.tiling.stage_bytes
+            + beside
             <= target.shared_memory
         ]
         return max(fits, default=0)
@@ -144,7 +138,7 @@ class Mainloop:
         """What multiplies 64 rows with so many columns."""
         majors = types.a_layout.sm90_mma_major_mode(), types.b_layout.sm90_mma_major_mode()
         return hopper_helpers.make_trivial_tiled_mma(
-            types.a, types.b, *majors, Float32, (1, 1, 1), (WGMMA_ROWS, columns)
+            types.a, types.b, *majors, Float32, (1, 1, 1), (hw.WGMMA_ROWS, columns)
         )
 
     # Producing.
@@ -319,7 +313,7 @@ class PromotedMainloop(Mainloop):
 
     @property
     def product_rows(self) -> int:
-        return WGMMA_ROWS  # one block of rows after the other, so that few registers are added at a time
+        return hw.WGMMA_ROWS  # one block of rows after the other, so that few registers are added at a time
 
     @property
     def turns(self) -> int:
@@ -332,7 +326,7 @@ class PromotedMainloop(Mainloop):
     @cute.jit
     def accumulators(self, mma):
         tiling = self.tiling
-        sums = cute.make_rmem_tensor(mma.partition_shape_C((WGMMA_ROWS, tiling.own_columns)), Float32)
+        sums = cute.make_rmem_tensor(mma.partition_shape_C((hw.WGMMA_ROWS, tiling.own_columns)), Float32)
         return sums, cute.make_rmem_tensor(mma.partition_shape_C((tiling.own_rows, tiling.own_columns)), Float32)
 
     @cute.jit

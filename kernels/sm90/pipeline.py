@@ -23,17 +23,7 @@ from cutlass.pipeline import (
     pipeline_init_wait,
 )
 
-from .._versions import skip_stages
-
-__all__ = [
-    "consumer_state",
-    "init_barriers",
-    "producer_state",
-    "skip_stages",
-    "state_at",
-    "thread_pipeline",
-    "tma_pipeline",
-]
+from .._versions import skip_stages as skip_stages
 
 
 def tma_pipeline(

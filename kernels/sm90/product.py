@@ -100,21 +100,9 @@ class Product(KernelObject):
 
     @cute.kernel
     def kernel(
-        self,
-        load_a: cute.CopyAtom,
-        a: cute.Tensor,
-        load_b: cute.CopyAtom,
-        b: cute.Tensor,
-        store_out,
-        out_tiles,
-        out,
-        arguments,
-        offsets,
-        a_staged: cute.ComposedLayout,
-        b_staged: cute.ComposedLayout,
-        out_staged,
-        tiles,
-    ):
+        self, load_a: cute.CopyAtom, a: cute.Tensor, load_b: cute.CopyAtom, b: cute.Tensor, store_out, out_tiles, out,
+        arguments, offsets, a_staged: cute.ComposedLayout, b_staged: cute.ComposedLayout, out_staged, tiles,
+    ):  # fmt: skip
         tiling, mainloop, epilogue, scheduler = self.tiling, self.mainloop, self.epilogue, self.scheduler
         thread, _, _ = cute.arch.thread_idx()
         warp = cute.arch.make_warp_uniform(thread // WARP)

@@ -22,17 +22,7 @@ from cutlass import Float32
 
 import aot
 
-from .hardware import (
-    CONSUMERS,
-    GROUP_WARPS,
-    LINE_BYTES,
-    MOST_ACCUMULATORS,
-    MOST_COLUMNS,
-    STORE_BYTES,
-    SWIZZLED_ROWS,
-    WARP_GROUP,
-    WGMMA_ROWS,
-)
+from . import hardware as hw
 
 STORED_COLUMNS = 16  # the fewest that one store writes
 # If `a` and `b` are swapped, columns of a tile are rows of the output, and a store can write any multiple of 8 of them: at
@@ -79,7 +69,7 @@ class Tiling:
     @property
     def k(self) -> int:
         """Elements along ``k`` of one step."""
-        return self.lines * LINE_BYTES // self.operand_bytes
+        return self.lines * hw.LINE_BYTES // self.operand_bytes
 
     @property
     def least_k(self) -> int:
@@ -92,12 +82,12 @@ class Tiling:
 
     @property
     def stage_bytes(self) -> int:
-        return (self.m + self.n) * self.lines * LINE_BYTES
+        return (self.m + self.n) * self.lines * hw.LINE_BYTES
 
     @property
     def loaded_bytes(self) -> int:
         """What of a stage TMA fills."""
-        return (self.loaded_rows + self.n) * self.lines * LINE_BYTES
+        return (self.loaded_rows + self.n) * self.lines * hw.LINE_BYTES
 
     @property
     def b_tile(self):
@@ -110,13 +100,13 @@ class Tiling:
 
         If it cannot be cut among them, they load and multicast whole tiles in turn.
         """
-        return self.cluster_m if self.n % (SWIZZLED_ROWS * self.cluster_m) == 0 else 1
+        return self.cluster_m if self.n % (hw.SWIZZLED_ROWS * self.cluster_m) == 0 else 1
 
     @property
     def prefetched_steps(self) -> int:
         """Steps of which a block brings its share of the weights into the L2 cache early."""
         rows = self.m // self.cluster_n if self.swapped else self.n // self.cluster_m
-        return max(1, PREFETCHED_BYTES // (rows * self.lines * LINE_BYTES))
+        return max(1, PREFETCHED_BYTES // (rows * self.lines * hw.LINE_BYTES))
 
     # Who computes what.
 
@@ -128,17 +118,17 @@ class Tiling:
     @property
     def groups(self) -> int:
         """Warp groups that compute a tile together."""
-        return CONSUMERS if self.cooperative else 1
+        return hw.CONSUMERS if self.cooperative else 1
 
     @property
     def reading_warps(self) -> int:
         """Warps that read each stage of a block."""
-        return self.groups * GROUP_WARPS
+        return self.groups * hw.GROUP_WARPS
 
     @property
     def sides(self) -> int:
         """Warp groups that are side by side at a tile."""
-        return CONSUMERS if self.cooperative and (self.side_by_side or self.m == WGMMA_ROWS) else 1
+        return hw.CONSUMERS if self.cooperative and (self.side_by_side or self.m == hw.WGMMA_ROWS) else 1
 
     @property
     def own_rows(self) -> int:
@@ -153,12 +143,12 @@ class Tiling:
     @property
     def parts(self) -> int:
         """Blocks of 64 rows that a warp group computes, each with one instruction."""
-        return self.own_rows // WGMMA_ROWS
+        return self.own_rows // hw.WGMMA_ROWS
 
     @property
     def accumulators(self) -> int:
         """Registers of a thread for the sums of a tile."""
-        return self.own_rows * self.own_columns // WARP_GROUP
+        return self.own_rows * self.own_columns // hw.WARP_GROUP
 
     # What is stored.
 
@@ -169,7 +159,7 @@ class Tiling:
 
     @property
     def least_columns(self) -> int:
-        return SWIZZLED_ROWS if self.swapped and self.tall_stores else STORED_COLUMNS
+        return hw.SWIZZLED_ROWS if self.swapped and self.tall_stores else STORED_COLUMNS
 
     @property
     def owners(self) -> int:
@@ -188,7 +178,9 @@ class Tiling:
         if self.swapped and self.tall_stores:
             fitting = (width for width in TALL_STORES if self.written_columns % width == 0)
             return max(fitting, default=self.written_columns)
-        return next(size // self.out_bytes for size in STORE_BYTES if self.written_columns * self.out_bytes % size == 0)
+        return next(
+            size // self.out_bytes for size in hw.STORE_BYTES if self.written_columns * self.out_bytes % size == 0
+        )
 
     @property
     def slices(self) -> int:
@@ -202,12 +194,12 @@ class Tiling:
 
     @property
     def store_bytes(self) -> int:
-        return CONSUMERS * WGMMA_ROWS * self.slice_columns * self.store_stages * self.out_bytes
+        return hw.CONSUMERS * hw.WGMMA_ROWS * self.slice_columns * self.store_stages * self.out_bytes
 
     @property
     def partial_sums(self) -> int:
         """Sums that a block which stores some columns of a tile gets from all blocks that have split it."""
-        return self.split_k * self.groups * WARP_GROUP * self.accumulators // self.owners if self.split_k > 1 else 0
+        return self.split_k * self.groups * hw.WARP_GROUP * self.accumulators // self.owners if self.split_k > 1 else 0
 
     @property
     def partial_bytes(self) -> int:
@@ -219,32 +211,37 @@ class Tiling:
         self._check_accumulators()
         self._check_cluster(target)
         if self.lines not in (1, 2):
-            raise aot.DeclarationError(f"{self.lines} lines of {LINE_BYTES} bytes in a step", hint="one or two")
+            raise aot.DeclarationError(f"{self.lines} lines of {hw.LINE_BYTES} bytes in a step", hint="one or two")
         if self.rows is not None and (
-            self.rows % SWIZZLED_ROWS or self.rows > self.m or self.cluster_m > 1 or self.swapped
+            self.rows % hw.SWIZZLED_ROWS or self.rows > self.m or self.cluster_m > 1 or self.swapped
         ):
             raise aot.DeclarationError(
                 f"{self.rows} rows of {self.m}, in clusters of {self.blocks}",
                 hint="rows is a multiple of 8 up to m; the blocks of a cluster are side by side, and `a` and `b` not swapped",
             )
-        if self.loaded_rows % (SWIZZLED_ROWS * self.cluster_n):
+        if self.loaded_rows % (hw.SWIZZLED_ROWS * self.cluster_n):
             raise aot.DeclarationError(
                 f"{self.cluster_n} blocks load parts of {self.loaded_rows} rows",
-                hint=f"each block of a cluster loads a multiple of {SWIZZLED_ROWS} rows of the tile of `a` that they share",
+                hint=f"each block of a cluster loads a multiple of {hw.SWIZZLED_ROWS} rows of the tile of `a` that they share",
             )
 
     def _check_accumulators(self) -> None:
         rows, columns, least = self.own_rows, self.own_columns, self.least_columns
-        if self.m % WGMMA_ROWS or rows % WGMMA_ROWS or columns % least or not STORED_COLUMNS <= columns <= MOST_COLUMNS:
+        if (
+            self.m % hw.WGMMA_ROWS
+            or rows % hw.WGMMA_ROWS
+            or columns % least
+            or not STORED_COLUMNS <= columns <= hw.MOST_COLUMNS
+        ):
             raise aot.DeclarationError(
                 f"{rows} x {columns} of a tile of {self.m} x {self.n} for one warp group",
-                hint=f"multiples of {WGMMA_ROWS} rows and of {least} columns, from {STORED_COLUMNS} to {MOST_COLUMNS} columns",
+                hint=f"multiples of {hw.WGMMA_ROWS} rows and of {least} columns, from {STORED_COLUMNS} to {hw.MOST_COLUMNS} columns",
             )
         registers = self.accumulators + (self.accumulators // self.parts if self.promoted else 0)
-        if registers > MOST_ACCUMULATORS:
+        if registers > hw.MOST_ACCUMULATORS:
             raise aot.DeclarationError(
                 f"{registers} registers of a thread for {rows} x {columns} sums of one warp group",
-                hint=f"there is room for {MOST_ACCUMULATORS}",
+                hint=f"there is room for {hw.MOST_ACCUMULATORS}",
             )
 
     def _check_cluster(self, target: aot.Target) -> None:
