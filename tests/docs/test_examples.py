@@ -39,6 +39,20 @@ def declarations(build_bundle: Callable[..., BuildResult], standin_process: Stan
     return aot_runtime.load(result.path)
 
 
+def test_an_epilogue_of_its_own_is_launched_with_its_argument(
+    build_bundle: Callable[..., BuildResult], cuda: Standin
+) -> None:
+    result = build_bundle(EXAMPLES / "epilogue" / "kernels", ("sm_90a",), name="residual", shared_cudart=True)
+    assert not result.failures
+    bundle = aot_runtime.load(result.path)
+    a, b, residual, out = (cuda.tensor(shape, "float16") for shape in ((300, 64), (520, 64), (300, 520), (300, 520)))
+    bundle.gemm_residual(a, b, residual, out)
+    (launch,) = cuda.launches
+    assert (launch.grid, launch.cluster) == ((20, 1, 1), (2, 1, 1))  # two clusters of two tiles high, five wide
+    with pytest.raises(ArgumentError, match=r"residual\.shape"):
+        bundle.gemm_residual(a, b, cuda.tensor((300, 512), "float16"), out)
+
+
 def blocks(cuda: Standin) -> list[int]:
     """The threads per block of each launch since the last time: they tell which variants ran."""
     seen = [launch.block[0] for launch in cuda.launches]

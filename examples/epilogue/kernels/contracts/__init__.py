@@ -1,0 +1,1 @@
+"""What the kernels compute, for ``check``."""
