@@ -60,13 +60,13 @@ def test_a_public_key_that_cannot_be_written_takes_the_private_one_with_it(
     pytest.importorskip("cryptography")
     from aot.bundle import signature
 
-    write = signature._write_new
+    write = signature.write_new
 
     def fail_for_public(path: Path, content: bytes, mode: int) -> None:
         with room_for(10 if path == public_path(tmp_path / "key") else 1 << 20):
             write(path, content, mode)
 
-    monkeypatch.setattr(signature, "_write_new", fail_for_public)
+    monkeypatch.setattr(signature, "write_new", fail_for_public)
     with pytest.raises(UsageError):
         new_key(tmp_path / "key")
     assert everything_in(tmp_path) == []

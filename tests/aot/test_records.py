@@ -45,6 +45,7 @@ st.register_type_strategy(
         KernelInfo, contract=..., has_contract=..., backward=..., family=..., core=..., captured=st.none() | _CAPTURED
     ),
 )
+st.register_type_strategy(Compiled, st.builds(Compiled, reads=st.none() | _CAPTURED))
 
 
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.__name__)

@@ -262,7 +262,11 @@ static void test_bad_bundles(const fs::path& path, const fs::path& scratch) {
   CHECK_THROWS(aot::HostError, "names no entry library for this host", aot::Bundle(copy.string(), options));
 
   copy = copy_of(path, scratch, "damaged");
-  { std::fstream(entry_of(copy), std::ios::in | std::ios::out | std::ios::binary).seekp(5000).write("x", 1); }
+  {
+    std::fstream entry(entry_of(copy), std::ios::in | std::ios::out | std::ios::binary);
+    const char other = (char)~entry.seekg(5000).get();
+    entry.seekp(5000).write(&other, 1);
+  }
   CHECK_THROWS(aot::DigestError, "sha256", aot::Bundle(copy.string(), options));
 
   copy = copy_of(path, scratch, "empty_entry");

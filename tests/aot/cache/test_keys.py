@@ -112,7 +112,8 @@ def counted(patterns: Iterable[str]) -> set[str]:
 def test_all_of_our_code_that_a_compile_runs_is_in_its_key() -> None:
     ran = closure("compile/worker.py")
     assert {"compile/launcher.py", "binary/elf.py", "binary/cubin.py"} <= ran
-    assert ran - counted(keys._GENERATION) == {"errors.py", "files.py"}  # sentences, digests, temporary folders
+    # Sentences, digests and temporary folders, and where packages are installed.
+    assert ran - counted(keys._GENERATION) == {"errors.py", "files.py", "versions.py"}
     assert not counted(keys._GENERATION) & {"cli/report.py", "bundle/publish.py", "pipeline/build.py"}
     assert {"aot_dispatch.c", "aot_select.h"} <= {path.name for path in keys._runtime_sources()}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from itertools import pairwise
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from aot_runtime.manifest import Manifest
+from forging import forge
 from places import PROJECT, SAMPLES
 from written import WRITE
 
@@ -139,9 +139,7 @@ def test_merge_refuses_conflicts_with_the_reason(
     named = make(None, "fill_everywhere", "sm_80", name="named")
     shared = make(None, "fill_everywhere", "sm_80", shared_cudart=True)
     backend = shutil.copytree(grown[0], tmp_path / "backend")
-    data = json.loads((backend / "manifest.json").read_text())
-    data["toolchain"]["cuda"] = "13"
-    (backend / "manifest.json").write_text(json.dumps(data))
+    forge(backend, lambda data: data["toolchain"].update(cuda="13"))
     for bundle, said in [
         (other, "sm_80/fill_epilogue.so differs between the bundles"),
         (named, "the bundles are called bundle and named"),
