@@ -11,7 +11,7 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int64
+from cutlass import Float32, Int64
 from cutlass.cute.nvgpu.common import CacheEvictionPriority, CopyG2ROp, CopyUniversalOp
 
 import aot
@@ -91,6 +91,18 @@ def policy_of_weights(once):
     if once:
         policy = Int64(EVICT_FIRST)
     return policy
+
+
+# Reductions over the lanes of a warp, or over blocks.
+
+
+def add(left: Float32, right: Float32) -> Float32:
+    return left + right
+
+
+def maximum(left: Float32, right: Float32) -> Float32:
+    """The larger value; NaN if one of them is NaN."""
+    return cute.arch.fmax(left, right, nan=True)
 
 
 # Rows: contiguous tensors of rank 1. An index or extent is an Int32 or an Int64.

@@ -12,10 +12,19 @@ from cutlass import Float32
 
 import aot
 
-from .._device import VECTOR_BYTES, WARP, KernelObject, await_previous, chunk_elements, fetch, launched_early, store
+from .._device import (
+    VECTOR_BYTES,
+    WARP,
+    KernelObject,
+    await_previous,
+    chunk_elements,
+    fetch,
+    launched_early,
+    maximum,
+    store,
+)
 from .._versions import SmemAllocator
 from ..contracts._f8 import BLOCK, LARGEST, SMALLEST
-from ..rows._rows import maximum
 
 THREADS = 256
 UNROLL = 4  # blocks of a row, or chunks, that a thread has in flight

@@ -26,6 +26,7 @@ from .._device import (
     VECTOR_BYTES,
     WARP,
     KernelObject,
+    add,
     await_previous,
     chunk_elements,
     copy_chunk,
@@ -565,15 +566,6 @@ def store_in_block(pointer: cute.Pointer, block: Int32, value: Float32 | Int64):
     remote = cute.arch.map_dsmem_ptr(pointer, block).toint()
     kind = {Float32: "f32", Int64: "s64"}[type(value)]
     cute.arch.inline_ptx(f"st.shared::cluster.{kind} [{{$r0}}], {{$r1}};", read_only_args=[remote, value])
-
-
-def add(left: Float32, right: Float32) -> Float32:
-    return left + right
-
-
-def maximum(left: Float32, right: Float32) -> Float32:
-    """The larger value; NaN if one of them is NaN."""
-    return cute.arch.fmax(left, right, nan=True)
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from cutlass import Float32, Int32
 
 import aot
 
-from .._device import ARCHS, DTYPES
+from .._device import ARCHS, DTYPES, add
 from ..contracts import rmsnorm as contract
-from ._rows import PACKED_TILINGS, RowKernel, RowTensors, add
+from ._rows import PACKED_TILINGS, RowKernel, RowTensors
 
 
 class RmsNorm(RowKernel):
