@@ -1,14 +1,9 @@
-"""Attention of whole sequences, apart from its products: which tile comes next, what its rows see, the running softmax.
-
-The tensor cores leave the sums of a 16 x 8 block in a thread's registers in this way: two rows that are 8 apart, and two
-neighbouring columns of each. Blocks of 8 columns follow each other. So a thread's scores are
-``scores[4 * n + 2 * r + c]``, row ``r`` and column ``8 * n + c``, and four threads share a row. The left operand of a product
-has the same order, so weights become one by rounding alone.
-"""
+"""Attention of whole sequences, apart from its products: the tile scheduler, what the rows of a tile see, the end of a tile."""
 
 from __future__ import annotations
 
-import math
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import cutlass
@@ -17,20 +12,40 @@ from cutlass import Float32, Int32
 
 import aot
 
-from .._device import WARP, KernelObject, launched_early
-from ..rows._rows import add
+from .._device import KernelObject, launched_early
 from ._schedule import Sequences
+from ._softmax import LOG2_E, MINUS_INFINITY, Softmax, cap_scores, make_softmax, mask_scores, scale_sums
 
-LOG2_E = math.log2(math.e)
-MINUS_INFINITY = float("-inf")
 UNBOUNDED = 2**30  # tokens
 HELD = 32 * 2**20  # bytes of keys and values that stay in the L2 cache
-SLACK = 8.0  # see ``soften``
-# Of a polynomial in x**2, highest power first: tanh(x / 2 / LOG2_E) / 2 / x, up to x / 2 / LOG2_E = BENDABLE. With f32 it is
-# exact to 2**-21.
-BENDABLE = 0.8
-BENDING = (4.3498744e-07, -1.4752611e-05, 3.3071689e-04, -6.9362988e-03, 1.7328661e-01)
 ELEMENT_BYTES = 2
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """``rows`` queries against ``tokens`` keys at a time."""
+
+    rows: int
+    tokens: int
+    dim: int
+    value_dim: int
+
+    @property
+    def label(self) -> str:
+        return f"tile{self.rows}x{self.tokens}"
+
+    @property
+    def query_bytes(self) -> int:
+        return self.rows * self.dim * ELEMENT_BYTES
+
+    @property
+    def key_bytes(self) -> int:
+        """Of one stage."""
+        return self.tokens * self.dim * ELEMENT_BYTES
+
+    @property
+    def value_bytes(self) -> int:
+        return self.tokens * self.value_dim * ELEMENT_BYTES
 
 
 class Tile(NamedTuple):
@@ -164,21 +179,40 @@ class Problem(NamedTuple):
         return Bounds(begin, end, (clean_low + size - 1) // size, (cutlass.max(clean_high, -1) + 1) // size)
 
 
-class Softmax(NamedTuple):
-    """The running softmax of a thread's two rows. Weights are ``2 ** (scale * score - offset)``.
+@dataclass(frozen=True)
+class View:
+    """What a thread's two rows of a tile see. ``row`` is the first of them, within the tile."""
 
-    With a soft cap, scores are bent first, and ``shift`` is missing in ``scale * score``: see ``bend``.
-    """
+    problem: Problem
+    tile: Tile
+    bounds: Bounds
+    row: Int32
+    tiling: Any
 
-    scale: Float32
-    inner: Float32  # 0 without a soft cap
-    shift: Float32  # likewise
-    offsets: cute.Tensor
-    totals: cute.Tensor  # of the weights that this thread has seen
+    @cute.jit
+    def mask(self, scores, softmax, block, border: cutlass.Constexpr):
+        """Cap the scores of a block, and mask them if it is at the ``border`` of what the rows see, or the first block."""
+        if softmax.inner > 0.0:
+            cap_scores(scores, softmax, often=border == "none")
+        if cutlass.const_expr(border == "first"):
+            if block >= self.bounds.clean_end:
+                self.mask_side(scores, block, upper=True)
+            if block < self.bounds.clean_begin:
+                self.mask_side(scores, block, upper=False)
+        if cutlass.const_expr(border == "upper"):
+            self.mask_side(scores, block, upper=True)
+            if block < self.bounds.clean_begin:  # a narrow window has both borders in one block
+                self.mask_side(scores, block, upper=False)
+        if cutlass.const_expr(border == "lower"):
+            self.mask_side(scores, block, upper=False)
 
-    def reset(self) -> None:
-        self.offsets.fill(MINUS_INFINITY)
-        self.totals.fill(0.0)
+    @cute.jit
+    def mask_side(self, scores, block, upper: cutlass.Constexpr):
+        mask_scores(scores, block * self.tiling.tokens, partial(self.bound, upper), upper)
+
+    def bound(self, upper: bool, r: int) -> Int32:
+        low, high = self.problem.seen(self.tile, self.tile.index * self.tiling.rows + self.row + 8 * r)
+        return high if upper else low
 
 
 class Attention(KernelObject):
@@ -230,77 +264,14 @@ class Attention(KernelObject):
 
     @cute.jit
     def softmax(self, scale: Float32, inner: Float32) -> Softmax:
-        offsets, totals = (cute.make_rmem_tensor(2, Float32) for _ in range(2))
-        shift = scale / 2 if inner > 0.0 else Float32(0)
-        return Softmax(scale, inner, shift, offsets, totals)
-
-    @cute.jit
-    def cap(self, scores, softmax, often: cutlass.Constexpr):
-        """With a soft cap, bend the scores. Only code that runs ``often`` has the faster way too, to be compiled sooner."""
-        if softmax.inner > 0.0:
-            if cutlass.const_expr(often):
-                self.bend(scores, softmax)
-            else:
-                self.bend_far(scores, softmax)
-
-    @cute.jit
-    def bend(self, scores, softmax):
-        """What a hyperbolic tangent has of the score: ``tanh(x) = 1 + 2 * bent`` with ``bent = -1 / (e ** (2 * x) + 1)``.
-
-        If no score of this warp exceeds ``BENDABLE`` parts of the cap, a polynomial gives it. The tangent of the hardware
-        is not exact enough: its error of 2**-11, times a cap of 50, would change weights by 2%.
-        """
-        tops = [Float32(0) for _ in range(4)]
-        for i in cutlass.range_constexpr(cute.size(scores)):
-            tops[i % 4] = cute.arch.fmax(tops[i % 4], cute.math.abs(scores[i]))
-        top = cute.arch.fmax(cute.arch.fmax(tops[0], tops[1]), cute.arch.fmax(tops[2], tops[3]))
-        if cute.arch.vote_all_sync(top * softmax.inner <= BENDABLE * 2 * LOG2_E):
-            for i in cutlass.range_constexpr(cute.size(scores)):
-                power = scores[i] * softmax.inner  # of two
-                square = power * power
-                factor = Float32(BENDING[0])
-                for coefficient in BENDING[1:]:
-                    factor = factor * square + coefficient
-                scores[i] = power * factor - 0.5
-        else:
-            self.bend_far(scores, softmax)
-
-    @cute.jit
-    def bend_far(self, scores, softmax):
-        """The same for all scores.
-
-        Powers and reciprocals have a unit of their own, which is the limit here. So four reciprocals come from one, that
-        of the product of all four. Powers end at 2**30, for which the result is 1 in f32 and the product in range.
-        """
-        for i in cutlass.range_constexpr(0, cute.size(scores), 4):
-            a, b, c, d = (
-                cute.math.exp2(cute.arch.fmin(scores[i + j] * softmax.inner, 30.0), fastmath=True) + 1 for j in range(4)
-            )
-            ab, cd = a * b, c * d
-            inverse = -cute.arch.rcp_approx(ab * cd)
-            ab, cd = inverse * cd, inverse * ab  # -1 over the products
-            for j, bent in enumerate((ab * b, ab * a, cd * d, cd * c)):
-                scores[i + j] = bent
-
-    @cute.jit
-    def mask(self, scores, block, tile, problem, row, upper: cutlass.Constexpr):
-        """Take out tokens after the last one that a row sees, or before the first one. ``row``: a thread's first row."""
-        tiling = self.tiling
-        start = block * tiling.tokens + cute.arch.lane_idx() % 4 * 2
-        for r in cutlass.range_constexpr(2):
-            low, high = problem.seen(tile, tile.index * tiling.rows + row + 8 * r)
-            for n in cutlass.range_constexpr(tiling.tokens // 8):
-                for c in cutlass.range_constexpr(2):
-                    i, place = 4 * n + 2 * r + c, 8 * n + c
-                    inside = high - start >= place if cutlass.const_expr(upper) else low - start <= place
-                    scores[i] = scores[i] if inside else Float32(MINUS_INFINITY)
+        return make_softmax(scale, inner, scale / 2 if inner > 0.0 else Float32(0))
 
     @cute.jit
     def finish(self, sums, softmax, lse, sinks, tile, row):
         """Divide the sums by the sum of weights. A sink is one more token, whose value is zero."""
         inverses = []
         for r in cutlass.range_constexpr(2):
-            total = cute.arch.warp_reduction(softmax.totals[r], add, threads_in_group=4)
+            total = softmax.total(r)
             offset, share = softmax.offsets[r] + softmax.shift, Float32(1)
             if cutlass.const_expr(sinks is not None):
                 sink = sinks[tile.head] * LOG2_E
@@ -320,58 +291,3 @@ class Attention(KernelObject):
                     else:
                         lse[tile.sequence, own, tile.head] = logarithm
         scale_sums(sums, inverses)
-
-
-@cute.jit
-def soften(scores, softmax):
-    """A step of the running softmax: scores become weights.
-
-    Returns by which factors to scale earlier sums, and whether this warp has a factor that is not 1. Offsets need not
-    be the largest score. They only keep weights in range. So an offset stays as it is until a score exceeds it by
-    more than ``SLACK``: weights up to ``2 ** SLACK`` are as exact as others, and sums are rarely scaled.
-    """
-    lanes = 4  # independent chains of operations
-    factors, grown = [], []
-    for r in cutlass.range_constexpr(2):
-        row = [4 * n + 2 * r + c for n in range(cute.size(scores) // 4) for c in range(2)]
-        tops = [scores[i] for i in row[:lanes]]
-        for place in cutlass.range_constexpr(lanes, len(row)):
-            tops[place % lanes] = cute.arch.fmax(tops[place % lanes], scores[row[place]])
-        top = cute.arch.fmax(cute.arch.fmax(tops[0], tops[1]), cute.arch.fmax(tops[2], tops[3]))
-        top = cute.arch.warp_reduction(top, cute.arch.fmax, threads_in_group=4) * softmax.scale
-        old = softmax.offsets[r]
-        grows = top > old + SLACK
-        offset = top if grows else old
-        # A row that has seen nothing yet has no offset. Any number will do: its weights are 0.
-        finite = offset if offset > MINUS_INFINITY else Float32(0)
-        factor = cute.math.exp2(old - finite, fastmath=True)
-        parts = [Float32(0) for _ in range(lanes)]
-        for place in cutlass.range_constexpr(len(row)):
-            weight = cute.math.exp2(scores[row[place]] * softmax.scale - finite, fastmath=True)
-            scores[row[place]] = weight
-            parts[place % lanes] = parts[place % lanes] + weight
-        softmax.totals[r] = softmax.totals[r] * factor + ((parts[0] + parts[1]) + (parts[2] + parts[3]))
-        softmax.offsets[r] = offset
-        factors.append(factor)
-        grown.append(grows)
-    return factors, cute.arch.vote_any_sync(grown[0] | grown[1])
-
-
-@cute.jit
-def scale_sums(sums, factors):
-    for i in cutlass.range_constexpr(cute.size(sums)):
-        sums[i] = sums[i] * factors[i // 2 % 2]
-
-
-def thread_row(thread: Int32) -> Int32:
-    """The first of the two rows of a thread, if each warp has 16 rows."""
-    return thread // WARP * 16 + thread % WARP // 4
-
-
-def narrow(values: cute.Tensor, rounded: cute.Tensor) -> None:
-    """Round values in the order of registers. Eight at a time become four instructions, however many there are."""
-    size = 8
-    for i in range(cute.size(values) // size):
-        source = cute.make_tensor(values.iterator + i * size, cute.make_layout(size))
-        target = cute.make_tensor(rounded.iterator + i * size, cute.make_layout(size))
-        target.store(source.load().to(rounded.element_type))

@@ -22,38 +22,32 @@ import cutlass
 import cutlass.cute as cute
 from cuda.bindings.driver import CUstream
 from cutlass import Float32, Int32
-from cutlass.cute.nvgpu import cpasync, warp
+from cutlass.cute.nvgpu import warp
 from cutlass.utils import LayoutEnum
 
 import aot
 
 from .._device import WARP, await_previous
 from .._versions import SmemAllocator
-from ..sm80.tiles import CHUNK, ELEMENT_BYTES, LINE, MMA, chunk_copy, lines, load, make_fragment, swizzled
+from ..sm80 import tiles
+from ..sm80.tiles import CHUNK, LINE, MMA, SWIZZLED
 from . import _attention
-from ._attention import Problem, Tile, narrow, scale_sums, soften, thread_row
+from ._attention import Problem, Tile, View
+from ._pages import find_token
+from ._softmax import cap_scores, round_to, scale_sums, softmax_step, thread_row
 
-SWIZZLED = 8 * LINE * ELEMENT_BYTES  # bytes in which the pattern of a swizzled layout repeats
 STAGES = 2
 HELD = 128  # elements of the queries of a row that registers have room for, beside the sums of as many values
 
 
 @dataclass(frozen=True)
-class Tiling:
+class Tiling(_attention.Tiling):
     """``rows`` queries against ``tokens`` keys at a time.
 
     A warp has ``bands`` bands of 16 rows: it uses what it loads from shared memory as often, for as many more registers.
     """
 
-    rows: int
-    tokens: int
-    dim: int
-    value_dim: int
     bands: int = 1
-
-    @property
-    def label(self) -> str:
-        return f"tile{self.rows}x{self.tokens}"
 
     @property
     def warps(self) -> int:
@@ -79,20 +73,8 @@ class Tiling:
         return self.threads // self.across
 
     @property
-    def query_bytes(self) -> int:
-        return self.rows * self.dim * ELEMENT_BYTES
-
-    @property
-    def key_bytes(self) -> int:
-        return STAGES * self.tokens * self.dim * ELEMENT_BYTES
-
-    @property
-    def value_bytes(self) -> int:
-        return STAGES * self.tokens * self.value_dim * ELEMENT_BYTES
-
-    @property
     def shared_bytes(self) -> int:
-        return self.query_bytes + self.key_bytes + self.value_bytes
+        return self.query_bytes + STAGES * (self.key_bytes + self.value_bytes)
 
     def validate(self, target: aot.Target) -> None:
         step = max(self.apart, MMA[2])
@@ -134,56 +116,34 @@ class Shared(NamedTuple):
 class Attention(_attention.Attention):
     @cute.jit
     def __call__(
-        self,
-        q: cute.Tensor,
-        k: cute.Tensor,
-        v: cute.Tensor,
-        out: cute.Tensor,
-        scale: Float32,
-        left: Int32,
-        right: Int32,
-        q_starts,
-        k_starts,
-        lse,
-        soft_cap: Float32,
-        sinks,
-        pages,
-        lengths,
+        self, q: cute.Tensor, k: cute.Tensor, v: cute.Tensor, out: cute.Tensor, scale: Float32, left: Int32, right: Int32,
+        q_starts, k_starts, lse, soft_cap: Float32, sinks, pages, lengths,
         tickets: None,  # which only blocks that compute several tiles need
         stream: CUstream,
-    ):
+    ):  # fmt: skip
         self.dtype = q.element_type
         problem, count = self.problem(q, k, q_starts, k_starts, pages, lengths, left, right)
         scale, inner = self.scales(scale, soft_cap)
         if count > 0:  # CUDA refuses an empty grid
-            self.kernel(q, k, v, out, scale, inner, lse, sinks, pages, problem, self.tiled_mma()).launch(
-                grid=[count, 1, 1], block=[self.tiling.threads, 1, 1], use_pdl=self.early, stream=stream
-            )
-
-    def tiled_mma(self) -> cute.TiledMma:
-        """Warps along the rows. One ldmatrix serves two instructions side by side."""
-        warps = self.tiling.warps
-        return cute.make_tiled_mma(
-            warp.MmaF16BF16Op(self.dtype, Float32, MMA),
-            cute.make_layout((warps, 1, 1)),
-            permutation_mnk=(warps * MMA[0], MMA[1] * 2, MMA[2]),
-        )
+            self.kernel(
+                q,
+                k,
+                v,
+                out,
+                scale,
+                inner,
+                lse,
+                sinks,
+                pages,
+                problem,
+                tiles.tiled_mma(self.dtype, (self.tiling.warps, 1)),
+            ).launch(grid=[count, 1, 1], block=[self.tiling.threads, 1, 1], use_pdl=self.early, stream=stream)
 
     @cute.kernel
     def kernel(
-        self,
-        q: cute.Tensor,
-        k: cute.Tensor,
-        v: cute.Tensor,
-        out: cute.Tensor,
-        scale: Float32,
-        inner: Float32,
-        lse,
-        sinks,
-        pages,
-        problem: Problem,
-        mma: cute.TiledMma,
-    ):
+        self, q: cute.Tensor, k: cute.Tensor, v: cute.Tensor, out: cute.Tensor, scale: Float32, inner: Float32, lse, sinks,
+        pages, problem: Problem, mma: cute.TiledMma,
+    ):  # fmt: skip
         storage = SmemAllocator().allocate(self.tiling.shared_bytes, byte_alignment=SWIZZLED)
         index, _, _ = cute.arch.block_idx()
         await_previous(self.early)
@@ -231,7 +191,7 @@ class Attention(_attention.Attention):
             cute.arch.cp_async_wait_group(0)
             cute.arch.sync_threads()
             for i in cutlass.range_constexpr(tiling.dim // MMA[2]):
-                load(query, i, 0)
+                tiles.load(query, i, 0)
         for step in cutlass.range(steps, unroll=1):
             block, stage = bounds.end - 1 - step, step % STAGES
             places = self.places(cutlass.max(block - 1, bounds.begin), first, keys, pages, tile, thread)
@@ -243,26 +203,26 @@ class Attention(_attention.Attention):
             scores.fill(0.0)
             for i in cutlass.range_constexpr(tiling.dim // MMA[2]):
                 if cutlass.const_expr(not held):
-                    load(query, i, 0)
-                load(key, i, stage)
+                    tiles.load(query, i, 0)
+                tiles.load(key, i, stage)
                 cute.gemm(mma, scores, query.values[None, None, i], key.values[None, None, i], scores)
             for band in cutlass.range_constexpr(tiling.bands):
-                own = self.band(scores, band)
+                own, view = self.band(scores, band), View(problem, tile, bounds, rows[band], tiling)
                 if softmaxes[band].inner > 0.0:
                     keep_branch(tile.queries)
-                    self.bend(own, softmaxes[band])
+                    cap_scores(own, softmaxes[band], often=True)
                 if block >= bounds.clean_end:
                     keep_branch(tile.queries)
-                    self.mask(own, block, tile, problem, rows[band], upper=True)
+                    view.mask_side(own, block, upper=True)
                 if block < bounds.clean_begin:
                     keep_branch(tile.queries)
-                    self.mask(own, block, tile, problem, rows[band], upper=False)
-                factors, grown = soften(own, softmaxes[band])
+                    view.mask_side(own, block, upper=False)
+                factors, grown = softmax_step(own, softmaxes[band])
                 if grown:
                     scale_sums(self.band(sums, band), factors)
-                narrow(own, self.band(weights, band))
+                round_to(self.band(weights, band), own)
             for i in cutlass.range_constexpr(tiling.tokens // MMA[2]):
-                load(value, i, stage)
+                tiles.load(value, i, stage)
                 cute.gemm(mma, sums, weights[None, None, i], value.values[None, None, i], sums)
         for band in cutlass.range_constexpr(tiling.bands):
             own = self.band(sums, band)
@@ -277,20 +237,18 @@ class Attention(_attention.Attention):
 
     def shared(self, storage, thread) -> Shared:
         tiling = self.tiling
-        past_l1 = cpasync.CopyG2SOp(cache_mode=cute.nvgpu.LoadCacheMode.GLOBAL)
-        atom = cute.make_copy_atom(past_l1, self.dtype, num_bits_per_copy=CHUNK * ELEMENT_BYTES * 8)
         by_row, by_column = LayoutEnum.ROW_MAJOR, LayoutEnum.COL_MAJOR
         tensors, targets = [], []
         for shape, major, size in (
             ((tiling.rows, tiling.dim, 1), by_row, tiling.query_bytes),
-            ((tiling.tokens, tiling.dim, STAGES), by_row, tiling.key_bytes),
-            ((tiling.value_dim, tiling.tokens, STAGES), by_column, tiling.value_bytes),
+            ((tiling.tokens, tiling.dim, STAGES), by_row, STAGES * tiling.key_bytes),
+            ((tiling.value_dim, tiling.tokens, STAGES), by_column, STAGES * tiling.value_bytes),
         ):
-            tensors.append(swizzled(storage, self.dtype, lines(major, tiling.line), shape, tiling.line))
-            chunks = chunk_copy(past_l1, self.dtype, major, tiling.threads, tiling.line)
+            tensors.append(tiles.swizzled(storage, self.dtype, tiles.lines(major, tiling.line), shape, tiling.line))
+            chunks = tiles.chunk_copy(tiles.past_l1(), self.dtype, major, tiling.threads, tiling.line)
             targets.append(chunks.get_slice(thread).partition_D(tensors[-1]))
             storage = (storage + size).align(SWIZZLED)
-        return Shared(atom, *tensors, *targets)
+        return Shared(tiles.chunk_atom(tiles.past_l1(), self.dtype), *tensors, *targets)
 
     def copy_queries(self, shared: Shared, queries: cute.Tensor, tile: Tile, thread) -> None:
         """The last query stands for those past the end."""
@@ -299,7 +257,7 @@ class Attention(_attention.Attention):
             row = tile.index * tiling.rows + i * tiling.apart + thread // tiling.across
             source = queries[cutlass.min(row, tile.queries - 1), None]
             for j in range(tiling.dim // tiling.line):
-                copy_chunk(shared.atom, source, self.chunk(j, thread), shared.to_queries[None, i, j, 0])
+                tiles.copy_chunk(shared.atom, source, self.chunk(j, thread), shared.to_queries[None, i, j, 0])
 
     def places(self, block: Int32, first: Int32, keys: cute.Tensor, pages, tile: Tile, thread) -> list[tuple]:
         """Where the tokens are that this thread copies of a block.
@@ -311,11 +269,7 @@ class Attention(_attention.Attention):
         for i in range(tiling.tokens // tiling.apart):
             token = block * tiling.tokens + i * tiling.apart + thread // tiling.across
             token = cutlass.max(cutlass.min(token, tile.tokens - 1), first)
-            if self.paged:
-                size = keys.shape[1]
-                found.append((pages[tile.sequence, token // size], token % size))
-            else:
-                found.append((token,))
+            found.append(find_token(pages, tile.sequence, token, keys.shape[1]) if self.paged else (token,))
         return found
 
     def copy_block(self, shared: Shared, keys: cute.Tensor, values: cute.Tensor, places, thread, stage) -> None:
@@ -323,9 +277,9 @@ class Attention(_attention.Attention):
         for i, place in enumerate(places):
             key, value = keys[(*place, None)], values[(*place, None)]
             for j in range(tiling.dim // tiling.line):
-                copy_chunk(shared.atom, key, self.chunk(j, thread), shared.to_keys[None, i, j, stage])
+                tiles.copy_chunk(shared.atom, key, self.chunk(j, thread), shared.to_keys[None, i, j, stage])
             for j in range(tiling.value_dim // tiling.line):
-                copy_chunk(shared.atom, value, self.chunk(j, thread), shared.to_values[None, j, i, stage])
+                tiles.copy_chunk(shared.atom, value, self.chunk(j, thread), shared.to_values[None, j, i, stage])
 
     def chunk(self, line: int, thread) -> Int32:
         """The chunk of a line of a token that a thread copies."""
@@ -333,21 +287,19 @@ class Attention(_attention.Attention):
 
     def fragments(self, mma: cute.TiledMma, shared: Shared, thread) -> list:
         """The registers for queries, keys and values. Values are transposed on their way there."""
-        mine = mma.get_slice(thread)
         rows = cute.make_copy_atom(warp.LdMatrix8x8x16bOp(False, 4), self.dtype)
-        columns = cute.make_copy_atom(warp.LdMatrix8x8x16bOp(True, 4), self.dtype)
-        query = mma.make_fragment_A(mine.partition_A(shared.queries[None, None, 0]))
-        made = [make_fragment(query, cute.make_tiled_copy_A(rows, mma), shared.queries, thread)]
-        for tensor, matrices in ((shared.keys, rows), (shared.values, columns)):
-            registers = mma.make_fragment_B(mine.partition_B(tensor[None, None, 0]))
-            made.append(make_fragment(registers, cute.make_tiled_copy_B(matrices, mma), tensor, thread))
-        return made
+        query = mma.make_fragment_A(mma.get_slice(thread).partition_A(shared.queries[None, None, 0]))
+        return [
+            tiles.make_fragment(query, cute.make_tiled_copy_A(rows, mma), shared.queries, thread),
+            tiles.right_fragment(mma, shared.keys, False, thread),
+            tiles.right_fragment(mma, shared.values, True, thread),
+        ]
 
     @cute.jit
     def write(self, sums, outputs, tile, row):
         """Round the sums and write them, two neighbours at a time."""
         rounded = cute.make_rmem_tensor(cute.size(sums), self.dtype)
-        narrow(sums, rounded)
+        round_to(rounded, sums)
         first = cute.arch.lane_idx() % 4  # pair of elements
         for r in cutlass.range_constexpr(2):
             own = tile.index * self.tiling.rows + row + 8 * r
@@ -374,9 +326,3 @@ def by_band(shape: tuple, dtype) -> cute.Tensor:
     size = 2 ** len(values)
     layout = cute.make_layout(shape, stride=(tuple(2**i for i in range(len(values))), size * blocks, size))
     return cute.make_rmem_tensor(layout, dtype)
-
-
-def copy_chunk(atom: cute.CopyAtom, source: cute.Tensor, chunk: Int32, target: cute.Tensor) -> None:
-    """Start to copy a chunk of a token."""
-    source = cute.local_tile(source, (CHUNK,), (chunk,))
-    cute.copy(atom, cute.make_tensor(source.iterator.align(CHUNK * ELEMENT_BYTES), target.layout), target)

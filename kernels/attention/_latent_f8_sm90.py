@@ -1,7 +1,7 @@
 """Attention of new tokens against a cache of latent vectors of f8e4m3, for sm_90a.
 
 As ``_latent_sm90``, but wgmma multiplies elements of 16 bits here, because a transposed operand cannot be narrower. So TMA
-brings a line of 64 columns into the second half of the memory that it will need. A warp of the loading group converts it,
+brings a line of 64 columns into the second half of the memory that it will need. A warp of the producer group converts it,
 exactly, in its place.
 """
 
@@ -10,13 +10,12 @@ from __future__ import annotations
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float8E4M3FN, Float32, Int32, pipeline
-from cutlass.cute.nvgpu import cpasync
 
-import aot
-
+from .._device import WARP
 from .._versions import SmemAllocator
-from ._latent_sm90 import GROUP_WARPS, KEY_LINES, LINE_BYTES, STAGES, TOKENS, LatentDecode, line_at
-from ._tile_sm90 import ALIGNMENT, LINE
+from ..sm90.hardware import ALIGNMENT, GROUP_WARPS
+from ._cache_sm90 import LINE
+from ._latent_sm90 import KEY_LINES, LINE_BYTES, STAGES, TOKENS, LatentDecode, line_at, line_state, use_of, uses_after
 
 CHUNK = 16  # elements that a lane converts at once
 LINE_CHUNKS = LINE // CHUNK
@@ -24,18 +23,12 @@ CONVERTERS = 3  # warps
 
 
 class NarrowLatentDecode(LatentDecode):
-    """``box`` tokens are copied at once: they lie in one page."""
-
-    # A block gets 168 registers per thread. Those that multiply cannot do with fewer than 208.
+    # A block gets 168 registers per thread. Consumers cannot do with fewer than 208.
     registers = 72, 216
 
-    def __init__(self, target: aot.Target, paged: bool, box: int = TOKENS) -> None:
-        super().__init__(target, paged, box)
-
-    def copies_of_tokens(self, tokens_of: cute.Tensor) -> tuple[cute.CopyAtom, cute.Tensor]:
-        """How a line of a box is copied, row after row."""
-        box = cute.make_layout((self.box, LINE), stride=(LINE, 1))
-        return cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileG2SOp(), tokens_of, box, (self.box, LINE))
+    def box_layout(self) -> cute.Layout:
+        """A line of a box, row after row."""
+        return cute.make_layout((self.box, LINE), stride=(LINE, 1))
 
     def pipelines(self, shared: SmemAllocator) -> tuple[pipeline.PipelineAsync, ...]:
         """A line is ready when one warp has converted what TMA has brought."""
@@ -49,24 +42,23 @@ class NarrowLatentDecode(LatentDecode):
         return cute.make_tensor(memory.align(ALIGNMENT), cute.make_layout(shape, stride=stride))
 
     @cute.jit
-    def beside_loading(self, run, pipelines, keys, warp):
+    def beside_loading(self, run, work, warp):
         """A warp: every third line of each tile, from elements of 8 bits to elements of 16 bits in the same place."""
-        arrived, converted, _ = pipelines
         uses = (Int32(0), Int32(0))
         tile = run.first
         while tile < run.end:
             piece = run.piece(tile)
             for index in cutlass.range(piece.start, piece.stop):
-                stage, use = self.use(uses, piece, index)
+                stage, use = use_of(uses, piece, index)
                 for i in cutlass.range_constexpr(KEY_LINES // CONVERTERS):
-                    state = self.place(stage, use, line_at(i * CONVERTERS + warp, stage))
-                    arrived.consumer_wait(state)
-                    self.convert(keys, state.index)
-                    cute.arch.fence_proxy("async.shared", space="cta")
-                    cute.arch.sync_warp()
+                    state = line_state(stage, use, line_at(i * CONVERTERS + warp, stage))
+                    work.arrived.consumer_wait(state)
+                    self.convert(work.keys, state.index)
+                    cute.arch.fence_proxy("async.shared", space="cta")  # wgmma reads what threads have written
+                    cute.arch.sync_warp()  # orders the writes of all lanes before the arrival of one
                     if cute.arch.lane_idx() == 0:
-                        converted.producer_commit(state)
-            uses = self.used(uses, piece)
+                        work.ready.producer_commit(state)
+            uses = uses_after(uses, piece)
             tile += piece.stop - piece.start
 
     @cute.jit
@@ -75,12 +67,12 @@ class NarrowLatentDecode(LatentDecode):
         lane = cute.arch.lane_idx()
         memory = cute.recast_ptr(keys.iterator, dtype=self.dtype)  # without the swizzle of the layout
         narrow = self.lines(keys, Float8E4M3FN)[None, None, line]
-        rows = cute.arch.WARP_SIZE // LINE_CHUNKS  # that a warp has a chunk of at a time
+        rows = WARP // LINE_CHUNKS  # that a warp has a chunk of at a time
         held = [cute.make_rmem_tensor(CHUNK, Float8E4M3FN) for _ in range(TOKENS // rows)]
         for i in cutlass.range_constexpr(TOKENS // rows):
             row = narrow[i * rows + lane // LINE_CHUNKS, None]
             cute.autovec_copy(cute.local_tile(row, (CHUNK,), (lane % LINE_CHUNKS,)), held[i])
-        cute.arch.sync_warp()
+        cute.arch.sync_warp()  # all lanes have read the line before one overwrites it
         wide = cute.make_rmem_tensor(CHUNK, self.dtype)
         halves = cute.make_tensor(wide.iterator, cute.make_layout((CHUNK // 2, 2)))
         for i in cutlass.range_constexpr(TOKENS // rows):

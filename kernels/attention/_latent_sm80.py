@@ -17,26 +17,27 @@ the value. So a tile of the cache is read once and used twice.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import cutlass
 import cutlass.cute as cute
 from cuda.bindings.driver import CUstream
 from cutlass import Float32, Int32
-from cutlass.cute.nvgpu import cpasync, warp
+from cutlass.cute.nvgpu import warp
 from cutlass.utils import LayoutEnum
 
 import aot
 
 from .._device import WARP, fetch, launched_early
 from .._versions import SmemAllocator
-from ..rows._rows import add
-from ..sm80.tiles import CHUNK, ELEMENT_BYTES, LINE, MMA, chunk_copy, lines, swizzled
-from ._attention import narrow as round_to
-from ._attention_sm80 import SWIZZLED, copy_chunk
-from ._latent_sm90 import KEY, MAX_BLOCKS, VALUE
-from ._merge import LOG2_E, MINUS_INFINITY, Merging, inverse, scale_of
-from ._tile_sm90 import mask, rescale, rows_of, soften, write_row
+from ..sm80 import tiles
+from ..sm80.tiles import CHUNK, ELEMENT_BYTES, LINE, MMA, SWIZZLED
+from ._cache_sm90 import MAX_BLOCKS
+from ._latent_sm90 import KEY, VALUE
+from ._merge import Call, Merging, Output, scale_of
+from ._pages import find_token
+from ._softmax import LOG2_E, Softmax, make_softmax, round_to, scale_sums, softmax_step
 
 TOKENS = 32  # of a tile
 QUARTERS = 4  # of the columns
@@ -49,8 +50,8 @@ TILE_BYTES = TOKENS * KEY * ELEMENT_BYTES
 class LatentDecode(Merging):
     """A block has ``bands`` bands of 16 rows. ``narrow``: the cache is f8e4m3."""
 
-    def __init__(self, bands: int, target: aot.Target, paged: bool, narrow: bool = False) -> None:
-        super().__init__(VALUE, bands * MMA[0], TOKENS, MAX_BLOCKS, paged, launched_early(target))
+    def __init__(self, bands: int, target: aot.Target, narrow: bool = False) -> None:
+        super().__init__(VALUE, bands * MMA[0], TOKENS, MAX_BLOCKS, launched_early(target))
         self.bands = bands
         self.narrow = narrow
         self.threads = bands * QUARTERS * WARP
@@ -65,65 +66,44 @@ class LatentDecode(Merging):
 
     @cute.jit
     def __call__(
-        self,
-        q: cute.Tensor,
-        cache: cute.Tensor,
-        lengths: cute.Tensor,
-        out: cute.Tensor,
-        scale: Float32,
-        pages,
-        cache_scale,
-        parts: cute.Tensor,
-        multiprocessors: Int32,
-        stream: CUstream,
-    ):
+        self, q: cute.Tensor, cache: cute.Tensor, lengths: cute.Tensor, out: cute.Tensor, scale: Float32, pages,
+        cache_scale, parts: cute.Tensor, multiprocessors: Int32, stream: CUstream,
+    ):  # fmt: skip
         self.dtype = q.element_type
         batch, tokens, heads, _ = q.shape
+        call = Call(cache, lengths, out, pages, cache_scale, parts)
         if batch * tokens * heads > 0:  # CUDA refuses an empty grid
-            blocks = self.runs(multiprocessors, Int32(1))
-            # One warp. One ldmatrix serves two instructions side by side.
-            mma = cute.make_tiled_mma(
-                warp.MmaF16BF16Op(self.dtype, Float32, MMA), permutation_mnk=(MMA[0], MMA[1] * 2, MMA[2])
-            )
-            self.kernel(q, cache, lengths, out, scale * LOG2_E, pages, cache_scale, parts, mma).launch(
+            blocks = self.blocks(call, multiprocessors)
+            self.kernel(q, scale * LOG2_E, call, tiles.tiled_mma(self.dtype)).launch(
                 grid=[blocks, 1, 1], block=[self.threads, 1, 1], use_pdl=self.early, stream=stream
             )
-            self.launch_merge(cache, lengths, out, pages, cache_scale, parts, blocks, stream)
+            self.launch_merge(call, blocks, stream)
 
     @cute.kernel
-    def kernel(
-        self,
-        q: cute.Tensor,
-        cache: cute.Tensor,
-        lengths: cute.Tensor,
-        out: cute.Tensor,
-        scale: Float32,
-        pages,
-        cache_scale,
-        parts: cute.Tensor,
-        mma: cute.TiledMma,
-    ):
+    def kernel(self, q: cute.Tensor, scale: Float32, call: Call, mma: cute.TiledMma):
         """A block takes its run of tiles, unit by unit. ``scale`` is for powers of two."""
-        block, _, _ = cute.arch.block_idx()
         blocks, _, _ = cute.arch.grid_dim()
         thread, _, _ = cute.arch.thread_idx()
         storage = SmemAllocator().allocate(self.shared_bytes, byte_alignment=SWIZZLED)
-        if cutlass.const_expr(self.early):
-            cute.arch.griddepcontrol_wait()
-            # Only now: blocks of the merging kernel may start, and find lengths and pages that are final.
-            cute.arch.griddepcontrol_launch_dependents()
-        run = self.run_of_block(cache, lengths, out, pages, cute.arch.grid_dim()[0])
-        slots = self.parts_of(parts, blocks, run.group)
+        self.begin()
+        run = self.run_of_block(call, blocks)
+        slots = self.parts_of(call.parts, blocks, run.group)
         own = cute.arch.make_warp_uniform(thread // WARP)
         place = Place(thread, thread % WARP, own % QUARTERS, own // QUARTERS)
         work = self.work(storage, place, mma)
-        own_scale = scale_of(cache_scale, 0)
+        own_scale = scale_of(call.v_scale, 0)
         tile = run.first
         while tile < run.end:
             piece = run.piece(tile)
-            self.attend(q, cache, pages, scale * own_scale, run, piece, place, work)
-            slot = 2 * block + (0 if tile == run.first else 1)
-            self.write(out, slots, slot, own_scale, run, piece, place, work)
+            self.attend(q, call, scale * own_scale, run, piece, place, work)
+            top = piece.unit * self.rows
+            output = Output(call.out, slots, run, piece, run.slot(tile), top, Int32(0), own_scale)
+            for r in cutlass.range_constexpr(2):
+                within, total = place.band * MMA[0] + place.lane // 4 + 8 * r, work.softmax.total(r)
+                for i in cutlass.range_constexpr(OWN_LINES):
+                    column = place.quarter * OWN_LINES + i
+                    scalars = (column == 0) & (place.lane % 4 == 0)
+                    output.write_row(work.sums[i], r, within, column, work.softmax.offsets[r], total, scalars)
             tile += piece.stop - piece.start
 
     def work(self, storage, place, mma: cute.TiledMma):
@@ -131,10 +111,11 @@ class LatentDecode(Merging):
         rows, columns = (cute.make_copy_atom(warp.LdMatrix8x8x16bOp(t, 4), self.dtype) for t in (False, True))
         by_key, by_value = (cute.make_tiled_copy_B(atom, mma).get_slice(place.lane) for atom in (rows, columns))
         shape = (TOKENS, LINE, self.stages * KEY_LINES)
-        keys = swizzled(storage, self.dtype, lines(LayoutEnum.ROW_MAJOR), shape)
+        keys = tiles.swizzled(storage, self.dtype, tiles.lines(LayoutEnum.ROW_MAJOR), shape)
         values = cute.make_tensor(keys.iterator, cute.select(keys.layout, mode=[1, 0, 2]))
-        past_l1 = cpasync.CopyG2SOp(cache_mode=cute.nvgpu.LoadCacheMode.GLOBAL)
-        chunks = chunk_copy(past_l1, self.dtype, LayoutEnum.ROW_MAJOR, self.threads).get_slice(place.thread)
+        chunks = tiles.chunk_copy(tiles.past_l1(), self.dtype, LayoutEnum.ROW_MAJOR, self.threads).get_slice(
+            place.thread
+        )
         exchanged = (self.bands, QUARTERS, TOKENS // MMA[1], WARP, 4)
         shared_scores = cute.make_tensor(
             cute.recast_ptr((storage + self.stages * TILE_BYTES).align(SWIZZLED), dtype=Float32),
@@ -142,7 +123,7 @@ class LatentDecode(Merging):
         )
         return Work(
             mma,
-            cute.make_copy_atom(past_l1, self.dtype, num_bits_per_copy=CHUNK * ELEMENT_BYTES * 8),
+            tiles.chunk_atom(tiles.past_l1(), self.dtype),
             chunks.partition_D(keys),
             [
                 cute.make_rmem_tensor(CHUNK, cutlass.Float8E4M3FN)
@@ -153,37 +134,36 @@ class LatentDecode(Merging):
             by_value,
             by_value.partition_S(values),
             shared_scores,
-            mma.get_slice(place.lane).partition_C(cute.make_identity_tensor((MMA[0], TOKENS))),
             cute.make_rmem_tensor(mma.partition_shape_C((MMA[0], TOKENS)), Float32),
             [cute.make_rmem_tensor(mma.partition_shape_C((MMA[0], LINE)), Float32) for _ in range(OWN_LINES)],
-            *(cute.make_rmem_tensor(2, Float32) for _ in range(2)),
+            make_softmax(),
         )
 
     @cute.jit
-    def attend(self, q, cache, pages, scale, run, piece, place, work):
+    def attend(self, q, call, scale, run, piece, place, work):
         """The sums of a warp over a piece."""
         for sums in work.sums:
             sums.fill(0.0)
-        work.largest.fill(MINUS_INFINITY)
-        work.total.fill(0.0)
+        work.softmax.reset()
         steps = piece.stop - piece.start
         if cutlass.const_expr(self.narrow):
-            self.read_tile(cache, pages, piece, Int32(0), place, work)
+            self.read_tile(call, piece, Int32(0), place, work)
         for step in cutlass.range_constexpr(self.stages - 1):
-            self.copy_step(cache, pages, piece, Int32(step), steps, Int32(step), place, work)
+            self.copy_step(call, piece, Int32(step), steps, Int32(step), place, work)
         query = self.queries(q, run, piece, place, work)
         reading, writing = Int32(0), Int32(self.stages - 1)
         for step in cutlass.range(steps, unroll=1):
             cute.arch.cp_async_wait_group(self.stages - 2)
             cute.arch.sync_threads()  # this tile has arrived for all warps, and the previous one is no longer read
-            self.copy_step(cache, pages, piece, step + self.stages - 1, steps, writing, place, work)
+            self.copy_step(call, piece, step + self.stages - 1, steps, writing, place, work)
             self.score(query, reading, place, work)
-            first = (piece.start + step) * TOKENS
-            mask(work.scores, work.places, scale, first, TOKENS, self.top(piece, place), run, piece)
-            factor = cute.make_rmem_tensor(2, Float32)
-            soften(work.scores, work.largest, work.total, factor)
-            for sums in work.sums:
-                rescale(sums, factor)
+            work.scores.store(work.scores.load() * scale)
+            first, row = (piece.start + step) * TOKENS, self.top(piece, place) + place.lane // 4
+            run.mask(work.scores, piece, first, TOKENS, row)
+            factors, grown = softmax_step(work.scores, work.softmax)
+            if grown:
+                for sums in work.sums:
+                    scale_sums(sums, factors)
             self.weigh(reading, place, work)
             writing = reading
             reading = reading + 1 if reading + 1 < self.stages else Int32(0)
@@ -215,35 +195,32 @@ class LatentDecode(Merging):
     # From the cache to shared memory. Neighbouring threads copy neighbouring chunks of one token.
 
     @cute.jit
-    def copy_step(self, cache, pages, piece, step, steps, stage, place, work):
+    def copy_step(self, call, piece, step, steps, stage, place, work):
         if step < steps:
             if cutlass.const_expr(self.narrow):
                 self.convert_tile(stage, work)
                 # Behind the last tile, it is read once more, for nothing.
-                self.read_tile(cache, pages, piece, cutlass.min(step + 1, steps - 1), place, work)
+                self.read_tile(call, piece, cutlass.min(step + 1, steps - 1), place, work)
             else:
-                for i, token in enumerate(self.tokens(cache, pages, piece, step, place)):
+                for i, token in enumerate(self.tokens(call, piece, step, place)):
                     for line in cutlass.range_constexpr(KEY_LINES):
                         target = work.to_keys[None, i, 0, stage * KEY_LINES + line]
-                        copy_chunk(work.atom, token, chunk_of(line, place.thread), target)
+                        tiles.copy_chunk(work.atom, token, chunk_of(line, place.thread), target)
         cute.arch.cp_async_commit_group()  # commit even an empty group, because waiting counts groups
 
-    def tokens(self, cache: cute.Tensor, pages, piece, step: Int32, place) -> list[cute.Tensor]:
+    def tokens(self, call: Call, piece, step: Int32, place) -> list[cute.Tensor]:
         """The tokens of a tile of which this thread copies chunks. The last one stands for those past the end."""
         found = []
         across = LINE // CHUNK
         for i in range(TOKENS // (self.threads // across)):
             token = (piece.start + step) * TOKENS + i * (self.threads // across) + place.thread // across
             token = cutlass.min(token, piece.length - 1)
-            page = piece.sequence
-            if self.paged:
-                page, token = pages[piece.sequence, token // cache.shape[1]], token % cache.shape[1]
-            found.append(cache[page, token, None])
+            found.append(call.cache[(*find_token(call.pages, piece.sequence, token, call.cache.shape[1]), None)])
         return found
 
-    def read_tile(self, cache, pages, piece, step, place, work) -> None:
+    def read_tile(self, call, piece, step, place, work) -> None:
         """Read chunks of a narrow cache into registers."""
-        for i, token in enumerate(self.tokens(cache, pages, piece, step, place)):
+        for i, token in enumerate(self.tokens(call, piece, step, place)):
             for line in range(KEY_LINES):
                 source = cute.local_tile(token, (CHUNK,), (chunk_of(line, place.thread),))
                 cute.autovec_copy(source, work.held[i * KEY_LINES + line])
@@ -283,7 +260,7 @@ class LatentDecode(Merging):
     def weigh(self, stage, place, work):
         """Add a quarter of the columns of the values, times their weights."""
         weights = cute.make_rmem_tensor(work.mma.partition_shape_A((MMA[0], TOKENS)), self.dtype)
-        round_to(work.scores, weights)
+        round_to(weights, work.scores)
         for i in cutlass.range_constexpr(OWN_LINES):
             value = cute.make_rmem_tensor(work.mma.partition_shape_B((LINE, TOKENS)), self.dtype)
             target = work.by_value.retile(value)
@@ -291,27 +268,6 @@ class LatentDecode(Merging):
             for k in cutlass.range_constexpr(TOKENS // MMA[2]):
                 cute.copy(work.by_value, work.value_source[None, None, k, line], target[None, None, k])
                 cute.gemm(work.mma, work.sums[i], weights[None, None, k], value[None, None, k], work.sums[i])
-
-    @cute.jit
-    def write(self, out, slots, slot, scale, run, piece, place, work):
-        """Write rows of the output, or of a slot if the block has not seen all tokens."""
-        heads = run.group // run.tokens
-        part_sums, part_scalars = slots
-        for r in cutlass.range_constexpr(2):
-            within = place.band * MMA[0] + place.lane // 4 + 8 * r
-            row = piece.unit * self.rows + within
-            total = cute.arch.warp_reduction(work.total[r], add, threads_in_group=4)
-            if row < run.group:
-                for i in cutlass.range_constexpr(OWN_LINES):
-                    first = (place.quarter * OWN_LINES + i) * (LINE // 2) + place.lane % 4  # pair of elements
-                    if piece.whole:
-                        target = out[piece.sequence, row // heads, row % heads, None]
-                        write_row(rows_of(work.sums[i]), r, inverse(total) * scale, target, first)
-                    else:
-                        write_row(rows_of(work.sums[i]), r, Float32(1), part_sums[slot, within, None], first)
-                if not piece.whole and place.quarter == 0 and place.lane % 4 == 0:
-                    part_scalars[slot, within, 0] = work.largest[r]
-                    part_scalars[slot, within, 1] = total
 
 
 class Place(NamedTuple):
@@ -323,7 +279,8 @@ class Place(NamedTuple):
     band: Int32
 
 
-class Work(NamedTuple):
+@dataclass(frozen=True)
+class Work:
     """Shared memory and registers of a thread."""
 
     mma: cute.TiledMma
@@ -335,11 +292,9 @@ class Work(NamedTuple):
     by_value: Any
     value_source: cute.Tensor
     shared_scores: cute.Tensor  # band, quarter, eight tokens, lane, what a lane has of these
-    places: cute.Tensor  # row and token of each score
     scores: cute.Tensor
     sums: list[cute.Tensor]  # by line of the result
-    largest: cute.Tensor
-    total: cute.Tensor  # of the weights that this thread has seen
+    softmax: Softmax
 
 
 def chunk_of(line: int, thread: Int32) -> Int32:

@@ -1,4 +1,4 @@
-"""What all kernels share that split sequences among blocks: runs of tiles, parts of units, and their merging.
+"""Split-KV: what kernels share that split sequences among blocks. Runs of tiles, parts of units, and how parts are merged.
 
 See ``_schedule`` for units, tiles and slots. Tiles of query rows of the same tokens are units of their own, which a block
 takes one after the other; or they are *side by side*: as many blocks as there are tiles of rows take the same run, each
@@ -12,7 +12,7 @@ the next kernel cannot begin before.
 
 from __future__ import annotations
 
-import math
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import cutlass
@@ -22,13 +22,38 @@ from cutlass import Float32, Int32
 from .._device import WARP, KernelObject, fetch, store
 from .._versions import SmemAllocator
 from ._schedule import Schedule, Sequences
+from ._softmax import MINUS_INFINITY, inverse, mask_scores, write_row
 
 MERGE_WARPS = 8  # of a block that merges
 TOGETHER = 8  # more parts than that are shared by the warps of a block
 MERGE_COLUMNS = 128  # of a row of the output, that one warp merges
 BATCH = 4  # parts that a warp reads at once while it merges
-LOG2_E = math.log2(math.e)
-MINUS_INFINITY = float("-inf")
+
+
+class Call(NamedTuple):
+    """What both kernels of a call are given. A cache is pages (or sequences) x tokens x heads x columns."""
+
+    cache: cute.Tensor
+    lengths: cute.Tensor
+    out: cute.Tensor
+    pages: cute.Tensor | None
+    v_scale: cute.Tensor | None  # of values, by head of the cache
+    parts: cute.Tensor
+
+    @property
+    def heads(self):
+        """Of the cache."""
+        return self.cache.shape[2] if cute.rank(self.cache) == 4 else 1
+
+    @property
+    def group(self) -> Int32:
+        """Query rows that share a head of the cache."""
+        return self.out.shape[1] * (self.out.shape[2] // self.heads)
+
+    @property
+    def capacity(self):
+        """Tokens that a sequence has room for."""
+        return self.cache.shape[1] if self.pages is None else self.pages.shape[1] * self.cache.shape[1]
 
 
 class Piece(NamedTuple):
@@ -78,7 +103,7 @@ class Run(NamedTuple):
 
     @cute.jit
     def after(self, place: Place, count: Int32) -> Place:
-        """The place so many tiles further, at most at the beginning of the next unit."""
+        """The place ``count`` tiles further, at most at the beginning of the next unit."""
         sequence, unit, index, tiles, length = place
         index += count
         if index >= tiles:
@@ -101,6 +126,22 @@ class Run(NamedTuple):
         whole = stop - place.index == place.tiles
         return Piece(place.sequence, place.unit, place.length, place.index, stop, whole)
 
+    @cute.jit
+    def slot(self, tile: Int32) -> Int32:
+        """Where the part of the unit goes that the block has from a tile on: see ``_schedule``."""
+        return 2 * cute.arch.block_idx()[0] + (0 if tile == self.first else 1)
+
+    def last_seen(self, piece: Piece, row: Int32) -> Int32:
+        """The last token that a row sees, which is its own. Rows past the end count as the last row."""
+        token = cutlass.min(row, self.group - 1) // (self.group // self.tokens)
+        return piece.length - (self.tokens - token)
+
+    @cute.jit
+    def mask(self, scores, piece, start, tokens: cutlass.Constexpr, row):
+        """Mask tokens past the end, and tokens that come after a row's own. ``row``: the first of a thread's two."""
+        if start + tokens > piece.length - (self.tokens - 1):
+            mask_scores(scores, start, lambda r: self.last_seen(piece, row + 8 * r), upper=True)
+
 
 class Cut(NamedTuple):
     """A unit that runs ``earliest`` to ``latest`` have parts of. All but the first begin with it, and that one if not ``late``."""
@@ -120,6 +161,39 @@ class Cut(NamedTuple):
         return 2 * (run * self.lanes + self.lane) + (self.late if run == self.earliest else Int32(0))
 
 
+@dataclass(frozen=True)
+class Output:
+    """Where rows of a piece go: to the output, or to a slot of the workspace if the block has not seen all tokens."""
+
+    out: cute.Tensor
+    parts: tuple[cute.Tensor, cute.Tensor]  # see ``Merging.parts_of``
+    run: Run
+    piece: Piece
+    slot: Int32
+    top: Int32  # row of the tile
+    head: Int32  # of the cache
+    scale: Float32  # of values
+
+    @cute.jit
+    def write_row(self, sums, r: cutlass.Constexpr, within, column, offset, total, scalars):
+        """Write a thread's accumulators of a row, from ``column`` on, in units of the columns that ``sums`` has.
+
+        If ``scalars``, the thread also writes what a part is merged by.
+        """
+        row, heads, columns = self.top + within, self.run.group // self.run.tokens, cute.size(sums) // 4 * 8
+        part_sums, part_scalars = self.parts
+        if row < self.run.group:
+            if self.piece.whole:
+                target = self.out[self.piece.sequence, row // heads, self.head * heads + row % heads, None]
+                write_row(sums, r, inverse(total) * self.scale, cute.local_tile(target, (columns,), (column,)))
+            else:
+                target = part_sums[self.slot, within, None]
+                write_row(sums, r, Float32(1), cute.local_tile(target, (columns,), (column,)))
+                if scalars:
+                    part_scalars[self.slot, within, 0] = offset
+                    part_scalars[self.slot, within, 1] = total
+
+
 class Merging(KernelObject):
     """``dim`` columns and ``rows`` rows of a tile of the output, ``tile`` tokens of the cache.
 
@@ -131,35 +205,17 @@ class Merging(KernelObject):
     merge_shares = 0  # blocks of each run that merge, at most; 0: as many as there are items for
 
     def __init__(
-        self,
-        dim: int,
-        rows: int,
-        tile: int,
-        max_blocks: int,
-        paged: bool,
-        early: bool,
-        side_by_side: int = 0,
-        slack: int = 0,
+        self, dim: int, rows: int, tile: int, max_blocks: int, early: bool, side_by_side: int = 0, slack: int = 0
     ) -> None:
         self.dim = dim
         self.rows = rows
         self.tile = tile
         self.max_blocks = max_blocks
-        self.paged = paged
         self.early = early
         self.side_by_side = side_by_side
         self.slack = slack  # see ``Sequences.schedule``
         self.columns = min(dim, MERGE_COLUMNS)
         self.size = self.columns // WARP  # that a lane has
-
-    # What both kernels derive from the arguments. A cache is pages (or sequences) x tokens x heads x columns.
-
-    def heads(self, cache: cute.Tensor):
-        return cache.shape[2] if cute.rank(cache) == 4 else 1
-
-    def group(self, out: cute.Tensor, cache: cute.Tensor) -> Int32:
-        """Query rows that share a head of the cache."""
-        return out.shape[1] * (out.shape[2] // self.heads(cache))
 
     def lanes(self, group: Int32) -> Int32:
         """Blocks that are side by side: a multiple of ``side_by_side``."""
@@ -167,24 +223,26 @@ class Merging(KernelObject):
             return Int32(1)
         return cute.ceil_div(group, self.rows * self.side_by_side) * self.side_by_side
 
-    def runs(self, blocks: Int32, lanes: Int32) -> Int32:
-        return cutlass.max(cutlass.min(blocks, self.max_blocks) // lanes, 1)
+    def blocks(self, call: Call, most: Int32) -> Int32:
+        """Blocks of a launch: a whole number of runs, with at most ``most`` blocks if there is a run then."""
+        lanes = self.lanes(call.group)
+        return cutlass.max(cutlass.min(most, self.max_blocks) // lanes, 1) * lanes
 
-    def sequences(self, lengths: cute.Tensor, out: cute.Tensor, cache: cute.Tensor, pages) -> Sequences:
-        capacity = pages.shape[1] * cache.shape[1] if self.paged else cache.shape[1]
-        row_tiles = 1 if self.side_by_side else cute.ceil_div(self.group(out, cache), self.rows)
-        return Sequences(lengths, Int32(capacity), self.tile, Int32(self.heads(cache) * row_tiles))
+    def row_tiles(self, group: Int32):
+        """Units that share a head of the cache."""
+        return 1 if self.side_by_side else cute.ceil_div(group, self.rows)
 
-    def run_of_block(self, cache: cute.Tensor, lengths: cute.Tensor, out: cute.Tensor, pages, blocks: Int32) -> Run:
-        """The run of a block, of so many."""
+    def run_of_block(self, call: Call, blocks: Int32) -> Run:
+        """The run of a block of a launch of ``blocks``."""
         block, _, _ = cute.arch.block_idx()
-        group = self.group(out, cache)
+        group = call.group
         lanes = self.lanes(group)
-        sequences = self.sequences(lengths, out, cache, pages)
+        units = Int32(call.heads * self.row_tiles(group))
+        sequences = Sequences(call.lengths, Int32(call.capacity), self.tile, units)
         schedule = sequences.schedule(blocks // lanes, self.slack, self.equal_parts)
         index = block // lanes
         first, end = schedule.first(index), schedule.first(index + 1)
-        return Run(sequences, schedule, index, first, end, block % lanes, group, Int32(out.shape[1]))
+        return Run(sequences, schedule, index, first, end, block % lanes, group, Int32(call.out.shape[1]))
 
     def parts_of(self, parts: cute.Tensor, blocks: Int32, group: Int32) -> tuple[cute.Tensor, cute.Tensor]:
         """The workspace: sums by slot, row and column; by slot and row, the largest score and the sum of weights."""
@@ -201,21 +259,17 @@ class Merging(KernelObject):
             cute.arch.griddepcontrol_wait()
             cute.arch.griddepcontrol_launch_dependents()
 
-    def launch_merge(self, cache, lengths, out, pages, v_scale, parts, blocks: Int32, stream) -> None:
-        rows = cutlass.min(self.group(out, cache), self.rows)
-        items = rows * (self.dim // self.columns)
+    def launch_merge(self, call: Call, blocks: Int32, stream) -> None:
+        items = cutlass.min(call.group, self.rows) * (self.dim // self.columns)
         shares = cute.ceil_div(items, MERGE_WARPS * self.merge_items)
         if self.merge_shares:
             shares = cutlass.min(shares, self.merge_shares)
-        self.merge(cache, lengths, out, pages, v_scale, parts, blocks).launch(
-            grid=[blocks, shares, 1],
-            block=[MERGE_WARPS * WARP, 1, 1],
-            use_pdl=self.early,
-            stream=stream,
+        self.merge(call, blocks).launch(
+            grid=[blocks, shares, 1], block=[MERGE_WARPS * WARP, 1, 1], use_pdl=self.early, stream=stream
         )
 
     @cute.kernel
-    def merge(self, cache: cute.Tensor, lengths: cute.Tensor, out: cute.Tensor, pages, v_scale, parts, blocks: Int32):
+    def merge(self, call: Call, blocks: Int32):
         """Merge the unit in whose middle a run begins, row by row. An item is 128 columns of a row."""
         thread, _, _ = cute.arch.thread_idx()
         _, share, _ = cute.arch.block_idx()
@@ -225,31 +279,31 @@ class Merging(KernelObject):
         storage = SmemAllocator().allocate_tensor(Float32, cute.make_layout((self.columns + 2, MERGE_WARPS)), 16)
         if cutlass.const_expr(self.early):
             cute.arch.griddepcontrol_launch_dependents()  # the next kernel waits for the end of this one
-        run = self.run_of_block(cache, lengths, out, pages, blocks)
-        slots = self.parts_of(parts, blocks, run.group)
+        run = self.run_of_block(call, blocks)
+        slots = self.parts_of(call.parts, blocks, run.group)
         cut = self.cut(run)
         if cutlass.const_expr(self.early):
             cute.arch.griddepcontrol_wait()
         if cut.sequence >= 0:
-            row_tiles = 1 if self.side_by_side else cute.ceil_div(run.group, self.rows)
+            row_tiles = self.row_tiles(run.group)
             head = cut.unit // row_tiles
             top = (cut.lane if self.side_by_side else cut.unit % row_tiles) * self.rows
             items = cutlass.min(run.group - top, self.rows) * slices
             helpers = (cut.latest - cut.earliest) * shares
             helper = cut.helper * shares + share
-            scale = scale_of(v_scale, head)
+            scale = scale_of(call.v_scale, head)
             if cut.latest - cut.earliest < TOGETHER:
                 for item in cutlass.range(helper * MERGE_WARPS + warp, items, helpers * MERGE_WARPS):
                     _, total, values = self.merge_parts(slots, item // slices, item % slices, cut, 0, 1)
-                    target = self.target(out, cut.sequence, head, top + item // slices, item % slices, run)
+                    target = self.target(call.out, cut.sequence, head, top + item // slices, item % slices, run)
                     store(values * (inverse(total) * scale), target, thread % WARP, WARP, self.size)
             else:
                 for item in cutlass.range(helper, items, helpers):
                     merged = self.merge_parts(slots, item // slices, item % slices, cut, warp, MERGE_WARPS)
-                    target = self.target(out, cut.sequence, head, top + item // slices, item % slices, run)
+                    target = self.target(call.out, cut.sequence, head, top + item // slices, item % slices, run)
                     self.merge_warps(merged, storage, target, scale)
         if run.schedule.merged:
-            self.write_zeros(run.sequences, out, blocks)
+            self.write_zeros(run.sequences, call.out, blocks)
 
     @cute.jit
     def write_zeros(self, sequences: Sequences, out: cute.Tensor, blocks: Int32):
@@ -290,7 +344,7 @@ class Merging(KernelObject):
 
     @cute.jit
     def merge_parts(self, slots, row, part, cut: Cut, first, step: cutlass.Constexpr):
-        """Every so many parts of an item: the largest score, the sum of weights, and this lane's columns."""
+        """Merge parts ``first``, ``first + step``, ... of an item: the largest score, the sum of weights, this lane's columns."""
         sums, scalars = slots
         index = part * WARP + cute.arch.lane_idx()
         top, total, values = Float32(MINUS_INFINITY), Float32(0), cute.full(self.size, 0.0, Float32)
@@ -315,7 +369,7 @@ class Merging(KernelObject):
 
     @cute.jit
     def merge_warps(self, merged, storage, target, scale):
-        """What the warps of a block found of an item, by the first of them."""
+        """The first warp merges what all warps of a block found of an item."""
         top, total, values = merged
         thread, _, _ = cute.arch.thread_idx()
         lane, warp = thread % WARP, thread // WARP
@@ -345,9 +399,3 @@ class Merging(KernelObject):
 def scale_of(scales, head: Int32):
     """The scale of a head of the cache."""
     return 1.0 if scales is None else scales[head]
-
-
-@cute.jit
-def inverse(total: Float32) -> Float32:
-    """``1 / total``, or 0 for a row without weights: a row that may see no token is zero."""
-    return 1 / total if total > 0.0 else Float32(0)

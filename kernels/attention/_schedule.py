@@ -18,8 +18,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
-from .._device import WARP
-from ..rows._rows import add
+from .._device import WARP, add
 
 UNROLL = 8  # lengths that a lane reads at once
 
@@ -77,7 +76,7 @@ class Sequences(NamedTuple):
 
     @cute.jit
     def schedule(self, blocks: Int32, slack: cutlass.Constexpr = 0, equal_parts: cutlass.Constexpr = False) -> Schedule:
-        """How so many blocks share all tiles.
+        """How ``blocks`` blocks share all tiles.
 
         If all sequences have the same length, blocks take whole units, provided that the longest run becomes longer by
         at most one tile in ``slack``. Then nothing is merged. With ``equal_parts``, units are cut into equal parts under

@@ -15,7 +15,8 @@ import aot
 from .._device import HOPPER_ARCHS, forward
 from ..contracts import attention as contract
 from . import _attention_sm80
-from ._attention_sm90 import BOX, Attention, Tiling
+from ._attention_sm90 import Attention, Tiling
+from ._producer_sm90 import BOX
 
 ALIGNMENT = 16  # bytes; TMA needs it for addresses and strides
 CHUNK = ALIGNMENT // 2  # elements
@@ -156,7 +157,7 @@ def spec_sm90(target: aot.Target, dtype: str, layout: str, dims: Dims, extras: E
     }
     guards = (*guards_of(layout), *forward(arguments, "q", "k", "v", "out"))
     if layout == "pages":
-        # Pages are found by counting tokens: see ``_attention_sm90.load_boxes``.
+        # Pages are found by counting tokens: see ``_producer_sm90``.
         apart = [f"{x}_stride_0 % {x}_stride_1 == 0" for x in ("k", "v")]
         near = [f"page_count * ({x}_stride_0 // {x}_stride_1) < {2**31}" for x in ("k", "v")]
         guards = (*guards, *apart, *near)

@@ -13,7 +13,8 @@ import aot
 
 from .._device import HOPPER_ARCHS, TMA, forward
 from ..contracts import attention_decode as contract
-from ._decode import MAX_BLOCKS, PAGE, Decode, Tiling
+from ._decode import MAX_BLOCKS, Decode, Tiling
+from ._ring import PAGE
 from ._wide_sm90 import BOXES, WideDecode
 
 ALIGNMENT = 16
@@ -106,7 +107,7 @@ def attention_decode(target: aot.Target, dtype: str, cache_dtype: bool, dim: int
         if TMA[target.written_for] and not cache_dtype and tiling.rows == MAX_ROWS:
             specs += wide_specs(target, arguments, guards, dim, paged)
         else:
-            decode = Decode(tiling, target, dim, paged, cache_dtype)
+            decode = Decode(tiling, target, dim, cache_dtype)
             room = () if tiling.rows == MAX_ROWS else (f"tokens * heads <= {tiling.rows} * kv_heads",)
             specs.append(aot.Spec(decode, arguments, (*guards, *room), tiling.label))
     return specs
@@ -119,6 +120,6 @@ def wide_specs(target: aot.Target, arguments: dict, guards: tuple[str, ...], dim
     specs = []
     for box in BOXES if paged else BOXES[:1]:
         fits = (f"page_size % {box} == 0",) if paged and box != PAGE else ()
-        decode = WideDecode(target, dim, paged, box)
+        decode = WideDecode(target, dim, box)
         specs.append(aot.Spec(decode, arguments, (*guards, *copied, room, *fits), f"rows{MAX_ROWS}_box{box}"))
     return specs

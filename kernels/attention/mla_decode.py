@@ -13,8 +13,9 @@ import aot
 from .._device import HOPPER_ARCHS, TMA, forward
 from ..contracts import mla_decode as contract
 from . import _latent_sm80
+from ._cache_sm90 import MAX_BLOCKS
 from ._latent_f8_sm90 import NarrowLatentDecode
-from ._latent_sm90 import KEY, MAX_BLOCKS, ROWS, TOKENS, VALUE, LatentDecode
+from ._latent_sm90 import KEY, ROWS, TOKENS, VALUE, LatentDecode
 
 ALIGNMENT = 16
 MAX_TOKENS = 16
@@ -74,27 +75,25 @@ def mla_decode(target: aot.Target, dtype: str, cache_dtype: bool, paged: bool) -
     room = ("page_count > 0", f"pages_each * page_size < {2**31}") if paged else ("capacity > 0",)
     present = (f"tokens <= {MAX_TOKENS}", *room)
     if not TMA[target.written_for]:
-        return specs_sm80(target, arguments, present, paged, cache_dtype)
+        return specs_sm80(target, arguments, present, cache_dtype)
     in_line = f"(tokens - 1) * (q_stride_1 - heads * {KEY}) == 0"  # of several tokens, all heads follow each other
     fewer = f"tokens * heads <= {ROWS * MAX_BLOCKS}"  # room for blocks side by side in the workspace
     guards = (*present, *forward(arguments, "q", "cache"), in_line, fewer)
     specs = []
     for box in (TOKENS, PAGE) if paged else (TOKENS,):
         fits = (f"page_size % {box} == 0",) if paged and box != PAGE else ()
-        decode = (NarrowLatentDecode if cache_dtype else LatentDecode)(target, paged, box)
+        decode = (NarrowLatentDecode if cache_dtype else LatentDecode)(target, box)
         specs.append(aot.Spec(decode, arguments, (*guards, *fits), f"box{box}"))
     return specs
 
 
-def specs_sm80(
-    target: aot.Target, arguments: dict[str, Any], guards: tuple[str, ...], paged: bool, narrow: bool
-) -> list[aot.Spec]:
+def specs_sm80(target: aot.Target, arguments: dict[str, Any], guards: tuple[str, ...], narrow: bool) -> list[aot.Spec]:
     """By the rows that a block has room for."""
     if narrow and target.capability < (8, 9):  # no conversion from f8
         return []
     specs = []
     for bands in (1, 2):
-        decode = _latent_sm80.LatentDecode(bands, target, paged, narrow)
+        decode = _latent_sm80.LatentDecode(bands, target, narrow)
         room = (f"tokens * heads <= {decode.rows}",) if bands == 1 else ()
         specs.append(aot.Spec(decode, arguments, (*guards, *room), f"rows{decode.rows}"))
     return specs

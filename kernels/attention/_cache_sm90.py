@@ -1,0 +1,87 @@
+"""Attention against a cache on sm_90a: what wide groups of heads and latent vectors share.
+
+A block takes a run of tiles (see ``_schedule``). One producer warp copies tiles of the cache by TMA. Two consumer warp
+groups multiply. Tokens past the end of a sequence arrive with its last tile: their scores are masked, and their values are
+overwritten with zeros, because a weight of 0 does not remove a NaN.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32
+from cutlass.cute.nvgpu import cpasync
+
+import aot
+
+from .._device import WARP, launched_early
+from .._versions import SmemAllocator
+from ..sm90.hardware import THREADS, WARP_GROUP, Barriers
+from ..sm90.pipeline import init_barriers
+from ._merge import Call, Merging
+from ._pages import find_token
+
+LINE = 64  # columns of 128 bytes: what one swizzled copy brings of a token
+ELEMENT_BYTES = 2
+MAX_BLOCKS = 192  # more than the multiprocessors of any sm_90
+
+
+class CacheDecode(Merging):
+    """``box`` tokens are copied at once: they lie in one page. A run may be longer by one tile in ``slack`` to avoid a merge."""
+
+    merge_shares = 4  # more blocks take longer to start, fewer to merge
+    registers: tuple[int, int]  # per thread, of the producer warp group and of consumers
+    barriers = Barriers()
+
+    def __init__(self, target: aot.Target, dim: int, rows: int, tokens: int, box: int, slack: int) -> None:
+        super().__init__(dim, rows, tokens, MAX_BLOCKS, launched_early(target), side_by_side=1, slack=slack)
+        self.box = box
+
+    def launch(self, mmas, operands, q, scale, call: Call, blocks: Int32, stream) -> None:
+        self.kernel(mmas, operands, q, scale, call).launch(
+            grid=[blocks, 1, 1], block=[THREADS, 1, 1], min_blocks_per_mp=1, use_pdl=self.early, stream=stream
+        )
+
+    @cute.kernel
+    def kernel(self, mmas, operands, q, scale, call: Call):
+        thread, _, _ = cute.arch.thread_idx()
+        warp = cute.arch.make_warp_uniform(thread // WARP)
+        group = cute.arch.make_warp_uniform(thread // WARP_GROUP)
+        if warp == 0:
+            for operand in operands:
+                cpasync.prefetch_descriptor(operand.atom)
+        work = self.allocate(SmemAllocator(), operands)
+        init_barriers()
+        self.begin()
+        blocks, _, _ = cute.arch.grid_dim()
+        run = self.run_of_block(call, blocks)
+        if group == 0:
+            cute.arch.setmaxregister_decrease(self.registers[0])
+            self.produce(run, work, operands, call, warp)
+        else:
+            cute.arch.setmaxregister_increase(self.registers[1])
+            parts = self.parts_of(call.parts, blocks, run.group)
+            self.consume(run, work, mmas, q, scale, call, parts, group - 1)
+
+    def allocate(self, shared: SmemAllocator, operands) -> Any:
+        """Shared memory and pipelines."""
+        raise NotImplementedError
+
+    def produce(self, run, work, operands, call: Call, warp: Int32) -> None:
+        """What a warp of the producer warp group does."""
+        raise NotImplementedError
+
+    def consume(self, run, work, mmas, q, scale, call: Call, parts, group: Int32) -> None:
+        """What a consumer warp group does."""
+        raise NotImplementedError
+
+    def boxes(self, call: Call, piece, index: Int32) -> list[tuple[Int32, Int32]]:
+        """Where the boxes of a tile are: page, and box there. Past the end, the last token's box is brought once more."""
+        found = []
+        for i in range(self.tile // self.box):
+            token = cutlass.min(index * self.tile + i * self.box, piece.length - 1)
+            page, place = find_token(call.pages, piece.sequence, token, call.cache.shape[1])
+            found.append((page, place // self.box))
+        return found

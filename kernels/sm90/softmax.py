@@ -1,0 +1,57 @@
+"""Two products of a warp group with a softmax between them: what wgmma makes of it."""
+
+from __future__ import annotations
+
+import cutlass.cute as cute
+from cutlass import Float32
+from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
+from cutlass.utils import hopper_helpers
+
+from .hardware import WGMMA_ROWS
+
+
+def score_product(dtype, tokens: int) -> cute.TiledMma:
+    """``queries @ keys.T`` of one warp group, both operands from shared memory."""
+    return hopper_helpers.make_trivial_tiled_mma(
+        dtype, dtype, OperandMajorMode.K, OperandMajorMode.K, Float32, (1, 1, 1), (WGMMA_ROWS, tokens)
+    )
+
+
+def value_product(dtype, columns: int, weights=warpgroup.OperandSource.RMEM) -> cute.TiledMma:
+    """``weights @ values`` of one warp group, with weights from registers or from shared memory."""
+    return hopper_helpers.make_trivial_tiled_mma(
+        dtype, dtype, OperandMajorMode.K, OperandMajorMode.MN, Float32, (1, 1, 1), (WGMMA_ROWS, columns), weights
+    )
+
+
+def issue_product(mma: cute.TiledMma, sums: cute.Tensor, a: cute.Tensor, b: cute.Tensor, fresh: bool) -> None:
+    """``sums += a @ b.T``, or ``sums = a @ b.T`` if ``fresh``, without a commit."""
+    atom = cute.make_mma_atom(mma.op)
+    atom.set(warpgroup.Field.ACCUMULATE, not fresh)
+    warpgroup.fence()  # registers that were written before are operands now
+    for i in range(cute.size(a, mode=[2])):
+        cute.gemm(atom, sums, a[None, None, i], b[None, None, i], sums)
+        atom.set(warpgroup.Field.ACCUMULATE, True)
+
+
+def start_product(mma: cute.TiledMma, sums: cute.Tensor, a: cute.Tensor, b: cute.Tensor, fresh: bool) -> None:
+    """The same as a group of its own, for ``warpgroup.wait_group``."""
+    issue_product(mma, sums, a, b, fresh)
+    warpgroup.commit_group()
+
+
+def left_operand(rounded: cute.Tensor, tokens: int) -> cute.Tensor:
+    """Accumulators of scores as the left operand: two columns, two rows, two blocks of eight columns; then along the tokens."""
+    order = cute.make_layout(((2, 2, 2), 1, tokens // 16), stride=((1, 2, 4), 0, 8))
+    return cute.make_tensor(rounded.iterator, order)
+
+
+@cute.jit
+def weights_before_wait(totals):
+    """Call this between a softmax and the wait for a product that runs beside it. ``totals`` are sums of weights.
+
+    The condition is never true. Without it, the assembler waits for the product before it computes most of the weights.
+    With it, all of them must be there first, because their sums are.
+    """
+    if totals[0] + totals[1] < 0.0:
+        cute.arch.sync_warp()

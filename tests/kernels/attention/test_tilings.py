@@ -1,0 +1,57 @@
+"""Tilings of attention: what they refuse, and that what is declared fits into a block."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+# The compiler stays out of this process: beside the stand-in it would find a driver.
+REFUSED = """
+import aot
+from aot.targets import Target
+from aot_runtime.arch import Arch
+from kernels.attention import _attention_sm80, _attention_sm90, _decode
+target = Target.of(Arch.parse("sm_90a"))
+for tiling, widths in (
+    (_attention_sm90.Tiling(100, 128, 128, 128), ()),
+    (_attention_sm90.Tiling(128, 120, 128, 128), ()),
+    (_attention_sm90.Tiling(192, 256, 256, 256), ()),
+    (_attention_sm80.Tiling(128, 32, 100, 128), ()),
+    (_attention_sm80.Tiling(128, 256, 256, 256), ()),
+    (_decode.Tiling(row_warps=1, teams=4, tokens=24, stages=3, blocks=1), (128, 128)),
+    (_decode.Tiling(row_warps=4, teams=1, tokens=64, stages=9, blocks=1), (128, 128)),
+):
+    try:
+        tiling.validate(target, *widths)
+    except aot.DeclarationError as error:
+        print(error.message.partition(";")[0])
+"""
+
+
+def test_what_a_block_cannot_hold_is_refused_with_the_numbers() -> None:
+    done = subprocess.run([sys.executable, "-c", REFUSED], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "a tile of 100 rows and 128 tokens",
+        "a tile of 128 rows and 120 tokens",
+        "two stages of 262144 bytes beside 98304 of queries",
+        "32 tokens of 100 and 128 elements for 256 threads",
+        "queries and 2 stages take 589824 bytes",
+        "128 threads with 3 stages of 24 tokens of 128 elements",
+        "9 stages take 295424 bytes",
+    ]
+
+
+FITTING = """
+from aot.targets import Target
+from aot_runtime.arch import Arch
+from kernels.attention._wide_sm90 import ROWS, WideDecode
+target = Target.of(Arch.parse("sm_90a"))
+for dim in (64, 128):
+    wide = WideDecode(target, dim, 64)
+    used = ROWS * dim * 2 + 2 * wide.stages * wide.stage_bytes + 4 * wide.stages * 8
+    assert wide.stages >= 2 and used <= target.shared_memory, (dim, used)
+"""
+
+
+def test_wide_heads_have_two_stages_of_keys_and_of_values() -> None:
+    subprocess.run([sys.executable, "-c", FITTING], check=True)
