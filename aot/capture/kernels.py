@@ -12,6 +12,7 @@ from typing import Any
 from aot_runtime.arch import Arch
 from aot_runtime.kernel_records import Parameter
 from aot_runtime.serving.calls import bind, describe, is_constexpr, jit_function
+from aot_runtime.serving.forms import digest
 
 from ..compile import dsl
 from ..compile.names import Reached
@@ -81,7 +82,7 @@ def _spec(call: CapturedCall, owner: Any, arguments: dict[str, Argument]) -> Cap
 
     def identity() -> str:
         values = {f"{module}.{path}": sorted(texts) for (module, path), texts in seen.items()}
-        return json.dumps([call.key, digests_of(call.reached().modules), values], sort_keys=True)
+        return f"{call.key} {digest([digests_of(call.reached().modules), values])}"
 
     return CapturedSpec(
         call.function,

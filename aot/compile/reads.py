@@ -218,7 +218,8 @@ def _is_bare(item: Any) -> bool:
         return len(functions) == 1 and not any(
             layer.__closure__ or layer.__defaults__ or layer.__kwdefaults__ for layer in functions
         )
-    return isinstance(item, (types.MemberDescriptorType, types.GetSetDescriptorType))
+    # What Python makes for slots and for the fields of named tuples is of C, and has no attributes.
+    return hasattr(item, "__get__") and not hasattr(item, "__dict__") and not isinstance(item, property)
 
 
 def _is_function(value: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from keyword import iskeyword
 from typing import Any
@@ -149,15 +150,18 @@ class KernelRecord(Value):
 class KernelTable:
     """``kernels.json``: parsed when a kernel is first asked for, and each record checked when it is."""
 
-    __slots__ = ("_content", "_table", "_where")
+    __slots__ = ("_content", "_read", "_table", "_where")
 
     def __init__(self, content: bytes, where: str) -> None:
         self._content, self._where = content, where
         self._table: dict[str, Reader] | None = None
+        self._read: dict[str, Reader] = {}  # what tracing of captured calls read, by digest
 
     def _parsed(self) -> dict[str, Reader]:
         if self._table is None:
-            self._table = Reader(parse_json(self._content, self._where), self._where).table("kernels")
+            reader = Reader(parse_json(self._content, self._where), self._where)
+            self._table = reader.table("kernels")
+            self._read = reader.table("read") if "read" in reader.data else {}
         return self._table
 
     @property
@@ -168,14 +172,16 @@ class KernelTable:
         return name in self._parsed()
 
     def record(self, name: str) -> KernelRecord:
-        return _kernel(name, self._parsed()[name])
+        record = self._parsed()[name]
+        return _kernel(name, record, self._read)
 
     def captured(self, name: str) -> dict[str, Any] | None:
         """That part of a record alone."""
-        return captured_call(self._parsed()[name])
+        record = self._parsed()[name]
+        return captured_call(record, self._read.get)
 
 
-def _kernel(name: str, record: Reader) -> KernelRecord:
+def _kernel(name: str, record: Reader, read: Mapping[str, Reader]) -> KernelRecord:
     parameters = tuple(_parameter(item) for item in record.each("parameters"))
     choices = tuple(_choice(item) for item in record.each("choices"))
     _check_signature(parameters, choices, record)
@@ -188,7 +194,7 @@ def _kernel(name: str, record: Reader) -> KernelRecord:
         archs=tuple(read_arch(text, record) for text in record.texts("archs")),
         variants=record.number("variants", most=MAX_COUNT),
         backward=_backward(record, parameters) if "backward" in record.data else None,
-        captured=captured_call(record),
+        captured=captured_call(record, read.get),
     )
 
 
@@ -209,28 +215,35 @@ def _backward(record: Reader, parameters: tuple[Parameter, ...]) -> Backward:
     return backward
 
 
-def captured_call(record: Reader) -> dict[str, Any] | None:
-    """The call that a kernel answers: its key, its parts, and what tracing read for each architecture."""
+def captured_call(record: Reader, read: Callable[[str], Reader | None]) -> dict[str, Any] | None:
+    """The call that a kernel answers: its key, its parts, and what tracing read for each architecture.
+
+    ``read`` gives what functions of a module read, by the digest that calls name.
+    """
     if "captured" not in record.data:
         return None
     inner = record.inner("captured")
     inner.get("key", str)
     inner.get("call", dict)
-    for reads in inner.table("reads").values():
-        _check_reads(reads)
-    return dict(inner.data)
+    return {**inner.data, "reads": {arch: _reads(one, read) for arch, one in inner.table("reads").items()}}
 
 
-def _check_reads(reads: Reader) -> None:
+def _reads(reads: Reader, read: Callable[[str], Reader | None]) -> dict[str, Any]:
     """As ``serving/reads.py`` takes them."""
-    for module in reads.table("modules").values():
+    modules: dict[str, Any] = {}
+    for name in reads.texts("modules"):
+        module = read(name)
+        if module is None:
+            raise ManifestError(f"{reads.where}: {shown(name)} is not in the table `read`")
         if module.data.get("source") is not None:  # a script has none
             module.get("source", str)
         _check_texts(module, "values")
+        modules[module.get("module", str)] = {"source": module.data.get("source"), "values": module.data["values"]}
     _check_texts(reads, "environment")
     for item in reads.get("device", list):
         if not (isinstance(item, list) and len(item) == 3 and isinstance(item[0], str) and isinstance(item[1], list)):
             raise ManifestError(f"{reads.where}: {shown(item)} is not a question to a device")
+    return {"modules": modules, "environment": reads.data["environment"], "device": reads.data["device"]}
 
 
 def _check_texts(reader: Reader, name: str) -> None:

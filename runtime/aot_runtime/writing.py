@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
         def provenance(self) -> Sequence[Mapping[str, Any]]: ...
 
 
-__all__ = ["description", "kernels_text", "manifest_data", "pretty_text", "table_text"]
+__all__ = ["description", "kernels_text", "manifest_data", "pretty_text", "shared_name", "table_text"]
 
 
 def description(manifest: Described) -> dict[str, bytes]:
@@ -57,7 +58,9 @@ def description(manifest: Described) -> dict[str, bytes]:
 
 
 def kernels_text(manifest: Described) -> bytes:
-    return table_text("kernels", {name: _kernel_data(kernel) for name, kernel in sorted(manifest.kernels.items())})
+    read: dict[str, Any] = {}
+    kernels = {name: _kernel_data(kernel, read) for name, kernel in sorted(manifest.kernels.items())}
+    return table_text("kernels", kernels, **({"read": dict(sorted(read.items()))} if read else {}))
 
 
 def manifest_data(manifest: Described, records: Mapping[str, FileRecord]) -> dict[str, Any]:
@@ -81,7 +84,7 @@ def _host_data(host: HostRecord) -> dict[str, Any]:
     return {"entry": entry, "support": host.support, "glibc": host.glibc, "cudart": host.cudart}
 
 
-def _kernel_data(kernel: KernelRecord) -> dict[str, Any]:
+def _kernel_data(kernel: KernelRecord, read: dict[str, Any]) -> dict[str, Any]:
     data = {
         "doc": kernel.doc,
         "parameters": [_parameter_data(parameter) for parameter in kernel.parameters],
@@ -89,12 +92,26 @@ def _kernel_data(kernel: KernelRecord) -> dict[str, Any]:
         "functions": list(kernel.functions),
         "archs": [str(arch) for arch in kernel.archs],
         "variants": kernel.variants,
-        **({"captured": kernel.captured} if kernel.captured else {}),
+        **({"captured": _captured_data(kernel.captured, read)} if kernel.captured else {}),
     }
     if kernel.backward is not None:
         saves, gradients = list(kernel.backward.saves), list(kernel.backward.gradients)
         data["backward"] = {"kernel": kernel.backward.kernel, "saves": saves, "gradients": gradients}
     return data
+
+
+def _captured_data(captured: Mapping[str, Any], read: dict[str, Any]) -> dict[str, Any]:
+    """A captured call. What functions of a module read is the same for many calls, and written once, by its digest."""
+    reads: dict[str, Any] = {}
+    for arch, one in captured["reads"].items():
+        names = {shared_name(module, values): (module, values) for module, values in one["modules"].items()}
+        read.update({name: {"module": module, **values} for name, (module, values) in names.items()})
+        reads[arch] = {**one, "modules": list(names)}
+    return {**captured, "reads": reads}
+
+
+def shared_name(module: str, values: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps([module, values], sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _choice_data(choice: Choice) -> dict[str, Any]:
@@ -123,8 +140,11 @@ def pretty_text(data: Any) -> bytes:
     return (json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode()
 
 
-def table_text(name: str, records: Mapping[str, Any]) -> bytes:
-    """JSON with a line for each record, so that two versions of a file can be compared."""
+def table_text(name: str, records: Mapping[str, Any], **others: Mapping[str, Any]) -> bytes:
+    """JSON with a line for each record, so that two versions of a file can be compared; ``others`` are more tables."""
     encode: Callable[[Any], str] = json.JSONEncoder(ensure_ascii=False).encode
-    lines = ",\n".join(f"  {encode(key)}: {encode(record)}" for key, record in records.items())
-    return f'{{\n "schema": {SCHEMA},\n {encode(name)}: {{\n{lines}\n }}\n}}\n'.encode()
+    parts = [f'"schema": {SCHEMA}']
+    for title, table in {name: records, **others}.items():
+        lines = ",\n".join(f"  {encode(key)}: {encode(record)}" for key, record in table.items())
+        parts.append(f"{encode(title)}: {{\n{lines}\n }}")
+    return ("{\n " + ",\n ".join(parts) + "\n}\n").encode()

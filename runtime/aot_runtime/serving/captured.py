@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -28,22 +28,33 @@ class CapturedCalls:
 
     def __init__(self, content: bytes, where: str) -> None:
         self._content, self._where = content, where
+        self._known: dict[str, Reader | None] = {}
 
     def find(self, key: str) -> Found | None:
         """The call of a key. A bundle may hold thousands: only lines that may be the one are parsed."""
-        mark, start = f'_{key[:_KEY_LETTERS]}": {{'.encode(), 0
-        while (at := self._content.find(mark, start)) >= 0:
-            start = self._content.find(b"\n", at) + 1 or len(self._content)
-            line = self._content[self._content.rfind(b"\n", 0, at) + 1 : start].strip().rstrip(b",")
-            try:
-                ((kernel, data),) = json.loads(b"{" + line + b"}").items()
-            except ValueError:
-                continue  # the letters stand elsewhere, in a documentation
-            record = Reader(data, f"{self._where}: {kernel}")
-            call = captured_call(record)
+        for kernel, record in self._lines(f'_{key[:_KEY_LETTERS]}": {{'):
+            call = captured_call(record, self._read)
             if call is not None and call["key"] == key:
                 return Found(kernel, len(record.get("parameters", list, [])), call)
         return None
+
+    def _read(self, name: str) -> Reader | None:
+        """What functions of a module read."""
+        if name not in self._known:
+            self._known[name] = next((record for at, record in self._lines(f'  "{name}": {{') if at == name), None)
+        return self._known[name]
+
+    def _lines(self, text: str) -> Iterator[tuple[str, Reader]]:
+        """The records whose lines hold a text, with their names."""
+        mark, start = text.encode(), 0
+        while (at := self._content.find(mark, start)) >= 0:
+            start = self._content.find(b"\n", at) + 1 or len(self._content)
+            line = self._content[self._content.rfind(b"\n", 0, at + 1) + 1 : start].strip().rstrip(b",")
+            try:
+                ((name, data),) = json.loads(b"{" + line + b"}").items()
+            except ValueError:
+                continue  # the letters stand elsewhere, in a documentation
+            yield name, Reader(data, f"{self._where}: {name}")
 
     @cached_property
     def calls(self) -> Mapping[str, dict[str, Any]]:

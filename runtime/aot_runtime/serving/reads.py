@@ -55,10 +55,13 @@ def takes_part(module: str) -> bool:
 
     CuTe DSL's do not: what it makes is in the bundle. Torch's count only in modules that use CuTe DSL themselves.
     """
+    return not _is_foreign(module) and (not module.startswith("torch.") or _uses_cute_dsl(module))
+
+
+@functools.lru_cache(maxsize=16384)
+def _is_foreign(module: str) -> bool:
     top = module.partition(".")[0]
-    if top in _FOREIGN or (top in sys.stdlib_module_names and module != _MAIN):
-        return False
-    return top != "torch" or _uses_cute_dsl(module)
+    return top in _FOREIGN or module == "torch" or (top in sys.stdlib_module_names and module != _MAIN)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -132,10 +135,44 @@ def _ask(question: str, arguments: list[Any]) -> Any:
 
 def text_of(module: str, path: str) -> str:
     """A value by its form: itself if it is short, else a digest. ``?`` and the reason if it has no form that lasts."""
+    value = resolve(module, path)
+    known, guard = _known.get(id(value)), _guard(value)
+    if known is not None and guard is not None and known[0] is value and known[1] == guard:
+        return known[2]
     try:
-        return ReadForms().text(resolve(module, path), f"{module}.{path}")
+        text = ReadForms().text(value, f"{module}.{path}")
     except UnstableError as error:
         return f"? {error}"
+    if guard is not None:
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        _known[id(value)] = value, guard, text
+    return text
+
+
+_MOST_KNOWN = 16384
+_known: dict[int, tuple[Any, tuple[int, ...], str]] = {}  # the texts of values, with what must be the same in each
+
+
+def _guard(value: Any) -> tuple[int, ...] | None:
+    """What in a function or class could change, by identity; None if that cannot be said, or for other values.
+
+    Most names stand for functions and classes, and a look-up reads hundreds of them.
+    """
+    if isinstance(value, (types.ModuleType, type)):
+        name = value.__name__ if isinstance(value, types.ModuleType) else value.__module__
+        return () if not takes_part(name) or (isinstance(value, type) and is_defined(value)) else None
+    found: list[int] = []
+    while isinstance(value, types.FunctionType):
+        if takes_part(str(value.__globals__.get("__name__"))):
+            defaults = (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
+            if value.__closure__ or value.__module__ == _MAIN or not _PLAIN.issuperset(map(type, defaults)):
+                return None
+            found += map(id, defaults)
+        value = getattr(value, "__wrapped__", None)
+        if value is None:
+            return tuple(found)
+    return None
 
 
 def resolve(module: str, path: str) -> Any:

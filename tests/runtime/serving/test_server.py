@@ -81,11 +81,13 @@ def test_tensors_of_the_cpu_are_refused_in_the_words_of_cute_dsl_too() -> None:
 def _serving(name: str, call: Call, sources: dict[str, str]) -> Serving:
     serving = Serving.__new__(Serving)
     serving.path, serving.miss, serving.asked_before = Path(name), "raise", ()
-    modules = {module: {"source": digest, "values": {}} for module, digest in sources.items()}
-    reads = {"sm_90a": {"modules": modules, "environment": {}, "device": []}}
+    read = {
+        f"{number:012}": {"module": name, "source": sources[name], "values": {}} for number, name in enumerate(sources)
+    }
+    reads = {"sm_90a": {"modules": list(read), "environment": {}, "device": []}}
     record = {"captured": {"key": call.key, "call": call.data, "reads": reads}, "parameters": []}
     kernels = {f"{name}_{call.key[:10]}": record}
-    serving._calls = CapturedCalls(table_text("kernels", kernels), name)
+    serving._calls = CapturedCalls(table_text("kernels", kernels, read=read), name)
     return serving
 
 
