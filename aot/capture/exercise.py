@@ -27,8 +27,14 @@ def run_exercise(path: str, arch: Arch) -> Found:
         wrong = "is not a file" if Path(path).exists() else "does not exist"
         raise UsageError(f"`{path}` {wrong}", hint="pass a Python file that calls what is to be captured")
     recorder = Recorder(arch, str(Path(path).resolve()))
+    ended: tuple[DeclarationError, ...] = ()
     with standin_device(Device.of(arch), recorder.refuse_operator), dsl.installed().intercept(recorder.answer):
-        _execute(Path(path).resolve())
+        try:
+            _execute(Path(path).resolve())
+        except DeclarationError as error:
+            if not recorder.kernels:
+                raise
+            ended = (error,)  # what was captured before stays
     if not recorder.kernels and not recorder.refused:
         raise UsageError(
             f"`{path}` compiled nothing for {arch}",
@@ -37,7 +43,7 @@ def run_exercise(path: str, arch: Arch) -> Found:
     kernels = sorted(recorder.kernels.values(), key=lambda kernel: kernel.name)
     return Found(
         tuple(kernels),
-        tuple(_failure(refused, arch) for refused in recorder.refused.values()),
+        (*(_failure(refused, arch) for refused in recorder.refused.values()), *ended),
         dict.fromkeys((kernel.name for kernel in kernels), Family()),
     )
 
@@ -54,7 +60,8 @@ def _execute(path: Path) -> None:
     sys.path.insert(0, str(path.parent))
     sys.argv = [str(path)]
     try:
-        exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
+        # Without this module's own `from __future__`: `@cute.struct` reads annotations that are no texts.
+        exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), module.__dict__)
         _call_entry(vars(module))
     except (Exception, SystemExit) as error:
         if isinstance(error, SystemExit) and error.code in (0, None):
@@ -81,7 +88,18 @@ def _hint(error: BaseException) -> str:
         return "an exercise runs without arguments, and has to go through to its end"
     if isinstance(error, SyntaxError):
         return f"the Python that captures has version {sys.version_info.major}.{sys.version_info.minor}"
-    return "an exercise runs without a GPU: it may not look at the contents of tensors, or measure"
+    if any(word in f"{type(error).__name__}: {error}" for word in _CONTENTS):
+        return "an exercise runs on tensors without memory: it may not look at their contents, compare or print them"
+    if any(word in f"{type(error).__name__}: {error}".lower() for word in _DEVICE):
+        return (
+            "an exercise runs without a GPU, and the device that stands in for one does not answer this; call the library's "
+            "function below that line, or record the program on a GPU: `python -m aot capture --record DIR -- PROGRAM`"
+        )
+    return "an exercise runs without a GPU, and nothing that it compiles is launched: results cannot be used"
+
+
+_CONTENTS = ("DataDependent", "DynamicOutputShape", "GuardOnDataDependent", "FakeTensor", ".item()")
+_DEVICE = ("cuda", "nvml", "nvtx", "driver", "gpu")
 
 
 def _line(error: BaseException, path: Path) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 from aot_runtime.arch import Arch
 from aot_runtime.serving.calls import describe
 from aot_runtime.serving.forms import UnstableError
+from aot_runtime.serving.sources import uses_cute_dsl
 
 from ..declare.kernel import Kernel
 from ..errors import DeclarationError
@@ -18,7 +19,7 @@ from .kernels import CapturedCall, captured_kernel, name_of, note_values
 
 __all__ = ["Recorder", "Refused"]
 
-_NO_CALLERS = ("aot.", "aot_runtime.", "cutlass.", "nvidia_cutlass_dsl.", "torch.")
+_NO_CALLERS = ("aot.", "aot_runtime.", "cutlass.", "nvidia_cutlass_dsl.", "functools.")
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,11 @@ class _Nothing:
         """Write nothing."""
 
 
+def _may_compile(module: str) -> bool:
+    """Torch leads to others' compiles, and compiles in modules of its own that use CuTe DSL."""
+    return not f"{module}.".startswith("torch.") or uses_cute_dsl(module)
+
+
 def _caller(exercise: str) -> tuple[str, int]:
     """Who compiles, as ``module:line``, with the lines of the exercise that led there; and the innermost of these.
 
@@ -83,7 +89,7 @@ def _caller(exercise: str) -> tuple[str, int]:
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
-        if not place and not f"{module}.".startswith(_NO_CALLERS) and module != "functools":
+        if not place and not f"{module}.".startswith(_NO_CALLERS) and _may_compile(module):
             place = f"{module}:{frame.f_lineno}"
         if frame.f_code.co_filename == exercise:
             lines.append(frame.f_lineno)

@@ -97,11 +97,22 @@ class RequestHandler:
 
     def _expanded(self, request: dict[str, Any]) -> list[tuple[Variant, VariantTable]]:
         arch = Arch.parse(request["arch"])
-        kernel = next(kernel for kernel in self.kernels if kernel.name == request["kernel"])
+        kernel = self._kernel(request["kernel"])
         with self.watch:
             expanded = _expand(kernel, arch)
         self.variants.update({variant.name: variant for variant, _ in expanded})
         return expanded
+
+    def _kernel(self, name: str) -> Kernel:
+        """Workers read the source on their own, which should give all of them the same kernels."""
+        found = next((kernel for kernel in self.kernels if kernel.name == name), None)
+        if found is None:
+            raise DeclarationError(
+                f"kernel {name} is not there when the source is read again",
+                hint="the source must give the same kernels in every process: let it not depend on time, on addresses of "
+                "objects, or on files that it writes",
+            )
+        return found
 
     def do_closure(self, request: dict[str, Any]) -> Any:
         """What the kernels came from; asked after they were expanded."""

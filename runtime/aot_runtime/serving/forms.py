@@ -22,7 +22,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from .sources import class_statements
+from .sources import class_statements, uses_cute_dsl
 
 __all__ = [
     "Forms",
@@ -250,7 +250,7 @@ class Forms:
         names = base_names(kind)
         if "SymInt" in names:
             return ["symbol", self.symbol(value)]
-        if kind.__module__.partition(".")[0] == "torch":
+        if str(kind.__module__).partition(".")[0] == "torch" and not uses_cute_dsl(kind.__module__):
             if kind.__name__ in ("dtype", "device"):
                 return ["torch", str(value)]
             raise UnstableError(f"{where} is a {qualified(kind)}")

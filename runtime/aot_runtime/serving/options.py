@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import shlex
 from typing import Any
 
@@ -15,6 +16,7 @@ _LEFT_OUT = frozenset(
     {"gpu-arch", "enable-tvm-ffi", "keep-ptx", "keep-cubin", "keep-sass", "dump-dir", "nvdisasm-options"}
 )
 _TVM_FFI = "enable-tvm-ffi"
+_VARIABLE = "CUTE_DSL_ENABLE_TVM_FFI"
 # Options in brackets, `cute.compile[OptLevel(2)]`, by the flag that says the same in text.
 _FLAGS = {
     "DumpDir": "dump-dir", "EnableAssertions": "enable-assertions", "EnableTVMFFI": _TVM_FFI, "GPUArch": "gpu-arch",
@@ -40,7 +42,15 @@ class Options:
 
 def read_options(compiler: Any, text: str | None) -> Options:
     """The options of a call; a text replaces those in brackets, as CuTe DSL has it."""
-    return _in_text(text) if text else Options(_of_brackets(compiler))
+    found = _in_text(text) if text else Options(_of_brackets(compiler))
+    if not found.tvm_ffi and _enabled_by_variable():
+        return Options({**found.flags, _TVM_FFI: "true"})
+    return found
+
+
+def _enabled_by_variable() -> bool:
+    """Whether CuTe DSL takes every compile for one with the option."""
+    return os.environ.get(_VARIABLE, "").lower() in ("1", "true", "on", "yes")
 
 
 @functools.lru_cache(maxsize=256)

@@ -28,7 +28,7 @@ from typing import Any
 
 from ..arch import Arch
 from .forms import Forms, UnstableError, digest, is_defined, qualified
-from .sources import source_digest
+from .sources import source_digest, uses_cute_dsl
 
 __all__ = [
     "MISSING",
@@ -50,27 +50,19 @@ _HARDWARE, _RUNTIME = "cutlass.utils", "cutlass.base_dsl.runtime.cuda"
 MISSING = object()
 
 
-def takes_part(module: str) -> bool:
+def takes_part(module: str | None) -> bool:
     """Whether functions of a module count if they run while a kernel is traced.
 
     CuTe DSL's do not: what it makes is in the bundle. Torch's count only in modules that use CuTe DSL themselves.
     """
-    return not _is_foreign(module) and (not module.startswith("torch.") or _uses_cute_dsl(module))
+    name = str(module)  # functions that code has made may have none
+    return not _is_foreign(name) and (not name.startswith("torch.") or uses_cute_dsl(name))
 
 
 @functools.lru_cache(maxsize=16384)
 def _is_foreign(module: str) -> bool:
     top = module.partition(".")[0]
     return top in _FOREIGN or module == "torch" or (top in sys.stdlib_module_names and module != _MAIN)
-
-
-@functools.lru_cache(maxsize=4096)
-def _uses_cute_dsl(module: str) -> bool:
-    values = list(vars(sys.modules[module]).values()) if module in sys.modules else []
-    names = (
-        item.__name__ if isinstance(item, types.ModuleType) else getattr(item, "__module__", "") for item in values
-    )
-    return any(str(name).partition(".")[0] == "cutlass" for name in names)
 
 
 def changes_for_device(reads: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -63,6 +63,11 @@ class Recording:
             if not call.options.tvm_ffi:
                 raise UnstableError("it is compiled without `--enable-tvm-ffi`")
             owner, jit = jit_function(function)
+            if "__main__" in (jit.__module__, type(owner).__module__):
+                raise UnstableError(
+                    "it is defined in the program itself, which a build cannot import: move it into a module, or pass "
+                    "the program to `python -m aot capture`"
+                )
             encoder = _Encoder()
             arguments = {name: encoder.of(value, name, hint) for name, value, hint in bind(jit, owner, args, kwargs)}
             name, record = call.key, {
@@ -187,7 +192,7 @@ def _tell(pipe: str, loss: str) -> None:
 
 def _write(path: str, text: str) -> None:
     """Write a file whole: several processes may write the same one, with the same content."""
-    temporary = f"{path}.{os.getpid()}.{threading.get_ident()}.tmp"
+    temporary = f"{path}.{os.getpid()}.{threading.get_ident()}.tmp"  # threads may record the same call
     try:
         with open(temporary, "w") as file:
             file.write(text)

@@ -1,19 +1,20 @@
 """The source of modules, by digest: served code must come from the very text that was captured.
 
-A file is read once per process. Serving reads those that a bundle names while the library is imported, since the first
-look-up would otherwise wait for all of them.
+A file is read once per process.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.util
 import os
 import re
 import sys
+import types
 from collections.abc import Iterable
 
-__all__ = ["changed_sources", "class_statements", "locate_source", "source_digest"]
+__all__ = ["class_statements", "locate_source", "source_digest", "uses_cute_dsl"]
 
 _LETTERS = 16  # enough against edits by accident, and a library of a hundred modules is named in every record
 _CLASS = re.compile(rb"class (\w+)[(:]")
@@ -21,9 +22,18 @@ _files: dict[str, _Source | None] = {}  # by path; a library is not edited while
 _NOTHING: frozenset[bytes] = frozenset()
 
 
-def changed_sources(expected: dict[str, str]) -> list[str]:
-    """The modules whose source is not what it was, or is not there."""
-    return [name for name, digest in expected.items() if source_digest(name) != digest]
+def uses_cute_dsl(module: str | None) -> bool:
+    """Whether a loaded module has something of CuTe DSL among its globals: torch keeps kernels in some of its own."""
+    return module in sys.modules and _uses_cute_dsl(str(module))
+
+
+@functools.lru_cache(maxsize=4096)
+def _uses_cute_dsl(module: str) -> bool:
+    values = list(vars(sys.modules[module]).values())
+    names = (
+        item.__name__ if isinstance(item, types.ModuleType) else getattr(item, "__module__", "") for item in values
+    )
+    return any(str(name).partition(".")[0] == "cutlass" for name in names)
 
 
 def source_digest(module: str) -> str | None:

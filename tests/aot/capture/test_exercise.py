@@ -14,7 +14,7 @@ from places import TESTS
 
 from aot.capture.exercise import _execute, run_exercise
 from aot.capture.recorder import Recorder
-from aot.compile.messages import EXERCISE, Declared, KernelInfo, Options
+from aot.compile.messages import EXERCISE, Compiled, Declared, KernelInfo, Options
 from aot.compile.process import Worker
 from aot.errors import DeclarationError, UsageError
 
@@ -142,8 +142,22 @@ def test_a_script_that_fails_is_blamed_with_its_own_line_and_the_one_that_raised
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
-        ("x = 1\n1 / 0\n", ":2: the exercise raises: ZeroDivisionError: division by zero", "contents of tensors"),
-        ("def get_inputs():\n    return 1\nkernel_fn = print\n", ": the exercise raises: TypeError: ", "contents of"),
+        (
+            "x = 1\n1 / 0\n",
+            ":2: the exercise raises: ZeroDivisionError: division by zero",
+            "nothing that it compiles is launched",
+        ),
+        (
+            "def get_inputs():\n    return 1\nkernel_fn = print\n",
+            ": the exercise raises: TypeError: ",
+            "nothing that it compiles",
+        ),
+        (
+            "raise RuntimeError('not compiled with CUDA')\n",
+            ":1: the exercise raises: RuntimeError",
+            "does not answer this",
+        ),
+        ("class DataDependentError(Exception): ...\nraise DataDependentError\n", ":2: the", "look at their contents"),
         ("import no_such_library\n", ":1: the exercise raises: ModuleNotFoundError: No module", sys.executable),
         ("x = 1\ndef f(:\n", ":2: the exercise raises: SyntaxError: invalid syntax", "has version"),
         ("import sys\nsys.exit(3)\n", ":2: the exercise ends the process: exit code 3", "without arguments"),
@@ -172,3 +186,43 @@ def test_a_script_that_is_not_there_is_reported(tmp_path: Path) -> None:
         run_exercise(str(tmp_path / "nothing.py"), Arch.parse("sm_90a"))
     with pytest.raises(UsageError, match="is not a file"):
         run_exercise(str(tmp_path), Arch.parse("sm_90a"))
+
+
+RAISES_LATER = """
+import cutlass, cutlass.cute as cute
+from cuda.bindings.driver import CUstream
+
+@cute.struct
+class Storage:  # its annotations must not be texts
+    values: cute.struct.MemRange[cutlass.Float32, 4]
+
+@cute.kernel
+def fill(x: cute.Tensor):
+    x[cute.arch.thread_idx()[0]] = 1.0
+
+@cute.jit
+def run(x: cute.Tensor, stream: CUstream):
+    fill(x).launch(grid=[1, 1, 1], block=[32, 1, 1], stream=stream, min_blocks_per_mp=2)
+
+run.__module__ = None  # as of functions that code has made
+x = cute.runtime.make_fake_compact_tensor(cutlass.Float32, (cute.sym_int(),))
+stream = cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=True)
+cute.compile(run, x, stream, options="--enable-tvm-ffi")
+raise ValueError("the results differ")
+"""
+
+
+def test_what_was_captured_before_an_exercise_raises_is_kept_and_compiles_without_a_driver(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(RAISES_LATER)
+    options = Options(source=EXERCISE)
+    worker = Worker(str(tmp_path / "script.py"), Arch.parse("sm_90a"), options, tmp_path / "log")
+    try:
+        (kernel,), (failure,) = worker.declared.kernels, worker.declared.failures
+        assert "the results differ" in failure.message and "script.py:21" in failure.message
+        (variant,) = worker.expand(kernel.name)
+        compiled = worker.compile(kernel.name, variant.table.name, tmp_path / "x.ll", tmp_path / "log")
+        assert isinstance(compiled, Compiled), compiled
+        with pytest.raises(DeclarationError, match="is not there when the source is read again"):
+            worker.expand("another")
+    finally:
+        worker.close()

@@ -61,3 +61,10 @@ def test_options_without_a_spelling_are_refused() -> None:
         read_options(Compiler(FrontendNext(True)), None)
     with pytest.raises(UnstableError, match="warnings"):
         read_options(Compiler(), "warnings{nvvm}")
+
+
+def test_a_variable_of_cute_dsl_is_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not read_options(None, "--opt-level 2").tvm_ffi
+    monkeypatch.setenv("CUTE_DSL_ENABLE_TVM_FFI", "1")
+    found = read_options(None, "--opt-level 2")
+    assert found.tvm_ffi and found.flags == {"opt-level": "2"}
