@@ -83,7 +83,7 @@ PROBLEMS = (
 
 
 def calls_of(size: int) -> int:
-    """How many calls, each of which reads so many bytes of its own, one measurement has.
+    """How many calls one measurement has, given the bytes that each call reads.
 
     A kernel may ask the L2 cache to replace first what it reads. Then older data stay there, and a few sets of buffers are
     not enough: some of a set may survive all calls with the others. Of so much memory as here, an L2 cache of 50 MB has 1%,

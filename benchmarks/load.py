@@ -2,7 +2,7 @@
 
 Fresh: `import aot_runtime` and the first `load`, beyond `import tvm_ffi`, with bytecode present. Without torch; with torch
 installed, which `import tvm_ffi` then imports; with torch imported before. Python collects garbage after a number of
-allocations, whoever made them. If the imports before left an old generation to be collected, the first allocations here
+allocations, no matter who made them. If the imports before left an old generation to be collected, the first allocations here
 collect it, which takes more than a millisecond after torch. Each figure includes that; `collecting_older` is its share.
 `lists_instead` is the control: the same process makes 1,000 empty lists in the place of `import aot_runtime` and `load`.
 

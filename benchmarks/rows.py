@@ -46,7 +46,7 @@ KERNELS = (
 )  # fmt: skip
 CHOICES = {"reduce": {"op": "sum"}, "activation": {"op": "gelu"}}
 HEAD = 128  # elements of a head of `rope`; a row of a matrix has as many heads as fit
-MANY_COLUMNS, FEW, MORE = 512, 8, 50  # `top_k` takes FEW elements of rows of up to so many columns, MORE of longer ones
+MANY_COLUMNS, FEW, MORE = 512, 8, 50  # `top_k` takes FEW elements of rows of up to MANY_COLUMNS, MORE of longer ones
 ROUNDS, SETS, MANY_CALLS, SMALL = 5, 64, 64, 1 << 23
 KEPT = 256 << 20  # bytes of the GPU that a process may keep while another one measures
 BEHIND = 0.95

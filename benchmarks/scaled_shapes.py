@@ -174,7 +174,7 @@ def main() -> None:
     arguments.add_argument("bundle", type=Path)
     arguments.add_argument("what", choices=("rows", "tensor", "blocks", "grouped", "grouped-fp8"))
     arguments.add_argument("--set", help="file of benchmarks/shapes (default: the one to report)")
-    arguments.add_argument("--every", type=int, default=1, help="measure only each so many-th product")
+    arguments.add_argument("--every", type=int, default=1, help="measure one of EVERY products")
     arguments.add_argument("--way", default="graph", choices=WAYS, help="how calls are timed (default: graph)")
     given = arguments.parse_args()
     import aot_runtime

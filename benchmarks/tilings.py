@@ -30,7 +30,7 @@ SETS = ("gemm_tune", "gemm_random")
 KINDS = {"bf16": "gemm", "tf32": "gemm_f32", "f32": "gemm_f32", "tensor": "gemm_fp8", "blocks": "gemm_fp8"}
 MOST = {"bf16": 2.6e12, "tf32": 1.3e12, "f32": 2.5e11, "tensor": 2.6e12, "blocks": 2.6e12}  # operations of a product
 WORK = 6000.0  # microseconds after which the GPU rests
-# A tiling is left out if a call takes so many times as long as one of the fastest, and so many microseconds more.
+# A tiling is left out if a call takes SLOWER times as long as one of the fastest, and MORE microseconds more.
 SLOWER, MORE = 1.25, 12.0
 NEAR = 1.12  # a tiling is timed once if it takes longer than this
 ROUNDS = 3

@@ -25,6 +25,8 @@ MODULES = {
 }
 # Classes whose objects are returned by functions of ours, and not made by callers.
 RETURNED = ("Bundle", "Candidate", "Explanation", "Functions", "Kernel", "Operators", "Serving", "Target", "Variant")
+# Fields and properties that modules of ours use among each other, and no caller.
+INTERNAL = {"Tensor": ("batch", "is_made", "compiled", "layout")}
 HEAD = """# Python
 
 `python tools/reference.py` writes this page from the sources; a test compares the two. `aot_runtime` is the loader, and all
@@ -101,7 +103,7 @@ def _fields(node: ast.ClassDef) -> Iterator[str]:
         if not isinstance(part, ast.AnnAssign) or "init=False" in ast.unparse(part):
             continue
         name, default = ast.unparse(part.target), "" if part.value is None else f" = {_default(part.value)}"
-        if not name.startswith("_"):
+        if not name.startswith("_") and name not in INTERNAL.get(node.name, ()):
             yield f"{name}: {ast.unparse(part.annotation)}{default}"
 
 
@@ -158,7 +160,8 @@ def entry(name: str, definition: Definition) -> str:
     parts += [f"```python\n{signature(definition, short)}\n```\n"] if short not in RETURNED else []
     parts += [f"{text}\n" for text in [documentation(definition.node)] if text]
     if isinstance(definition.node, ast.ClassDef):
-        members = [_member(part) for part in definition.node.body if isinstance(part, ast.FunctionDef)]
+        methods = [part for part in definition.node.body if isinstance(part, ast.FunctionDef)]
+        members = [_member(part) for part in methods if part.name not in INTERNAL.get(definition.node.name, ())]
         listed = "".join(f"* {member}\n" for member in members if member)
         parts += [listed] if listed else []
     return "\n".join(parts)

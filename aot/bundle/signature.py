@@ -118,7 +118,7 @@ def new_key(path: Path) -> None:
 
 
 def write_new(path: Path, content: bytes, mode: int) -> None:
-    """Write a file that is not there yet, for whoever ``mode`` says."""
+    """Write a file that is not there yet, with the permissions ``mode``."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
     try:
         with naming(path), open(descriptor, "wb") as file:

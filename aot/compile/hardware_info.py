@@ -14,7 +14,7 @@ from .devices import Device
 __all__ = ["Answers", "answer_for", "noted"]
 
 Answers = dict[tuple[str, tuple[Any, ...]], Any]  # method and arguments -> what it answered
-_heard: list[Answers] = []  # whoever listens
+_heard: list[Answers] = []  # the listeners
 
 
 def answer_for(device: Device) -> None:

@@ -203,7 +203,7 @@ def _measured(contents: Contents) -> str:
 
 
 def _distribution(results: Sequence[Result], contender: str) -> str:
-    """How many problems are so many times faster than the contender."""
+    """How many problems fall into each bin of the speed relative to the contender."""
     ratios = [ratio for result in results if (ratio := result.speedup(contender)) is not None]
     counts = {
         f"{low:g} to {high:g}": sum(low <= ratio < high for ratio in ratios)

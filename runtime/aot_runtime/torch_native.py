@@ -55,7 +55,7 @@ def _said(library: ctypes.CDLL, function: str, *texts: bytes) -> str | None:
 
 
 def _open(name: str, path: Path) -> ctypes.CDLL:
-    """As ``torch.ops.load_library`` would, which looks the path up anew."""
+    """As ``torch.ops.load_library`` would, which looks the path up again."""
     try:
         return ctypes.CDLL(name, ctypes.RTLD_GLOBAL)
     except OSError as error:

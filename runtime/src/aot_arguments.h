@@ -23,8 +23,8 @@ typedef struct {
 #define AOT_MAX_TUPLE_DEPTH 4
 
 /* Decodes the arguments themselves and finds the device of the call: that of the first CUDA tensor, elements of tuples
- * included; -1 if there is none. Tuples are opened by aot_arguments_open_tuples, for each group anew, since groups of
- * different architectures may look at different elements. */
+ * included; -1 if there is none. aot_arguments_open_tuples opens tuples once for each group, since groups of different
+ * architectures may look at different elements. */
 void aot_arguments_decode(aot_arguments_t* arguments, const TVMFFIAny* args, uint32_t count);
 void aot_arguments_open_tuples(aot_arguments_t* arguments, const aot_group_t* group);
 

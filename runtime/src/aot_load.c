@@ -58,7 +58,7 @@ static int load_on_current_device(const runtime_t* runtime, const aot_variant_t*
   /* The libraries are shared by all devices, the kernels' attributes are set for each. */
   if (variant->libraries[0] == NULL) {
     code = variant->load_libraries(variant->libraries);
-    if (code != 0) variant->libraries[0] = NULL; /* of several, some may be loaded: begin anew next time */
+    if (code != 0) variant->libraries[0] = NULL; /* of several, some may be loaded: the next call starts again */
   }
   if (code == 0) code = variant->load_kernels(variant->libraries, device);
   if (code != 0) return raise_cuda(runtime, variant, device, code);

@@ -15,8 +15,8 @@ int aot_lock_of(const void* address) {
 }
 
 /* A child that was forked while another thread held a lock would wait for it for ever, since that thread is not in the
- * child. So the first that takes a lock in a new process makes them anew. What such a thread had begun is not there
- * either: every state here is written when it is complete. */
+ * child. So the first thread that takes a lock in a new process initialises all of them. What the other thread had
+ * begun is not there either: every state here is written when it is complete. */
 static void own_locks(int32_t process) {
   int32_t seen = __atomic_load_n(&owner, __ATOMIC_ACQUIRE);
   while (seen != process) {

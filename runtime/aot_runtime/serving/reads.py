@@ -235,7 +235,7 @@ class ReadForms(Forms):
         return super()._compound(value, where)
 
     def _module(self, module: types.ModuleType) -> Any:
-        """A module that is passed on as a value: whoever gets it may read any of its plain values."""
+        """A module that is passed on as a value: the code that gets it may read any of its plain values."""
         if not takes_part(module.__name__) or module.__name__.partition(".")[0] == "torch":
             return ["module", module.__name__]
         plain = {name: item for name, item in vars(module).items() if type(item) in _PLAIN and name[:2] != "__"}

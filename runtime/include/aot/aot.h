@@ -501,7 +501,7 @@ static inline int aot_refuse_file_(const char* path, int error) {
 /* ---- the entry library in a manifest ----
  *
  * This is no reader of JSON, and needs to be none. If the caller trusts a digest or a key, the text is the author's. If
- * not, whoever writes it may name any library, however it is read. */
+ * not, anybody who writes it may name any library, however it is read. */
 
 static inline const char* aot_skip_spaces_(const char* at) { return at + strspn(at, " \t\r\n"); }
 

@@ -149,7 +149,7 @@ static inline int aot_file_identity_(int fd, uint64_t identity[2]) {
 }
 
 /* The dynamic linker takes a name that it has seen for the library that it opened by it, without a look at the file, and
- * descriptors are numbered anew as they are closed. So the path spells out the file's device and inode, bit by bit as
+ * a closed descriptor's number is used again. So the path spells out the file's device and inode, bit by bit as
  * "/." or "/", which mean nothing in a path. While a library is mapped, no other file has its inode. */
 static inline int aot_file_spell_(int fd, char path[AOT_SPELLED_]) {
   uint64_t identity[2] = {0, 0};
