@@ -5,13 +5,37 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType
 from typing import Any
 
 from ..errors import DeclarationError
 from .kernel import Kernel
 from .signatures import POSITIONAL, parameters_of
 
-__all__ = ["check_contract", "contract_file"]
+__all__ = ["check_contract", "contract_file", "contract_functions"]
+
+
+def contract_functions(contract: Any, given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Reference, inputs and cost: of the module of a contract, or those that were given one by one."""
+    if contract is None:
+        return dict(given)
+    if not isinstance(contract, ModuleType):
+        raise DeclarationError(
+            f"{where}: the contract is {contract!r}", hint="import its module and pass that: `contract=scale_contract`"
+        )
+    if any(function is not None for function in given.values()):
+        raise DeclarationError(f"{where}: both a contract and {_listed(given)}", hint="pass `contract` alone")
+    missing = [name for name in ("reference", "inputs") if not callable(getattr(contract, name, None))]
+    if missing:
+        raise DeclarationError(
+            f"{where}: the contract {contract.__name__} has no {' and no '.join(missing)}",
+            hint=f"define `{missing[0]}` in {contract.__file__}",
+        )
+    return {name: getattr(contract, name, None) for name in given}
+
+
+def _listed(given: Mapping[str, Any]) -> str:
+    return ", ".join(name for name, function in given.items() if function is not None)
 
 
 def check_contract(kernel: Kernel, where: str) -> None:

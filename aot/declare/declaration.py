@@ -18,6 +18,7 @@ from __future__ import annotations
 import inspect
 import keyword
 from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 from aot_runtime.kernel_records import Backward
@@ -28,7 +29,7 @@ from ..kinds import dtype_of
 from . import expressions
 from .archs import parse_served
 from .backward import check_backward
-from .contracts import check_contract
+from .contracts import check_contract, contract_functions
 from .kernel import VARIANT_BUDGET, Kernel, is_label
 from .specs import Cost
 from .workspace import check_workspace
@@ -82,6 +83,7 @@ def kernel(
     choices: Mapping[str, Any] | None = None,
     choice_defaults: Mapping[str, str] | None = None,
     name: str | None = None,
+    contract: ModuleType | None = None,
     reference: Callable[..., Any] | None = None,
     inputs: Callable[..., Any] | None = None,
     cost: Callable[..., Cost] | None = None,
@@ -96,7 +98,8 @@ def kernel(
     code was written for: ``{"sm_80": "sm_80", "sm_100f": "sm_80"}`` serves ``sm_100f`` by portable code.
     ``axes`` differ in something that the arguments of a call show: a dtype, an alignment, a guard. ``choices`` are
     named by the caller: an epilogue. Both map a name to its values: a sequence, or a mapping from labels to values of
-    any kind. ``reference``, ``inputs`` and ``cost`` are for checks and benchmarks. ``options`` is appended to the
+    any kind. ``contract`` is the module of what checks and benchmarks need; ``reference``, ``inputs``
+    and ``cost`` are its functions, for those who have no such module. ``options`` is appended to the
     options of ``cute.compile``. ``backward``, an ``aot.Backward``, names the kernel that computes gradients.
     ``tuned_by`` are expressions such as ``m`` or ``m * n``, at most four: ``python -m aot tune`` chooses among the specs
     of a point by their values, over the calls that the contract's ``tune_inputs`` (or ``bench_inputs``) yield.
@@ -107,6 +110,7 @@ def kernel(
         origin = _origin(make)
         _check_types(origin, name, parameters, axes, choices, options, tuned_by, variant_budget)
         served = parse_served(archs, origin)
+        called = contract_functions(contract, {"reference": reference, "inputs": inputs, "cost": cost}, origin)
         declared = Kernel(
             name=name or make.__name__,
             doc=inspect.cleandoc(make.__doc__ or ""),
@@ -117,9 +121,9 @@ def kernel(
             choice_defaults=dict(choice_defaults or {}),
             make=make,
             origin=origin,
-            reference=reference,
-            inputs=inputs,
-            cost=cost,
+            reference=called["reference"],
+            inputs=called["inputs"],
+            cost=called["cost"],
             options=options,
             backward=backward,
             tuned_by=(tuned_by,) if isinstance(tuned_by, str) else tuple(tuned_by),

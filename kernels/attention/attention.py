@@ -122,9 +122,7 @@ def guards_of(layout: str) -> tuple[str, ...]:
         },
         "extras": EXTRAS,
     },
-    reference=contract.reference,
-    inputs=contract.inputs,
-    cost=contract.cost,
+    contract=contract,
 )
 def attention(target: aot.Target, dtype: str, layout: str, dims: Dims, extras: Extras) -> list[aot.Spec]:
     """Attention of each query to the tokens of its own sequence. The last query is at the place of the last token.

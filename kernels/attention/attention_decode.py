@@ -64,9 +64,7 @@ def cache(name: str, dtype: str, dim: int, paged: bool) -> aot.Tensor:
         "dim": (128, 64),
         "paged": {"pages": True, "contiguous": False},
     },
-    reference=contract.reference,
-    inputs=contract.inputs,
-    cost=contract.cost,
+    contract=contract,
 )
 def attention_decode(target: aot.Target, dtype: str, cache_dtype: bool, dim: int, paged: bool) -> list[aot.Spec]:
     """Attention of the last ``tokens`` tokens of each sequence; each sees the tokens up to itself.

@@ -137,9 +137,7 @@ def cache(name: str, dtype: str, dim: Any, paged: bool) -> aot.Tensor:
         "cache_dtype": {"same": False, "f8e4m3": True},
         "paged": {"pages": True, "contiguous": False},
     },
-    reference=contract.reference,
-    inputs=contract.inputs,
-    cost=contract.cost,
+    contract=contract,
 )
 def cache_append(
     target: aot.Target, rotated: bool, dtype: str, cache_dtype: bool, paged: bool

@@ -42,9 +42,7 @@ _ROWS = f"min({ROWS}, q.shape[1] * q.shape[2])"
         "cache_dtype": {"same": False, "f8e4m3": True},
         "paged": {"pages": True, "contiguous": False},
     },
-    reference=contract.reference,
-    inputs=contract.inputs,
-    cost=contract.cost,
+    contract=contract,
 )
 def mla_decode(target: aot.Target, dtype: str, cache_dtype: bool, paged: bool) -> list[aot.Spec]:
     """Latent attention of the last ``tokens`` tokens of each sequence; each sees the tokens up to itself.

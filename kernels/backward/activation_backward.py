@@ -44,9 +44,7 @@ class ActivateBackward(Elementwise):
     archs=ARCHS,
     choices={"op": OPS},
     axes={"rank": (1, 2), "dtype": DTYPES, "access": ELEMENTWISE_TILINGS},
-    reference=contract.reference,
-    inputs=contract.inputs,
-    cost=contract.cost,
+    contract=contract,
 )
 def activation_backward(
     target: aot.Target, op: type[Derivative], rank: int, dtype: str, access: ElementwiseTiling

@@ -156,9 +156,7 @@ class LayerNormBackward(NormBackward):
     ),
     archs=ARCHS,
     axes={"dtype": DTYPES, "access": tuple(TILINGS)},
-    reference=contract.reference,
-    inputs=contract.inputs,
-    cost=contract.cost,
+    contract=contract,
 )
 def layernorm_backward(target: aot.Target, dtype: str, access: str) -> aot.Spec:
     """The gradients of ``layernorm`` by ``x``, ``weight`` and ``bias``, in f32. The order of all sums is fixed."""

@@ -121,9 +121,7 @@ class RmsNormBackward(NormBackward):
     ),
     archs=ARCHS,
     axes={"dtype": DTYPES, "access": tuple(ROW_TILINGS)},
-    reference=contract.reference,
-    inputs=contract.inputs,
-    cost=contract.cost,
+    contract=contract,
 )
 def rmsnorm_backward(target: aot.Target, dtype: str, access: str) -> aot.Spec:
     """The gradients of ``rmsnorm`` by ``x`` and ``weight``, computed in f32. The order of all sums is fixed."""

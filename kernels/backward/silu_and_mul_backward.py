@@ -59,9 +59,7 @@ class SiluAndMulBackward(Elementwise):
     parameters=(aot.In("grad_out"), aot.In("x"), aot.Out("grad_x", shape="x.shape", dtype="x.dtype", may_be="x")),
     archs=ARCHS,
     axes={"dtype": DTYPES, "access": ELEMENTWISE_TILINGS},
-    reference=contract.reference,
-    inputs=contract.inputs,
-    cost=contract.cost,
+    contract=contract,
 )
 def silu_and_mul_backward(target: aot.Target, dtype: str, access: ElementwiseTiling) -> aot.Spec:
     """The gradient of ``silu_and_mul`` by ``x``, computed in f32."""

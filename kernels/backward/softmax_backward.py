@@ -71,9 +71,7 @@ class SoftmaxBackward(RowKernel):
     parameters=(aot.In("grad_out"), aot.In("out"), aot.Out("grad_x", shape="out.shape", dtype="out.dtype")),
     archs=ARCHS,
     axes={"dtype": DTYPES, "access": tuple(ROW_TILINGS)},
-    reference=contract.reference,
-    inputs=contract.inputs,
-    cost=contract.cost,
+    contract=contract,
 )
 def softmax_backward(target: aot.Target, dtype: str, access: str) -> aot.Spec:
     """The gradient of ``softmax`` by ``x``, from its result, computed in f32."""

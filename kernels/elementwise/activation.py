@@ -158,9 +158,7 @@ class Activate(Elementwise):
     archs=ARCHS,
     choices={"op": {name: number for number, name in enumerate(OPS)}},
     axes={"rank": (1, 2), "dtype": DTYPES, "access": ELEMENTWISE_TILINGS},
-    reference=contract.reference,
-    inputs=contract.inputs,
-    cost=contract.cost,
+    contract=contract,
     backward=aot.Backward("activation_backward", saves="x", gradients="x"),
 )
 def activation(target: aot.Target, op: int, rank: int, dtype: str, access: ElementwiseTiling) -> aot.Spec:

@@ -28,9 +28,7 @@ class Add(Elementwise):
     parameters=(aot.In("x"), aot.In("y"), aot.Out("out", shape="x.shape", dtype="x.dtype", may_be=("x", "y"))),
     archs=ARCHS,
     axes={"rank": (1, 2), "dtype": DTYPES, "access": ELEMENTWISE_TILINGS},
-    reference=contract.reference,
-    inputs=contract.inputs,
-    cost=contract.cost,
+    contract=contract,
 )
 def add(target: aot.Target, rank: int, dtype: str, access: ElementwiseTiling) -> aot.Spec:
     """``out = x + y``, element by element."""

@@ -77,9 +77,7 @@ class Rope(KernelObject):
     ),
     archs=ARCHS,
     axes={"dtype": DTYPES, "access": ("vector", "scalar")},
-    reference=contract.reference,
-    inputs=contract.inputs,
-    cost=contract.cost,
+    contract=contract,
 )
 def rope(target: aot.Target, dtype: str, access: str) -> aot.Spec:
     """Both halves ``a`` and ``b`` of each head become ``a * cos - b * sin`` and ``b * cos + a * sin``, computed in f32."""

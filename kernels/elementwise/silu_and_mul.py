@@ -87,9 +87,7 @@ class SiluAndMul(Elementwise):
     parameters=(aot.In("x"), aot.Out("out", shape="(x.shape[0], x.shape[1] // 2)", dtype="x.dtype")),
     archs=ARCHS,
     axes={"dtype": DTYPES, "access": ELEMENTWISE_TILINGS},
-    reference=contract.reference,
-    inputs=contract.inputs,
-    cost=contract.cost,
+    contract=contract,
     backward=aot.Backward("silu_and_mul_backward", saves="x", gradients="x"),
 )
 def silu_and_mul(target: aot.Target, dtype: str, access: ElementwiseTiling) -> aot.Spec:

@@ -17,9 +17,7 @@ from ._quantize import QuantizeScaled, arguments_of
     ),
     archs=F8_ARCHS,
     axes={"dtype": DTYPES, "access": {"vector": True, "scalar": False}},
-    reference=contract.reference,
-    inputs=contract.inputs,
-    cost=contract.cost,
+    contract=contract,
 )
 def quantize_fp8_scaled(target: aot.Target, dtype: str, access: bool) -> aot.Spec:
     """``out = x / scale`` as f8e4m3. Magnitudes above 448 become 448."""

@@ -22,9 +22,7 @@ from ._quantize import BLOCK, QuantizeSquares, arguments_of
     ),
     archs=F8_ARCHS,
     axes={"dtype": DTYPES},
-    reference=contract.reference,
-    inputs=contract.inputs,
-    cost=contract.cost,
+    contract=contract,
 )
 def quantize_fp8_squares(target: aot.Target, dtype: str) -> aot.Spec:
     """``scale = max(|x|) / 448`` and ``out = x / scale`` as f8e4m3, for each block of 128 x 128 elements of ``x``."""

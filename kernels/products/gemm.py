@@ -148,9 +148,7 @@ CODE = {"sm_80": SM80, "sm_90a": SM90, "sm_100f": SM100}
         "a": {"a_rows": True, "a_columns": False},
         "b": {"b_rows": True, "b_columns": False},
     },
-    reference=contract.reference,
-    inputs=contract.inputs,
-    cost=contract.cost,
+    contract=contract,
     tuned_by=("m", "n", "k"),
 )
 def gemm(target: aot.Target, epilogue: int, dtype: str, batched: bool, a: bool, b: bool) -> list[aot.Spec]:

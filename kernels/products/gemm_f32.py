@@ -138,9 +138,7 @@ def aligned_rows(name: str, *shape: str) -> aot.Tensor:
     },
     choice_defaults={"epilogue": "identity", "precision": "exact"},
     axes={"batched": {"matrix": False, "batch": True}},
-    reference=contract.reference,
-    inputs=contract.inputs,
-    cost=contract.cost,
+    contract=contract,
     tuned_by=("m", "n", "k"),
 )
 def gemm_f32(target: aot.Target, epilogue: int, precision: bool, batched: bool) -> list[aot.Spec]:

@@ -130,9 +130,7 @@ def product(tiling: Any, target: aot.Target, scaling: Scaling, grouped: bool = F
     ),
     archs=HOPPER_ARCHS,
     axes={"dtype": ("bf16", "f16"), "b": ("f8e4m3", "f8e5m2"), "scales": {"blocks": True, "rows": False}},
-    reference=contract.reference,
-    inputs=contract.inputs,
-    cost=contract.cost,
+    contract=contract,
     tuned_by=("m", "n", "k"),
 )
 def gemm_fp8(target: aot.Target, dtype: str, b: str, scales: bool) -> list[aot.Spec]:

@@ -51,9 +51,7 @@ SM80_TILINGS = (
     ),
     archs=HOPPER_ARCHS,
     axes={"dtype": ("bf16", "f16"), "operands": {"same": False, "f8e4m3": True}},
-    reference=contract.reference,
-    inputs=contract.inputs,
-    cost=contract.cost,
+    contract=contract,
 )
 def grouped_gemm(target: aot.Target, dtype: str, operands: bool) -> list[aot.Spec]:
     """``out[i] = b[expert of row i] @ a[i]``, summed in f32; with scales if ``a`` and ``b`` are f8e4m3.

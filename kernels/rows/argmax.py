@@ -83,9 +83,7 @@ def ordered(key: Int32, start: Int64) -> Int64:
     parameters=(aot.In("x"), aot.Out("out", shape="(x.shape[0],)", dtype="i64")),
     archs=ARCHS,
     axes={"dtype": DTYPES, "access": tuple(STREAMED_TILINGS)},
-    reference=contract.reference,
-    inputs=contract.inputs,
-    cost=contract.cost,
+    contract=contract,
 )
 def argmax(target: aot.Target, dtype: str, access: str) -> aot.Spec:
     """The first index of the largest element of every row of ``x``, which must not be empty; NaN is the largest."""

@@ -62,9 +62,7 @@ class CrossEntropy(Softmax):
     ),
     archs=ARCHS,
     axes={"dtype": DTYPES, "access": tuple(STREAMED_TILINGS)},
-    reference=contract.reference,
-    inputs=contract.inputs,
-    cost=contract.cost,
+    contract=contract,
 )
 def cross_entropy(target: aot.Target, dtype: str, access: str) -> aot.Spec:
     """``loss = log(sum(exp(x))) - x[target]`` for every row of ``x``, which must not be empty, computed in f32."""

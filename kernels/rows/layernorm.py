@@ -146,9 +146,7 @@ class LayerNorm(RowKernel):
     ),
     archs=ARCHS,
     axes={"dtype": DTYPES, "access": tuple(TILINGS)},
-    reference=contract.reference,
-    inputs=contract.inputs,
-    cost=contract.cost,
+    contract=contract,
     backward=aot.Backward("layernorm_backward", saves=("x", "weight", "eps"), gradients=("x", "weight", "bias")),
 )
 def layernorm(target: aot.Target, dtype: str, access: str) -> aot.Spec:

@@ -80,9 +80,7 @@ class QuantizeFp8(RowKernel):
     ),
     archs=F8_ARCHS,
     axes={"dtype": DTYPES, "access": tuple(LIMITED_TILINGS)},
-    reference=contract.reference,
-    inputs=contract.inputs,
-    cost=contract.cost,
+    contract=contract,
 )
 def quantize_fp8(target: aot.Target, dtype: str, access: str) -> aot.Spec:
     """``scale = max(|x|) / 448`` and ``out = x / scale`` as f8e4m3, for every row of ``x``, which must not be empty."""

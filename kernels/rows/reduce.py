@@ -93,9 +93,7 @@ class Reduce(RowKernel):
     archs=ARCHS,
     choices={"op": OPS},
     axes={"dtype": DTYPES, "access": tuple(TILINGS)},
-    reference=contract.reference,
-    inputs=contract.inputs,
-    cost=contract.cost,
+    contract=contract,
 )
 def reduce(target: aot.Target, op: int, dtype: str, access: str) -> aot.Spec:
     """``out = op(x)`` over the last dimension, which has an element at least; ``op`` is sum, max or mean."""

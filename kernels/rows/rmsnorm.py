@@ -108,9 +108,7 @@ class RmsNorm(RowKernel):
     ),
     archs=ARCHS,
     axes={"dtype": DTYPES, "access": tuple(PACKED_TILINGS)},
-    reference=contract.reference,
-    inputs=contract.inputs,
-    cost=contract.cost,
+    contract=contract,
     backward=aot.Backward("rmsnorm_backward", saves=("x", "weight", "eps"), gradients=("x", "weight")),
 )
 def rmsnorm(target: aot.Target, dtype: str, access: str) -> aot.Spec:

@@ -89,9 +89,7 @@ class RmsNormResidual(RmsNorm):
     ),
     archs=ARCHS,
     axes={"dtype": DTYPES, "access": tuple(WIDE_TILINGS)},
-    reference=contract.reference,
-    inputs=contract.inputs,
-    cost=contract.cost,
+    contract=contract,
 )
 def rmsnorm_residual(target: aot.Target, dtype: str, access: str) -> aot.Spec:
     """``residual_out = x + residual``, and ``out = rmsnorm(residual_out) * weight``, row by row."""

@@ -121,9 +121,7 @@ class Softmax(RowKernel):
     parameters=(aot.In("x"), aot.Out("out", shape="x.shape", dtype="x.dtype", may_be="x")),
     archs=ARCHS,
     axes={"dtype": DTYPES, "access": tuple(LIMITED_TILINGS)},
-    reference=contract.reference,
-    inputs=contract.inputs,
-    cost=contract.cost,
+    contract=contract,
     backward=aot.Backward("softmax_backward", saves="out", gradients="x"),
 )
 def softmax(target: aot.Target, dtype: str, access: str) -> aot.Spec:

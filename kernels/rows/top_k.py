@@ -250,9 +250,7 @@ class BlockTopK(RowKernel):
     ),
     archs=ARCHS,
     axes={"dtype": DTYPES, "rows": ("short", "vector", "scalar")},
-    reference=contract.reference,
-    inputs=contract.inputs,
-    cost=contract.cost,
+    contract=contract,
 )
 def top_k(target: aot.Target, dtype: str, rows: str) -> aot.Spec:
     """The ``k`` largest elements of every row of ``x``, largest first, and their indices; NaN is the largest."""

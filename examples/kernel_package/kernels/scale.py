@@ -33,9 +33,7 @@ def launch(x: cute.Tensor, out: cute.Tensor, factor: cutlass.Float32, stream: CU
     ),
     archs=("sm_80", "sm_90a"),
     axes={"dtype": ("f16", "f32")},
-    reference=contract.reference,
-    inputs=contract.inputs,
-    cost=contract.cost,
+    contract=contract,
 )
 def scale(target: aot.Target, dtype: str) -> aot.Spec:
     """``out = factor * x``, element by element."""

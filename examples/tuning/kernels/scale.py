@@ -59,9 +59,7 @@ class Scale:
     archs=("sm_80", "sm_90a"),
     axes={"dtype": ("bf16", "f32")},
     tuned_by=("n",),
-    reference=contract.reference,
-    inputs=contract.inputs,
-    cost=contract.cost,
+    contract=contract,
 )
 def scale(target: aot.Target, dtype: str) -> list[aot.Spec]:
     """``out = factor * x``."""
