@@ -13,6 +13,7 @@ from importlib.resources import files
 from typing import Any
 
 from aot_runtime.arch import Arch, Capability
+from aot_runtime.gpus import GPUS, find_gpu
 
 __all__ = [
     "Target",
@@ -21,6 +22,7 @@ __all__ = [
     "builds_for",
     "cuda_of_driver",
     "lowest_driver",
+    "parse_arch",
     "ranked_archs",
     "serves",
 ]
@@ -73,6 +75,18 @@ def _dotted(capability: Capability) -> str:
 
 def accepted_archs() -> tuple[Arch, ...]:
     return tuple(Arch.parse(text) for text in arch_facts()["accepted"])
+
+
+def parse_arch(text: str) -> Arch | None:
+    """One architecture, however it is named: ``sm_90a``, ``sm90``, ``H100``, ``9.0``. A GPU stands for all that it can do.
+
+    What depends on this machine, ``native``, names none.
+    """
+    facts, gpu = arch_facts(), find_gpu(text)
+    dotted = _dotted(GPUS[gpu]) if gpu is not None else text
+    short = f"sm{dotted.replace('.', '')}" if dotted.count(".") == 1 else text
+    exact = facts["spellings"].get(short, text)
+    return Arch.parse(exact) if exact in facts["accepted"] else None
 
 
 def builds_for(written_for: Iterable[Arch], arch: Arch) -> bool:

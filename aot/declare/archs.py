@@ -15,7 +15,7 @@ from typing import Any
 from aot_runtime.arch import Arch
 
 from ..errors import DeclarationError
-from ..targets import accepted_archs, serves
+from ..targets import accepted_archs, parse_arch, serves
 
 __all__ = ["code_for", "parse_code", "parse_served"]
 
@@ -25,16 +25,16 @@ def parse_served(archs: Any, origin: str) -> dict[Arch, Arch]:
     if isinstance(archs, str) or not isinstance(archs, (Mapping, Sequence)) or not archs:
         raise _unknown(origin, [archs] if archs else [])
     pairs = archs.items() if isinstance(archs, Mapping) else [(arch, arch) for arch in archs]
-    known = {str(arch): arch for arch in accepted_archs()}
-    unknown = [text for pair in pairs for text in dict.fromkeys(pair) if text not in known]
+    known = {text: parse_arch(text) if isinstance(text, str) else None for pair in pairs for text in pair}
+    unknown = [text for text, arch in known.items() if arch is None]
     if unknown:
         raise _unknown(origin, unknown)
-    return {known[arch]: parse_code(code, known[arch], origin) for arch, code in pairs}
+    return {arch: parse_code(code, arch, origin) for text, code in pairs if (arch := known[text]) is not None}
 
 
 def parse_code(text: Any, arch: Arch, where: str) -> Arch:
     """The architecture that code was written for, which has to run on ``arch``."""
-    code = next((one for one in accepted_archs() if str(one) == text), None)
+    code = parse_arch(text) if isinstance(text, str) else None
     if code is None:
         raise _unknown(where, [text])
     if not serves(code, arch):
@@ -54,5 +54,5 @@ def code_for(served: Mapping[Arch, Arch], arch: Arch) -> Arch:
 def _unknown(where: str, given: Sequence[Any]) -> DeclarationError:
     return DeclarationError(
         f"{where}: unknown architectures: {', '.join(map(str, given)) or 'none given'}",
-        hint=f"pass a list of {', '.join(map(str, accepted_archs()))}",
+        hint=f"pass a list of {', '.join(map(str, accepted_archs()))}; or of sm90, H100, 9.0 for the best code of a chip",
     )

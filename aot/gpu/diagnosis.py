@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from aot_runtime.arch import Arch, parse_capability
+from aot_runtime.arch import Arch
+from aot_runtime.gpus import GPUS
 from aot_runtime.manifest import Manifest
 
 from ..errors import counted
 from ..hosts import parse_glibc
-from ..targets import arch_facts, cuda_of_driver, ranked_archs
+from ..targets import cuda_of_driver, ranked_archs
 from .machine import Device, Machine
 
 __all__ = ["DeviceReport", "Problem", "bundle_problems", "device_report", "gpus_for", "machine_problems"]
@@ -68,9 +69,7 @@ def gpus_for(manifest: Manifest) -> list[str]:
     """The GPUs we know by name that would run every kernel of a bundle, with a driver that is new enough."""
     records = manifest.kernels.values()
     return [
-        name
-        for name, capability in arch_facts()["gpus"].items()
-        if all(ranked_archs(record.archs, parse_capability(capability)) for record in records)
+        name for name, capability in GPUS.items() if all(ranked_archs(record.archs, capability) for record in records)
     ]
 
 

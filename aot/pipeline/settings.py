@@ -12,6 +12,7 @@ from ..compile.messages import Options
 from ..errors import Failure, UsageError
 from ..hosts import Host
 from .local import LINK_BYTES, WORKER_BYTES, fitting
+from .spellings import with_native
 
 __all__ = ["BuildResult", "Settings"]
 
@@ -46,6 +47,9 @@ class Settings:
     archives: bool = True  # for static linking, beside the shared libraries
     tuning: tuple[Path, ...] = ()  # tables that `tune` wrote; empty: those in a folder `tuning` of the source
     wait: bool = True  # for another process that writes to the same directory; False: fail instead
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "archs", with_native(self.archs))
 
     @property
     def bundle_name(self) -> str:

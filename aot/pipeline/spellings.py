@@ -1,7 +1,7 @@
-"""How people name architectures: ``sm90``, ``sm_90a``, the name of a GPU, a compute capability, ``all``.
+"""How people name architectures: ``sm90``, ``sm_90a``, the name of a GPU, a compute capability, ``native``, ``all``.
 
 ``sm_90a`` is exact. A GPU such as ``H100``, or a compute capability such as ``9.0``, stands for the best code that the
-kernels at hand can be built for and that runs there.
+kernels at hand can be built for and that runs there. ``native`` is the GPU of this machine.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from difflib import get_close_matches
 from functools import cache
 
 from aot_runtime.arch import Arch, ArchError, Capability
+from aot_runtime.gpus import GPUS, NATIVE, find_gpu, native_capability
 
 from ..targets import accepted_archs, arch_facts, builds_for, ranked_archs
 
-__all__ = ["ALL", "Gpu", "Wanted", "best_arch", "built_archs", "parse_archs", "parse_wanted"]
+__all__ = ["ALL", "Gpu", "Wanted", "best_arch", "built_archs", "parse_archs", "parse_wanted", "with_native"]
 
 ALL = "all"
 _CAPABILITY = re.compile(r"(\d{1,2})\.(\d)")
-_MAKERS = frozenset({"NVIDIA", "GEFORCE", "TESLA", "JETSON", "AGX", "QUADRO"})
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,12 @@ def parse_wanted(texts: Iterable[str]) -> tuple[Wanted, ...]:
     return tuple(_parse(part.strip()) for item in texts for part in item.split(","))
 
 
+def with_native(texts: Iterable[str]) -> tuple[str, ...]:
+    """The same with the compute capability of this machine's GPU for ``native``: what is remembered holds elsewhere, too."""
+    parts = [part.strip() for item in texts for part in item.split(",")]
+    return tuple("{}.{}".format(*native_capability()) if part == NATIVE else part for part in parts)
+
+
 def best_arch(written_for: Collection[Arch], device: Capability) -> Arch | None:
     """The architecture to build a kernel for, so that the device runs the best of it; None if it cannot run there."""
     running = ranked_archs(written_for, device)
@@ -112,33 +118,25 @@ def _parse(text: str) -> Wanted:
 
 
 def _parse_gpu(text: str) -> Gpu | None:
-    """``NVIDIA H100 80GB HBM3``, ``rtx4090``, ``9.0`` -> the GPU."""
+    """``NVIDIA H100 80GB HBM3``, ``rtx4090``, ``9.0``, ``native`` -> the GPU."""
+    if text == NATIVE:
+        return Gpu(text, native_capability())
     number = _CAPABILITY.fullmatch(text)
     if number is not None:
         return Gpu(text, (int(number[1]), int(number[2])))
-    words = [word for word in re.split(r"[\s_-]+", text.upper()) if word and word not in _MAKERS]
-    starts = {"".join(words[:count]) for count in range(1, len(words) + 1)}
-    found = [name for name in arch_facts()["gpus"] if _bare(name) in starts]
-    if not found:
-        return None
-    name = max(found, key=len)
-    return Gpu(name, _capability_of(arch_facts()["gpus"][name]))
+    name = find_gpu(text)
+    return Gpu(name, GPUS[name]) if name is not None else None
 
 
 def _bare(name: str) -> str:
     return name.upper().replace(" ", "")
 
 
-def _capability_of(dotted: str) -> Capability:
-    major, _, minor = dotted.partition(".")
-    return int(major), int(minor)
-
-
 @cache
 def _known() -> str:
     facts = arch_facts()
-    gpus = [name for name, capability in facts["gpus"].items() if capability in facts["capabilities"]]
-    return ", ".join([*facts["spellings"], *facts["accepted"], ALL, *gpus])
+    gpus = [name for name, capability in GPUS.items() if "{}.{}".format(*capability) in facts["capabilities"]]
+    return ", ".join([*facts["spellings"], *facts["accepted"], ALL, NATIVE, *gpus])
 
 
 def _hint(text: str) -> str:
@@ -164,6 +162,6 @@ def _numbered(digits: str, suffix: str) -> str | None:
 def _near(text: str) -> str | None:
     """The name that is written most like a text, if one is."""
     facts = arch_facts()
-    names = {name: name for name in facts["spellings"]} | {_bare(name).lower(): name for name in facts["gpus"]}
+    names = {name: name for name in facts["spellings"]} | {_bare(name).lower(): name for name in GPUS}
     close = get_close_matches(text.replace(" ", ""), names, n=1, cutoff=0.7)
     return names[close[0]] if close else None

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import tvm_ffi
 
-from .arch import Capability, parse_capability
+from .arch import Capability
 from .dtypes import find_dtype
 from .errors import ArgumentError, DeviceError, IncompleteBundleWarning
 from .explain import Device, Explanation, TensorInfo, parse_explanation
 from .functions import make_function
+from .gpus import parse_device
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -71,7 +72,7 @@ def explain(
     bundle: Asked, kernel: str, device: str | Capability | Device, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Explanation:
     """See :meth:`Bundle.explain`."""
-    major, minor = parse_capability(device.capability if isinstance(device, Device) else device)
+    major, minor = parse_device(device.capability if isinstance(device, Device) else device)
     symbol, bound = _bind(bundle, kernel, args, kwargs)
     values = [_described(bundle, value) for value in bound]
     if isinstance(device, Device) and bundle._call("aot__protocol") >= _EXPLAINS_DEVICES:

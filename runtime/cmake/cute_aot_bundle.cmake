@@ -170,8 +170,61 @@ function(_cute_aot_check_signature directory keys)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${directory}/manifest.sig")
 endfunction()
 
-# What a bundle has of the architectures that are wanted: exact names (sm_90a), or sm90, 90 and 9.0 for all that were
-# built for this number. Names of GPUs are for cute_aot_add_bundle, which has Python to ask.
+# The compute capability of a GPU by its name, or of this machine's first one for `native`; empty for other texts.
+# A test compares the table with that of aot_runtime/gpus.py.
+function(_cute_aot_gpu_capability text result)
+  set(known
+      V100=7.0
+      T4=7.5
+      A100=8.0
+      A30=8.0
+      A800=8.0
+      A10=8.6
+      A40=8.6
+      A6000=8.6
+      RTXA6000=8.6
+      RTX3080=8.6
+      RTX3090=8.6
+      ORIN=8.7
+      L4=8.9
+      L40=8.9
+      L40S=8.9
+      RTX4080=8.9
+      RTX4090=8.9
+      RTX6000ADA=8.9
+      H100=9.0
+      H200=9.0
+      H20=9.0
+      H800=9.0
+      GH200=9.0
+      B200=10.0
+      GB200=10.0
+      B300=10.3
+      GB300=10.3
+      THOR=11.0
+      RTX5080=12.0
+      RTX5090=12.0
+      RTXPRO6000=12.0
+      GB10=12.1
+  )
+  set(found "")
+  if(text STREQUAL "native")
+    execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader OUTPUT_VARIABLE found ERROR_QUIET)
+    string(REGEX MATCH "^[0-9]+\\.[0-9]" found "${found}")
+    if(NOT found)
+      message(FATAL_ERROR "cute_aot: `native` is the GPU of this machine, and nvidia-smi finds none")
+    endif()
+  else()
+    string(TOUPPER "${text}" bare)
+    string(REGEX REPLACE "NVIDIA|GEFORCE|TESLA|JETSON|QUADRO|[ _-]" "" bare "${bare}")
+    list(FILTER known INCLUDE REGEX "^${bare}=")
+    string(REGEX REPLACE "^.*=" "" found "${known}")
+  endif()
+  set(${result} "${found}" PARENT_SCOPE)
+endfunction()
+
+# What a bundle has of the architectures that are wanted: exact names (sm_90a), sm90, 90 and 9.0 for all that were built
+# for this number, and GPUs (H100, native) for all that runs on them.
 function(_cute_aot_match_archs name wanted built result)
   set(found "")
   foreach(arch IN LISTS wanted)
@@ -181,6 +234,17 @@ function(_cute_aot_match_archs name wanted built result)
     elseif(arch MATCHES "^(sm)?([0-9]+)\\.?([0-9])$")
       set(own "${built}")
       list(FILTER own INCLUDE REGEX "^sm_${CMAKE_MATCH_2}${CMAKE_MATCH_3}[af]?$")
+    else()
+      _cute_aot_gpu_capability("${arch}" capability)
+      foreach(candidate IN LISTS built)
+        string(REGEX MATCH "^sm_([0-9]+)([0-9])([af]?)$" matched "${candidate}")
+        set(code "${CMAKE_MATCH_1}.${CMAKE_MATCH_2}")
+        set(suffix "${CMAKE_MATCH_3}")
+        if(capability MATCHES "^${CMAKE_MATCH_1}\\." AND (code STREQUAL capability
+           OR (NOT suffix STREQUAL "a" AND code VERSION_LESS capability AND NOT capability STREQUAL "8.7")))
+          list(APPEND own "${candidate}")
+        endif()
+      endforeach()
     endif()
     if(NOT own)
       message(FATAL_ERROR "cute_aot: bundle `${name}` was not built for ${arch}; it was for: ${built}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -47,6 +48,29 @@ def test_version_that_is_asked_for(tmp_path: Path, wanted: str, found: bool) -> 
         f'include("{CMAKE_DIR}/cute_aotConfigVersion.cmake")\nmessage(STATUS "compatible=${{PACKAGE_VERSION_COMPATIBLE}}")\n'
     )
     assert f"compatible={str(found).upper()}" in run(cmake(), "-P", script)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ("sm_90a", "sm_90a"), ("sm90", "sm_90;sm_90a"), ("9.0", "sm_90;sm_90a"), ("H100", "sm_90;sm_90a"),
+        ("A10", "sm_80"), ("rtx4090", "sm_80"), ("NVIDIA GB300", "sm_100f"), ("native", "sm_90;sm_90a"),
+    ],
+)  # fmt: skip
+def test_architectures_of_a_bundle_by_any_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: str, found: str
+) -> None:
+    """The same names as on the command line. A GPU stands for all code that runs on it."""
+    asked = tmp_path / "nvidia-smi"
+    asked.write_text("#!/bin/sh\necho 9.0\necho 8.0\n")
+    asked.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    script = tmp_path / "match.cmake"
+    script.write_text(
+        f'cmake_minimum_required(VERSION 3.20)\ninclude("{CMAKE_DIR}/cute_aot_bundle.cmake")\n'
+        f'_cute_aot_match_archs(b "{wanted}" "sm_80;sm_90;sm_90a;sm_100f" result)\nmessage(STATUS "found ${{result}}!")\n'
+    )
+    assert f"found {found}!" in run(cmake(), "-P", script)
 
 
 def test_installed_package_is_relocatable(project: Project, tmp_path: Path) -> None:

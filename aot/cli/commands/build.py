@@ -70,7 +70,7 @@ def add_target_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="ARCH",
-        help="sm80, sm90, sm100, ..., exact names (sm_90a), GPUs (H100, RTX4090), compute capabilities (9.0), comma lists, "
+        help="sm80, sm90, sm100, ..., exact names (sm_90a), GPUs (H100, RTX4090), compute capabilities (9.0), native, comma lists, "
         "or all; repeatable (default in a kernel project: those of its pyproject.toml)",
     )
     add("--name", help="name of the bundle (default: the name of the source's folder, file or module)")

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from aot_runtime.arch import parse_capability
 from aot_runtime.explain import Candidate, Device, TensorInfo
+from aot_runtime.gpus import NATIVE
 from aot_runtime.manifest import KernelRecord, Manifest
 
 from ...bundle.tuning import TunedDevice, Tuning, bundle_tunings
 from ...errors import UsageError, counted
 from ...gpu.explaining import Answer, ask, parse_arguments
 from ...gpu.machine import read_driver
-from ...pipeline.spellings import Gpu, parse_wanted
+from ...pipeline.spellings import parse_wanted
 from ...records import encode
 from ...versions import without_torch
 from ..options import add_bundle_argument, add_key_argument, read_trusted
@@ -53,7 +54,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         help="an argument of the call: x=f16[4,8,64], with strides and alignment x=f16[4,8]:(16,1)@16, n=3, "
         "scale=0.5, flag=true, bias=none, pair=(f32[8],2.0), a choice op=relu; outputs may be left out",
     )
-    add("--cc", metavar="GPU", help="compute capability or name of a GPU: 9.0, H100 (default: this machine's first)")
+    add("--cc", metavar="GPU", help="a GPU: 9.0, H100, sm_90a, native (default: this machine's first)")
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -100,8 +101,10 @@ def _device(text: str | None, tuned: Sequence[TunedDevice]) -> Device:
         if not devices:
             raise UsageError("this machine has no GPU to explain for", hint="pass `--cc 9.0` or `--cc H100`")
         return Device(devices[0].capability, devices[0].name, devices[0].multiprocessors)
+    if text == NATIVE:
+        return _device(None, tuned)
     (wanted,) = parse_wanted([text])[:1]
-    if not isinstance(wanted, Gpu):
+    if isinstance(wanted, str):
         raise UsageError(f"not a GPU: {text!r}", hint="pass a compute capability such as 9.0, or a name such as H100")
     return Device(wanted.capability, "", 0)
 

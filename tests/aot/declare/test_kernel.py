@@ -90,6 +90,19 @@ def test_a_declaration_names_the_code_that_serves_an_architecture(archs: Any, ar
     assert asked == [variant.written_for] == [written_for]
 
 
+@pytest.mark.parametrize("spelling", ["sm_90a", "sm90", "H100", "9.0", "NVIDIA H200"])
+def test_an_architecture_has_many_names(spelling: str) -> None:
+    assert declare(archs=(spelling,)).archs == (SM90,)
+    assert declare(archs={"sm_100f": "sm80", spelling: spelling}).written_for[SM90] == SM90
+
+
+@pytest.mark.parametrize("spelling", ["native", "all", "sm_91", "9.1", "hopper", "V100", 90])
+def test_what_names_no_one_architecture_is_refused(spelling: Any) -> None:
+    with pytest.raises(DeclarationError, match=f"unknown architectures: {spelling}") as caught:
+        declare(archs=(spelling,))
+    assert "sm_90a" in (caught.value.hint or "")
+
+
 def test_a_spec_may_be_portable_where_others_are_not() -> None:
     (variant,) = declare(lambda target: spec(written_for="sm_80"), name="make").variants(SM90)
     assert variant.written_for == "sm_80"
@@ -206,7 +219,7 @@ def test_a_tensor_within_a_tuple_makes_the_current_stream_known() -> None:
     ("settings", "message"),
     [
         ({"archs": ()}, "unknown architectures: none given"),
-        ({"archs": ("sm90",)}, "unknown architectures: sm90"),
+        ({"archs": ("sm91",)}, "unknown architectures: sm91"),
         ({"archs": "sm_90a"}, "unknown architectures: sm_90a"),
         ({"archs": ("sm_80", "sm_75")}, "unknown architectures: sm_75"),
         ({"axes": {"dtype": ("f16", "f16")}}, "axis dtype needs different values"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from aot_runtime.arch import Arch, ArchError
 
+from aot.pipeline import spellings
+from aot.pipeline.settings import Settings
 from aot.pipeline.spellings import best_arch, built_archs, parse_archs, parse_wanted
 from aot.targets import accepted_archs
 
@@ -145,3 +147,18 @@ def test_in_a_bundle_a_gpu_stands_for_all_that_runs_on_it() -> None:
         with pytest.raises(ArchError, match="the bundle has no code for ") as caught:
             named(text)
         assert caught.value.hint == "it has sm_80, sm_90, sm_90a"
+
+
+def test_native_is_the_gpu_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spellings, "native_capability", lambda: (9, 0))
+    assert parsed("native") == ["sm_90a"]
+    assert Settings("kernels", ("sm80, native",)).archs == ("sm80", "9.0")  # as the cache remembers it
+
+
+def test_without_a_gpu_native_says_so() -> None:
+    def missing() -> None:
+        raise ArchError("`native` is the GPU of this machine, which has none")
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(ArchError, match="which has none"):
+        patch.setattr(spellings, "native_capability", missing)
+        parsed("native")

@@ -37,6 +37,12 @@ def test_torch_is_not_imported(small_bundle_path: Path, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "aot", *command], env={**os.environ, "PYTHONPATH": path}, check=True)
 
 
+@pytest.mark.parametrize("device", ["9.0", "H200", "sm_90a", "sm90", "NVIDIA H100 80GB HBM3"])
+def test_a_gpu_has_many_names(small_bundle_path: Path, device: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", str(small_bundle_path), "fill_stream_zero", "out=f32[8]", "--cc", device]) == 0
+    assert "on compute capability 9.0 runs sm_90a fill_stream_zero\n" in capsys.readouterr().out
+
+
 def test_a_call_that_nothing_takes_is_exit_code_1(small_bundle_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", str(small_bundle_path), "fill_epilogue", "out=f16[8]", "--cc", "9.0", "--json"]) == 1
     data = json.loads(capsys.readouterr().out)
@@ -53,7 +59,8 @@ def test_a_call_that_nothing_takes_is_exit_code_1(small_bundle_path: Path, capsy
     ("words", "said"),
     [
         (("fill_epilog", "--cc", "9.0"), "hint: did you mean `fill_epilogue`? there are: fill_epilogue"),
-        (("fill_epilogue", "out=f32[8]", "--cc", "sm_90a"), "error: not a GPU: 'sm_90a'"),
+        (("fill_epilogue", "out=f32[8]", "--cc", "all"), "error: not a GPU: 'all'"),
+        (("fill_epilogue", "out=f32[8]", "--cc", "native"), "hint: pass `--cc 9.0` or `--cc H100`"),
         (("fill_epilogue", "out=f32[8]"), "hint: pass `--cc 9.0` or `--cc H100`"),
     ],
 )
