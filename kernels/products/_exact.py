@@ -33,7 +33,7 @@ import aot
 
 from ..sm90 import hardware as hw
 from ..sm90.epilogue import Place
-from ..sm90.mainloop import Consumer, Loads, PromotedMainloop, Ready, Types
+from ..sm90.mainloop import UNROLLED, Consumer, Loads, PromotedMainloop, Ready, Types
 from ..sm90.pipeline import state_at, thread_pipeline
 from ..sm90.product import Product
 from ..sm90.scheduler import TileScheduler, Work, this_block
@@ -55,6 +55,7 @@ class PiecesMainloop(PromotedMainloop):
 
     threads = hw.THREADS + hw.WARP_GROUP
     registers = 56, 200
+    unrolled_loads = UNROLLED
 
     @property
     def cut_parts(self) -> int:

@@ -21,7 +21,7 @@ import aot
 
 from ..sm90 import hardware as hw
 from ..sm90.epilogue import Epilogue, Place
-from ..sm90.mainloop import Consumer, Loads, PromotedMainloop, Ready
+from ..sm90.mainloop import UNROLLED, Consumer, Loads, PromotedMainloop, Ready
 from ..sm90.pipeline import producer_state
 from ..sm90.product import Product
 from ..sm90.scheduler import TileScheduler, Work, this_block
@@ -78,6 +78,7 @@ class BlockScales(PromotedMainloop):
 
     producers = 1 + hw.WARP  # each lane of the warp that brings scales arrives for those it has brought
     turns = 1
+    unrolled_loads = UNROLLED
 
     @property
     def most_stages(self) -> int:

@@ -19,7 +19,7 @@ from .._gemm import activate
 from ..elementwise.activation import Activation
 from ..sm90.epilogue import Epilogue, Place, Store
 from ..sm90.hardware import WGMMA_ROWS, column_offset, row_offset
-from ..sm90.mainloop import PromotedMainloop, Types
+from ..sm90.mainloop import UNROLLED, PromotedMainloop, Types
 from ..sm90.product import Product
 from ._f32_portable import CHUNK, write_sums
 
@@ -37,6 +37,8 @@ class Tf32Op(MmaF8Op):
 
 @dataclass(frozen=True)
 class Tf32Mainloop(PromotedMainloop):
+    unrolled_loads = UNROLLED
+
     def instruction(self, types: Types, columns: int) -> cute.TiledMma:
         major, shape = OperandMajorMode.K, (WGMMA_ROWS, columns, MMA_DEPTH)
         operation = Tf32Op(TFloat32, TFloat32, Float32, shape, OperandSource.SMEM, major, major)
