@@ -6,8 +6,9 @@
 #include <unistd.h>
 
 static pthread_mutex_t locks[AOT_LOCK_COUNT];
-static int32_t owner;          /* the process that the locks belong to; 0: nobody used them yet */
-enum { BEING_INITIALISED = -1 };
+/* The process that the locks belong to; 0: nobody used them yet. While a process makes them it is minus its number, so
+ * that a child which was forked at that moment does not wait for its parent. */
+static int32_t owner;
 
 int aot_lock_of(const void* address) {
   uint64_t mixed = (uint64_t)(uintptr_t)address * UINT64_C(0x9e3779b97f4a7c15) >> 32;
@@ -20,8 +21,8 @@ int aot_lock_of(const void* address) {
 static void own_locks(int32_t process) {
   int32_t seen = __atomic_load_n(&owner, __ATOMIC_ACQUIRE);
   while (seen != process) {
-    if (seen != BEING_INITIALISED &&
-        __atomic_compare_exchange_n(&owner, &seen, BEING_INITIALISED, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+    if (seen != -process &&
+        __atomic_compare_exchange_n(&owner, &seen, -process, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
       for (int i = 0; i < AOT_LOCK_COUNT; ++i) pthread_mutex_init(&locks[i], NULL);
       __atomic_store_n(&owner, process, __ATOMIC_RELEASE);
       return;

@@ -218,6 +218,11 @@ static void test_pins_that_cannot_be_right() {
     CHECK_THROWS(aot::UsageError, "64 hex digits", aot::Bundle(original.string(), pinned));
   }
   pinned.manifest_sha256 = sha256_of(original / "manifest.json");
+  for (const std::size_t at : {std::size_t{0}, std::size_t{63}}) {
+    aot::Options other = pinned;
+    other.manifest_sha256[at] = other.manifest_sha256[at] == '0' ? '1' : '0';
+    CHECK_THROWS(aot::DigestError, "is not the manifest", aot::Bundle(original.string(), other));
+  }
   pinned.verify = false;
   CHECK_THROWS(aot::UsageError, "skip_verification", aot::Bundle(original.string(), pinned));
 }

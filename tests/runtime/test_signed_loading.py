@@ -12,6 +12,7 @@ import pytest
 from aot_runtime import ArgumentError, DigestError, PublicKeyError, SignatureError
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from forging import accept
 from observing import only_block, run_python
 from standin import Standin
 
@@ -174,3 +175,18 @@ def test_a_digest_of_the_manifest_is_asked_before_any_code_is_opened(signed: Pat
     with pytest.raises(DigestError):
         aot_runtime.load(signed, manifest_sha256=64 * "0")
     assert str(signed) not in Path("/proc/self/maps").read_text()
+
+
+@pytest.mark.parametrize("byte", [0, 15, 31])
+def test_every_byte_of_a_digest_counts(byte: int, signed: Path, cuda: Standin) -> None:
+    """The digest that the entry library has of a kernel's library differs in one byte."""
+    entry, kernel = f"lib/{HOST}/libbundle.so", signed / "lib" / HOST / "sm_90a" / "fill.so"
+    digest = hashlib.sha256(kernel.read_bytes()).digest()
+    content = (signed / entry).read_bytes()
+    assert content.count(digest) == 1
+    alter(signed / entry, content.index(digest) + byte)
+    accept(signed, entry)
+    bundle = aot_runtime.load(signed)
+    with pytest.raises(DigestError, match=r"fill\.so` is not the file"):
+        bundle.fill(cuda.tensor((8,), "float32"))
+    assert not cuda.launches

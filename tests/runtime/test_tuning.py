@@ -64,6 +64,14 @@ def test_the_table_of_the_device_decides(load: Callable[..., aot_runtime.Bundle]
     assert blocks(load(), cuda) == MEASURED
 
 
+def test_a_bin_begins_with_its_bound(load: Callable[..., aot_runtime.Bundle], cuda: Standin) -> None:
+    bundle, found = load(), {}
+    for length in (1, 49, 50, 51, 64, 499, 500, 501, 512):
+        bundle.fill_tuned(cuda.tensor((length,), "float32"), 1.0)
+        found[length] = only_block(cuda)
+    assert found == {1: 128, 49: 128, 50: 32, 51: 32, 64: 32, 499: 32, 500: 64, 501: 64, 512: 64}
+
+
 def test_a_device_with_other_multiprocessors_goes_by_preference(
     load: Callable[..., aot_runtime.Bundle], cuda: Standin
 ) -> None:

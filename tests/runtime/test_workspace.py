@@ -109,8 +109,9 @@ def test_memory_that_the_caller_passes_is_used_and_cleared(
 def test_memory_that_will_not_do_is_refused(cuda: Standin, bundle: aot_runtime.Bundle, memory: Memory) -> None:
     out = cuda.tensor((1000,), "float32")
     too_short, elsewhere = memory.tensor(15), memory.tensor(64, device=1)
-    others = [cuda.tensor((4,), "float32"), cuda.tensor((4, 4), "uint8"), cuda.tensor((64,), "uint8", byte_offset=8), 5]
-    for given in (too_short, elsewhere, *others):
+    others = [cuda.tensor((4,), "float32"), cuda.tensor((4, 4), "uint8"), 5]
+    misplaced = [cuda.tensor((64,), "uint8", byte_offset=offset) for offset in (1, 8, 64, 127, 192)]
+    for given in (too_short, elsewhere, *others, *misplaced):
         with pytest.raises(
             ArgumentError, match="`parts` must be a tensor of u8 on device 0 with one dimension of at least 16"
         ):
