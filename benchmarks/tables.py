@@ -20,9 +20,15 @@ from pathlib import Path
 from typing import Any
 
 PROJECT = Path(__file__).resolve().parent.parent
-PAGES = tuple(
-    PROJECT / "docs" / name for name in ("performance.md", "overheads.md", "proven.md", "dev/measurements.md")
+_NAMES = (
+    "docs/performance.md",
+    "docs/overheads.md",
+    "docs/proven.md",
+    "docs/dev/measurements.md",
+    "docs/README.md",
+    "README.md",
 )
+PAGES = tuple(PROJECT / name for name in _NAMES)
 RESULTS = PROJECT / "benchmarks" / "results"
 
 _TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -355,6 +361,15 @@ def _at(data: Any, *path: str) -> Any:
 
 
 FACTS: dict[str, tuple[tuple[str, str, Callable[[Any], str]], ...]] = {
+    "headline": (
+        ("First result of FlashAttention-4 in a fresh process: compiled, served from a bundle", "h200-capture.json",
+         lambda data: f"{data['results']['start_s']['library']['first result'] * 1e3:.0f} ms, "
+                      f"{_at(data, *_FORWARD)['first result, served_ms']:.1f} ms"),
+        ("Import the loader and load a bundle of 10,000 variants, in a fresh process", "aarch64-load.json",
+         _number("results", "50 kernels, 10,000 variants", "without_torch", "import_and_first_load_ms", digits=1, unit="ms")),
+        ("Speed of the shipped attention of prompts, relative to cuDNN through torch", "h200-attention.json",
+         lambda data: f"{_mean_ratio(data['results']['table'].values(), 'cudnn')} in the mean of eleven shapes"),
+    ),
     "calling": (
         *((f"Selection in C adds: {bundle}", "aarch64-dispatch.json", _number("results", bundle, "added", digits=0, unit="ns"))
           for bundle in ("4 kernels x 3 dtypes x 3 architectures", "1 kernel of 256 variants",

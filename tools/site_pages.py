@@ -26,7 +26,7 @@ _EXCERPT = re.compile(r"^<!-- (\S+) -->\n( *```\w+)$", re.MULTILINE)
 def place(path: str) -> str:
     """Where a file or folder of the repository is in the site."""
     if path == "docs" or path.startswith("docs/"):
-        return posixpath.relpath(path, "docs") if path.endswith(".md") else "README.md"
+        return posixpath.relpath(path, "docs") if (PROJECT / path).is_file() else "README.md"
     if (PROJECT / path / "README.md").is_file():
         return f"repository/{path}/README.md"
     if (PROJECT / path).is_dir():

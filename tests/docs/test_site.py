@@ -21,7 +21,7 @@ DOCS = PROJECT / "docs"
 
 def shown() -> set[str]:
     """Every page and file of the site, by its place."""
-    inside = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")}
+    inside = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*") if path.is_file()}
     return inside | {site_pages.place(path) for path in site_pages.outside()}
 
 
