@@ -44,8 +44,6 @@ class Recorder:
         called_from, line = _caller(self._exercise)
         try:
             call = describe(compiler, function, args, kwargs)
-            if not call.options.tvm_ffi:
-                raise DeclarationError("it is compiled without `--enable-tvm-ffi`, so that it is called in another way")
             caught = CapturedCall(call.key, call.data, call.options.text(), function, args, kwargs, called_from)
             if call.key not in self.kernels:
                 self.kernels[call.key] = captured_kernel(caught, (self._arch,), f"{self._exercise}:{line}")
@@ -73,6 +71,17 @@ class _Nothing:
 
     def export_to_c(self, *args: Any, **kwargs: Any) -> None:
         """Write nothing."""
+
+    # The same in the convention without TVM-FFI.
+
+    def to(self, device: Any = None) -> _Nothing:
+        return self
+
+    def generate_execution_args(self, *args: Any, **kwargs: Any) -> tuple[list[Any], list[Any]]:
+        return [], []
+
+    def run_compiled_program(self, exe_args: list[Any]) -> int:
+        return 0
 
 
 def _may_compile(module: str) -> bool:

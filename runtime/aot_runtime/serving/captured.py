@@ -17,10 +17,10 @@ _MARK = b'"captured": {'
 
 
 class Found:
-    """A captured call: the kernel that answers it, how many parameters that has, and the record of the call."""
+    """A captured call: the kernel that answers it, the names of its parameters, and the record of the call."""
 
-    def __init__(self, kernel: str, parameter_count: int, record: dict[str, Any]) -> None:
-        self.kernel, self.parameter_count, self.record = kernel, parameter_count, record
+    def __init__(self, kernel: str, parameters: list[str], record: dict[str, Any]) -> None:
+        self.kernel, self.parameters, self.record = kernel, parameters, record
 
 
 class CapturedCalls:
@@ -35,7 +35,7 @@ class CapturedCalls:
         for kernel, record in self._lines(f'_{key[:_KEY_LETTERS]}": {{'):
             call = captured_call(record, self._read)
             if call is not None and call["key"] == key:
-                return Found(kernel, len(record.get("parameters", list, [])), call)
+                return Found(kernel, [one.get("name", str) for one in record.each("parameters")], call)
         return None
 
     def _read(self, name: str) -> Reader | None:

@@ -60,8 +60,6 @@ class Recording:
         called_from = _caller()
         try:
             call = describe(compiler, function, args, kwargs)
-            if not call.options.tvm_ffi:
-                raise UnstableError("it is compiled without `--enable-tvm-ffi`")
             owner, jit = jit_function(function)
             if "__main__" in (jit.__module__, type(owner).__module__):
                 raise UnstableError(

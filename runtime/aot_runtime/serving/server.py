@@ -25,6 +25,7 @@ from .forms import UnstableError
 from .hook import Hook, when_loaded
 from .nearest import explain_miss, nearest_call
 from .options import prepare_options
+from .plain import PlainFunction
 from .reads import changes_for_device
 from .refusals import in_words_of_cute_dsl
 
@@ -145,16 +146,15 @@ class Serving:
             return _Miss(f"`{self.path}` cannot serve {name}: {error}", self.path)
         except Exception as error:  # objects of other libraries are looked at, and these may raise anything
             return _Miss(f"`{self.path}` cannot serve {name}: {type(error).__name__}: {error}", self.path)
-        if not call.options.tvm_ffi:
-            return _Miss(f"`{self.path}` cannot serve {name}: it is compiled without `--enable-tvm-ffi`", self.path)
         found = self._captured().find(call.key)
         if found is None:
             return self._explained(call)
         if (miss := self._changed(found)) is not None:
             return miss
         if found.kernel not in self._functions:
-            self._functions[found.kernel] = _served(self._open(), found.kernel, call, found.parameter_count)
-        return self._functions[found.kernel]
+            self._functions[found.kernel] = _served(self._open(), found.kernel, call, len(found.parameters))
+        function = self._functions[found.kernel]
+        return function if call.options.tvm_ffi else PlainFunction(function, found.parameters)
 
     def _changed(self, found: Found) -> _Miss | None:
         """Why a captured kernel cannot be served; None if it can."""

@@ -1,0 +1,62 @@
+"""What is compiled without TVM-FFI is captured, built, served, and called in CuTe DSL's own convention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from observing import run_python
+from places import TESTS
+from without_frameworks import RESULTS as MAY_IMPORT
+
+from aot.compile.messages import EXERCISE, Options
+
+FOREIGN = TESTS / "foreign"
+
+
+@pytest.fixture(scope="session")
+def plain_bundle(shared_bundle: Callable[..., Path]) -> Path:
+    settings = {"name": "plain", "shared_cudart": True, "archives": False, "options": Options(source=EXERCISE)}
+    return shared_bundle("plain", FOREIGN / "plain_exercise.py", ("sm_90a",), **settings)
+
+
+CALLS = """
+import gc, sys
+from pathlib import Path
+import aot_runtime
+from standin import Standin
+bundle, directory, foreign = map(Path, sys.argv[1:])
+cuda = Standin.load(directory)
+cuda.reset(capabilities=[(9, 0)])
+serving = aot_runtime.serve(bundle)
+sys.path.insert(0, str(foreign))
+from plainlib import arguments, compile_scale
+x = cuda.tensor((5, 64), "float32")
+served = compile_scale()
+def call(how):
+    how(*arguments(x, 4096, 77))
+    gc.collect()
+    launch = cuda.launches[-1]
+    print(launch.grid[0], launch.block[0], launch.stream)
+call(served)
+call(served.to(0))
+call(lambda *args: served.run_compiled_program(served.generate_execution_args(*args)[0]))
+rows, out, sizes, bias, stream = arguments(x, 4096, 78)
+for _ in range(3):  # the same tensor again: whoever takes its capsule leaves it as it was
+    assert served(rows, out, sizes, bias=bias, stream=stream) == 0
+print(cuda.launches[-1].stream, len(cuda.launches), serving.hits, serving.misses)
+narrow = cuda.tensor((5, 32), "float32")
+try:
+    served(*arguments(narrow, 4096, 77))
+except ValueError as error:
+    print(str(error).splitlines()[0])
+"""
+
+
+def test_a_function_without_tvm_ffi_is_served_as_callers_use_it(plain_bundle: Path, standin_directory: Path) -> None:
+    variables = {MAY_IMPORT: "this is such a process"}
+    printed = run_python(CALLS, plain_bundle, standin_directory, FOREIGN, variables=variables).splitlines()
+    assert printed[:3] == ["5 64 77"] * 3
+    assert printed[3] == "78 6 1 0"
+    assert printed[4] == "Mismatched x.shape[1] on argument #0, expected to be 64"

@@ -1,0 +1,5 @@
+"""Captures the kernel of plainlib."""
+
+from plainlib import compile_scale
+
+compile_scale()
