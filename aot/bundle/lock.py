@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ..errors import BuildError, UsageError
+from ..errors import BuildError, UsageError, system_hint
 from ..files import is_at
 from .publish import check_writable, real_directory
 
@@ -69,7 +69,8 @@ def _open(path: Path) -> int:
         except OSError as error:
             failed = error
             break
-    raise UsageError(f"cannot write to `{path.parent}`: {failed.strerror}", hint="pass another `--out`")
+    hint = "make it writable, or work on a copy in another folder"
+    raise UsageError(f"cannot write to `{path.parent}`: {failed.strerror}", hint=system_hint(failed) or hint)
 
 
 def _lock(descriptor: int, flags: int) -> bool:

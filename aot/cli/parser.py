@@ -24,6 +24,8 @@ COMMANDS = (
 )  # fmt: skip
 EPILOG = "Exit codes: 0 success; 1 some kernels failed, or a bundle does not verify; 2 wrong usage."
 _DESCRIPTION = "Compile CuTe DSL kernels ahead of time into a bundle of native libraries."
+# What people look for here that is no command.
+_ELSEWHERE = {"serve": "`python -m aot_runtime serve BUNDLE -- PROGRAM` serves the calls that were captured; "}
 _SHARED = ("-v", "--verbose", "-q", "--quiet", "--json")  # may stand before the command too
 
 
@@ -63,8 +65,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     if rest[0].startswith("-"):
         return overview().parse_args(rest)
     if rest[0] not in COMMANDS:
-        close = get_close_matches(rest[0], COMMANDS, n=1, cutoff=0.5)
+        close = get_close_matches(rest[0], COMMANDS, n=1, cutoff=0.65)
         start = f"did you mean `{close[0]}`? " if close else ""
+        start = _ELSEWHERE.get(rest[0], start)
         usage = overview().format_usage().rstrip()
         raise WrongUsage(f"there is no command {rest[0]!r}", usage, hint=f"{start}commands: {', '.join(COMMANDS)}")
     # Not through the parser of all commands, which would not know the options of this one to suggest from.

@@ -7,7 +7,7 @@ import sys
 
 from ..compile.messages import Compiled
 from ..errors import Failure
-from ..pipeline.events import LineProgress, Progress, TimedProgress
+from ..pipeline.events import Codes, LineProgress, Progress, TimedProgress
 from ..pipeline.executor import CompileJob
 from .report import print_message
 
@@ -46,6 +46,7 @@ class TerminalProgress(TimedProgress):
         self.bar = RichProgress(*columns, console=Console(stderr=True), transient=True)
         self.task = self.bar.add_task("starting", total=None, counted="")
         self.done = self.expected = 0
+        self.codes = Codes(0)
 
     def __enter__(self) -> Progress:
         self.bar.start()
@@ -65,16 +66,17 @@ class TerminalProgress(TimedProgress):
     def warn(self, text: str) -> None:
         self.bar.console.print(f"warning: {text}", markup=False, highlight=False)
 
-    def total(self, variants: int) -> None:
+    def total(self, variants: int, codes: int | None = None) -> None:
         super().total(variants)
         self._finish()
-        self.done, self.expected = 0, variants
-        self.task = self.bar.add_task("compiling", total=variants, counted=f"0/{variants}")
+        self.done, self.expected, self.codes = 0, variants, Codes(variants if codes is None else codes)
+        self.task = self.bar.add_task("compiling", total=self.codes.expected, counted=f"0/{variants}")
 
     def compiled(self, job: CompileJob, outcome: Compiled | Failure) -> None:
         self.done += 1
         shown = f"compiling {job.arch} {job.variant}"
-        self.bar.update(self.task, description=shown, advance=1, counted=f"{self.done}/{self.expected}")
+        advance = int(self.codes.add(job))
+        self.bar.update(self.task, description=shown, advance=advance, counted=f"{self.done}/{self.expected}")
 
     def _finish(self) -> None:
         """Stop the clock of the phase that ends."""

@@ -30,6 +30,7 @@ def build_settings(arguments: argparse.Namespace) -> Settings:
     """What the arguments ask for. Without ``--kernels``, the project in this folder is meant, if there is one."""
     project = _project() if arguments.kernels is None else None
     if not arguments.arch and project is None:
+        _check_source(arguments.kernels)
         raise UsageError(
             "no architecture was given",
             hint="pass `--arch sm90`, `--arch H100` or `--arch all`, or write [tool.cute-aot] in pyproject.toml",
@@ -69,6 +70,12 @@ def build_settings(arguments: argparse.Namespace) -> Settings:
         tuning=tuple(arguments.tuning),
         wait=not arguments.no_wait,
     )
+
+
+def _check_source(kernels: str | None) -> None:
+    """Raise if what ``--kernels`` names looks like a path and is not there: that is the first thing to fix."""
+    if kernels is not None and os.sep in kernels and not Path(kernels).exists():
+        raise UsageError(f"`{kernels}` does not exist", hint="pass a folder, a Python file, or an importable module")
 
 
 def list_settings(arguments: argparse.Namespace) -> Settings:

@@ -89,7 +89,7 @@ def compile_plan(plan: Plan, session: Session, executor: Executor, workspace: Wo
         workspace.progress.note(
             f"{len(compiled)} of {counted(len(jobs), 'variant')} {'is' if len(jobs) == 1 else 'are'} in the cache"
         )
-    workspace.progress.total(len(missing))
+    workspace.progress.total(len(missing), len({(job.arch, job.kernel, job.group or job.variant) for job in missing}))
     failures: list[Failure] = []
     callers = {kernel.info.name: _called_from(kernel.info) for kernel in plan.kernels}
 

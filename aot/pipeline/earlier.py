@@ -27,6 +27,7 @@ class Earlier:
     key: str | None = None  # of what the build ends with; None: something that it comes from is new or has changed
     is_made: bool = False  # the bundle at the destination is, file by file, what the build would end with
     plan: recall.Plan | None = None  # of an earlier build, which still holds; not looked for if the bundle is there
+    outline: recall.Outline | None = None  # of the plan that holds, if there is one
 
 
 def look_up(workspace: Workspace) -> Earlier:
@@ -37,8 +38,8 @@ def look_up(workspace: Workspace) -> Earlier:
         return Earlier()
     key = _result_key(workspace.settings, outline)
     if recall.is_made(store, key, workspace.out) and not any(_damaged(workspace.out)):
-        return Earlier(key, is_made=True)
-    return Earlier(key, plan=recall.recall_plan(store, outline))
+        return Earlier(key, is_made=True, outline=outline)
+    return Earlier(key, plan=recall.recall_plan(store, outline), outline=outline)
 
 
 def _damaged(bundle: Path) -> Iterator[str]:

@@ -10,7 +10,9 @@ from ..compile.messages import Compiled
 from ..errors import Failure, counted
 from .executor import CompileJob
 
-__all__ = ["Clock", "CountingProgress", "LineProgress", "Progress", "TimedProgress"]
+__all__ = ["Clock", "Codes", "CountingProgress", "LineProgress", "Progress", "TimedProgress"]
+
+_ENOUGH = 5  # codes, before a time is said
 
 
 class Progress:
@@ -29,7 +31,8 @@ class Progress:
 
     def warn(self, text: str) -> None: ...
 
-    def total(self, variants: int) -> None: ...
+    def total(self, variants: int, codes: int | None = None) -> None:
+        """So many variants are to be compiled. Those with the same code are compiled once; ``codes`` counts these."""
 
     def compiled(self, job: CompileJob, outcome: Compiled | Failure) -> None: ...
 
@@ -49,8 +52,8 @@ class CountingProgress(Progress):
     def warn(self, text: str) -> None:
         self.listener.warn(text)
 
-    def total(self, variants: int) -> None:
-        self.listener.total(variants)
+    def total(self, variants: int, codes: int | None = None) -> None:
+        self.listener.total(variants, codes)
 
     def compiled(self, job: CompileJob, outcome: Compiled | Failure) -> None:
         self.count += isinstance(outcome, Compiled)
@@ -86,8 +89,30 @@ class TimedProgress(Progress):
     def stage(self, text: str) -> None:
         self.clock.enter(text.partition(" for ")[0])
 
-    def total(self, variants: int) -> None:
+    def total(self, variants: int, codes: int | None = None) -> None:
         self.clock.enter("compiling" if variants else "")
+
+
+class Codes:
+    """Counts the different codes among what was compiled: the time that is left goes by these, since copies take none."""
+
+    def __init__(self, expected: int) -> None:
+        self.expected, self.seen = expected, set[tuple[object, ...]]()
+        self.began = 0.0  # when the first was compiled
+
+    def add(self, job: CompileJob) -> bool:
+        """Whether a job is the first of its code."""
+        before = len(self.seen)
+        self.seen.add((job.arch, job.kernel, job.group or job.variant))
+        self.began = self.began or time.monotonic()
+        return len(self.seen) > before
+
+    def seconds_left(self, now: float) -> float | None:
+        """How long the rest takes if it goes on like this; None if there is too little to go by, or nothing left."""
+        done = len(self.seen)
+        if done < _ENOUGH or done >= self.expected:
+            return None
+        return (now - self.began) / (done - 1) * (self.expected - done)
 
 
 class LineProgress(TimedProgress):
@@ -96,7 +121,7 @@ class LineProgress(TimedProgress):
     def __init__(self) -> None:
         super().__init__()
         self.done = self.expected = 0
-        self.began = 0.0  # when the first was compiled
+        self.codes = Codes(0)
         self.lock = threading.Lock()  # several threads have something compiled
 
     def stage(self, text: str) -> None:
@@ -110,10 +135,10 @@ class LineProgress(TimedProgress):
     def warn(self, text: str) -> None:
         self._print(f"warning: {text}")
 
-    def total(self, variants: int) -> None:
+    def total(self, variants: int, codes: int | None = None) -> None:
         self._end_phase()
         super().total(variants)
-        self.done, self.expected, self.began = 0, variants, 0.0
+        self.done, self.expected, self.codes = 0, variants, Codes(variants if codes is None else codes)
         if variants:
             self._print(f"compiling {counted(variants, 'variant')}")
 
@@ -126,15 +151,12 @@ class LineProgress(TimedProgress):
         verdict = f"{outcome.seconds:.1f} s" if isinstance(outcome, Compiled) else "FAILED"
         with self.lock:
             self.done += 1
-            self.began = self.began or time.monotonic()
+            self.codes.add(job)
             self._print(f"[{self.done}/{self.expected}] {job.arch} {job.variant}: {verdict}{self._left()}")
 
     def _left(self) -> str:
-        """How long the rest takes if it goes on like this; said once there is something to go by."""
-        if self.done < 5 or self.done == self.expected:
-            return ""
-        seconds = (time.monotonic() - self.began) / (self.done - 1) * (self.expected - self.done)
-        return f", about {seconds:.0f} s left"
+        seconds = self.codes.seconds_left(time.monotonic())
+        return "" if seconds is None else f", about {seconds:.0f} s left"
 
     def _print(self, text: str) -> None:
         print(f"{self.clock.elapsed:6.1f} s  {text}", file=sys.stderr, flush=True)

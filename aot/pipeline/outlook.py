@@ -12,7 +12,7 @@ from ..cache.recall import KernelPlan, Plan
 from ..cache.store import Store
 from ..compile.messages import KernelInfo
 from ..errors import Failure
-from .earlier import look_up
+from .earlier import look_up, remember_plan
 from .events import Progress
 from .executor import Session
 from .plan import make_plan, over_budget
@@ -72,15 +72,19 @@ def foresee(settings: Settings, progress: Progress, *, with_tables: bool = False
 
 
 def _plan(workspace: Workspace) -> tuple[tuple[KernelPlan, ...], tuple[Failure, ...]]:
-    earlier = look_up(workspace)
-    if earlier.plan is not None:
-        return earlier.plan.kernels, ()
+    earlier, store = look_up(workspace), workspace.store
+    known = earlier.plan
+    if known is None and earlier.outline is not None and store is not None:
+        known = recall.recall_plan(store, earlier.outline)
+    if known is not None:
+        return known.kernels, ()
     settings = workspace.settings
     workspace.progress.stage("reading declarations")
     session = Session(settings.kernels, settings.options, settings.timeout)
     limit = settings.worker_count if settings.memory is not None else None
     with Workers(session, workspace.scratch, limit=limit) as workers:
-        new = make_plan(settings, workers, with_keys=workspace.store is not None)
+        new = make_plan(settings, workers, with_keys=store is not None)
+    remember_plan(workspace, new)  # so that the build, and the next look, need not read the declarations again
     return new.plan.kernels, new.failures
 
 

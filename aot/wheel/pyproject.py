@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
+from aot_runtime.arch import ArchError
 from pyproject_metadata import ConfigurationError, StandardMetadata
 
 from ..cache.places import find_places
@@ -229,7 +230,10 @@ def _metadata(data: Mapping[str, Any], root: Path) -> StandardMetadata:
 def _check(table: Table) -> None:
     if not table.archs:
         raise UsageError("[tool.cute-aot]: `archs` is empty", hint='write archs = ["sm90"]')
-    parse_archs(table.archs, ())
+    try:
+        parse_archs(table.archs, ())
+    except ArchError as error:
+        raise UsageError(f"pyproject.toml, `[tool.cute-aot] archs`: {error.message}", hint=error.hint) from None
     if table.timeout is not None and table.timeout <= 0:
         raise UsageError(f"[tool.cute-aot]: `timeout` is {table.timeout}, must be positive")
     if table.cuda not in (None, 12, 13):

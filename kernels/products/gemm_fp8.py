@@ -132,6 +132,7 @@ def product(tiling: Any, target: aot.Target, scaling: Scaling, grouped: bool = F
     axes={"dtype": ("bf16", "f16"), "b": ("f8e4m3", "f8e5m2"), "scales": {"blocks": True, "rows": False}},
     contract=contract,
     tuned_by=("m", "n", "k"),
+    variant_budget=200,  # 34 tilings that a table chooses from, in several dtypes
 )
 def gemm_fp8(target: aot.Target, dtype: str, b: str, scales: bool) -> list[aot.Spec]:
     """``out[i, j] = sum over k of a[i, k] * a_scale * b[j, k] * b_scale``, in the dtype of ``out``.

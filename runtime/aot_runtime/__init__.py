@@ -74,7 +74,15 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(f".{_MODULES.get(name, 'errors')}", __name__), name)
+    try:
+        module = import_module(f".{_MODULES.get(name, 'errors')}", __name__)
+    except ModuleNotFoundError as error:
+        if error.name != "tvm_ffi":
+            raise
+        from .errors import AotError
+
+        raise AotError("apache-tvm-ffi is not installed", hint="`pip install apache-tvm-ffi`") from None
+    value = getattr(module, name)
     globals()[name] = value
     return value
 

@@ -254,6 +254,7 @@ def read_manifest(bundle: str) -> bytes:
         return read_bounded(f"{bundle}/{FILE_NAME}", MAX_BYTES, ManifestError)
     except FileNotFoundError:
         what = f"holds no {FILE_NAME}" if os.path.isdir(bundle) else "is not a directory"
+        what = what if os.path.lexists(bundle) else "does not exist"
         raise ManifestError(f"`{bundle}` is not a bundle: it {what}", hint=_BUILD_HINT) from None
 
 

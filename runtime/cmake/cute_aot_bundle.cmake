@@ -71,7 +71,7 @@ function(_cute_aot_define target)
   target_link_libraries(${target} INTERFACE cute_aot::tvm_ffi Threads::Threads ${CMAKE_DL_LIBS} rt m)
 endfunction()
 
-# cute_aot_import_bundle(<target> <directory> [STATIC|SHARED|OPENED] [ARCHS <arch>...] [HOST <host>] [NO_CUDART]
+# cute_aot_import_bundle(<target> <directory> [STATIC|SHARED|OPENED] [ARCHS <arch>...] [HOST <cpu or host>] [NO_CUDART]
 #                        [KEY <public key>...] [MANIFEST_SHA256 <digest>])
 #
 # <target> links the bundle in that directory (what `python -m aot build` printed) and finds its headers, <name>.h and
@@ -112,6 +112,8 @@ function(cute_aot_import_bundle target directory)
   set(host "${arg_HOST}")
   if(NOT host)
     _cute_aot_host(host)
+  elseif(NOT host MATCHES "-")  # a CPU, as `--host` takes it
+    string(APPEND host "-linux-gnu")
   endif()
   string(JSON cudart ERROR_VARIABLE error GET "${manifest}" hosts ${host} cudart)
   if(error)

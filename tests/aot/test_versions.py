@@ -132,3 +132,19 @@ def test_the_requirements_of_an_extra_are_those_of_the_metadata(extra: str) -> N
 
 def test_an_extra_that_does_not_exist_requires_nothing() -> None:
     assert extra_requirements("nothing") == []
+
+
+@pytest.mark.parametrize("words", [["explain", "BUNDLE", "fill_stream_zero", "out=f32[8]", "--cc", "9.0"]])
+def test_commands_and_load_say_that_tvm_ffi_is_missing(words: list[str], small_bundle_path: Path) -> None:
+    code = "import sys; sys.modules['tvm_ffi'] = None; from aot.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    load = "import sys; sys.modules['tvm_ffi'] = None; import aot_runtime; aot_runtime.load(sys.argv[1])"
+    path = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+    words = [str(small_bundle_path) if word == "BUNDLE" else word for word in words]
+    done = subprocess.run([sys.executable, "-c", code, *words], env=path, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "pip install apache-tvm-ffi" in done.stderr
+    loaded = subprocess.run(
+        [sys.executable, "-c", load, str(small_bundle_path)], env=path, capture_output=True, text=True
+    )
+    assert "aot_runtime.errors.AotError" in loaded.stderr
+    assert "pip install apache-tvm-ffi" in loaded.stderr

@@ -159,6 +159,16 @@ def test_bundle_is_built_when_a_kernel_changed_and_only_then(
     run(app, environment={"LD_LIBRARY_PATH": str(project.standin)})
 
 
+@pytest.mark.parametrize("host", [HOST.partition("-")[0], HOST])
+def test_a_host_is_named_as_builds_take_it_or_in_full(project: Project, tmp_path: Path, host: str) -> None:
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.20)\nproject(app C)\nfind_package(cute_aot CONFIG REQUIRED)\n"
+        f'cute_aot_import_bundle(b "{project.bundle}" HOST {host})\n'
+    )
+    run(cmake(), "-S", tmp_path, "-B", tmp_path / "build", f"-Dcute_aot_DIR={CMAKE_DIR}",
+        f"-DCUTE_AOT_TVM_FFI_LIBRARY={TVM_FFI}")  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("lines", "said"),
     [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 
 from aot_runtime.arch import Arch
 
@@ -14,7 +13,7 @@ from ...pipeline.outlook import foresee
 from ...records import encode
 from ..options import add_cache_argument, add_family_argument, add_kernels_argument
 from ..planned import estimate_text, plan_data, print_plan
-from ..progress import QuietProgress, make_progress
+from ..progress import make_progress
 from ..report import first_line, print_failures, print_json, print_wrapped
 from ..schema import Key
 from ..settings import list_settings
@@ -54,8 +53,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     settings = list_settings(arguments)
-    # Progress is for people who wait; what reads a pipe or a file wants the result alone.
-    with make_progress(arguments) if sys.stderr.isatty() else QuietProgress() as progress:
+    with make_progress(arguments) as progress:
         outlook = foresee(settings, progress)
     print_failures(arguments, outlook.failures)
     if arguments.json:

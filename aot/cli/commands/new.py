@@ -33,6 +33,7 @@ def execute(arguments: argparse.Namespace) -> int:
         return 0
     for path in written:
         note(arguments, f"wrote {path}")
-    note(arguments, f"next: `cd {shlex.quote(str(arguments.folder))} && python -m aot build && python -m pytest tests`")
+    note(arguments, f"next: `cd {shlex.quote(str(arguments.folder))} && python -m aot build`")
+    note(arguments, "then: `pip install pytest && python -m pytest tests`")
     print(arguments.folder)
     return 0

@@ -238,7 +238,7 @@ def test_an_unknown_host_is_named(bundle: Path, edit: Edit) -> None:
 def test_a_directory_without_a_manifest_is_not_a_bundle(tmp_path: Path) -> None:
     with pytest.raises(ManifestError, match=r"is not a bundle: it holds no manifest\.json"):
         verify(tmp_path)
-    with pytest.raises(ManifestError, match="is not a bundle: it is not a directory"):
+    with pytest.raises(ManifestError, match="is not a bundle: it does not exist"):
         verify(tmp_path / "nowhere")
 
 

@@ -100,6 +100,7 @@ def test_wrong_usage_is_exit_code_2(arguments: tuple[str, ...], capsys: pytest.C
     ("arguments", "said"),
     [
         (("biuld",), "hint: did you mean `build`? commands: "),
+        (("serve", "x"), "hint: `python -m aot_runtime serve BUNDLE -- PROGRAM`"),
         (("verfy", "x"), "hint: did you mean `verify`? commands: "),
         (("qqqq",), "hint: commands: list, build"),
         (("build", "--arhc", "sm90"), "hint: "),
@@ -177,7 +178,8 @@ def test_a_value_that_makes_no_sense_is_named(
 
 def test_list_shows_what_is_declared(run: Run) -> None:
     done = run("list", "--kernels", FILL, "--arch", "sm90")
-    assert (done.code, done.err) == (0, "")
+    assert done.code == 0
+    assert "reading declarations" in done.err  # which takes seconds
     assert re.search(r"^fill_guarded +sm_90a +4 +0  no$", done.out, re.MULTILINE)
     assert "\n  fill_guarded (sm_90a): n <= 100; n % 8 == 0; n <= 1000; value == 0.5\n" in done.out
     assert re.search(r"^\d+ variants, 0 cached; time for the rest: not known", done.out, re.MULTILINE)
@@ -504,7 +506,7 @@ def test_what_is_not_a_bundle_is_refused(
 
 @pytest.mark.parametrize("command", ["verify", "inspect"])
 def test_a_bundle_that_does_not_exist_is_refused(run: Run, command: str) -> None:
-    assert_refused(run(command, "nowhere"), 2, "`nowhere` is not a bundle: it is not a directory", "\nhint: ")
+    assert_refused(run(command, "nowhere"), 2, "`nowhere` is not a bundle: it does not exist", "\nhint: ")
 
 
 @pytest.mark.parametrize("damage", ["gone", "{", '{"variants": [{}]}'])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -106,3 +107,18 @@ def test_a_family_without_a_name_is_refused() -> None:
     for given in ("", ",", " "):
         with pytest.raises(UsageError, match="`--family` names no family"):
             parse_families([given])
+
+
+def test_a_path_of_kernels_that_is_not_there_is_the_first_thing_to_fix(folder: Path) -> None:
+    (folder / "pyproject.toml").write_text(PROJECT)
+    with pytest.raises(UsageError) as error:
+        settings("--kernels", "missing/")
+    assert "missing/" in error.value.message
+
+
+@pytest.mark.parametrize("read", [settings, lambda: list_settings(parse(["list"]))])
+def test_a_wrong_architecture_of_a_project_names_its_file(folder: Path, read: Callable[[], Settings]) -> None:
+    (folder / "pyproject.toml").write_text(PROJECT.replace("sm80", "sm_81x"))
+    with pytest.raises(UsageError) as error:
+        read()
+    assert "pyproject.toml" in error.value.message and "sm_81x" in error.value.message

@@ -11,9 +11,9 @@ from aot_runtime.arch import Arch
 from aot.cache import recall
 from aot.cache.recall import KernelPlan, Plan
 from aot.cache.store import Store
-from aot.compile.messages import KernelInfo, VariantInfo
+from aot.compile.messages import Closure, KernelInfo, VariantInfo
 from aot.errors import Failure
-from aot.pipeline import outlook
+from aot.pipeline import earlier, outlook
 from aot.pipeline.events import Progress
 from aot.pipeline.outlook import Outlook, foresee
 from aot.pipeline.plan import NewPlan
@@ -35,6 +35,7 @@ def foreseen(
     monkeypatch: pytest.MonkeyPatch, artifacts: Path | None, *kernels: KernelPlan, failures: tuple[Failure, ...] = ()
 ) -> Outlook:
     monkeypatch.setattr(outlook, "make_plan", lambda *_, **__: NewPlan(Plan(12, kernels), (), failures))
+    monkeypatch.setattr(outlook, "remember_plan", lambda *_: None)
     settings = Settings("kernels", ("sm_80",), out=Path("out"), artifacts=artifacts, jobs=2)
     return foresee(settings, Progress())
 
@@ -74,3 +75,23 @@ def test_what_is_in_the_cache_takes_no_time(tmp_path: Path, monkeypatch: pytest.
     assert foreseen(monkeypatch, tmp_path, kernel("rope", "f16")).seconds == pytest.approx(19 / 3 / 2)
     store.put("variants", "addf32", b"")
     assert foreseen(monkeypatch, tmp_path, kernel("add", "f16", "f32")).seconds == 0.0
+
+
+@pytest.mark.parametrize("is_made", [False, True])
+def test_declarations_that_have_not_changed_are_read_once(
+    is_made: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To look at a build takes no longer than the build, whether its bundle is there already or not."""
+    read: list[object] = []
+
+    def make_plan(*arguments: object, **options: object) -> NewPlan:
+        read.append(arguments)
+        return NewPlan(Plan(12, (kernel("add", "f16"),)), (Closure({}, {}, {}, {}, {}),), ())
+
+    monkeypatch.setattr(outlook, "make_plan", make_plan)
+    monkeypatch.setattr(recall, "is_made", lambda *_: is_made)
+    monkeypatch.setattr(earlier, "_damaged", lambda bundle: ())
+    settings = Settings("kernels", ("sm_80",), out=tmp_path / "out", artifacts=tmp_path / "cache", cache=tmp_path)
+    first, second = foresee(settings, Progress()), foresee(settings, Progress())
+    assert first.plan == second.plan
+    assert len(read) == 1

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from aot.binary.elf import read_shared_library
+from aot.bundle.signature import new_key, public_path
 from aot.cli.main import main
 from aot.errors import UsageError
 from aot.wheel.new import new_project
@@ -84,12 +85,29 @@ def test_its_module_is_traced_by_torch(project: Path) -> None:
 def test_without_options_there_is_python_alone(tmp_path: Path) -> None:
     written = new_project(tmp_path / "mine")
     assert {path.relative_to(tmp_path / "mine").as_posix() for path in written} == {
-        "README.md", "pyproject.toml", "kernels/__init__.py", "kernels/scale.py", "kernels/contracts/__init__.py",
+        ".gitignore", "README.md", "pyproject.toml", "kernels/__init__.py", "kernels/scale.py", "kernels/contracts/__init__.py",
         "kernels/contracts/scale.py", "tests/test_kernels.py",
     }  # fmt: skip
     assert not any(re.search("@[A-Z]+@", path.read_text()) for path in written)
     found = read_project(tmp_path / "mine")
     assert (found.project.identity.package, found.project.identity.distribution) == ("mine", "mine")
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+def test_git_takes_neither_bundles_nor_private_keys(tmp_path: Path) -> None:
+    pytest.importorskip("cryptography")
+    folder = tmp_path / "mine"
+    new_project(folder)
+    for key in ("signing.pem", "release.key"):
+        new_key(folder / key)
+    (folder / "dist" / "mine").mkdir(parents=True)
+    (folder / "dist" / "mine" / "manifest.json").touch()
+    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
+    listed = subprocess.run(
+        ["git", "ls-files", "--others", "--exclude-standard"], cwd=folder, check=True, capture_output=True, text=True
+    ).stdout.split()
+    assert {str(public_path(Path(key))) for key in ("signing.pem", "release.key")} <= set(listed)
+    assert not {"signing.pem", "release.key", "dist/mine/manifest.json"} & set(listed)
 
 
 @pytest.mark.parametrize("name", ["json", "a b", "1st", "class", "numpy"])

@@ -151,7 +151,7 @@ def test_wrong_commands_are_reported_before_a_program_runs(
     assert main(["serve", str(rows_bundle)]) == 2
     assert "no program is named" in capsys.readouterr().err
     assert main(["serve", str(rows_bundle), "python", "program.py"]) == 2
-    assert "`python` is not a bundle: it is not a directory\n\nhint: `python -m aot_runtime serve BUNDLE --" in (
+    assert "`python` is not a bundle: it does not exist\n\nhint: `python -m aot_runtime serve BUNDLE --" in (
         capsys.readouterr().err
     )
     assert main(["serve", str(rows_bundle), "--", "no-such-program-here"]) == 2
