@@ -31,10 +31,11 @@ from .._device import WARP, await_previous
 from .._versions import SmemAllocator
 from ..sm80 import tiles
 from ..sm80.tiles import CHUNK, LINE, MMA, SWIZZLED
+from ..sm90.hardware import accumulator_row
 from . import _attention
 from ._attention import Problem, Tile, View
 from ._pages import find_token
-from ._softmax import cap_scores, round_to, scale_sums, softmax_step, thread_row
+from ._softmax import cap_scores, round_to, scale_sums, softmax_step
 
 STAGES = 2
 HELD = 128  # elements of the queries of a row that registers have room for, beside the sums of as many values
@@ -168,7 +169,7 @@ class Attention(_attention.Attention):
     def attend(self, queries, keys, values, outputs, pages, lse, sinks, softmaxes, tile, problem, mma, storage):
         tiling = self.tiling
         thread, _, _ = cute.arch.thread_idx()
-        rows = [thread_row(thread) + band * tiling.warps * MMA[0] for band in range(tiling.bands)]
+        rows = [accumulator_row(thread) + band * tiling.warps * MMA[0] for band in range(tiling.bands)]
         bounds = problem.bounds(tile, tiling)
         shared = self.shared(storage, thread)
         # A sequence without tokens has no block at all.

@@ -27,14 +27,14 @@ import aot
 
 from .._device import WARP, await_previous, store
 from .._versions import SmemAllocator
-from ..sm90.hardware import ALIGNMENT, BARRIER_BYTES, GROUP_WARPS, WARP_GROUP, WGMMA_ROWS, Barriers
+from ..sm90.hardware import ALIGNMENT, BARRIER_BYTES, GROUP_WARPS, WARP_GROUP, WGMMA_ROWS, Barriers, accumulator_row
 from ..sm90.pipeline import consumer_state, init_barriers, tma_pipeline
 from ..sm90.softmax import score_product, value_product
 from . import _attention
 from . import _producer_sm90 as tma
 from ._attention import ELEMENT_BYTES, Problem, Tile, View
 from ._mainloop_sm90 import make_consumer
-from ._softmax import MINUS_INFINITY, round_to, thread_row
+from ._softmax import MINUS_INFINITY, round_to
 
 CHUNK = 8  # elements of 16 bytes
 # Registers per thread of the producer and of consumers, by the number of consumer warp groups.
@@ -244,7 +244,7 @@ class Attention(_attention.Attention):
     def attend_tiles(self, consumer, queries, shared_out, out, lse, sinks, scale, inner, problem, notes):
         """A consumer warp group: 64 rows of every tile of the block."""
         thread, group = cute.arch.thread_idx()[0] % WARP_GROUP, consumer.group
-        row = group * WGMMA_ROWS + thread_row(thread)
+        row = group * WGMMA_ROWS + accumulator_row(thread)
         softmax = self.softmax(scale, inner)
         q_state, k_state, v_state = consumer_state(1), consumer_state(self.stages), consumer_state(self.stages)
         if group == self.tiling.groups - 1:

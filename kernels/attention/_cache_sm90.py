@@ -16,7 +16,7 @@ from cutlass.cute.nvgpu import cpasync
 
 import aot
 
-from .._device import WARP, launched_early
+from .._device import WARP
 from .._versions import SmemAllocator
 from ..sm90.hardware import THREADS, WARP_GROUP, Barriers
 from ..sm90.pipeline import init_barriers
@@ -29,14 +29,16 @@ MAX_BLOCKS = 192  # more than the multiprocessors of any sm_90
 
 
 class CacheDecode(Merging):
-    """``box`` tokens are copied at once: they lie in one page. A run may be longer by one tile in ``slack`` to avoid a merge."""
+    """``box`` tokens are copied at once: they lie in one page."""
 
+    max_blocks = MAX_BLOCKS
+    side_by_side = True
     merge_shares = 4  # more blocks take longer to start, fewer to merge
-    registers: tuple[int, int]  # per thread, of the producer warp group and of consumers
+    registers = 40, 232  # per thread, of the producer warp group and of consumers; with fewer, producers spill
     barriers = Barriers()
 
-    def __init__(self, target: aot.Target, dim: int, rows: int, tokens: int, box: int, slack: int) -> None:
-        super().__init__(dim, rows, tokens, MAX_BLOCKS, launched_early(target), side_by_side=1, slack=slack)
+    def __init__(self, target: aot.Target, dim: int, rows: int, tokens: int, box: int) -> None:
+        super().__init__(target, dim, rows, tokens)
         self.box = box
 
     def launch(self, mmas, operands, q, scale, call: Call, blocks: Int32, stream) -> None:

@@ -31,7 +31,7 @@ from cutlass import Float16, Float32, Int32
 
 import aot
 
-from .._device import WARP, fetch, launched_early, store
+from .._device import WARP, fetch, store
 from .._versions import SmemAllocator
 from ..sm80 import tiles
 from ..sm80.tiles import CHUNK, ELEMENT_BYTES, LINE, MMA, SWIZZLED
@@ -131,8 +131,10 @@ class Tiling:
 class Decode(Merging):
     """``dim`` is the width of a head. ``narrow``: the cache is f8e4m3."""
 
+    max_blocks = MAX_BLOCKS
+
     def __init__(self, tiling: Tiling, target: aot.Target, dim: int, narrow: bool = False) -> None:
-        super().__init__(dim, tiling.rows, tiling.tile, MAX_BLOCKS, launched_early(target))
+        super().__init__(target, dim, tiling.rows, tiling.tile)
         self.tiling = tiling
         self.narrow = narrow
         self.width = dim // 2 if narrow else dim  # of a head of the cache, in elements of 16 bits

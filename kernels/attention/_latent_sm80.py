@@ -29,7 +29,7 @@ from cutlass.utils import LayoutEnum
 
 import aot
 
-from .._device import WARP, fetch, launched_early
+from .._device import WARP, fetch
 from .._versions import SmemAllocator
 from ..sm80 import tiles
 from ..sm80.tiles import CHUNK, ELEMENT_BYTES, LINE, MMA, SWIZZLED
@@ -50,8 +50,10 @@ TILE_BYTES = TOKENS * KEY * ELEMENT_BYTES
 class LatentDecode(Merging):
     """A block has ``bands`` bands of 16 rows. ``narrow``: the cache is f8e4m3."""
 
+    max_blocks = MAX_BLOCKS
+
     def __init__(self, bands: int, target: aot.Target, narrow: bool = False) -> None:
-        super().__init__(VALUE, bands * MMA[0], TOKENS, MAX_BLOCKS, launched_early(target))
+        super().__init__(target, VALUE, bands * MMA[0], TOKENS)
         self.bands = bands
         self.narrow = narrow
         self.threads = bands * QUARTERS * WARP

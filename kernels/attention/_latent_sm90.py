@@ -44,13 +44,13 @@ import aot
 
 from .._device import EVICT_FIRST, WARP
 from .._versions import SmemAllocator
-from ..sm90.hardware import ALIGNMENT, CONSUMERS, GROUP_WARPS, WARP_GROUP, Barriers
+from ..sm90.hardware import ALIGNMENT, CONSUMERS, GROUP_WARPS, WARP_GROUP, Barriers, accumulator_row
 from ..sm90.pipeline import consumer_state, producer_state, thread_pipeline, tma_pipeline
 from ..sm90.softmax import issue_product, left_operand, score_product, start_product, value_product
 from ._cache_sm90 import ELEMENT_BYTES, LINE, CacheDecode
 from ._merge import Call, Output, Piece, Run, scale_of
 from ._producer_sm90 import load_operand, partition
-from ._softmax import LOG2_E, Softmax, make_softmax, scale_sums, softmax_step, thread_row
+from ._softmax import LOG2_E, Softmax, make_softmax, scale_sums, softmax_step
 
 ROWS = 64  # of queries
 TOKENS = 64  # of a tile
@@ -61,7 +61,6 @@ OWN = VALUE // 2  # columns of the result that one warp group sums
 OWN_LINES = OWN // LINE
 LINE_BYTES = TOKENS * LINE * ELEMENT_BYTES  # of a tile
 STAGES = 2
-SLACK = 16  # see ``CacheDecode``
 
 
 @cute.jit
@@ -114,11 +113,11 @@ class Work:
 
 
 class LatentDecode(CacheDecode):
-    registers = 40, 232
+    slack = 16
     equal_parts = True
 
     def __init__(self, target: aot.Target, box: int = TOKENS) -> None:
-        super().__init__(target, VALUE, ROWS, TOKENS, box, SLACK)
+        super().__init__(target, VALUE, ROWS, TOKENS, box)
 
     @cute.jit
     def __call__(
@@ -245,7 +244,7 @@ class LatentDecode(CacheDecode):
     def attend_pieces(self, run, work, mmas, scale, v_scale, call, parts, half: cutlass.Constexpr):
         """A warp group: its half of the result of each piece, and the scores of every other tile."""
         thread = cute.arch.thread_idx()[0] % WARP_GROUP
-        mma, within, totals = mmas[0], thread_row(thread), work.totals
+        mma, within, totals = mmas[0], accumulator_row(thread), work.totals
         a = mma.make_fragment_A(mma.get_slice(0).partition_A(work.queries))
         b = mma.make_fragment_B(mma.get_slice(0).partition_B(work.keys))
         scores = cute.make_rmem_tensor(mma.partition_shape_C((ROWS, TOKENS)), Float32)
@@ -360,7 +359,7 @@ class Consumer:
         if last:
             self.work.loaded_q.consumer_release(q_state)
         scores.store(scores.load() * self.scale)
-        row = self.run.lane * ROWS + thread_row(thread)
+        row = self.run.lane * ROWS + accumulator_row(thread)
         self.run.mask(scores, piece, index * TOKENS, TOKENS, row)
         factors, grown = softmax_step(scores, self.softmax)
         rounded = cute.make_rmem_tensor_like(scores, self.work.keys.element_type)
@@ -397,7 +396,7 @@ class Consumer:
         cute.copy(copy, source, mine.partition_D(work.weights)[None, None, None, self.half])
         if thread % 4 == 0:
             for r in cutlass.range_constexpr(2):
-                row = thread_row(thread) + 8 * r
+                row = accumulator_row(thread) + 8 * r
                 handed[row, 0, self.half] = factors[r]
                 handed[row, 1, self.half] = self.softmax.offsets[r]
         cute.arch.fence_proxy("async.shared", space="cta")  # wgmma of the other group reads the weights
@@ -418,7 +417,7 @@ class Consumer:
         work.weighed.consumer_wait(weights_state(stage, use))
         factors = []
         for r in cutlass.range_constexpr(2):
-            row = thread_row(thread) + 8 * r
+            row = accumulator_row(thread) + 8 * r
             factors.append(work.handed[row, 0, stage])
             softmax.offsets[r] = work.handed[row, 1, stage]
             softmax.totals[r] = softmax.totals[r] * factors[r]

@@ -19,7 +19,9 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32
 
-from .._device import WARP, KernelObject, fetch, store
+import aot
+
+from .._device import WARP, KernelObject, fetch, launched_early, store
 from .._versions import SmemAllocator
 from ._schedule import Schedule, Sequences
 from ._softmax import MINUS_INFINITY, inverse, mask_scores, write_row
@@ -200,28 +202,22 @@ class Merging(KernelObject):
     The workspace has room for the parts of ``max_blocks`` blocks.
     """
 
+    max_blocks: int
+    side_by_side = False  # tiles of query rows: see above
+    slack = 0  # see ``Sequences.schedule``
+    equal_parts = False  # likewise
     merge_items = 2  # rows, or parts of rows, that each warp of a block that merges has
-    equal_parts = False  # see ``Sequences.schedule``
     merge_shares = 0  # blocks of each run that merge, at most; 0: as many as there are items for
 
-    def __init__(
-        self, dim: int, rows: int, tile: int, max_blocks: int, early: bool, side_by_side: int = 0, slack: int = 0
-    ) -> None:
-        self.dim = dim
-        self.rows = rows
-        self.tile = tile
-        self.max_blocks = max_blocks
-        self.early = early
-        self.side_by_side = side_by_side
-        self.slack = slack  # see ``Sequences.schedule``
+    def __init__(self, target: aot.Target, dim: int, rows: int, tile: int) -> None:
+        self.dim, self.rows, self.tile = dim, rows, tile
+        self.early = launched_early(target)
         self.columns = min(dim, MERGE_COLUMNS)
         self.size = self.columns // WARP  # that a lane has
 
     def lanes(self, group: Int32) -> Int32:
-        """Blocks that are side by side: a multiple of ``side_by_side``."""
-        if not self.side_by_side:
-            return Int32(1)
-        return cute.ceil_div(group, self.rows * self.side_by_side) * self.side_by_side
+        """Blocks that are side by side."""
+        return cute.ceil_div(group, self.rows) if self.side_by_side else Int32(1)
 
     def blocks(self, call: Call, most: Int32) -> Int32:
         """Blocks of a launch: a whole number of runs, with at most ``most`` blocks if there is a run then."""

@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32
+from cutlass import Float32
 
-from .._device import WARP, add
+from .._device import add
 
 LOG2_E = math.log2(math.e)
 MINUS_INFINITY = float("-inf")
@@ -57,11 +57,6 @@ class Softmax(NamedTuple):
 def make_softmax(scale: Float32 | None = None, inner=None, shift=None, rows: int = 2) -> Softmax:
     offsets, totals = (cute.make_rmem_tensor(rows, Float32) for _ in range(2))
     return Softmax(offsets, totals, scale, inner, shift)
-
-
-def thread_row(thread: Int32) -> Int32:
-    """The first of the two rows of a thread, if each warp has 16 rows."""
-    return thread // WARP * 16 + thread % WARP // 4
 
 
 def elements(count: int, row: int, rows: int = 2) -> list[tuple[int, int]]:

@@ -25,18 +25,17 @@ from cutlass.utils import LayoutEnum, hopper_helpers
 import aot
 
 from .._device import EVICT_FIRST, EVICT_NORMAL, fetch
-from ..sm90.hardware import ALIGNMENT, CONSUMERS, GROUP_WARPS, WARP_GROUP, WGMMA_ROWS  # fmt: skip
+from ..sm90.hardware import ALIGNMENT, CONSUMERS, GROUP_WARPS, WARP_GROUP, WGMMA_ROWS, accumulator_row
 from ..sm90.pipeline import consumer_state, producer_state, tma_pipeline
 from ..sm90.softmax import score_product, value_product
 from ._cache_sm90 import ELEMENT_BYTES, LINE, CacheDecode
 from ._mainloop_sm90 import make_consumer
 from ._merge import Call, Output, Piece, Run
 from ._producer_sm90 import Operand, box_layout, box_operand, partition
-from ._softmax import LOG2_E, make_softmax, thread_row
+from ._softmax import LOG2_E, make_softmax
 
 ROWS = CONSUMERS * WGMMA_ROWS
 TOKENS = 128  # of a tile
-SLACK = 12  # see ``CacheDecode``
 BOXES = (64, 16)  # tokens that one copy brings: as many, or a divisor, make a page
 CHUNK = 8  # elements of 16 bytes
 SMALLEST = 2.0**-100  # scale of the scores: their differences vanish
@@ -66,10 +65,10 @@ class View:
 class WideDecode(CacheDecode):
     """``dim`` is the width of a head."""
 
-    registers = 40, 232  # with fewer, the producer spills
+    slack = 12
 
     def __init__(self, target: aot.Target, dim: int, box: int) -> None:
-        super().__init__(target, dim, ROWS, TOKENS, box, SLACK)
+        super().__init__(target, dim, ROWS, TOKENS, box)
         self.stage_bytes = TOKENS * dim * ELEMENT_BYTES  # of keys, or of values
         room = target.shared_memory - ROWS * dim * ELEMENT_BYTES - ALIGNMENT
         self.stages = room // self.stage_bytes // 2
@@ -167,7 +166,7 @@ class WideDecode(CacheDecode):
         sign = Float32(1) if scale >= 0.0 else Float32(-1)
         k_state, v_state = consumer_state(self.stages), consumer_state(self.stages)
         top = run.lane * ROWS
-        within = group * WGMMA_ROWS + thread_row(thread)
+        within = group * WGMMA_ROWS + accumulator_row(thread)
         if group == 1:
             consumer.pass_turn()  # the first group has the first turn
         tile = run.first
