@@ -19,12 +19,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[1]
-GUIDE = PROJECT / "docs" / "guides" / "first-kernel.md"
-EXAMPLE = "examples/kernel_package/"
 
 _PART = re.compile(
     r"^## (?P<heading>[^\n]*)$|^(?:<!-- (?P<file>\S+) -->\n)?```(?P<language>\w+)\n(?P<code>.*?)^```$", re.M | re.S
 )
+
+
+@dataclass(frozen=True)
+class Guide:
+    """A page, and the folder of the project whose files it shows."""
+
+    page: Path
+    example: str
+
+
+FIRST = Guide(PROJECT / "docs" / "guides" / "first-kernel.md", "examples/kernel_package/")
+SHARED_MEMORY = Guide(PROJECT / "docs" / "guides" / "shared-memory.md", "examples/shared_memory/")
 
 
 @dataclass(frozen=True)
@@ -37,23 +47,28 @@ class Step:
     on_gpu: bool = False
 
 
-def steps(page: str) -> Iterator[Step]:
+def steps(guide: Guide) -> Iterator[Step]:
     on_gpu = False
-    for part in _PART.finditer(page):
+    for part in _PART.finditer(guide.page.read_text()):
         if part["heading"]:
             on_gpu = part["heading"].endswith("on a GPU")
         elif part["language"] == "bash":
             yield from (Step(command=line, on_gpu=on_gpu) for line in part["code"].splitlines())
-        elif (part["file"] or "").startswith(EXAMPLE):
-            yield Step(file=part["file"].removeprefix(EXAMPLE), text=part["code"])
+        elif (part["file"] or "").startswith(guide.example):
+            yield Step(file=part["file"].removeprefix(guide.example), text=part["code"])
 
 
 def follow(
-    folder: Path, environment: Mapping[str, str], *, gpu: bool, wanted: Callable[[str], bool] = lambda command: True
+    folder: Path,
+    environment: Mapping[str, str],
+    *,
+    gpu: bool,
+    wanted: Callable[[str], bool] = lambda command: True,
+    guide: Guide = FIRST,
 ) -> list[str]:
     """Do every step in ``folder``; returns the commands that were run. The first that fails raises."""
     done = []
-    for step in steps(GUIDE.read_text()):
+    for step in steps(guide):
         if step.file:
             path = folder / step.file
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -60,6 +60,24 @@ def blocks(cuda: Standin) -> list[int]:
     return seen
 
 
+def test_the_transpose_has_a_block_for_each_tile_and_refuses_what_does_not_fit(
+    build_bundle: Callable[..., BuildResult], standin_process: Standin, cuda: Standin
+) -> None:
+    result = build_bundle(EXAMPLES / "shared_memory" / "kernels", ("sm_90a",), name="transposing", shared_cudart=True)
+    transpose = aot_runtime.load(result.path).transpose
+    x, out = cuda.tensor((100, 1000), "float32"), cuda.tensor((1000, 100), "float32")
+    transpose(x, out)
+    (launch,) = cuda.launches
+    assert (launch.grid, launch.block) == ((32, 4, 1), (32, 8, 1))
+    transpose(cuda.tensor((0, 5), "float32"), cuda.tensor((5, 0), "float32"))
+    assert len(cuda.launches) == 1  # nothing to copy, nothing launched
+    with pytest.raises(ArgumentError, match=r"must equal"):
+        transpose(x, cuda.tensor((100, 1000), "float32"))
+    square = cuda.tensor((64, 64), "float32")
+    with pytest.raises(ArgumentError, match=r"overlap|share"):
+        transpose(square, square)
+
+
 def test_arguments_are_passed_in_the_order_of_the_jit_function(declarations: aot_runtime.Bundle, cuda: Standin) -> None:
     x, out = cuda.tensor((64,), "float32"), cuda.tensor((64,), "float32")
     declarations.scale(x, out, factor=3.0)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import aot_runtime
 import pytest
-from places import EXAMPLE
+from places import EXAMPLE, PROJECT
 
 from tools import follow_guide
 
@@ -61,6 +61,16 @@ def test_the_guide_works_as_it_is_written(without_cute_aot: Environment, project
     assert aot_runtime.load(project / "dist" / "sample_kernels").kernels == ("scale",)
     (wheel,) = project.glob("*.whl")
     assert "sample_kernels/__init__.py" in zipfile.ZipFile(wheel).namelist()
+
+
+@pytest.mark.usefixtures("commands_share_artifacts")
+def test_the_guide_to_shared_memory_works_as_it_is_written(tmp_path: Path) -> None:
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    done = follow_guide.follow(tmp_path, environment, gpu=False, guide=follow_guide.SHARED_MEMORY)
+    assert [" ".join(command.split()[:4]) for command in done] == ["python -m aot build", "python -m aot inspect"]
+    for name in ("kernels/transpose.py", "kernels/contracts/transpose.py"):
+        assert (tmp_path / name).read_text() == (PROJECT / "examples" / "shared_memory" / name).read_text()
+    assert aot_runtime.load(tmp_path / "dist" / "transposing").kernels == ("transpose",)
 
 
 def test_a_step_that_fails_ends_the_guide_with_its_command(tmp_path: Path) -> None:

@@ -37,3 +37,13 @@ def test_examples_run(request: pytest.FixtureRequest, tmp_path: Path, example: s
     environment["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # other tests use the GPU at the same time
     done = subprocess.run([sys.executable, str(program)], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_transpose_of_the_guide_is_right(tmp_path: Path) -> None:
+    pytest.importorskip("nvidia_cutlass_dsl", reason="CuTe DSL is not installed: the example has to be built")
+    kernels = Path(__file__).parents[2] / "examples" / "shared_memory" / "kernels"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    for command in (f"build --kernels {kernels} --arch sm90 --name transposing", "check dist/transposing"):
+        words = [sys.executable, "-m", "aot", *command.split()]
+        done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
