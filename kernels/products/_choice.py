@@ -49,7 +49,7 @@ def time_of(tiling: Any, model: Model) -> str:
         time += f" + {model.work} * ({tiles} * k // {at_once})"
     if model.read:
         time += f" + {model.read} * ((m + n) * k // 4096)"
-    if tiling.least_k > 1:  # each block of a cluster that cuts the sum needs something to add up
+    if tiling.least_k > 1:  # with split-K, each block of a cluster needs something to add up
         time += f" + max(0, {tiling.least_k} - k) * {NEVER}"
     return time
 

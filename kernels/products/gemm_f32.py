@@ -41,7 +41,7 @@ LOW = (
     _f32_contiguous.LowTiling(32, 64, warps=(2, 2), stages=4),
 )
 
-# For products of TF32 on sm_90a. As in f8, few rows of ``a`` are columns of a tile, and blocks cut the sum if there are few
+# For products of TF32 on sm_90a. As in f8, few rows of ``a`` are columns of a tile, and split-K is for few
 # tiles and k is long; on an H200 a table chooses among all of them, see `benchmarks/gemm_table.py`, and elsewhere models of the
 # time that each takes choose among the usual ones.
 _F32 = {"operand_bytes": 4, "out_bytes": 4, "cooperative": True, "tall_stores": False, "own_partials": True}

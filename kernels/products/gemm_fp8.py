@@ -28,8 +28,8 @@ ALIGNMENT = 16  # bytes; TMA and the widest copies need it for addresses and str
 
 _T = partial(Tiling, operand_bytes=1, promoted=1, cooperative=True, tall_stores=False, own_partials=True)
 # The tilings for sm_90a, for scales of rows and of blocks. What limits them is how fast tiles come into shared memory, so the
-# wide ones are the fastest if there is enough to do for all multiprocessors. If there are few tiles and k is long, blocks cut
-# the sum. The height of a tile is a multiple of 64, its width of 16: if there are few rows of ``a``, they become columns of the
+# wide ones are the fastest if there is enough to do for all multiprocessors. Split-K is for few
+# tiles with a long k. The height of a tile is a multiple of 64, its width of 16: if there are few rows of ``a``, they become columns of the
 # tile, so that few are computed in vain. On an H200 a table chooses among all of them: see `benchmarks/gemm_table.py`.
 # Elsewhere the usual ones are compared by models of the time that each takes, fitted to measurements on an H200.
 SM90_ROWS_USUAL = (

@@ -202,11 +202,11 @@ class Gemm(PersistentGemm):
         layout = mma.make_fragment_C(cute.append(mma.partition_shape_C((tiling.m, tiling.n)), SUM_STAGES)).layout
         await_previous(self.early)
         if warp == LOADING_WARP:
-            self.load_tiles(loader, mma, load_a, a, shared_a, load_b, b, shared_b, tiles)
+            self.produce(loader, mma, load_a, a, shared_a, load_b, b, shared_b, tiles)
         elif warp == MULTIPLYING_WARP:
             memory.wait_for_alloc()
             sums = cute.make_tensor(memory.retrieve_ptr(Float32), layout)
-            self.multiply_tiles(multiplier, summed, mma, sums, shared_a, shared_b, tiles, cute.size(a, mode=[1]))
+            self.mainloop(multiplier, summed, mma, sums, shared_a, shared_b, tiles, cute.size(a, mode=[1]))
         else:
             memory.allocate(TENSOR_MEMORY_COLUMNS)
             memory.wait_for_alloc()
@@ -219,7 +219,7 @@ class Gemm(PersistentGemm):
             memory.free(pointer)
 
     @cute.jit
-    def load_tiles(self, loader, mma, load_a, a, shared_a, load_b, b, shared_b, tiles):
+    def produce(self, loader, mma, load_a, a, shared_a, load_b, b, shared_b, tiles):
         """One warp: bring the tiles of ``a`` and ``b``, in the order in which they are multiplied."""
         tiling = self.tiling
         mine = mma.get_slice(0)
@@ -243,7 +243,7 @@ class Gemm(PersistentGemm):
         loader.tail()
 
     @cute.jit
-    def multiply_tiles(self, multiplier, summed, mma, sums, shared_a, shared_b, tiles, depth):
+    def mainloop(self, multiplier, summed, mma, sums, shared_a, shared_b, tiles, depth):
         """One warp, of which one thread starts the products of all."""
         a, b = mma.make_fragment_A(shared_a), mma.make_fragment_B(shared_b)
         first, _, _ = cute.arch.block_idx()
