@@ -102,7 +102,7 @@ class Attention(_attention.Attention):
         super().__init__(tiling, target, layout)
         self.stages = tiling.stages(target)
         self.own_output = tiling.own_output(target)
-        self.loaders = GROUP_WARPS if self.paged else 1  # producer warps
+        self.producer_warps = GROUP_WARPS if self.paged else 1
         self.barriers = Barriers(tiling.groups)
 
     @cute.jit
@@ -225,17 +225,17 @@ class Attention(_attention.Attention):
         init_barriers()
 
         await_previous(self.early)
-        loading, multiplying = REGISTERS[tiling.groups]
+        producer_registers, consumer_registers = REGISTERS[tiling.groups]
         if group == 0:
-            cute.arch.setmaxregister_decrease(loading)
-            if warp < self.loaders:
-                together = pipeline.NamedBarrier(barrier_id=self.barriers.free, num_threads=self.loaders * WARP)
+            cute.arch.setmaxregister_decrease(producer_registers)
+            if warp < self.producer_warps:
+                together = pipeline.NamedBarrier(barrier_id=self.barriers.free, num_threads=self.producer_warps * WARP)
                 tma.Producer(
-                    tiling, self.loaders, queries, keys, values, operands[:3], loaded, large, problem, table, notes,
+                    tiling, self.producer_warps, queries, keys, values, operands[:3], loaded, large, problem, table, notes,
                     tickets, together, warp,
                 ).load_tiles(stages)  # fmt: skip
         else:
-            cute.arch.setmaxregister_increase(multiplying)
+            cute.arch.setmaxregister_increase(consumer_registers)
             own_q = cute.local_tile(loaded[0], (WGMMA_ROWS, tiling.dim), (group - 1, 0, 0))
             consumer = make_consumer(keys, values, mmas, own_q, *loaded[1:], self.barriers, group - 1)
             self.attend_tiles(consumer, queries, shared_out, out, lse, sinks, scale, inner, problem, notes)
