@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypedDict
 
-__all__ = ["BuildOptions", "BuildRecord", "FailureRecord", "Requires", "SourceRecord", "VersionsRecord"]
+__all__ = ["BuildOptions", "BuildRecord", "BuiltRecord", "FailureRecord", "Requires", "SourceRecord", "VersionsRecord"]
 
 
 class SourceRecord(TypedDict, total=False):
     """The files that a build read."""
 
+    name: str  # of the folder or file
     commit: str  # of the version control that they are in; absent: they are in none
     clean: bool  # whether they are as the commit has them; absent: there is no commit
     files: Mapping[str, str]  # SHA-256 by path
@@ -34,12 +35,21 @@ class VersionsRecord(TypedDict):
     build_host: str  # CPU and system
 
 
-class BuildRecord(TypedDict):
+class BuiltRecord(TypedDict):
+    """One kernel that a build compiled, and the author's files that it came from."""
+
+    archs: list[str]  # the architectures that it was compiled for
+    files: Mapping[str, str]  # SHA-256 by path below the folder of the source
+    modules: Mapping[str, str]  # SHA-256 by name: modules of the author that lie elsewhere
+
+
+class BuildRecord(TypedDict, total=False):
     """One build whose result is in the bundle."""
 
     source: SourceRecord  # what was read
     options: BuildOptions  # how it was compiled
     versions: VersionsRecord  # on what
+    built: Mapping[str, BuiltRecord]  # what is in the bundle of it, by kernel; absent: it is not known
 
 
 class Requires(TypedDict, total=False):

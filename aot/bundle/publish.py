@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from aot_runtime.errors import ManifestError
+from aot_runtime.errors import BundleError
 from aot_runtime.manifest import FILE_NAME, MAX_BYTES, Manifest
 
 from ..errors import BuildError, UsageError, system_hint
@@ -40,9 +40,16 @@ def check_destination(path: Path) -> Manifest | None:
         raise UsageError(f"cannot look at `{path}`: {error.strerror}", hint="pass another `--out`") from None
     if content is None:
         return None
-    with suppress(ManifestError):  # a damaged bundle is replaced like any other
-        return Manifest.parse(content, str(path))
-    return None
+    try:
+        manifest = Manifest.parse(content, str(path))
+        # What it says is read now, and is known after the bundle was replaced.
+        _ = manifest.kernels, manifest.files, manifest.provenance
+    except BundleError as error:
+        cause = error.__context__
+        if isinstance(cause, OSError) and not isinstance(cause, (FileNotFoundError, NotADirectoryError)):
+            raise UsageError(f"cannot look at `{path}`: {cause.strerror}", hint="pass another `--out`") from None
+        return None  # a damaged bundle is replaced like any other
+    return manifest
 
 
 def _manifest_content(path: Path) -> bytes | None:

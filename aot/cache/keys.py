@@ -21,7 +21,6 @@ from aot_runtime.arch import Arch
 from ..compile.messages import KernelClosure, KernelInfo, Options, VariantInfo
 from ..files import sha256_of
 from ..hosts import Host
-from ..link.nvidia import distributions
 from ..records import encode
 from ..versions import installed_version
 
@@ -122,35 +121,9 @@ def request_key(
     ])  # fmt: skip
 
 
-def bundle_key(
-    plan: str,
-    name: str,
-    *,
-    hosts: Sequence[Host],
-    shared_cudart: bool,
-    archives: bool,
-    replace: bool,
-    cuda: int,
-    wheelhouse: Path | None,
-    contracts: Mapping[str, Path],
-    source: Mapping[str, Any],
-    tuning: Sequence[Path] = (),
-) -> str:
-    """The key of what a build ends with. Our own code is in the key of the plan, whose digest comes first."""
-    return digest_of({
-        "plan": plan,
-        "name": name,
-        "hosts": [host.zig_target for host in hosts],
-        "shared_cudart": shared_cudart,
-        "archives": archives,
-        "replace": replace,
-        "linking": linking(),
-        "nvidia": {name: installed_version(name) for name in distributions(cuda)},
-        "wheelhouse": str(wheelhouse.resolve()) if wheelhouse else "",
-        "contracts": {name: sha256_of(path) for name, path in contracts.items()},
-        "source": dict(source),
-        "tuning": [sha256_of(path) for path in tuning if path.is_file()],
-    })  # fmt: skip
+def bundle_key(ending: object) -> str:
+    """The key of what a build ends with: a record of all that the bundle comes from, hashed whole."""
+    return digest_of([encode(ending), linking()])
 
 
 def verdict_key(manifest: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,7 +18,7 @@ from aot_runtime.arch import Arch
 from aot_runtime.manifest import FILE_NAME
 
 from ..compile.closure import python_files, variables
-from ..compile.messages import Closure, KernelInfo, Options, VariantInfo
+from ..compile.messages import Closure, KernelInfo, KernelSources, Options, VariantInfo
 from ..compile.modules import is_missing
 from ..files import sha256_of
 from ..records import encode
@@ -75,6 +75,7 @@ class KernelPlan:
     arch: Arch
     variants: tuple[VariantInfo, ...]
     keys: tuple[str, ...]
+    sources: KernelSources = field(default_factory=KernelSources)
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,7 @@ class Plan:
 
     cuda: int
     kernels: tuple[KernelPlan, ...]
+    declared: Mapping[str, tuple[Arch, ...]] = field(default_factory=dict)  # every kernel -> what it is written for
 
 
 @dataclass(frozen=True)

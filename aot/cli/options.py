@@ -60,10 +60,9 @@ _SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _TIMES = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600, "w": 7 * 24 * 3600}
 
 
-def add_kernels_argument(parser: argparse.ArgumentParser, default: str | None = "kernels") -> None:
+def add_kernels_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kernels",
-        default=default,
         metavar="PATH_OR_MODULE",
         help="folder, Python file, or importable module that declares the kernels (default: `kernels`)",
     )

@@ -58,6 +58,7 @@ def build_settings(arguments: argparse.Namespace) -> Settings:
         options=Options(
             _first(arguments.cuda, table and table.cuda), arguments.line_info, _keep(arguments.keep, arguments.executor)
         ),
+        add=arguments.add,
         replace=arguments.replace,
         shared_cudart=_first(arguments.cudart, table and table.cudart) == "shared",
         allow_incomplete=arguments.allow_incomplete,

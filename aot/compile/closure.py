@@ -78,11 +78,11 @@ def closure_of(kernels: Sequence[Kernel], watch: Watch) -> Closure:
     environment = variables(_names_of_variables(sources), watch.environment)
     imported = _imported(kernels, loaded, {name for name in everything if name not in known or name in shared})
     distributions = distributions_of({*watch.loaded, *imported})
-    for_all = {**{f"file {path.name}": _digest(path) for path in data}, **_digests(shared)}
+    for_all = {**{f"file {path.name}": path for path in data}, **shared}
     files = {str(path): _digest(path) for path in (*everything.values(), *data)}
     return Closure(
         kernels={
-            name: KernelClosure({**for_all, **_digests(own)}, distributions, environment)
+            name: KernelClosure(_digests({**for_all, **own}), distributions, environment)
             for name, own in reached.items()
         },
         files=files,
@@ -90,6 +90,7 @@ def closure_of(kernels: Sequence[Kernel], watch: Watch) -> Closure:
         environment=environment,
         distributions=distributions,
         missing=missing_of(imported),
+        places={name: {key: str(path) for key, path in {**for_all, **own}.items()} for name, own in reached.items()},
     )
 
 

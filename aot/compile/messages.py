@@ -25,6 +25,7 @@ __all__ = [
     "KernelClosure",
     "KernelInfo",
     "KernelLaunch",
+    "KernelSources",
     "Options",
     "VariantInfo",
     "worker_variables",
@@ -152,3 +153,12 @@ class Closure:
     environment: Mapping[str, str | None]
     distributions: Mapping[str, str]
     missing: tuple[str, ...] = ()  # modules that the files import and that are not installed
+    places: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # kernel -> its modules and files -> path
+
+
+@dataclass(frozen=True)
+class KernelSources:
+    """The author's files that a kernel's code came from, with their SHA-256, by names that hold on other machines."""
+
+    files: Mapping[str, str] = field(default_factory=dict)  # by path below the folder of the source
+    modules: Mapping[str, str] = field(default_factory=dict)  # of elsewhere, by name

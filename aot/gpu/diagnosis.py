@@ -92,7 +92,7 @@ def bundle_problems(manifest: Manifest, machine: Machine) -> Iterator[Problem]:
     if host is None:
         yield Problem(
             f"the bundle has no code for {machine.cpu}; it has {', '.join(manifest.hosts)}",
-            f"build it for this CPU too: `python -m aot build --host {machine.cpu} ...`",
+            f"build it for this CPU too: `python -m aot build --add --host {machine.cpu} ...`",
         )
     elif machine.glibc is not None and machine.glibc < parse_glibc(host.glibc):
         here = "{}.{}".format(*machine.glibc)
@@ -115,7 +115,7 @@ def _device_problems(manifest: Manifest, report: DeviceReport) -> Iterator[Probl
     for kernel, reason in report.missing.items():
         by_reason.setdefault(reason, []).append(kernel)
     for reason, kernels in by_reason.items():
-        hint = f"build for this GPU too: `python -m aot build --arch {capability} ...`"
+        hint = f"build for this GPU too: `python -m aot build --add --arch {capability} ...`"
         if "needs driver" in reason:
             hint = "update NVIDIA's driver; `nvidia-smi` shows its version"
         elif device.capability < (8, 0):

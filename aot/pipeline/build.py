@@ -18,21 +18,22 @@ from ..errors import BuildError, Failure, counted
 from ..hosts import Host
 from ..link.nvidia import NvidiaLibraries, find_libraries
 from .assemble import assemble
-from .compiling import Compilation, choose_executor, compile_plan, open_cluster
-from .contributions import Contribution, bundle_contribution, remaining, still_missing
+from .changes import Pair, check_addable, check_replaceable, dropped, kept_pairs
+from .compiling import Compilation, check_cluster, choose_executor, compile_plan, open_cluster
+from .contributions import bundle_contribution, remaining, still_missing, with_verified
 from .earlier import Earlier, look_up, note_made, remember_plan
 from .events import CountingProgress, Progress
 from .executor import Executor, Session
 from .finish import verify_and_publish
 from .linking import link_kernels, linkers, prepare_linking
 from .plan import make_plan, over_budget
-from .settings import BuildResult, Settings
+from .settings import BuildResult, Changes, Settings, check_memory
 from .spellings import parse_archs
 from .tuning import check_tables, fitting_tables, read_tables
 from .workers import Workers
 from .workspace import Workspace, make_workspace, scratch_folder, with_remote
 
-__all__ = ["build", "check_may_replace"]
+__all__ = ["build", "check_may_replace", "check_options"]
 
 
 def build(settings: Settings, progress: Progress | None = None) -> BuildResult:
@@ -56,25 +57,51 @@ def _kept(settings: Settings, variants: int) -> str:
 
 def _build(workspace: Workspace) -> BuildResult:
     """Build while nobody else writes to the directory: what is there is looked at now, not before."""
-    out = workspace.out
+    out, settings = workspace.out, workspace.settings
     with suppress(OSError):  # check_destination reports what is wrong with the place
         clear_leftovers(out)
     existing = check_destination(out)
-    earlier = look_up(workspace)
-    if existing is not None and earlier.is_made:
-        return BuildResult(out, existing, ())
-    tables = read_tables(workspace.settings)
-    workspace = with_remote(workspace)
-    compilation, key = _compile(workspace, earlier, tables)
-    check_may_replace(existing, compilation.failures, workspace.settings)
-    manifest = _assemble(compilation, existing, workspace, tables)
+    check_addable(existing, out, settings)
+    workspace, tables = check_options(workspace)
+    earlier = look_up(workspace, existing)
+    if existing is not None:
+        if earlier.is_made:
+            return BuildResult(out, existing, (), Changes(kept=_variants(existing)))
+        check_replaceable(existing, out, workspace.name, settings)
+    compilation, kept, key = _compile(workspace, earlier, tables, existing)
+    check_may_replace(existing, compilation.failures, settings)
+    manifest = _assemble(compilation, existing, kept, workspace, tables)
     if not compilation.failures:
         note_made(workspace, key)
-    return BuildResult(out, manifest, compilation.failures)
+    return BuildResult(out, manifest, compilation.failures, _changes(existing, manifest, compilation))
 
 
-def _compile(workspace: Workspace, earlier: Earlier, tables: dict[Path, Tuning]) -> tuple[Compilation, str | None]:
-    """Plan and compile; the key of what the build ends with goes along."""
+def check_options(workspace: Workspace) -> tuple[Workspace, dict[Path, Tuning]]:
+    """Look at every option, whether or not anything has to be compiled; the shared cache is opened by it."""
+    settings = workspace.settings
+    check_cluster(settings.executor, settings.dask_security)
+    check_memory(settings.memory)
+    return with_remote(workspace), read_tables(settings)
+
+
+def _variants(manifest: Manifest) -> int:
+    return sum(kernel.variants for kernel in manifest.kernels.values())
+
+
+def _changes(existing: Manifest | None, manifest: Manifest, compilation: Compilation) -> Changes:
+    made = sum(len(kernel.launchers) for kernel in compilation.kernels)
+    return Changes(
+        compiled=made - compilation.cached,
+        cached=compilation.cached,
+        kept=_variants(manifest) - made,
+        dropped=dropped(existing, manifest) if existing is not None else (),
+    )
+
+
+def _compile(
+    workspace: Workspace, earlier: Earlier, tables: dict[Path, Tuning], existing: Manifest | None
+) -> tuple[Compilation, frozenset[Pair], str | None]:
+    """Plan and compile; what is kept of the bundle there, and the key of what the build ends with, go along."""
     settings = workspace.settings
     prepare_linking(settings, workspace.scratch, workspace.store)
     session = Session(settings.kernels, settings.options, settings.timeout)
@@ -82,6 +109,7 @@ def _compile(workspace: Workspace, earlier: Earlier, tables: dict[Path, Tuning])
     cluster = open_cluster(settings.executor, settings.dask_security)
     with closing(cluster) if cluster else nullcontext(), Workers(session, workspace.scratch, limit=limit) as workers:
         plan, failures, key = _plan(workspace, earlier, workers, cluster)
+        kept = kept_pairs(existing, workspace.out, plan, failures, settings)
         if not failures:  # these go first: a table may be about what failed
             check_tables(tables, settings, plan.kernels)
         workspace.progress.stage("finding NVIDIA's libraries" + _for_other_hosts(settings.hosts))
@@ -91,7 +119,7 @@ def _compile(workspace: Workspace, earlier: Earlier, tables: dict[Path, Tuning])
         failures = (*failures, *compilation.failures, *workers.take_failures())
     if not compilation.kernels:
         raise BuildError("every kernel failed", failures=failures)
-    return replace(compilation, failures=failures), key
+    return replace(compilation, failures=failures), kept, key
 
 
 def _plan(
@@ -103,7 +131,7 @@ def _plan(
     workspace.progress.stage("reading declarations")
     if cluster is None:
         _start_ahead(workers, workspace)
-    new = make_plan(workspace.settings, workers, with_keys=workspace.store is not None or cluster is not None)
+    new = make_plan(workspace.settings, workers)
     _comment(new.plan, workspace.progress)
     return new.plan, new.failures, remember_plan(workspace, new)
 
@@ -149,12 +177,16 @@ def check_may_replace(existing: Manifest | None, failures: Sequence[Failure], se
 
 
 def _assemble(
-    compilation: Compilation, existing: Manifest | None, workspace: Workspace, tables: dict[Path, Tuning]
+    compilation: Compilation,
+    existing: Manifest | None,
+    kept: frozenset[Pair],
+    workspace: Workspace,
+    tables: dict[Path, Tuning],
 ) -> Manifest:
-    """Link what was compiled, and write a bundle of it and of what stays of the bundle that is there."""
+    """Link what was compiled, and write a bundle of it and of what is kept of the bundle that is there."""
     settings, out = workspace.settings, workspace.out
-    old = _existing(compilation, existing, workspace)
-    hosts = _hosts(settings, old)
+    old = bundle_contribution(out, lambda *pair: pair in kept, existing) if kept else None
+    hosts = _hosts(settings, existing)
     workspace.progress.stage(f"linking for {', '.join(map(str, hosts))}")
     with (
         linkers(settings.cache, workspace.scratch, settings.link_count, workspace.store) as linker_for,
@@ -162,32 +194,19 @@ def _assemble(
     ):
         new = link_kernels(compilation, _libraries(settings, hosts, compilation.cuda), workspace, linker_for)
         new = replace(new, tunings=tuple(fitting_tables(tables, settings, new)))
-        if existing is not None and _extends(existing, workspace):
-            kept = still_missing(existing, new, is_all=not settings.select)
-            new = replace(new, failures=(*kept, *new.failures))
+        if existing is not None and not settings.replace:
+            new = with_verified(new, out, existing)
+            left = still_missing(existing, new, is_all=not settings.select) if settings.add else ()
+            new = replace(new, failures=(*left, *new.failures))
         manifest = assemble([new] if old is None else [remaining(old, new), new], staged, linker_for)
         workspace.progress.stage("verifying")
         verify_and_publish(staged, out, workspace.store, workspace.progress.warn)
     return manifest
 
 
-def _existing(compilation: Compilation, existing: Manifest | None, workspace: Workspace) -> Contribution | None:
-    """What the bundle at the destination gives beside what was compiled; None if nothing of it stays."""
-    if existing is None or not _extends(existing, workspace):
-        return None
-    compiled = {(kernel.info.name, kernel.arch) for kernel in compilation.kernels}
-    old = bundle_contribution(workspace.out, lambda kernel, arch: (kernel, arch) not in compiled)
-    return old if old.kernels else None
-
-
-def _extends(existing: Manifest, workspace: Workspace) -> bool:
-    """Whether the build adds to the bundle at the destination. If not, it begins with an empty one."""
-    return existing.name == workspace.name and not workspace.settings.replace
-
-
-def _hosts(settings: Settings, old: Contribution | None) -> tuple[Host, ...]:
-    """Every host of a bundle gets what is added, with the glibc that the bundle was built for."""
+def _hosts(settings: Settings, existing: Manifest | None) -> tuple[Host, ...]:
+    """With ``--add``, every host of the bundle there gets what is added, with the glibc that the bundle was built for."""
     hosts = {host.name: host for host in settings.hosts}
-    for name, support in old.hosts.items() if old is not None else ():
-        hosts.setdefault(name, Host.of_record(name, support.record))
+    for name, record in existing.hosts.items() if existing is not None and settings.add else ():
+        hosts.setdefault(name, Host.of_record(name, record))
     return tuple(hosts.values())

@@ -20,7 +20,7 @@ from .finish import verify_and_publish
 from .linking import linkers
 from .workspace import scratch_folder
 
-__all__ = ["Tools", "merge", "prune"]
+__all__ = ["Tools", "combine", "merge", "prune"]
 
 Warn = Callable[[str], None]
 
@@ -40,17 +40,18 @@ def merge(bundles: Sequence[Path], out: Path, tools: Tools, warn: Warn) -> Manif
         check_destination(out)
         for bundle in bundles:
             refuse_unsound(bundle, "nothing was merged")
-        return _combine(not_settled([bundle_contribution(bundle) for bundle in bundles]), out, tools, warn)
+        return combine(not_settled([bundle_contribution(bundle) for bundle in bundles]), out, tools, warn)
 
 
 def prune(bundle: Path, keeps: Callable[[str, Arch], bool], tools: Tools, warn: Warn) -> Manifest:
     """Leave those kernels in a bundle that are kept for an architecture."""
     with locked(bundle, warn, wait=tools.wait):
         refuse_unsound(bundle, "nothing was removed")
-        return _combine([bundle_contribution(bundle, keeps)], bundle, tools, warn)
+        return combine([bundle_contribution(bundle, keeps)], bundle, tools, warn)
 
 
-def _combine(contributions: Sequence[Contribution], out: Path, tools: Tools, warn: Warn) -> Manifest:
+def combine(contributions: Sequence[Contribution], out: Path, tools: Tools, warn: Warn) -> Manifest:
+    """Make a bundle of what is contributed. Its directory is locked already."""
     store = Store(tools.artifacts, warn=warn) if tools.artifacts is not None else None
     with (
         scratch_folder() as scratch,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from aot_runtime.arch import Arch
@@ -12,15 +12,23 @@ from aot_runtime.arch import Arch
 from ..cache import recall
 from ..cache.recall import KernelPlan, Plan
 from ..cache.variants import keep_variant, restore_variant
-from ..compile.messages import Compiled, KernelInfo, VariantInfo
+from ..compile.messages import Compiled, KernelInfo, KernelSources, VariantInfo
 from ..errors import Failure, UsageError, counted
-from .address import parse_address
+from .address import Address, parse_address
 from .executor import CompileJob, Executor, Session
 from .local import LocalExecutor
 from .workers import Workers
 from .workspace import Workspace
 
-__all__ = ["Compilation", "CompiledKernel", "Launcher", "choose_executor", "compile_plan", "open_cluster"]
+__all__ = [
+    "Compilation",
+    "CompiledKernel",
+    "Launcher",
+    "check_cluster",
+    "choose_executor",
+    "compile_plan",
+    "open_cluster",
+]
 
 _FETCHES = 16  # requests to a remote cache at once: each waits for the network most of its time
 
@@ -46,6 +54,7 @@ class CompiledKernel:
     arch: Arch
     launchers: tuple[Launcher, ...]
     kept: tuple[Path, ...]  # the files that ``--keep`` asked for
+    sources: KernelSources = field(default_factory=KernelSources)
 
 
 @dataclass(frozen=True)
@@ -55,18 +64,27 @@ class Compilation:
     cuda: int  # the backend's major version
     kernels: tuple[CompiledKernel, ...]
     failures: tuple[Failure, ...]
+    cached: int = 0  # how many variants came from the cache
 
 
-def open_cluster(text: str | None, security: Path | None = None) -> Executor | None:
-    """Connect to the cluster that is named; None if none is. ``security`` names certificates, and asks for TLS."""
+def check_cluster(text: str | None, security: Path | None = None) -> Address | None:
+    """The address of the cluster that is named; None if none is. ``security`` names certificates, and asks for TLS."""
     if text is None:
         if security is not None:
             raise UsageError("`--dask-security` needs a cluster", hint="pass `--executor tls://host:8786`")
         return None
     address = parse_address(text)
+    return replace(address, encrypted=address.encrypted or security is not None)
+
+
+def open_cluster(text: str | None, security: Path | None = None) -> Executor | None:
+    """Connect to the cluster that is named; None if none is."""
+    address = check_cluster(text, security)
+    if address is None:
+        return None
     from .dask import DaskExecutor
 
-    return DaskExecutor.connect(replace(address, encrypted=address.encrypted or security is not None), security)
+    return DaskExecutor.connect(address, security)
 
 
 def choose_executor(cluster: Executor | None, workers: Workers, workspace: Workspace) -> Executor:
@@ -84,6 +102,7 @@ def compile_plan(plan: Plan, session: Session, executor: Executor, workspace: Wo
     by_kernel = [_jobs(kernel, workspace.scratch) for kernel in plan.kernels]
     jobs = [job for own in by_kernel for job in own]
     compiled = _restored(jobs, workspace)
+    cached = len(compiled)
     missing = _largest_first([job for job in jobs if job not in compiled], workspace)
     if compiled:
         workspace.progress.note(
@@ -107,7 +126,7 @@ def compile_plan(plan: Plan, session: Session, executor: Executor, workspace: Wo
     kept = workspace.settings.options.keep
     kernels = [_kernel(*pair, compiled, kept) for pair in zip(plan.kernels, by_kernel, strict=True)]
     failed = tuple(_compared(failure, compiled) for failure in failures)
-    return Compilation(plan.cuda, tuple(kernel for kernel in kernels if kernel.launchers), failed)
+    return Compilation(plan.cuda, tuple(kernel for kernel in kernels if kernel.launchers), failed, cached)
 
 
 def _compared(failure: Failure, compiled: Iterable[CompileJob]) -> Failure:
@@ -182,4 +201,4 @@ def _kernel(
     kept = [
         path for job in jobs for kind in kinds for path in sorted(job.launcher.parent.glob(f"{job.variant}.*{kind}"))
     ]
-    return CompiledKernel(plan.info, plan.arch, tuple(launchers), tuple(kept))
+    return CompiledKernel(plan.info, plan.arch, tuple(launchers), tuple(kept), plan.sources)

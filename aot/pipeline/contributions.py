@@ -23,6 +23,7 @@ from ..bundle.split import absent_parts
 from ..bundle.tuning import TUNING, Tuning, read_tuning
 from ..errors import BuildError
 from ..files import sha256_of
+from .provenance import only
 
 __all__ = [
     "ArchivedObjects",
@@ -36,6 +37,7 @@ __all__ = [
     "not_settled",
     "remaining",
     "still_missing",
+    "with_verified",
 ]
 
 
@@ -127,9 +129,11 @@ class Contribution:
         return any(host.archives for host in self.hosts.values())
 
 
-def bundle_contribution(bundle: Path, takes: Callable[[str, Arch], bool] = lambda kernel, arch: True) -> Contribution:
+def bundle_contribution(
+    bundle: Path, takes: Callable[[str, Arch], bool] = lambda kernel, arch: True, manifest: Manifest | None = None
+) -> Contribution:
     """What a bundle gives: the kernels that ``takes`` accepts for an architecture, by default all of them."""
-    manifest = Manifest.read(bundle)
+    manifest = manifest or Manifest.read(bundle)
     check_schema(bundle, manifest)
     pairs = [(k.name, arch) for k in manifest.kernels.values() for arch in k.archs if takes(k.name, arch)]
     archs = sorted({arch for _, arch in pairs})
@@ -146,7 +150,7 @@ def bundle_contribution(bundle: Path, takes: Callable[[str, Arch], bool] = lambd
         contracts=_contracts(bundle, manifest, {name for name, _ in pairs}),
         toolchain=manifest.toolchain,
         requires=manifest.requires,
-        provenance=manifest.provenance,
+        provenance=only(manifest.provenance, pairs),
         failures=tuple(failure for failure in manifest.failures if _is_taken(failure, takes)),
         tunings=_tunings(bundle, manifest, pairs),
     )
@@ -248,10 +252,36 @@ def remaining(old: Contribution, new: Contribution) -> Contribution:
         old,
         kernels=kernels,
         contracts=contracts if any(f"{CONTRACTS}/{name}.py" in contracts for name, _ in kernels) else {},
+        provenance=only(old.provenance, kernels),
         failures=(),  # what is still missing, the build says with its own failures: see ``still_missing``
         tunings=tuple(tuning.only(kernels) for tuning in old.tunings),
     )
     return left if new.has_archives else _without_archives(left)
+
+
+def with_verified(new: Contribution, bundle: Path, manifest: Manifest) -> Contribution:
+    """What was built, with the GPUs that ran the very same code when the bundle that it replaces was checked."""
+    kernels = dict(new.kernels)
+    archs = [arch for arch in manifest.archs if _is_whole(bundle, manifest, arch)]
+    for (name, arch), old in _details(bundle, manifest, archs).items():
+        built = new.kernels.get((name, arch))
+        if built is not None and _is_same_code(built, manifest):
+            runs = {variant.name: variant.verified_on for variant in old}
+            variants = [replace(one, verified_on=runs.get(one.name, ())) for one in built.variants]
+            kernels[name, arch] = replace(built, variants=tuple(variants))
+    return replace(new, kernels=kernels)
+
+
+def _is_whole(bundle: Path, manifest: Manifest, arch: Arch) -> bool:
+    """Whether the details of an architecture are as the manifest says: what was altered is no proof of anything."""
+    path, record = bundle / details_name(arch), manifest.files.get(details_name(arch))
+    return record is not None and path.is_file() and sha256_of(path) == record.sha256
+
+
+def _is_same_code(built: BuiltKernel, manifest: Manifest) -> bool:
+    paths = {library_path(host, built.arch, built.name): code.library.record for host, code in built.code.items()}
+    shared = [path for path in paths if path in manifest.files]
+    return bool(shared) and all(manifest.files[path] == paths[path] for path in shared)
 
 
 def still_missing(old: Manifest, new: Contribution, *, is_all: bool) -> tuple[Mapping[str, str], ...]:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 from aot_runtime.manifest import Manifest
 
 from ..bundle.contracts import contract_sources
 from ..bundle.integrity import damaged_files
 from ..cache import keys, recall
+from ..files import sha256_of
+from ..link.nvidia import distributions
+from ..versions import installed_version
 from .plan import NewPlan
 from .provenance import source_record
-from .settings import Settings
+from .settings import Settings, shaping
 from .tuning import tuning_files
 from .workspace import Workspace
 
@@ -30,20 +33,17 @@ class Earlier:
     outline: recall.Outline | None = None  # of the plan that holds, if there is one
 
 
-def look_up(workspace: Workspace) -> Earlier:
-    """What earlier builds have left for this one."""
+def look_up(workspace: Workspace, existing: Manifest | None = None) -> Earlier:
+    """What earlier builds have left for this one; ``existing`` is the bundle at the destination."""
     store = workspace.store
     outline = recall.unchanged(store, _request(workspace.settings)) if store is not None else None
     if store is None or outline is None:
         return Earlier()
     key = _result_key(workspace.settings, outline)
-    if recall.is_made(store, key, workspace.out) and not any(_damaged(workspace.out)):
+    is_made = existing is not None and recall.is_made(store, key, workspace.out)
+    if existing is not None and is_made and not any(damaged_files(workspace.out, existing)):
         return Earlier(key, is_made=True, outline=outline)
     return Earlier(key, plan=recall.recall_plan(store, outline), outline=outline)
-
-
-def _damaged(bundle: Path) -> Iterator[str]:
-    return damaged_files(bundle, Manifest.read(bundle))
 
 
 def remember_plan(workspace: Workspace, new: NewPlan) -> str | None:
@@ -65,16 +65,25 @@ def _request(settings: Settings) -> recall.Request:
 
 
 def _result_key(settings: Settings, outline: recall.Outline) -> str:
-    return keys.bundle_key(
-        outline.digest,
-        settings.bundle_name,
-        hosts=settings.hosts,
-        shared_cudart=settings.shared_cudart,
-        archives=settings.archives,
-        replace=settings.replace,
-        cuda=outline.cuda,
-        wheelhouse=settings.wheelhouse,
-        contracts=contract_sources(dict(outline.contracts)),
+    files = [path for path in tuning_files(settings) if path.is_file()]
+    ending = Ending(
+        settings=shaping(settings),
+        plan=outline.digest,
+        nvidia={name: installed_version(name) for name in distributions(outline.cuda)},
+        contracts={name: sha256_of(path) for name, path in contract_sources(dict(outline.contracts)).items()},
         source=source_record(settings.kernels),
-        tuning=tuning_files(settings),
+        tuning=tuple(sha256_of(path) for path in files),
     )
+    return keys.bundle_key(ending)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """All that a build ends with a bundle by. Its key is a digest of the whole; our own code is in that of the plan."""
+
+    settings: Mapping[str, Any]  # those that shape the bundle
+    plan: str  # the digest of the plan
+    nvidia: Mapping[str, str | None]  # versions of what is linked
+    contracts: Mapping[str, str]  # digests of the files, by name in the bundle
+    source: Mapping[str, Any]  # what provenance says of it
+    tuning: tuple[str, ...]  # digests of the tables

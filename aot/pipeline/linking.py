@@ -128,7 +128,7 @@ def link_kernels(
             "tvm_ffi": LOWEST_TVM_FFI,
             "tvm_ffi_abi": TVM_FFI_ABI,
         },
-        provenance=(build_record(settings),),
+        provenance=(build_record(settings, [(one.info.name, one.arch, one.sources) for one in kernels]),),
         failures=tuple(_failure(failure) for failure in compilation.failures),
     )
 

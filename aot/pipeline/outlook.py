@@ -7,17 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
+from ..bundle.publish import check_destination
 from ..cache import recall
 from ..cache.recall import KernelPlan, Plan
 from ..cache.store import Store
 from ..compile.messages import KernelInfo
 from ..errors import Failure
+from .build import check_options
+from .changes import check_replaceable, kept_pairs
 from .earlier import look_up, remember_plan
 from .events import Progress
 from .executor import Session
 from .plan import make_plan, over_budget
 from .settings import Settings
-from .tuning import check_tables, read_tables
+from .tuning import check_tables
 from .workers import Workers
 from .workspace import Workspace, make_workspace, scratch_folder
 
@@ -53,15 +56,20 @@ class Outlook:
         return sum(kernel.cached for kernel in self.plan)
 
 
-def foresee(settings: Settings, progress: Progress, *, with_tables: bool = False) -> Outlook:
-    """Plan a build and compile nothing. ``with_tables``: raise if a measured table does not fit, as the build would."""
+def foresee(settings: Settings, progress: Progress, *, as_build: bool = False) -> Outlook:
+    """Plan a build and compile nothing. ``as_build``: stop where the build would, before it compiles."""
     with scratch_folder() as scratch:
         workspace = make_workspace(settings, progress, scratch)
-        tables = read_tables(settings) if with_tables else {}
-        plan, failures = _plan(workspace)
+        existing = check_destination(workspace.out) if as_build else None
+        tables = check_options(workspace)[1] if as_build else {}
+        whole, failures = _plan(workspace)
+        if existing is not None and not look_up(workspace, existing).is_made:
+            check_replaceable(existing, workspace.out, workspace.name, settings)
+            kept_pairs(existing, workspace.out, whole, failures, settings)
+        plan = whole.kernels
         if not failures:
             check_tables(tables, settings, plan)
-        for warning in over_budget(Plan(0, plan)):
+        for warning in over_budget(whole):
             progress.warn(warning)
         store = workspace.store
         took = recall.durations(store, settings.kernels) if store is not None else {}
@@ -71,21 +79,21 @@ def foresee(settings: Settings, progress: Progress, *, with_tables: bool = False
         return Outlook(workspace.out, kernels, failures, seconds, tuple(declared.values()))
 
 
-def _plan(workspace: Workspace) -> tuple[tuple[KernelPlan, ...], tuple[Failure, ...]]:
+def _plan(workspace: Workspace) -> tuple[Plan, tuple[Failure, ...]]:
     earlier, store = look_up(workspace), workspace.store
     known = earlier.plan
     if known is None and earlier.outline is not None and store is not None:
         known = recall.recall_plan(store, earlier.outline)
     if known is not None:
-        return known.kernels, ()
+        return known, ()
     settings = workspace.settings
     workspace.progress.stage("reading declarations")
     session = Session(settings.kernels, settings.options, settings.timeout)
     limit = settings.worker_count if settings.memory is not None else None
     with Workers(session, workspace.scratch, limit=limit) as workers:
-        new = make_plan(settings, workers, with_keys=store is not None)
+        new = make_plan(settings, workers)
     remember_plan(workspace, new)  # so that the build, and the next look, need not read the declarations again
-    return new.plan.kernels, new.failures
+    return new.plan, new.failures
 
 
 def _kernel(plan: KernelPlan, store: Store | None) -> KernelOutlook:

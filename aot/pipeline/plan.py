@@ -16,6 +16,7 @@ from ..errors import BuildError, DeclarationError, Failure, UsageError
 from ..selection.decision import decide, unreachable
 from ..selection.tables import MAX_ARGUMENTS
 from ..targets import builds_for
+from .provenance import kernel_sources
 from .settings import Settings
 from .spellings import Gpu, Wanted, best_arch, parse_archs, parse_wanted
 from .workers import Workers
@@ -28,20 +29,20 @@ class NewPlan:
     """A plan, what its source came from, and what is wrong with its files and declarations."""
 
     plan: Plan
-    closures: tuple[Closure, ...]  # one per architecture; empty if the plan has no keys
+    closures: tuple[Closure, ...]  # one per architecture
     failures: tuple[Failure, ...]
 
 
-def make_plan(settings: Settings, workers: Workers, *, with_keys: bool) -> NewPlan:
+def make_plan(settings: Settings, workers: Workers) -> NewPlan:
     """Ask the author's source for everything that the settings select."""
     kernels, failures = _declared(settings, workers)
     selected = select_kernels(kernels, settings.select, settings.families)
-    planned = [
-        _plan_arch(settings, workers, arch, wanted, with_keys) for arch, wanted in _targets(settings, selected).items()
-    ]
+    planned = [_plan_arch(settings, workers, arch, wanted) for arch, wanted in _targets(settings, selected).items()]
     return NewPlan(
         Plan(
-            planned[-1].plan.cuda if planned else 0, tuple(kernel for part in planned for kernel in part.plan.kernels)
+            planned[-1].plan.cuda if planned else 0,
+            tuple(kernel for part in planned for kernel in part.plan.kernels),
+            {kernel.name: kernel.archs for kernel in kernels},
         ),
         tuple(closure for part in planned for closure in part.closures),
         (*failures, *workers.take_failures(), *(failure for part in planned for failure in part.failures)),
@@ -135,15 +136,13 @@ def _built_for(wanted: Wanted, kernels: Sequence[KernelInfo]) -> dict[Arch, set[
     return found
 
 
-def _plan_arch(
-    settings: Settings, workers: Workers, arch: Arch, kernels: Sequence[KernelInfo], with_keys: bool
-) -> NewPlan:
+def _plan_arch(settings: Settings, workers: Workers, arch: Arch, kernels: Sequence[KernelInfo]) -> NewPlan:
     cuda = workers.of(arch).backend()
     answers = [_plan_kernel(workers, kernel, arch) for kernel in kernels]
     planned = [answer for answer in answers if isinstance(answer, KernelPlan)]
     failures = tuple(answer for answer in answers if isinstance(answer, Failure))
-    if not with_keys or not planned:
-        return NewPlan(Plan(cuda, tuple(planned)), (), failures)
+    if not planned:
+        return NewPlan(Plan(cuda, ()), (), failures)
     closure = workers.of(arch).closure()
     keyed = tuple(_with_keys(kernel, closure, settings, cuda) for kernel in planned)
     return NewPlan(Plan(cuda, keyed), (closure,), failures)
@@ -167,7 +166,10 @@ def _plan_kernel(workers: Workers, kernel: KernelInfo, arch: Arch) -> KernelPlan
 def _with_keys(kernel: KernelPlan, closure: Closure, settings: Settings, cuda: int) -> KernelPlan:
     own = closure.kernels[kernel.info.name]
     keys = variant_keys(kernel.info, kernel.variants, kernel.arch, own, options=settings.options, cuda=cuda)
-    return KernelPlan(kernel.info, kernel.arch, kernel.variants, tuple(keys.values()))
+    sources = kernel_sources(
+        settings.kernels, settings.options.source, closure.places.get(kernel.info.name, {}), own.modules
+    )
+    return KernelPlan(kernel.info, kernel.arch, kernel.variants, tuple(keys.values()), sources)
 
 
 def check_function(kernel: KernelInfo, arch: Arch, function: str, variants: Sequence[VariantInfo]) -> None:

@@ -37,6 +37,7 @@ def rebuild(bundle: Path, settings: Settings, scratch: Path, progress: Progress 
                 options=_options(manifest),
                 artifacts=None,
                 remote=None,
+                add=True,
                 archives=any(path.endswith(".a") for path in manifest.files),
             )
             made = build(build_settings, progress).manifest

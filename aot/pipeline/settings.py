@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from aot_runtime.manifest import Manifest, is_name
 
@@ -11,10 +12,13 @@ from ..cache.places import own_folder
 from ..compile.messages import Options
 from ..errors import Failure, UsageError
 from ..hosts import Host
+from ..records import encode
 from .local import LINK_BYTES, WORKER_BYTES, fitting
 from .spellings import with_native
 
-__all__ = ["BuildResult", "Settings"]
+__all__ = ["BuildResult", "Changes", "Settings", "check_memory", "shaping"]
+
+LOWEST_MEMORY = 300 << 20  # seen: workers take 0.4 GB and more
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,8 @@ class Settings:
     dask_security: Path | None = None  # a file that names certificates for a connection through TLS
     options: Options = field(default_factory=Options)
     shared_cudart: bool = False
-    replace: bool = False  # replace a bundle of the same name at the destination instead of adding to it
+    add: bool = False  # keep what the bundle at the destination holds beside what this build makes
+    replace: bool = False  # replace whatever bundle is at the destination
     allow_incomplete: bool = False  # an incomplete build may replace a complete bundle
     cache: Path = field(default_factory=own_folder)  # of the tools
     artifacts: Path | None = None  # where compiled and linked code is kept from build to build; None: nowhere
@@ -72,10 +77,47 @@ class Settings:
 
 
 @dataclass(frozen=True)
+class Changes:
+    """What a build did to get from the bundle that was there to the one that is there now."""
+
+    compiled: int = 0  # variants that were compiled
+    cached: int = 0  # variants that came from the cache
+    kept: int = 0  # variants that were taken over from the bundle that was there
+    dropped: tuple[str, ...] = ()  # what that bundle had, and the new one has not
+
+
+@dataclass(frozen=True)
 class BuildResult:
     path: Path
     manifest: Manifest
     failures: tuple[Failure, ...]
+    changes: Changes = field(default_factory=Changes)
+
+
+def check_memory(memory: int | None) -> None:
+    """Raise if not even one worker fits: each variant would fail for it, one after the other."""
+    if memory is not None and memory < LOWEST_MEMORY:
+        raise UsageError(
+            f"`--memory` is {memory >> 20} MB, and a worker alone takes more than {LOWEST_MEMORY >> 20} MB",
+            hint="pass `--memory 2G`, or leave it out",
+        )
+
+
+# What a bundle does not depend on: where things lie, and how much of the machine the build takes.
+_OF_THE_MACHINE = frozenset({
+    "out", "jobs", "memory", "timeout", "executor", "dask_security", "allow_incomplete", "cache", "artifacts", "remote",
+    "remote_read_only", "kernels", "tuning", "wait",
+})  # fmt: skip
+
+
+def shaping(settings: Settings) -> dict[str, Any]:
+    """The settings that shape a bundle, as JSON's types. A new setting is one of them unless it is listed above.
+
+    Tables of ``tuning`` count by their content. So do the kernels, whose place is in the key of the plan.
+    """
+    given = {item.name: getattr(settings, item.name) for item in fields(settings) if item.name not in _OF_THE_MACHINE}
+    wheelhouse = str(settings.wheelhouse.resolve()) if settings.wheelhouse is not None else None
+    return dict(encode({**given, "name": settings.bundle_name, "wheelhouse": wheelhouse}))
 
 
 def _default_name(kernels: str) -> str:

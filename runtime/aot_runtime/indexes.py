@@ -30,6 +30,7 @@ def _file(name: str, record: Reader) -> FileRecord:
 def _build_record(record: Reader) -> dict[str, Any]:
     """One build of ``provenance.json``: its sources, options and versions."""
     source = record.inner("source")
+    source.get("name", str, None)
     source.get("commit", str, None)
     source.get("clean", bool, None)
     for digest in source.text_table("files").values():
@@ -37,4 +38,17 @@ def _build_record(record: Reader) -> dict[str, Any]:
             raise ManifestError(f"{source.where}: {shown(digest)} is not a SHA-256")
     record.get("options", dict, {})
     record.text_table("versions")
+    for built in record.table("built").values() if "built" in record.data else ():
+        _check_built(built)
     return record.data
+
+
+def _check_built(built: Reader) -> None:
+    """What a build says of one kernel: architectures, and the files that it came from."""
+    built.get("archs", list)
+    built.texts("archs")
+    for table in ("files", "modules"):
+        built.get(table, dict)
+        built.text_table(table)
+    for name in built.data["files"]:
+        check_inside(name, built)

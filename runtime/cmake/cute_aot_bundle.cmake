@@ -313,7 +313,7 @@ function(cute_aot_add_bundle target)
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${kernels}/*.py")
   endif()
   set(command "${python}" -m aot build --kernels "${kernels}" --name ${arg_NAME} --out "${output}" --cudart ${arg_CUDART}
-              --host ${host})
+              --host ${host} --replace)
   foreach(arch IN LISTS archs)
     list(APPEND command --arch ${arch})
   endforeach()

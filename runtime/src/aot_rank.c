@@ -83,7 +83,7 @@ int aot_raise_no_build(const aot_function_t* function, int32_t index, const aot_
   }
   /* A compute capability, since `build` resolves it to what the kernel is written for. */
   if (capability.major < 8) aot_text_append(&text, "\nhint: use a GPU of compute capability 8.0 or newer; CuTe DSL has no code for older ones");
-  else aot_text_append(&text, "\nhint: build it for this device too: `python -m aot build --arch %d.%d`", capability.major,
+  else aot_text_append(&text, "\nhint: build it for this device too: `python -m aot build --add --arch %d.%d`", capability.major,
                        capability.minor);
   return aot_raise_text("AotDeviceError", &text);
 }

@@ -18,6 +18,7 @@ from places import PROJECT, TESTS
 from without_frameworks import RESULTS as MAY_IMPORT
 
 from aot.bundle.details import read_details
+from aot.bundle.verify import verify
 from aot.cli.main import main
 from aot.compile.messages import Compiled, Options
 from aot.compile.process import Worker
@@ -179,6 +180,36 @@ def test_the_command_lists_what_it_captured_and_builds_the_same_bytes_again(
     assert len(shown) == 2 and set(shown) <= set(listed.splitlines()), "the guide shows what the command prints"
     for name in ("kernels.json", "files.json"):
         assert (tmp_path / "rows" / name).read_bytes() == (rows_bundle / name).read_bytes()
+
+
+def test_a_capture_follows_the_rules_of_a_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], commands_share_artifacts: None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(FOREIGN, tmp_path / "foreign", ignore=shutil.ignore_patterns("__pycache__"))
+
+    def capture(archs: str, *more: str) -> tuple[int, str]:
+        command = ["capture", "foreign/exercise.py", "--arch", archs, "--name", "rows", "--cudart", "shared"]
+        code = main([*command, "--no-archives", "--out", "rows", *more])
+        return code, capsys.readouterr().err
+
+    def archs() -> list[str]:
+        return [str(arch) for arch in Manifest.read("rows").archs]
+
+    assert capture("sm80")[0] == 0
+    code, said = capture("sm90,sm100")  # each is built apart, and both are joined with what stays
+    assert code == 2 and "for sm_80" in said and "`--update`" in said and "`--replace`" in said
+    assert archs() == ["sm_80"]
+    code, said = capture("sm90,sm100", "--update")
+    assert code == 0 and "kept from the bundle; dropped: nothing" in said
+    assert archs() == ["sm_80", "sm_90a", "sm_100f"]
+    assert verify(Path("rows")) == []
+    with Path("foreign/exercise.py").open("a") as file:
+        file.write("# an edit\n")
+    code, said = capture("sm90", "--update")
+    assert code == 2 and "exercise.py changed" in said
+    assert capture("sm90", "--replace")[0] == 0
+    assert archs() == ["sm_90a"]
 
 
 RECORDED = """

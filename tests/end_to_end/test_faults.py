@@ -37,7 +37,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def command_line(arch: str, out: Path) -> list[str]:
     kernels = ["--kernels", str(SAMPLES / "fill.py"), "--kernel", "fill_epilogue", "--arch", arch, "--name", "small"]
-    return ["build", *kernels, "--out", str(out), "--no-archives", "--cudart", "shared", "--jobs", "1"]
+    return ["build", *kernels, "--out", str(out), "--no-archives", "--cudart", "shared", "--jobs", "1", "--add"]
 
 
 @pytest.fixture(scope="module")

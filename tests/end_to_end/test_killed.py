@@ -196,15 +196,15 @@ def test_two_builds_into_one_directory_at_once_both_succeed_and_leave_one_whole_
     assert [path.name for path in project.out.parent.iterdir()] == ["bundle"]
 
 
-def test_builds_into_one_new_directory_take_turns_and_both_results_are_there(project: Project) -> None:
+def test_builds_that_add_to_one_new_directory_take_turns_and_both_results_are_there(project: Project) -> None:
     text = FILL.replace("VALUE", "1").replace("VARIANTS", "1").replace('("sm_90a",)', '("sm_80", "sm_90a")')
     wait = "import time\nfrom pathlib import Path\nPath('read').touch()\nwhile not Path('go').exists():\n    time.sleep(0.05)\n"
     (project.folder / "fill.py").write_text(wait + text)
-    first = project.start(arch="sm80")
+    first = project.start("--add", arch="sm80")
     while not (project.folder / "read").exists():
         assert first.poll() is None
         time.sleep(0.05)
-    second = project.start(arch="sm90")
+    second = project.start("--add", arch="sm90")
     line = second.stderr.readline()  # type: ignore[union-attr]
     assert line.endswith(f"warning: another process is writing `{project.out}`; waiting until it is done\n")
     third = project.start("--no-wait")

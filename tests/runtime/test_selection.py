@@ -180,7 +180,7 @@ def test_a_device_that_nothing_was_built_for_is_refused(device: str, cuda: Stand
     if capability(device) < (8, 0):
         assert caught.value.hint == "use a GPU of compute capability 8.0 or newer; CuTe DSL has no code for older ones"
     else:
-        assert caught.value.hint == f"build it for this device too: `python -m aot build --arch {device}`"
+        assert caught.value.hint == f"build it for this device too: `python -m aot build --add --arch {device}`"
         assert parse_archs([device], ())  # `build` takes what the hint names
     assert mapped_libraries(bundle) == {"libbundle.so"}
 

@@ -12,7 +12,7 @@ from ...errors import Failure, counted
 from ...pipeline.build import build
 from ...pipeline.events import Clock
 from ...pipeline.outlook import KernelOutlook, Outlook, foresee
-from ...pipeline.settings import BuildResult
+from ...pipeline.settings import BuildResult, Changes
 from ...records import encode
 from ..options import add_cache_argument, add_family_argument, add_kernels_argument, add_wait_argument
 from ..planned import estimate_text, plan_data, print_plan
@@ -25,6 +25,7 @@ __all__ = [
     "KEYS",
     "PLAN_KEYS",
     "add_content_arguments",
+    "add_existing_arguments",
     "add_resource_arguments",
     "add_target_arguments",
     "configure_parser",
@@ -43,13 +44,14 @@ KEYS = (
     Key("kernels", Mapping[str, int], "number of variants by name of the kernel", "without --dry-run"),
     Key("hosts", tuple[str, ...], "CPUs and C libraries that it runs on", "without --dry-run"),
     Key("failures", tuple[Failure, ...], "what failed"),
+    Key("changes", Changes, "what was compiled, taken over and dropped", "without --dry-run"),
     Key("seconds", Mapping[str, float], "how long each phase took, by its name, and `total`", "without --dry-run"),
     *(replace(key, only="with --dry-run") for key in PLAN_KEYS),
 )
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
-    add_kernels_argument(parser, default=None)
+    add_kernels_argument(parser)
     parser.add_argument(
         "--kernel", action="append", default=[], metavar="GLOB", help="only kernels whose name matches; repeatable"
     )
@@ -162,7 +164,22 @@ def add_content_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_changes(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--cache-read-only", action="store_true", help="do not write to the shared cache")
-    add("--replace", action="store_true", help="start with an empty bundle instead of extending the existing one")
+    add_existing_arguments(parser, "--add")
+
+
+def add_existing_arguments(parser: argparse.ArgumentParser, add: str) -> None:
+    """What becomes of a bundle that is there and holds more than the build makes; ``add`` names the option to keep it."""
+    ways = parser.add_mutually_exclusive_group()
+    ways.add_argument(
+        add,
+        dest="add",
+        action="store_true",
+        help="keep what else the bundle at `--out` holds; fails if that is out of date (default: stop if it holds more "
+        "than this build makes)",
+    )
+    ways.add_argument(
+        "--replace", action="store_true", help="make exactly this bundle, whatever bundle is at `--out` now"
+    )
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -170,7 +187,7 @@ def execute(arguments: argparse.Namespace) -> int:
     progress = make_progress(arguments)
     if arguments.dry_run:
         with progress:
-            outlook = foresee(settings, progress, with_tables=True)
+            outlook = foresee(settings, progress, as_build=True)
         return _show(arguments, outlook, settings.worker_count)
     with progress:
         result = build(settings, progress)
@@ -206,8 +223,15 @@ def summary(result: BuildResult, clock: Clock) -> str:
         f"bundle {manifest.name}: {counted(len(manifest.kernels), 'kernel')} ({', '.join(manifest.kernels)}), "
         f"{counted(variants, 'variant')}, {', '.join(map(str, manifest.archs))}, "
         f"{'host' if len(manifest.hosts) == 1 else 'hosts'} {', '.join(manifest.hosts)}, {human_size(size)}, {state}, "
-        f"in {human_time(clock.elapsed)}{f' ({phases})' if phases else ''}"
+        f"in {human_time(clock.elapsed)}{f' ({phases})' if phases else ''}\n{_changes(result.changes)}"
     )
+
+
+def _changes(changes: Changes) -> str:
+    """What was compiled, taken over and dropped, in one line."""
+    made = {"compiled": changes.compiled, "from the cache": changes.cached, "kept from the bundle": changes.kept}
+    variants = [f"{count} {how}" for how, count in made.items() if count] or ["none"]
+    return f"variants: {', '.join(variants)}; dropped: {', '.join(changes.dropped) or 'nothing'}"
 
 
 def _missing(result: BuildResult) -> str:
@@ -224,5 +248,6 @@ def result_data(result: BuildResult, clock: Clock) -> dict[str, object]:
         "kernels": {name: kernel.variants for name, kernel in result.manifest.kernels.items()},
         "hosts": list(result.manifest.hosts),
         "failures": encode(result.failures),
+        "changes": encode(result.changes),
         "seconds": {**{phase: round(took, 3) for phase, took in clock.took.items()}, "total": round(clock.elapsed, 3)},
     }

@@ -21,6 +21,7 @@ from ..settings import build_settings
 from .build import KEYS as BUILD_KEYS
 from .build import (
     add_content_arguments,
+    add_existing_arguments,
     add_resource_arguments,
     add_target_arguments,
     result_data,
@@ -64,7 +65,8 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     add_target_arguments(parser)
     add_resource_arguments(parser)
     add_content_arguments(parser)
-    parser.set_defaults(kernel=[], family=[], executor=None, dask_security=None, cache_read_only=False, replace=True)
+    add_existing_arguments(parser, "--update")
+    parser.set_defaults(kernel=[], family=[], executor=None, dask_security=None, cache_read_only=False)
 
 
 def execute(arguments: argparse.Namespace) -> int:

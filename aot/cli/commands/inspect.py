@@ -15,6 +15,7 @@ from ...bundle.build_records import BuildRecord, FailureRecord, Requires
 from ...bundle.details import VariantDetails, read_details, shape_text
 from ...bundle.layout import details_name
 from ...bundle.sizes import Share, shares
+from ...bundle.staleness import Stale, known_stale, stale_text
 from ...errors import UsageError, counted
 from ...records import encode
 from ..options import add_bundle_argument
@@ -47,6 +48,7 @@ KEYS = (
     Key("requires", Requires, "what a machine must have to run it"),
     Key("provenance", tuple[BuildRecord, ...], "what each build was made of"),
     Key("failures", tuple[FailureRecord, ...], "what failed to build"),
+    Key("stale", tuple[Stale, ...] | None, "kernels whose sources changed since; null: the sources are not here"),
     Key("verified", Mapping[str, Verified], "how many variants were verified, by architecture"),
     Key("variants", tuple[ArchVariant, ...], "every variant"),
     Key("sizes", tuple[Share, ...], "where the bytes are", "with --size"),
@@ -58,6 +60,12 @@ _Variants = Sequence[tuple[Arch, VariantDetails]]
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     add_bundle_argument(parser)
     parser.add_argument("--kernel", metavar="NAME", help="only this kernel's variants")
+    parser.add_argument(
+        "--kernels",
+        type=Path,
+        metavar="PATH",
+        help="compare the bundle with the sources there (default: with its sources, if they are beside it)",
+    )
     parser.add_argument("--size", action="store_true", help="show where the bytes are instead of the variants")
 
 
@@ -67,14 +75,15 @@ def execute(arguments: argparse.Namespace) -> int:
         raise UsageError(f"no kernel is called {arguments.kernel!r}", hint=f"there are: {', '.join(manifest.kernels)}")
     variants = list(_variants(arguments.bundle, manifest, arguments.kernel))
     sizes = [share for share in shares(manifest) if arguments.kernel in (None, share.kernel)]
+    stale = known_stale(arguments.bundle, manifest, arguments.kernels)
     if arguments.json:
-        print_json({**_data(manifest, variants), **({"sizes": encode(sizes)} if arguments.size else {})})
+        print_json({**_data(manifest, variants, stale), **({"sizes": encode(sizes)} if arguments.size else {})})
         return 0
     if arguments.size:
         _print_sizes(manifest, sizes)
         return 0
     if arguments.kernel is None:
-        _print_summary(arguments.bundle, manifest)
+        _print_summary(arguments.bundle, manifest, stale or [])
         _print_archs(manifest, variants)
     for record in manifest.kernels.values():
         _print_kernel(record, [(arch, variant) for arch, variant in variants if variant.kernel == record.name])
@@ -87,7 +96,7 @@ def _variants(bundle: Path, manifest: Manifest, kernel: str | None) -> Iterator[
             yield arch, variant
 
 
-def _print_summary(bundle: Path, manifest: Manifest) -> None:
+def _print_summary(bundle: Path, manifest: Manifest, stale: list[Stale]) -> None:
     size = sum(record.size for record in manifest.files.values())
     complete = "complete" if manifest.complete else f"INCOMPLETE, {counted(len(manifest.failures), 'failure')}"
     kernels = counted(len(manifest.kernels), "kernel")
@@ -97,6 +106,8 @@ def _print_summary(bundle: Path, manifest: Manifest) -> None:
         print(f"host {host}: glibc >= {record.glibc}, CUDA runtime {record.cudart}")
     for build in manifest.provenance:
         print_wrapped(_source_text(build))
+    if stale:
+        print_wrapped(f"STALE: {stale_text(stale)}")
     print_wrapped("built with " + ", ".join(f"{name} {version}" for name, version in manifest.toolchain.items()))
     for failure in manifest.failures:
         print(
@@ -208,7 +219,7 @@ def _print_sizes(manifest: Manifest, found: Sequence[Share]) -> None:
     print(f"{manifest.name}: {human_size(total)} in {counted(sum(share.files for share in found), 'file')}")
 
 
-def _data(manifest: Manifest, variants: _Variants) -> dict[str, Any]:
+def _data(manifest: Manifest, variants: _Variants, stale: Sequence[Stale] | None) -> dict[str, Any]:
     return {
         "name": manifest.name,
         "complete": manifest.complete,
@@ -218,6 +229,7 @@ def _data(manifest: Manifest, variants: _Variants) -> dict[str, Any]:
         "requires": dict(manifest.requires),
         "provenance": list(manifest.provenance),
         "failures": [dict(failure) for failure in manifest.failures],
+        "stale": encode(tuple(stale)) if stale is not None else None,
         "verified": {
             str(arch): {"variants": total, "verified_on": places}
             for arch, (total, places) in _verified(variants).items()

@@ -29,7 +29,7 @@ KEYS = (
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
-    add_kernels_argument(parser, default=None)
+    add_kernels_argument(parser)
     add = parser.add_argument
     add("--kernel", action="append", default=[], metavar="GLOB", help="only kernels whose name matches; repeatable")
     add_family_argument(parser, "every family")

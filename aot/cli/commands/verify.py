@@ -7,14 +7,17 @@ import os
 import tempfile
 from pathlib import Path
 
+from aot_runtime.manifest import Manifest
 from aot_runtime.signature import public_keys
 
 from ...bundle.signature import is_signed
+from ...bundle.staleness import Stale, known_stale, stale_text
 from ...bundle.verify import missing_kernels, verify
 from ...errors import counted
+from ...records import encode
 from ..options import add_bundle_argument, add_kernels_argument, add_key_argument
 from ..progress import make_progress
-from ..report import note, print_json
+from ..report import note, print_json, print_message
 from ..schema import Key
 
 __all__ = ["KEYS", "configure_parser", "execute"]
@@ -24,6 +27,7 @@ KEYS = (
     Key("sound", bool, "whether there is no problem"),
     Key("problems", tuple[str, ...], "what differs from the manifest, or is missing"),
     Key("signed", bool, "whether the bundle has a signature"),
+    Key("stale", tuple[Stale, ...] | None, "kernels whose sources changed since; null: the sources are not here"),
     Key("signature_checked", bool, "whether the signature was compared with `--key`"),
 )
 
@@ -44,15 +48,25 @@ def execute(arguments: argparse.Namespace) -> int:
     problems = verify(arguments.bundle, keys) or missing_kernels(arguments.bundle)
     if arguments.rebuild and not problems:
         problems = _rebuilt(arguments)
+    stale = _stale(arguments) if not problems else None
     if arguments.json:
         data = {"bundle": str(arguments.bundle), "sound": not problems, "problems": problems}
+        data["stale"] = encode(tuple(stale)) if stale is not None else None
         print_json({**data, "signed": is_signed(arguments.bundle), "signature_checked": bool(keys)})
         return 1 if problems else 0
     for problem in problems:
         print(problem)
+    if stale:
+        print_message(f"warning: {arguments.bundle}: {stale_text(stale)}; `python -m aot build` rebuilds them")
     verdict = counted(len(problems), "problem") if problems else f"sound{_signed(arguments)}"
     note(arguments, f"{arguments.bundle}: {verdict}")
     return 1 if problems else 0
+
+
+def _stale(arguments: argparse.Namespace) -> list[Stale] | None:
+    """A bundle that is sound may still be older than its sources."""
+    source = Path(arguments.kernels) if arguments.kernels is not None else None
+    return known_stale(arguments.bundle, Manifest.read(arguments.bundle), source)
 
 
 def _signed(arguments: argparse.Namespace) -> str:
@@ -67,7 +81,7 @@ def _rebuilt(arguments: argparse.Namespace) -> list[str]:
     from ...pipeline.settings import Settings
 
     settings = Settings(
-        kernels=arguments.kernels,
+        kernels=arguments.kernels or "kernels",
         archs=(),
         jobs=max(arguments.jobs, 1),
         cache=find_places(None, os.environ).tools,

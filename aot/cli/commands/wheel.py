@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...errors import UsageError
+from ...errors import BuildError, UsageError
 from ...hosts import DEFAULT_GLIBC, parse_hosts
 from ..progress import make_progress
 from ..report import human_size, note, print_json
@@ -80,11 +80,18 @@ def execute(arguments: argparse.Namespace) -> int:
 def _of_bundle(arguments: argparse.Namespace) -> list[Wheel]:
     from aot_runtime.manifest import Manifest
 
+    from ...bundle.staleness import known_stale, stale_text
     from ...wheel.identity import Identity
     from ...wheel.make import Project, wheels
     from ...wheel.signing import choose_signing
 
-    package = arguments.package or Manifest.read(arguments.bundle).name
+    manifest = Manifest.read(arguments.bundle)
+    if stale := known_stale(arguments.bundle, manifest):
+        raise BuildError(
+            f"`{arguments.bundle}` is not what its sources say: {stale_text(stale)}",
+            hint="build it again: `python -m aot build`, with the architectures and hosts that it has",
+        )
+    package = arguments.package or manifest.name
     return wheels(
         arguments.bundle,
         Project(

@@ -72,7 +72,7 @@ def test_a_gpu_without_code_is_answered_with_what_to_build() -> None:
     found = bundle_problems(manifest(), replace(HERE, driver=Driver(13000, "", (blackwell,))))
     (problem,) = [problem for problem in found if "gemm" in problem.what]
     assert "it was built for sm_80, sm_90" in problem.what
-    assert "`python -m aot build --arch 10.0 ...`" in problem.hint
+    assert "`python -m aot build --add --arch 10.0 ...`" in problem.hint
 
 
 def test_the_most_basic_problem_comes_first() -> None:

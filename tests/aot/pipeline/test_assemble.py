@@ -13,7 +13,7 @@ from forging import forge
 from places import PROJECT, SAMPLES
 from written import WRITE
 
-from aot import BuildError
+from aot import BuildError, UsageError
 from aot.bundle.verify import verify
 from aot.cli.main import main
 from aot.pipeline.settings import BuildResult
@@ -54,12 +54,12 @@ def grown(make: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -
     for number, (kernel, arch) in enumerate(
         [("fill_epilogue", "sm_80"), ("fill_epilogue", "sm_90a"), ("fill_everywhere", "sm_80")]
     ):
-        make(folder / "bundle", kernel, arch)
+        make(folder / "bundle", kernel, arch, add=True)
         stages.append(shutil.copytree(folder / "bundle", folder / f"stage{number}"))
     return stages
 
 
-def test_a_build_into_a_bundle_adds_and_what_was_there_stays_byte_for_byte(grown: list[Path]) -> None:
+def test_add_keeps_the_rest_and_what_was_there_stays_byte_for_byte(grown: list[Path]) -> None:
     assert kernels_of(grown[0]) == {"fill_epilogue": ["sm_80"]}
     assert kernels_of(grown[1]) == {"fill_epilogue": ["sm_80", "sm_90a"]}
     assert kernels_of(grown[2]) == {"fill_epilogue": ["sm_80", "sm_90a"], "fill_everywhere": ["sm_80"]}
@@ -83,7 +83,7 @@ def test_a_damaged_library_is_not_carried_over(build_bundle: Build, grown: list[
     (library,) = out.glob("lib/*/sm_80/fill_epilogue.so")
     library.write_bytes(library.read_bytes()[:-1])
     with pytest.raises(BuildError, match=r"fill_epilogue\.so` is not what its manifest says"):
-        build_bundle(FILL, ("sm_80",), select=("fill_everywhere",), out=out)
+        build_bundle(FILL, ("sm_80",), select=("fill_everywhere",), out=out, add=True)
 
 
 def test_a_kernel_whose_parameters_changed_is_not_mixed_with_the_old(
@@ -93,8 +93,8 @@ def test_a_kernel_whose_parameters_changed_is_not_mixed_with_the_old(
     before = contents(out)
     changed = tmp_path / "changed.py"
     changed.write_text(FILL.read_text().replace('aot.Out("out", "what is filled"', 'aot.Out("out", "another word"'))
-    with pytest.raises(BuildError, match="the signature of fill_epilogue changed since the build for sm_80"):
-        build_bundle(changed, ("sm_90a",), select=("fill_epilogue",), out=out)
+    with pytest.raises(UsageError, match=r"fill_epilogue for sm_80: fill\.py is gone"):
+        build_bundle(changed, ("sm_90a",), select=("fill_epilogue",), out=out, add=True)
     assert contents(out) == before
 
 
@@ -169,9 +169,9 @@ def test_archives_are_of_all_kernels_or_of_none(
     assert not list(without.rglob("*.a"))
     assert main(["merge", str(grown[0]), str(without), "--out", str(tmp_path / "joined")]) == 1
     with pytest.raises(BuildError, match="has no archives for static linking"):
-        build_bundle(FILL, ("sm_80",), select=("fill_epilogue",), out=without)
+        build_bundle(FILL, ("sm_80",), select=("fill_epilogue",), out=without, add=True)
     out = shutil.copytree(grown[0], tmp_path / "bundle")
-    make(out, "fill_everywhere", "sm_80", archives=False)
+    make(out, "fill_everywhere", "sm_80", archives=False, add=True)
     assert not list(out.rglob("*.a"))
     assert len(kernels_of(out)) == 2
 
@@ -204,7 +204,7 @@ def test_contracts_go_with_their_kernels(tmp_path: Path, build_bundle: Build) ->
     kernels = kernels_with_contracts(tmp_path / "kernels")
 
     def build(kernel: str) -> set[str]:
-        result = build_bundle(kernels, select=(kernel,), out=tmp_path / "bundle")
+        result = build_bundle(kernels, select=(kernel,), out=tmp_path / "bundle", add=True)
         assert verify(result.path) == []
         return {path.name for path in (tmp_path / "bundle" / "contracts").iterdir()}
 

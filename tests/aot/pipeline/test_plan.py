@@ -78,8 +78,8 @@ class FakeWorkers:
         return taken
 
 
-def plan(workers: FakeWorkers, *archs: str, select: tuple[str, ...] = (), with_keys: bool = False) -> NewPlan:
-    return make_plan(Settings("kernels", archs, select=select), workers, with_keys=with_keys)  # type: ignore[arg-type]
+def plan(workers: FakeWorkers, *archs: str, select: tuple[str, ...] = ()) -> NewPlan:
+    return make_plan(Settings("kernels", archs, select=select), workers)  # type: ignore[arg-type]
 
 
 def pairs(made: NewPlan) -> list[tuple[str, str]]:
@@ -160,11 +160,9 @@ def test_files_that_cannot_be_read_are_failures_without_a_kernel() -> None:
     assert caught.value.failures == (broken,)
 
 
-def test_keys_are_given_if_they_are_asked_for_one_per_variant() -> None:
+def test_every_variant_has_a_key_for_each_architecture() -> None:
     workers = FakeWorkers(kernel("add"), add=(variant("add__a", 0, 4), variant("add__b", 5, 9)))
-    without = plan(workers, "sm90")
-    assert (without.plan.kernels[0].keys, without.closures) == ((), ())
-    made = plan(workers, "sm80,sm90", with_keys=True)
+    made = plan(workers, "sm80,sm90")
     keys = [key for one in made.plan.kernels for key in one.keys]
     assert len(set(keys)) == 4
     assert len(made.closures) == 2

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
+from aot_runtime.arch import Arch
 
 from aot.compile.messages import Options
-from aot.pipeline.provenance import build_record, joined, source_record
+from aot.pipeline.provenance import build_record, joined, kernel_sources, only, source_record
 from aot.pipeline.settings import Settings
 
 
@@ -37,8 +39,9 @@ def commit(folder: Path) -> str:
 
 def test_every_python_file_of_a_folder_has_its_digest(source: Path) -> None:
     digests = {name: hashlib.sha256(f"# {name}\n".encode()).hexdigest() for name in ("add.py", "rows/norm.py")}
-    assert source_record(str(source)) == {"files": digests}
-    assert source_record(str(source / "add.py")) == {"files": {"add.py": digests["add.py"]}}
+    assert source_record(str(source)) == {"name": "kernels", "files": digests}
+    alone = {"name": "add.py", "files": {"add.py": digests["add.py"]}}
+    assert source_record(str(source / "add.py")) == alone
 
 
 def test_a_clean_source_names_its_commit(source: Path) -> None:
@@ -69,6 +72,44 @@ def test_a_build_records_its_options(source: Path) -> None:
     }  # fmt: skip
     assert record["source"] == source_record(str(source))
     assert set(record["versions"]) == {"python", "build_host"}
+
+
+SM80, SM90 = Arch.parse("sm_80"), Arch.parse("sm_90a")
+
+
+def test_a_kernel_names_the_files_that_it_came_from_by_names_that_hold_elsewhere(source: Path, tmp_path: Path) -> None:
+    places = {"k.add": source / "add.py", "k.rows": source / "rows/norm.py", "lib.tile": tmp_path / "lib/tile.py"}
+    places |= {"file table.json": source / "table.json", "file other.json": tmp_path / "other.json"}
+    digests = {name: name.encode().hex() for name in places}
+    found = kernel_sources(str(source), "declarations", {name: str(path) for name, path in places.items()}, digests)
+    named = {"add.py": "k.add", "rows/norm.py": "k.rows", "table.json": "file table.json"}
+    assert found.files == {path: digests[name] for path, name in named.items()}
+    assert found.modules == {"lib.tile": digests["lib.tile"]}
+    alone = kernel_sources(str(source / "add.py"), "exercise", {}, {})  # the library is named by what was captured
+    assert alone.files == source_record(str(source / "add.py"))["files"]
+
+
+def built(**kernels: tuple[str, ...]) -> dict[str, Any]:
+    files = {"files": {"add.py": "a"}, "modules": {}}
+    return {"source": {"commit": "1"}, "built": {name: {"archs": [*archs], **files} for name, archs in kernels.items()}}
+
+
+def test_builds_of_one_source_are_one_record_and_what_is_taken_out_goes_from_it() -> None:
+    one, two = built(add=("sm_90a",)), built(add=("sm_80",), mul=("sm_80",))
+    whole = built(add=("sm_80", "sm_90a"), mul=("sm_80",))
+    assert joined([[one], [two]]) == joined([[two], [one]]) == (whole,)
+    assert only([whole], [("add", SM90)]) == (one,)
+    assert only([whole], [("add", SM80), ("mul", SM80)]) == (two,)
+    assert only([whole], []) == ()
+    unknown = {"source": {"commit": "1"}}  # by a version that recorded less
+    assert only([unknown], []) == (unknown,)
+    assert joined([[unknown], [one]]) == (unknown, one)
+
+
+def test_builds_of_other_files_stay_apart() -> None:
+    one, two = built(add=("sm_90a",)), built(add=("sm_80",))
+    two["built"]["add"]["files"] = {"add.py": "b"}
+    assert joined([[one], [two]]) == (one, two)
 
 
 def test_records_of_several_bundles_are_joined_without_repetition() -> None:

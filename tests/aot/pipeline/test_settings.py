@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from aot.compile.messages import Options
 from aot.errors import UsageError
-from aot.pipeline.settings import Settings
+from aot.hosts import Host
+from aot.pipeline.settings import Settings, check_memory, shaping
 
 
 @pytest.mark.parametrize(
@@ -33,3 +37,26 @@ def test_memory_bounds_the_processes_that_compile_and_link() -> None:
     assert (Settings("k", (), jobs=8).worker_count, Settings("k", (), jobs=8).link_count) == (8, 8)
     small = Settings("k", (), jobs=8, memory=1 << 30)
     assert (small.worker_count, small.link_count) == (1, 2)
+
+
+SHAPING: dict[str, Any] = {
+    "archs": ("sm_80",), "name": "other", "select": ("a*",), "families": ("rows",), "hosts": (Host.native((2, 31)),),
+    "options": Options(cuda=13), "shared_cudart": True, "add": True, "replace": True, "wheelhouse": Path("/wheels"),
+    "archives": False,
+}  # fmt: skip
+
+
+def test_every_setting_that_shapes_a_bundle_is_in_its_key() -> None:
+    """One that is forgotten would hand out a bundle that was built with another value."""
+    settings = Settings("kernels", ("sm_90a",))
+    assert shaping(settings).keys() == SHAPING.keys()
+    for name, value in SHAPING.items():
+        assert shaping(replace(settings, **{name: value})) != shaping(settings), name
+
+
+def test_a_limit_of_memory_that_no_worker_fits_into_is_refused() -> None:
+    check_memory(None)
+    check_memory(1 << 30)
+    with pytest.raises(UsageError) as caught:
+        check_memory(10 << 20)
+    assert caught.value.hint

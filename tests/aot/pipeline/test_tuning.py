@@ -58,13 +58,13 @@ def test_a_plan_is_compared_with_the_tables(
     file = tmp_path / "h200.json"
     settings = Settings("kernels", ("sm_90a",), out=tmp_path / "out", artifacts=None, tuning=(file,))
     with pytest.raises(UsageError, match="there is no file"):
-        foresee(settings, Progress(), with_tables=True)
+        foresee(settings, Progress(), as_build=True)
     write(file)
-    assert foresee(settings, Progress(), with_tables=True).variants == 1
+    assert foresee(settings, Progress(), as_build=True).variants == 1
     write(file, kernel=kernel, variant=variant)
     with pytest.raises(UsageError, match=message) as error:
-        foresee(settings, Progress(), with_tables=True)
+        foresee(settings, Progress(), as_build=True)
     assert error.value.hint is not None
     assert foresee(settings, Progress()).variants == 1  # `list` does not look at tables
     failures.append(Failure("", "wrong", "", "other", "sm_90a"))
-    assert foresee(settings, Progress(), with_tables=True).failures  # what failed goes first
+    assert foresee(settings, Progress(), as_build=True).failures  # what failed goes first

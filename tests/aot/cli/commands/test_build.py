@@ -23,7 +23,7 @@ def foreseen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         KernelOutlook("gemm", "sm_100f", ("gemm__small",), 0, ("m <= 64",), False),
     )
     outlook = Outlook(Path("dist/kernels"), plan, (Failure("", "wrong", "", "bad", "sm_80"),), 75.0)
-    monkeypatch.setattr(build, "foresee", lambda settings, progress, with_tables: outlook)
+    monkeypatch.setattr(build, "foresee", lambda settings, progress, as_build: outlook)
 
 
 @pytest.mark.usefixtures("foreseen")

@@ -165,15 +165,15 @@ def test_growing_drops_the_signature_and_building_the_same_keeps_it(
 ) -> None:
     out = tmp_path / "dist"
 
-    def build(arch: str) -> None:
+    def build(arch: str, *more: str) -> None:
         source = str(SAMPLES / "fill.py")
         arguments = ["build", "--kernels", source, "--kernel", "fill_stream_zero", "--arch", arch, "--out", str(out)]
-        assert main([*arguments, "--name", "small", "--cache", str(artifacts_of_run), "--jobs", "1"]) == 0
+        assert main([*arguments, "--name", "small", "--cache", str(artifacts_of_run), "--jobs", "1", *more]) == 0
 
     build("sm_90a")
     assert main(["sign", str(out), "--key", str(key)]) == 0
     build("sm_90a")
     assert main(["verify", str(out), "--key", public(key)]) == 0, "nothing has changed"
     capsys.readouterr()
-    build("sm_80")
+    build("sm_80", "--add")
     assert_dropped(out, capsys)
