@@ -16,13 +16,20 @@ from ..errors import UsageError
 from ..versions import installed_version
 from .report import print_json
 
-__all__ = ["COMMANDS", "Parser", "WrongUsage", "make_parser", "overview", "parse"]
+__all__ = ["COMMANDS", "GROUPS", "SHELLS", "Parser", "WrongUsage", "make_parser", "overview", "parse"]
 
-COMMANDS = (
-    "list", "build", "capture", "verify", "inspect", "check", "bench", "tune", "wheel", "config", "cache", "prune", "merge", "sign",
-    "doctor", "diff", "explain", "new", "report",
-)  # fmt: skip
+# The commands, by what one wants to do.
+GROUPS = {
+    "make a bundle": ("new", "list", "build", "tune", "cache"),
+    "look at it": ("inspect", "explain", "diff", "report"),
+    "check it": ("verify", "doctor", "check", "bench"),
+    "ship it": ("wheel", "config", "sign", "prune", "merge"),
+    "kernels of other libraries": ("capture",),
+}
+COMMANDS = tuple(name for names in GROUPS.values() for name in names)
+SHELLS = ("bash", "zsh", "tcsh")
 EPILOG = "Exit codes: 0 success; 1 some kernels failed, or a bundle does not verify; 2 wrong usage."
+_PROGRAM = "python -m aot"
 _DESCRIPTION = "Compile CuTe DSL kernels ahead of time into a bundle of native libraries."
 # What people look for here that is no command.
 _ELSEWHERE = {"serve": "`python -m aot_runtime serve BUNDLE -- PROGRAM` serves the calls that were captured; "}
@@ -63,7 +70,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     if rest[0] == "--version":
         return argparse.Namespace(execute=_print_version, json="--json" in arguments)
     if rest[0].startswith("-"):
-        return overview().parse_args(rest)
+        parsed = overview().parse_args(rest)
+        if parsed.print_completion is None:
+            raise WrongUsage("no command was given", overview().format_usage().rstrip(), hint="name one first")
+        parsed.execute = _print_completion
+        return parsed
     if rest[0] not in COMMANDS:
         close = get_close_matches(rest[0], COMMANDS, n=1, cutoff=0.65)
         start = f"did you mean `{close[0]}`? " if close else ""
@@ -86,19 +97,27 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 def overview() -> argparse.ArgumentParser:
     """The parser that prints what commands there are. It imports none of them: some need packages of the builder."""
     parser = _program()
+    parser.usage = "%(prog)s [-h] [--version] COMMAND ..."
     parser.add_argument("--version", action="store_true", help="print the version")
-    commands = parser.add_subparsers(metavar="COMMAND")
-    for name in COMMANDS:
-        commands.add_parser(name, help=_summary(name))
+    parser.add_argument(
+        "--print-completion",
+        choices=SHELLS,
+        metavar="SHELL",
+        help=f"print completions of `aot` for {', '.join(SHELLS)}",
+    )
+    for title, names in GROUPS.items():
+        group = parser.add_argument_group(title)
+        for name in names:
+            group.add_argument(name, nargs="?", help=_summary(name))
     return parser
 
 
-def make_parser(named: Sequence[str] = ()) -> argparse.ArgumentParser:
+def make_parser(named: Sequence[str] = (), program: str = _PROGRAM) -> argparse.ArgumentParser:
     """The parser of the named command, or of all commands.
 
     Only the named command is imported: machines that check bundles do not have what ``build`` imports.
     """
-    parser = _program()
+    parser = _program(program)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name in named if named and named[0] in COMMANDS else COMMANDS:
         module = import_module(f".commands.{name}", __package__)
@@ -122,8 +141,22 @@ def _print_version(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _program() -> argparse.ArgumentParser:
-    return Parser(prog="python -m aot", description=_DESCRIPTION, epilog=EPILOG)
+def _print_completion(arguments: argparse.Namespace) -> int:
+    try:
+        import shtab
+    except ModuleNotFoundError:
+        raise UsageError("completions need shtab, which is not installed", hint="`pip install shtab`") from None
+    parser = make_parser(program="aot")  # a shell completes the program, not an argument of `python`
+    for name in COMMANDS:
+        for action in _command(parser, name)._actions:
+            if action.type is Path:
+                action.complete = shtab.FILE  # type: ignore[attr-defined]
+    print(shtab.complete(parser, arguments.print_completion))
+    return 0
+
+
+def _program(name: str = _PROGRAM) -> argparse.ArgumentParser:
+    return Parser(prog=name, description=_DESCRIPTION, epilog=EPILOG)
 
 
 def _command(parser: argparse.ArgumentParser, name: str) -> argparse.ArgumentParser:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["cmake_directory", "include_directory", "source_directory"]
+__all__ = ["cmake_directory", "include_directory", "pkgconfig_directory", "source_directory"]
 
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -15,6 +15,10 @@ def cmake_directory() -> Path:
 
 def include_directory() -> Path:
     return _installed_or_checkout("include")
+
+
+def pkgconfig_directory() -> Path:
+    return _installed_or_checkout("pkgconfig")
 
 
 def source_directory() -> Path:

@@ -14,6 +14,7 @@ import pytest
 from elftools.elf.elffile import ELFFile
 
 from aot.bundle.verify import verify
+from aot.cli.commands.config import SYSTEM
 from tests.cpp.conftest import HERE, HOST, KERNELS, PROJECT, TVM_FFI, Project, cmake, run
 
 CMAKE_DIR = aot_runtime.native.cmake_directory()
@@ -34,7 +35,26 @@ def test_version_is_the_one_of_the_project() -> None:
     (version,) = re.findall(r'^version = "(.*)"$', (PROJECT / "pyproject.toml").read_text(), re.MULTILINE)
     text = (CMAKE_DIR / "cute_aotConfigVersion.cmake").read_text()
     assert f'set(PACKAGE_VERSION "{version}")' in text
+    assert f"\nVersion: {version}\n" in (aot_runtime.native.pkgconfig_directory() / "cute-aot.pc").read_text()
     assert f'"{".".join(version.split(".")[:2])}"' in text
+
+
+def headers_of(pc: Path) -> Path:
+    """The folder of headers that a pkg-config file names, as pkg-config reads it."""
+    (line,) = [line for line in pc.read_text().splitlines() if line.startswith("includedir=")]
+    assert "Cflags: -I${includedir}\n" in pc.read_text()
+    return Path(line.removeprefix("includedir=").replace("${pcfiledir}", str(pc.parent)))
+
+
+def test_pkg_config_finds_the_headers() -> None:
+    folder = aot_runtime.native.pkgconfig_directory()
+    assert (headers_of(folder / "cute-aot.pc") / "aot" / "aot.h").is_file()
+    program = shutil.which("pkg-config")
+    if program is not None:
+        flags = run(program, "--cflags", "--libs", "cute-aot", environment={"PKG_CONFIG_PATH": str(folder)}).split()
+        (include,) = [flag.removeprefix("-I") for flag in flags if flag.startswith("-I")]
+        assert (Path(include) / "aot" / "aot.h").is_file()
+        assert set(SYSTEM) <= set(flags)
 
 
 @pytest.mark.parametrize(("wanted", "found"), [("", True), ("0", True), ("0.1", True), ("0.1.0", True), ("0.2", False),
@@ -77,6 +97,8 @@ def test_installed_package_is_relocatable(project: Project, tmp_path: Path) -> N
     run(cmake(), "-S", PROJECT, "-B", tmp_path / "build")
     run(cmake(), "--install", tmp_path / "build", "--prefix", tmp_path / "first")
     shutil.move(tmp_path / "first", tmp_path / "moved")
+    (pc,) = (tmp_path / "moved").rglob("cute-aot.pc")
+    assert (headers_of(pc) / "aot" / "aot.h").is_file()
     source = tmp_path / "app"
     source.mkdir()
     shutil.copy(HERE / "hello.cpp", source)

@@ -23,6 +23,7 @@ __all__ = ["KEYS", "configure_parser", "execute"]
 
 KEYS = (
     Key("cmakedir", str, "folder of cute_aotConfig.cmake", "without --archs"),
+    Key("pkgconfigdir", str, "folder of cute-aot.pc", "without --archs"),
     Key("includedir", str, "folder of <aot/aot.h>", "without --archs"),
     Key("cflags", tuple[str, ...], "flags to compile with", "without --archs"),
     Key("ldflags", tuple[str, ...], "flags to link with", "without --archs"),
@@ -48,6 +49,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         help="a bundle to link; without it, the flags for a program that opens a bundle at run time",
     )
     add("--cmakedir", action="store_true", help="folder of cute_aotConfig.cmake, for -Dcute_aot_DIR=...")
+    add("--pkgconfigdir", action="store_true", help="folder of cute-aot.pc, for PKG_CONFIG_PATH")
     add("--includedir", action="store_true", help="folder of <aot/aot.h>")
     add("--cflags", action="store_true", help="flags to compile with")
     add("--ldflags", action="store_true", help="flags to link with")
@@ -109,6 +111,8 @@ def _wanted(arguments: argparse.Namespace, bundle: _Bundle | None) -> list[str]:
     words: list[str] = []
     if arguments.cmakedir:
         words.append(str(aot_runtime.native.cmake_directory()))
+    if arguments.pkgconfigdir:
+        words.append(str(aot_runtime.native.pkgconfig_directory()))
     if arguments.includedir:
         words.append(str(aot_runtime.native.include_directory()))
     if arguments.tvm_ffi:
@@ -192,6 +196,7 @@ def _data(bundle: _Bundle | None, rpath: Sequence[str]) -> dict[str, object]:
     native = aot_runtime.native
     return {
         "cmakedir": str(native.cmake_directory()),
+        "pkgconfigdir": str(native.pkgconfig_directory()),
         "includedir": str(native.include_directory()),
         "cflags": _cflags(bundle),
         "ldflags": _ldflags(bundle, rpath),

@@ -16,6 +16,7 @@ import pytest
 from places import SAMPLES, TESTS
 
 from aot.cli.main import COMMANDS, main
+from aot.cli.parser import GROUPS, SHELLS
 from aot.cli.report import print_message
 from aot.versions import install_extras
 
@@ -79,8 +80,31 @@ def test_help_documents_the_exit_codes_and_every_command(run: Run) -> None:
     assert done.code == 0
     words = " ".join(done.out.split())
     assert "Exit codes: 0 success; 1 some kernels failed, or a bundle does not verify; 2 wrong usage." in words
-    for command in ("list", "build", "verify", "inspect", "check", "bench"):
-        assert re.search(rf"^    {command} ", done.out, re.MULTILINE)
+    places = [re.search(rf"^  {command} ", done.out, re.MULTILINE) for command in COMMANDS]
+    assert all(places)
+    titles = [re.search(rf"^{title}:", done.out, re.MULTILINE) for title in GROUPS]
+    assert all(titles)
+    assert "new" in next(iter(GROUPS.values()))  # what one begins with
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_completions_name_commands_and_their_options(shell: str, run: Run, tmp_path: Path) -> None:
+    done = run("--print-completion", shell)
+    assert done.code == 0
+    assert all(command in done.out for command in COMMANDS)
+    assert "allow-incomplete" in done.out
+    if shell == "bash":
+        (tmp_path / "aot.sh").write_text(done.out)
+        subprocess.run(["bash", "-n", tmp_path / "aot.sh"], check=True)
+
+
+def test_completions_without_shtab_say_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    assert main(["--print-completion", "bash"]) == 2
+    assert "pip install shtab" in capsys.readouterr().err
+    assert main(["--", "build"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -102,7 +126,7 @@ def test_wrong_usage_is_exit_code_2(arguments: tuple[str, ...], capsys: pytest.C
         (("biuld",), "hint: did you mean `build`? commands: "),
         (("serve", "x"), "hint: `python -m aot_runtime serve BUNDLE -- PROGRAM`"),
         (("verfy", "x"), "hint: did you mean `verify`? commands: "),
-        (("qqqq",), "hint: commands: list, build"),
+        (("qqqq",), "hint: commands: new, list, build"),
         (("build", "--arhc", "sm90"), "hint: "),
         (("build", "--arch", "sm90", "--line-inf0"), "hint: did you mean `--line-info`?"),
         (("cache", "--older-then=3d"), "hint: did you mean `--older-than`?"),
@@ -120,7 +144,7 @@ def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str])
     err = capsys.readouterr().err
     assert "Exit codes: " in err
     for command in COMMANDS:
-        assert re.search(rf"^    {command} ", err, re.MULTILINE)
+        assert re.search(rf"^  {command} ", err, re.MULTILINE)
 
 
 def test_quiet_leaves_results_and_drops_what_is_said_beside_them(
