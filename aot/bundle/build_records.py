@@ -15,6 +15,7 @@ class SourceRecord(TypedDict, total=False):
     commit: str  # of the version control that they are in; absent: they are in none
     clean: bool  # whether they are as the commit has them; absent: there is no commit
     files: Mapping[str, str]  # SHA-256 by path
+    linked: Mapping[str, str]  # SHA-256 of NVIDIA's libraries in the result, by host and name; absent: not written down
 
 
 class BuildOptions(TypedDict):

@@ -7,15 +7,18 @@ Those of the native host come from the installed distributions, those of another
 from __future__ import annotations
 
 import importlib.metadata
+from base64 import urlsafe_b64decode
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ToolchainError
+from ..files import sha256_of
 from ..hosts import Host
 from ..versions import installed_version
-from .wheels import files_of_wheel
+from .wheels import files_of_wheel, pinned_libraries
 
-__all__ = ["NvidiaLibraries", "distributions", "find_libraries"]
+__all__ = ["NvidiaLibraries", "distributions", "find_libraries", "linked_digests"]
 
 
 @dataclass(frozen=True)
@@ -45,18 +48,32 @@ def distributions(cuda: int) -> tuple[str, str]:
 def find_libraries(host: Host, cuda: int, cache: Path, wheelhouse: Path | None = None) -> NvidiaLibraries:
     """The libraries for a host and CUDA major version; :class:`ToolchainError` names what is missing."""
     launch, runtime = _DISTRIBUTIONS[cuda]
-    if host.cpu == Host.native().cpu:
-        found = {**_installed(launch), **_installed(runtime)}
-    else:
-        versions = {name: _installed_version(name) for name in (launch, runtime)}
-        found = {}
-        for name, version in versions.items():
-            found.update(files_of_wheel(name, version, host, _is_wanted, cache=cache, wheelhouse=wheelhouse))
+    versions = {name: _installed_version(name) for name in (launch, runtime)}
+    found: dict[str, Path] = {}
+    for name, version in versions.items():
+        if host.cpu == Host.native().cpu:
+            libraries, recorded = _installed(name)
+        else:
+            libraries = files_of_wheel(name, version, host, _is_wanted, cache=cache, wheelhouse=wheelhouse)
+            recorded = {}
+        _compare(libraries, {**recorded, **pinned_libraries(name, version, host)}, f"{name} {version}")
+        found.update(libraries)
     shared = f"libcudart.so.{cuda}"
     for name in (_LAUNCH_SUPPORT, _CUDART_STATIC, shared):
         if name not in found:
             raise ToolchainError(f"{name} for {host} is not in {launch} or {runtime}")
     return NvidiaLibraries(found[_LAUNCH_SUPPORT], found[_CUDART_STATIC], found[shared], found.get(_CULIBOS))
+
+
+def linked_digests(libraries: Mapping[Host, NvidiaLibraries], *, shared_cudart: bool) -> dict[str, str]:
+    """The digests of what is linked into support libraries, by host and name."""
+    linked = {
+        f"{host.name}/{path.name}": path
+        for host, one in libraries.items()
+        for path in (one.launch_support, *(() if shared_cudart else (one.cudart_static, one.culibos)))
+        if path is not None
+    }
+    return {name: sha256_of(path) for name, path in sorted(linked.items())}
 
 
 def _installed_version(name: str) -> str:
@@ -66,10 +83,22 @@ def _installed_version(name: str) -> str:
     return version
 
 
-def _installed(name: str) -> dict[str, Path]:
-    _installed_version(name)
-    records = importlib.metadata.distribution(name).files or []
-    return {path.name: Path(str(path.locate())) for path in records if _is_wanted(path.name)}
+def _installed(name: str) -> tuple[dict[str, Path], dict[str, str]]:
+    """The libraries of an installed distribution, and the digests that its installer wrote down."""
+    records = [path for path in importlib.metadata.distribution(name).files or [] if _is_wanted(path.name)]
+    hashes = {path.name: path.hash for path in records if path.hash is not None and path.hash.mode == "sha256"}
+    recorded = {name: urlsafe_b64decode(f"{hash.value}==").hex() for name, hash in hashes.items()}
+    return {path.name: Path(str(path.locate())) for path in records}, recorded
+
+
+def _compare(libraries: Mapping[str, Path], expected: Mapping[str, str], distribution: str) -> None:
+    """Refuse a library that is not the one that was tested, or not the one that was installed."""
+    for name, path in libraries.items():
+        if name in expected and (seen := sha256_of(path)) != expected[name]:
+            raise ToolchainError(
+                f"`{path}` has sha256 {seen}, expected {expected[name]}: it is not the library of {distribution}",
+                hint=f"install {distribution.partition(' ')[0]} again; if the file lies in the cache, remove its folder",
+            )
 
 
 def _is_wanted(name: str) -> bool:

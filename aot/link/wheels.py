@@ -16,12 +16,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from ..errors import ToolchainError
 from ..files import make_marked, owned_directory, sha256_of, sweep
 from ..hosts import Host
 
-__all__ = ["fetch_command", "files_of_wheel"]
+__all__ = ["fetch_command", "files_of_wheel", "pinned_libraries"]
 
 _PYTHON = "3.12"  # wheels for it or for every Python are pinned; the libraries in them are the same for all
 
@@ -46,6 +47,12 @@ def files_of_wheel(
     return {path.name: path for path in folder.iterdir() if wanted(path.name)}
 
 
+def pinned_libraries(name: str, version: str, host: Host) -> dict[str, str]:
+    """The digests of a distribution's libraries, by their base names; none for a version that was not looked at."""
+    pinned: dict[str, dict[str, str]] = _pinned()["libraries"]
+    return pinned.get(f"{name}-{version}-{host.cpu}", {})
+
+
 def fetch_command(name: str, version: str, host: Host, folder: Path) -> list[str]:
     """What pip is told to fetch another host's wheel."""
     platforms = [f"--platform=manylinux_2_{minor}_{host.cpu}" for minor in (28, 27, 17)]
@@ -55,7 +62,7 @@ def fetch_command(name: str, version: str, host: Host, folder: Path) -> list[str
 
 
 def _pinned_digest(name: str, version: str, host: Host) -> str:
-    pinned: dict[str, str] = json.loads(files("aot").joinpath("data/wheels.json").read_text())["sha256"]
+    pinned: dict[str, str] = _pinned()["sha256"]
     key = f"{name}-{version}-{host.cpu}"
     if key not in pinned:
         known = sorted(other for other in pinned if other.startswith(f"{name}-") and other.endswith(host.cpu))
@@ -64,6 +71,11 @@ def _pinned_digest(name: str, version: str, host: Host) -> str:
             hint=f"install a version that was tested: {', '.join(known) or 'none for this host'}",
         )
     return pinned[key]
+
+
+def _pinned() -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(files("aot").joinpath("data/wheels.json").read_text())
+    return data
 
 
 def _fetch_with_pip(name: str, version: str, host: Host, folder: Path) -> None:

@@ -25,7 +25,7 @@ from ..compile.messages import KernelInfo
 from ..errors import AotError, Failure
 from ..hosts import Host
 from ..link.libraries import Linker
-from ..link.nvidia import NvidiaLibraries
+from ..link.nvidia import NvidiaLibraries, linked_digests
 from ..link.static import StaticArchives
 from ..link.zig import Zig
 from ..selection.decision import decide, decide_plainly
@@ -128,7 +128,13 @@ def link_kernels(
             "tvm_ffi": LOWEST_TVM_FFI,
             "tvm_ffi_abi": TVM_FFI_ABI,
         },
-        provenance=(build_record(settings, [(one.info.name, one.arch, one.sources) for one in kernels]),),
+        provenance=(
+            build_record(
+                settings,
+                linked_digests(libraries, shared_cudart=settings.shared_cudart),
+                [(one.info.name, one.arch, one.sources) for one in kernels],
+            ),
+        ),
         failures=tuple(_failure(failure) for failure in compilation.failures),
     )
 

@@ -27,8 +27,13 @@ __all__ = ["build_record", "joined", "kernel_sources", "only", "source_record", 
 _DATA = "file "  # what the names of files begin with that are not modules: see ``closure_of``
 
 
-def build_record(settings: Settings, built: Iterable[tuple[str, Arch, KernelSources]] = ()) -> BuildRecord:
-    """The record of one build: what it read, and what it built of that, kernel by kernel."""
+def build_record(
+    settings: Settings, linked: Mapping[str, str], built: Iterable[tuple[str, Arch, KernelSources]] = ()
+) -> BuildRecord:
+    """The record of one build: what it read, and what it built of that, kernel by kernel.
+
+    ``linked`` are the digests of NVIDIA's libraries that went into it.
+    """
     compiled = settings.options
     options: BuildOptions = {
         "cuda": compiled.cuda,
@@ -39,7 +44,7 @@ def build_record(settings: Settings, built: Iterable[tuple[str, Arch, KernelSour
         "archives": settings.archives,
     }
     return {
-        "source": source_record(settings.kernels),
+        "source": {**source_record(settings.kernels), "linked": linked},
         "options": options,
         "versions": {"python": platform.python_version(), "build_host": f"{platform.machine()}-{sys.platform}"},
         "built": _built(built),

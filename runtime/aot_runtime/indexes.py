@@ -33,7 +33,7 @@ def _build_record(record: Reader) -> dict[str, Any]:
     source.get("name", str, None)
     source.get("commit", str, None)
     source.get("clean", bool, None)
-    for digest in source.text_table("files").values():
+    for digest in (*source.text_table("files").values(), *source.text_table("linked").values()):
         if len(digest) != 64 or not HEX.issuperset(digest):
             raise ManifestError(f"{source.where}: {shown(digest)} is not a SHA-256")
     record.get("options", dict, {})

@@ -65,12 +65,13 @@ def test_an_installed_module_has_its_files_too() -> None:
 
 
 def test_a_build_records_its_options(source: Path) -> None:
-    record = build_record(Settings(str(source), ("sm_80",), options=Options(line_info=True, keep=("ptx",))))
+    linked = {"x86_64-linux-gnu/libcudart_static.a": 64 * "0"}
+    record = build_record(Settings(str(source), ("sm_80",), options=Options(line_info=True, keep=("ptx",))), linked)
     assert record["options"] == {
         "cuda": None, "line_info": True, "keep": ["ptx"], "shared_cudart": False, "archives": True,
         "source": "declarations",
     }  # fmt: skip
-    assert record["source"] == source_record(str(source))
+    assert record["source"] == {**source_record(str(source)), "linked": linked}
     assert set(record["versions"]) == {"python", "build_host"}
 
 
