@@ -50,9 +50,7 @@ def launch(x: cute.Tensor, out: cute.Tensor, stream: CUstream):
     ),
     archs=("sm_80", "sm_90a"),
     axes={"dtype": ("f16", "f32")},
-    reference=contract.reference,
-    inputs=contract.inputs,
-    cost=contract.cost,
+    contract=contract,
 )
 def transpose(target: aot.Target, dtype: str) -> aot.Spec:
     """``out = x.T``, for matrices of up to 2,097,120 rows."""
