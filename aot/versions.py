@@ -34,7 +34,7 @@ __all__ = [
     "without_torch",
 ]
 
-LOWEST_TVM_FFI = "0.1.0"  # the oldest apache-tvm-ffi that runs a bundle
+LOWEST_TVM_FFI = "0.1.11"  # the oldest apache-tvm-ffi that runs a bundle
 TVM_FFI_ABI = 0  # the major version of apache-tvm-ffi, which it raises when its binary interface changes
 _DISTRIBUTION = "cute-aot"
 _WHEEL = "./wheels/cute_aot-{version}-py3-none-any.whl"  # where docs/guides/install.md puts it

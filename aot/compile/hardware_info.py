@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from . import dsl
 from .devices import Device
 
 __all__ = ["Answers", "answer_for", "noted"]
@@ -27,7 +28,7 @@ def answer_for(device: Device) -> None:
     def max_active_clusters(self: Any, cluster_size: int, stream: Any = None) -> int:
         return _answer("get_max_active_clusters", (cluster_size,), device.active_clusters(cluster_size))
 
-    _answer_attributes(device)
+    dsl.installed().answer_attributes(_attributes(device))
     # The methods are replaced, not the class: modules may have imported the class already.
     HardwareInfo.__init__ = init
     HardwareInfo.get_max_active_clusters = max_active_clusters
@@ -37,23 +38,17 @@ def answer_for(device: Device) -> None:
     )
 
 
-def _answer_attributes(device: Device) -> None:
-    """CuTe DSL asks the driver for the shared memory of a multiprocessor if a launch names ``min_blocks_per_mp``.
+def _attributes(device: Device) -> dict[str, int]:
+    """What CuTe DSL asks the driver itself: the shared memory of a multiprocessor, if a launch names ``min_blocks_per_mp``.
 
-    That is the same for all devices of a compute capability, so that it is not noted.
+    All of this is the same for all devices of a compute capability, so that it is not noted.
     """
-    from cutlass.base_dsl.runtime import cuda as runtime
-
-    kinds, ask = runtime.cuda.CUdevice_attribute, runtime.get_device_attribute
-    known = {
-        kinds.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR: device.shared_memory_per_multiprocessor,
-        kinds.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: device.shared_memory,
-        kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: device.capability[0],
-        kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: device.capability[1],
+    return {
+        "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR": device.shared_memory_per_multiprocessor,
+        "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": device.shared_memory,
+        "COMPUTE_CAPABILITY_MAJOR": device.capability[0],
+        "COMPUTE_CAPABILITY_MINOR": device.capability[1],
     }
-    runtime.get_device_attribute = lambda attribute, device_id=0: (
-        known[attribute] if attribute in known else ask(attribute, device_id)
-    )
 
 
 @contextmanager

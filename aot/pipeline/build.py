@@ -14,6 +14,7 @@ from ..bundle.publish import check_destination, clear_leftovers, staging
 from ..bundle.tuning import Tuning
 from ..cache.recall import Plan
 from ..cache.remote import without_secrets
+from ..compile import dsl
 from ..errors import BuildError, Failure, counted
 from ..hosts import Host
 from ..link.nvidia import NvidiaLibraries, find_libraries
@@ -149,7 +150,7 @@ def _comment(plan: Plan, progress: Progress) -> None:
 
     Kernels of other libraries are checked by these libraries.
     """
-    for warning in over_budget(plan):
+    for warning in filter(None, (dsl.warning(dsl.version()), *over_budget(plan))):
         progress.warn(warning)
     infos = [kernel.info for kernel in plan.kernels]
     names = sorted({info.name for info in infos if not info.has_contract and info.captured is None})

@@ -8,9 +8,9 @@ which must not import CuTe DSL, can read launchers too.
 ``python -m aot.compile.dsl`` prints the installed version, the module that serves it and what is missing.
 """
 
-from .installed import SUPPORTED, UNTESTED, check, choose, installed, missing, version
+from .installed import SUPPORTED, check, choose, installed, missing, version, warning
 from .interface import Clusters, CuteDsl, LauncherText
 
 __all__ = [
-    "SUPPORTED", "UNTESTED", "Clusters", "CuteDsl", "LauncherText", "check", "choose", "installed", "missing", "version",
+    "SUPPORTED", "Clusters", "CuteDsl", "LauncherText", "check", "choose", "installed", "missing", "version", "warning",
 ]  # fmt: skip

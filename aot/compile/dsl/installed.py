@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import operator
-import os
 import re
 from functools import cache
 from importlib import import_module
@@ -14,11 +13,10 @@ from ...versions import install_extras
 from . import v4_6, v4_7, v4_8
 from .interface import CuteDsl
 
-__all__ = ["SUPPORTED", "UNTESTED", "check", "choose", "installed", "missing", "version"]
+__all__ = ["SUPPORTED", "check", "choose", "installed", "missing", "version", "warning"]
 
 _DISTRIBUTION = "nvidia-cutlass-dsl"
 SUPPORTED: dict[tuple[int, int], CuteDsl] = {(4, 6): v4_6, (4, 7): v4_7, (4, 8): v4_8}
-UNTESTED = "AOT_UNTESTED_CUTE_DSL"  # set to 1: try a newer version with the newest module
 
 
 def version() -> str:
@@ -31,26 +29,34 @@ def version() -> str:
 
 @cache
 def installed() -> CuteDsl:
-    """The module for the version that is installed; :class:`ToolchainError` if that version is not supported."""
-    return choose(version(), untested=os.environ.get(UNTESTED, "") not in ("", "0"))
+    """The module for the version that is installed; :class:`ToolchainError` if that version is too old."""
+    return choose(version())
 
 
-def choose(seen: str, *, untested: bool = False) -> CuteDsl:
-    """The module for a version. ``untested`` gives a version newer than all supported ones the newest module."""
-    match = re.match(r"(\d+)\.(\d+)", seen)
-    minor = (int(match[1]), int(match[2])) if match else (0, 0)
-    if minor in SUPPORTED:
-        return SUPPORTED[minor]
-    newest = max(SUPPORTED)
-    if untested and minor > newest:
-        return SUPPORTED[newest]
+def choose(seen: str) -> CuteDsl:
+    """The module for a version. One that is newer than all supported ones is tried with the newest module."""
+    minor, newest = _minor(seen), max(SUPPORTED)
+    if minor in SUPPORTED or minor > newest:
+        return SUPPORTED[min(minor, newest)]
     names = ", ".join(f"{major}.{number}" for major, number in sorted(SUPPORTED))
     first, last = min(SUPPORTED), (newest[0], newest[1] + 1)
     install = f"`pip install '{_DISTRIBUTION}>={first[0]}.{first[1]},<{last[0]}.{last[1]}'`"
-    retry = f", or set {UNTESTED}=1 to try {seen} all the same" if minor > newest else ""
     raise ToolchainError(
-        f"CuTe DSL {seen} is installed, which is not a supported version; supported are {names}", hint=install + retry
+        f"CuTe DSL {seen} is installed, which is not a supported version; supported are {names}", hint=install
     )
+
+
+def warning(seen: str) -> str:
+    """What to say of a version that nobody has tried; empty for others."""
+    if _minor(seen) <= max(SUPPORTED):
+        return ""
+    tested = "{}.{}".format(*max(SUPPORTED))
+    return f"CuTe DSL {seen} is newer than {tested}, the newest version that was tested: it is tried as if it were that one"
+
+
+def _minor(seen: str) -> tuple[int, int]:
+    match = re.match(r"(\d+)\.(\d+)", seen)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
 def check() -> None:

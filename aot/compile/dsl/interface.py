@@ -86,6 +86,9 @@ class CuteDsl(Protocol):
         machine's CPU, so that bytes would differ between build hosts. zig optimises later.
         """
 
+    def answer_attributes(self, values: Mapping[str, int]) -> None:
+        """Answer what CuTe DSL asks the driver about a device while it traces, for the rest of the process."""
+
     def intercept(self, answer: Callable[..., Any]) -> AbstractContextManager[None]:
         """Within the context, ``answer(compiler, function, args, kwargs)`` takes the place of every compile."""
 

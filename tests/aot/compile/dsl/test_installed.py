@@ -16,7 +16,7 @@ from packaging.version import Version
 from places import PROJECT
 
 import aot.compile.dsl
-from aot.compile.dsl import SUPPORTED, choose, installed, missing, v4_6, v4_7, v4_8, version
+from aot.compile.dsl import SUPPORTED, choose, installed, missing, v4_6, v4_7, v4_8, version, warning
 from aot.errors import ToolchainError
 
 PACKAGE = Path(aot.compile.dsl.__file__).parent
@@ -27,7 +27,6 @@ PACKAGE = Path(aot.compile.dsl.__file__).parent
 )
 def test_a_supported_version_gets_its_own_module(seen: str, module: Any) -> None:
     assert choose(seen) is module
-    assert choose(seen, untested=True) is module
 
 
 @pytest.mark.compiler
@@ -36,7 +35,7 @@ def test_the_installed_version_is_supported_and_lacks_nothing() -> None:
     assert missing(installed()) == []
 
 
-@pytest.mark.parametrize("seen", ["4.5.3", "3.9", "4.60.0", "4.9.0", "5.0", "unknown"])
+@pytest.mark.parametrize("seen", ["4.5.3", "3.9", "unknown"])
 def test_another_version_is_refused_with_what_was_seen_and_what_would_do(seen: str) -> None:
     with pytest.raises(ToolchainError) as raised:
         choose(seen)
@@ -44,14 +43,13 @@ def test_another_version_is_refused_with_what_was_seen_and_what_would_do(seen: s
         f"CuTe DSL {seen} is installed, which is not a supported version; supported are 4.6, 4.7, 4.8"
     )
     assert "`pip install 'nvidia-cutlass-dsl>=4.6,<4.9'`" in str(raised.value.hint)
-    newer = seen in ("4.60.0", "4.9.0", "5.0")
-    assert (f"AOT_UNTESTED_CUTE_DSL=1 to try {seen}" in str(raised.value.hint)) is newer
 
 
-def test_only_newer_versions_are_tried_with_the_newest_module() -> None:
-    assert choose("4.9.0", untested=True) is choose("5.1", untested=True) is SUPPORTED[max(SUPPORTED)]
-    with pytest.raises(ToolchainError):
-        choose("4.5.3", untested=True)
+@pytest.mark.parametrize("seen", ["4.60.0", "4.9.0", "5.1"])
+def test_newer_versions_are_tried_with_the_newest_module_and_a_warning(seen: str) -> None:
+    assert choose(seen) is SUPPORTED[max(SUPPORTED)]
+    assert seen in warning(seen)
+    assert warning("4.8.1") == warning("4.6.3") == ""
 
 
 def test_what_is_missing_is_named_in_full() -> None:
