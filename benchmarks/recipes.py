@@ -77,7 +77,9 @@ def run(recipe: str, arch: str) -> dict[str, Any]:
 
 def called_again(script: Path, arch: str, folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
     """The calls of a script in a fresh process, with the library as it is, and why others could not be described."""
-    worker = Worker(str(script), Arch.parse(arch), Options(source=EXERCISE), folder / "log")
+    worker = Worker(
+        str(script), Arch.parse(arch), Options(source=EXERCISE), folder / "log", module="aot.capture.worker"
+    )
     try:
         declared = worker.declared
     finally:

@@ -214,7 +214,8 @@ raise ValueError("the results differ")
 def test_what_was_captured_before_an_exercise_raises_is_kept_and_compiles_without_a_driver(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(RAISES_LATER)
     options = Options(source=EXERCISE)
-    worker = Worker(str(tmp_path / "script.py"), Arch.parse("sm_90a"), options, tmp_path / "log")
+    script = str(tmp_path / "script.py")
+    worker = Worker(script, Arch.parse("sm_90a"), options, tmp_path / "log", module="aot.capture.worker")
     try:
         (kernel,), (failure,) = worker.declared.kernels, worker.declared.failures
         assert "the results differ" in failure.message and "script.py:21" in failure.message

@@ -71,7 +71,8 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], 
     folder = tmp_path_factory.mktemp("reads")
     (folder / "exercise.py").write_text(textwrap.dedent(EXERCISE_TEXT))
     options = Options(source=EXERCISE)
-    worker = Worker(str(folder / "exercise.py"), Arch.parse("sm_90a"), options, folder / "log")
+    exercise = str(folder / "exercise.py")
+    worker = Worker(exercise, Arch.parse("sm_90a"), options, folder / "log", module="aot.capture.worker")
     found = {}
     try:
         for kernel in worker.declared.kernels:
