@@ -105,6 +105,57 @@ def test_the_modules_of_a_package_have_no_circle() -> None:
     list(TopologicalSorter(modules).static_order())
 
 
+# The kernels: families, and what they share. Modules at the root and packages of an architecture are for all of them.
+
+KERNELS = PROJECT / "kernels"
+FAMILIES = {"attention", "backward", "elementwise", "fp8", "products", "rows"}
+SHARED = {"contracts", "sm80", "sm90", "sm100"}
+
+
+def imported_by_kernels(path: Path) -> set[str]:
+    """Modules below ``kernels`` that one of them imports."""
+    package, found = path.relative_to(KERNELS).parent.parts, set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = (*package[: len(package) - node.level + 1], *filter(None, (node.module or "").split(".")))
+            found |= {module_of(".".join((*base, alias.name)), KERNELS) for alias in node.names}
+    return found
+
+
+def kernel_modules() -> dict[str, set[str]]:
+    return {
+        ".".join(path.relative_to(KERNELS).with_suffix("").parts): imported_by_kernels(path)
+        for path in sorted(KERNELS.rglob("*.py"))
+        if path.stem != "__init__"
+    }
+
+
+def test_every_folder_of_kernels_is_a_family_or_shared() -> None:
+    assert {path.parent.name for path in KERNELS.glob("*/__init__.py")} == FAMILIES | SHARED
+
+
+def test_no_family_imports_a_private_module_of_another() -> None:
+    wrong = {
+        f"{name} imports {other}"
+        for name, others in kernel_modules().items()
+        for other in others
+        if other.split(".")[0] in FAMILIES - {name.split(".")[0]} and other.rpartition(".")[2].startswith("_")
+    }
+    assert not wrong
+
+
+def test_what_the_families_share_imports_no_kernel() -> None:
+    below = {name: others for name, others in kernel_modules().items() if name.split(".")[0] in SHARED}
+    wrong = {name: others for name, others in below.items() if any(other.split(".")[0] in FAMILIES for other in others)}
+    assert not wrong
+
+
+def test_the_modules_of_the_kernels_have_no_circle() -> None:
+    modules = kernel_modules()
+    assert "_rows" in modules["backward._norms"] and "sm90.pipeline" in modules["sm90.product"]
+    list(TopologicalSorter(modules).static_order())
+
+
 def test_only_one_package_imports_the_compiler() -> None:
     importers = {package_of(path) for path in AOT.rglob("*.py") if imports_cutlass(path)}
     assert importers == {"compile"}

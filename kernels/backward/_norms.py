@@ -22,8 +22,8 @@ from cutlass import Float32, Int32
 import aot
 
 from .._device import VECTOR_BYTES, WARP, await_previous, load, store
+from .._rows import RowKernel, RowTensors
 from .._versions import SmemAllocator
-from ..rows._rows import RowKernel, RowTensors
 
 GROUPS = 128
 WARPS = 8  # of a block that adds up rows; each takes every eighth row of a group

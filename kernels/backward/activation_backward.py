@@ -13,8 +13,8 @@ from cutlass import Float32
 import aot
 
 from .._device import ARCHS, DTYPES
+from .._elementwise import ELEMENTWISE_TILINGS, Elementwise, ElementwiseTiling
 from ..contracts import activation_backward as contract
-from ..elementwise._elementwise import ELEMENTWISE_TILINGS, Elementwise, ElementwiseTiling
 from ._derivatives import Derivative, Gelu, GeluTanh, Relu, Silu
 
 OPS = {"relu": Relu, "gelu": Gelu, "gelu_tanh": GeluTanh, "silu": Silu}

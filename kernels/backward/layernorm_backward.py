@@ -18,8 +18,8 @@ from cutlass import Float32, Int32
 import aot
 
 from .._device import ARCHS, DTYPES, store
+from .._rows import ROW_TILINGS, RowTensors, RowTiling
 from ..contracts import layernorm_backward as contract
-from ..rows._rows import ROW_TILINGS, RowTensors, RowTiling
 from ._norms import GROUPS, NormBackward, partial_output, partial_tensor
 
 # A loop keeps three sums and reads three tensors: two chunks of each at a time, so that registers suffice.

@@ -18,8 +18,8 @@ from cutlass import Float32, Int32
 import aot
 
 from .._device import ARCHS, DTYPES, store
+from .._rows import ROW_TILINGS, RowTensors
 from ..contracts import rmsnorm_backward as contract
-from ..rows._rows import ROW_TILINGS, RowTensors
 from ._norms import GROUPS, NormBackward, partial_output, partial_tensor
 
 

@@ -12,8 +12,8 @@ from cutlass import Float32, Int64
 import aot
 
 from .._device import ARCHS, DTYPES, VECTOR_BYTES, fetch, load, store
+from .._elementwise import ELEMENTWISE_TILINGS, Elementwise, ElementwiseTiling, extents
 from ..contracts import silu_and_mul_backward as contract
-from ..elementwise._elementwise import ELEMENTWISE_TILINGS, Elementwise, ElementwiseTiling, extents
 from ._derivatives import Silu, sigmoid
 
 

@@ -14,8 +14,8 @@ from cutlass import Float32
 import aot
 
 from .._device import ARCHS, DTYPES, store
+from .._rows import ROW_TILINGS, RowKernel, RowTensors
 from ..contracts import softmax_backward as contract
-from ..rows._rows import ROW_TILINGS, RowKernel, RowTensors
 
 
 class SoftmaxBackward(RowKernel):

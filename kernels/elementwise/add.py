@@ -11,8 +11,8 @@ from cuda.bindings.driver import CUstream
 import aot
 
 from .._device import ARCHS, DTYPES
+from .._elementwise import ELEMENTWISE_TILINGS, Elementwise, ElementwiseTiling
 from ..contracts import add as contract
-from ._elementwise import ELEMENTWISE_TILINGS, Elementwise, ElementwiseTiling
 
 
 class Add(Elementwise):

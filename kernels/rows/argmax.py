@@ -16,9 +16,9 @@ from cutlass import Float32, Int32, Int64
 import aot
 
 from .._device import ARCHS, DTYPES, maximum
+from .._rows import STREAMED_TILINGS, RowKernel, RowTensors
 from ..contracts import argmax as contract
 from ._order import NO_KEY, larger, order_key
-from ._rows import STREAMED_TILINGS, RowKernel, RowTensors
 
 LAST = 0x7FFFFFFF  # no element has a larger index
 

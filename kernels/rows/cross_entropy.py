@@ -14,8 +14,8 @@ from cutlass import Float32, Int64
 import aot
 
 from .._device import ARCHS, DTYPES
+from .._rows import STREAMED_TILINGS, RowTensors
 from ..contracts import cross_entropy as contract
-from ._rows import STREAMED_TILINGS, RowTensors
 from .softmax import LOWEST, Softmax
 
 

@@ -14,8 +14,8 @@ from cutlass import Float32
 import aot
 
 from .._device import DTYPES, F8_ARCHS, maximum
+from .._rows import LIMITED_TILINGS, RowKernel, RowTensors
 from ..contracts import quantize_fp8 as contract
-from ._rows import LIMITED_TILINGS, RowKernel, RowTensors
 
 LARGEST = contract.LARGEST  # of f8e4m3
 SMALLEST = contract.SMALLEST  # lower bound for the largest value of a row, so that its inverse is finite

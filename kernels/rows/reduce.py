@@ -16,8 +16,8 @@ from cutlass import Float32, Int32
 import aot
 
 from .._device import ARCHS, DTYPES, add, maximum
+from .._rows import STREAMED_TILINGS, RowKernel, RowTensors, RowTiling
 from ..contracts import reduce as contract
-from ._rows import STREAMED_TILINGS, RowKernel, RowTensors, RowTiling
 
 
 def _tilings(access: str) -> tuple[RowTiling, ...]:

@@ -15,8 +15,8 @@ from cutlass import Float32, Int32
 import aot
 
 from .._device import ARCHS, DTYPES, add
+from .._rows import PACKED_TILINGS, RowKernel, RowTensors
 from ..contracts import rmsnorm as contract
-from ._rows import PACKED_TILINGS, RowKernel, RowTensors
 
 
 class RmsNorm(RowKernel):

@@ -15,8 +15,8 @@ from cutlass import Float32, Int32
 import aot
 
 from .._device import ARCHS, DTYPES
+from .._rows import WIDE_TILINGS, RowTensors
 from ..contracts import rmsnorm_residual as contract
-from ._rows import WIDE_TILINGS, RowTensors
 from .rmsnorm import RmsNorm
 
 

@@ -17,8 +17,8 @@ from cutlass import Float32
 import aot
 
 from .._device import ARCHS, DTYPES, add
+from .._rows import LIMITED_TILINGS, RowKernel, RowTensors
 from ..contracts import softmax as contract
-from ._rows import LIMITED_TILINGS, RowKernel, RowTensors
 
 # Below every finite value. For a row of -inf the largest value is then finite, so x - largest is NaN only if x is.
 LOWEST = -3.4028234663852886e38

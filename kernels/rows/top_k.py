@@ -22,10 +22,10 @@ from cutlass import Float32, Int32, Int64
 import aot
 
 from .._device import ARCHS, DTYPES, WARP, KernelObject, await_previous, launched_early, load, maximum
+from .._rows import MIN_THREADS, RowKernel, RowTensors, RowTiling
 from .._versions import SmemAllocator
 from ..contracts import top_k as contract
 from ._order import LARGEST_KEY, NO_KEY, order_key
-from ._rows import MIN_THREADS, RowKernel, RowTensors, RowTiling
 
 LAST = 0x7FFFFFFF  # no element has a larger index
 ROWS = 4  # of a block, if a row belongs to a warp

@@ -21,8 +21,8 @@ from cutlass import Float32, Int32, Int64
 
 import aot
 
-from .._anywhere import cut_ends, load_anywhere
-from .._device import (
+from ._anywhere import cut_ends, load_anywhere
+from ._device import (
     VECTOR_BYTES,
     WARP,
     KernelObject,
@@ -33,7 +33,7 @@ from .._device import (
     launched_early,
     load,
 )
-from .._versions import SmemAllocator
+from ._versions import SmemAllocator
 
 MAX_CLUSTER = 8  # blocks that share a row: what every GPU with clusters can run
 MIN_THREADS = 64  # of a block that has a row, or part of one, to itself
@@ -338,12 +338,12 @@ class RowKernel(KernelObject):
         return bodies, chunks, edges, cute.size(edges[0]) if end > 0 else Int32(0), head
 
     def ends_each(self, rows: int) -> int:
-        """How many elements a thread has at most of the ends of so many rows, which :func:`cut_ends` cuts together."""
+        """The most elements that a thread has of the ends of ``rows`` rows, which :func:`cut_ends` cuts together."""
         most = 2 * (self.chunk - 1) if rows == 1 else 2 * (2 * self.chunk - 1)
         return -(-most // self.tiling.threads)
 
     def ends(self, rows: int = 1) -> RowKernel:
-        """This kernel for the ends of so many rows: a thread has elements at its indices in what :meth:`cut` gives it."""
+        """This kernel for the ends of ``rows`` rows, element by element: :meth:`cut` returns the ends as rows of their own."""
         own = copy(self)
         own.chunk, own.tiling = 1, replace(self.tiling, unroll=self.ends_each(rows), shifted=False)
         return own

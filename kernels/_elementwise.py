@@ -13,8 +13,8 @@ from cutlass import Int32, Int64
 
 import aot
 
-from .._anywhere import LONGEST, SHORTEST, cut_ends, load_around, shifted
-from .._device import (
+from ._anywhere import LONGEST, SHORTEST, cut_ends, load_around, shifted
+from ._device import (
     VECTOR_BYTES,
     WARP,
     KernelObject,
