@@ -186,6 +186,11 @@ def test_unit_tests_mirror_the_source() -> None:
         assert (AOT / folder / f"{test.stem.removeprefix('test_')}.py").is_file(), test
 
 
+def test_tests_of_kernels_mirror_their_folders() -> None:
+    folders = {path.parent.name for path in (TESTS / "kernels").glob("*/test_*.py")}
+    assert FAMILIES <= folders <= FAMILIES | SHARED
+
+
 # The C sources: a unit is a `.c` file, its header, or both. `aot/` headers are apart, since programs include them too.
 
 SOURCES = PROJECT / "runtime" / "src"
