@@ -42,8 +42,7 @@ class ResidualGemm(Product):
     parameters=(aot.In("a"), aot.In("b"), aot.In("residual"), aot.Out("out", shape="residual.shape", dtype="a.dtype")),
     archs=("sm_90a",),
     axes={"dtype": ("bf16", "f16")},
-    reference=contract.reference,
-    inputs=contract.inputs,
+    contract=contract,
 )
 def gemm_residual(target, dtype):
     """``out = a @ b.T + residual``, summed in f32, all matrices row-major."""

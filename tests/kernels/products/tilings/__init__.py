@@ -1,0 +1,1 @@
+"""Tilings that no shipped product has."""

@@ -1,0 +1,1 @@
+"""What these products compute, for ``check``."""
