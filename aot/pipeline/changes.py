@@ -211,12 +211,7 @@ def _whole_command(existing: Manifest, out: Path, plan: Plan, settings: Settings
     archs = sorted({*existing.archs, *(kernel.arch for kernel in plan.kernels)})
     cpus = sorted({host.partition("-")[0] for host in (*existing.hosts, *(host.name for host in settings.hosts))})
     capture = settings.options.source == EXERCISE
-    words = [
-        "python",
-        "-m",
-        "aot",
-        *(["capture", settings.kernels] if capture else ["build", "--kernels", settings.kernels]),
-    ]
+    words = ["capture", settings.kernels] if capture else ["build", "--kernels", settings.kernels]
     words += ["--name", existing.name, "--arch", ",".join(map(str, archs))]
     wanted = {*planned, *(name for name in existing.kernels if name in plan.declared)}
     if not capture and not (wanted == planned and not settings.select and not settings.families):
@@ -224,7 +219,7 @@ def _whole_command(existing: Manifest, out: Path, plan: Plan, settings: Settings
     words += ["--host", ",".join(cpus)] if cpus != [Host.native().cpu] else []
     words += ["--cudart", "shared"] if settings.shared_cudart else []
     words += [] if settings.archives else ["--no-archives"]
-    return shlex.join([*words, "--out", str(out)])
+    return f"python -m aot {shlex.join([*words, '--out', str(out)])}"
 
 
 def _repeated(option: str, values: Iterable[str]) -> list[str]:
