@@ -75,6 +75,10 @@ OTHERS = (
     "gemm_fp8",
     "gemm_gated",
     "grouped_gemm",
+    "quantize_fp8_blocks",
+    "quantize_fp8_scaled",
+    "quantize_fp8_squares",
+    "top_k",
 )
 
 
@@ -91,7 +95,8 @@ from aot.declare.discover import discover
 from aot.records import encode
 from aot.selection.requirements import variant_table
 arch = Arch.parse("sm_90a")
-kernels = [kernel for kernel in discover(sys.argv[1]).kernels if kernel.name in sys.argv[2:]]
+shipped = discover(sys.argv[1]).kernels
+kernels = [kernel for kernel in shipped if kernel.name in sys.argv[2:]]
 tables = {kernel.name: [encode(variant_table(variant)) for variant in kernel.variants(arch)] for kernel in kernels}
 parameters = {kernel.name: [[item.name, item.output] for item in kernel.parameters] for kernel in kernels}
 attending = [kernel for kernel in kernels if kernel.name in ("attention", "attention_decode", "mla_decode")]
@@ -103,7 +108,8 @@ from kernels.products.gemm_f32 import SM90_EXACT_USUAL, SM90_TF32_USUAL
 from kernels.products.gemm_fp8 import SM90_BLOCKS_USUAL, SM90_ROWS_USUAL
 usual = {"tf32": SM90_TF32_USUAL, "exact": SM90_EXACT_USUAL, "rows": SM90_ROWS_USUAL, "blocks": SM90_BLOCKS_USUAL}
 usual = {name: [tiling.label for tiling, _ in tilings] for name, tilings in usual.items()}
-print(json.dumps({"tables": tables, "parameters": parameters, "archs": archs, "usual": usual}))
+names = [kernel.name for kernel in shipped]
+print(json.dumps({"names": names, "tables": tables, "parameters": parameters, "archs": archs, "usual": usual}))
 """
 
 
@@ -128,6 +134,10 @@ def declared() -> dict[str, Any]:
     command = [sys.executable, "-c", _DECLARED, str(PROJECT / "kernels"), *CALLS, *OTHERS]
     made: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     return made
+
+
+def test_every_shipped_kernel_has_a_call_or_is_named_as_one_of_the_others(declared: dict[str, Any]) -> None:
+    assert sorted(declared["names"]) == sorted([*CALLS, *OTHERS])
 
 
 @pytest.fixture(scope="module")
