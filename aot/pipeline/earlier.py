@@ -30,7 +30,6 @@ class Earlier:
     key: str | None = None  # of what the build ends with; None: something that it comes from is new or has changed
     is_made: bool = False  # the bundle at the destination is, file by file, what the build would end with
     plan: recall.Plan | None = None  # of an earlier build, which still holds; not looked for if the bundle is there
-    outline: recall.Outline | None = None  # of the plan that holds, if there is one
 
 
 def look_up(workspace: Workspace, existing: Manifest | None = None) -> Earlier:
@@ -42,8 +41,8 @@ def look_up(workspace: Workspace, existing: Manifest | None = None) -> Earlier:
     key = _result_key(workspace.settings, outline)
     is_made = existing is not None and recall.is_made(store, key, workspace.out)
     if existing is not None and is_made and not any(damaged_files(workspace.out, existing)):
-        return Earlier(key, is_made=True, outline=outline)
-    return Earlier(key, plan=recall.recall_plan(store, outline), outline=outline)
+        return Earlier(key, is_made=True)
+    return Earlier(key, plan=recall.recall_plan(store, outline))
 
 
 def remember_plan(workspace: Workspace, new: NewPlan) -> str | None:

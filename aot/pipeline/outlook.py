@@ -80,10 +80,7 @@ def foresee(settings: Settings, progress: Progress, *, as_build: bool = False) -
 
 
 def _plan(workspace: Workspace) -> tuple[Plan, tuple[Failure, ...]]:
-    earlier, store = look_up(workspace), workspace.store
-    known = earlier.plan
-    if known is None and earlier.outline is not None and store is not None:
-        known = recall.recall_plan(store, earlier.outline)
+    known = look_up(workspace).plan
     if known is not None:
         return known, ()
     settings = workspace.settings

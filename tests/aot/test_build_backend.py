@@ -205,7 +205,10 @@ def refusal(project: Path, capsys: pytest.CaptureFixture[str], config: Mapping[s
         ('archs = "sm90"', "[tool.cute-aot]: `archs` is 'sm90', must be a list of strings"),
         ("archs = []", "[tool.cute-aot]: `archs` is empty"),
         ("archs = [90]", "[tool.cute-aot]: `archs` is [90], must be a list of strings"),
-        ('archs = ["sm9O"]', "unknown architecture: 'sm9O'\n\nhint: did you mean `sm90`?"),
+        (
+            'archs = ["sm9O"]',
+            "pyproject.toml, `[tool.cute-aot] archs`: unknown architecture: 'sm9O'\n\nhint: did you mean `sm90`?",
+        ),
         ('hosts = ["x86-64"]', "unknown host: 'x86-64'\n\nhint: did you mean `x86_64`?"),
         ('package = "json"', "a package called json would hide Python's own module"),
         ('package = "1st"', "'1st' cannot name a package"),

@@ -319,7 +319,7 @@ def test_build_with_failures_is_exit_code_1_and_the_rest_is_usable(run: Run, run
     assert "INCOMPLETE, 2 failures" in inspected.out
     assert "failed: sm_90a wide: a block of (2048, 1, 1)" in inspected.out
     # A build that does not try the kernel again does not make the bundle whole; taking the kernel out does.
-    more = run(*build, "--arch", "sm80", "--kernel", "good")
+    more = run(*build, "--arch", "sm80", "--kernel", "good", "--add")
     assert (more.code, "INCOMPLETE: 2 failed in earlier builds" in more.err) == (0, True), more.err
     assert run_here("verify", "dist/two").code == 1
     assert run_here("prune", "dist/two", "--kernel", "wide", "--arch", "sm80").code == 0
@@ -477,6 +477,7 @@ def test_verify_as_json_is_json_alone(run: Run, damaged: Path, small_bundle_path
         "problems": [],
         "signed": False,
         "signature_checked": False,
+        "stale": None,
     }
     assert json.loads(broken.out)["problems"] == ["details/sm_80.json is missing", "extra is not in the manifest"]
     assert (sound.err, broken.err) == ("", "")

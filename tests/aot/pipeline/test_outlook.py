@@ -13,7 +13,7 @@ from aot.cache.recall import KernelPlan, Plan
 from aot.cache.store import Store
 from aot.compile.messages import Closure, KernelInfo, VariantInfo
 from aot.errors import Failure
-from aot.pipeline import earlier, outlook
+from aot.pipeline import outlook
 from aot.pipeline.events import Progress
 from aot.pipeline.outlook import Outlook, foresee
 from aot.pipeline.plan import NewPlan
@@ -77,11 +77,8 @@ def test_what_is_in_the_cache_takes_no_time(tmp_path: Path, monkeypatch: pytest.
     assert foreseen(monkeypatch, tmp_path, kernel("add", "f16", "f32")).seconds == 0.0
 
 
-@pytest.mark.parametrize("is_made", [False, True])
-def test_declarations_that_have_not_changed_are_read_once(
-    is_made: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """To look at a build takes no longer than the build, whether its bundle is there already or not."""
+def test_declarations_that_have_not_changed_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To look at a build takes no longer than the build."""
     read: list[object] = []
 
     def make_plan(*arguments: object, **options: object) -> NewPlan:
@@ -89,8 +86,6 @@ def test_declarations_that_have_not_changed_are_read_once(
         return NewPlan(Plan(12, (kernel("add", "f16"),)), (Closure({}, {}, {}, {}, {}),), ())
 
     monkeypatch.setattr(outlook, "make_plan", make_plan)
-    monkeypatch.setattr(recall, "is_made", lambda *_: is_made)
-    monkeypatch.setattr(earlier, "_damaged", lambda bundle: ())
     settings = Settings("kernels", ("sm_80",), out=tmp_path / "out", artifacts=tmp_path / "cache", cache=tmp_path)
     first, second = foresee(settings, Progress()), foresee(settings, Progress())
     assert first.plan == second.plan

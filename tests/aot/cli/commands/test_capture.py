@@ -85,12 +85,16 @@ def test_calls_that_could_not_be_recorded_are_printed_with_the_reason_and_a_reco
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_double(tmp_path / "double")
-    (tmp_path / "program.py").write_text(COMPILES)
+    (tmp_path / "double" / "theirs.py").write_text("class Theirs:\n    def __call__(self, x): pass\n")
+    own = 'CompileCallable()(Kernel(), 1, options="--enable-tvm-ffi")'
+    importable = "from theirs import Theirs; CompileCallable()(Theirs(), 1)"
+    assert own in COMPILES
+    (tmp_path / "program.py").write_text(COMPILES.replace(own, importable))
     command = ["capture", "--record", str(tmp_path / "calls"), "--json", "--"]
     for _ in range(2):
         assert main([*command, sys.executable, str(tmp_path / "program.py"), str(tmp_path / "double")]) == 0
         out, err = capsys.readouterr()
-        assert "failed: Kernel, compiled by __main__:8: it is compiled without `--enable-tvm-ffi`" in err
+        assert "failed: Kernel, compiled by __main__:8: it is defined in the program itself" in err
         assert "1 call recorded, 1 could not be" in err
         assert len(json.loads(out)["calls"]) == 2
 
