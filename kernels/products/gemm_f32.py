@@ -16,7 +16,7 @@ import aot
 from .._device import ARCHS, TMA, VECTOR_BYTES, forward
 from .._gemm import Identity
 from ..contracts import gemm_f32 as contract
-from ..elementwise.activation import EpilogueSilu, Gelu, Relu
+from ..elementwise.activation import Gelu, Relu, Silu
 from ..sm90 import tiling as sm90
 from . import _f32_contiguous, _f32_few_rows
 from ._choice import MULTIPROCESSORS, Model, preferences, waves_of
@@ -26,7 +26,7 @@ from ._tf32 import DirectBiasActivation, F32BiasActivation, Tf32Gemm, Tf32Mainlo
 
 FAMILY = "f32"
 
-EPILOGUES = {"identity": Identity, "relu": Relu, "gelu": Gelu, "silu": EpilogueSilu}
+EPILOGUES = {"identity": Identity, "relu": Relu, "gelu": Gelu, "silu": Silu}
 TILING = Tiling()
 # For exact products of few rows, of which the first that takes a product computes it.
 FEW_ROWS = (_f32_few_rows.Tiling(1), _f32_few_rows.Tiling(4, ahead=2))
