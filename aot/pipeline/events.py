@@ -32,7 +32,7 @@ class Progress:
     def warn(self, text: str) -> None: ...
 
     def total(self, variants: int, codes: int | None = None) -> None:
-        """So many variants are to be compiled. Those with the same code are compiled once; ``codes`` counts these."""
+        """The number of variants that are to be compiled. Those with the same code are compiled once; ``codes`` counts these."""
 
     def compiled(self, job: CompileJob, outcome: Compiled | Failure) -> None: ...
 

@@ -30,7 +30,7 @@ def variables(
 ) -> dict[str, str]:
     """What to add to the environment of a program so that it and its children are served.
 
-    With keys, the bundles must be signed by one of them. Whoever can change the environment can leave them out.
+    With keys, the bundles must be signed by one of them. A process that can change the environment can leave them out.
     """
     path = environment.get("PYTHONPATH", "")
     folders = [folder for folder in path.split(os.pathsep) if folder and folder != SITE]

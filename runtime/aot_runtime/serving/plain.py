@@ -62,7 +62,7 @@ class _Managed(ctypes.Structure):
 
 
 class _View:
-    """A tensor of CuTe DSL for whoever takes DLPack. It keeps the tensor, whose shape and memory it shows."""
+    """A tensor of CuTe DSL for callers that take DLPack. It keeps the tensor, whose shape and memory it shows."""
 
     def __init__(self, tensor: Any) -> None:
         self._owner, capsule = tensor, tensor._dlpack_data
