@@ -114,7 +114,7 @@ CHECKS: dict[str, Callable[[Sequence[str]], None]] = {
     rf"{PYTHON} (?=benchmarks/|tools/|examples/)": check_script,
     r"python3 kit/run\.py ": lambda arguments: check_script(["tools/kit/run.py", *arguments]),
     r"(?:(?:\.venv|release)/bin/)?pip (?:install|wheel|download) ": check_anything,
-    r"(?:cmake|ctest|cc|c\+\+|cp|dask|compute-sanitizer|git|openssl|mkdir|chgrp|chmod|export|echo|docker|uv|cd) ": check_anything,
+    r"(?:cmake|ctest|cc|c\+\+|cp|dask|compute-sanitizer|git|openssl|pkg-config|mkdir|chgrp|chmod|export|echo|docker|uv|cd) ": check_anything,
     r"(?=\.ci/run|cpp_demo/run_all\.sh)": check_script,
     r"build/first_program ": check_anything,
 }
