@@ -8,6 +8,7 @@ import io
 import os
 import resource
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -125,10 +126,15 @@ def injected(faults: Faults) -> Iterator[Faults]:
 
 @contextmanager
 def room_for(size: int) -> Iterator[None]:
-    """Files larger than this cannot be written, as on a disk that fills up while one is written."""
+    """Files larger than this cannot be written, as on a disk that fills up while one is written.
+
+    Python would write the code of a module that is imported meanwhile in part, and every later import of it would fail.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        sys.dont_write_bytecode = before
