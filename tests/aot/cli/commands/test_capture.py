@@ -31,7 +31,8 @@ CompileCallable()(Kernel(), 1, options="--enable-tvm-ffi")
 CompileCallable()(Kernel(), 1)
 """
 FULL_DISK = """
-import resource
+import resource, sys
+sys.dont_write_bytecode = True  # Python would write modules in part
 resource.setrlimit(resource.RLIMIT_FSIZE, (10, resource.RLIM_INFINITY))
 {compiles}
 print("went on", flush=True)
