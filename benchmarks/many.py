@@ -26,12 +26,12 @@ import platformdirs
 from _common import PROJECT, interleaved_medians, parser, print_rows, report
 
 import aot.pipeline.build
-import aot.pipeline.compiling
+import aot.pipeline.executing.compiling
 from aot.cli.progress import QuietProgress
 from aot.compile.messages import Compiled
 from aot.errors import Failure
-from aot.pipeline.executor import CompileJob, Report, Session
-from aot.pipeline.local import LocalExecutor
+from aot.pipeline.executing.executor import CompileJob, Report, Session
+from aot.pipeline.executing.local import LocalExecutor
 from aot.pipeline.settings import Settings
 
 KERNELS, VARIANTS, PROCESSES = 50, 200, 21
@@ -110,8 +110,10 @@ def build(folder: Path, jobs: int) -> Path:
             str(SOURCE), ("sm_90a",), out=out, name="many", jobs=jobs, shared_cudart=True, archives=False,
             cache=Path(platformdirs.user_cache_dir("cute-aot")), artifacts=folder / "cache",
         )  # fmt: skip
-        local = aot.pipeline.compiling.LocalExecutor
-        aot.pipeline.compiling.LocalExecutor = lambda *arguments, **named: OneForAll(local(*arguments, **named))  # type: ignore[assignment,misc]
+        local = aot.pipeline.executing.compiling.LocalExecutor
+        aot.pipeline.executing.compiling.LocalExecutor = lambda *arguments, **named: OneForAll(
+            local(*arguments, **named)
+        )  # type: ignore[assignment,misc]
         with QuietProgress() as progress:
             aot.pipeline.build.build(settings, progress)
     return out

@@ -11,9 +11,10 @@ from pathlib import Path
 
 from aot.cache.entries import EntryError
 from aot.cache.links import PackedLibrary, unpack_library
-from aot.cache.recall import read_any, read_plan
+from aot.cache.recall import read_any
 from aot.cache.store import Store, checked
 from aot.cache.variants import PackedVariant, unpack_variant
+from aot.pipeline.plan import read_plan
 
 from .corpus import Corpus
 from .engine import ACCEPTED, REFUSED, Target, Undetected

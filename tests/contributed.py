@@ -9,7 +9,7 @@ from aot_runtime.arch import Arch
 from aot_runtime.manifest import FileRecord, HostRecord, KernelRecord, Parameter
 
 from aot.bundle.details import VariantDetails
-from aot.pipeline.contributions import BuiltKernel, Contribution, File, HostCode, HostSupport, LinkedObjects
+from aot.pipeline.assembling.contributions import BuiltKernel, Contribution, File, HostCode, HostSupport, LinkedObjects
 
 __all__ = ["HOST", "OTHER_HOST", "contribution", "file", "kernel"]
 

@@ -105,6 +105,23 @@ def test_the_modules_of_a_package_have_no_circle() -> None:
     list(TopologicalSorter(modules).static_order())
 
 
+# The rooms of the pipeline. Modules beside them are shared by the rooms, or put these together.
+
+PIPELINE = AOT / "pipeline"
+
+
+@pytest.mark.parametrize("room", LAYERS["pipeline_rooms"])
+def test_a_room_of_the_pipeline_imports_the_rooms_it_may_and_no_other(room: str) -> None:
+    names = {name for path in (PIPELINE / room).glob("*.py") for name in imported(path)}
+    rooms = {name.split(".")[1] for name in names if name.startswith("pipeline.")} & LAYERS["pipeline_rooms"].keys()
+    assert rooms - {room} == set(LAYERS["pipeline_rooms"][room])
+
+
+def test_every_folder_of_the_pipeline_is_a_room_and_the_rooms_have_no_circle() -> None:
+    assert {path.parent.name for path in PIPELINE.glob("*/__init__.py")} == LAYERS["pipeline_rooms"].keys()
+    list(TopologicalSorter({room: set(below) for room, below in LAYERS["pipeline_rooms"].items()}).static_order())
+
+
 # The kernels: families, and what they share. Modules at the root and packages of an architecture are for all of them.
 
 KERNELS = PROJECT / "kernels"

@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from functools import partial
 
 from .links import unpack_library
-from .recall import read_any, read_plan
+from .recall import read_any
 from .store import Entry, Store
 from .variants import unpack_variant
 
 __all__ = ["Findings", "check"]
+
+
+Decoder = Callable[[bytes], object]
 
 
 @dataclass(frozen=True)
@@ -21,9 +24,9 @@ class Findings:
     untrusted: tuple[Entry, ...]
 
 
-def check(store: Store) -> Findings:
-    """Remove what is damaged. What is not trusted may serve its owner, and stays."""
-    decoders = _decoders(store.limit)
+def check(store: Store, read_plan: Decoder) -> Findings:
+    """Remove what is damaged. What is not trusted may serve its owner, and stays. Plans are the pipeline's to read."""
+    decoders = {**_decoders(store.limit), "plans": read_plan}
     entries = list(store.entries())
     untrusted = tuple(entry for entry in entries if not store.is_trusted(entry))
     damaged = tuple(
@@ -35,10 +38,9 @@ def check(store: Store) -> Findings:
     return Findings(damaged, untrusted)
 
 
-def _decoders(limit: int) -> dict[str, Callable[[bytes], object]]:
+def _decoders(limit: int) -> dict[str, Decoder]:
     return {
         "variants": partial(unpack_variant, limit=limit),
         "libraries": partial(unpack_library, limit=limit),
-        "plans": read_plan,
         "recall": read_any,
     }

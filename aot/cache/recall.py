@@ -2,7 +2,7 @@
 
 Four things are remembered: the plan of a source (what it declares, and the files that this came from), which bundles a
 request ended with, which bundles passed verification, and how long variants took to compile. All lie in the store as
-records of the kind ``recall``, but for the plans themselves, which are large. If nothing that a plan came from has
+records of the kind ``recall``, but for the plans themselves, which are large and the pipeline's own. If nothing that a plan came from has
 changed, a build is decided without importing the kernels or CuTe DSL. Contents are compared, never times: clocks jump.
 """
 
@@ -10,38 +10,32 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from aot_runtime.arch import Arch
 from aot_runtime.manifest import FILE_NAME
 
 from ..compile.closure import python_files, variables
-from ..compile.messages import Closure, KernelInfo, KernelSources, Options, VariantInfo
+from ..compile.messages import Closure, Options
 from ..compile.modules import is_missing
 from ..files import sha256_of
-from ..records import encode
 from ..versions import installed_version
 from . import keys
-from .entries import EntryError, as_record, json_bytes, read_record, record_bytes
+from .entries import EntryError, as_record, read_record, record_bytes
 from .store import Store
 
 __all__ = [
-    "KernelPlan",
     "Outline",
-    "Plan",
     "Request",
     "durations",
     "is_made",
     "is_verified",
     "keep_durations",
     "keep_made",
-    "keep_plan",
+    "keep_source",
     "keep_verified",
     "read_any",
-    "read_plan",
-    "recall_plan",
     "unchanged",
 ]
 
@@ -68,26 +62,6 @@ class Request:
 
 
 @dataclass(frozen=True)
-class KernelPlan:
-    """One kernel for one architecture: its variants, and the key of each."""
-
-    info: KernelInfo
-    arch: Arch
-    variants: tuple[VariantInfo, ...]
-    keys: tuple[str, ...]
-    sources: KernelSources = field(default_factory=KernelSources)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """All that a source gives for a request; ``cuda`` is the backend that was loaded."""
-
-    cuda: int
-    kernels: tuple[KernelPlan, ...]
-    declared: Mapping[str, tuple[Arch, ...]] = field(default_factory=dict)  # every kernel -> what it is written for
-
-
-@dataclass(frozen=True)
 class Outline:
     """What tells one plan from another, without its thousands of variants."""
 
@@ -96,33 +70,16 @@ class Outline:
     contracts: Mapping[str, str]  # kernel -> the file that its checks are in
 
 
-def keep_plan(store: Store, request: Request, plan: Plan, closures: Sequence[Closure]) -> Outline:
-    """Keep a plan and what it depends on."""
-    contracts = {kernel.info.name: kernel.info.contract for kernel in plan.kernels if kernel.info.contract}
-    encoded = encode(plan)
-    outline = Outline(keys.digest_of(encoded), plan.cuda, contracts)
-    store.put("plans", outline.digest, json_bytes(encoded))
+def keep_source(store: Store, request: Request, outline: Outline, closures: Sequence[Closure]) -> None:
+    """Keep which plan holds for a request, and what that depends on."""
     watched = [Watched(c.files, c.folders, c.environment, c.distributions, c.missing) for c in closures]
     _keep(store, request.key(), Source(outline, tuple(watched)))
-    return outline
 
 
 def unchanged(store: Store, request: Request) -> Outline | None:
     """The plan that holds for a request, if one is remembered and nothing that it came from has changed."""
     source = _recall(store, request.key(), Source)
     return source.plan if source is not None and all(map(_holds, source.closures)) else None
-
-
-def recall_plan(store: Store, outline: Outline) -> Plan | None:
-    return store.get("plans", outline.digest, read_plan)
-
-
-def read_plan(content: bytes) -> Plan:
-    plan = read_record(Plan, content)
-    for kernel in plan.kernels:
-        if len(kernel.variants) != len(kernel.keys):
-            raise EntryError(f"{kernel.info.name} has {len(kernel.variants)} variants and {len(kernel.keys)} keys")
-    return plan
 
 
 # Bundles.

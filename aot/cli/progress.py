@@ -8,7 +8,7 @@ import sys
 from ..compile.messages import Compiled
 from ..errors import Failure
 from ..pipeline.events import Codes, LineProgress, Progress, TimedProgress
-from ..pipeline.executor import CompileJob
+from ..pipeline.executing.executor import CompileJob
 from .report import print_message
 
 __all__ = ["QuietProgress", "TerminalProgress", "make_progress"]

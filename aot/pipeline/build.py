@@ -12,26 +12,27 @@ from aot_runtime.manifest import Manifest
 from ..bundle.lock import locked
 from ..bundle.publish import check_destination, clear_leftovers, staging
 from ..bundle.tuning import Tuning
-from ..cache.recall import Plan
 from ..cache.remote import without_secrets
 from ..compile import dsl
 from ..errors import BuildError, Failure, counted
 from ..hosts import Host
 from ..link.nvidia import NvidiaLibraries, find_libraries
-from .assemble import assemble
-from .changes import Pair, check_addable, check_replaceable, dropped, kept_pairs
-from .compiling import Compilation, check_cluster, choose_executor, compile_plan, open_cluster
-from .contributions import bundle_contribution, remaining, still_missing, with_verified
-from .earlier import Earlier, look_up, note_made, remember_plan
+from .assembling.assemble import assemble
+from .assembling.contributions import bundle_contribution, remaining, still_missing, with_verified
+from .assembling.finish import verify_and_publish
+from .assembling.linking import link_kernels, linkers, prepare_linking
+from .assembling.tuning import fitting_tables
 from .events import CountingProgress, Progress
-from .executor import Executor, Session
-from .finish import verify_and_publish
-from .linking import link_kernels, linkers, prepare_linking
-from .plan import make_plan, over_budget
+from .executing.compiling import Compilation, check_cluster, choose_executor, compile_plan, open_cluster
+from .executing.executor import Executor, Session
+from .executing.workers import Workers
+from .plan import Plan
+from .planning.changes import Pair, check_addable, check_replaceable, dropped, kept_pairs
+from .planning.earlier import Earlier, look_up, note_made, remember_plan
+from .planning.planner import make_plan, over_budget
+from .planning.tuning import check_tables, read_tables
 from .settings import BuildResult, Changes, Settings, check_memory
 from .spellings import parse_archs
-from .tuning import check_tables, fitting_tables, read_tables
-from .workers import Workers
 from .workspace import Workspace, make_workspace, scratch_folder, with_remote
 
 __all__ = ["build", "check_may_replace", "check_options"]

@@ -12,13 +12,13 @@ from aot_runtime.manifest import Manifest
 
 from ..bundle.lock import locked
 from ..bundle.publish import check_destination
-from ..cache.recall import Plan
 from ..errors import UsageError
+from .assembling.contributions import bundle_contribution, not_settled
 from .build import build, check_may_replace
-from .changes import Pair, check_addable, check_replaceable, dropped, kept_pairs
 from .combine import Tools, combine
-from .contributions import bundle_contribution, not_settled
 from .events import Progress
+from .plan import Plan
+from .planning.changes import Pair, check_addable, check_replaceable, dropped, kept_pairs
 from .settings import BuildResult, Changes, Settings
 from .spellings import parse_archs
 from .workspace import scratch_folder

@@ -14,10 +14,10 @@ from ..bundle.lock import locked
 from ..bundle.publish import check_destination, staging
 from ..bundle.verify import refuse_unsound
 from ..cache.store import Store
-from .assemble import assemble
-from .contributions import Contribution, bundle_contribution, not_settled
-from .finish import verify_and_publish
-from .linking import linkers
+from .assembling.assemble import assemble
+from .assembling.contributions import Contribution, bundle_contribution, not_settled
+from .assembling.finish import verify_and_publish
+from .assembling.linking import linkers
 from .workspace import scratch_folder
 
 __all__ = ["Tools", "combine", "merge", "prune"]

@@ -8,7 +8,7 @@ import time
 
 from ..compile.messages import Compiled
 from ..errors import Failure, counted
-from .executor import CompileJob
+from .executing.executor import CompileJob
 
 __all__ = ["Clock", "Codes", "CountingProgress", "LineProgress", "Progress", "TimedProgress"]
 

@@ -9,19 +9,19 @@ from statistics import fmean
 
 from ..bundle.publish import check_destination
 from ..cache import recall
-from ..cache.recall import KernelPlan, Plan
 from ..cache.store import Store
 from ..compile.messages import KernelInfo
 from ..errors import Failure
 from .build import check_options
-from .changes import check_replaceable, kept_pairs
-from .earlier import look_up, remember_plan
 from .events import Progress
-from .executor import Session
-from .plan import make_plan, over_budget
+from .executing.executor import Session
+from .executing.workers import Workers
+from .plan import KernelPlan, Plan
+from .planning.changes import check_replaceable, kept_pairs
+from .planning.earlier import look_up, remember_plan
+from .planning.planner import make_plan, over_budget
+from .planning.tuning import check_tables
 from .settings import Settings
-from .tuning import check_tables
-from .workers import Workers
 from .workspace import Workspace, make_workspace, scratch_folder
 
 __all__ = ["KernelOutlook", "Outlook", "foresee"]

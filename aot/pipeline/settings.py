@@ -13,11 +13,12 @@ from ..compile.messages import Options
 from ..errors import Failure, UsageError
 from ..hosts import Host
 from ..records import encode
-from .local import LINK_BYTES, WORKER_BYTES, fitting
 from .spellings import with_native
 
-__all__ = ["BuildResult", "Changes", "Settings", "check_memory", "shaping"]
+__all__ = ["WORKER_BYTES", "BuildResult", "Changes", "Settings", "check_memory", "fitting", "shaping"]
 
+WORKER_BYTES = 800 << 20  # seen: 0.4 to 0.7 GB
+LINK_BYTES = 400 << 20  # a compiler and a linker at once; seen: 60 to 150 MB each
 LOWEST_MEMORY = 300 << 20  # seen: workers take 0.4 GB and more
 
 
@@ -92,6 +93,11 @@ class BuildResult:
     manifest: Manifest
     failures: tuple[Failure, ...]
     changes: Changes = field(default_factory=Changes)
+
+
+def fitting(count: int, memory: int | None, each: int) -> int:
+    """How many of ``count`` processes of that size fit into the memory allowed; at least one."""
+    return count if memory is None else max(1, min(count, memory // each))
 
 
 def check_memory(memory: int | None) -> None:

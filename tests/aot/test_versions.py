@@ -24,7 +24,7 @@ FIND = """
 import sys
 from pathlib import Path
 from aot import versions
-from aot.pipeline.linking import linkers
+from aot.pipeline.assembling.linking import linkers
 assert versions.tvm_ffi_library().is_file()
 with linkers(Path(sys.argv[1]), Path(sys.argv[1]), 1, None) as linker_for:
     assert (versions.tvm_ffi_headers() / "tvm" / "ffi" / "c_api.h").is_file()

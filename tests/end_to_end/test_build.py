@@ -21,9 +21,9 @@ from aot.compile.messages import Options
 from aot.compile.process import resident_bytes
 from aot.errors import DeclarationError, Failure
 from aot.hosts import Host
-from aot.pipeline.executor import Session
+from aot.pipeline.executing.executor import Session
+from aot.pipeline.executing.workers import open_source
 from aot.pipeline.settings import BuildResult
-from aot.pipeline.workers import open_source
 
 Build = Callable[..., BuildResult]
 

@@ -23,7 +23,8 @@ from aot.errors import Failure
 from aot.hosts import Host
 from aot.pipeline.build import build
 from aot.pipeline.events import Progress
-from aot.pipeline.executor import CompileJob
+from aot.pipeline.executing.executor import CompileJob
+from aot.pipeline.plan import read_plan
 from aot.pipeline.settings import BuildResult, Settings
 
 Run = Callable[..., tuple[BuildResult, list[str]]]
@@ -188,7 +189,7 @@ def test_damaged_entries_are_found_and_made_again(run: Run, folder: Path) -> Non
     assert compiled == ALL
     assert contents(result.path) == before
     assert verify(result.path) == []
-    left = {entry.kind for entry in check(Store(folder / "cache")).damaged}
+    left = {entry.kind for entry in check(Store(folder / "cache"), read_plan).damaged}
     assert not left & {"variants", "libraries"}  # what only builds at the other place look at
 
 
@@ -223,7 +224,7 @@ def test_a_clock_that_jumps_changes_nothing(run: Run, folder: Path) -> None:
     second.write_text(second.read_text().replace("element_type(1)", "element_type(2)"))
     os.utime(second, (0, 0))  # older than all that was made of it
     assert run()[1] == ["second__f16", "second__f32"]
-    assert check(Store(folder / "cache")) == Findings((), ())
+    assert check(Store(folder / "cache"), read_plan) == Findings((), ())
 
 
 def test_a_cache_that_may_only_be_read_is_used_and_stops_nothing(run: Run, folder: Path, read_only: ReadOnly) -> None:

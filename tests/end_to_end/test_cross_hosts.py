@@ -31,7 +31,7 @@ from aot.link.wheels import fetch_command
 from aot.link.zig import Zig
 from aot.pipeline.build import build
 from aot.pipeline.events import Progress
-from aot.pipeline.executor import CompileJob
+from aot.pipeline.executing.executor import CompileJob
 from aot.pipeline.settings import BuildResult, Settings
 
 SAMPLE = EXAMPLE / "kernels"

@@ -18,7 +18,7 @@ from aot.bundle.details import LaunchDetails, RequirementDetails, details_text, 
 from aot.bundle.integrity import description_problems
 from aot.errors import BuildError
 from aot.gpu.check import record
-from aot.pipeline.contributions import bundle_contribution
+from aot.pipeline.assembling.contributions import bundle_contribution
 
 FORMATS = Path(__file__).parent
 HOST = "x86_64-linux-gnu"

@@ -14,6 +14,7 @@ from ...cache.places import TOOLS, clear_tools, folders_of, size_of_tools
 from ...cache.remote import without_secrets
 from ...cache.store import Entry, Store
 from ...errors import UsageError
+from ...pipeline.plan import read_plan
 from ..options import add_cache_argument, parse_age, parse_size
 from ..report import human_size, note, print_json, print_table
 from ..schema import Key
@@ -70,7 +71,7 @@ def execute(arguments: argparse.Namespace) -> int:
     _refuse_urls(arguments)
     folders = folders_of(arguments.cache, os.environ)
     store = Store(folders[0])
-    found = check(store) if arguments.check else Findings((), ())
+    found = check(store, read_plan) if arguments.check else Findings((), ())
     removed = _prune(store, arguments) if arguments.prune else []
     cleared = [kept for folder in folders for kept in _clear(folder)] if arguments.clear else []
     kept = [item for folder in folders for item in _kept(folder)]

@@ -28,8 +28,8 @@ from aot.bundle.signing import sign
 from aot.bundle.verify import missing_kernels, verify
 from aot.errors import BuildError
 from aot.hosts import Host
+from aot.pipeline.assembling.contributions import bundle_contribution
 from aot.pipeline.combine import Tools, merge, prune
-from aot.pipeline.contributions import bundle_contribution
 
 HOST = Host.native().name
 LIB = f"lib/{HOST}"

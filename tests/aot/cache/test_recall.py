@@ -12,6 +12,7 @@ from aot.cache.check import Findings, check
 from aot.cache.store import Store
 from aot.compile.messages import Closure, Options
 from aot.files import sha256_of
+from aot.pipeline.plan import read_plan
 
 
 @pytest.fixture
@@ -36,9 +37,9 @@ def test_a_plan_holds_until_a_file_a_folder_a_variable_or_a_library_changes(
 ) -> None:
     request = recall.Request(str(source), ("sm90",), (), Options())
     assert recall.unchanged(store, request) is None
-    outline = recall.keep_plan(store, request, recall.Plan(12, ()), [watched(source)])
+    outline = recall.Outline("ab" * 32, 12, {})
+    recall.keep_source(store, request, outline, [watched(source)])
     assert recall.unchanged(store, request) == outline
-    assert recall.recall_plan(store, outline) == recall.Plan(12, ())
     monkeypatch.setenv("AOT_TEST_TILE", "64")
     assert recall.unchanged(store, request) is None
     monkeypatch.delenv("AOT_TEST_TILE")
@@ -83,10 +84,10 @@ def test_durations_of_several_builds_add_up(store: Store) -> None:
 def test_a_sealed_record_with_bad_content_is_a_miss_and_check_finds_it(store: Store, content: bytes) -> None:
     key = keys.durations_key("kernels")
     store.put("recall", key, content)
-    assert [entry.key for entry in check(store).damaged] == [key]
+    assert [entry.key for entry in check(store, read_plan).damaged] == [key]
     store.put("recall", key, content)
     assert recall.durations(store, "kernels") == {}
-    assert check(store) == Findings((), ())
+    assert check(store, read_plan) == Findings((), ())
 
 
 def test_a_record_of_another_kind_is_a_miss(store: Store) -> None:

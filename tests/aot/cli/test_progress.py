@@ -11,7 +11,7 @@ from aot_runtime.arch import Arch
 from aot.cli.progress import QuietProgress, TerminalProgress, make_progress
 from aot.compile.messages import Compiled
 from aot.pipeline.events import LineProgress
-from aot.pipeline.executor import CompileJob
+from aot.pipeline.executing.executor import CompileJob
 
 
 def test_each_phase_has_a_line_and_the_one_before_is_finished() -> None:

@@ -13,7 +13,7 @@ from aot.compile.messages import Compiled
 from aot.errors import Failure
 from aot.pipeline import events
 from aot.pipeline.events import Clock, Codes, LineProgress
-from aot.pipeline.executor import CompileJob
+from aot.pipeline.executing.executor import CompileJob
 
 
 @pytest.fixture

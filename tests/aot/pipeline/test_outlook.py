@@ -9,14 +9,14 @@ import pytest
 from aot_runtime.arch import Arch
 
 from aot.cache import recall
-from aot.cache.recall import KernelPlan, Plan
 from aot.cache.store import Store
 from aot.compile.messages import Closure, KernelInfo, VariantInfo
 from aot.errors import Failure
 from aot.pipeline import outlook
 from aot.pipeline.events import Progress
 from aot.pipeline.outlook import Outlook, foresee
-from aot.pipeline.plan import NewPlan
+from aot.pipeline.plan import KernelPlan, Plan
+from aot.pipeline.planning.planner import NewPlan
 from aot.pipeline.settings import Settings
 from aot.selection.subjects import VariantTable
 

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from places import SAMPLES
 
-from aot.pipeline.local import WORKER_BYTES, fitting
 from aot.pipeline.rebuild import rebuild
-from aot.pipeline.settings import Settings
+from aot.pipeline.settings import WORKER_BYTES, Settings, fitting
 
 FILL = SAMPLES / "fill.py"
 

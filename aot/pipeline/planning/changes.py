@@ -1,0 +1,247 @@
+"""What a build may do to the bundle that lies at its destination.
+
+A build makes a bundle of what its sources and settings say now. What the sources no longer declare goes. A build that
+was asked for less than the bundle holds stops before it compiles: nobody loses what he did not name.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path, PurePosixPath
+
+from aot_runtime.arch import Arch
+from aot_runtime.manifest import FILE_NAME, Manifest
+
+from ...bundle.signature import is_signed
+from ...bundle.staleness import stale_kernels, unrecorded
+from ...bundle.tuning import TUNING
+from ...compile.messages import EXERCISE
+from ...errors import BuildError, Failure, UsageError
+from ...hosts import Host
+from ...targets import builds_for
+from ..plan import Plan
+from ..settings import Settings
+from ..spellings import parse_archs
+from .sources import source_root, toolchain
+
+__all__ = ["Pair", "check_addable", "check_replaceable", "dropped", "kept_pairs"]
+
+Pair = tuple[str, Arch]
+_LISTED = 12  # lines of an error
+
+
+def check_replaceable(existing: Manifest, out: Path, name: str, settings: Settings) -> None:
+    """Raise if the bundle there is not one that a build of this name goes on with."""
+    if settings.replace:
+        return
+    hint = "pass another `--out`, or `--replace` to replace that bundle"
+    if existing.name != name:
+        raise UsageError(f"`{out}` holds the bundle {existing.name}, and this build makes {name}", hint=hint)
+    if is_signed(out) and not settings.add:
+        raise UsageError(
+            f"`{out}` is signed, and this build may change it",
+            hint=f"{hint}, and sign the new one: `python -m aot sign {out} --key KEY`",
+        )
+
+
+def check_addable(existing: Manifest | None, out: Path, settings: Settings) -> None:
+    """Raise if something is to be kept of a bundle that cannot be read."""
+    if settings.add and existing is None and (out / FILE_NAME).exists():
+        raise UsageError(
+            f"`{out}` is damaged, and nothing of it can be kept",
+            hint=f"`python -m aot verify {out}` says what is wrong; pass `--replace` to replace it",
+        )
+
+
+def kept_pairs(
+    existing: Manifest | None, out: Path, plan: Plan, failures: Collection[Failure], settings: Settings
+) -> frozenset[Pair]:
+    """What is taken over from the bundle there, by kernel and architecture; raises if the build would lose something."""
+    if existing is None or settings.replace:
+        return frozenset()
+    _check_kind(existing, out, plan, settings)
+    if any(not failure.kernel for failure in failures):
+        _check_readable(existing, out, plan, failures, settings)
+    else:
+        _check_source(existing, out, plan, settings)
+    rest = _rest(existing, plan, failures, settings)
+    if settings.add:
+        _check_kept(existing, out, rest, plan, settings)
+        return rest
+    _check_not_narrower(existing, out, rest, plan, settings)
+    return frozenset()
+
+
+def dropped(before: Manifest, after: Manifest) -> tuple[str, ...]:
+    """What a bundle had that the one in its place has not, for people."""
+    pairs = _pairs(before) - _pairs(after)
+    hosts = [f"host {host}" for host in before.hosts if host not in after.hosts]
+    tables = sorted(_tables(before) - _tables(after))
+    return (*_named(pairs, before), *hosts, *tables)
+
+
+def _tables(manifest: Manifest) -> set[str]:
+    return {path for path in manifest.files if PurePosixPath(path).parent == PurePosixPath(TUNING)}
+
+
+def _pairs(manifest: Manifest) -> set[Pair]:
+    return {(kernel.name, arch) for kernel in manifest.kernels.values() for arch in kernel.archs}
+
+
+def _rest(existing: Manifest, plan: Plan, failures: Collection[Failure], settings: Settings) -> frozenset[Pair]:
+    """What the bundle holds and the build was not asked for."""
+    pairs = _pairs(existing)
+    if settings.options.source == EXERCISE:  # it says what it compiles for the architectures that it is run for
+        archs = parse_archs(settings.archs, ())
+        return frozenset(pair for pair in pairs if pair[1] not in archs)
+    asked = {(kernel.info.name, str(kernel.arch)) for kernel in plan.kernels}
+    asked |= {(failure.kernel, failure.arch) for failure in failures}
+    return frozenset((name, arch) for name, arch in pairs if (name, str(arch)) not in asked)
+
+
+def _is_gone(pair: Pair, plan: Plan, settings: Settings) -> bool:
+    """Whether the source does not give a kernel for an architecture any more."""
+    name, arch = pair
+    if settings.options.source == EXERCISE:
+        return False
+    return name not in plan.declared or not builds_for(plan.declared[name], arch)
+
+
+def _check_kind(existing: Manifest, out: Path, plan: Plan, settings: Settings) -> None:
+    """Captured and declared kernels are not mixed up because somebody mistook a directory."""
+    is_captured = any(kernel.captured is not None for kernel in existing.kernels.values())
+    captures = settings.options.source == EXERCISE or any(one.info.captured is not None for one in plan.kernels)
+    if is_captured != captures:
+        there, here = ("captured", "declared") if is_captured else ("declared", "captured")
+        raise UsageError(
+            f"`{out}` is a bundle of {there} kernels, and this build makes one of {here} kernels",
+            hint="pass another `--out`, or `--replace` to replace that bundle",
+        )
+
+
+def _check_source(existing: Manifest, out: Path, plan: Plan, settings: Settings) -> None:
+    """A bundle of a source with which this one has neither a kernel nor a file in common is somebody else's."""
+    if not plan.declared:
+        return
+    files = {
+        file for record in existing.provenance for one in record.get("built", {}).values() for file in one["files"]
+    }
+    root = source_root(settings.kernels)
+    folder = (root if root.is_dir() else root.parent) if root is not None else Path()
+    telling = [file for file in files if not file.endswith("__init__.py")]
+    if existing.kernels.keys().isdisjoint(plan.declared) and not any((folder / file).is_file() for file in telling):
+        raise UsageError(
+            f"`{out}` was built from another source: `{settings.kernels}` declares none of its kernels, "
+            f"{', '.join(existing.kernels)}",
+            hint="pass another `--out`, or `--replace` to replace that bundle",
+        )
+
+
+def _check_readable(
+    existing: Manifest, out: Path, plan: Plan, failures: Collection[Failure], settings: Settings
+) -> None:
+    """A kernel is not gone because its file cannot be read. A complete bundle is left as it is for any failure."""
+    lost = {pair for pair in _pairs(existing) if pair[0] not in plan.declared}
+    if lost and not existing.complete and not settings.allow_incomplete:
+        raise BuildError(
+            f"`{out}` holds {', '.join(_named(lost, existing))}, which this build cannot read: the bundle was left as it is",
+            hint="fix the failures, or pass `--allow-incomplete`",
+            failures=tuple(failures),
+        )
+
+
+def _check_not_narrower(existing: Manifest, out: Path, rest: Collection[Pair], plan: Plan, settings: Settings) -> None:
+    left_out = {pair for pair in rest if not _is_gone(pair, plan, settings)}
+    hosts = [f"host {name}" for name in existing.hosts if name not in {host.name for host in settings.hosts}]
+    if left_out or hosts:
+        add = "--update" if settings.options.source == EXERCISE else "--add"
+        raise UsageError(
+            f"`{out}` holds more than this build makes; it would drop\n{_listed([*_named(left_out, existing), *hosts])}",
+            hint=f"pass `{add}` to keep the rest, or `--replace` to drop it",
+        )
+
+
+def _check_kept(existing: Manifest, out: Path, kept: Collection[Pair], plan: Plan, settings: Settings) -> None:
+    """Raise if something that would be kept is not what the sources say, was made by other tools, or lacks a host."""
+    reasons = _reasons(existing, kept, plan, settings)
+    if reasons:
+        add = "--update" if settings.options.source == EXERCISE else "--add"
+        lines = [f"{', '.join(_named(pairs, existing))}: {reason}" for reason, pairs in reasons.items()]
+        raise UsageError(
+            f"`{add}` cannot keep parts of `{out}` that are out of date\n{_listed(lines)}",
+            hint=f"bring the bundle up to date: `{_whole_command(existing, out, plan, settings)}`",
+        )
+
+
+def _reasons(existing: Manifest, kept: Collection[Pair], plan: Plan, settings: Settings) -> Mapping[str, set[Pair]]:
+    """Why parts of a bundle cannot be kept, with those parts."""
+    found: dict[str, set[Pair]] = {}
+    root = source_root(settings.kernels)
+    stale = {
+        (one.kernel, arch): one.reason
+        for one in (stale_kernels(existing, root) if root is not None else ())
+        for arch in one.archs
+    }
+    unknown = unrecorded(existing)
+    tools = _other_tools(existing, plan)
+    hosts = [host.name for host in settings.hosts if host.name not in existing.hosts]
+    for name, arch in kept:
+        pair = name, str(arch)
+        if _is_gone((name, arch), plan, settings):
+            reason = stale.get(pair, "it is no longer declared")
+        elif pair in unknown:
+            reason = "what it was built from is not recorded"
+        else:
+            reason = stale.get(pair) or tools or (f"it has no code for {', '.join(hosts)}" if hosts else "")
+        if reason:
+            found.setdefault(reason, set()).add((name, arch))
+    return dict(sorted(found.items()))
+
+
+def _other_tools(existing: Manifest, plan: Plan) -> str:
+    now = toolchain(plan.cuda or int(existing.toolchain.get("cuda", 0)))
+    changed = [name for name in sorted({*existing.toolchain, *now}) if existing.toolchain.get(name) != now.get(name)]
+    return "; ".join(f"built with {name} {existing.toolchain.get(name)}, this is {now.get(name)}" for name in changed)
+
+
+def _whole_command(existing: Manifest, out: Path, plan: Plan, settings: Settings) -> str:
+    """The command that builds all that the bundle and this build hold, so far as it is still declared."""
+    planned = {kernel.info.name for kernel in plan.kernels}
+    archs = sorted({*existing.archs, *(kernel.arch for kernel in plan.kernels)})
+    cpus = sorted({host.partition("-")[0] for host in (*existing.hosts, *(host.name for host in settings.hosts))})
+    capture = settings.options.source == EXERCISE
+    words = ["capture", settings.kernels] if capture else ["build", "--kernels", settings.kernels]
+    words += ["--name", existing.name, "--arch", ",".join(map(str, archs))]
+    wanted = {*planned, *(name for name in existing.kernels if name in plan.declared)}
+    if not capture and not (wanted == planned and not settings.select and not settings.families):
+        words += ["--family", "all"] if wanted == set(plan.declared) else _repeated("--kernel", sorted(wanted))
+    words += ["--host", ",".join(cpus)] if cpus != [Host.native().cpu] else []
+    words += ["--cudart", "shared"] if settings.shared_cudart else []
+    words += [] if settings.archives else ["--no-archives"]
+    return f"python -m aot {shlex.join([*words, '--out', str(out)])}"
+
+
+def _repeated(option: str, values: Iterable[str]) -> list[str]:
+    return [word for value in values for word in (option, value)]
+
+
+def _named(pairs: Collection[Pair], manifest: Manifest) -> list[str]:
+    """Parts of a bundle, for people: kernels that share their architectures are named together."""
+    archs: dict[str, tuple[Arch, ...]] = {}
+    for name, arch in sorted(pairs):
+        archs[name] = (*archs.get(name, ()), arch)
+    together: dict[tuple[Arch, ...], list[str]] = {}
+    for name, own in archs.items():
+        together.setdefault(own, []).append(name)
+    return [f"{_kernels(names, own, manifest)} for {', '.join(map(str, own))}" for own, names in together.items()]
+
+
+def _kernels(names: Collection[str], archs: Collection[Arch], manifest: Manifest) -> str:
+    holding = {kernel.name for kernel in manifest.kernels.values() if set(archs) & set(kernel.archs)}
+    return "every kernel" if holding == set(names) and len(holding) > 1 else ", ".join(names)
+
+
+def _listed(lines: list[str]) -> str:
+    more = [f"  and {len(lines) - _LISTED} more"] if len(lines) > _LISTED else []
+    return "\n".join([*(f"  {line}" for line in lines[:_LISTED]), *more])

@@ -1,0 +1,200 @@
+"""From declarations to a plan: which variants of which kernels to compile for which architectures, and their keys."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from aot_runtime.arch import Arch
+
+from ...cache.keys import variant_keys
+from ...compile.messages import Closure, KernelInfo, VariantInfo
+from ...compile.process import WorkerLost
+from ...errors import BuildError, DeclarationError, Failure, UsageError
+from ...selection.decision import decide, unreachable
+from ...selection.tables import MAX_ARGUMENTS
+from ...targets import builds_for
+from ..executing.workers import Workers
+from ..plan import KernelPlan, Plan
+from ..settings import Settings
+from ..spellings import Gpu, Wanted, best_arch, parse_archs, parse_wanted
+from .sources import kernel_sources
+
+__all__ = ["NewPlan", "in_families", "make_plan", "over_budget", "select_kernels"]
+
+
+@dataclass(frozen=True)
+class NewPlan:
+    """A plan, what its source came from, and what is wrong with its files and declarations."""
+
+    plan: Plan
+    closures: tuple[Closure, ...]  # one per architecture
+    failures: tuple[Failure, ...]
+
+
+def make_plan(settings: Settings, workers: Workers) -> NewPlan:
+    """Ask the author's source for everything that the settings select."""
+    kernels, failures = _declared(settings, workers)
+    selected = select_kernels(kernels, settings.select, settings.families)
+    planned = [_plan_arch(settings, workers, arch, wanted) for arch, wanted in _targets(settings, selected).items()]
+    return NewPlan(
+        Plan(
+            planned[-1].plan.cuda if planned else 0,
+            tuple(kernel for part in planned for kernel in part.plan.kernels),
+            {kernel.name: kernel.archs for kernel in kernels},
+        ),
+        tuple(closure for part in planned for closure in part.closures),
+        (*failures, *workers.take_failures(), *(failure for part in planned for failure in part.failures)),
+    )
+
+
+def over_budget(plan: Plan) -> list[str]:
+    """A sentence for each kernel with more variants than its declaration allows. Those of the same code count once."""
+    counts = [(kernel, len({variant.code for variant in kernel.variants})) for kernel in plan.kernels]
+    return [
+        f"{kernel.info.name} has {count} variants to compile for {kernel.arch}, and a budget of "
+        f"{kernel.info.variant_budget}: each takes time to build and space to ship; merge axes whose variants are "
+        "equally fast, or pass `variant_budget` to aot.kernel"
+        for kernel, count in counts
+        if 0 < kernel.info.variant_budget < count
+    ]
+
+
+def _declared(settings: Settings, workers: Workers) -> tuple[tuple[KernelInfo, ...], tuple[Failure, ...]]:
+    named = parse_archs(settings.archs, ())  # all of them but `all`
+    worker = workers.of(named[0]) if named else workers.start(None)
+    if not named:
+        worker.close()
+    failures = (*workers.take_failures(), *worker.declared.failures)
+    if not worker.declared.kernels:
+        raise BuildError("no kernel could be read", failures=failures)
+    return worker.declared.kernels, failures
+
+
+def select_kernels(
+    kernels: Sequence[KernelInfo], globs: Sequence[str], families: Sequence[str] = ()
+) -> list[KernelInfo]:
+    """The kernels of the families whose names match one of the globs; all of these kernels if there is no glob.
+
+    If no family is named, globs look for kernels in all families, and without globs the core families are taken.
+    """
+    among = in_families(kernels, families or (["all"] if globs else []))
+    selected = [kernel for kernel in among if any(fnmatch.fnmatchcase(kernel.name, glob) for glob in globs or "*")]
+    if not selected and not globs:
+        known = ", ".join(sorted({kernel.family for kernel in kernels}))
+        raise UsageError("no kernel is in a core family", hint=f"pass `--family` with some of {known}, or all")
+    if not selected:
+        where = f" in {', '.join(families)}" if families and "all" not in families else ""
+        known = ", ".join(kernel.name for kernel in among)
+        raise UsageError(f"no kernel{where} matches {', '.join(globs)}", hint=f"there are: {known}")
+    return selected
+
+
+def in_families(kernels: Sequence[KernelInfo], families: Sequence[str]) -> list[KernelInfo]:
+    """The kernels of those families; of the core families if none is named, of every family for ``all``."""
+    if not families:
+        return [kernel for kernel in kernels if kernel.core]
+    known = sorted({kernel.family for kernel in kernels if kernel.family})
+    for family in families:
+        if family not in (*known, "all"):
+            raise UsageError(
+                f"there is no family of kernels called {family!r}",
+                hint=f"there are: {', '.join(known) or 'none'}; `all` takes every kernel",
+            )
+    return [kernel for kernel in kernels if "all" in families or kernel.family in families]
+
+
+def _targets(settings: Settings, kernels: Sequence[KernelInfo]) -> dict[Arch, list[KernelInfo]]:
+    """The kernels to build for each architecture, in the order that the settings name architectures."""
+    targets: dict[Arch, set[str]] = {}
+    for wanted in parse_wanted(settings.archs):
+        found = _built_for(wanted, kernels)
+        if not any(found.values()):
+            written_for = sorted({arch for kernel in kernels for arch in kernel.archs})
+            raise UsageError(
+                f"no kernel is written for {wanted}",
+                hint="they are written for " + ", ".join(map(str, written_for)),
+            )
+        for arch, names in found.items():
+            targets.setdefault(arch, set()).update(names)
+    return {arch: [kernel for kernel in kernels if kernel.name in names] for arch, names in targets.items()}
+
+
+def _built_for(wanted: Wanted, kernels: Sequence[KernelInfo]) -> dict[Arch, set[str]]:
+    """The names of the kernels that one name of ``--arch`` selects, by the architecture to build them for."""
+    found: dict[Arch, set[str]] = {}
+    if isinstance(wanted, Gpu):
+        for kernel in kernels:
+            best = best_arch(kernel.archs, wanted.capability)
+            if best is not None:
+                found.setdefault(best, set()).add(kernel.name)
+        return found
+    available = {arch for kernel in kernels for arch in kernel.archs}
+    for arch in parse_archs([str(wanted)], available):
+        found[arch] = {kernel.name for kernel in kernels if builds_for(kernel.archs, arch)}
+    return found
+
+
+def _plan_arch(settings: Settings, workers: Workers, arch: Arch, kernels: Sequence[KernelInfo]) -> NewPlan:
+    cuda = workers.of(arch).backend()
+    answers = [_plan_kernel(workers, kernel, arch) for kernel in kernels]
+    planned = [answer for answer in answers if isinstance(answer, KernelPlan)]
+    failures = tuple(answer for answer in answers if isinstance(answer, Failure))
+    if not planned:
+        return NewPlan(Plan(cuda, ()), (), failures)
+    closure = workers.of(arch).closure()
+    keyed = tuple(_with_keys(kernel, closure, settings, cuda) for kernel in planned)
+    return NewPlan(Plan(cuda, keyed), (closure,), failures)
+
+
+def _plan_kernel(workers: Workers, kernel: KernelInfo, arch: Arch) -> KernelPlan | Failure:
+    """What to compile of a kernel, or what is wrong with its declaration."""
+    try:
+        variants = workers.of(arch).expand(kernel.name)
+        for function in kernel.functions:
+            check_function(kernel, arch, function, variants)
+    except WorkerLost as error:
+        workers.drop(arch)
+        message = f"{kernel.origin}: the process that runs its declaration {error.reason}"
+        return Failure("", message, error.log, kernel.name, str(arch))
+    except DeclarationError as error:
+        return Failure("", str(error), "", kernel.name, str(arch))
+    return KernelPlan(kernel, arch, variants, ())
+
+
+def _with_keys(kernel: KernelPlan, closure: Closure, settings: Settings, cuda: int) -> KernelPlan:
+    own = closure.kernels[kernel.info.name]
+    keys = variant_keys(kernel.info, kernel.variants, kernel.arch, own, options=settings.options, cuda=cuda)
+    sources = kernel_sources(
+        settings.kernels, settings.options.source, closure.places.get(kernel.info.name, {}), own.modules
+    )
+    return KernelPlan(kernel.info, kernel.arch, kernel.variants, tuple(keys.values()), sources)
+
+
+def check_function(kernel: KernelInfo, arch: Arch, function: str, variants: Sequence[VariantInfo]) -> None:
+    """Every variant of a public function can be chosen, and its arguments fit into the tables of C."""
+    tables = [variant.table for variant in variants if variant.table.function == function]
+    arguments = len(kernel.parameters) + len({path for table in tables for path in table.paths})
+    if arguments > MAX_ARGUMENTS:
+        raise DeclarationError(
+            f"{kernel.origin}: {function} has {arguments} arguments, tuples' elements included; {MAX_ARGUMENTS} is the limit"
+        )
+    try:
+        lost = unreachable(decide(tables), tables)
+    except DeclarationError as error:
+        raise DeclarationError(f"{kernel.origin}: {function}: {error.message}", hint=error.hint) from None
+    if kernel.is_tuned:  # a table may choose what the tree never does, among the specs of one point
+        lost = _without_alternative(lost, [variant for variant in variants if variant.table.function == function])
+    if lost:
+        raise DeclarationError(
+            f"{kernel.origin}: {function} for {arch}: {', '.join(lost)} can never be chosen, since variants declared "
+            "earlier take everything it takes",
+            hint="declare the more special variant first, or tell them apart by a guard",
+        )
+
+
+def _without_alternative(lost: Sequence[str], variants: Sequence[VariantInfo]) -> list[str]:
+    """Those of the lost variants that share their point with no variant that can be chosen."""
+    found = [variant.point for variant in variants if variant.table.name not in lost]
+    return [variant.table.name for variant in variants if variant.table.name in lost and variant.point not in found]

@@ -1,0 +1,56 @@
+"""What a bundle says of where it came from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from aot_runtime.arch import Arch
+
+from aot.compile.messages import Options
+from aot.pipeline.assembling.provenance import build_record, joined, only
+from aot.pipeline.planning.sources import source_record
+from aot.pipeline.settings import Settings
+
+SM80, SM90 = Arch.parse("sm_80"), Arch.parse("sm_90a")
+
+
+def test_a_build_records_its_options(tmp_path: Path) -> None:
+    source = tmp_path / "add.py"
+    source.write_text("# add\n")
+    linked = {"x86_64-linux-gnu/libcudart_static.a": 64 * "0"}
+    record = build_record(Settings(str(source), ("sm_80",), options=Options(line_info=True, keep=("ptx",))), linked)
+    assert record["options"] == {
+        "cuda": None, "line_info": True, "keep": ["ptx"], "shared_cudart": False, "archives": True,
+        "source": "declarations",
+    }  # fmt: skip
+    assert record["source"] == {**source_record(str(source)), "linked": linked}
+    assert set(record["versions"]) == {"python", "build_host"}
+
+
+def built(**kernels: tuple[str, ...]) -> dict[str, Any]:
+    files = {"files": {"add.py": "a"}, "modules": {}}
+    return {"source": {"commit": "1"}, "built": {name: {"archs": [*archs], **files} for name, archs in kernels.items()}}
+
+
+def test_builds_of_one_source_are_one_record_and_what_is_taken_out_goes_from_it() -> None:
+    one, two = built(add=("sm_90a",)), built(add=("sm_80",), mul=("sm_80",))
+    whole = built(add=("sm_80", "sm_90a"), mul=("sm_80",))
+    assert joined([[one], [two]]) == joined([[two], [one]]) == (whole,)
+    assert only([whole], [("add", SM90)]) == (one,)
+    assert only([whole], [("add", SM80), ("mul", SM80)]) == (two,)
+    assert only([whole], []) == ()
+    unknown = {"source": {"commit": "1"}}  # by a version that recorded less
+    assert only([unknown], []) == (unknown,)
+    assert joined([[unknown], [one]]) == (unknown, one)
+
+
+def test_builds_of_other_files_stay_apart() -> None:
+    one, two = built(add=("sm_90a",)), built(add=("sm_80",))
+    two["built"]["add"]["files"] = {"add.py": "b"}
+    assert joined([[one], [two]]) == (one, two)
+
+
+def test_records_of_several_bundles_are_joined_without_repetition() -> None:
+    one, two, three = ({"source": {"commit": name}} for name in "123")
+    assert joined([[one, two], [two, three], [one]]) == (one, two, three)

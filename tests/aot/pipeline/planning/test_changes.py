@@ -1,0 +1,116 @@
+"""What a build may do to the bundle at its destination is decided from manifests and plans, before anything is compiled."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aot_runtime.arch import Arch
+from aot_runtime.manifest import HostRecord, KernelRecord, Manifest
+
+from aot.compile.messages import EXERCISE, KernelInfo, Options
+from aot.errors import Failure, UsageError
+from aot.hosts import Host
+from aot.pipeline.plan import KernelPlan, Plan
+from aot.pipeline.planning.changes import check_addable, dropped, kept_pairs
+from aot.pipeline.planning.sources import toolchain
+from aot.pipeline.settings import Settings
+
+SM80, SM90, SM100 = (Arch.parse(text) for text in ("sm_80", "sm_90a", "sm_100f"))
+OUT = Path("dist/b")
+
+
+def bundle(captured: bool = False, **kernels: tuple[Arch, ...]) -> Manifest:
+    host = Host.native().name
+    call = {"callable": "f", "sources": {}} if captured else None
+    records = {name: KernelRecord(name, "", (), (), (name,), archs, 1, None, call) for name, archs in kernels.items()}
+    built = {name: {"archs": [*map(str, archs)], "files": {}, "modules": {}} for name, archs in kernels.items()}
+    return Manifest(
+        "b", True, records, {host: HostRecord("e", "s", "2.28", "static")}, toolchain=toolchain(12),
+        provenance=({"source": {"files": {}}, "options": {}, "versions": {}, "built": built},),
+    )  # fmt: skip
+
+
+def plan(*pairs: tuple[str, Arch], declared: dict[str, tuple[Arch, ...]] | None = None) -> Plan:
+    kernels = [
+        KernelPlan(KernelInfo(name, "", f"{name}.py:1", (), (), (name,), (arch,), {}), arch, (), ())
+        for name, arch in pairs
+    ]
+    return Plan(12, tuple(kernels), declared or {name: (SM80, SM90, SM100) for name, _ in pairs})
+
+
+def settings(**changes: Any) -> Settings:
+    return replace(Settings("kernels", ("sm_80",)), **changes)
+
+
+def test_a_build_of_all_that_is_there_keeps_nothing_and_so_does_one_over_nothing() -> None:
+    there, asked = bundle(add=(SM80, SM90)), plan(("add", SM80), ("add", SM90))
+    assert kept_pairs(there, OUT, asked, (), settings()) == kept_pairs(None, OUT, asked, (), settings()) == frozenset()
+    assert kept_pairs(there, OUT, plan(("mul", SM80)), (), settings(replace=True)) == frozenset()
+
+
+def test_what_the_source_does_not_declare_any_more_may_go() -> None:
+    there = bundle(add=(SM80, SM90), mul=(SM80,))
+    kept_pairs(there, OUT, plan(("add", SM80), ("add", SM90)), (), settings())  # mul is gone
+    kept_pairs(there, OUT, plan(("add", SM80), declared={"add": (SM80,)}), (), settings())  # and add for sm_90a
+    asked = plan(("add", SM80), ("add", SM90), declared={"add": (SM80, SM90), "mul": (SM80,)})
+    with pytest.raises(UsageError, match="mul for sm_80"):
+        kept_pairs(there, OUT, asked, (), settings())
+
+
+def test_what_was_asked_for_and_failed_is_not_left_out() -> None:
+    there, failure = bundle(add=(SM80, SM90)), Failure("", "wrong", "", "add", "sm_90a")
+    kept_pairs(there, OUT, plan(("add", SM80)), [failure], settings())
+    assert kept_pairs(there, OUT, plan(("add", SM80)), [failure], settings(add=True)) == frozenset()
+
+
+def test_add_keeps_what_is_neither_asked_for_nor_out_of_date() -> None:
+    there = bundle(add=(SM80, SM90), mul=(SM80,))
+    asked = plan(("add", SM80), declared={"add": (SM80, SM90), "mul": (SM80,)})
+    assert kept_pairs(there, OUT, asked, (), settings(add=True)) == {("add", SM90), ("mul", SM80)}
+    other = there.replace(toolchain={**there.toolchain, "ziglang": "0.1"})
+    with pytest.raises(UsageError, match=r"built with ziglang 0\.1"):
+        kept_pairs(other, OUT, asked, (), settings(add=True))
+    foreign = Host("x86_64" if Host.native().cpu == "aarch64" else "aarch64", (2, 28))
+    with pytest.raises(UsageError, match=f"it has no code for {foreign.name}") as caught:
+        kept_pairs(there, OUT, asked, (), settings(add=True, hosts=(foreign,)))
+    assert "--host aarch64,x86_64" in str(caught.value.hint)
+
+
+def test_an_exercise_is_asked_for_whole_architectures() -> None:
+    there = bundle(captured=True, call_1=(SM80,), call_2=(SM90,))
+    captured = settings(options=Options(source=EXERCISE))
+    with pytest.raises(UsageError, match="call_2 for sm_90a") as caught:
+        kept_pairs(there, OUT, Plan(0, ()), (), captured)
+    assert "`--update`" in str(caught.value.hint)
+    assert kept_pairs(there, OUT, Plan(0, ()), (), replace(captured, add=True)) == {("call_2", SM90)}
+    kept_pairs(there, OUT, Plan(0, ()), (), replace(captured, archs=("sm_80,sm_90a",)))  # call_1 may be gone by now
+
+
+def test_captured_and_declared_kernels_do_not_replace_each_other() -> None:
+    asked = plan(("add", SM80))
+    for add in (False, True):
+        with pytest.raises(UsageError, match="a bundle of captured kernels"):
+            kept_pairs(bundle(captured=True, add=(SM80,)), OUT, asked, (), settings(add=add))
+        with pytest.raises(UsageError, match="a bundle of declared kernels"):
+            kept_pairs(bundle(add=(SM80,)), OUT, asked, (), settings(add=add, options=Options(source=EXERCISE)))
+
+
+def test_nothing_can_be_added_to_a_bundle_that_cannot_be_read(tmp_path: Path) -> None:
+    check_addable(None, tmp_path, settings(add=True))  # there is none
+    (tmp_path / "manifest.json").write_text("{")
+    check_addable(None, tmp_path, settings())
+    with pytest.raises(UsageError, match="is damaged") as caught:
+        check_addable(None, tmp_path, settings(add=True))
+    assert "`--replace`" in str(caught.value.hint)
+
+
+def test_what_was_dropped_is_named_with_its_architectures() -> None:
+    before = bundle(add=(SM80, SM90), mul=(SM80, SM90), sub=(SM80,))
+    assert dropped(before, before) == ()
+    assert dropped(before, bundle(add=(SM80, SM90), sub=(SM80,))) == ("mul for sm_80, sm_90a",)
+    assert dropped(before, bundle(add=(SM80,), mul=(SM80,), sub=(SM80,))) == ("every kernel for sm_90a",)
+    other = before.replace(hosts={})
+    assert dropped(before, other) == (f"host {Host.native().name}",)

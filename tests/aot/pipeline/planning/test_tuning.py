@@ -1,0 +1,70 @@
+"""Measured tables are read, and compared with what is planned, before anything is compiled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from aot_runtime.arch import Arch
+
+from aot.bundle.tuning import TunedDevice, TunedKernel, TunedSet, Tuning, tuning_text
+from aot.compile.messages import KernelInfo, VariantInfo
+from aot.errors import Failure, UsageError
+from aot.pipeline import outlook
+from aot.pipeline.events import Progress
+from aot.pipeline.outlook import foresee
+from aot.pipeline.plan import KernelPlan, Plan
+from aot.pipeline.planning.planner import NewPlan
+from aot.pipeline.planning.tuning import read_tables
+from aot.pipeline.settings import Settings
+from aot.selection.subjects import VariantTable
+
+SM90 = Arch.parse("sm_90a")
+H200 = TunedDevice("NVIDIA H200", 132, "9.0")
+
+
+def write(path: Path, device: TunedDevice = H200, kernel: str = "scale", variant: str = "small") -> Path:
+    one = TunedSet(kernel, {}, (f"{kernel}__{variant}",), ((),), (0,))
+    path.write_text(tuning_text(Tuning(device, (TunedKernel(kernel, SM90, ("n",), (one,)),))))
+    return path
+
+
+@pytest.mark.parametrize("other", [TunedDevice("NVIDIA H200", 132, "9.1"), TunedDevice("NVIDIA-H200", 132, "9.0")])
+def test_two_tables_for_one_device_are_refused(tmp_path: Path, other: TunedDevice) -> None:
+    """A bundle has one file for a device, and dispatch looks for its name and its number of multiprocessors."""
+    files = (write(tmp_path / "one.json"), write(tmp_path / "two.json", other))
+    with pytest.raises(UsageError, match="there are two tables for NVIDIA H200") as error:
+        read_tables(Settings("kernels", ("sm_90a",), tuning=files))
+    assert error.value.hint == "pass one of them"
+    files = (files[0], write(tmp_path / "two.json", TunedDevice("NVIDIA H200", 16, "9.0")))
+    assert len(read_tables(Settings("kernels", ("sm_90a",), tuning=files))) == 2
+
+
+@pytest.mark.parametrize(
+    ("kernel", "variant", "message"),
+    [
+        ("other", "small", "it has tables of other for sm_90a; this build has scale for sm_90a"),
+        ("scale", "gone", "the table of scale for sm_90a names scale__gone, a variant that no longer exists"),
+    ],
+)
+def test_a_plan_is_compared_with_the_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: str, variant: str, message: str
+) -> None:
+    info = KernelInfo("scale", "", "scale.py:1", (), (), ("scale",), (SM90,), {})
+    variants = (VariantInfo("scale", {}, VariantTable("scale__small", "scale", (), (), None, -1, 1, True), ""),)
+    plan = Plan(12, (KernelPlan(info, SM90, variants, ()),))
+    failures: list[Failure] = []
+    monkeypatch.setattr(outlook, "make_plan", lambda *_, **__: NewPlan(plan, (), tuple(failures)))
+    file = tmp_path / "h200.json"
+    settings = Settings("kernels", ("sm_90a",), out=tmp_path / "out", artifacts=None, tuning=(file,))
+    with pytest.raises(UsageError, match="there is no file"):
+        foresee(settings, Progress(), as_build=True)
+    write(file)
+    assert foresee(settings, Progress(), as_build=True).variants == 1
+    write(file, kernel=kernel, variant=variant)
+    with pytest.raises(UsageError, match=message) as error:
+        foresee(settings, Progress(), as_build=True)
+    assert error.value.hint is not None
+    assert foresee(settings, Progress()).variants == 1  # `list` does not look at tables
+    failures.append(Failure("", "wrong", "", "other", "sm_90a"))
+    assert foresee(settings, Progress(), as_build=True).failures  # what failed goes first
