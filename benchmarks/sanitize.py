@@ -83,7 +83,8 @@ def load_contract(bundle: Path, kernel: str) -> Any:
     sys.modules.setdefault("aot", types.ModuleType("aot"))
     if str(bundle) not in sys.path:
         sys.path.insert(0, str(bundle))
-    return importlib.import_module(f"contracts.{kernel}")
+    path = next((bundle / "contracts").rglob(f"{kernel}.py"))
+    return importlib.import_module(".".join(path.relative_to(bundle).with_suffix("").parts))
 
 
 def dtypes_of(bundle: Any, kernel: str) -> list[str]:

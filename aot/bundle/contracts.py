@@ -24,7 +24,7 @@ from aot_runtime.manifest import Manifest
 from ..errors import BuildError
 from .layout import CONTRACTS
 
-__all__ = ["Contract", "contract_sources", "load_contracts"]
+__all__ = ["Contract", "contract_paths", "contract_sources", "load_contracts", "shared_paths"]
 
 _PACKAGE = "aot_bundle_contracts"
 
@@ -45,14 +45,18 @@ class Contract:
 
 
 def contract_sources(contracts: Mapping[str, str]) -> dict[str, Path]:
-    """The files of a bundle's ``contracts/``, by name there: one per kernel, and what those share.
+    """The files of a bundle's ``contracts/``, by path there: one per kernel, and what those share.
 
-    Shared are files beside a contract whose names start with an underscore.
+    Shared are files whose names start with an underscore, in the folder of a contract and in those above it.
     """
     sources: dict[str, Path] = {}
     for kernel, source in contracts.items():
-        shared = {path.name: path for path in sorted(Path(source).parent.glob("_*.py"))}
-        for name, path in {**shared, f"{kernel}.py": Path(source)}.items():
+        own = Path(source)
+        root = _root_of(own)
+        folders = [folder for folder in own.parents if folder.is_relative_to(root)]
+        found = {path: path for folder in folders for path in sorted(folder.glob("_*.py"))}
+        for target, path in {**found, own.with_name(f"{kernel}.py"): own}.items():
+            name = target.relative_to(root).as_posix()
             other = sources.setdefault(name, path)
             if other.read_bytes() != path.read_bytes():
                 raise BuildError(
@@ -62,23 +66,50 @@ def contract_sources(contracts: Mapping[str, str]) -> dict[str, Path]:
     return sources
 
 
+def _root_of(source: Path) -> Path:
+    """The folder ``contracts`` above a contract, if only packages lie between them; else the contract's own folder."""
+    for folder in source.parents:
+        if folder.name == CONTRACTS:
+            return folder
+        if not (folder / "__init__.py").is_file():
+            break
+    return source.parent
+
+
+def contract_paths(files: Iterable[str]) -> dict[str, str]:
+    """The contracts among the files of a bundle: kernel -> path. The folder below ``contracts/`` says nothing."""
+    return {path.stem: str(path) for path in _modules(files) if not path.stem.startswith("_")}
+
+
+def shared_paths(files: Iterable[str], contracts: Iterable[str]) -> list[str]:
+    """The files of a bundle that these contracts may import."""
+    folders = {folder for contract in contracts for folder in PurePosixPath(contract).parents}
+    return [str(path) for path in _modules(files) if path.stem.startswith("_") and path.parent in folders]
+
+
+def _modules(files: Iterable[str]) -> list[PurePosixPath]:
+    paths = [path for path in map(PurePosixPath, files) if path.parts[0] == CONTRACTS and path.suffix == ".py"]
+    return [path for path in paths if all(part.isidentifier() for part in path.with_suffix("").parts)]
+
+
 def load_contracts(bundle: Path, manifest: Manifest, kernels: Iterable[str]) -> dict[str, Contract]:
     """Execute the contracts of these kernels, each file after its digest matched; kernels without one are left out."""
-    finder = _Sources({name: _read(bundle, manifest, name) for name in _names(manifest)})
-    present = [kernel for kernel in kernels if f"{_PACKAGE}.{kernel}" in finder.sources]
+    finder = _Sources({name: _read(bundle, manifest, name) for name in map(str, _modules(manifest.files))})
+    present = {kernel: _module_name(path) for kernel, path in contract_paths(manifest.files).items()}
     # Those of another bundle have the same names. These stay: torch.compile looks modules up by their names.
     for name in [name for name in sys.modules if name.split(".")[0] == _PACKAGE]:
         del sys.modules[name]
     sys.meta_path.insert(0, finder)
     try:
-        return {kernel: _contract(kernel, _module(kernel)) for kernel in present}
+        return {kernel: _contract(kernel, _module(kernel, present[kernel])) for kernel in kernels if kernel in present}
     finally:
         sys.meta_path.remove(finder)
 
 
-def _names(manifest: Manifest) -> list[str]:
-    paths = [PurePosixPath(name) for name in manifest.files]
-    return [str(path) for path in paths if path.parent == PurePosixPath(CONTRACTS) and path.suffix == ".py"]
+def _module_name(path: str) -> str:
+    """``contracts/rows/softmax.py`` is the module ``softmax`` in the package ``rows`` of ours."""
+    _, *parts = PurePosixPath(path).with_suffix("").parts
+    return ".".join((_PACKAGE, *(part for part in parts if part != "__init__")))
 
 
 def _read(bundle: Path, manifest: Manifest, name: str) -> bytes:
@@ -94,13 +125,14 @@ def _read(bundle: Path, manifest: Manifest, name: str) -> bytes:
     return content
 
 
-def _module(kernel: str) -> ModuleType:
+def _module(kernel: str, name: str) -> ModuleType:
     try:
-        return import_module(f"{_PACKAGE}.{kernel}")
+        return import_module(name)
     except ImportError as error:
         raise BundleError(
             f"the contract of {kernel} cannot be imported: {error}",
-            hint="a bundle carries contracts and the files beside them whose names start with an underscore, nothing else",
+            hint="a bundle carries contracts and, of the files beside and above them in `contracts/`, "
+            "those whose names start with an underscore",
         ) from None
 
 
@@ -116,10 +148,10 @@ class _Sources(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
     """Imports modules from texts at hand: what was hashed is what runs, and no cache is left in the bundle."""
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
-        self.sources: dict[str, tuple[str, bytes]] = {_PACKAGE: (CONTRACTS, b"")}
-        for name, content in files.items():
-            stem = PurePosixPath(name).stem
-            self.sources[_PACKAGE if stem == "__init__" else f"{_PACKAGE}.{stem}"] = (name, content)
+        folders = {str(folder) for name in files for folder in PurePosixPath(name).parents} - {"."}
+        self.packages = {_module_name(folder) for folder in {CONTRACTS, *folders}}
+        self.sources: dict[str, tuple[str, bytes]] = {name: (name, b"") for name in self.packages}
+        self.sources |= {_module_name(name): (name, content) for name, content in files.items()}
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -128,7 +160,7 @@ class _Sources(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
         return importlib.util.spec_from_loader(fullname, self, is_package=self.is_package(fullname)) if known else None
 
     def is_package(self, fullname: str) -> bool:
-        return fullname == _PACKAGE
+        return fullname in self.packages
 
     def get_source(self, fullname: str) -> str:
         return self.sources[fullname][1].decode()

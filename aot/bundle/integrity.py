@@ -93,8 +93,8 @@ def _index_problem(manifest: Manifest, name: str) -> str | None:
 def _is_compiled(name: str, manifest: Manifest) -> bool:
     """Whether pip wrote it: it compiles the contracts of a package that it installs. Nothing executes the result: see
     ``contracts.py``."""
-    match = re.fullmatch(rf"{CONTRACTS}/__pycache__/(\w+)\.[a-z]+-[0-9]+(\.opt-[12])?\.pyc", name)
-    return match is not None and f"{CONTRACTS}/{match[1]}.py" in manifest.files
+    match = re.fullmatch(rf"({CONTRACTS}/(?:\w+/)*)__pycache__/(\w+)\.[a-z]+-[0-9]+(\.opt-[12])?\.pyc", name)
+    return match is not None and f"{match[1]}{match[2]}.py" in manifest.files
 
 
 def damaged_files(bundle: Path, manifest: Manifest) -> Iterator[str]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import aot
 
 from .._device import HOPPER_ARCHS, forward
-from ..contracts import attention as contract
+from ..contracts.attention import attention as contract
 from . import _attention_sm80
 from ._attention_sm90 import Attention, Tiling
 from ._producer_sm90 import BOX

@@ -12,7 +12,7 @@ from typing import Any
 import aot
 
 from .._device import HOPPER_ARCHS, TMA, forward
-from ..contracts import attention_decode as contract
+from ..contracts.attention import attention_decode as contract
 from ._decode import MAX_BLOCKS, Decode, Tiling
 from ._ring import PAGE
 from ._wide_sm90 import BOXES, WideDecode

@@ -17,7 +17,7 @@ from cutlass import Float32, Int32
 import aot
 
 from .._device import ARCHS, VECTOR_BYTES, KernelObject, await_previous, fetch, launched_early, store
-from ..contracts import cache_append as contract
+from ..contracts.attention import cache_append as contract
 
 CHUNK = 8  # elements
 THREADS = 128

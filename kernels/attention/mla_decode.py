@@ -11,7 +11,7 @@ from typing import Any
 import aot
 
 from .._device import HOPPER_ARCHS, TMA, forward
-from ..contracts import mla_decode as contract
+from ..contracts.attention import mla_decode as contract
 from . import _latent_sm80
 from ._cache_sm90 import MAX_BLOCKS
 from ._latent_f8_sm90 import NarrowLatentDecode

@@ -14,7 +14,7 @@ import aot
 
 from .._device import ARCHS, DTYPES
 from .._elementwise import ELEMENTWISE_TILINGS, Elementwise, ElementwiseTiling
-from ..contracts import activation_backward as contract
+from ..contracts.backward import activation_backward as contract
 from ._derivatives import Derivative, Gelu, GeluTanh, Relu, Silu
 
 OPS = {"relu": Relu, "gelu": Gelu, "gelu_tanh": GeluTanh, "silu": Silu}

@@ -19,7 +19,7 @@ import aot
 
 from .._device import ARCHS, DTYPES, store
 from .._rows import ROW_TILINGS, RowTensors, RowTiling
-from ..contracts import layernorm_backward as contract
+from ..contracts.backward import layernorm_backward as contract
 from ._norms import GROUPS, NormBackward, partial_output, partial_tensor
 
 # A loop keeps three sums and reads three tensors: two chunks of each at a time, so that registers suffice.

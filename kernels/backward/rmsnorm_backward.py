@@ -19,7 +19,7 @@ import aot
 
 from .._device import ARCHS, DTYPES, store
 from .._rows import ROW_TILINGS, RowTensors
-from ..contracts import rmsnorm_backward as contract
+from ..contracts.backward import rmsnorm_backward as contract
 from ._norms import GROUPS, NormBackward, partial_output, partial_tensor
 
 

@@ -13,7 +13,7 @@ import aot
 
 from .._device import ARCHS, DTYPES, VECTOR_BYTES, fetch, load, store
 from .._elementwise import ELEMENTWISE_TILINGS, Elementwise, ElementwiseTiling, extents
-from ..contracts import silu_and_mul_backward as contract
+from ..contracts.backward import silu_and_mul_backward as contract
 from ._derivatives import Silu, sigmoid
 
 

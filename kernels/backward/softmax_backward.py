@@ -15,7 +15,7 @@ import aot
 
 from .._device import ARCHS, DTYPES, store
 from .._rows import ROW_TILINGS, RowKernel, RowTensors
-from ..contracts import softmax_backward as contract
+from ..contracts.backward import softmax_backward as contract
 
 
 class SoftmaxBackward(RowKernel):

@@ -19,7 +19,7 @@ import aot
 
 from .._device import ARCHS, DTYPES
 from .._elementwise import ELEMENTWISE_TILINGS, Elementwise, ElementwiseTiling
-from ..contracts import activation as contract
+from ..contracts.elementwise import activation as contract
 
 # Numbers of bf16 reach down to 1e-40, but a power or a reciprocal that is one instruction gives zero below 1e-38. So the
 # functions for results of 16 bits compute 2 ** SHIFT times that factor, and multiply it with 2 ** -SHIFT * x. Each number

@@ -12,7 +12,7 @@ import aot
 
 from .._device import ARCHS, DTYPES
 from .._elementwise import ELEMENTWISE_TILINGS, Elementwise, ElementwiseTiling
-from ..contracts import add as contract
+from ..contracts.elementwise import add as contract
 
 
 class Add(Elementwise):

@@ -19,7 +19,7 @@ import aot
 
 from .._device import ARCHS, DTYPES, VECTOR_BYTES, KernelObject, await_previous, chunk_elements, fetch, launched_early
 from .._device import store as store_chunk
-from ..contracts import rope as contract
+from ..contracts.elementwise import rope as contract
 
 THREADS = 128
 WIDTH = 32  # threads side by side in a head, at most

@@ -5,7 +5,7 @@ from __future__ import annotations
 import aot
 
 from .._device import DTYPES, F8_ARCHS, chunk_elements
-from ..contracts import quantize_fp8_squares as contract
+from ..contracts.fp8 import quantize_fp8_squares as contract
 from ._quantize import BLOCK, QuantizeSquares, arguments_of
 
 

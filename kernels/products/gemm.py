@@ -14,7 +14,7 @@ import aot
 
 from .._device import forward
 from .._gemm import Identity
-from ..contracts import gemm as contract
+from ..contracts.products import gemm as contract
 from ..elementwise.activation import Relu, RoundedGelu, RoundedSilu
 from ..sm80 import operands as sm80
 from ..sm90.tiling import Tiling

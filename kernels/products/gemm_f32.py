@@ -15,7 +15,7 @@ import aot
 
 from .._device import ARCHS, TMA, VECTOR_BYTES, forward
 from .._gemm import Identity
-from ..contracts import gemm_f32 as contract
+from ..contracts.products import gemm_f32 as contract
 from ..elementwise.activation import Gelu, Relu, Silu
 from ..sm90 import tiling as sm90
 from . import _f32_contiguous, _f32_few_rows

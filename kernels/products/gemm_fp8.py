@@ -12,7 +12,7 @@ from typing import Any
 import aot
 
 from .._device import HOPPER_ARCHS, TMA, forward
-from ..contracts import gemm_fp8 as contract
+from ..contracts.products import gemm_fp8 as contract
 from ..sm80 import operands as sm80
 from ..sm90.epilogue import Epilogue
 from ..sm90.mainloop import Mainloop, PromotedMainloop

@@ -11,7 +11,7 @@ from functools import partial
 import aot
 
 from .._device import forward
-from ..contracts import gemm_gated as contract
+from ..contracts.products import gemm_gated as contract
 from ..sm90.tiling import Tiling
 from ._gated import GatedGemm
 from .gemm import matrix

@@ -12,7 +12,7 @@ from typing import Any
 import aot
 
 from .._device import HOPPER_ARCHS, TMA, forward
-from ..contracts import grouped_gemm as contract
+from ..contracts.products import grouped_gemm as contract
 from ..sm80 import operands as sm80
 from ..sm90.tiling import Tiling
 from ._scaling import Scaling

@@ -17,7 +17,7 @@ import aot
 
 from .._device import ARCHS, DTYPES, maximum
 from .._rows import STREAMED_TILINGS, RowKernel, RowTensors
-from ..contracts import argmax as contract
+from ..contracts.rows import argmax as contract
 from ._order import NO_KEY, larger, order_key
 
 LAST = 0x7FFFFFFF  # no element has a larger index

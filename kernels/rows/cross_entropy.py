@@ -15,7 +15,7 @@ import aot
 
 from .._device import ARCHS, DTYPES
 from .._rows import STREAMED_TILINGS, RowTensors
-from ..contracts import cross_entropy as contract
+from ..contracts.rows import cross_entropy as contract
 from .softmax import LOWEST, Softmax
 
 

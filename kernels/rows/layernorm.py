@@ -19,7 +19,7 @@ import aot
 
 from .._device import ARCHS, DTYPES, add
 from .._rows import ALONE, HELD, LIMITED_TILINGS, PACKED, ROW_TILINGS, RowKernel, RowTensors, RowTiling
-from ..contracts import layernorm as contract
+from ..contracts.rows import layernorm as contract
 
 # If a row takes many threads, two or three blocks must fit on a multiprocessor, so that some load while others wait for a
 # sum. Weights and biases are loaded late then, when registers are free. A row that just one block holds is better off

@@ -15,7 +15,7 @@ import aot
 
 from .._device import DTYPES, F8_ARCHS, maximum
 from .._rows import LIMITED_TILINGS, RowKernel, RowTensors
-from ..contracts import quantize_fp8 as contract
+from ..contracts.rows import quantize_fp8 as contract
 
 LARGEST = contract.LARGEST  # of f8e4m3
 SMALLEST = contract.SMALLEST  # lower bound for the largest value of a row, so that its inverse is finite

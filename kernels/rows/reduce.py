@@ -17,7 +17,7 @@ import aot
 
 from .._device import ARCHS, DTYPES, add, maximum
 from .._rows import STREAMED_TILINGS, RowKernel, RowTensors, RowTiling
-from ..contracts import reduce as contract
+from ..contracts.rows import reduce as contract
 
 
 def _tilings(access: str) -> tuple[RowTiling, ...]:

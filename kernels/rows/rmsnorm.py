@@ -16,7 +16,7 @@ import aot
 
 from .._device import ARCHS, DTYPES, add
 from .._rows import PACKED_TILINGS, RowKernel, RowTensors
-from ..contracts import rmsnorm as contract
+from ..contracts.rows import rmsnorm as contract
 
 
 class RmsNorm(RowKernel):

@@ -16,7 +16,7 @@ import aot
 
 from .._device import ARCHS, DTYPES
 from .._rows import WIDE_TILINGS, RowTensors
-from ..contracts import rmsnorm_residual as contract
+from ..contracts.rows import rmsnorm_residual as contract
 from .rmsnorm import RmsNorm
 
 

@@ -18,7 +18,7 @@ import aot
 
 from .._device import ARCHS, DTYPES, add
 from .._rows import LIMITED_TILINGS, RowKernel, RowTensors
-from ..contracts import softmax as contract
+from ..contracts.rows import softmax as contract
 
 # Below every finite value. For a row of -inf the largest value is then finite, so x - largest is NaN only if x is.
 LOWEST = -3.4028234663852886e38

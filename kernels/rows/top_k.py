@@ -24,7 +24,7 @@ import aot
 from .._device import ARCHS, DTYPES, WARP, KernelObject, await_previous, launched_early, load, maximum
 from .._rows import MIN_THREADS, RowKernel, RowTensors, RowTiling
 from .._versions import SmemAllocator
-from ..contracts import top_k as contract
+from ..contracts.rows import top_k as contract
 from ._order import LARGEST_KEY, NO_KEY, order_key
 
 LAST = 0x7FFFFFFF  # no element has a larger index

@@ -19,7 +19,7 @@ import pytest
 
 from aot.records import decode
 from aot.selection.subjects import VariantTable
-from kernels.contracts import gemm_f32, gemm_fp8
+from kernels.contracts.products import gemm_f32, gemm_fp8
 from tests.cpp.conftest import PROJECT
 from tests.cpp.test_selection_model import flatten
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ from aot.gpu.check import compare
 from aot.gpu.inputs import InputMaker
 
 KERNELS = PROJECT / "kernels"
-NAMES = sorted(path.stem for path in (KERNELS / "contracts").glob("[a-z]*.py"))
+CONTRACTS = {path.stem: str(path) for path in (KERNELS / "contracts").rglob("[a-z]*.py")}
+NAMES = sorted(CONTRACTS)
 CHOICES = {
     "activation": [{"op": op} for op in ("relu", "gelu", "gelu_tanh", "silu")],
     "activation_backward": [{"op": op} for op in ("relu", "gelu", "gelu_tanh", "silu")],
@@ -30,17 +32,19 @@ LARGEST = 1 << 18  # elements; larger inputs are for GPUs
 def contracts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Contract]:
     """As a bundle carries them."""
     folder, records = tmp_path_factory.mktemp("bundle"), {}
-    (folder / "contracts").mkdir()
-    for name, path in contract_sources({n: str(KERNELS / "contracts" / f"{n}.py") for n in NAMES}).items():
+    for name, path in contract_sources(CONTRACTS).items():
         content = path.read_bytes()
+        (folder / "contracts" / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / "contracts" / name).write_bytes(content)
         records[f"contracts/{name}"] = FileRecord(hashlib.sha256(content).hexdigest(), len(content))
     return load_contracts(folder, Manifest("b", True, {}, {}, records), NAMES)
 
 
 def test_every_shipped_kernel_has_a_contract() -> None:
-    declared = [path.stem for path in KERNELS.rglob("[a-z]*.py") if "@aot.kernel" in path.read_text()]
-    assert sorted(declared) == NAMES
+    files = [path for path in KERNELS.rglob("[a-z]*.py") if "@aot.kernel" in path.read_text()]
+    assert {path.stem: path.parent.name for path in files} == {
+        name: Path(path).parent.name for name, path in CONTRACTS.items()
+    }, "contracts lie in the folder of their kernel's family"
 
 
 @pytest.mark.parametrize("kernel", NAMES)

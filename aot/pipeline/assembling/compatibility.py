@@ -8,6 +8,7 @@ from dataclasses import replace
 from aot_runtime.arch import Arch
 from aot_runtime.manifest import HostRecord, KernelRecord
 
+from ...bundle.contracts import contract_paths
 from ...bundle.details import VariantDetails
 from ...bundle.layout import library_path
 from ...errors import BuildError
@@ -116,3 +117,11 @@ def _check_contracts(contributions: Sequence[Contribution]) -> None:
         files = [contribution.contracts[path] for contribution in contributions if path in contribution.contracts]
         if len({file.record.sha256 for file in files}) > 1:
             raise BuildError(f"{path} differs between the bundles", hint="build both from the same source")
+    places: dict[str, str] = {}
+    for contribution in contributions:
+        for kernel, path in contract_paths(contribution.contracts).items():
+            if places.setdefault(kernel, path) != path:
+                raise BuildError(
+                    f"the contract of {kernel} is {places[kernel]} in one of the bundles and {path} in another",
+                    hint="build both from the same source",
+                )

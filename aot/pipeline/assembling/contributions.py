@@ -16,9 +16,10 @@ from typing import Any
 from aot_runtime.arch import Arch
 from aot_runtime.manifest import FileRecord, HostRecord, KernelRecord, Manifest
 
+from ...bundle.contracts import contract_paths, shared_paths
 from ...bundle.description import check_schema
 from ...bundle.details import VariantDetails, read_details
-from ...bundle.layout import CONTRACTS, archive_names, details_name, library_path
+from ...bundle.layout import archive_names, details_name, library_path
 from ...bundle.split import absent_parts
 from ...bundle.tuning import TUNING, Tuning, read_tuning
 from ...errors import BuildError
@@ -219,11 +220,8 @@ def _support(bundle: Path, manifest: Manifest, host: str) -> HostSupport:
 
 def _contracts(bundle: Path, manifest: Manifest, kernels: Set[str]) -> dict[str, File]:
     """The files that check these kernels, with the files that those share."""
-    folder = PurePosixPath(CONTRACTS)
-    paths = [path for path in map(PurePosixPath, manifest.files) if path.parent == folder]
-    own = [path for path in paths if path.suffix == ".py" and path.stem in kernels]
-    shared = [path for path in paths if path.name.startswith("_")]
-    return {str(path): _file(bundle, manifest, str(path)) for path in (*own, *shared)} if own else {}
+    own = [path for kernel, path in contract_paths(manifest.files).items() if kernel in kernels]
+    return {path: _file(bundle, manifest, path) for path in (*own, *shared_paths(manifest.files, own))}
 
 
 def _tunings(bundle: Path, manifest: Manifest, pairs: Sequence[tuple[str, Arch]]) -> tuple[Tuning, ...]:
@@ -243,15 +241,12 @@ def remaining(old: Contribution, new: Contribution) -> Contribution:
     """What stays of a bundle when a build adds to it: all that the build does not give itself."""
     kernels = {pair: kernel for pair, kernel in old.kernels.items() if pair not in new.kernels}
     rebuilt = {name for name, _ in new.kernels}
-    contracts = {
-        path: file
-        for path, file in old.contracts.items()
-        if path not in new.contracts and PurePosixPath(path).stem not in rebuilt
-    }
+    own = [path for kernel, path in contract_paths(old.contracts).items() if kernel not in rebuilt]
+    contracts = {path: old.contracts[path] for path in (*own, *shared_paths(old.contracts, own))}
     left = replace(
         old,
         kernels=kernels,
-        contracts=contracts if any(f"{CONTRACTS}/{name}.py" in contracts for name, _ in kernels) else {},
+        contracts={path: file for path, file in contracts.items() if path not in new.contracts},
         provenance=only(old.provenance, kernels),
         failures=(),  # what is still missing, the build says with its own failures: see ``still_missing``
         tunings=tuple(tuning.only(kernels) for tuning in old.tunings),

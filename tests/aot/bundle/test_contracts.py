@@ -16,11 +16,12 @@ CONTRACT = "from ._shared import VALUE\ndef reference(): return VALUE\ndef input
 
 
 def bundle(path: Path, **files: str) -> Manifest:
-    (path / "contracts").mkdir(parents=True)
     records = {}
     for stem, text in files.items():
-        (path / "contracts" / f"{stem}.py").write_text(text)
-        records[f"contracts/{stem}.py"] = FileRecord(hashlib.sha256(text.encode()).hexdigest(), len(text))
+        name = f"contracts/{stem}.py"
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_text(text)
+        records[name] = FileRecord(hashlib.sha256(text.encode()).hexdigest(), len(text))
     return Manifest("b", True, {}, {}, records)
 
 
@@ -31,6 +32,29 @@ def test_contracts_import_what_they_share_and_leave_no_cache(tmp_path: Path) -> 
     assert contracts["double"].reference() == 7
     assert contracts["double"].cost is None
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["__init__.py", "_shared.py", "contracts", "double.py"]
+
+
+def test_contracts_in_folders_import_from_their_folder_and_from_above(tmp_path: Path) -> None:
+    files = {
+        "_root": "VALUE = 7\n",
+        "rows/__init__": "FACTOR = 2\n",
+        "rows/_shared": "from .._root import VALUE\nfrom . import FACTOR\nVALUE *= FACTOR\n",
+        "rows/rows": CONTRACT,
+        "single": "from ._root import VALUE\n" + CONTRACT.partition("\n")[2],
+    }
+    contracts = load_contracts(tmp_path, bundle(tmp_path, **files), ["rows", "single"])
+    assert {kernel: contract.reference() for kernel, contract in contracts.items()} == {"rows": 14, "single": 7}
+
+
+def test_a_bundle_gets_the_folders_below_contracts(tmp_path: Path) -> None:
+    for name in ("contracts/_root", "contracts/rows/__init__", "contracts/rows/_own", "contracts/rows/one"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"{name}.py").write_text("")
+    (tmp_path / "_above.py").write_text("")
+    sources = contract_sources({"kernel": str(tmp_path / "contracts/rows/one.py")})
+    assert sorted(sources) == ["_root.py", "rows/__init__.py", "rows/_own.py", "rows/kernel.py"]
+    (tmp_path / "contracts/rows/__init__.py").unlink()  # then a folder above has the name by chance
+    assert sorted(contract_sources({"kernel": str(tmp_path / "contracts/rows/one.py")})) == ["_own.py", "kernel.py"]
 
 
 def test_two_bundles_do_not_mix(tmp_path: Path) -> None:

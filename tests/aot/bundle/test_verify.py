@@ -596,17 +596,18 @@ def test_a_kernel_library_that_runs_code_when_it_is_opened_is_named(bundle: Path
     assert f"{name}: It has INIT_ARRAY: code that runs when it is opened." in verify(bundle)
 
 
+@pytest.mark.parametrize("folder", ["contracts", "contracts/rows"])
 @pytest.mark.parametrize("name", ["other.so", "fill.cpython-312.pyc", "deeper/fill_epilogue.cpython-312.pyc", "x.py"])
-def test_what_pip_does_not_write_beside_contracts_is_named(bundle: Path, edit: Edit, name: str) -> None:
-    (bundle / "contracts").mkdir()
-    (bundle / "contracts" / "fill_epilogue.py").write_text("")
+def test_what_pip_does_not_write_beside_contracts_is_named(bundle: Path, edit: Edit, folder: str, name: str) -> None:
+    (bundle / folder).mkdir(parents=True)
+    (bundle / folder / "fill_epilogue.py").write_text("")
     accept(bundle)
-    compiled = bundle / "contracts" / "__pycache__"
+    compiled = bundle / folder / "__pycache__"
     path = compiled / name
     path.parent.mkdir(parents=True)
     path.write_bytes(b"")
     (compiled / "fill_epilogue.cpython-312.opt-1.pyc").write_bytes(b"")
-    assert one(verify(bundle)) == f"contracts/__pycache__/{name} is not in the manifest"
+    assert one(verify(bundle)) == f"{folder}/__pycache__/{name} is not in the manifest"
 
 
 @pytest.mark.usefixtures("ends")

@@ -19,7 +19,7 @@ from standin import Standin
 
 from aot.bundle.tuning import read_tuning
 from aot.pipeline.settings import BuildResult
-from kernels.contracts.gemm import SHAPES
+from kernels.contracts.products.gemm import SHAPES
 
 ARCHS = ("sm_80", "sm_90a", "sm_100f")
 

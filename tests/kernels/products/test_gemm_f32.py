@@ -14,7 +14,7 @@ import pytest
 from standin import Standin
 
 from aot.pipeline.settings import BuildResult
-from kernels.contracts import gemm_f32 as contract
+from kernels.contracts.products import gemm_f32 as contract
 
 
 @pytest.fixture(scope="module")

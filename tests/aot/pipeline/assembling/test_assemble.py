@@ -182,14 +182,14 @@ def kernels_with_contracts(folder: Path) -> Path:
         PROJECT / "kernels" / "contracts", folder / "contracts", ignore=shutil.ignore_patterns("__pycache__")
     )
     (folder / "__init__.py").touch()
-    for name, inputs in (("add", ("x", "y")), ("softmax", ("x",))):
+    for name, family, inputs in (("add", "elementwise", ("x", "y")), ("softmax", "rows", ("x",))):
         taken = "".join(f"{one}: cute.Tensor, " for one in inputs)
         declared = "".join(f'aot.In("{one}"), ' for one in inputs)
         tensors = "".join(f'"{one}": aot.Tensor("f32", (32,)), ' for one in (*inputs, "out"))
         (folder / f"{name}.py").write_text(
             WRITE.replace("VALUE", "1").replace("def launch(", f"def launch({taken}")
             + f"""
-from .contracts import {name} as contract
+from .contracts.{family} import {name} as contract
 
 @aot.kernel(parameters=({declared}aot.Out("out", shape="x.shape", dtype="x.dtype")), archs=("sm_90a",),
             reference=contract.reference, inputs=contract.inputs)
@@ -206,14 +206,22 @@ def test_contracts_go_with_their_kernels(tmp_path: Path, build_bundle: Build) ->
     def build(kernel: str) -> set[str]:
         result = build_bundle(kernels, select=(kernel,), out=tmp_path / "bundle", add=True)
         assert verify(result.path) == []
-        return {path.name for path in (tmp_path / "bundle" / "contracts").iterdir()}
+        return carried()
 
-    shared = build("add") - {"add.py"}
-    assert all(name.startswith("_") for name in shared)
-    assert build("softmax") == {*shared, "add.py", "softmax.py"}
+    def carried() -> set[str]:
+        folder = tmp_path / "bundle" / "contracts"
+        return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+    add, softmax = (
+        {f"{family}/__init__.py", f"{family}/{name}.py"}
+        for family, name in (("elementwise", "add"), ("rows", "softmax"))
+    )
+    shared = build("add") - add
+    assert "__init__.py" in shared and all(name.startswith("_") for name in shared)
+    assert build("softmax") == shared | add | softmax
     assert main(["prune", str(tmp_path / "bundle"), "--kernel", "add"]) == 0
-    assert {path.name for path in (tmp_path / "bundle" / "contracts").iterdir()} == {*shared, "softmax.py"}
-    for path in (kernels / "contracts").glob("*.py"):
+    assert carried() == shared | softmax
+    for path in (kernels / "contracts").rglob("*.py"):
         with path.open("a") as file:  # as an editor that saves in place
             file.write("# edited\n")
     assert verify(tmp_path / "bundle") == []

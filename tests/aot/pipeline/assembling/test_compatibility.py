@@ -86,6 +86,14 @@ def test_types_that_were_derived_from_the_variants_of_a_bundle_need_not_agree() 
             "contracts/_shared.py differs between the bundles",
             "from the same source",
         ),
+        (
+            (
+                contribution(kernel("add", "sm_80"), contracts={"contracts/add.py": file("one")}),
+                contribution(kernel("add", "sm_90a"), contracts={"contracts/rows/add.py": file("one")}),
+            ),
+            "the contract of add is contracts/add.py in one of the bundles and contracts/rows/add.py in another",
+            "from the same source",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_with_the_reason(

@@ -73,6 +73,8 @@ def test_a_contract_stays_with_its_kernel_and_shared_files_with_any_contract() -
     )
     left = remaining(old, contribution(kernel("add", "sm_90a"), contracts=contracts("add", "_shared")))
     assert left.contracts.keys() == {"contracts/mul.py", "contracts/_old.py"}
+    moved = remaining(old, contribution(kernel("add", "sm_90a"), contracts=contracts("rows/add", "rows/_shared")))
+    assert moved.contracts.keys() == {f"contracts/{name}.py" for name in ("mul", "_shared", "_old")}
     only = contribution(kernel("add", "sm_80"), contracts=contracts("add", "_shared"))
     assert (
         remaining(only, contribution(kernel("add", "sm_90a"))).contracts == {}

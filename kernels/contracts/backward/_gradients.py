@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ._layouts import ROWS, Layout, special_rows
+from .._layouts import ROWS, Layout, special_rows
 
 GROUPS = 128  # rows of the sums that a kernel hands from its first stage to its second one
 

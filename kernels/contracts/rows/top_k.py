@@ -7,7 +7,7 @@ from typing import Any
 
 import aot
 
-from ._layouts import ROWS, SPECIAL, Layout, special_rows, tied_rows
+from .._layouts import ROWS, SPECIAL, Layout, special_rows, tied_rows
 
 
 def reference(x: Any, k: int) -> Any:

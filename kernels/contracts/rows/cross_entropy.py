@@ -14,7 +14,7 @@ from typing import Any
 
 import aot
 
-from ._layouts import BENCH, ROWS, SHORT_ROWS, SPECIAL, Layout, special_rows
+from .._layouts import BENCH, ROWS, SHORT_ROWS, SPECIAL, Layout, special_rows
 
 IGNORED = -100
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import aot
 
-from ._layouts import BENCH, ROWS, SHORT_ROWS, SPECIAL, special_rows
+from .._layouts import BENCH, ROWS, SHORT_ROWS, SPECIAL, special_rows
 
 
 def reference(x: Any, residual: Any, weight: Any, eps: float = 1e-6) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import aot
 
-from ._layouts import BENCH, ROWS, Layout
+from .._layouts import BENCH, ROWS, Layout
 
 
 def reference(grad_out: Any, out: Any) -> Any:

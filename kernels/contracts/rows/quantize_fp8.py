@@ -7,7 +7,7 @@ from typing import Any
 
 import aot
 
-from ._layouts import BENCH, ROWS, SHORT_ROWS, SPECIAL, special_rows
+from .._layouts import BENCH, ROWS, SHORT_ROWS, SPECIAL, special_rows
 
 LARGEST = 448.0  # of f8e4m3
 SMALLEST = 2.0**-100  # lower bound for the largest value of a row

@@ -7,8 +7,8 @@ from typing import Any
 
 import aot
 
-from ._f8 import LARGEST
-from ._layouts import ROWS
+from .._f8 import LARGEST
+from .._layouts import ROWS
 from ._quantize import BENCH, matrices
 
 

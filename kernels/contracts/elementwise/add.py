@@ -7,7 +7,7 @@ from typing import Any
 
 import aot
 
-from ._layouts import BENCH, ELEMENTWISE, SPECIAL, special_rows
+from .._layouts import BENCH, ELEMENTWISE, SPECIAL, special_rows
 
 
 def reference(x: Any, y: Any) -> Any:

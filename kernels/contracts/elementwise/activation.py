@@ -8,8 +8,8 @@ from typing import Any
 
 import aot
 
-from ._activations import EXACT
-from ._layouts import BENCH, ELEMENTWISE, SPECIAL, every_value, special_rows
+from .._activations import EXACT
+from .._layouts import BENCH, ELEMENTWISE, SPECIAL, every_value, special_rows
 
 OPERATIONS = {"relu": 1, "gelu": 20, "gelu_tanh": 8, "silu": 5}  # per element
 

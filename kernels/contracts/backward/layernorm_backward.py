@@ -7,8 +7,8 @@ from typing import Any
 
 import aot
 
+from .._layouts import BENCH
 from ._gradients import group_sums, norm_call, norm_inputs
-from ._layouts import BENCH
 
 
 def reference(grad_out: Any, x: Any, weight: Any, eps: float = 1e-5) -> Any:

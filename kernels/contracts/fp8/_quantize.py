@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ._f8 import BLOCK, LARGEST, SMALLEST
+from .._f8 import BLOCK, LARGEST, SMALLEST
 
 # Rows, columns, distance of rows.
 SHAPES = (

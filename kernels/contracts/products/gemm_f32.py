@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
-from . import _activations
+from .. import _activations
 from ._products import TUNE, with_specials
 from ._products import cost as cost
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
-from . import _activations
-from ._layouts import every_value
+from .. import _activations
+from .._layouts import every_value
 from ._products import TUNE, with_specials
 from ._products import cost as cost
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import aot
 
-from ._layouts import BENCH, ELEMENTWISE, SPECIAL, special_rows
+from .._layouts import BENCH, ELEMENTWISE, SPECIAL, special_rows
 
 OPERATIONS = {"relu": 2, "gelu": 30, "gelu_tanh": 16, "silu": 9}  # per element
 

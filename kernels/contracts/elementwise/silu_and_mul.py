@@ -7,7 +7,7 @@ from typing import Any
 
 import aot
 
-from ._layouts import BENCH, ROWS, SPECIAL, Layout, special_rows
+from .._layouts import BENCH, ROWS, SPECIAL, Layout, special_rows
 
 
 def reference(x: Any) -> Any:

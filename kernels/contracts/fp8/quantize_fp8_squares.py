@@ -7,7 +7,7 @@ from typing import Any
 
 import aot
 
-from ._f8 import BLOCK
+from .._f8 import BLOCK
 from ._quantize import BENCH, in_blocks, in_blocks_by_torch, matrices
 
 

@@ -1,0 +1,1 @@
+"""What attention and its caches must compute."""

@@ -1,0 +1,1 @@
+"""What elementwise kernels must compute."""

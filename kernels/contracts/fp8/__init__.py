@@ -1,0 +1,1 @@
+"""What rounding to f8e4m3 must give."""

@@ -1,0 +1,1 @@
+"""What matrix products must compute."""

@@ -1,0 +1,1 @@
+"""What kernels over rows must compute."""
