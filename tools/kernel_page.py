@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,7 @@ TITLES = {
 
 
 def page() -> str:
-    command = [sys.executable, "-m", "aot", "list", "--json"]
-    listed = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True)
-    kernels = json.loads(listed.stdout)["kernels"]
+    kernels = listed()
     core = {kernel["family"] for kernel in kernels if kernel["core"]}
     families = {family: [own for own in kernels if own["family"] == family] for family in TITLES}
     missing = {kernel["family"] for kernel in kernels} - families.keys()
@@ -48,6 +47,19 @@ def page() -> str:
     return HEAD.format(core=_words([f"`{family}`" for family in TITLES if family in core])) + "\n" + "\n".join(sections)
 
 
+@cache
+def listed() -> list[dict[str, Any]]:
+    """What ``list`` says of every shipped kernel."""
+    command = [sys.executable, "-m", "aot", "list", "--json"]
+    told = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True)
+    kernels: list[dict[str, Any]] = json.loads(told.stdout)["kernels"]
+    return kernels
+
+
+def declared_in(kernel: dict[str, Any]) -> Path:
+    return Path(kernel["origin"].rpartition(":")[0]).relative_to(PROJECT)
+
+
 def entry(kernel: dict[str, Any]) -> str:
     called = [own for own in kernel["parameters"] if own["workspace"] is None]
     shown = [f"{own['name']}={own['default']}" if own["has_default"] else own["name"] for own in called]
@@ -56,16 +68,16 @@ def entry(kernel: dict[str, Any]) -> str:
     ]
     rows = [f"| `{own['name']}` | {_meaning(own)} |\n" for own in called]
     rows += [f"| `{own['name']}` | {_choice(own)} |\n" for own in kernel["choices"]]
-    origin = Path(kernel["origin"].rpartition(":")[0]).relative_to(PROJECT)
+    origin = declared_in(kernel)
     return (
-        f"### `{kernel['name']}`\n\n```text\n{kernel['name']}({', '.join(shown)})\n```\n\n{_prose(kernel['doc'])}\n\n"
+        f"### `{kernel['name']}`\n\n```text\n{kernel['name']}({', '.join(shown)})\n```\n\n{prose(kernel['doc'])}\n\n"
         f"| parameter | |\n| --- | --- |\n{''.join(rows)}\n"
         f"{_built(kernel)} Declared in [`{origin}`](../../{origin}).\n"
     )
 
 
 def _meaning(parameter: dict[str, Any]) -> str:
-    words = [_prose(parameter["doc"])] if parameter["doc"] else []
+    words = [prose(parameter["doc"])] if parameter["doc"] else []
     if parameter["output"]:
         words.append("written" + (f"; may be `{parameter['may_be'][0]}`" if parameter["may_be"] else ""))
         if parameter["shape"]:
@@ -77,7 +89,7 @@ def _meaning(parameter: dict[str, Any]) -> str:
 
 def _choice(choice: dict[str, Any]) -> str:
     values = _words([f'`"{value}"`' for value in choice["values"]], "or")
-    return "; ".join(filter(None, (_prose(choice["doc"]), values)))
+    return "; ".join(filter(None, (prose(choice["doc"]), values)))
 
 
 def _built(kernel: dict[str, Any]) -> str:
@@ -91,7 +103,7 @@ def _arch(arch: str, written_for: str) -> str:
     return f"`{arch}`" if arch == written_for else f"`{arch}` (portable code)"
 
 
-def _prose(text: str) -> str:
+def prose(text: str) -> str:
     return text.strip().replace("``", "`")
 
 

@@ -1,5 +1,5 @@
 """Write the reference from the code: options and keys of JSON in ``cli.md``; ``api.md``, ``c.md``, ``cpp.md``, ``json.md``
-and ``kernels.md`` whole.
+and ``kernels.md`` whole, and the gallery of kernels with its plots.
 
     python tools/reference.py            # after a change of the command line, a docstring or a kernel: rewrite the pages
     python tools/reference.py --check    # exit code 1 if a page differs
@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from aot.cli.main import COMMANDS, ERROR_KEYS, VERSION_KEYS, make_parser
 from aot.cli.schema import Key
 from tools import api, c_api, cpp_api, json_page, kernel_page
+from tools.gallery import page as gallery
 from tools.json_types import type_text
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "cli.md"
@@ -96,10 +97,12 @@ def main() -> int:
         cpp_api.PAGE: cpp_api.page(),
         json_page.PAGE: json_page.page(),
         kernel_page.PAGE: kernel_page.page(),
+        **gallery.pages(),
     }
     if check:
         return 0 if all(page.is_file() and page.read_text() == text for page, text in pages.items()) else 1
     for page, text in pages.items():
+        page.parent.mkdir(parents=True, exist_ok=True)
         page.write_text(text)
     return 0
 
