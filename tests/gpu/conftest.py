@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,3 +37,16 @@ def bundle(request: pytest.FixtureRequest, torch: Any) -> aot_runtime.Bundle:
         if kernel not in bundle.kernels:
             pytest.skip(f"the bundle at {path} has no `{kernel}`: build it with --family {family}")
     return bundle
+
+
+@pytest.fixture(scope="session")
+def busy(torch: Any) -> Iterator[None]:
+    """Another process keeps the GPU busy: races that an idle GPU does not show were found this way."""
+    if os.environ.get("PYTEST_XDIST_WORKER", "gw0") != "gw0":
+        yield  # the tests of other workers keep the GPU busy, and one such process is enough
+        return
+    program = Path(__file__).with_name("busy.py")
+    with subprocess.Popen([sys.executable, str(program)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "busy\n"
+        yield
+        process.kill()
