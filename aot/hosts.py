@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from aot_runtime.manifest import HostRecord
+from aot_runtime.description.records import HostRecord
 
 from .errors import UsageError
 

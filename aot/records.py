@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any, TypeVar, Union, get_args, get_origin
 
 from aot_runtime.arch import Arch, ArchError
-from aot_runtime.records import Value
+from aot_runtime.values import Value
 
 __all__ = ["RecordError", "decode", "encode"]
 

@@ -19,9 +19,9 @@ from typing import Any
 
 from _common import PROJECT, parser, print_rows, report
 from aot_runtime.arch import Arch
-from aot_runtime.manifest import Manifest
 from aot_runtime.serving.captured import CapturedCalls
 
+from aot.bundle.manifest import Manifest
 from aot.compile.messages import EXERCISE, Options
 from aot.compile.process import Worker
 

@@ -164,7 +164,7 @@ def takers(bundle: Any, kernel: str, arguments: Mapping[str, Any]) -> list[str]:
 
 
 def run_variant(bundle: Any, kernel: str, variant: str, arguments: Mapping[str, Any]) -> None:
-    from aot_runtime.asking import variant_function
+    from aot_runtime.core.asking import variant_function
 
     variant_function(bundle, kernel, variant)(**arguments)
 

@@ -81,7 +81,7 @@ def tilings(
     bundle: Any, what: str, inputs: list[dict[str, Any]], outs: list[Any], functions: dict[str, Any]
 ) -> Iterator[tuple[str, Run]]:
     """Each tiling that takes a product."""
-    from aot_runtime.asking import variant_function
+    from aot_runtime.core.asking import variant_function
 
     kernel = KINDS[what]
     choices = {"precision": PRECISIONS[what]} if what in PRECISIONS else {}

@@ -111,7 +111,7 @@ def _without_gpu() -> tuple[Any, Any, str]:
     except ImportError:
         sys.exit("this benchmark needs torch")
     import aot_runtime.torch
-    from aot_runtime.functions import make_function
+    from aot_runtime.core.functions import make_function
 
     bundle = _NoKernel()
     plain = make_function(bundle._record("rmsnorm"), "rmsnorm", bundle._symbol)
@@ -127,7 +127,7 @@ class _NoKernel:
         self.__dict__.update(functions)
 
     def _record(self, name: str) -> Any:
-        from aot_runtime.kernel_records import KernelRecord, Parameter
+        from aot_runtime.description.kernel_records import KernelRecord, Parameter
 
         x, weight = (Parameter(name, type="tensor") for name in ("x", "weight"))
         out = Parameter("out", output=True, shape="x.shape", dtype="x.dtype", type="tensor")

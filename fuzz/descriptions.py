@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from aot_runtime.arch import Arch
+from aot_runtime.description.records import FILE_NAME, INDEX_NAMES
 from aot_runtime.errors import AotError
-from aot_runtime.manifest import FILE_NAME, INDEX_NAMES, Manifest
 
 from aot.bundle.details import read_details
+from aot.bundle.manifest import Manifest
 from aot.bundle.tuning import TunedDevice, TunedKernel, TunedSet, Tuning, read_tuning, tuning_text
 from aot.errors import UsageError
 

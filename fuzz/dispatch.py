@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tvm_ffi.libinfo
-from aot_runtime.manifest import Manifest
 
 from aot.bundle.layout import PROTOCOL
+from aot.bundle.manifest import Manifest
 from aot.hosts import Host
 
 from .corpus import PROJECT

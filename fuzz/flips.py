@@ -16,9 +16,10 @@ from pathlib import Path
 os.environ.setdefault("TVM_FFI_DISABLE_TORCH_C_DLPACK", "1")  # torch takes seconds, and nothing here needs it
 
 import aot_runtime
+from aot_runtime.description.records import FILE_NAME, INDEX_NAMES
 from aot_runtime.errors import AotError
-from aot_runtime.manifest import FILE_NAME, INDEX_NAMES, Manifest
 
+from aot.bundle.manifest import Manifest
 from aot.bundle.verify import verify
 
 from .command import run_with_corpus

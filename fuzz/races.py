@@ -19,7 +19,8 @@ from typing import Any
 
 import aot_runtime.native
 import tvm_ffi.libinfo
-from aot_runtime.manifest import Manifest
+
+from aot.bundle.manifest import Manifest
 
 from .command import run_with_corpus
 from .corpus import PROJECT, Corpus

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from aot_runtime.arch import Arch
-from aot_runtime.manifest import FileRecord, HostRecord, KernelRecord, Parameter
+from aot_runtime.description.kernel_records import KernelRecord, Parameter
+from aot_runtime.description.records import FileRecord, HostRecord
 
 from aot.bundle.details import VariantDetails
 from aot.pipeline.assembling.contributions import BuiltKernel, Contribution, File, HostCode, HostSupport, LinkedObjects

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from aot_runtime.manifest import FILE_NAME, FileRecord, Manifest
-from aot_runtime.writing import pretty_text, table_text
+from aot_runtime.description.records import FILE_NAME, FileRecord
 
 from aot.bundle.description import file_record, write_description
+from aot.bundle.manifest import Manifest
+from aot.bundle.writing import pretty_text, table_text
 
 __all__ = ["accept", "forge"]
 

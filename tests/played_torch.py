@@ -14,8 +14,8 @@ from typing import Any
 
 import aot_runtime.native
 import platformdirs
-from aot_runtime.kernel_records import Choice, KernelRecord, Parameter
-from aot_runtime.manifest import FILE_NAME, FileRecord
+from aot_runtime.description.kernel_records import Choice, KernelRecord, Parameter
+from aot_runtime.description.records import FILE_NAME, FileRecord
 from places import TESTS
 
 from aot.bundle.description import file_record
@@ -110,7 +110,7 @@ def make_bundle(folder: Path, name: str, kernels: Mapping[str, KernelRecord] = K
         zig = Zig.find(Path(platformdirs.user_cache_dir("cute-aot")) / "zig")
         linker = Linker(zig, HOST, work, aot_runtime.native.include_directory(), pool)
         linker.torch(name, torch_source(name, operators(kernels), key="CPU"), library)
-        played = (TESTS / "runtime" / "played_entry.c").read_text().replace('"played"', f'"{name}"')
+        played = (TESTS / "runtime" / "frameworks" / "played_entry.c").read_text().replace('"played"', f'"{name}"')
         entry = library.with_name(f"lib{name}.so")
         zig.link(HOST, [linker.compile_c("entry.c", played)], entry, exports=["aot_abi_version", "aot_abi_interface"])
     record = file_record(entry)

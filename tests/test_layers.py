@@ -254,9 +254,11 @@ LOADER = PROJECT / "runtime" / "aot_runtime"
 
 
 def imported_by_loader(path: Path) -> set[str]:
-    """Modules of the loader that one of them imports anywhere: in functions, and for types alone, too."""
+    """Modules of the loader that one of them imports anywhere: in functions, for types alone, and by a text, too."""
     package, found = path.relative_to(LOADER).parent.parts, set()
     for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Constant) and re.fullmatch(r"[a-z_]+(\.[a-z_]+)+", str(node.value)):
+            found.add(str(node.value).removeprefix("aot_runtime."))
         if isinstance(node, ast.ImportFrom) and (node.level or (node.module or "").startswith("aot_runtime")):
             outer = package[: len(package) - node.level + 1] if node.level else ()
             base = (*outer, *filter(None, (node.module or "").removeprefix("aot_runtime").split(".")))
@@ -264,8 +266,74 @@ def imported_by_loader(path: Path) -> set[str]:
     return {name for name in found if (LOADER / name.replace(".", "/")).with_suffix(".py").is_file()}
 
 
+def loader_modules() -> dict[str, set[str]]:
+    """What each module of the loader imports of the loader, by dotted names."""
+    return {
+        ".".join(path.relative_to(LOADER).with_suffix("").parts): imported_by_loader(path)
+        for path in sorted(LOADER.rglob("*.py"))
+    }
+
+
+def room_of(name: str) -> str:
+    """The folder of a module of the loader; ``""`` is the root."""
+    return name.partition(".")[0] if "." in name else ""
+
+
+def loader_rooms() -> dict[str, set[str]]:
+    """Which rooms each room imports; the entry points at the root are left to a test of their own."""
+    rooms: dict[str, set[str]] = {}
+    for name, imports in loader_modules().items():
+        if name not in LAYERS["loader_entry_points"]:
+            rooms.setdefault(room_of(name), set()).update(map(room_of, imports))
+    return {room: below - {room} for room, below in rooms.items()}
+
+
+def test_a_room_of_the_loader_imports_what_it_may_and_nothing_else() -> None:
+    assert loader_rooms() == {room: set(allowed) for room, allowed in LAYERS["loader"].items()}
+    list(TopologicalSorter(loader_rooms()).static_order())
+
+
+def test_an_entry_point_of_the_loader_imports_what_it_may_and_nothing_else() -> None:
+    modules = loader_modules()
+    used = {name: set(map(room_of, modules[name])) - {""} for name in LAYERS["loader_entry_points"]}
+    assert used == {name: set(allowed) for name, allowed in LAYERS["loader_entry_points"].items()}
+
+
 def test_the_modules_of_the_loader_have_no_circle() -> None:
-    files = [path for path in LOADER.rglob("*.py") if path.stem not in ("__init__", "sitecustomize")]
-    modules = {".".join(path.relative_to(LOADER).with_suffix("").parts): imported_by_loader(path) for path in files}
-    assert "records" in modules["manifest"] and "bundle" in modules["serving.server"]
+    modules = loader_modules()
+    assert "description.records" in modules["description.manifest"] and "core.bundle" in modules["serving.server"]
     list(TopologicalSorter(modules).static_order())
+
+
+def test_the_root_of_the_loader_holds_at_most_ten_modules() -> None:
+    assert len(list(LOADER.glob("*.py"))) <= 10
+
+
+def test_every_room_of_the_loader_says_what_it_is_for_and_what_it_may_import() -> None:
+    for room in set(LAYERS["loader"]) - {""}:
+        text = ast.get_docstring(ast.parse((LOADER / room / "__init__.py").read_text())) or ""
+        assert "May import:" in text, room
+
+
+def test_tests_of_the_loader_mirror_its_rooms() -> None:
+    """A test is named after a module of its room; those of C sources have a folder of their own."""
+    for test in sorted((TESTS / "runtime").rglob("test_*.py")):
+        folder, name = test.parent.relative_to(TESTS / "runtime"), test.stem.removeprefix("test_")
+        modules = {path.stem for path in (LOADER / folder).glob("*.py")} | (
+            {"isolation"} if folder == Path() else set()
+        )
+        assert folder == Path("src") or any(f"{name}_".startswith(f"{module}_") for module in modules), test
+
+
+def test_public_modules_of_the_loader_hand_on_all_that_their_rooms_offer() -> None:
+    for name in ("torch", "jax"):
+        assert public_names(LOADER / f"{name}.py") == public_names(LOADER / "frameworks" / f"{name}.py")
+
+
+def public_names(path: Path) -> list[str]:
+    (names,) = (
+        node.value
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    )
+    return list(ast.literal_eval(names))

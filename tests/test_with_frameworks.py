@@ -129,7 +129,11 @@ def test_collecting_the_tests_imports_no_framework_and_opens_no_cuda_library(tmp
     done = subprocess.run(command, cwd=PROJECT, env=variables, capture_output=True, text=True)
     assert not trace.exists(), trace.read_text()
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr
-    for file in ("tests/runtime/test_jax.py", "tests/runtime/test_torch.py", "tests/aot/compile/dsl/test_v4_7.py"):
+    for file in (
+        "tests/runtime/frameworks/test_jax.py",
+        "tests/runtime/frameworks/test_torch.py",
+        "tests/aot/compile/dsl/test_v4_7.py",
+    ):
         assert f"{file}::" in done.stdout
 
 

@@ -30,7 +30,7 @@ PROJECT = Path(__file__).resolve().parents[1]
 DISTRIBUTION = "nvidia-cutlass-dsl"
 ARCHS = "sm80,sm90,sm100"
 TESTED_WITH = ("pytest>=8", "hypothesis>=6.100", "numpy>=1.26")
-TESTS = ("tests/aot/compile", "tests/runtime/test_calls.py")
+TESTS = ("tests/aot/compile", "tests/runtime/core/test_functions.py")
 TAIL_LINES = 25
 
 

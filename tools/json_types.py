@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Union, get_args, get_origin
 
 from aot_runtime.arch import Arch
-from aot_runtime.records import Value
+from aot_runtime.values import Value
 
 from aot.cli.schema import Key
 

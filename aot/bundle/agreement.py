@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from aot_runtime.arch import Arch
+from aot_runtime.description.records import FileRecord, read_bounded
 from aot_runtime.errors import BundleError
-from aot_runtime.manifest import FileRecord, Manifest, read_bounded
 
 from ..records import RecordError
 from .details import MAX_DETAILS_BYTES, VariantDetails, details_text, parse_details
 from .headers import header_texts
 from .layout import SBOM, details_name
+from .manifest import Manifest
 from .sbom import sbom_text
 from .split import absent_parts
 from .types import function_kinds

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from aot_runtime.arch import Arch
-from aot_runtime.manifest import HostRecord, Manifest
+from aot_runtime.description.records import HostRecord
 
 from ..binary.cubin import cubins_in_bytes
 from ..binary.elf import ElfError, read_bytes
@@ -14,6 +14,7 @@ from ..binary.objects import ObjectError, defined_symbols, members
 from .agreement import AllDetails
 from .details import VariantDetails
 from .layout import anchor_symbol, archive_names, call_symbol, kernel_symbol
+from .manifest import Manifest
 
 __all__ = ["archive_problems"]
 

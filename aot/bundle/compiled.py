@@ -10,11 +10,12 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from aot_runtime.manifest import FileRecord, HostRecord, Manifest
+from aot_runtime.description.records import FileRecord, HostRecord
 
 from ..binary.elf import object_contents
 from ..errors import UsageError
 from .layout import library_path
+from .manifest import Manifest
 from .tuning import TUNING, TunedSet, read_tuning
 
 __all__ = ["compiled_problems"]

@@ -19,10 +19,10 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from aot_runtime.errors import BundleError, DigestError
-from aot_runtime.manifest import Manifest
 
 from ..errors import BuildError
 from .layout import CONTRACTS
+from .manifest import Manifest
 
 __all__ = ["Contract", "contract_paths", "contract_sources", "load_contracts", "shared_paths"]
 

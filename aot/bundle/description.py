@@ -6,10 +6,11 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from aot_runtime.manifest import FILE_NAME, INDEX_NAMES, SCHEMA, FileRecord, Manifest
+from aot_runtime.description.records import FILE_NAME, INDEX_NAMES, SCHEMA, FileRecord
 
 from ..errors import BuildError
 from ..files import sha256_of
+from .manifest import Manifest
 
 __all__ = ["bounded_failures", "check_schema", "file_record", "write_description"]
 

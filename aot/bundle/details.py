@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from aot_runtime.arch import Arch
+from aot_runtime.description.records import SCHEMA, read_bounded
 from aot_runtime.errors import BundleError
-from aot_runtime.manifest import SCHEMA, read_bounded
 
 from ..records import RecordError, decode, encode
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aot_runtime.manifest import KernelRecord, Manifest
+from aot_runtime.description.kernel_records import KernelRecord
 
 from ..errors import counted
 from .details import VariantDetails, read_details
 from .layout import details_name
+from .manifest import Manifest
 from .sizes import shares
 
 __all__ = ["KINDS", "Change", "differences"]

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from aot_runtime.functions import function_symbol, parameter_facts
-from aot_runtime.manifest import Choice, KernelRecord, Parameter
+from aot_runtime.core.functions import function_symbol, parameter_facts
+from aot_runtime.description.kernel_records import Choice, KernelRecord, Parameter
 
 from .details import read_details
 from .layout import call_symbol

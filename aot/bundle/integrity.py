@@ -9,12 +9,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from aot_runtime.core.signature import FILE_NAME as SIGNATURE_NAME
+from aot_runtime.description.manifest import read_manifest
+from aot_runtime.description.records import FILE_NAME, INDEX_NAMES, SCHEMA, read_bounded
 from aot_runtime.errors import AotError, BundleError
-from aot_runtime.manifest import FILE_NAME, INDEX_NAMES, SCHEMA, Manifest, read_bounded, read_manifest
-from aot_runtime.signature import FILE_NAME as SIGNATURE_NAME
 
 from ..files import sha256_of
 from .layout import CONTRACTS, note_name, part_of, stamp_name
+from .manifest import Manifest
 from .split import absent_parts, stamp_problems
 
 __all__ = ["damaged_files", "description_problems"]

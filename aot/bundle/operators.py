@@ -1,6 +1,6 @@
 """A bundle's kernels as ``lib<name>_torch.so`` registers them: what its tables say, derived from the kernels alone.
 
-The schemas are those of :mod:`aot_runtime.schemas`. The shape of an output becomes steps for a small stack machine in C,
+The schemas are those of :mod:`aot_runtime.frameworks.schemas`. The shape of an output becomes steps for a small stack machine in C,
 ``runtime/src/torch/aot_torch_shape.c``, which also states what each step does.
 """
 
@@ -12,12 +12,12 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+from aot_runtime.core.functions import function_symbol
+from aot_runtime.description.kernel_records import KernelRecord, Parameter
 from aot_runtime.dtypes import ALLOCATED, find_dtype
-from aot_runtime.exposed import ExposeError
-from aot_runtime.functions import function_symbol
-from aot_runtime.kernel_records import KernelRecord, Parameter
-from aot_runtime.outputs import dtype_source, shape_source
-from aot_runtime.schemas import functional_schema, is_optional, operator_parameters, out_schema
+from aot_runtime.frameworks.exposed import ExposeError
+from aot_runtime.frameworks.outputs import dtype_source, shape_source
+from aot_runtime.frameworks.schemas import functional_schema, is_optional, operator_parameters, out_schema
 
 __all__ = ["Operator", "Output", "Step", "operators", "operators_digest", "shape_steps"]
 

@@ -16,11 +16,13 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from aot_runtime.description.manifest import MAX_BYTES
+from aot_runtime.description.records import FILE_NAME
 from aot_runtime.errors import BundleError
-from aot_runtime.manifest import FILE_NAME, MAX_BYTES, Manifest
 
 from ..errors import BuildError, UsageError, system_hint
 from ..files import owned_directory, sweep
+from .manifest import Manifest
 from .signature import keep_signature
 
 __all__ = ["check_destination", "check_writable", "clear_leftovers", "publish", "real_directory", "staging"]

@@ -14,7 +14,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from aot_runtime.manifest import HostRecord
+from aot_runtime.description.records import HostRecord
 
 __all__ = ["Component", "components", "document", "sbom_of_host", "sbom_text"]
 

@@ -1,6 +1,6 @@
 """Signing a bundle: ``manifest.sig`` holds 64 bytes of Ed25519 over the bytes of ``manifest.json``.
 
-The digests in the manifest cover every other file. ``cryptography`` signs; :mod:`aot_runtime.signature` checks,
+The digests in the manifest cover every other file. ``cryptography`` signs; :mod:`aot_runtime.core.signature` checks,
 and needs the standard library alone.
 """
 
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aot_runtime.manifest import FILE_NAME
-from aot_runtime.signature import FILE_NAME as SIGNATURE
-from aot_runtime.signature import SIZE, check_signature
+from aot_runtime.core.signature import FILE_NAME as SIGNATURE
+from aot_runtime.core.signature import SIZE, check_signature
+from aot_runtime.description.records import FILE_NAME
 
 from ..errors import UsageError, system_hint
 from ..files import naming

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from aot_runtime.manifest import FILE_NAME, read_manifest
-from aot_runtime.signature import check_signature
+from aot_runtime.core.signature import check_signature
+from aot_runtime.description.manifest import read_manifest
+from aot_runtime.description.records import FILE_NAME
 
 from ..errors import BuildError
 from ..files import owned_directory

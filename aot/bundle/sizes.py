@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from aot_runtime.manifest import FileRecord, Manifest
+from aot_runtime.description.records import FileRecord
+
+from .manifest import Manifest
 
 __all__ = ["Share", "purpose_of", "shares"]
 

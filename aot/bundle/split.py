@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from aot_runtime.description.records import FILE_NAME, Reader, parse_json, read_bounded
 from aot_runtime.errors import BundleError
-from aot_runtime.manifest import FILE_NAME, Manifest, read_bounded
-from aot_runtime.records import Reader, parse_json
 
 from ..files import sha256_of
 from .layout import part_of, stamp_name
+from .manifest import Manifest
 
 __all__ = ["absent_parts", "stamp_problems"]
 

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from aot_runtime.description.records import read_bounded
 from aot_runtime.errors import BundleError
-from aot_runtime.manifest import Manifest, read_bounded
 from aot_runtime.serving.sources import locate_source, source_digest
 
 from ..errors import counted
+from .manifest import Manifest
 
 __all__ = ["Stale", "find_source", "known_stale", "stale_kernels", "stale_text", "unrecorded"]
 

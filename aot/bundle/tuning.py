@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from aot_runtime.arch import Arch
+from aot_runtime.description.records import FileRecord, read_bounded
 from aot_runtime.errors import BundleError, DigestError
-from aot_runtime.manifest import FileRecord, Manifest, read_bounded
 
 from ..errors import UsageError
 from ..records import RecordError, decode, encode
 from .details import VariantDetails
+from .manifest import Manifest
 
 __all__ = [
     "MAX_CELLS",

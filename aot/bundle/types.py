@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from aot_runtime.kernel_records import KernelRecord
+from aot_runtime.description.kernel_records import KernelRecord
 
 from ..kinds import BOOL, DTYPES, FLOAT, HANDLE, INT, NONE, TENSOR, TUPLE
 from .details import VariantDetails

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from aot_runtime.arch import Arch
+from aot_runtime.description.records import HostRecord
 from aot_runtime.errors import SignatureError
-from aot_runtime.manifest import HostRecord, Manifest
 
 from ..binary.cubin import cubins_in_library
 from ..binary.elf import ElfError, SharedLibrary, object_bytes, read_shared_library
@@ -26,6 +26,7 @@ from .compiled import compiled_problems
 from .details import VariantDetails
 from .integrity import damaged_files, description_problems
 from .layout import IDENTITY, SUPPORT_EXPORTS, TORCH_IDENTITY, entry_exports, torch_exports, torch_library_path
+from .manifest import Manifest
 from .operators import operators, operators_digest
 from .signature import signature_check, signature_problems
 from .split import absent_parts

@@ -167,7 +167,7 @@ def linking() -> str:
 def ourselves() -> str:
     """All of our own code, for what is cheap to make again."""
     runtime = Path(aot_runtime.native.__file__).parent
-    return _files_digest([*_ours(("**/*.py", "data/*")), *sorted(runtime.glob("*.py")), *_runtime_sources()])
+    return _files_digest([*_ours(("**/*.py", "data/*")), *sorted(runtime.rglob("*.py")), *_runtime_sources()])
 
 
 def _ours(patterns: Iterable[str]) -> list[Path]:

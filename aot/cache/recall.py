@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from aot_runtime.manifest import FILE_NAME
+from aot_runtime.description.records import FILE_NAME
 
 from ..compile.closure import python_files, variables
 from ..compile.messages import Closure, Options

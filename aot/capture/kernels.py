@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aot_runtime.arch import Arch
-from aot_runtime.kernel_records import Parameter
+from aot_runtime.description.kernel_records import Parameter
 from aot_runtime.serving.calls import bind, describe, is_constexpr, jit_function
 from aot_runtime.serving.forms import digest
 

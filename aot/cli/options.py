@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aot_runtime.manifest import Manifest
-from aot_runtime.trust import manifest_check
+from aot_runtime.core.trust import manifest_check
 
 from ..bundle.contracts import Contract, load_contracts
+from ..bundle.manifest import Manifest
 from ..errors import UsageError
 from ..files import write_whole
 from ..gpu.running import Gpu, find_gpu, select_kernels

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aot_runtime.arch import Arch
-from aot_runtime.kernel_records import Backward, Choice, Parameter
+from aot_runtime.description.kernel_records import Backward, Choice, Parameter
 
 from ..errors import Failure
 from ..selection.subjects import VariantTable

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from aot_runtime import kernel_records
+from aot_runtime.description import kernel_records
 
 from ..errors import DeclarationError
 from .kernel import Kernel

@@ -21,8 +21,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-from aot_runtime.kernel_records import Backward
-from aot_runtime.manifest import Parameter, is_name
+from aot_runtime.description.kernel_records import Backward, Parameter
+from aot_runtime.description.records import is_name
 
 from ..errors import DeclarationError
 from ..kinds import dtype_of

@@ -9,9 +9,8 @@ from itertools import product
 from typing import Any
 
 from aot_runtime.arch import Arch
-from aot_runtime.functions import function_symbol
-from aot_runtime.kernel_records import Backward
-from aot_runtime.manifest import Choice, Parameter
+from aot_runtime.core.functions import function_symbol
+from aot_runtime.description.kernel_records import Backward, Choice, Parameter
 
 from ..errors import DeclarationError
 from ..targets import Target

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from aot_runtime.manifest import Parameter
+from aot_runtime.description.kernel_records import Parameter
 
 from ..errors import DeclarationError
 from .arguments import Tensor

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from aot_runtime.kernel_records import Parameter
+from aot_runtime.description.kernel_records import Parameter
 
 from ..errors import DeclarationError
 from . import expressions

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from aot_runtime.manifest import KernelRecord
+from aot_runtime.description.kernel_records import KernelRecord
 
 from ..bundle.contracts import Contract
 from ..errors import UsageError

@@ -18,14 +18,15 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
 from aot_runtime.arch import Arch
-from aot_runtime.asking import variant_function
+from aot_runtime.core.asking import variant_function
+from aot_runtime.description.manifest import Manifest as LoaderManifest
 from aot_runtime.errors import AotError
-from aot_runtime.manifest import Manifest
 
 from ..bundle.contracts import Contract
 from ..bundle.description import check_schema, write_description
 from ..bundle.details import VariantDetails, details_text, read_details
 from ..bundle.layout import details_name
+from ..bundle.manifest import Manifest
 from ..bundle.publish import publish, staging
 from ..errors import UsageError
 from ..kinds import DTYPES
@@ -342,7 +343,7 @@ class VerifiedVariant(TypedDict):
     cubin_sha256: tuple[str, ...]  # of the code that ran
 
 
-def report_data(bundle: Path, manifest: Manifest, report: Report) -> dict[str, Any]:
+def report_data(bundle: Path, manifest: LoaderManifest, report: Report) -> dict[str, Any]:
     """A report as JSON; ``verified`` is what :func:`record` reads."""
     digests = {
         (str(arch), variant.name): variant.cubin_sha256

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from aot_runtime.functions import function_symbol
+from aot_runtime.core.functions import function_symbol
 
 from ..bundle.contracts import Contract
 from .running import Gpu, arguments_text, calls_of

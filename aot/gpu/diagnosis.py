@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from aot_runtime.arch import Arch
 from aot_runtime.gpus import GPUS
-from aot_runtime.manifest import Manifest
 
+from ..bundle.manifest import Manifest
 from ..errors import counted
 from ..hosts import parse_glibc
 from ..targets import cuda_of_driver, ranked_archs

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aot_runtime.arch import Arch, Capability, parse_capability
-from aot_runtime.explain import Candidate, Device, TensorInfo
-from aot_runtime.manifest import KernelRecord
+from aot_runtime.core.explain import Candidate, Device, TensorInfo
+from aot_runtime.description.kernel_records import KernelRecord
 
 from ..bundle.details import RequirementDetails, VariantDetails, read_details
 from ..bundle.layout import details_name

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from html import escape
 
 from aot_runtime.arch import Arch
-from aot_runtime.manifest import Manifest
 
 from ..bundle.details import VariantDetails, shape_text
 from ..bundle.difference import Change
+from ..bundle.manifest import Manifest
 from ..bundle.occupancy import occupancy
 from ..bundle.sizes import Share, shares
 from ..errors import counted

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from aot_runtime.arch import Arch
-from aot_runtime.explain import Device
-from aot_runtime.manifest import KernelRecord, Manifest
+from aot_runtime.core.explain import Device
+from aot_runtime.description.kernel_records import KernelRecord
+from aot_runtime.description.manifest import Manifest
 
 from ..bundle.details import VariantDetails, read_details
 from ..bundle.layout import details_name

@@ -14,7 +14,7 @@ from itertools import product
 from typing import Any
 
 from aot_runtime.arch import Arch
-from aot_runtime.asking import variant_function
+from aot_runtime.core.asking import variant_function
 from aot_runtime.errors import AotError
 
 from ..bundle.contracts import Contract

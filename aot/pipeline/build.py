@@ -7,9 +7,8 @@ from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from aot_runtime.manifest import Manifest
-
 from ..bundle.lock import locked
+from ..bundle.manifest import Manifest
 from ..bundle.publish import check_destination, clear_leftovers, staging
 from ..bundle.tuning import Tuning
 from ..cache.remote import without_secrets

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from aot_runtime.manifest import Manifest
-
 from ..bundle.lock import locked
+from ..bundle.manifest import Manifest
 from ..bundle.publish import check_destination
 from ..errors import UsageError
 from .assembling.contributions import bundle_contribution, not_settled

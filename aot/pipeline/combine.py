@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aot_runtime.arch import Arch
-from aot_runtime.manifest import Manifest
 
 from ..bundle.lock import locked
+from ..bundle.manifest import Manifest
 from ..bundle.publish import check_destination, staging
 from ..bundle.verify import refuse_unsound
 from ..cache.store import Store

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from aot_runtime.arch import Arch
-from aot_runtime.manifest import Manifest
 
+from ..bundle.manifest import Manifest
 from ..compile.messages import Options
 from ..errors import UsageError
 from ..files import owned_directory

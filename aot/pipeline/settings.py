@@ -6,8 +6,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from aot_runtime.manifest import Manifest, is_name
+from aot_runtime.description.records import is_name
 
+from ..bundle.manifest import Manifest
 from ..cache.places import own_folder
 from ..compile.messages import Options
 from ..errors import Failure, UsageError

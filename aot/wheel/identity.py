@@ -7,7 +7,7 @@ import sys
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from aot_runtime.manifest import HostRecord, is_name
+from aot_runtime.description.records import HostRecord, is_name
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 

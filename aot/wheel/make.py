@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import aot_runtime
-from aot_runtime.manifest import FILE_NAME, FileRecord, Manifest
+from aot_runtime.description.records import FILE_NAME, FileRecord
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from pyproject_metadata import StandardMetadata
 
 from ..bundle.layout import SBOM, note_name, part_of, stamp_name
+from ..bundle.manifest import Manifest
 from ..bundle.signature import SIGNATURE
 from ..bundle.verify import refuse_unsound
 from ..errors import BuildError, UsageError
@@ -156,15 +157,17 @@ def package_files(
     if signing is not None:
         signature = signing.signer.signature(manifest.texts()[FILE_NAME])
         files[f"{package}/_bundle/{SIGNATURE}"] = signature
-    files.update({f"{package}/_aot_runtime/{path.name}": path for path in _loader_files()})
+    files.update({f"{package}/_aot_runtime/{path.relative_to(_LOADER)}": path for path in _loader_files()})
     files.update({f"{package}/_bundle/{name}": text for name, text in manifest.texts().items()})
     files.update({f"{package}/_bundle/{name}": (extra or {}).get(name, bundle / name) for name in manifest.files})
     return files
 
 
 def _loader_files() -> Iterable[Path]:
-    # Its modules use relative imports, so the loader works under any name.
-    return [*sorted(path for path in _LOADER.glob("*.py") if path.name != "__main__.py"), _LOADER / "py.typed"]
+    # Its modules use relative imports, so the loader works under any name. Serving other libraries is not for packages.
+    rooms = (_LOADER, *(_LOADER / room for room in ("core", "description", "frameworks")))
+    modules = [path for room in rooms for path in sorted(room.glob("*.py")) if path.name != "__main__.py"]
+    return [*modules, _LOADER / "py.typed"]
 
 
 def _of_host(manifest: Manifest, host: str) -> Manifest:

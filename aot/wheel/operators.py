@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from aot_runtime.exposed import ExposeError, split_parameters
-from aot_runtime.manifest import KernelRecord, Manifest, Parameter
-from aot_runtime.schemas import is_optional
+from aot_runtime.description.kernel_records import KernelRecord, Parameter
+from aot_runtime.frameworks.exposed import ExposeError, split_parameters
+from aot_runtime.frameworks.schemas import is_optional
 
+from ..bundle.manifest import Manifest
 from .identity import Identity
 
 __all__ = ["operators_module", "operators_stub"]
@@ -47,7 +48,7 @@ from typing import Literal, Protocol
 
 from torch import Tensor
 
-from ._aot_runtime.torch_gradients import GradientError as GradientError
+from ._aot_runtime.frameworks.torch_gradients import GradientError as GradientError
 """
 
 

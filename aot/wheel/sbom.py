@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from aot_runtime.manifest import HostRecord, Manifest
+from aot_runtime.description.records import HostRecord
 
 from ..bundle.layout import SBOM
+from ..bundle.manifest import Manifest
 from ..bundle.sbom import components, sbom_of_host, sbom_text
 from .identity import Identity
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from aot_runtime.signature import public_key
+from aot_runtime.core.signature import public_key
 
 from ..bundle.signature import Signer
 from ..errors import UsageError

@@ -10,9 +10,11 @@ from collections.abc import Iterator, Sequence
 from keyword import iskeyword
 from pprint import pformat
 
-from aot_runtime.functions import documentation
-from aot_runtime.manifest import FILE_NAME, Choice, KernelRecord, Manifest, Parameter
+from aot_runtime.core.functions import documentation
+from aot_runtime.description.kernel_records import Choice, KernelRecord, Parameter
+from aot_runtime.description.records import FILE_NAME
 
+from ..bundle.manifest import Manifest
 from .identity import PUBLIC_NAMES, Identity
 
 __all__ = ["LOWEST_PYTHON", "package_module", "package_stub"]
@@ -49,7 +51,7 @@ _MANIFEST = "{manifest}"
 def _bundle():
     global _loaded
     if _loaded is None:
-        from ._aot_runtime.bundle import load
+        from ._aot_runtime.core.bundle import load
 
         _loaded = load(_Path(__file__).parent / "_bundle", manifest_sha256=_MANIFEST{trusted})
     return _loaded
@@ -78,11 +80,11 @@ def __getattr__(name):
         value = _bundle()[name]
         value.__module__ = __name__
     elif name == "Device":
-        from ._aot_runtime.explain import Device as value
+        from ._aot_runtime.core.explain import Device as value
     elif name == "TensorInfo":
-        from ._aot_runtime.explain import TensorInfo as value
+        from ._aot_runtime.core.explain import TensorInfo as value
     elif name == "use_stream":
-        from ._aot_runtime.streams import use_stream as value
+        from ._aot_runtime.core.streams import use_stream as value
     else:
         raise AttributeError(f"module {{__name__!r}} has no attribute {{name!r}}")
     globals()[name] = value  # later uses find it without this function
@@ -137,9 +139,9 @@ _STUB = """\
 from collections.abc import Iterable
 from typing import Any, Literal, Protocol, TypeAlias
 
-from ._aot_runtime.explain import Device as Device, Explanation, TensorInfo as TensorInfo
+from ._aot_runtime.core.explain import Device as Device, Explanation, TensorInfo as TensorInfo
 from ._aot_runtime.errors import AotError as AotError
-from ._aot_runtime.streams import use_stream as use_stream
+from ._aot_runtime.core.streams import use_stream as use_stream
 
 __version__: str
 __all__ = {names}

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .arch import Arch, ArchError
-    from .bundle import Bundle, load
+    from .core.bundle import Bundle, load
+    from .core.explain import Candidate, Device, Explanation, TensorInfo
+    from .core.streams import use_stream
     from .errors import (
         AotError,
         ArgumentError,
@@ -28,9 +30,7 @@ if TYPE_CHECKING:
         ServingWarning,
         SignatureError,
     )
-    from .explain import Candidate, Device, Explanation, TensorInfo
     from .serving.server import Serving, serve
-    from .streams import use_stream
 
 __version__ = "0.1.0"
 
@@ -64,8 +64,14 @@ __all__ = [
 
 # Each name is imported with its first use. Tools read manifests and name architectures without TVM-FFI, whose import
 # brings torch with it.
-_MODULES = {"Arch": "arch", "ArchError": "arch", "Bundle": "bundle", "load": "bundle", "use_stream": "streams"}
-_MODULES |= dict.fromkeys(("Candidate", "Device", "Explanation", "TensorInfo"), "explain")
+_MODULES = {
+    "Arch": "arch",
+    "ArchError": "arch",
+    "Bundle": "core.bundle",
+    "load": "core.bundle",
+    "use_stream": "core.streams",
+}
+_MODULES |= dict.fromkeys(("Candidate", "Device", "Explanation", "TensorInfo"), "core.explain")
 _MODULES |= dict.fromkeys(("Serving", "serve"), "serving.server")
 
 

@@ -7,10 +7,10 @@ import os
 import sys
 from collections.abc import Sequence
 
+from .core.signature import public_keys
 from .errors import AotError
 from .serving.environment import variables
 from .serving.server import MISS, check_servable
-from .signature import public_keys
 
 __all__ = ["main", "make_parser"]
 

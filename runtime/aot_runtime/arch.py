@@ -7,7 +7,7 @@ follows is in ``aot_select.c``. :meth:`Arch.runs_on` answers tools, and a test c
 from __future__ import annotations
 
 from .errors import AotError
-from .records import Value
+from .values import Value
 
 __all__ = ["Arch", "ArchError", "Capability", "parse_capability"]
 

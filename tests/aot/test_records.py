@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from aot_runtime.arch import Arch
-from aot_runtime.manifest import Choice, Parameter
+from aot_runtime.description.kernel_records import Choice, Parameter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

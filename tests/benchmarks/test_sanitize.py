@@ -13,7 +13,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from aot_runtime.manifest import KernelRecord, Parameter
+from aot_runtime.description.kernel_records import KernelRecord, Parameter
 from places import PROJECT
 
 SCRIPT = PROJECT / "benchmarks" / "sanitize.py"

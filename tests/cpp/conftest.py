@@ -16,13 +16,13 @@ import aot_runtime.native
 import pytest
 import tvm_ffi.libinfo
 from aot_runtime.arch import Arch
-from aot_runtime.manifest import Manifest
 from forging import accept
 from once import once
 from places import SAMPLES
 from standin import search_path
 
 from aot.bundle.details import read_details
+from aot.bundle.manifest import Manifest
 from aot.bundle.types import function_kinds
 from aot.files import sha256_of
 from aot.hosts import Host

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import aot_runtime.native
 import pytest
-from aot_runtime.manifest import Manifest
 
 from aot.binary.elf import read_shared_library
 from aot.binary.objects import defined_symbols, members
+from aot.bundle.manifest import Manifest
 from aot.cli.main import main
 from tests.cpp.conftest import HERE, HOST, INCLUDES, TVM_FFI, Project, run
 

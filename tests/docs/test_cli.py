@@ -14,10 +14,10 @@ from pathlib import Path
 import aot_runtime
 import pytest
 from aot_runtime.arch import Arch
-from aot_runtime.manifest import Manifest
 from places import EXAMPLE
 
 import aot
+from aot.bundle.manifest import Manifest
 from aot.bundle.tuning import LeftOut, TunedDevice, TunedKernel, TunedSet, Tuning
 from aot.cli.commands import bench, build, capture, check, tune
 from aot.cli.main import COMMANDS, main

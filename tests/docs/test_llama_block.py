@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from aot_runtime.kernel_records import Choice, KernelRecord, Parameter
+from aot_runtime.description.kernel_records import Choice, KernelRecord, Parameter
 from modules import module_at
 from places import PROJECT
 

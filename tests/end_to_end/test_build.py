@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from aot_runtime.manifest import Manifest
 from places import PROJECT, SAMPLES
 
 from aot import BuildError, ToolchainError, UsageError
+from aot.bundle.manifest import Manifest
 from aot.bundle.verify import verify
 from aot.compile.messages import Options
 from aot.compile.process import resident_bytes

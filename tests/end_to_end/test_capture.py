@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from aot_runtime.arch import Arch
 from aot_runtime.errors import ArgumentError
-from aot_runtime.manifest import Manifest
 from aot_runtime.serving.server import serve
 from cutlass_double import write_double
 from observing import run_python
@@ -18,6 +17,7 @@ from places import PROJECT, TESTS
 from without_frameworks import RESULTS as MAY_IMPORT
 
 from aot.bundle.details import read_details
+from aot.bundle.manifest import Manifest
 from aot.bundle.verify import verify
 from aot.cli.main import main
 from aot.compile.messages import Compiled, Options

@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from aot_runtime.manifest import Manifest
 from written import WRITE
 
 from aot.bundle.description import file_record, write_description
 from aot.bundle.details import details_text, read_details
+from aot.bundle.manifest import Manifest
 from aot.bundle.publish import publish
 from aot.bundle.staleness import known_stale
 from aot.bundle.verify import verify

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aot_runtime.manifest import Manifest
 from written import FILL
 
+from aot.bundle.manifest import Manifest
 from aot.bundle.verify import verify
 from aot.files import owned_directory, sweep
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aot_runtime.manifest import Manifest
 from observing import run_python
 from places import PROJECT, TESTS
 from without_frameworks import RESULTS as MAY_IMPORT
 
+from aot.bundle.manifest import Manifest
 from aot.compile.messages import EXERCISE, Options
 
 FOREIGN = TESTS / "foreign"

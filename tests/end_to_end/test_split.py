@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from aot_runtime.manifest import Manifest
 
+from aot.bundle.manifest import Manifest
 from aot.bundle.verify import verify
 from aot.cli.main import main
 from aot.errors import UsageError
@@ -83,7 +83,7 @@ def test_missing_part_is_named_without_verification_too(
     environment = new_environment(split["sample_kernels"])
     refusal = environment.output(
         """
-from sample_kernels._aot_runtime.bundle import load
+from sample_kernels._aot_runtime.core.bundle import load
 import sample_kernels
 bundle = load(Path(sample_kernels.__file__).parent / "_bundle", verify=False)
 x, out = cuda.tensor((1000,), "float16"), cuda.tensor((1000,), "float16")

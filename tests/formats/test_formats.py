@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 from aot_runtime import Arch
-from aot_runtime.manifest import INDEX_NAMES, PROTOCOL, SCHEMA, Choice, FileRecord, Manifest, Parameter
+from aot_runtime.description.kernel_records import Choice, Parameter
+from aot_runtime.description.records import INDEX_NAMES, PROTOCOL, SCHEMA, FileRecord
 
 from aot.bundle.description import bounded_failures
 from aot.bundle.details import LaunchDetails, RequirementDetails, details_text, read_details
 from aot.bundle.integrity import description_problems
+from aot.bundle.manifest import Manifest
 from aot.errors import BuildError
 from aot.gpu.check import record
 from aot.pipeline.assembling.contributions import bundle_contribution

@@ -61,7 +61,7 @@ def test_numba_arrays_on_a_stream_of_their_own(torch: Any, begin: Any, bundle: a
     stream = cuda.external_stream(side.cuda_stream)
     x = cuda.to_device(numpy.zeros(SHAPE, numpy.float16))
     out = cuda.to_device(numpy.zeros(SHAPE, numpy.float16))
-    assert not hasattr(x, "__dlpack__")  # if it has, aot_runtime.arrays is needed no more
+    assert not hasattr(x, "__dlpack__")  # if it has, aot_runtime.core.arrays is needed no more
     threes = cuda.pinned_array(SHAPE, numpy.float16)
     threes[:] = 3
     begin()

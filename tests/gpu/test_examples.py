@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from aot_runtime.manifest import Manifest
+
+from aot.bundle.manifest import Manifest
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("torch")]
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import aot_runtime
 import pytest
-from aot_runtime.manifest import Manifest
 
 from aot.bundle.contracts import Contract, load_contracts
+from aot.bundle.manifest import Manifest
 from aot.gpu.check import check, dtypes_of
 from aot.gpu.running import calls_of, find_gpu, make_outputs, variants_of
 

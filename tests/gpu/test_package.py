@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aot_runtime.manifest import Manifest
 
+from aot.bundle.manifest import Manifest
 from aot.hosts import Host
 from aot.wheel.archive import write_wheels
 from aot.wheel.identity import Identity

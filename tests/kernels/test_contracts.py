@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aot_runtime.manifest import FileRecord, Manifest
+from aot_runtime.description.records import FileRecord
 from places import PROJECT
 
 from aot.bundle.contracts import Contract, contract_sources, load_contracts
+from aot.bundle.manifest import Manifest
 from aot.gpu.check import compare
 from aot.gpu.inputs import InputMaker
 

@@ -57,7 +57,7 @@ def test_importing_the_loader_prints_nothing_and_opens_no_library() -> None:
 def test_reading_a_manifest_needs_no_tvm_ffi(standin_bundle_path: Path) -> None:
     code = """
 from pathlib import Path
-from aot_runtime.manifest import Manifest
+from aot_runtime.description.manifest import Manifest
 assert Manifest.read(Path(sys.argv[2])).kernels["fill"].variants
 """
     assert new_modules(code, standin_bundle_path) - {"aot_runtime"} <= sys.stdlib_module_names

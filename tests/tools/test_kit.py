@@ -207,7 +207,7 @@ def test_kit_is_small_and_holds_what_it_needs(kit: Path) -> None:
         "run.py",
         "kit.json",
         "bundle/manifest.json",
-        "aot_runtime/bundle.py",
+        "aot_runtime/core/bundle.py",
         "aot_runtime/LICENSE",
         "aot_runtime/src/aot_open.c",
     ):

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import aot_runtime
-from aot_runtime.manifest import Manifest
 
 import aot
+from aot.bundle.manifest import Manifest
 from aot.bundle.verify import verify
 from aot.errors import BuildError, UsageError
 from aot.hosts import Host

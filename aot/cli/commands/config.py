@@ -9,9 +9,9 @@ from pathlib import Path
 
 import aot_runtime.native
 from aot_runtime.arch import Arch
-from aot_runtime.manifest import Manifest
 
 from ...bundle.layout import archive_names, decline_flag
+from ...bundle.manifest import Manifest
 from ...errors import UsageError
 from ...hosts import Host
 from ...pipeline.spellings import built_archs, parse_archs, parse_wanted

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
-from aot_runtime.manifest import Manifest
-
+from ...bundle.manifest import Manifest
 from ...errors import ToolchainError
 from ...gpu.diagnosis import DeviceReport, Problem, bundle_problems, device_report, gpus_for, machine_problems
 from ...gpu.machine import Machine, read_machine

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aot_runtime.arch import parse_capability
-from aot_runtime.explain import Candidate, Device, TensorInfo
+from aot_runtime.core.explain import Candidate, Device, TensorInfo
+from aot_runtime.description.kernel_records import KernelRecord
 from aot_runtime.gpus import NATIVE
-from aot_runtime.manifest import KernelRecord, Manifest
 
+from ...bundle.manifest import Manifest
 from ...bundle.tuning import TunedDevice, Tuning, bundle_tunings
 from ...errors import UsageError, counted
 from ...gpu.explaining import Answer, ask, parse_arguments
@@ -25,7 +26,7 @@ from ..report import print_json
 from ..schema import Key
 
 if TYPE_CHECKING:
-    from aot_runtime.bundle import Bundle
+    from aot_runtime.core.bundle import Bundle
 
 __all__ = ["KEYS", "configure_parser", "execute"]
 

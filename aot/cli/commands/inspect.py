@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from aot_runtime.arch import Arch
-from aot_runtime.manifest import FileRecord, HostRecord, KernelRecord, Manifest
+from aot_runtime.description.kernel_records import KernelRecord
+from aot_runtime.description.records import FileRecord, HostRecord
 
 from ...bundle.build_records import BuildRecord, FailureRecord, Requires
 from ...bundle.details import VariantDetails, read_details, shape_text
 from ...bundle.layout import details_name
+from ...bundle.manifest import Manifest
 from ...bundle.sizes import Share, shares
 from ...bundle.staleness import Stale, known_stale, stale_text
 from ...errors import UsageError, counted

@@ -6,8 +6,8 @@ import argparse
 import fnmatch
 
 from aot_runtime.arch import Arch
-from aot_runtime.manifest import Manifest
 
+from ...bundle.manifest import Manifest
 from ...errors import UsageError
 from ...pipeline.combine import prune
 from ...pipeline.spellings import Gpu, built_archs, parse_wanted

@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from aot_runtime.manifest import Manifest
-
 from ...bundle.details import read_details
 from ...bundle.difference import differences
 from ...bundle.layout import details_name
+from ...bundle.manifest import Manifest
 from ...files import write_whole
 from ...gpu.bench import read_results
 from ...gpu.page import Contents, page

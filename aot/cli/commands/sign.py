@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from aot_runtime.manifest import Manifest
-
 from ...bundle.lock import locked
+from ...bundle.manifest import Manifest
 from ...bundle.signature import Signer, new_key, public_path
 from ...bundle.signing import sign
 from ...errors import UsageError

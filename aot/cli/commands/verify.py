@@ -7,9 +7,9 @@ import os
 import tempfile
 from pathlib import Path
 
-from aot_runtime.manifest import Manifest
-from aot_runtime.signature import public_keys
+from aot_runtime.core.signature import public_keys
 
+from ...bundle.manifest import Manifest
 from ...bundle.signature import is_signed
 from ...bundle.staleness import Stale, known_stale, stale_text
 from ...bundle.verify import missing_kernels, verify

@@ -78,8 +78,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _of_bundle(arguments: argparse.Namespace) -> list[Wheel]:
-    from aot_runtime.manifest import Manifest
-
+    from ...bundle.manifest import Manifest
     from ...bundle.staleness import known_stale, stale_text
     from ...wheel.identity import Identity
     from ...wheel.make import Project, wheels

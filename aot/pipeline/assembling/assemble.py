@@ -15,13 +15,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from aot_runtime.manifest import KernelRecord, Manifest
+from aot_runtime.description.kernel_records import KernelRecord
 
 from ...bundle import layout
 from ...bundle.description import bounded_failures, write_description
 from ...bundle.details import details_text
 from ...bundle.headers import write_headers
 from ...bundle.layout import details_name, library_path, torch_library_path
+from ...bundle.manifest import Manifest
 from ...bundle.operators import operators
 from ...bundle.sbom import sbom_text
 from ...bundle.tuning import TunedDevice, TunedKernel, Tuning, tuning_name, tuning_text

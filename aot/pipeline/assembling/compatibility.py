@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from aot_runtime.arch import Arch
-from aot_runtime.manifest import HostRecord, KernelRecord
+from aot_runtime.description.kernel_records import KernelRecord
+from aot_runtime.description.records import HostRecord
 
 from ...bundle.contracts import contract_paths
 from ...bundle.details import VariantDetails

@@ -14,12 +14,14 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from aot_runtime.arch import Arch
-from aot_runtime.manifest import FileRecord, HostRecord, KernelRecord, Manifest
+from aot_runtime.description.kernel_records import KernelRecord
+from aot_runtime.description.records import FileRecord, HostRecord
 
 from ...bundle.contracts import contract_paths, shared_paths
 from ...bundle.description import check_schema
 from ...bundle.details import VariantDetails, read_details
 from ...bundle.layout import archive_names, details_name, library_path
+from ...bundle.manifest import Manifest
 from ...bundle.split import absent_parts
 from ...bundle.tuning import TUNING, Tuning, read_tuning
 from ...errors import BuildError

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from aot_runtime.manifest import Manifest
-
 from ...bundle.integrity import damaged_files
+from ...bundle.manifest import Manifest
 from ...bundle.publish import publish
 from ...cache import recall
 from ...cache.store import Store

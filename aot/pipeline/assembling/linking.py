@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from aot_runtime.manifest import HostRecord, KernelRecord
+from aot_runtime.description.kernel_records import KernelRecord
+from aot_runtime.description.records import HostRecord
 
 from ...bundle.contracts import contract_sources
 from ...bundle.details import LaunchDetails, RequirementDetails, VariantDetails

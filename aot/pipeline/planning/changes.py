@@ -11,8 +11,9 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
 from aot_runtime.arch import Arch
-from aot_runtime.manifest import FILE_NAME, Manifest
+from aot_runtime.description.records import FILE_NAME
 
+from ...bundle.manifest import Manifest
 from ...bundle.signature import is_signed
 from ...bundle.staleness import stale_kernels, unrecorded
 from ...bundle.tuning import TUNING

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from aot_runtime.manifest import Manifest
-
 from ...bundle.contracts import contract_sources
 from ...bundle.integrity import damaged_files
+from ...bundle.manifest import Manifest
 from ...cache import keys, recall
 from ...cache.entries import json_bytes
 from ...cache.store import Store

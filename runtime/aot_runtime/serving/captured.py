@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
-from ..kernel_records import KernelTable, captured_call
-from ..records import Reader
+from ..description.kernel_records import KernelTable, captured_call
+from ..description.records import Reader
 
 __all__ = ["CapturedCalls", "Found", "holds_calls"]
 

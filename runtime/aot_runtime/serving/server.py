@@ -14,10 +14,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from ..core.trust import manifest_check
+from ..description.manifest import Manifest
+from ..description.records import KERNELS_NAME
 from ..errors import AotError, ArgumentError, MissError, ServingWarning
-from ..manifest import Manifest
-from ..records import KERNELS_NAME
-from ..trust import manifest_check
 from .calls import DATACLASS, Call, describe
 from .captured import CapturedCalls, Found, holds_calls
 from .empty import EmptyKernel, is_empty_kernel
@@ -30,8 +30,8 @@ from .reads import changes_for_device
 from .refusals import in_words_of_cute_dsl
 
 if TYPE_CHECKING:
-    from ..bundle import Bundle
-    from ..signature import PublicKey
+    from ..core.bundle import Bundle
+    from ..core.signature import PublicKey
 
 __all__ = ["MISS", "Serving", "check_servable", "is_own", "serve"]
 
@@ -202,7 +202,7 @@ class Serving:
     def _open(self) -> Bundle:
         if self._bundle is None:
             self._stop_waiting()  # the loader imports TVM-FFI now
-            from ..bundle import load
+            from ..core.bundle import load
 
             self._bundle = load(self.path, key=self._key, name=self._name)
         return self._bundle

@@ -2,7 +2,7 @@
  *
 * Only public values come in, so that the time of a check may depend on them. There is no signing here. What
      counts as
- * a signature is what aot_runtime/signature.py says: S is below the order of the base point, the key is encoded
+ * a signature is what aot_runtime/core/signature.py says: S is below the order of the base point, the key is encoded
  * canonically, neither the key nor R has small order, and S*B - h*A, encoded, is R byte for byte.
  *
  * No allocation, no global state, nothing runs at load time.

@@ -6,10 +6,11 @@ import hashlib
 from pathlib import Path
 
 import pytest
+from aot_runtime.description.records import FileRecord
 from aot_runtime.errors import BundleError, DigestError
-from aot_runtime.manifest import FileRecord, Manifest
 
 from aot.bundle.contracts import contract_sources, load_contracts
+from aot.bundle.manifest import Manifest
 from aot.errors import BuildError
 
 CONTRACT = "from ._shared import VALUE\ndef reference(): return VALUE\ndef inputs(make, dtype): yield {}\n"

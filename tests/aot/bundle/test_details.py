@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from aot_runtime.arch import Arch
+from aot_runtime.description.records import SCHEMA
 from aot_runtime.errors import BundleError
-from aot_runtime.manifest import SCHEMA
 
 from aot.bundle.details import LaunchDetails, RequirementDetails, VariantDetails, details_text, read_details
 from aot.records import encode

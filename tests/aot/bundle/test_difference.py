@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 from aot_runtime.arch import Arch
-from aot_runtime.manifest import HostRecord, KernelRecord, Manifest, Parameter
+from aot_runtime.description.kernel_records import KernelRecord, Parameter
+from aot_runtime.description.records import HostRecord
 
 from aot.bundle import difference
 from aot.bundle.difference import KINDS, Change, differences
+from aot.bundle.manifest import Manifest
 
 
 @pytest.fixture

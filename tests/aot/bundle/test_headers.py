@@ -9,7 +9,7 @@ from pathlib import Path
 import aot_runtime.native
 import pytest
 from aot_runtime.arch import Arch
-from aot_runtime.manifest import Choice, KernelRecord, Parameter
+from aot_runtime.description.kernel_records import Choice, KernelRecord, Parameter
 
 from aot.bundle.headers import Kinds, c_header, cpp_header
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from aot_runtime.exposed import ExposeError
-from aot_runtime.kernel_records import Choice, KernelRecord, Parameter
+from aot_runtime.description.kernel_records import Choice, KernelRecord, Parameter
+from aot_runtime.frameworks.exposed import ExposeError
 from played_torch import KERNELS
 
 from aot.bundle.operators import WORKSPACE, Step, operators, operators_digest, shape_steps

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from aot_runtime.manifest import Manifest
 
 from aot.bundle import publish as publish_module
+from aot.bundle.manifest import Manifest
 from aot.bundle.publish import check_destination, publish, staging
 from aot.errors import BuildError, UsageError
 

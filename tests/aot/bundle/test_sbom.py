@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from aot_runtime.manifest import HostRecord, Manifest
+from aot_runtime.description.records import HostRecord
 
+from aot.bundle.manifest import Manifest
 from aot.bundle.sbom import sbom_of_host, sbom_text
 
 TOOLCHAIN = {

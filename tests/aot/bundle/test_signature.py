@@ -9,8 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from aot_runtime.manifest import Manifest
-from aot_runtime.signature import is_signed_by, public_key
+from aot_runtime.core.signature import is_signed_by, public_key
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import (
@@ -20,6 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
 )
 
+from aot.bundle.manifest import Manifest
 from aot.bundle.publish import publish, staging
 from aot.bundle.signature import Signer, is_signed, new_key, public_path
 from aot.bundle.signing import sign

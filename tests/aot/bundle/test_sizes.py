@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from aot_runtime.manifest import Manifest
 
+from aot.bundle.manifest import Manifest
 from aot.bundle.sizes import purpose_of, shares
 
 

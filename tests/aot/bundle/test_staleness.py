@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from aot_runtime.arch import Arch
-from aot_runtime.manifest import KernelRecord, Manifest
+from aot_runtime.description.kernel_records import KernelRecord
 
+from aot.bundle.manifest import Manifest
 from aot.bundle.staleness import Stale, find_source, known_stale, stale_kernels, unrecorded
 
 SM80, SM90 = Arch.parse("sm_80"), Arch.parse("sm_90a")

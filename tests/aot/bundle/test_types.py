@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from aot_runtime.manifest import Manifest
 
 from aot.bundle.details import RequirementDetails, VariantDetails
+from aot.bundle.manifest import Manifest
 from aot.bundle.types import tensors_of, type_of
 from aot.kinds import BOOL, FLOAT, HANDLE, INT, NONE, TENSOR, TUPLE
 

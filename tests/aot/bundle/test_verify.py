@@ -14,18 +14,19 @@ from typing import Any
 
 import aot_runtime
 import pytest
+from aot_runtime.description.records import SCHEMA, FileRecord
 from aot_runtime.errors import AotError, BundleError, DigestError, ManifestError
-from aot_runtime.manifest import SCHEMA, FileRecord, Manifest
-from aot_runtime.writing import pretty_text
 from forging import accept, forge
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from observing import run_python
 
 from aot.bundle.details import read_details
+from aot.bundle.manifest import Manifest
 from aot.bundle.signature import Signer, is_signed, new_key
 from aot.bundle.signing import sign
 from aot.bundle.verify import missing_kernels, verify
+from aot.bundle.writing import pretty_text
 from aot.errors import BuildError
 from aot.hosts import Host
 from aot.pipeline.assembling.contributions import bundle_contribution

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from aot_runtime.arch import Arch
-from aot_runtime.kernel_records import Parameter
+from aot_runtime.description.kernel_records import Parameter
 from places import TESTS
 
 from aot.capture.exercise import _execute, run_exercise

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from aot_runtime.arch import Arch
-from aot_runtime.manifest import Choice, Parameter
+from aot_runtime.description.kernel_records import Choice, Parameter
 
 import aot
 from aot import DeclarationError
@@ -272,7 +272,7 @@ def test_a_wrong_declaration_is_refused_when_it_is_made(settings: dict[str, Any]
 
 
 def test_every_attribute_of_a_loaded_bundle_is_a_reserved_name() -> None:
-    from aot_runtime.bundle import Bundle
+    from aot_runtime.core.bundle import Bundle
 
     attributes = {name for name in [*vars(Bundle), "path", "manifest"] if not name.startswith("_")}
     for name in attributes:

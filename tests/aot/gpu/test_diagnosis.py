@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 from aot_runtime.arch import Arch
-from aot_runtime.manifest import HostRecord, KernelRecord, Manifest
+from aot_runtime.description.kernel_records import KernelRecord
+from aot_runtime.description.records import HostRecord
 
+from aot.bundle.manifest import Manifest
 from aot.gpu.diagnosis import bundle_problems, device_report, gpus_for
 from aot.gpu.machine import Device, Driver, Machine
 

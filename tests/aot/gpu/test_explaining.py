@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aot_runtime.explain import Candidate, Device, Explanation, TensorInfo
-from aot_runtime.manifest import Choice, KernelRecord, Parameter
+from aot_runtime.core.explain import Candidate, Device, Explanation, TensorInfo
+from aot_runtime.description.kernel_records import Choice, KernelRecord, Parameter
 
 from aot.bundle.details import LaunchDetails, RequirementDetails, VariantDetails
 from aot.errors import UsageError

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 from aot_runtime.arch import Arch
-from aot_runtime.explain import Candidate, Explanation
-from aot_runtime.manifest import KernelRecord, Manifest, Parameter
+from aot_runtime.core.explain import Candidate, Explanation
+from aot_runtime.description.kernel_records import KernelRecord, Parameter
 from hypothesis import given
 from hypothesis import strategies as st
 
 from aot.bundle.contracts import Contract
 from aot.bundle.details import LaunchDetails, VariantDetails, details_text
+from aot.bundle.manifest import Manifest
 from aot.bundle.tuning import LeftOut
 from aot.cli.main import main
 from aot.errors import UsageError

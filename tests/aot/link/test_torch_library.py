@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from aot_runtime.manifest import Manifest
 from forging import accept
 from places import PROJECT
 
 from aot.bundle.layout import TORCH_IDENTITY, torch_library_path
+from aot.bundle.manifest import Manifest
 from aot.bundle.operators import operators, operators_digest
 from aot.bundle.verify import verify
 from aot.cli.main import main

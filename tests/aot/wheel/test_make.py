@@ -21,6 +21,7 @@ import aot_runtime
 import pytest
 from places import EXAMPLE
 
+from aot.bundle.manifest import Manifest
 from aot.bundle.verify import verify
 from aot.cli.main import main
 from aot.errors import BuildError, UsageError
@@ -80,7 +81,7 @@ def test_record_lists_every_file_with_its_digest(sample_wheel: Path) -> None:
 
 
 def test_notice_and_sbom_name_what_is_linked(sample_bundle: Path, sample_wheel: Path) -> None:
-    toolchain = aot_runtime.manifest.Manifest.read(sample_bundle).toolchain
+    toolchain = Manifest.read(sample_bundle).toolchain
     launch = f"nvidia-cutlass-dsl-libs-cu{toolchain['cuda']}"
     notice = dist_info(sample_wheel, "licenses/NOTICE")
     sbom = json.loads(dist_info(sample_wheel, "sboms/sample_kernels.cdx.json"))
@@ -129,7 +130,9 @@ def test_source_date_epoch_is_the_time_of_every_file(sample_bundle: Path, tmp_pa
 
 
 def test_loader_imports_itself_relatively_so_that_any_name_will_do() -> None:
-    for path in Path(aot_runtime.__file__).parent.glob("*.py"):
+    for path in Path(aot_runtime.__file__).parent.rglob("*.py"):
+        if path.stem == "sitecustomize":  # Python imports it under that name alone
+            continue
         for node in ast.walk(ast.parse(path.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
@@ -206,7 +209,7 @@ def test_importing_the_package_loads_nothing(installed: Environment) -> None:
     loaded = installed.output(
         """
 import sys, sample_kernels
-print([name for name in ("tvm_ffi", "ctypes", "sample_kernels._aot_runtime.bundle") if name in sys.modules])
+print([name for name in ("tvm_ffi", "ctypes", "sample_kernels._aot_runtime.core.bundle") if name in sys.modules])
 print("scale" in dir(sample_kernels), sample_kernels._loaded)
 """
     )

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import aot_runtime
 import pytest
-from aot_runtime.manifest import Choice, KernelRecord, Manifest, Parameter
+from aot_runtime.description.kernel_records import Choice, KernelRecord, Parameter
 
+from aot.bundle.manifest import Manifest
 from aot.errors import UsageError
 from aot.wheel.identity import Identity
 from aot.wheel.operators import operators_module, operators_stub
@@ -74,7 +75,7 @@ class _Played:
         self.__dict__.update(functions)
 
     def _record(self, name):
-        from ._aot_runtime.kernel_records import KernelRecord, Parameter
+        from ._aot_runtime.description.kernel_records import KernelRecord, Parameter
 
         out = Parameter("out", output=True, shape="x.shape", dtype="x.dtype", type="tensor")
         parameters = (Parameter("x", type="tensor"), out)

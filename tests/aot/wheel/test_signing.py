@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from aot_runtime.manifest import Manifest
-from aot_runtime.signature import public_key
+from aot_runtime.core.signature import public_key
 from forging import forge
 from observing import run_python
 
+from aot.bundle.manifest import Manifest
 from aot.bundle.signature import Signer, new_key, public_path
 from aot.bundle.verify import verify
 from aot.cli.main import main

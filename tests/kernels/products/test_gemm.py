@@ -14,7 +14,7 @@ from typing import Any
 import aot_runtime
 import pytest
 from aot_runtime import ArgumentError, TensorInfo
-from aot_runtime.asking import variant_function
+from aot_runtime.core.asking import variant_function
 from standin import Standin
 
 from aot.bundle.tuning import read_tuning

@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 from aot_runtime.errors import ArgumentError, SignatureError
-from aot_runtime.manifest import Manifest
 from aot_runtime.serving.calls import Call
 from aot_runtime.serving.captured import CapturedCalls
 from aot_runtime.serving.options import Options
 from aot_runtime.serving.refusals import in_words_of_cute_dsl
 from aot_runtime.serving.server import Serving, _Miss, _positional, serve
-from aot_runtime.writing import table_text
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from aot.bundle.manifest import Manifest
+from aot.bundle.writing import table_text
 
 
 class _Bundle:

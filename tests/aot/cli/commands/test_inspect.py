@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from aot_runtime.arch import Arch
-from aot_runtime.manifest import KernelRecord
+from aot_runtime.description.kernel_records import KernelRecord
 
 from aot.bundle.details import LaunchDetails, VariantDetails, shape_text
 from aot.cli.commands.inspect import _label, _print_kernel, _value

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import aot_runtime
 import pytest
+from aot_runtime.core.signature import public_key
 from places import SAMPLES
 
 from aot.cli.main import main
@@ -55,7 +56,7 @@ def test_signing_speaks_json(bundle: Path, key: Path, capsys: pytest.CaptureFixt
     assert main(["sign", str(bundle), "--key", str(key), "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert data["signature"] == str(bundle / "manifest.sig")
-    assert bytes.fromhex(data["public_key"]) == aot_runtime.signature.public_key(public(key))
+    assert bytes.fromhex(data["public_key"]) == public_key(public(key))
 
 
 def test_nothing_to_sign_is_wrong_usage(key: Path, capsys: pytest.CaptureFixture[str]) -> None:

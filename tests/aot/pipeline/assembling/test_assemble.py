@@ -8,12 +8,12 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from aot_runtime.manifest import Manifest
 from forging import forge
 from places import PROJECT, SAMPLES
 from written import WRITE
 
 from aot import BuildError, UsageError
+from aot.bundle.manifest import Manifest
 from aot.bundle.verify import verify
 from aot.cli.main import main
 from aot.pipeline.settings import BuildResult

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 from aot_runtime.arch import Arch
-from aot_runtime.manifest import FileRecord, Manifest
+from aot_runtime.description.records import FileRecord
 from contributed import contribution, file, kernel
 
+from aot.bundle.manifest import Manifest
 from aot.errors import BuildError
 from aot.pipeline.assembling.contributions import Contribution, File, not_settled, remaining, still_missing
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from aot_runtime.arch import Arch
-from aot_runtime.kernel_records import Backward, Choice, Parameter
+from aot_runtime.description.kernel_records import Backward, Choice, Parameter
 
 from aot.cache.store import Store
 from aot.compile.messages import KernelInfo

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 from aot_runtime.arch import Arch
-from aot_runtime.manifest import HostRecord, KernelRecord, Manifest
+from aot_runtime.description.kernel_records import KernelRecord
+from aot_runtime.description.records import HostRecord
 
+from aot.bundle.manifest import Manifest
 from aot.compile.messages import EXERCISE, KernelInfo, Options
 from aot.errors import Failure, UsageError
 from aot.hosts import Host

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from aot_runtime.arch import Arch
-from aot_runtime.manifest import Parameter
+from aot_runtime.description.kernel_records import Parameter
 
 from aot.compile.messages import Closure, Declared, KernelClosure, KernelInfo, VariantInfo
 from aot.compile.process import WorkerLost

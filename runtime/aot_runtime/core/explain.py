@@ -1,0 +1,112 @@
+"""What :meth:`Bundle.explain` takes and gives: tensors without memory, and the variants that a call considers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..errors import ArgumentError
+from ..values import Value
+
+if TYPE_CHECKING:
+    from ..arch import Capability
+
+__all__ = ["Candidate", "Device", "Explanation", "TensorInfo", "parse_explanation"]
+
+
+class Device(Value):
+    """A GPU for :meth:`Bundle.explain`. Measured tables are for devices of one name and number of multiprocessors."""
+
+    __slots__ = ("capability", "multiprocessors", "name")
+
+    capability: str | Capability
+    name: str
+    multiprocessors: int
+
+    def __init__(self, capability: str | Capability, name: str, multiprocessors: int) -> None:
+        self._set(capability=capability, name=name, multiprocessors=multiprocessors)
+
+
+def _check_numbers(what: str, given: object) -> None:
+    if not isinstance(given, (tuple, list)) or not all(hasattr(one, "__index__") for one in given):
+        example = f"({given},)" if hasattr(given, "__index__") else "(4, 8)"
+        raise ArgumentError(f"{what} is {given!r}, not a tuple of integers", hint=f"write it like {example}")
+
+
+class TensorInfo(Value):
+    """A tensor for :meth:`Bundle.explain` that has a type and a shape, and no memory."""
+
+    __slots__ = ("align", "dtype", "shape", "strides")
+
+    dtype: str  # any of its names: `f16`, `float16`, `half`
+    shape: tuple[int, ...]  # extents
+    strides: tuple[int, ...] | None  # in elements; None: row-major
+    align: int  # bytes that the address is a multiple of
+
+    def __init__(
+        self, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...] | None = None, align: int = 256
+    ) -> None:
+        _check_numbers("shape", shape)
+        if strides is not None:
+            _check_numbers("strides", strides)
+        self._set(dtype=dtype, shape=shape, strides=strides, align=align)
+
+    def resolved_strides(self) -> tuple[int, ...]:
+        if self.strides is not None:
+            return self.strides
+        strides, step = [], 1
+        for extent in reversed(self.shape):
+            strides.append(step)
+            step *= max(extent, 1)
+        return tuple(reversed(strides))
+
+
+class Candidate(Value):
+    """A variant that was considered. ``reason`` says why it was refused; it is "" if the variant is eligible.
+
+    ``table`` is the device of the measured table that chose it; "" if no table did.
+    """
+
+    __slots__ = ("arch", "reason", "table", "variant")
+
+    arch: str  # the architecture that it was built for
+    variant: str  # its name
+    reason: str  # why it was refused; "": it was not
+    table: str  # the device of the measured table that chose it; "": no table did
+
+    def __init__(self, arch: str, variant: str, reason: str, table: str = "") -> None:
+        self._set(arch=arch, variant=variant, reason=reason, table=table)
+
+
+class Explanation(Value):
+    """What a call would run, and why not the rest."""
+
+    __slots__ = ("candidates", "chosen")
+
+    chosen: Candidate | None
+    candidates: tuple[Candidate, ...]
+
+    def __init__(self, chosen: Candidate | None, candidates: tuple[Candidate, ...]) -> None:
+        self._set(chosen=chosen, candidates=candidates)
+
+    def __str__(self) -> str:
+        lines = []
+        for candidate in self.candidates:
+            chosen = f"chosen by the table of {candidate.table}" if candidate.table else "chosen"
+            verdict = candidate.reason or (chosen if candidate is self.chosen else "eligible, but lower priority")
+            lines.append(f"{candidate.arch} {candidate.variant}: {verdict}")
+        return "\n".join(lines)
+
+
+def parse_explanation(text: str) -> Explanation:
+    """The lines of the entry library: architecture, variant and reason. The chosen one has a star, and for a reason the
+    measured table that chose it."""
+    chosen, candidates = None, []
+    for line in str(text).splitlines():
+        arch, variant, reason = line.split("\t")
+        is_chosen = arch.startswith("*")
+        known = ("", reason) if is_chosen else (reason, "")
+        candidate = Candidate(arch.removeprefix("*"), variant, *known)
+        candidates.append(candidate)
+        if is_chosen:
+            chosen = candidate
+    return Explanation(chosen, tuple(candidates))

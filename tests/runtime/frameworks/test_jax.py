@@ -1,0 +1,347 @@
+"""A bundle's kernels as functions of JAX: shapes, lowering and errors. Running them takes a GPU."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tvm_ffi
+from aot_runtime.description.kernel_records import Backward, Choice, KernelRecord, Parameter
+from aot_runtime.errors import ArgumentError
+from aot_runtime.frameworks.exposed import ExposeError
+
+pytestmark = pytest.mark.jax
+jax: Any = None
+functions: Any = None
+with suppress(ImportError):
+    import jax
+    from aot_runtime import jax as functions
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _needs_jax() -> None:
+    if jax is None:
+        pytest.skip("functions of JAX need JAX")
+    pytest.importorskip("jax_tvm_ffi", reason="functions of JAX need jax-tvm-ffi")
+
+
+def tensor(name: str, **fields: Any) -> Parameter:
+    return Parameter(name, type=fields.pop("type", "tensor"), **fields)
+
+
+def output(name: str, shape: str, dtype: str, **fields: Any) -> Parameter:
+    return Parameter(name, output=True, shape=shape, dtype=dtype, type="tensor", **fields)
+
+
+POWER = Parameter("power", has_default=True, default=1.0, type="float")
+KERNELS = {
+    "rmsnorm": KernelRecord(
+        "rmsnorm", "Rows.",
+        (
+            tensor("x"), tensor("weight"), output("out", "x.shape", "x.dtype", may_be=("x",)),
+            Parameter("eps", has_default=True, default=1e-6, type="float"),
+        ),
+        (), ("rmsnorm",), (), 1,
+    ),
+    "residual": KernelRecord(
+        "residual", "",
+        (
+            tensor("x"), tensor("y"), output("out", "x.shape", "x.dtype", may_be=("x", "y")),
+            output("total", "x.shape", "x.dtype", may_be=("x", "y")),
+        ),
+        (), ("residual",), (), 1,
+    ),
+    "scale": KernelRecord(
+        "scale", "", (tensor("x"), tensor("factor"), output("out", "x.shape", "x.dtype", may_be=("x",)), POWER),
+        (Choice("op", ("times", "over")),), ("scale__times", "scale__over"), (), 1,
+        Backward("scale_backward", ("x", "factor", "power"), ("x", "factor")),
+    ),
+    "scale_backward": KernelRecord(
+        "scale_backward", "",
+        (
+            tensor("x"), output("grad_x", "x.shape", "x.dtype"), tensor("factor"), tensor("grad_out"),
+            output("grad_factor", "factor.shape", "factor.dtype"), output("scratch", "x.shape", "f32"), POWER,
+        ),
+        (Choice("op", ("times", "over")),), ("scale_backward__times", "scale_backward__over"), (), 1,
+    ),
+    "quantize": KernelRecord(
+        "quantize", "",
+        (tensor("x"), output("out", "x.shape", "f8e4m3"), output("scale", "(x.shape[0],)", "f32")),
+        (), ("quantize",), (), 1,
+    ),
+    "gemm": KernelRecord(
+        "gemm", "",
+        (
+            tensor("a"), tensor("b"), output("out", "(*a.shape[:-1], b.shape[-2])", "a.dtype"),
+            Parameter("bias", has_default=True, default=None, type="tensor?"),
+        ),
+        (Choice("epilogue", ("identity", "relu"), "identity"),), ("gemm__identity", "gemm__relu"), (), 1,
+    ),
+    "parts": KernelRecord(
+        "parts", "",
+        (
+            tensor("x"), output("out", "(1,)", "f32"),
+            Parameter("scratch", has_default=True, default=None, type="tensor?", workspace="4 * x.shape[0]"), POWER,
+        ),
+        (Choice("op", ("add",)),), ("parts__add",), (), 1,
+    ),
+    "pointers": KernelRecord(
+        "pointers", "", (tensor("x"), output("out", "x.shape", "x.dtype"), Parameter("p", type="pointer")), (),
+        ("pointers",), (), 1,
+    ),
+}  # fmt: skip
+
+
+class Played:
+    """A bundle whose functions note what they were called with."""
+
+    def __init__(self, name: str, path: str = "here") -> None:
+        self.name, self.path = name, Path(path)
+        self.kernels = tuple(KERNELS)
+
+    def _record(self, name: str) -> KernelRecord:
+        return KERNELS[name]
+
+    def _symbol(self, name: str) -> Any:
+        return tvm_ffi.convert(lambda *arguments: None)
+
+
+@pytest.fixture(scope="module")
+def kernels() -> Any:
+    return functions.register(Played("jax_played"))
+
+
+def struct(*shape: int, dtype: str = "bfloat16") -> Any:
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+def lowered(function: Any, *arguments: Any) -> str:
+    """The program that XLA would get on a GPU."""
+    return str(jax.jit(function).trace(*arguments).lower(lowering_platforms=("cuda",)).as_text())
+
+
+def test_shapes_and_dtypes_come_from_the_declaration(kernels: Any) -> None:
+    x = struct(4, 8)
+    assert jax.eval_shape(kernels.rmsnorm, x, struct(8)) == x
+    values, scale = jax.eval_shape(kernels.quantize, x)
+    assert (values.dtype.name, values.shape, scale.dtype.name, scale.shape) == (
+        "float8_e4m3fn",
+        (4, 8),
+        "float32",
+        (4,),
+    )
+    assert jax.eval_shape(kernels.gemm, struct(2, 4, 8), struct(2, 6, 8)).shape == (2, 4, 6)
+
+
+def test_a_call_becomes_a_foreign_call_with_its_attributes(kernels: Any) -> None:
+    text = lowered(lambda x, w: kernels.rmsnorm(x, w, eps=0.5), struct(4, 8), struct(8))
+    assert "@jax_played.rmsnorm" in text and "eps = 5.000000e-01 : f64" in text
+
+
+def test_choices_and_absent_arrays_name_another_function(kernels: Any) -> None:
+    a, bias = struct(4, 8), struct(4)
+    assert "@jax_played.gemm__relu.no_bias" in lowered(lambda a: kernels.gemm(a, a, epilogue="relu"), a)
+    assert "@jax_played.gemm__identity(" in lowered(lambda a, bias: kernels.gemm(a, a, bias), a, bias)
+
+
+def test_an_output_may_take_the_memory_of_an_input(kernels: Any) -> None:
+    text = lowered(lambda x, w: kernels.rmsnorm(x, w, in_place="x"), struct(4, 8), struct(8))
+    assert "output_operand_alias" in text
+    with pytest.raises(ArgumentError, match="cannot work in place on 'weight'; `out` can take the memory of: x"):
+        jax.eval_shape(lambda x, w: kernels.rmsnorm(x, w, in_place="weight"), struct(4, 8), struct(8))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda k, x: k.rmsnorm(x), "`weight` is missing"),
+        (lambda k, x: k.rmsnorm(x, x, 1e-6, 1), "takes 3 arguments"),
+        (lambda k, x: k.rmsnorm(x, x, weight=x), "`weight` was passed twice"),
+        (lambda k, x: k.rmsnorm(x, x, epsilon=1), "`epsilon` is not one of eps, weight, x"),
+        (lambda k, x: k.gemm(x, x, epilogue="tanh"), "epilogue = 'tanh'; known: identity, relu"),
+        (lambda k, x: k.rmsnorm(None, x), "`x` is an array, got NoneType"),
+        (lambda k, x: k.rmsnorm([1.0], x), "`x` is an array, got list"),
+    ],
+)
+def test_wrong_calls_are_refused_with_what_is_right(kernels: Any, call: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        jax.eval_shape(lambda x: call(kernels, x), struct(4, 8))
+
+
+def test_functions_have_a_signature_and_take_arrays_of_numpy(kernels: Any) -> None:
+    import numpy
+
+    assert str(inspect.signature(kernels.rmsnorm)) == "(x, weight, eps=1e-06, *, in_place=None)"
+    assert "weight (tensor)" in kernels.rmsnorm.__doc__
+    # JAX makes f32 of NumPy's f64, unless its users turn that off, and so does the output.
+    seen = jax.eval_shape(lambda: kernels.rmsnorm(numpy.ones((4, 8)), numpy.ones(8)))
+    assert seen.dtype == jax.numpy.ones(1).dtype
+
+
+def test_kernels_with_pointers_are_refused(kernels: Any) -> None:
+    assert list(kernels) == [name for name in KERNELS if name != "pointers"]
+    with pytest.raises(ExposeError, match="pointers cannot be offered here"):
+        _ = kernels.pointers
+
+
+def test_without_a_backward_kernel_there_is_no_derivative(kernels: Any) -> None:
+    x = jax.numpy.ones((4, 8))
+    with pytest.raises(ValueError, match=r"jax_played\.rmsnorm` cannot be differentiated"):
+        jax.eval_shape(jax.grad(lambda x: kernels.rmsnorm(x, jax.numpy.ones(8)).sum()), x)
+
+
+def test_a_program_on_the_cpu_says_that_kernels_need_a_gpu(kernels: Any) -> None:
+    arrays = jax.numpy.ones((4, 8)), jax.numpy.ones(8)
+    with jax.default_device(jax.devices("cpu")[0]):
+        for call in (kernels.rmsnorm, jax.jit(kernels.rmsnorm)):
+            with pytest.raises(Exception, match="rmsnorm of bundle 'jax_played' runs on NVIDIA GPUs"):
+                jax.block_until_ready(call(*arrays))
+
+
+def test_several_outputs_may_take_the_memory_of_inputs(kernels: Any) -> None:
+    x = struct(4, 8)
+    places = {"out": "y", "total": "x"}
+    text = lowered(lambda x, y: kernels.residual(x, y, in_place=places), x, x)
+    assert text.count("output_operand_alias<") == 2
+    with pytest.raises(ArgumentError, match="cannot work in place on 'x'; `total` can take the memory of: x, y"):
+        jax.eval_shape(lambda x, y: kernels.residual(x, y, in_place={"out": "x", "total": "x"}), x, x)
+
+
+def test_a_donated_argument_is_handed_on_to_the_kernel(kernels: Any) -> None:
+    program = jax.jit(lambda x, w: kernels.rmsnorm(x, w, in_place="x"), donate_argnums=0)
+    text = str(program.trace(struct(4, 8), struct(8)).lower(lowering_platforms=("cuda",)).as_text())
+    assert "tf.aliasing_output = 0" in text and "output_operand_alias" in text
+
+
+def test_targets_are_known_before_anything_is_traced() -> None:
+    """As an exported program needs them, in the process that loads it."""
+    made = functions.register(Played("jax_untraced"))
+    assert made.gemm.targets == [
+        f"jax_untraced.gemm__{epilogue}{absent}" for epilogue in ("identity", "relu") for absent in ("", ".no_bias")
+    ]
+
+
+def test_export_keeps_the_foreign_call_and_symbolic_shapes(kernels: Any) -> None:
+    from jax import export
+
+    (rows,) = export.symbolic_shape("rows")
+    x = jax.ShapeDtypeStruct((rows, 8), "bfloat16")
+    program = jax.jit(lambda x, w: kernels.rmsnorm(x, w))
+    with pytest.raises(ValueError, match=r"jax_played\.rmsnorm"):
+        export.export(program, platforms=["cuda"])(x, struct(8))
+    checks = functions.export_checks(kernels)
+    exported = export.export(program, platforms=["cuda"], disabled_checks=checks)(x, struct(8))
+    assert "@jax_played.rmsnorm" in exported.mlir_module() and str(exported.out_avals[0].shape) == "(rows, 8)"
+
+
+# With kernels that NumPy plays on the CPU: what XLA hands to them, and what it makes of the results.
+
+
+def play(name: str, *tensors: Any) -> None:
+    import numpy
+
+    *arrays, power = tensors
+    arrays = [numpy.from_dlpack(array) for array in arrays]
+    for array in arrays:  # results of XLA are written by address
+        assert array.flags.c_contiguous
+    kernel, op = name.split("__")
+    if kernel == "scale":
+        x, factor, out = arrays
+        _write(out, x * factor**power if op == "times" else x / factor**power)
+    elif kernel == "parts":
+        x, out, scratch = arrays
+        assert scratch.shape == (4 * len(x),) and scratch.dtype == numpy.uint8
+        _write(scratch, x.view(numpy.uint8))
+        _write(out, scratch.view(numpy.float32).sum(keepdims=True) * power)
+    else:
+        x, grad_x, factor, grad_out, grad_factor, scratch = arrays
+        sign = 1 if op == "times" else -1
+        _write(grad_x, grad_out * factor ** (sign * power))
+        _write(grad_factor, (grad_out * x).sum(0) * sign * power * factor ** (sign * power - 1))
+        _write(scratch, 0 * x)
+
+
+def _write(target: Any, values: Any) -> None:
+    import ctypes
+
+    data = values.astype(target.dtype).tobytes()
+    ctypes.memmove(target.ctypes.data, data, len(data))
+
+
+class PlayedOnCpu(Played):
+    def _symbol(self, name: str) -> Any:
+        return tvm_ffi.convert(lambda *arguments: play(name, *arguments))
+
+
+@pytest.fixture
+def on_cpu(registered_on_cpu: Any) -> Iterator[Any]:
+    """Functions that run on the CPU, also if JAX sees a GPU."""
+    with jax.default_device(jax.devices("cpu")[0]):
+        yield registered_on_cpu
+
+
+@pytest.fixture(scope="module")
+def registered_on_cpu() -> Any:
+    """Functions whose targets are those of the CPU."""
+    register = functions.jax_tvm_ffi.register_ffi_target
+
+    def on_cpu(name: str, function: Any, spec: list[str], platform: str, **options: Any) -> None:
+        if platform == "gpu":
+            register(name, function, spec, platform="cpu", pass_owned_tensor=True)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(functions.jax_tvm_ffi, "register_ffi_target", on_cpu)
+        return functions.register(PlayedOnCpu("jax_on_cpu"))
+
+
+def reference(x: Any, factor: Any, power: float) -> Any:
+    return x / factor**power
+
+
+X, FACTOR = [[1.0, 2.0, 3.0], [4.0, 5.0, 7.0]], [2.0, 0.5, 4.0]
+
+
+def test_gradients_come_from_the_backward_kernel(on_cpu: Any) -> None:
+    x, factor = jax.numpy.array(X), jax.numpy.array(FACTOR)
+    ours = jax.jit(jax.grad(lambda x, f: (on_cpu.scale(x, f, 2.0, op="over") ** 2).sum(), argnums=(0, 1)))
+    exact = jax.grad(lambda x, f: (reference(x, f, 2.0) ** 2).sum(), argnums=(0, 1))
+    for one, other in zip(ours(x, factor), exact(x, factor), strict=True):
+        assert jax.numpy.allclose(one, other)
+
+
+def test_scratch_memory_is_a_result_that_callers_do_not_get(on_cpu: Any) -> None:
+    x = jax.numpy.arange(5.0)
+    for call in (on_cpu.parts, jax.jit(lambda x, op: on_cpu.parts(x, op=op), static_argnames="op")):
+        total = call(x, op="add")
+        assert total.shape == (1,) and total[0] == 10
+    with pytest.raises(ArgumentError, match="`scratch` is not one of op, power, x"):
+        on_cpu.parts(x, op="add", scratch=x)
+
+
+def test_second_and_forward_derivatives_are_refused(on_cpu: Any) -> None:
+    x, factor = jax.numpy.array(X), jax.numpy.array(FACTOR)
+    once = jax.grad(lambda x: on_cpu.scale(x, factor, op="times").sum())
+    with pytest.raises(ValueError, match="cannot be differentiated"):
+        jax.grad(lambda x: once(x).sum())(x)
+    with pytest.raises(TypeError, match="forward-mode"):
+        jax.jvp(lambda x: on_cpu.scale(x, factor, op="times"), (x,), (x,))
+
+
+def test_vmap_calls_the_kernel_for_each_element(on_cpu: Any) -> None:
+    x, factor = jax.numpy.stack([jax.numpy.array(X)] * 3) * jax.numpy.arange(1.0, 4.0)[:, None, None], FACTOR
+    got = jax.vmap(lambda one: on_cpu.scale(one, jax.numpy.array(factor), op="over"))(x)
+    assert jax.numpy.allclose(got, x / jax.numpy.array(factor))
+
+
+def test_an_input_is_kept_if_it_is_needed_after_a_call_in_place(on_cpu: Any) -> None:
+    @jax.jit
+    def program(x: Any, factor: Any) -> Any:
+        return on_cpu.scale(x, factor, op="times", in_place="x"), x + 1
+
+    x, factor = jax.numpy.array(X), jax.numpy.array(FACTOR)
+    scaled, kept = program(x, factor)
+    assert jax.numpy.allclose(scaled, x * factor) and jax.numpy.allclose(kept, jax.numpy.array(X) + 1)
