@@ -1,4 +1,4 @@
-"""What the GEMM of every architecture shares: the problem, and the activations of its epilogue.
+"""What the GEMM of every architecture shares: the problem, and which activations its epilogue has.
 
 The problem is ``out[m, n, l] = epilogue(sum over k of a[m, k, l] * b[n, k, l] + bias[n])``, for each ``l`` of a batch. Without a bias, ``bias`` has
 no elements: code is compiled once for both cases.
@@ -9,29 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
 import aot
 
+from ._activations import Activation, activate
 from ._device import KernelObject, launched_early
-from .elementwise.activation import Activation
-
-
-class Identity(Activation):
-    @staticmethod
-    def apply(x: cute.TensorSSA) -> cute.TensorSSA:
-        return x
-
-
-@cute.jit
-def activate(values: cute.Tensor, which: Int32, activations: cutlass.Constexpr):
-    """Apply the activation of a call, named by its position among ``activations``, to values in registers."""
-    for i in cutlass.range_constexpr(len(activations)):
-        if cutlass.const_expr(activations[i] is not Identity):  # noqa: SIM102  decided when compiling
-            if which == i:
-                values.store(activations[i].apply(values.load()))
 
 
 class EpilogueGemm(KernelObject):

@@ -13,10 +13,10 @@ from cutlass import Float32, Int32, Int64
 
 import aot
 
+from .._activations import Silu
 from .._device import ARCHS, DTYPES, VECTOR_BYTES, await_previous, store
 from .._elementwise import ELEMENTWISE_TILINGS, Elementwise, ElementwiseTiling, extents
 from ..contracts.elementwise import silu_and_mul as contract
-from .activation import Silu
 
 # Elements of half a row. Measured on an H200 in f16: 50896 x 195 takes 11 us element by element, and 19 us in whole chunks
 # that are shifted into place. Halves of 200 elements and more gain nothing.

@@ -11,8 +11,7 @@ from cutlass import Float32, Int32
 
 import aot
 
-from .._gemm import activate
-from ..elementwise.activation import Activation
+from .._activations import Activation, activate
 from ..sm90.epilogue import Epilogue, Place
 from ..sm90.hardware import WARP_GROUP, WGMMA_ROWS
 from ..sm90.mainloop import Mainloop

@@ -20,11 +20,11 @@ from cutlass.utils import LayoutEnum
 
 import aot
 
+from .._activations import Activation
 from .._device import WARP
 from .._gemm import batched
 from .._scheduler import swizzled_batch
 from .._versions import SmemAllocator
-from ..elementwise.activation import Activation
 from ..sm80 import operands as sm80
 from ..sm80.operands import Operand, copy_first, make_operand
 from ..sm80.tiles import Fragment, lines, load, make_fragment, swizzled

@@ -14,8 +14,8 @@ import cutlass.cute as cute
 from cuda.bindings.driver import CUstream
 from cutlass import Float32, Int32
 
+from .._activations import Activation
 from .._gemm import EpilogueGemm, batched
-from ..elementwise.activation import Activation
 
 WARP = cute.arch.WARP_SIZE
 CHUNK = 4  # elements that a lane reads at once

@@ -22,10 +22,10 @@ from cutlass.cute.nvgpu import warp
 
 import aot
 
-from .._gemm import EpilogueGemm, activate, batched
+from .._activations import Activation, activate
+from .._gemm import EpilogueGemm, batched
 from .._scheduler import swizzled_batch
 from .._versions import SmemAllocator
-from ..elementwise.activation import Activation
 
 WARPS = 8
 THREADS = WARPS * cute.arch.WARP_SIZE

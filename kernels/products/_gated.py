@@ -14,7 +14,7 @@ from cutlass import Int32
 
 import aot
 
-from ..elementwise.activation import RoundedSilu
+from .._activations import RoundedSilu
 from ..sm90.epilogue import Epilogue
 from ..sm90.mainloop import Mainloop
 from ..sm90.product import Product

@@ -15,8 +15,7 @@ from cutlass import Float32, Int32, TFloat32
 from cutlass.cute.nvgpu import OperandMajorMode
 from cutlass.cute.nvgpu.warpgroup import MmaF8Op, OperandSource
 
-from .._gemm import activate
-from ..elementwise.activation import Activation
+from .._activations import Activation, activate
 from ..sm90.epilogue import Epilogue, Place, Store
 from ..sm90.hardware import WGMMA_ROWS, column_offset, row_offset
 from ..sm90.mainloop import UNROLLED, PromotedMainloop, Types

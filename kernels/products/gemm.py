@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 
 import aot
 
+from .._activations import Identity, Relu, RoundedGelu, RoundedSilu
 from .._device import forward
-from .._gemm import Identity
 from ..contracts.products import gemm as contract
-from ..elementwise.activation import Relu, RoundedGelu, RoundedSilu
 from ..sm80 import operands as sm80
 from ..sm90.tiling import Tiling
 from ..sm100 import gemm as sm100

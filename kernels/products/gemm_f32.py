@@ -13,10 +13,9 @@ from typing import Any
 
 import aot
 
+from .._activations import Gelu, Identity, Relu, Silu
 from .._device import ARCHS, TMA, VECTOR_BYTES, forward
-from .._gemm import Identity
 from ..contracts.products import gemm_f32 as contract
-from ..elementwise.activation import Gelu, Relu, Silu
 from ..sm90 import tiling as sm90
 from . import _f32_contiguous, _f32_few_rows
 from ._choice import MULTIPROCESSORS, Model, preferences, waves_of

@@ -8,7 +8,7 @@ import math
 import pytest
 from places import PROJECT
 
-SOURCE = PROJECT / "kernels" / "elementwise" / "activation.py"
+SOURCE = PROJECT / "kernels" / "_activations.py"
 
 (SHIFT,) = [
     ast.literal_eval(node.value)
