@@ -35,6 +35,7 @@ class Guide:
 
 FIRST = Guide(PROJECT / "docs" / "guides" / "first-kernel.md", "examples/kernel_package/")
 SHARED_MEMORY = Guide(PROJECT / "docs" / "guides" / "shared-memory.md", "examples/shared_memory/")
+TENSOR_CORES = Guide(PROJECT / "docs" / "guides" / "tensor-cores.md", "examples/tensor_cores/")
 
 
 @dataclass(frozen=True)

@@ -78,6 +78,19 @@ def test_the_transpose_has_a_block_for_each_tile_and_refuses_what_does_not_fit(
         transpose(square, square)
 
 
+def test_the_product_has_a_block_for_each_tile_and_refuses_operands_that_do_not_agree(
+    build_bundle: Callable[..., BuildResult], standin_process: Standin, cuda: Standin
+) -> None:
+    result = build_bundle(EXAMPLES / "tensor_cores" / "kernels", ("sm_90a",), name="multiplying", shared_cudart=True)
+    matmul = aot_runtime.load(result.path).matmul
+    a, b, out = (cuda.tensor(shape, "float16") for shape in ((65, 32), (300, 32), (65, 300)))
+    matmul(a, b, out)
+    (launch,) = cuda.launches
+    assert (launch.grid, launch.block) == ((5, 2, 1), (128, 1, 1))
+    with pytest.raises(ArgumentError, match=r"must equal"):
+        matmul(a, cuda.tensor((300, 33), "float16"), out)
+
+
 def test_arguments_are_passed_in_the_order_of_the_jit_function(declarations: aot_runtime.Bundle, cuda: Standin) -> None:
     x, out = cuda.tensor((64,), "float32"), cuda.tensor((64,), "float32")
     declarations.scale(x, out, factor=3.0)

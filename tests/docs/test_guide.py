@@ -64,13 +64,20 @@ def test_the_guide_works_as_it_is_written(without_cute_aot: Environment, project
 
 
 @pytest.mark.usefixtures("commands_share_artifacts")
-def test_the_guide_to_shared_memory_works_as_it_is_written(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("guide", "kernel", "bundle"),
+    [(follow_guide.SHARED_MEMORY, "transpose", "transposing"), (follow_guide.TENSOR_CORES, "matmul", "multiplying")],
+    ids=["shared memory", "tensor cores"],
+)
+def test_a_guide_to_a_kernel_works_as_it_is_written(
+    guide: follow_guide.Guide, kernel: str, bundle: str, tmp_path: Path
+) -> None:
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    done = follow_guide.follow(tmp_path, environment, gpu=False, guide=follow_guide.SHARED_MEMORY)
+    done = follow_guide.follow(tmp_path, environment, gpu=False, guide=guide)
     assert [" ".join(command.split()[:4]) for command in done] == ["python -m aot build", "python -m aot inspect"]
-    for name in ("kernels/transpose.py", "kernels/contracts/transpose.py"):
-        assert (tmp_path / name).read_text() == (PROJECT / "examples" / "shared_memory" / name).read_text()
-    assert aot_runtime.load(tmp_path / "dist" / "transposing").kernels == ("transpose",)
+    for name in (f"kernels/{kernel}.py", f"kernels/contracts/{kernel}.py"):
+        assert (tmp_path / name).read_text() == (PROJECT / guide.example / name).read_text()
+    assert aot_runtime.load(tmp_path / "dist" / bundle).kernels == (kernel,)
 
 
 def test_a_step_that_fails_ends_the_guide_with_its_command(tmp_path: Path) -> None:

@@ -40,11 +40,12 @@ def test_examples_run(request: pytest.FixtureRequest, tmp_path: Path, example: s
     assert done.returncode == 0, done.stderr
 
 
-def test_the_transpose_of_the_guide_is_right(tmp_path: Path) -> None:
+@pytest.mark.parametrize("example", ["shared_memory", "tensor_cores"])
+def test_the_kernel_of_a_guide_is_right(example: str, tmp_path: Path) -> None:
     pytest.importorskip("nvidia_cutlass_dsl", reason="CuTe DSL is not installed: the example has to be built")
-    kernels = Path(__file__).parents[2] / "examples" / "shared_memory" / "kernels"
+    kernels = Path(__file__).parents[2] / "examples" / example / "kernels"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    for command in (f"build --kernels {kernels} --arch sm90 --name transposing", "check dist/transposing"):
+    for command in (f"build --kernels {kernels} --arch sm90 --name example", "check dist/example"):
         words = [sys.executable, "-m", "aot", *command.split()]
         done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
