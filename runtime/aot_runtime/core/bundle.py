@@ -22,7 +22,6 @@ from ..errors import ArgumentError, BundleError, DigestError, register_with_tvm_
 from . import arrays  # noqa: F401  # of the first calls: a process that forks during an import leaves it locked in its child
 from .functions import make_function
 from .opening import open_library
-from .trust import manifest_check
 
 if TYPE_CHECKING:
     from ..arch import Capability
@@ -78,7 +77,11 @@ class Bundle:
                 "`verify=False` cannot be combined with `key` or `manifest_sha256`: both cover files by their digests",
                 hint="leave `verify` out",
             )
-        check = manifest_check(directory, key, manifest_sha256)
+        check = None
+        if key is not None or manifest_sha256 is not None:
+            from .trust import manifest_check  # most callers have neither
+
+            check = manifest_check(directory, key, manifest_sha256)
         self.manifest, self._kernels_content, self._module = _open(directory, check, name, verify)
         self._functions: dict[str, Callable[..., Any]] = {}
         if not self.manifest.complete:
