@@ -14,7 +14,7 @@ from .details import MAX_DETAILS_BYTES, VariantDetails, details_text, parse_deta
 from .headers import header_texts
 from .layout import SBOM, details_name
 from .manifest import Manifest
-from .sbom import sbom_text
+from .sbom import linked_files, sbom_text
 from .split import absent_parts
 from .types import function_kinds
 
@@ -88,6 +88,9 @@ def header_problems(manifest: Manifest, details: AllDetails) -> Iterator[str]:
 
 def sbom_problems(manifest: Manifest) -> Iterator[str]:
     """An SBOM that does not follow from the toolchain. Wheels have theirs elsewhere."""
-    expected = sbom_text(manifest.name, manifest.toolchain, manifest.hosts)
-    if SBOM in manifest.files and manifest.files[SBOM] != FileRecord.of(expected.encode()):
+    if SBOM not in manifest.files:
+        return
+    written = sbom_text(manifest.name, manifest.toolchain, manifest.hosts, linked_files(manifest.provenance))
+    earlier = sbom_text(manifest.name, manifest.toolchain, manifest.hosts)  # earlier documents name no files
+    if manifest.files[SBOM] not in (FileRecord.of(written.encode()), FileRecord.of(earlier.encode())):
         yield f"{SBOM} is not the document that follows from the toolchain"

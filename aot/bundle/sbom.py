@@ -1,22 +1,23 @@
 """What a bundle's libraries contain besides the author's kernels, for tools: ``sbom.cdx.json``, a CycloneDX document.
 
 Every host of the bundle is a component. It depends on what is linked into its libraries, so that the part of one host can
-be taken out: wheels hold one host.
+be taken out: wheels hold one host. It contains the very files that were linked, with their digests.
 """
 
 from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+from importlib import resources
+from types import MappingProxyType
 from typing import Any
 
 from aot_runtime.description.records import HostRecord
 
-__all__ = ["Component", "components", "document", "sbom_of_host", "sbom_text"]
+__all__ = ["Component", "components", "document", "linked_files", "sbom_of_host", "sbom_text"]
 
 _CUDA_RUNTIMES = ("nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime")
 _NAMESPACE = uuid.UUID("6ba7b811-9dad-11d1-80b4-00c04fd430c8")  # RFC 9562's, for URLs
@@ -39,7 +40,7 @@ class Component:
 
 @cache
 def _facts() -> dict[str, dict[str, str]]:
-    facts: dict[str, dict[str, str]] = json.loads(files("aot").joinpath("data/linked.json").read_text())
+    facts: dict[str, dict[str, str]] = json.loads(resources.files("aot").joinpath("data/linked.json").read_text())
     for name, entry in facts.items():
         assert entry.keys() == {"license", "what", "url"}, f"linked.json: {name} has {sorted(entry)}"
     return facts
@@ -54,12 +55,32 @@ def components(toolchain: Mapping[str, str], host: HostRecord) -> tuple[Componen
     return tuple(Component(name, built_with.get(name), **_facts()[name]) for name in sorted(names) if name in _facts())
 
 
-def sbom_text(name: str, toolchain: Mapping[str, str], hosts: Mapping[str, HostRecord]) -> str:
-    """The document of a bundle. The same content gives the same bytes."""
+def linked_files(provenance: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
+    """The digests of NVIDIA's files that builds linked, by host and name. Builds of other versions may have linked others."""
+    found: dict[str, set[str]] = {}
+    for record in provenance:
+        for name, digest in record["source"].get("linked", {}).items():
+            found.setdefault(name, set()).add(digest)
+    return {name: tuple(sorted(digests)) for name, digests in sorted(found.items())}
+
+
+def sbom_text(
+    name: str,
+    toolchain: Mapping[str, str],
+    hosts: Mapping[str, HostRecord],
+    files: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> str:
+    """The document of a bundle, with ``files`` that were linked. The same content gives the same bytes."""
     linked = {host: components(toolchain, record) for host, record in sorted(hosts.items())}
     every = {item.purl: item for items in linked.values() for item in items}
     libraries = [
-        {"type": "library", "bom-ref": _host_ref(name, host), "name": name, "description": f"libraries for {host}"}
+        {
+            "type": "library",
+            "bom-ref": _host_ref(name, host),
+            "name": name,
+            "description": f"libraries for {host}",
+            **_contained(host, files),
+        }
         for host in linked
     ]
     own = {"type": "library", "bom-ref": name, "name": name}
@@ -81,7 +102,9 @@ def sbom_of_host(text: str, host: str, own: Mapping[str, Any]) -> str:
     name = data["metadata"]["component"]["bom-ref"]
     (linked,) = (entry["dependsOn"] for entry in data["dependencies"] if entry["ref"] == _host_ref(name, host))
     kept = [item for item in data["components"] if item["bom-ref"] in linked]
-    return document(own, data["metadata"]["tools"]["components"], kept, {own["bom-ref"]: linked})
+    (libraries,) = (item for item in data["components"] if item["bom-ref"] == _host_ref(name, host))
+    contained = {"components": libraries["components"]} if "components" in libraries else {}
+    return document({**own, **contained}, data["metadata"]["tools"]["components"], kept, {own["bom-ref"]: linked})
 
 
 def document(
@@ -104,6 +127,16 @@ def document(
 
 def _host_ref(name: str, host: str) -> str:
     return f"{name}/{host}"
+
+
+def _contained(host: str, files: Mapping[str, Sequence[str]]) -> Mapping[str, Any]:
+    own = [
+        {"type": "file", "name": name.removeprefix(f"{host}/"), "hashes": [{"alg": "SHA-256", "content": digest}]}
+        for name, digests in files.items()
+        if name.startswith(f"{host}/")
+        for digest in digests
+    ]
+    return {"components": own} if own else {}
 
 
 def _component(item: Component) -> Mapping[str, Any]:

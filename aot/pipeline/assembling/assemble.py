@@ -24,7 +24,7 @@ from ...bundle.headers import write_headers
 from ...bundle.layout import details_name, library_path, torch_library_path
 from ...bundle.manifest import Manifest
 from ...bundle.operators import operators
-from ...bundle.sbom import sbom_text
+from ...bundle.sbom import linked_files, sbom_text
 from ...bundle.tuning import TunedDevice, TunedKernel, Tuning, tuning_name, tuning_text
 from ...bundle.types import with_types
 from ...hosts import Host
@@ -53,7 +53,8 @@ def assemble(contributions: Sequence[Contribution], staged: Path, linker_for: Li
     _write_details(contents, staged)
     _write_tunings(contents, staged)
     write_headers(staged / "include", contents.name, manifest.kernels, sorted((staged / "details").iterdir()))
-    (staged / layout.SBOM).write_text(sbom_text(contents.name, contents.toolchain, manifest.hosts))
+    files = linked_files(contents.provenance)
+    (staged / layout.SBOM).write_text(sbom_text(contents.name, contents.toolchain, manifest.hosts, files))
     # Files that were taken were compared with their digests when they were.
     known = {path: file.record for path, file in contents.files().items()}
     return write_description(staged, manifest, known)

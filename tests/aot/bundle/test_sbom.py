@@ -9,7 +9,7 @@ from typing import Any
 from aot_runtime.description.records import HostRecord
 
 from aot.bundle.manifest import Manifest
-from aot.bundle.sbom import sbom_of_host, sbom_text
+from aot.bundle.sbom import linked_files, sbom_of_host, sbom_text
 
 TOOLCHAIN = {
     "apache-tvm-ffi": "0.1.15",
@@ -30,7 +30,12 @@ def test_a_bundle_as_built_carries_it(small_bundle_path: Path) -> None:
     manifest = Manifest.read(small_bundle_path)
     text = (small_bundle_path / "sbom.cdx.json").read_text()
     assert "sbom.cdx.json" in manifest.files
-    assert text == sbom_text("small", manifest.toolchain, manifest.hosts)
+    assert text == sbom_text("small", manifest.toolchain, manifest.hosts, linked_files(manifest.provenance))
+    (host,) = (item for item in json.loads(text)["components"] if item["bom-ref"].startswith("small/"))
+    files = {item["name"]: item["hashes"][0]["content"] for item in host["components"]}
+    linked = manifest.provenance[0]["source"]["linked"]
+    assert files == {name.partition("/")[2]: digest for name, digest in linked.items()}
+    assert "libcudart_static.a" in files
     assert CUDART.partition("@")[0] in text, "the CUDA runtime is linked into this bundle"
 
 
@@ -80,3 +85,16 @@ def test_the_part_of_one_host_can_be_taken_out() -> None:
     names = {item["name"] for item in data["components"]}
     assert names == {"cute-aot", "nvidia-cutlass-dsl-libs-cu12", "ziglang"}
     assert dependencies(data).keys() == {"pkg:pypi/demo@1.0", *(item["bom-ref"] for item in data["components"])}
+
+
+def test_files_go_with_the_host_that_they_were_linked_for() -> None:
+    builds = [
+        {"source": {"linked": {"x86_64-linux-gnu/libcudart_static.a": digest, "aarch64-linux-gnu/lib.a": "cc"}}}
+        for digest in ("bb", "aa")
+    ]
+    text = sbom_text("b", TOOLCHAIN, HOSTS, linked_files([*builds, {"source": {}}]))
+    own = {"type": "library", "bom-ref": "pkg:pypi/demo@1.0", "name": "demo"}
+    component = json.loads(sbom_of_host(text, "x86_64-linux-gnu", own))["metadata"]["component"]
+    assert [(item["name"], item["hashes"][0]["content"]) for item in component["components"]] == [
+        ("libcudart_static.a", "aa"), ("libcudart_static.a", "bb")
+    ]  # fmt: skip
