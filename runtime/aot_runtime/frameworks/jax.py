@@ -45,6 +45,8 @@ _registered: dict[str, Functions] = {}
 class Functions(Exposed):
     """The functions of one bundle, as attributes."""
 
+    __module__ = __name__.replace(".frameworks.", ".")  # where callers import it from
+
     def _make(self, record: KernelRecord) -> Any:
         return _Function(self._bundle, record, self)
 

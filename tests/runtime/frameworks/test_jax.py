@@ -287,14 +287,16 @@ def on_cpu(registered_on_cpu: Any) -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def registered_on_cpu() -> Any:
     """Functions whose targets are those of the CPU."""
-    register = functions.jax_tvm_ffi.register_ffi_target
+    import jax_tvm_ffi
+
+    register = jax_tvm_ffi.register_ffi_target
 
     def on_cpu(name: str, function: Any, spec: list[str], platform: str, **options: Any) -> None:
         if platform == "gpu":
             register(name, function, spec, platform="cpu", pass_owned_tensor=True)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(functions.jax_tvm_ffi, "register_ffi_target", on_cpu)
+        patch.setattr(jax_tvm_ffi, "register_ffi_target", on_cpu)
         return functions.register(PlayedOnCpu("jax_on_cpu"))
 
 
