@@ -37,11 +37,14 @@ from .torch_native import is_defined, load_library
 __all__ = ["GradientError", "Operators", "load_library", "register"]
 
 
+_PUBLIC = __name__.replace(".frameworks.", ".")  # where callers import all of this from
 _registered: dict[str, Operators] = {}
 
 
 class Operators(Exposed):
     """The operators of one bundle, as attributes."""
+
+    __module__ = _PUBLIC
 
     def __init__(self, bundle: Bundle, namespace: str) -> None:
         if not namespace.isidentifier():
@@ -112,17 +115,18 @@ class _Signature:
         return ", ".join([*(p.name for p in self.inputs), *(f"{name}={name}" for name in keywords)])
 
     def written(self) -> str:
-        """The outputs of a call as a tuple, without those that the caller left out."""
-        names = (parameter.name for parameter in self.outputs)
+        """The outputs of a call as a tuple, without those that the caller left out; a single one as itself.
+
+        torch takes longer to see that a tuple is no tensor than for all the rest of `increment_version`.
+        """
+        names = [parameter.name for parameter in self.outputs]
+        if len(names) == 1 and names[0] not in self.optional:
+            return names[0]
         return _tuple([f"*(() if {name} is None else ({name},))" if name in self.optional else name for name in names])
 
-    def target(self) -> str:
+    def target(self, *, declared: bool = False) -> str:
         """The call of the compiled function, in the kernel's own order of parameters."""
-        return f"{self.function}({self._arguments(declared=False)})"
-
-    def write(self, *, declared: bool = False) -> str:
-        """The arguments of the function that makes this call only if it may bypass the dispatcher."""
-        return f"{self.function}, {self._arguments(declared)}"
+        return f"{self.function}({self.arguments(declared=declared)})"
 
     @property
     def function(self) -> str:
@@ -130,7 +134,7 @@ class _Signature:
         keys = ", ".join(choice.name for choice in self.record.choices)
         return f"_targets[{keys}]" if keys else "_target"
 
-    def _arguments(self, declared: bool) -> str:
+    def arguments(self, *, declared: bool) -> str:
         """``declared``: with the workspace that a caller may pass. Otherwise dispatch takes one from torch."""
         return ", ".join(p.name if declared or p.workspace is None else "None" for p in self.record.parameters)
 
@@ -161,11 +165,11 @@ def _define(signature: _Signature, bundle: Bundle, library: Any, operators: Oper
     out = ", ".join(signature.python_parameters(outputs=True))
     source = _SOURCE.format(
         name=record.name, declared=", ".join(signature.declared_parameters()), functional=functional, out=out, returned=returned,
-        target=signature.target(), arguments=", ".join(parameter.name for parameter in record.parameters),
+        target=signature.target(), declared_target=signature.target(declared=True),
         plain_functional=_plain(signature.tensors, signature.optional),
         plain_out=_plain(signature.all_tensors, signature.optional),
         allocate="\n    ".join(allocations), quick_allocate="\n            ".join(quick_allocations),
-        tensors=", ".join(signature.tensors), write=signature.write(), declared_write=signature.write(declared=True),
+        declared_arguments=signature.arguments(declared=True),
         foreign=" or ".join(f"not ({name} is None or _isinstance({name}, _Tensor))" for name in signature.all_tensors),
         function=signature.function,
         inputs=_tuple(signature.tensors),
@@ -193,7 +197,7 @@ def _define(signature: _Signature, bundle: Bundle, library: Any, operators: Oper
         (names["_out_form"], f"{record.name}.out"),
         (names["_as_declared"], record.name),
     ):
-        called.__name__, called.__qualname__, called.__module__ = record.name, shown, __name__
+        called.__name__, called.__qualname__, called.__module__ = record.name, shown, _PUBLIC
         called.__doc__ = _documentation(signature, namespace)
     return function
 
@@ -219,18 +223,8 @@ def _declared(record: KernelRecord, function: Any, targets: Collection[Any]) -> 
 # graphs call the operator, also with plain tensors: these need not go through the dispatcher a second time below autograd.
 # Every name but those of the kernel and its parameters starts with `_`, as theirs cannot: a parameter may be called `type`.
 _SOURCE = """\
-def _may_bypass({tensors}):
-    return {plain_functional}
-
-def _write(_function, {arguments}):
-    if not ({plain_out}):
-        return False
-    _function({arguments})
-    _bump({outputs})
-    return True
-
 def {name}({functional}):
-    if not _is_traced() and _forward._current_level < 0 and _may_bypass({tensors}):
+    if not _is_traced() and {plain_functional}:
         try:
             {quick_allocate}
             {target}
@@ -242,26 +236,30 @@ def {name}({functional}):
     return _functional({pass_functional})
 
 def _out_form({out}):
-    if not _is_traced() and _forward._current_level < 0:
+    if not _is_traced() and {plain_out}:
         try:
-            if _write({write}):
-                return
+            {target}
         except _Exception:
             if not _goes_to_operator({written}):
                 raise
+        else:
+            _bump({outputs})
+            return
     _out({pass_out})
 
 def _as_declared({declared}):
-    if not _is_traced() and _forward._current_level < 0:
+    if not _is_traced() and {plain_out}:
         try:
-            if _write({declared_write}):
-                return
+            {declared_target}
         except _Exception:
             if not _goes_to_operator({written}):
                 raise
+        else:
+            _bump({outputs})
+            return
     if {foreign}:
         _refuse_gradients("{name}", _plain_among({written}))
-        _call_plainly({declared_write})
+        _call_plainly({function}, {declared_arguments})
         return
     _out({pass_out})
 
@@ -284,7 +282,7 @@ def _out_fake({out}):
     _check_fakes({written_by_name})
 
 def _functional_autograd({functional}):
-    if {device_of} is not None and {device_of}.is_cuda and _forward._current_level < 0 and _may_bypass({tensors}):
+    if {device_of} is not None and {device_of}.is_cuda and {plain_functional}:
         return _functional_kernel({pass_functional})
     _check_present({inputs_by_name})
     _refuse_gradients("{name}", {inputs})
@@ -292,7 +290,9 @@ def _functional_autograd({functional}):
         return _functional({pass_functional})
 
 def _out_autograd({out}):
-    if {device_of} is not None and {device_of}.is_cuda and _forward._current_level < 0 and _write({write}):
+    if {device_of} is not None and {device_of}.is_cuda and {plain_out}:
+        {target}
+        _bump({outputs})
         return
     _check_present({written_by_name})
     _refuse_gradients("{name}", {written})
@@ -314,12 +314,14 @@ def _plain(tensors: list[str], optional: Collection[str]) -> str:
         f"{name} is not None and {name}.requires_grad" if name in optional else f"{name}.requires_grad"
         for name in tensors
     ]
-    return " and ".join([*exact, quiet, f"not (_grad_enabled() and ({' or '.join(wanted)}))"])
+    return " and ".join(
+        ["_forward._current_level < 0", *exact, quiet, f"not (_grad_enabled() and ({' or '.join(wanted)}))"]
+    )
 
 
 # What must not be active if a call bypasses the dispatcher: torch.jit.trace, modes, and transforms.
 _QUESTIONS = {
-    "_is_recorded": torch.jit.is_tracing,
+    "_is_recorded": torch._C._is_tracing,  # what torch.jit.is_tracing asks, in a third of the time
     "_dispatch_modes": torch._C._len_torch_dispatch_stack,
     "_function_modes": torch._C._len_torch_function_stack,
     "_transforms": torch._C._are_functorch_transforms_active,
