@@ -16,7 +16,19 @@ from typing import Any
 from ..errors import DeclarationError
 from ..kinds import DTYPES, dtype_of
 
-__all__ = ["Binary", "Compare", "Constant", "Element", "Expression", "Logic", "Name", "Negation", "names_in", "parse"]
+__all__ = [
+    "Binary",
+    "Compare",
+    "Constant",
+    "Element",
+    "Expression",
+    "Logic",
+    "Name",
+    "Negation",
+    "Size",
+    "names_in",
+    "parse",
+]
 
 _INT64 = range(-(2**63) + 1, 2**63)  # -2**63 stands for "missing"
 
@@ -40,6 +52,13 @@ class Element:
     parameter: str
     field: str
     dim: int
+
+
+@dataclass(frozen=True)
+class Size:
+    """``x.size``: how many elements a tensor has, whatever its rank is."""
+
+    parameter: str
 
 
 @dataclass(frozen=True)
@@ -81,7 +100,7 @@ class Negation:
     operand: Expression
 
 
-Expression = Constant | Name | Element | Binary | Compare | Logic | Negation
+Expression = Constant | Name | Element | Size | Binary | Compare | Logic | Negation
 
 _BINARY: dict[type, str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//", ast.Mod: "%"}
 _COMPARE: dict[type, str] = {ast.Lt: "<", ast.LtE: "<=", ast.Eq: "==", ast.NotEq: "!="}
@@ -108,7 +127,7 @@ def names_in(expression: Expression) -> set[str]:
     """The names and parameters in an expression."""
     if isinstance(expression, Name):
         return {expression.name}
-    if isinstance(expression, Element):
+    if isinstance(expression, (Element, Size)):
         return {expression.parameter}
     if isinstance(expression, Negation):
         return names_in(expression.operand)
@@ -134,6 +153,8 @@ class _Parser:
             return Name(node.id)
         if isinstance(node, ast.Subscript):
             return self._element(node)
+        if isinstance(node, ast.Attribute) and node.attr == "size" and isinstance(node.value, ast.Name):
+            return Size(node.value.id)
         if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
             return Binary(_BINARY[type(node.op)], self.visit(node.left), self.visit(node.right))
         if isinstance(node, ast.Compare):
@@ -201,7 +222,7 @@ class _Parser:
     def _unknown(self, node: ast.expr) -> DeclarationError:
         return DeclarationError(
             f"{ast.unparse(node)!r} is not supported in {self.text!r}",
-            hint="use names, x.shape[0], numbers, + - * // %, min, max, comparisons, and, or, not",
+            hint="use names, x.shape[0], x.size, numbers, + - * // %, min, max, comparisons, and, or, not",
         )
 
 
@@ -254,8 +275,8 @@ def check_shape(text: str) -> set[str]:
 def check_size(text: str) -> set[str]:
     """The names in a number of bytes, ``"4 * x.shape[0]"``."""
     expression = parse(text)
-    if not _is_extent(expression):
-        raise DeclarationError(f"{text!r} is not a size", hint='write a size like "4 * x.shape[0] * x.shape[1]"')
+    if not _is_extent(expression, sizes=True):
+        raise DeclarationError(f"{text!r} is not a size", hint='write a size like "4 * x.shape[0]" or "4 * x.size"')
     return names_in(expression)
 
 
@@ -298,11 +319,14 @@ def _shape(node: ast.expr) -> Shape | None:
     return Shape(tensor.id, stop, start, index) if isinstance(tensor, ast.Name) else None
 
 
-def _is_extent(expression: Expression) -> bool:
+def _is_extent(expression: Expression, sizes: bool = False) -> bool:
+    """Whether this is an integer of extents and integers, and perhaps of the ``sizes`` of whole tensors."""
     if isinstance(expression, Binary):
-        return _is_extent(expression.left) and _is_extent(expression.right)
+        return _is_extent(expression.left, sizes) and _is_extent(expression.right, sizes)
     if isinstance(expression, Constant):
         return isinstance(expression.value, int)
+    if isinstance(expression, Size):
+        return sizes
     return isinstance(expression, Name) or (isinstance(expression, Element) and expression.field == "shape")
 
 
@@ -313,6 +337,8 @@ def _evaluate(expression: Expression, arguments: Mapping[str, Any]) -> Any:
         return arguments[expression.name]
     if isinstance(expression, Element):
         return arguments[expression.parameter].shape[expression.dim]
+    if isinstance(expression, Size):
+        return math.prod(arguments[expression.parameter].shape)
     if isinstance(expression, Binary):
         left, right = _evaluate(expression.left, arguments), _evaluate(expression.right, arguments)
         return _ARITHMETIC[expression.operator](left, right)
@@ -338,6 +364,8 @@ def render(expression: Expression) -> str:
         return expression.name
     if isinstance(expression, Element):
         return f"{expression.parameter}.{expression.field}[{expression.dim}]"
+    if isinstance(expression, Size):
+        return f"{expression.parameter}.size"
     if isinstance(expression, Negation):
         return f"not {_operand(expression.operand)}"
     if expression.operator in ("min", "max"):
@@ -346,5 +374,8 @@ def render(expression: Expression) -> str:
 
 
 def _operand(expression: Expression) -> str:
-    simple = isinstance(expression, (Constant, Name, Element)) or getattr(expression, "operator", "") in ("min", "max")
+    simple = isinstance(expression, (Constant, Name, Element, Size)) or getattr(expression, "operator", "") in (
+        "min",
+        "max",
+    )
     return render(expression) if simple else f"({render(expression)})"

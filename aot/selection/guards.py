@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ..declare import expressions
 from ..declare.arguments import Scalar, Tensor
-from ..declare.expressions import Compare, Element, Expression, Logic, Name, Negation
+from ..declare.expressions import Compare, Element, Expression, Logic, Name, Negation, Size
 from ..errors import DeclarationError
 from .subjects import HIGHEST, LOWEST, Path, Place, Requirement, Step, Subject, ordered_float
 
@@ -143,6 +143,8 @@ class Guards:
             yield Step("constant", value=expression.value)
         elif isinstance(expression, (Name, Element)):
             yield self._leaf(expression)
+        elif isinstance(expression, Size):
+            yield from self._size(expression)
         elif isinstance(expression, Negation):
             yield from self._steps(expression.operand)
             yield Step("not")
@@ -150,6 +152,16 @@ class Guards:
             yield from self._steps(expression.left)
             yield from self._steps(expression.right)
             yield Step(_OPERATIONS[expression.operator])
+
+    def _size(self, expression: Size) -> Iterator[Step]:
+        """The product of all extents: the rank is known when a variant is built."""
+        if expression.parameter not in self.tensors:
+            raise self._error(f"{expression.parameter!r} is not a tensor")
+        path, tensor = self.tensors[expression.parameter]
+        yield Step("constant", value=1)
+        for dim in range(len(tensor.shape)):
+            yield Step("extent", path, dim)
+            yield Step("multiply")
 
     def _error(self, message: str, hint: str | None = None) -> DeclarationError:
         return DeclarationError(f"{self.kernel}: {self.role}: {message}", hint=hint)

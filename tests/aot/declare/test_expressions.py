@@ -17,12 +17,14 @@ from aot.declare.expressions import (
     Logic,
     Name,
     Negation,
+    Size,
     check_dtype,
     check_shape,
     names_in,
     parse,
     render,
     shape_of,
+    value_of,
 )
 from aot.errors import DeclarationError
 
@@ -41,6 +43,7 @@ N, M = Name("n"), Name("m")
         ("x.shape[1]", Element("x", "shape", 1)),
         ("x.shape[-1]", Element("x", "shape", -1)),
         ("x.strides[0]", Element("x", "strides", 0)),
+        ("4 * x.size", Binary("*", Constant(4), Size("x"))),
         ("n + m * 2", Binary("+", N, Binary("*", M, Constant(2)))),
         ("n // 8 % 3", Binary("%", Binary("//", N, Constant(8)), Constant(3))),
         ("min(n, max(m, 1))", Binary("min", N, Binary("max", M, Constant(1)))),
@@ -96,6 +99,7 @@ _leaves = st.one_of(
     st.floats(allow_nan=False, allow_infinity=False).map(Constant),
     st.sampled_from(["n", "m", "alpha"]).map(Name),
     st.builds(Element, st.sampled_from(["x", "y"]), st.sampled_from(["shape", "strides"]), st.integers(-3, 3)),
+    st.sampled_from(["x", "y"]).map(Size),
 )
 
 
@@ -116,6 +120,12 @@ def test_what_is_rendered_parses_back_to_itself(expression: Expression) -> None:
 def test_names_are_those_of_extents_scalars_and_tensors() -> None:
     assert names_in(parse("not (n + x.shape[0] < min(m, 3) and y.strides[1] == 1)")) == {"n", "m", "x", "y"}
     assert names_in(parse("3")) == set()
+
+
+def test_a_size_counts_the_elements_of_a_tensor_of_any_rank() -> None:
+    assert value_of("4 * x.size + k", ARGUMENTS) == 4 * 48 + 3
+    assert value_of("x.size", {"x": SimpleNamespace(shape=())}) == 1
+    assert names_in(parse("4 * x.size")) == {"x"}
 
 
 ARGUMENTS = {"x": SimpleNamespace(shape=(6, 8)), "k": 3, "inputs": [SimpleNamespace(shape=(5, 7, 9))]}
@@ -151,6 +161,7 @@ def test_the_shape_of_an_output_follows_from_the_inputs(text: str, shape: tuple[
         "not k",
         "(x.shape[0], 0.5)",
         "x.strides[0]",
+        "x.size",
         "(x.shape,)",
         "x.shape[0:1]",
         "x.shape[:]",

@@ -381,6 +381,7 @@ def test_a_wrong_preference_is_called_a_preference() -> None:
         ("4 * x", "'x' is neither an extent nor an integer argument"),
         ("alpha.shape[0]", "'alpha' is not a tensor"),
         ("x.shape[1]", "x has rank 1, no dimension 1"),
+        ("alpha.size", "'alpha' is not a tensor"),
     ],
 )
 def test_a_workspace_has_a_whole_number_of_bytes(size: str, message: str) -> None:
@@ -394,6 +395,22 @@ def test_a_workspace_has_a_whole_number_of_bytes(size: str, message: str) -> Non
     (variant,) = kernel.variants(kernel.archs[0])
     with pytest.raises(DeclarationError, match="kernel kernel: the size of parts: " + re.escape(message)):
         variant_table(variant)
+
+
+def test_a_workspace_may_be_as_large_as_a_tensor_of_any_rank() -> None:
+    vector, cube, parts = (aot.Tensor("f32", shape) for shape in (("n",), ("a", "b", "c"), ("length",)))
+
+    @aot.kernel(
+        parameters=[aot.In("x"), aot.Workspace("parts", bytes="4 * x.size")],
+        archs=("sm_90a",),
+        axes={"rank": {"one": vector, "three": cube}},
+    )
+    def kernel(target: aot.Target, rank: aot.Tensor) -> aot.Spec:
+        return aot.Spec(jit, {"x": rank, "parts": parts, "stream": aot.Stream()})
+
+    tables = [variant_table(variant).workspace for variant in kernel.variants(kernel.archs[0])]
+    read = [[step.dim for step in table.size.steps if step.operation == "extent"] for table in tables if table]
+    assert read == [[0], [0, 1, 2]]
 
 
 def test_preferences_are_no_requirements() -> None:
