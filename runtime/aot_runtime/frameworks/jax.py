@@ -127,7 +127,7 @@ class _Function:
             values = {**saved, **{name: value for name, value in scalars.items() if name in named.saves}}
             for parameter, gradient in zip(self.outputs, _as_tuple(arriving), strict=True):
                 values["grad_" + parameter.name] = gradient
-            taken = {p.name: values[p.name] for p in backward.inputs}
+            taken = {p.name: values[p.name] for p in backward.inputs if p.name in values}  # others were not passed
             kept = {choice.name: chosen[choice.name] for choice in backward.record.choices}
             results = _as_tuple(backward(**taken, **kept))
             computed = dict(zip((p.name for p in backward.outputs), results, strict=True))

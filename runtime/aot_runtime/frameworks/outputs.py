@@ -8,6 +8,7 @@ any of it is compiled.
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -18,13 +19,13 @@ __all__ = ["SHAPE_FUNCTIONS", "dtype_source", "first_dtype", "framework_dtype", 
 
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
 # What the source of a shape calls. Parameters may be called `min` and `max`, but their names do not start with `_`.
-SHAPE_FUNCTIONS = {"_min": min, "_max": max}
+SHAPE_FUNCTIONS = {"_min": min, "_max": max, "_prod": math.prod}
 
 
 def shape_source(text: str, parameters: Collection[str]) -> str:
     """Python source of the tuple that a shape expression stands for, over parameters of those names.
 
-    It calls ``min`` and ``max`` by their names in :data:`SHAPE_FUNCTIONS`.
+    What it calls is in :data:`SHAPE_FUNCTIONS`.
     """
     try:
         return _tuple_source(ast.parse(text, mode="eval").body, text, parameters)
@@ -44,8 +45,18 @@ def _tuple_source(tree: ast.expr, text: str, parameters: Collection[str]) -> str
         for call in (node for node in ast.walk(element) if isinstance(node, ast.Call)):
             assert isinstance(call.func, ast.Name)
             call.func.id = f"_{call.func.id}"
-        sources.append(ast.unparse(element))
+        sources.append(ast.unparse(_Sizes().visit(element)))
     return f"({', '.join(sources)}{',' if len(sources) == 1 else ''})"
+
+
+class _Sizes(ast.NodeTransformer):
+    """``x.size`` becomes a product of extents: in torch it is a method."""
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        if node.attr != "size":
+            return node
+        shape = ast.Attribute(node.value, "shape", ast.Load())
+        return ast.Call(ast.Name("_prod", ast.Load()), [shape], [])
 
 
 def dtype_source(text: str, parameters: Collection[str]) -> str | None:
@@ -75,7 +86,7 @@ def framework_dtype(framework: Any, text: str) -> Any:
 
 def _is_shape(node: ast.expr) -> bool:
     node = node.value if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice) else node
-    return isinstance(node, ast.Attribute)
+    return isinstance(node, ast.Attribute) and node.attr != "size"
 
 
 def _is_extents(node: ast.expr, parameters: Collection[str]) -> bool:
@@ -95,16 +106,18 @@ def _is_extents(node: ast.expr, parameters: Collection[str]) -> bool:
 
 
 def _is_extent(node: ast.expr, parameters: Collection[str]) -> bool:
-    """A number, a scalar parameter, ``x.shape[0]``, or arithmetic over these."""
+    """A number, a scalar parameter, ``x.shape[0]``, ``x.size``, or arithmetic over these."""
     if isinstance(node, ast.BinOp):
         operands = (node.left, node.right)
         return isinstance(node.op, _OPERATORS) and all(_is_extent(operand, parameters) for operand in operands)
     if isinstance(node, ast.Call):
-        named = isinstance(node.func, ast.Name) and f"_{node.func.id}" in SHAPE_FUNCTIONS
+        named = isinstance(node.func, ast.Name) and node.func.id in ("min", "max")
         return named and len(node.args) == 2 and not node.keywords and all(_is_extent(a, parameters) for a in node.args)
     if isinstance(node, ast.Subscript):
         whole = isinstance(node.value, ast.Attribute) and isinstance(node.value.value, ast.Name)
         return _is_number(node.slice) and whole and _is_extents(node.value, parameters)
+    if isinstance(node, ast.Attribute):
+        return node.attr == "size" and _is_parameter(node.value, parameters)
     return _is_number(node) or _is_parameter(node, parameters)
 
 

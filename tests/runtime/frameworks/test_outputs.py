@@ -25,6 +25,7 @@ X = SimpleNamespace(shape=(3, 5, 8))
         ("(n, *x.shape[1:])", (7, 5, 8)),
         ("x.shape[-1:]", (8,)),
         ("(*pair[1].shape[1:], n)", (5, 8, 7)),
+        ("(4 * x.size + n,)", (4 * 3 * 5 * 8 + 7,)),
     ],
 )
 def test_a_shape_is_the_tuple_that_its_text_says(text: str, shape: tuple[int, ...]) -> None:
@@ -41,7 +42,7 @@ def test_parameters_may_be_called_as_the_functions_of_shapes() -> None:
     "text",
     [
         "", "x", "y.shape", "x.strides", "x.shape[1:2]", "x.shape[:]", "x[n].shape", "x[0].shape[0]", "x.shape[n]", "x.shape[0.5]", "(x.shape, 1)", "(*n,)", "1 / 2",
-        "abs(n)", "min(1, 2, 3)", "__import__('os')", "(lambda: 1)()", "x.shape.__class__", "[1]", "True", "n if n else 1",
+        "abs(n)", "prod(n, n)", "y.size", "pair[0].size", "min(1, 2, 3)", "__import__('os')", "(lambda: 1)()", "x.shape.__class__", "[1]", "True", "n if n else 1",
         "(" * 300, "x.shape[0]; 1",
     ],
 )  # fmt: skip
