@@ -34,7 +34,7 @@ def says(what: str, bundle: aot_runtime.Bundle, **environment: str) -> str:
 
 
 def test_after_a_kill_in_the_middle_of_launches_the_next_process_works(bundle: aot_runtime.Bundle) -> None:
-    for _ in range(3):
+    for _ in range(2):
         process = start("launch_forever", bundle)
         assert process.stdout is not None
         assert "launching" in process.stdout.readline()
