@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -48,6 +49,7 @@ def write_description(staged: Path, manifest: Manifest, known: Mapping[str, File
     texts = described.texts()
     for name in (*INDEX_NAMES, FILE_NAME):
         (staged / name).write_bytes(texts[name])
+    described.sha256 = hashlib.sha256(texts[FILE_NAME]).hexdigest()
     return described
 
 

@@ -14,6 +14,7 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from aot_runtime.description.manifest import MAX_BYTES
@@ -25,15 +26,32 @@ from ..files import owned_directory, sweep
 from .manifest import Manifest
 from .signature import keep_signature
 
-__all__ = ["check_destination", "check_writable", "clear_leftovers", "publish", "real_directory", "staging"]
+__all__ = [
+    "Destination",
+    "check_destination",
+    "check_writable",
+    "clear_leftovers",
+    "publish",
+    "real_directory",
+    "staging",
+]
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 _STAGING = ".staging"
 
 
-def check_destination(path: Path) -> Manifest | None:
-    """The bundle that a build would replace, if there is one; :class:`UsageError` where none can be put."""
+@dataclass(frozen=True)
+class Destination:
+    """The place of a bundle, and what lies there: read once, and passed on."""
+
+    path: Path
+    manifest: Manifest | None = None  # of the bundle there; None: there is none, or it is damaged
+    is_damaged: bool = False
+
+
+def check_destination(path: Path) -> Destination:
+    """What a build would replace; :class:`UsageError` where no bundle can be put."""
     try:
         _check_place(path)
         check_writable(real_directory(path).parent)
@@ -41,7 +59,7 @@ def check_destination(path: Path) -> Manifest | None:
     except OSError as error:
         raise UsageError(f"cannot look at `{path}`: {error.strerror}", hint="pass another `--out`") from None
     if content is None:
-        return None
+        return Destination(path)
     try:
         manifest = Manifest.parse(content, str(path))
         # What it says is read now, and is known after the bundle was replaced.
@@ -50,8 +68,8 @@ def check_destination(path: Path) -> Manifest | None:
         cause = error.__context__
         if isinstance(cause, OSError) and not isinstance(cause, (FileNotFoundError, NotADirectoryError)):
             raise UsageError(f"cannot look at `{path}`: {cause.strerror}", hint="pass another `--out`") from None
-        return None  # a damaged bundle is replaced like any other
-    return manifest
+        return Destination(path, is_damaged=True)  # it is replaced like any other
+    return Destination(path, manifest)
 
 
 def _manifest_content(path: Path) -> bytes | None:

@@ -52,7 +52,7 @@ class Request:
     """What a build asks of a source, and who asks."""
 
     source: str
-    archs: tuple[str, ...]
+    archs: tuple[Any, ...]  # as the settings have them
     select: tuple[str, ...]
     options: Options
     families: tuple[str, ...] = ()
@@ -85,16 +85,16 @@ def unchanged(store: Store, request: Request) -> Outline | None:
 # Bundles.
 
 
-def is_made(store: Store, request: str, bundle: Path) -> bool:
-    """Whether the bundle there is what such a request once ended with. Its files are not looked at."""
+def is_made(store: Store, request: str, manifest: str) -> bool:
+    """Whether such a request once ended with a bundle whose manifest has that digest."""
     made = _recall(store, request, Made)
-    return made is not None and _manifest_digest(bundle) in made.manifests
+    return made is not None and manifest in made.manifests
 
 
-def keep_made(store: Store, request: str, bundle: Path) -> None:
-    made, digest = _recall(store, request, Made), _manifest_digest(bundle)
-    others = [item for item in made.manifests if item != digest] if made is not None else []
-    _keep(store, request, Made((digest, *others)[:_REMEMBERED]))
+def keep_made(store: Store, request: str, manifest: str) -> None:
+    made = _recall(store, request, Made)
+    others = [item for item in made.manifests if item != manifest] if made is not None else []
+    _keep(store, request, Made((manifest, *others)[:_REMEMBERED]))
 
 
 def is_verified(store: Store, bundle: Path) -> bool:

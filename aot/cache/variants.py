@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..compile.messages import Compiled
+from . import recall
 from .entries import LARGEST, EntryError, pack, read_record, record_bytes, unpack
 from .store import Store
 
-__all__ = ["PackedVariant", "keep_variant", "pack_variant", "restore_variant", "unpack_variant"]
+__all__ = ["KeptVariants", "PackedVariant", "pack_variant", "unpack_variant"]
 
 _FACTS = "facts.json"
 _LAUNCHER = "ll"
@@ -31,14 +32,36 @@ class PackedVariant:
         return self.compiled
 
 
-def keep_variant(store: Store, key: str, launcher: Path, compiled: Compiled, kinds: Sequence[str]) -> bool:
-    return store.put("variants", key, pack_variant(launcher, compiled, kinds))
+@dataclass(frozen=True)
+class KeptVariants:
+    """The variants of one source that builds keep, and how long these took. Variants without a key are not kept."""
 
+    store: Store | None  # None: nothing is kept
+    source: str
+    kinds: tuple[str, ...] = ()  # of files that are kept beside the launcher
 
-def restore_variant(store: Store, key: str, launcher: Path) -> Compiled | None:
-    """Put a variant's files where a worker would have written them; None if it is not in the store."""
-    variant = store.get("variants", key, lambda content: unpack_variant(content, limit=store.limit))
-    return variant.write(launcher) if variant is not None else None
+    def restore(self, key: str, launcher: Path) -> Compiled | None:
+        """Put a variant's files where a worker would have written them; None if it is not in the store."""
+        if self.store is None or not key:
+            return None
+        limit = self.store.limit
+        variant = self.store.get("variants", key, lambda content: unpack_variant(content, limit=limit))
+        return variant.write(launcher) if variant is not None else None
+
+    def keep(self, key: str, launcher: Path, compiled: Compiled) -> None:
+        if self.store is not None and key:
+            self.store.put("variants", key, pack_variant(launcher, compiled, self.kinds))
+
+    def has(self, key: str) -> bool:
+        return self.store is not None and self.store.has("variants", key)
+
+    def durations(self) -> Mapping[str, float]:
+        """How many seconds each variant took to compile, by architecture and variant."""
+        return recall.durations(self.store, self.source) if self.store is not None else {}
+
+    def note_durations(self, took: Mapping[str, float]) -> None:
+        if self.store is not None:
+            recall.keep_durations(self.store, self.source, took)
 
 
 def pack_variant(launcher: Path, compiled: Compiled, kinds: Sequence[str]) -> bytes:

@@ -12,6 +12,7 @@ from ..compile.messages import Options
 from ..compile.sass import HINT, find_nvdisasm
 from ..errors import UsageError
 from ..hosts import Host, parse_glibc, parse_hosts
+from ..pipeline.address import parse_cluster
 from ..pipeline.settings import Settings
 from .options import parse_families, parse_size
 
@@ -53,8 +54,7 @@ def build_settings(arguments: argparse.Namespace) -> Settings:
         jobs=arguments.jobs,
         memory=parse_size(arguments.memory) if arguments.memory is not None else None,
         timeout=timeout,
-        executor=arguments.executor,
-        dask_security=arguments.dask_security,
+        executor=parse_cluster(arguments.executor, arguments.dask_security),
         options=Options(
             _first(arguments.cuda, table and table.cuda), arguments.line_info, _keep(arguments.keep, arguments.executor)
         ),

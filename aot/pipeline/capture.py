@@ -9,17 +9,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..bundle.lock import locked
-from ..bundle.manifest import Manifest
-from ..bundle.publish import check_destination
+from ..bundle.publish import Destination, check_destination
 from ..errors import UsageError
 from .assembling.contributions import bundle_contribution, not_settled
 from .build import build, check_may_replace
 from .combine import Tools, combine
 from .events import Progress
 from .plan import Plan
-from .planning.changes import Pair, check_addable, check_replaceable, dropped, kept_pairs
-from .settings import BuildResult, Changes, Settings
-from .spellings import parse_archs
+from .planning.changes import Pair, check_replaceable, kept_pairs, made_changes
+from .settings import BuildResult, Settings
+from .spellings import ALL, exact_archs
 from .workspace import scratch_folder
 
 __all__ = ["capture"]
@@ -27,27 +26,24 @@ __all__ = ["capture"]
 
 def capture(settings: Settings, progress: Progress) -> BuildResult:
     """Build what the exercise compiles for each architecture. A bundle that is there follows the rules of ``build``."""
-    if "all" in {part.strip() for text in settings.archs for part in text.split(",")}:
+    if ALL in settings.archs:
         raise UsageError("an exercise does not name its architectures", hint="pass them: `--arch sm90`")
-    archs = parse_archs(settings.archs, ())
+    archs = exact_archs(settings.archs)
+    settings = replace(settings, archs=archs)
     if len(archs) == 1:
-        return build(replace(settings, archs=(str(archs[0]),)), progress)
+        return build(settings, progress)
     _kept(settings)  # before the architectures are built, not after
     with scratch_folder() as scratch:
         alone = replace(settings, add=False, replace=False, name=settings.bundle_name)
-        parts = [build(replace(alone, archs=(str(arch),), out=scratch / str(arch)), progress) for arch in archs]
+        parts = [build(replace(alone, archs=(arch,), out=scratch / str(arch)), progress) for arch in archs]
         return _joined(settings, parts, progress)
 
 
-def _kept(settings: Settings) -> tuple[Manifest | None, frozenset[Pair]]:
-    """The bundle at the destination, and what is taken over from it."""
-    out = settings.destination
-    existing = check_destination(out)
-    check_addable(existing, out, settings)
-    if existing is None:
-        return None, frozenset()
-    check_replaceable(existing, out, settings.bundle_name, settings)
-    return existing, kept_pairs(existing, out, Plan(0, ()), (), settings)
+def _kept(settings: Settings) -> tuple[Destination, frozenset[Pair]]:
+    """What lies at the destination, and what is taken over from it."""
+    destination = check_destination(settings.destination)
+    check_replaceable(destination, settings)
+    return destination, kept_pairs(destination, Plan(0, ()), (), settings)
 
 
 def _joined(settings: Settings, parts: list[BuildResult], progress: Progress) -> BuildResult:
@@ -55,17 +51,12 @@ def _joined(settings: Settings, parts: list[BuildResult], progress: Progress) ->
     failures = tuple(failure for part in parts for failure in part.failures)
     tools = Tools(settings.cache, settings.artifacts, wait=settings.wait)
     with locked(out, progress.warn, wait=settings.wait):
-        existing, kept = _kept(settings)
-        check_may_replace(existing, failures, settings)
+        destination, kept = _kept(settings)
+        existing = destination.manifest
+        check_may_replace(destination, failures, settings)
         given = [bundle_contribution(part.path) for part in parts]
         if kept:
             given.insert(0, bundle_contribution(out, lambda *pair: pair in kept, existing))
         manifest = combine(not_settled(given), out, tools, progress.warn)
-    changes = Changes(
-        compiled=sum(part.changes.compiled for part in parts),
-        cached=sum(part.changes.cached for part in parts),
-        kept=sum(kernel.variants for kernel in manifest.kernels.values())
-        - sum(part.changes.compiled + part.changes.cached for part in parts),
-        dropped=dropped(existing, manifest) if existing is not None else (),
-    )
-    return BuildResult(out, manifest, failures, changes)
+    compiled, cached = sum(part.changes.compiled for part in parts), sum(part.changes.cached for part in parts)
+    return BuildResult(out, manifest, failures, made_changes(existing, manifest, compiled=compiled, cached=cached))

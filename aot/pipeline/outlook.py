@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
-from ..bundle.publish import check_destination
-from ..cache import recall
-from ..cache.store import Store
+from ..bundle.publish import Destination, check_destination
+from ..cache.variants import KeptVariants
 from ..compile.messages import KernelInfo
 from ..errors import Failure
-from .build import check_options
 from .events import Progress
-from .executing.executor import Session
 from .executing.workers import Workers
-from .plan import KernelPlan, Plan
+from .plan import KernelPlan
 from .planning.changes import check_replaceable, kept_pairs
-from .planning.earlier import look_up, remember_plan
-from .planning.planner import make_plan, over_budget
-from .planning.tuning import check_tables
+from .planning.earlier import Planned, look_up, plan_build
+from .planning.planner import over_budget
 from .settings import Settings
-from .workspace import Workspace, make_workspace, scratch_folder
+from .workspace import Workspace, make_workspace, open_workspace, scratch_folder
 
 __all__ = ["KernelOutlook", "Outlook", "foresee"]
 
@@ -60,68 +56,61 @@ def foresee(settings: Settings, progress: Progress, *, as_build: bool = False) -
     """Plan a build and compile nothing. ``as_build``: stop where the build would, before it compiles."""
     with scratch_folder() as scratch:
         workspace = make_workspace(settings, progress, scratch)
-        existing = check_destination(workspace.out) if as_build else None
-        tables = check_options(workspace)[1] if as_build else {}
-        whole, failures = _plan(workspace)
-        if existing is not None and not look_up(workspace, existing).is_made:
-            check_replaceable(existing, workspace.out, workspace.name, settings)
-            kept_pairs(existing, workspace.out, whole, failures, settings)
-        plan = whole.kernels
-        if not failures:
-            check_tables(tables, settings, plan)
-        for warning in over_budget(whole):
+        destination = check_destination(workspace.out) if as_build else Destination(workspace.out)
+        if as_build:
+            # The shared cache is tried like every option. What is in the cache is told of this machine's alone.
+            workspace = replace(workspace, tables=open_workspace(workspace).tables)
+        earlier = look_up(workspace, destination)
+        with Workers(settings, workspace.scratch) as workers:
+            planned = plan_build(workspace, earlier, workers)
+        if as_build and not earlier.is_made:
+            check_replaceable(destination, settings)
+            kept_pairs(destination, planned.plan, planned.failures, settings)
+        if not planned.failures:
+            workspace.tables.check(planned.plan.kernels)
+        for warning in over_budget(planned.plan):
             progress.warn(warning)
-        store = workspace.store
-        took = recall.durations(store, settings.kernels) if store is not None else {}
-        seconds = _estimate(plan, store, took, settings.worker_count)
-        declared = {kernel.info.name: kernel.info for kernel in plan}
-        kernels = tuple(_kernel(kernel, store) for kernel in plan)
-        return Outlook(workspace.out, kernels, failures, seconds, tuple(declared.values()))
+        return _outlook(workspace, planned)
 
 
-def _plan(workspace: Workspace) -> tuple[Plan, tuple[Failure, ...]]:
-    known = look_up(workspace).plan
-    if known is not None:
-        return known, ()
-    settings = workspace.settings
-    workspace.progress.stage("reading declarations")
-    session = Session(settings.kernels, settings.options, settings.timeout)
-    limit = settings.worker_count if settings.memory is not None else None
-    with Workers(session, workspace.scratch, limit=limit) as workers:
-        new = make_plan(settings, workers)
-    remember_plan(workspace, new)  # so that the build, and the next look, need not read the declarations again
-    return new.plan, new.failures
+def _outlook(workspace: Workspace, planned: Planned) -> Outlook:
+    settings, plan = workspace.settings, planned.plan.kernels
+    variants = KeptVariants(workspace.store, settings.kernels)
+    cached = [_cached(kernel, variants) for kernel in plan]
+    missing = [
+        (kernel, name) for kernel, own in zip(plan, cached, strict=True) for name in _names(kernel) if name not in own
+    ]
+    return Outlook(
+        workspace.out,
+        tuple(_kernel(kernel, len(own)) for kernel, own in zip(plan, cached, strict=True)),
+        planned.failures,
+        _estimate(missing, variants.durations(), settings.worker_count),
+        tuple({kernel.info.name: kernel.info for kernel in plan}.values()),
+    )
 
 
-def _kernel(plan: KernelPlan, store: Store | None) -> KernelOutlook:
+def _names(plan: KernelPlan) -> tuple[str, ...]:
+    return tuple(variant.table.name for variant in plan.variants)
+
+
+def _kernel(plan: KernelPlan, cached: int) -> KernelOutlook:
     guards = dict.fromkeys(guard for variant in plan.variants for guard in variant.guards)
     return KernelOutlook(
         kernel=plan.info.name,
         arch=str(plan.arch),
-        variants=tuple(variant.table.name for variant in plan.variants),
-        cached=len(_cached(plan, store)),
+        variants=_names(plan),
+        cached=cached,
         guards=tuple(guards),
         contract=plan.info.has_contract,
     )
 
 
-def _cached(plan: KernelPlan, store: Store | None) -> set[str]:
-    if store is None:
-        return set()
-    names = [variant.table.name for variant in plan.variants]
-    return {name for name, key in zip(names, plan.keys, strict=False) if store.has("variants", key)}
+def _cached(plan: KernelPlan, variants: KeptVariants) -> set[str]:
+    return {name for name, key in zip(_names(plan), plan.keys, strict=False) if variants.has(key)}
 
 
-def _missing(plan: KernelPlan, store: Store | None) -> list[str]:
-    cached = _cached(plan, store)
-    return [variant.table.name for variant in plan.variants if variant.table.name not in cached]
-
-
-def _estimate(
-    plan: tuple[KernelPlan, ...], store: Store | None, took: Mapping[str, float], workers: int
-) -> float | None:
+def _estimate(missing: Sequence[tuple[KernelPlan, str]], took: Mapping[str, float], workers: int) -> float | None:
     """From how long variants took here before: those that are new, like the others of their kernel, or like all."""
-    missing = [(kernel, name) for kernel in plan for name in _missing(kernel, store)]
     if not missing:
         return 0.0
     if not took:

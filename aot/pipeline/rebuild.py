@@ -28,7 +28,7 @@ def rebuild(bundle: Path, settings: Settings, scratch: Path, progress: Progress 
         for archs, kernels in _groups(manifest).items():  # kernels with the same architectures in one build
             build_settings = dataclasses.replace(
                 settings,
-                archs=tuple(map(str, archs)),
+                archs=archs,
                 select=tuple(kernels),
                 name=manifest.name,
                 out=folder / "bundle",

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
+from aot_runtime.arch import Arch
 from aot_runtime.description.records import is_name
 
 from ..bundle.manifest import Manifest
 from ..cache.places import own_folder
+from ..cache.remote import without_secrets
 from ..compile.messages import Options
 from ..errors import Failure, UsageError
 from ..hosts import Host
-from ..records import encode
-from .spellings import with_native
+from .address import Address
+from .spellings import Wanted, exact_archs, parse_wanted
 
-__all__ = ["WORKER_BYTES", "BuildResult", "Changes", "Settings", "check_memory", "fitting", "shaping"]
+__all__ = ["WORKER_BYTES", "BuildResult", "Changes", "Settings", "Shape", "fitting"]
 
 WORKER_BYTES = 800 << 20  # seen: 0.4 to 0.7 GB
 LINK_BYTES = 400 << 20  # a compiler and a linker at once; seen: 60 to 150 MB each
@@ -25,10 +28,13 @@ LOWEST_MEMORY = 300 << 20  # seen: workers take 0.4 GB and more
 
 @dataclass(frozen=True)
 class Settings:
-    """What to build, from what, for what. The command line fills one in; so may a program."""
+    """What to build, from what, for what. The command line fills one in; so may a program.
+
+    Architectures may be given as texts, in every spelling; they are values from here on.
+    """
 
     kernels: str
-    archs: tuple[str, ...]
+    archs: tuple[Wanted, ...]
     out: Path | None = None  # None: dist/<name>
     name: str | None = None  # None: the name of the kernels' folder or module
     select: tuple[str, ...] = ()  # globs of kernel names; empty: all kernels
@@ -37,10 +43,7 @@ class Settings:
     jobs: int = 1
     memory: int | None = None  # bytes that the build may take with all its processes; None: no limit but ``jobs``
     timeout: float | None = None  # seconds for one variant, and for importing one file of the kernels
-    executor: str | None = (
-        None  # the cluster that compiles, like dask://host:port or tls://host:port; None: this machine
-    )
-    dask_security: Path | None = None  # a file that names certificates for a connection through TLS
+    executor: Address | None = None  # the cluster that compiles; None: this machine
     options: Options = field(default_factory=Options)
     shared_cudart: bool = False
     add: bool = False  # keep what the bundle at the destination holds beside what this build makes
@@ -56,7 +59,8 @@ class Settings:
     wait: bool = True  # for another process that writes to the same directory; False: fail instead
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "archs", with_native(self.archs))
+        object.__setattr__(self, "archs", parse_wanted(self.archs))
+        _check_memory(self.memory)
 
     @property
     def bundle_name(self) -> str:
@@ -69,6 +73,38 @@ class Settings:
     def destination(self) -> Path:
         return self.out or Path("dist") / self.bundle_name
 
+    @cached_property
+    def root(self) -> Path | None:
+        """The file or folder that the source lies in; None if it cannot be found."""
+        path = Path(self.kernels)
+        if path.exists():
+            return path.resolve()
+        package = self.kernels.partition(".")[0]
+        spec = importlib.util.find_spec(package) if package.isidentifier() else None
+        if spec is None or spec.origin is None:
+            return None
+        origin = Path(spec.origin)
+        found = origin.parent if origin.name == "__init__.py" else origin
+        return found.resolve() if found.exists() else None
+
+    @cached_property
+    def first_arch(self) -> Arch | None:
+        """The first architecture that is known before the kernels are. A worker for it reads the declarations."""
+        return next(iter(exact_archs(self.archs)), None)
+
+    @property
+    def kept_in(self) -> str | None:
+        """Where compiled code is kept, for people; None: nowhere."""
+        if self.artifacts is not None:
+            return str(self.artifacts)
+        return without_secrets(self.remote) if self.remote else None
+
+    @property
+    def shape(self) -> Shape:
+        given = {item.name: getattr(self, item.name) for item in fields(Shape)}
+        wheelhouse = str(self.wheelhouse.resolve()) if self.wheelhouse is not None else None
+        return Shape(**{**given, "name": self.bundle_name, "wheelhouse": wheelhouse})
+
     @property
     def worker_count(self) -> int:
         return fitting(self.jobs, self.memory, WORKER_BYTES)
@@ -76,6 +112,27 @@ class Settings:
     @property
     def link_count(self) -> int:
         return fitting(self.jobs, self.memory, LINK_BYTES)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The settings that shape a bundle; it is hashed whole into the key of what a build ends with.
+
+    The kernels and the tables of ``tuning`` count by their content, and are not here. Neither is what a bundle does not
+    depend on: where things lie, and how much of the machine the build takes.
+    """
+
+    name: str
+    archs: tuple[Wanted, ...]
+    select: tuple[str, ...]
+    families: tuple[str, ...]
+    hosts: tuple[Host, ...]
+    options: Options
+    shared_cudart: bool
+    archives: bool
+    add: bool
+    replace: bool
+    wheelhouse: str | None  # where it lies
 
 
 @dataclass(frozen=True)
@@ -101,30 +158,13 @@ def fitting(count: int, memory: int | None, each: int) -> int:
     return count if memory is None else max(1, min(count, memory // each))
 
 
-def check_memory(memory: int | None) -> None:
+def _check_memory(memory: int | None) -> None:
     """Raise if not even one worker fits: each variant would fail for it, one after the other."""
     if memory is not None and memory < LOWEST_MEMORY:
         raise UsageError(
             f"`--memory` is {memory >> 20} MB, and a worker alone takes more than {LOWEST_MEMORY >> 20} MB",
             hint="pass `--memory 2G`, or leave it out",
         )
-
-
-# What a bundle does not depend on: where things lie, and how much of the machine the build takes.
-_OF_THE_MACHINE = frozenset({
-    "out", "jobs", "memory", "timeout", "executor", "dask_security", "allow_incomplete", "cache", "artifacts", "remote",
-    "remote_read_only", "kernels", "tuning", "wait",
-})  # fmt: skip
-
-
-def shaping(settings: Settings) -> dict[str, Any]:
-    """The settings that shape a bundle, as JSON's types. A new setting is one of them unless it is listed above.
-
-    Tables of ``tuning`` count by their content. So do the kernels, whose place is in the key of the plan.
-    """
-    given = {item.name: getattr(settings, item.name) for item in fields(settings) if item.name not in _OF_THE_MACHINE}
-    wheelhouse = str(settings.wheelhouse.resolve()) if settings.wheelhouse is not None else None
-    return dict(encode({**given, "name": settings.bundle_name, "wheelhouse": wheelhouse}))
 
 
 def _default_name(kernels: str) -> str:

@@ -7,7 +7,7 @@ kernels at hand can be built for and that runs there. ``native`` is the GPU of t
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -15,9 +15,10 @@ from functools import cache
 from aot_runtime.arch import Arch, ArchError, Capability
 from aot_runtime.gpus import GPUS, NATIVE, find_gpu, native_capability
 
+from ..errors import UsageError
 from ..targets import accepted_archs, arch_facts, builds_for, ranked_archs
 
-__all__ = ["ALL", "Gpu", "Wanted", "best_arch", "built_archs", "parse_archs", "parse_wanted", "with_native"]
+__all__ = ["ALL", "Gpu", "Wanted", "best_arch", "built_archs", "exact_archs", "parse_archs", "parse_wanted", "targets"]
 
 ALL = "all"
 _CAPABILITY = re.compile(r"(\d{1,2})\.(\d)")
@@ -43,10 +44,46 @@ def parse_archs(texts: Iterable[str], available: Collection[Arch]) -> tuple[Arch
 
     A GPU stands for the best of the available architectures. If none is given, it stands for all that the chip can do.
     """
-    archs: dict[Arch, None] = {}
-    for wanted in parse_wanted(texts):
-        archs.update(dict.fromkeys(_exact(wanted, available)))
-    return tuple(archs)
+    return exact_archs(parse_wanted(texts), available)
+
+
+def exact_archs(wanted: Iterable[Wanted], available: Collection[Arch] = ()) -> tuple[Arch, ...]:
+    """The same for what is parsed already."""
+    return tuple(dict.fromkeys(arch for one in wanted for arch in _exact(one, available)))
+
+
+def targets(wanted: Iterable[Wanted], written_for: Mapping[str, Collection[Arch]]) -> dict[Arch, set[str]]:
+    """The kernels to build for each architecture, in the order in which these are wanted.
+
+    ``written_for`` says what each kernel is written for.
+    """
+    found: dict[Arch, set[str]] = {}
+    for one in wanted:
+        own = _built_for(one, written_for)
+        if not any(own.values()):
+            known = sorted({arch for archs in written_for.values() for arch in archs})
+            raise UsageError(
+                f"no kernel is written for {one}", hint="they are written for " + ", ".join(map(str, known))
+            )
+        for arch, names in own.items():
+            found.setdefault(arch, set()).update(names)
+    return found
+
+
+def _built_for(wanted: Wanted, written_for: Mapping[str, Collection[Arch]]) -> dict[Arch, set[str]]:
+    """The names of the kernels that one name of ``--arch`` selects, by the architecture to build them for."""
+    if isinstance(wanted, Gpu):
+        found: dict[Arch, set[str]] = {}
+        for name, archs in written_for.items():
+            best = best_arch(archs, wanted.capability)
+            if best is not None:
+                found.setdefault(best, set()).add(name)
+        return found
+    every = sorted({arch for archs in written_for.values() for arch in archs})
+    return {
+        arch: {name for name, archs in written_for.items() if builds_for(archs, arch)}
+        for arch in ([wanted] if isinstance(wanted, Arch) else every)
+    }
 
 
 def _exact(wanted: Wanted, available: Collection[Arch]) -> list[Arch]:
@@ -72,15 +109,10 @@ def built_archs(wanted: Wanted, built: Collection[Arch]) -> list[Arch]:
     return found
 
 
-def parse_wanted(texts: Iterable[str]) -> tuple[Wanted, ...]:
-    """What ``--arch`` names, in order; comma lists are taken apart."""
-    return tuple(_parse(part.strip()) for item in texts for part in item.split(","))
-
-
-def with_native(texts: Iterable[str]) -> tuple[str, ...]:
-    """The same with the compute capability of this machine's GPU for ``native``: what is remembered holds elsewhere, too."""
-    parts = [part.strip() for item in texts for part in item.split(",")]
-    return tuple("{}.{}".format(*native_capability()) if part == NATIVE else part for part in parts)
+def parse_wanted(texts: Iterable[Wanted]) -> tuple[Wanted, ...]:
+    """What ``--arch`` names, in order; comma lists are taken apart, and values stay."""
+    parts = [part for item in texts for part in (item.split(",") if isinstance(item, str) else (item,))]
+    return tuple(_parse(part.strip()) if isinstance(part, str) else part for part in parts)
 
 
 def best_arch(written_for: Collection[Arch], device: Capability) -> Arch | None:
@@ -119,8 +151,8 @@ def _parse(text: str) -> Wanted:
 
 def _parse_gpu(text: str) -> Gpu | None:
     """``NVIDIA H100 80GB HBM3``, ``rtx4090``, ``9.0``, ``native`` -> the GPU."""
-    if text == NATIVE:
-        return Gpu(text, native_capability())
+    if text == NATIVE:  # by its number: what is remembered holds elsewhere, too
+        text = "{}.{}".format(*native_capability())
     number = _CAPABILITY.fullmatch(text)
     if number is not None:
         return Gpu(text, (int(number[1]), int(number[2])))

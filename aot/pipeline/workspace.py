@@ -5,9 +5,11 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
+from ..bundle.build_records import SourceRecord
 from ..cache.entries import entry_limit
 from ..cache.remote import Remote, SharedStore
 from ..cache.store import Store
@@ -15,8 +17,10 @@ from ..errors import BuildError
 from ..files import full_disk, owned_directory, sweep
 from .events import Progress
 from .settings import Settings
+from .sources import source_record
+from .tuning import Tables, read_tables
 
-__all__ = ["Workspace", "make_workspace", "scratch_folder", "with_remote"]
+__all__ = ["Workspace", "make_workspace", "open_workspace", "scratch_folder"]
 
 SCRATCH = "aot-build-"  # what scratch folders' names begin with
 
@@ -29,6 +33,12 @@ class Workspace:
     progress: Progress
     scratch: Path  # removed when the build ends
     store: Store | None  # where compiled and linked code is kept; None: nowhere
+    tables: Tables = field(default_factory=Tables)  # of tuning
+
+    @cached_property
+    def source(self) -> SourceRecord:
+        """What the source is as the build begins: its files and its commit."""
+        return source_record(self.settings.root)
 
 
 @contextmanager
@@ -57,10 +67,13 @@ def make_workspace(settings: Settings, progress: Progress, scratch: Path) -> Wor
     return Workspace(settings, settings.bundle_name, settings.destination, progress, scratch, store)
 
 
-def with_remote(workspace: Workspace) -> Workspace:
-    """The same, with the shared cache behind the folder of this machine if the settings name one."""
+def open_workspace(workspace: Workspace) -> Workspace:
+    """The same for a build: what it needs beside this machine's cache is looked at, whether or not it will compile.
+
+    The shared cache stands behind the folder of this machine, if the settings name one.
+    """
     settings, store = workspace.settings, workspace.store
-    if store is None or settings.remote is None:
-        return workspace
-    remote = Remote.open(settings.remote, read_only=settings.remote_read_only, warn=workspace.progress.warn)
-    return replace(workspace, store=SharedStore(store, remote))
+    if store is not None and settings.remote is not None:
+        remote = Remote.open(settings.remote, read_only=settings.remote_read_only, warn=workspace.progress.warn)
+        store = SharedStore(store, remote)
+    return replace(workspace, store=store, tables=read_tables(settings))

@@ -230,8 +230,6 @@ def test_options_are_looked_at_even_if_nothing_has_to_be_compiled(run: Run, fold
     wrong: list[dict[str, object]] = [
         {"tuning": (folder / "missing.json",)},
         {"tuning": (folder,)},
-        {"executor": "spark://x"},
-        {"dask_security": folder / "certificates.toml"},
         {"remote": "nosuchscheme://x"},
         {"memory": 10 << 20},
     ]

@@ -1,4 +1,4 @@
 """From compiled variants, and from bundles that exist, to one bundle: linked, put together, verified, published.
 
-May import: ``executing``, for what came out of compiling, and ``planning``, for what a bundle is built from.
+May import: ``executing``, for what came out of compiling.
 """

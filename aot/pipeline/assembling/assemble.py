@@ -31,10 +31,10 @@ from ...hosts import Host
 from ...link.libraries import EntryFunction, KernelBuild, Linker
 from ...link.static import StaticArchives
 from ...link.torch_library import torch_source
+from ...link.tuning import EntrySet, EntryTable
 from .compatibility import check_fit
 from .contributions import ArchivedObjects, BuiltKernel, Contribution, File, HostCode, HostSupport, LinkedObjects
 from .provenance import joined
-from .tuning import entry_tables
 
 __all__ = ["LinkerFor", "assemble"]
 
@@ -205,9 +205,21 @@ def _entry_functions(contents: _Contents) -> list[EntryFunction]:
                 len(parameters),
                 variant.uses_tensors,
                 kernel.signature.doc,
-                entry_tables(contents.tunings, kernel.name, name),
+                _entry_tables(contents.tunings, kernel.name, name),
             )
     return [functions[name] for name in sorted(functions)]
+
+
+def _entry_tables(tunings: Sequence[Tuning], kernel: str, function: str) -> tuple[EntryTable, ...]:
+    """The tables of a public function of a kernel, for all devices and architectures."""
+    found = []
+    for tuning in tunings:
+        for table in (table for table in tuning.kernels if table.kernel == kernel):
+            own = [one for one in table.sets if one.function == function]
+            sets = tuple(EntrySet(one.variants, one.bins, one.cells) for one in own)
+            if sets:
+                found.append(EntryTable(tuning.device.name, tuning.device.multiprocessors, table.arch, sets))
+    return tuple(found)
 
 
 def _write_host(contents: _Contents, host: str, linker_for: LinkerFor, staged: Path, manifest: Manifest) -> None:

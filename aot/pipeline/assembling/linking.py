@@ -35,47 +35,54 @@ from ...selection.tables import CompiledVariant, Group, kernel_library_source, v
 from ...targets import lowest_driver
 from ...versions import LOWEST_TVM_FFI, TVM_FFI_ABI, tvm_ffi_headers
 from ..executing.compiling import Compilation, CompiledKernel, Launcher
-from ..planning.sources import toolchain
 from ..settings import Settings
+from ..sources import toolchain
 from ..workspace import Workspace
 from .assemble import LinkerFor
 from .contributions import BuiltKernel, Contribution, File, HostCode, HostSupport, LinkedObjects
 from .provenance import build_record
 
-__all__ = ["link_kernels", "linkers", "prepare_linking"]
+__all__ = ["Linkers", "link_kernels", "linkers"]
 
 
 @contextmanager
-def linkers(tools: Path, work: Path, jobs: int, store: Store | None) -> Iterator[LinkerFor]:
+def linkers(tools: Path, work: Path, jobs: int, store: Store | None) -> Iterator[Linkers]:
     """Makes linkers for hosts, each with a folder of its own below ``work``; all share ``jobs`` processes."""
-    include = tvm_ffi_headers()
-    zig = Zig.find(tools / "zig")
-
-    def make(host: Host) -> Linker:
-        folder = Path(tempfile.mkdtemp(prefix=f"link-{host.name}-", dir=work))
-        if store is not None:
-            return CachingLinker(zig, host, folder, include, pool, store)
-        return Linker(zig, host, folder, include, pool)
-
     with ThreadPoolExecutor(jobs) as pool:
-        yield make
+        yield Linkers(Zig.find(tools / "zig"), tvm_ffi_headers(), work, pool, store)
 
 
-def prepare_linking(settings: Settings, work: Path, store: Store | None) -> None:
-    """In a first build, do what linking any bundle needs while kernels are read: one core has little to do then.
+@dataclass(frozen=True)
+class Linkers:
+    """What the linkers of all hosts have in common."""
 
-    zig builds what it links into every library, and the C sources of entry libraries and of libraries for torch are compiled.
-    """
-    if settings.jobs == 1 or settings.memory is not None or not Zig.find(settings.cache / "zig").is_new:
-        return
+    zig: Zig
+    include: Path
+    work: Path
+    pool: Threads
+    store: Store | None
 
-    def prepare() -> None:
+    def __call__(self, host: Host) -> Linker:
+        folder = Path(tempfile.mkdtemp(prefix=f"link-{host.name}-", dir=self.work))
+        if self.store is not None:
+            return CachingLinker(self.zig, host, folder, self.include, self.pool, self.store)
+        return Linker(self.zig, host, folder, self.include, self.pool)
+
+    def prepare(self, settings: Settings) -> None:
+        """In a first build, do what linking any bundle needs while kernels are read: one core has little to do then.
+
+        zig builds what it links into every library, and the C sources of entry libraries and of libraries for torch are
+        compiled.
+        """
+        if settings.jobs == 1 or settings.memory is not None or not self.zig.is_new:
+            return
+        threading.Thread(target=self._prepare, args=(settings.hosts,), daemon=True).start()
+
+    def _prepare(self, hosts: Sequence[Host]) -> None:
         # What fails here fails again when the bundle is linked, and is reported then.
-        with linkers(settings.cache, work, 1, store) as linker_for, suppress(AotError, OSError):
-            for host in settings.hosts:
-                linker_for(host).prepare()
-
-    threading.Thread(target=prepare, daemon=True).start()
+        with ThreadPoolExecutor(1) as alone, suppress(AotError, OSError):
+            for host in hosts:
+                replace(self, pool=alone)(host).prepare()
 
 
 @dataclass(frozen=True)
@@ -133,6 +140,7 @@ def link_kernels(
         provenance=(
             build_record(
                 settings,
+                workspace.source,
                 linked_digests(libraries, shared_cudart=settings.shared_cudart),
                 [(one.info.name, one.arch, one.sources) for one in kernels],
             ),

@@ -10,16 +10,18 @@ from typing import Any
 
 from aot_runtime.arch import Arch
 
-from ...bundle.build_records import BuildOptions, BuildRecord, BuiltRecord
+from ...bundle.build_records import BuildOptions, BuildRecord, BuiltRecord, SourceRecord
 from ...compile.messages import KernelSources
-from ..planning.sources import source_record
 from ..settings import Settings
 
 __all__ = ["build_record", "joined", "only"]
 
 
 def build_record(
-    settings: Settings, linked: Mapping[str, str], built: Iterable[tuple[str, Arch, KernelSources]] = ()
+    settings: Settings,
+    source: SourceRecord,
+    linked: Mapping[str, str],
+    built: Iterable[tuple[str, Arch, KernelSources]] = (),
 ) -> BuildRecord:
     """The record of one build: what it read, and what it built of that, kernel by kernel.
 
@@ -35,7 +37,7 @@ def build_record(
         "archives": settings.archives,
     }
     return {
-        "source": {**source_record(settings.kernels), "linked": linked},
+        "source": {**source, "linked": linked},
         "options": options,
         "versions": {"python": platform.python_version(), "build_host": f"{platform.machine()}-{sys.platform}"},
         "built": _built(built),

@@ -9,13 +9,11 @@ from pathlib import Path
 
 from aot_runtime.arch import Arch
 
-from ...cache import recall
-from ...cache.variants import keep_variant, restore_variant
+from ...cache.variants import KeptVariants
 from ...compile.messages import Compiled, KernelInfo, KernelSources, VariantInfo
-from ...errors import Failure, UsageError, counted
+from ...errors import Failure, counted
 from ..plan import KernelPlan, Plan
 from ..workspace import Workspace
-from .address import Address, parse_address
 from .executor import CompileJob, Executor, Session
 from .local import LocalExecutor
 from .workers import Workers
@@ -24,10 +22,8 @@ __all__ = [
     "Compilation",
     "CompiledKernel",
     "Launcher",
-    "check_cluster",
     "choose_executor",
     "compile_plan",
-    "open_cluster",
 ]
 
 _FETCHES = 16  # requests to a remote cache at once: each waits for the network most of its time
@@ -67,26 +63,6 @@ class Compilation:
     cached: int = 0  # how many variants came from the cache
 
 
-def check_cluster(text: str | None, security: Path | None = None) -> Address | None:
-    """The address of the cluster that is named; None if none is. ``security`` names certificates, and asks for TLS."""
-    if text is None:
-        if security is not None:
-            raise UsageError("`--dask-security` needs a cluster", hint="pass `--executor tls://host:8786`")
-        return None
-    address = parse_address(text)
-    return replace(address, encrypted=address.encrypted or security is not None)
-
-
-def open_cluster(text: str | None, security: Path | None = None) -> Executor | None:
-    """Connect to the cluster that is named; None if none is."""
-    address = check_cluster(text, security)
-    if address is None:
-        return None
-    from .dask import DaskExecutor
-
-    return DaskExecutor.connect(address, security)
-
-
 def choose_executor(cluster: Executor | None, workers: Workers, workspace: Workspace) -> Executor:
     """The cluster if there is one; else processes of this machine, of which those that planned go on."""
     warm, settings = workers.release(), workspace.settings
@@ -99,11 +75,13 @@ def choose_executor(cluster: Executor | None, workers: Workers, workspace: Works
 
 def compile_plan(plan: Plan, session: Session, executor: Executor, workspace: Workspace) -> Compilation:
     """Have every variant of a plan compiled that is not in the cache."""
+    settings = workspace.settings
+    variants = KeptVariants(workspace.store, settings.kernels, settings.options.keep)
     by_kernel = [_jobs(kernel, workspace.scratch) for kernel in plan.kernels]
     jobs = [job for own in by_kernel for job in own]
-    compiled = _restored(jobs, workspace)
+    compiled = _restored(jobs, variants, _FETCHES if settings.remote else 1)
     cached = len(compiled)
-    missing = _largest_first([job for job in jobs if job not in compiled], workspace)
+    missing = _largest_first([job for job in jobs if job not in compiled], variants.durations())
     if compiled:
         workspace.progress.note(
             f"{len(compiled)} of {counted(len(jobs), 'variant')} {'is' if len(jobs) == 1 else 'are'} in the cache"
@@ -115,16 +93,15 @@ def compile_plan(plan: Plan, session: Session, executor: Executor, workspace: Wo
     def report(job: CompileJob, outcome: Compiled | Failure) -> None:
         if isinstance(outcome, Compiled):
             compiled[job] = outcome
-            _keep(job, outcome, workspace)
+            variants.keep(job.key, job.launcher, outcome)
         else:
             message = f"{callers[job.kernel]}{outcome.message}"
             failures.append(replace(outcome, message=message, kernel=job.kernel, arch=str(job.arch)))
         workspace.progress.compiled(job, outcome)
 
     executor.compile(replace(session, kernels=_kernels_by_arch(plan)), missing, report)
-    _note_durations(compiled, workspace)
-    kept = workspace.settings.options.keep
-    kernels = [_kernel(*pair, compiled, kept) for pair in zip(plan.kernels, by_kernel, strict=True)]
+    variants.note_durations({_label(job): outcome.seconds for job, outcome in compiled.items()})
+    kernels = [_kernel(*pair, compiled, variants.kinds) for pair in zip(plan.kernels, by_kernel, strict=True)]
     failed = tuple(_compared(failure, compiled) for failure in failures)
     return Compilation(plan.cuda, tuple(kernel for kernel in kernels if kernel.launchers), failed, cached)
 
@@ -162,32 +139,20 @@ def _kernels_by_arch(plan: Plan) -> dict[Arch, tuple[str, ...]]:
     return kernels
 
 
-def _restored(jobs: Sequence[CompileJob], workspace: Workspace) -> dict[CompileJob, Compiled]:
+def _restored(jobs: Sequence[CompileJob], variants: KeptVariants, fetches: int) -> dict[CompileJob, Compiled]:
     """What the cache holds; its files are put where a worker would have written them."""
-    store = workspace.store
-    if store is None:
-        return {}
-    with ThreadPoolExecutor(_FETCHES if workspace.settings.remote else 1) as pool:
-        found = pool.map(lambda job: restore_variant(store, job.key, job.launcher) if job.key else None, jobs)
+    with ThreadPoolExecutor(fetches) as pool:
+        found = pool.map(lambda job: variants.restore(job.key, job.launcher), jobs)
         return {job: compiled for job, compiled in zip(jobs, found, strict=True) if compiled is not None}
 
 
-def _keep(job: CompileJob, compiled: Compiled, workspace: Workspace) -> None:
-    if workspace.store is not None and job.key:
-        keep_variant(workspace.store, job.key, job.launcher, compiled, workspace.settings.options.keep)
+def _label(job: CompileJob) -> str:
+    return f"{job.arch} {job.variant}"
 
 
-def _largest_first(jobs: Sequence[CompileJob], workspace: Workspace) -> list[CompileJob]:
+def _largest_first(jobs: Sequence[CompileJob], took: Mapping[str, float]) -> list[CompileJob]:
     """By how long each took last time, so that no long one is left for the end; those not known first."""
-    store = workspace.store
-    known = recall.durations(store, workspace.settings.kernels) if store is not None else {}
-    return sorted(jobs, key=lambda job: -known.get(f"{job.arch} {job.variant}", float("inf")))
-
-
-def _note_durations(compiled: Mapping[CompileJob, Compiled], workspace: Workspace) -> None:
-    if workspace.store is not None:
-        took = {f"{job.arch} {job.variant}": outcome.seconds for job, outcome in compiled.items()}
-        recall.keep_durations(workspace.store, workspace.settings.kernels, took)
+    return sorted(jobs, key=lambda job: -took.get(_label(job), float("inf")))
 
 
 def _kernel(

@@ -11,13 +11,12 @@ import queue
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from ...errors import BuildError, Failure, ToolchainError, UsageError
 from ...records import encode
 from ...versions import install_extras
-from .address import Address
+from ..address import Address
 from .executor import CompileJob, Report, Session
 from .orders import Artifact, Refusal, carry_out, differences, identity, order_for, receive
 from .security import read_security
@@ -28,6 +27,11 @@ CONNECT_SECONDS = 5.0
 NO_WORKER_SECONDS = 60.0  # how long a cluster may be without any worker
 ATTEMPTS = 3  # of an artifact that arrives damaged
 _ON_WORKERS = "install cute-aot there with the extras `build` and `dask`"
+# By whether TLS was asked for.
+_CONNECT_HINTS = {
+    True: "see that the scheduler runs with TLS, and that its certificate and yours are of the same authority",
+    False: "start one with `dask scheduler`, and give the address that it prints; tls://... if it runs with TLS",
+}
 
 
 class DaskExecutor:
@@ -37,14 +41,16 @@ class DaskExecutor:
         self.client, self.address = client, address
 
     @classmethod
-    def connect(cls, address: Address, security: Path | None = None) -> DaskExecutor:
+    def connect(cls, address: Address) -> DaskExecutor:
         """Connect to a scheduler and see that its workers can compile for us."""
         distributed = _import_distributed()
-        options = {"security": read_security(security)} if address.encrypted else {}
+        options = {"security": read_security(address.security)} if address.encrypted else {}
         try:
             client = distributed.Client(str(address), timeout=CONNECT_SECONDS, set_as_default=False, **options)
         except (OSError, asyncio.TimeoutError, ValueError) as error:  # ValueError: bytes that are no answer of Dask's
-            raise UsageError(f"no Dask scheduler answers at {address}: {error}", hint=_connect_hint(address)) from None
+            raise UsageError(
+                f"no Dask scheduler answers at {address}: {error}", hint=_CONNECT_HINTS[address.encrypted]
+            ) from None
         executor = cls(client, str(address))
         try:
             executor._check_workers()
@@ -95,12 +101,6 @@ class DaskExecutor:
         here = identity()
         for worker, there in self.client.run(identity, on_error="return").items():
             _check_worker(worker, here, there)
-
-
-def _connect_hint(address: Address) -> str:
-    if address.encrypted:
-        return "see that the scheduler runs with TLS, and that its certificate and yours are of the same authority"
-    return "start one with `dask scheduler`, and give the address that it prints; tls://... if it runs with TLS"
 
 
 def _import_distributed() -> Any:

@@ -27,6 +27,7 @@ class Session:
     timeout: float | None = None  # seconds for one variant, and for one file of the source
     skip: tuple[str, ...] = ()  # files of the source that cannot be read
     kernels: Mapping[Arch, tuple[str, ...]] = field(default_factory=dict)  # all that the build looked at
+    first: Arch | None = None  # the worker for it reads the declarations; None: one for no architecture
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
 from aot_runtime.arch import Arch
 
+from ...compile.messages import Declared
 from ...compile.process import Worker, WorkerLost
 from ...errors import AotError, BuildError, Failure
+from ..settings import Settings
 from .executor import WORKERS, Session
 
 __all__ = ["Workers", "open_source"]
@@ -70,15 +72,16 @@ class _Ahead:
 
 
 class Workers:
-    """The workers of one build. Those that planned an architecture are kept to compile it.
+    """The workers of one build. Those that planned an architecture are kept to compile it."""
 
-    ``limit`` is how many may be kept at once; None: one per architecture.
-    """
-
-    def __init__(self, session: Session, logs: Path, *, limit: int | None = None) -> None:
-        self.session = session  # its ``skip`` grows with every file that could not be read
+    def __init__(self, settings: Settings, logs: Path) -> None:
+        # Its ``skip`` grows with every file that could not be read.
+        self.session = Session(settings.kernels, settings.options, settings.timeout, first=settings.first_arch)
         self._failures: list[Failure] = []
-        self._logs, self._limit = logs, limit
+        self._logs = logs
+        self._may_be_ahead = settings.jobs > 1 and settings.memory is None
+        # How many may be kept at once; None: one per architecture.
+        self._limit = settings.worker_count if settings.memory is not None else None
         self._by_arch: dict[Arch, Worker] = {}
         self._ahead: _Ahead | None = None
 
@@ -99,6 +102,13 @@ class Workers:
             self._by_arch[arch] = self.start(arch)
         return self._by_arch[arch]
 
+    def declared(self) -> Declared:
+        """What the source declares. The worker that was asked is kept if it can compile."""
+        if self.session.first is not None:
+            return self.of(self.session.first).declared
+        with closing(self.start(None)) as worker:
+            return worker.declared
+
     def drop(self, arch: Arch) -> None:
         """Forget the worker of an architecture, which is lost."""
         self._by_arch.pop(arch).close()
@@ -113,9 +123,11 @@ class Workers:
         failures, self._failures = tuple(self._failures), []
         return failures
 
-    def start_ahead(self, arch: Arch) -> None:
-        """Start a worker that is to compile while another one plans: it reads the source meanwhile."""
-        self._ahead = _Ahead(self.session, arch, self._logs / f"worker-{arch}-ahead.log")
+    def start_ahead(self) -> None:
+        """Start a worker that is to compile while another one plans, if two may run: it reads the source meanwhile."""
+        arch = self.session.first
+        if arch is not None and self._may_be_ahead:
+            self._ahead = _Ahead(self.session, arch, self._logs / f"worker-{arch}-ahead.log")
 
     def another(self, arch: Arch) -> Worker:
         """A worker to compile with, for the caller to close: the one that was started ahead, or a new one."""

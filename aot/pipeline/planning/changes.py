@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
 from aot_runtime.arch import Arch
-from aot_runtime.description.records import FILE_NAME
 
 from ...bundle.manifest import Manifest
+from ...bundle.publish import Destination
 from ...bundle.signature import is_signed
 from ...bundle.staleness import stale_kernels, unrecorded
 from ...bundle.tuning import TUNING
@@ -22,19 +22,24 @@ from ...errors import BuildError, Failure, UsageError
 from ...hosts import Host
 from ...targets import builds_for
 from ..plan import Plan
-from ..settings import Settings
-from ..spellings import parse_archs
-from .sources import source_root, toolchain
+from ..settings import Changes, Settings
+from ..sources import toolchain
 
-__all__ = ["Pair", "check_addable", "check_replaceable", "dropped", "kept_pairs"]
+__all__ = ["Pair", "check_replaceable", "hosts_with_kept", "kept_pairs", "made_changes"]
 
 Pair = tuple[str, Arch]
 _LISTED = 12  # lines of an error
 
 
-def check_replaceable(existing: Manifest, out: Path, name: str, settings: Settings) -> None:
+def check_replaceable(destination: Destination, settings: Settings) -> None:
     """Raise if the bundle there is not one that a build of this name goes on with."""
-    if settings.replace:
+    existing, out, name = destination.manifest, destination.path, settings.bundle_name
+    if settings.add and destination.is_damaged:
+        raise UsageError(
+            f"`{out}` is damaged, and nothing of it can be kept",
+            hint=f"`python -m aot verify {out}` says what is wrong; pass `--replace` to replace it",
+        )
+    if existing is None or settings.replace:
         return
     hint = "pass another `--out`, or `--replace` to replace that bundle"
     if existing.name != name:
@@ -46,19 +51,11 @@ def check_replaceable(existing: Manifest, out: Path, name: str, settings: Settin
         )
 
 
-def check_addable(existing: Manifest | None, out: Path, settings: Settings) -> None:
-    """Raise if something is to be kept of a bundle that cannot be read."""
-    if settings.add and existing is None and (out / FILE_NAME).exists():
-        raise UsageError(
-            f"`{out}` is damaged, and nothing of it can be kept",
-            hint=f"`python -m aot verify {out}` says what is wrong; pass `--replace` to replace it",
-        )
-
-
 def kept_pairs(
-    existing: Manifest | None, out: Path, plan: Plan, failures: Collection[Failure], settings: Settings
+    destination: Destination, plan: Plan, failures: Collection[Failure], settings: Settings
 ) -> frozenset[Pair]:
     """What is taken over from the bundle there, by kernel and architecture; raises if the build would lose something."""
+    existing, out = destination.manifest, destination.path
     if existing is None or settings.replace:
         return frozenset()
     _check_kind(existing, out, plan, settings)
@@ -67,14 +64,31 @@ def kept_pairs(
     else:
         _check_source(existing, out, plan, settings)
     rest = _rest(existing, plan, failures, settings)
+    gone = frozenset(pair for pair in rest if _is_gone(pair, plan, settings))
     if settings.add:
-        _check_kept(existing, out, rest, plan, settings)
+        _check_kept(existing, out, rest, gone, plan, settings)
         return rest
-    _check_not_narrower(existing, out, rest, plan, settings)
+    _check_not_narrower(existing, out, rest - gone, settings)
     return frozenset()
 
 
-def dropped(before: Manifest, after: Manifest) -> tuple[str, ...]:
+def hosts_with_kept(destination: Destination, settings: Settings) -> tuple[Host, ...]:
+    """With ``--add``, every host of the bundle there gets what is added, with the glibc that the bundle was built for."""
+    hosts = {host.name: host for host in settings.hosts}
+    existing = destination.manifest
+    for name, record in existing.hosts.items() if existing is not None and settings.add else ():
+        hosts.setdefault(name, Host.of_record(name, record))
+    return tuple(hosts.values())
+
+
+def made_changes(before: Manifest | None, after: Manifest, *, compiled: int = 0, cached: int = 0) -> Changes:
+    """How a build that compiled so many variants, and found so many in the cache, got from one bundle to the other."""
+    variants = sum(kernel.variants for kernel in after.kernels.values())
+    lost = _dropped(before, after) if before is not None else ()
+    return Changes(compiled=compiled, cached=cached, kept=variants - compiled - cached, dropped=lost)
+
+
+def _dropped(before: Manifest, after: Manifest) -> tuple[str, ...]:
     """What a bundle had that the one in its place has not, for people."""
     pairs = _pairs(before) - _pairs(after)
     hosts = [f"host {host}" for host in before.hosts if host not in after.hosts]
@@ -94,8 +108,7 @@ def _rest(existing: Manifest, plan: Plan, failures: Collection[Failure], setting
     """What the bundle holds and the build was not asked for."""
     pairs = _pairs(existing)
     if settings.options.source == EXERCISE:  # it says what it compiles for the architectures that it is run for
-        archs = parse_archs(settings.archs, ())
-        return frozenset(pair for pair in pairs if pair[1] not in archs)
+        return frozenset(pair for pair in pairs if pair[1] not in settings.archs)
     asked = {(kernel.info.name, str(kernel.arch)) for kernel in plan.kernels}
     asked |= {(failure.kernel, failure.arch) for failure in failures}
     return frozenset((name, arch) for name, arch in pairs if (name, str(arch)) not in asked)
@@ -128,7 +141,7 @@ def _check_source(existing: Manifest, out: Path, plan: Plan, settings: Settings)
     files = {
         file for record in existing.provenance for one in record.get("built", {}).values() for file in one["files"]
     }
-    root = source_root(settings.kernels)
+    root = settings.root
     folder = (root if root.is_dir() else root.parent) if root is not None else Path()
     telling = [file for file in files if not file.endswith("__init__.py")]
     if existing.kernels.keys().isdisjoint(plan.declared) and not any((folder / file).is_file() for file in telling):
@@ -152,8 +165,7 @@ def _check_readable(
         )
 
 
-def _check_not_narrower(existing: Manifest, out: Path, rest: Collection[Pair], plan: Plan, settings: Settings) -> None:
-    left_out = {pair for pair in rest if not _is_gone(pair, plan, settings)}
+def _check_not_narrower(existing: Manifest, out: Path, left_out: Collection[Pair], settings: Settings) -> None:
     hosts = [f"host {name}" for name in existing.hosts if name not in {host.name for host in settings.hosts}]
     if left_out or hosts:
         add = "--update" if settings.options.source == EXERCISE else "--add"
@@ -163,9 +175,11 @@ def _check_not_narrower(existing: Manifest, out: Path, rest: Collection[Pair], p
         )
 
 
-def _check_kept(existing: Manifest, out: Path, kept: Collection[Pair], plan: Plan, settings: Settings) -> None:
+def _check_kept(
+    existing: Manifest, out: Path, kept: Collection[Pair], gone: Collection[Pair], plan: Plan, settings: Settings
+) -> None:
     """Raise if something that would be kept is not what the sources say, was made by other tools, or lacks a host."""
-    reasons = _reasons(existing, kept, plan, settings)
+    reasons = _reasons(existing, kept, gone, settings, _other_tools(existing, plan))
     if reasons:
         add = "--update" if settings.options.source == EXERCISE else "--add"
         lines = [f"{', '.join(_named(pairs, existing))}: {reason}" for reason, pairs in reasons.items()]
@@ -175,21 +189,22 @@ def _check_kept(existing: Manifest, out: Path, kept: Collection[Pair], plan: Pla
         )
 
 
-def _reasons(existing: Manifest, kept: Collection[Pair], plan: Plan, settings: Settings) -> Mapping[str, set[Pair]]:
-    """Why parts of a bundle cannot be kept, with those parts."""
+def _reasons(
+    existing: Manifest, kept: Collection[Pair], gone: Collection[Pair], settings: Settings, tools: str
+) -> Mapping[str, set[Pair]]:
+    """Why parts of a bundle cannot be kept, with those parts; ``tools`` says which tools are other ones now."""
     found: dict[str, set[Pair]] = {}
-    root = source_root(settings.kernels)
+    root = settings.root
     stale = {
         (one.kernel, arch): one.reason
         for one in (stale_kernels(existing, root) if root is not None else ())
         for arch in one.archs
     }
     unknown = unrecorded(existing)
-    tools = _other_tools(existing, plan)
     hosts = [host.name for host in settings.hosts if host.name not in existing.hosts]
     for name, arch in kept:
         pair = name, str(arch)
-        if _is_gone((name, arch), plan, settings):
+        if (name, arch) in gone:
             reason = stale.get(pair, "it is no longer declared")
         elif pair in unknown:
             reason = "what it was built from is not recorded"

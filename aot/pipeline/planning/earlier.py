@@ -9,21 +9,22 @@ from typing import Any
 from ...bundle.contracts import contract_sources
 from ...bundle.integrity import damaged_files
 from ...bundle.manifest import Manifest
+from ...bundle.publish import Destination
 from ...cache import keys, recall
 from ...cache.entries import json_bytes
 from ...cache.store import Store
+from ...errors import Failure
 from ...files import sha256_of
 from ...link.nvidia import distributions
 from ...records import encode
 from ...versions import installed_version
+from ..executing.workers import Workers
 from ..plan import Plan, read_plan
-from ..settings import Settings, shaping
+from ..settings import Settings, Shape
 from ..workspace import Workspace
-from .planner import NewPlan
-from .sources import source_record
-from .tuning import tuning_files
+from .planner import NewPlan, make_plan
 
-__all__ = ["Earlier", "keep_plan", "look_up", "note_made", "remember_plan"]
+__all__ = ["Earlier", "Planned", "keep_plan", "look_up", "note_made", "outline_of", "plan_build"]
 
 
 @dataclass(frozen=True)
@@ -32,60 +33,82 @@ class Earlier:
 
     key: str | None = None  # of what the build ends with; None: something that it comes from is new or has changed
     is_made: bool = False  # the bundle at the destination is, file by file, what the build would end with
-    plan: Plan | None = None  # of an earlier build, which still holds; not looked for if the bundle is there
+    outline: recall.Outline | None = None  # of a plan of an earlier build, which still holds
 
 
-def look_up(workspace: Workspace, existing: Manifest | None = None) -> Earlier:
-    """What earlier builds have left for this one; ``existing`` is the bundle at the destination."""
+@dataclass(frozen=True)
+class Planned:
+    """A plan, what is wrong with the files and declarations that it came from, and the key of what the build ends with."""
+
+    plan: Plan
+    failures: tuple[Failure, ...] = ()
+    key: str | None = None  # None: nobody will ask for it
+
+
+def look_up(workspace: Workspace, destination: Destination) -> Earlier:
+    """What earlier builds have left for this one; whether it is made already is asked of the destination."""
     store = workspace.store
     outline = recall.unchanged(store, _request(workspace.settings)) if store is not None else None
     if store is None or outline is None:
         return Earlier()
-    key = _result_key(workspace.settings, outline)
-    is_made = existing is not None and recall.is_made(store, key, workspace.out)
-    if existing is not None and is_made and not any(damaged_files(workspace.out, existing)):
-        return Earlier(key, is_made=True)
-    return Earlier(key, plan=store.get("plans", outline.digest, read_plan))
+    key = _result_key(workspace, outline)
+    made = destination.manifest
+    is_made = made is not None and recall.is_made(store, key, made.sha256)
+    return Earlier(key, made is not None and is_made and not any(damaged_files(destination.path, made)), outline)
 
 
-def remember_plan(workspace: Workspace, new: NewPlan) -> str | None:
-    """Keep a plan, unless something was wrong with its declarations; returns the key of what the build ends with."""
-    if workspace.store is None or new.failures:
-        return None
-    outline = keep_plan(workspace.store, _request(workspace.settings), new)
-    return _result_key(workspace.settings, outline)
+def plan_build(workspace: Workspace, earlier: Earlier, workers: Workers, *, compiles: bool = False) -> Planned:
+    """The plan of an earlier build if it still holds, else one that is made now, and kept for later builds.
+
+    ``compiles``: the workers of this machine will compile what is planned.
+    """
+    store = workspace.store
+    if store is not None and earlier.outline is not None:
+        known = store.get("plans", earlier.outline.digest, read_plan)
+        if known is not None:
+            return Planned(known, key=earlier.key)
+    workspace.progress.stage("reading declarations")
+    # If nothing was compiled yet, a second worker will be needed: it starts while the first one plans.
+    if compiles and store is not None and store.is_empty("variants"):
+        workers.start_ahead()
+    new = make_plan(workspace.settings, workers)
+    if store is None or new.failures:
+        return Planned(new.plan, new.failures)
+    outline = outline_of(new.plan)
+    key = _result_key(workspace, outline)
+    keep_plan(store, _request(workspace.settings), outline, new)
+    return Planned(new.plan, (), key)
 
 
-def keep_plan(store: Store, request: recall.Request, new: NewPlan) -> recall.Outline:
+def outline_of(plan: Plan) -> recall.Outline:
+    contracts = {kernel.info.name: kernel.info.contract for kernel in plan.kernels if kernel.info.contract}
+    return recall.Outline(keys.digest_of(encode(plan)), plan.cuda, contracts)
+
+
+def keep_plan(store: Store, request: recall.Request, outline: recall.Outline, new: NewPlan) -> None:
     """Keep a plan and what it depends on."""
-    infos = [kernel.info for kernel in new.plan.kernels]
-    encoded = encode(new.plan)
-    contracts = {info.name: info.contract for info in infos if info.contract}
-    outline = recall.Outline(keys.digest_of(encoded), new.plan.cuda, contracts)
-    store.put("plans", outline.digest, json_bytes(encoded))
+    store.put("plans", outline.digest, json_bytes(encode(new.plan)))
     recall.keep_source(store, request, outline, new.closures)
-    return outline
 
 
-def note_made(workspace: Workspace, key: str | None) -> None:
-    """Remember that the bundle at the destination is what a build with that key ends with."""
-    if workspace.store is not None and key is not None:
-        recall.keep_made(workspace.store, key, workspace.out)
+def note_made(store: Store | None, key: str | None, manifest: Manifest) -> None:
+    """Remember that a build with that key ends with a bundle of that manifest."""
+    if store is not None and key is not None:
+        recall.keep_made(store, key, manifest.sha256)
 
 
 def _request(settings: Settings) -> recall.Request:
     return recall.Request(settings.kernels, settings.archs, settings.select, settings.options, settings.families)
 
 
-def _result_key(settings: Settings, outline: recall.Outline) -> str:
-    files = [path for path in tuning_files(settings) if path.is_file()]
+def _result_key(workspace: Workspace, outline: recall.Outline) -> str:
     ending = Ending(
-        settings=shaping(settings),
+        settings=workspace.settings.shape,
         plan=outline.digest,
         nvidia={name: installed_version(name) for name in distributions(outline.cuda)},
         contracts={name: sha256_of(path) for name, path in contract_sources(dict(outline.contracts)).items()},
-        source=source_record(settings.kernels),
-        tuning=tuple(sha256_of(path) for path in files),
+        source=workspace.source,
+        tuning=workspace.tables.digests,
     )
     return keys.bundle_key(ending)
 
@@ -94,7 +117,7 @@ def _result_key(settings: Settings, outline: recall.Outline) -> str:
 class Ending:
     """All that a build ends with a bundle by. Its key is a digest of the whole; our own code is in that of the plan."""
 
-    settings: Mapping[str, Any]  # those that shape the bundle
+    settings: Shape
     plan: str  # the digest of the plan
     nvidia: Mapping[str, str | None]  # versions of what is linked
     contracts: Mapping[str, str]  # digests of the files, by name in the bundle

@@ -9,19 +9,20 @@ from dataclasses import dataclass
 from aot_runtime.arch import Arch
 
 from ...cache.keys import variant_keys
+from ...compile import dsl
 from ...compile.messages import Closure, KernelInfo, VariantInfo
 from ...compile.process import WorkerLost
 from ...errors import BuildError, DeclarationError, Failure, UsageError
 from ...selection.decision import decide, unreachable
 from ...selection.tables import MAX_ARGUMENTS
-from ...targets import builds_for
+from ..events import Progress
 from ..executing.workers import Workers
 from ..plan import KernelPlan, Plan
 from ..settings import Settings
-from ..spellings import Gpu, Wanted, best_arch, parse_archs, parse_wanted
-from .sources import kernel_sources
+from ..sources import kernel_sources
+from ..spellings import targets
 
-__all__ = ["NewPlan", "in_families", "make_plan", "over_budget", "select_kernels"]
+__all__ = ["NewPlan", "comment", "in_families", "make_plan", "over_budget", "select_kernels"]
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,13 @@ class NewPlan:
 
 def make_plan(settings: Settings, workers: Workers) -> NewPlan:
     """Ask the author's source for everything that the settings select."""
-    kernels, failures = _declared(settings, workers)
+    kernels, failures = _declared(workers)
     selected = select_kernels(kernels, settings.select, settings.families)
-    planned = [_plan_arch(settings, workers, arch, wanted) for arch, wanted in _targets(settings, selected).items()]
+    found = targets(settings.archs, {kernel.name: kernel.archs for kernel in selected})
+    planned = [
+        _plan_arch(settings, workers, arch, [kernel for kernel in selected if kernel.name in names])
+        for arch, names in found.items()
+    ]
     return NewPlan(
         Plan(
             planned[-1].plan.cuda if planned else 0,
@@ -47,6 +52,19 @@ def make_plan(settings: Settings, workers: Workers) -> NewPlan:
         tuple(closure for part in planned for closure in part.closures),
         (*failures, *workers.take_failures(), *(failure for part in planned for failure in part.failures)),
     )
+
+
+def comment(plan: Plan, progress: Progress) -> None:
+    """Name the kernels that nobody can check, and those with too many variants.
+
+    Kernels of other libraries are checked by these libraries.
+    """
+    for warning in filter(None, (dsl.warning(dsl.version()), *over_budget(plan))):
+        progress.warn(warning)
+    infos = [kernel.info for kernel in plan.kernels]
+    names = sorted({info.name for info in infos if not info.has_contract and info.captured is None})
+    if names:
+        progress.note(f"without a contract, so that `check` and `bench` pass over: {', '.join(names)}")
 
 
 def over_budget(plan: Plan) -> list[str]:
@@ -61,15 +79,12 @@ def over_budget(plan: Plan) -> list[str]:
     ]
 
 
-def _declared(settings: Settings, workers: Workers) -> tuple[tuple[KernelInfo, ...], tuple[Failure, ...]]:
-    named = parse_archs(settings.archs, ())  # all of them but `all`
-    worker = workers.of(named[0]) if named else workers.start(None)
-    if not named:
-        worker.close()
-    failures = (*workers.take_failures(), *worker.declared.failures)
-    if not worker.declared.kernels:
+def _declared(workers: Workers) -> tuple[tuple[KernelInfo, ...], tuple[Failure, ...]]:
+    declared = workers.declared()
+    failures = (*workers.take_failures(), *declared.failures)
+    if not declared.kernels:
         raise BuildError("no kernel could be read", failures=failures)
-    return worker.declared.kernels, failures
+    return declared.kernels, failures
 
 
 def select_kernels(
@@ -105,37 +120,6 @@ def in_families(kernels: Sequence[KernelInfo], families: Sequence[str]) -> list[
     return [kernel for kernel in kernels if "all" in families or kernel.family in families]
 
 
-def _targets(settings: Settings, kernels: Sequence[KernelInfo]) -> dict[Arch, list[KernelInfo]]:
-    """The kernels to build for each architecture, in the order that the settings name architectures."""
-    targets: dict[Arch, set[str]] = {}
-    for wanted in parse_wanted(settings.archs):
-        found = _built_for(wanted, kernels)
-        if not any(found.values()):
-            written_for = sorted({arch for kernel in kernels for arch in kernel.archs})
-            raise UsageError(
-                f"no kernel is written for {wanted}",
-                hint="they are written for " + ", ".join(map(str, written_for)),
-            )
-        for arch, names in found.items():
-            targets.setdefault(arch, set()).update(names)
-    return {arch: [kernel for kernel in kernels if kernel.name in names] for arch, names in targets.items()}
-
-
-def _built_for(wanted: Wanted, kernels: Sequence[KernelInfo]) -> dict[Arch, set[str]]:
-    """The names of the kernels that one name of ``--arch`` selects, by the architecture to build them for."""
-    found: dict[Arch, set[str]] = {}
-    if isinstance(wanted, Gpu):
-        for kernel in kernels:
-            best = best_arch(kernel.archs, wanted.capability)
-            if best is not None:
-                found.setdefault(best, set()).add(kernel.name)
-        return found
-    available = {arch for kernel in kernels for arch in kernel.archs}
-    for arch in parse_archs([str(wanted)], available):
-        found[arch] = {kernel.name for kernel in kernels if builds_for(kernel.archs, arch)}
-    return found
-
-
 def _plan_arch(settings: Settings, workers: Workers, arch: Arch, kernels: Sequence[KernelInfo]) -> NewPlan:
     cuda = workers.of(arch).backend()
     answers = [_plan_kernel(workers, kernel, arch) for kernel in kernels]
@@ -167,7 +151,7 @@ def _with_keys(kernel: KernelPlan, closure: Closure, settings: Settings, cuda: i
     own = closure.kernels[kernel.info.name]
     keys = variant_keys(kernel.info, kernel.variants, kernel.arch, own, options=settings.options, cuda=cuda)
     sources = kernel_sources(
-        settings.kernels, settings.options.source, closure.places.get(kernel.info.name, {}), own.modules
+        settings.root, settings.options.source, closure.places.get(kernel.info.name, {}), own.modules
     )
     return KernelPlan(kernel.info, kernel.arch, kernel.variants, tuple(keys.values()), sources)
 

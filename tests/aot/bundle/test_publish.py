@@ -17,7 +17,7 @@ import pytest
 
 from aot.bundle import publish as publish_module
 from aot.bundle.manifest import Manifest
-from aot.bundle.publish import check_destination, publish, staging
+from aot.bundle.publish import Destination, check_destination, publish, staging
 from aot.errors import BuildError, UsageError
 
 
@@ -293,18 +293,18 @@ def test_a_copy_that_fails_is_named_by_what_it_writes(tmp_path: Path) -> None:
 
 
 def test_nothing_an_empty_directory_and_a_bundle_are_good_destinations(tmp_path: Path) -> None:
-    assert check_destination(tmp_path / "nothing" / "yet") is None
+    assert check_destination(tmp_path / "nothing" / "yet") == Destination(tmp_path / "nothing" / "yet")
     (tmp_path / "empty").mkdir()
-    assert check_destination(tmp_path / "empty") is None
+    assert check_destination(tmp_path / "empty") == Destination(tmp_path / "empty")
     put(tmp_path / "bundle", 4)
-    manifest = check_destination(tmp_path / "bundle")
+    manifest = check_destination(tmp_path / "bundle").manifest
     assert manifest is not None
     assert (manifest.name, manifest.complete) == ("b4", True)
 
 
 def test_a_damaged_bundle_may_be_replaced(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text("{")
-    assert check_destination(tmp_path) is None
+    assert check_destination(tmp_path) == Destination(tmp_path, is_damaged=True)
 
 
 def test_what_is_not_a_bundle_is_never_replaced(tmp_path: Path) -> None:
@@ -334,7 +334,7 @@ def test_a_folder_that_another_build_removes_and_makes_meanwhile_is_writable(
         return allowed
 
     monkeypatch.setattr(os, "access", ask_while_it_is_gone)
-    assert check_destination(folder / "bundle") is None
+    assert check_destination(folder / "bundle").manifest is None
 
 
 _AS_NOBODY = """

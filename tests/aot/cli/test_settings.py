@@ -10,9 +10,10 @@ import pytest
 from aot.cli.options import parse_families
 from aot.cli.parser import parse
 from aot.cli.settings import build_settings, list_settings
-from aot.errors import UsageError
+from aot.errors import AotError, UsageError
 from aot.hosts import Host
 from aot.pipeline.settings import Settings
+from aot.pipeline.spellings import parse_wanted
 
 PROJECT = """
 [project]
@@ -42,7 +43,7 @@ def settings(*words: str) -> Settings:
 
 def test_without_a_project_the_kernels_are_in_kernels(folder: Path) -> None:
     found = settings("--arch", "sm90")
-    assert (found.kernels, found.archs, found.bundle_name) == ("kernels", ("sm90",), "kernels")
+    assert (found.kernels, found.archs, found.bundle_name) == ("kernels", parse_wanted(["sm90"]), "kernels")
     assert (found.hosts, found.timeout, found.shared_cudart) == ((Host.native(),), 3600, False)
 
 
@@ -65,7 +66,7 @@ def test_without_a_project_an_architecture_is_needed(folder: Path, text: str | N
 def test_a_project_gives_the_defaults(folder: Path) -> None:
     (folder / "pyproject.toml").write_text(PROJECT)
     found = settings()
-    assert (found.kernels, found.archs, found.bundle_name) == ("source", ("sm80", "H100"), "my_kernels")
+    assert (found.kernels, found.archs, found.bundle_name) == ("source", parse_wanted(["sm80", "H100"]), "my_kernels")
     assert (found.select, found.timeout, found.shared_cudart) == (("add*",), 60, True)
     assert found.hosts == (Host.native((2, 31)),)
     assert found.wheelhouse == Path("wheels")
@@ -77,7 +78,7 @@ def test_list_takes_everything_that_nothing_narrows(folder: Path) -> None:
     assert (found.kernels, found.archs, found.select, found.families) == ("kernels", ("all",), (), ("all",))
     (folder / "pyproject.toml").write_text(PROJECT)
     found = list_settings(parse(["list", "--family", "rows"]))
-    assert (found.kernels, found.archs, found.families) == ("source", ("sm80", "H100"), ("rows",))
+    assert (found.kernels, found.archs, found.families) == ("source", parse_wanted(["sm80", "H100"]), ("rows",))
     with pytest.raises(UsageError, match="`--jobs` is 0"):
         list_settings(parse(["list", "--jobs", "0"]))
 
@@ -88,7 +89,7 @@ def test_arguments_go_before_the_project(folder: Path) -> None:
         "--arch", "sm90", "--name", "other", "--kernel", "gemm", "--glibc", "2.28", "--cudart", "static",
         "--timeout", "5", "--wheelhouse", "house", "--host", "x86_64",
     )  # fmt: skip
-    assert (found.archs, found.bundle_name, found.select) == (("sm90",), "other", ("gemm",))
+    assert (found.archs, found.bundle_name, found.select) == (parse_wanted(["sm90"]), "other", ("gemm",))
     assert (found.timeout, found.shared_cudart, found.wheelhouse) == (5, False, Path("house"))
     assert found.hosts == (Host("x86_64", (2, 28)),)
     elsewhere = settings("--kernels", "elsewhere", "--arch", "sm90")  # not of the project
@@ -122,3 +123,13 @@ def test_a_wrong_architecture_of_a_project_names_its_file(folder: Path, read: Ca
     with pytest.raises(UsageError) as error:
         read()
     assert "pyproject.toml" in error.value.message and "sm_81x" in error.value.message
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [("--executor", "spark://x"), ("--dask-security", "certificates.toml"), ("--memory", "10M"), ("--arch", "sm_95")],
+)
+def test_values_are_parsed_before_anything_is_looked_at(folder: Path, wrong: tuple[str, str]) -> None:
+    with pytest.raises(AotError) as caught:
+        settings("--arch", "sm90", *wrong)
+    assert caught.value.hint

@@ -12,10 +12,10 @@ from aot.cache import recall
 from aot.cache.store import Store
 from aot.compile.messages import Closure, KernelInfo, VariantInfo
 from aot.errors import Failure
-from aot.pipeline import outlook
 from aot.pipeline.events import Progress
 from aot.pipeline.outlook import Outlook, foresee
 from aot.pipeline.plan import KernelPlan, Plan
+from aot.pipeline.planning import earlier
 from aot.pipeline.planning.planner import NewPlan
 from aot.pipeline.settings import Settings
 from aot.selection.subjects import VariantTable
@@ -34,8 +34,8 @@ def kernel(name: str, *variants: str, guards: tuple[str, ...] = (), contract: bo
 def foreseen(
     monkeypatch: pytest.MonkeyPatch, artifacts: Path | None, *kernels: KernelPlan, failures: tuple[Failure, ...] = ()
 ) -> Outlook:
-    monkeypatch.setattr(outlook, "make_plan", lambda *_, **__: NewPlan(Plan(12, kernels), (), failures))
-    monkeypatch.setattr(outlook, "remember_plan", lambda *_: None)
+    monkeypatch.setattr(earlier, "make_plan", lambda *_, **__: NewPlan(Plan(12, kernels), (), failures))
+    monkeypatch.setattr(earlier, "keep_plan", lambda *_: None)
     settings = Settings("kernels", ("sm_80",), out=Path("out"), artifacts=artifacts, jobs=2)
     return foresee(settings, Progress())
 
@@ -85,7 +85,7 @@ def test_declarations_that_have_not_changed_are_read_once(tmp_path: Path, monkey
         read.append(arguments)
         return NewPlan(Plan(12, (kernel("add", "f16"),)), (Closure({}, {}, {}, {}, {}),), ())
 
-    monkeypatch.setattr(outlook, "make_plan", make_plan)
+    monkeypatch.setattr(earlier, "make_plan", make_plan)
     settings = Settings("kernels", ("sm_80",), out=tmp_path / "out", artifacts=tmp_path / "cache", cache=tmp_path)
     first, second = foresee(settings, Progress()), foresee(settings, Progress())
     assert first.plan == second.plan

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from aot_runtime.arch import Arch, ArchError
 
+from aot.errors import UsageError
 from aot.pipeline import spellings
 from aot.pipeline.settings import Settings
-from aot.pipeline.spellings import best_arch, built_archs, parse_archs, parse_wanted
+from aot.pipeline.spellings import Gpu, best_arch, built_archs, parse_archs, parse_wanted, targets
 from aot.targets import accepted_archs
 
 ALL = accepted_archs()
@@ -152,7 +153,26 @@ def test_in_a_bundle_a_gpu_stands_for_all_that_runs_on_it() -> None:
 def test_native_is_the_gpu_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spellings, "native_capability", lambda: (9, 0))
     assert parsed("native") == ["sm_90a"]
-    assert Settings("kernels", ("sm80, native",)).archs == ("sm80", "9.0")  # as the cache remembers it
+    # As the cache remembers it: on a machine with another GPU it is something else.
+    assert Settings("kernels", ("sm80, native",)).archs == (Arch.parse("sm_80"), Gpu("9.0", (9, 0)))
+
+
+def test_what_is_parsed_stays_as_it_is() -> None:
+    wanted = parse_wanted(["sm90, H100", "all", "8.0"])
+    assert [str(one) for one in wanted] == ["sm_90a", "H100 (compute capability 9.0)", "all", "compute capability 8.0"]
+    assert parse_wanted(wanted) == wanted
+
+
+def test_kernels_are_built_for_what_is_wanted_in_that_order() -> None:
+    sm80, sm90 = archs("sm_80 sm_90a")
+    written_for = {"add": (sm80,), "gemm": (sm90,), "norm": (sm80, sm90)}
+    found = targets(parse_wanted(["sm90", "A100", "H100"]), written_for)
+    assert found == {sm90: {"gemm", "norm"}, sm80: {"add", "norm"}, Arch.parse("sm_90"): {"add"}}
+    assert [*found][:2] == [sm90, sm80]
+    assert targets(parse_wanted(["all"]), written_for) == {sm80: {"add", "norm"}, sm90: {"gemm", "norm"}}
+    with pytest.raises(UsageError, match="no kernel is written for sm_80") as caught:
+        targets([sm80], {"gemm": (sm90,)})
+    assert "sm_90a" in str(caught.value.hint)
 
 
 def test_without_a_gpu_native_says_so() -> None:

@@ -14,7 +14,7 @@ from aot.compile.messages import KernelInfo
 from aot.errors import ToolchainError
 from aot.hosts import Host
 from aot.link.zig import Zig
-from aot.pipeline.assembling.linking import _built, _shared, _Source, linkers, prepare_linking
+from aot.pipeline.assembling.linking import _built, _shared, _Source, linkers
 from aot.pipeline.executing.compiling import CompiledKernel
 from aot.pipeline.settings import Settings
 
@@ -57,7 +57,8 @@ def test_zig_prepares_itself_while_kernels_are_compiled(
     if known:
         (tmp_path / "zig" / "global").mkdir(parents=True)
     settings = Settings("kernels", ("sm90",), jobs=jobs, memory=memory, cache=tmp_path)
-    prepare_linking(settings, tmp_path, None)
+    with linkers(tmp_path, tmp_path, 1, None) as linker_for:
+        linker_for.prepare(settings)
     runs = jobs == 2 and memory is None and not known
     assert done.wait(30 if runs else 0) == runs
     assert prepared == ([(Host.native(), tmp_path)] if runs else [])

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from aot_runtime.arch import Arch
 
+from aot.bundle.build_records import SourceRecord
 from aot.compile.messages import Options
 from aot.pipeline.assembling.provenance import build_record, joined, only
-from aot.pipeline.planning.sources import source_record
 from aot.pipeline.settings import Settings
 
 SM80, SM90 = Arch.parse("sm_80"), Arch.parse("sm_90a")
 
 
-def test_a_build_records_its_options(tmp_path: Path) -> None:
-    source = tmp_path / "add.py"
-    source.write_text("# add\n")
+def test_a_build_records_its_options() -> None:
+    source: SourceRecord = {"name": "add.py", "files": {"add.py": 64 * "1"}}
     linked = {"x86_64-linux-gnu/libcudart_static.a": 64 * "0"}
-    record = build_record(Settings(str(source), ("sm_80",), options=Options(line_info=True, keep=("ptx",))), linked)
+    record = build_record(
+        Settings("add.py", ("sm_80",), options=Options(line_info=True, keep=("ptx",))), source, linked
+    )
     assert record["options"] == {
         "cuda": None, "line_info": True, "keep": ["ptx"], "shared_cudart": False, "archives": True,
         "source": "declarations",
     }  # fmt: skip
-    assert record["source"] == {**source_record(str(source)), "linked": linked}
+    assert record["source"] == {**source, "linked": linked}
     assert set(record["versions"]) == {"python", "build_host"}
 
 

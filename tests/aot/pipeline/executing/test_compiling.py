@@ -11,9 +11,9 @@ from aot_runtime.arch import Arch
 
 from aot.cache.store import Store
 from aot.compile.messages import Compiled, KernelInfo, Options, VariantInfo
-from aot.errors import Failure, UsageError
+from aot.errors import Failure
 from aot.pipeline.events import Progress
-from aot.pipeline.executing.compiling import Compilation, compile_plan, open_cluster
+from aot.pipeline.executing.compiling import Compilation, compile_plan
 from aot.pipeline.executing.executor import CompileJob, Report, Session
 from aot.pipeline.plan import KernelPlan, Plan
 from aot.pipeline.settings import Settings
@@ -135,8 +135,3 @@ def test_the_longest_go_first_and_what_is_not_known_before_them(workspace: Works
     plan = Plan(12, (kernel_plan("add", SM80, "add__a", "add__b", "add__c", keys=False),))
     compile_plan(plan, SESSION, executor, workspace)
     assert [job.variant for job in executor.jobs] == ["add__c", "add__b", "add__a"]
-
-
-def test_certificates_without_a_cluster_are_wrong_usage(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="`--dask-security` needs a cluster"):
-        open_cluster(None, tmp_path / "dask.toml")

@@ -20,7 +20,7 @@ from aot_runtime.arch import Arch
 from certificates import make_certificates
 
 from aot.errors import UsageError
-from aot.pipeline.executing.address import Address
+from aot.pipeline.address import Address
 from aot.pipeline.executing.executor import CompileJob
 from aot.pipeline.executing.orders import Artifact, receive
 from aot.versions import install_extras

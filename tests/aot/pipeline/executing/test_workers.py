@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aot_runtime.arch import Arch
 
-from aot.compile.messages import Options
+from aot.compile.messages import Declared
 from aot.errors import BuildError, Failure
 from aot.pipeline.executing import workers as module
 from aot.pipeline.executing.executor import Session
 from aot.pipeline.executing.workers import Workers
+from aot.pipeline.settings import Settings
 
 SM80, SM90 = Arch.parse("sm_80"), Arch.parse("sm_90a")
 
 
 class FakeWorker:
+    declared: Declared
+
     def __init__(self) -> None:
         self.closed = threading.Event()
 
@@ -37,13 +41,45 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[FakeWorker]:
     return found
 
 
-def made(tmp_path: Path) -> Workers:
-    return Workers(Session("kernels", Options(), None), tmp_path)
+def made(tmp_path: Path, archs: str = "sm_90a", **settings: Any) -> Workers:
+    return Workers(Settings("kernels", (archs,), **{"jobs": 2, **settings}), tmp_path)
+
+
+def test_declarations_are_read_by_a_worker_that_compiles_if_an_architecture_is_known(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    started: list[Arch | None] = []
+
+    def open_source(session: Session, arch: Arch | None, log: Path) -> tuple[FakeWorker, dict[str, Failure]]:
+        started.append(arch)
+        worker = FakeWorker()
+        worker.declared = Declared((), ())
+        return worker, {}
+
+    monkeypatch.setattr(module, "open_source", open_source)
+    with made(tmp_path, "all,sm90,sm80") as workers:
+        workers.declared()
+        kept = workers.of(SM90)
+        assert started == [SM90]
+        assert not kept.closed.is_set()
+    with made(tmp_path, "all") as workers:
+        workers.declared()
+        assert workers.release() == {}
+    assert started == [SM90, None]
+
+
+@pytest.mark.parametrize("settings", [{"jobs": 1}, {"memory": 1 << 33}, {"archs": "all"}])
+def test_none_is_started_ahead_without_room_or_an_architecture(
+    opened: list[FakeWorker], tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    with made(tmp_path, **settings) as workers:
+        workers.start_ahead()
+    assert opened == []
 
 
 def test_one_that_was_started_ahead_is_taken_once(opened: list[FakeWorker], tmp_path: Path) -> None:
     with made(tmp_path) as workers:
-        workers.start_ahead(SM90)
+        workers.start_ahead()
         taken = [workers.another(SM80), workers.another(SM90), workers.another(SM90)]
     assert taken == [opened[1], opened[0], opened[2]]
     assert not opened[0].closed.is_set(), "it belongs to whoever took it"
@@ -53,13 +89,13 @@ def test_one_that_is_not_needed_is_closed(
     opened: list[FakeWorker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with made(tmp_path) as workers:
-        workers.start_ahead(SM90)
+        workers.start_ahead()
         workers._ahead._thread.join()
     assert opened[0].closed.is_set()
     go_on, quick = threading.Event(), module.open_source
     monkeypatch.setattr(module, "open_source", lambda *arguments: go_on.wait(10) and quick(*arguments))
     with made(tmp_path) as workers:
-        workers.start_ahead(SM90)
+        workers.start_ahead()
     go_on.set()
     workers._ahead._thread.join()
     assert opened[1].closed.is_set(), "it had not started yet"
@@ -80,7 +116,7 @@ def test_one_that_cannot_read_all_files_makes_room_for_one_that_tells_why(
 
         monkeypatch.setattr(module, "open_source", open_ahead)
         with made(tmp_path) as workers:
-            workers.start_ahead(SM90)
+            workers.start_ahead()
             assert workers.another(SM90) is opened[-1]
             assert workers.take_failures() == ()
     assert broken.closed.is_set()

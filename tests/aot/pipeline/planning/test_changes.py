@@ -12,13 +12,14 @@ from aot_runtime.description.kernel_records import KernelRecord
 from aot_runtime.description.records import HostRecord
 
 from aot.bundle.manifest import Manifest
+from aot.bundle.publish import Destination
 from aot.compile.messages import EXERCISE, KernelInfo, Options
 from aot.errors import Failure, UsageError
 from aot.hosts import Host
 from aot.pipeline.plan import KernelPlan, Plan
-from aot.pipeline.planning.changes import check_addable, dropped, kept_pairs
-from aot.pipeline.planning.sources import toolchain
-from aot.pipeline.settings import Settings
+from aot.pipeline.planning.changes import check_replaceable, hosts_with_kept, kept_pairs, made_changes
+from aot.pipeline.settings import Changes, Settings
+from aot.pipeline.sources import toolchain
 
 SM80, SM90, SM100 = (Arch.parse(text) for text in ("sm_80", "sm_90a", "sm_100f"))
 OUT = Path("dist/b")
@@ -35,6 +36,10 @@ def bundle(captured: bool = False, **kernels: tuple[Arch, ...]) -> Manifest:
     )  # fmt: skip
 
 
+def at(manifest: Manifest | None) -> Destination:
+    return Destination(OUT, manifest)
+
+
 def plan(*pairs: tuple[str, Arch], declared: dict[str, tuple[Arch, ...]] | None = None) -> Plan:
     kernels = [
         KernelPlan(KernelInfo(name, "", f"{name}.py:1", (), (), (name,), (arch,), {}), arch, (), ())
@@ -49,35 +54,35 @@ def settings(**changes: Any) -> Settings:
 
 def test_a_build_of_all_that_is_there_keeps_nothing_and_so_does_one_over_nothing() -> None:
     there, asked = bundle(add=(SM80, SM90)), plan(("add", SM80), ("add", SM90))
-    assert kept_pairs(there, OUT, asked, (), settings()) == kept_pairs(None, OUT, asked, (), settings()) == frozenset()
-    assert kept_pairs(there, OUT, plan(("mul", SM80)), (), settings(replace=True)) == frozenset()
+    assert kept_pairs(at(there), asked, (), settings()) == kept_pairs(at(None), asked, (), settings()) == frozenset()
+    assert kept_pairs(at(there), plan(("mul", SM80)), (), settings(replace=True)) == frozenset()
 
 
 def test_what_the_source_does_not_declare_any_more_may_go() -> None:
     there = bundle(add=(SM80, SM90), mul=(SM80,))
-    kept_pairs(there, OUT, plan(("add", SM80), ("add", SM90)), (), settings())  # mul is gone
-    kept_pairs(there, OUT, plan(("add", SM80), declared={"add": (SM80,)}), (), settings())  # and add for sm_90a
+    kept_pairs(at(there), plan(("add", SM80), ("add", SM90)), (), settings())  # mul is gone
+    kept_pairs(at(there), plan(("add", SM80), declared={"add": (SM80,)}), (), settings())  # and add for sm_90a
     asked = plan(("add", SM80), ("add", SM90), declared={"add": (SM80, SM90), "mul": (SM80,)})
     with pytest.raises(UsageError, match="mul for sm_80"):
-        kept_pairs(there, OUT, asked, (), settings())
+        kept_pairs(at(there), asked, (), settings())
 
 
 def test_what_was_asked_for_and_failed_is_not_left_out() -> None:
     there, failure = bundle(add=(SM80, SM90)), Failure("", "wrong", "", "add", "sm_90a")
-    kept_pairs(there, OUT, plan(("add", SM80)), [failure], settings())
-    assert kept_pairs(there, OUT, plan(("add", SM80)), [failure], settings(add=True)) == frozenset()
+    kept_pairs(at(there), plan(("add", SM80)), [failure], settings())
+    assert kept_pairs(at(there), plan(("add", SM80)), [failure], settings(add=True)) == frozenset()
 
 
 def test_add_keeps_what_is_neither_asked_for_nor_out_of_date() -> None:
     there = bundle(add=(SM80, SM90), mul=(SM80,))
     asked = plan(("add", SM80), declared={"add": (SM80, SM90), "mul": (SM80,)})
-    assert kept_pairs(there, OUT, asked, (), settings(add=True)) == {("add", SM90), ("mul", SM80)}
+    assert kept_pairs(at(there), asked, (), settings(add=True)) == {("add", SM90), ("mul", SM80)}
     other = there.replace(toolchain={**there.toolchain, "ziglang": "0.1"})
     with pytest.raises(UsageError, match=r"built with ziglang 0\.1"):
-        kept_pairs(other, OUT, asked, (), settings(add=True))
+        kept_pairs(at(other), asked, (), settings(add=True))
     foreign = Host("x86_64" if Host.native().cpu == "aarch64" else "aarch64", (2, 28))
     with pytest.raises(UsageError, match=f"it has no code for {foreign.name}") as caught:
-        kept_pairs(there, OUT, asked, (), settings(add=True, hosts=(foreign,)))
+        kept_pairs(at(there), asked, (), settings(add=True, hosts=(foreign,)))
     assert "--host aarch64,x86_64" in str(caught.value.hint)
 
 
@@ -85,34 +90,51 @@ def test_an_exercise_is_asked_for_whole_architectures() -> None:
     there = bundle(captured=True, call_1=(SM80,), call_2=(SM90,))
     captured = settings(options=Options(source=EXERCISE))
     with pytest.raises(UsageError, match="call_2 for sm_90a") as caught:
-        kept_pairs(there, OUT, Plan(0, ()), (), captured)
+        kept_pairs(at(there), Plan(0, ()), (), captured)
     assert "`--update`" in str(caught.value.hint)
-    assert kept_pairs(there, OUT, Plan(0, ()), (), replace(captured, add=True)) == {("call_2", SM90)}
-    kept_pairs(there, OUT, Plan(0, ()), (), replace(captured, archs=("sm_80,sm_90a",)))  # call_1 may be gone by now
+    assert kept_pairs(at(there), Plan(0, ()), (), replace(captured, add=True)) == {("call_2", SM90)}
+    kept_pairs(at(there), Plan(0, ()), (), replace(captured, archs=("sm_80,sm_90a",)))  # call_1 may be gone by now
 
 
 def test_captured_and_declared_kernels_do_not_replace_each_other() -> None:
     asked = plan(("add", SM80))
     for add in (False, True):
         with pytest.raises(UsageError, match="a bundle of captured kernels"):
-            kept_pairs(bundle(captured=True, add=(SM80,)), OUT, asked, (), settings(add=add))
+            kept_pairs(at(bundle(captured=True, add=(SM80,))), asked, (), settings(add=add))
         with pytest.raises(UsageError, match="a bundle of declared kernels"):
-            kept_pairs(bundle(add=(SM80,)), OUT, asked, (), settings(add=add, options=Options(source=EXERCISE)))
+            kept_pairs(at(bundle(add=(SM80,))), asked, (), settings(add=add, options=Options(source=EXERCISE)))
 
 
-def test_nothing_can_be_added_to_a_bundle_that_cannot_be_read(tmp_path: Path) -> None:
-    check_addable(None, tmp_path, settings(add=True))  # there is none
-    (tmp_path / "manifest.json").write_text("{")
-    check_addable(None, tmp_path, settings())
+def test_nothing_can_be_added_to_a_bundle_that_cannot_be_read() -> None:
+    check_replaceable(Destination(OUT), settings(add=True))  # there is none
+    check_replaceable(Destination(OUT, is_damaged=True), settings())
     with pytest.raises(UsageError, match="is damaged") as caught:
-        check_addable(None, tmp_path, settings(add=True))
+        check_replaceable(Destination(OUT, is_damaged=True), settings(add=True))
     assert "`--replace`" in str(caught.value.hint)
 
 
 def test_what_was_dropped_is_named_with_its_architectures() -> None:
     before = bundle(add=(SM80, SM90), mul=(SM80, SM90), sub=(SM80,))
-    assert dropped(before, before) == ()
-    assert dropped(before, bundle(add=(SM80, SM90), sub=(SM80,))) == ("mul for sm_80, sm_90a",)
-    assert dropped(before, bundle(add=(SM80,), mul=(SM80,), sub=(SM80,))) == ("every kernel for sm_90a",)
-    other = before.replace(hosts={})
-    assert dropped(before, other) == (f"host {Host.native().name}",)
+
+    def dropped(after: Manifest) -> tuple[str, ...]:
+        return made_changes(before, after).dropped
+
+    assert dropped(before) == ()
+    assert dropped(bundle(add=(SM80, SM90), sub=(SM80,))) == ("mul for sm_80, sm_90a",)
+    assert dropped(bundle(add=(SM80,), mul=(SM80,), sub=(SM80,))) == ("every kernel for sm_90a",)
+    assert dropped(before.replace(hosts={})) == (f"host {Host.native().name}",)
+
+
+def test_variants_that_were_neither_compiled_nor_in_the_cache_were_kept() -> None:
+    after = bundle(add=(SM80,), mul=(SM80,), sub=(SM80,))  # a variant each
+    assert made_changes(None, after, compiled=1, cached=1) == Changes(compiled=1, cached=1, kept=1)
+    assert made_changes(after, after) == Changes(kept=3)
+
+
+def test_a_bundle_that_is_added_to_keeps_its_hosts_with_their_glibc() -> None:
+    foreign = "aarch64-linux-gnu" if Host.native().cpu == "x86_64" else "x86_64-linux-gnu"
+    there = bundle(add=(SM80,)).replace(hosts={foreign: HostRecord("e", "s", "2.31", "static")})
+    assert hosts_with_kept(at(there), settings()) == (Host.native(),)
+    assert hosts_with_kept(at(None), settings(add=True)) == (Host.native(),)
+    kept = hosts_with_kept(at(there), settings(add=True))
+    assert [(host.name, host.glibc_text) for host in kept[1:]] == [(foreign, "2.31")]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from aot.errors import UsageError
-from aot.pipeline.executing.address import Address, parse_address
+from aot.pipeline.address import Address, parse_address, parse_cluster
 
 
 @pytest.mark.parametrize(
@@ -28,3 +30,12 @@ def test_what_is_not_an_address_is_refused(text: str) -> None:
 def test_an_address_is_host_and_port_and_whether_tls_is_used(text: str, address: Address, shown: str) -> None:
     assert parse_address(text) == address
     assert str(address) == shown
+
+
+def test_certificates_ask_for_tls_and_are_wrong_usage_without_a_cluster(tmp_path: Path) -> None:
+    file = tmp_path / "dask.toml"
+    assert parse_cluster("dask://host:1", file) == Address("host", 1, encrypted=True, security=file)
+    assert parse_cluster("dask://host:1") == Address("host", 1)
+    assert parse_cluster(None) is None
+    with pytest.raises(UsageError, match="`--dask-security` needs a cluster"):
+        parse_cluster(None, file)

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ...bundle.build_records import SourceRecord
-from ...cache.keys import cutlass_distributions
-from ...compile.messages import EXERCISE, KernelSources
-from ...files import sha256_of
-from ...link.nvidia import distributions
-from ...versions import installed_version
+from ..bundle.build_records import SourceRecord
+from ..cache.keys import cutlass_distributions
+from ..compile.messages import EXERCISE, KernelSources
+from ..files import sha256_of
+from ..link.nvidia import distributions
+from ..versions import installed_version
 
-__all__ = ["kernel_sources", "source_record", "source_root", "toolchain"]
+__all__ = ["kernel_sources", "source_record", "toolchain"]
 
 _DATA = "file "  # what the names of files begin with that are not modules: see ``closure_of``
 
 
-def kernel_sources(kernels: str, kind: str, places: Mapping[str, str], digests: Mapping[str, str]) -> KernelSources:
+def kernel_sources(
+    root: Path | None, kind: str, places: Mapping[str, str], digests: Mapping[str, str]
+) -> KernelSources:
     """The files of a kernel, by names that hold wherever the source lies: see :class:`KernelSources`.
 
     Captured kernels name the modules of their library themselves; what calls them is the exercise.
     """
-    root = source_root(kernels)
     if root is None:
         return KernelSources()
     if kind == EXERCISE:
@@ -41,9 +41,8 @@ def kernel_sources(kernels: str, kind: str, places: Mapping[str, str], digests: 
     return KernelSources(files, modules)
 
 
-def source_record(kernels: str) -> SourceRecord:
+def source_record(root: Path | None) -> SourceRecord:
     """The Python files of a source with their digests, the commit they came from, and whether they were altered since."""
-    root = source_root(kernels)
     if root is None:
         return {"files": {}}
     folder = root if root.is_dir() else root.parent
@@ -57,19 +56,6 @@ def _python_files(folder: Path) -> Iterator[Path]:
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".") and name != "__pycache__"]
         yield from (path for name in names if name.endswith(".py") and (path := Path(place) / name).is_file())
-
-
-def source_root(kernels: str) -> Path | None:
-    """The file or folder that a source lies in."""
-    path = Path(kernels)
-    if path.exists():
-        return path.resolve()
-    spec = importlib.util.find_spec(kernels.partition(".")[0]) if kernels.partition(".")[0].isidentifier() else None
-    if spec is None or spec.origin is None:
-        return None
-    origin = Path(spec.origin)
-    found = origin.parent if origin.name == "__init__.py" else origin
-    return found.resolve() if found.exists() else None
 
 
 def _commit(folder: Path, root: Path) -> SourceRecord:

@@ -10,13 +10,14 @@ from aot_runtime.arch import Arch
 from aot.bundle.tuning import TunedDevice, TunedKernel, TunedSet, Tuning, tuning_text
 from aot.compile.messages import KernelInfo, VariantInfo
 from aot.errors import Failure, UsageError
-from aot.pipeline import outlook
+from aot.files import sha256_of
 from aot.pipeline.events import Progress
 from aot.pipeline.outlook import foresee
 from aot.pipeline.plan import KernelPlan, Plan
+from aot.pipeline.planning import earlier
 from aot.pipeline.planning.planner import NewPlan
-from aot.pipeline.planning.tuning import read_tables
 from aot.pipeline.settings import Settings
+from aot.pipeline.tuning import read_tables
 from aot.selection.subjects import VariantTable
 
 SM90 = Arch.parse("sm_90a")
@@ -37,7 +38,9 @@ def test_two_tables_for_one_device_are_refused(tmp_path: Path, other: TunedDevic
         read_tables(Settings("kernels", ("sm_90a",), tuning=files))
     assert error.value.hint == "pass one of them"
     files = (files[0], write(tmp_path / "two.json", TunedDevice("NVIDIA H200", 16, "9.0")))
-    assert len(read_tables(Settings("kernels", ("sm_90a",), tuning=files))) == 2
+    tables = read_tables(Settings("kernels", ("sm_90a",), tuning=files))
+    assert (*tables.tunings,) == files
+    assert tables.digests == tuple(map(sha256_of, files))
 
 
 @pytest.mark.parametrize(
@@ -54,7 +57,7 @@ def test_a_plan_is_compared_with_the_tables(
     variants = (VariantInfo("scale", {}, VariantTable("scale__small", "scale", (), (), None, -1, 1, True), ""),)
     plan = Plan(12, (KernelPlan(info, SM90, variants, ()),))
     failures: list[Failure] = []
-    monkeypatch.setattr(outlook, "make_plan", lambda *_, **__: NewPlan(plan, (), tuple(failures)))
+    monkeypatch.setattr(earlier, "make_plan", lambda *_, **__: NewPlan(plan, (), tuple(failures)))
     file = tmp_path / "h200.json"
     settings = Settings("kernels", ("sm_90a",), out=tmp_path / "out", artifacts=None, tuning=(file,))
     with pytest.raises(UsageError, match="there is no file"):
