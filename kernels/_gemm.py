@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import cutlass.cute as cute
+from cuda.bindings.driver import CUstream
 from cutlass import Int32
 
 import aot
@@ -29,6 +30,27 @@ class EpilogueGemm(KernelObject):
     def activate(self, values: cute.Tensor, epilogue: Int32):
         """Apply the epilogue of this call to values in registers."""
         activate(values, epilogue, self.epilogues)
+
+
+class TileGemm(EpilogueGemm):
+    """A GEMM whose blocks, or clusters of blocks, compute one tile each. Its code is the method ``kernel``."""
+
+    @cute.jit
+    def __call__(self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, bias, epilogue: Int32, stream: CUstream):
+        a, b, out = batched(a), batched(b), batched(out)
+        m, n, batch = out.shape
+        tiles = (cute.ceil_div(m, self.tiling.m), cute.ceil_div(n, self.tiling.n), batch)
+        count = tiles[0] * tiles[1] * tiles[2]
+        if count > 0:  # CUDA refuses an empty grid
+            blocks, cluster = self.launched_blocks(count, cute.size(a, mode=[1]))
+            self.kernel(a, b, out, bias, epilogue, self.tiled_mma(a.element_type), tiles).launch(
+                grid=[blocks, 1, 1], block=[self.tiling.threads, 1, 1], stream=stream, cluster=cluster
+            )
+
+    @cute.jit
+    def launched_blocks(self, tiles: Int32, depth: Int32):
+        """How many blocks compute so many tiles, and the shape of their clusters, if they form some."""
+        return tiles, None
 
 
 class PersistentGemm(EpilogueGemm):

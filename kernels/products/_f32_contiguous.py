@@ -13,8 +13,7 @@ from collections.abc import Sequence
 
 import cutlass
 import cutlass.cute as cute
-from cuda.bindings.driver import CUstream
-from cutlass import Float32, Int32, TFloat32
+from cutlass import Float32, Int32
 from cutlass.cute.nvgpu import warp
 from cutlass.utils import LayoutEnum
 
@@ -22,12 +21,12 @@ import aot
 
 from .._activations import Activation
 from .._device import WARP
-from .._gemm import batched
 from .._scheduler import swizzled_batch
 from .._versions import SmemAllocator
 from ..sm80 import operands as sm80
-from ..sm80.operands import Operand, copy_first, make_operand
-from ..sm80.tiles import Fragment, lines, load, make_fragment, swizzled
+from ..sm80.mainloop import Mainloop
+from ..sm80.operands import make_operand
+from ..sm80.tiles import left_fragment, lines, right_fragment, swizzled
 from ._choice import MULTIPROCESSORS
 from ._f32_portable import CHUNK, Gemm, write_sums
 
@@ -69,7 +68,8 @@ class LowTiling(Tiling):
         return copied, self.warps[0] * THREADS[0], self.warps[1] * THREADS[1]
 
 
-class ContiguousGemm(Gemm):
+class ContiguousGemm(Mainloop, Gemm):
+    instruction_depth = MMA[2]
     together = 4  # neighbours along k that a thread of an exact product reads at once
 
     def __init__(
@@ -80,19 +80,9 @@ class ContiguousGemm(Gemm):
         self.shares = not rounded and target.max_cluster > 1
 
     @cute.jit
-    def __call__(self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, bias, epilogue: Int32, stream: CUstream):
-        a, b, out = batched(a), batched(b), batched(out)
-        m, n, batch = out.shape
-        tiles = (cute.ceil_div(m, self.tiling.m), cute.ceil_div(n, self.tiling.n), batch)
-        count = tiles[0] * tiles[1] * tiles[2]
-        if count > 0:  # CUDA refuses an empty grid
-            split = self.split(count, cute.size(a, mode=[1]))
-            self.contiguous_kernel(a, b, out, bias, epilogue, self.tiled_mma(), tiles).launch(
-                grid=[count * split, 1, 1],
-                block=[self.tiling.threads, 1, 1],
-                stream=stream,
-                cluster=[split, 1, 1] if cutlass.const_expr(self.shares) else None,
-            )
+    def launched_blocks(self, tiles: Int32, depth: Int32):
+        split = self.split(tiles, depth)
+        return tiles * split, [split, 1, 1] if cutlass.const_expr(self.shares) else None
 
     @cute.jit
     def split(self, tiles: Int32, depth: Int32) -> Int32:
@@ -107,7 +97,7 @@ class ContiguousGemm(Gemm):
                 split = Int32(8)
         return split
 
-    def tiled_mma(self) -> cute.TiledMma:
+    def tiled_mma(self, dtype) -> cute.TiledMma:
         along_m, along_n = self.tiling.warps
         if self.operand is Float32:
             shape = ((2, 2, along_m), (2, 4, along_n), 1)
@@ -122,7 +112,7 @@ class ContiguousGemm(Gemm):
         )
 
     @cute.kernel
-    def contiguous_kernel(
+    def kernel(
         self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, bias, epilogue: Int32, mma: cute.TiledMma, tiles
     ):
         tiling = self.tiling
@@ -136,67 +126,40 @@ class ContiguousGemm(Gemm):
         storage_b = storage_a + tiling.stages * tiling.m * tiling.k * ELEMENT_BYTES
         major, mine = LayoutEnum.ROW_MAJOR, mma.get_slice(thread)
         operands, fragments = [], []
-        for matrix, storage, rows, tile, operand in (
-            (a, storage_a, tiling.m, m, "A"),
-            (b, storage_b, tiling.n, n, "B"),
+        for matrix, storage, rows, tile, left in (
+            (a, storage_a, tiling.m, m, True),
+            (b, storage_b, tiling.n, n, False),
         ):
             shape = (rows, tiling.k, tiling.stages)
             shared = swizzled(storage, Float32, lines(major, LINE), shape)
             operands.append(make_operand(matrix[None, None, batch], major, shared, tile, thread, tiling))
             shared = swizzled(storage, self.operand, lines(major, LINE), shape)
             if cutlass.const_expr(self.operand is Float32):
-                fragments.append(mine.partition_A(shared) if operand == "A" else mine.partition_B(shared))
+                fragments.append(mine.partition_A(shared) if left else mine.partition_B(shared))
             else:
-                fragments.append(self.fragment(mma, shared, thread, operand))
+                fragments.append((left_fragment if left else right_fragment)(mma, shared, False, thread))
         sums = cute.make_rmem_tensor(mma.partition_shape_C((tiling.m, tiling.n)), Float32)
-        self.multiply_contiguous(mma, sums, *operands, *fragments, split, part)
+        of_block = cute.make_rmem_tensor_like(sums)
+        sums.fill(0.0)
+        of_block.fill(0.0)
+        steps = cute.size(operands[0].source, mode=[3])
+        begin, end = steps * part // split, steps * (part + 1) // split
+        self.multiply(*operands, begin, end, (mma, sums, of_block, *fragments))
+        sums.store(sums.load() + of_block.load())
         if split > 1:
             self.add_parts(sums, storage_a, split, part, thread)
         tile, out = (tiling.m, tiling.n), out[None, None, batch]
         write_sums(mine, sums, bias, epilogue, self.epilogues, out, tile, m, n, split, part)
 
-    def fragment(self, mma: cute.TiledMma, shared: cute.Tensor, thread: Int32, operand: str) -> Fragment:
-        matrices, mine = cute.make_copy_atom(warp.LdMatrix8x8x16bOp(False, 4), TFloat32), mma.get_slice(thread)
-        if operand == "A":
-            values = mma.make_fragment_A(mine.partition_A(shared[None, None, 0]))
-            return make_fragment(values, cute.make_tiled_copy_A(matrices, mma), shared, thread)
-        values = mma.make_fragment_B(mine.partition_B(shared[None, None, 0]))
-        return make_fragment(values, cute.make_tiled_copy_B(matrices, mma), shared, thread)
-
     @cute.jit
-    def multiply_contiguous(self, mma, sums, a, b, fragment_a, fragment_b, split, part):
-        """The sums of a part of k."""
-        stages, steps = self.tiling.stages, cute.size(a.source, mode=[3])
-        begin, end = steps * part // split, steps * (part + 1) // split
-        of_block = cute.make_rmem_tensor_like(sums)
-        sums.fill(0.0)
-        of_block.fill(0.0)
-        for operand in (a, b):  # what the first step leaves out
-            operand.target[None, None, None, 0].fill(0)
-        cute.arch.sync_threads()
-        if begin == 0:
-            for operand in (a, b):
-                copy_first(operand)
+    def add_step(self, stage, step, mma, sums, of_block, a, b):
+        if cutlass.const_expr(self.operand is Float32):
+            self.multiply_exact(of_block, a, b, stage)
         else:
-            copy_tiles(a, b, begin, Int32(0))
-        cute.arch.cp_async_commit_group()
-        for stage in cutlass.range_constexpr(1, stages - 1):
-            copy_until(a, b, begin + stage, end, Int32(stage))
-        reading, writing = Int32(0), Int32(stages - 1)
-        for step in cutlass.range(begin, end):
-            cute.arch.cp_async_wait_group(stages - 2)
-            cute.arch.sync_threads()  # this stage has arrived, and the previous one is no longer read
-            copy_until(a, b, step + stages - 1, end, writing)
-            if cutlass.const_expr(self.operand is Float32):
-                self.multiply_exact(of_block, fragment_a, fragment_b, reading)
-            else:
-                self.multiply_stage(mma, of_block, fragment_a, fragment_b, reading)
-            writing = reading
-            reading = reading + 1 if reading + 1 < stages else Int32(0)
-            if step % self.block == self.block - 1:
-                sums.store(sums.load() + of_block.load())
-                of_block.fill(0.0)
-        sums.store(sums.load() + of_block.load())
+            self.multiply_stage(mma, of_block, a, b, stage)
+        if step % self.block == self.block - 1:
+            sums.store(sums.load() + of_block.load())
+            of_block.fill(0.0)
 
     @cute.jit
     def add_parts(self, sums, storage, split, part, thread):
@@ -248,17 +211,10 @@ class ContiguousGemm(Gemm):
         cute.autovec_copy(cute.local_tile(operand[0, row, None, stage], (self.together,), (block,)), values)
         return values
 
-    @cute.jit
-    def multiply_stage(self, mma, sums, a, b, stage):
-        blocks = self.tiling.k // MMA[2]
-        for block in cutlass.range_constexpr(-1, blocks):
-            if cutlass.const_expr(block + 1 < blocks):
-                for fragment in (a, b):
-                    load(fragment, block + 1, stage)
-            if cutlass.const_expr(block >= 0):
-                for fragment in (a, b):
-                    round_values(fragment.values[None, None, block])
-                cute.gemm(mma, sums, a.values[None, None, block], b.values[None, None, block], sums)
+    def multiply_block(self, mma, sums, a, b) -> None:
+        for values in (a, b):
+            round_values(values)
+        super().multiply_block(mma, sums, a, b)
 
 
 def round_values(values: cute.Tensor) -> None:
@@ -266,17 +222,3 @@ def round_values(values: cute.Tensor) -> None:
     numbers, bits = cute.recast_tensor(values, Float32), cute.recast_tensor(values, Int32)
     for i in range(cute.size(values)):
         bits[i] = Int32(cute.arch.cvt_f32_tf32(numbers[i]))
-
-
-@cute.jit
-def copy_until(a: Operand, b: Operand, step: Int32, end: Int32, stage: Int32):
-    """Copy the tiles of a step into a stage; from step ``end`` on, nothing."""
-    if step < end:
-        copy_tiles(a, b, step, stage)
-    cute.arch.cp_async_commit_group()  # commit even an empty group, because waiting counts groups
-
-
-def copy_tiles(a: Operand, b: Operand, step: Int32, stage: Int32) -> None:
-    for operand in (a, b):
-        source, target = operand.source[None, None, None, step], operand.target[None, None, None, stage]
-        cute.copy(operand.chunks, source, target, pred=operand.inside)

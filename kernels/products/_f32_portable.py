@@ -16,14 +16,13 @@ from typing import NamedTuple
 
 import cutlass
 import cutlass.cute as cute
-from cuda.bindings.driver import CUstream
 from cutlass import Boolean, Float32, Int32, TFloat32
 from cutlass.cute.nvgpu import warp
 
 import aot
 
 from .._activations import Activation, activate
-from .._gemm import EpilogueGemm, batched
+from .._gemm import TileGemm
 from .._scheduler import swizzled_batch
 from .._versions import SmemAllocator
 
@@ -47,6 +46,8 @@ class Tiling:
     n: int = 128
     k: int = 16
     group: int = 8  # rows of tiles that are computed together: see ``swizzled_batch``
+
+    threads = THREADS
 
     @property
     def label(self) -> str:
@@ -82,7 +83,7 @@ def write_chunk(sums, bias, which, activations: cutlass.Constexpr, out, places, 
             target[first + i] = chunk[i]
 
 
-class Gemm(EpilogueGemm):
+class Gemm(TileGemm):
     def __init__(
         self, tiling: Tiling, target: aot.Target, epilogues: Sequence[type[Activation]], rounded: bool
     ) -> None:
@@ -90,18 +91,7 @@ class Gemm(EpilogueGemm):
         self.operand = TFloat32 if rounded else Float32
         self.block = (TF32_BLOCK if rounded else BLOCK) // tiling.k  # in steps
 
-    @cute.jit
-    def __call__(self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, bias, epilogue: Int32, stream: CUstream):
-        a, b, out = batched(a), batched(b), batched(out)
-        m, n, batch = out.shape
-        tiles = (cute.ceil_div(m, self.tiling.m), cute.ceil_div(n, self.tiling.n), batch)
-        count = tiles[0] * tiles[1] * tiles[2]
-        if count > 0:  # CUDA refuses an empty grid
-            self.kernel(a, b, out, bias, epilogue, self.tiled_mma(), tiles).launch(
-                grid=[count, 1, 1], block=[THREADS, 1, 1], stream=stream
-            )
-
-    def tiled_mma(self) -> cute.TiledMma:
+    def tiled_mma(self, dtype) -> cute.TiledMma:
         if self.operand is TFloat32:
             return cute.make_tiled_mma(warp.MmaTF32Op((16, 8, 8)), cute.make_layout((2, 4, 1)))
         # Each thread multiplies groups of 4 rows with groups of 4 columns, which it reads from shared memory at once. The

@@ -11,24 +11,21 @@ import cutlass
 import cutlass.cute as cute
 from cuda.bindings.driver import CUstream
 from cutlass import Float8E4M3FN, Float16, Float32, Int32, Uint32
-from cutlass.cute.nvgpu import warp
-from cutlass.utils import LayoutEnum
 
 import aot
 
 from .._device import KernelObject
 from .._scheduler import count_tiles_of_experts, tile_of_expert
 from .._scheduler import swizzled as swizzled_tile
-from .._versions import SmemAllocator
-from ..sm80.operands import Tiling, copy_first, copy_step, make_operand
-from ..sm80.tiles import CHUNK, ELEMENT_BYTES, LINE, MMA, chunk_copy, lines, load, make_fragment, swizzled, tiled_mma
+from ..sm80.mainloop import ROWS, Mainloop
+from ..sm80.operands import Tiling
+from ..sm80.tiles import CHUNK, ELEMENT_BYTES
 from ._scaling import BLOCK, Scaling
 
-ROWS = LayoutEnum.ROW_MAJOR
 SMALLER = 2.0**-8  # what f8e4m3 becomes as f16, times its value: their exponents differ by 8
 
 
-class Product(KernelObject):
+class Product(Mainloop, KernelObject):
     """``out = (a @ b.T) * scales``; if ``grouped``, rows of ``a`` belong to experts, each with a ``b`` of its own."""
 
     def __init__(self, tiling: Tiling, target: aot.Target, scaling: Scaling, grouped: bool = False) -> None:
@@ -39,8 +36,7 @@ class Product(KernelObject):
         tiling = self.tiling
         self.narrow = a.element_type.width == 8
         self.narrow_dtypes = a.element_type, b.element_type
-        self.dtype = Float16 if self.narrow else a.element_type
-        self.out_dtype = out.element_type
+        dtype = Float16 if self.narrow else a.element_type
         if cutlass.const_expr(self.narrow):
             a, b = as_pairs(a), as_pairs(b)
         m, n = out.shape
@@ -49,7 +45,7 @@ class Product(KernelObject):
         if count > 0:  # CUDA refuses an empty grid
             if cutlass.const_expr(self.grouped):
                 count += cute.size(offsets) * tiles[1]
-            self.kernel(a, b, out, a_scale, b_scale, offsets, tiled_mma(self.dtype, tiling.warps), tiles).launch(
+            self.kernel(a, b, out, a_scale, b_scale, offsets, self.tiled_mma(dtype), tiles).launch(
                 grid=[count, 1, 1], block=[tiling.threads, 1, 1], stream=stream
             )
 
@@ -76,76 +72,40 @@ class Product(KernelObject):
         """One tile: its rows start at ``top``, and those from ``limit`` on are not written."""
         tiling = self.tiling
         thread, _, _ = cute.arch.thread_idx()
-        storage = SmemAllocator().allocate(tiling.shared_bytes, byte_alignment=8 * LINE * ELEMENT_BYTES)
-        storage_b = storage + tiling.stages * tiling.m * tiling.k * ELEMENT_BYTES
-        shared_a = swizzled(storage, self.dtype, lines(ROWS), (tiling.m, tiling.k, tiling.stages))
-        shared_b = swizzled(storage_b, self.dtype, lines(ROWS), (tiling.n, tiling.k, tiling.stages))
         rows = cute.make_tensor(
             cute.domain_offset((top, 0), a).iterator,
             cute.make_layout((cute.size(a, mode=[0]) - top, cute.size(a, mode=[1])), stride=a.stride),
         )
-        operand_a = make_operand(rows, ROWS, shared_a, 0, thread, tiling)
-        operand_b = make_operand(b, ROWS, shared_b, n, thread, tiling)
-        matrices = cute.make_copy_atom(warp.LdMatrix8x8x16bOp(False, 4), self.dtype)
-        mine = mma.get_slice(thread)
-        values_a = mma.make_fragment_A(mine.partition_A(shared_a[None, None, 0]))
-        values_b = mma.make_fragment_B(mine.partition_B(shared_b[None, None, 0]))
-        fragment_a = make_fragment(values_a, cute.make_tiled_copy_A(matrices, mma), shared_a, thread)
-        fragment_b = make_fragment(values_b, cute.make_tiled_copy_B(matrices, mma), shared_b, thread)
-        sums = cute.make_rmem_tensor(mma.partition_shape_C((tiling.m, tiling.n)), Float32)
+        stages = self.stages_of(mma, rows, 0, b, n, (ROWS, ROWS), thread)
+        sums = stages.sums
         places = cute.local_tile(
             cute.domain_offset((top, n * tiling.n), cute.make_identity_tensor(out.shape)), (tiling.m, tiling.n), (0, 0)
         )
-        of_sums = mine.partition_C(places)
-        self.multiply(mma, sums, operand_a, operand_b, fragment_a, fragment_b, a_scale, b_scale, of_sums)
-        self.scale(sums, a_scale, b_scale, of_sums)
-        self.write(mma, sums, storage, out, places, top, limit, n, thread)
-
-    @cute.jit
-    def multiply(self, mma, sums, a, b, fragment_a, fragment_b, a_scale, b_scale, places):
-        stages = self.tiling.stages
-        blocks = self.scaling.kind == "blocks"
+        of_sums = mma.get_slice(thread).partition_C(places)
         sums.fill(0.0)
-        products = sums
-        if cutlass.const_expr(blocks):
-            products = cute.make_rmem_tensor_like(sums)
-        for operand in (a, b):  # what the first step leaves out
-            operand.target[None, None, None, 0].fill(0)
-        cute.arch.sync_threads()
-        for operand in (a, b):
-            copy_first(operand)
-        cute.arch.cp_async_commit_group()
-        for step in cutlass.range_constexpr(1, stages - 1):
-            copy_step(a, b, Int32(step), Int32(step))
-        reading, writing = Int32(0), Int32(stages - 1)
-        for step in cutlass.range(cute.size(a.source, mode=[3])):
-            cute.arch.cp_async_wait_group(stages - 2)
-            cute.arch.sync_threads()  # this stage has arrived, and the previous one is no longer read
-            copy_step(a, b, step + stages - 1, writing)
-            if cutlass.const_expr(blocks):
-                products.fill(0.0)
-            self.multiply_stage(mma, products, fragment_a, fragment_b, reading)
-            if cutlass.const_expr(blocks):
-                self.promote(sums, products, a_scale, b_scale, places, step)
-            writing = reading
-            reading = reading + 1 if reading + 1 < stages else Int32(0)
+        products = cute.make_rmem_tensor_like(sums) if self.scaling.kind == "blocks" else sums
+        steps = cute.size(stages.operands[0].source, mode=[3])
+        arguments = (mma, sums, products, *stages.fragments, a_scale, b_scale, of_sums)
+        self.multiply(*stages.operands, 0, steps, arguments)
+        self.scale(sums, a_scale, b_scale, of_sums)
+        self.write(mma, sums, stages.storage, out, places, limit, thread)
 
     @cute.jit
-    def multiply_stage(self, mma, sums, a, b, stage):
-        blocks = self.tiling.k // MMA[2]
-        for block in cutlass.range_constexpr(-1, blocks):
-            if cutlass.const_expr(block + 1 < blocks):
-                load(a, block + 1, stage)
-                load(b, block + 1, stage)
-            if cutlass.const_expr(block >= 0):
-                values_a, values_b = a.values[None, None, block], b.values[None, None, block]
-                if cutlass.const_expr(self.narrow):
-                    wide_a = widened(values_a, self.narrow_dtypes[0])
-                    wide_b = widened(values_b, self.narrow_dtypes[1])
-                    for half in cutlass.range_constexpr(2):
-                        cute.gemm(mma, sums, wide_a[None, None, half], wide_b[None, None, half], sums)
-                else:
-                    cute.gemm(mma, sums, values_a, values_b, sums)
+    def add_step(self, stage, step, mma, sums, products, a, b, a_scale, b_scale, places):
+        """Multiply a stage. With scales of blocks, its sums are promoted."""
+        if cutlass.const_expr(self.scaling.kind == "blocks"):
+            products.fill(0.0)
+        self.multiply_stage(mma, products, a, b, stage)
+        if cutlass.const_expr(self.scaling.kind == "blocks"):
+            self.promote(sums, products, a_scale, b_scale, places, step)
+
+    def multiply_block(self, mma, sums, a, b) -> None:
+        if not self.narrow:
+            super().multiply_block(mma, sums, a, b)
+            return
+        wide = [widened(values, dtype) for values, dtype in zip((a, b), self.narrow_dtypes, strict=True)]
+        for half in range(2):
+            super().multiply_block(mma, sums, *(values[None, None, half] for values in wide))
 
     @cute.jit
     def promote(self, sums, products, a_scale, b_scale, places, step):
@@ -179,19 +139,9 @@ class Product(KernelObject):
                 sums[i] = sums[i] * factor
 
     @cute.jit
-    def write(self, mma, sums, storage, out, places, top, limit, n, thread):
-        """Round; then through shared memory, so that stores write whole lines."""
-        tiling = self.tiling
-        tile = (tiling.m, tiling.n)
-        rounded = cute.make_rmem_tensor_like(sums, self.out_dtype)
-        rounded.store(sums.load().to(self.out_dtype))
-        cute.arch.cp_async_wait_group(0)
-        cute.arch.sync_threads()  # the stages are no longer read
-        shared = swizzled(storage, self.out_dtype, lines(ROWS), tile)
-        cute.autovec_copy(rounded, mma.get_slice(thread).partition_C(shared))
-        cute.arch.sync_threads()
-        own = chunk_copy(cute.nvgpu.CopyUniversalOp(), self.out_dtype, ROWS, tiling.threads).get_slice(thread)
-        source, places = own.partition_S(shared), own.partition_S(places)
+    def write(self, mma, sums, storage, out, places, limit, thread):
+        own, source = self.round_tile(mma, sums, storage, out.element_type, thread)
+        places = own.partition_S(places)
         for i in cutlass.range_constexpr(cute.size(source, mode=[1])):
             for j in cutlass.range_constexpr(cute.size(source, mode=[2])):
                 row, column = places[(0, 0), i, j]

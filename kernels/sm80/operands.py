@@ -106,9 +106,14 @@ def copy_first(operand: Operand):
 
 
 @cute.jit
-def copy_step(a: Operand, b: Operand, step: Int32, stage: Int32):
-    if step < cute.size(a.source, mode=[3]):
-        for operand in (a, b):
-            source, target = operand.source[None, None, None, step], operand.target[None, None, None, stage]
-            cute.copy(operand.chunks, source, target, pred=operand.inside)
+def copy_step(a: Operand, b: Operand, step: Int32, end: Int32, stage: Int32):
+    """Copy the tiles of a step into a stage; from step ``end`` on, nothing."""
+    if step < end:
+        copy_tiles(a, b, step, stage)
     cute.arch.cp_async_commit_group()  # commit even an empty group, because waiting counts groups
+
+
+def copy_tiles(a: Operand, b: Operand, step: Int32, stage: Int32) -> None:
+    for operand in (a, b):
+        source, target = operand.source[None, None, None, step], operand.target[None, None, None, stage]
+        cute.copy(operand.chunks, source, target, pred=operand.inside)

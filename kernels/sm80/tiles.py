@@ -40,8 +40,15 @@ def make_fragment(values: cute.Tensor, matrices: cute.TiledCopy, shared: cute.Te
     return Fragment(values, matrices, own.partition_S(shared), own.retile(values))
 
 
+def left_fragment(mma: cute.TiledMma, shared: cute.Tensor, transposed: bool, thread) -> Fragment:
+    """The registers for the left operand, from stages of ``shared``; ``transposed`` if its columns are lines there."""
+    matrices = cute.make_copy_atom(warp.LdMatrix8x8x16bOp(transposed, 4), shared.element_type)
+    registers = mma.make_fragment_A(mma.get_slice(thread).partition_A(shared[None, None, 0]))
+    return make_fragment(registers, cute.make_tiled_copy_A(matrices, mma), shared, thread)
+
+
 def right_fragment(mma: cute.TiledMma, shared: cute.Tensor, transposed: bool, thread) -> Fragment:
-    """The registers for the right operand, from stages of ``shared``; ``transposed`` if its columns are lines there."""
+    """The same for the right operand."""
     matrices = cute.make_copy_atom(warp.LdMatrix8x8x16bOp(transposed, 4), shared.element_type)
     registers = mma.make_fragment_B(mma.get_slice(thread).partition_B(shared[None, None, 0]))
     return make_fragment(registers, cute.make_tiled_copy_B(matrices, mma), shared, thread)
