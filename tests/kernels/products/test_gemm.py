@@ -7,7 +7,6 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +17,9 @@ from aot_runtime.core.asking import variant_function
 from standin import Standin
 
 from aot.bundle.tuning import read_tuning
-from aot.pipeline.settings import BuildResult
 from kernels.contracts.products.gemm import SHAPES
 
 ARCHS = ("sm_80", "sm_90a", "sm_100f")
-
-
-@pytest.fixture(scope="module")
-def path(build_bundle: Callable[..., BuildResult]) -> Path:
-    result = build_bundle(Path(__file__).parent / "small_gemm.py", ARCHS, shared_cudart=True)
-    assert not result.failures
-    return result.path
-
-
-@pytest.fixture
-def gemm(path: Path, cuda: Standin) -> aot_runtime.Bundle:
-    return aot_runtime.load(path)
 
 
 def problem(m: int, n: int, k: int) -> tuple[TensorInfo, ...]:
@@ -66,11 +52,13 @@ def test_nothing_spills_to_memory(arch: str, path: Path) -> None:
 
 @pytest.mark.parametrize("capability", ["8.0", "8.9", "9.0", "10.0", "10.3"])
 @pytest.mark.parametrize("n", [1024, 8192])
-def test_a_tile_is_hardly_higher_than_a_product_of_few_rows(capability: str, n: int, gemm: aot_runtime.Bundle) -> None:
+def test_a_tile_is_hardly_higher_than_a_product_of_few_rows(
+    capability: str, n: int, bundle: aot_runtime.Bundle
+) -> None:
     """Rows that a tile has and the product has not are computed in vain, and more rows never take a lower tile."""
     heights = []
     for m in (1, 16, 17, 64, 65, 128, 161, 257, 1000, 8192):
-        chosen = gemm.explain("gemm", capability, *problem(m, n, 512)).chosen
+        chosen = bundle.explain("gemm", capability, *problem(m, n, 512)).chosen
         assert chosen is not None
         heights.append((m, int(chosen.variant.rpartition("__tile")[2].partition("x")[0])))
     lowest = min(height for _, height in heights)
@@ -91,16 +79,16 @@ def test_as_many_blocks_as_the_device_holds_share_the_tiles(
     assert (small.grid, small.cluster, small.block) == ((12, 1, 1), (4, 1, 1), (384, 1, 1))
 
 
-def test_a_sum_over_a_long_k_is_cut_among_the_blocks_of_a_cluster(cuda: Standin, gemm: aot_runtime.Bundle) -> None:
+def test_a_sum_over_a_long_k_is_cut_among_the_blocks_of_a_cluster(cuda: Standin, bundle: aot_runtime.Bundle) -> None:
     name = "gemm__silu__f16__matrix__a_rows__b_rows__tile64x128_split4"
-    variant_function(gemm, "gemm", name)(*tensors(cuda, 128, 256, 8192))
+    variant_function(bundle, "gemm", name)(*tensors(cuda, 128, 256, 8192))
     (launch,) = cuda.launches
     assert (launch.grid, launch.cluster) == ((16, 1, 1), (4, 1, 1))  # four tiles, four blocks for each
 
 
-def test_the_contract_has_a_product_for_every_tiling(path: Path, gemm: aot_runtime.Bundle) -> None:
+def test_the_contract_has_a_product_for_every_tiling(path: Path, bundle: aot_runtime.Bundle) -> None:
     variants = json.loads((path / "details" / "sm_90a.json").read_text())["variants"]
-    taken = {one.variant for m, n, k in SHAPES if m for one in takes(gemm, m, n, k)}
+    taken = {one.variant for m, n, k in SHAPES if m for one in takes(bundle, m, n, k)}
     assert taken == {variant["name"] for variant in variants if variant["point"]["batched"] == "matrix"}
 
 
@@ -114,11 +102,11 @@ def test_it_is_launched_before_the_kernel_ahead_has_ended_where_that_can_be(
     assert [launch.early for launch in cuda.launches] == [early]
 
 
-def test_a_bias_may_be_left_out(cuda: Standin, gemm: aot_runtime.Bundle) -> None:
+def test_a_bias_may_be_left_out(cuda: Standin, bundle: aot_runtime.Bundle) -> None:
     """The same code runs with and without a bias; without one, it gets a bias without elements."""
     a, b, out, bias = tensors(cuda, 256, 640, 64)
-    gemm["gemm"](a, b, out, bias)
-    gemm["gemm"](a, b, out)
+    bundle["gemm"](a, b, out, bias)
+    bundle["gemm"](a, b, out)
     with_bias, without = cuda.launches
     assert (with_bias.kernel, with_bias.grid) == (without.kernel, without.grid)
 
@@ -134,14 +122,14 @@ def test_a_matrix_is_a_batch_of_one(capability: tuple[int, int], path: Path, cud
     assert single.kernel == batch.kernel and single.grid[0] < batch.grid[0]
 
 
-def test_a_bias_is_no_address(cuda: Standin, gemm: aot_runtime.Bundle) -> None:
+def test_a_bias_is_no_address(cuda: Standin, bundle: aot_runtime.Bundle) -> None:
     a, b, out, _ = tensors(cuda, 256, 640, 64)
     with pytest.raises(ArgumentError, match="bias is a pointer"):
-        gemm["gemm"](a, b, out, ctypes.c_void_p(16))
+        bundle["gemm"](a, b, out, ctypes.c_void_p(16))
 
 
-def test_a_problem_without_rows_launches_nothing(cuda: Standin, gemm: aot_runtime.Bundle) -> None:
-    gemm["gemm"](*tensors(cuda, 0, 64, 64))
+def test_a_problem_without_rows_launches_nothing(cuda: Standin, bundle: aot_runtime.Bundle) -> None:
+    bundle["gemm"](*tensors(cuda, 0, 64, 64))
     assert cuda.launches == []
 
 
@@ -158,23 +146,23 @@ def test_a_problem_without_rows_launches_nothing(cuda: Standin, gemm: aot_runtim
     ],
 )
 def test_what_does_not_fit_together_is_refused(
-    changed: dict[str, Any], said: str, cuda: Standin, gemm: aot_runtime.Bundle
+    changed: dict[str, Any], said: str, cuda: Standin, bundle: aot_runtime.Bundle
 ) -> None:
     made = {name: cuda.tensor(*made) for name, made in changed.items()}
     with pytest.raises(ArgumentError) as caught:
-        gemm["gemm"](*tensors(cuda, 256, 64, 64, **made))
+        bundle["gemm"](*tensors(cuda, 256, 64, 64, **made))
     assert said in str(caught.value)
     assert cuda.launches == []
 
 
-def test_rows_that_are_not_16_bytes_apart_are_refused(cuda: Standin, gemm: aot_runtime.Bundle) -> None:
+def test_rows_that_are_not_16_bytes_apart_are_refused(cuda: Standin, bundle: aot_runtime.Bundle) -> None:
     with pytest.raises(ArgumentError, match=r"a\.strides\[0\] is 60, must be divisible by 8"):
-        gemm["gemm"](*tensors(cuda, 256, 64, 60))
+        bundle["gemm"](*tensors(cuda, 256, 64, 60))
 
 
-def test_a_product_over_nothing_is_refused(cuda: Standin, gemm: aot_runtime.Bundle) -> None:
+def test_a_product_over_nothing_is_refused(cuda: Standin, bundle: aot_runtime.Bundle) -> None:
     with pytest.raises(ArgumentError, match=r"k > 0|a\.shape\[1\] is 0"):
-        gemm["gemm"](
+        bundle["gemm"](
             *tensors(
                 cuda,
                 256,

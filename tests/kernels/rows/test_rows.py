@@ -2,54 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import aot_runtime
 import pytest
 from standin import Standin
 
-from aot.pipeline.settings import BuildResult
-
-
-@pytest.fixture(scope="module")
-def path(build_bundle: Callable[..., BuildResult]) -> Path:
-    result = build_bundle(Path(__file__).parent / "small_rows.py", ("sm_90a",), shared_cudart=True)
-    assert not result.failures
-    return result.path
-
-
-@pytest.fixture
-def rows(path: Path, cuda: Standin) -> aot_runtime.Bundle:
-    cuda.reset(capabilities=[(9, 0)], sm_counts=[132])
-    return aot_runtime.load(path)
-
-
 HEIGHTS = (1, 15, 17, 100, 256, 1024, 6145)
 WIDTHS = (1, 7, 64, 127, 136, 511, 1024, 4104, 16_384, 32_776, 66_875, 262_144)
 LARGEST_BLOCK, PORTABLE_CLUSTER, WARP = 1024, 8, 32
 
 
-def launched(cuda: Standin, rows: aot_runtime.Bundle, kernel: str, m: int, n: int) -> Any:
+def launched(cuda: Standin, bundle: aot_runtime.Bundle, kernel: str, m: int, n: int) -> Any:
     """How a matrix of ``m`` rows is launched. Tilings are measured and may change; what follows here may not."""
     cuda.clear()
     x = cuda.tensor((m, n), "bfloat16")
     if kernel == "argmax":
-        rows["argmax"](x, cuda.tensor((m,), "int64"))
+        bundle["argmax"](x, cuda.tensor((m,), "int64"))
     else:
-        rows["rmsnorm"](x, cuda.tensor((n,), "bfloat16"), cuda.tensor((m, n), "bfloat16"))
+        bundle["rmsnorm"](x, cuda.tensor((n,), "bfloat16"), cuda.tensor((m, n), "bfloat16"))
     (launch,) = cuda.launches
     return launch
 
 
 @pytest.mark.parametrize("kernel", ["rmsnorm", "argmax"])
 def test_every_matrix_has_a_launch_that_the_hardware_takes(
-    kernel: str, cuda: Standin, rows: aot_runtime.Bundle
+    kernel: str, cuda: Standin, bundle: aot_runtime.Bundle
 ) -> None:
     for m, n in product(HEIGHTS, WIDTHS):
-        launch = launched(cuda, rows, kernel, m, n)
+        launch = launched(cuda, bundle, kernel, m, n)
         (blocks, *one), (threads, *flat), (cluster, *_) = launch.grid, launch.block, launch.cluster
         assert one == flat == [1, 1], (m, n)
         assert threads % WARP == 0 and WARP <= threads <= LARGEST_BLOCK, (m, n)
@@ -61,39 +43,39 @@ def test_every_matrix_has_a_launch_that_the_hardware_takes(
 
 @pytest.mark.parametrize("kernel", ["rmsnorm", "argmax"])
 def test_short_rows_share_a_block_and_a_long_one_is_shared_by_blocks(
-    kernel: str, cuda: Standin, rows: aot_runtime.Bundle
+    kernel: str, cuda: Standin, bundle: aot_runtime.Bundle
 ) -> None:
     for n in (1, 64, 127):
-        assert launched(cuda, rows, kernel, 6144, n).grid[0] < 6144
+        assert launched(cuda, bundle, kernel, 6144, n).grid[0] < 6144
     for n in (65_536, 262_143, 262_144):
-        assert launched(cuda, rows, kernel, 1, n).cluster[0] > 1
+        assert launched(cuda, bundle, kernel, 1, n).cluster[0] > 1
 
 
 def test_halves_of_rows_are_read_in_chunks_as_wide_as_their_addresses_allow(
-    cuda: Standin, rows: aot_runtime.Bundle
+    cuda: Standin, bundle: aot_runtime.Bundle
 ) -> None:
     """Another kernel for each width of access: of eight bytes, four, shifted chunks, and single elements."""
     for n in (1004, 1002, 1001, 7):
-        rows["silu_and_mul"](cuda.tensor((64, 2 * n), "bfloat16"), cuda.tensor((64, n), "bfloat16"))
+        bundle["silu_and_mul"](cuda.tensor((64, 2 * n), "bfloat16"), cuda.tensor((64, n), "bfloat16"))
     assert len({launch.kernel for launch in cuda.launches}) == 4
 
 
-def test_no_rows_launch_nothing(cuda: Standin, rows: aot_runtime.Bundle) -> None:
+def test_no_rows_launch_nothing(cuda: Standin, bundle: aot_runtime.Bundle) -> None:
     empty = cuda.tensor((0, 512), "bfloat16")
-    rows["rmsnorm"](empty, cuda.tensor((512,), "bfloat16"), cuda.tensor((0, 512), "bfloat16"))
+    bundle["rmsnorm"](empty, cuda.tensor((512,), "bfloat16"), cuda.tensor((0, 512), "bfloat16"))
     taken = cuda.tensor((0, 8), "bfloat16"), cuda.tensor((0, 8), "int64")
-    rows["top_k"](empty, *taken, 8)
-    rows["argmax"](cuda.tensor((0, 777), "bfloat16"), cuda.tensor((0,), "int64"))
-    rows["silu_and_mul"](cuda.tensor((0, 1002), "bfloat16"), cuda.tensor((0, 501), "bfloat16"))
+    bundle["top_k"](empty, *taken, 8)
+    bundle["argmax"](cuda.tensor((0, 777), "bfloat16"), cuda.tensor((0,), "int64"))
+    bundle["silu_and_mul"](cuda.tensor((0, 1002), "bfloat16"), cuda.tensor((0, 501), "bfloat16"))
     angles = cuda.tensor((0, 64), "float32"), cuda.tensor((0, 64), "float32")
-    rows["rope"](cuda.tensor((0, 4, 128), "bfloat16"), *angles, cuda.tensor((0, 4, 128), "bfloat16"))
+    bundle["rope"](cuda.tensor((0, 4, 128), "bfloat16"), *angles, cuda.tensor((0, 4, 128), "bfloat16"))
     assert cuda.launches == []
 
 
 @pytest.mark.parametrize(("k", "taken"), [(0, 0), (8, 7), (33, 33)])
 def test_more_elements_than_a_warp_keeps_are_refused(
-    k: int, taken: int, cuda: Standin, rows: aot_runtime.Bundle
+    k: int, taken: int, cuda: Standin, bundle: aot_runtime.Bundle
 ) -> None:
     results = cuda.tensor((4, taken), "bfloat16"), cuda.tensor((4, taken), "int64")
     with pytest.raises(aot_runtime.ArgumentError, match="k"):
-        rows["top_k"](cuda.tensor((4, 512), "bfloat16"), *results, k)
+        bundle["top_k"](cuda.tensor((4, 512), "bfloat16"), *results, k)
