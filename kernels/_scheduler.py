@@ -1,7 +1,7 @@
 """The order in which tiles are computed, for every architecture.
 
 Tiles that are computed at the same time should share rows of ``a`` and ``b``, which then come from the L2 cache: that is the
-swizzle. Rows of a grouped product belong to experts, and where an expert's rows end is known on the device alone. So each
+swizzle. The heads of attention are swizzled in the same way. Rows of a grouped product belong to experts, and where an expert's rows end is known on the device alone. So each
 warp finds the tiles of its block there: 32 lanes look at 32 experts at once.
 """
 
@@ -14,13 +14,22 @@ from cutlass import Int32
 from ._device import WARP
 
 
-@cute.jit
-def swizzled(index: Int32, tiles_m: Int32, tiles_n: Int32, group: cutlass.Constexpr) -> tuple[Int32, Int32]:
+def swizzled(index: Int32, tiles_m: Int32, tiles_n: Int32, group: int | Int32) -> tuple[Int32, Int32]:
     """The tile at a position in the order of work. ``group`` rows of tiles are taken together, column by column."""
     first = index // (group * tiles_n) * group
     height = cutlass.min(tiles_m - first, group)
     within = index - first * tiles_n
     return first + within % height, within // height
+
+
+def causal(index: Int32, heads: Int32, tiles: Int32, group: Int32) -> tuple[Int32, Int32]:
+    """The head and the tile of its queries at a position in the order of work.
+
+    Tiles of ``group`` heads are taken together, whose keys and values stay in the L2 cache meanwhile. The last tiles come
+    first, because under a causal mask they take longest.
+    """
+    head, before = swizzled(index, heads, tiles, group)
+    return head, tiles - 1 - before
 
 
 @cute.jit

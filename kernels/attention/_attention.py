@@ -13,6 +13,7 @@ from cutlass import Float32, Int32
 import aot
 
 from .._device import KernelObject, launched_early
+from .._scheduler import causal
 from ._schedule import Sequences
 from ._softmax import LOG2_E, MINUS_INFINITY, Softmax, cap_scores, make_softmax, mask_scores, scale_sums
 
@@ -61,11 +62,7 @@ class Tile(NamedTuple):
 
 
 class BatchOrder(NamedTuple):
-    """Sequences of one length. The order of work takes the tiles of ``together`` heads at a time.
-
-    Of these, the last tiles come first, because under a causal mask they take longest. Keys and values of these heads
-    stay in the L2 cache meanwhile.
-    """
+    """Sequences of one length. The order of work takes the tiles of ``together`` heads at a time: see ``causal``."""
 
     tiles: Int32
     heads: Int32
@@ -78,12 +75,8 @@ class BatchOrder(NamedTuple):
         return self.tiles * self.heads * self.sequences
 
     def tile_at(self, index: Int32) -> Tile:
-        first = index // (self.together * self.tiles) * self.together
-        width = cutlass.min(self.heads * self.sequences - first, self.together)
-        within = index - first * self.tiles
-        head = first + within % width
+        head, tile = causal(index, self.heads * self.sequences, self.tiles, self.together)
         sequence = head // self.heads
-        tile = self.tiles - 1 - within // width
         return Tile(tile, head - sequence * self.heads, sequence, self.queries, self.tokens)
 
 

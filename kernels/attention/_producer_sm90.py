@@ -19,6 +19,7 @@ from cutlass.utils import LayoutEnum, hopper_helpers
 
 from ..sm90.hardware import WGMMA_ROWS
 from ..sm90.pipeline import producer_state
+from ..sm90.scheduler import draw_tile
 from ._attention import ELEMENT_BYTES, Problem, Tile
 
 END = -1  # in place of a tile: there is none left
@@ -97,7 +98,7 @@ class Producer:
         while index < count:
             following = Int32(0)
             if warp == 0:
-                following = self.next_tile()  # early, because the answer takes a while
+                following = draw_tile(self.tickets)  # early, because the answer takes a while
             tile = problem.order.tile_at(index)
             bounds = problem.bounds(tile, self.tiling)
             head = tile.head // problem.heads_of_key
@@ -131,14 +132,6 @@ class Producer:
             self.values.producer_tail(v_state)
 
     # The tile scheduler.
-
-    @cute.jit
-    def next_tile(self):
-        """Blocks draw tickets, because tiles take different times. The first tile of a block needs none."""
-        ticket = Int32(0)
-        if cute.arch.lane_idx() == 0:
-            ticket = Int32(cute.arch.atomic_add(self.tickets.iterator, Int32(1), sem="relaxed", scope="gpu"))
-        return cute.arch.grid_dim()[0] + cute.arch.shuffle_sync(ticket, 0)
 
     @cute.jit
     def shared_tile(self, following, turn):

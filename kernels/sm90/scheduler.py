@@ -2,6 +2,9 @@
 
 A block starts with the tile of its cluster's number and goes on in steps of as many clusters as run. Producer and consumer
 warps each ask the scheduler by themselves, so they must get the same answer: it depends on the number of the tile alone.
+
+Tiles of attention take different times. So its blocks draw the number of their next tile (:func:`draw_tile`), and the
+producer tells the consumers. In which order tiles are numbered, for products and for attention, is in ``kernels/_scheduler.py``.
 """
 
 from __future__ import annotations
@@ -15,6 +18,15 @@ from cutlass import Int32
 
 from .._scheduler import count_tiles_of_experts, swizzled_batch, tile_of_expert
 from .tiling import Tiling
+
+
+@cute.jit
+def draw_tile(tickets: cute.Tensor) -> Int32:
+    """The next tile for the block of this warp, from a counter in memory. The first tile of a block needs no ticket."""
+    ticket = Int32(0)
+    if cute.arch.lane_idx() == 0:
+        ticket = Int32(cute.arch.atomic_add(tickets.iterator, Int32(1), sem="relaxed", scope="gpu"))
+    return cute.arch.grid_dim()[0] + cute.arch.shuffle_sync(ticket, 0)
 
 
 class Block(NamedTuple):
