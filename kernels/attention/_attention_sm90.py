@@ -148,7 +148,7 @@ class Attention(_attention.Attention):
     def launch(self, q, k, v, out, scale, inner, lse, sinks, pages, problem, tickets, blocks, stream) -> None:
         tiling = self.tiling
         table = self.table(pages, k, v)
-        q, k, v, out = self.by_token(q), self.cached_by_token(k), self.cached_by_token(v), self.by_token(out)
+        q, k, v, out = self.by_token(q), self.by_token(k, self.paged), self.by_token(v, self.paged), self.by_token(out)
         mmas = score_product(self.dtype, tiling.tokens), value_product(self.dtype, tiling.value_dim)
         rows, columns = LayoutEnum.ROW_MAJOR, LayoutEnum.COL_MAJOR
         scored = (tiling.rows, tiling.tokens, tiling.dim)
@@ -176,17 +176,11 @@ class Attention(_attention.Attention):
             grid=[blocks, 1, 1], block=[tiling.threads, 1, 1], min_blocks_per_mp=1, use_pdl=self.early, stream=stream
         )
 
-    def by_token(self, x: cute.Tensor) -> cute.Tensor:
-        """A tensor as tokens x columns x heads x what tells sequences apart."""
-        if self.ragged:
-            return tma.ragged_view(cute.make_tensor(x.iterator, cute.select(x.layout, mode=[0, 2, 1])))
-        return cute.make_tensor(x.iterator, cute.select(x.layout, mode=[1, 3, 2, 0]))
-
-    def cached_by_token(self, x: cute.Tensor) -> cute.Tensor:
-        """The same for keys and values. The copies from pages take each box as a sequence of its own."""
-        if self.paged:
-            return tma.ragged_view(cute.make_tensor(x.iterator, cute.select(x.layout, mode=[1, 3, 2])))
-        return self.by_token(x)
+    def by_token(self, x: cute.Tensor, in_pages: bool = False) -> cute.Tensor:
+        """A tensor as tokens x columns x heads x what tells sequences apart. Of pages, each box is a sequence of its own."""
+        modes = [1, 3, 2] if in_pages else [0, 2, 1] if self.ragged else [1, 3, 2, 0]
+        view = cute.make_tensor(x.iterator, cute.select(x.layout, mode=modes))
+        return tma.ragged_view(view) if self.ragged else view
 
     def table(self, pages, k: cute.Tensor, v: cute.Tensor):
         """How to find pages, or None. Pages lie a whole number of tokens apart, which a guard of the declaration checks."""
