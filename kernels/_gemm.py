@@ -16,7 +16,7 @@ from cutlass import Int32
 import aot
 
 from ._activations import Activation, activate
-from ._device import KernelObject, launched_early
+from ._device import KernelObject
 
 
 class EpilogueGemm(KernelObject):
@@ -51,24 +51,6 @@ class TileGemm(EpilogueGemm):
     def launched_blocks(self, tiles: Int32, depth: Int32):
         """How many blocks compute so many tiles, and the shape of their clusters, if they form some."""
         return tiles, None
-
-
-class PersistentGemm(EpilogueGemm):
-    """A GEMM with persistent blocks: each computes many tiles, through as many stages as fit into shared memory."""
-
-    def __init__(self, tiling: Any, target: aot.Target, epilogues: Sequence[type[Activation]]) -> None:
-        super().__init__(tiling, target, epilogues)
-        self.stages = tiling.stages(target)
-        self.early = launched_early(target)
-
-
-def check_stages(tiling: Any, target: aot.Target) -> None:
-    """Refuse a tiling without room to load one tile while another is multiplied."""
-    if tiling.stages(target) < 2:
-        raise aot.DeclarationError(
-            f"two stages of {tiling.stage_bytes} bytes and {tiling.epilogue_bytes} for the epilogue; "
-            f"a block of {target.arch} has {target.shared_memory}"
-        )
 
 
 def batched(tensor: cute.Tensor) -> cute.Tensor:

@@ -17,10 +17,10 @@ import aot
 from .._device import KernelObject
 from .._scheduler import count_tiles_of_experts, tile_of_expert
 from .._scheduler import swizzled as swizzled_tile
+from ..contracts._f8 import BLOCK
 from ..sm80.mainloop import ROWS, Mainloop
 from ..sm80.operands import Tiling
 from ..sm80.tiles import CHUNK, ELEMENT_BYTES
-from ._scaling import BLOCK, Scaling
 
 SMALLER = 2.0**-8  # what f8e4m3 becomes as f16, times its value: their exponents differ by 8
 
@@ -28,8 +28,8 @@ SMALLER = 2.0**-8  # what f8e4m3 becomes as f16, times its value: their exponent
 class Product(Mainloop, KernelObject):
     """``out = (a @ b.T) * scales``; if ``grouped``, rows of ``a`` belong to experts, each with a ``b`` of its own."""
 
-    def __init__(self, tiling: Tiling, target: aot.Target, scaling: Scaling, grouped: bool = False) -> None:
-        self.tiling, self.scaling, self.grouped = tiling, scaling, grouped
+    def __init__(self, tiling: Tiling, target: aot.Target, scales: str, grouped: bool = False) -> None:
+        self.tiling, self.scales, self.grouped = tiling, scales, grouped
 
     @cute.jit
     def __call__(self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, a_scale, b_scale, offsets, stream: CUstream):
@@ -83,7 +83,7 @@ class Product(Mainloop, KernelObject):
         )
         of_sums = mma.get_slice(thread).partition_C(places)
         sums.fill(0.0)
-        products = cute.make_rmem_tensor_like(sums) if self.scaling.kind == "blocks" else sums
+        products = cute.make_rmem_tensor_like(sums) if self.scales == "blocks" else sums
         steps = cute.size(stages.operands[0].source, mode=[3])
         arguments = (mma, sums, products, *stages.fragments, a_scale, b_scale, of_sums)
         self.multiply(*stages.operands, 0, steps, arguments)
@@ -93,10 +93,10 @@ class Product(Mainloop, KernelObject):
     @cute.jit
     def add_step(self, stage, step, mma, sums, products, a, b, a_scale, b_scale, places):
         """Multiply a stage. With scales of blocks, its sums are promoted."""
-        if cutlass.const_expr(self.scaling.kind == "blocks"):
+        if cutlass.const_expr(self.scales == "blocks"):
             products.fill(0.0)
         self.multiply_stage(mma, products, a, b, stage)
-        if cutlass.const_expr(self.scaling.kind == "blocks"):
+        if cutlass.const_expr(self.scales == "blocks"):
             self.promote(sums, products, a_scale, b_scale, places, step)
 
     def multiply_block(self, mma, sums, a, b) -> None:
@@ -131,7 +131,7 @@ class Product(Mainloop, KernelObject):
         if cutlass.const_expr(self.narrow):
             for i in cutlass.range_constexpr(cute.size(sums)):
                 factor = Float32(larger)
-                if cutlass.const_expr(self.scaling.kind == "rows"):
+                if cutlass.const_expr(self.scales == "rows"):
                     row, column = places[i]
                     row = cutlass.min(row, cute.size(a_scale) - 1)  # the last is the only one if one serves all
                     column = cutlass.min(column, cute.size(b_scale) - 1)

@@ -19,6 +19,7 @@ from cutlass.pipeline import NamedBarrier
 
 import aot
 
+from ..contracts._f8 import BLOCK
 from ..sm90 import hardware as hw
 from ..sm90.epilogue import Epilogue, Place
 from ..sm90.mainloop import UNROLLED, Consumer, Loads, PromotedMainloop, Ready
@@ -26,7 +27,6 @@ from ..sm90.pipeline import producer_state
 from ..sm90.product import Product
 from ..sm90.scheduler import TileScheduler, Work, this_block
 from ..sm90.tiling import FLOAT_BYTES
-from ._scaling import BLOCK
 
 SUB = 64  # rows or columns of a tile that share a scale, wherever the tile starts
 MOST_FACTORS = 128  # of columns that fit into registers

@@ -12,6 +12,7 @@ from typing import Any
 import aot
 
 from .._device import HOPPER_ARCHS, TMA, forward
+from ..contracts._f8 import BLOCK
 from ..contracts.products import gemm_fp8 as contract
 from ..sm80 import operands as sm80
 from ..sm90.epilogue import Epilogue
@@ -20,7 +21,6 @@ from ..sm90.tiling import Tiling
 from . import _product_sm80
 from ._choice import Model, preferences
 from ._scales import BlockScales, RowScales, ScaledProduct
-from ._scaling import BLOCK, Scaling
 
 FAMILY = "fp8"
 
@@ -109,15 +109,15 @@ def block_scales(name: str, rows: Any) -> aot.Tensor:
     return aot.Tensor("f32", (rows, "k_blocks"), tuple(strides))
 
 
-def product(tiling: Any, target: aot.Target, scaling: Scaling, grouped: bool = False) -> Any:
-    """The code for a tiling, which must suit the architecture."""
+def product(tiling: Any, target: aot.Target, scales: str, grouped: bool = False) -> Any:
+    """The code for a tiling, which must suit the architecture, with scales of ``rows``, of ``blocks``, or none."""
     if not isinstance(tiling, Tiling):
         tiling.validate(target)
-        return _product_sm80.Product(tiling, target, scaling, grouped)
-    if scaling.kind == "blocks":
+        return _product_sm80.Product(tiling, target, scales, grouped)
+    if scales == "blocks":
         return ScaledProduct(BlockScales(tiling), Epilogue(tiling), target, grouped)
     mainloop = PromotedMainloop(tiling) if tiling.promoted else Mainloop(tiling)
-    return ScaledProduct(mainloop, (RowScales if scaling.kind == "rows" else Epilogue)(tiling), target, grouped)
+    return ScaledProduct(mainloop, (RowScales if scales == "rows" else Epilogue)(tiling), target, grouped)
 
 
 @aot.kernel(
@@ -164,7 +164,7 @@ def gemm_fp8(target: aot.Target, dtype: str, b: str, scales: bool) -> list[aot.S
     portable = SM80_BLOCK_TILINGS if scales else SM80_TILINGS
     modelled = (SM90_BLOCKS_USUAL, SM90_BLOCKS_TABLED) if scales else (SM90_ROWS_USUAL, SM90_ROWS_TABLED)
     for tiling, prefer in preferences(*modelled) if tma else portable:
-        function = product(tiling, target, Scaling("blocks" if scales else "rows"))
+        function = product(tiling, target, "blocks" if scales else "rows")
         guards = ["k > 0", *copied, *fitting]
         if tma and tiling.split_k > 1:
             guards.append(f"k >= {tiling.least_k}")

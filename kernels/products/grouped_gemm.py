@@ -15,7 +15,6 @@ from .._device import HOPPER_ARCHS, TMA, forward
 from ..contracts.products import grouped_gemm as contract
 from ..sm80 import operands as sm80
 from ..sm90.tiling import Tiling
-from ._scaling import Scaling
 from .gemm_fp8 import ALIGNMENT, product, rows_of
 
 FAMILY = "experts"
@@ -74,11 +73,11 @@ def grouped_gemm(target: aot.Target, dtype: str, operands: bool) -> list[aot.Spe
         **({"clusters": aot.ActiveClusters()} if tma else {}),
         "stream": aot.Stream(),
     }
-    scaling = Scaling("rows") if operands else Scaling()
+    scales = "rows" if operands else ""
     tilings = (SM90_NARROW_TILINGS if operands else SM90_TILINGS) if tma else SM80_TILINGS
     copied = forward(arguments, "a", "b", "out") if tma else ()
     specs = []
     for tiling, condition in tilings:
-        function = product(tiling, target, scaling, grouped=True)
+        function = product(tiling, target, scales, grouped=True)
         specs.append(aot.Spec(function, arguments, ("k > 0", *copied), tiling.label, prefer=(condition,)))
     return specs

@@ -6,6 +6,7 @@ in tensor memory: while one is written, the next is multiplied.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import cutlass
@@ -17,9 +18,10 @@ from cutlass.utils import LayoutEnum, blackwell_helpers
 
 import aot
 
+from .._activations import Activation
 from .._buffers import stores_in_flight
-from .._device import await_previous
-from .._gemm import PersistentGemm, batched, check_stages
+from .._device import await_previous, launched_early
+from .._gemm import EpilogueGemm, batched
 from .._scheduler import swizzled_batch
 from .._versions import SmemAllocator, TmemAllocator
 
@@ -72,10 +74,19 @@ class Tiling:
                 f"a tile of {self.m} x {self.n} x {self.k}",
                 hint=f"n is a multiple of {SLICE_COLUMNS} up to {TENSOR_MEMORY_COLUMNS // SUM_STAGES}, k 64",
             )
-        check_stages(self, target)
+        if self.stages(target) < 2:
+            raise aot.DeclarationError(
+                f"two stages of {self.stage_bytes} bytes and {self.epilogue_bytes} for the epilogue; "
+                f"a block of {target.arch} has {target.shared_memory}"
+            )
 
 
-class Gemm(PersistentGemm):
+class Gemm(EpilogueGemm):
+    def __init__(self, tiling: Tiling, target: aot.Target, epilogues: Sequence[type[Activation]]) -> None:
+        super().__init__(tiling, target, epilogues)
+        self.stages = tiling.stages(target)
+        self.early = launched_early(target)
+
     @cute.jit
     def __call__(
         self,

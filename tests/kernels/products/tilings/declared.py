@@ -9,7 +9,6 @@ from functools import partial
 import aot
 from kernels.products import gemm, gemm_f32, gemm_fp8
 from kernels.products._bias_activation import Gemm
-from kernels.products._scaling import Scaling
 from kernels.products._tf32 import F32BiasActivation, Tf32Gemm, Tf32Mainloop
 from kernels.sm90.tiling import Tiling
 
@@ -85,7 +84,7 @@ def gemm_fp8_tilings(target, dtype):
         **supplied(),
     }
     fitting = ("a_scales == m or a_scales == 1", "b_scales == n or b_scales == 1")
-    functions = [gemm_fp8.product(one, target, Scaling("rows")) for one in F8_TILINGS]
+    functions = [gemm_fp8.product(one, target, "rows") for one in F8_TILINGS]
     return [
         aot.Spec(function, arguments, (*few(one), *fitting), f"t{i}")
         for i, (one, function) in enumerate(zip(F8_TILINGS, functions, strict=True))
