@@ -4,7 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
+MLIR = """
+class Context:
+    current = None
+class InsertionPoint:
+    current = None
+"""
+DSL = """
+import cutlass._mlir.ir
+
+class BaseDSL:
+    def _func(self, func, *args, **kwargs):
+        return "called"
+"""
 COMPILER = """
+from .dsl import BaseDSL
+
 class _Options:
     options = {}
 
@@ -24,4 +39,8 @@ def write_double(folder: Path) -> None:
     (folder / "cutlass" / "base_dsl").mkdir(parents=True)
     (folder / "cutlass" / "__init__.py").write_text("")
     (folder / "cutlass" / "base_dsl" / "__init__.py").write_text("")
+    (folder / "cutlass" / "base_dsl" / "dsl.py").write_text(DSL)
     (folder / "cutlass" / "base_dsl" / "compiler.py").write_text(COMPILER)
+    (folder / "cutlass" / "_mlir").mkdir()
+    (folder / "cutlass" / "_mlir" / "__init__.py").write_text("")
+    (folder / "cutlass" / "_mlir" / "ir.py").write_text(MLIR)

@@ -16,7 +16,7 @@ from ..compile.devices import Device
 from ..declare.discover import Family, Found, place
 from ..errors import DeclarationError, UsageError
 from .recorder import Recorder, Refused
-from .standin import standin_device
+from .standin import Notes, standin_device
 
 __all__ = ["run_exercise"]
 
@@ -26,9 +26,10 @@ def run_exercise(path: str, arch: Arch) -> Found:
     if not Path(path).is_file():
         wrong = "is not a file" if Path(path).exists() else "does not exist"
         raise UsageError(f"`{path}` {wrong}", hint="pass a Python file that calls what is to be captured")
-    recorder = Recorder(arch, str(Path(path).resolve()))
+    notes = Notes(str(Path(path).resolve()))
+    recorder = Recorder(arch, str(Path(path).resolve()), notes)
     ended: tuple[DeclarationError, ...] = ()
-    with standin_device(Device.of(arch), recorder.refuse_operator), dsl.installed().intercept(recorder.answer):
+    with standin_device(Device.of(arch), recorder.refuse_operator, notes), dsl.installed().intercept(recorder.answer):
         try:
             _execute(Path(path).resolve())
         except DeclarationError as error:
@@ -45,6 +46,7 @@ def run_exercise(path: str, arch: Arch) -> Found:
         tuple(kernels),
         (*(_failure(refused, arch) for refused in recorder.refused.values()), *ended),
         dict.fromkeys((kernel.name for kernel in kernels), Family()),
+        notes.lines,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from aot_runtime.arch import Arch
 from aot_runtime.description.kernel_records import Parameter
-from aot_runtime.serving.calls import bind, describe, is_constexpr, jit_function
+from aot_runtime.serving.calls import CONTROLS, bind, describe, is_constexpr, jit_function
 from aot_runtime.serving.forms import digest
 
 from ..compile import dsl
@@ -26,7 +26,6 @@ from .translate import translate
 __all__ = ["CapturedCall", "captured_kernel", "name_of", "note_values"]
 
 _KEY_LETTERS = 10
-_CONTROLS = ("options", "trace_finalize_hooks")
 _NO_OPTIONS = " "
 
 
@@ -44,7 +43,7 @@ class CapturedCall:
 
     @property
     def passed(self) -> dict[str, Any]:
-        return {name: value for name, value in self.kwargs.items() if name not in _CONTROLS}
+        return {name: value for name, value in self.kwargs.items() if name not in CONTROLS}
 
     def state(self) -> str:
         """A digest of what is called with what, as it is now."""

@@ -9,13 +9,17 @@ from types import FrameType
 from typing import Any
 
 from aot_runtime.arch import Arch
-from aot_runtime.serving.calls import describe
+from aot_runtime.serving.calls import describe, with_tensors_of_cute_dsl
 from aot_runtime.serving.forms import UnstableError
+from aot_runtime.serving.server import is_own
 from aot_runtime.serving.sources import uses_cute_dsl
 
 from ..declare.kernel import Kernel
 from ..errors import DeclarationError
 from .kernels import CapturedCall, captured_kernel, name_of, note_values
+from .standin import Notes
+from .standin.anything import Anything
+from .translate import HostTensorError
 
 __all__ = ["Recorder", "Refused"]
 
@@ -34,25 +38,30 @@ class Refused:
 class Recorder:
     """Answers compiles with functions that do nothing, and keeps a kernel of each call that it can capture."""
 
-    def __init__(self, arch: Arch, exercise: str) -> None:
+    def __init__(self, arch: Arch, exercise: str, notes: Notes) -> None:
         self.kernels: dict[str, Kernel] = {}  # by key: the same call from two places is one kernel
         self.refused: dict[tuple[str, str], Refused] = {}
-        self._arch, self._exercise = arch, exercise
+        self._arch, self._exercise, self._notes = arch, exercise, notes
 
     def answer(self, compiler: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What takes the place of ``CompileCallable._compile``."""
+        """What takes the place of a compile; of the call of a ``@cute.jit`` function if there is no compiler."""
+        if is_own(function):
+            return _Nothing() if compiler is not None else None
         called_from, line = _caller(self._exercise)
         try:
+            args, kwargs = with_tensors_of_cute_dsl(args, kwargs)
             call = describe(compiler, function, args, kwargs)
             caught = CapturedCall(call.key, call.data, call.options.text(), function, args, kwargs, called_from)
             if call.key not in self.kernels:
                 self.kernels[call.key] = captured_kernel(caught, (self._arch,), f"{self._exercise}:{line}")
             else:
                 note_values(self.kernels[call.key].make(None).seen, caught)
+        except HostTensorError as error:
+            self._notes.add(f"{name_of(function)} was not run: {error.message}")
         except (UnstableError, DeclarationError) as error:
             message = error.message if isinstance(error, DeclarationError) else str(error)
             self._refuse(Refused(f"{name_of(function)}, compiled", called_from, message))
-        return _Nothing()
+        return _Nothing() if compiler is not None else None
 
     def refuse_operator(self, name: str, error: Exception) -> None:
         """Say of an operator of torch that what its body compiles was not seen."""
@@ -82,6 +91,12 @@ class _Nothing:
 
     def run_compiled_program(self, exe_args: list[Any]) -> int:
         return 0
+
+    def __getattr__(self, name: str) -> Any:
+        """Whatever else a caller asks of a compiled function: its artifacts, its text, the arguments that it takes."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Anything()
 
 
 def _may_compile(module: str) -> bool:

@@ -14,7 +14,12 @@ from ..declare.arguments import Argument, Constant, Dim, Pointer, Scalar, Stream
 from ..errors import DeclarationError
 from ..kinds import DTYPES
 
-__all__ = ["translate"]
+__all__ = ["HostTensorError", "translate"]
+
+
+class HostTensorError(DeclarationError):
+    """A call works on the memory of the CPU: it is host code, and no kernel."""
+
 
 _SHORT = {(dtype.code, dtype.bits, dtype.lanes): name for name, dtype in DTYPES.items()}
 _CONSTANTS = {"ConstInt": "i64", "ConstBool": "bool", "ConstFloat": "f64"}
@@ -58,7 +63,7 @@ def _elements(value: Any) -> Iterator[Any]:
 
 def _tensor(parameter: Any, where: str) -> Tensor:
     if parameter.dlpack_device_type == _CPU:
-        raise DeclarationError(f"argument {where} is a tensor in the memory of the CPU")
+        raise HostTensorError(f"argument {where} is a tensor in the memory of the CPU")
     strides = parameter.strides
     return Tensor(
         _dtype(parameter.dtype, where),

@@ -39,6 +39,10 @@ class Device:
         shared_memory, proven = Target.of(arch).shared_memory, name in _facts()["proven"]
         return cls(arch.capability, shared_memory=shared_memory, proven=proven, **facts)
 
+    @property
+    def threads_per_multiprocessor(self) -> int:
+        return 2048 if self.capability in ((8, 0), (9, 0), (10, 0), (10, 3)) else 1536
+
     def active_clusters(self, blocks: int) -> int:
         """How many clusters of that many blocks run at once if each block fills a multiprocessor, at most.
 

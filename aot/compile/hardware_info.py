@@ -1,6 +1,7 @@
 """A device that answers for the architecture that is compiled for, whatever GPU the build machine has or has not.
 
-Some kernels ask ``cutlass.utils.HardwareInfo`` while they are traced. What it answers becomes a constant of the code.
+Some kernels ask ``cutlass.utils.HardwareInfo`` or the driver while they are traced. The answer becomes a constant of the
+code.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from . import dsl
 from .devices import Device
+from .driver import play_driver
 
 __all__ = ["Answers", "answer_for", "noted"]
 
@@ -19,36 +20,23 @@ _heard: list[Answers] = []  # the listeners
 
 
 def answer_for(device: Device) -> None:
-    """Let CuTe DSL's ``HardwareInfo`` answer for a device, for the rest of the process."""
+    """Let CuTe DSL's ``HardwareInfo`` and cuda-bindings answer for a device, for the rest of the process."""
     from cutlass.utils import HardwareInfo
 
     def init(self: Any, device_id: int = 0) -> None:
         self.device_id = device_id
 
     def max_active_clusters(self: Any, cluster_size: int, stream: Any = None) -> int:
-        return _answer("get_max_active_clusters", (cluster_size,), device.active_clusters(cluster_size))
+        return _note("get_max_active_clusters", (cluster_size,), device.active_clusters(cluster_size))
 
-    dsl.installed().answer_attributes(_attributes(device))
+    play_driver(device, _note)
     # The methods are replaced, not the class: modules may have imported the class already.
     HardwareInfo.__init__ = init
     HardwareInfo.get_max_active_clusters = max_active_clusters
-    HardwareInfo.get_l2_cache_size_in_bytes = lambda self: _answer("get_l2_cache_size_in_bytes", (), device.l2_cache)
-    HardwareInfo.get_device_multiprocessor_count = lambda self: _answer(
+    HardwareInfo.get_l2_cache_size_in_bytes = lambda self: _note("get_l2_cache_size_in_bytes", (), device.l2_cache)
+    HardwareInfo.get_device_multiprocessor_count = lambda self: _note(
         "get_device_multiprocessor_count", (), device.multiprocessors
     )
-
-
-def _attributes(device: Device) -> dict[str, int]:
-    """What CuTe DSL asks the driver itself: the shared memory of a multiprocessor, if a launch names ``min_blocks_per_mp``.
-
-    All of this is the same for all devices of a compute capability, so that it is not noted.
-    """
-    return {
-        "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR": device.shared_memory_per_multiprocessor,
-        "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": device.shared_memory,
-        "COMPUTE_CAPABILITY_MAJOR": device.capability[0],
-        "COMPUTE_CAPABILITY_MINOR": device.capability[1],
-    }
 
 
 @contextmanager
@@ -61,7 +49,8 @@ def noted(answers: Answers) -> Iterator[None]:
         _heard.pop()
 
 
-def _answer(question: str, arguments: tuple[Any, ...], value: int) -> int:
+def _note(question: str, arguments: tuple[Any, ...], value: int) -> int:
+    """Tell the listeners what was answered; the value is that of the answer."""
     for answers in _heard:
         answers[question, arguments] = value
     return value

@@ -128,10 +128,11 @@ class Compiled:
 
 @dataclass(frozen=True)
 class Declared:
-    """What the author's files declare, and those that failed."""
+    """What the author's files declare, those that failed, and what an exercise was told instead of results."""
 
     kernels: tuple[KernelInfo, ...]
     failures: tuple[Failure, ...]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -105,15 +105,19 @@ class Reads:
         """
         self._add_cached()
         found: dict[tuple[str, str], str] = {}
-        forms = ReadForms()
+        classes: set[type] = set()
         for value in values:
+            forms = ReadForms()
             with suppress(UnstableError):  # the key of the call has what the compiler is told of an argument
                 forms.of(value, "")
+            classes |= forms.classes
         waiting = {*self._all_paths(), *self._functions_and_classes()}
-        while waiting := {*waiting, *self._attributes(forms.classes)} - found.keys():
+        while waiting := {*waiting, *self._attributes(classes)} - found.keys():
             for module, path in waiting:
+                forms = ReadForms()  # as who looks the call up: a class that was met before has a shorter form
                 try:
                     found[module, path] = forms.text(resolve(module, path), f"{module}.{path}")
+                    classes |= forms.classes
                 except UnstableError as error:
                     self._refused.append(f"{module}.{path} is read while it is traced: {error}")
                     found[module, path] = ""

@@ -81,7 +81,8 @@ class RequestHandler:
             found = self.read(request)
         self.kernels = found.kernels
         failures = tuple(Failure("", str(error)) for error in found.failures)
-        return encode(Declared(tuple(_info(kernel, found.families[kernel.name]) for kernel in found.kernels), failures))
+        infos = tuple(_info(kernel, found.families[kernel.name]) for kernel in found.kernels)
+        return encode(Declared(infos, failures, found.notes))
 
     def read(self, request: dict[str, Any]) -> Found:
         """The kernels of the source."""

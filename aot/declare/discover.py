@@ -45,6 +45,7 @@ class Found:
     kernels: tuple[Kernel, ...]
     failures: tuple[DeclarationError, ...]
     families: Mapping[str, Family] = field(default_factory=dict)  # by kernel
+    notes: tuple[str, ...] = ()  # of an exercise: what it was told instead of a result
 
 
 def discover(source: str, skip: Collection[str] = (), reading: Callable[[str], None] = lambda path: None) -> Found:

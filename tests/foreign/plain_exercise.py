@@ -1,5 +1,6 @@
-"""Captures the kernel of plainlib."""
+"""Captures the kernels of plainlib: one that is compiled, and one whose host function is called."""
 
-from plainlib import compile_scale
+from plainlib import compile_scale, fill_rows
 
 compile_scale()
+fill_rows(16, rows=1, stream=0)

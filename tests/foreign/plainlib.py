@@ -37,6 +37,27 @@ def scale(
     kernel(x, out, sizes, bias).launch(grid=[sizes.rows, blocks, 1], block=[N, 1, 1], stream=stream)
 
 
+@cute.kernel
+def fill_kernel(out: cute.Pointer, rows: cutlass.Int32, value: cutlass.Constexpr[float]):
+    result = cute.make_tensor(out, cute.make_layout((rows, N), stride=(N, 1)))
+    result[cute.arch.block_idx()[0], cute.arch.thread_idx()[0]] = value
+
+
+class Fill:
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    @cute.jit
+    def run(self, out: cute.Pointer, blocks: cutlass.Constexpr[int], rows: cutlass.Int32, stream: CUstream):
+        fill_kernel(out, rows, self.value).launch(grid=[rows, blocks, 1], block=[N, 1, 1], stream=stream)
+
+
+def fill_rows(address: int, rows: int, stream: int):
+    """Calls the host function: CuTe DSL compiles it on the way."""
+    out = make_ptr(cutlass.Float32, address, cute.AddressSpace.gmem, assumed_align=16)
+    Fill(1.5).run(out, 1, rows=cutlass.Int32(rows), stream=CUstream(stream), no_cache=True)
+
+
 def compile_scale():
     x = cute.runtime.make_fake_compact_tensor(cutlass.Float32, (cute.sym_int(), N), stride_order=(1, 0))
     out = make_ptr(cutlass.Float32, 16, cute.AddressSpace.gmem, assumed_align=16)

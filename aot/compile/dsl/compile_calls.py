@@ -10,31 +10,41 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from aot_runtime.serving.hook import bound_call
+
 from ...errors import DeclarationError
 
 __all__ = ["NEEDS", "entry_parameters", "intercept"]
 
 NEEDS: Mapping[str, tuple[str, ...]] = {
     "cutlass.base_dsl.compiler": ("CompileCallable._compile",),
+    "cutlass.base_dsl.dsl": ("BaseDSL._func",),
     "cutlass.cute._tvm_ffi_args_spec_converter": ("_tvm_ffi_args_spec_converter",),
 }
 
 
 @contextmanager
 def intercept(answer: Callable[..., Any]) -> Iterator[None]:
-    """Within the context, ``answer(compiler, function, args, kwargs)`` takes the place of every compile."""
-    from cutlass.base_dsl.compiler import CompileCallable
+    """Within the context, ``answer(compiler, function, args, kwargs)`` takes the place of every compile.
 
-    original = CompileCallable._compile
+    A ``@cute.jit`` function that is called compiles and runs: it is answered too, with None for the compiler.
+    """
+    from cutlass.base_dsl.compiler import CompileCallable
+    from cutlass.base_dsl.dsl import BaseDSL
+
+    original, called = CompileCallable._compile, BaseDSL._func
 
     def compile_or_answer(self: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
         return answer(self, func, args, kwargs)
 
-    CompileCallable._compile = compile_or_answer
+    def call_or_answer(self: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
+        return answer(None, *bound_call(func, args), kwargs)
+
+    CompileCallable._compile, BaseDSL._func = compile_or_answer, call_or_answer
     try:
         yield
     finally:
-        CompileCallable._compile = original
+        CompileCallable._compile, BaseDSL._func = original, called
 
 
 def entry_parameters(jit: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:

@@ -86,11 +86,11 @@ class CuteDsl(Protocol):
         machine's CPU, so that bytes would differ between build hosts. zig optimises later.
         """
 
-    def answer_attributes(self, values: Mapping[str, int]) -> None:
-        """Answer what CuTe DSL asks the driver about a device while it traces, for the rest of the process."""
-
     def intercept(self, answer: Callable[..., Any]) -> AbstractContextManager[None]:
-        """Within the context, ``answer(compiler, function, args, kwargs)`` takes the place of every compile."""
+        """Within the context, ``answer(compiler, function, args, kwargs)`` takes the place of every compile.
+
+        A ``@cute.jit`` function that is called is answered too, with None for the compiler.
+        """
 
     def entry_parameters(self, jit: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
         """What the compiled entry of a call takes, as CuTe DSL describes each parameter to TVM-FFI."""

@@ -8,7 +8,6 @@ from .v4_7 import (
     COMPILE_KEYWORDS,
     LAUNCHER,
     NEEDS,
-    answer_attributes,
     entry_parameters,
     export,
     intercept,
@@ -18,6 +17,6 @@ from .v4_7 import (
 )
 
 __all__ = [
-    "BACKEND_FILES", "BACKEND_MODULE", "COMPILE_KEYWORDS", "LAUNCHER", "NEEDS", "answer_attributes", "entry_parameters", "export", "intercept", "note_clusters",
+    "BACKEND_FILES", "BACKEND_MODULE", "COMPILE_KEYWORDS", "LAUNCHER", "NEEDS", "entry_parameters", "export", "intercept", "note_clusters",
     "quick_tracing", "when_traced",
 ]  # fmt: skip

@@ -12,7 +12,6 @@ from .v4_8 import (
     LAUNCHER,
     PRIVATE,
     RENAMING,
-    answer_attributes,
     entry_parameters,
     export,
     intercept,
@@ -21,7 +20,7 @@ from .v4_8 import (
 )
 
 __all__ = [
-    "BACKEND_FILES", "BACKEND_MODULE", "COMPILE_KEYWORDS", "LAUNCHER", "NEEDS", "answer_attributes", "entry_parameters", "export", "intercept", "note_clusters",
+    "BACKEND_FILES", "BACKEND_MODULE", "COMPILE_KEYWORDS", "LAUNCHER", "NEEDS", "entry_parameters", "export", "intercept", "note_clusters",
     "quick_tracing", "when_traced",
 ]  # fmt: skip
 

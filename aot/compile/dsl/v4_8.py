@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
-from . import attributes, compile_calls, tracing
-from .attributes import answer_attributes
+from . import compile_calls, tracing
 from .compile_calls import entry_parameters, intercept
 from .interface import PUBLIC, Clusters, LauncherText
 from .tracing import quick_tracing
 
 __all__ = [
-    "BACKEND_FILES", "BACKEND_MODULE", "COMPILE_KEYWORDS", "LAUNCHER", "NEEDS", "PRIVATE", "RENAMING", "answer_attributes", "entry_parameters", "export", "intercept",
+    "BACKEND_FILES", "BACKEND_MODULE", "COMPILE_KEYWORDS", "LAUNCHER", "NEEDS", "PRIVATE", "RENAMING", "entry_parameters", "export", "intercept",
     "note_clusters", "quick_tracing", "when_traced",
 ]  # fmt: skip
 
@@ -25,7 +24,6 @@ PRIVATE = {
     "cutlass._mlir._mlir_libs._cutlass_ir": ("_aot_support.export_module_to_bytes",),
     "cutlass._mlir.ir": RENAMING,
     "cutlass.cutlass_dsl": ("CuTeDSL._enter_gpu_module", "CuTeDSL._get_dsl", "CuTeDSL.trace_finalize_hooks"),
-    **attributes.NEEDS,
     **compile_calls.NEEDS,
     **tracing.NEEDS,
 }

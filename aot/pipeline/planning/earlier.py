@@ -72,6 +72,8 @@ def plan_build(workspace: Workspace, earlier: Earlier, workers: Workers, *, comp
     if compiles and store is not None and store.is_empty("variants"):
         workers.start_ahead()
     new = make_plan(workspace.settings, workers)
+    for note in new.notes:
+        workspace.progress.warn(note)
     if store is None or new.failures:
         return Planned(new.plan, new.failures)
     outline = outline_of(new.plan)

@@ -10,7 +10,7 @@ from aot_runtime.arch import Arch
 
 from ...cache.keys import variant_keys
 from ...compile import dsl
-from ...compile.messages import Closure, KernelInfo, VariantInfo
+from ...compile.messages import Closure, Declared, KernelInfo, VariantInfo
 from ...compile.process import WorkerLost
 from ...errors import BuildError, DeclarationError, Failure, UsageError
 from ...selection.decision import decide, unreachable
@@ -32,11 +32,13 @@ class NewPlan:
     plan: Plan
     closures: tuple[Closure, ...]  # one per architecture
     failures: tuple[Failure, ...]
+    notes: tuple[str, ...] = ()
 
 
 def make_plan(settings: Settings, workers: Workers) -> NewPlan:
     """Ask the author's source for everything that the settings select."""
-    kernels, failures = _declared(workers)
+    declared, failures = _declared(workers)
+    kernels = declared.kernels
     selected = select_kernels(kernels, settings.select, settings.families)
     found = targets(settings.archs, {kernel.name: kernel.archs for kernel in selected})
     planned = [
@@ -51,6 +53,7 @@ def make_plan(settings: Settings, workers: Workers) -> NewPlan:
         ),
         tuple(closure for part in planned for closure in part.closures),
         (*failures, *workers.take_failures(), *(failure for part in planned for failure in part.failures)),
+        declared.notes,
     )
 
 
@@ -79,12 +82,12 @@ def over_budget(plan: Plan) -> list[str]:
     ]
 
 
-def _declared(workers: Workers) -> tuple[tuple[KernelInfo, ...], tuple[Failure, ...]]:
+def _declared(workers: Workers) -> tuple[Declared, tuple[Failure, ...]]:
     declared = workers.declared()
     failures = (*workers.take_failures(), *declared.failures)
     if not declared.kernels:
         raise BuildError("no kernel could be read", failures=failures)
-    return declared.kernels, failures
+    return declared, failures
 
 
 def select_kernels(

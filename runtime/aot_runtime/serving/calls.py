@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import sys
 import types
 from typing import Any, get_origin, get_type_hints
 
@@ -22,9 +23,24 @@ from .forms import (
 )
 from .options import Options, read_options
 
-__all__ = ["DATACLASS", "Call", "bind", "describe", "is_constexpr", "jit_function"]
+__all__ = [
+    "CONTROLS",
+    "DATACLASS",
+    "Call",
+    "bind",
+    "describe",
+    "is_constexpr",
+    "jit_function",
+    "with_tensors_of_cute_dsl",
+]
 
 
+# Keywords of CuTe DSL itself, which no function sees.
+CONTROLS = frozenset(
+    {"compile_only", "gpu_module_attrs", "is_experimental", "no_cache", "no_jit_engine", "options", "pipeline"}
+    | {"trace_finalize_hooks"}
+)
+_RUNTIME = "cutlass.cute.runtime"
 DATACLASS = "dataclass"  # begins the form of an argument that callers pass as one
 
 
@@ -56,6 +72,23 @@ def describe(compiler: Any, function: Any, args: tuple[Any, ...], kwargs: dict[s
     return Call(data, options)
 
 
+def with_tensors_of_cute_dsl(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments of a call with tensors of frameworks as CuTe DSL converts them: all but the innermost stride dynamic."""
+    if not any(_is_foreign_tensor(value) for value in (*args, *kwargs.values())):
+        return args, kwargs
+    return tuple(map(_converted, args)), {name: _converted(value) for name, value in kwargs.items()}
+
+
+def _is_foreign_tensor(value: Any) -> bool:
+    return hasattr(type(value), "__dlpack__") and not hasattr(type(value), "dynamic_shapes_mask")
+
+
+def _converted(value: Any) -> Any:
+    if not _is_foreign_tensor(value):
+        return value
+    return sys.modules[_RUNTIME].from_dlpack(value).mark_layout_dynamic()
+
+
 def jit_function(function: Any) -> tuple[Any, Any]:
     """The object that a call of it is bound to, or None, and the function that ``@cute.jit`` decorates."""
     owner = None
@@ -77,7 +110,7 @@ def _call_of(kind: type) -> types.FunctionType | None:
 
 def bind(jit: Any, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Any, Any]]:
     """The name, value and annotation of each argument, in the order of the signature."""
-    given = {name: value for name, value in kwargs.items() if name not in _CONTROLS}
+    given = {name: value for name, value in kwargs.items() if name not in CONTROLS}
     passed = args if owner is None else (owner, *args)
     parameters, needed = _in_order(jit)
     if not given and needed <= len(passed) <= len(parameters):
@@ -105,9 +138,6 @@ def _in_order(jit: Any) -> tuple[list[inspect.Parameter], int]:
     in_order = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     needed = sum(item.default is inspect.Parameter.empty for item in parameters)
     return (parameters if all(item.kind in in_order for item in parameters) else []), needed
-
-
-_CONTROLS = frozenset({"options", "compile_only", "no_cache", "is_experimental", "trace_finalize_hooks"})
 
 
 @functools.lru_cache(maxsize=1024)

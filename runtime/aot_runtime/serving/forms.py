@@ -143,6 +143,8 @@ class Forms:
             return ["bytes", value.hex()]
         if isinstance(value, (list, tuple, dict, set, frozenset)):
             return self._collection(value, where)
+        if isinstance(value, types.MappingProxyType):
+            return self._collection(dict(value), where)
         if isinstance(value, type):
             return self.type_of(value, where)
         if isinstance(value, types.ModuleType):
@@ -256,6 +258,8 @@ class Forms:
             raise UnstableError(f"{where} is a {qualified(kind)}")
         if "Numeric" in names and isinstance(getattr(value, "value", None), (bool, int, float)):
             return ["number", qualified(kind), self.of(value.value, where)]
+        if hasattr(kind, "dynamic_shapes_mask") and isinstance(layout := value.__cache_key__[-1], str):
+            return ["tensor", value.element_type.__name__, layout, getattr(value, "_assumed_align", None)]
         attributes = _attributes(value)
         if attributes is None:
             raise UnstableError(f"{where} is a {qualified(kind)}, which shows nothing of its content")

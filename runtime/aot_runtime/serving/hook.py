@@ -1,47 +1,57 @@
 """Seeing every ``cute.compile`` of a process, before CuTe DSL is imported or after. Never imports it.
 
-``cute.compile`` is an object of the class ``CompileCallable``, whose method ``_compile`` all ways to compile end in.
-The method is private; the versions of CuTe DSL that have it are tested.
+``cute.compile`` is an object of the class ``CompileCallable``, whose method ``_compile`` all ways to compile end in. A
+``@cute.jit`` function that is called ends in ``BaseDSL._func``. Both are private; the versions of CuTe DSL that have them
+are tested.
 """
 
 from __future__ import annotations
 
 import importlib.abc
 import importlib.machinery
+import inspect
 import sys
+import types
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-__all__ = ["Hook", "when_loaded"]
+__all__ = ["Hook", "bound_call", "when_loaded"]
 
 _MODULE = "cutlass.base_dsl.compiler"
-Answer = Callable[..., Any]  # (the original method, the CompileCallable, function, args, kwargs) -> what is compiled
+_CALLS = "cutlass.base_dsl.dsl"
+_MLIR = "cutlass._mlir.ir"
+# (the original, the CompileCallable, function, args, kwargs) -> what is compiled. Without a CompileCallable the function is
+# called, and the answer is what it returns.
+Answer = Callable[..., Any]
 
 
 class Hook:
-    """Lets ``answer`` see every compile, from :meth:`install` to :meth:`remove`.
+    """Lets ``answer`` see every compile and every call of a ``@cute.jit`` function, from :meth:`install` to :meth:`remove`.
 
     ``prepare`` is called once CuTe DSL is there, which is long before the first compile.
     """
 
     def __init__(self, answer: Answer, prepare: Callable[[], None] | None = None) -> None:
         self._answer, self._prepare = answer, prepare
-        self._stop: Callable[[], None] | None = None
-        self._class: Any = None
-        self._original: Any = None
-        self._replacement: Any = None
+        self._stops: list[Callable[[], None]] = []
+        self._replaced: list[tuple[Any, str, Any, Any]] = []  # a class, its method, what it was, what it is now
 
     def install(self) -> None:
-        self._stop = when_loaded(self._patch)
+        self._stops = [when_loaded(self._patch), when_complete(self._patch_calls, _CALLS, "BaseDSL")]
 
     def remove(self) -> None:
-        """Undo it. If somebody else has replaced the method since, theirs stays and ours passes calls on."""
-        if self._stop is not None:
-            self._stop()
-        if self._class is not None and self._class._compile is self._replacement:
-            self._class._compile = self._original
-        self._answer, self._stop, self._class = _pass_on, None, None
+        """Undo it. If somebody else has replaced a method since, theirs stays and ours passes calls on."""
+        for stop in self._stops:
+            stop()
+        for kind, name, original, replacement in self._replaced:
+            if getattr(kind, name) is replacement:
+                setattr(kind, name, original)
+        self._answer, self._stops, self._replaced = _pass_on, [], []
+
+    def _replace(self, kind: Any, name: str, original: Any, replacement: Any) -> None:
+        setattr(kind, name, replacement)
+        self._replaced.append((kind, name, original, replacement))
 
     def _patch(self, module: ModuleType) -> None:
         kind = module.CompileCallable
@@ -50,10 +60,40 @@ class Hook:
         def compile_or_answer(compiler: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
             return self._answer(original, compiler, func, args, kwargs)
 
-        kind._compile = compile_or_answer
-        self._class, self._original, self._replacement = kind, original, compile_or_answer
+        self._replace(kind, "_compile", original, compile_or_answer)
         if self._prepare is not None:
             self._prepare()
+
+    def _patch_calls(self, module: ModuleType) -> None:
+        kind = module.BaseDSL
+        original = kind._func
+
+        def call_or_answer(dsl: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
+            if "compile_only" in kwargs or _is_tracing():
+                return original(dsl, func, *args, **kwargs)
+
+            def call(compiler: None, function: Any, *args: Any, **kwargs: Any) -> Any:
+                return original(dsl, func, *given, **kwargs)
+
+            given = args
+            return self._answer(call, None, *bound_call(func, args), kwargs)
+
+        self._replace(kind, "_func", original, call_or_answer)
+
+
+def _is_tracing() -> bool:
+    """Whether a function is called while another one is compiled, of which it becomes a part."""
+    ir = sys.modules[_MLIR]
+    return ir.Context.current is not None and ir.InsertionPoint.current is not None
+
+
+def bound_call(function: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+    """A method and its arguments: CuTe DSL passes on the function of the class, and the object as an argument."""
+    if args and getattr(type(args[0]), function.__name__, None) is not None and "." in function.__qualname__:
+        owner = inspect.unwrap(getattr(type(args[0]), function.__name__))
+        if getattr(owner, "__code__", None) is function.__code__:
+            return types.MethodType(function, args[0]), args[1:]
+    return function, args
 
 
 def _pass_on(original: Any, compiler: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -74,6 +114,28 @@ def when_loaded(
     finder = _Finder(then, name)
     sys.meta_path.insert(0, finder)
     return lambda: sys.meta_path.remove(finder) if finder in sys.meta_path else None
+
+
+def when_complete(then: Callable[[ModuleType], None], name: str, attribute: str) -> Callable[[], None]:
+    """As :func:`when_loaded`, for a module that may be half imported now: then, at the next import after its own."""
+    module = sys.modules.get(name)
+    if module is None or hasattr(module, attribute):
+        return when_loaded(then, name, attribute)
+    watcher = _Watcher(module, attribute, then)
+    sys.meta_path.insert(0, watcher)
+    return lambda: sys.meta_path.remove(watcher) if watcher in sys.meta_path else None
+
+
+class _Watcher(importlib.abc.MetaPathFinder):
+    """Finds nothing, and looks at each import whether a module has become complete."""
+
+    def __init__(self, module: ModuleType, attribute: str, then: Callable[[ModuleType], None]) -> None:
+        self.module, self.attribute, self.then = module, attribute, then
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
+        if hasattr(self.module, self.attribute) and self in sys.meta_path:
+            sys.meta_path.remove(self)
+            self.then(self.module)
 
 
 class _Finder(importlib.abc.MetaPathFinder):

@@ -41,8 +41,11 @@ class Options:
 
 
 def read_options(compiler: Any, text: str | None) -> Options:
-    """The options of a call; a text replaces those in brackets, as CuTe DSL has it."""
-    found = _in_text(text) if text else Options(_of_brackets(compiler))
+    """The options of a call; a text replaces those in brackets, as CuTe DSL has it.
+
+    A ``@cute.jit`` function that is called has no compiler, and no options.
+    """
+    found = _in_text(text) if text else Options(_of_brackets(compiler) if compiler is not None else {})
     if not found.tvm_ffi and _enabled_by_variable():
         return Options({**found.flags, _TVM_FFI: "true"})
     return found

@@ -86,7 +86,7 @@ class PlainFunction:
     """What ``cute.compile`` gives without TVM-FFI, as far as callers use it; ``function`` is that of the bundle."""
 
     def __init__(self, function: Callable[..., Any], parameters: list[str]) -> None:
-        self._function, self._parameters = function, parameters
+        self._function, self.parameters = function, parameters
         self.__name__ = self.__qualname__ = self.function_name = function.__name__
 
     def __call__(self, *args: Any, **kwargs: Any) -> int:
@@ -94,11 +94,11 @@ class PlainFunction:
 
     def generate_execution_args(self, *args: Any, **kwargs: Any) -> tuple[list[Any], list[Any]]:
         """What :meth:`run_compiled_program` takes, and what must live as long."""
-        rest = self._parameters[len(args) :]
+        rest = self.parameters[len(args) :]
         unknown = [name for name in kwargs if name not in rest]
-        if unknown or len(args) > len(self._parameters):
+        if unknown or len(args) > len(self.parameters):
             raise ArgumentError(
-                f"{self.__name__} takes {', '.join(self._parameters)}, and got {len(args)} arguments and {', '.join(kwargs)}"
+                f"{self.__name__} takes {', '.join(self.parameters)}, and got {len(args)} arguments and {', '.join(kwargs)}"
             )
         given = [*args, *(kwargs.get(name) for name in rest)]
         return [_taken(value) for value in given], given

@@ -244,12 +244,11 @@ class ReadForms(Forms):
     def type_of(self, kind: type, where: str) -> Any:
         if not takes_part(kind.__module__):
             return ["class", _foreign_name(kind)]
-        if kind in self.classes:
-            return ["class", qualified(kind)]
+        met = kind in self.classes
         self.classes.update(base for base in kind.__mro__ if takes_part(base.__module__))
-        if not is_defined(kind):
-            return super().type_of(kind, where)
-        return ["class", qualified(kind), *([self._class_text(kind, where)] if kind.__module__ == _MAIN else [])]
+        if is_defined(kind):
+            return ["class", qualified(kind), *([self._class_text(kind, where)] if kind.__module__ == _MAIN else [])]
+        return ["class", qualified(kind)] if met else super().type_of(kind, where)
 
     def _class_text(self, kind: type, where: str) -> str:
         try:

@@ -17,7 +17,7 @@ import threading
 from contextlib import suppress
 from typing import Any
 
-from .calls import bind, describe, is_constexpr, jit_function
+from .calls import bind, describe, is_constexpr, jit_function, with_tensors_of_cute_dsl
 from .forms import UnstableError, digest
 from .hook import Hook
 from .server import is_own
@@ -59,6 +59,7 @@ class Recording:
     def _record(self, compiler: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         called_from = _caller()
         try:
+            args, kwargs = with_tensors_of_cute_dsl(args, kwargs)
             call = describe(compiler, function, args, kwargs)
             owner, jit = jit_function(function)
             if "__main__" in (jit.__module__, type(owner).__module__):

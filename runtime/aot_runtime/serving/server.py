@@ -18,7 +18,7 @@ from ..core.trust import manifest_check
 from ..description.manifest import Manifest
 from ..description.records import KERNELS_NAME
 from ..errors import AotError, ArgumentError, MissError, ServingWarning
-from .calls import DATACLASS, Call, describe
+from .calls import DATACLASS, Call, bind, describe, jit_function, with_tensors_of_cute_dsl
 from .captured import CapturedCalls, Found, holds_calls
 from .empty import EmptyKernel, is_empty_kernel
 from .forms import UnstableError
@@ -129,7 +129,7 @@ class Serving:
             self.seconds += time.perf_counter() - started
         if not isinstance(found, _Miss):
             self.hits += 1
-            return found
+            return found if compiler is not None else found(*_runtime_arguments(found, function, args, kwargs))
         self.misses += 1
         if self.miss == "raise":
             raise MissError(found.reason, hint=found.hint())
@@ -141,7 +141,7 @@ class Serving:
         """The kernel that a call is answered with, or a :class:`_Miss`."""
         name = getattr(function, "__qualname__", type(function).__qualname__)
         try:
-            call = describe(compiler, function, args, kwargs)
+            call = describe(compiler, function, *with_tensors_of_cute_dsl(args, kwargs))
         except UnstableError as error:
             return _Miss(f"`{self.path}` cannot serve {name}: {error}", self.path)
         except Exception as error:  # objects of other libraries are looked at, and these may raise anything
@@ -154,7 +154,9 @@ class Serving:
         if found.kernel not in self._functions:
             self._functions[found.kernel] = _served(self._open(), found.kernel, call, len(found.parameters))
         function = self._functions[found.kernel]
-        return function if call.options.tvm_ffi else PlainFunction(function, found.parameters)
+        if call.options.tvm_ffi and compiler is not None:
+            return function
+        return PlainFunction(function, found.parameters)
 
     def _changed(self, found: Found) -> _Miss | None:
         """Why a captured kernel cannot be served; None if it can."""
@@ -240,6 +242,13 @@ def _served(bundle: Bundle, kernel: str, call: Call, count: int) -> Callable[...
         function = _taking_dataclasses(function)
     function.__dict__["export_to_c"] = _export_nothing
     return function
+
+
+def _runtime_arguments(served: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """What of the arguments of a ``@cute.jit`` function its compiled code takes: all but the constants."""
+    owner, jit = jit_function(function)
+    values = {name: value for name, value, _ in bind(jit, owner, args, kwargs)}
+    return [values[name] for name in served.parameters]
 
 
 def _positional(bundle: Bundle, kernel: str, count: int) -> Callable[..., Any]:

@@ -14,6 +14,7 @@ from places import TESTS
 
 from aot.capture.exercise import _execute, run_exercise
 from aot.capture.recorder import Recorder
+from aot.capture.standin import Notes
 from aot.compile.messages import EXERCISE, Compiled, Declared, KernelInfo, Options
 from aot.compile.process import Worker
 from aot.errors import DeclarationError, UsageError
@@ -105,7 +106,7 @@ def test_what_cannot_be_captured_is_named_with_the_reason(declared: Declared) ->
 
 
 def test_an_operator_whose_body_raises_is_named_with_the_reason_once() -> None:
-    recorder = Recorder(Arch.parse("sm_90a"), __file__)
+    recorder = Recorder(Arch.parse("sm_90a"), __file__, Notes(__file__))
     for _ in range(2):
         recorder.refuse_operator("lib::reads", ValueError("no memory"))
     (refused,) = recorder.refused.values()
@@ -209,6 +210,49 @@ stream = cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=True)
 cute.compile(run, x, stream, options="--enable-tvm-ffi")
 raise ValueError("the results differ")
 """
+
+
+AS_IT_IS = """
+import sys
+import cutlass, cutlass.cute as cute, numpy, numpy.testing
+from cuda.bindings import driver, runtime
+from cutlass.cute.runtime import from_dlpack, make_ptr
+from cutlass.cute.testing import JitArguments, benchmark
+
+@cute.kernel
+def fill(out: cute.Pointer, n: cutlass.Constexpr[int]):
+    cute.make_tensor(out, cute.make_layout(n))[cute.arch.thread_idx()[0]] = 1.0
+
+@cute.jit
+def run(out: cute.Pointer, n: cutlass.Constexpr[int], stream: driver.CUstream):
+    fill(out, n).launch(grid=[1, 1, 1], block=[n, 1, 1], stream=stream)
+
+@cute.jit
+def of_the_host(x: cute.Tensor):
+    cute.print_tensor(x)
+
+assert driver.cuInit(0)[0] == driver.CUresult.CUDA_SUCCESS
+error, stream = driver.cuStreamCreate(0)
+error, address = driver.cuMemAlloc(4096)
+out = make_ptr(cutlass.Float32, int(address), cute.AddressSpace.gmem, assumed_align=16)
+run(out, 32, stream)
+of_the_host(from_dlpack(numpy.zeros((4, 4), dtype=numpy.float32)))
+compiled = cute.compile(run, out, 64, stream)
+assert benchmark(compiled, kernel_arguments=JitArguments(out, stream), stream=stream) > 0
+driver.cuStreamSynchronize(stream)
+len(compiled.artifacts.PTX), compiled.function_name
+"""
+
+
+def test_a_script_that_launches_synchronizes_and_measures_is_an_exercise_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(AS_IT_IS)
+    script, options = str(tmp_path / "script.py"), Options(source=EXERCISE)
+    worker = Worker(script, Arch.parse("sm_90a"), options, tmp_path / "log", module="aot.capture.worker")
+    worker.close()
+    assert not worker.declared.failures
+    assert sorted(by_line(worker.declared)) == [24, 26]
+    of_the_host, timer = worker.declared.notes
+    assert of_the_host.startswith(f"{script}:25: of_the_host") and timer.startswith(f"{script}:27: ")
 
 
 def test_what_was_captured_before_an_exercise_raises_is_kept_and_compiles_without_a_driver(tmp_path: Path) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 from aot_runtime.arch import Arch
@@ -114,3 +117,28 @@ def test_an_object_is_compiled_with_the_attributes_of_each_call(
 def test_names_are_read_with_the_attributes_that_follow_them_at_once() -> None:
     code = compile("lambda x: (a.b.c(x), d, e[f.g].h, x.y)", "", "eval").co_consts[0]
     assert names_read(code) == {"a.b.c", "d", "e", "f.g"}
+
+
+SCRIPT = """
+import cutlass
+from aot.compile.reads import Reads
+from aot_runtime.serving.reads import text_of
+
+class Kind:
+    def make(self):
+        return Kind()
+
+reads, kind = Reads(), Kind()
+with reads.noted():
+    kind.make()
+print(reads.record([kind])["modules"]["__main__"]["values"]["Kind"])
+print(text_of("__main__", "Kind"))
+"""
+
+
+def test_a_class_of_a_script_has_the_form_that_a_look_up_gives_it(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    command = [sys.executable, str(tmp_path / "script.py")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    recorded, looked_up = done.stdout.splitlines()
+    assert recorded == looked_up and "Kind" in looked_up

@@ -45,6 +45,49 @@ print("ok")
     assert run_python(code, double) == "ok"
 
 
+def test_a_host_function_that_is_called_is_seen_unless_it_is_part_of_a_compile(double: Path) -> None:
+    code = (
+        BEGIN
+        + """
+class Host:
+    def run(self, x):
+        pass
+def alone(x):
+    pass
+hook.install()
+from cutlass.base_dsl.dsl import BaseDSL
+import cutlass._mlir.ir as ir
+host = Host()
+assert BaseDSL()._func(Host.run, host, 1) == BaseDSL()._func(alone, 2) == "called and seen"
+assert seen[0] == (host.run, (1,), {}) and seen[1] == (alone, (2,), {})
+assert BaseDSL()._func(alone, 2, compile_only=True) == "called"
+ir.Context.current = ir.InsertionPoint.current = object()
+assert BaseDSL()._func(alone, 2) == "called"
+print("ok")
+"""
+    )
+    assert run_python(code, double) == "ok"
+
+
+def test_host_functions_are_seen_if_the_hook_comes_while_their_module_is_imported(double: Path) -> None:
+    module = double / "cutlass" / "base_dsl" / "dsl.py"
+    module.write_text("import cutlass.base_dsl.compiler\n" + module.read_text())
+    compiler = double / "cutlass" / "base_dsl" / "compiler.py"
+    compiler.write_text(compiler.read_text().replace("from .dsl import BaseDSL", ""))
+    code = (
+        BEGIN
+        + """
+from aot_runtime.serving.hook import when_loaded
+when_loaded(lambda module: hook.install())  # as the environment has it
+from cutlass.base_dsl.dsl import BaseDSL
+import json.tool
+assert BaseDSL()._func(print, 2) == "called and seen"
+print("ok")
+"""
+    )
+    assert run_python(code, double) == "ok"
+
+
 def test_several_hooks_wait_for_one_compiler_and_the_last_is_asked_first(double: Path) -> None:
     code = (
         BEGIN

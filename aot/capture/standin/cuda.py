@@ -1,0 +1,255 @@
+"""What ``torch.cuda`` says of the device that stands in: properties, streams, events, memory, graphs, NVTX."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+from ...compile.devices import Device
+from .anything import Anything
+
+__all__ = ["torch_has_device"]
+
+_handles = itertools.count(1)
+_CUDA_VERSION = "13.0"
+
+
+@contextmanager
+def torch_has_device(device: Device) -> Iterator[None]:
+    """Within the context, torch has one CUDA device, whether it was built for CUDA or not."""
+    import torch
+
+    places: list[tuple[Any, dict[str, Any]]] = [
+        (torch.cuda, _device_answers(device) | _stream_answers() | _memory_answers(device) | _random_answers()),
+        (torch.cuda.random, _random_answers()),
+        (torch.cuda.nvtx, _nvtx_answers()),
+        (torch.cuda.profiler, {"start": lambda: None, "stop": lambda: None}),
+        (torch._C, {"_cuda_getCurrentRawStream": lambda device: 0}),
+        (torch.backends.cuda, {"is_built": lambda: True}),
+        (torch.profiler, {"profile": lambda *args, **named: Anything()}),
+        (torch.autograd.profiler, {"profile": lambda *args, **named: Anything()}),
+        (torch, {"Generator": _generator(torch.Generator)}),
+    ]
+    if hasattr(torch, "accelerator"):
+        places.append((torch.accelerator, _accelerator_answers(torch)))
+    if torch.version.cuda is None:
+        places.append((torch.version, {"cuda": _CUDA_VERSION}))
+    with ExitStack() as stack:
+        for place, answers in places:
+            for name, value in answers.items():
+                stack.enter_context(mock.patch.object(place, name, value, create=True))
+        yield
+
+
+class Stream:
+    """A stream on which nothing runs."""
+
+    def __init__(self, device: Any = None, priority: int = 0, stream_ptr: int | None = None, **named: Any) -> None:
+        self.cuda_stream = stream_ptr if stream_ptr is not None else next(_handles) << 8
+        self.stream_id, self.device_index, self.priority, self.device_type = self.cuda_stream, 0, priority, 1
+
+    @property
+    def device(self) -> Any:
+        import torch
+
+        return torch.device("cuda", 0)
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        return 0, -5
+
+    def synchronize(self) -> None: ...
+    def wait_stream(self, stream: Any) -> None: ...
+    def wait_event(self, event: Any) -> None: ...
+
+    def query(self) -> bool:
+        return True
+
+    def record_event(self, event: Any = None) -> Any:
+        return event if event is not None else Event()
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.cuda_stream
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *error: object) -> None: ...
+
+
+class ExternalStream(Stream):
+    def __init__(self, stream_ptr: int, device: Any = None, **named: Any) -> None:
+        super().__init__(device, stream_ptr=stream_ptr)
+
+
+class Event:
+    """An event that has happened."""
+
+    def __init__(self, enable_timing: bool = False, blocking: bool = False, **named: Any) -> None:
+        self.cuda_event = next(_handles) << 8
+
+    def record(self, stream: Any = None) -> None: ...
+    def wait(self, stream: Any = None) -> None: ...
+    def synchronize(self) -> None: ...
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, end_event: Any) -> float:
+        return 1.0
+
+
+class CUDAGraph:
+    """A graph of nothing."""
+
+    def __init__(self, *args: Any, **named: Any) -> None: ...
+    def capture_begin(self, *args: Any, **named: Any) -> None: ...
+    def capture_end(self) -> None: ...
+    def instantiate(self) -> None: ...
+    def replay(self) -> None: ...
+    def reset(self) -> None: ...
+    def pool(self) -> tuple[int, int]:
+        return 0, 1
+
+
+def _device_answers(device: Device) -> dict[str, Any]:
+    properties = _properties(device)
+    name = f"sm_{device.capability[0]}{device.capability[1]}"
+    # Each is a function of its own: torch's compiler refuses one object that has two names.
+    return {
+        "_lazy_init": lambda: None,
+        "_is_compiled": lambda: True,
+        "can_device_access_peer": lambda device, peer_device: False,
+        "cudart": lambda: SimpleNamespace(
+            cudaProfilerStart=lambda: 0, cudaProfilerStop=lambda: 0, cudaDeviceSynchronize=lambda: 0
+        ),
+        "current_device": lambda: 0,
+        "device": lambda device: nullcontext(),
+        "device_count": lambda: 1,
+        "device_of": lambda obj: nullcontext(),
+        "get_arch_list": lambda: [name],
+        "get_device_capability": lambda device_=None: device.capability,
+        "get_device_name": lambda device_=None: properties.name,
+        "get_device_properties": lambda device_=None: properties,
+        "init": lambda: None,
+        "ipc_collect": lambda: None,
+        "is_available": lambda: True,
+        "is_bf16_supported": lambda including_emulation=True: True,
+        "is_initialized": lambda: True,
+        "is_tf32_supported": lambda: True,
+        "set_device": lambda device: None,
+        "set_sync_debug_mode": lambda debug_mode: None,
+        "synchronize": lambda device=None: None,
+        "clock_rate": lambda device=None: 1000,
+    }
+
+
+def _stream_answers() -> dict[str, Any]:
+    stream = Stream(stream_ptr=0)
+    return {
+        "CUDAGraph": CUDAGraph,
+        "Event": Event,
+        "ExternalStream": ExternalStream,
+        "Stream": Stream,
+        "current_stream": lambda device=None: stream,
+        "default_stream": lambda device=None: stream,
+        "get_stream_from_external": lambda data_ptr, device=None: Stream(stream_ptr=data_ptr),
+        "graph": lambda *args, **named: nullcontext(),
+        "graph_pool_handle": lambda: (0, 1),
+        "is_current_stream_capturing": lambda: False,
+        "make_graphed_callables": lambda callables, *args, **named: callables,
+        "set_stream": lambda stream: None,
+        "stream": lambda stream: nullcontext(),
+    }
+
+
+def _memory_answers(device: Device) -> dict[str, Any]:
+    def nothing(device: Any = None) -> int:
+        return 0
+
+    counted = ("max_memory_allocated", "max_memory_reserved", "memory_allocated", "memory_reserved")
+    reset = ("reset_accumulated_memory_stats", "reset_max_memory_allocated", "reset_peak_memory_stats")
+    return {
+        **dict.fromkeys(counted, nothing),
+        **dict.fromkeys(reset, lambda device=None: None),
+        "empty_cache": lambda: None,
+        "mem_get_info": lambda device_=None: (device.memory // 2, device.memory),
+        "memory_stats": lambda device=None: {},
+        "set_per_process_memory_fraction": lambda fraction, device=None: None,
+    }
+
+
+def _random_answers() -> dict[str, Any]:
+    return {
+        "initial_seed": lambda: 0,
+        "manual_seed": lambda seed: None,
+        "manual_seed_all": lambda seed: None,
+        "seed": lambda: None,
+        "seed_all": lambda: None,
+    }
+
+
+def _nvtx_answers() -> dict[str, Any]:
+    return {
+        "mark": lambda msg: None,
+        "range": lambda msg, *args, **kwargs: nullcontext(),
+        "range_end": lambda range_id: None,
+        "range_pop": lambda: 0,
+        "range_push": lambda msg: 0,
+        "range_start": lambda msg: 0,
+    }
+
+
+def _accelerator_answers(torch: Any) -> dict[str, Any]:
+    return {
+        "current_accelerator": lambda check_available=False: torch.device("cuda"),
+        "current_device_index": lambda: 0,
+        "current_stream": lambda device=None: torch.cuda.current_stream(),
+        "device_count": lambda: 1,
+        "is_available": lambda: True,
+        "set_device_index": lambda device: None,
+        "set_stream": lambda stream: None,
+        "synchronize": lambda device=None: None,
+    }
+
+
+def _generator(original: Any) -> Any:
+    """A torch without CUDA has no generator for it; that of the CPU takes its place, for tensors without memory."""
+
+    class Generator(original):  # type: ignore[misc]
+        def __new__(cls, device: Any = "cpu") -> Any:
+            return original.__new__(original, "cpu")
+
+    return Generator
+
+
+def _properties(device: Device) -> SimpleNamespace:
+    """What torch calls the properties of a device."""
+    major, minor = device.capability
+    return SimpleNamespace(
+        name=device.model,
+        major=major,
+        minor=minor,
+        multi_processor_count=device.multiprocessors,
+        total_memory=device.memory,
+        L2_cache_size=device.l2_cache,
+        shared_memory_per_block=48 << 10,
+        shared_memory_per_block_optin=device.shared_memory,
+        shared_memory_per_multiprocessor=device.shared_memory_per_multiprocessor,
+        regs_per_multiprocessor=65536,
+        max_threads_per_block=1024,
+        max_threads_per_multi_processor=device.threads_per_multiprocessor,
+        warp_size=32,
+        clock_rate=1_000_000,
+        memory_clock_rate=1_000_000,
+        memory_bus_width=4096,
+        is_integrated=0,
+        is_multi_gpu_board=0,
+        gcnArchName="",
+        uuid="",
+        pci_bus_id=0,
+    )
