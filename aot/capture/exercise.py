@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,15 +13,18 @@ from aot_runtime.arch import Arch
 
 from ..compile import dsl
 from ..compile.devices import Device
+from ..compile.messages import Options
 from ..declare.discover import Family, Found, place
 from ..errors import DeclarationError, UsageError
 from .recorder import Recorder, Refused
 from .standin import Notes, standin_device
 
-__all__ = ["run_exercise"]
+__all__ = ["execute", "run_exercise"]
+
+_AS_IT_IS = Options()
 
 
-def run_exercise(path: str, arch: Arch) -> Found:
+def run_exercise(path: str, arch: Arch, options: Options = _AS_IT_IS) -> Found:
     """The kernels that a script compiles for an architecture; what could not be captured are failures."""
     if not Path(path).is_file():
         wrong = "is not a file" if Path(path).exists() else "does not exist"
@@ -31,7 +34,10 @@ def run_exercise(path: str, arch: Arch) -> Found:
     ended: tuple[DeclarationError, ...] = ()
     with standin_device(Device.of(arch), recorder.refuse_operator, notes), dsl.installed().intercept(recorder.answer):
         try:
-            _execute(Path(path).resolve())
+            if options.pytest:
+                _run_tests(Path(path).resolve(), options.arguments, notes)
+            else:
+                execute(Path(path).resolve(), options.arguments)
         except DeclarationError as error:
             if not recorder.kernels:
                 raise
@@ -54,13 +60,13 @@ def _failure(refused: Refused, arch: Arch) -> DeclarationError:
     return DeclarationError(f"{refused.what} by {refused.called_from} for {arch}, is not captured: {refused.reason}")
 
 
-def _execute(path: Path) -> None:
+def execute(path: Path, arguments: Sequence[str] = ()) -> None:
     """Run a script as the program that it is: its functions and classes belong to ``__main__``, as in production."""
     module = ModuleType("__main__")
     module.__file__ = str(path)
     sys.modules["__main__"] = module  # it stays: kernels that the script defines are compiled later
     sys.path.insert(0, str(path.parent))
-    sys.argv = [str(path)]
+    sys.argv = [str(path), *arguments]
     try:
         # Without this module's own `from __future__`: `@cute.struct` reads annotations that are no texts.
         exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), module.__dict__)
@@ -69,6 +75,37 @@ def _execute(path: Path) -> None:
         if isinstance(error, SystemExit) and error.code in (0, None):
             return
         raise DeclarationError(_described(error, path), hint=_hint(error)) from error
+
+
+def _run_tests(path: Path, arguments: Sequence[str], notes: Notes) -> None:
+    """Run tests for what they compile: those that fail without a GPU are counted, and what they compiled first stays."""
+    import pytest
+
+    counter = _Counter()
+    # Assertions stay as they are: rewritten ones print what a tensor without memory holds.
+    command = [str(path), "-q", "--assert=plain", "--tb=line", "-p", "no:cacheprovider", "-W", "ignore", *arguments]
+    code = pytest.main(command, plugins=[counter])
+    if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        raise DeclarationError(
+            f"{path}: pytest ran no test: {pytest.ExitCode(code).name.lower().replace('_', ' ')}",
+            hint="pass what pytest takes after `--`: `python -m aot capture --pytest tests/test_x.py --arch sm90 -- -k norm`",
+        )
+    for reason, count in sorted(counter.failed.items()):
+        notes.add(f"{count} of {counter.ran} tests did not go through: {reason}")
+
+
+class _Counter:
+    """Counts the tests that ran, and those that failed by their reasons."""
+
+    def __init__(self) -> None:
+        self.ran = 0
+        self.failed: dict[str, int] = {}
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        self.ran += report.when == "call"
+        if report.failed:
+            reason = str(getattr(report.longrepr, "reprcrash", None) or report.longrepr).strip().splitlines()[-1]
+            self.failed[reason] = self.failed.get(reason, 0) + 1
 
 
 def _described(error: BaseException, path: Path) -> str:
@@ -87,7 +124,7 @@ def _hint(error: BaseException) -> str:
     if isinstance(error, ImportError):
         return f"install what the exercise imports for the Python that captures, `{sys.executable}`"
     if isinstance(error, SystemExit):
-        return "an exercise runs without arguments, and has to go through to its end"
+        return "pass what the script takes after `--`: `python -m aot capture script.py --arch sm90 -- --size 8`"
     if isinstance(error, SyntaxError):
         return f"the Python that captures has version {sys.version_info.major}.{sys.version_info.minor}"
     if any(word in f"{type(error).__name__}: {error}" for word in _CONTENTS):

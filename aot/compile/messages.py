@@ -57,6 +57,8 @@ class Options:
     line_info: bool = False
     keep: tuple[str, ...] = ()  # of "ptx", "cubin", "ll", "mlir", "sass", "o"
     source: str = DECLARATIONS  # what the source is: declarations, or an exercise whose compiles are captured
+    arguments: tuple[str, ...] = ()  # of an exercise: what its script finds in `sys.argv`, or what pytest gets
+    pytest: bool = False  # whether pytest runs the exercise
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,9 @@ class Notes:
     @property
     def lines(self) -> tuple[str, ...]:
         """What was passed over, as ``script.py:12, 15: what``."""
-        places: dict[str, list[int]] = {}
+        places: dict[str, list[str]] = {}
         for line, what in sorted(self._found):
-            places.setdefault(what, []).append(line)
-        return tuple(f"{self._script}:{', '.join(map(str, lines))}: {what}" for what, lines in places.items())
+            places.setdefault(what, []).extend([str(line)] if line else [])
+        return tuple(
+            f"{self._script}:{', '.join(lines)}: {what}".replace(":: ", ": ") for what, lines in places.items()
+        )

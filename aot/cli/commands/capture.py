@@ -55,13 +55,23 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         help="Python file that calls the functions whose kernels are captured",
     )
     parser.add_argument(
+        "--pytest",
+        action="store_true",
+        help="EXERCISE is a file of tests: pytest runs it, with the arguments that follow `--`",
+    )
+    parser.add_argument(
         "--record",
         type=Path,
         metavar="DIR",
         help="instead, run the program that follows `--` and write every call that it compiles into this folder, for "
         "`build --kernels DIR`",
     )
-    parser.add_argument("program", nargs="*", metavar="PROGRAM", help="with `--record`: the program and its arguments")
+    parser.add_argument(
+        "program",
+        nargs="*",
+        metavar="PROGRAM",
+        help="after `--`: the arguments of the exercise; with `--record` the program and its arguments",
+    )
     add_target_arguments(parser)
     add_resource_arguments(parser)
     add_content_arguments(parser)
@@ -75,7 +85,8 @@ def execute(arguments: argparse.Namespace) -> int:
     _check_usage(arguments)
     arguments.kernels = arguments.exercise
     settings = build_settings(arguments)
-    settings = replace(settings, options=replace(settings.options, source=EXERCISE))
+    exercise = {"source": EXERCISE, "arguments": tuple(arguments.program), "pytest": arguments.pytest}
+    settings = replace(settings, options=replace(settings.options, **exercise))
     progress = make_progress(arguments)
     with progress:
         result = capture(settings, progress)
@@ -95,8 +106,6 @@ def execute(arguments: argparse.Namespace) -> int:
 def _check_usage(arguments: argparse.Namespace) -> None:
     if arguments.exercise is None:
         wrong = "no exercise is named"
-    elif arguments.program:
-        wrong = f"an exercise takes no arguments: {' '.join(arguments.program)}"
     elif not arguments.arch:
         wrong = f"no architecture is named to run `{arguments.exercise}` for"
     else:

@@ -12,7 +12,7 @@ from aot_runtime.arch import Arch
 from aot_runtime.description.kernel_records import Parameter
 from places import TESTS
 
-from aot.capture.exercise import _execute, run_exercise
+from aot.capture.exercise import execute, run_exercise
 from aot.capture.recorder import Recorder
 from aot.capture.standin import Notes
 from aot.compile.messages import EXERCISE, Compiled, Declared, KernelInfo, Options
@@ -136,7 +136,7 @@ def test_a_script_that_fails_is_blamed_with_its_own_line_and_the_one_that_raised
     (script.parent / "failing_library.py").write_text("def run():\n    raise ValueError('no GPU')\n")
     script.write_text("import failing_library\n\nfailing_library.run()\n")
     with pytest.raises(DeclarationError, match=r"script.py:3: .*failing_library.py:2: ValueError: no GPU"):
-        _execute(script)
+        execute(script)
 
 
 @pytest.mark.parametrize(
@@ -160,8 +160,8 @@ def test_a_script_that_fails_is_blamed_with_its_own_line_and_the_one_that_raised
         ("class DataDependentError(Exception): ...\nraise DataDependentError\n", ":2: the", "look at their contents"),
         ("import no_such_library\n", ":1: the exercise raises: ModuleNotFoundError: No module", sys.executable),
         ("x = 1\ndef f(:\n", ":2: the exercise raises: SyntaxError: invalid syntax", "has version"),
-        ("import sys\nsys.exit(3)\n", ":2: the exercise ends the process: exit code 3", "without arguments"),
-        ("import sys\nsys.exit('usage')\n", ":2: the exercise ends the process: usage", "without arguments"),
+        ("import sys\nsys.exit(3)\n", ":2: the exercise ends the process: exit code 3", "after `--`"),
+        ("import sys\nsys.exit('usage')\n", ":2: the exercise ends the process: usage", "after `--`"),
     ],
 )
 def test_the_message_names_a_line_once_and_the_hint_fits_what_was_raised(
@@ -169,15 +169,15 @@ def test_the_message_names_a_line_once_and_the_hint_fits_what_was_raised(
 ) -> None:
     script.write_text(text)
     with pytest.raises(DeclarationError) as caught:
-        _execute(script)
+        execute(script)
     assert caught.value.message.startswith(f"{script}{message}") and hint in str(caught.value.hint)
 
 
 def test_a_script_may_end_itself_and_a_file_that_only_defines_a_kernel_is_called(script: Path) -> None:
     script.write_text("import sys\nsys.exit()\n")
-    _execute(script)
+    execute(script)
     script.write_text("seen = []\ndef get_inputs():\n    return 1, 2\ndef kernel_fn(a, b):\n    seen.append(a + b)\n")
-    _execute(script)
+    execute(script)
     assert vars(sys.modules["__main__"])["seen"] == [3]
 
 
@@ -253,6 +253,43 @@ def test_a_script_that_launches_synchronizes_and_measures_is_an_exercise_as_it_i
     assert sorted(by_line(worker.declared)) == [24, 26]
     of_the_host, timer = worker.declared.notes
     assert of_the_host.startswith(f"{script}:25: of_the_host") and timer.startswith(f"{script}:27: ")
+
+
+TESTS_OF_A_LIBRARY = """
+import pytest
+from rowlib.scaling import scale
+
+@pytest.mark.parametrize("n", [32, 64, 128])
+def test_scale(n):
+    scale(None, None, None, dtype="f16", n=n)
+    assert n != 64, "as on no GPU"
+"""
+
+
+def test_tests_of_a_library_are_an_exercise_and_those_that_fail_count_for_what_they_compiled(tmp_path: Path) -> None:
+    shutil.copytree(FOREIGN / "rowlib", tmp_path / "rowlib", ignore=shutil.ignore_patterns("__pycache__"))
+    script = tmp_path / "test_rows.py"
+    script.write_text(TESTS_OF_A_LIBRARY)
+    options = Options(source=EXERCISE, arguments=("-k", "not 128"), pytest=True)
+    worker = Worker(str(script), Arch.parse("sm_90a"), options, tmp_path / "log", module="aot.capture.worker")
+    worker.close()
+    assert [kernel.name.rpartition("_")[0] for kernel in worker.declared.kernels] == ["scale", "scale"]
+    assert not worker.declared.failures
+    (note,) = worker.declared.notes
+    assert note.startswith(f"{script}: 1 of 2 tests ")
+
+
+def test_a_script_finds_the_arguments_that_follow_the_dashes(script: Path) -> None:
+    script.write_text("import sys\nassert sys.argv[1:] == ['--size', '8']\n")
+    execute(script, ("--size", "8"))
+
+
+def test_tests_that_pytest_does_not_find_are_reported(tmp_path: Path) -> None:
+    (tmp_path / "test_nothing.py").write_text("x = 1\n")
+    options = Options(source=EXERCISE, pytest=True)
+    script = str(tmp_path / "test_nothing.py")
+    with pytest.raises(DeclarationError, match="pytest ran no test: no tests collected"):
+        Worker(script, Arch.parse("sm_90a"), options, tmp_path / "log", module="aot.capture.worker")
 
 
 def test_what_was_captured_before_an_exercise_raises_is_kept_and_compiles_without_a_driver(tmp_path: Path) -> None:
