@@ -182,6 +182,8 @@ def resolve(module: str, path: str) -> Any:
             return MISSING if number == 0 or isinstance(value, types.ModuleType) else value
         if isinstance(found, types.ModuleType) and found.__name__.partition(".")[0] in sys.stdlib_module_names:
             return found
+        if isinstance(found, type) and not takes_part(found.__module__):
+            return found  # of CuTe DSL, of C or of Python: its name tells it
         value = found
     return value
 

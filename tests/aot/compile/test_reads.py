@@ -121,11 +121,13 @@ def test_names_are_read_with_the_attributes_that_follow_them_at_once() -> None:
 
 SCRIPT = """
 import cutlass
+from cutlass._mlir.ir import IntegerType
 from aot.compile.reads import Reads
 from aot_runtime.serving.reads import text_of
 
 class Kind:
     def make(self):
+        IntegerType.get_signless
         return Kind()
 
 reads, kind = Reads(), Kind()

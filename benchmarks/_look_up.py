@@ -1,0 +1,44 @@
+"""Runs a script as an exercise whose compiles a bundle answers, and prints what was found: ``BUNDLE ARCH SCRIPT``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from aot_runtime.arch import Arch
+from aot_runtime.errors import AotError
+from aot_runtime.serving.server import Serving
+
+from aot.capture.exercise import execute
+from aot.capture.recorder import Nothing
+from aot.capture.standin import Notes, standin_device
+from aot.compile.devices import Device
+from aot.compile.hardware_info import answer_for
+from aot.errors import DeclarationError
+
+
+class LookUp(Serving):
+    """Serves functions that do nothing, of the calls that the bundle has."""
+
+    def _find(self, compiler: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        found = super()._find(compiler, function, args, kwargs)
+        reason = getattr(found, "reason", None)
+        looked_up.append("" if reason is None else str(reason))
+        return Nothing()
+
+
+looked_up: list[str] = []  # why a call is a miss; nothing for one that was found
+bundle, arch, script = sys.argv[1:]
+device, path = Device.of(Arch.parse(arch)), Path(script).resolve()
+LookUp(Path(bundle).resolve(), "compile")
+answer_for(device)
+ended = ""
+with standin_device(device, lambda name, error: None, Notes(str(path))):
+    try:
+        execute(path)
+    except (AotError, DeclarationError) as error:
+        ended = str(error)
+missed = [reason for reason in looked_up if reason]
+print(json.dumps({"found": len(looked_up) - len(missed), "missed": missed, "ended": ended}))
