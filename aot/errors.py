@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from aot_runtime.errors import AotError
+from aot_runtime.errors import AotError, UsageError
 
 __all__ = [
     "NOTHING_LEFT",
@@ -45,10 +45,6 @@ class Failure:
         """Compilers colour their messages; logs, manifests and JSON hold plain text."""
         object.__setattr__(self, "message", plain_text(self.message))
         object.__setattr__(self, "log", plain_text(self.log))
-
-
-class UsageError(AotError):
-    """The command line or the call asks for something that does not exist."""
 
 
 class DeclarationError(AotError):

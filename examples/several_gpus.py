@@ -5,7 +5,7 @@ import torch
 
 kernels = aot_runtime.load("dist/kernels")
 for index in range(torch.cuda.device_count()):
-    kernels.preload(index)  # optional: the first call on a device would load what it needs
+    kernels.preload(device=index)  # optional: the first call on a device would load what it needs
     x, y = torch.randn(1000, device=f"cuda:{index}"), torch.randn(1000, device=f"cuda:{index}")
     out = torch.empty_like(x)
     kernels.add(x, y, out)  # runs on the device of its tensors

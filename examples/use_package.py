@@ -11,4 +11,4 @@ sample_kernels.scale(x, x)  # in place, with the default factor 2.0
 sample_kernels.clip(x, out)  # bound="zero" is the default
 sample_kernels.clip(x, out, bound="one")
 sample_kernels.clip.one(x, out)  # the same, without looking the name up on each call
-sample_kernels.preload("cuda:0")  # before a CUDA graph is captured
+sample_kernels.preload(device="cuda:0")  # before a CUDA graph is captured

@@ -215,6 +215,7 @@ C_FOLDERS = {
     "runtime_src": SOURCES,
     "runtime_src_torch": SOURCES / "torch",
     "public_headers": PROJECT / "runtime" / "include" / "aot",
+    "public_headers_detail": PROJECT / "runtime" / "include" / "aot" / "detail",
 }
 
 
@@ -241,6 +242,12 @@ def test_a_c_unit_includes_what_it_may_and_nothing_else(layer: str) -> None:
 @pytest.mark.parametrize("layer", C_FOLDERS)
 def test_c_units_have_no_circle(layer: str) -> None:
     list(TopologicalSorter({unit: set(below) for unit, below in LAYERS[layer].items()}).static_order())
+
+
+def test_the_header_of_c_declares_and_defines_nothing() -> None:
+    text = re.sub(r"/\*.*?\*/", "", (C_FOLDERS["public_headers"] / "aot.h").read_text(), flags=re.DOTALL)
+    assert re.search(r"\baot_open\([^;{]*\);", text)
+    assert not re.search(r"\) \{", text), "a function has a body: it belongs to aot/detail"
 
 
 def test_c_units_include_the_header_of_what_they_define() -> None:

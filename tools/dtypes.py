@@ -8,35 +8,30 @@ In a source, what is written here stands between a comment that names this tool 
 
 from __future__ import annotations
 
-import argparse
-import re
 import sys
 from pathlib import Path
 
+# Started as a script, Python finds what lies beside it and not the folder of the project.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from aot_runtime.dtypes import DTYPES, TABLE, Dtype
 
-__all__ = ["regions", "rewritten"]
+from tools.generated import PROJECT, Regions, run
 
-PROJECT = Path(__file__).resolve().parents[1]
-_REGION = re.compile(r"(?P<head>^ */\* dtypes: .*\n)(?:.*\n)*?(?P<tail>^ */\* end of dtypes\b)", re.MULTILINE)
+__all__ = ["regions"]
 
 
-def regions() -> dict[Path, str]:
+def regions() -> Regions:
     """What stands in the region of each source."""
     include, source = PROJECT / "runtime" / "include" / "aot", PROJECT / "runtime" / "src"
-    return {
+    texts = {
         include / "abi.h": _codes(),
         include / "aot.h": _macros(),
         include / "aot.hpp": _constants(),
         source / "aot_explain.c": _names(),
         source / "torch" / "aot_torch_table.h": _torch(),
     }
-
-
-def rewritten(text: str, region: str) -> str:
-    """A source with another region."""
-    assert len(_REGION.findall(text)) == 1, "a source has one region"
-    return _REGION.sub(lambda match: match["head"] + region + match["tail"], text)
+    return {path: {"dtypes": text} for path, text in texts.items()}
 
 
 def _codes() -> str:
@@ -75,19 +70,5 @@ def _torch() -> str:
     return "#define AOT_TORCH_DTYPES(X) \\\n" + " \\\n".join(rows) + "\n"
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="change nothing; exit code 1 if a source differs")
-    texts = {path: (path.read_text(), region) for path, region in regions().items()}
-    changed = {
-        path: after for path, (before, region) in texts.items() if (after := rewritten(before, region)) != before
-    }
-    if parser.parse_args().check:
-        return 1 if changed else 0
-    for path, text in changed.items():
-        path.write_text(text)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(__doc__, regions()))

@@ -57,13 +57,13 @@ def _bundle():
     return _loaded
 
 
-def preload(device=0, kernels=None):
+def preload(kernels=None, device=0):
     """Load code on a device now instead of at the first call, as a CUDA graph capture needs.
 
-    ``device`` is an index, ``"cuda:1"``, or any object with an ``index``. ``kernels`` defaults to all kernels that
-    have code for the device.
+    ``kernels`` is a name or several, by default all that have code for the device. ``device`` is an index,
+    ``"cuda:1"``, or any object with an ``index``. ``preload(1)`` loads all kernels on device 1.
     """
-    _bundle().preload(device, kernels)
+    _bundle().preload(kernels, device)
 
 
 def explain(kernel, device, /, *args, **kwargs):
@@ -155,7 +155,7 @@ class _WithInterface(Protocol):  # an array of Numba
 
 _Tensor: TypeAlias = _WithDLPack | _WithInterface
 
-def preload(device: Any = 0, kernels: Iterable[str] | None = None) -> None: ...
+def preload(kernels: Any = None, device: Any = 0) -> None: ...
 def explain(kernel: str, device: str | tuple[int, int] | Device, /, *args: Any, **kwargs: Any) -> Explanation: ...
 """
 

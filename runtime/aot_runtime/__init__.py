@@ -23,12 +23,17 @@ if TYPE_CHECKING:
         DeviceError,
         DigestError,
         DriverError,
+        HostError,
         IncompleteBundleWarning,
         ManifestError,
         MissError,
+        NotFoundError,
         PublicKeyError,
         ServingWarning,
         SignatureError,
+        TvmFfiError,
+        UsageError,
+        VersionError,
     )
     from .serving.server import Serving, serve
 
@@ -49,14 +54,19 @@ __all__ = [
     "DigestError",
     "DriverError",
     "Explanation",
+    "HostError",
     "IncompleteBundleWarning",
     "ManifestError",
     "MissError",
+    "NotFoundError",
     "PublicKeyError",
     "Serving",
     "ServingWarning",
     "SignatureError",
     "TensorInfo",
+    "TvmFfiError",
+    "UsageError",
+    "VersionError",
     "load",
     "serve",
     "use_stream",
@@ -85,9 +95,9 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != "tvm_ffi":
             raise
-        from .errors import AotError
+        from .errors import TvmFfiError
 
-        raise AotError("apache-tvm-ffi is not installed", hint="`pip install apache-tvm-ffi`") from None
+        raise TvmFfiError("apache-tvm-ffi is not installed", hint="`pip install apache-tvm-ffi`") from None
     value = getattr(module, name)
     globals()[name] = value
     return value

@@ -1,2 +1,2 @@
-/* The functions of aot/files.h and aot/sha256.h, once for the entry library. */
-#include <aot/files.h>
+/* The functions of aot/detail/files.h and aot/detail/sha256.h, once for the entry library. */
+#include <aot/detail/files.h>

@@ -1,4 +1,4 @@
-/* SHA-256 with the processor's own instructions, if it has them; the rest is in aot/sha256.h. */
+/* SHA-256 with the processor's own instructions, if it has them; the rest is in aot/detail/sha256.h. */
 #ifndef AOT_SHA256_CPU_H_
 #define AOT_SHA256_CPU_H_
 

@@ -14,6 +14,7 @@ from aot.cli.parser import make_parser
 from aot.gpu.inputs import dtype_name
 from aot.kinds import DTYPES
 from tools import dtypes
+from tools.generated import rewritten
 
 # In a process of their own: both take long to import, and torch must not be there beside the stand-in for CUDA.
 CUTLASS = "import cutlass, json, sys; print(json.dumps([getattr(cutlass, name).width for name in sys.argv[1:]]))"
@@ -69,8 +70,8 @@ def test_what_is_no_dtype_is_refused_with_those_that_are() -> None:
 
 
 def test_the_tables_of_the_c_sources_are_this_one() -> None:
-    for path, region in dtypes.regions().items():
-        assert dtypes.rewritten(path.read_text(), region) == path.read_text(), f"run `python tools/dtypes.py`: {path}"
+    for path, regions in dtypes.regions().items():
+        assert rewritten(path.read_text(), regions) == path.read_text(), f"run `python tools/dtypes.py`: {path}"
 
 
 @pytest.mark.torch

@@ -35,11 +35,9 @@ int main(int count, char** arguments) {
 def newer_header(folder: Path, major: int, minor: int) -> Path:
     """This project's headers as another version of it might have them."""
     include = folder / "include" / "aot"
-    include.mkdir(parents=True)
-    for header in (INCLUDES[0] / "aot").glob("*.h"):
-        text = header.read_text()
-        text = re.sub(r"(#define AOT_PROTOCOL_MAJOR) \d+", rf"\1 {major}", text)
-        (include / header.name).write_text(re.sub(r"(#define AOT_PROTOCOL_MINOR) \d+", rf"\1 {minor}", text))
+    shutil.copytree(INCLUDES[0] / "aot", include)
+    text = re.sub(r"(#define AOT_PROTOCOL_MAJOR) \d+", rf"\1 {major}", (include / "abi.h").read_text())
+    (include / "abi.h").write_text(re.sub(r"(#define AOT_PROTOCOL_MINOR) \d+", rf"\1 {minor}", text))
     return include.parent
 
 

@@ -180,7 +180,7 @@ int main(int count, char** arguments) {
   CHECK(fail_each("explain", with_bundle([=](const aot::Bundle& b) { b.explain("fill", 9, 0, out, 1.0); }), "") >= 2);
   CHECK(fail_each("bad dtype", with_bundle([=](const aot::Bundle& b) { b["fill"](integers, 1.0); }), "out.dtype") >= 5);
   CHECK(fail_each("bad count", with_bundle([=](const aot::Bundle& b) { b["fill"](out); }), "takes 2 arguments") >= 3);
-  CHECK(fail_each("no function", with_bundle([=](const aot::Bundle& b) { b["nothing"]; }), "has no function") == 2);
+  CHECK(fail_each("no kernel", with_bundle([=](const aot::Bundle& b) { b["nothing"]; }), "has no kernel") == 2);
   CHECK(fail_each("no device", with_bundle([=](const aot::Bundle& b) { b.preload("fill", 9); }), "device 9") >= 3);
 
   CHECK(fail_each("open", opening(options), "", true) >= 6);

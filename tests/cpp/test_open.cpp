@@ -74,6 +74,7 @@ static void test_calls(const fs::path& path) {
   CHECK(std::string(fill.archs()).find("sm_90a") != std::string::npos);
   bundle.preload(0);
   bundle.preload("fill", 1);
+  bundle.preload("fill_epilogue");  // all of its choices
   const std::string lines = bundle.explain("fill", 9, 0, out, 1.0);
   CHECK(lines.find("*sm_90a\tfill__f32__aligned\t\n") != std::string::npos);
   CHECK(lines.find("sm_80\tfill\truns from compute capability 8.0") != std::string::npos);
@@ -142,11 +143,12 @@ static void test_bad_arguments(const fs::path& path) {
   CHECK_THROWS(aot::ArgumentError, "2^63", aot::tensor(static_cast<float*>(fake_memory), {INT64_MAX, 2}));
   CHECK_THROWS(aot::ArgumentError, "strides", aot::TensorView(fake_memory, {10}, {2, 1}, aot::float32));
   CHECK_THROWS(aot::ArgumentError, "no tensor says", bundle["fill_pointer"].on(nullptr)(fake_memory, 1, nullptr));
-  CHECK_THROWS(aot::NotFoundError, "has no function `nothing`", bundle["nothing"]);
+  CHECK_THROWS(aot::NotFoundError, "has no kernel `nothing`; it has fill, ", bundle["nothing"]);
   CHECK_THROWS(aot::DriverError, "device 7", fill(aot::tensor(static_cast<float*>(fake_memory), {8}, 7), 1.0));
   CHECK_THROWS(aot::ArgumentError, "device 99", bundle.preload("fill", 99));
   CHECK_THROWS(aot::NotFoundError, "nope", bundle["nope"]);
-  CHECK_THROWS(aot::Error, "nope", bundle.preload("nope", 0));
+  CHECK_THROWS(aot::NotFoundError, "has no kernel `nope`", bundle.preload("nope", 0));
+  CHECK_THROWS(aot::NotFoundError, "has no kernel `fill_epilog`", bundle.preload("fill_epilog"));
 
   // A tensor without strides, as a C caller may leave them.
   aot_tensor bare = *out.get();

@@ -21,7 +21,7 @@ int main(int count, char** arguments) {
 
   // What only one of them has.
   older["fill"](out, 1.0);
-  CHECK_THROWS(aot::NotFoundError, "has no function `fill`", newer["fill"]);
+  CHECK_THROWS(aot::NotFoundError, "has no kernel `fill`", newer["fill"]);
   newer["fill_epilogue__relu"](out);
   CHECK(last_launch().block[0] == 160);
   return finish("test_two_versions");

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,8 +39,10 @@ _EXPLAINS_DEVICES = 1002  # earlier bundles have no measured tables
 __all__ = ["explain", "preload", "variant_function", "warn_incomplete", "why_missing"]
 
 
-def preload(bundle: Asked, device: Any, kernels: str | Iterable[str] | None) -> None:
-    """See :meth:`Bundle.preload`."""
+def preload(bundle: Asked, kernels: Any, device: Any) -> None:
+    """See :meth:`Bundle.preload`. A device may come first, alone or with the kernels after it."""
+    if _is_device(kernels):
+        kernels, device = (None if _is_device(device) else device), kernels
     index = _device_index(device)
     names = bundle.kernels if kernels is None else [kernels] if isinstance(kernels, str) else list(kernels)
     functions = [function for name in names for function in bundle._symbols_of(name)]
@@ -52,6 +54,13 @@ def preload(bundle: Asked, device: Any, kernels: str | Iterable[str] | None) -> 
             refused.append(error)
     if refused and (kernels is not None or len(refused) == len(functions)):
         raise refused[0]
+
+
+def _is_device(given: Any) -> bool:
+    """Whether this names a device, or tries to; a name of a kernel does not."""
+    if isinstance(given, str):
+        return not given.isidentifier() or given in ("cuda", "cpu")
+    return given is not None and not hasattr(given, "__iter__")
 
 
 def _device_index(device: Any) -> int:

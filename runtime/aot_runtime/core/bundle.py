@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,15 @@ import tvm_ffi
 from ..description.kernel_records import KernelTable
 from ..description.manifest import Check, Manifest
 from ..description.records import FILE_NAME, PROTOCOL
-from ..errors import ArgumentError, BundleError, DigestError, register_with_tvm_ffi
+from ..errors import (
+    BundleError,
+    DigestError,
+    HostError,
+    NotFoundError,
+    UsageError,
+    VersionError,
+    register_with_tvm_ffi,
+)
 from . import arrays  # noqa: F401  # of the first calls: a process that forks during an import leaves it locked in its child
 from .functions import make_function
 from .opening import open_library
@@ -73,7 +81,7 @@ class Bundle:
     ) -> None:
         self._directory = directory = _text_path(path)
         if not verify and (key is not None or manifest_sha256 is not None):
-            raise ArgumentError(
+            raise UsageError(
                 "`verify=False` cannot be combined with `key` or `manifest_sha256`: both cover files by their digests",
                 hint="leave `verify` out",
             )
@@ -113,8 +121,8 @@ class Bundle:
             raise AttributeError(name)
         try:
             function = self[name]
-        except KeyError as error:
-            raise AttributeError(error.args[0]) from None
+        except NotFoundError as error:
+            raise AttributeError(str(error)) from None
         # From now on ordinary attribute access finds it, as fast as any.
         self.__dict__[name] = function
         return function
@@ -134,15 +142,15 @@ class Bundle:
     def __repr__(self) -> str:
         return f"<aot_runtime.Bundle {self.name!r} at {str(self.path)!r}: {', '.join(self.kernels)}>"
 
-    def preload(self, device: Any = 0, kernels: str | Iterable[str] | None = None) -> None:
+    def preload(self, kernels: Any = None, device: Any = 0) -> None:
         """Load code on a device now rather than at the first call, as a CUDA graph capture needs.
 
-        ``device`` is an index, ``"cuda:1"``, or anything with an ``index``; ``kernels`` defaults to all
-        that have code for it.
+        ``kernels`` is a name or several, by default all that have code for the device; ``device`` is an index,
+        ``"cuda:1"``, or anything with an ``index``. ``preload(1)`` loads all kernels on device 1.
         """
         from .asking import preload
 
-        preload(self, device, kernels)
+        preload(self, kernels, device)
 
     def explain(self, kernel: str, device: str | Capability | Device, /, *args: Any, **kwargs: Any) -> Explanation:
         """Say what a call would run on a device, without one.
@@ -169,7 +177,7 @@ class Bundle:
         from .asking import why_missing
 
         known = ", ".join(self.kernels)
-        raise KeyError(
+        raise NotFoundError(
             f"bundle {self.name!r} has no kernel {name!r}; it has {known}{why_missing(self.manifest, name, kernel)}"
         )
 
@@ -232,13 +240,13 @@ def _check_tvm_ffi(path: str, manifest: Manifest) -> None:
     lowest = manifest.requires.get("tvm_ffi", "0")
     release = _release(installed)
     if release < _release(lowest):
-        raise BundleError(
+        raise VersionError(
             f"`{path}` needs apache-tvm-ffi {lowest} or newer, installed is {installed}",
             hint=f'`pip install "apache-tvm-ffi>={lowest}"`',
         )
     abi = manifest.requires.get("tvm_ffi_abi")
     if abi is not None and release[0] != abi:
-        raise BundleError(
+        raise VersionError(
             f"`{path}` was built for version {abi} of TVM-FFI's binary interface, apache-tvm-ffi {installed} has another",
             hint=f'`pip install "apache-tvm-ffi>={lowest},<{abi + 1}"`, or rebuild the bundle with the installed one',
         )
@@ -260,7 +268,7 @@ def _open_entry(path: str, manifest: Manifest, verify: bool) -> tvm_ffi.Module:
     host = f"{os.uname().machine}-linux-gnu" if sys.platform == "linux" else f"{os.uname().machine}-{sys.platform}"
     if host not in manifest.hosts:
         built = ", ".join(manifest.hosts) or "none"
-        raise BundleError(
+        raise HostError(
             f"`{path}` holds no code for this host, {host}; it has: {built}",
             hint=f"build it with `--host {host.split('-')[0]}`",
         )
@@ -270,7 +278,7 @@ def _open_entry(path: str, manifest: Manifest, verify: bool) -> tvm_ffi.Module:
     try:
         protocol = module.get_function("aot__protocol")()
         if protocol // 1000 != PROTOCOL // 1000:
-            raise BundleError(f"`{entry}` speaks protocol {protocol // 1000}, this loader {PROTOCOL // 1000}")
+            raise VersionError(f"`{entry}` speaks protocol {protocol // 1000}, this loader {PROTOCOL // 1000}")
         # First of all: it also tells the library its own path, which the dynamic linker was not given.
         module.get_function("aot__configure")(int(verify), os.path.dirname(entry))
         if verify and module.get_function("aot__identity")() != manifest.identity(host):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..description.records import FILE_NAME, HEX
-from ..errors import ArgumentError, DigestError
+from ..errors import DigestError, UsageError
 
 if TYPE_CHECKING:
     from _typeshed import StrPath
@@ -41,7 +41,7 @@ def manifest_check(
 
 def _digest_check(bundle: StrPath, expected: str) -> Check:
     if len(expected) != 64 or not HEX.issuperset(expected):
-        raise ArgumentError(f"manifest_sha256={expected!r}", hint="pass 64 hex digits in lower case")
+        raise UsageError(f"manifest_sha256={expected!r}", hint="pass 64 hex digits in lower case")
 
     def check(manifest: bytes) -> None:
         seen = hashlib.sha256(manifest).hexdigest()

@@ -16,7 +16,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..errors import DigestError, ManifestError, SignatureError
+from ..errors import DigestError, ManifestError, SignatureError, VersionError
 from .records import (
     FILE_NAME,
     FILES_NAME,
@@ -210,7 +210,7 @@ def _check_schema(reader: Reader) -> None:
         )
     protocol = reader.number("protocol", most=MAX_COUNT)
     if protocol // 1000 != PROTOCOL // 1000:
-        raise ManifestError(
+        raise VersionError(
             f"{reader.where} is for loaders of protocol {protocol // 1000}, this loader has {PROTOCOL // 1000}",
             hint="install the version of cute-aot that built it, or rebuild it with this one",
         )

@@ -35,38 +35,42 @@ class Error : public std::runtime_error {
   int code_;
 };
 
+/* errors: written by tools/errors.py */
 class UsageError : public Error { using Error::Error; };
 class ArgumentError : public Error { using Error::Error; };
 class BundleError : public Error { using Error::Error; };
-class HostError : public BundleError { using BundleError::BundleError; };
-class VersionError : public BundleError { using BundleError::BundleError; };
-class DigestError : public BundleError { using BundleError::BundleError; };
-class SignatureError : public BundleError { using BundleError::BundleError; };
 class DeviceError : public Error { using Error::Error; };
 class DriverError : public Error { using Error::Error; };
 class CudaError : public Error { using Error::Error; };
-class CaptureError : public CudaError { using CudaError::CudaError; };
 class TvmFfiError : public Error { using Error::Error; };
 class NotFoundError : public Error { using Error::Error; };
+class HostError : public BundleError { using BundleError::BundleError; };
+class VersionError : public BundleError { using BundleError::BundleError; };
+class DigestError : public BundleError { using BundleError::BundleError; };
+class CaptureError : public CudaError { using CudaError::CudaError; };
+class SignatureError : public BundleError { using BundleError::BundleError; };
+/* end of errors */
 
 namespace detail {
 
 [[noreturn]] inline void raise(int code) {
   const std::string text = aot_error_text();
   switch (code) {
+    /* codes: written by tools/errors.py */
     case AOT_ERROR_USAGE: throw UsageError(code, text);
     case AOT_ERROR_ARGUMENT: throw ArgumentError(code, text);
     case AOT_ERROR_BUNDLE: throw BundleError(code, text);
-    case AOT_ERROR_HOST: throw HostError(code, text);
-    case AOT_ERROR_VERSION: throw VersionError(code, text);
-    case AOT_ERROR_DIGEST: throw DigestError(code, text);
-    case AOT_ERROR_SIGNATURE: throw SignatureError(code, text);
     case AOT_ERROR_DEVICE: throw DeviceError(code, text);
     case AOT_ERROR_DRIVER: throw DriverError(code, text);
     case AOT_ERROR_CUDA: throw CudaError(code, text);
-    case AOT_ERROR_CAPTURE: throw CaptureError(code, text);
     case AOT_ERROR_TVM_FFI: throw TvmFfiError(code, text);
     case AOT_ERROR_NOT_FOUND: throw NotFoundError(code, text);
+    case AOT_ERROR_HOST: throw HostError(code, text);
+    case AOT_ERROR_VERSION: throw VersionError(code, text);
+    case AOT_ERROR_DIGEST: throw DigestError(code, text);
+    case AOT_ERROR_CAPTURE: throw CaptureError(code, text);
+    case AOT_ERROR_SIGNATURE: throw SignatureError(code, text);
+    /* end of codes */
     default: throw Error(code, text);
   }
 }
@@ -350,13 +354,13 @@ class Bundle {
   // A bundle that was linked: give the interface that <name>.h declares.
   explicit Bundle(const aot_interface& linked) { detail::check(aot_attach(&linked, &handle_)); }
 
-  // The function of that name; NotFoundError if there is none.
-  Function operator[](const char* name) const {
+  // The kernel of that name, with its choices: "add", "activation__relu". NotFoundError if there is none.
+  Function operator[](const char* kernel) const {
     aot_function found;
-    detail::check(aot_find(handle_, name, &found));
+    detail::check(aot_find(handle_, kernel, &found));
     return Function(found);
   }
-  Function operator[](const std::string& name) const { return (*this)[name.c_str()]; }
+  Function operator[](const std::string& kernel) const { return (*this)[kernel.c_str()]; }
 
   // The name of the bundle, and a text that differs between two builds that differ in code.
   std::string name() const { return describe().name; }
@@ -375,19 +379,19 @@ class Bundle {
 
   // Loads code now rather than at the first call, as a CUDA graph capture needs.
   void preload(int device = 0) const { detail::check(aot_preload(handle_, nullptr, device)); }
-  void preload(const std::string& function, int device) const {
-    detail::check(aot_preload(handle_, function.c_str(), device));
+  void preload(const std::string& kernel, int device = 0) const {
+    detail::check(aot_preload(handle_, kernel.c_str(), device));
   }
 
   // What a call would run on a device of compute capability major.minor, and why not the rest.
   template <typename... Arguments>
-  std::string explain(const std::string& function, int major, int minor, const Arguments&... arguments) const {
+  std::string explain(const std::string& kernel, int major, int minor, const Arguments&... arguments) const {
     const aot_value args[] = {detail::to_value(arguments)..., aot_none()};
     const int count = static_cast<int>(sizeof...(arguments));
     std::size_t size = 0;
-    detail::check(aot_explain(handle_, function.c_str(), major, minor, args, count, nullptr, 0, &size));
+    detail::check(aot_explain(handle_, kernel.c_str(), major, minor, args, count, nullptr, 0, &size));
     std::string text(size + 1, '\0');
-    detail::check(aot_explain(handle_, function.c_str(), major, minor, args, count, text.data(), text.size(), &size));
+    detail::check(aot_explain(handle_, kernel.c_str(), major, minor, args, count, text.data(), text.size(), &size));
     text.resize(size);
     return text;
   }

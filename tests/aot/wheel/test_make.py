@@ -196,7 +196,7 @@ print(sample_kernels.scale.__doc__)
         "1.0 ['AotError', 'Device', 'TensorInfo', 'clip', 'explain', 'preload', 'scale', 'use_stream']",
         "sample_kernels scale (x, out, factor=2.0)",
         "sample_kernels clip (x, out, *, bound='zero')",
-        "sample_kernels preload (device=0, kernels=None)",
+        "sample_kernels preload (kernels=None, device=0)",
         "``out = factor * x``, element by element.",
         "",
         "x (float16[:] or float32[:]): a vector",
@@ -220,7 +220,7 @@ def test_preload_and_explain_work_without_touching_the_loader(installed: Environ
     output = installed.output(
         """
 import sample_kernels
-sample_kernels.preload("cuda:0", ["scale"])
+sample_kernels.preload(["scale"], "cuda:0")
 print(cuda.kernels_ready(0) != [])
 vector = sample_kernels.TensorInfo("f16", (8,))
 for device in ("9.0", sample_kernels.Device("9.0", "NVIDIA H200", 132)):

@@ -584,7 +584,7 @@ def test_preload_passes_over_kernels_that_the_device_cannot_run(cuda: Standin, f
     bundle.preload()
     assert len(cuda.loads) == variants(bundle, "sm_80")
     with pytest.raises(DeviceError, match="fill_clusters: bundle `bundle` holds no code for device 0"):
-        bundle.preload(0, ["fill_clusters"])
+        bundle.preload(["fill_clusters"])
 
 
 def test_preload_says_so_where_nothing_can_run(cuda: Standin, fresh_bundle: MakeBundle) -> None:
@@ -603,14 +603,24 @@ def test_preload_takes_builds_that_may_be_fallen_back_to(cuda: Standin, fresh_bu
 @pytest.mark.parametrize("kernels", [["fill"], ("fill",), "fill", iter(["fill"])])
 def test_preload_by_name(kernels: Any, cuda: Standin, fresh_bundle: MakeBundle) -> None:
     bundle = fresh_bundle((9, 0))
-    bundle.preload(0, kernels)
+    bundle.preload(kernels, 0)
     assert mapped_kernels(bundle) == {"sm_90a/fill.so"}
     assert len(cuda.loads) == variants(bundle, "sm_90a", "fill")
 
 
+@pytest.mark.parametrize("device", [1, "cuda:1", SimpleNamespace(type="cuda", index=1)])
+def test_a_device_may_come_first(device: Any, cuda: Standin, fresh_bundle: MakeBundle) -> None:
+    """As it had to before Python, C and C++ had one order."""
+    bundle = fresh_bundle((9, 0), (9, 0))
+    bundle.preload(device, ["fill"])
+    assert mapped_kernels(bundle) == {"sm_90a/fill.so"}
+    bundle.preload(device)
+    assert len(mapped_kernels(bundle)) > 1 and {load.device for load in cuda.loads} == {1}
+
+
 def test_preload_of_one_choice(cuda: Standin, fresh_bundle: MakeBundle) -> None:
     bundle = fresh_bundle((9, 0))
-    bundle.preload(0, ["fill_epilogue__relu"])
+    bundle.preload(["fill_epilogue__relu"])
     assert len(cuda.loads) == 1
     bundle.fill_epilogue.relu(cuda.tensor((8,), "float32"))
     assert len(cuda.loads) == 1
@@ -619,7 +629,7 @@ def test_preload_of_one_choice(cuda: Standin, fresh_bundle: MakeBundle) -> None:
 @pytest.mark.parametrize("device", [1, "cuda:1", SimpleNamespace(type="cuda", index=1), tvm_ffi.device("cuda:1")])
 def test_preload_on_a_second_device(device: Any, cuda: Standin, fresh_bundle: MakeBundle) -> None:
     bundle = fresh_bundle((9, 0), (8, 6))
-    bundle.preload(device, ["fill_stream_zero"])
+    bundle.preload(["fill_stream_zero"], device)
     assert mapped_kernels(bundle) == {"sm_86/fill_stream_zero.so", "sm_80/fill_stream_zero.so"}
     assert {load.device for load in cuda.loads} == {1}
     cuda.clear()
@@ -630,11 +640,11 @@ def test_preload_on_a_second_device(device: Any, cuda: Standin, fresh_bundle: Ma
 @pytest.mark.parametrize("device", ["cuda", SimpleNamespace(type="cuda", index=None)])
 def test_a_device_without_an_index_is_the_first(device: Any, cuda: Standin, fresh_bundle: MakeBundle) -> None:
     bundle = fresh_bundle((9, 0), (8, 6))
-    bundle.preload(device, ["fill_stream_zero"])
+    bundle.preload(["fill_stream_zero"], device)
     assert {load.device for load in cuda.loads} == {0}
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda:x", "cuda:-1", "", None, 1.0, SimpleNamespace(type="cpu", index=0)])
+@pytest.mark.parametrize("device", ["cpu", "cuda:x", "cuda:-1", "", 1.0, SimpleNamespace(type="cpu", index=0)])
 def test_preload_refuses_what_is_not_a_cuda_device(device: Any, bundle: aot_runtime.Bundle) -> None:
     with pytest.raises(ArgumentError, match="not a CUDA device"):
         bundle.preload(device)
@@ -654,7 +664,7 @@ def test_preload_names_a_device_beyond_the_machine(cuda: Standin, bundle: aot_ru
 def test_preload_of_an_unknown_kernel_loads_nothing(cuda: Standin, fresh_bundle: MakeBundle) -> None:
     bundle = fresh_bundle((9, 0))
     with pytest.raises(KeyError, match="has no kernel 'full'; it has fill, "):
-        bundle.preload(0, ["fill", "full"])
+        bundle.preload(["fill", "full"])
     assert cuda.loads == []
 
 

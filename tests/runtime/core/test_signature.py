@@ -80,7 +80,7 @@ def assert_same_verdict(key: bytes, signature: bytes, message: bytes) -> bool:
 
 @cache
 def in_c() -> ctypes.CDLL:
-    """The verification of ``aot/ed25519.h``, under the sanitizer of undefined behaviour, which ends the process."""
+    """The verification of ``aot/detail/ed25519.h``, under the sanitizer of undefined behaviour, which ends the process."""
     folder = Path(tempfile.mkdtemp(prefix="aot-ed25519-"))
     library = folder / "shim.so"
     flags = ["-std=c99", "-O2", "-fPIC", "-shared", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]

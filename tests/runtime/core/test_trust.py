@@ -9,7 +9,7 @@ from pathlib import Path
 
 import aot_runtime
 import pytest
-from aot_runtime import ArgumentError, DigestError, PublicKeyError, SignatureError
+from aot_runtime import DigestError, PublicKeyError, SignatureError, UsageError
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from forging import accept
@@ -101,9 +101,9 @@ def test_a_bundle_replaced_by_an_older_signed_one_is_accepted(signed: Path, tmp_
 
 
 def test_digests_cannot_be_waived_with_a_key(signed: Path) -> None:
-    with pytest.raises(ArgumentError, match="`verify=False` cannot be combined with `key`"):
+    with pytest.raises(UsageError, match="`verify=False` cannot be combined with `key`"):
         aot_runtime.load(signed, key=KEY, verify=False)
-    with pytest.raises(ArgumentError, match="`verify=False` cannot be combined with `key`"):
+    with pytest.raises(UsageError, match="`verify=False` cannot be combined with `key`"):
         aot_runtime.Bundle(signed, key=KEY, verify=False)
 
 
@@ -165,9 +165,9 @@ def test_a_digest_of_the_manifest_admits_one_bundle(signed: Path) -> None:
         with pytest.raises(DigestError, match=f"expected {wrong}"):
             aot_runtime.load(signed, key=KEY, manifest_sha256=wrong)
     for wrong in ("", digest[:-1], digest.upper(), digest + "0"):
-        with pytest.raises(ArgumentError, match="manifest_sha256"):
+        with pytest.raises(UsageError, match="manifest_sha256"):
             aot_runtime.load(signed, manifest_sha256=wrong)
-    with pytest.raises(ArgumentError, match="`verify=False` cannot be combined"):
+    with pytest.raises(UsageError, match="`verify=False` cannot be combined"):
         aot_runtime.load(signed, manifest_sha256=digest, verify=False)
 
 

@@ -1,5 +1,5 @@
 /*
- * Test-only door to the hidden functions of aot_sha256.c and aot/files.h, which it includes.
+ * Test-only door to the hidden functions of aot_sha256.c and aot/detail/files.h, which it includes.
  *
  * It also stands between that file and read(2), so that short reads, EINTR and a file that changes
  * while it is read happen every time and not by luck.
@@ -42,7 +42,7 @@ static ssize_t shim_read(int fd, void* buffer, size_t size) {
 }
 
 #define read shim_read
-#include <aot/files.h>
+#include <aot/detail/files.h>
 #undef read
 #include "aot_sha256.c"
 

@@ -52,7 +52,7 @@ def test_a_bundle_with_a_log_refuses_preloads_and_explains_as_ever(
     log: Path, cuda: Standin, fresh_bundle: MakeBundle
 ) -> None:
     bundle = fresh_bundle()
-    bundle.preload(0, ["fill"])
+    bundle.preload(["fill"])
     assert "loaded sm_90a fill" in log.read_text()
     with pytest.raises(ArgumentError, match="no variant in bundle `bundle` takes these arguments"):
         bundle.fill(cuda.tensor((8,), "int8"))
