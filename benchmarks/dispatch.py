@@ -68,7 +68,7 @@ def build(
     """Build a bundle to measure, of ``only`` these kernels if there are some, unless it already exists."""
     if out.is_dir():
         return out
-    command = [sys.executable, "-m", "aot", "build", "--kernels", str(kernels), "--arch", archs, "--cudart", "shared"]
+    command = [sys.executable, "-m", "aot", "build", "--source", str(kernels), "--arch", archs, "--cudart", "shared"]
     command += ["--name", "bundle", "--out", str(out), *(["--tuning", str(tuning)] if tuning else [])]
     command += [word for name in only for word in ("--kernel", name)]
     subprocess.run(

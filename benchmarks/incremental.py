@@ -60,7 +60,7 @@ def write_kernels(folder: Path, count: int) -> Path:
 
 
 def build(scratch: Path, source: Path, variants: int, jobs: int, *extra: str) -> dict[str, float]:
-    command = [sys.executable, "-m", "aot", "build", "--kernels", str(source), "--name", "many", "--arch", "sm90"]
+    command = [sys.executable, "-m", "aot", "build", "--source", str(source), "--name", "many", "--arch", "sm90"]
     command += ["--out", str(scratch / "out"), "--cache", str(scratch / "cache"), "--jobs", str(jobs), *extra]
     environment = {**os.environ, "AOT_BENCHMARK_VARIANTS": str(variants)}
     started, before = time.perf_counter(), _cpu_seconds()

@@ -55,7 +55,7 @@ class Project:
         (self.folder / name / "fill.py").write_text(text)
 
     def start(self, name: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "aot", "build", "--kernels", f"{name}/fill.py", "--name", "bundle"]
+        command = [sys.executable, "-m", "aot", "build", "--source", f"{name}/fill.py", "--name", "bundle"]
         command += ["--arch", "sm90", "--cudart", "shared", "--no-archives", "--jobs", "1"]
         command += ["--out", str(self.out), "--cache", str(self.folder / "cache")]
         return subprocess.Popen(

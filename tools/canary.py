@@ -67,8 +67,8 @@ def steps(version: str, python: str, place: Path) -> list[Step]:
         Step("install CuTe DSL", [*pip, *wanted]),
         Step("install the project", [*pip, "--no-deps", str(PROJECT)]),
         Step("names", [inside, "-m", "aot.compile.dsl"], place, settings),
-        Step("samples", [*build, "--kernels", str(samples), "--out", str(place / "samples")], place, settings),
-        Step("kernels", [*build, "--kernels", str(kernels), "--out", str(place / "gemm")], place, settings),
+        Step("samples", [*build, "--source", str(samples), "--out", str(place / "samples")], place, settings),
+        Step("kernels", [*build, "--source", str(kernels), "--out", str(place / "gemm")], place, settings),
         Step("tests", [inside, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *TESTS], PROJECT, settings),
     ]
 

@@ -42,7 +42,9 @@ def options(name: str) -> str:
     rows = [
         f"| {_spelling(action)} | {_meaning(action)} |\n"
         for action in parser._actions
-        if not isinstance(action, argparse._HelpAction) and action.dest not in SHARED
+        if action.help != argparse.SUPPRESS
+        and not isinstance(action, argparse._HelpAction)
+        and action.dest not in SHARED
     ]
     module = import_module(f"aot.cli.commands.{name}")
     table = "| argument | meaning |\n| --- | --- |\n" + "".join(rows)

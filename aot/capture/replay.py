@@ -1,4 +1,4 @@
-"""Recorded calls as kernels: what ``python -m aot build --kernels`` reads in a folder that a recording wrote."""
+"""Recorded calls as kernels: what ``python -m aot build --source`` reads in a folder that a recording wrote."""
 
 from __future__ import annotations
 

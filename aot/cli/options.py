@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ __all__ = [
     "add_family_argument",
     "add_kernels_argument",
     "add_key_argument",
+    "add_old_spelling",
     "add_run_arguments",
     "add_wait_argument",
     "check_file",
@@ -62,10 +64,19 @@ _TIMES = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600, "w": 7 * 24 * 3600}
 
 def add_kernels_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--kernels",
+        "--source",
+        dest="kernels",
         metavar="PATH_OR_MODULE",
         help="folder, Python file, or importable module that declares the kernels (default: `kernels`)",
     )
+    add_old_spelling(parser, "--kernels", "kernels")
+
+
+def add_old_spelling(
+    parser: argparse.ArgumentParser, option: str, dest: str, parse: Callable[[str], Any] = str
+) -> None:
+    """An option under the name that it had before. It works, and no help names it."""
+    parser.add_argument(option, dest=dest, type=parse, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
 
 def add_family_argument(

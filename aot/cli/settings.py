@@ -28,7 +28,7 @@ _GLIBC = "2.28"
 
 
 def build_settings(arguments: argparse.Namespace) -> Settings:
-    """What the arguments ask for. Without ``--kernels``, the project in this folder is meant, if there is one."""
+    """What the arguments ask for. Without ``--source``, the project in this folder is meant, if there is one."""
     project = _project() if arguments.kernels is None else None
     if not arguments.arch and project is None:
         _check_source(arguments.kernels)
@@ -74,7 +74,7 @@ def build_settings(arguments: argparse.Namespace) -> Settings:
 
 
 def _check_source(kernels: str | None) -> None:
-    """Raise if what ``--kernels`` names looks like a path and is not there: that is the first thing to fix."""
+    """Raise if what ``--source`` names looks like a path and is not there: that is the first thing to fix."""
     if kernels is not None and os.sep in kernels and not Path(kernels).exists():
         raise UsageError(f"`{kernels}` does not exist", hint="pass a folder, a Python file, or an importable module")
 

@@ -67,7 +67,7 @@ def discover(source: str, skip: Collection[str] = (), reading: Callable[[str], N
     if not kernels and not failures and not skip:
         raise UsageError(
             f"no kernel is declared in `{source}`{_imported_from(source)}",
-            hint="declare one with @aot.kernel, pass `--kernels PATH`, or begin with `python -m aot new my_kernels`",
+            hint="declare one with @aot.kernel, pass `--source PATH`, or begin with `python -m aot new my_kernels`",
         )
     check_pairs(kernels, complete=not failures and not skip)
     names = {name: _family_name(source, kernel) for name, kernel in kernels.items()}

@@ -312,7 +312,7 @@ function(cute_aot_add_bundle target)
   if(IS_DIRECTORY "${kernels}")
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${kernels}/*.py")
   endif()
-  set(command "${python}" -m aot build --kernels "${kernels}" --name ${arg_NAME} --out "${output}" --cudart ${arg_CUDART}
+  set(command "${python}" -m aot build --source "${kernels}" --name ${arg_NAME} --out "${output}" --cudart ${arg_CUDART}
               --host ${host} --replace)
   foreach(arch IN LISTS archs)
     list(APPEND command --arch ${arch})

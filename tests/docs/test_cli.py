@@ -97,7 +97,7 @@ def test_signatures_are_those_of_the_code() -> None:
 @pytest.mark.parametrize(
     ("command", "arguments"),
     [
-        ("list", ["--kernels", str(EXAMPLE / "kernels"), "--arch", "sm90"]),
+        ("list", ["--source", str(EXAMPLE / "kernels"), "--arch", "sm90"]),
         ("inspect", ["BUNDLE"]),
         ("verify", ["BUNDLE"]),
         ("sign", ["BUNDLE", "--key", "release", "--new-key"]),

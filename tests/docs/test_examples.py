@@ -113,7 +113,7 @@ def test_portable_code_is_named_as_such(
     assert main(["inspect", str(path), "--json"]) == 0
     variants = json.loads(capsys.readouterr().out)["variants"]
     assert {one["arch"]: one["written_for"] for one in variants} == {"sm_86": "sm_80", "sm_90a": "sm_90a"}
-    assert main(["list", "--kernels", str(EXAMPLES / "declarations"), "--kernel", "scale_portable"]) == 0
+    assert main(["list", "--source", str(EXAMPLES / "declarations"), "--kernel", "scale_portable"]) == 0
     assert "sm_80, sm_86 (portable code), sm_90a" in capsys.readouterr().out
 
 

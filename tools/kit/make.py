@@ -183,7 +183,7 @@ def _build_demo(settings: KitSettings, staged: Path) -> None:
     if result.failures:
         raise BuildError(
             f"the bundle of `{settings.project / DEMO}` is incomplete: {result.failures[0].message}",
-            hint="see `python -m aot build --kernels cpp_demo/kernels`, or go without it: `--no-cpp-demo`",
+            hint="see `python -m aot build --source cpp_demo/kernels`, or go without it: `--no-cpp-demo`",
         )
 
 

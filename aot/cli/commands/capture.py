@@ -64,7 +64,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="DIR",
         help="instead, run the program that follows `--` and write every call that it compiles into this folder, for "
-        "`build --kernels DIR`",
+        "`build --source DIR`",
     )
     parser.add_argument(
         "program",
@@ -124,7 +124,7 @@ def _record(arguments: argparse.Namespace) -> int:
     if given := _of_building(arguments):
         raise UsageError(
             f"{', '.join(given)} cannot be combined with `--record`, which builds nothing",
-            hint=f"pass this to `python -m aot build --kernels {arguments.record}`",
+            hint=f"pass this to `python -m aot build --source {arguments.record}`",
         )
     recorded = record(program, arguments.record, os.environ)
     for reason in recorded.refused:

@@ -16,40 +16,49 @@ from ...gpu.check import Outcome, Report, VerifiedVariant, check, read_report, r
 from ...gpu.exercise import check_exercise
 from ...gpu.running import GpuFacts
 from ...gpu.sanitizer import TOOLS, sanitize
-from ..options import Opened, add_run_arguments, open_to_run, print_warning, read_trusted, words_of_keys, write_json
+from ..options import (
+    Opened,
+    add_old_spelling,
+    add_run_arguments,
+    open_to_run,
+    print_warning,
+    read_trusted,
+    words_of_keys,
+    write_json,
+)
 from ..report import note, print_json, print_message, table
 from ..schema import Key
 
 __all__ = ["KEYS", "configure_parser", "execute"]
 
 KEYS = (
-    Key("bundle", str, "name of the bundle; with --record and --sanitize, its directory"),
-    Key("machine", GpuFacts, "the GPU and what runs it", "without --record and --sanitize"),
+    Key("bundle", str, "name of the bundle; with --mark-verified and --sanitize, its directory"),
+    Key("machine", GpuFacts, "the GPU and what runs it", "without --mark-verified and --sanitize"),
     Key(
         "passed",
         bool,
         "whether every call agreed with its reference, and with --sanitize nothing was found",
-        "without --record",
+        "without --mark-verified",
     ),
-    Key("verified", tuple[VerifiedVariant, ...], "variants that agreed", "without --record and --sanitize"),
-    Key("verified", int, "how many variants are recorded", "with --record"),
+    Key("verified", tuple[VerifiedVariant, ...], "variants that agreed", "without --mark-verified and --sanitize"),
+    Key("verified", int, "how many variants are recorded", "with --mark-verified"),
     Key(
         "unreached",
         tuple[tuple[str, str], ...],
         "variants that no input reaches: architecture and name",
-        "without --record and --sanitize",
+        "without --mark-verified and --sanitize",
     ),
     Key(
         "unchecked",
         tuple[str, ...],
         "kernels without a contract; with --exercise, those that it does not use",
-        "without --record and --sanitize",
+        "without --mark-verified and --sanitize",
     ),
     Key(
         "calls",
         tuple[Outcome, ...],
         "every call, with its distance from the reference",
-        "without --record and --sanitize",
+        "without --mark-verified and --sanitize",
     ),
     Key("command", tuple[str, ...], "what was run", "with --sanitize"),
     Key("output", str, "what it printed", "with --sanitize"),
@@ -67,11 +76,12 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         help="also run the variants that take a call and that selection does not choose: other tilings, for example",
     )
     parser.add_argument(
-        "--record",
+        "--mark-verified",
         type=Path,
-        metavar="FILE",
+        metavar="REPORT",
         help="run nothing; write into the bundle which variants this report verified (`verified_on`)",
     )
+    add_old_spelling(parser, "--record", "mark_verified", Path)
     parser.add_argument(
         "--exercise",
         type=Path,
@@ -87,7 +97,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    if arguments.record is not None:
+    if arguments.mark_verified is not None:
         return _record(arguments)
     if arguments.sanitize is not None:
         return _sanitize(arguments)
@@ -131,7 +141,7 @@ def _sanitize(arguments: argparse.Namespace) -> int:
 
 
 def _record(arguments: argparse.Namespace) -> int:
-    report = read_report(arguments.record)
+    report = read_report(arguments.mark_verified)
     with locked(arguments.bundle, print_warning):
         count = record(arguments.bundle, report, print_warning)
     if arguments.json:

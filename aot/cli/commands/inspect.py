@@ -20,7 +20,7 @@ from ...bundle.sizes import Share, shares
 from ...bundle.staleness import Stale, known_stale, stale_text
 from ...errors import UsageError, counted
 from ...records import encode
-from ..options import add_bundle_argument
+from ..options import add_bundle_argument, add_old_spelling
 from ..report import first_line, fitted_table, human_size, print_json, print_wrapped
 from ..schema import Key
 
@@ -63,11 +63,13 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     add_bundle_argument(parser)
     parser.add_argument("--kernel", metavar="NAME", help="only this kernel's variants")
     parser.add_argument(
-        "--kernels",
+        "--source",
+        dest="kernels",
         type=Path,
         metavar="PATH",
         help="compare the bundle with the sources there (default: with its sources, if they are beside it)",
     )
+    add_old_spelling(parser, "--kernels", "kernels", Path)
     parser.add_argument("--size", action="store_true", help="show where the bytes are instead of the variants")
 
 

@@ -37,7 +37,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     add_key_argument(parser)
     add_kernels_argument(parser)
     add = parser.add_argument
-    add("--rebuild", action="store_true", help="also rebuild the bundle from `--kernels` and compare every byte")
+    add("--rebuild", action="store_true", help="also rebuild the bundle from `--source` and compare every byte")
     add("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="with --rebuild: compile workers")
     add("--wheelhouse", type=Path, metavar="DIR", help="with --rebuild: folder with NVIDIA's wheels for other hosts")
 

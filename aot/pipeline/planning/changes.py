@@ -227,7 +227,7 @@ def _whole_command(existing: Manifest, out: Path, plan: Plan, settings: Settings
     archs = sorted({*existing.archs, *(kernel.arch for kernel in plan.kernels)})
     cpus = sorted({host.partition("-")[0] for host in (*existing.hosts, *(host.name for host in settings.hosts))})
     capture = settings.options.source == EXERCISE
-    words = ["capture", settings.kernels] if capture else ["build", "--kernels", settings.kernels]
+    words = ["capture", settings.kernels] if capture else ["build", "--source", settings.kernels]
     words += ["--name", existing.name, "--arch", ",".join(map(str, archs))]
     wanted = {*planned, *(name for name in existing.kernels if name in plan.declared)}
     if not capture and not (wanted == planned and not settings.select and not settings.families):

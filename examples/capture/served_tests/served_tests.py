@@ -148,7 +148,7 @@ def record_and_build(
     """Run the tests as they are, and build what they compiled; the seconds of both."""
     workers = ["-n", str(options.workers), "--dist", "loadgroup"] if options.workers else []
     aot = [sys.executable, "-m", "aot"]
-    build = ["build", "-q", "--kernels", str(calls), "--arch", options.arch, "--no-archives", "--out", str(bundle)]
+    build = ["build", "-q", "--source", str(calls), "--arch", options.arch, "--no-archives", "--out", str(bundle)]
     return {
         "recording": timed([*aot, "capture", "--record", str(calls), "--", *tests, *workers], environment),
         "building": timed([*aot, *build], environment),

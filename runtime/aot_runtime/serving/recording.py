@@ -24,7 +24,7 @@ from .server import is_own
 
 __all__ = ["Recording"]
 
-_PACKAGE = '''"""Calls of cute.compile that were recorded: build them with `python -m aot build --kernels` and this folder."""
+_PACKAGE = '''"""Calls of cute.compile that were recorded: build them with `python -m aot build --source` and this folder."""
 
 from aot.capture.replay import recorded_kernels
 
