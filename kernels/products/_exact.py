@@ -34,7 +34,7 @@ import aot
 from ..sm90 import hardware as hw
 from ..sm90.epilogue import Place
 from ..sm90.mainloop import UNROLLED, Consumer, Loads, PromotedMainloop, Ready, Types
-from ..sm90.pipeline import state_at, thread_pipeline
+from ..sm90.pipeline import consumer_state, state_at, thread_pipeline
 from ..sm90.product import Product
 from ..sm90.scheduler import TileScheduler, Work, this_block
 from ._tf32 import F32BiasActivation
@@ -183,12 +183,16 @@ class PiecesMainloop(PromotedMainloop):
         b = mma.make_fragment_B(mma.get_slice(0).partition_B(own_b))
         return [(cute.local_tile(ready.a, (self.product_rows, STEP), (consumer.half, 0, None)), b)]
 
+    def states(self, ready: Ready):
+        """Of the pieces of ``b``, and of the tiles of ``a`` as they were loaded."""
+        loads, _ = ready.full
+        return consumer_state(ready.stages), consumer_state(loads.num_stages)
+
     @cute.jit
-    def add_steps(self, ready: Ready, mmas, accumulators, operands, read, consumer: Consumer):
+    def add_steps(self, ready: Ready, mmas, accumulators, operands, read, loaded, consumer: Consumer):
         """Multiply the pieces of one step and add the sum of products to the sums in f32."""
         (loads, cut), (beginning, adding), (sums, promoted) = ready.full, mmas, accumulators
         a, b = operands[0]
-        loaded = state_at(read.count, loads.num_stages)
         loads.consumer_wait(loaded)
         pieces = self.cut_fragments(a[None, None, loaded.index], consumer.thread)
         cut.consumer_wait(read)
@@ -207,7 +211,8 @@ class PiecesMainloop(PromotedMainloop):
             cut.consumer_release(read)
         self.promote(promoted, sums, None, 0)
         read.advance()
-        return read
+        loaded.advance()
+        return read, loaded
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Scales of products on Hopper: of rows and columns in the epilogue, of blocks in the mainloop.
 
 ``a`` has a scale for each row, or for 128 elements of a row; ``b`` one for each row, or for 128 x 128 elements. Scales of
-blocks differ from step to step, so sums are promoted after each step, times their factors. A second producer warp brings
-these scales into shared memory, step by step, as the first one brings tiles.
+blocks differ from step to step, so sums are promoted after each step, times their factors. A second producer warp loads
+these scales into shared memory, step by step, as the first one loads tiles.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class RowScales(Epilogue):
 class BlockScales(PromotedMainloop):
     """Promotes each step times the scales of its blocks. Arguments: ``a_scale`` and ``b_scale``."""
 
-    producers = 1 + hw.WARP  # each lane of the warp that brings scales arrives for those it has brought
-    turns = 1
+    producers = 1 + hw.WARP  # each lane of the warp that loads scales arrives for its own
+    steps_unrolled = 1
     unrolled_loads = UNROLLED
 
     @property
@@ -131,17 +131,17 @@ class BlockScales(PromotedMainloop):
     # Producing.
 
     def free(self, stage) -> NamedBarrier:
-        """Where the warp that brings scales waits until those of a stage are no longer read."""
+        """Where the producer of scales waits until those of a stage are no longer read."""
         return NamedBarrier(barrier_id=self.barriers.free + stage, num_threads=hw.CONSUMERS * hw.WARP_GROUP + hw.WARP)
 
     @cute.jit
     def assist(self, warp, loads: Loads, full, ready: Ready, scheduler: TileScheduler, work: Work):
         if warp == 1:
-            self.produce_scales(full, ready.beside, scheduler, work)
+            self.produce_scales(full, ready.scales, scheduler, work)
 
     @cute.jit
     def produce_scales(self, full, scales, scheduler: TileScheduler, work: Work):
-        """Another warp: bring the scales of blocks, in the order of the tiles."""
+        """The second producer warp: load the scales of blocks, in the order of the tiles."""
         tiling, block = self.tiling, this_block(self.tiling)
         lane = cute.arch.lane_idx()
         begin, end = self.steps(block.part, work.depth)
@@ -151,24 +151,24 @@ class BlockScales(PromotedMainloop):
         first, before = Int32(0), Int32(0)
         for index in cutlass.range(block.first, work.count, block.step):
             tile, first, before = scheduler.find(index, work, block, first, before)
-            across = tile.n * tiling.n
-            fine_row, coarse_row = (across, tile.top) if tiling.swapped else (tile.top, across)
+            left = tile.n * tiling.n
+            fine_row, coarse_row = (left, tile.top) if tiling.swapped else (tile.top, left)
             for k in cutlass.range(begin, end, unroll=1):
                 if state.count >= full.num_stages:
                     self.free(state.index).arrive_and_wait()
                 place = cute.domain_offset((0, state.index), scales)
                 for i in cutlass.range_constexpr(0, self.fine, hw.WARP):
                     if i + lane < self.fine:
-                        self.bring_scale(fine, fine_row + i + lane, k, place, i + lane)
+                        self.copy_scale(fine, fine_row + i + lane, k, place, i + lane)
                 if lane < self.coarse:
-                    self.bring_scale(coarse, (coarse_row + lane * apart) // BLOCK, k, place, self.fine + lane)
+                    self.copy_scale(coarse, (coarse_row + lane * apart) // BLOCK, k, place, self.fine + lane)
                 cute.arch.cp_async_mbarrier_arrive_noinc(full.producer_get_barrier(state))
                 state.advance()
         cute.arch.cp_async_commit_group()
         cute.arch.cp_async_wait_group(0)
 
     @cute.jit
-    def bring_scale(self, source, row, k, place, index):
+    def copy_scale(self, source, row, k, place, index):
         """Copy one scale. Rows that the matrix does not have get those of its last one."""
         row = cutlass.min(row, cute.size(source, mode=[0]) - 1)
         atom = cute.make_copy_atom(cpasync.CopyG2SOp(), Float32, num_bits_per_copy=Float32.width)
@@ -185,7 +185,7 @@ class BlockScales(PromotedMainloop):
     def factors(self, ready: Ready, stage, consumer: Consumer):
         """The products of scales that a thread's sums of one step are multiplied with: see :meth:`factor_of`."""
         tiling, thread = self.tiling, consumer.thread
-        scale = ready.beside[None, stage]
+        scale = ready.scales[None, stage]
         if cutlass.const_expr(tiling.swapped):
             first = consumer.side * tiling.own_columns + hw.accumulator_column(thread)
             coarse = scale[self.fine + consumer.half]

@@ -185,7 +185,7 @@ class Product(KernelObject):
         accumulators = mainloop.accumulators(beginning)
         begin, end = mainloop.steps(block.part, work.depth)
         steps = end - begin
-        read, released = mainloop.states(ready.stages)
+        read, released = mainloop.states(ready)
         first_tile, step = block.first, block.step
         if cutlass.const_expr(not tiling.cooperative):
             if group == 1:
