@@ -53,6 +53,7 @@ class EntryFunction:
     uses_tensors: bool
     doc: str = ""
     tables: tuple[EntryTable, ...] = ()  # measured choices
+    workspaces: tuple[int, ...] = ()  # which arguments are scratch memory
 
 
 @dataclass(frozen=True)
@@ -271,9 +272,10 @@ def _exported_for_c(symbol: str, function: str) -> str:
 def _function_row(function: EntryFunction) -> str:
     flags = 0 if function.uses_tensors else _CURRENT_DEVICE
     tunings = tables_row(function.name, function.tables)
+    workspaces = f"UINT64_C({sum(1 << at for at in function.workspaces if at < 64)})"
     return (
         f"{{{c_string(function.name)}, {c_string(function.name)}, {c_string(function.signature)}, "
-        f"&kernel_{function.kernel}, {function.argument_count}, {flags}, {tunings}, {{0}}}}"
+        f"&kernel_{function.kernel}, {function.argument_count}, {flags}, {workspaces}, {tunings}, {{0}}}}"
     )
 
 

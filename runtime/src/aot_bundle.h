@@ -93,6 +93,7 @@ typedef struct {
   aot_kernel_t* kernel;
   uint32_t argument_count;
   uint32_t flags;
+  uint64_t workspaces; /* bit i: argument i is scratch memory, which callers may leave out */
   const aot_tuning_t* tunings;
   uint32_t tuning_count;
   aot_ranking_t* rankings[AOT_MAX_DEVICES]; /* by device */

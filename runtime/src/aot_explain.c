@@ -362,11 +362,37 @@ static void append_argument(aot_text_t* text, const aot_value_t* value) {
   aot_text_append(text, ")");
 }
 
-void aot_append_call(aot_text_t* text, const aot_function_t* function, const aot_arguments_t* arguments) {
-  aot_text_append(text, "%s with ", function->signature);
+/* Scratch memory that the caller did not pass. Messages name what was passed. */
+static int is_left_out(const aot_function_t* function, const aot_arguments_t* arguments, uint32_t argument) {
+  return argument < 64 && (function->workspaces >> argument & 1) != 0 &&
+         arguments->values[argument].kind == AOT_KIND_NONE;
+}
+
+/* `add(x, y, out)`, without the names of what was left out. */
+static void append_signature(aot_text_t* text, const aot_function_t* function, const aot_arguments_t* arguments) {
+  const char* at = function->signature + strcspn(function->signature, "(");
+  aot_text_append(text, "%.*s(", (int)(at - function->signature), function->signature);
+  const char* separator = "";
   for (uint32_t i = 0; i < function->argument_count; ++i) {
-    if (i > 0) aot_text_append(text, "; ");
+    at += strspn(at, "(, ");
+    const size_t size = strcspn(at, ",)");
+    if (!is_left_out(function, arguments, i)) {
+      aot_text_append(text, "%s%.*s", separator, (int)size, at);
+      separator = ", ";
+    }
+    at += size;
+  }
+  aot_text_append(text, ")");
+}
+
+void aot_append_call(aot_text_t* text, const aot_function_t* function, const aot_arguments_t* arguments) {
+  const char* separator = " with ";
+  append_signature(text, function, arguments);
+  for (uint32_t i = 0; i < function->argument_count; ++i) {
+    if (is_left_out(function, arguments, i)) continue;
+    aot_text_append(text, "%s", separator);
     append_argument(text, &arguments->values[i]);
+    separator = "; ";
   }
 }
 

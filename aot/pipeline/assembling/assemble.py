@@ -195,6 +195,7 @@ def _entry_functions(contents: _Contents) -> list[EntryFunction]:
     functions: dict[str, EntryFunction] = {}
     for kernel in contents.kernels:
         parameters = [parameter.name for parameter in kernel.signature.parameters]
+        workspaces = tuple(at for at, one in enumerate(kernel.signature.parameters) if one.workspace is not None)
         for variant in kernel.variants:
             name = variant.function
             signature = f"{name}({', '.join(parameters)})"
@@ -206,6 +207,7 @@ def _entry_functions(contents: _Contents) -> list[EntryFunction]:
                 variant.uses_tensors,
                 kernel.signature.doc,
                 _entry_tables(contents.tunings, kernel.name, name),
+                workspaces,
             )
     return [functions[name] for name in sorted(functions)]
 

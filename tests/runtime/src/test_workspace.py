@@ -152,3 +152,14 @@ def test_an_allocator_that_fails_fails_the_call(cuda: Standin, bundle: aot_runti
 def test_callers_see_an_optional_parameter(bundle: aot_runtime.Bundle) -> None:
     (*_, parts) = bundle.manifest.kernels["fill_parts"].parameters
     assert (parts.workspace, parts.zeroed, parts.type, parts.default) == ("4 * count", True, "tensor?", None)
+
+
+def test_a_refused_call_names_scratch_memory_only_if_it_was_passed(
+    cuda: Standin, bundle: aot_runtime.Bundle, memory: Memory
+) -> None:
+    out = cuda.tensor((8,), "int8")
+    with pytest.raises(ArgumentError) as caught:
+        bundle.fill_parts(out, 4)
+    assert "  called as: fill_parts(out, count) with int8[8] strides (1); an int" in caught.value.message
+    with pytest.raises(ArgumentError, match=r"called as: fill_parts\(out, count, parts\) with int8"):
+        bundle.fill_parts(out, 4, memory.tensor(16))
