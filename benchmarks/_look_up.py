@@ -12,7 +12,7 @@ from aot_runtime.errors import AotError
 from aot_runtime.serving.server import Serving
 
 from aot.capture.exercise import execute
-from aot.capture.recorder import Nothing
+from aot.capture.recorder import Recorder
 from aot.capture.standin import Notes, standin_device
 from aot.compile.devices import Device
 from aot.compile.hardware_info import answer_for
@@ -20,22 +20,29 @@ from aot.errors import DeclarationError
 
 
 class LookUp(Serving):
-    """Serves functions that do nothing, of the calls that the bundle has."""
+    """Answers with functions that do nothing, and looks up every call that a capture would take."""
 
-    def _find(self, compiler: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        found = super()._find(compiler, function, args, kwargs)
-        reason = getattr(found, "reason", None)
-        looked_up.append("" if reason is None else str(reason))
-        return Nothing()
+    def _answer(
+        self, original: Any, compiler: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        known = len(recorder.kernels)
+        answer = recorder.answer(compiler, function, args, kwargs)
+        if len(recorder.kernels) > known:  # host code and what was looked up already is none
+            self._open()
+            reason = getattr(self._find(compiler, function, args, kwargs), "reason", None)
+            looked_up.append("" if reason is None else str(reason))
+        return answer
 
 
 looked_up: list[str] = []  # why a call is a miss; nothing for one that was found
 bundle, arch, script = sys.argv[1:]
 device, path = Device.of(Arch.parse(arch)), Path(script).resolve()
+notes = Notes(str(path))
+recorder = Recorder(Arch.parse(arch), str(path), notes)
 LookUp(Path(bundle).resolve(), "compile")
 answer_for(device)
 ended = ""
-with standin_device(device, lambda name, error: None, Notes(str(path))):
+with standin_device(device, recorder.refuse_operator, notes):
     try:
         execute(path)
     except (AotError, DeclarationError) as error:

@@ -6,7 +6,7 @@ Needs CuTe DSL, torch and a checkout of NVIDIA/cutlass, but no GPU:
 
 A script works if every call that it makes is captured and built for the script's architecture without an edit, and a
 fresh process that runs the script again finds every one of them. ``--only`` runs those whose paths contain a text, and
-``--add`` keeps what the file of results has of the others. ``--table`` prints a file of results.
+``--add`` keeps what the file of results has of the others, and does not repeat what works. ``--table`` prints a file of results.
 """
 
 from __future__ import annotations
@@ -50,14 +50,16 @@ def main() -> None:
     arguments.add_argument("--jobs", type=int, default=2, help="scripts at a time (default: 2)")
     arguments.add_argument("--seconds", type=int, default=600, help="the longest that one may take (default: 600)")
     arguments.add_argument("--only", default="", help="scripts whose paths contain this")
-    arguments.add_argument("--add", action="store_true", help="keep the results of other scripts in the file")
+    arguments.add_argument(
+        "--add", action="store_true", help="keep the file's results of other scripts, and of those that work"
+    )
     arguments.add_argument("--table", type=Path, help="print this file of results, and run nothing")
     options = arguments.parse_args()
     if options.table is not None:
         return show(json.loads(options.table.read_text())["results"])
     root = options.checkout / "examples" / "python" / "CuTeDSL"
     known = json.loads(options.out.read_text())["results"] if options.add and options.out.is_file() else {}
-    chosen = [path for path in scripts(root) if options.only in path]
+    chosen = [path for path in scripts(root) if options.only in path and known.get(path, {}).get("verdict") != "works"]
     with ThreadPoolExecutor(options.jobs) as pool:
         for path, found in pool.map(lambda path: (path, run(root / path, options.seconds)), chosen):
             known[path] = found
@@ -91,6 +93,7 @@ def run(script: Path, seconds: int) -> dict[str, Any]:
         "missed": len(looked_up.get("missed", ())),
     }
     reasons = [*(failure["message"] for failure in captured.get("failures", ())), *looked_up.get("missed", ())]
+    reasons += filter(None, [looked_up.get("ended")])
     reason = next((text for part, text in NEEDS.items() if part in str(script)), "") or _short(reasons)
     return {
         **found,

@@ -21,7 +21,7 @@ from .standin import Notes
 from .standin.anything import Anything
 from .translate import HostTensorError
 
-__all__ = ["Nothing", "Recorder", "Refused"]
+__all__ = ["Recorder", "Refused"]
 
 _NO_CALLERS = ("aot.", "aot_runtime.", "cutlass.", "nvidia_cutlass_dsl.", "functools.")
 
@@ -46,7 +46,7 @@ class Recorder:
     def answer(self, compiler: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What takes the place of a compile; of the call of a ``@cute.jit`` function if there is no compiler."""
         if is_own(function):
-            return Nothing() if compiler is not None else None
+            return _Nothing() if compiler is not None else None
         called_from, line = _caller(self._exercise)
         try:
             args, kwargs = with_tensors_of_cute_dsl(args, kwargs)
@@ -61,7 +61,7 @@ class Recorder:
         except (UnstableError, DeclarationError) as error:
             message = error.message if isinstance(error, DeclarationError) else str(error)
             self._refuse(Refused(f"{name_of(function)}, compiled", called_from, message))
-        return Nothing() if compiler is not None else None
+        return _Nothing() if compiler is not None else None
 
     def refuse_operator(self, name: str, error: Exception) -> None:
         """Say of an operator of torch that what its body compiles was not seen."""
@@ -72,7 +72,7 @@ class Recorder:
         self.refused.setdefault((refused.what, refused.reason), refused)
 
 
-class Nothing:
+class _Nothing:
     """Takes the place of a compiled function: may be called and exported, and does neither."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
@@ -83,7 +83,7 @@ class Nothing:
 
     # The same in the convention without TVM-FFI.
 
-    def to(self, device: Any = None) -> Nothing:
+    def to(self, device: Any = None) -> _Nothing:
         return self
 
     def generate_execution_args(self, *args: Any, **kwargs: Any) -> tuple[list[Any], list[Any]]:

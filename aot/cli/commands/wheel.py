@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 __all__ = ["KEYS", "configure_parser", "execute"]
 
-KEYS = (Key("wheels", tuple[str, ...], "paths of the wheels"),)
+KEYS = (
+    Key("wheels", tuple[str, ...], "paths of the wheels", "without --layout hub"),
+    Key("folders", tuple[str, ...], "paths of the folders", "with --layout hub"),
+)
 
 DEFAULT_VERSION = "0.0.0"
 
@@ -59,6 +62,13 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         metavar="PUB",
         help="with --sign: the public keys that the package trusts (default: that of KEY); repeatable",
     )
+    add(
+        "--layout",
+        choices=("wheel", "hub"),
+        default="wheel",
+        help="hub: write folders that Hugging Face's `kernels` loads, into `build` of --out, instead of wheels",
+    )
+    add("--license", metavar="NAME", help="with --layout hub: the licence of the kernels (default: other)")
     add("--allow-incomplete", action="store_true", help="pack a bundle even if some of its kernels failed to build")
 
 
@@ -66,6 +76,10 @@ def execute(arguments: argparse.Namespace) -> int:
     from ...wheel.archive import parse_epoch, write_wheels
 
     is_project = (arguments.bundle / "pyproject.toml").is_file()
+    if arguments.layout == "hub":
+        return _write_hub(arguments, is_project)
+    if arguments.license:
+        raise UsageError("`--license` belongs to `--layout hub`", hint="a project's pyproject.toml states its licence")
     made = _of_project(arguments) if is_project else _of_bundle(arguments)
     paths = write_wheels(made, arguments.out, parse_epoch(os.environ.get("SOURCE_DATE_EPOCH")))
     if arguments.json:
@@ -74,6 +88,25 @@ def execute(arguments: argparse.Namespace) -> int:
     for path in paths:
         note(arguments, f"{path.name}: {human_size(path.stat().st_size)}")
         print(path)
+    return 0
+
+
+def _write_hub(arguments: argparse.Namespace, is_project: bool) -> int:
+    from ...bundle.manifest import Manifest
+    from ...wheel.hub import Hub, write_hub
+    from ...wheel.identity import Identity
+
+    if is_project or arguments.split_arch:
+        given = f"`{arguments.bundle}` is a project" if is_project else "`--split-arch` splits wheels"
+        raise UsageError(f"{given}, and `--layout hub` packs a whole bundle", hint="pass what `build` printed")
+    made = _of_bundle(arguments)
+    manifest = Manifest.read(arguments.bundle)
+    identity = Identity.parse(arguments.package or manifest.name, arguments.version or DEFAULT_VERSION)
+    folders = write_hub(made, Hub.of(manifest, identity, arguments.license or "other"), arguments.out)
+    if arguments.json:
+        print_json({"folders": [str(path) for path in folders]})
+    else:
+        print("\n".join(map(str, folders)))
     return 0
 
 

@@ -229,7 +229,7 @@ class Forms:
             text, lambdas = _source_text(getattr(function, "_original_code", function.__code__))
         except (OSError, TypeError):
             raise UnstableError(f"{where} is a function whose source cannot be read") from None
-        if lambdas > 1:
+        if lambdas > 1 and function.__name__ == "<lambda>":
             raise UnstableError(f"{where} is one of several lambdas on one line, which cannot be told apart")
         return f"{qualified(function)} {hashlib.sha256(text.encode()).hexdigest()}"
 

@@ -165,6 +165,13 @@ def test_a_function_without_a_source_notes_the_version_of_python() -> None:
     assert forms.python == f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
+def test_a_function_with_several_lambdas_inside_has_a_form() -> None:
+    def choose(first):
+        return (lambda x: x + 1) if first else (lambda x: x + 2)
+
+    assert Forms().of(choose, "choose") == Forms().of(choose, "choose")
+
+
 def test_two_lambdas_on_one_line_cannot_be_told_apart() -> None:
     pair = [lambda x: x + 1, lambda x: x + 2]  # fmt: skip
     with pytest.raises(UnstableError, match="lambdas on one line"):
