@@ -20,7 +20,7 @@ from cutlass.utils import LayoutEnum, hopper_helpers
 from ..sm90.hardware import WGMMA_ROWS
 from ..sm90.pipeline import producer_state
 from ..sm90.scheduler import draw_tile
-from ._attention import ELEMENT_BYTES, Problem, Tile
+from ._attention import Problem, Tile
 
 END = -1  # in place of a tile: there is none left
 BOX = 16  # tokens that one copy brings from a page: the size of a page is a multiple of this
@@ -29,7 +29,7 @@ LARGE_BOX = 64  # the same, if the size of a page is a multiple of this
 NOTES, NEXT = 9, 7
 SLICES = (64, 32, 16)  # columns of 128, 64 or 32 bytes: what one swizzled copy can move of a token
 SEQUENCE_END = 2**30  # where every sequence ends, see ``ragged_view``
-ADDRESS_WRAP = 2**64 // SEQUENCE_END // ELEMENT_BYTES  # elements: SEQUENCE_END times this stride is 2**64 bytes
+ADDRESS_WRAP = 2**64 // SEQUENCE_END  # bytes: SEQUENCE_END times this stride is 2**64 bytes
 MOST = 2**31 - 1
 
 
@@ -313,7 +313,7 @@ def ragged_view(tensor: cute.Tensor) -> cute.Tensor:
     TMA compares each coordinate with an extent. So a sequence of n tokens has the last n places of a mode that is long
     enough for all: past its end, the mode ends too. Its first token is then ``SEQUENCE_END - n`` tokens too far. A further
     mode, always at place ``SEQUENCE_END``, goes back by as many tokens. A stride cannot be negative. But addresses have 64
-    bits, and ``SEQUENCE_END * ADDRESS_WRAP`` elements are 2**64 bytes, which leave an address as it is. So the stride of this
+    bits, and ``SEQUENCE_END * ADDRESS_WRAP`` is 2**64 bytes, which leave an address as it is. So the stride of this
     mode is ``ADDRESS_WRAP`` less the stride of tokens. The last mode, with the stride of tokens again, is at the end of the
     sequence. (With a lower base address in place of the mode that goes back, boxes that were outside as a whole made
     illegal accesses.)
@@ -321,7 +321,8 @@ def ragged_view(tensor: cute.Tensor) -> cute.Tensor:
     _, columns, heads = tensor.shape
     stride = tensor.stride[0]
     shape = (SEQUENCE_END, columns, heads, MOST, MOST)
-    strides = (*tensor.stride, ADDRESS_WRAP - stride, stride)
+    wrap = ADDRESS_WRAP * 8 // tensor.element_type.width  # elements
+    strides = (*tensor.stride, wrap - stride, stride)
     return cute.make_tensor(tensor.iterator, cute.make_layout(shape, stride=strides))
 
 

@@ -33,6 +33,10 @@ SM90_TILINGS: dict[Dims, Tiling] = {
 WITH_SINKS: tuple[Dims, ...] = ((128, 128), (64, 64))  # widths that models with sinks have
 
 
+# What the gradients are computed from.
+SAVED = ("q", "k", "v", "out", "lse", "scale", "left", "right", "q_starts", "k_starts", "soft_cap")
+
+
 class Extras(NamedTuple):
     """Optional tensors of a call. A soft cap is none of them: the code asks for it at run time."""
 
@@ -123,6 +127,7 @@ def guards_of(layout: str) -> tuple[str, ...]:
         "extras": EXTRAS,
     },
     contract=contract,
+    backward=aot.Backward("attention_backward", saves=SAVED, gradients=("q", "k", "v")),
 )
 def attention(target: aot.Target, dtype: str, layout: str, dims: Dims, extras: Extras) -> list[aot.Spec]:
     """Attention of each query to the tokens of its own sequence. The last query is at the place of the last token.

@@ -1,0 +1,259 @@
+"""Gradients of attention, apart from its products: which blocks meet, statistics of rows, elements of the gradients.
+
+With ``P = exp(scores - lse)`` and ``dP = grad_out @ v.T``:
+
+* ``grad_v = P.T @ grad_out``
+* ``dS = P * (dP - delta)`` with ``delta = sum(grad_out * out)`` of a row; with a soft cap, times the slope of the cap
+* ``grad_q = scale * dS @ k`` and ``grad_k = scale * dS.T @ q``
+
+Scores are computed again, because to keep them would take more memory than everything else. A first kernel computes the
+statistics of each row of queries: ``lse`` for powers of two, and ``delta``. A sink is a part of ``lse`` and needs no more.
+
+*Rows* are what a block of threads has for its whole life: keys with their values, or queries. *Columns* are what it goes
+over: queries, or keys. :class:`Side` says which.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int32
+
+import aot
+
+from .._device import KernelObject, add, await_previous, fetch, launched_early
+from ._attention import ELEMENT_BYTES, HELD, UNBOUNDED, BatchOrder, Problem, RaggedOrder, SideBySide, Tile
+from ._softmax import LOG2_E, cap_scores, make_softmax, mask_scores
+
+CHUNK = 8  # elements of 16 bytes
+ROW_THREADS = 256  # of a block that computes statistics
+INFINITY = float("inf")
+
+
+class Statistics(NamedTuple):
+    """Of each row of queries, head by head: ``lse`` times ``log2(e)``, and ``delta``. A row that sees nothing has infinity."""
+
+    lse: cute.Tensor
+    delta: cute.Tensor
+
+
+class Blocks(NamedTuple):
+    """Blocks of columns that a tile of rows meets: ``begin`` to ``end``. From ``clean_begin`` to ``clean_end`` nothing is masked."""
+
+    begin: Int32
+    end: Int32
+    clean_begin: Int32
+    clean_end: Int32
+
+
+@dataclass(frozen=True)
+class Side:
+    """Rows are keys, or queries. A row meets the columns from one place to another."""
+
+    by_keys: bool
+    problem: Problem
+    tile_rows: int
+    tile_columns: int
+
+    def tile_at(self, index: Int32) -> Tile:
+        """Under a causal mask, the first keys and the last queries take longest. They come first."""
+        tile = self.problem.order.tile_at(index)
+        if not self.by_keys:
+            return tile
+        first = cute.ceil_div(tile.queries, self.tile_rows) - 1 - tile.index
+        return Tile(
+            first, tile.head, tile.sequence, tile.tokens, tile.queries, tile.first_token, tile.first_query
+        )  # the order has counted keys as rows
+
+    def query_head(self, tile: Tile, index: Int32) -> Int32:
+        """One of the heads of queries that share the keys of a tile."""
+        return tile.head * self.problem.heads_of_key + index
+
+    def row_count(self, tile: Tile) -> Int32:
+        return tile.tokens if self.by_keys else tile.queries
+
+    def span(self, tile: Tile, row: Int32) -> tuple[Int32, Int32]:
+        """The first and the last column that a row meets. The last query is at the place of the last token."""
+        if not self.by_keys:
+            return self.problem.seen(tile, row)
+        own, problem = row - tile.tokens + tile.queries, self.problem
+        return cutlass.max(own - problem.right, 0), cutlass.min(own + problem.left, tile.queries - 1)
+
+    @cute.jit
+    def blocks(self, tile: Tile) -> Blocks:
+        size = self.tile_columns
+        first = tile.index * self.tile_rows
+        last = cutlass.min(first + self.tile_rows, self.row_count(tile)) - 1
+        (low, clean_high), (clean_low, high) = self.span(tile, first), self.span(tile, last)
+        begin = low // size
+        end = cutlass.max((cutlass.max(high, -1) + size) // size, begin)
+        clean_end = (cutlass.max(clean_high, -1) + 1) // size
+        # A product over the rows must not meet those past the end.
+        clean_end = clean_end if first + self.tile_rows <= self.row_count(tile) else begin
+        return Blocks(begin, end, (clean_low + size - 1) // size, clean_end)
+
+    @cute.jit
+    def mask(self, scores, tile, blocks, block, row):
+        """Mask what the two rows of a thread do not meet of a block of columns. ``row`` is the first one."""
+        if block >= blocks.clean_end or block < blocks.clean_begin:
+            for upper in (True, False):
+                mask_scores(scores, block * self.tile_columns, partial(self.bound, tile, row, upper), upper)
+
+    @cute.jit
+    def bound(self, tile, row, upper: cutlass.Constexpr, r: cutlass.Constexpr):
+        low, high = self.span(tile, row + 8 * r)
+        bound = high if cutlass.const_expr(upper) else low
+        if cutlass.const_expr(upper):
+            bound = bound if row + 8 * r < self.row_count(tile) else Int32(-1)
+        return bound
+
+
+class Scoring(NamedTuple):
+    """How scores become weights: ``2 ** (scale * score - lse)``. With a soft cap, see ``cap_scores``."""
+
+    scale: Float32
+    inner: Float32  # 0 without a soft cap
+    shift: Float32
+
+
+class AttentionBackward(KernelObject):
+    """What gradients of all architectures share. Sequences are a ``batch``, or ``ragged``."""
+
+    def __init__(self, tiling: Any, target: aot.Target, layout: str) -> None:
+        tiling.validate(target)
+        self.tiling = tiling
+        self.ragged = layout == "ragged"
+        self.early = launched_early(target)
+
+    # Which tiles there are.
+
+    @cute.jit
+    def problem(
+        self, q: cute.Tensor, k: cute.Tensor, starts, left: Int32, right: Int32, by_keys: cutlass.Constexpr,
+        tile_rows: cutlass.Constexpr,
+    ):  # fmt: skip
+        """The problem, and how many tiles of rows it has, at most if only the device knows it."""
+        rows, columns = (k, q) if cutlass.const_expr(by_keys) else (q, k)
+        heads, share = rows.shape[-2], q.shape[-2] // k.shape[-2]
+        left = cutlass.min(left, UNBOUNDED) if left >= 0 else Int32(UNBOUNDED)
+        right = cutlass.min(right, UNBOUNDED) if right >= 0 else Int32(UNBOUNDED)
+        if cutlass.const_expr(self.ragged):
+            row_starts, column_starts = (starts[1], starts[0]) if cutlass.const_expr(by_keys) else starts
+            order = RaggedOrder(row_starts, SideBySide(column_starts), tile_rows, heads)
+            sequences = cute.size(row_starts) - 1
+            count = (rows.shape[0] // tile_rows + sequences) * heads if rows.shape[0] > 0 else Int32(0)
+        else:
+            size = columns.shape[1] * ((self.tiling.dim + self.tiling.value_dim) * ELEMENT_BYTES)
+            size = size * share if cutlass.const_expr(by_keys) else size
+            together = cutlass.max(cutlass.min(HELD // cutlass.max(size, 1), 65536), 1)
+            together = together if cutlass.const_expr(by_keys) else together * share
+            tiles = cute.ceil_div(rows.shape[1], tile_rows)
+            order = BatchOrder(tiles, heads, rows.shape[0], rows.shape[1], columns.shape[1], together)
+            count = order.count()
+        return Problem(order, left, right, share), count
+
+    def of_sequence(self, x: cute.Tensor, sequence: Int32, first, head: Int32) -> cute.Tensor:
+        """Tokens x elements of one head of a sequence."""
+        if self.ragged:
+            return cute.domain_offset((first, 0), x[None, head, None])
+        return x[sequence, None, head, None]
+
+    def statistics_of(self, statistics: Statistics, tile: Tile, head: Int32) -> Statistics:
+        """Those of the queries of a sequence."""
+        first = tile.first_query if self.ragged else tile.sequence * tile.queries
+        return Statistics(*(cute.domain_offset((first,), x[head, None]) for x in statistics))
+
+    # Statistics of rows.
+
+    def statistics(self, scratch: cute.Tensor, skipped, q: cute.Tensor) -> Statistics:
+        """Where they are in the workspace: after ``skipped`` elements."""
+        heads, rows = q.shape[-2], q.shape[0] if self.ragged else q.shape[0] * q.shape[1]
+        layout = cute.make_layout((heads, rows), stride=(rows, 1))
+        lse = cute.make_tensor(scratch.iterator + skipped, layout)
+        return Statistics(lse, cute.make_tensor(lse.iterator + heads * rows, layout))
+
+    @cute.jit
+    def scoring(self, scale: Float32, soft_cap: Float32):
+        capped = soft_cap > 0.0
+        inner = scale / soft_cap * (2 * LOG2_E) if capped else Float32(0)
+        scale = (2 * soft_cap if capped else scale) * LOG2_E
+        return Scoring(scale, inner, scale / 2 if capped else Float32(0))
+
+    def row_lanes(self, width: int) -> int:
+        """Threads that share a row of that many elements: a power of two."""
+        return 1 << (width // CHUNK - 1).bit_length()
+
+    def row_launch(self, q: cute.Tensor, width: int, stream) -> dict:
+        """The arguments of ``launch`` of a kernel that takes all rows of all heads."""
+        rows = cute.size(q.shape) // q.shape[-1]
+        blocks = cute.ceil_div(rows, ROW_THREADS // self.row_lanes(width))
+        return {"grid": [blocks, 1, 1], "block": [ROW_THREADS, 1, 1], "use_pdl": self.early, "stream": stream}
+
+    def row_of_thread(self, q: cute.Tensor, width: int) -> tuple:
+        """The row of this thread, head by head, its place in the tensors, and its chunk of the row."""
+        thread, _, _ = cute.arch.thread_idx()
+        block, _, _ = cute.arch.block_idx()
+        lanes, tokens = self.row_lanes(width), q.shape[0] if self.ragged else q.shape[0] * q.shape[1]
+        row = block * (ROW_THREADS // lanes) + thread // lanes
+        head, token = row // tokens, row % tokens
+        place = (token, head) if self.ragged else (token // q.shape[1], token % q.shape[1], head)
+        return row, place, thread % lanes
+
+    @cute.kernel
+    def row_kernel(self, grad_out: cute.Tensor, out: cute.Tensor, lse: cute.Tensor, statistics: Statistics, sums):
+        """The statistics of all rows. ``sums``, if there are any, become zero."""
+        width = self.tiling.value_dim
+        row, place, chunk = self.row_of_thread(out, width)
+        await_previous(self.early)
+        delta = Float32(0)
+        rows = cute.size(statistics.lse)
+        inside = row < rows
+        if inside and chunk < width // CHUNK:
+            left = fetch(grad_out[(*place, None)], chunk, CHUNK).load().to(Float32)
+            right = fetch(out[(*place, None)], chunk, CHUNK).load().to(Float32)
+            delta = (left * right).reduce(cute.ReductionOp.ADD, 0.0, 0)
+            if cutlass.const_expr(sums is not None):
+                zeros = cute.make_rmem_tensor(CHUNK, Float32)
+                zeros.fill(0.0)
+                cute.autovec_copy(zeros, cute.local_tile(sums[(*place, None)], (CHUNK,), (chunk,)))
+        delta = cute.arch.warp_reduction(delta, add, threads_in_group=self.row_lanes(width))
+        if inside and chunk == 0:
+            logarithm = lse[place]
+            logarithm = logarithm * LOG2_E if logarithm > -INFINITY else Float32(INFINITY)
+            for target, value in zip(statistics, (logarithm, delta), strict=True):
+                cute.make_tensor(target.iterator, cute.make_layout(rows))[row] = value
+
+    # Elements.
+
+    @cute.jit
+    def gradient_of_scores(self, scores, slopes, scoring, lse, delta, statistic: cutlass.Constexpr):
+        """Scores become weights ``P``; ``slopes``, which are ``dP``, become ``dS``.
+
+        ``statistic(i)`` tells which of a thread's values of ``lse`` and ``delta`` belong to accumulator ``i``.
+        """
+        if scoring.inner > 0.0:
+            cap_gradient(scores, slopes, scoring, lse, delta, statistic)
+        else:
+            for i in cutlass.range_constexpr(cute.size(scores)):
+                own = statistic(i)
+                weight = cute.math.exp2(scores[i] * scoring.scale - lse[own], fastmath=True)
+                scores[i] = weight
+                slopes[i] = weight * (slopes[i] - delta[own])
+
+
+@cute.jit
+def cap_gradient(scores, slopes, scoring, lse, delta, statistic: cutlass.Constexpr):
+    """The same with a soft cap. Masked scores are minus infinity already: their capped values are -1, with a slope of 0."""
+    seen = [scores[i] > -INFINITY for i in range(cute.size(scores))]
+    cap_scores(scores, make_softmax(scoring.scale, scoring.inner, scoring.shift), often=False)
+    for i in cutlass.range_constexpr(cute.size(scores)):
+        own = statistic(i)
+        half = scores[i]  # (tanh - 1) / 2
+        weight = cute.math.exp2(half * scoring.scale + (scoring.shift - lse[own]), fastmath=True)
+        weight = weight if seen[i] else Float32(0)
+        scores[i] = weight
+        slopes[i] = weight * (slopes[i] - delta[own]) * (-4.0 * half * (1.0 + half))

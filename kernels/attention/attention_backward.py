@@ -1,0 +1,102 @@
+"""The gradients of ``attention`` by ``q``, ``k`` and ``v``, from its output and the logarithms of its sums of weights.
+
+The tensor cores are the limit: five products where the forward has two. The code for Hopper is in ``_backward_sm90``, that
+for other architectures, and for what Hopper's does not have, in ``_backward_sm80``. Both share ``_backward``, which has the
+formulas.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import aot
+
+from .._device import HOPPER_ARCHS, TMA, forward
+from ..contracts.attention import attention_backward as contract
+from . import _backward_sm80, _backward_sm90
+from .attention import SM90_TILINGS, Dims, tokens
+
+# The fastest of those that were timed, on an H200.
+SM90_BACKWARD: dict[Dims, _backward_sm90.Tiling] = {
+    (128, 128): _backward_sm90.Tiling(64, 128),
+    (64, 64): _backward_sm90.Tiling(128, 64, adder=False),
+}
+
+
+def arguments_of(dtype: str, layout: str, dims: Dims) -> dict[str, Any]:
+    """What a call passes, whatever the architecture."""
+    dim, value_dim = dims
+    rows = ("batch", "tokens") if layout == "batch" else ("tokens",)
+    keys = ("batch", "kv_tokens") if layout == "batch" else ("kv_tokens",)
+    starts = None if layout == "batch" else aot.Tensor("i32", ("starts",))
+    return {
+        "grad_out": tokens("grad_out", dtype, rows, "heads", value_dim),
+        "q": tokens("q", dtype, rows, "heads", dim),
+        "k": tokens("k", dtype, keys, "kv_heads", dim),
+        "v": tokens("v", dtype, keys, "kv_heads", value_dim),
+        "out": tokens("out", dtype, rows, "heads", value_dim),
+        "lse": aot.Tensor("f32", (*rows, "heads")),
+        "grad_q": tokens("grad_q", dtype, rows, "heads", dim),
+        "grad_k": tokens("grad_k", dtype, keys, "kv_heads", dim),
+        "grad_v": tokens("grad_v", dtype, keys, "kv_heads", value_dim),
+        "scale": aot.Scalar("f32"),
+        "left": aot.Scalar("i32"),
+        "right": aot.Scalar("i32"),
+        "q_starts": starts,
+        "k_starts": starts,
+        "soft_cap": aot.Scalar("f32"),
+        "scratch": aot.Tensor("f32", (aot.Dim("length", bits=64),), align=128),
+        "stream": aot.Stream(),
+    }
+
+
+def guards_of(layout: str) -> tuple[str, ...]:
+    guards = ("scale > 0", "soft_cap >= 0", "kv_heads > 0", "heads % kv_heads == 0")
+    return guards if layout == "batch" else (*guards, "starts > 0")
+
+
+@aot.kernel(
+    parameters=(
+        aot.In("grad_out", "the gradient of `out`"),
+        aot.In("q", "batch x tokens x heads x dim, or tokens x heads x dim of sequences side by side"),
+        aot.In("k", "batch x kv_tokens x kv_heads x dim, or without batch like `q`"),
+        aot.In("v", "like `k`, with a width of its own"),
+        aot.In("out", "what `attention` gave"),
+        aot.In("lse", "the logarithm of the sum of exp(score), as `attention` gave it"),
+        aot.Out("grad_q", shape="q.shape", dtype="q.dtype"),
+        aot.Out("grad_k", shape="k.shape", dtype="k.dtype"),
+        aot.Out("grad_v", shape="v.shape", dtype="v.dtype"),
+        aot.In("scale", "of the scores, above 0, often 1 / sqrt(dim)"),
+        aot.In("left", "how many tokens before its own place a query sees; -1: all of them", default=-1),
+        aot.In("right", "how many tokens after its own place a query sees; 0: causal; -1: all of them", default=-1),
+        aot.In("q_starts", "where each sequence begins in `q`, then where the last one ends; or none", default=None),
+        aot.In("k_starts", "likewise in `k` and `v`", default=None),
+        aot.In("soft_cap", "scores become `soft_cap * tanh(score / soft_cap)`; 0: they do not", default=0.0),
+        aot.Workspace("scratch", "statistics of rows, and sums of `grad_q` in f32", bytes="4 * q.size + 8 * lse.size"),
+    ),
+    archs=HOPPER_ARCHS,
+    axes={
+        "dtype": ("bf16", "f16"),
+        "layout": ("batch", "ragged"),
+        "dims": {
+            f"dim{dim}" if dim == value_dim else f"dim{dim}x{value_dim}": (dim, value_dim)
+            for dim, value_dim in SM90_TILINGS
+        },
+    },
+    contract=contract,
+)
+def attention_backward(target: aot.Target, dtype: str, layout: str, dims: Dims) -> list[aot.Spec]:
+    """The gradients of ``attention`` by ``q``, ``k`` and ``v``. Sums are f32.
+
+    A query that sees no token has a gradient of zero, and so have keys and values that no query sees. With sinks, pass the
+    ``lse`` that ``attention`` gave: it has their weights in it.
+    """
+    arguments, guards = arguments_of(dtype, layout, dims), guards_of(layout)
+    portable = _backward_sm80.Backward(_backward_sm80.TILINGS[dims], target, layout)
+    specs = [aot.Spec(portable, arguments, guards, "portable")]
+    if TMA[target.written_for] and dims in SM90_BACKWARD:
+        tiling = SM90_BACKWARD[dims]
+        own = ("soft_cap == 0", *forward(arguments, "grad_out", "q", "k", "v", "grad_k", "grad_v"))
+        kernel = _backward_sm90.Backward(tiling, target, layout)
+        specs.insert(0, aot.Spec(kernel, arguments, (*guards, *own), tiling.label))
+    return specs

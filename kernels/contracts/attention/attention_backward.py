@@ -1,0 +1,151 @@
+"""The gradients of attention by queries, keys and values.
+
+Why the tolerance of the dtype is enough: weights and the gradients of scores are rounded to the dtype before the last
+products, sums are f32, and a result is rounded once more. All three are relative errors of one rounding, and those of the
+operands average out over a sum. ``delta`` is computed from ``out`` as it is passed, rounded: the reference does the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import aot
+
+from . import attention as forward
+
+ALL = forward.ALL
+CASES = (*forward.SHAPES, *forward.RAGGED, *forward.EMPTY, *forward.KEYLESS[:2])
+
+
+def reference(
+    grad_out: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    out: Any,
+    lse: Any,
+    scale: float,
+    left: int = ALL,
+    right: int = ALL,
+    q_starts: Any = None,
+    k_starts: Any = None,
+    soft_cap: float = 0.0,
+) -> Any:
+    wide = [x.double() for x in (grad_out, q, k, v, out, lse)]
+    return _gradients(*wide, forward.Scoring(scale, left, right, soft_cap, None), q_starts, k_starts)
+
+
+def _gradients(
+    grad_out: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, scoring: Any, q_starts: Any, k_starts: Any
+) -> tuple[Any, ...]:
+    """The same in the dtype of ``q``, sequence by sequence."""
+    import torch
+
+    of_queries, of_keys = (grad_out, q, out, lse), (k, v)
+    if q_starts is None:
+        sequences = zip(*of_queries, *of_keys, strict=True)
+        join = torch.stack
+    else:
+        queries, keys = (starts.diff().tolist() for starts in (q_starts, k_starts))
+        sequences = zip(
+            *(x[: sum(queries)].split(queries) for x in of_queries),
+            *(x[: sum(keys)].split(keys) for x in of_keys),
+            strict=True,
+        )
+        join = torch.cat
+    parts = [_sequence(*tensors, scoring) for tensors in sequences]
+    if not parts:
+        return tuple(torch.zeros_like(x) for x in (q, k, v))
+    return tuple(join(gradients) for gradients in zip(*parts, strict=True))
+
+
+def _sequence(grad_out: Any, q: Any, out: Any, lse: Any, k: Any, v: Any, scoring: Any) -> tuple[Any, Any, Any]:
+    """One sequence: tokens x heads x dim."""
+    import torch
+
+    scale, left, right, soft_cap, _ = scoring
+    (queries, heads, _), (tokens, key_heads, _) = q.shape, k.shape
+    wide_k, wide_v = (x.repeat_interleave(heads // key_heads, 1) for x in (k, v))
+    scores = torch.einsum("qhd,nhd->hqn", q, wide_k) * scale
+    bent = torch.tanh(scores / soft_cap) if soft_cap else None
+    scores = scores if bent is None else soft_cap * bent
+    own = torch.arange(queries, device=q.device)[:, None] + tokens - queries
+    place = torch.arange(tokens, device=q.device)
+    hidden = torch.zeros(queries, tokens, dtype=torch.bool, device=q.device)
+    hidden |= (place > own + right) if right >= 0 else hidden
+    hidden |= (place < own - left) if left >= 0 else hidden
+    weights = torch.exp(scores - lse.T[..., None]).masked_fill(hidden, 0)
+    delta = (grad_out * out).sum(-1).T[..., None]
+    slopes = weights * (torch.einsum("qhd,nhd->hqn", grad_out, wide_v) - delta)
+    slopes = slopes if bent is None else slopes * (1 - bent.square())
+    grad_k = torch.einsum("hqn,qhd->nhd", slopes, q) * scale
+    grad_v = torch.einsum("hqn,qhd->nhd", weights, grad_out)
+    grad_k, grad_v = (x.unflatten(1, (key_heads, heads // key_heads)).sum(2) for x in (grad_k, grad_v))
+    return torch.einsum("hqn,nhd->qhd", slopes, wide_k) * scale, grad_k, grad_v
+
+
+def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
+    for case in CASES:
+        if not case.huge:  # one token takes all there: gradients are what rounding left
+            yield call(make, dtype, case)
+    for dim, value_dim in ((64, 64), (96, 96), (192, 128), (256, 256)):
+        for case in (*forward.SHAPES[4:11], *forward.RAGGED[1:4], forward.KEYLESS[0]):
+            yield call(make, dtype, replace(case, heads=8, kv_heads=2, dim=dim, value_dim=value_dim))
+    for dim in (128, 64):
+        for case in (forward.SHAPES[5], forward.RAGGED[1]):
+            yield call(make, dtype, replace(case, heads=4, kv_heads=2, dim=dim, value_dim=dim, sinks=True))
+            yield call(make, dtype, replace(case, heads=4, kv_heads=2, dim=dim, value_dim=dim, soft_cap=4.25))
+
+
+def call(make: Any, dtype: str, case: forward.Case) -> dict[str, Any]:
+    """The arguments of the backward of a call of ``attention``."""
+    arguments = case.make(make, dtype)
+    sinks = arguments.pop("sinks", None)
+    out, lse = forward.reference(**arguments, sinks=sinks)
+    out = out.to(arguments["q"].dtype)
+    return {"grad_out": make.tensor(tuple(out.shape), dtype), **arguments, "out": out, "lse": lse.float().contiguous()}
+
+
+def cost(grad_out: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, **others: Any) -> aot.Cost:
+    """Five products where the forward has two."""
+    forth = forward.cost(q=q, k=k, v=v, **others)
+    products = (3 * q.shape[-1] + 2 * v.shape[-1]) / (q.shape[-1] + v.shape[-1])
+    moved = sum(x.numel() for x in (grad_out, out)) + 2 * sum(x.numel() for x in (q, k, v))
+    return aot.Cost(int(forth.operations * products), moved * q.element_size() + 4 * lse.numel())
+
+
+def bench_inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
+    import torch
+
+    for batch, heads, kv_heads, length, dim in forward.BENCH:
+        for right in (0, ALL):
+            q, grad_out = (make.tensor((batch, length, heads, dim), dtype) for _ in range(2))
+            k, v = (make.tensor((batch, length, kv_heads, dim), dtype) for _ in range(2))
+            seen = torch.arange(1, length + 1, device=q.device) if right == 0 else torch.full((length,), length)
+            lse = seen.to(q.device).log().float()[None, :, None].expand(batch, length, heads).contiguous()
+            yield {
+                "grad_out": grad_out, "q": q, "k": k, "v": v, "out": make.tensor(tuple(q.shape), dtype), "lse": lse,
+                "scale": dim**-0.5, "right": right,
+            }  # fmt: skip
+
+
+def torch_equivalent(
+    grad_out: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    out: Any,
+    lse: Any,
+    scale: float,
+    left: int = ALL,
+    right: int = ALL,
+    q_starts: Any = None,
+    k_starts: Any = None,
+    soft_cap: float = 0.0,
+) -> Any:
+    """The formulas in plain operations, in f32."""
+    wide = [x.float() for x in (grad_out, q, k, v, out, lse)]
+    scoring = forward.Scoring(scale, left, right, soft_cap, None)
+    return tuple(x.to(q.dtype) for x in _gradients(*wide, scoring, q_starts, k_starts))

@@ -1,0 +1,78 @@
+"""Gradients of attention as far as they can be tested without a GPU: what is launched and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import aot_runtime
+import pytest
+from aot_runtime import ArgumentError
+from standin import Standin
+
+from aot.pipeline.settings import BuildResult
+
+HEADS, KV_HEADS, DIM = 4, 2, 64
+
+
+@pytest.fixture(scope="module")
+def path(build_bundle: Callable[..., BuildResult]) -> Path:
+    result = build_bundle(Path(__file__).parent / "small_backward.py", ("sm_90a",), shared_cudart=True)
+    assert not result.failures
+    return result.path
+
+
+@pytest.fixture
+def backward(path: Path, cuda: Standin) -> Any:
+    cuda.reset(capabilities=[(9, 0)], sm_counts=[132])
+    return aot_runtime.load(path)["attention_backward"]
+
+
+def call(cuda: Standin, tokens: int, kv_tokens: int, **others: Any) -> dict[str, Any]:
+    queries, keys = (3, tokens, HEADS, DIM), (3, kv_tokens, KV_HEADS, DIM)
+    shapes = {"grad_out": queries, "q": queries, "k": keys, "v": keys, "out": queries}
+    shapes |= {"grad_q": queries, "grad_k": keys, "grad_v": keys}
+    tensors = {name: cuda.tensor(shape, "bfloat16") for name, shape in shapes.items()}
+    size = 3 * tokens * HEADS * (4 * DIM + 8)
+    scratch = {"lse": cuda.tensor((3, tokens, HEADS), "float32"), "scratch": cuda.tensor((size,), "uint8")}
+    return {**tensors, **scratch, "scale": 0.125, **others}
+
+
+def launched(cuda: Standin, backward: Any, arguments: dict[str, Any]) -> int:
+    cuda.clear()
+    backward(**arguments)
+    return len(cuda.launches)
+
+
+def test_statistics_come_first_then_gradients_then_rounding(cuda: Standin, backward: Any) -> None:
+    assert launched(cuda, backward, call(cuda, 200, 300, right=0)) == 3
+    blocks = [launch.grid[0] for launch in cuda.launches]
+    assert blocks[1] == 3 * KV_HEADS * 3  # of 128 keys
+    assert blocks[0] == blocks[2]
+
+
+def test_a_soft_cap_takes_the_portable_code(cuda: Standin, backward: Any) -> None:
+    assert launched(cuda, backward, call(cuda, 200, 300, soft_cap=30.0)) == 3
+    assert [launch.block[0] for launch in cuda.launches[1:]] == [128, 128]
+
+
+def test_without_queries_or_keys_the_rest_is_zeroed(cuda: Standin, backward: Any) -> None:
+    assert launched(cuda, backward, call(cuda, 0, 300)) == 1
+    assert launched(cuda, backward, call(cuda, 200, 0)) == 2
+    assert launched(cuda, backward, call(cuda, 0, 0)) == 0
+
+
+def test_scratch_memory_holds_the_sums_and_the_statistics(cuda: Standin, backward: Any) -> None:
+    arguments = call(cuda, 200, 300)
+    short = cuda.tensor((3 * 200 * HEADS * (4 * DIM + 8) - 1,), "uint8")
+    with pytest.raises(ArgumentError, match="scratch"):
+        backward(**{**arguments, "scratch": short})
+
+
+def test_heads_that_do_not_share_keys_evenly_are_refused(cuda: Standin, backward: Any) -> None:
+    arguments = call(cuda, 200, 300)
+    for name in ("k", "v", "grad_k", "grad_v"):
+        arguments[name] = cuda.tensor((3, 300, 3, DIM), "bfloat16")
+    with pytest.raises(ArgumentError, match="heads"):
+        backward(**arguments)
