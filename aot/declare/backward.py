@@ -85,8 +85,9 @@ def _check_pair(forward: Kernel, named: kernel_records.Backward, backward: Kerne
     taken = _inputs(backward)
     if not set(arriving) & set(taken):
         raise DeclarationError(f"{where} takes no gradient", hint=f"add an input called {' or '.join(arriving)}")
+    of_its_own = _of_its_own(forward, backward)
     for name in taken:
-        if name not in arriving and name not in named.saves:
+        if name not in arriving and name not in named.saves and name not in of_its_own:
             raise DeclarationError(
                 f"{where} takes {name}, which is neither saved nor a gradient",
                 hint=f"add it to `saves` if it is a parameter of {forward.name}; gradients are {', '.join(arriving)}",
@@ -98,6 +99,12 @@ def _check_pair(forward: Kernel, named: kernel_records.Backward, backward: Kerne
         if GRADIENT + name in _outputs(backward) and name not in named.gradients:
             raise DeclarationError(f"{where} computes {GRADIENT}{name}", hint=f"add {name!r} to `gradients`")
     _check_choices(where, forward, backward)
+
+
+def _of_its_own(forward: Kernel, backward: Kernel) -> set[str]:
+    """Inputs of a backward that autograd may leave out: they have a default, and the forward knows nothing of that name."""
+    known = {parameter.name for parameter in forward.parameters}
+    return {parameter.name for parameter in backward.parameters if parameter.has_default} - known
 
 
 def _check_listed(where: str, lacks: str, wanted: Iterable[str], known: Sequence[str], hint: str) -> None:

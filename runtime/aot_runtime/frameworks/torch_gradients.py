@@ -18,6 +18,7 @@ from ..errors import AotError
 __all__ = ["GradientError", "Gradients", "gradients_of", "refusal"]
 
 _GRADIENT = "grad_"
+_DETERMINISTIC = "deterministic"  # an input of a backward kernel by this name follows torch's setting
 _DETACH = "call it under torch.no_grad(), or pass x.detach()"
 
 
@@ -62,9 +63,11 @@ class Gradients:
         saved = ctx.saved_tensors
         given = {_GRADIENT + name: _contiguous(grad) for name, grad in zip(self.outputs, arriving, strict=True)}
         values = {**dict(zip(self.saved_tensors, saved, strict=True)), **ctx.numbers, **given}
+        values.setdefault(_DETERMINISTIC, torch.are_deterministic_algorithms_enabled())
         compute = getattr(self.operators, self.named.kernel)
         with torch.no_grad():
-            results = _as_tuple(compute(**{name: values[name] for name in self.takes}, **ctx.choices))
+            taken = {name: values[name] for name in self.takes if name in values}  # the others have defaults
+            results = _as_tuple(compute(**taken, **ctx.choices))
         computed = dict(zip(self.gives, results, strict=True))
         wanted = zip(self.inputs, ctx.needs_input_grad, strict=False)
         gradients = tuple(computed.get(_GRADIENT + name) if wants else None for name, wants in wanted)
@@ -188,8 +191,9 @@ def _misfit(record: KernelRecord, backward: KernelRecord) -> str:
     assert record.backward is not None
     arriving = {_GRADIENT + parameter.name for parameter in record.parameters if parameter.output}
     known = {*arriving, *record.backward.saves}
-    read = [p.name for p in backward.parameters if not p.output and p.workspace is None]
-    unknown = [name for name in read if name not in known]
+    declared = {parameter.name for parameter in record.parameters}
+    read = [p for p in backward.parameters if not p.output and p.workspace is None]
+    unknown = [p.name for p in read if p.name not in known and (p.name in declared or not p.has_default)]
     written = {parameter.name for parameter in backward.parameters if parameter.output}
     unwritten = [name for name in record.backward.gradients if _GRADIENT + name not in written]
     foreign = [c.name for c in backward.choices if c.name not in (choice.name for choice in record.choices)]

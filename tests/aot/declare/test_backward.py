@@ -39,6 +39,15 @@ def test_a_pair_that_fits_passes_with_scratch_and_in_any_order_of_parameters() -
     assert forward().backward == BACKWARD
 
 
+def test_a_backward_may_have_a_setting_of_its_own_but_must_be_passed_those_of_the_forward() -> None:
+    own = aot.In("deterministic", default=False)
+    parameters = (aot.In("grad_out"), X, WEIGHT, GRAD_X, GRAD_WEIGHT)
+    check(forward(), kernel("norm_backward", *parameters, EPS, own))
+    forgetful = aot.Backward("norm_backward", saves=("x", "weight"), gradients=("x", "weight"))
+    with pytest.raises(DeclarationError, match="takes eps, which is neither saved nor a gradient"):
+        check(forward(backward=forgetful), kernel("norm_backward", *parameters, EPS, own))
+
+
 def test_one_name_need_not_be_a_tuple() -> None:
     assert aot.Backward("b", saves="out", gradients="x") == aot.Backward("b", saves=("out",), gradients=("x",))
 

@@ -62,7 +62,9 @@ RECORDS = {
                backward=Backward("soft_backward", ("out",), ("x",))),
         kernel("soft_backward", GRAD_OUT, tensor("out"), output("grad_x", "out")),
         kernel("scale", X, tensor("factor"), output("out", "x"), backward=Backward("scale_backward", ("factor",), ("x",))),
-        kernel("scale_backward", GRAD_OUT, tensor("factor"), output("grad_x", "grad_out")),
+        kernel("scale_backward", GRAD_OUT, tensor("factor"), output("grad_x", "grad_out"),
+               Parameter("deterministic", has_default=True, default=False, type="bool"),
+               Parameter("extra", has_default=True, default=7, type="int")),
         kernel("lonely", X, output("out", "x"), backward=Backward("not_built", ("x",), ("x",))),
         kernel("changed", X, output("out", "x"), backward=Backward("act_backward", (), ("x",))),
     )
@@ -95,6 +97,14 @@ def silu_backward(grad_out: Any, x: Any, grad_x: Any) -> None:
     grad_x.copy_(grad_out * gate * (1 + x * (1 - gate)))
 
 
+SETTINGS: list[tuple[bool, int]] = []
+
+
+def scale_backward(grad_out: Any, factor: Any, grad_x: Any, deterministic: bool, extra: int) -> None:
+    SETTINGS.append((deterministic, extra))
+    grad_x.copy_(grad_out * factor)
+
+
 PLAYED: dict[str, Callable[..., Any]] = {
     "norm": lambda x, weight, out, eps: out.copy_(x * (x.square().mean(-1, keepdim=True) + eps).rsqrt() * weight),
     "norm_backward": norm_backward,
@@ -105,7 +115,7 @@ PLAYED: dict[str, Callable[..., Any]] = {
     "soft": soft,
     "soft_backward": soft_backward,
     "scale": lambda x, factor, out: out.copy_(x * factor),
-    "scale_backward": lambda grad_out, factor, grad_x: grad_x.copy_(grad_out * factor),
+    "scale_backward": scale_backward,
     "lonely": lambda x, out: out.copy_(x),
     "changed": lambda x, out: out.copy_(x),
 }
@@ -194,6 +204,16 @@ def test_a_gradient_with_strides_of_zero_reaches_the_kernel_whole(ops: Any, rows
     x = leaf(rows, 8)
     ops.norm(x, leaf(8)).sum().backward()  # the gradient of a sum is one element, expanded
     assert x.grad is not None
+
+
+def test_a_backward_with_that_setting_is_deterministic_if_torch_is(ops: Any) -> None:
+    x, factor = leaf(3, 8), leaf(3, 8).detach()
+    SETTINGS.clear()
+    for form in (ops, torch.ops.graded):
+        for enabled in (True, False):
+            torch.use_deterministic_algorithms(enabled)
+            form.scale(x, factor).sum().backward()
+    assert SETTINGS == [(True, 7), (False, 7)] * 2  # other settings keep their defaults
 
 
 def test_outputs_without_a_gradient_do_not_require_one(ops: Any) -> None:
