@@ -27,7 +27,7 @@ import aot
 
 from .._device import KernelObject, add, await_previous, fetch, launched_early
 from ._attention import ELEMENT_BYTES, HELD, UNBOUNDED, BatchOrder, Problem, RaggedOrder, SideBySide, Tile
-from ._softmax import LOG2_E, cap_scores, make_softmax, mask_scores
+from ._softmax import LOG2_E, cap_scores, mask_scores
 
 CHUNK = 8  # elements of 16 bytes
 ROW_THREADS = 256  # of a block that computes statistics
@@ -69,9 +69,19 @@ class Side:
             first, tile.head, tile.sequence, tile.tokens, tile.queries, tile.first_token, tile.first_query
         )  # the order has counted keys as rows
 
-    def query_head(self, tile: Tile, index: Int32) -> Int32:
-        """One of the heads of queries that share the keys of a tile."""
-        return tile.head * self.problem.heads_of_key + index
+    def column_heads(self) -> Int32:
+        """How many heads of columns a tile of rows meets: keys meet all heads of queries that share them."""
+        return self.problem.heads_of_key if self.by_keys else Int32(1)
+
+    def column_head(self, tile: Tile, index: Int32) -> Int32:
+        """One of them."""
+        share = self.problem.heads_of_key
+        return tile.head * share + index if self.by_keys else tile.head // share
+
+    def origins(self, tile: Tile) -> tuple[tuple, tuple]:
+        """Where rows, and where columns, of the sequence begin if sequences lie side by side, and how many there are."""
+        queries, keys = (tile.first_query, tile.queries), (tile.first_token, tile.tokens)
+        return (keys, queries) if self.by_keys else (queries, keys)
 
     def row_count(self, tile: Tile) -> Int32:
         return tile.tokens if self.by_keys else tile.queries
@@ -167,7 +177,12 @@ class AttentionBackward(KernelObject):
         first = tile.first_query if self.ragged else tile.sequence * tile.queries
         return Statistics(*(cute.domain_offset((first,), x[head, None]) for x in statistics))
 
-    # Statistics of rows.
+    # Statistics of queries.
+
+    def row_statistics(self, statistics: Statistics, tile: Tile, row: Int32) -> list[list[Float32]]:
+        """Those of a thread's two rows, if rows are queries. The last query stands for those past the end."""
+        own = self.statistics_of(statistics, tile, tile.head)
+        return [[x[cutlass.min(row + 8 * r, tile.queries - 1)] for r in range(2)] for x in own]
 
     def statistics(self, scratch: cute.Tensor, skipped, q: cute.Tensor) -> Statistics:
         """Where they are in the workspace: after ``skipped`` elements."""
@@ -230,13 +245,24 @@ class AttentionBackward(KernelObject):
     # Elements.
 
     @cute.jit
+    def cap(self, scores, scoring):
+        """With a soft cap, scores become what ``cap_scores`` makes of them. Mask them after that."""
+        if scoring.inner > 0.0:
+            cap_scores(scores, scoring, often=False)
+
+    @cute.jit
     def gradient_of_scores(self, scores, slopes, scoring, lse, delta, statistic: cutlass.Constexpr):
         """Scores become weights ``P``; ``slopes``, which are ``dP``, become ``dS``.
 
         ``statistic(i)`` tells which of a thread's values of ``lse`` and ``delta`` belong to accumulator ``i``.
         """
         if scoring.inner > 0.0:
-            cap_gradient(scores, slopes, scoring, lse, delta, statistic)
+            for i in cutlass.range_constexpr(cute.size(scores)):
+                own, half = statistic(i), scores[i]  # (tanh - 1) / 2, or minus infinity if it is masked
+                weight = cute.math.exp2(half * scoring.scale + (scoring.shift - lse[own]), fastmath=True)
+                scores[i] = weight
+                half = cute.arch.fmax(half, -1.0)
+                slopes[i] = weight * (slopes[i] - delta[own]) * (-4.0 * half * (1.0 + half))
         else:
             for i in cutlass.range_constexpr(cute.size(scores)):
                 own = statistic(i)
@@ -245,15 +271,11 @@ class AttentionBackward(KernelObject):
                 slopes[i] = weight * (slopes[i] - delta[own])
 
 
-@cute.jit
-def cap_gradient(scores, slopes, scoring, lse, delta, statistic: cutlass.Constexpr):
-    """The same with a soft cap. Masked scores are minus infinity already: their capped values are -1, with a slope of 0."""
-    seen = [scores[i] > -INFINITY for i in range(cute.size(scores))]
-    cap_scores(scores, make_softmax(scoring.scale, scoring.inner, scoring.shift), often=False)
-    for i in cutlass.range_constexpr(cute.size(scores)):
-        own = statistic(i)
-        half = scores[i]  # (tanh - 1) / 2
-        weight = cute.math.exp2(half * scoring.scale + (scoring.shift - lse[own]), fastmath=True)
-        weight = weight if seen[i] else Float32(0)
-        scores[i] = weight
-        slopes[i] = weight * (slopes[i] - delta[own]) * (-4.0 * half * (1.0 + half))
+def row_of(i: int) -> int:
+    """Which of a thread's two rows accumulator ``i`` belongs to."""
+    return i // 2 % 2
+
+
+def column_of(i: int) -> int:
+    """Which of a thread's columns accumulator ``i`` belongs to."""
+    return i // 4 * 2 + i % 2

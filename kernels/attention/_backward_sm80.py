@@ -20,7 +20,7 @@ from typing import NamedTuple
 import cutlass
 import cutlass.cute as cute
 from cuda.bindings.driver import CUstream
-from cutlass import Float32, Int32
+from cutlass import Boolean, Float32, Int32
 from cutlass.cute.nvgpu import warp
 from cutlass.utils import LayoutEnum
 
@@ -32,7 +32,7 @@ from ..sm80 import tiles
 from ..sm80.tiles import CHUNK, LINE, MMA, SWIZZLED
 from ..sm90.hardware import accumulator_row
 from ._attention import ELEMENT_BYTES, Problem, Tile
-from ._backward import AttentionBackward, Scoring, Side, Statistics
+from ._backward import AttentionBackward, Scoring, Side, Statistics, column_of, row_of
 from ._softmax import round_to, scale_sums
 
 STAGES = 2
@@ -114,8 +114,8 @@ class Backward(AttentionBackward):
     @cute.jit
     def __call__(
         self, grad_out: cute.Tensor, q: cute.Tensor, k: cute.Tensor, v: cute.Tensor, out: cute.Tensor, lse: cute.Tensor,
-        grad_q: cute.Tensor, grad_k: cute.Tensor, grad_v: cute.Tensor, scale: Float32, left: Int32, right: Int32, q_starts,
-        k_starts, soft_cap: Float32, scratch: cute.Tensor, stream: CUstream,
+        grad_q: cute.Tensor, grad_k: cute.Tensor, grad_v: cute.Tensor, scale: Float32, left: Int32,
+        right: Int32, q_starts, k_starts, soft_cap: Float32, deterministic: Boolean, scratch: cute.Tensor, stream: CUstream,
     ):  # fmt: skip
         self.dtype = q.element_type
         tiling = self.tiling
@@ -189,7 +189,7 @@ class Backward(AttentionBackward):
     def copy_step(self, columns, queries, own_keys, side: Side, tile: Tile, blocks, step: Int32, thread) -> None:
         """Start to copy the columns of a step. If rows are keys, all heads that share them follow each other."""
         count = blocks.end - blocks.begin
-        met = self.queries_of(queries, tile, side.query_head(tile, step // count)) if side.by_keys else own_keys
+        met = self.queries_of(queries, tile, side.column_head(tile, step // count)) if side.by_keys else own_keys
         self.copy(columns, met, (blocks.begin + step % count) * self.tiling.columns, thread, step % STAGES)
 
     @cute.jit
@@ -201,12 +201,13 @@ class Backward(AttentionBackward):
         lefts, rights, across = fragments
         statistic, own = row_of, held
         if cutlass.const_expr(side.by_keys):
-            head = side.query_head(tile, step // count)
+            head = side.column_head(tile, step // count)
             statistic, own = column_of, self.column_statistics(statistics, tile, head, block * tiling.columns)
         scores, slopes = (self.accumulators(mma, tiling.columns) for _ in range(2))
         for target, left, right in zip((scores, slopes), lefts, rights, strict=True):
             target.fill(0.0)
             self.multiply_shared(mma, target, left, right, stage)
+        self.cap(scores, scoring)
         side.mask(scores, tile, blocks, block, row)
         self.gradient_of_scores(scores, slopes, scoring, *own, statistic)
         weights = cute.make_rmem_tensor(mma.partition_shape_A((tiling.rows, tiling.columns)), self.dtype)
@@ -227,11 +228,6 @@ class Backward(AttentionBackward):
             cute.gemm(mma, target, left.values[None, None, i], right.values[None, None, i], target)
 
     # Statistics.
-
-    def row_statistics(self, statistics: Statistics, tile: Tile, row: Int32) -> list[list[Float32]]:
-        """Those of a thread's two rows. The last query stands for those past the end."""
-        own = self.statistics_of(statistics, tile, tile.head)
-        return [[x[cutlass.min(row + 8 * r, tile.queries - 1)] for r in range(2)] for x in own]
 
     def column_statistics(self, statistics: Statistics, tile: Tile, head: Int32, start: Int32) -> list[list[Float32]]:
         """Those of a thread's columns: two neighbours of every eight."""
@@ -305,13 +301,3 @@ class Backward(AttentionBackward):
                     pair = cute.make_tensor(rounded.iterator + 4 * n + 2 * r, cute.make_layout(2))
                     own = cute.local_tile(target[row + 8 * r, None], (2,), (n * (MMA[1] // 2) + first,))
                     cute.autovec_copy(pair, own)
-
-
-def row_of(i: int) -> int:
-    """Which of a thread's two rows accumulator ``i`` belongs to."""
-    return i // 2 % 2
-
-
-def column_of(i: int) -> int:
-    """Which of a thread's columns accumulator ``i`` belongs to."""
-    return i // 4 * 2 + i % 2

@@ -11,15 +11,25 @@ from typing import Any
 
 import aot
 
-from .._device import HOPPER_ARCHS, TMA, forward
+from .._device import HOPPER_ARCHS, forward
 from ..contracts.attention import attention_backward as contract
 from . import _backward_sm80, _backward_sm90
+from . import _backward_split_sm90 as split
 from .attention import SM90_TILINGS, Dims, tokens
 
 # The fastest of those that were timed, on an H200.
-SM90_BACKWARD: dict[Dims, _backward_sm90.Tiling] = {
+SM90_FUSED: dict[Dims, _backward_sm90.Tiling] = {
     (128, 128): _backward_sm90.Tiling(64, 128),
     (64, 64): _backward_sm90.Tiling(128, 64, adder=False),
+}
+
+
+SM90_SPLIT: dict[Dims, split.Tiling] = {
+    (128, 128): split.Tiling(64, 128, 128),
+    (64, 64): split.Tiling(64, 64, 64),
+    (96, 96): split.Tiling(64, 96, 96),
+    (192, 128): split.Tiling(32, 192, 128),
+    (256, 256): split.Tiling(64, 256, 256, parts=2),
 }
 
 
@@ -45,6 +55,7 @@ def arguments_of(dtype: str, layout: str, dims: Dims) -> dict[str, Any]:
         "q_starts": starts,
         "k_starts": starts,
         "soft_cap": aot.Scalar("f32"),
+        "deterministic": aot.Scalar("bool"),
         "scratch": aot.Tensor("f32", (aot.Dim("length", bits=64),), align=128),
         "stream": aot.Stream(),
     }
@@ -72,6 +83,7 @@ def guards_of(layout: str) -> tuple[str, ...]:
         aot.In("q_starts", "where each sequence begins in `q`, then where the last one ends; or none", default=None),
         aot.In("k_starts", "likewise in `k` and `v`", default=None),
         aot.In("soft_cap", "scores become `soft_cap * tanh(score / soft_cap)`; 0: they do not", default=0.0),
+        aot.In("deterministic", "whether sums are added in a fixed order: the same bits in every run", default=False),
         aot.Workspace("scratch", "statistics of rows, and sums of `grad_q` in f32", bytes="4 * q.size + 8 * lse.size"),
     ),
     archs=HOPPER_ARCHS,
@@ -88,15 +100,28 @@ def guards_of(layout: str) -> tuple[str, ...]:
 def attention_backward(target: aot.Target, dtype: str, layout: str, dims: Dims) -> list[aot.Spec]:
     """The gradients of ``attention`` by ``q``, ``k`` and ``v``. Sums are f32.
 
-    A query that sees no token has a gradient of zero, and so have keys and values that no query sees. With sinks, pass the
-    ``lse`` that ``attention`` gave: it has their weights in it.
+    A query that sees no token has a gradient of zero, and so have keys and values that no query sees. Sums are in a fixed order
+    if the call is ``deterministic``. Else, on sm_90a, those of ``grad_q`` are not. With sinks, pass the ``lse`` that ``attention``
+    gave: it has their weights in it.
     """
-    arguments, guards = arguments_of(dtype, layout, dims), guards_of(layout)
-    portable = _backward_sm80.Backward(_backward_sm80.TILINGS[dims], target, layout)
-    specs = [aot.Spec(portable, arguments, guards, "portable")]
-    if TMA[target.written_for] and dims in SM90_BACKWARD:
-        tiling = SM90_BACKWARD[dims]
-        own = ("soft_cap == 0", *forward(arguments, "grad_out", "q", "k", "v", "grad_k", "grad_v"))
-        kernel = _backward_sm90.Backward(tiling, target, layout)
-        specs.insert(0, aot.Spec(kernel, arguments, (*guards, *own), tiling.label))
-    return specs
+    return SPECS[target.written_for](target, dtype, layout, dims)
+
+
+def specs_sm80(target: aot.Target, dtype: str, layout: str, dims: Dims) -> list[aot.Spec]:
+    kernel = _backward_sm80.Backward(_backward_sm80.TILINGS[dims], target, layout)
+    return [aot.Spec(kernel, arguments_of(dtype, layout, dims), guards_of(layout))]
+
+
+def specs_sm90(target: aot.Target, dtype: str, layout: str, dims: Dims) -> list[aot.Spec]:
+    arguments = arguments_of(dtype, layout, dims)
+    guards = (*guards_of(layout), *forward(arguments, "grad_out", "q", "k", "v", "grad_q", "grad_k", "grad_v"))
+    specs = []
+    if dims in SM90_FUSED:
+        fused = SM90_FUSED[dims]
+        kernel = _backward_sm90.Backward(fused, target, layout)
+        specs.append(aot.Spec(kernel, arguments, (*guards, "soft_cap == 0", "deterministic == 0"), fused.label))
+    tiling = SM90_SPLIT[dims]
+    return [*specs, aot.Spec(split.SplitBackward(tiling, target, layout), arguments, guards, tiling.label)]
+
+
+SPECS = {"sm_80": specs_sm80, "sm_90a": specs_sm90}

@@ -83,6 +83,18 @@ def test_gradients_agree_with_autograd_in_f64(
     agree(torch.autograd.grad(out, arguments, arriving), exact, dtype)
 
 
+@pytest.mark.parametrize("dim", [128, 64, 256])
+def test_deterministic_gradients_have_the_same_bits_every_time(ops: Any, dim: int) -> None:
+    arguments = leaves(2048, 2048, (4, 2), (dim, dim), "bfloat16", ragged=False)
+    torch.use_deterministic_algorithms(True)
+    try:
+        first, *others = (torch.autograd.grad(loss_of(ops)(*arguments), arguments) for _ in range(5))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    for again in others:
+        assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
+
+
 def loss_of(ops: Any) -> Callable[..., Any]:
     return lambda q, k, v: ops.attention(q, k, v, 0.1, right=0)[0].float().square().sum()
 

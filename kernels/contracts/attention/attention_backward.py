@@ -32,6 +32,7 @@ def reference(
     q_starts: Any = None,
     k_starts: Any = None,
     soft_cap: float = 0.0,
+    deterministic: bool = False,
 ) -> Any:
     wide = [x.double() for x in (grad_out, q, k, v, out, lse)]
     return _gradients(*wide, forward.Scoring(scale, left, right, soft_cap, None), q_starts, k_starts)
@@ -97,6 +98,9 @@ def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
         for case in (forward.SHAPES[5], forward.RAGGED[1]):
             yield call(make, dtype, replace(case, heads=4, kv_heads=2, dim=dim, value_dim=dim, sinks=True))
             yield call(make, dtype, replace(case, heads=4, kv_heads=2, dim=dim, value_dim=dim, soft_cap=4.25))
+    for case in (forward.SHAPES[5], forward.SHAPES[9], forward.RAGGED[1]):
+        for dim in (128, 64):
+            yield {**call(make, dtype, replace(case, dim=dim, value_dim=dim)), "deterministic": True}
 
 
 def call(make: Any, dtype: str, case: forward.Case) -> dict[str, Any]:
@@ -144,6 +148,7 @@ def torch_equivalent(
     q_starts: Any = None,
     k_starts: Any = None,
     soft_cap: float = 0.0,
+    deterministic: bool = False,
 ) -> Any:
     """The formulas in plain operations, in f32."""
     wide = [x.float() for x in (grad_out, q, k, v, out, lse)]

@@ -52,15 +52,17 @@ def test_statistics_come_first_then_gradients_then_rounding(cuda: Standin, backw
     assert blocks[0] == blocks[2]
 
 
-def test_a_soft_cap_takes_the_portable_code(cuda: Standin, backward: Any) -> None:
-    assert launched(cuda, backward, call(cuda, 200, 300, soft_cap=30.0)) == 3
-    assert [launch.block[0] for launch in cuda.launches[1:]] == [128, 128]
+@pytest.mark.parametrize("others", [{"soft_cap": 30.0}, {"deterministic": True}], ids=str)
+def test_a_soft_cap_and_a_fixed_order_take_two_kernels_without_sums(cuda: Standin, backward: Any, others: Any) -> None:
+    assert launched(cuda, backward, call(cuda, 200, 300, **others)) == 3
+    assert [launch.grid[0] for launch in cuda.launches[1:]] == [3 * KV_HEADS * 3, 3 * HEADS * 2]  # of 128 rows
 
 
 def test_without_queries_or_keys_the_rest_is_zeroed(cuda: Standin, backward: Any) -> None:
-    assert launched(cuda, backward, call(cuda, 0, 300)) == 1
-    assert launched(cuda, backward, call(cuda, 200, 0)) == 2
-    assert launched(cuda, backward, call(cuda, 0, 0)) == 0
+    for others in ({}, {"deterministic": True}):
+        assert launched(cuda, backward, call(cuda, 0, 300, **others)) == 2  # keys and values
+        assert launched(cuda, backward, call(cuda, 200, 0, **others)) == 1
+        assert launched(cuda, backward, call(cuda, 0, 0, **others)) == 0
 
 
 def test_scratch_memory_holds_the_sums_and_the_statistics(cuda: Standin, backward: Any) -> None:

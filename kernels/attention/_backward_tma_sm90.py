@@ -1,0 +1,224 @@
+"""What both codes for gradients of attention on sm_90a share: tiles come and go by TMA, and statistics come with them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int32
+from cutlass.cute.nvgpu import cpasync
+from cutlass.pipeline import NamedBarrier
+
+import aot
+
+from .._device import WARP, await_previous, store
+from .._versions import SmemAllocator
+from ..sm90.hardware import ALIGNMENT, CONSUMERS, GROUP_WARPS, WARP_GROUP, WGMMA_ROWS, Barriers
+from ..sm90.pipeline import producer_state, tma_pipeline
+from . import _producer_sm90 as tma
+from ._attention import ELEMENT_BYTES
+from ._backward import CHUNK, INFINITY, AttentionBackward
+from ._producer_sm90 import Operand
+from ._softmax import round_to
+
+STAGES = 2  # of columns
+
+
+class Pipelines(NamedTuple):
+    """Of rows and of columns: what scores are made of, and what slopes are made of."""
+
+    rows: Any
+    row_values: Any
+    columns: Any  # with the statistics of queries, if columns are queries
+    column_values: Any
+
+
+class Shared(NamedTuple):
+    """Rows and stages of columns in shared memory: of either, what scores are made of, and what slopes are made of."""
+
+    rows: cute.Tensor  # rows x elements x 1
+    row_values: cute.Tensor
+    columns: cute.Tensor  # columns x elements x stages
+    column_values: cute.Tensor
+    statistics: cute.Tensor  # of queries, if columns are queries: columns x 2 x stages
+
+
+class TmaBackward(AttentionBackward):
+    def __init__(self, tiling, target: aot.Target, layout: str) -> None:
+        super().__init__(tiling, target, layout)
+        self.barriers = Barriers(CONSUMERS)
+
+    def barriers_of_all(self) -> NamedBarrier:
+        """Where all consumer warp groups wait for each other."""
+        return NamedBarrier(barrier_id=self.barriers.free, num_threads=CONSUMERS * WARP_GROUP)
+
+    # Gradients of nothing: CUDA refuses an empty grid, and TMA empty tensors.
+
+    @cute.jit
+    def any_pair(
+        self, q: cute.Tensor, k: cute.Tensor, grad_q: cute.Tensor, grad_k: cute.Tensor, grad_v: cute.Tensor,
+        stream,
+    ):  # fmt: skip
+        """Whether there are queries and keys. If there are not, the gradients of what there is become zero."""
+        queries, keys = cute.size(q.shape) > 0, cute.size(k.shape) > 0
+        if not (queries and keys):
+            if queries:
+                self.blank(grad_q, self.tiling.dim, stream)
+            if keys:
+                self.blank(grad_k, self.tiling.dim, stream)
+                self.blank(grad_v, self.tiling.value_dim, stream)
+        return queries and keys
+
+    def blank(self, gradient: cute.Tensor, width: int, stream) -> None:
+        self.blank_kernel(gradient, width).launch(**self.row_launch(gradient, width, stream))
+
+    @cute.kernel
+    def blank_kernel(self, gradient: cute.Tensor, width: cutlass.Constexpr):
+        row, place, chunk = self.row_of_thread(gradient, width)
+        await_previous(self.early)
+        if row < cute.size(gradient.shape) // width:
+            store(cute.full(CHUNK, 0.0, Float32), gradient[(*place, None)], chunk, width // CHUNK, CHUNK)
+
+    # Tiles for TMA.
+
+    def by_token(self, x: cute.Tensor) -> cute.Tensor:
+        """A tensor as tokens x columns x heads x what tells sequences apart."""
+        if self.ragged:
+            return tma.ragged_view(cute.make_tensor(x.iterator, cute.select(x.layout, mode=[0, 2, 1])))
+        return cute.make_tensor(x.iterator, cute.select(x.layout, mode=[1, 3, 2, 0]))
+
+    def blocks_of(self, operand: Operand, target: cute.Tensor, own: cute.Tensor) -> tuple:
+        """Stages of shared memory, and the blocks of a head that go there."""
+        extents = tuple(cute.size(target, mode=[i]) for i in range(2))
+        return tma.partition(operand.atom, target, cute.local_tile(own, extents, (None, 0)))
+
+    def shared(self, allocator: SmemAllocator, operands) -> Shared:
+        layouts = [operand.staged for operand in operands[:4]]
+        tensors = [allocator.allocate_tensor(self.dtype, x.outer, ALIGNMENT, swizzle=x.inner) for x in layouts]
+        statistics = cute.make_layout((self.tiling.columns, 2, STAGES))
+        return Shared(*tensors, allocator.allocate_tensor(Float32, statistics, 128))
+
+    # The producers.
+
+    def pipelines(self, barriers: cute.Pointer, by_keys: bool) -> Pipelines:
+        tiling, warps = self.tiling, CONSUMERS * GROUP_WARPS
+        widths = (tiling.dim, tiling.value_dim)
+        rows, columns = ([lines * width * ELEMENT_BYTES for width in widths] for lines in (tiling.rows, tiling.columns))
+        return Pipelines(
+            tma_pipeline(barriers, 1, rows[0], warps),
+            tma_pipeline(barriers + 2, 1, rows[1], warps),
+            tma_pipeline(barriers + 4, STAGES, columns[0], warps, producers=1 + WARP if by_keys else 1),
+            tma_pipeline(barriers + 4 + 2 * STAGES, STAGES, columns[1], warps),
+        )
+
+    @cute.jit
+    def load_tiles(self, pipes, shared, operands, side, tile):
+        """Bring rows, then columns, in the order in which they are used."""
+        blocks = side.blocks(tile)
+        first, state = producer_state(1), producer_state(STAGES)
+        of_rows, of_columns = side.origins(tile)
+        for pipe, target, operand in zip(pipes[:2], shared[:2], operands[:2], strict=True):
+            own = of_head(operand, tile.sequence, *of_rows, tile.head)
+            load_tile(pipe, operand.atom, *self.blocks_of(operand, target, own), tile.index, first)
+        for g in cutlass.range(side.column_heads(), unroll=1):
+            head = side.column_head(tile, g)
+            columns = of_head(operands[2], tile.sequence, *of_columns, head)
+            values = of_head(operands[3], tile.sequence, *of_columns, head)
+            columns = self.blocks_of(operands[2], shared[2], columns)
+            values = self.blocks_of(operands[3], shared[3], values)
+            for block in cutlass.range(blocks.begin, blocks.end, unroll=1):
+                load_tile(pipes.columns, operands[2].atom, *columns, block, state)
+                load_tile(pipes.column_values, operands[3].atom, *values, block, state)
+                state.advance()
+
+    @cute.jit
+    def load_statistics(self, pipe, memory, statistics, side, tile):
+        """Bring the statistics of queries that are columns beside them. Queries past the end weigh nothing."""
+        blocks, state = side.blocks(tile), producer_state(STAGES)
+        columns = side.tile_columns
+        for g in cutlass.range(side.column_heads(), unroll=1):
+            own = self.statistics_of(statistics, tile, side.column_head(tile, g))
+            for block in cutlass.range(blocks.begin, blocks.end, unroll=1):
+                pipe.sync_object_empty.wait(state.index, state.phase)
+                for i in cutlass.range_constexpr(columns // WARP):
+                    place = i * WARP + cute.arch.lane_idx()
+                    row = block * columns + place
+                    inside = cutlass.min(row, tile.queries - 1)
+                    lse = own.lse[inside]
+                    memory[place, 0, state.index] = lse if row < tile.queries else Float32(INFINITY)
+                    memory[place, 1, state.index] = own.delta[inside]
+                cute.arch.mbarrier_arrive(pipe.producer_get_barrier(state))
+                state.advance()
+
+    def statistics_of_columns(self, memory: cute.Tensor, which: int, stage: Int32) -> cute.Tensor:
+        """Of a thread's columns: two neighbours of every eight."""
+        count = cute.size(memory, mode=[0]) // 8
+        held = cute.make_rmem_tensor((2, count), Float32)
+        own = memory[None, which, stage]
+        for n in range(count):
+            pair = cute.local_tile(own, (2,), (4 * n + cute.arch.lane_idx() % 4,))
+            cute.autovec_copy(pair, held[None, n])
+        return cute.make_tensor(held.iterator, cute.make_layout(2 * count))
+
+    # The epilogue.
+
+    @cute.jit
+    def store_rows(self, place, sums, mma, memory, operand, side, tile):
+        """Round sums of 64 rows, and store them through ``memory``, which was that of the rows. TMA leaves out rows past the end."""
+        shared = cute.make_tensor(memory.iterator, operand.staged.outer)
+        matrices = cute.make_copy_atom(cute.nvgpu.warp.StMatrix8x8x16bOp(False, 4), self.dtype)
+        copy = cute.make_tiled_copy_S(matrices, cute.make_tiled_copy_C_atom(matrices, mma))
+        mine = copy.get_slice(place.thread)
+        target = mine.partition_D(shared)
+        rounded = cute.make_rmem_tensor(cute.shape(mine.partition_S(shared))[:3], self.dtype)
+        size = cute.size(rounded)
+        slices = cute.size(sums) // size
+        first = place.part * slices
+        for s in cutlass.range_constexpr(slices):
+            round_to(rounded, cute.make_tensor(sums.iterator + s * size, cute.make_layout(size)))
+            cute.copy(copy, rounded, target[None, None, None, (first + s) * place.bands + place.band])
+        cute.arch.fence_proxy("async.shared", space="cta")  # TMA reads what threads have written
+        self.barriers.together(place.group).arrive_and_wait()  # all of the warp group have written
+        if cute.arch.make_warp_uniform(place.thread // WARP) == 0:
+            own = of_head(operand, tile.sequence, *side.origins(tile)[0], tile.head)
+            own = cute.local_tile(own, (WGMMA_ROWS, size * 2), (None, None))
+            stored, to = tma.partition(operand.atom, shared, own)
+            for s in cutlass.range_constexpr(slices):
+                source = stored[None, (first + s) * place.bands + place.band]
+                cute.copy(operand.atom, source, to[None, tile.index * place.bands + place.band, first + s])
+            cute.arch.cp_async_bulk_commit_group()
+
+
+class Place(NamedTuple):
+    """Which rows, and which part of the columns of their gradients, a consumer warp group has."""
+
+    group: Int32
+    thread: Int32
+    band: Int32
+    part: Int32
+    bands: int
+
+
+def of_head(operand: Operand, sequence: Int32, first, length: Int32, head: Int32) -> cute.Tensor:
+    """Tokens x elements of one head of a sequence, for TMA."""
+    row, *rest = tma.origin(sequence, first, length)
+    return cute.domain_offset((row, 0), operand.tensor[(None, None, head, *rest)])
+
+
+def load_tile(pipe, atom: cute.CopyAtom, target: cute.Tensor, source: cute.Tensor, block: Int32, state) -> None:
+    """Wait until a stage is empty, then start to fill it."""
+    pipe.producer_acquire(state)
+    barrier = pipe.producer_get_barrier(state)
+    cute.copy(atom, source[None, block], target[None, state.index], tma_bar_ptr=barrier)
+
+
+def turned(x: cute.Tensor) -> cute.Tensor:
+    """The same memory with the first two modes exchanged."""
+    return cute.make_tensor(x.iterator, cute.select(x.layout, mode=[1, 0, *range(2, cute.rank(x))]))
+
+
+def store_operand(operation, tensor: cute.Tensor, staged: cute.ComposedLayout, tile: tuple[int, int]) -> Operand:
+    """A tensor that TMA stores to, or adds to, a tile at a time."""
+    one = cute.select(staged, mode=[0, 1])
+    return Operand(*cpasync.make_tiled_tma_atom(operation, tensor, one, tile), staged)
