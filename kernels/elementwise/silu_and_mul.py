@@ -13,7 +13,7 @@ from cutlass import Float32, Int32, Int64
 
 import aot
 
-from .._activations import Silu
+from .._activations import RoundedSilu, Silu
 from .._device import ARCHS, DTYPES, VECTOR_BYTES, await_previous, store
 from .._elementwise import ELEMENTWISE_TILINGS, Elementwise, ElementwiseTiling, extents
 from ..contracts.elementwise import silu_and_mul as contract
@@ -28,7 +28,8 @@ class SiluAndMul(Elementwise):
     lines = False  # a row of `out` is half as long as one of `x`
 
     def apply(self, gate: cute.TensorSSA, up: cute.TensorSSA) -> cute.TensorSSA:
-        return Silu.apply(gate.to(Float32)) * up.to(Float32)
+        silu = Silu if gate.dtype is Float32 else RoundedSilu
+        return silu.apply(gate.to(Float32)) * up.to(Float32)
 
     @cute.jit
     def __call__(self, x: cute.Tensor, out: cute.Tensor, stream: CUstream):

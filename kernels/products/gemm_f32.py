@@ -13,7 +13,7 @@ from typing import Any
 
 import aot
 
-from .._activations import Gelu, Identity, Relu, Silu
+from .._activations import EpilogueSilu, Gelu, Identity, Relu
 from .._device import ARCHS, TMA, VECTOR_BYTES, forward
 from ..contracts.products import gemm_f32 as contract
 from ..sm90 import tiling as sm90
@@ -25,7 +25,7 @@ from ._tf32 import DirectBiasActivation, F32BiasActivation, Tf32Gemm, Tf32Mainlo
 
 FAMILY = "f32"
 
-EPILOGUES = {"identity": Identity, "relu": Relu, "gelu": Gelu, "silu": Silu}
+EPILOGUES = {"identity": Identity, "relu": Relu, "gelu": Gelu, "silu": EpilogueSilu}
 TILING = Tiling()
 # For exact products of few rows, of which the first that takes a product computes it.
 FEW_ROWS = (_f32_few_rows.Tiling(1), _f32_few_rows.Tiling(4, ahead=2))

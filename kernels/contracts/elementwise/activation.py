@@ -19,8 +19,13 @@ def reference(x: Any, op: str) -> Any:
 
 
 def ulps(x: Any, op: str) -> float | None:
-    """Correct rounding is half a unit; the rest is for the arithmetic in f32. In f32 itself there is no such rest."""
-    return 1.0 if x.element_size() == 2 else None
+    """Correct rounding is half a unit; the rest is for the arithmetic in f32.
+
+    In f32 itself, silu has the errors of a power of two, which may be 2 units, of a sum and of a quotient.
+    """
+    if x.element_size() == 4:
+        return 5.0 if op == "silu" else None
+    return 1.0
 
 
 def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import math
 
+import numpy as np
 import pytest
 from places import PROJECT
 
@@ -42,3 +43,26 @@ def test_the_polynomial_of_gelu_is_as_good_as_it_says() -> None:
 def test_numbers_of_bf16_stay_exact_when_they_are_made_smaller() -> None:
     smallest_of_bf16, smallest_of_f32 = 2.0**-133, 2.0**-149
     assert smallest_of_bf16 * 2.0**-SHIFT == smallest_of_f32
+
+
+def numbers(*names: str) -> list[np.float32]:
+    """Constants of the module, as f32."""
+    found: dict[str, float] = {"math": math}  # type: ignore[dict-item]
+    for node in ast.parse(SOURCE.read_text()).body:
+        if isinstance(node, ast.Assign) and any(name in ast.unparse(node.targets[0]) for name in names):
+            exec(ast.unparse(node), found)
+    return [np.float32(found[name]) for name in names]
+
+
+def test_exp_loses_nothing_before_the_power_of_two_is_taken() -> None:
+    """In f32 as the code does it, with a power that is rounded correctly: the hardware's adds 2 units."""
+    high, low, rounding = numbers("LN2_HIGH", "LN2_LOW", "ROUNDING")
+    log2e = np.float32(math.log2(math.e))
+    x = np.linspace(-87, 88, 1_000_001, dtype=np.float32)
+    power = (log2e * x + rounding) - rounding
+    rest = (x - power * high) - power * low
+    found = np.exp2(log2e * rest).astype(np.float32) * np.exp2(power).astype(np.float32)
+    exact = np.exp(x.astype(np.float64))
+    units = np.abs(found - exact) / 2.0 ** (np.floor(np.log2(exact)) - 23)
+    assert units.max() < 1.5
+    assert float(high) * 128 == float(np.float32(high * np.float32(128))) and math.frexp(high)[0] * 2**16 % 1 == 0
