@@ -64,14 +64,14 @@ class Tiling(_attention.Tiling):
         return LINE if self.dim % LINE == 0 and self.value_dim % LINE == 0 else LINE // 2
 
     @property
-    def across(self) -> int:
+    def line_threads(self) -> int:
         """Threads that copy a line."""
         return self.line // CHUNK
 
     @property
     def apart(self) -> int:
         """Tokens, or queries, from one copy of a thread to the next."""
-        return self.threads // self.across
+        return self.threads // self.line_threads
 
     @property
     def shared_bytes(self) -> int:
@@ -255,7 +255,7 @@ class Attention(_attention.Attention):
         """The last query stands for those past the end."""
         tiling = self.tiling
         for i in range(tiling.rows // tiling.apart):
-            row = tile.index * tiling.rows + i * tiling.apart + thread // tiling.across
+            row = tile.index * tiling.rows + i * tiling.apart + thread // tiling.line_threads
             source = queries[cutlass.min(row, tile.queries - 1), None]
             for j in range(tiling.dim // tiling.line):
                 tiles.copy_chunk(shared.atom, source, self.chunk(j, thread), shared.to_queries[None, i, j, 0])
@@ -268,7 +268,7 @@ class Attention(_attention.Attention):
         tiling = self.tiling
         found: list[tuple] = []
         for i in range(tiling.tokens // tiling.apart):
-            token = block * tiling.tokens + i * tiling.apart + thread // tiling.across
+            token = block * tiling.tokens + i * tiling.apart + thread // tiling.line_threads
             token = cutlass.max(cutlass.min(token, tile.tokens - 1), first)
             found.append(find_token(pages, tile.sequence, token, keys.shape[1]) if self.paged else (token,))
         return found
@@ -284,7 +284,7 @@ class Attention(_attention.Attention):
 
     def chunk(self, line: int, thread) -> Int32:
         """The chunk of a line of a token that a thread copies."""
-        return line * self.tiling.across + thread % self.tiling.across
+        return line * self.tiling.line_threads + thread % self.tiling.line_threads
 
     def fragments(self, mma: cute.TiledMma, shared: Shared, thread) -> list:
         """The registers for queries, keys and values. Values are transposed on their way there."""

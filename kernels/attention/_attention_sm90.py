@@ -1,10 +1,10 @@
-"""Attention for sm_90a: TMA brings queries, keys and values into shared memory, wgmma multiplies them from there.
+"""Attention for sm_90a: TMA loads queries, keys and values into shared memory, wgmma multiplies them from there.
 
 A tile of the output is ``rows`` queries of one head. A block has a producer warp group, and two or three consumer warp
 groups. Each of those has 64 rows of the tile. It goes over the keys in blocks of ``tokens``, from the last block that its
 rows see to the first that its tile sees: see ``_mainloop_sm90``.
 
-Blocks are persistent. A producer warp draws tiles, longest first, and is ahead of the consumers: it brings the first keys
+Blocks are persistent. A producer warp draws tiles, longest first, and is ahead of the consumers: it loads the first keys
 of the next tile while they still write this one. It finds out what the tile is, and tells them together with its queries:
 see ``_producer_sm90``.
 

@@ -2,7 +2,7 @@
 
 Tokens past the end of a sequence arrive as zeros, whatever the memory there contains, because TMA fills in zeros outside
 of a tensor: see :func:`ragged_view` for sequences that lie side by side. Keys and values may be in pages. Then a block of them
-is brought by many small copies, each from one page, and each with an end of its own: see :meth:`Producer.load_boxes`. To
+is loaded by many small copies, each from one page, and each with an end of its own: see :meth:`Producer.load_boxes`. To
 issue a copy takes a warp hundreds of cycles, so four warps share them. Consumer warps notice nothing of it.
 """
 
@@ -23,7 +23,7 @@ from ..sm90.scheduler import draw_tile
 from ._attention import Problem, Tile
 
 END = -1  # in place of a tile: there is none left
-BOX = 16  # tokens that one copy brings from a page: the size of a page is a multiple of this
+BOX = 16  # tokens that one copy loads from a page: the size of a page is a multiple of this
 LARGE_BOX = 64  # the same, if the size of a page is a multiple of this
 # Notes of the producer: whether there is a tile, six facts of it (see ``announce``), and the next tile, at one of two places.
 NOTES, NEXT = 9, 7
@@ -91,7 +91,7 @@ class Producer:
 
     @cute.jit
     def load_tiles(self, stages: cutlass.Constexpr):
-        """Bring queries, keys and values in the order in which they are used."""
+        """Load queries, keys and values in the order in which they are used."""
         problem, warp = self.problem, self.warp
         count, index, turn = problem.order.count(), cute.arch.block_idx()[0], Int32(0)
         q_state, k_state, v_state = producer_state(1), producer_state(stages), producer_state(stages)
@@ -277,7 +277,7 @@ class Producer:
 
 
 def line_of(columns: int) -> int:
-    """Columns of a line in shared memory: what one swizzled copy brings of a token."""
+    """Columns of a line in shared memory: what one swizzled copy loads of a token."""
     return next(width for width in SLICES if columns % width == 0)
 
 

@@ -82,18 +82,18 @@ class Ring:
         """Start to copy the tokens of a team. Neighbouring threads copy neighbouring chunks of one token."""
         tiling = self.tiling
         head = place.unit // self.caches.row_tiles
-        across = LINE // CHUNK  # threads
-        apart = tiling.team_threads // across  # tokens from one copy of this thread to the next
+        line_threads = LINE // CHUNK
+        apart = tiling.team_threads // line_threads  # tokens from one copy of this thread to the next
         last = place.length - 1
         first = place.index * tiling.tile + self.team * tiling.tokens
         keys, values, skipped = self.caches.keys, self.caches.values, Int32(0)
         for i in cutlass.range_constexpr(cute.size(self.to_keys, mode=[1])):
             if cutlass.const_expr(i * apart % PAGE == 0):
-                token = cutlass.min(first + i * apart + self.member // (across * PAGE) * PAGE, last)
+                token = cutlass.min(first + i * apart + self.member // (line_threads * PAGE) * PAGE, last)
                 keys, values, skipped = self.caches.page(place.sequence, head, token)
-            token = cutlass.min(first + i * apart + self.member // across, last) - skipped
+            token = cutlass.min(first + i * apart + self.member // line_threads, last) - skipped
             for j in cutlass.range_constexpr(cute.size(self.to_keys, mode=[2])):
-                chunk = j * across + self.member % across
+                chunk = j * line_threads + self.member % line_threads
                 tiles.copy_chunk(self.atom, keys[token, None], chunk, self.to_keys[None, i, j, stage])
                 tiles.copy_chunk(self.atom, values[token, None], chunk, self.to_values[None, j, i, stage + 1])
 

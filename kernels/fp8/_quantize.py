@@ -66,16 +66,16 @@ class QuantizeBlocks(Quantize):
         thread, _, _ = cute.arch.thread_idx()
         index, _, _ = cute.arch.block_idx()
         lanes = BLOCK // self.chunk
-        across = cute.size(x, mode=[1]) // BLOCK
-        count = cute.size(x, mode=[0]) * across
+        row_blocks = cute.size(x, mode=[1]) // BLOCK
+        count = cute.size(x, mode=[0]) * row_blocks
         await_previous(self.early)
         places, held = [], []
         for i in cutlass.range_constexpr(UNROLL):
             place = (index * UNROLL + i) * (THREADS // lanes) + thread // lanes
             near = cutlass.min(place, count - 1)  # warps reduce together, so lanes past the end repeat the last block
-            places.append((place, near // across, near % across))
+            places.append((place, near // row_blocks, near % row_blocks))
             held.append(
-                fetch(x[near // across, None], near % across * lanes + thread % lanes, self.chunk, cached=False)
+                fetch(x[near // row_blocks, None], near % row_blocks * lanes + thread % lanes, self.chunk, cached=False)
             )
         for i in cutlass.range_constexpr(UNROLL):
             place, row, column = places[i]
@@ -100,8 +100,8 @@ class QuantizeSquares(Quantize):
         thread, _, _ = cute.arch.thread_idx()
         index, _, _ = cute.arch.block_idx()
         lanes = BLOCK // self.chunk
-        rows, across = cute.size(x, mode=[0]), cute.size(x, mode=[1]) // BLOCK
-        top, column = index // across * BLOCK, index % across
+        rows, row_blocks = cute.size(x, mode=[0]), cute.size(x, mode=[1]) // BLOCK
+        top, column = index // row_blocks * BLOCK, index % row_blocks
         shared = SmemAllocator().allocate_tensor(Float32, cute.make_layout(THREADS // WARP))
         await_previous(self.early)
         first = column * lanes + thread % lanes
@@ -127,7 +127,7 @@ class QuantizeSquares(Quantize):
             values = held[i].load().to(Float32) * (LARGEST / largest)
             store(values, out[cutlass.min(row, rows - 1), None], first, end, self.chunk)
         if thread == 0:
-            scale[index // across, column] = largest * (1 / LARGEST)
+            scale[index // row_blocks, column] = largest * (1 / LARGEST)
 
 
 class QuantizeScaled(Quantize):
@@ -141,16 +141,16 @@ class QuantizeScaled(Quantize):
     def kernel(self, x: cute.Tensor, scale: cute.Tensor, out: cute.Tensor):
         thread, _, _ = cute.arch.thread_idx()
         index, _, _ = cute.arch.block_idx()
-        across = cute.size(x, mode=[1]) // self.chunk
-        count = cute.size(x, mode=[0]) * across
+        row_chunks = cute.size(x, mode=[1]) // self.chunk
+        count = cute.size(x, mode=[0]) * row_chunks
         await_previous(self.early)
         factor = 1 / scale[0]
         places, held = [], []
         for i in cutlass.range_constexpr(UNROLL):
             place = (index * UNROLL + i) * THREADS + thread
             near = cutlass.min(place, count - 1)
-            places.append((place, near // across, near % across))
-            held.append(fetch(x[near // across, None], near % across, self.chunk, cached=self.chunk == 1))
+            places.append((place, near // row_chunks, near % row_chunks))
+            held.append(fetch(x[near // row_chunks, None], near % row_chunks, self.chunk, cached=self.chunk == 1))
         for i in cutlass.range_constexpr(UNROLL):
             place, row, column = places[i]
             end = column + 1 if place < count else column

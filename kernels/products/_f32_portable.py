@@ -151,7 +151,7 @@ class Gemm(TileGemm):
 
     @cute.jit
     def read(self, operand, step: Int32):
-        """The elements that this thread brings to shared memory for a step. Those beyond the last of k are zero."""
+        """The elements that this thread copies to shared memory for a step. Those beyond the last of k are zero."""
         rows, depth = operand.matrix.shape
         values = cute.make_rmem_tensor(self.tiling.k * cute.size(operand.shared, mode=[0]) // THREADS, Float32)
         for i in cutlass.range_constexpr(cute.size(values)):

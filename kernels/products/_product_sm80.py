@@ -34,10 +34,10 @@ class Product(Mainloop, KernelObject):
     @cute.jit
     def __call__(self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, a_scale, b_scale, offsets, stream: CUstream):
         tiling = self.tiling
-        self.narrow = a.element_type.width == 8
-        self.narrow_dtypes = a.element_type, b.element_type
-        dtype = Float16 if self.narrow else a.element_type
-        if cutlass.const_expr(self.narrow):
+        self.f8 = a.element_type.width == 8
+        self.f8_dtypes = a.element_type, b.element_type
+        dtype = Float16 if self.f8 else a.element_type
+        if cutlass.const_expr(self.f8):
             a, b = as_pairs(a), as_pairs(b)
         m, n = out.shape
         tiles = (cute.ceil_div(m, tiling.m), cute.ceil_div(n, tiling.n))
@@ -100,10 +100,10 @@ class Product(Mainloop, KernelObject):
             self.promote(sums, products, a_scale, b_scale, places, step)
 
     def multiply_block(self, mma, sums, a, b) -> None:
-        if not self.narrow:
+        if not self.f8:
             super().multiply_block(mma, sums, a, b)
             return
-        wide = [widened(values, dtype) for values, dtype in zip((a, b), self.narrow_dtypes, strict=True)]
+        wide = [widened(values, dtype) for values, dtype in zip((a, b), self.f8_dtypes, strict=True)]
         for half in range(2):
             super().multiply_block(mma, sums, *(values[None, None, half] for values in wide))
 
@@ -126,9 +126,9 @@ class Product(Mainloop, KernelObject):
     @cute.jit
     def scale(self, sums, a_scale, b_scale, places):
         larger = 1.0
-        for dtype in self.narrow_dtypes:
+        for dtype in self.f8_dtypes:
             larger *= 1 / SMALLER if dtype is Float8E4M3FN else 1
-        if cutlass.const_expr(self.narrow):
+        if cutlass.const_expr(self.f8):
             for i in cutlass.range_constexpr(cute.size(sums)):
                 factor = Float32(larger)
                 if cutlass.const_expr(self.scales == "rows"):

@@ -1,4 +1,4 @@
-"""GEMM for sm_100f: TMA brings tiles into shared memory, tcgen05 multiplies them into tensor memory.
+"""GEMM for sm_100f: TMA loads tiles into shared memory, tcgen05 multiplies them into tensor memory.
 
 A block has one warp that loads, one that starts the products, and four that write. It is persistent and keeps two tiles
 in tensor memory: while one is written, the next is multiplied.
@@ -231,7 +231,7 @@ class Gemm(EpilogueGemm):
 
     @cute.jit
     def produce(self, loader, mma, load_a, a, shared_a, load_b, b, shared_b, tiles):
-        """One warp: bring the tiles of ``a`` and ``b``, in the order in which they are multiplied."""
+        """The producer warp: load the tiles of ``a`` and ``b``, in the order in which they are multiplied."""
         tiling = self.tiling
         mine = mma.get_slice(0)
         a = mine.partition_A(cute.local_tile(a, (tiling.m, tiling.k), (None, None, None)))

@@ -86,12 +86,12 @@ def chunk_copy(
     operation, dtype, major: LayoutEnum, threads: int, line: int = LINE, chunk: int = CHUNK
 ) -> cute.TiledCopy:
     """Neighbouring threads copy a line of 64 elements, or of half as many, one chunk of 16 bytes each."""
-    across = line // chunk
+    line_chunks = line // chunk
     atom = chunk_atom(operation, dtype)
     if major == LayoutEnum.ROW_MAJOR:
-        order, values = cute.make_layout((threads // across, across), stride=(across, 1)), (1, chunk)
+        order, values = cute.make_layout((threads // line_chunks, line_chunks), stride=(line_chunks, 1)), (1, chunk)
     else:
-        order, values = cute.make_layout((across, threads // across)), (chunk, 1)
+        order, values = cute.make_layout((line_chunks, threads // line_chunks)), (chunk, 1)
     return cute.make_tiled_copy_tv(atom, order, cute.make_layout(values))
 
 

@@ -196,21 +196,21 @@ class Epilogue:
     def write_rows(self, store: Store, buffer, first, at, place: Place):
         """The rows of a slice that belong to the expert; those below are another's."""
         width, chunk = self.tiling.slice_columns, CHUNK_BYTES // self.tiling.out_bytes
-        across, thread = width // chunk, place.thread
+        row_chunks, thread = width // chunk, place.thread
         atom = cute.make_copy_atom(
             cute.nvgpu.CopyUniversalOp(), store.shared.element_type, num_bits_per_copy=8 * CHUNK_BYTES
         )
         chunks = cute.make_tiled_copy_tv(
             atom,
-            cute.make_layout((hw.WARP_GROUP // across, across), stride=(across, 1)),
+            cute.make_layout((hw.WARP_GROUP // row_chunks, row_chunks), stride=(row_chunks, 1)),
             cute.make_layout((1, chunk)),
         )
         source = chunks.get_slice(thread).partition_S(store.shared[None, None, buffer])
         out = store.out[None, None, 0]
         columns = cute.size(out, mode=[1])
-        for i in cutlass.range_constexpr(hw.WGMMA_ROWS * across // hw.WARP_GROUP):
-            row = first + i * (hw.WARP_GROUP // across) + thread // across
-            column = at * width + thread % across * chunk
+        for i in cutlass.range_constexpr(hw.WGMMA_ROWS * row_chunks // hw.WARP_GROUP):
+            row = first + i * (hw.WARP_GROUP // row_chunks) + thread // row_chunks
+            column = at * width + thread % row_chunks * chunk
             values = cute.make_rmem_tensor_like(source[None, i, 0])
             cute.autovec_copy(source[None, i, 0], values)
             if row < place.limit and column < columns:

@@ -2,7 +2,7 @@
 
 Every schedule is a combination of these fields, and every product takes any of them that its operands allow:
 
-* **pingpong**: the consumer warp groups take turns at tiles. While one stores its tile, the other multiplies the next, so the
+* **pingpong**: the consumer warp groups compute alternate tiles. While one stores its tile, the other multiplies the next, so the
   tensor cores do not wait for an epilogue. **cooperative**: they share each tile, half and half. So a tile can be twice as
   large, and a block that gets only one tile uses both.
 * **clusters**: blocks one above the other need the same tile of ``b``, blocks side by side the same tile of ``a``. Each loads
@@ -104,7 +104,7 @@ class Tiling:
 
     @property
     def prefetched_steps(self) -> int:
-        """Steps of which a block brings its share of the weights into the L2 cache early."""
+        """Steps of which a block prefetches its share of the weights into the L2 cache."""
         rows = self.m // self.cluster_n if self.swapped else self.n // self.cluster_m
         return max(1, PREFETCHED_BYTES // (rows * self.lines * hw.LINE_BYTES))
 
