@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .declare.backward import Backward
     from .declare.declaration import In, Out, kernel
     from .declare.kernel import Kernel, Variant
-    from .declare.specs import Cost, Spec
+    from .declare.specs import Cost, Spec, Work
     from .declare.workspace import Workspace
     from .targets import Target
 
@@ -53,6 +53,7 @@ __all__ = [
     "Tuple",
     "UsageError",
     "Variant",
+    "Work",
     "Workspace",
     "kernel",
 ]
@@ -63,7 +64,7 @@ _MODULES = {
     **dict.fromkeys(_ARGUMENTS, ".declare.arguments"),
     **dict.fromkeys(("In", "Out", "kernel"), ".declare.declaration"),
     **dict.fromkeys(("Kernel", "Variant"), ".declare.kernel"),
-    **dict.fromkeys(("Cost", "Spec"), ".declare.specs"),
+    **dict.fromkeys(("Cost", "Spec", "Work"), ".declare.specs"),
     "Backward": ".declare.backward",
     "Target": ".targets",
     "Workspace": ".declare.workspace",

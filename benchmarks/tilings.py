@@ -1,4 +1,4 @@
-"""Times of every tiling of a shipped product for sm_90a, on products to tune on: what `gemm_table.py` makes tables of.
+"""Times of every tiling of a shipped product for sm_90a, on products to tune on: what `aot tune --times` fits models to.
 
 Needs a GPU, torch, and a bundle of the shipped kernels with the family of the product, alone on the GPU. Contenders take turns
 in random order in CUDA graphs, with inputs beyond the L2 cache. After 6 ms of work the GPU rests as long, so that its clock
@@ -23,10 +23,16 @@ from typing import Any
 
 from _common import machine_facts, parser
 from _timers import between_events
+from aot_runtime.arch import Arch
 from gemm_shapes import EVERY, PRECISIONS, Problem, read_clocks, read_problems, this_device
 from scaled_shapes import MAX_SETS, Case, make_inputs, takes, torch_run
 
+from aot.gpu.running import find_gpu, variants_of
+from aot.gpu.tune import tuned_device
+from aot.records import encode
+
 SETS = ("gemm_tune", "gemm_random")
+ARCH = Arch.parse("sm_90a")
 KINDS = {"bf16": "gemm", "tf32": "gemm_f32", "f32": "gemm_f32", "tensor": "gemm_fp8", "blocks": "gemm_fp8"}
 MOST = {"bf16": 2.6e12, "tf32": 1.3e12, "f32": 2.5e11, "tensor": 2.6e12, "blocks": 2.6e12}  # operations of a product
 WORK = 6000.0  # microseconds after which the GPU rests
@@ -86,11 +92,10 @@ def tilings(
     kernel = KINDS[what]
     choices = {"precision": PRECISIONS[what]} if what in PRECISIONS else {}
     for one in bundle.explain(kernel, this_device(), **inputs[0], out=outs[0], **choices).candidates:
-        label = one.variant.rpartition("__")[2]
-        if not one.reason and label.startswith("tile"):
+        if not one.reason and one.variant.rpartition("__")[2].startswith("tile"):
             if one.variant not in functions:
                 functions[one.variant] = variant_function(bundle, kernel, one.variant)
-            yield label, lambda i, call=functions[one.variant]: call(**inputs[i], out=outs[i], **choices)
+            yield one.variant, lambda i, call=functions[one.variant]: call(**inputs[i], out=outs[i], **choices)
 
 
 class Rested:
@@ -156,6 +161,16 @@ def measure_all(
     return measured
 
 
+def times_of(bundle: Any, what: str, measured: list[tuple[Problem, dict[str, float]]]) -> Iterator[dict[str, Any]]:
+    """The times as `tune --json` prints them, and torch's."""
+    known = {one.name: one for one in variants_of(bundle.path, bundle.manifest)[ARCH]}
+    for problem, times in measured:
+        first = known[next(name for name in times if name != TORCH)]
+        own = {name: round(took, 2) for name, took in times.items() if name != TORCH}
+        of_call = {"kernel": KINDS[what], "arch": str(ARCH), "function": first.function, "point": dict(first.point)}
+        yield {**of_call, "extents": list(problem[2:]), "usual": "", "microseconds": own, TORCH: round(times[TORCH], 2)}
+
+
 def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("bundle", type=Path)
@@ -167,18 +182,14 @@ def main() -> None:
     bundle, products, clocks = aot_runtime.load(given.bundle), problems(given.what), [read_clocks()]
     gc.freeze()  # torch collects garbage before each graph: it need not look at what is here already
     measured = measure_all(bundle, given.what, products, given.seconds, clocks)
-    labels = sorted({label for _, times in measured for label in times if label != TORCH})
-    rows = [
-        [*problem[2:], round(times[TORCH], 2), {str(i): round(times[label], 2) for i, label in enumerate(labels) if label in times}]
-        for problem, times in measured
-    ]  # fmt: skip
+    gpu = find_gpu("tilings.py")
     results = {
         "benchmark": f"tilings of {KINDS[given.what]}, {given.what}",
         "machine": machine_facts(),
         "summary": {"products": len(measured), "of": len(products), "clocks": clocks},
-        "tilings": labels,
-        "columns": ["m", "n", "k", "torch's microseconds", "microseconds by the number of the tiling"],
-        "rows": rows,
+        "device": encode(tuned_device(gpu)),
+        "clock": gpu.clock,
+        "measured": list(times_of(bundle, given.what, measured)),
     }
     if given.out is not None:
         given.out.write_text(json.dumps(results) + "\n")

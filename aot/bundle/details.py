@@ -21,6 +21,7 @@ __all__ = [
     "LaunchDetails",
     "RequirementDetails",
     "VariantDetails",
+    "WorkDetails",
     "details_text",
     "parse_details",
     "read_details",
@@ -28,7 +29,7 @@ __all__ = [
 ]
 
 MAX_DETAILS_BYTES = 256 << 20
-_LATER = ("tuned_by", "written_for")  # fields that the first details of the schema did not have
+_LATER = ("tuned_by", "written_for", "work")  # fields that the first details of the schema did not have
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,17 @@ class RequirementDetails:
 
 
 @dataclass(frozen=True)
+class WorkDetails:
+    """What a variant has to do for a call, in terms of what its kernel is tuned by: see ``aot.Work``."""
+
+    tile: Mapping[str, int]  # of each extent, how much one cluster of blocks computes
+    step: Mapping[str, int]  # of the extents that are summed over, how much one step takes
+    bytes: str  # that go through device memory: an expression of the extents
+    blocks: int  # of a cluster
+    cycles: int  # of a multiprocessor for one step, at least
+
+
+@dataclass(frozen=True)
 class VariantDetails:
     """One variant for one architecture."""
 
@@ -72,6 +84,7 @@ class VariantDetails:
     verified_on: tuple[str, ...] = ()  # devices that `check` ran it on, with the dates
     tuned_by: Mapping[str, str] = field(default_factory=dict)  # what tables go by -> the same of the arguments
     written_for: str = ""  # the architecture that its code was written for; "": not known
+    work: WorkDetails | None = None  # what a model of its time goes by
 
     def is_portable(self, arch: Arch) -> bool:
         """Whether its code was written for another architecture than the one that it was built for."""

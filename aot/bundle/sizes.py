@@ -35,7 +35,7 @@ def purpose_of(name: str, bundle: str) -> tuple[str, str, str]:
     if folders[0] == "details":
         return "descriptions", folders[1].removesuffix(".json"), ""
     if folders[0] in ("include", "contracts", "tuning"):
-        return {"include": "headers", "contracts": "contracts", "tuning": "measured tables"}[folders[0]], "", ""
+        return {"include": "headers", "contracts": "contracts", "tuning": "tables"}[folders[0]], "", ""
     return ("descriptions" if len(folders) == 1 else "kept intermediate files"), "", ""
 
 

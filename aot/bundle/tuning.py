@@ -1,4 +1,4 @@
-"""``tuning/*.json``: which variant was the fastest on a device, by the extents of a call.
+"""``tuning/*.json``: which variant is the fastest on a device, by the extents of a call.
 
 ``python -m aot tune`` writes such a file, ``build --tuning`` reads it, and a bundle keeps what was compiled into its
 entry library, so that ``merge``, ``prune`` and later builds compile it in again. Standard library only.
@@ -10,11 +10,11 @@ import json
 import math
 import re
 import string
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from aot_runtime.arch import Arch
 from aot_runtime.description.records import FileRecord, read_bounded
@@ -37,29 +37,35 @@ __all__ = [
     "check_names",
     "check_tuning",
     "read_tuning",
+    "read_with",
     "tuning_name",
+    "tuning_of",
     "tuning_text",
 ]
 
 TUNING = "tuning"  # a folder of a bundle
-SCHEMA = 3
-# Until 2 cells are a list of numbers, and in 1 every set has bins and cells of its own.
+SCHEMA = 4
+# Until 3 runs of cells are not shortened, until 2 cells are a list of numbers, and in 1 every set has bins and cells of its own.
 _READABLE = range(1, SCHEMA + 1)
 MAX_CELLS = 65536  # AOT_MAX_CELLS: of one set
 MAX_VARIANTS = 256  # of one set: a cell is a byte
 MAX_BYTES = 64 << 20
-_DIGITS = string.digits + string.ascii_letters  # of cells in a file, if there are no more variants than these
+_DIGITS = string.digits + string.ascii_letters + "!#$%&()+,-./:<=>?@[]^_`{|}~"  # of cells, if these are enough
+_RUN = re.compile(r"(.)\1{4,}", re.DOTALL)  # of cells; written with its length: ``a*12;``
+_SHORT = re.compile(r"(.)\*([0-9]{1,5});", re.DOTALL)
 _AGAIN = "run `python -m aot tune` again"
 _INT64 = range(-(2**63) + 1, 2**63)
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
 class TunedDevice:
-    """The device that was measured. A table is used on devices of this name with as many multiprocessors."""
+    """The device of a table. Devices of another name take the table of the nearest one of their compute capability."""
 
     name: str  # such as NVIDIA H200
     multiprocessors: int  # how many it has
     capability: str  # its compute capability, such as 9.0
+    bandwidth: int = 0  # of its memory in GB/s, as its driver reports it; 0: not known
 
     def __str__(self) -> str:
         return f"{self.name} ({self.multiprocessors} multiprocessors)"
@@ -90,13 +96,14 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class TunedKernel:
-    """The table of a kernel for an architecture."""
+    """The table of a kernel for an architecture: measured, or predicted from times of another device."""
 
     kernel: str  # its name
     arch: Arch  # the architecture
     by: tuple[str, ...]  # the extents, as they are declared
     sets: tuple[TunedSet, ...]  # one for each point
     left_out: tuple[LeftOut, ...] = ()  # what no cell names
+    measured_on: str = ""  # the device whose times a model was fitted to; "": that of the table
 
     @property
     def pair(self) -> tuple[str, Arch]:
@@ -105,16 +112,20 @@ class TunedKernel:
 
 @dataclass(frozen=True)
 class Tuning:
-    """What was measured on one device."""
+    """The tables of one device."""
 
     device: TunedDevice
     kernels: tuple[TunedKernel, ...]
     schema: int = SCHEMA
 
+    @property
+    def pairs(self) -> list[tuple[str, Arch]]:
+        return [kernel.pair for kernel in self.kernels]
+
     def only(self, pairs: Iterable[tuple[str, Arch]]) -> Tuning:
         """The tables of these kernels."""
         wanted = set(pairs)
-        return Tuning(self.device, tuple(kernel for kernel in self.kernels if kernel.pair in wanted))
+        return replace(self, kernels=tuple(kernel for kernel in self.kernels if kernel.pair in wanted))
 
 
 def tuning_name(device: TunedDevice) -> str:
@@ -135,25 +146,40 @@ def tuning_text(tuning: Tuning) -> str:
 
 
 def _without_repetition(sets: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The sets, of which each that chooses as an earlier one does names that one's index instead of bins and cells.
+    """The sets, of which each that chooses as an earlier one does names that one's index instead of what they share.
 
     Dtypes and epilogues often share their choices, and cells are nearly all of a file. So they are a text, too, with a
-    character for each.
+    character for each, and what the names of variants begin with stands apart.
     """
-    grids = [(one.pop("bins"), _text_of(one.pop("cells"))) for one in sets]
+    grids = []
+    for one in sets:
+        one["prefix"] = _prefix(one["variants"])
+        rests = [name[len(one["prefix"]) :] for name in one.pop("variants")]
+        grids.append({"variants": rests, "bins": one.pop("bins"), "cells": _text_of(one.pop("cells"))})
     for index, (one, grid) in enumerate(zip(sets, grids, strict=True)):
         first = grids.index(grid)
-        yield {**one, "bins": grid[0], "cells": grid[1]} if first == index else {**one, "like": first}
+        yield {**one, **grid} if first == index else {**one, "like": first}
+
+
+def _prefix(names: Sequence[str]) -> str:
+    """What comes before the labels of variants, if it is the same for all."""
+    start, between, _ = names[0].rpartition("__")
+    return start + between if all(name.startswith(start + between) for name in names) else ""
 
 
 def _text_of(cells: Sequence[int]) -> str | Sequence[int]:
-    return "".join(_DIGITS[cell] for cell in cells) if max(cells) < len(_DIGITS) else cells
+    if max(cells) >= len(_DIGITS):
+        return cells
+    return _RUN.sub(lambda run: f"{run[1]}*{len(run[0])};", "".join(_DIGITS[cell] for cell in cells))
 
 
 def _cells_of(text: str, index: int) -> list[int]:
-    cells = [_DIGITS.find(character) for character in text]
+    if sum(int(run[2]) for run in _SHORT.finditer(text)) > MAX_CELLS:
+        raise RecordError(f"set {index} has more than {MAX_CELLS} cells")
+    whole = _SHORT.sub(lambda run: run[1] * int(run[2]), text)
+    cells = [_DIGITS.find(character) for character in whole]
     if -1 in cells:
-        raise RecordError(f"set {index} has a cell {text[cells.index(-1)]!a}, which is neither a digit nor a letter")
+        raise RecordError(f"set {index} has a cell {whole[cells.index(-1)]!a}, which stands for no variant")
     return cells
 
 
@@ -168,7 +194,9 @@ def _with_repetition(data: dict[str, Any]) -> dict[str, Any]:
                 first = one.pop("like")
                 if type(first) is not int or not 0 <= first < index or not isinstance(sets[first], dict):
                     raise RecordError(f"set {index} is like set {first!a}, which is not one before it")
-                one |= {name: sets[first].get(name) for name in ("bins", "cells")}
+                one |= {name: sets[first].get(name) for name in ("bins", "cells", "variants") if name not in one}
+        for one in (one for one in sets if isinstance(one, dict) and isinstance(one.get("prefix"), str)):
+            one["variants"] = [one["prefix"] + str(rest) for rest in _list(one, "variants")]
     return data
 
 
@@ -183,19 +211,28 @@ def read_tuning(path: Path, expected: FileRecord | None = None) -> Tuning:
 
     A file of a bundle must be the ``expected`` one, or :class:`DigestError` is raised.
     """
+    return read_with(path, tuning_of, expected)
+
+
+def tuning_of(data: Any) -> Tuning:
+    """The tables in JSON data; :class:`RecordError` if it is something else."""
+    seen = data.get("schema") if isinstance(data, dict) else None
+    if type(seen) is not int or seen not in _READABLE:
+        raise RecordError(f"it has schema {seen!a}, this version reads 1 to {SCHEMA}")
+    tuning = decode(Tuning, _with_repetition({**data, "schema": SCHEMA}))
+    _check(tuning)
+    return tuning
+
+
+def read_with(path: Path, parse: Callable[[Any], _T], expected: FileRecord | None = None) -> _T:
+    """What ``parse`` makes of the JSON in a file; see :func:`read_tuning`."""
     if not path.exists():
         raise UsageError(f"there is no file `{path}`", hint="`python -m aot tune BUNDLE --out FILE` writes one")
     try:
         content = read_bounded(str(path), MAX_BYTES, BundleError)
         if expected is not None and FileRecord.of(content) != expected:
             raise DigestError(f"`{path}` is not what its manifest says", hint="rebuild that bundle")
-        data = json.loads(content.decode())
-        seen = data.get("schema") if isinstance(data, dict) else None
-        if type(seen) is not int or seen not in _READABLE:
-            raise RecordError(f"it has schema {seen!a}, this version reads 1 to {SCHEMA}")
-        tuning = decode(Tuning, _with_repetition({**data, "schema": SCHEMA}))
-        _check(tuning)
-        return tuning
+        return parse(json.loads(content.decode()))
     except DigestError:
         raise
     except (BundleError, ValueError, RecursionError) as error:
@@ -209,6 +246,8 @@ def _check(tuning: Tuning) -> None:
         not 0 < device.multiprocessors < 2**31
         or not 0 < len(device.name.encode()) < 128
         or not device.name.isprintable()
+        or not 0 <= device.bandwidth < 2**31
+        or not re.fullmatch(r"[0-9]{1,3}\.[0-9]{1,3}", device.capability)
     ):
         raise RecordError(f"there is no such device: {str(device)!a}")
     pairs = [kernel.pair for kernel in tuning.kernels]

@@ -259,6 +259,11 @@ def value_of(text: str, arguments: Mapping[str, Any]) -> int:
     return int(_evaluate(parse(text), arguments))
 
 
+def array_value(text: str, extents: Mapping[str, Any]) -> Any:
+    """The same of whole arrays of extents."""
+    return _evaluate(parse(text), extents)
+
+
 def check_shape(text: str) -> set[str]:
     """The names in a shape; raises unless :func:`shape_of` could evaluate it."""
     names: set[str] = set()

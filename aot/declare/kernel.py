@@ -68,7 +68,7 @@ class Kernel:
     options: str = field(default="")
     backward: Backward | None = None
     captured: dict[str, Any] | None = None  # the call of another library that the kernel answers
-    tuned_by: tuple[str, ...] = ()  # expressions of a call that measured tables tell calls apart by
+    tuned_by: tuple[str, ...] = ()  # expressions of a call that tables tell calls apart by
     variant_budget: int = VARIANT_BUDGET  # for one architecture; a build warns above it
     written_for: Mapping[Arch, Arch] = field(default_factory=dict)  # by architecture: whose code serves it
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from .arguments import Argument
 
-__all__ = ["CapturedSpec", "Cost", "Spec"]
+__all__ = ["CapturedSpec", "Cost", "Spec", "Work"]
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,21 @@ class Cost:
 
     operations: int
     bytes: int
+
+
+@dataclass(frozen=True)
+class Work:
+    """How a spec cuts a call into tiles and steps, in terms of what its kernel is ``tuned_by``.
+
+    ``Work({"m": 256, "n": 128}, {"k": 64}, "2 * (m * k + n * k + m * n)", blocks=2, cycles=256)``: a cluster of two blocks
+    computes 256 x 128 results, 64 along k in a step, and a step takes a multiprocessor at least 256 cycles.
+    """
+
+    tile: Mapping[str, int]  # of each extent, how much one cluster of blocks computes
+    step: Mapping[str, int]  # of the extents that are summed over, how much one step takes
+    bytes: str  # that go through device memory: an expression of the extents
+    blocks: int = 1  # of a cluster
+    cycles: int = 1  # of a multiprocessor for one step, at least
 
 
 @dataclass(frozen=True)
@@ -29,7 +44,8 @@ class Spec:
     needs ``default_stream=True``: it launches on stream 0.
 
     ``prefer`` are conditions too, but soft ones: among the specs that take a call, those whose conditions hold go
-    first. A table that ``python -m aot tune`` measured may choose any spec that takes the call.
+    first. On a device with a table, the table chooses among all specs that take the call. ``work`` is what
+    ``python -m aot tune`` models the time of the spec by, to make tables for devices that are not there.
 
     ``written_for`` names the architecture that the code of this spec was written for, if it is another than the one that
     ``archs`` of the declaration names for the target.
@@ -42,6 +58,7 @@ class Spec:
     default_stream: bool = False
     prefer: tuple[str, ...] = ()
     written_for: str = ""
+    work: Work | None = None
 
     def __post_init__(self) -> None:
         for name in ("guards", "prefer"):

@@ -18,7 +18,8 @@ from ..versions import installed_version
 __all__ = ["Device", "Driver", "Machine", "read_machine"]
 
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
-_MULTIPROCESSORS = 16
+_MULTIPROCESSORS, _CLOCK = 16, 13
+_MEMORY_CLOCK, _BUS_WIDTH = 36, 37  # in kHz and bits
 _MODULE_VERSION = Path("/proc/driver/nvidia/version")
 
 
@@ -30,6 +31,8 @@ class Device:
     name: str  # such as NVIDIA H200
     capability: Capability  # major and minor number of its compute capability
     multiprocessors: int = 0  # how many it has
+    bandwidth: int = 0  # of its memory in GB/s; 0: not known
+    clock: int = 0  # the highest of its multiprocessors, in MHz
 
 
 @dataclass(frozen=True)
@@ -116,8 +119,10 @@ def _device(library: Any, index: int) -> Device:
     library.cuDeviceGet(ctypes.byref(handle), index)
     library.cuDeviceGetName(name, len(name), handle)
     numbers = []
-    for attribute in (_MAJOR, _MINOR, _MULTIPROCESSORS):
+    for attribute in (_MAJOR, _MINOR, _MULTIPROCESSORS, _CLOCK, _MEMORY_CLOCK, _BUS_WIDTH):
         value = ctypes.c_int()
         library.cuDeviceGetAttribute(ctypes.byref(value), attribute, handle)
         numbers.append(value.value)
-    return Device(index, name.value.decode(errors="replace"), (numbers[0], numbers[1]), numbers[2])
+    major, minor, multiprocessors, clock, memory_clock, width = numbers
+    bandwidth = memory_clock * width // 4 // 1000000  # memory transfers twice per clock; as in `aot_driver.c`
+    return Device(index, name.value.decode(errors="replace"), (major, minor), multiprocessors, bandwidth, clock // 1000)

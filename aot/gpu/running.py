@@ -23,6 +23,7 @@ from ..bundle.layout import details_name
 from ..declare.expressions import check_dtype, check_shape, shape_of
 from ..errors import UsageError
 from .inputs import InputMaker, torch_dtype
+from .machine import read_driver
 
 __all__ = [
     "Gpu",
@@ -54,11 +55,13 @@ class Gpu:
     capability: tuple[int, int]
     device: str = "cuda"
     multiprocessors: int = 0
+    bandwidth: int = 0  # of its memory in GB/s
+    clock: int = 0  # of its multiprocessors in MHz
 
     @property
     def described(self) -> Device:
-        """As ``explain`` takes it: with what measured tables go by."""
-        return Device(self.capability, self.name, self.multiprocessors)
+        """As ``explain`` takes it: with what tables go by."""
+        return Device(self.capability, self.name, self.multiprocessors, self.bandwidth)
 
     def synchronize(self) -> None:
         import torch
@@ -89,8 +92,11 @@ def find_gpu(command: str) -> Gpu:
             f"`{command}` needs an NVIDIA GPU, and torch finds none", hint="`python -m aot doctor` says what is missing"
         )
     major, minor = torch.cuda.get_device_capability()
-    count = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
-    return Gpu(torch.cuda.get_device_name(), (int(major), int(minor)), multiprocessors=int(count))
+    index = torch.cuda.current_device()
+    count = torch.cuda.get_device_properties(index).multi_processor_count
+    known = read_driver().devices
+    bandwidth, clock = (known[index].bandwidth, known[index].clock) if index < len(known) else (0, 0)
+    return Gpu(torch.cuda.get_device_name(), (int(major), int(minor)), "cuda", int(count), bandwidth, clock)
 
 
 def select_kernels(manifest: Manifest, globs: Sequence[str]) -> list[str]:

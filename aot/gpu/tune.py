@@ -26,7 +26,7 @@ from .bench import time_functions
 from .check import MARGIN_BYTES, dtypes_of, problem_of
 from .running import Gpu, calls_of, make_outputs, variants_of
 
-__all__ = ["Measured", "TuneReport", "bins_of", "tune"]
+__all__ = ["Measured", "TuneReport", "bins_of", "tune", "tuned_device"]
 
 ROUNDS = 7
 MARGIN = 0.02  # a spec has to be faster by this much than the one that would run without a table
@@ -57,6 +57,7 @@ class TuneReport:
     tuning: Tuning
     measured: tuple[Measured, ...]
     untuned: tuple[str, ...]  # kernels that declare nothing to tune, or that no call is known of
+    clock: int = 0  # of the GPU's multiprocessors, in MHz
 
 
 Timer = Callable[..., dict[str, float]]  # as :func:`time_functions`
@@ -97,8 +98,12 @@ def tune(
             f"nothing to tune: {', '.join(untuned) or 'no kernel'} declares no `tuned_by`, or no call to tune over",
             hint='pass `tuned_by=("m", "n")` to aot.kernel, and let its contract yield calls in `tune_inputs`',
         )
-    device = TunedDevice(gpu.name, gpu.multiprocessors, "{}.{}".format(*gpu.capability))
-    return TuneReport(Tuning(device, tuple(tables)), tuple(measured), tuple(untuned))
+    device = tuned_device(gpu)
+    return TuneReport(Tuning(device, tuple(tables)), tuple(measured), tuple(untuned), gpu.clock)
+
+
+def tuned_device(gpu: Gpu) -> TunedDevice:
+    return TunedDevice(gpu.name, gpu.multiprocessors, "{}.{}".format(*gpu.capability), gpu.bandwidth)
 
 
 @dataclass(frozen=True)

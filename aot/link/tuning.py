@@ -1,12 +1,13 @@
-"""Measured tables as C: what ``runtime/src/aot_bundle.h`` calls tunings."""
+"""Tables as C: what ``runtime/src/aot_bundle.h`` calls tunings."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from aot_runtime.arch import Arch
+from aot_runtime.arch import Arch, parse_capability
 
+from ..bundle.tuning import TunedDevice
 from ..selection.tables import c_string
 
 __all__ = ["EntrySet", "EntryTable", "Grid", "table_lines", "tables_row"]
@@ -25,10 +26,10 @@ class EntrySet:
 
 @dataclass(frozen=True)
 class EntryTable:
-    """What was measured of one public function on one device."""
+    """The table of one public function for one device."""
 
-    device: str
-    multiprocessors: int
+    device: TunedDevice
+    measured_on: str  # the device whose times a model was fitted to; "": this one
     arch: Arch
     sets: tuple[EntrySet, ...]
 
@@ -49,11 +50,17 @@ def table_lines(function: str, tables: Sequence[EntryTable], grids: dict[Grid, s
         name = f"{function}_{number}"
         sets = [_set(f"{name}_{index}", one, lines, grids) for index, one in enumerate(table.sets)]
         lines.append(f"static const aot_tuned_set_t sets_{name}[] = {{\n  {_lines(sets)}\n}};")
-        device = f"{c_string(table.device)}, {table.multiprocessors}"
-        rows.append(f"{{{device}, {c_string(str(table.arch))}, sets_{name}, {len(sets)}}}")
+        rows.append(f"{{{_device(table)}, {c_string(str(table.arch))}, sets_{name}, {len(sets)}}}")
     if rows:
         lines.append(f"static const aot_tuning_t tunings_{function}[] = {{\n  {_lines(rows)}\n}};")
     return lines
+
+
+def _device(table: EntryTable) -> str:
+    """The first fields of ``aot_tuning_t``."""
+    device, (major, minor) = table.device, parse_capability(table.device.capability)
+    elsewhere = c_string(table.measured_on) if table.measured_on else "0"
+    return f"{c_string(device.name)}, {device.multiprocessors}, {device.bandwidth}, {{{major}, {minor}}}, {elsewhere}"
 
 
 def _set(name: str, one: EntrySet, lines: list[str], grids: dict[Grid, str]) -> str:
@@ -64,10 +71,15 @@ def _set(name: str, one: EntrySet, lines: list[str], grids: dict[Grid, str]) -> 
         lines += [
             f"static const uint32_t counts_{grid}[] = {{{', '.join(str(len(bins)) for bins in one.bins)}}};",
             f"static const int64_t bounds_{grid}[] = {{{', '.join(bounds)}}};",
-            f"static const uint8_t cells_{grid}[] = {{{', '.join(map(str, one.cells))}}};",
+            f"static const uint8_t cells_{grid}[{len(one.cells)}] __attribute__((nonstring)) = {_bytes(one.cells)};",
         ]
     counts = f"{len(one.variants)}, {len(one.bins)}"
     return f"{{variants_{name}, {counts}, counts_{grid}, bounds_{grid}, cells_{grid}, {len(one.cells)}}}"
+
+
+def _bytes(cells: Sequence[int]) -> str:
+    """A text of octal numbers: tables have a million cells, and compilers read such a text much faster than a list."""
+    return '"' + "".join(f"\\{cell:03o}" for cell in cells) + '"'
 
 
 def _lines(rows: Sequence[str]) -> str:

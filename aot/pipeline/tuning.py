@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from aot_runtime.arch import Arch
 
 from ..bundle.details import VariantDetails
-from ..bundle.tuning import TUNING, Tuning, check_names, check_tuning, read_tuning, tuning_name
+from ..bundle.models import Models, read_source
+from ..bundle.tuning import TUNING, Tuning, check_names, check_tuning, tuning_name
 from ..errors import UsageError
 from ..files import sha256_of
 from .plan import KernelPlan
@@ -24,33 +25,38 @@ _Pair = tuple[str, Arch]
 class Tables:
     """The tables of a build, by the files that they were read from."""
 
-    tunings: Mapping[Path, Tuning] = field(default_factory=dict)
+    sources: Mapping[Path, Tuning | Models] = field(default_factory=dict)
     digests: tuple[str, ...] = ()  # of the files
     is_named: bool = False  # by the settings: each must then be about some kernel of the build
 
     def check(self, plan: Sequence[KernelPlan]) -> None:
         """Raise if a table does not fit what is planned: compiling that may take long, and only then is the table needed."""
         planned = {(kernel.info.name, kernel.arch): kernel.variants for kernel in plan}
-        for path in self.tunings:
-            for table in self._of(path, planned).kernels:
+        for path in self.sources:
+            own = self._of(path, planned)
+            for table in own.kernels if isinstance(own, Tuning) else ():
                 known = {variant.table.name for variant in planned[table.pair]}
                 check_names(table, known, str(path))
 
     def of_built(self, built: Mapping[_Pair, Sequence[VariantDetails]]) -> tuple[Tuning, ...]:
-        """As much of the tables as is about kernels that were built."""
-        found = []
-        for path in self.tunings:
+        """The tables of kernels that were built: computed from models, then those that were measured, which count more."""
+        computed: list[Tuning] = []
+        measured: list[Tuning] = []
+        for path in self.sources:
             own = self._of(path, built)
-            check_tuning(own, built, str(path))
-            found.append(own)
-        return tuple(tuning for tuning in found if tuning.kernels)
+            if isinstance(own, Models):
+                computed += _computed(own, built)
+            else:
+                check_tuning(own, built, str(path))
+                measured.append(own)
+        return tuple(tuning for tuning in (*computed, *measured) if tuning.kernels)
 
-    def _of(self, path: Path, pairs: Collection[_Pair]) -> Tuning:
+    def _of(self, path: Path, pairs: Collection[_Pair]) -> Tuning | Models:
         """What a file has for these kernels."""
-        tuning = self.tunings[path]
-        own = tuning.only(pairs)
-        if self.is_named and not own.kernels:
-            listed = ", ".join(f"{kernel.kernel} for {kernel.arch}" for kernel in tuning.kernels) or "no kernel"
+        source = self.sources[path]
+        own = source.only(pairs)
+        if self.is_named and not own.pairs:
+            listed = ", ".join(f"{kernel} for {arch}" for kernel, arch in source.pairs) or "no kernel"
             built = ", ".join(f"{name} for {arch}" for name, arch in sorted(pairs))
             raise UsageError(
                 f"`{path}` matches no kernel of this build: it has tables of {listed}; this build has {built}",
@@ -59,13 +65,22 @@ class Tables:
         return own
 
 
+def _computed(models: Models, built: Mapping[_Pair, Sequence[VariantDetails]]) -> Iterable[Tuning]:
+    if not models.models:
+        return ()
+    from ..model.tables import tables_of  # needs NumPy, which no other kernel does
+
+    return tables_of(models, built)
+
+
 def read_tables(settings: Settings) -> Tables:
     """The tables, read before anything is compiled: what is wrong with a file is reported at once."""
     # Those that were named, else those in a folder of the kernels' own folder.
     paths = settings.tuning or tuple(sorted((Path(settings.kernels) / TUNING).glob("*.json")))
-    tables = {path: read_tuning(path) for path in paths}
+    sources = {path: read_source(path) for path in paths}
+    tables = {path: source for path, source in sources.items() if isinstance(source, Tuning)}
     files = [tuning_name(tuning.device) for tuning in tables.values()]  # of a bundle: one for each device
     for path, tuning in tables.items():
         if files.count(tuning_name(tuning.device)) > 1:
             raise UsageError(f"`{path}`: there are two tables for {tuning.device}", hint="pass one of them")
-    return Tables(tables, tuple(sha256_of(path) for path in paths), bool(settings.tuning))
+    return Tables(sources, tuple(sha256_of(path) for path in paths), bool(settings.tuning))

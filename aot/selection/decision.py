@@ -54,7 +54,7 @@ _TREES: dict[str, Tree] = {}  # by what the variants ask
 
 
 def decide_plainly(variants: Sequence[VariantTable]) -> Tree:
-    """The tree that finds the first variant which takes a call, whatever it prefers: a measured table decides then."""
+    """The tree that finds the first variant which takes a call, whatever it prefers: a table decides then."""
     return decide([replace(variant, preferences=()) for variant in variants])
 
 

@@ -24,8 +24,9 @@ from ..declare.arguments import (
     Tensor,
     Tuple,
 )
+from ..declare.expressions import check_size
 from ..declare.kernel import Kernel, Variant
-from ..declare.specs import Spec
+from ..declare.specs import Spec, Work
 from ..errors import DeclarationError
 from ..kinds import BOOL, DTYPES, FLOAT, HANDLE, INT, NONE, TENSOR, TUPLE
 from .guards import Guards
@@ -71,6 +72,7 @@ def variant_table(variant: Variant) -> VariantTable:
         constants=_constants(variant.kernel, spec),
         preferences=tuple(deriver.preferences()),
         tuned_by=deriver.tuned_by(),
+        work=deriver.work(),
     )
 
 
@@ -168,6 +170,21 @@ class _Deriver:
         """What tables tell calls apart by; to be asked once the arguments were derived."""
         guards = self._guards("tuned_by")
         return tuple(TunedExtent(text, guards.of_call(text), guards.subject(text)) for text in self.kernel.tuned_by)
+
+    def work(self) -> Work | None:
+        """What the spec says of its time, in terms of what the kernel is tuned by."""
+        work, where = self.spec.work, f"{self.kernel.origin}: kernel {self.kernel.name}"
+        if work is None:
+            return None
+        named = {*work.tile, *work.step, *check_size(work.bytes)}
+        if not named <= set(self.kernel.tuned_by):
+            raise DeclarationError(
+                f"{where}: work names {', '.join(sorted(named - set(self.kernel.tuned_by)))}",
+                hint="name what `tuned_by` names",
+            )
+        if not work.tile or min(*work.tile.values(), *work.step.values(), work.blocks, work.cycles) < 1:
+            raise DeclarationError(f"{where}: {work}", hint="tile names an extent at least; every number is positive")
+        return work
 
     def workspace(self) -> WorkspaceTable | None:
         """The scratch memory of the spec; to be asked once its arguments were derived."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 
+from ..declare.specs import Work
+
 __all__ = [
     "HIGHEST",
     "INT32_MAX",
@@ -133,7 +135,7 @@ class FixedArgument:
 
 @dataclass(frozen=True)
 class TunedExtent:
-    """An integer of a call that measured tables go by."""
+    """An integer of a call that tables go by."""
 
     name: str  # as it is declared: ``m * n``
     of_call: str  # the same of the public arguments: ``a.shape[0] * b.shape[0]``
@@ -155,7 +157,8 @@ class VariantTable:
     workspace: WorkspaceTable | None = None
     constants: tuple[FixedArgument, ...] = ()  # those that ``sources`` from SOURCE_CONSTANT on name
     preferences: tuple[Requirement, ...] = ()  # a variant whose preferences hold goes before one whose do not
-    tuned_by: tuple[TunedExtent, ...] = ()  # what measured tables tell calls apart by
+    tuned_by: tuple[TunedExtent, ...] = ()  # what tables tell calls apart by
+    work: Work | None = None  # what a model of its time goes by
 
 
 def ordered_float(value: float) -> int:

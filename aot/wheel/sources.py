@@ -69,7 +69,7 @@ def preload(kernels=None, device=0):
 def explain(kernel, device, /, *args, **kwargs):
     """Say which variant a call would run on a device. Needs no such device.
 
-    ``device`` is a compute capability, or a ``Device``, for which a measured table may decide. Takes the arguments of
+    ``device`` is a compute capability, or a ``Device``, for which a table may decide. Takes the arguments of
     the call: tensors on any device, or ``TensorInfo(dtype, shape)``.
     """
     return _bundle().explain(kernel, device, *args, **kwargs)

@@ -27,9 +27,9 @@ from ..sm80 import operands as sm80
 from ..sm80.mainloop import Mainloop
 from ..sm80.operands import make_operand
 from ..sm80.tiles import left_fragment, lines, right_fragment, swizzled
-from ._choice import MULTIPROCESSORS
 from ._f32_portable import CHUNK, Gemm, write_sums
 
+MULTIPROCESSORS = 132  # that few tiles are shared among; with fewer, the choice is a little worse, never wrong
 MMA = (16, 8, 8)  # m, n, k of the instruction
 THREADS = (4, 8)  # of a warp of an exact product, along m and n
 # Strides of the lanes of a warp, along m and n. Lanes i and i ^ 1 read the same row of a, lanes i and i ^ 2 the same row of

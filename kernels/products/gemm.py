@@ -30,47 +30,38 @@ EPILOGUES = {"identity": Identity, "relu": Relu, "gelu": RoundedGelu, "silu": Ro
 
 
 class Choice(NamedTuple):
-    """A tiling, what a product must have for it, and when it goes before the others that take the product."""
+    """A tiling, what a product must have for it, and what a model of its time goes by."""
 
     tiling: Any
     guards: tuple[str, ...] = ()
-    prefer: tuple[str, ...] = ()
+    work: aot.Work | None = None
 
 
 # The tilings for sm_90a. Extents of models are seldom multiples of one tile, and one tile more than there are
-# multiprocessors takes as long as twice as many. So there are many widths and heights. On an H200, a table that was
-# measured there chooses among them: see `benchmarks/gemm_table.py`. On other devices, the first tiling whose conditions
-# hold is taken.
+# multiprocessors takes as long as twice as many. So there are many widths and heights, and a table for each kind of device
+# chooses among them: `kernels/tuning/products.json` has the models that tables are computed from.
 _T = Tiling
 SM90_GENERAL = _T(128, 128, cluster_m=2)
-SM90_USUAL = (
-    (_T(64, 64, lines=2, rows=16), ("m <= 16",)),
-    (_T(64, 80, rows=32), ("m <= 32",)),
-    (_T(64, 64, lines=2, cluster_n=4), ("m <= 64",)),
-    (_T(64, 96, swapped=True, cluster_m=4), ("m <= 96",)),
-    (_T(64, 160, swapped=True, cluster_m=4, buffers=1), ("m <= 160",)),
-    (_T(128, 96, cooperative=True, cluster_n=4), ("m <= 256",)),
-    (_T(128, 192, cluster_m=2, buffers=1), ("m * n >= 4194304",)),
-    (SM90_GENERAL, ()),
-)
-SM90_TABLED = (
+SM90_TILINGS = (
+    SM90_GENERAL,
+    _T(64, 64, lines=2, rows=16),
     _T(64, 48, rows=16),
     _T(64, 64, rows=16, split_k=4),
+    _T(64, 80, rows=32),
     _T(64, 48, rows=32),
     _T(64, 64, rows=32, split_k=4),
     _T(64, 64),
+    _T(64, 64, lines=2, cluster_n=4),
     _T(64, 128, split_k=4),
-    _T(64, 24, swapped=True, cluster_m=4),
-    _T(64, 48, swapped=True, cluster_m=4),
-    _T(64, 72, swapped=True, cluster_m=4),
-    _T(64, 88, swapped=True, cluster_m=4),
-    _T(64, 112, swapped=True, cluster_m=4, buffers=1),
-    _T(64, 128, swapped=True, cluster_m=4, buffers=1),
+    *(_T(64, rows, swapped=True, cluster_m=4) for rows in (24, 48, 72, 88, 96)),
+    *(_T(64, rows, swapped=True, cluster_m=4, buffers=1) for rows in (112, 128, 160)),
     _T(64, 72, swapped=True, split_k=3),
     _T(64, 80, swapped=True, split_k=2),
     _T(64, 128, swapped=True, split_k=4, buffers=1),
     _T(128, 80, cooperative=True, cluster_n=4),
+    _T(128, 96, cooperative=True, cluster_n=4),
     _T(128, 160, cluster_m=2),
+    _T(128, 192, cluster_m=2, buffers=1),
     _T(128, 224, cooperative=True, cluster_m=2, buffers=1),
     *(_T(128, rows, swapped=True, cluster_m=2, buffers=1) for rows in (144, 160, 176, 192)),
     _T(128, 48, swapped=True, cooperative=True, split_k=3),
@@ -84,9 +75,10 @@ SM90_TABLED = (
 )
 
 
-def sm90_choice(tiling: Tiling, prefer: tuple[str, ...] = ()) -> Choice:
+def sm90_choice(tiling: Tiling) -> Choice:
+    """A table chooses among those that take a product."""
     guards = (f"m <= {tiling.rows}",) if tiling.rows else ()
-    return Choice(tiling, guards + ((f"k >= {tiling.least_k}",) if tiling.split_k > 1 else ()), prefer)
+    return Choice(tiling, guards + ((f"k >= {tiling.least_k}",) if tiling.split_k > 1 else ()), tiling.work())
 
 
 # A product takes the first tiling whose conditions hold.
@@ -94,10 +86,7 @@ SM80_CHOICES = (
     Choice(sm80.Tiling(64, 64, warps=(2, 2), stages=4), ("m <= 64",)),
     Choice(sm80.Tiling(128, 128, warps=(2, 4), stages=3), ("m > 64",)),
 )
-SM90_CHOICES = (
-    *(sm90_choice(tiling, prefer) for tiling, prefer in SM90_USUAL),
-    *(sm90_choice(tiling) for tiling in SM90_TABLED),
-)
+SM90_CHOICES = tuple(sm90_choice(tiling) for tiling in SM90_TILINGS)
 SM100_CHOICES = (
     Choice(sm100.Tiling(64), ("m <= 128",)),
     Choice(sm100.Tiling(256), ("m * n >= 8388608",)),  # two tiles for each multiprocessor, or more
@@ -177,5 +166,5 @@ def gemm(target: aot.Target, epilogue: int, dtype: str, batched: bool, a: bool, 
         choice.tiling.validate(target)
         function = code.gemm(choice.tiling, target, tuple(EPILOGUES.values()))
         guards = ("k > 0", *copied, *choice.guards)
-        specs.append(aot.Spec(function, arguments, guards, choice.tiling.label, prefer=choice.prefer))
+        specs.append(aot.Spec(function, arguments, guards, choice.tiling.label, work=choice.work))
     return specs

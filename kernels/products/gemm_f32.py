@@ -7,7 +7,7 @@ compute exact products too, of pieces of the numbers: see ``_exact``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,6 @@ from .._device import ARCHS, TMA, VECTOR_BYTES, forward
 from ..contracts.products import gemm_f32 as contract
 from ..sm90 import tiling as sm90
 from . import _f32_contiguous, _f32_few_rows
-from ._choice import MULTIPROCESSORS, Model, preferences, waves_of
 from ._exact import ExactBiasActivation, ExactGemm, PiecesMainloop
 from ._f32_portable import Gemm, Tiling
 from ._tf32 import DirectBiasActivation, F32BiasActivation, Tf32Gemm, Tf32Mainloop
@@ -40,35 +39,30 @@ LOW = (
     _f32_contiguous.LowTiling(32, 64, warps=(2, 2), stages=4),
 )
 
-# For products of TF32 on sm_90a. As in f8, few rows of ``a`` are columns of a tile, and split-K is for few
-# tiles and k is long; on an H200 a table chooses among all of them, see `benchmarks/gemm_table.py`, and elsewhere models of the
-# time that each takes choose among the usual ones.
+# For products of TF32 on sm_90a. As in f8, few rows of ``a`` are columns of a tile, and split-K is for few tiles with a long k.
+# A table for each kind of device chooses among them, as for `gemm`.
 _F32 = {"operand_bytes": 4, "out_bytes": 4, "cooperative": True, "tall_stores": False, "own_partials": True}
 _T = partial(sm90.Tiling, promoted=2, **_F32)
-SM90_TF32_USUAL = (
-    (_T(128, 16, split_k=4, swapped=True), Model(187672, 41, 202779, 193, 125)),
-    (_T(128, 32, swapped=True), Model(290605, 169, 70165, 207, 528)),
-    (_T(128, 64, split_k=4, swapped=True), Model(113940, 101, 349689, 138, 133)),
-    (_T(128, 112, swapped=True), Model(178699, 633, 128299, 125, 494)),
-    (_T(128, 128, split_k=2), Model(89458, 383, 473315, 128, 262)),
-    (_T(128, 128, cluster_m=2), Model(203454, 843, 77217, 32, 344)),
-    (_T(128, 144, split_k=3, buffers=1, swapped=True), Model(167064, 292, 505536, 57, 188)),
-    (_T(128, 192, cluster_m=2, buffers=1, swapped=True), Model(234539, 1313, 175109, 0, 410)),
-)
-SM90_TF32_TABLED = (
+SM90_TF32_TILINGS = (
+    _T(128, 128, cluster_m=2),
+    _T(128, 16, split_k=4, swapped=True),
+    _T(128, 32, swapped=True),
     _T(128, 32, split_k=2, buffers=1, swapped=True),
     _T(128, 32, split_k=4, swapped=True),
     _T(128, 48, split_k=3, swapped=True),
     _T(64, 64, split_k=4),
     _T(64, 96),
     _T(128, 64, buffers=1, swapped=True),
-    _T(128, 64, split_k=3, swapped=True),
+    *(_T(128, 64, split_k=blocks, swapped=True) for blocks in (3, 4)),
     _T(128, 96, cluster_m=2),
     _T(128, 96, split_k=2, swapped=True),
     _T(128, 96, split_k=4, buffers=1, swapped=True),
+    _T(128, 112, swapped=True),
+    _T(128, 128, split_k=2),
     _T(128, 128, split_k=4, buffers=1, swapped=True),
+    _T(128, 144, split_k=3, buffers=1, swapped=True),
     _T(128, 160, cluster_m=2, buffers=1),
-    *(_T(128, columns, cluster_m=2, buffers=1, swapped=True) for columns in (128, 144, 160)),
+    *(_T(128, columns, cluster_m=2, buffers=1, swapped=True) for columns in (128, 144, 160, 192)),
     _T(128, 160, split_k=2, buffers=1, swapped=True),
     _T(128, 176, buffers=1, swapped=True),
     _T(128, 256, side_by_side=True, cluster_m=2),
@@ -82,28 +76,19 @@ SM90_TF32_DIRECT = (
 # For exact products on sm_90a, chosen in the same way. Fewer rows than these are multiplied without tiles.
 _E = partial(sm90.Tiling, promoted=1, **_F32)
 SM90_EXACT_ROWS = 1 + max(few.m for few in FEW_ROWS)
-SM90_EXACT_USUAL = (
-    (_E(128, 32, split_k=2, swapped=True), Model(91052, 753, 360928, 22, 63)),
-    (_E(128, 32, split_k=4, swapped=True), Model(106517, 353, 369905, 16, 59)),
-    (_E(128, 64, split_k=2, swapped=True), Model(91287, 1059, 390922, 11, 94)),
-    (_E(128, 64, split_k=4, swapped=True), Model(90842, 506, 415064, 8, 67)),
-    (_E(128, 96, split_k=2, buffers=1, swapped=True), Model(54684, 1370, 469706, 0, 107)),
-    (_E(128, 96, buffers=1), Model(137092, 2879, 233335, 0, 133)),
-    (_E(128, 128, buffers=1, swapped=True), Model(160722, 3463, 280902, 0, 232)),
-    (_E(128, 160, buffers=1, swapped=True), Model(80189, 4280, 328047, 0, 284)),
-)
-SM90_EXACT_TABLED = (
-    _E(128, 32, split_k=3, swapped=True),
-    _E(128, 32, split_k=8, swapped=True),
+SM90_EXACT_TILINGS = (
+    _E(128, 96, buffers=1),
+    *(_E(128, 32, split_k=blocks, swapped=True) for blocks in (2, 3, 4, 8)),
     _E(128, 48, split_k=3, swapped=True),
     _E(128, 64, swapped=True),
+    *(_E(128, 64, split_k=blocks, swapped=True) for blocks in (2, 4)),
     _E(128, 80, swapped=True),
     _E(128, 96, swapped=True),
-    _E(128, 96, split_k=3, buffers=1, swapped=True),
-    _E(128, 112, buffers=1, swapped=True),
-    _E(128, 144, buffers=1, swapped=True),
+    *(_E(128, 96, split_k=blocks, buffers=1, swapped=True) for blocks in (2, 3)),
+    *(_E(128, columns, buffers=1, swapped=True) for columns in (112, 128, 144, 160)),
     _E(128, 160, buffers=1),
 )
+SM90_EXACT_PASSES = 3  # products of pieces of half the width: see `_exact`
 
 
 def matrix(name: str, *shape: str) -> aot.Tensor:
@@ -178,10 +163,15 @@ def contiguous_tilings(rounded: bool, batched: bool) -> list[tuple[_f32_contiguo
         return [(SMALL, (f"m <= {SMALL.m}",)), (LARGE, ())]
     small, large = (tiles_of(tiling, batched) for tiling in (SMALL, LARGE))
     # Each multiprocessor has one large tile at a time, or half of one: see `ContiguousGemm.split`.
-    large_time = f"{waves_of(f'{large} * 2', MULTIPROCESSORS)} * {HALF_LARGE_TIME}"
-    small_time = f"{waves_of(small, MULTIPROCESSORS)} * {SMALL_TIME}"
+    large_time = f"{waves_of(f'{large} * 2', _f32_contiguous.MULTIPROCESSORS)} * {HALF_LARGE_TIME}"
+    small_time = f"{waves_of(small, _f32_contiguous.MULTIPROCESSORS)} * {SMALL_TIME}"
     low = [(tiling, (f"m <= {tiling.m}",)) for tiling in LOW]
     return [*low, (SMALL, (f"m <= {SMALL.m} or {small_time} < {large_time}",)), (LARGE, ())]
+
+
+def waves_of(tiles: str, at_once: int) -> str:
+    """How many waves so many tiles are, as an expression."""
+    return f"(({tiles} + {at_once - 1}) // {at_once})"
 
 
 def tiles_of(tiling: _f32_contiguous.Tiling, batched: bool) -> str:
@@ -202,15 +192,19 @@ def copied(arguments: dict[str, Any], out: aot.Tensor) -> dict[str, Any]:
 
 
 def stored_specs(
-    gemm: Callable[[sm90.Tiling], Any], usual: Any, tabled: Any, arguments: dict[str, Any], *guards: str
+    gemm: Callable[[sm90.Tiling], Any],
+    tilings: Sequence[sm90.Tiling],
+    arguments: dict[str, Any],
+    *guards: str,
+    passes: int = 1,
 ) -> list[aot.Spec]:
     """Products whose output TMA stores."""
     stored = copied(arguments, aligned_rows("out", "m", "n"))
     aligned = forward(stored, "a", "b", "out")
     specs = []
-    for tiling, prefer in preferences(usual, tabled):
+    for tiling in tilings:
         own = (*guards, f"k >= {tiling.least_k}", *aligned)
-        specs.append(aot.Spec(gemm(tiling), stored, own, tiling.label, prefer=prefer))
+        specs.append(aot.Spec(gemm(tiling), stored, own, tiling.label, work=tiling.work(passes)))
     return specs
 
 
@@ -220,7 +214,7 @@ def exact_specs(target: aot.Target, arguments: dict[str, Any]) -> list[aot.Spec]
     def gemm(tiling: sm90.Tiling) -> ExactGemm:
         return ExactGemm(PiecesMainloop(tiling), ExactBiasActivation(tiling, activations), target)
 
-    return stored_specs(gemm, SM90_EXACT_USUAL, SM90_EXACT_TABLED, arguments, few)
+    return stored_specs(gemm, SM90_EXACT_TILINGS, arguments, few, passes=SM90_EXACT_PASSES)
 
 
 def tf32_specs(target: aot.Target, arguments: dict[str, Any]) -> list[aot.Spec]:
@@ -229,7 +223,7 @@ def tf32_specs(target: aot.Target, arguments: dict[str, Any]) -> list[aot.Spec]:
     def gemm(tiling: sm90.Tiling, epilogue: type[F32BiasActivation] = F32BiasActivation) -> Tf32Gemm:
         return Tf32Gemm(Tf32Mainloop(tiling), epilogue(tiling, activations), target)
 
-    specs = stored_specs(gemm, SM90_TF32_USUAL, SM90_TF32_TABLED, arguments)
+    specs = stored_specs(gemm, SM90_TF32_TILINGS, arguments)
     direct = copied(arguments, matrix("out", "m", "n"))
     for tiling, prefer in SM90_TF32_DIRECT:
         function, label = gemm(tiling, DirectBiasActivation), f"{tiling.label}_direct"

@@ -19,7 +19,6 @@ from ..sm90.epilogue import Epilogue
 from ..sm90.mainloop import Mainloop, PromotedMainloop
 from ..sm90.tiling import Tiling
 from . import _product_sm80
-from ._choice import Model, preferences
 from ._scales import BlockScales, RowScales, ScaledProduct
 
 FAMILY = "fp8"
@@ -28,63 +27,54 @@ ALIGNMENT = 16  # bytes; TMA and the widest copies need it for addresses and str
 
 _T = partial(Tiling, operand_bytes=1, promoted=1, cooperative=True, tall_stores=False, own_partials=True)
 # The tilings for sm_90a, for scales of rows and of blocks. What limits them is how fast tiles come into shared memory, so the
-# wide ones are the fastest if there is enough to do for all multiprocessors. Split-K is for few
-# tiles with a long k. The height of a tile is a multiple of 64, its width of 16: if there are few rows of ``a``, they become columns of the
-# tile, so that few are computed in vain. On an H200 a table chooses among all of them: see `benchmarks/gemm_table.py`.
-# Elsewhere the usual ones are compared by models of the time that each takes, fitted to measurements on an H200.
-SM90_ROWS_USUAL = (
-    (_T(128, 32, swapped=True), Model(212118, 70, 27808, 56, 83)),
-    (_T(128, 32, split_k=4, swapped=True), Model(74638, 20, 248271, 42, 33)),
-    (_T(64, 96), Model(238378, 88, 38347, 49, 87)),
-    (_T(64, 128, split_k=3), Model(124612, 29, 267828, 33, 61)),
-    (_T(64, 128, split_k=4), Model(80753, 25, 291407, 35, 40)),
-    (_T(128, 64, swapped=True), Model(253757, 97, 35184, 58, 96)),
-    (_T(128, 96, swapped=True), Model(257955, 134, 55743, 51, 108)),
-    (_T(128, 112, swapped=True), Model(225875, 153, 119842, 50, 100)),
-    (_T(128, 128), Model(252065, 178, 101394, 45, 110)),
-    (_T(128, 192, buffers=1), Model(304605, 248, 137920, 39, 161)),
-    (_T(128, 144, split_k=3, swapped=True), Model(78468, 60, 467730, 36, 50)),
-    (_T(128, 160, swapped=True), Model(266342, 226, 109283, 37, 113)),
-)
-SM90_ROWS_TABLED = (
+# wide ones are the fastest if there is enough to do for all multiprocessors. Split-K is for few tiles with a long k. The height
+# of a tile is a multiple of 64, its width of 16: if there are few rows of ``a``, they become columns of the tile, so that few
+# are computed in vain. A table for each kind of device chooses among them, as for `gemm`.
+SM90_ROWS_TILINGS = (
+    _T(128, 128),
     _T(128, 16, swapped=True),
     _T(128, 16, split_k=4, swapped=True),
+    _T(128, 32, swapped=True),
+    _T(128, 32, split_k=4, swapped=True),
     _T(128, 48, swapped=True),
     _T(128, 48, split_k=3, swapped=True),
     _T(64, 64),
+    _T(64, 96),
+    *(_T(64, 128, split_k=blocks) for blocks in (3, 4)),
     _T(64, 160, split_k=2),
+    _T(128, 64, swapped=True),
+    _T(128, 96, swapped=True),
     *(_T(128, 96, split_k=blocks, swapped=True) for blocks in (2, 3, 4)),
-    _T(64, 128, split_k=2, swapped=True),
-    _T(64, 128, split_k=4, swapped=True),
+    _T(128, 112, swapped=True),
+    *(_T(64, 128, split_k=blocks, swapped=True) for blocks in (2, 4)),
     _T(128, 80),
     _T(128, 128, split_k=2, swapped=True),
     _T(128, 160, buffers=1),
+    _T(128, 192, buffers=1),
     *(_T(128, columns, cluster_m=2, buffers=1) for columns in (128, 160, 192)),
     _T(128, 256, side_by_side=True, cluster_m=2),
     _T(128, 144, swapped=True),
+    _T(128, 144, split_k=3, swapped=True),
     _T(64, 160, swapped=True),
+    _T(128, 160, swapped=True),
     _T(128, 176, swapped=True),
     _T(128, 192, cluster_m=2, buffers=1, swapped=True),
 )
-SM90_BLOCKS_USUAL = (
-    (_T(128, 16, split_k=4, swapped=True), Model(116592, 30, 165745, 30, 38)),
-    (_T(64, 128), Model(311531, 140, 18088, 45, 95)),
-    (_T(64, 128, split_k=2), Model(82331, 76, 289660, 36, 53)),
-    (_T(64, 128, split_k=4), Model(160603, 41, 159282, 20, 45)),
-    (_T(128, 96), Model(298816, 200, 27888, 20, 108)),
-    (_T(128, 128, split_k=2), Model(116197, 124, 377485, 25, 63)),
-    (_T(128, 160, buffers=1), Model(222172, 161, 143577, 30, 236)),
-    (_T(128, 256, side_by_side=True), Model(185203, 292, 151322, 29, 322)),
-)
-SM90_BLOCKS_TABLED = (
+SM90_BLOCKS_TILINGS = (
+    _T(128, 96),
+    _T(128, 16, split_k=4, swapped=True),
     _T(128, 32, swapped=True),
     _T(128, 32, split_k=2, swapped=True),
     _T(64, 64),
-    _T(64, 128, split_k=3),
+    _T(64, 128),
+    *(_T(64, 128, split_k=blocks) for blocks in (2, 3, 4)),
     _T(64, 192),
+    _T(128, 128, split_k=2),
     _T(128, 144, swapped=True),
     _T(128, 160, swapped=True),
+    _T(128, 160, buffers=1),
     _T(128, 192, buffers=1),
+    _T(128, 256, side_by_side=True),
 )
 
 
@@ -162,11 +152,10 @@ def gemm_fp8(target: aot.Target, dtype: str, b: str, scales: bool) -> list[aot.S
     copied = forward(arguments, "a", "b", "out") if tma else ()
     specs = []
     portable = SM80_BLOCK_TILINGS if scales else SM80_TILINGS
-    modelled = (SM90_BLOCKS_USUAL, SM90_BLOCKS_TABLED) if scales else (SM90_ROWS_USUAL, SM90_ROWS_TABLED)
-    for tiling, prefer in preferences(*modelled) if tma else portable:
+    tilings = SM90_BLOCKS_TILINGS if scales else SM90_ROWS_TILINGS
+    for tiling, prefer in ((tiling, ()) for tiling in tilings) if tma else portable:
         function = product(tiling, target, "blocks" if scales else "rows")
-        guards = ["k > 0", *copied, *fitting]
-        if tma and tiling.split_k > 1:
-            guards.append(f"k >= {tiling.least_k}")
-        specs.append(aot.Spec(function, arguments, tuple(guards), tiling.label, prefer=prefer))
+        guards = ("k > 0", *copied, *fitting, *((f"k >= {tiling.least_k}",) if tma and tiling.split_k > 1 else ()))
+        work = tiling.work() if tma else None
+        specs.append(aot.Spec(function, arguments, guards, tiling.label, prefer=prefer, work=work))
     return specs

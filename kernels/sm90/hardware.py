@@ -24,6 +24,7 @@ MOST_ACCUMULATORS = 192  # of a thread, so that 48 registers are left
 WGMMA_ROWS = 64  # rows of a tile that one instruction computes
 WARP_ROWS = 16  # of these, the rows whose accumulators are in one warp
 MOST_COLUMNS = 256  # of one instruction
+CYCLE_BYTES = 64 * 64  # rows x columns x bytes along k that a multiprocessor multiplies in a cycle
 
 LINE_BYTES = 128  # of swizzled shared memory: what one step along k takes of each row
 SWIZZLED_ROWS = 8  # lines after which the pattern of a swizzled tile repeats

@@ -57,12 +57,33 @@ class Tiling:
 
     @property
     def label(self) -> str:
-        """``tile128x256_shared_cluster2``."""
-        named = (("cluster", self.cluster_m), ("across", self.cluster_n), ("split", self.split_k))
+        """``tile128x256_cooperative_cluster2x1``: rows and columns of the output, of a block and of a cluster."""
         rows, columns = (self.n, self.m) if self.swapped else (self.loaded_rows, self.n)
-        marks = [name for name, has in (("swapped", self.swapped), ("shared", self.cooperative)) if has]
-        words = (f"tile{rows}x{columns}", *(() if self.lines == 1 else (f"k{self.k}",)), *marks)
-        return "_".join((*words, *(f"{name}{blocks}" for name, blocks in named if blocks > 1)))
+        down, across = self._turned(self.cluster_m, self.cluster_n)
+        marks = (
+            (f"k{self.k}", self.lines > 1),
+            ("swapped", self.swapped),
+            ("cooperative", self.cooperative),
+            (f"cluster{down}x{across}", down * across > 1),
+            (f"splitk{self.split_k}", self.split_k > 1),
+        )
+        return "_".join((f"tile{rows}x{columns}", *(mark for mark, has in marks if has)))
+
+    def _turned(self, m: int, n: int) -> tuple[int, int]:
+        """Rows and columns of the output, of rows and columns of the tile."""
+        return (n, m) if self.swapped else (m, n)
+
+    def work(self, passes: int = 1) -> aot.Work:
+        """What a model of its time goes by. The tensor cores multiply ``passes`` times as many bytes as are loaded."""
+        down, across = self._turned(self.loaded_rows * self.cluster_m, self.n * self.cluster_n)
+        multiplied = passes * self.m * self.n * self.k * self.operand_bytes
+        return aot.Work(
+            tile={"m": down, "n": across},
+            step={"k": self.k * self.split_k},
+            bytes=f"{self.operand_bytes} * (m * k + n * k) + {self.out_bytes} * m * n",
+            blocks=self.blocks,
+            cycles=multiplied // hw.CYCLE_BYTES,
+        )
 
     # What a block loads.
 

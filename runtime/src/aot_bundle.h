@@ -50,10 +50,13 @@ typedef struct {
   uint32_t cell_count;
 } aot_tuned_set_t;
 
-/* What was measured of one function on one kind of device. */
+/* What is best of one function on one kind of device. */
 typedef struct {
   const char* device; /* its name, as the driver gives it */
   int32_t multiprocessors;
+  int32_t bandwidth; /* of its memory in GB/s; 0 if it is not known */
+  aot_capability_t capability;
+  const char* measured_on; /* the device whose times a model was fitted to; NULL: this one */
   const char* arch;
   const aot_tuned_set_t* sets;
   uint32_t set_count;

@@ -9,6 +9,8 @@
 /* Numbers of the CUDA driver API, as documented; its headers are not needed to build. */
 enum {
   ATTRIBUTE_MULTIPROCESSORS = 16,
+  ATTRIBUTE_MEMORY_CLOCK = 36,     /* kHz */
+  ATTRIBUTE_MEMORY_BUS_WIDTH = 37, /* bits */
   ATTRIBUTE_MAJOR = 75,
   ATTRIBUTE_MINOR = 76,
   LAUNCH_ATTRIBUTE_CLUSTER = 4,
@@ -112,6 +114,14 @@ static int start(void) {
   return status;
 }
 
+/* In GB/s: memory transfers twice per clock. 0 if the driver does not tell. */
+static int32_t ask_bandwidth(int handle) {
+  int clock = 0, width = 0;
+  if (driver.get_attribute(&clock, ATTRIBUTE_MEMORY_CLOCK, handle) != 0) return 0;
+  if (driver.get_attribute(&width, ATTRIBUTE_MEMORY_BUS_WIDTH, handle) != 0) return 0;
+  return clock > 0 && width > 0 ? (int32_t)((int64_t)clock * width / 4 / 1000000) : 0;
+}
+
 static int ask_device(int32_t index, aot_device_t* device) {
   int handle, count = 0;
   int code = driver.get_device_count(&count);
@@ -125,6 +135,7 @@ static int ask_device(int32_t index, aot_device_t* device) {
   if (code == 0) code = driver.get_attribute(&device->multiprocessors, ATTRIBUTE_MULTIPROCESSORS, handle);
   if (code == 0) code = driver.get_version(&device->driver);
   if (code == 0) code = driver.get_name(device->name, (int)sizeof device->name, handle);
+  device->bandwidth = ask_bandwidth(handle);
   return code == 0 ? 0 : raise_code(&driver, "asking for the device's capability", code);
 }
 

@@ -11,6 +11,7 @@
 typedef struct {
   aot_capability_t capability;
   int32_t multiprocessors;
+  int32_t bandwidth; /* of its memory in GB/s; 0 if it is not known */
   int32_t driver; /* the CUDA version that the driver supports, 12080 for 12.8; 0: any, of a device that is only asked about */
   char name[128]; /* as the driver gives it; "": none, of a device that is only asked about */
 } aot_device_t;

@@ -281,8 +281,17 @@ static const aot_variant_t* picked(const aot_candidate_t* candidate, const aot_a
   return aot_variant_unmet(library, variant, arguments) == NULL ? variant : NULL;
 }
 
-static void explain_group(const aot_candidate_t* candidate, aot_arguments_t* arguments, aot_outcome_t* outcome,
-                          aot_text_t* lines) {
+/* Which table decided, and why this one if it was made for another device. */
+static void append_table(aot_text_t* lines, const aot_tuning_t* table, const aot_device_t* device) {
+  aot_text_append(lines, "%s, %d multiprocessors", table->device, table->multiprocessors);
+  if (table->measured_on != NULL) aot_text_append(lines, ", predicted from times of %s", table->measured_on);
+  if (aot_tuning_is_for(table, device)) return;
+  aot_text_append(lines, ", the nearest to %d multiprocessors", device->multiprocessors);
+  if (device->bandwidth > 0) aot_text_append(lines, " and %d GB/s (%d GB/s)", device->bandwidth, table->bandwidth);
+}
+
+static void explain_group(const aot_candidate_t* candidate, const aot_device_t* device, aot_arguments_t* arguments,
+                          aot_outcome_t* outcome, aot_text_t* lines) {
   const aot_kernel_library_t* library = candidate->library;
   const aot_group_t* group = candidate->group;
   const aot_tuning_t* table = NULL;
@@ -294,7 +303,7 @@ static void explain_group(const aot_candidate_t* candidate, aot_arguments_t* arg
     aot_text_append(lines, "%s%s\t%s\t", variant == pick ? "*" : "", library->arch, variant->name);
     if (variant == pick) {
       outcome->chosen = 1;
-      if (table != NULL) aot_text_append(lines, "%s, %d multiprocessors", table->device, table->multiprocessors);
+      if (table != NULL) append_table(lines, table, device);
     } else if (unmet != NULL) {
       note_overlap(outcome, library, unmet);
       note_nearest(outcome, library, variant, arguments);
@@ -304,14 +313,14 @@ static void explain_group(const aot_candidate_t* candidate, aot_arguments_t* arg
   }
 }
 
-static int explain_build(const aot_function_t* function, aot_candidate_t* candidate, aot_arguments_t* arguments,
-                         aot_outcome_t* outcome, aot_text_t* lines) {
+static int explain_build(const aot_function_t* function, const aot_device_t* device, aot_candidate_t* candidate,
+                         aot_arguments_t* arguments, aot_outcome_t* outcome, aot_text_t* lines) {
   if (aot_candidate_open(function, candidate) != 0) return -1;
   if (candidate->group == NULL) {
     aot_text_append(lines, "%s\t%s\tnot built for this architecture\n", candidate->build->arch_name, function->name);
     return 0;
   }
-  explain_group(candidate, arguments, outcome, lines);
+  explain_group(candidate, device, arguments, outcome, lines);
   return 0;
 }
 
@@ -323,7 +332,7 @@ static int explain(const aot_function_t* function, const aot_device_t* device, a
   uint32_t count = aot_rank_builds(function, device, candidates);
   int status = 0;
   for (uint32_t i = 0; i < count && status == 0; ++i) {
-    status = explain_build(function, &candidates[i], arguments, outcome, lines);
+    status = explain_build(function, device, &candidates[i], arguments, outcome, lines);
     aot_tuning_free(candidates[i].tuned);
   }
   free(candidates);

@@ -142,8 +142,8 @@ static void describe_device(aot_device_t* device, const TVMFFIAny* capability) {
   device->capability.minor = (int32_t)capability[1].v_int64;
 }
 
-/* explain(function, major, minor, *arguments): the lines of aot_explain_variants, without touching a device. No measured
- * table is for such a device. */
+/* explain(function, major, minor, *arguments): the lines of aot_explain_variants, without touching a device. No table is
+ * for such a device. */
 int aot_protocol_explain(const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
   aot_device_t device;
   if (check_count("explain", count, 3, INT32_MAX) != 0 || check_integers("explain", args, 1, 3) != 0) return -1;
@@ -153,22 +153,34 @@ int aot_protocol_explain(const TVMFFIAny* args, int32_t count, TVMFFIAny* result
   return return_explanation(function, &device, args + 3, count - 3, result);
 }
 
-/* explain_on(function, major, minor, name, multiprocessors, *arguments): the same for a device of that name and size,
- * which a measured table may be for. */
-int aot_protocol_explain_on(const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
+/* The same for a device of which `facts` integers are given after its name. */
+static int explain_named(const char* what, int32_t facts, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
   aot_device_t device;
-  if (check_count("explain_on", count, 5, INT32_MAX) != 0 || check_integers("explain_on", args, 1, 3) != 0 ||
-      check_integers("explain_on", args, 4, 5) != 0) {
+  int32_t first = 4 + facts;
+  if (check_count(what, count, first, INT32_MAX) != 0 || check_integers(what, args, 1, 3) != 0 ||
+      check_integers(what, args, 4, first) != 0) {
     return -1;
   }
   aot_function_t* function = function_argument(&args[0]);
   if (function == NULL) return -1;
   describe_device(&device, args + 1);
   device.multiprocessors = (int32_t)args[4].v_int64;
+  if (facts > 1) device.bandwidth = (int32_t)args[5].v_int64;
   if (as_text(&args[3], device.name, sizeof device.name) != 0) {
-    return aot_raise("AotArgumentError", "aot__explain_on: argument 3 must be the name of a device, a string");
+    return aot_raise("AotArgumentError", "aot__%s: argument 3 must be the name of a device, a string", what);
   }
-  return return_explanation(function, &device, args + 5, count - 5, result);
+  return return_explanation(function, &device, args + first, count - first, result);
+}
+
+/* explain_on(function, major, minor, name, multiprocessors, *arguments): the same for a device of that name and size,
+ * which takes its own table or the nearest. */
+int aot_protocol_explain_on(const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
+  return explain_named("explain_on", 1, args, count, result);
+}
+
+/* explain_part(function, major, minor, name, multiprocessors, bandwidth, *arguments): the same, with GB/s of its memory. */
+int aot_protocol_explain_part(const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
+  return explain_named("explain_part", 2, args, count, result);
 }
 
 /* run_variant(function, variant, *arguments): a call that is not chosen but named. */

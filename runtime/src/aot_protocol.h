@@ -11,6 +11,7 @@ int aot_protocol_configure(const TVMFFIAny* args, int32_t count, TVMFFIAny* resu
 int aot_protocol_preload(const TVMFFIAny* args, int32_t count, TVMFFIAny* result);
 int aot_protocol_explain(const TVMFFIAny* args, int32_t count, TVMFFIAny* result);
 int aot_protocol_explain_on(const TVMFFIAny* args, int32_t count, TVMFFIAny* result);
+int aot_protocol_explain_part(const TVMFFIAny* args, int32_t count, TVMFFIAny* result);
 int aot_protocol_run_variant(const TVMFFIAny* args, int32_t count, TVMFFIAny* result);
 int aot_protocol_describe(const TVMFFIAny* args, int32_t count, TVMFFIAny* result);
 

@@ -8,15 +8,38 @@
 #define SINCE_MINOR 2 /* kernel libraries of older tables do not say what they can be tuned by */
 #define PLAIN_SINCE_MINOR 4 /* and these have one tree only, which asks for preferences */
 
+int aot_tuning_is_for(const aot_tuning_t* table, const aot_device_t* device) {
+  return table->multiprocessors == device->multiprocessors && strcmp(table->device, device->name) == 0;
+}
+
+/* By which factor two numbers differ; 1 if one of them is not known. */
+static double factor(int32_t one, int32_t other) {
+  if (one <= 0 || other <= 0) return 1.0;
+  return one > other ? (double)one / other : (double)other / one;
+}
+
+/* How far the device of a table is from another one: 1 if they are alike. A slice has a share of the bandwidth, whatever
+ * its driver reports. */
+static double distance(const aot_tuning_t* table, const aot_device_t* device) {
+  int32_t bandwidth = strstr(device->name, " MIG ") == NULL ? device->bandwidth : 0;
+  return factor(table->multiprocessors, device->multiprocessors) * factor(table->bandwidth, bandwidth);
+}
+
+static int same_capability(aot_capability_t one, aot_capability_t other) {
+  return one.major == other.major && one.minor == other.minor;
+}
+
 const aot_tuning_t* aot_tuning_find(const aot_function_t* function, const char* arch, const aot_device_t* device) {
+  const aot_tuning_t* nearest = NULL;
+  if (device->multiprocessors <= 0) return NULL;
   for (uint32_t i = 0; i < function->tuning_count; ++i) {
     const aot_tuning_t* table = &function->tunings[i];
-    if (table->multiprocessors == device->multiprocessors && strcmp(table->device, device->name) == 0 &&
-        strcmp(table->arch, arch) == 0) {
-      return table;
-    }
+    if (strcmp(table->arch, arch) != 0) continue;
+    if (aot_tuning_is_for(table, device)) return table;
+    if (!same_capability(table->capability, device->capability)) continue;
+    if (nearest == NULL || distance(table, device) < distance(nearest, device)) nearest = table;
   }
-  return NULL;
+  return nearest;
 }
 
 static const aot_variant_t* find_variant(const aot_group_t* group, const char* name) {

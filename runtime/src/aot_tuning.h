@@ -1,6 +1,6 @@
-/* Choices that were measured on a device: tables that the builder compiled into the entry library.
+/* What is best on a device: tables that the builder compiled into the entry library.
  *
- * On a device with a table, the tree of a kernel library finds the first variant that takes the call, whatever it prefers.
+ * With a table, the tree of a kernel library finds the first variant that takes the call, whatever it prefers.
  * If the table covers that variant, it names the one that runs, by the bins that the extents of the call lie in. Where it
  * says nothing, and on a device without a table, the tree finds the variant as ever, by preferences.
  */
@@ -56,8 +56,11 @@ struct aot_tuned {
   aot_tuned_variant_t of[1];   /* by variant of the group. The allocation is as long as that takes. */
 };
 
-/* The function's table for that device and architecture: both the name and the number of multiprocessors must be equal,
- * so a slice of a GPU (MIG) is another device. NULL if there is none. */
+/* Whether a table was made for just that device. A slice of a GPU (MIG) is another device. */
+int aot_tuning_is_for(const aot_tuning_t* table, const aot_device_t* device);
+
+/* The function's table for that device and architecture. If there is none, that of the nearest device of the same compute
+ * capability, by multiprocessors and memory bandwidth. NULL if there is none either, or if the device is not known. */
 const aot_tuning_t* aot_tuning_find(const aot_function_t* function, const char* arch, const aot_device_t* device);
 
 /* Checks the whole table against the kernel library, so that no call has to. NULL with an error raised. */

@@ -14,10 +14,13 @@ from aot.pipeline.settings import BuildResult
 
 @pytest.fixture(scope="module")
 def path(request: pytest.FixtureRequest, build_bundle: Callable[..., BuildResult]) -> Path:
-    """Built from ``small_<name>.py`` beside ``test_<name>.py``, for the ``ARCHS`` of the test, or for Hopper."""
+    """Built from ``small_<name>.py`` beside ``test_<name>.py``, for the ``ARCHS`` of the test, or for Hopper, with its
+    ``TUNING``.
+    """
     tests = Path(request.module.__file__)
     declared = tests.with_name(tests.name.replace("test_", "small_", 1))
-    result = build_bundle(declared, getattr(request.module, "ARCHS", ("sm_90a",)), shared_cudart=True)
+    archs, tuning = getattr(request.module, "ARCHS", ("sm_90a",)), getattr(request.module, "TUNING", ())
+    result = build_bundle(declared, archs, shared_cudart=True, tuning=tuning)
     assert not result.failures
     return result.path
 

@@ -18,6 +18,7 @@ from ...bundle.tuning import TunedDevice, Tuning, bundle_tunings
 from ...errors import UsageError, counted
 from ...gpu.explaining import Answer, ask, parse_arguments
 from ...gpu.machine import read_driver
+from ...model.parts import find_part
 from ...pipeline.spellings import parse_wanted
 from ...records import encode
 from ...versions import without_torch
@@ -96,14 +97,17 @@ def _device(text: str | None, tuned: Sequence[TunedDevice]) -> Device:
     """The device to explain for. A name of one that was tuned for means that one, with its multiprocessors."""
     for device in tuned:
         if text is not None and device.name.lower().removeprefix("nvidia ") == text.lower().removeprefix("nvidia "):
-            return Device(device.capability, device.name, device.multiprocessors)
+            return Device(device.capability, device.name, device.multiprocessors, device.bandwidth)
     if text is None:
         devices = read_driver().devices
         if not devices:
             raise UsageError("this machine has no GPU to explain for", hint="pass `--cc 9.0` or `--cc H100`")
-        return Device(devices[0].capability, devices[0].name, devices[0].multiprocessors)
+        return Device(devices[0].capability, devices[0].name, devices[0].multiprocessors, devices[0].bandwidth)
     if text == NATIVE:
         return _device(None, tuned)
+    part = find_part(text)
+    if part is not None:
+        return Device(part.capability, part.name, part.multiprocessors, part.bandwidth)
     (wanted,) = parse_wanted([text])[:1]
     if isinstance(wanted, str):
         raise UsageError(f"not a GPU: {text!r}", hint="pass a compute capability such as 9.0, or a name such as H100")
@@ -143,8 +147,8 @@ def _capability(device: Device) -> str:
 def _decided(chosen: Candidate, tuned: Sequence[str]) -> str:
     """Which table decided, if the kernel has tables."""
     if chosen.table:
-        return f"decided by the measured table of {chosen.table}\n"
-    return f"decided by guards; measured tables are for {', '.join(tuned)}\n" if tuned else ""
+        return f"decided by the table of {chosen.table}\n"
+    return f"decided by guards; tables are for {', '.join(tuned)}\n" if tuned else ""
 
 
 def _text(value: Any) -> str:

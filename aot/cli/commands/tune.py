@@ -1,18 +1,25 @@
-"""Measure which spec of a kernel is the fastest on this machine's GPU, for `build --tuning`."""
+"""Measure which spec of a kernel is the fastest on this machine's GPU, or model it for others, for `build --tuning`."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from aot_runtime.arch import Arch
+
+from ...bundle.details import VariantDetails
+from ...bundle.models import Models, models_text
 from ...bundle.tuning import TunedDevice, TunedKernel, tuning_text
 from ...errors import UsageError
 from ...files import write_whole
+from ...gpu.modelling import Times, models_of_times, read_times
+from ...gpu.running import variants_of
 from ...gpu.tune import Measured, TuneReport, tune
 from ...records import encode
-from ..options import add_run_arguments, open_to_run, print_warning
+from ..options import add_run_arguments, check_file, open_to_run, print_warning, read_trusted
 from ..report import note, print_json, table
 from ..schema import Key
 
@@ -28,19 +35,39 @@ class MeasuredCall(Measured):
 
 KEYS = (
     Key("device", TunedDevice, "the GPU"),
-    Key("kernels", tuple[TunedKernel, ...], "tables by kernel and architecture, as in the file"),
+    Key("clock", int, "of its multiprocessors, in MHz"),
+    Key("kernels", tuple[TunedKernel, ...], "measured tables by kernel and architecture"),
     Key("measured", tuple[MeasuredCall, ...], "how long every variant took, for each call"),
     Key("untuned", tuple[str, ...], "kernels that declare nothing to tune"),
 )
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
-    add_run_arguments(parser, "only this dtype: f16, bf16, ...", "tables")
+    add_run_arguments(parser, "only this dtype: f16, bf16, ...", "tables or models")
+    add = parser.add_argument
+    add(
+        "--times",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE",
+        help="fit models to times that `tune --json` printed, and measure nothing; repeatable",
+    )
+    add(
+        "--device",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a GPU that builds make tables for, if models are fitted: `NVIDIA H100 PCIe`; repeatable "
+        "(default: every known one of the compute capability that was measured)",
+    )
 
 
 def execute(arguments: argparse.Namespace) -> int:
     if arguments.out is None:
         raise UsageError("`tune` needs a file for its tables", hint="pass `--out h200.json`")
+    if arguments.times:
+        return _fit(arguments)
     opened = open_to_run(arguments, "tune")
     report = tune(
         opened.bundle,
@@ -50,7 +77,12 @@ def execute(arguments: argparse.Namespace) -> int:
         dtypes=arguments.dtype,
         say=lambda measured: note(arguments, _line(measured)),
     )
-    write_whole(arguments.out, tuning_text(report.tuning))
+    models = _models(
+        arguments,
+        Times(report.tuning.device, report.clock, report.measured),
+        variants_of(arguments.bundle, opened.bundle.manifest),
+    )
+    write_whole(arguments.out, models_text(models) if models.models else tuning_text(report.tuning))
     for kernel in report.tuning.kernels:
         for left in kernel.left_out:
             print_warning(f"{left.variant} for {kernel.arch} is left out: {left.reason}")
@@ -60,6 +92,31 @@ def execute(arguments: argparse.Namespace) -> int:
         print(table(("kernel", "arch", "calls", "changed", "gain"), _rows(report.measured)))
         note(arguments, f"{report.tuning.device}: `build --tuning {arguments.out}` compiles the tables in")
     return 0
+
+
+def _fit(arguments: argparse.Namespace) -> int:
+    """Without a GPU: models of the times of earlier runs."""
+    check_file(arguments.out, "--out")
+    models = _models(arguments, read_times(arguments.times), variants_of(arguments.bundle, read_trusted(arguments)))
+    if not models.models:
+        raise UsageError("no spec of this bundle that was measured has `work`", hint="pass `work=` to aot.Spec")
+    write_whole(arguments.out, models_text(models))
+    for kernel in models.models:
+        for one in kernel.sets:
+            print(" ".join((kernel.kernel, str(kernel.arch), *one.point.values(), f"{len(one.numbers)} specs")))
+    return 0
+
+
+def _models(arguments: argparse.Namespace, times: Times, variants: Mapping[Arch, Sequence[VariantDetails]]) -> Models:
+    """Models of the kernels that have them. They and measured tables do not go into one file."""
+    models = models_of_times(times, variants, arguments.device)
+    plain = {one.kernel for one in times.measured} - {kernel for kernel, _ in models.pairs}
+    if models.models and plain:
+        raise UsageError(
+            f"{', '.join(sorted(plain))} is measured, and {models.models[0].kernel} modelled by its `work`",
+            hint="tune them apart, with `--kernel`",
+        )
+    return models
 
 
 def _line(measured: Measured) -> str:
@@ -87,6 +144,7 @@ def _data(report: TuneReport) -> dict[str, Any]:
     tuning = encode(report.tuning)
     return {
         "device": tuning["device"],
+        "clock": report.clock,
         "kernels": tuning["kernels"],
         "measured": [{**encode(one), "chosen": one.chosen} for one in report.measured],
         "untuned": list(report.untuned),

@@ -113,12 +113,16 @@ def _joined(contributions: Sequence[Contribution]) -> _Contents:
 
 def _tunings(contributions: Sequence[Contribution]) -> tuple[Tuning, ...]:
     """One for each device; of two tables of one kernel the last counts."""
-    tables: dict[TunedDevice, dict[Any, TunedKernel]] = {}
+    tables: dict[str, dict[Any, TunedKernel]] = {}
+    devices: dict[str, TunedDevice] = {}
     for tuning in (tuning for one in contributions for tuning in one.tunings):
-        tables.setdefault(tuning.device, {}).update({kernel.pair: kernel for kernel in tuning.kernels})
+        name = str(tuning.device)
+        tables.setdefault(name, {}).update({kernel.pair: kernel for kernel in tuning.kernels})
+        if name not in devices or tuning.device.bandwidth:  # which older tables do not tell
+            devices[name] = tuning.device
     return tuple(
-        Tuning(device, tuple(kernels[pair] for pair in sorted(kernels)))
-        for device, kernels in sorted(tables.items(), key=lambda item: str(item[0]))
+        Tuning(devices[name], tuple(kernels[pair] for pair in sorted(kernels)))
+        for name, kernels in sorted(tables.items())
         if kernels
     )
 
@@ -220,7 +224,7 @@ def _entry_tables(tunings: Sequence[Tuning], kernel: str, function: str) -> tupl
             own = [one for one in table.sets if one.function == function]
             sets = tuple(EntrySet(one.variants, one.bins, one.cells) for one in own)
             if sets:
-                found.append(EntryTable(tuning.device.name, tuning.device.multiprocessors, table.arch, sets))
+                found.append(EntryTable(tuning.device, table.measured_on, table.arch, sets))
     return tuple(found)
 
 

@@ -17,7 +17,7 @@ from aot_runtime.description.kernel_records import KernelRecord
 from aot_runtime.description.records import HostRecord
 
 from ...bundle.contracts import contract_sources
-from ...bundle.details import LaunchDetails, RequirementDetails, VariantDetails
+from ...bundle.details import LaunchDetails, RequirementDetails, VariantDetails, WorkDetails
 from ...bundle.layout import CONTRACTS, library_path
 from ...cache.links import CachingLinker
 from ...cache.store import Store
@@ -286,6 +286,7 @@ def _detail(kernel: KernelInfo, launcher: Launcher, runs: str) -> VariantDetails
         uses_tensors=table.uses_tensors,
         tuned_by={extent.name: extent.of_call for extent in table.tuned_by},
         written_for=launcher.variant.written_for,
+        work=None if table.work is None else WorkDetails(**vars(table.work)),
     )
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import aot
 
-# m, n and k of products to tune on: enough for a first table on a device. The ones for the H200 are made of many more, see
-# `benchmarks/gemm_table.py`.
+# m, n and k of products to tune on: enough for a first model. The shipped ones are fitted to many more, which
+# `benchmarks/tilings.py` measures.
 TUNE = tuple((m, n, k) for m in (8, 48, 200, 1000) for n, k in ((4096, 4096), (12288, 5120)))
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         def _call(self, name: str, *args: Any) -> Any: ...
 
 
-_EXPLAINS_DEVICES = 1002  # earlier bundles have no measured tables
+_EXPLAINS_DEVICES, _EXPLAINS_PARTS = 1002, 1005  # earlier bundles have no tables, or only for devices of one name
 
 __all__ = ["explain", "preload", "variant_function", "warn_incomplete", "why_missing"]
 
@@ -84,9 +84,12 @@ def explain(
     major, minor = parse_device(device.capability if isinstance(device, Device) else device)
     symbol, bound = _bind(bundle, kernel, args, kwargs)
     values = [_described(bundle, value) for value in bound]
-    if isinstance(device, Device) and bundle._call("aot__protocol") >= _EXPLAINS_DEVICES:
-        named = (symbol, major, minor, device.name, device.multiprocessors)
-        return parse_explanation(bundle._call("aot__explain_on", *named, *values))
+    protocol = bundle._call("aot__protocol") if isinstance(device, Device) else 0
+    if isinstance(device, Device) and protocol >= _EXPLAINS_DEVICES:
+        facts = (symbol, major, minor, device.name, device.multiprocessors)
+        if protocol >= _EXPLAINS_PARTS:
+            return parse_explanation(bundle._call("aot__explain_part", *facts, device.bandwidth, *values))
+        return parse_explanation(bundle._call("aot__explain_on", *facts, *values))
     return parse_explanation(bundle._call("aot__explain", symbol, major, minor, *values))
 
 

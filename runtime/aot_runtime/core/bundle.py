@@ -156,7 +156,7 @@ class Bundle:
         """Say what a call would run on a device, without one.
 
         ``device`` is a compute capability, the name of a GPU or an architecture, ``native`` for this machine's GPU, or a
-        :class:`Device`, for which a measured table may decide. Takes the
+        :class:`Device`, for which a table may decide. Takes the
         arguments of the call: tensors of any device, or :class:`TensorInfo`.
         """
         from .asking import explain

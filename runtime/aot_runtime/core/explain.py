@@ -14,16 +14,17 @@ __all__ = ["Candidate", "Device", "Explanation", "TensorInfo", "parse_explanatio
 
 
 class Device(Value):
-    """A GPU for :meth:`Bundle.explain`. Measured tables are for devices of one name and number of multiprocessors."""
+    """A GPU for :meth:`Bundle.explain`. It takes the table of its name, or that of the nearest device."""
 
-    __slots__ = ("capability", "multiprocessors", "name")
+    __slots__ = ("bandwidth", "capability", "multiprocessors", "name")
 
     capability: str | Capability
     name: str
     multiprocessors: int
+    bandwidth: int  # of its memory in GB/s; 0: not known
 
-    def __init__(self, capability: str | Capability, name: str, multiprocessors: int) -> None:
-        self._set(capability=capability, name=name, multiprocessors=multiprocessors)
+    def __init__(self, capability: str | Capability, name: str, multiprocessors: int, bandwidth: int = 0) -> None:
+        self._set(capability=capability, name=name, multiprocessors=multiprocessors, bandwidth=bandwidth)
 
 
 def _check_numbers(what: str, given: object) -> None:
@@ -63,7 +64,7 @@ class TensorInfo(Value):
 class Candidate(Value):
     """A variant that was considered. ``reason`` says why it was refused; it is "" if the variant is eligible.
 
-    ``table`` is the device of the measured table that chose it; "" if no table did.
+    ``table`` is the device of the table that chose it; "" if no table did.
     """
 
     __slots__ = ("arch", "reason", "table", "variant")
@@ -71,7 +72,7 @@ class Candidate(Value):
     arch: str  # the architecture that it was built for
     variant: str  # its name
     reason: str  # why it was refused; "": it was not
-    table: str  # the device of the measured table that chose it; "": no table did
+    table: str  # the device of the table that chose it; "": no table did
 
     def __init__(self, arch: str, variant: str, reason: str, table: str = "") -> None:
         self._set(arch=arch, variant=variant, reason=reason, table=table)
@@ -99,7 +100,7 @@ class Explanation(Value):
 
 def parse_explanation(text: str) -> Explanation:
     """The lines of the entry library: architecture, variant and reason. The chosen one has a star, and for a reason the
-    measured table that chose it."""
+    table that chose it."""
     chosen, candidates = None, []
     for line in str(text).splitlines():
         arch, variant, reason = line.split("\t")

@@ -17,7 +17,9 @@
  *     aot__preload(function: str, device: int)
  *     aot__explain(function: str, major: int, minor: int, *arguments) -> str
  *     aot__explain_on(function: str, major: int, minor: int, name: str, multiprocessors: int, *arguments) -> str
- *                                                   since minor 2: for a device that a measured table may be for
+ *                                                   since minor 2: for a device that has a table, or is near to one
+ *     aot__explain_part(function: str, major: int, minor: int, name: str, multiprocessors: int, bandwidth: int, *arguments)
+ *                                                   since minor 5: the same with the GB/s of its memory
  *     aot__run_variant(function: str, variant: str, *arguments)
  *                                                   since minor 2: a call that is not chosen but named
  *     aot__describe(code, bits, lanes, alignment, ndim, *shape, *strides) -> Tensor
@@ -38,7 +40,7 @@
 
 /* Apart from AOT_TABLES_MAJOR, which is private between the entry and the kernel libraries of one bundle. */
 #define AOT_PROTOCOL_MAJOR 1
-#define AOT_PROTOCOL_MINOR 4
+#define AOT_PROTOCOL_MINOR 5
 
 #ifdef __cplusplus
 extern "C" {

@@ -12,7 +12,14 @@ from aot_runtime.arch import Arch
 from aot_runtime.description.records import SCHEMA
 from aot_runtime.errors import BundleError
 
-from aot.bundle.details import LaunchDetails, RequirementDetails, VariantDetails, details_text, read_details
+from aot.bundle.details import (
+    LaunchDetails,
+    RequirementDetails,
+    VariantDetails,
+    WorkDetails,
+    details_text,
+    read_details,
+)
 from aot.records import encode
 
 ARCH = Arch.parse("sm_90a")
@@ -36,12 +43,13 @@ VARIANTS = [
     variant("nested", "mul", point={"kernel": "add"}),
     variant("tuned", "mul", tuned_by={"n": "x.shape[0]"}),
     variant("portable", "mul", written_for="sm_80"),
+    variant("modelled", "mul", work=WorkDetails({"n": 8}, {}, "4 * n", 1, 1)),
 ]
 
 
 def written(variants: list[VariantDetails]) -> list[dict[str, object]]:
     """As they are written: without an empty field that earlier versions did not have."""
-    later = ("tuned_by", "written_for")
+    later = ("tuned_by", "written_for", "work")
     return [{name: value for name, value in row.items() if name not in later or value} for row in encode(variants)]
 
 

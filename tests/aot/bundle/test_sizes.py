@@ -21,7 +21,7 @@ from aot.bundle.sizes import purpose_of, shares
         ("sbom.cdx.json", ("descriptions", "", "")),
         ("include/b.h", ("headers", "", "")),
         ("contracts/add.py", ("contracts", "", "")),
-        ("tuning/nvidia_h200_132.json", ("measured tables", "", "")),
+        ("tuning/nvidia_h200_132.json", ("tables", "", "")),
         ("kept/sm_80/add__f32.ptx", ("kept intermediate files", "", "")),
     ],
 )

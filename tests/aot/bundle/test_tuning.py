@@ -48,7 +48,17 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
         "name": "NVIDIA H200",
         "multiprocessors": 132,
         "capability": "9.0",
+        "bandwidth": 0,
     }
+
+
+def test_runs_of_equal_cells_are_written_with_their_length(tmp_path: Path) -> None:
+    bins = (tuple(range(1, 200)), tuple(range(1, 200)))
+    long = replace(SET, bins=bins, cells=(0,) * 39_990 + (1,) * 7 + (0, 1, 0))
+    path = tmp_path / "h200.json"
+    path.write_text(tuning_text(Tuning(H200, (replace(TABLE, sets=(long,)),))))
+    assert json.loads(path.read_text())["kernels"][0]["sets"][0]["cells"] == "0*39990;1*7;010"
+    assert read_tuning(path).kernels[0].sets[0] == long
 
 
 def test_choices_that_sets_share_are_written_once(tmp_path: Path) -> None:
@@ -62,14 +72,14 @@ def test_choices_that_sets_share_are_written_once(tmp_path: Path) -> None:
     assert read_tuning(path) == tuning
 
 
-@pytest.mark.parametrize("schema", [1, 2])
+@pytest.mark.parametrize("schema", [1, 2, 3])
 def test_a_table_of_an_earlier_schema_is_read(tmp_path: Path, schema: int) -> None:
     path = tmp_path / "h200.json"
     path.write_text(json.dumps({**with_set(cells=[0, 0, 0, 1, 1, 1]), "schema": schema}))
     assert read_tuning(path) == TUNING
 
 
-@pytest.mark.parametrize(("count", "kind"), [(62, str), (63, list)])
+@pytest.mark.parametrize(("count", "kind"), [(89, str), (90, list)])
 def test_cells_are_a_text_if_there_are_enough_characters(tmp_path: Path, count: int, kind: type) -> None:
     names = tuple(f"gemm__bf16__{index}" for index in range(count))
     many = replace(SET, variants=names, bins=(tuple(range(1, count)), ()), cells=tuple(range(count)))
@@ -97,8 +107,8 @@ def with_set(**fields: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        pytest.param([], "it has schema None, this version reads 1 to 3", id="a list"),
-        pytest.param({"schema": 4}, "it has schema 4, this version reads 1 to 3", id="a later schema"),
+        pytest.param([], "it has schema None, this version reads 1 to 4", id="a list"),
+        pytest.param({"schema": 5}, "it has schema 5, this version reads 1 to 4", id="a later schema"),
         pytest.param({"schema": 1, "kernels": []}, "`device` is missing", id="no device"),
         pytest.param({**with_set(), "kernels": [7]}, "expected", id="no kernel"),
         pytest.param({**with_set(), "device": {"name": "", "multiprocessors": 132, "capability": "9.0"}}, "there is no such device", id="no name"),
@@ -115,8 +125,10 @@ def with_set(**fields: Any) -> dict[str, Any]:
         pytest.param(with_set(cells=[0, 0, 0, 1, 1, -1]), "a cell names no variant", id="a negative cell"),
         pytest.param(with_set(variants=[]), "0 variants", id="no variants"),
         pytest.param(with_set(variants=["one", "one"]), "2 variants; there must be 1 to 256 different", id="one twice"),
+        pytest.param(with_set(cells="0*99999;"), "more than 65536 cells", id="a run without end"),
+        pytest.param({**with_set(), "device": {"name": "H200", "multiprocessors": 1, "capability": "9"}}, "there is no such device", id="no capability"),
         pytest.param(with_set(cells="001"), "3 cells for 6 combinations", id="too short a text"),
-        pytest.param(with_set(cells="00011?"), "set 0 has a cell '?', which is neither a digit nor a letter", id="no digit"),
+        pytest.param(with_set(cells="00011*"), "set 0 has a cell '*', which stands for no variant", id="no digit"),
         pytest.param(with_set(cells="000112"), "a cell names no variant", id="a digit beyond the variants"),
         pytest.param(with_set(cells=7), "expected a list", id="a number for cells"),
         pytest.param(with_set(like=0), "set 0 is like set 0, which is not one before it", id="like itself"),

@@ -39,7 +39,7 @@ def test_two_tables_for_one_device_are_refused(tmp_path: Path, other: TunedDevic
     assert error.value.hint == "pass one of them"
     files = (files[0], write(tmp_path / "two.json", TunedDevice("NVIDIA H200", 16, "9.0")))
     tables = read_tables(Settings("kernels", ("sm_90a",), tuning=files))
-    assert (*tables.tunings,) == files
+    assert (*tables.sources,) == files
     assert tables.digests == tuple(map(sha256_of, files))
 
 

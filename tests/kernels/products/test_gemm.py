@@ -12,14 +12,16 @@ from typing import Any
 
 import aot_runtime
 import pytest
-from aot_runtime import ArgumentError, TensorInfo
+from aot_runtime import ArgumentError, Device, TensorInfo
 from aot_runtime.core.asking import variant_function
 from standin import Standin
 
-from aot.bundle.tuning import read_tuning
+from aot.bundle.models import Models, read_source
+from aot.model.parts import known_parts
 from kernels.contracts.products.gemm import SHAPES
 
 ARCHS = ("sm_80", "sm_90a", "sm_100f")
+TUNING = (Path(__file__).parents[3] / "kernels" / "tuning" / "products.json",)
 
 
 def problem(m: int, n: int, k: int) -> tuple[TensorInfo, ...]:
@@ -50,15 +52,18 @@ def test_nothing_spills_to_memory(arch: str, path: Path) -> None:
         assert [launch["local_memory"] for launch in variant["launches"]] == [0], variant["name"]
 
 
-@pytest.mark.parametrize("capability", ["8.0", "8.9", "9.0", "10.0", "10.3"])
+HOPPER = [Device(part.capability, part.name, part.multiprocessors, part.bandwidth) for part in known_parts()]
+
+
+@pytest.mark.parametrize("device", ["8.0", "8.9", *HOPPER, "10.0", "10.3"])
 @pytest.mark.parametrize("n", [1024, 8192])
 def test_a_tile_is_hardly_higher_than_a_product_of_few_rows(
-    capability: str, n: int, bundle: aot_runtime.Bundle
+    device: str | Device, n: int, bundle: aot_runtime.Bundle
 ) -> None:
-    """Rows that a tile has and the product has not are computed in vain, and more rows never take a lower tile."""
+    """Rows that a tile has and the product has not are computed in vain."""
     heights = []
     for m in (1, 16, 17, 64, 65, 128, 161, 257, 1000, 8192):
-        chosen = bundle.explain("gemm", capability, *problem(m, n, 512)).chosen
+        chosen = bundle.explain("gemm", device, *problem(m, n, 4096)).chosen
         assert chosen is not None
         heights.append((m, int(chosen.variant.rpartition("__tile")[2].partition("x")[0])))
     lowest = min(height for _, height in heights)
@@ -72,15 +77,19 @@ def test_as_many_blocks_as_the_device_holds_share_the_tiles(
     cuda.reset(capabilities=[(9, 0)], sm_counts=[multiprocessors])
     # A copy: a bundle asks a device once.
     bundle = aot_runtime.load(shutil.copytree(path, tmp_path / "bundle"))
-    bundle["gemm"](*tensors(cuda, 8192, 8192, 512))
-    bundle["gemm"](*tensors(cuda, 100, 640, 64))
+    for label, shape in (
+        ("tile128x128_cluster2x1", (8192, 8192, 512)),
+        ("tile96x64_swapped_cluster1x4", (100, 640, 64)),
+    ):
+        name = f"gemm__silu__f16__matrix__a_rows__b_rows__{label}"
+        variant_function(bundle, "gemm", name)(*tensors(cuda, *shape))
     large, small = cuda.launches
     assert (large.grid, large.cluster, large.block) == ((multiprocessors, 1, 1), (2, 1, 1), (384, 1, 1))
-    assert (small.grid, small.cluster, small.block) == ((12, 1, 1), (4, 1, 1), (384, 1, 1))
+    assert (small.grid, small.cluster, small.block) == ((24, 1, 1), (4, 1, 1), (384, 1, 1))
 
 
 def test_a_sum_over_a_long_k_is_cut_among_the_blocks_of_a_cluster(cuda: Standin, bundle: aot_runtime.Bundle) -> None:
-    name = "gemm__silu__f16__matrix__a_rows__b_rows__tile64x128_split4"
+    name = "gemm__silu__f16__matrix__a_rows__b_rows__tile64x128_splitk4"
     variant_function(bundle, "gemm", name)(*tensors(cuda, 128, 256, 8192))
     (launch,) = cuda.launches
     assert (launch.grid, launch.cluster) == ((16, 1, 1), (4, 1, 1))  # four tiles, four blocks for each
@@ -204,45 +213,23 @@ def test_impossible_tilings_are_refused_with_the_numbers() -> None:
 
 DECLARED = """
 import json
-from kernels.products import gemm_f32, gemm_fp8
-from kernels.products._choice import preferences
-from kernels.products.gemm import SM90_CHOICES
-modelled = {
-    "tf32": (gemm_f32.SM90_TF32_USUAL, gemm_f32.SM90_TF32_TABLED),
-    "exact": (gemm_f32.SM90_EXACT_USUAL, gemm_f32.SM90_EXACT_TABLED),
-    "rows": (gemm_fp8.SM90_ROWS_USUAL, gemm_fp8.SM90_ROWS_TABLED),
-    "blocks": (gemm_fp8.SM90_BLOCKS_USUAL, gemm_fp8.SM90_BLOCKS_TABLED),
+from kernels.products import gemm, gemm_f32, gemm_fp8
+tilings = {
+    "gemm": gemm.SM90_TILINGS, "tf32": gemm_f32.SM90_TF32_TILINGS, "exact": gemm_f32.SM90_EXACT_TILINGS,
+    "rows": gemm_fp8.SM90_ROWS_TILINGS, "blocks": gemm_fp8.SM90_BLOCKS_TILINGS,
 }
-labels = {name: [tiling.label for tiling, _ in preferences(*tilings)] for name, tilings in modelled.items()}
-print(json.dumps({"gemm": [one.tiling.label for one in SM90_CHOICES], **labels}))
+print(json.dumps({name: [tiling.label for tiling in own] for name, own in tilings.items()}))
 """
 
 
-@pytest.fixture(scope="module")
-def declared() -> dict[str, list[str]]:
+def test_the_shipped_models_are_of_the_tilings_that_are_declared() -> None:
+    """A tiling without a model is in no table."""
     done = subprocess.run([sys.executable, "-c", DECLARED], capture_output=True, text=True, check=True)
-    labels: dict[str, list[str]] = json.loads(done.stdout)
-    return labels
-
-
-@pytest.mark.parametrize(
-    ("kernel", "tilings", "sets"),
-    [
-        ("gemm", "gemm", 8),  # both dtypes and every epilogue
-        ("gemm_fp8", "rows", 4),  # both dtypes of the output, and of b
-        ("gemm_fp8", "blocks", 4),
-        ("gemm_f32", "tf32", 4),  # every epilogue
-        ("gemm_f32", "exact", 4),
-    ],
-)
-def test_the_shipped_table_names_tilings_that_are_declared(
-    kernel: str, tilings: str, sets: int, declared: dict[str, list[str]]
-) -> None:
-    """A build would refuse the table too, but only a build of all kernels reads it."""
-    tuning = read_tuning(Path(__file__).parents[3] / "kernels" / "tuning" / "nvidia_h200_132.json")
-    (table,) = (one for one in tuning.kernels if one.kernel == kernel)
-    own = [one for one in table.sets if tilings in (kernel, one.point.get("scales"), one.point.get("precision"))]
-    assert table.by == ("m", "n", "k") and len(own) == sets
-    for one in own:
-        assert {name.rpartition("__")[2] for name in one.variants} == set(declared[tilings])
-        assert all(name.startswith("__".join((kernel, *one.point.values()))) for name in one.variants)
+    models = read_source(TUNING[0])
+    assert isinstance(models, Models)
+    found = {
+        one.point.get("scales") or one.point.get("precision") or kernel.kernel: sorted(one.numbers)
+        for kernel in models.models
+        for one in kernel.sets
+    }
+    assert found == {name: sorted(labels) for name, labels in json.loads(done.stdout).items()}

@@ -91,14 +91,14 @@ import aot
 from aot.targets import Target
 from aot_runtime.arch import Arch
 from kernels.products._exact import MMA_DEPTH, STEP, ExactBiasActivation, PiecesMainloop, element_at
-from kernels.products.gemm_f32 import SM90_EXACT_TABLED, SM90_EXACT_USUAL
+from kernels.products.gemm_f32 import SM90_EXACT_TILINGS
 from kernels.sm90.product import Product
 from kernels.sm90.tiling import Tiling
 target = Target.of(Arch.parse("sm_90a"))
 for step in range(0, STEP, MMA_DEPTH):
     for lane in range(4):  # what it has of an instruction, in the order of its registers
         print([element_at(step + 2 * lane + place) for place in (0, 1, 8, 9)])
-for tiling in (*(tiling for tiling, _ in SM90_EXACT_USUAL), *SM90_EXACT_TABLED):
+for tiling in SM90_EXACT_TILINGS:
     # Steps from one part that a warp cuts to the next: no more than there are stages.
     loop, bytes = PiecesMainloop(tiling), ExactBiasActivation(tiling, ()).shared_bytes
     apart = max((i + loop.cutting_warps) // loop.cut_parts - i // loop.cut_parts for i in range(loop.cut_parts))

@@ -1,4 +1,4 @@
-"""A measured table decides on its own device, and on no other; blocks tell which variant ran: see ``tests/samples``."""
+"""The table of a device decides there, or that of the nearest device; blocks tell which variant ran: see ``tests/samples``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,14 @@ from aot.pipeline.settings import BuildResult
 VARIANTS = ["fill_tuned__t32", "fill_tuned__t64", "fill_tuned__t128"]
 USUAL = {20: 32, 200: 64, 2000: 128}  # by preference
 MEASURED = {20: 128, 200: 32, 2000: 64}
-H200 = {"name": "Stand-in 9.0", "multiprocessors": 132, "capability": "9.0"}
+HALF = {20: 64, 200: 64, 2000: 32}  # the table of a device with half the multiprocessors
+SLOW = {20: 128, 200: 128, 2000: 32}  # and of one with half the bandwidth
+H200 = {"name": "Stand-in 9.0", "multiprocessors": 132, "capability": "9.0", "bandwidth": 4000}
+OTHERS = (
+    ({"name": "Half", "multiprocessors": 66, "capability": "9.0", "bandwidth": 2000}, [1, 1, 0]),
+    ({"name": "Slow", "multiprocessors": 132, "capability": "9.0", "bandwidth": 2000}, [2, 2, 0]),
+    ({"name": "Newer", "multiprocessors": 40, "capability": "9.1", "bandwidth": 100}, [0, 0, 0]),
+)
 
 
 def table(**changes: Any) -> dict[str, Any]:
@@ -34,9 +41,13 @@ def table(**changes: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def tuned_path(shared_bundle: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("tuning") / "h200.json"
-    file.write_text(json.dumps(table()))
-    settings = {"select": ("fill_tuned", "fill_guarded"), "shared_cudart": True, "tuning": (file,), "name": "tuned"}
+    folder = tmp_path_factory.mktemp("tuning")
+    (folder / "h200.json").write_text(json.dumps(table()))
+    for device, cells in OTHERS:
+        content = table(device=device, schema=4, kernel={"measured_on": "Stand-in 9.0"}, set={"cells": cells})
+        (folder / f"{device['name']}.json").write_text(json.dumps(content))
+    files = tuple(sorted(folder.iterdir()))
+    settings = {"select": ("fill_tuned", "fill_guarded"), "shared_cudart": True, "tuning": files, "name": "tuned"}
     return shared_bundle("tuned", SAMPLES / "fill.py", ("sm_90a",), **settings)
 
 
@@ -72,10 +83,41 @@ def test_a_bin_begins_with_its_bound(load: Callable[..., aot_runtime.Bundle], cu
     assert found == {1: 128, 49: 128, 50: 32, 51: 32, 64: 32, 499: 32, 500: 64, 501: 64, 512: 64}
 
 
-def test_a_device_with_other_multiprocessors_goes_by_preference(
+def test_a_device_without_a_table_takes_that_of_the_nearest(
     load: Callable[..., aot_runtime.Bundle], cuda: Standin
 ) -> None:
-    assert blocks(load(sm_counts=[66]), cuda) == USUAL, "a slice of the device that was measured"
+    assert blocks(load(sm_counts=[60]), cuda) == HALF
+
+
+@pytest.mark.parametrize(
+    ("device", "expected"),
+    [
+        (Device("9.0", "Stand-in 9.0", 132, 1), MEASURED),
+        (Device("9.0", "Other", 132, 3900), MEASURED),
+        (Device("9.0", "Other", 132, 2100), SLOW),
+        (Device("9.0", "Other", 114, 2100), SLOW),
+        (Device("9.0", "Other", 70, 2100), HALF),
+        (Device("9.0", "Other MIG 4g", 64, 4000), HALF),
+        (Device("9.0", "", 0), USUAL),
+        (Device("9.0", "Half", 66), HALF),
+    ],
+)
+def test_the_nearest_is_by_multiprocessors_and_bandwidth(
+    load: Callable[..., aot_runtime.Bundle], device: Device, expected: dict[int, int]
+) -> None:
+    bundle = load()
+    chosen = {n: bundle.explain("fill_tuned", device, TensorInfo("float32", (n,)), 1.0).chosen for n in expected}
+    assert {n: one and one.variant for n, one in chosen.items()} == {
+        n: f"fill_tuned__t{b}" for n, b in expected.items()
+    }
+
+
+def test_explain_says_why_a_table_is_the_nearest(load: Callable[..., aot_runtime.Bundle]) -> None:
+    device = Device("9.0", "Other", 114, 2100)
+    chosen = load().explain("fill_tuned", device, TensorInfo("float32", (20,)), 1.0).chosen
+    assert chosen is not None
+    for fact in ("Slow, 132 multiprocessors", "times of Stand-in 9.0", "114 multiprocessors", "2100 GB/s", "2000 GB/s"):
+        assert fact in chosen.table
 
 
 def test_explain_says_which_table_decided(load: Callable[..., aot_runtime.Bundle]) -> None:
@@ -86,10 +128,9 @@ def test_explain_says_which_table_decided(load: Callable[..., aot_runtime.Bundle
         assert by_table is not None
         assert (by_table.variant, by_table.reason) == (f"fill_tuned__t{MEASURED[length]}", "")
         assert by_table.table == "Stand-in 9.0, 132 multiprocessors"
-        for other in ("9.0", Device("9.0", "Stand-in 9.0", 66), Device("9.0", "NVIDIA H200", 132)):
-            usual = bundle.explain("fill_tuned", other, out, 1.0).chosen
-            assert usual is not None
-            assert (usual.variant, usual.table) == (f"fill_tuned__t{USUAL[length]}", "")
+        usual = bundle.explain("fill_tuned", "9.0", out, 1.0).chosen
+        assert usual is not None
+        assert (usual.variant, usual.table) == (f"fill_tuned__t{USUAL[length]}", "")
     assert "chosen by the table of Stand-in 9.0, 132 multiprocessors" in str(
         bundle.explain("fill_tuned", Device("9.0", "Stand-in 9.0", 132), TensorInfo("float32", (20,)), 1.0)
     )
@@ -99,11 +140,11 @@ def test_the_command_explains_with_the_name_of_the_device(tuned_path: Path, caps
     assert main(["explain", str(tuned_path), "fill_tuned", "out=f32[20]", "value=1.0", "--cc", "stand-in 9.0"]) == 0
     said = capsys.readouterr().out
     assert "runs sm_90a fill_tuned__t128\n" in said
-    assert "decided by the measured table of Stand-in 9.0, 132 multiprocessors\n" in said
-    assert main(["explain", str(tuned_path), "fill_tuned", "out=f32[20]", "value=1.0", "--cc", "9.0"]) == 0
+    assert "decided by the table of Stand-in 9.0, 132 multiprocessors\n" in said
+    assert main(["explain", str(tuned_path), "fill_tuned", "out=f32[20]", "value=1.0", "--cc", "H100"]) == 0
     said = capsys.readouterr().out
-    assert "runs sm_90a fill_tuned__t32\n" in said
-    assert "decided by guards; measured tables are for Stand-in 9.0 (132 multiprocessors)\n" in said
+    assert "runs sm_90a fill_tuned__t128\n" in said
+    assert "decided by the table of Stand-in 9.0" in said and "3352 GB/s" in said
 
 
 def test_a_variant_can_be_run_by_name(load: Callable[..., aot_runtime.Bundle], cuda: Standin) -> None:
@@ -124,7 +165,8 @@ def test_pruning_keeps_the_table_and_drops_it_with_its_kernel(
 ) -> None:
     kept = shutil.copytree(tuned_path, tmp_path / "kept")
     assert main(["prune", str(kept), "--kernel", "fill_guarded"]) == 0
-    assert [path.name for path in (kept / "tuning").iterdir()] == ["stand_in_9_0_132.json"]
+    names = sorted(path.name for path in (kept / "tuning").iterdir())
+    assert names == ["half_66.json", "newer_40.json", "slow_132.json", "stand_in_9_0_132.json"]
     assert blocks(aot_runtime.load(kept), cuda) == MEASURED
     dropped = shutil.copytree(tuned_path, tmp_path / "dropped")
     assert main(["prune", str(dropped), "--kernel", "fill_tuned"]) == 0

@@ -1,0 +1,89 @@
+"""Fits the model to measured times: what each spec's seven numbers are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..bundle.details import WorkDetails
+from .parts import Part
+from .times import counts_of, times_of
+
+__all__ = ["bins_for", "fit"]
+
+Array = Any
+
+# What the numbers are without any measurement, and how firmly: microseconds, shares of the cycles that a step takes at
+# least, and microseconds per megabyte as a share of what the bandwidth comes to. In the order of the model.
+START, TILE, STEP, WORK, MISSING, READ, PAIR = 3.5, 1.0, 0.7, 0.2, 0.3, 1.1, 0.15
+FIRMNESS = np.array([0.3, 0.1, 0.15, 0.1, 0.3, 1.0, 0.1])
+OUTLIER = 0.5  # errors above this, in logarithms of times, count no more
+ROUNDS, SMALL = 40, 1e-4
+MOST_CELLS = 40_000  # of a table: five of them are 200 KB
+FINEST = 32  # multiples of the narrowest bin, before bins get wider; then half as many for each doubling
+BEYOND = 2  # bins reach this many times as far as what was measured
+SUMMED_BINS = (0.05, 0.25, 0.7)  # shares of the measured calls; no tile ends along these extents
+
+
+def fit(work: WorkDetails, by: Sequence[str], calls: Array, times: Array, part: Part) -> tuple[float, ...]:
+    """The numbers with the least squared error of logarithms, by the method of Levenberg and Marquardt."""
+    columns = np.maximum(calls, 1).T.astype(float)
+    counts, goal = counts_of(work, dict(zip(by, columns, strict=True)), part), np.log(times)
+    step = work.cycles / part.clock
+    prior = np.log([START, TILE, STEP * step, WORK * step, MISSING, READ * 1e3 / part.bandwidth, PAIR * step])
+
+    def errors(numbers: Array) -> Array:
+        own = np.clip(np.log(times_of(np.exp(numbers), counts)) - goal, -OUTLIER, OUTLIER)
+        return np.concatenate([own, FIRMNESS * (numbers - prior)])
+
+    return tuple(float(number) for number in np.exp(_least_squares(errors, prior)))
+
+
+def _least_squares(errors: Any, numbers: Array) -> Array:
+    now, damping = errors(numbers), 1e-2
+    for _ in range(ROUNDS):
+        slopes = np.stack([(errors(numbers + SMALL * unit) - now) / SMALL for unit in np.eye(len(numbers))], axis=1)
+        square = slopes.T @ slopes
+        change = np.linalg.solve(square + damping * np.diag(np.diag(square) + 1e-9), -slopes.T @ now)
+        tried = numbers + np.clip(change, -1, 1)
+        then = errors(tried)
+        if then @ then < now @ now:
+            numbers, now, damping = tried, then, damping / 4
+        else:
+            damping *= 5
+    return numbers
+
+
+def bins_for(
+    works: Sequence[WorkDetails], by: Sequence[str], calls: Sequence[Sequence[int]]
+) -> tuple[tuple[int, ...], ...]:
+    """Where bins begin: narrow along extents that tiles cut, since one tile more may cost a wave; few along the others."""
+    columns = dict(zip(by, zip(*calls, strict=True), strict=True))
+    tiled = {name: [work.tile[name] for work in works if name in work.tile] for name in by}
+    for finest in range(FINEST, 1, -2):
+        bins = tuple(
+            _ladder(max(math.gcd(*tiled[name]), math.gcd(*columns[name])), max(columns[name]), finest)
+            if tiled[name]
+            else _parts(sorted(columns[name]))
+            for name in by
+        )
+        if math.prod(len(own) + 1 for own in bins) <= MOST_CELLS:
+            break
+    return bins
+
+
+def _ladder(narrowest: int, highest: int, finest: int) -> tuple[int, ...]:
+    ends: list[int] = []
+    width = narrowest
+    while not ends or ends[-1] < BEYOND * highest:
+        ends += [(ends[-1] if ends else 0) + width]
+        if ends[-1] >= finest * width:
+            width *= 2
+    return tuple(end + 1 for end in ends)
+
+
+def _parts(values: Sequence[int]) -> tuple[int, ...]:
+    return tuple(sorted({values[int(share * (len(values) - 1))] + 1 for share in SUMMED_BINS}))

@@ -1,0 +1,124 @@
+"""Tables for devices, computed from models: for each cell the variant with the least time over a few calls in it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from aot_runtime.arch import Arch
+
+from ..bundle.details import VariantDetails
+from ..bundle.models import ModelledKernel, ModelledSet, Models
+from ..bundle.tuning import TunedKernel, TunedSet, Tuning
+from .parts import Part, named_parts
+from .times import counts_of, scaled, times_of
+
+__all__ = ["tables_of"]
+
+Array = Any
+Variants = Sequence[VariantDetails]
+
+# Where in a bin: a tile that ends with the bin computes nothing in vain. Along an extent that is summed no tile ends.
+TILED, SUMMED = 1.0, 0.8
+HEDGE = 0.5  # the weight of the bandwidth that was measured
+BEYOND = 2.0  # the last bin is taken to end at this many times its beginning
+NEVER, NO_LIMIT = 1e30, 2**62  # microseconds of a variant that does not take every call of a cell, and any extent
+
+
+def tables_of(models: Models, variants: Mapping[tuple[str, Arch], Variants]) -> Iterator[Tuning]:
+    """The tables of the variants that are there, for every device that the models name."""
+    measured = Part(
+        models.device.name,
+        models.device.capability,
+        models.device.multiprocessors,
+        models.device.bandwidth,
+        models.clock,
+    )
+    known = [kernel for kernel in models.models if (kernel.kernel, kernel.arch) in variants]
+    for part in named_parts(models.devices, models.device.capability):
+        choices: dict[Any, tuple[int, ...]] = {}
+        tables = [_table(kernel, variants[kernel.kernel, kernel.arch], measured, part, choices) for kernel in known]
+        found = tuple(table for table in tables if table.sets)
+        if found:
+            yield Tuning(part.device, found)
+
+
+def _table(
+    kernel: ModelledKernel, variants: Variants, measured: Part, part: Part, choices: dict[Any, Any]
+) -> TunedKernel:
+    points: dict[tuple[Any, ...], list[VariantDetails]] = {}
+    for variant in variants:
+        if variant.work is not None and tuple(variant.tuned_by) == kernel.by:
+            points.setdefault((variant.function, *sorted(variant.point.items())), []).append(variant)
+    sets = []
+    for own in points.values():
+        for index, one in enumerate(kernel.sets):
+            named = [variant for variant in own if _label(variant) in one.numbers]
+            if one.point.items() <= own[0].point.items() and len(named) > 1:
+                key = (kernel.kernel, kernel.arch, index, *map(_label, named))
+                if key not in choices:
+                    choices[key] = _Chooser(one, named, measured, part).cells()
+                names = tuple(variant.name for variant in named)
+                sets.append(TunedSet(own[0].function, dict(own[0].point), names, one.bins, choices[key]))
+    elsewhere = "" if part.name == measured.name else measured.name
+    return TunedKernel(kernel.kernel, kernel.arch, kernel.by, tuple(sets), measured_on=elsewhere)
+
+
+def _label(variant: VariantDetails) -> str:
+    return variant.name.rpartition("__")[2]
+
+
+@dataclass(frozen=True)
+class _Chooser:
+    model: ModelledSet
+    variants: Variants
+    measured: Part
+    part: Part
+
+    def cells(self) -> tuple[int, ...]:
+        by = tuple(self.variants[0].tuned_by)
+        extents = self._extents(by)
+        shape = [len(bins) + 1 for bins in self.model.bins]
+        best, chosen = np.full(shape, np.inf), np.zeros(shape, dtype=int)
+        for index, variant in enumerate(self.variants):
+            time = np.where(self._takes(variant), self._time(variant, extents), NEVER)
+            chosen[time < best] = index
+            best = np.minimum(best, time)
+        return tuple(chosen.ravel().tolist())
+
+    def _extents(self, by: Sequence[str]) -> dict[str, Array]:
+        """A call of each cell, as axes of a grid. Extents that tiles cut are multiples of the narrowest bin, as a rule."""
+        tiled = {name for variant in self.variants if variant.work is not None for name in variant.work.tile}
+        axes = []
+        for name, bins in zip(by, self.model.bins, strict=True):
+            lows, highs = _ends(bins)
+            step, share = (bins[0] - 1, TILED) if name in tiled and bins else (1, SUMMED)
+            axes.append(lows - 1 + step * np.ceil((highs - lows + 1) * share / step))
+        return dict(zip(by, np.ix_(*axes), strict=True))
+
+    def _time(self, variant: VariantDetails, extents: Mapping[str, Array]) -> Array:
+        """The predicted time, and as much of that with the bandwidth that was measured: a hedge against the model."""
+        assert variant.work is not None
+        numbers, counts = self.model.numbers[_label(variant)], counts_of(variant.work, extents, self.part)
+        here = times_of(scaled(numbers, self.measured, self.part), counts)
+        known = replace(self.part, bandwidth=self.measured.bandwidth)
+        return here if known == self.part else here * times_of(scaled(numbers, self.measured, known), counts) ** HEDGE
+
+    def _takes(self, variant: VariantDetails) -> Array:
+        """Whether a variant takes every call of a cell, as far as its extents go."""
+        axes = []
+        for of_call, bins in zip(variant.tuned_by.values(), self.model.bins, strict=True):
+            lows, highs = _ends(bins)
+            limits = [one for one in variant.requirements if (one.operation, one.label) == ("extent", of_call)]
+            low, high = max((one.low for one in limits), default=0), min((one.high for one in limits), default=NO_LIMIT)
+            axes.append((lows >= low) & (highs <= high))
+        return functools.reduce(np.logical_and, np.ix_(*(np.where(axis, 1, 0) for axis in axes)))
+
+
+def _ends(bins: Sequence[int]) -> tuple[Array, Array]:
+    """The lowest and the highest value of each bin."""
+    lows = np.array([1, *bins])
+    return lows, np.array([*(low - 1 for low in bins), int(BEYOND * lows[-1])])

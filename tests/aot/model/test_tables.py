@@ -1,0 +1,165 @@
+"""The model counts waves, is fitted to times, and gives each device a table of the variants that a bundle has."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from aot_runtime.arch import Arch
+
+from aot.bundle.details import RequirementDetails, VariantDetails, WorkDetails
+from aot.bundle.models import ModelledKernel, ModelledSet, Models, models_text, read_source
+from aot.bundle.tuning import TunedDevice, Tuning
+from aot.errors import UsageError
+from aot.gpu.modelling import Times, models_of_times, read_times
+from aot.gpu.tune import Measured
+from aot.model.parts import Part, find_part, known_parts, named_parts
+
+np = pytest.importorskip("numpy")
+
+from aot.model.fit import bins_for, fit  # noqa: E402
+from aot.model.tables import tables_of  # noqa: E402
+from aot.model.times import clusters_at_once, counts_of, times_of  # noqa: E402
+
+SM90 = Arch(9, 0, "a")
+H200, H100 = (find_part(name) for name in ("H200", "H100"))
+BY = ("m", "n", "k")
+BYTES = "2 * (m * k + n * k + m * n)"
+SMALL = WorkDetails({"m": 64, "n": 64}, {"k": 64}, BYTES, 1, 128)
+LARGE = WorkDetails({"m": 128, "n": 256}, {"k": 64}, BYTES, 1, 1024)
+TRUTH = {"small": (3.0, 0.5, 0.09, 0.02, 0.2, 0.22, 0.02), "large": (3.0, 1.0, 0.45, 0.1, 0.2, 0.22, 0.1)}
+
+
+def variant(label: str, work: WorkDetails, *limits: RequirementDetails, dtype: str = "bf16") -> VariantDetails:
+    by = {"m": "a.shape[0]", "n": "b.shape[0]", "k": "a.shape[1]"}
+    return VariantDetails(
+        f"gemm__{dtype}__{label}", "gemm", "gemm", {"dtype": dtype}, "", (), 0, (), limits, True, (), by, "", work
+    )
+
+
+VARIANTS = [variant("small", SMALL), variant("large", LARGE)]
+
+
+def models(devices: Sequence[str] = (), bins: tuple[tuple[int, ...], ...] = ((65, 257), (1025,), (2049,))) -> Models:
+    kernel = ModelledKernel("gemm", SM90, BY, (ModelledSet({}, bins, TRUTH),))
+    assert H200 is not None
+    return Models(H200.device, H200.clock, (kernel,), tuple(devices))
+
+
+def test_one_tile_more_than_fits_costs_a_wave() -> None:
+    part = Part("a GPU", "9.0", 132, 4814, 1980)
+    tiles = {name: np.array([1, 1]) if name != "m" else np.array([132 * 64, 132 * 64 + 1]) for name in BY}
+    counts = counts_of(SMALL, {"m": tiles["m"], "n": np.array([64, 64]), "k": np.array([64, 64])}, part)
+    assert counts.waves.tolist() == [1, 2]
+    assert [clusters_at_once(part, blocks) for blocks in (1, 2, 4, 8)] == [132, 66, 30, 15]
+
+
+def test_numbers_are_found_again_from_the_times_that_they_give() -> None:
+    assert H200 is not None
+    chance = np.random.RandomState(0)
+    calls = np.stack(
+        [chance.randint(1, 4096, 300), 64 * chance.randint(4, 256, 300), 64 * chance.randint(4, 128, 300)], axis=1
+    )
+    counts = counts_of(SMALL, dict(zip(BY, calls.T.astype(float), strict=True)), H200)
+    times = times_of(TRUTH["small"], counts)
+    found = times_of(fit(SMALL, BY, calls, times, H200), counts)
+    assert float(np.abs(np.log(found / times)).max()) < 0.1
+
+
+def test_every_part_that_differs_gets_a_table_and_the_measured_one_says_so() -> None:
+    tables = {tuning.device.name: tuning for tuning in tables_of(models(), {("gemm", SM90): VARIANTS})}
+    assert {"NVIDIA H200", "NVIDIA H100 80GB HBM3", "NVIDIA H100 PCIe", "NVIDIA H20"} <= set(tables)
+    assert "NVIDIA H800" not in tables, "it is what an H100 is"
+    assert tables["NVIDIA H200"].kernels[0].measured_on == ""
+    assert tables["NVIDIA H100 PCIe"].kernels[0].measured_on == "NVIDIA H200"
+
+
+def test_few_results_take_small_tiles_and_many_take_large_ones() -> None:
+    (tuning,) = tables_of(models(["NVIDIA H200"], ((65, 4097), (129, 8193), (2049,))), {("gemm", SM90): VARIANTS})
+    one = tuning.kernels[0].sets[0]
+    assert one.variants == ("gemm__bf16__small", "gemm__bf16__large")
+    assert (one.cells[0], one.cells[-1]) == (0, 1)
+
+
+def test_a_bundle_with_fewer_variants_gets_tables_of_those() -> None:
+    third = variant("third", LARGE)
+    with_unknown = [*VARIANTS, third, variant("small", SMALL, dtype="f16"), variant("large", LARGE, dtype="f16")]
+    (tuning,) = tables_of(models(["NVIDIA H200"]), {("gemm", SM90): with_unknown})
+    assert [one.variants for one in tuning.kernels[0].sets] == [
+        ("gemm__bf16__small", "gemm__bf16__large"),
+        ("gemm__f16__small", "gemm__f16__large"),
+    ]
+    assert not list(tables_of(models(["NVIDIA H200"]), {("gemm", SM90): VARIANTS[:1]})), "one variant is no choice"
+
+
+def test_no_cell_names_a_variant_that_does_not_take_all_of_its_calls() -> None:
+    few = variant("small", SMALL, RequirementDetails("a.shape[0]", "extent", 0, 64, 0))
+    (tuning,) = tables_of(models(["NVIDIA H200"], ((65, 100), (1025,), (2049,))), {("gemm", SM90): [few, VARIANTS[1]]})
+    cells = np.array(tuning.kernels[0].sets[0].cells).reshape(3, 2, 2)
+    assert (cells[1:] == 1).all() and (cells[0] == 0).any()
+
+
+def test_bins_are_narrow_along_what_tiles_cut_and_few_along_the_rest() -> None:
+    calls = [(m, 128 * n, 64 * k) for m in (1, 77, 1000) for n in (3, 40, 99) for k in (8, 30, 200)]
+    m, n, k = bins_for([SMALL, LARGE], BY, calls)
+    assert (m[0], n[0]) == (65, 129) and len(k) <= 3
+    assert max(m) > 1000 and max(n) > 99 * 128 and (len(m) + 1) * (len(n) + 1) * (len(k) + 1) <= 40_000
+
+
+def test_axes_that_were_measured_at_one_value_do_not_matter(tmp_path: Path) -> None:
+    assert H200 is not None
+    shapes = [(16 * i, 256 * i, 128 * i) for i in range(1, 12)]
+    measured = [
+        Measured(
+            "gemm",
+            "sm_90a",
+            "gemm",
+            {"dtype": "bf16"},
+            shape,
+            "",
+            {f"gemm__bf16__{label}": 10.0 + i for label in TRUTH},
+        )
+        for i, shape in enumerate(shapes)
+    ]
+    file = tmp_path / "times.json"
+    device = {"name": "NVIDIA H200", "multiprocessors": 132, "capability": "9.0", "bandwidth": 4814}
+    rows = [{**vars(one), "extents": list(one.extents), "chosen": ""} for one in measured]
+    file.write_text(json.dumps({"device": device, "clock": 1980, "measured": rows, "untuned": []}))
+    times = read_times([file])
+    assert times == Times(TunedDevice("NVIDIA H200", 132, "9.0", 4814), 1980, tuple(measured))
+    found = models_of_times(times, {SM90: VARIANTS}, ["NVIDIA H100 PCIe"])
+    assert found.models[0].sets[0].point == {} and set(found.models[0].sets[0].numbers) == set(TRUTH)
+    out = tmp_path / "models.json"
+    out.write_text(models_text(found))
+    read = read_source(out)
+    assert isinstance(read, Models) and read.devices == ("NVIDIA H100 PCIe",)
+    assert isinstance(next(iter(tables_of(read, {("gemm", SM90): VARIANTS}))), Tuning)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schema": 2}, "schema 2"),
+        ({"clock": 0}, "no such device"),
+        ({"models": [{"kernel": "gemm", "arch": "sm_90a", "by": ["m"], "sets": [{"point": {}, "bins": [[]], "numbers": {"a": [1]}}]}]}, "7 finite numbers"),
+        ({"models": [{"kernel": "gemm", "arch": "sm_90a", "by": ["m"], "sets": [{"point": {}, "bins": [], "numbers": {}}]}]}, "bins of m"),
+    ],
+)  # fmt: skip
+def test_models_with_a_mistake_are_refused_in_one_line(tmp_path: Path, change: dict[str, object], message: str) -> None:
+    path = tmp_path / "models.json"
+    path.write_text(json.dumps({**json.loads(models_text(models())), **change}))
+    with pytest.raises(UsageError, match=message):
+        read_source(path)
+
+
+def test_a_device_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(UsageError, match="not a known GPU"):
+        named_parts(["NVIDIA H1000"], "9.0")
+
+
+def test_parts_are_found_by_name_and_by_capability() -> None:
+    assert len({part.name for part in known_parts()}) == len(known_parts())
+    found = [find_part(text) for text in ("H100 PCIe", "NVIDIA H20", "9.0", "A100")]
+    assert [part and part.name for part in found] == ["NVIDIA H100 PCIe", "NVIDIA H20", "NVIDIA H100 80GB HBM3", None]
