@@ -115,7 +115,7 @@ def product(tiling: Any, target: aot.Target, scales: str, grouped: bool = False)
         aot.In("a", "m x k, in f8e4m3"),
         aot.In("b", "n x k, in f8e4m3 or f8e5m2"),
         aot.In("a_scale", "one, or m, or m x k / 128"),
-        aot.In("b_scale", "one, or n, or n / 128 x k / 128"),
+        aot.In("b_scale", "one, or n, or ceil(n / 128) x k / 128"),
         aot.Out("out", "m x n, in bf16 or f16", shape="(a.shape[0], b.shape[0])", dtype="out.dtype"),
     ),
     archs=HOPPER_ARCHS,
