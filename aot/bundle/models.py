@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ class ModelledSet:
     point: Mapping[str, str]  # on the axes that matter: a point that agrees with these chooses by this model
     bins: tuple[tuple[int, ...], ...]  # of the tables, as in a `TunedSet`
     numbers: Mapping[str, tuple[float, ...]]  # by label
+    fastest: Mapping[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict)  # by label: calls that it won
 
 
 @dataclass(frozen=True)
@@ -100,5 +101,7 @@ def _check(one: ModelledSet, kernel: ModelledKernel) -> None:
     numbers = [number for own in one.numbers.values() for number in own]
     if any(len(own) != NUMBERS for own in one.numbers.values()) or not all(map(math.isfinite, numbers)):
         raise RecordError(f"{kernel.kernel}: a variant has {NUMBERS} finite numbers")
+    if any(len(call) != len(kernel.by) for own in one.fastest.values() for call in own):
+        raise RecordError(f"{kernel.kernel}: a call has {', '.join(kernel.by)}")
     if len(one.bins) != len(kernel.by) or math.prod(len(bins) + 1 for bins in one.bins) > MAX_CELLS:
         raise RecordError(f"{kernel.kernel}: there must be bins of {', '.join(kernel.by)}, at most {MAX_CELLS} cells")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,4 +100,17 @@ def _set(
             table = np.array(rows)
             numbers[label] = fit(work, by, table[:, :-1], table[:, -1], part)
     fitted = [work for label, work in works.items() if label in numbers and work is not None]
-    return ModelledSet(point, bins_for(fitted, by, [one.extents for one in measured]), numbers)
+    return ModelledSet(
+        point, bins_for(fitted, by, [one.extents for one in measured]), numbers, _fastest(measured, numbers)
+    )
+
+
+def _fastest(measured: Sequence[Measured], labels: Collection[str]) -> dict[str, tuple[tuple[int, ...], ...]]:
+    """The calls that each spec was the fastest for."""
+    found: dict[str, list[tuple[int, ...]]] = {label: [] for label in labels}
+    for one in measured:
+        times = {name.rpartition("__")[2]: took for name, took in one.microseconds.items()}
+        best = min((label for label in times if label in found), key=times.__getitem__, default=None)
+        if best is not None:
+            found[best].append(one.extents)
+    return {label: tuple(sorted(set(calls))) for label, calls in found.items() if calls}

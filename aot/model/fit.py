@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..bundle.details import WorkDetails
+from ..bundle.tuning import MAX_CELLS
 from .parts import Part
 from .times import counts_of, times_of
 
@@ -22,8 +23,8 @@ START, TILE, STEP, WORK, MISSING, READ, PAIR = 3.5, 1.0, 0.7, 0.2, 0.3, 1.1, 0.1
 FIRMNESS = np.array([0.3, 0.1, 0.15, 0.1, 0.3, 1.0, 0.1])
 OUTLIER = 0.5  # errors above this, in logarithms of times, count no more
 ROUNDS, SMALL = 40, 1e-4
-MOST_CELLS = 40_000  # of a table: five of them are 200 KB
-FINEST = 32  # multiples of the narrowest bin, before bins get wider; then half as many for each doubling
+CELLS = 1450  # of a table for each spec that it chooses among: all shipped products have 200 KB for a device
+FINEST = 48  # multiples of the narrowest bin, before bins get wider; then half as many for each doubling
 BEYOND = 2  # bins reach this many times as far as what was measured
 SUMMED_BINS = (0.05, 0.25, 0.7)  # shares of the measured calls; no tile ends along these extents
 
@@ -63,6 +64,7 @@ def bins_for(
     """Where bins begin: narrow along extents that tiles cut, since one tile more may cost a wave; few along the others."""
     columns = dict(zip(by, zip(*calls, strict=True), strict=True))
     tiled = {name: [work.tile[name] for work in works if name in work.tile] for name in by}
+    most = min(MAX_CELLS, CELLS * len(works))
     for finest in range(FINEST, 1, -2):
         bins = tuple(
             _ladder(max(math.gcd(*tiled[name]), math.gcd(*columns[name])), max(columns[name]), finest)
@@ -70,7 +72,7 @@ def bins_for(
             else _parts(sorted(columns[name]))
             for name in by
         )
-        if math.prod(len(own) + 1 for own in bins) <= MOST_CELLS:
+        if math.prod(len(own) + 1 for own in bins) <= most:
             break
     return bins
 

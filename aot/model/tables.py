@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -87,7 +88,25 @@ class _Chooser:
             time = np.where(self._takes(variant), self._time(variant, extents), NEVER)
             chosen[time < best] = index
             best = np.minimum(best, time)
+        if self.part.name == self.measured.name:
+            for cell, index in self._measured().items():
+                chosen[cell] = index
         return tuple(chosen.ravel().tolist())
+
+    def _measured(self) -> dict[tuple[int, ...], int]:
+        """The variant that was the fastest on all measured calls of a cell, where there is one."""
+        found: dict[tuple[int, ...], set[int]] = {}
+        indices = {_label(variant): index for index, variant in enumerate(self.variants)}
+        for label, calls in self.model.fastest.items():
+            for call in calls:
+                cell = tuple(
+                    bisect.bisect_right(bins, extent) for bins, extent in zip(self.model.bins, call, strict=True)
+                )
+                found.setdefault(cell, set()).add(indices.get(label, -1))
+        takes = [self._takes(variant) for variant in self.variants]
+        return {
+            cell: index for cell, (index, *others) in found.items() if not others and index >= 0 and takes[index][cell]
+        }
 
     def _extents(self, by: Sequence[str]) -> dict[str, Array]:
         """A call of each cell, as axes of a grid. Extents that tiles cut are multiples of the narrowest bin, as a rule."""
