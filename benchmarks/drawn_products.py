@@ -28,7 +28,7 @@ CUBLAS, OWN = "cublas", "its own table"
 def contenders(bundle: Any, problem: Problem, devices: Mapping[str, Any], sets: int) -> dict[str, Callable[[int], Any]]:
     """cuBLAS, and the variant that each device's table names; one of several that name the same."""
     import torch
-    from aot_runtime.asking import variant_function
+    from aot_runtime.core.asking import variant_function
 
     own = {"device": "cuda", "dtype": torch.bfloat16}
     a, b = torch.randn(sets, problem.m, problem.k, **own), torch.randn(sets, problem.n, problem.k, **own)
