@@ -28,13 +28,9 @@ if TYPE_CHECKING:  # the builder is not needed to check a bundle
 
 __all__ = [
     "add_bundle_argument",
-    "add_cache_argument",
-    "add_family_argument",
-    "add_kernels_argument",
     "add_key_argument",
     "add_old_spelling",
     "add_run_arguments",
-    "add_wait_argument",
     "check_file",
     "link_tools",
     "open_to_run",
@@ -62,34 +58,11 @@ _SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _TIMES = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600, "w": 7 * 24 * 3600}
 
 
-def add_kernels_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--source",
-        dest="kernels",
-        metavar="PATH_OR_MODULE",
-        help="folder, Python file, or importable module that declares the kernels (default: `kernels`)",
-    )
-    add_old_spelling(parser, "--kernels", "kernels")
-
-
 def add_old_spelling(
     parser: argparse.ArgumentParser, option: str, dest: str, parse: Callable[[str], Any] = str
 ) -> None:
     """An option under the name that it had before. It works, and no help names it."""
     parser.add_argument(option, dest=dest, type=parse, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-
-
-def add_family_argument(
-    parser: argparse.ArgumentParser, default: str = "the core families, or every family if `--kernel` is passed"
-) -> None:
-    parser.add_argument(
-        "--family",
-        action="append",
-        default=[],
-        metavar="FAMILY",
-        help="only kernels of this folder inside that of the kernels, a comma list, or all; repeatable "
-        f"(default: {default})",
-    )
 
 
 def parse_families(given: list[str]) -> tuple[str, ...]:
@@ -170,21 +143,6 @@ def write_json(path: Path | None, data: Any) -> None:
     """Write data to the file that ``--out`` names, if there is one."""
     if path is not None:
         write_whole(path, json.dumps(data, indent=1) + "\n")
-
-
-def add_cache_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--cache",
-        metavar="DIR_OR_URL",
-        help="where compiled code and zig's cache are kept between builds: a folder, `none`, or the URL of a shared cache "
-        "such as s3://bucket/prefix, used behind the local folder (default: AOT_CACHE, or else the user's cache folder)",
-    )
-
-
-def add_wait_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--no-wait", action="store_true", help="fail at once if another process is writing to the same directory"
-    )
 
 
 def link_tools(arguments: argparse.Namespace) -> Tools:

@@ -7,8 +7,9 @@ import sys
 
 from ..compile.messages import Compiled
 from ..errors import Failure
-from ..pipeline.events import Codes, LineProgress, Progress, TimedProgress
+from ..pipeline.events import LineProgress, Progress, TimedProgress
 from ..pipeline.executing.executor import CompileJob
+from ..pipeline.executing.forecast import Forecast
 from .report import print_message
 
 __all__ = ["QuietProgress", "TerminalProgress", "make_progress"]
@@ -33,7 +34,7 @@ class TerminalProgress(TimedProgress):
     def __init__(self) -> None:
         super().__init__()
         from rich.console import Console
-        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as RichProgress
 
         columns = (
@@ -41,12 +42,10 @@ class TerminalProgress(TimedProgress):
             BarColumn(),
             TextColumn("{task.fields[counted]}"),
             TimeElapsedColumn(),
-            TimeRemainingColumn(),
+            TextColumn("{task.fields[left]}"),
         )
         self.bar = RichProgress(*columns, console=Console(stderr=True), transient=True)
-        self.task = self.bar.add_task("starting", total=None, counted="")
-        self.done = self.expected = 0
-        self.codes = Codes(0)
+        self.task = self.bar.add_task("starting", total=None, counted="", left="")
 
     def __enter__(self) -> Progress:
         self.bar.start()
@@ -58,7 +57,7 @@ class TerminalProgress(TimedProgress):
     def stage(self, text: str) -> None:
         super().stage(text)
         self._finish()
-        self.task = self.bar.add_task(text, total=None, counted="")
+        self.task = self.bar.add_task(text, total=None, counted="", left="")
 
     def note(self, text: str) -> None:
         self.bar.console.print(text, markup=False, highlight=False)
@@ -66,18 +65,23 @@ class TerminalProgress(TimedProgress):
     def warn(self, text: str) -> None:
         self.bar.console.print(f"warning: {text}", markup=False, highlight=False)
 
-    def total(self, variants: int, codes: int | None = None) -> None:
-        super().total(variants)
+    def total(self, variants: int, forecast: Forecast | None = None) -> None:
+        super().total(variants, forecast)
         self._finish()
-        self.done, self.expected, self.codes = 0, variants, Codes(variants if codes is None else codes)
-        self.task = self.bar.add_task("compiling", total=self.codes.expected, counted=f"0/{variants}")
+        self.task = self.bar.add_task(
+            "compiling", total=self.forecast.expected or variants, counted=f"0/{variants}", left=self.left
+        )
 
     def compiled(self, job: CompileJob, outcome: Compiled | Failure) -> None:
-        self.done += 1
-        shown = f"compiling {job.arch} {job.variant}"
-        advance = int(self.codes.add(job))
-        self.bar.update(self.task, description=shown, advance=advance, counted=f"{self.done}/{self.expected}")
+        advance = int(self.count(job, outcome))
+        self.bar.update(
+            self.task,
+            description=f"compiling {job.label}",
+            advance=advance,
+            counted=f"{self.done}/{self.expected}",
+            left=self.left,
+        )
 
     def _finish(self) -> None:
         """Stop the clock of the phase that ends."""
-        self.bar.update(self.task, total=1, completed=1)
+        self.bar.update(self.task, total=1, completed=1, left="")

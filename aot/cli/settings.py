@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,23 +15,26 @@ from ..errors import UsageError
 from ..hosts import Host, parse_glibc, parse_hosts
 from ..pipeline.address import parse_cluster
 from ..pipeline.settings import Settings
+from ..pipeline.spellings import ALL
+from .build_options import DEFAULT_TIMEOUT, KEEPABLE
 from .options import parse_families, parse_size
 
 if TYPE_CHECKING:
     from ..wheel.pyproject import KernelProject
 
-__all__ = ["DEFAULT_TIMEOUT", "KEEPABLE", "build_settings", "list_settings"]
+__all__ = ["build_settings", "list_settings"]
 
-KEEPABLE = ("ptx", "cubin", "ll", "mlir", "sass", "o")
-DEFAULT_TIMEOUT = 3600
 _LONGEST_TIMEOUT = 7 * 24 * 3600
 _GLIBC = "2.28"
 
 
-def build_settings(arguments: argparse.Namespace) -> Settings:
-    """What the arguments ask for. Without ``--source``, the project in this folder is meant, if there is one."""
+def build_settings(arguments: argparse.Namespace, archs: tuple[str, ...] = ()) -> Settings:
+    """What the arguments ask for. Without ``--source``, the project in this folder is meant, if there is one.
+
+    ``archs`` are meant if neither names some.
+    """
     project = _project() if arguments.kernels is None else None
-    if not arguments.arch and project is None:
+    if not (arguments.arch or archs) and project is None:
         _check_source(arguments.kernels)
         raise UsageError(
             "no architecture was given",
@@ -45,7 +49,7 @@ def build_settings(arguments: argparse.Namespace) -> Settings:
     places = find_places(arguments.cache, os.environ)
     return Settings(
         kernels=_first(arguments.kernels, table and table.kernels, "kernels"),
-        archs=tuple(arguments.arch) or (table.archs if table is not None else ()),
+        archs=tuple(arguments.arch) or (table.archs if table is not None else archs),
         out=arguments.out,
         name=arguments.name or (project.project.identity.package if project is not None else None),
         select=tuple(arguments.kernel) or (table.select if table is not None else ()),
@@ -81,22 +85,12 @@ def _check_source(kernels: str | None) -> None:
 
 def list_settings(arguments: argparse.Namespace) -> Settings:
     """What ``list`` plans: everything that is declared, unless arguments or the project in this folder narrow it."""
-    project = _project() if arguments.kernels is None else None
-    table = project.table if project is not None else None
-    if arguments.jobs < 1:
-        raise UsageError(f"`--jobs` is {arguments.jobs}", hint="pass at least 1")
-    places = find_places(arguments.cache, os.environ)
-    return Settings(
-        kernels=_first(arguments.kernels, table and table.kernels, "kernels"),
-        archs=tuple(arguments.arch) or (table.archs if table is not None else ("all",)),
+    settings = build_settings(arguments, archs=(ALL,))
+    return replace(
+        settings,
         name="list",  # nothing is built, so the name of the source need not be one of a bundle
         select=tuple(arguments.kernel),
-        families=parse_families(arguments.family) or ("all",),
-        jobs=arguments.jobs,
-        timeout=DEFAULT_TIMEOUT,
-        cache=places.tools,
-        artifacts=places.artifacts,
-        remote=places.remote,
+        families=settings.families or ("all",),
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from ..bundle.lock import locked
 from ..bundle.manifest import Manifest
 from ..bundle.publish import Destination, check_destination, clear_leftovers, staging
+from ..cache import recall
 from ..errors import BuildError, Failure, counted
 from ..hosts import Host
 from ..link.nvidia import NvidiaLibraries, find_libraries
@@ -22,7 +23,7 @@ from .executing.compiling import Compilation, choose_executor, compile_plan
 from .executing.executor import Executor
 from .executing.workers import Workers
 from .planning.changes import Pair, check_replaceable, hosts_with_kept, kept_pairs, made_changes
-from .planning.earlier import Earlier, look_up, note_made, plan_build
+from .planning.earlier import Earlier, look_up, plan_build
 from .planning.planner import comment
 from .settings import BuildResult, Settings
 from .workspace import Workspace, make_workspace, open_workspace, scratch_folder
@@ -65,8 +66,8 @@ def _build(workspace: Workspace) -> BuildResult:
         made = _compile(workspace, earlier, destination)
         check_may_replace(destination, made.compilation.failures, settings)
         manifest = _assemble(made, destination, workspace, linker_for)
-    if not made.compilation.failures:
-        note_made(workspace.store, made.key, manifest)
+    if workspace.store is not None and made.key is not None and not made.compilation.failures:
+        recall.keep_made(workspace.store, made.key, manifest.sha256)
     cached = made.compilation.cached
     variants = sum(len(kernel.launchers) for kernel in made.compilation.kernels)
     changes = made_changes(destination.manifest, manifest, compiled=variants - cached, cached=cached)
@@ -86,8 +87,10 @@ class _Made:
 def _compile(workspace: Workspace, earlier: Earlier, destination: Destination) -> _Made:
     settings = workspace.settings
     cluster = _connect(settings.executor) if settings.executor is not None else None
-    with closing(cluster) if cluster else nullcontext(), Workers(settings, workspace.scratch) as workers:
-        planned = plan_build(workspace, earlier, workers, compiles=cluster is None)
+    # If nothing was compiled here yet, a second worker will be needed.
+    ahead = cluster is None and workspace.store is not None and workspace.store.is_empty("variants")
+    with closing(cluster) if cluster else nullcontext(), Workers(settings, workspace.scratch, ahead=ahead) as workers:
+        planned = plan_build(workspace, earlier, workers)
         plan, failures = planned.plan, planned.failures
         comment(plan, workspace.progress)
         kept = kept_pairs(destination, plan, failures, settings)

@@ -9,10 +9,9 @@ import time
 from ..compile.messages import Compiled
 from ..errors import Failure, counted
 from .executing.executor import CompileJob
+from .executing.forecast import Forecast
 
-__all__ = ["Clock", "Codes", "CountingProgress", "LineProgress", "Progress", "TimedProgress"]
-
-_ENOUGH = 5  # codes, before a time is said
+__all__ = ["Clock", "CountingProgress", "LineProgress", "Progress", "TimedProgress"]
 
 
 class Progress:
@@ -31,8 +30,8 @@ class Progress:
 
     def warn(self, text: str) -> None: ...
 
-    def total(self, variants: int, codes: int | None = None) -> None:
-        """The number of variants that are to be compiled. Those with the same code are compiled once; ``codes`` counts these."""
+    def total(self, variants: int, forecast: Forecast | None = None) -> None:
+        """The number of variants that are to be compiled, and who knows how long this may take."""
 
     def compiled(self, job: CompileJob, outcome: Compiled | Failure) -> None: ...
 
@@ -52,8 +51,8 @@ class CountingProgress(Progress):
     def warn(self, text: str) -> None:
         self.listener.warn(text)
 
-    def total(self, variants: int, codes: int | None = None) -> None:
-        self.listener.total(variants, codes)
+    def total(self, variants: int, forecast: Forecast | None = None) -> None:
+        self.listener.total(variants, forecast)
 
     def compiled(self, job: CompileJob, outcome: Compiled | Failure) -> None:
         self.count += isinstance(outcome, Compiled)
@@ -81,38 +80,31 @@ class Clock:
 
 
 class TimedProgress(Progress):
-    """Keeps the time of each phase."""
+    """Keeps the time of each phase, and counts what is compiled."""
 
     def __init__(self) -> None:
         self.clock = Clock()
+        self.done = self.expected = 0
+        self.forecast = Forecast()
 
     def stage(self, text: str) -> None:
         self.clock.enter(text.partition(" for ")[0])
 
-    def total(self, variants: int, codes: int | None = None) -> None:
+    def total(self, variants: int, forecast: Forecast | None = None) -> None:
         self.clock.enter("compiling" if variants else "")
+        self.done, self.expected = 0, variants
+        self.forecast = forecast or Forecast()
 
+    def count(self, job: CompileJob, outcome: Compiled | Failure) -> bool:
+        """Count what was compiled. Whether it is the first of its code."""
+        self.done += 1
+        return self.forecast.add(job.code, outcome.seconds if isinstance(outcome, Compiled) else None)
 
-class Codes:
-    """Counts the different codes among what was compiled: the time that is left goes by these, since copies take none."""
-
-    def __init__(self, expected: int) -> None:
-        self.expected, self.seen = expected, set[tuple[object, ...]]()
-        self.began = 0.0  # when the first was compiled
-
-    def add(self, job: CompileJob) -> bool:
-        """Whether a job is the first of its code."""
-        before = len(self.seen)
-        self.seen.add((job.arch, job.kernel, job.group or job.variant))
-        self.began = self.began or time.monotonic()
-        return len(self.seen) > before
-
-    def seconds_left(self, now: float) -> float | None:
-        """How long the rest takes if it goes on like this; None if there is too little to go by, or nothing left."""
-        done = len(self.seen)
-        if done < _ENOUGH or done >= self.expected:
-            return None
-        return (now - self.began) / (done - 1) * (self.expected - done)
+    @property
+    def left(self) -> str:
+        """How long compiling takes from now on, for people."""
+        seconds = self.forecast.seconds_left(time.monotonic() - self.clock.since)
+        return "" if seconds is None else f"about {seconds:.0f} s left"
 
 
 class LineProgress(TimedProgress):
@@ -120,8 +112,6 @@ class LineProgress(TimedProgress):
 
     def __init__(self) -> None:
         super().__init__()
-        self.done = self.expected = 0
-        self.codes = Codes(0)
         self.lock = threading.Lock()  # several threads have something compiled
 
     def stage(self, text: str) -> None:
@@ -135,10 +125,9 @@ class LineProgress(TimedProgress):
     def warn(self, text: str) -> None:
         self._print(f"warning: {text}")
 
-    def total(self, variants: int, codes: int | None = None) -> None:
+    def total(self, variants: int, forecast: Forecast | None = None) -> None:
         self._end_phase()
-        super().total(variants)
-        self.done, self.expected, self.codes = 0, variants, Codes(variants if codes is None else codes)
+        super().total(variants, forecast)
         if variants:
             self._print(f"compiling {counted(variants, 'variant')}")
 
@@ -150,13 +139,9 @@ class LineProgress(TimedProgress):
     def compiled(self, job: CompileJob, outcome: Compiled | Failure) -> None:
         verdict = f"{outcome.seconds:.1f} s" if isinstance(outcome, Compiled) else "FAILED"
         with self.lock:
-            self.done += 1
-            self.codes.add(job)
-            self._print(f"[{self.done}/{self.expected}] {job.arch} {job.variant}: {verdict}{self._left()}")
-
-    def _left(self) -> str:
-        seconds = self.codes.seconds_left(time.monotonic())
-        return "" if seconds is None else f", about {seconds:.0f} s left"
+            self.count(job, outcome)
+            told = ", ".join(filter(None, (verdict, self.left)))
+            self._print(f"[{self.done}/{self.expected}] {job.label}: {told}")
 
     def _print(self, text: str) -> None:
         print(f"{self.clock.elapsed:6.1f} s  {text}", file=sys.stderr, flush=True)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean
 
 from ..bundle.publish import Destination, check_destination
 from ..cache.variants import KeptVariants
 from ..compile.messages import KernelInfo
 from ..errors import Failure
 from .events import Progress
+from .executing.forecast import Code, Forecast
 from .executing.workers import Workers
 from .plan import KernelPlan
 from .planning.changes import check_replaceable, kept_pairs
@@ -77,16 +76,22 @@ def _outlook(workspace: Workspace, planned: Planned) -> Outlook:
     settings, plan = workspace.settings, planned.plan.kernels
     variants = KeptVariants(workspace.store, settings.kernels)
     cached = [_cached(kernel, variants) for kernel in plan]
-    missing = [
-        (kernel, name) for kernel, own in zip(plan, cached, strict=True) for name in _names(kernel) if name not in own
-    ]
+    codes = [_codes(kernel) for kernel in plan]
+    missing = {own[name] for own, there in zip(codes, cached, strict=True) for name in own.keys() - there}
+    labels = [(code, f"{code[0]} {name}") for own in codes for name, code in own.items()]
+    forecast = Forecast(missing, settings.worker_count, labels, variants.durations())
     return Outlook(
         workspace.out,
         tuple(_kernel(kernel, len(own)) for kernel, own in zip(plan, cached, strict=True)),
         planned.failures,
-        _estimate(missing, variants.durations(), settings.worker_count),
+        forecast.seconds_left() if missing else 0.0,
         tuple({kernel.info.name: kernel.info for kernel in plan}.values()),
     )
+
+
+def _codes(plan: KernelPlan) -> dict[str, Code]:
+    """What variants share the work of compiling."""
+    return {one.table.name: (plan.arch, plan.info.name, one.code or one.table.name) for one in plan.variants}
 
 
 def _names(plan: KernelPlan) -> tuple[str, ...]:
@@ -107,19 +112,3 @@ def _kernel(plan: KernelPlan, cached: int) -> KernelOutlook:
 
 def _cached(plan: KernelPlan, variants: KeptVariants) -> set[str]:
     return {name for name, key in zip(_names(plan), plan.keys, strict=False) if variants.has(key)}
-
-
-def _estimate(missing: Sequence[tuple[KernelPlan, str]], took: Mapping[str, float], workers: int) -> float | None:
-    """From how long variants took here before: those that are new, like the others of their kernel, or like all."""
-    if not missing:
-        return 0.0
-    if not took:
-        return None
-    mean = fmean(took.values())
-    return sum(took.get(f"{kernel.arch} {name}", _like(kernel, took, mean)) for kernel, name in missing) / workers
-
-
-def _like(kernel: KernelPlan, took: Mapping[str, float], mean: float) -> float:
-    names = {variant.table.name for variant in kernel.variants}
-    known = [seconds for label, seconds in took.items() if label.partition(" ")[2] in names]
-    return fmean(known) if known else mean

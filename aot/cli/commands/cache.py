@@ -15,7 +15,8 @@ from ...cache.remote import without_secrets
 from ...cache.store import Entry, Store
 from ...errors import UsageError
 from ...pipeline.plan import read_plan
-from ..options import add_cache_argument, parse_age, parse_size
+from ..build_options import add_options
+from ..options import parse_age, parse_size
 from ..report import human_size, note, print_json, print_table
 from ..schema import Key
 
@@ -44,7 +45,7 @@ KEYS = (
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
-    add_cache_argument(parser)
+    add_options(parser, "--cache")
     add = parser.add_argument
     add("--check", action="store_true", help="decode every entry; remove damaged ones")
     add("--prune", action="store_true", help="remove entries, the least recently used first")

@@ -14,19 +14,13 @@ from ...errors import UsageError, counted
 from ...pipeline.capture import capture
 from ...pipeline.recording import record
 from ...pipeline.settings import BuildResult
+from ..build_options import OPTIONS, add_build_options
 from ..progress import make_progress
 from ..report import note, print_failures, print_json, print_message, table
 from ..schema import Key
 from ..settings import build_settings
 from .build import KEYS as BUILD_KEYS
-from .build import (
-    add_content_arguments,
-    add_existing_arguments,
-    add_resource_arguments,
-    add_target_arguments,
-    result_data,
-    summary,
-)
+from .build import result_data, summary
 
 __all__ = ["KEYS", "configure_parser", "execute"]
 
@@ -72,11 +66,9 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         metavar="PROGRAM",
         help="after `--`: the arguments of the exercise; with `--record` the program and its arguments",
     )
-    add_target_arguments(parser)
-    add_resource_arguments(parser)
-    add_content_arguments(parser)
-    add_existing_arguments(parser, "--update")
-    parser.set_defaults(kernel=[], family=[], executor=None, dask_security=None, cache_read_only=False)
+    # An exercise names its kernels itself, and is run on this machine.
+    not_offered = {"--source", "--kernel", "--family", "--executor", "--dask-security"}
+    add_build_options(parser, *(name for name in OPTIONS if name not in not_offered), keep_rest="--update")
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 
 from aot_runtime.arch import Arch
 
@@ -11,7 +10,7 @@ from ...compile.messages import KernelInfo
 from ...errors import Failure, counted
 from ...pipeline.outlook import foresee
 from ...records import encode
-from ..options import add_cache_argument, add_family_argument, add_kernels_argument
+from ..build_options import add_build_options
 from ..planned import estimate_text, plan_data, print_plan
 from ..progress import make_progress
 from ..report import first_line, print_failures, print_json, print_wrapped
@@ -29,26 +28,11 @@ KEYS = (
 
 
 def configure_parser(parser: argparse.ArgumentParser) -> None:
-    add_kernels_argument(parser)
-    add = parser.add_argument
-    add("--kernel", action="append", default=[], metavar="GLOB", help="only kernels whose name matches; repeatable")
-    add_family_argument(parser, "every family")
-    add(
-        "--arch",
-        action="append",
-        default=[],
-        metavar="ARCH",
-        help="only variants for these, as `build --arch` takes them; repeatable (default in a kernel project: those of its "
-        "pyproject.toml; else all)",
-    )
-    add(
-        "--jobs",
-        type=int,
-        default=os.cpu_count() or 1,
-        metavar="N",
-        help="estimate the time for this many compile workers (default: one per core)",
-    )
-    add_cache_argument(parser)
+    add_build_options(
+        parser,
+        "--source", "--kernel", "--family", "--arch", "--cuda", "--jobs", "--memory", "--timeout", "--cache",
+        absent={"--family": "every family", "--arch": "in a kernel project, those of its pyproject.toml; else all"},
+    )  # fmt: skip
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -8,7 +8,8 @@ from pathlib import Path
 from ...bundle.signature import is_signed
 from ...errors import counted
 from ...pipeline.combine import merge
-from ..options import add_wait_argument, link_tools, print_warning
+from ..build_options import add_options
+from ..options import link_tools, print_warning
 from ..report import note, print_json
 from ..schema import Key
 
@@ -24,7 +25,7 @@ KEYS = (
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("bundles", type=Path, nargs="+", metavar="BUNDLE", help="bundles to join; they are not changed")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="directory of the joined bundle")
-    add_wait_argument(parser)
+    add_options(parser, "--no-wait")
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -11,7 +11,8 @@ from ...bundle.manifest import Manifest
 from ...errors import UsageError
 from ...pipeline.combine import prune
 from ...pipeline.spellings import Gpu, built_archs, parse_wanted
-from ..options import add_bundle_argument, add_wait_argument, link_tools, print_warning
+from ..build_options import add_options
+from ..options import add_bundle_argument, link_tools, print_warning
 from ..report import human_size, note, print_json
 from ..schema import Key
 
@@ -29,7 +30,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--arch", action="append", default=[], metavar="ARCH", help="remove these architectures; repeatable")
     add("--kernel", action="append", default=[], metavar="GLOB", help="remove these kernels; repeatable")
-    add_wait_argument(parser)
+    add_options(parser, "--no-wait")
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -15,7 +15,8 @@ from ...bundle.staleness import Stale, known_stale, stale_text
 from ...bundle.verify import missing_kernels, verify
 from ...errors import counted
 from ...records import encode
-from ..options import add_bundle_argument, add_kernels_argument, add_key_argument
+from ..build_options import add_options
+from ..options import add_bundle_argument, add_key_argument
 from ..progress import make_progress
 from ..report import note, print_json, print_message
 from ..schema import Key
@@ -35,7 +36,7 @@ KEYS = (
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     add_bundle_argument(parser)
     add_key_argument(parser)
-    add_kernels_argument(parser)
+    add_options(parser, "--source")
     add = parser.add_argument
     add("--rebuild", action="store_true", help="also rebuild the bundle from `--source` and compare every byte")
     add("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="with --rebuild: compile workers")

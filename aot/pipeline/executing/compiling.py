@@ -13,8 +13,10 @@ from ...cache.variants import KeptVariants
 from ...compile.messages import Compiled, KernelInfo, KernelSources, VariantInfo
 from ...errors import Failure, counted
 from ..plan import KernelPlan, Plan
+from ..settings import Settings
 from ..workspace import Workspace
 from .executor import CompileJob, Executor, Session
+from .forecast import Code, Forecast
 from .local import LocalExecutor
 from .workers import Workers
 
@@ -81,13 +83,14 @@ def compile_plan(plan: Plan, session: Session, executor: Executor, workspace: Wo
     jobs = [job for own in by_kernel for job in own]
     compiled = _restored(jobs, variants, _FETCHES if settings.remote else 1)
     cached = len(compiled)
-    missing = _largest_first([job for job in jobs if job not in compiled], variants.durations())
+    took = variants.durations()
+    missing = _largest_first([job for job in jobs if job not in compiled], took)
     if compiled:
         workspace.progress.note(
             f"{len(compiled)} of {counted(len(jobs), 'variant')} {'is' if len(jobs) == 1 else 'are'} in the cache"
         )
-    workspace.progress.total(len(missing), len({(job.arch, job.kernel, job.group or job.variant) for job in missing}))
-    failures: list[Failure] = []
+    workspace.progress.total(len(missing), _forecast(jobs, missing, took, settings))
+    failures: dict[CompileJob, Failure] = {}
     callers = {kernel.info.name: _called_from(kernel.info) for kernel in plan.kernels}
 
     def report(job: CompileJob, outcome: Compiled | Failure) -> None:
@@ -96,13 +99,13 @@ def compile_plan(plan: Plan, session: Session, executor: Executor, workspace: Wo
             variants.keep(job.key, job.launcher, outcome)
         else:
             message = f"{callers[job.kernel]}{outcome.message}"
-            failures.append(replace(outcome, message=message, kernel=job.kernel, arch=str(job.arch)))
+            failures[job] = replace(outcome, message=message, kernel=job.kernel, arch=str(job.arch))
         workspace.progress.compiled(job, outcome)
 
     executor.compile(replace(session, kernels=_kernels_by_arch(plan)), missing, report)
-    variants.note_durations({_label(job): outcome.seconds for job, outcome in compiled.items()})
+    variants.note_durations({job.label: outcome.seconds for job, outcome in compiled.items()})
     kernels = [_kernel(*pair, compiled, variants.kinds) for pair in zip(plan.kernels, by_kernel, strict=True)]
-    failed = tuple(_compared(failure, compiled) for failure in failures)
+    failed = tuple(_compared(failures[job], compiled) for job in jobs if job in failures)
     return Compilation(plan.cuda, tuple(kernel for kernel in kernels if kernel.launchers), failed, cached)
 
 
@@ -146,13 +149,23 @@ def _restored(jobs: Sequence[CompileJob], variants: KeptVariants, fetches: int) 
         return {job: compiled for job, compiled in zip(jobs, found, strict=True) if compiled is not None}
 
 
-def _label(job: CompileJob) -> str:
-    return f"{job.arch} {job.variant}"
+def _forecast(
+    jobs: Sequence[CompileJob], missing: Sequence[CompileJob], took: Mapping[str, float], settings: Settings
+) -> Forecast:
+    workers = settings.worker_count if settings.executor is None else None
+    return Forecast({job.code for job in missing}, workers, [(job.code, job.label) for job in jobs], took)
 
 
 def _largest_first(jobs: Sequence[CompileJob], took: Mapping[str, float]) -> list[CompileJob]:
-    """By how long each took last time, so that no long one is left for the end; those not known first."""
-    return sorted(jobs, key=lambda job: -took.get(_label(job), float("inf")))
+    """By how long each took last time, so that no long one is left for the end; those not known first.
+
+    Of these, kernels take turns: how long a kernel takes is known soon then, and with it how long the rest takes.
+    """
+    codes: dict[str, dict[Code, int]] = {}
+    for job in jobs:
+        own = codes.setdefault(job.kernel, {})
+        own.setdefault(job.code, len(own))
+    return sorted(jobs, key=lambda job: (-took.get(job.label, float("inf")), codes[job.kernel][job.code]))
 
 
 def _kernel(

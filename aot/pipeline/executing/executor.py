@@ -11,6 +11,7 @@ from aot_runtime.arch import Arch
 
 from ...compile.messages import DECLARATIONS, EXERCISE, Compiled, Options
 from ...errors import Failure
+from .forecast import Code
 
 __all__ = ["WORKERS", "CompileJob", "Executor", "Report", "Session"]
 
@@ -41,6 +42,15 @@ class CompileJob:
     log: Path
     key: str = ""  # the digest of all that shapes it
     group: str = ""  # jobs of one group may share code: a worker that had one should get the others
+
+    @property
+    def code(self) -> Code:
+        return self.arch, self.kernel, self.group or self.variant
+
+    @property
+    def label(self) -> str:
+        """What durations are kept by."""
+        return f"{self.arch} {self.variant}"
 
 
 Report = Callable[[CompileJob, "Compiled | Failure"], None]

@@ -14,6 +14,7 @@ from ...compile.process import Worker, resident_bytes
 from ...errors import BuildError, Failure, system_hint
 from ..settings import WORKER_BYTES, fitting
 from .executor import CompileJob, Report, Session
+from .forecast import Code
 
 __all__ = ["LocalExecutor"]
 
@@ -71,30 +72,27 @@ class LocalExecutor:
         return pool.large
 
 
-_Group = tuple[Arch, str, str]  # architecture, kernel, and the group that its jobs are of
-
-
 @dataclass
 class _Queue:
     """Jobs by group. A worker goes on with its own group, then with its own architecture, as long as there are any."""
 
-    groups: dict[_Group, deque[CompileJob]] = field(default_factory=dict)  # none is empty
-    fresh: dict[Arch, deque[_Group]] = field(default_factory=dict)  # those that no worker has begun
+    groups: dict[Code, deque[CompileJob]] = field(default_factory=dict)  # none is empty
+    fresh: dict[Arch, deque[Code]] = field(default_factory=dict)  # those that no worker has begun
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
     def of(cls, jobs: Sequence[CompileJob]) -> _Queue:
         queue = cls()
         for job in jobs:
-            if _group(job) not in queue.groups:
-                queue.fresh.setdefault(job.arch, deque()).append(_group(job))
-            queue.groups.setdefault(_group(job), deque()).append(job)
+            if job.code not in queue.groups:
+                queue.fresh.setdefault(job.arch, deque()).append(job.code)
+            queue.groups.setdefault(job.code, deque()).append(job)
         return queue
 
     def take(self, arch: Arch | None, last: CompileJob | None = None) -> CompileJob | None:
         """The next job for a worker of an architecture, whose ``last`` job was that one."""
         with self.lock:
-            group = self._next(arch, _group(last) if last is not None else None)
+            group = self._next(arch, last.code if last is not None else None)
             if group is None:
                 return None
             job = self.groups[group].popleft()
@@ -102,7 +100,7 @@ class _Queue:
                 del self.groups[group]
             return job
 
-    def _next(self, arch: Arch | None, own: _Group | None) -> _Group | None:
+    def _next(self, arch: Arch | None, own: Code | None) -> Code | None:
         if own in self.groups:
             return own
         waiting = self.fresh.get(arch) if arch is not None else None
@@ -115,7 +113,7 @@ class _Queue:
 
     def put_back(self, job: CompileJob) -> None:
         with self.lock:
-            self.groups.setdefault(_group(job), deque()).appendleft(job)
+            self.groups.setdefault(job.code, deque()).appendleft(job)
 
     def clear(self) -> None:
         with self.lock:
@@ -125,10 +123,6 @@ class _Queue:
     def __len__(self) -> int:
         with self.lock:
             return sum(map(len, self.groups.values()))
-
-
-def _group(job: CompileJob) -> _Group:
-    return job.arch, job.kernel, job.group or job.variant
 
 
 class _Pool:

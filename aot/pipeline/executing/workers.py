@@ -72,14 +72,17 @@ class _Ahead:
 
 
 class Workers:
-    """The workers of one build. Those that planned an architecture are kept to compile it."""
+    """The workers of one build. Those that planned an architecture are kept to compile it.
 
-    def __init__(self, settings: Settings, logs: Path) -> None:
+    ``ahead``: a second one will compile, and may start while the first one plans.
+    """
+
+    def __init__(self, settings: Settings, logs: Path, *, ahead: bool = False) -> None:
         # Its ``skip`` grows with every file that could not be read.
         self.session = Session(settings.kernels, settings.options, settings.timeout, first=settings.first_arch)
         self._failures: list[Failure] = []
         self._logs = logs
-        self._may_be_ahead = settings.jobs > 1 and settings.memory is None
+        self._starts_ahead = ahead and settings.jobs > 1 and settings.memory is None
         # How many may be kept at once; None: one per architecture.
         self._limit = settings.worker_count if settings.memory is not None else None
         self._by_arch: dict[Arch, Worker] = {}
@@ -105,6 +108,8 @@ class Workers:
     def declared(self) -> Declared:
         """What the source declares. The worker that was asked is kept if it can compile."""
         if self.session.first is not None:
+            if self._starts_ahead:
+                self._start_ahead(self.session.first)
             return self.of(self.session.first).declared
         with closing(self.start(None)) as worker:
             return worker.declared
@@ -123,11 +128,9 @@ class Workers:
         failures, self._failures = tuple(self._failures), []
         return failures
 
-    def start_ahead(self) -> None:
-        """Start a worker that is to compile while another one plans, if two may run: it reads the source meanwhile."""
-        arch = self.session.first
-        if arch is not None and self._may_be_ahead:
-            self._ahead = _Ahead(self.session, arch, self._logs / f"worker-{arch}-ahead.log")
+    def _start_ahead(self, arch: Arch) -> None:
+        """Start a worker that is to compile while another one plans: it reads the source meanwhile."""
+        self._ahead = _Ahead(self.session, arch, self._logs / f"worker-{arch}-ahead.log")
 
     def another(self, arch: Arch) -> Worker:
         """A worker to compile with, for the caller to close: the one that was started ahead, or a new one."""

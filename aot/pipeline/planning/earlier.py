@@ -8,7 +8,6 @@ from typing import Any
 
 from ...bundle.contracts import contract_sources
 from ...bundle.integrity import damaged_files
-from ...bundle.manifest import Manifest
 from ...bundle.publish import Destination
 from ...cache import keys, recall
 from ...cache.entries import json_bytes
@@ -24,7 +23,7 @@ from ..settings import Settings, Shape
 from ..workspace import Workspace
 from .planner import NewPlan, make_plan
 
-__all__ = ["Earlier", "Planned", "keep_plan", "look_up", "note_made", "outline_of", "plan_build"]
+__all__ = ["Earlier", "Planned", "keep_plan", "look_up", "outline_of", "plan_build"]
 
 
 @dataclass(frozen=True)
@@ -57,21 +56,14 @@ def look_up(workspace: Workspace, destination: Destination) -> Earlier:
     return Earlier(key, made is not None and is_made and not any(damaged_files(destination.path, made)), outline)
 
 
-def plan_build(workspace: Workspace, earlier: Earlier, workers: Workers, *, compiles: bool = False) -> Planned:
-    """The plan of an earlier build if it still holds, else one that is made now, and kept for later builds.
-
-    ``compiles``: the workers of this machine will compile what is planned.
-    """
+def plan_build(workspace: Workspace, earlier: Earlier, workers: Workers) -> Planned:
+    """The plan of an earlier build if it still holds, else one that is made now, and kept for later builds."""
     store = workspace.store
     if store is not None and earlier.outline is not None:
         known = store.get("plans", earlier.outline.digest, read_plan)
         if known is not None:
             return Planned(known, key=earlier.key)
-    workspace.progress.stage("reading declarations")
-    # If nothing was compiled yet, a second worker will be needed: it starts while the first one plans.
-    if compiles and store is not None and store.is_empty("variants"):
-        workers.start_ahead()
-    new = make_plan(workspace.settings, workers)
+    new = make_plan(workspace.settings, workers, workspace.progress)
     for note in new.notes:
         workspace.progress.warn(note)
     if store is None or new.failures:
@@ -91,12 +83,6 @@ def keep_plan(store: Store, request: recall.Request, outline: recall.Outline, ne
     """Keep a plan and what it depends on."""
     store.put("plans", outline.digest, json_bytes(encode(new.plan)))
     recall.keep_source(store, request, outline, new.closures)
-
-
-def note_made(store: Store | None, key: str | None, manifest: Manifest) -> None:
-    """Remember that a build with that key ends with a bundle of that manifest."""
-    if store is not None and key is not None:
-        recall.keep_made(store, key, manifest.sha256)
 
 
 def _request(settings: Settings) -> recall.Request:

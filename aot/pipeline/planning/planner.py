@@ -12,7 +12,7 @@ from ...cache.keys import variant_keys
 from ...compile import dsl
 from ...compile.messages import Closure, Declared, KernelInfo, VariantInfo
 from ...compile.process import WorkerLost
-from ...errors import BuildError, DeclarationError, Failure, UsageError
+from ...errors import BuildError, DeclarationError, Failure, UsageError, counted
 from ...selection.decision import decide, unreachable
 from ...selection.tables import MAX_ARGUMENTS
 from ..events import Progress
@@ -35,14 +35,15 @@ class NewPlan:
     notes: tuple[str, ...] = ()
 
 
-def make_plan(settings: Settings, workers: Workers) -> NewPlan:
+def make_plan(settings: Settings, workers: Workers, progress: Progress) -> NewPlan:
     """Ask the author's source for everything that the settings select."""
+    progress.stage("reading declarations")
     declared, failures = _declared(workers)
     kernels = declared.kernels
     selected = select_kernels(kernels, settings.select, settings.families)
     found = targets(settings.archs, {kernel.name: kernel.archs for kernel in selected})
     planned = [
-        _plan_arch(settings, workers, arch, [kernel for kernel in selected if kernel.name in names])
+        _plan_arch(settings, workers, arch, [kernel for kernel in selected if kernel.name in names], progress)
         for arch, names in found.items()
     ]
     return NewPlan(
@@ -123,7 +124,11 @@ def in_families(kernels: Sequence[KernelInfo], families: Sequence[str]) -> list[
     return [kernel for kernel in kernels if "all" in families or kernel.family in families]
 
 
-def _plan_arch(settings: Settings, workers: Workers, arch: Arch, kernels: Sequence[KernelInfo]) -> NewPlan:
+def _plan_arch(
+    settings: Settings, workers: Workers, arch: Arch, kernels: Sequence[KernelInfo], progress: Progress
+) -> NewPlan:
+    # It asks a process of its own, which takes seconds to start.
+    progress.stage(f"planning for {arch}, {counted(len(kernels), 'kernel')}")
     cuda = workers.of(arch).backend()
     answers = [_plan_kernel(workers, kernel, arch) for kernel in kernels]
     planned = [answer for answer in answers if isinstance(answer, KernelPlan)]

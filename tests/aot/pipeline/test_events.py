@@ -12,7 +12,7 @@ from aot_runtime.arch import Arch
 from aot.compile.messages import Compiled
 from aot.errors import Failure
 from aot.pipeline import events
-from aot.pipeline.events import Clock, Codes, LineProgress
+from aot.pipeline.events import Clock, LineProgress
 from aot.pipeline.executing.executor import CompileJob
 
 
@@ -56,21 +56,3 @@ def test_each_phase_is_printed_with_its_own_time(capsys: pytest.CaptureFixture[s
         "verifying",
     ]
     assert set(progress.clock.took) == {"reading declarations", "compiling", "linking"}  # type: ignore[attr-defined]
-
-
-def compiled_job(variant: str, group: str) -> CompileJob:
-    return CompileJob(Arch.parse("sm_80"), "add", variant, Path("a"), Path("b"), "", group)
-
-
-def test_copies_of_compiled_code_do_not_count_for_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten codes of ten seconds each, and a hundred copies of each, which take no time."""
-    now = 0.0
-    monkeypatch.setattr(events, "time", SimpleNamespace(monotonic=lambda: now))
-    codes = Codes(10)
-    for code in range(10):
-        now += 10.0
-        assert codes.add(compiled_job(f"first{code}", str(code)))
-        assert not any(codes.add(compiled_job(f"copy{code}_{copy}", str(code))) for copy in range(100))
-        left = codes.seconds_left(now)
-        assert left is None or left == pytest.approx(10.0 * (9 - code))
-    assert codes.seconds_left(now) is None

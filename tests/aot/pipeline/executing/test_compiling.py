@@ -135,3 +135,11 @@ def test_the_longest_go_first_and_what_is_not_known_before_them(workspace: Works
     plan = Plan(12, (kernel_plan("add", SM80, "add__a", "add__b", "add__c", keys=False),))
     compile_plan(plan, SESSION, executor, workspace)
     assert [job.variant for job in executor.jobs] == ["add__c", "add__b", "add__a"]
+
+
+def test_kernels_that_were_never_compiled_take_turns(workspace: Workspace) -> None:
+    """How long each takes is known soon then."""
+    executor = FakeExecutor()
+    kernels = (kernel_plan("add", SM80, "add__a", "add__b"), kernel_plan("mul", SM80, "mul__a", "mul__b"))
+    compile_plan(Plan(12, kernels), SESSION, executor, workspace)
+    assert [job.variant for job in executor.jobs] == ["add__a", "mul__a", "add__b", "mul__b"]

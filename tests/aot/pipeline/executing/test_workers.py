@@ -20,7 +20,7 @@ SM80, SM90 = Arch.parse("sm_80"), Arch.parse("sm_90a")
 
 
 class FakeWorker:
-    declared: Declared
+    declared = Declared((), ())
 
     def __init__(self) -> None:
         self.closed = threading.Event()
@@ -41,8 +41,8 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[FakeWorker]:
     return found
 
 
-def made(tmp_path: Path, archs: str = "sm_90a", **settings: Any) -> Workers:
-    return Workers(Settings("kernels", (archs,), **{"jobs": 2, **settings}), tmp_path)
+def made(tmp_path: Path, archs: str = "sm_90a", *, ahead: bool = False, **settings: Any) -> Workers:
+    return Workers(Settings("kernels", (archs,), **{"jobs": 2, **settings}), tmp_path, ahead=ahead)
 
 
 def test_declarations_are_read_by_a_worker_that_compiles_if_an_architecture_is_known(
@@ -52,9 +52,7 @@ def test_declarations_are_read_by_a_worker_that_compiles_if_an_architecture_is_k
 
     def open_source(session: Session, arch: Arch | None, log: Path) -> tuple[FakeWorker, dict[str, Failure]]:
         started.append(arch)
-        worker = FakeWorker()
-        worker.declared = Declared((), ())
-        return worker, {}
+        return FakeWorker(), {}
 
     monkeypatch.setattr(module, "open_source", open_source)
     with made(tmp_path, "all,sm90,sm80") as workers:
@@ -68,18 +66,23 @@ def test_declarations_are_read_by_a_worker_that_compiles_if_an_architecture_is_k
     assert started == [SM90, None]
 
 
-@pytest.mark.parametrize("settings", [{"jobs": 1}, {"memory": 1 << 33}, {"archs": "all"}])
-def test_none_is_started_ahead_without_room_or_an_architecture(
-    opened: list[FakeWorker], tmp_path: Path, settings: dict[str, Any]
+@pytest.mark.parametrize(
+    ("settings", "count"),
+    [({}, 2), ({"jobs": 1}, 1), ({"memory": 1 << 33}, 1), ({"archs": "all"}, 1), ({"ahead": False}, 1)],
+)
+def test_a_second_one_starts_with_the_first_if_it_will_be_needed_and_there_is_room(
+    opened: list[FakeWorker], tmp_path: Path, settings: dict[str, Any], count: int
 ) -> None:
-    with made(tmp_path, **settings) as workers:
-        workers.start_ahead()
-    assert opened == []
+    with made(tmp_path, **{"ahead": True, **settings}) as workers:
+        workers.declared()
+        if workers._ahead is not None:
+            workers._ahead._thread.join()
+    assert len(opened) == count
 
 
 def test_one_that_was_started_ahead_is_taken_once(opened: list[FakeWorker], tmp_path: Path) -> None:
     with made(tmp_path) as workers:
-        workers.start_ahead()
+        workers._start_ahead(SM90)
         taken = [workers.another(SM80), workers.another(SM90), workers.another(SM90)]
     assert taken == [opened[1], opened[0], opened[2]]
     assert not opened[0].closed.is_set(), "it belongs to whoever took it"
@@ -89,13 +92,13 @@ def test_one_that_is_not_needed_is_closed(
     opened: list[FakeWorker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with made(tmp_path) as workers:
-        workers.start_ahead()
+        workers._start_ahead(SM90)
         workers._ahead._thread.join()
     assert opened[0].closed.is_set()
     go_on, quick = threading.Event(), module.open_source
     monkeypatch.setattr(module, "open_source", lambda *arguments: go_on.wait(10) and quick(*arguments))
     with made(tmp_path) as workers:
-        workers.start_ahead()
+        workers._start_ahead(SM90)
     go_on.set()
     workers._ahead._thread.join()
     assert opened[1].closed.is_set(), "it had not started yet"
@@ -116,7 +119,7 @@ def test_one_that_cannot_read_all_files_makes_room_for_one_that_tells_why(
 
         monkeypatch.setattr(module, "open_source", open_ahead)
         with made(tmp_path) as workers:
-            workers.start_ahead()
+            workers._start_ahead(SM90)
             assert workers.another(SM90) is opened[-1]
             assert workers.take_failures() == ()
     assert broken.closed.is_set()

@@ -11,6 +11,7 @@ from aot_runtime.description.kernel_records import Parameter
 from aot.compile.messages import Closure, Declared, KernelClosure, KernelInfo, VariantInfo
 from aot.compile.process import WorkerLost
 from aot.errors import BuildError, DeclarationError, Failure, UsageError
+from aot.pipeline.events import Progress
 from aot.pipeline.plan import KernelPlan, Plan
 from aot.pipeline.planning.planner import NewPlan, check_function, in_families, make_plan, over_budget, select_kernels
 from aot.pipeline.settings import Settings
@@ -82,7 +83,7 @@ class FakeWorkers:
 
 
 def plan(workers: FakeWorkers, *archs: str, select: tuple[str, ...] = ()) -> NewPlan:
-    return make_plan(Settings("kernels", archs, select=select), workers)  # type: ignore[arg-type]
+    return make_plan(Settings("kernels", archs, select=select), workers, Progress())  # type: ignore[arg-type]
 
 
 def pairs(made: NewPlan) -> list[tuple[str, str]]:
@@ -95,6 +96,15 @@ def test_every_kernel_is_planned_for_every_architecture_that_it_is_written_for()
     assert pairs(made) == [("add", "sm_80"), ("add", "sm_90a"), ("gemm", "sm_90a")]
     assert made.plan.cuda == 12
     assert workers.started == [SM80, SM90]  # one each, kept to compile
+
+
+def test_each_architecture_is_announced_before_it_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process takes seconds to start."""
+    workers, told = FakeWorkers(kernel("add"), kernel("gemm", SM90)), []
+    monkeypatch.setattr(Progress, "stage", lambda self, text: told.append((text, list(workers.started))))
+    plan(workers, "sm80,sm90")
+    assert [started for text, started in told] == [[], [], [SM80]]
+    assert [name in text for (text, _), name in zip(told[1:], ("sm_80", "sm_90a"), strict=True)] == [True, True]
 
 
 def test_all_are_the_architectures_that_kernels_are_written_for() -> None:
