@@ -21,6 +21,7 @@ _OURS = ("aot", "aot_runtime")  # counted as code generation, not as the author'
 _LIBRARIES = ("/site-packages/", "/dist-packages/")
 _INSTALLED = tuple({os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("purelib", "platlib")})
 _STANDARD = tuple({os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib")})
+_OF_ENVIRONMENTS = "_virtualenv.py"  # virtualenv and uv put it into each environment; no distribution lists it
 _SYSTEM = ("/proc/", "/sys/", "/dev/", "/etc/")
 
 
@@ -30,7 +31,7 @@ def is_source(path: str) -> bool:
     if path.startswith("<") or real.startswith(_SYSTEM) or _is_own(real):
         return False
     if real.startswith(_INSTALLED):
-        return _owner(real) is None
+        return _owner(real) is None and os.path.basename(real) != _OF_ENVIRONMENTS
     return not real.startswith(_STANDARD) and not any(folder in real for folder in _LIBRARIES)
 
 
@@ -109,12 +110,21 @@ def _search_path(folders: tuple[str, ...]) -> tuple[str, ...]:
 def _installed() -> dict[str, dict[str, str]]:
     """Top-level module or folder -> the distributions that put files there, with their versions."""
     found: dict[str, dict[str, str]] = {}
-    records = [record for folder in reversed(sys.path) for record in Path(folder).glob("*.dist-info/RECORD")]
-    for record in records:
-        name, _, version = record.parent.name.removesuffix(".dist-info").partition("-")
-        for top in {line.partition("/")[0].partition(",")[0] for line in record.read_text().splitlines()}:
-            found.setdefault(top.partition(".")[0], {})[name] = version
+    for info in [info for folder in reversed(sys.path) for info in Path(folder).glob("*.*-info")]:
+        if info.suffix in (".dist-info", ".egg-info"):
+            name, _, version = info.stem.partition("-")
+            for top in _tops(info) or {name}:
+                found.setdefault(top, {})[name] = version
     return found
+
+
+def _tops(info: Path) -> set[str]:
+    """The top-level names of a distribution. Linux distributions leave the list of files out of theirs."""
+    for listed in (info / "RECORD", info / "top_level.txt"):
+        if listed.is_file():
+            lines = listed.read_text().splitlines()
+            return {line.partition("/")[0].partition(",")[0].partition(".")[0] for line in lines}
+    return set()
 
 
 def _place(top: str) -> str | None:

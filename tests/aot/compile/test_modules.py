@@ -11,6 +11,7 @@ import platformdirs
 import pytest
 from places import EXAMPLE, PROJECT, SAMPLES
 
+from aot.compile import modules
 from aot.compile.modules import distributions_of, is_source, is_source_module
 
 
@@ -38,6 +39,7 @@ def test_what_is_no_file_of_anyones_is_not(path: str) -> None:
 def test_a_file_among_the_installed_libraries_that_nobody_installed_is_the_authors() -> None:
     libraries = Path(platformdirs.__file__).parents[1]
     assert is_source(str(libraries / "dropped_here_by_hand.py"))
+    assert not is_source(str(libraries / "_virtualenv.py"))  # virtualenv and uv put it into every environment
 
 
 def test_distributions_are_named_with_their_versions() -> None:
@@ -45,3 +47,26 @@ def test_distributions_are_named_with_their_versions() -> None:
     assert found["platformdirs"] == importlib.metadata.version("platformdirs")
     assert found["nvidia_cutlass_dsl_libs_base"] == importlib.metadata.version("nvidia-cutlass-dsl")
     assert not {"aot", "json", "nowhere_at_all"} & found.keys()
+
+
+@pytest.mark.parametrize(
+    ("folder", "file", "text"),
+    [
+        ("aot_probe-1.5.dist-info", "METADATA", ""),
+        ("aot_probe-1.5.dist-info", "RECORD", "aot_probe/__init__.py,,\n"),
+        ("Probe-1.5.egg-info", "top_level.txt", "aot_probe\n"),
+    ],
+)
+def test_a_distribution_counts_by_its_version_whatever_its_installer_wrote_down(
+    folder: str, file: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    libraries = tmp_path / "dist-packages"
+    for name, content in {"aot_probe/__init__.py": "", f"{folder}/{file}": text}.items():
+        (libraries / name).parent.mkdir(parents=True)
+        (libraries / name).write_text(content)
+    monkeypatch.syspath_prepend(libraries)
+    modules._installed.cache_clear()
+    try:
+        assert distributions_of(["aot_probe.inner"]) == {folder.partition("-")[0]: "1.5"}
+    finally:
+        modules._installed.cache_clear()
