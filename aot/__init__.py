@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     )
     from .declare.backward import Backward
     from .declare.declaration import In, Out, kernel
-    from .declare.kernel import Kernel, Variant
     from .declare.specs import Cost, Spec, Work
     from .declare.workspace import Workspace
     from .targets import Target
@@ -40,7 +39,6 @@ __all__ = [
     "DeclarationError",
     "Dim",
     "In",
-    "Kernel",
     "Multiprocessors",
     "Out",
     "Pointer",
@@ -52,7 +50,6 @@ __all__ = [
     "ToolchainError",
     "Tuple",
     "UsageError",
-    "Variant",
     "Work",
     "Workspace",
     "kernel",
@@ -63,7 +60,6 @@ _ARGUMENTS = ("ActiveClusters", "Constant", "Dim", "Multiprocessors", "Pointer",
 _MODULES = {
     **dict.fromkeys(_ARGUMENTS, ".declare.arguments"),
     **dict.fromkeys(("In", "Out", "kernel"), ".declare.declaration"),
-    **dict.fromkeys(("Kernel", "Variant"), ".declare.kernel"),
     **dict.fromkeys(("Cost", "Spec", "Work"), ".declare.specs"),
     "Backward": ".declare.backward",
     "Target": ".targets",

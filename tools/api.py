@@ -24,7 +24,7 @@ MODULES = {
     "aot": ("aot/__init__.py", "[Declaring a kernel](declaring.md)"),
 }
 # Classes whose objects are returned by functions of ours, and not made by callers.
-RETURNED = ("Bundle", "Candidate", "Explanation", "Functions", "Kernel", "Operators", "Serving", "Target", "Variant")
+RETURNED = ("Bundle", "Candidate", "Explanation", "Functions", "Operators", "Serving", "Target")
 # Fields and properties that modules of ours use among each other, and no caller.
 INTERNAL = {"Tensor": ("batch", "is_made", "compiled", "layout")}
 HEAD = """# Python

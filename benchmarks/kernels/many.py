@@ -12,6 +12,7 @@ import cutlass.cute as cute
 from cuda.bindings.driver import CUstream
 
 import aot
+from aot.declare.kernel import Kernel
 
 VARIANTS = int(os.environ.get("AOT_BENCHMARK_VARIANTS", "8"))
 KERNELS = int(os.environ.get("AOT_BENCHMARK_KERNELS", "1"))
@@ -30,7 +31,7 @@ def copy(x: cute.Tensor, out: cute.Tensor, stream: CUstream):
     copy_elements(x, out).launch(grid=[cute.ceil_div(cute.size(out), 128), 1, 1], block=[128, 1, 1], stream=stream)
 
 
-def declare(name: str) -> aot.Kernel:
+def declare(name: str) -> Kernel:
     parameters = (aot.In("x"), aot.Out("out", shape="x.shape", dtype="x.dtype", may_be="x"))
     lengths = tuple(64 * (i + 1) for i in range(-(-VARIANTS // len(DTYPES))))
     dtypes = DTYPES[: min(VARIANTS, len(DTYPES))]

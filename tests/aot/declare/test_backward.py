@@ -8,6 +8,7 @@ import pytest
 
 import aot
 from aot.declare.backward import check_pairs
+from aot.declare.kernel import Kernel
 from aot.errors import DeclarationError
 
 X = aot.In("x")
@@ -20,15 +21,15 @@ SCRATCH = aot.Out("partial", shape="x.shape", dtype="f32")
 BACKWARD = aot.Backward("norm_backward", saves=("x", "weight", "eps"), gradients=("x", "weight"))
 
 
-def kernel(name: str, *parameters: Any, **settings: Any) -> aot.Kernel:
+def kernel(name: str, *parameters: Any, **settings: Any) -> Kernel:
     return aot.kernel(parameters=parameters, archs=("sm_90a",), name=name, **settings)(lambda target: [])
 
 
-def forward(**settings: Any) -> aot.Kernel:
+def forward(**settings: Any) -> Kernel:
     return kernel("norm", X, WEIGHT, OUT, EPS, **{"backward": BACKWARD, **settings})
 
 
-def check(*kernels: aot.Kernel, complete: bool = True) -> None:
+def check(*kernels: Kernel, complete: bool = True) -> None:
     check_pairs({kernel.name: kernel for kernel in kernels}, complete=complete)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import aot
+from aot.declare.kernel import Kernel
 from aot.errors import DeclarationError
 
 
@@ -18,7 +19,7 @@ def module(**functions: Any) -> ModuleType:
     return made
 
 
-def declared(**settings: Any) -> aot.Kernel:
+def declared(**settings: Any) -> Kernel:
     @aot.kernel(parameters=(aot.In("x"),), archs=("sm_80",), **settings)
     def scale(target: aot.Target) -> list[aot.Spec]:
         return []

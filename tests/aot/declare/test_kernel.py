@@ -12,6 +12,7 @@ from aot_runtime.description.kernel_records import Choice, Parameter
 
 import aot
 from aot import DeclarationError
+from aot.declare.kernel import Kernel
 
 SM90 = Arch.parse("sm_90a")
 X = aot.Tensor("f32", ("n",))
@@ -27,7 +28,7 @@ def spec(**changes: Any) -> aot.Spec:
     return aot.Spec(**{"function": jit, "arguments": {"x": X, "stream": STREAM}, **changes})
 
 
-def declare(make: Callable[..., Any] | None = None, **settings: Any) -> aot.Kernel:
+def declare(make: Callable[..., Any] | None = None, **settings: Any) -> Kernel:
     def scale(target: aot.Target, **point: Any) -> aot.Spec:
         """``x *= 2``.
 

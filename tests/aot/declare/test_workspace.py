@@ -9,6 +9,7 @@ from aot_runtime.arch import Arch
 
 import aot
 from aot import DeclarationError
+from aot.declare.kernel import Kernel
 
 X = aot.Tensor("f32", ("n",))
 SM90 = Arch.parse("sm_90a")
@@ -18,7 +19,7 @@ def jit(*arguments: object) -> None:
     """Stands for a jit function; nothing is compiled here."""
 
 
-def declare(*parameters: Any, **arguments: Any) -> aot.Kernel:
+def declare(*parameters: Any, **arguments: Any) -> Kernel:
     def summed(target: aot.Target) -> aot.Spec:
         return aot.Spec(jit, {"x": X, **arguments, "stream": aot.Stream()})
 
