@@ -71,26 +71,6 @@ def products() -> str:
     return table(("bf16, speed relative to cuBLAS", "products", "geometric mean", "below 0.95", "worst"), rows)
 
 
-def drawn() -> str:
-    """Ratios to cuBLAS on products that a seed drew, by the table that chooses."""
-    found = read("h200-drawn-products.json")["results"]["summary"]
-    ranges = next(iter(found.values()))["by_rows"]
-    columns = (
-        "bf16, chosen by the table of",
-        "products",
-        "geometric mean",
-        "below 0.95 in both runs",
-        "worst",
-        *(f"m = {rows}" for rows in ranges),
-    )
-    rows = []
-    for name, one in found.items():
-        label = "the H200" if name == "its own table" else f"the {name.removeprefix('NVIDIA ')}, run on the H200"
-        means = (f"{one['mean']:.3f}", str(one["behind"]), f"{one['worst']:.2f}")
-        rows.append([label, str(one["products"]), *means, *(f"{ratio:.2f}" for ratio in one["by_rows"].values())])
-    return table(columns, rows)
-
-
 _TIMED = {"python": "from Python, the same inputs again", "alone": "one by one, with an empty L2 cache"}
 
 
@@ -504,7 +484,6 @@ def facts(name: str) -> str:
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "rows": ("h200-rows.json", rows),
     "products": ("h200-gemm-shapes.json", products),
-    "drawn": ("h200-drawn-products.json", drawn),
     "epilogues": ("h200-gemm-epilogue.json", epilogues),
     "ways": ("", ways),
     "scaled": ("", scaled),
