@@ -11,8 +11,9 @@ from aot_runtime.arch import Arch
 from ..bundle.details import VariantDetails
 from ..bundle.models import Models, read_source
 from ..bundle.tuning import TUNING, Tuning, check_names, check_tuning, tuning_name
-from ..errors import UsageError
+from ..errors import ToolchainError, UsageError
 from ..files import sha256_of
+from ..versions import install_extras
 from .plan import KernelPlan
 from .settings import Settings
 
@@ -68,8 +69,10 @@ class Tables:
 def _computed(models: Models, built: Mapping[_Pair, Sequence[VariantDetails]]) -> Iterable[Tuning]:
     if not models.models:
         return ()
-    from ..model.tables import tables_of  # needs NumPy, which no other kernel does
-
+    try:
+        from ..model.tables import tables_of  # needs NumPy, which nothing else of a build does
+    except ModuleNotFoundError as error:
+        raise ToolchainError(f"tables are computed with NumPy: {error}", hint=install_extras("build")) from None
     return tables_of(models, built)
 
 

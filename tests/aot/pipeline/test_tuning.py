@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 from aot_runtime.arch import Arch
 
+from aot.bundle.models import ModelledKernel, ModelledSet, Models, models_text
 from aot.bundle.tuning import TunedDevice, TunedKernel, TunedSet, Tuning, tuning_text
 from aot.compile.messages import KernelInfo, VariantInfo
-from aot.errors import Failure, UsageError
+from aot.errors import Failure, ToolchainError, UsageError
 from aot.files import sha256_of
 from aot.pipeline.events import Progress
 from aot.pipeline.outlook import foresee
@@ -71,3 +73,14 @@ def test_a_plan_is_compared_with_the_tables(
     assert foresee(settings, Progress()).variants == 1  # `list` does not look at tables
     failures.append(Failure("", "wrong", "", "other", "sm_90a"))
     assert foresee(settings, Progress(), as_build=True).failures  # what failed goes first
+
+
+def test_tables_of_a_model_without_numpy_name_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = ModelledKernel("scale", SM90, ("n",), (ModelledSet({}, ((),), {}),))
+    path = tmp_path / "models.json"
+    path.write_text(models_text(Models(TunedDevice("NVIDIA H200", 132, "9.0", 4814), 1980, (kernel,))))
+    tables = read_tables(Settings("kernels", ("sm_90a",), tuning=(path,)))
+    monkeypatch.setitem(sys.modules, "aot.model.tables", None)
+    with pytest.raises(ToolchainError, match="NumPy") as error:
+        tables.of_built({("scale", SM90): ()})
+    assert "build" in (error.value.hint or "")
