@@ -53,12 +53,15 @@ def recording_variables(folder: str, environment: Mapping[str, str], losses: str
 
 
 def serve_as_told(environment: Mapping[str, str]) -> None:
-    """Serve or record what the environment names as soon as CuTe DSL is imported."""
+    """Serve or record what the environment names as soon as CuTe DSL is imported.
+
+    With both, bundles are asked first, and what they do not have is recorded and compiled.
+    """
+    if RECORD in environment:
+        when_loaded(lambda module: _record(environment[RECORD], environment.get(LOSSES, "")))
     if VARIABLE in environment:
         settings = json.loads(environment[VARIABLE])
         when_loaded(lambda module: _begin(settings))
-    if RECORD in environment:
-        when_loaded(lambda module: _record(environment[RECORD], environment.get(LOSSES, "")))
 
 
 def _record(folder: str, losses: str) -> None:

@@ -48,6 +48,19 @@ if __name__ == "__main__":
 """
 
 
+ORDER = """
+import os, sys
+sys.path.insert(0, os.environ["DOUBLE"])
+from aot_runtime.serving import environment
+begun = []
+environment._record = lambda folder, losses: begun.append("record")
+environment._begin = lambda settings: begun.append("serve")
+environment.serve_as_told({environment.RECORD: "calls", environment.VARIABLE: "{}"})
+import cutlass.base_dsl.compiler
+print(*begun)
+"""
+
+
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
     """Finds what this process finds, and knows where a double of CuTe DSL lies."""
@@ -156,3 +169,7 @@ def test_wrong_commands_are_reported_before_a_program_runs(
     )
     assert main(["serve", str(rows_bundle), "--", "no-such-program-here"]) == 2
     assert "`no-such-program-here` cannot be run: No such file" in capsys.readouterr().err
+
+
+def test_if_a_process_is_served_and_recorded_the_bundle_is_asked_first(environment: dict[str, str]) -> None:
+    assert run(ORDER, environment) == "record serve", "the hook that is installed last is asked first"
