@@ -159,3 +159,13 @@ def test_bundles_captured_with_two_versions_of_cute_dsl_run_in_a_process_that_ha
         pytest.skip(f"there are no bundles at {' and '.join(bundles)}, captured with two versions of CuTe DSL")
     done = subprocess.run([sys.executable, "-c", TWO_VERSIONS, *bundles], capture_output=True, text=True)
     assert done.stdout.strip() == "ok", done.stdout + done.stderr
+
+
+def test_a_script_that_calls_host_functions_is_served_by_its_own_bundle(torch: Any) -> None:
+    bundle, script = Path("dist/direct"), "tests/foreign/direct.py"
+    if not bundle.is_dir():
+        pytest.skip(f"there is no bundle at {bundle}: capture {script}")
+    command = [sys.executable, "-m", "aot_runtime", "serve", str(bundle), "--report", "--", sys.executable, script]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stdout.strip() == "direct ok", done.stdout + done.stderr
+    assert "4 kernels served" in done.stderr and " 0 not found" in done.stderr
