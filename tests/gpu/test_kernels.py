@@ -98,7 +98,7 @@ def test_nan_and_infinity_travel_as_in_the_reference(bundle: aot_runtime.Bundle,
 
 
 def test_a_graph_replays_after_preload(bundle: aot_runtime.Bundle, torch: Any) -> None:
-    bundle.preload(0)
+    bundle.preload(device=0)
     x, y = torch.randn(2, 512, 512, device="cuda").unbind(0)
     out = torch.zeros_like(x)
     graph = torch.cuda.CUDAGraph()
