@@ -13,7 +13,7 @@ from __future__ import annotations
 import gc
 import json
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,11 @@ def summary(problems: Sequence[Problem], ratios: Sequence[Sequence[float]]) -> d
     }
 
 
+def _row(runs: Sequence[Mapping[str, Any]], devices: Iterable[str]) -> tuple[list[str], list[list[float]]]:
+    tilings = [runs[0]["variants"][name].rpartition("__")[2] for name in devices]
+    return tilings, [[round(run["microseconds"][name], 2) for name in (CUBLAS, *devices)] for run in runs]
+
+
 def devices_of(names: Sequence[str]) -> dict[str, Any]:
     from aot_runtime import Device
 
@@ -108,11 +113,16 @@ def main() -> None:
         times = [[rows[i]["microseconds"] for rows in runs] for i in range(len(problems))]
         found[name] = summary(problems, [[one[CUBLAS] / one[name] for one in own] for own in times])
     print(json.dumps(found, indent=1))
-    rows = [
-        [*problem, runs[0][i]["variants"], [{who: round(t, 2) for who, t in rows[i]["microseconds"].items()} for rows in runs]]
-        for i, problem in enumerate(problems)
-    ]  # fmt: skip
-    columns = ["model", "layer", "m", "n", "k", "variants", "microseconds of each run"]
+    rows = [[*problem, *_row([rows[i] for rows in runs], devices)] for i, problem in enumerate(problems)]
+    columns = [
+        "model",
+        "layer",
+        "m",
+        "n",
+        "k",
+        f"tilings by {', '.join(devices)}",
+        "microseconds of each run, cuBLAS first",
+    ]
     results = {
         "seed": given.seed,
         "dtype": "bf16",

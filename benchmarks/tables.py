@@ -71,6 +71,26 @@ def products() -> str:
     return table(("bf16, speed relative to cuBLAS", "products", "geometric mean", "below 0.95", "worst"), rows)
 
 
+def drawn() -> str:
+    """Ratios to cuBLAS on products that a seed drew, by the table that chooses."""
+    found = read("h200-drawn-products.json")["results"]["summary"]
+    ranges = next(iter(found.values()))["by_rows"]
+    columns = (
+        "bf16, chosen by the table of",
+        "products",
+        "geometric mean",
+        "below 0.95 in both runs",
+        "worst",
+        *(f"m = {rows}" for rows in ranges),
+    )
+    rows = []
+    for name, one in found.items():
+        label = "the H200" if name == "its own table" else f"the {name.removeprefix('NVIDIA ')}, run on the H200"
+        means = (f"{one['mean']:.3f}", str(one["behind"]), f"{one['worst']:.2f}")
+        rows.append([label, str(one["products"]), *means, *(f"{ratio:.2f}" for ratio in one["by_rows"].values())])
+    return table(columns, rows)
+
+
 _TIMED = {"python": "from Python, the same inputs again", "alone": "one by one, with an empty L2 cache"}
 
 
@@ -354,6 +374,17 @@ def _recipes(data: Any) -> str:
     return "{} calls: {} captured, {} built, {} found again".format(*counts)
 
 
+NEEDED = ("several GPUs", "JAX with CUDA", "the output of another script")  # as `scripts.py` words it
+
+
+def _scripts(data: Any) -> str:
+    found = list(data["results"].values())
+    works, part = (sum(one["verdict"] == verdict for one in found) for verdict in ("works", "in part"))
+    beyond = sum(one["verdict"] == "fails" and one["reason"] in NEEDED for one in found)
+    rest = len(found) - works - part - beyond
+    return f"{len(found)} scripts: {works} work, {part} in part, {rest} fail; {beyond} need more than torch and one GPU"
+
+
 def _at(data: Any, *path: str) -> Any:
     for key in path:
         data = data[key]
@@ -420,6 +451,7 @@ FACTS: dict[str, tuple[tuple[str, str, Callable[[Any], str]], ...]] = {
         ("An empty launch by the driver's own function, host time", "h200-capture.json",
          _number(*_QUACK, "rmsnorm", "launch alone_us", digits=1, unit="us")),
         ("The recipes: calls captured, built, and found again by a fresh process", "aarch64-recipes.json", _recipes),
+        ("CUTLASS's examples as they are, as far as the run got: every call captured, built, and found again", "x86_64-scripts.json", _scripts),
     ),
     "building": (
         ("1,040 variants in 20 kernels, first build, two workers", "aarch64-incremental.json",
@@ -484,6 +516,7 @@ def facts(name: str) -> str:
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "rows": ("h200-rows.json", rows),
     "products": ("h200-gemm-shapes.json", products),
+    "drawn": ("h200-drawn-products.json", drawn),
     "epilogues": ("h200-gemm-epilogue.json", epilogues),
     "ways": ("", ways),
     "scaled": ("", scaled),
