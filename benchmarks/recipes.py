@@ -30,6 +30,7 @@ RECIPES = {
     "flash_attention_4": ("sm_90a", "sm_100f"),
     "cutlass_examples": ("sm_80", "sm_90a", "sm_100f"),
     "kernel_contract": ("sm_90a", "sm_100f"),
+    "flashinfer_kernels": ("sm_90a",),
 }
 
 

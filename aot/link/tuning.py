@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from aot_runtime.arch import Arch, parse_capability
 
-from ..bundle.tuning import TunedDevice
 from ..selection.tables import c_string
 
 __all__ = ["EntrySet", "EntryTable", "Grid", "table_lines", "tables_row"]
@@ -28,7 +27,10 @@ class EntrySet:
 class EntryTable:
     """The table of one public function for one device."""
 
-    device: TunedDevice
+    device: str
+    multiprocessors: int
+    capability: str
+    bandwidth: int
     measured_on: str  # the device whose times a model was fitted to; "": this one
     arch: Arch
     sets: tuple[EntrySet, ...]
@@ -58,9 +60,9 @@ def table_lines(function: str, tables: Sequence[EntryTable], grids: dict[Grid, s
 
 def _device(table: EntryTable) -> str:
     """The first fields of ``aot_tuning_t``."""
-    device, (major, minor) = table.device, parse_capability(table.device.capability)
+    major, minor = parse_capability(table.capability)
     elsewhere = c_string(table.measured_on) if table.measured_on else "0"
-    return f"{c_string(device.name)}, {device.multiprocessors}, {device.bandwidth}, {{{major}, {minor}}}, {elsewhere}"
+    return f"{c_string(table.device)}, {table.multiprocessors}, {table.bandwidth}, {{{major}, {minor}}}, {elsewhere}"
 
 
 def _set(name: str, one: EntrySet, lines: list[str], grids: dict[Grid, str]) -> str:

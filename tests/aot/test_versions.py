@@ -146,5 +146,5 @@ def test_commands_and_load_say_that_tvm_ffi_is_missing(words: list[str], small_b
     loaded = subprocess.run(
         [sys.executable, "-c", load, str(small_bundle_path)], env=path, capture_output=True, text=True
     )
-    assert "aot_runtime.errors.AotError" in loaded.stderr
+    assert "aot_runtime.errors.TvmFfiError" in loaded.stderr
     assert "pip install apache-tvm-ffi" in loaded.stderr

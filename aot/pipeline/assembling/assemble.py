@@ -224,7 +224,9 @@ def _entry_tables(tunings: Sequence[Tuning], kernel: str, function: str) -> tupl
             own = [one for one in table.sets if one.function == function]
             sets = tuple(EntrySet(one.variants, one.bins, one.cells) for one in own)
             if sets:
-                found.append(EntryTable(tuning.device, table.measured_on, table.arch, sets))
+                one = tuning.device
+                device = (one.name, one.multiprocessors, one.capability, one.bandwidth)
+                found.append(EntryTable(*device, table.measured_on, table.arch, sets))
     return tuple(found)
 
 
