@@ -392,13 +392,9 @@ def _at(data: Any, *path: str) -> Any:
 
 
 FACTS: dict[str, tuple[tuple[str, str, Callable[[Any], str]], ...]] = {
-    "commands": (
-        ("The first command on two cores, with an empty cache: all of it, building alone", "aarch64-readme.json",
-         lambda data: "{first_s} s, {build_s} s".format_map(data["results"])),
-        ("The second: installing, and all tests without a GPU", "aarch64-readme.json",
-         _number("results", "second_s", digits=0, unit="s")),
-    ),
     "headline": (
+        ("The README's two commands on two cores, with an empty cache: building, testing", "aarch64-readme.json",
+         lambda data: "{first_s} s, {second_s} s".format_map(data["results"])),
         ("First result of FlashAttention-4 in a fresh process: compiled, served from a bundle", "h200-capture.json",
          lambda data: f"{data['results']['start_s']['library']['first result'] * 1e3:.0f} ms, "
                       f"{_at(data, *_FORWARD)['first result, served_ms']:.1f} ms"),
