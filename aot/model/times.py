@@ -9,7 +9,7 @@ they are about equal they are in each other's way:
 
 ``full`` are the waves as a fraction: blocks that run at once share power and caches. ``paired`` are the waves in which more
 than half of the multiprocessors work: two of them share a path to the L2 cache. The seven numbers of a spec are
-fitted to measured times. For another device, waves are counted anew, and times go by its clock, bandwidth and tensor cores.
+fitted to measured times. For another device, its own waves are counted, and its clock, bandwidth and tensor cores scale the times.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ __all__ = ["Counts", "clusters_at_once", "counts_of", "scaled", "times_of"]
 
 Array = Any  # of NumPy; its types say nothing of shapes
 
-# The share of multiprocessors that clusters of so many blocks can fill: blocks of one lie in one group of multiprocessors,
+# By blocks of a cluster, the share of multiprocessors that clusters can fill: blocks of one lie in one group of multiprocessors,
 # and groups have 16 or 18 of them. Seen on an H200.
 _FILLED = {1: 1.0, 2: 1.0, 3: 0.887, 4: 0.91, 5: 0.84, 6: 0.82, 7: 0.80, 8: 0.91}
 _FEW = 0.8  # of larger clusters
 
 
 def clusters_at_once(part: Part, blocks: int) -> int:
-    """How many clusters of so many blocks run at once, if each block fills a multiprocessor."""
+    """How many clusters of ``blocks`` blocks run at once, if each block fills a multiprocessor."""
     return max(1, int(part.multiprocessors * _FILLED.get(blocks, _FEW) / blocks))
 
 

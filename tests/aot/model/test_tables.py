@@ -18,7 +18,7 @@ from aot.gpu.modelling import Times, models_of_times, read_times
 from aot.gpu.tune import Measured
 from aot.model.parts import Part, find_part, known_parts, named_parts
 
-np = pytest.importorskip("numpy")
+np = pytest.importorskip("numpy", reason="NumPy, of the extra `build`, is not installed")
 
 from aot.model.fit import bins_for, fit  # noqa: E402
 from aot.model.tables import tables_of  # noqa: E402
