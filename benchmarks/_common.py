@@ -64,7 +64,7 @@ def paired_difference(samples: Mapping[str, list[float]], name: str, other: str)
 def machine_facts() -> dict[str, Any]:
     """Facts about the machine, and the versions that a result depends on."""
     names = (
-        "cute-aot", "apache-tvm-ffi", "nvidia-cutlass-dsl", "torch", "triton", "ziglang", "quack-kernels", "flash-attn-4",
+        "cute-aot", "apache-tvm-ffi", "nvidia-cutlass-dsl", "torch", "triton", "ziglang", "quack-kernels", "flash-attn-4", "sgl-flash-mla",
     )  # fmt: skip
     return {
         "date": datetime.date.today().isoformat(),

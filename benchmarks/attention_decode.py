@@ -177,7 +177,7 @@ def main() -> None:
         cells = (f"{speeds[name]:.2f}" if name in speeds else "-" for name in ("read", "aot", *BACKENDS))
         rows.append((problem.name, *cells, f"{speeds['aot'] / speeds['read']:.2f}"))
     print_rows(("TB/s of keys and values", "read", "aot", *BACKENDS, "aot of read"), rows)
-    report("attention_decode", results, given.out)
+    report("attention_decode", {"unit": "TB/s of keys and values", "times": results}, given.out)
 
 
 if __name__ == "__main__":

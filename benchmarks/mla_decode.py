@@ -1,13 +1,15 @@
-"""How fast `mla_decode` is, beside a plain read of the same cache and torch's products.
+"""How fast `mla_decode` is, beside a plain read of the same cache, FlashMLA and torch's products.
 
 Needs a GPU, torch, a bundle of the shipped kernels with the family `attention`, and one of `benchmarks/kernels/read.py`.
-All contenders run in one process, in random order in each round, and each call of a measurement has a cache of its own.
-torch has two products and a softmax, over a contiguous cache. TFLOP/s count both products, TB/s the cache that a call must
-read.
+FlashMLA takes part if the package `sgl-flash-mla` is installed. All contenders run in one process, in random order in each
+round, and each call of a measurement has a cache of its own. FlashMLA plans in a kernel of its own, which engines run once
+for all layers: its times are with that kernel (`planned`) and without it (`flash_mla`). torch has two products and a softmax,
+over a contiguous cache. TFLOP/s count both products, TB/s the cache that a call must read.
 """
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from attention_decode import F8, READ, READ_UNIT, calls_of
 ROUNDS = 5
 KEY, VALUE = 576, 512
 SCALE = 192**-0.5
+CONTENDERS = ("aot", "read", "flash_mla", "planned", "torch")
 
 
 @dataclass(frozen=True)
@@ -27,19 +30,30 @@ class Problem:
     length: int
     dtype: str = "bfloat16"  # of the cache
     page: int = 64
+    shortest: int = 0  # sequence, if lengths differ: they are drawn between this and ``length``
 
     @property
     def name(self) -> str:
-        return f"B{self.batch} H{self.heads} S{self.length} {self.dtype}, pages of {self.page}"
+        lengths = f"S{self.shortest}-{self.length}" if self.shortest else f"S{self.length}"
+        return f"B{self.batch} H{self.heads} {lengths} {self.dtype}, pages of {self.page}"
+
+    @property
+    def lengths(self) -> list[int]:
+        draw = random.Random(self.batch).randint
+        return [draw(self.shortest, self.length) if self.shortest else self.length for _ in range(self.batch)]
 
     @property
     def operations(self) -> int:
-        return 2 * self.batch * self.heads * self.length * (KEY + VALUE)
+        return 2 * self.heads * sum(self.lengths) * (KEY + VALUE)
 
     @property
     def bytes(self) -> int:
         """Of the cache that a call reads."""
-        return self.batch * self.length * KEY * (1 if self.dtype == F8 else 2)
+        return sum(self.lengths) * KEY * (1 if self.dtype == F8 else 2)
+
+    @property
+    def pages_each(self) -> int:
+        return -(-self.length // self.page)
 
 
 PROBLEMS = (
@@ -47,6 +61,14 @@ PROBLEMS = (
     Problem(128, 128, 4096),
     Problem(32, 128, 4096),
     Problem(128, 16, 8192),
+    # Beside FlashMLA, whose pages have 64 tokens.
+    Problem(1, 128, 4096),
+    Problem(8, 128, 8192),
+    Problem(64, 128, 2500),
+    Problem(132, 128, 6000),
+    Problem(32, 64, 10_000),
+    Problem(128, 128, 8000, shortest=500),
+    Problem(16, 128, 8000, shortest=500),
     # Further ones.
     Problem(128, 128, 4096, page=16),
     Problem(128, 64, 4096),
@@ -60,13 +82,13 @@ PROBLEMS = (
 def inputs_of(problem: Problem) -> dict[str, Any]:
     import torch
 
-    dtype, count = getattr(torch, problem.dtype), problem.batch * problem.length // problem.page
+    dtype, count = getattr(torch, problem.dtype), problem.batch * problem.pages_each
     cache = torch.randn(count, problem.page, KEY, device="cuda", dtype=torch.bfloat16).to(dtype)
     order = torch.randperm(count, device="cuda", dtype=torch.int32)
     call = {
         "q": torch.randn(problem.batch, 1, problem.heads, KEY, device="cuda", dtype=torch.bfloat16),
         "cache": cache,
-        "lengths": torch.full((problem.batch,), problem.length, device="cuda", dtype=torch.int32),
+        "lengths": torch.tensor(problem.lengths, device="cuda", dtype=torch.int32),
         "out": torch.empty(problem.batch, 1, problem.heads, VALUE, device="cuda", dtype=torch.bfloat16),
         "scale": SCALE,
         "pages": order.view(problem.batch, -1),
@@ -79,11 +101,36 @@ def by_torch(problem: Problem, calls: list[dict[str, Any]]) -> Any:
     import torch
 
     def run(i: int) -> Any:
-        q, keys = calls[i]["q"][:, 0], calls[i]["cache"].view(problem.batch, problem.length, KEY)
+        q, keys = calls[i]["q"][:, 0], calls[i]["cache"].view(problem.batch, -1, KEY)
         weights = torch.softmax((q @ keys.transpose(1, 2)).float() * SCALE, -1).to(q.dtype)
         return weights @ keys[:, :, :VALUE]
 
     return run
+
+
+def by_flash_mla(calls: list[dict[str, Any]]) -> dict[str, Any]:
+    """FlashMLA with a plan that all calls share, and with one for each call; nothing if it is not installed."""
+    try:
+        from flash_mla import flash_mla_with_kvcache, get_mla_metadata
+    except ImportError:
+        return {}
+
+    def run(i: int, plan: Any = None) -> Any:
+        call = calls[i]
+        return flash_mla_with_kvcache(
+            call["q"],
+            call["cache"].unsqueeze(2),
+            call["pages"],
+            call["lengths"],
+            VALUE,
+            get_mla_metadata()[0] if plan is None else plan,
+            softmax_scale=SCALE,
+            use_legacy=True,
+        )
+
+    shared = get_mla_metadata()[0]
+    run(0, shared)  # makes the plan
+    return {"flash_mla": lambda i: run(i, shared), "planned": run}
 
 
 def measure(problem: Problem, decode: Any, read: Any) -> dict[str, float]:
@@ -97,8 +144,10 @@ def measure(problem: Problem, decode: Any, read: Any) -> dict[str, float]:
     flat = [call["cache"].view(torch.uint8).view(-1).view(torch.int32)[:words] for call in calls]
     found = torch.empty(READ, dtype=torch.int32, device="cuda")
     runs = {"aot": lambda i: decode(**calls[i]), "read": lambda i: read(flat[i], found)}
-    if problem.dtype != F8:
+    if problem.dtype != F8 and not problem.shortest:
         runs["torch"] = by_torch(problem, calls)
+    if problem.dtype != F8 and problem.page == 64:
+        runs |= by_flash_mla(calls)
     timers = {name: graph_timer(run, len(calls), len(calls)) for name, run in runs.items()}
     return shuffled_medians(timers, ROUNDS)
 
@@ -121,11 +170,11 @@ def main() -> None:
             "TB/s": round(problem.bytes / times["aot"] / 1e6, 2),
         }
         ours = results[problem.name]
-        torch_time = f"{times['torch']:.1f}" if "torch" in times else "-"
-        rows.append((problem.name, times["aot"], times["read"], torch_time, ours["TFLOP/s"], f"{ours['TB/s']:.2f}"))
+        cells = (f"{times[name]:.1f}" if name in times else "-" for name in CONTENDERS)
+        rows.append((problem.name, *cells, ours["TFLOP/s"], f"{ours['TB/s']:.2f}"))
         print(rows[-1], flush=True)
-    print_rows(("microseconds", "aot", "read", "torch", "TFLOP/s", "TB/s"), rows)
-    report("mla_decode", {"shapes": results}, given.out)
+    print_rows(("microseconds", *CONTENDERS, "TFLOP/s", "TB/s"), rows)
+    report("mla_decode", {"unit": "microseconds", "shapes": results}, given.out)
 
 
 if __name__ == "__main__":
