@@ -25,6 +25,7 @@ from ._pages import find_token
 
 LINE = 64  # columns of 128 bytes: what one swizzled copy brings of a token
 ELEMENT_BYTES = 2
+CHUNK = 8  # elements of 16 bytes
 MAX_BLOCKS = 192  # more than the multiprocessors of any sm_90
 
 
@@ -33,6 +34,7 @@ class CacheDecode(Merging):
 
     max_blocks = MAX_BLOCKS
     side_by_side = True
+    merge_at_once = 4
     merge_shares = 4  # more blocks take longer to start, fewer to merge
     registers = 40, 232  # per thread, of the producer warp group and of consumers; with fewer, producers spill
     barriers = Barriers()
@@ -87,3 +89,24 @@ class CacheDecode(Merging):
             page, place = find_token(call.pages, piece.sequence, token, call.cache.shape[1])
             found.append((page, place // self.box))
         return found
+
+
+@cute.jit
+def clear_tokens(
+    tensor, first, lines: cutlass.Constexpr, tokens: cutlass.Constexpr, valid, thread, threads: cutlass.Constexpr
+):
+    """Zeros for tokens from ``valid`` on, in lines of ``tokens`` tokens from element ``first`` of shared memory on.
+
+    A line is a row of 128 bytes for each token. The swizzle moves nothing out of its row, so the rows are one block of bytes.
+    """
+    dtype = tensor.element_type
+    zeros = cute.make_rmem_tensor(CHUNK, dtype)
+    zeros.fill(0)
+    memory = cute.recast_ptr(tensor.iterator, dtype=dtype) + first  # without the swizzle of the layout
+    for i in cutlass.range(
+        thread, (tokens - valid) * (LINE // CHUNK), threads, unroll=1
+    ):  # rare: as little code as possible
+        for line in cutlass.range_constexpr(lines):
+            place = memory + (line * tokens + valid) * LINE + i * CHUNK
+            cute.autovec_copy(zeros, cute.make_tensor(place.align(CHUNK * ELEMENT_BYTES), cute.make_layout(CHUNK)))
+    cute.arch.fence_proxy("async.shared", space="cta")  # wgmma reads what threads have written

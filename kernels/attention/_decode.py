@@ -132,6 +132,7 @@ class Decode(Merging):
     """``dim`` is the width of a head. ``narrow``: the cache is f8e4m3."""
 
     max_blocks = MAX_BLOCKS
+    shortest, slack = 2, 32
 
     def __init__(self, tiling: Tiling, target: aot.Target, dim: int, narrow: bool = False) -> None:
         super().__init__(target, dim, tiling.rows, tiling.tile)
@@ -178,7 +179,7 @@ class Decode(Merging):
         ring = make_ring(storage, self.dtype, self.tiling, self.width, caches, run, thread)
         if run.first < run.end:
             place = run.place(run.first)
-            ahead = Ahead(place, Int32(0), run.end - run.first)
+            ahead = Ahead(place, Int32(0), run.tiles(place))
             if cutlass.const_expr(self.streamed):
                 ahead = ring.fill(ahead)
             stage, tile = Int32(0), run.first
@@ -199,7 +200,7 @@ class Decode(Merging):
                 self.merge_teams(*teams, call.out, slots, run.slot(tile), run, piece, head, first, v_scale)
                 cute.arch.sync_threads()  # the memory of the sums is free again
                 place = run.after(place, steps)
-                tile += steps
+                tile = piece.next
 
     # One piece of a unit: tokens of one sequence, against the rows of one head.
 

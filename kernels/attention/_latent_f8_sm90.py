@@ -59,7 +59,7 @@ class NarrowLatentDecode(LatentDecode):
                     if cute.arch.lane_idx() == 0:
                         work.ready.producer_commit(state)
             uses = uses_after(uses, piece)
-            tile += piece.stop - piece.start
+            tile = piece.next
 
     @cute.jit
     def convert(self, keys, line):

@@ -106,7 +106,7 @@ class LatentDecode(Merging):
                     column = place.quarter * OWN_LINES + i
                     scalars = (column == 0) & (place.lane % 4 == 0)
                     output.write_row(work.sums[i], r, within, column, work.softmax.offsets[r], total, scalars)
-            tile += piece.stop - piece.start
+            tile = piece.next
 
     def work(self, storage, place, mma: cute.TiledMma):
         """Shared memory and registers of a thread."""

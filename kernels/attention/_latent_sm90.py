@@ -14,12 +14,15 @@ the value. So a tile of the cache is read once and used twice, by up to 64 query
 * **Order.** What the groups do with two tiles, from left to right; ``:`` marks where weights are handed over::
 
       first    scores 0   softmax 0 : sums 0, left                     : sums 1, left    scores 2
-      second   scores 1 ............:.... sums 0, right + softmax 1    : sums 1, right   scores 3
+      second              scores 1 .:.... sums 0, right + softmax 1    : sums 1, right             scores 3
 
   The dots: when the second group gets the weights of tile 0, its scores of tile 1 may not be complete. It first issues the
-  sums of tile 0 behind them, and then waits for the scores alone. So the tensor cores go from these scores to these sums
-  without a pause.
+  sums of tile 0 behind them, and then waits for the scores alone. The first group issues its scores behind its sums in the
+  same way. When they are almost complete, the second group may begin with its own. So the tensor cores go from one product
+  to the next without a pause.
 
+* **Code.** The two groups and the producer run different code, which must share the instruction cache. So what happens
+  rarely is written to be short: loops are not unrolled, and what a row may see is computed once for a piece.
 * **Shared memory.** 72 KB of queries and two tiles of 64 tokens, 72 KB each, which leaves almost nothing. Tiles of the first
   group are always in the first stage, those of the second group in the second one, so all operands have fixed places. A tile is nine
   *lines* of 64 columns, and each is loaded as soon as the same line of the tile before the previous one is no longer needed.
@@ -47,10 +50,10 @@ from .._versions import SmemAllocator
 from ..sm90.hardware import ALIGNMENT, CONSUMERS, GROUP_WARPS, WARP_GROUP, Barriers, accumulator_row
 from ..sm90.pipeline import consumer_state, producer_state, thread_pipeline, tma_pipeline
 from ..sm90.softmax import issue_product, left_operand, score_product, start_product, value_product
-from ._cache_sm90 import ELEMENT_BYTES, LINE, CacheDecode
+from ._cache_sm90 import ELEMENT_BYTES, LINE, CacheDecode, clear_tokens
 from ._merge import Call, Output, Piece, Run, scale_of
 from ._producer_sm90 import load_operand, partition
-from ._softmax import LOG2_E, Softmax, make_softmax, scale_sums, softmax_step
+from ._softmax import LOG2_E, Softmax, make_softmax, mask_scores, scale_sums, softmax_step
 
 ROWS = 64  # of queries
 TOKENS = 64  # of a tile
@@ -61,6 +64,7 @@ OWN = VALUE // 2  # columns of the result that one warp group sums
 OWN_LINES = OWN // LINE
 LINE_BYTES = TOKENS * LINE * ELEMENT_BYTES  # of a tile
 STAGES = 2
+LAST_LINES = 2  # of scores of the first group: when only these are left, the second group may begin with its own
 
 
 @cute.jit
@@ -113,8 +117,8 @@ class Work:
 
 
 class LatentDecode(CacheDecode):
-    slack = 16
-    equal_parts = True
+    fragments = True
+    start, shortest, slack, more = 2, 2, 16, 2  # tiles
 
     def __init__(self, target: aot.Target, box: int = TOKENS) -> None:
         super().__init__(target, VALUE, ROWS, TOKENS, box)
@@ -222,7 +226,7 @@ class LatentDecode(CacheDecode):
                         source, target = from_k[None, place, line, page], to_k[None, i, state.index]
                         cute.copy(load_k, source, target, tma_bar_ptr=barrier, cache_policy=Int64(EVICT_FIRST))
             uses = uses_after(uses, piece)
-            tile += piece.stop - piece.start
+            tile = piece.next
 
     def lines(self, keys: cute.Tensor, dtype: type[cutlass.Numeric]) -> cute.Tensor:
         """Where TMA brings lines of the cache."""
@@ -259,10 +263,12 @@ class LatentDecode(CacheDecode):
             sums.fill(0.0)
             softmax.reset()
             work.loaded_q.consumer_wait(q_state)
+            row = run.lane * ROWS + within
+            seen = run.last_seen(piece, row), run.last_seen(piece, row + 8)
             if cutlass.const_expr(half == 0):
-                consumer.score_even(piece, uses, q_state)
+                consumer.score_even(piece, seen, uses, q_state)
             else:
-                consumer.score_odd(piece, uses, q_state)
+                consumer.score_odd(piece, seen, uses, q_state)
             q_state.advance()
             for r in cutlass.range_constexpr(2):
                 own_total = softmax.total(r)
@@ -270,7 +276,8 @@ class LatentDecode(CacheDecode):
                     totals[within + 8 * r, half, turn % 2] = own_total
             # Both groups have written their sums of weights.
             pipeline.NamedBarrier(barrier_id=self.barriers.free, num_threads=CONSUMERS * WARP_GROUP).arrive_and_wait()
-            output = Output(call.out, parts, run, piece, run.slot(tile), run.lane * ROWS, Int32(0), v_scale)
+            output = Output(call.out, parts, run, piece, run.slot(tile), run.lane * ROWS, Int32(0), v_scale, True)
+            output.write_part(sums, half)
             for r in cutlass.range_constexpr(2):
                 row = within + 8 * r
                 total = totals[row, 0, turn % 2] + totals[row, 1, turn % 2]
@@ -278,7 +285,7 @@ class LatentDecode(CacheDecode):
                 output.write_row(sums, r, row, half, softmax.offsets[r], total, scalars)
             uses = uses_after(uses, piece)
             turn += 1
-            tile += piece.stop - piece.start
+            tile = piece.next
 
 
 @dataclass(frozen=True)
@@ -300,73 +307,93 @@ class Consumer:
     half: int
 
     @cute.jit
-    def score_even(self, piece, uses, q_state):
+    def score_even(self, piece, seen, uses, q_state):
         """The first group scores tiles 0, 2, 4, ... of a piece. They are in the first stage."""
         tiles, index = piece.stop - piece.start, piece.start
         even, odd = uses
-        self.start_scores(even)
+        self.issue_scores(even, 0, KEY_LINES)
+        self.finish_scores(tiles > 1)
         for _ in cutlass.range((tiles - 1) // 2):
-            self.weigh_own(piece, index, even, odd, q_state, False)
+            self.weigh_own(piece, seen, index, even, odd, q_state, False)
             self.start_other(piece, index + 1, odd)
-            self.finish_other(odd)
-            index, even, odd = index + 2, even + 1, odd + 1
-            self.start_scores(even)
-        self.weigh_own(piece, index, even, odd, q_state, True)
+            index, even = index + 2, even + 1
+            # The next scores follow these sums without a pause. Of their lines, half have arrived by now.
+            self.issue_scores(even, 0, OWN_LINES)
+            warpgroup.wait_group(1)  # for the sums
+            self.release_other(odd)
+            odd += 1
+            self.issue_scores(even, OWN_LINES, KEY_LINES)
+            self.finish_scores(index + 1 < piece.stop)
+        self.weigh_own(piece, seen, index, even, odd, q_state, True)
         if index + 1 < piece.stop:
             self.start_other(piece, index + 1, odd)
-            self.finish_other(odd)
+            warpgroup.wait_group(0)
+            self.release_other(odd)
 
     @cute.jit
-    def score_odd(self, piece, uses, q_state):
+    def score_odd(self, piece, seen, uses, q_state):
         """The second group scores tiles 1, 3, 5, ... of a piece, each beside the sums of the tile before."""
         tiles, index = piece.stop - piece.start, piece.start
         even, odd = uses
         # Scores begin and end in the same turn of the loop, because sums are in flight beside them. If scores began at the end
         # of the turn before, ptxas would serialize every wgmma of the kernel (warning C7514).
         for _ in cutlass.range(tiles // 2):
-            self.start_scores(odd)
-            self.weigh_own(piece, index + 1, odd, even, q_state, index + 3 >= piece.stop)
+            self.barriers.turn(1).arrive_and_wait()
+            self.issue_scores(odd, 0, KEY_LINES)
+            self.weigh_own(piece, seen, index + 1, odd, even, q_state, index + 3 >= piece.stop)
             index, even, odd = index + 2, even + 1, odd + 1
         if tiles == 1:  # no scores for this group
             self.work.loaded_q.consumer_release(q_state)
         if index < piece.stop:
             self.start_other(piece, index, even)
-            self.finish_other(even)
+            warpgroup.wait_group(0)
+            self.release_other(even)
 
     @cute.jit
-    def start_scores(self, use):
-        """Multiply the queries with each line of a tile, when it has arrived."""
-        for position in cutlass.range_constexpr(KEY_LINES):
+    def issue_scores(self, use, first: cutlass.Constexpr, end: cutlass.Constexpr):
+        """Multiply the queries with lines of a tile, in the order of :func:`line_at`, each when it has arrived."""
+        for position in cutlass.range_constexpr(first, end):
             line = line_at(position, self.half)
             self.work.ready.consumer_wait(line_state(self.half, use, line))
             keys = self.key[None, None, None, self.half * KEY_LINES + line]
             issue_product(self.mmas[0], self.scores, self.query[None, None, None, line], keys, fresh=position == 0)
-        warpgroup.commit_group()
+            if cutlass.const_expr(position == KEY_LINES - 1 - LAST_LINES or position == OWN_LINES - 1):
+                warpgroup.commit_group()
+        if cutlass.const_expr(end == KEY_LINES):
+            warpgroup.commit_group()
 
     @cute.jit
-    def weigh_own(self, piece, index, use, other_use, q_state, last):
+    def finish_scores(self, followed):
+        """The first group waits for its scores. If the second group has a tile too, it may begin when few lines are left."""
+        warpgroup.wait_group(1)
+        if followed:
+            self.barriers.turn(1).arrive()
+        warpgroup.wait_group(0)
+
+    @cute.jit
+    def weigh_own(self, piece, seen, index, use, other_use, q_state, last):
         """From the scores of a tile of this group's own to the sums.
 
         The second group adds the tile before on the way: it issues these sums behind the scores, and computes the softmax
-        beside them. After the ``last`` scores of the piece the queries are no longer needed.
+        beside them. After the ``last`` scores of the piece the queries are no longer needed. ``seen``: the last token that each of
+        this thread's rows sees.
         """
         scores, thread = self.scores, cute.arch.thread_idx()[0] % WARP_GROUP
-        if cutlass.const_expr(self.half == 0):
-            warpgroup.wait_group(0)
-        else:
+        if cutlass.const_expr(self.half == 1):
             self.start_other(piece, index - 1, other_use)
             warpgroup.wait_group(1)  # for the scores, not for the sums
         if last:
             self.work.loaded_q.consumer_release(q_state)
         scores.store(scores.load() * self.scale)
-        row = self.run.lane * ROWS + accumulator_row(thread)
-        self.run.mask(scores, piece, index * TOKENS, TOKENS, row)
+        if (index + 1) * TOKENS > piece.length - (self.run.tokens - 1):
+            mask_scores(scores, index * TOKENS, seen.__getitem__, upper=True)
         factors, grown = softmax_step(scores, self.softmax)
         rounded = cute.make_rmem_tensor_like(scores, self.work.keys.element_type)
         rounded.store(scores.load().to(rounded.element_type))
         self.hand_over(rounded, factors, use, thread)
         if cutlass.const_expr(self.half == 1):
-            self.finish_other(other_use)
+            warpgroup.wait_group(0)
+            self.release_other(other_use)
         if grown:
             scale_sums(self.sums, factors)
         self.clear_tail(piece, index, self.half)
@@ -428,9 +455,8 @@ class Consumer:
         start_product(mma, self.sums, weights[None, None, None, stage], self.value_operand(mma, stage), False)
 
     @cute.jit
-    def finish_other(self, use):
-        """Wait for :meth:`start_other`. The line that had the weights is empty, too."""
-        warpgroup.wait_group(0)
+    def release_other(self, use):
+        """The sums of :meth:`start_other` are complete. The line that had the weights is empty, too."""
         self.release(1 - self.half, use)
         self.work.arrived.consumer_release(line_state(1 - self.half, use, KEY_LINES - 1))
 
@@ -443,11 +469,9 @@ class Consumer:
     @cute.jit
     def clear_tail(self, piece, index, stage: cutlass.Constexpr):
         """Zeros for this half of the values of tokens past the end."""
-        values, zero = self.work.values, self.work.values.element_type(0)
         valid = piece.length - index * TOKENS
         if valid < TOKENS:
             thread = cute.arch.thread_idx()[0] % WARP_GROUP
-            for i in cutlass.range(thread, (TOKENS - valid) * OWN, WARP_GROUP):
-                values[i % OWN, valid + i // OWN, (self.half, stage)] = zero
-            cute.arch.fence_proxy("async.shared", space="cta")  # wgmma reads what threads have written
+            first = (stage * KEY_LINES + self.half * OWN_LINES) * TOKENS * LINE
+            clear_tokens(self.work.keys, first, OWN_LINES, TOKENS, valid, thread, WARP_GROUP)
             self.barriers.together(self.half).arrive_and_wait()  # all of the warp group have written

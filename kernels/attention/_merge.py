@@ -4,8 +4,8 @@ See ``_schedule`` for units, tiles and slots. Tiles of query rows of the same to
 takes one after the other; or they are *side by side*: as many blocks as there are tiles of rows take the same run, each
 with its own rows, and read the same tokens at about the same time.
 
-The merging kernel has a few blocks for each run. They help to merge the unit in whose middle their run begins, together
-with those of all other runs that begin in this unit. So a unit that was cut into many parts is merged by as many. They
+The merging kernel has a few blocks for each run. They help to merge the unit in which their run begins, together with
+those of all other runs that begin in this unit. So a unit that was cut into many parts is merged by as many. They
 know it from the lengths, while the parts are still being computed. If no unit is cut, they only have to be over soon, because
 the next kernel cannot begin before.
 """
@@ -21,15 +21,14 @@ from cutlass import Float32, Int32
 
 import aot
 
-from .._device import WARP, KernelObject, fetch, launched_early, store
+from .._device import WARP, KernelObject, launched_early, store
 from .._versions import SmemAllocator
+from ._parts import BAND, MERGE_WARPS, Cut, Merger
 from ._schedule import Schedule, Sequences
-from ._softmax import MINUS_INFINITY, inverse, mask_scores, write_row
+from ._softmax import inverse, mask_scores, write_row
 
-MERGE_WARPS = 8  # of a block that merges
-TOGETHER = 8  # more parts than that are shared by the warps of a block
+TOGETHER = 17  # so many parts are shared by the warps of a block
 MERGE_COLUMNS = 128  # of a row of the output, that one warp merges
-BATCH = 4  # parts that a warp reads at once while it merges
 
 
 class Call(NamedTuple):
@@ -59,13 +58,14 @@ class Call(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Tiles of one unit, from ``start`` up to ``stop``."""
+    """Tiles of one unit, from ``start`` up to ``stop``. The next piece begins at place ``next`` of the line."""
 
     sequence: Int32
     unit: Int32
     length: Int32  # of the sequence, in tokens
     start: Int32
     stop: Int32
+    next: Int32
     whole: cutlass.Boolean  # whether these are all tiles of the unit
 
 
@@ -77,10 +77,12 @@ class Place(NamedTuple):
     index: Int32
     tiles: Int32
     length: Int32  # of the sequence, in tokens
+    lead: Int32  # places from here to that tile
 
 
-class Run(NamedTuple):
-    """The tiles of one block, from ``first`` up to ``end``."""
+@dataclass(frozen=True)
+class Run:
+    """The places of one block in the line, from ``first`` up to ``end``."""
 
     sequences: Sequences
     schedule: Schedule
@@ -92,21 +94,37 @@ class Run(NamedTuple):
     tokens: Int32  # new ones of a sequence
 
     def piece(self, tile: Int32) -> Piece:
-        """What the run has of the unit that a tile belongs to, from that tile on."""
+        """What the run has of the unit that a place belongs to, from there on."""
         return self.piece_at(self.place(tile), tile)
 
     @cute.jit
     def place(self, tile: Int32) -> Place:
-        """Where a tile of the line is. To look for it takes a while: see :meth:`after`."""
-        sequence, before = self.sequences.find(tile)
-        tiles = self.sequences.tiles(sequence)
-        within = tile - before * self.sequences.units
-        return Place(sequence, within // tiles, within % tiles, tiles, self.sequences.length(sequence))
+        """Where a tile of the line is. To look for it may take a while: see :meth:`after`."""
+        sequences, room, start = self.sequences, self.schedule.room, self.start()
+        sequence, within = tile // cutlass.max(room * sequences.units, 1), tile
+        if room == 0:
+            sequence, before = sequences.find(tile, self.schedule.sums)
+            within -= before * sequences.units
+            room = sequences.places(sequence)
+        else:
+            within -= sequence * room * sequences.units
+        unit = Int32(0)
+        if cutlass.const_expr(not sequences.single):
+            unit = within // room
+            within -= unit * room
+        lead = cutlass.max(start - within, 0)
+        index = within + lead - start
+        return Place(sequence, unit, index, sequences.tiles(sequence), sequences.length(sequence), lead)
+
+    @cute.jit
+    def start(self) -> Int32:
+        """Places ahead of the tiles of a unit. There are none if all units have the same room."""
+        return Int32(self.sequences.start) if self.schedule.room == 0 else Int32(0)
 
     @cute.jit
     def after(self, place: Place, count: Int32) -> Place:
         """The place ``count`` tiles further, at most at the beginning of the next unit."""
-        sequence, unit, index, tiles, length = place
+        sequence, unit, index, tiles, length, lead = place
         index += count
         if index >= tiles:
             index = Int32(0)
@@ -119,14 +137,25 @@ class Run(NamedTuple):
                     sequence += 1
                 tiles = self.sequences.tiles(sequence)
                 length = self.sequences.length(sequence)
-        return Place(sequence, unit, index, tiles, length)
+        return Place(sequence, unit, index, tiles, length, lead)
 
     @cute.jit
     def piece_at(self, place: Place, tile: Int32) -> Piece:
         """The same, for a tile whose place is known."""
-        stop = cutlass.min(place.tiles, place.index + self.end - tile)
-        whole = stop - place.index == place.tiles
-        return Piece(place.sequence, place.unit, place.length, place.index, stop, whole)
+        sequence, unit, index, tiles, length, lead = place
+        stop = cutlass.min(tiles, index + self.end - tile - lead)
+        whole = stop - index == tiles
+        behind = stop if stop < tiles else cutlass.max(tiles, self.schedule.room)
+        following = tile + lead - index + behind
+        if following + self.start() >= self.end:  # no tile of the next unit
+            following = self.end
+        return Piece(sequence, unit, length, index, stop, following, whole)
+
+    @cute.jit
+    def tiles(self, place: Place) -> Int32:
+        """All tiles of the run, which begins at a place. If the line has empty places, the run is a part of one unit."""
+        own = self.end - self.first
+        return cutlass.min(own, place.tiles - place.index) if self.schedule.room > place.tiles else own
 
     @cute.jit
     def slot(self, tile: Int32) -> Int32:
@@ -145,24 +174,6 @@ class Run(NamedTuple):
             mask_scores(scores, start, lambda r: self.last_seen(piece, row + 8 * r), upper=True)
 
 
-class Cut(NamedTuple):
-    """A unit that runs ``earliest`` to ``latest`` have parts of. All but the first begin with it, and that one if not ``late``."""
-
-    sequence: Int32
-    unit: Int32
-    earliest: Int32
-    latest: Int32
-    late: Int32
-    helper: Int32  # which of the runs that begin in the middle of the unit this is
-    lanes: Int32
-    lane: Int32
-
-    @cute.jit
-    def slot(self, run: Int32) -> Int32:
-        """Where a run left its part."""
-        return 2 * (run * self.lanes + self.lane) + (self.late if run == self.earliest else Int32(0))
-
-
 @dataclass(frozen=True)
 class Output:
     """Where rows of a piece go: to the output, or to a slot of the workspace if the block has not seen all tokens."""
@@ -175,6 +186,18 @@ class Output:
     top: Int32  # row of the tile
     head: Int32  # of the cache
     scale: Float32  # of values
+    fragments: bool = False  # whether parts are: see ``Merger``
+
+    @cute.jit
+    def write_part(self, sums, half: cutlass.Constexpr):
+        """Write the accumulators of one of two warp groups, which have half of the columns each, as fragments: see ``Merger``."""
+        warp, blocks = cute.arch.thread_idx()[0] // WARP % 4, cute.size(sums) // 4
+        if not self.piece.whole and self.top + warp * BAND < self.run.group:
+            target = self.parts[0][self.slot, None]
+            for n in cutlass.range_constexpr(blocks):
+                four = cute.make_tensor(sums.iterator + 4 * n, cute.make_layout(4))
+                chunk = ((warp * 2 + half) * blocks + n) * WARP + cute.arch.lane_idx()
+                store(four.load(), target, chunk, chunk + 1, 4)
 
     @cute.jit
     def write_row(self, sums, r: cutlass.Constexpr, within, column, offset, total, scalars):
@@ -189,8 +212,9 @@ class Output:
                 target = self.out[self.piece.sequence, row // heads, self.head * heads + row % heads, None]
                 write_row(sums, r, inverse(total) * self.scale, cute.local_tile(target, (columns,), (column,)))
             else:
-                target = part_sums[self.slot, within, None]
-                write_row(sums, r, Float32(1), cute.local_tile(target, (columns,), (column,)))
+                if cutlass.const_expr(not self.fragments):
+                    target = part_sums[self.slot, within, None]
+                    write_row(sums, r, Float32(1), cute.local_tile(target, (columns,), (column,)))
                 if scalars:
                     part_scalars[self.slot, within, 0] = offset
                     part_scalars[self.slot, within, 1] = total
@@ -204,9 +228,12 @@ class Merging(KernelObject):
 
     max_blocks: int
     side_by_side = False  # tiles of query rows: see above
-    slack = 0  # see ``Sequences.schedule``
-    equal_parts = False  # likewise
-    merge_items = 2  # rows, or parts of rows, that each warp of a block that merges has
+    start = 0  # see ``Sequences``
+    fragments = False  # see ``Merger``
+    shortest = 1  # see ``Sequences.schedule``
+    slack, more = 0, 0  # likewise
+    merge_at_once = 1  # items of few parts that a warp merges at once
+    merge_items = 2  # items that each warp of a block that merges has, at least
     merge_shares = 0  # blocks of each run that merge, at most; 0: as many as there are items for
 
     def __init__(self, target: aot.Target, dim: int, rows: int, tile: int) -> None:
@@ -233,17 +260,23 @@ class Merging(KernelObject):
         block, _, _ = cute.arch.block_idx()
         group = call.group
         lanes = self.lanes(group)
-        units = Int32(call.heads * self.row_tiles(group))
-        sequences = Sequences(call.lengths, Int32(call.capacity), self.tile, units)
-        schedule = sequences.schedule(blocks // lanes, self.slack, self.equal_parts)
+        units = call.heads * self.row_tiles(group)
+        sequences = Sequences(call.lengths, Int32(call.capacity), self.tile, units, self.start)
+        schedule = sequences.schedule(blocks // lanes, self.shortest, self.slack, self.more)
         index = block // lanes
         first, end = schedule.first(index), schedule.first(index + 1)
         return Run(sequences, schedule, index, first, end, block % lanes, group, Int32(call.out.shape[1]))
 
+    def part_rows(self, rows: Int32) -> Int32:
+        """Rows of a part: whole bands if they are fragments."""
+        return cute.ceil_div(rows, BAND) * BAND if self.fragments else rows
+
     def parts_of(self, parts: cute.Tensor, blocks: Int32, group: Int32) -> tuple[cute.Tensor, cute.Tensor]:
-        """The workspace: sums by slot, row and column; by slot and row, the largest score and the sum of weights."""
-        rows = cutlass.min(group, self.rows)
+        """The workspace: sums by slot, row and column, or by slot and element of fragments; by slot and row, the largest score and the sum of weights."""
+        rows = self.part_rows(cutlass.min(group, self.rows))
         sums = cute.make_layout((2 * blocks, rows, self.dim), stride=(rows * self.dim, self.dim, 1))
+        if self.fragments:
+            sums = cute.make_layout((2 * blocks, rows * self.dim), stride=(rows * self.dim, 1))
         scalars = cute.make_layout((2 * blocks, rows, 2), stride=(rows * 2, 2, 1))
         after = parts.iterator + 2 * blocks * rows * self.dim
         return cute.make_tensor(parts.iterator, sums), cute.make_tensor(after, scalars)
@@ -261,45 +294,53 @@ class Merging(KernelObject):
         if self.merge_shares:
             shares = cutlass.min(shares, self.merge_shares)
         self.merge(call, blocks).launch(
-            grid=[blocks, shares, 1], block=[MERGE_WARPS * WARP, 1, 1], use_pdl=self.early, stream=stream
+            grid=[blocks, shares, 1],
+            block=[MERGE_WARPS * WARP, 1, 1],
+            min_blocks_per_mp=2,
+            preferred_smem_carveout=100,  # as the kernel before: a multiprocessor that changes it must be idle
+            use_pdl=self.early,
+            stream=stream,
         )
 
     @cute.kernel
     def merge(self, call: Call, blocks: Int32):
-        """Merge the unit in whose middle a run begins, row by row. An item is 128 columns of a row."""
-        thread, _, _ = cute.arch.thread_idx()
-        _, share, _ = cute.arch.block_idx()
-        _, shares, _ = cute.arch.grid_dim()
-        slices = self.dim // self.columns
-        warp = thread // WARP
-        storage = SmemAllocator().allocate_tensor(Float32, cute.make_layout((self.columns + 2, MERGE_WARPS)), 16)
+        """Merge the unit in which a run begins, if it was cut. An item is 128 columns of a row.
+
+        The time goes by waiting for memory. So a warp asks for 16 pieces of parts at once: of few parts, for several items.
+        """
+        storage = SmemAllocator().allocate_tensor(Float32, cute.make_layout((self.columns + 4 * WARP, MERGE_WARPS)), 16)
         if cutlass.const_expr(self.early):
             cute.arch.griddepcontrol_launch_dependents()  # the next kernel waits for the end of this one
         run = self.run_of_block(call, blocks)
-        slots = self.parts_of(call.parts, blocks, run.group)
         cut = self.cut(run)
         if cutlass.const_expr(self.early):
             cute.arch.griddepcontrol_wait()
         if cut.sequence >= 0:
-            row_tiles = self.row_tiles(run.group)
-            head = cut.unit // row_tiles
-            top = (cut.lane if self.side_by_side else cut.unit % row_tiles) * self.rows
-            items = cutlass.min(run.group - top, self.rows) * slices
-            helpers = (cut.latest - cut.earliest) * shares
-            helper = cut.helper * shares + share
-            scale = scale_of(call.v_scale, head)
-            if cut.latest - cut.earliest < TOGETHER:
-                for item in cutlass.range(helper * MERGE_WARPS + warp, items, helpers * MERGE_WARPS):
-                    _, total, values = self.merge_parts(slots, item // slices, item % slices, cut, 0, 1)
-                    target = self.target(call.out, cut.sequence, head, top + item // slices, item % slices, run)
-                    store(values * (inverse(total) * scale), target, thread % WARP, WARP, self.size)
+            merger = self.merger(call, blocks, run, cut, storage)
+            parts = cut.parts()
+            many = parts > 8 and merger.helpers >= merger.items  # there are enough blocks for all items
+            if parts >= TOGETHER or many:
+                merger.together(4)
+            elif cutlass.const_expr(self.merge_at_once > 1) and parts <= 4:
+                merger.alone(self.merge_at_once, 4)
             else:
-                for item in cutlass.range(helper, items, helpers):
-                    merged = self.merge_parts(slots, item // slices, item % slices, cut, warp, MERGE_WARPS)
-                    target = self.target(call.out, cut.sequence, head, top + item // slices, item % slices, run)
-                    self.merge_warps(merged, storage, target, scale)
+                merger.alone(1, 8)
         if run.schedule.merged:
             self.write_zeros(run.sequences, call.out, blocks)
+
+    def merger(self, call: Call, blocks: Int32, run: Run, cut: Cut, storage: cute.Tensor) -> Merger:
+        _, share, _ = cute.arch.block_idx()
+        _, shares, _ = cute.arch.grid_dim()
+        row_tiles = self.row_tiles(run.group)
+        head = cut.unit // row_tiles
+        top = (cut.lane if self.side_by_side else cut.unit % row_tiles) * self.rows
+        rows = cutlass.min(run.group - top, self.rows)
+        items = self.part_rows(rows) * (self.dim // self.columns)
+        heads = run.group // run.tokens
+        slots = self.parts_of(call.parts, blocks, run.group)
+        helper, helpers = cut.helper * shares + share, cut.helpers() * shares
+        scale = scale_of(call.v_scale, head)
+        return Merger(cut, *slots, call.out, storage, top, head, heads, items, helper, helpers, scale, run.group - top)
 
     @cute.jit
     def write_zeros(self, sequences: Sequences, out: cute.Tensor, blocks: Int32):
@@ -319,77 +360,19 @@ class Merging(KernelObject):
 
     @cute.jit
     def cut(self, run: Run) -> Cut:
-        """The unit in whose middle a run begins. Without one, its sequence is -1."""
+        """The unit in which a run begins, if it was cut. Without one, its sequence is -1."""
         sequence, unit, earliest, latest, late = Int32(-1), Int32(0), Int32(0), Int32(0), Int32(0)
         if run.schedule.merged and run.first < run.end:
-            piece = run.piece(run.first)
-            if piece.start > 0:
-                begin = run.first - piece.start
-                sequence, unit = piece.sequence, piece.unit
+            place = run.place(run.first)
+            if not run.piece_at(place, run.first).whole:
+                begin = run.first + place.lead - place.index  # the place of the first tile
+                sequence, unit = place.sequence, place.unit
                 earliest = run.schedule.owner(begin)
-                latest = run.schedule.owner(begin + run.sequences.tiles(sequence) - 1)
+                latest = run.schedule.owner(begin + place.tiles - 1)
                 # The earliest run may begin with this unit, or only end with it.
-                late = Int32(0) if run.schedule.first(earliest) == begin else Int32(1)
+                late = Int32(0) if run.schedule.first(earliest) + run.start() >= begin else Int32(1)
         lanes = self.lanes(run.group)
-        return Cut(sequence, unit, earliest, latest, late, run.index - earliest - 1, lanes, run.lane)
-
-    def target(self, out, sequence, head, row, part, run: Run) -> cute.Tensor:
-        heads = run.group // run.tokens
-        values = out[sequence, row // heads, head * heads + row % heads, None]
-        return cute.local_tile(values, (self.columns,), (part,))
-
-    @cute.jit
-    def merge_parts(self, slots, row, part, cut: Cut, first, step: cutlass.Constexpr):
-        """Merge parts ``first``, ``first + step``, ... of an item: the largest score, the sum of weights, this lane's columns."""
-        sums, scalars = slots
-        index = part * WARP + cute.arch.lane_idx()
-        top, total, values = Float32(MINUS_INFINITY), Float32(0), cute.full(self.size, 0.0, Float32)
-        for start in cutlass.range(cut.earliest + first, cut.latest + 1, BATCH * step):
-            # Past the last part, it is read once more, without a weight.
-            runs = [start + i * step for i in range(BATCH)]
-            places = [cut.slot(cutlass.min(run, cut.latest)) for run in runs]
-            rows = [fetch(sums[place, row, None], index, self.size) for place in places]
-            weights = [scalars[place, row, 1] for place in places]
-            largest = [scalars[place, row, 0] for place in places]
-            higher = top
-            for i in cutlass.range_constexpr(BATCH):
-                largest[i] = largest[i] if runs[i] <= cut.latest else Float32(MINUS_INFINITY)
-                higher = cute.arch.fmax(higher, largest[i])
-            finite = higher if higher > MINUS_INFINITY else Float32(0)
-            before = cute.math.exp2(top - finite, fastmath=True)
-            top, total, values = higher, total * before, values * before
-            for i in cutlass.range_constexpr(BATCH):
-                factor = cute.math.exp2(largest[i] - finite, fastmath=True)
-                total, values = total + factor * weights[i], values + factor * rows[i].load()
-        return top, total, values
-
-    @cute.jit
-    def merge_warps(self, merged, storage, target, scale):
-        """The first warp merges what all warps of a block found of an item."""
-        top, total, values = merged
-        thread, _, _ = cute.arch.thread_idx()
-        lane, warp = thread % WARP, thread // WARP
-        own = cute.make_rmem_tensor(self.size, Float32)
-        own.store(values)
-        for i in cutlass.range_constexpr(self.size):
-            storage[lane + WARP * i, warp] = own[i]
-        if lane == 0:
-            storage[self.columns, warp] = top
-            storage[self.columns + 1, warp] = total
-        cute.arch.sync_threads()
-        if warp == 0:
-            higher, total = Float32(MINUS_INFINITY), Float32(0)
-            for i in cutlass.range_constexpr(MERGE_WARPS):
-                higher = cute.arch.fmax(higher, storage[self.columns, i])
-            finite = higher if higher > MINUS_INFINITY else Float32(0)
-            own.fill(0.0)
-            for i in cutlass.range_constexpr(MERGE_WARPS):
-                factor = cute.math.exp2(storage[self.columns, i] - finite, fastmath=True)
-                total += factor * storage[self.columns + 1, i]
-                for c in cutlass.range_constexpr(self.size):
-                    own[c] = own[c] + factor * storage[lane + WARP * c, i]
-            store(own.load() * (inverse(total) * scale), target, lane, WARP, self.size)
-        cute.arch.sync_threads()
+        return Cut(sequence, unit, earliest, latest, late, run.index - earliest - late, lanes, run.lane)
 
 
 def scale_of(scales, head: Int32):

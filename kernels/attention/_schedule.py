@@ -3,7 +3,9 @@
 A *unit* is one sequence, one head of the cache, and one tile of query rows. The tokens of a unit are cut into *tiles*. All
 tiles of all units stand in one line: sequence by sequence, then unit by unit. Each block takes an equal run of that line,
 so every block has the same work, whatever the lengths are, and the number of blocks depends on the device alone. That is
-what lets one captured CUDA graph serve all lengths.
+what lets one captured CUDA graph serve all lengths. A unit may have places ahead of its tiles, because a block needs time to
+begin with it. If all units have the same tiles, each may have a few more places in
+the line, which stay empty, so that runs end where units end.
 
 A run may begin or end in the middle of a unit. So a block leaves at most two *parts* of units behind: the one that its
 run begins with, in slot ``2 * block``, and the one that it ends with, in slot ``2 * block + 1``. Another kernel merges
@@ -12,24 +14,27 @@ them: see ``_merge``.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
-from .._device import WARP, add
+from .._device import WARP
 
-UNROLL = 8  # lengths that a lane reads at once
+UNROLL = 2  # lengths that a lane reads at once
 
 
 class Schedule(NamedTuple):
-    """Blocks below ``extra`` take ``base + 1`` tiles, the others ``base``, as long as there are tiles left."""
+    """Blocks below ``extra`` take ``base + 1`` places of the line, the others ``base``, as long as there are places left."""
 
     base: Int32
     extra: Int32
-    total: Int32
+    total: Int32  # places
+    room: Int32  # places of each unit, if all have the same; else 0, and each has as many places as tiles
     merged: cutlass.Boolean  # whether a unit may be cut, or a sequence empty
+    sums: Int32  # see ``Sequences.scan``
 
     def first(self, block: Int32) -> Int32:
         """The first tile of a block."""
@@ -45,13 +50,20 @@ class Schedule(NamedTuple):
         return block
 
 
-class Sequences(NamedTuple):
-    """Lengths on the device, and how they are cut. Warps read them together, 32 at a time."""
+@dataclass(frozen=True)
+class Sequences:
+    """Lengths on the device, and how they are cut. A warp reads them together, and all of its lanes must take part."""
 
     lengths: cute.Tensor
     capacity: Int32  # tokens that the cache has room for; a length above it is taken as this
     tile: int  # tokens
-    units: Int32  # of a sequence
+    units: int | Int32  # of a sequence
+    start: int = 0  # places of the line ahead of a unit's tiles: what a piece costs beside its tiles
+
+    @property
+    def single(self) -> bool:
+        """Whether it is known that a sequence has one unit."""
+        return isinstance(self.units, int) and self.units == 1
 
     def count(self) -> Int32:
         return cute.size(self.lengths)
@@ -64,79 +76,78 @@ class Sequences(NamedTuple):
         return (self.length(sequence) + self.tile - 1) // self.tile
 
     @cute.jit
-    def own_tiles(self, sequence: Int32) -> Int32:
-        """The same, or 0 for a sequence that does not exist."""
+    def places(self, sequence: Int32) -> Int32:
+        """Places of each unit in the line: 0 for a sequence that is empty, or does not exist."""
         count = self.count()
         tiles = self.tiles(cutlass.min(sequence, count - 1))
-        return tiles if sequence < count else Int32(0)
+        return tiles + self.start if sequence < count and tiles > 0 else Int32(0)
 
     def share(self) -> Int32:
         """Sequences that each lane of a warp looks at: neighbours, so that one scan over the lanes is enough."""
         return cute.ceil_div(self.count(), WARP)
 
     @cute.jit
-    def schedule(self, blocks: Int32, slack: cutlass.Constexpr = 0, equal_parts: cutlass.Constexpr = False) -> Schedule:
+    def schedule(
+        self, blocks: Int32, shortest: cutlass.Constexpr = 1, slack: cutlass.Constexpr = 0, more: cutlass.Constexpr = 0
+    ) -> Schedule:
         """How ``blocks`` blocks share all tiles.
 
-        If all sequences have the same length, blocks take whole units, provided that the longest run becomes longer by
-        at most one tile in ``slack``. Then nothing is merged. With ``equal_parts``, units are cut into equal parts under
-        the same condition. Then no block has parts of two units.
+        If all sequences have the same tiles, a block takes whole units, or an equal part of one unit, provided that the
+        longest run becomes longer by at most one tile in ``slack``, and ``more`` tiles. Then no block has parts of two
+        units, and if units are whole, nothing is merged. Parts have at least ``shortest`` tiles, unless there would be
+        fewer than four of a unit.
         """
-        total = self.total() * self.units
-        base, extra, merged = total // blocks, total % blocks, cutlass.Boolean(True)
+        sums, equal = self.scan()
+        total = cute.arch.shuffle_sync(sums, WARP - 1) * self.units
+        base = total // blocks
+        extra, room, merged = total - base * blocks, Int32(0), cutlass.Boolean(True)
         if cutlass.const_expr(slack > 0):
-            units = self.count() * self.units
-            tiles = total // units
-            whole = cute.ceil_div(units, blocks) * tiles
-            if cutlass.const_expr(equal_parts):
-                parts = blocks // units
-                if parts > 1 and tiles % parts == 0:
-                    whole = tiles // parts
-            if (whole - base) * slack <= base and self.equal():
-                base, extra, merged = whole, Int32(0), whole % cutlass.max(tiles, 1) > 0 or total == 0
-        return Schedule(base, extra, total, merged)
+            units, tiles = self.count() * self.units, self.tiles(0)
+            each, own_room = cute.ceil_div(units, blocks) * tiles, tiles
+            parts = blocks // units
+            least = cutlass.max(cutlass.min(tiles // 4, shortest), 1)
+            if parts > 1:
+                each = cutlass.max(cute.ceil_div(tiles, parts), least)
+                own_room = cute.ceil_div(tiles, each) * each
+            longest = cutlass.max(base, least)
+            if tiles > 0 and each - longest <= longest // slack + more and equal:
+                base, extra, room, merged = each, Int32(0), own_room, cutlass.Boolean(each < tiles)
+                total = units * room
+        if room == 0 and base <= self.start:  # a run has a tile at least
+            base, extra = Int32(self.start + 1), Int32(0)
+        return Schedule(base, extra, total, room, merged, sums)
 
     @cute.jit
-    def equal(self) -> cutlass.Boolean:
-        """Whether all sequences have as many tiles as the first."""
-        first, lane = self.tiles(0), cute.arch.lane_idx()
-        others = Int32(0)
-        for i in cutlass.range(self.share(), unroll=UNROLL):
-            others += Int32(self.tiles(cutlass.min(i * WARP + lane, self.count() - 1)) != first)
-        return cute.arch.warp_reduction(others, add) == 0
-
-    @cute.jit
-    def lane_total(self) -> Int32:
-        """Tiles of one unit of each sequence that this lane looks at, added up."""
-        total, share = Int32(0), self.share()
+    def scan(self) -> tuple[Int32, cutlass.Boolean]:
+        """Places of one unit of each sequence up to the last one that this lane looks at, and whether all have the same."""
+        lane, share, count = cute.arch.lane_idx(), self.share(), self.count()
+        total, others, first = Int32(0), Int32(0), self.places(0)
         for i in cutlass.range(share, unroll=UNROLL):
-            total += self.own_tiles(cute.arch.lane_idx() * share + i)
-        return total
-
-    def total(self) -> Int32:
-        """Tiles of one unit of each sequence, added up."""
-        return cute.arch.warp_reduction(self.lane_total(), add)
-
-    @cute.jit
-    def find(self, tile: Int32) -> tuple[Int32, Int32]:
-        """The sequence that a tile belongs to, and the tiles of one unit of each sequence ahead of it, added up.
-
-        All units of a sequence have the same tiles, so the sums over one unit of each sequence are enough: those that are
-        at most ``tile // units`` belong to sequences that end before this tile.
-        """
-        lane, share = cute.arch.lane_idx(), self.share()
-        bound = tile // self.units
-        total = self.lane_total()
+            places = self.places(lane * share + i)
+            total += places
+            others += Int32(lane * share + i < count and places != first)
         for step in cutlass.range_constexpr(5):
             other = cute.arch.shuffle_sync_up(total, 1 << step, mask_and_clamp=0)
             total += other if lane >= 1 << step else Int32(0)
-        passed = total <= bound  # all sequences of this lane end before the tile
-        sequence = cute.arch.warp_reduction(share if passed else Int32(0), add)
-        before = cute.arch.warp_reduction(total if passed else Int32(0), cutlass.max)
-        first, total = sequence, before
-        for i in cutlass.range(share, unroll=UNROLL):  # those of the lane in which it lies
-            total += self.own_tiles(first + i)
-            if total <= bound:
-                sequence += 1
-                before = total
+        return total, not cute.arch.vote_any_sync(others > 0)
+
+    @cute.jit
+    def find(self, tile: Int32, sums: Int32) -> tuple[Int32, Int32]:
+        """The sequence that a place belongs to, and the places of one unit of each sequence ahead of it, added up.
+
+        All units of a sequence have the same places, so the ``sums`` over one unit of each sequence are enough: those that are
+        at most ``tile // units`` belong to sequences that end before this tile.
+        """
+        share = self.share()
+        bound = tile // self.units
+        passed = cute.arch.popc(cute.arch.vote_ballot_sync(sums <= bound))  # lanes whose sequences end before the tile
+        sequence, before = passed * share, cute.arch.shuffle_sync(sums, cutlass.max(passed - 1, 0))
+        before = before if passed > 0 else Int32(0)
+        if share > 1:
+            first, total = sequence, before
+            for i in cutlass.range(share, unroll=UNROLL):  # those of the lane in which it lies
+                total += self.places(first + i)
+                if total <= bound:
+                    sequence += 1
+                    before = total
         return sequence, before

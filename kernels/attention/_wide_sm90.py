@@ -28,7 +28,7 @@ from .._device import EVICT_FIRST, EVICT_NORMAL, fetch
 from ..sm90.hardware import ALIGNMENT, CONSUMERS, GROUP_WARPS, WARP_GROUP, WGMMA_ROWS, accumulator_row
 from ..sm90.pipeline import consumer_state, producer_state, tma_pipeline
 from ..sm90.softmax import score_product, value_product
-from ._cache_sm90 import ELEMENT_BYTES, LINE, CacheDecode
+from ._cache_sm90 import CHUNK, ELEMENT_BYTES, LINE, CacheDecode, clear_tokens
 from ._mainloop_sm90 import make_consumer
 from ._merge import Call, Output, Piece, Run
 from ._producer_sm90 import Operand, box_layout, box_operand, partition
@@ -37,7 +37,6 @@ from ._softmax import LOG2_E, make_softmax
 ROWS = CONSUMERS * WGMMA_ROWS
 TOKENS = 128  # of a tile
 BOXES = (64, 16)  # tokens that one copy brings: as many, or a divisor, make a page
-CHUNK = 8  # elements of 16 bytes
 SMALLEST = 2.0**-100  # scale of the scores: their differences vanish
 
 
@@ -128,7 +127,7 @@ class WideDecode(CacheDecode):
                     if index > piece.start:
                         v_state = self.load_tile(values, copies[1], policy, call, piece, index - 1, v_state)
                 v_state = self.load_tile(values, copies[1], policy, call, piece, piece.stop - 1, v_state)
-                tile += piece.stop - piece.start
+                tile = piece.next
             values.producer_tail(v_state)
 
     def copies(self, operand: Operand, shared: cute.Tensor) -> tuple:
@@ -189,7 +188,7 @@ class WideDecode(CacheDecode):
             for r in cutlass.range_constexpr(2):
                 total, first = softmax.total(r), thread % 4 == 0
                 output.write_row(consumer.sums, r, within + 8 * r, 0, softmax.offsets[r], total, first)
-            tile += piece.stop - piece.start
+            tile = piece.next
 
     @cute.jit
     def copy_queries(self, q, queries, sign, run, piece, top, group):
@@ -197,11 +196,15 @@ class WideDecode(CacheDecode):
         thread = cute.arch.thread_idx()[0] % WARP_GROUP
         heads = run.group // run.tokens
         across = self.dim // CHUNK
-        self.barriers.together(group).arrive_and_wait()  # the rows of the previous piece are no longer multiplied
-        for index in cutlass.range(thread, WGMMA_ROWS * across, WARP_GROUP):
-            within, chunk = index // across, index % across
+        step = WARP_GROUP // across  # rows that the warp group copies at once
+        places = [(thread // across + i * step, thread % across) for i in range(WGMMA_ROWS // step)]
+        loaded = []
+        for within, chunk in places:  # all at once, because the answer takes a while
             row = cutlass.min(top + within, run.group - 1)
-            values = fetch(q[piece.sequence, row // heads, piece.unit * heads + row % heads, None], chunk, CHUNK)
+            source = q[piece.sequence, row // heads, piece.unit * heads + row % heads, None]
+            loaded.append(fetch(source, chunk, CHUNK))
+        self.barriers.together(group).arrive_and_wait()  # the rows of the previous piece are no longer multiplied
+        for (within, chunk), values in zip(places, loaded, strict=True):
             values.store((values.load().to(Float32) * sign).to(self.dtype))
             cute.autovec_copy(values, cute.local_tile(queries[within, None], (CHUNK,), (chunk,)))
         cute.arch.fence_proxy("async.shared", space="cta")  # wgmma reads what threads have written
@@ -212,8 +215,6 @@ class WideDecode(CacheDecode):
         """Zeros for the values of tokens past the end, by both warp groups."""
         both = CONSUMERS * WARP_GROUP
         thread = cute.arch.thread_idx()[0] % both
-        for index in cutlass.range(thread, (TOKENS - valid) * self.dim, both):
-            values[index % self.dim, valid + index // self.dim, stage] = self.dtype(0)
-        cute.arch.fence_proxy("async.shared", space="cta")  # wgmma reads what threads have written
+        clear_tokens(values, stage * TOKENS * self.dim, self.dim // LINE, TOKENS, valid, thread, both)
         # Both warp groups have written.
         pipeline.NamedBarrier(barrier_id=self.barriers.free, num_threads=both).arrive_and_wait()

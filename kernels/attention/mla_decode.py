@@ -20,7 +20,7 @@ from ._latent_sm90 import KEY, ROWS, TOKENS, VALUE, LatentDecode
 ALIGNMENT = 16
 MAX_TOKENS = 16
 PAGE = 16  # tokens: the size of a page is a multiple of this
-_ROWS = f"min({ROWS}, q.shape[1] * q.shape[2])"
+_ROWS = f"min({ROWS}, (q.shape[1] * q.shape[2] + 15) // 16 * 16)"
 
 
 @aot.kernel(

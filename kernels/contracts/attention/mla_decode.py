@@ -28,6 +28,9 @@ SHAPES = (
     Case(tuple(7 * i % 90 for i in range(40)), heads=64),  # more sequences than a warp has lanes
     Case((5000,), heads=32, capacity=5001),
     Case((2100, 1, 700), heads=128),
+    Case((900,) * 5, heads=128),  # equal lengths: parts of the same size, the last one smaller
+    Case((130,) * 70, heads=128),  # more sequences than runs
+    Case((1100,) * 4, tokens=2, heads=64),
     Case((5, 1, 2, 0, 130), tokens=4, heads=16),  # the first tokens of short sequences see nothing
     Case((33, 16, 700), tokens=3, heads=40),
     Case((77, 1500, 3), tokens=16, heads=16),
