@@ -6,8 +6,10 @@ With ``P = exp(scores - lse)`` and ``dP = grad_out @ v.T``:
 * ``dS = P * (dP - delta)`` with ``delta = sum(grad_out * out)`` of a row; with a soft cap, times the slope of the cap
 * ``grad_q = scale * dS @ k`` and ``grad_k = scale * dS.T @ q``
 
+* ``grad_sinks = -sum(exp(sink - lse) * delta)`` over all rows of a head: a sink is a part of ``lse``, and has no value
+
 Scores are computed again, because to keep them would take more memory than everything else. A first kernel computes the
-statistics of each row of queries: ``lse`` for powers of two, and ``delta``. A sink is a part of ``lse`` and needs no more.
+statistics of each row of queries: ``lse`` for powers of two, and ``delta``.
 
 *Rows* are what a block of threads has for its whole life: keys with their values, or queries. *Columns* are what it goes
 over: queries, or keys. :class:`Side` says which.
@@ -25,7 +27,8 @@ from cutlass import Float32, Int32
 
 import aot
 
-from .._device import KernelObject, add, await_previous, fetch, launched_early
+from .._device import WARP, KernelObject, add, await_previous, fetch, launched_early
+from .._versions import SmemAllocator
 from ._attention import ELEMENT_BYTES, HELD, UNBOUNDED, BatchOrder, Problem, RaggedOrder, SideBySide, Tile
 from ._softmax import LOG2_E, cap_scores, mask_scores
 
@@ -241,6 +244,36 @@ class AttentionBackward(KernelObject):
             logarithm = logarithm * LOG2_E if logarithm > -INFINITY else Float32(INFINITY)
             for target, value in zip(statistics, (logarithm, delta), strict=True):
                 cute.make_tensor(target.iterator, cute.make_layout(rows))[row] = value
+
+    @cute.jit
+    def launch_sinks(self, sinks, statistics, grad_sinks: cute.Tensor, stream):
+        heads = grad_sinks.shape[0]
+        if heads > 0:
+            self.sink_kernel(sinks, statistics, grad_sinks).launch(
+                grid=[heads, 1, 1], block=[ROW_THREADS, 1, 1], use_pdl=self.early, stream=stream
+            )
+
+    @cute.kernel
+    def sink_kernel(self, sinks, statistics, grad_sinks: cute.Tensor):
+        """The gradient of a head's sink, in a fixed order; zero without sinks. A block has one head."""
+        thread, _, _ = cute.arch.thread_idx()
+        head, _, _ = cute.arch.block_idx()
+        await_previous(self.early)
+        total = Float32(0)
+        if cutlass.const_expr(sinks is not None):
+            sink, rows = sinks[head] * LOG2_E, statistics.lse.shape[1]
+            for row in cutlass.range(thread, rows, ROW_THREADS, unroll=4):
+                weight = cute.math.exp2(sink - statistics.lse[head, row], fastmath=True)
+                total -= weight * statistics.delta[head, row]
+        total = cute.arch.warp_reduction(total, add)
+        of_warps = SmemAllocator().allocate_tensor(Float32, cute.make_layout(ROW_THREADS // WARP))
+        if thread % WARP == 0:
+            of_warps[thread // WARP] = total
+        cute.arch.sync_threads()
+        if thread == 0:
+            for i in cutlass.range_constexpr(1, ROW_THREADS // WARP):
+                total += of_warps[i]
+            grad_sinks[head] = total
 
     # Elements.
 

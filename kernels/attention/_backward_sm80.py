@@ -114,8 +114,8 @@ class Backward(AttentionBackward):
     @cute.jit
     def __call__(
         self, grad_out: cute.Tensor, q: cute.Tensor, k: cute.Tensor, v: cute.Tensor, out: cute.Tensor, lse: cute.Tensor,
-        grad_q: cute.Tensor, grad_k: cute.Tensor, grad_v: cute.Tensor, scale: Float32, left: Int32,
-        right: Int32, q_starts, k_starts, soft_cap: Float32, deterministic: Boolean, scratch: cute.Tensor, stream: CUstream,
+        grad_q: cute.Tensor, grad_k: cute.Tensor, grad_v: cute.Tensor, grad_sinks: cute.Tensor, scale: Float32, left: Int32,
+        right: Int32, q_starts, k_starts, soft_cap: Float32, sinks, deterministic: Boolean, scratch: cute.Tensor, stream: CUstream,
     ):  # fmt: skip
         self.dtype = q.element_type
         tiling = self.tiling
@@ -124,6 +124,7 @@ class Backward(AttentionBackward):
         if cute.size(q.shape) > 0:  # CUDA refuses an empty grid
             launch = self.row_launch(q, tiling.value_dim, stream)
             self.row_kernel(grad_out, out, lse, statistics, None).launch(**launch)
+        self.launch_sinks(sinks, statistics, grad_sinks, stream)
         for by_keys in (True, False):
             problem, count = self.problem(q, k, (q_starts, k_starts), left, right, by_keys, tiling.rows)
             gradients = (grad_k, grad_v) if by_keys else (grad_q,)

@@ -124,17 +124,18 @@ class Backward(TmaBackward):
     @cute.jit
     def __call__(
         self, grad_out: cute.Tensor, q: cute.Tensor, k: cute.Tensor, v: cute.Tensor, out: cute.Tensor, lse: cute.Tensor,
-        grad_q: cute.Tensor, grad_k: cute.Tensor, grad_v: cute.Tensor, scale: Float32, left: Int32,
-        right: Int32, q_starts, k_starts, soft_cap: Float32, deterministic: Boolean, scratch: cute.Tensor, stream: CUstream,
+        grad_q: cute.Tensor, grad_k: cute.Tensor, grad_v: cute.Tensor, grad_sinks: cute.Tensor, scale: Float32, left: Int32,
+        right: Int32, q_starts, k_starts, soft_cap: Float32, sinks, deterministic: Boolean, scratch: cute.Tensor, stream: CUstream,
     ):  # fmt: skip
         self.dtype = q.element_type
         sums = self.compact(scratch, q)
         statistics = self.statistics(scratch, cute.size(sums), q)
         scoring = self.scoring(scale, Float32(0))
         problem, count = self.problem(q, k, (q_starts, k_starts), left, right, True, TOKENS)
-        if self.any_pair(q, k, grad_q, grad_k, grad_v, stream):
+        if self.any_pair(q, k, grad_q, grad_k, grad_v, grad_sinks, stream):
             launch = self.row_launch(q, self.tiling.dim, stream)
             self.row_kernel(grad_out, out, lse, statistics, sums).launch(**launch)
+            self.launch_sinks(sinks, statistics, grad_sinks, stream)
             self.launch(grad_out, q, k, v, grad_k, grad_v, sums, scoring, scale, statistics, problem, count, stream)
             self.finish_kernel(sums, grad_q, scale).launch(**launch)
 

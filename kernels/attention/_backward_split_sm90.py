@@ -115,14 +115,15 @@ class SplitBackward(TmaBackward):
     @cute.jit
     def __call__(
         self, grad_out: cute.Tensor, q: cute.Tensor, k: cute.Tensor, v: cute.Tensor, out: cute.Tensor, lse: cute.Tensor,
-        grad_q: cute.Tensor, grad_k: cute.Tensor, grad_v: cute.Tensor, scale: Float32, left: Int32,
-        right: Int32, q_starts, k_starts, soft_cap: Float32, deterministic: Boolean, scratch: cute.Tensor, stream: CUstream,
+        grad_q: cute.Tensor, grad_k: cute.Tensor, grad_v: cute.Tensor, grad_sinks: cute.Tensor, scale: Float32, left: Int32,
+        right: Int32, q_starts, k_starts, soft_cap: Float32, sinks, deterministic: Boolean, scratch: cute.Tensor, stream: CUstream,
     ):  # fmt: skip
         self.dtype = q.element_type
         scoring, statistics = self.scoring(scale, soft_cap), self.statistics(scratch, 0, q)
-        if self.any_pair(q, k, grad_q, grad_k, grad_v, stream):
+        if self.any_pair(q, k, grad_q, grad_k, grad_v, grad_sinks, stream):
             launch = self.row_launch(q, self.tiling.value_dim, stream)
             self.row_kernel(grad_out, out, lse, statistics, None).launch(**launch)
+            self.launch_sinks(sinks, statistics, grad_sinks, stream)
             for by_keys in (True, False):
                 problem, count = self.problem(q, k, (q_starts, k_starts), left, right, by_keys, self.tiling.rows)
                 rows, columns = ((k, v), (q, grad_out)) if by_keys else ((q, grad_out), (k, v))

@@ -58,7 +58,7 @@ class TmaBackward(AttentionBackward):
     @cute.jit
     def any_pair(
         self, q: cute.Tensor, k: cute.Tensor, grad_q: cute.Tensor, grad_k: cute.Tensor, grad_v: cute.Tensor,
-        stream,
+        grad_sinks: cute.Tensor, stream,
     ):  # fmt: skip
         """Whether there are queries and keys. If there are not, the gradients of what there is become zero."""
         queries, keys = cute.size(q.shape) > 0, cute.size(k.shape) > 0
@@ -68,6 +68,7 @@ class TmaBackward(AttentionBackward):
             if keys:
                 self.blank(grad_k, self.tiling.dim, stream)
                 self.blank(grad_v, self.tiling.value_dim, stream)
+            self.launch_sinks(None, None, grad_sinks, stream)
         return queries and keys
 
     def blank(self, gradient: cute.Tensor, width: int, stream) -> None:

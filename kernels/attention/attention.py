@@ -34,7 +34,7 @@ WITH_SINKS: tuple[Dims, ...] = ((128, 128), (64, 64))  # widths that models with
 
 
 # What the gradients are computed from.
-SAVED = ("q", "k", "v", "out", "lse", "scale", "left", "right", "q_starts", "k_starts", "soft_cap")
+SAVED = ("q", "k", "v", "out", "lse", "scale", "left", "right", "q_starts", "k_starts", "soft_cap", "sinks")
 
 
 class Extras(NamedTuple):
@@ -127,7 +127,7 @@ def guards_of(layout: str) -> tuple[str, ...]:
         "extras": EXTRAS,
     },
     contract=contract,
-    backward=aot.Backward("attention_backward", saves=SAVED, gradients=("q", "k", "v")),
+    backward=aot.Backward("attention_backward", saves=SAVED, gradients=("q", "k", "v", "sinks")),
 )
 def attention(target: aot.Target, dtype: str, layout: str, dims: Dims, extras: Extras) -> list[aot.Spec]:
     """Attention of each query to the tokens of its own sequence. The last query is at the place of the last token.

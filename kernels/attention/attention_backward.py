@@ -15,7 +15,7 @@ from .._device import HOPPER_ARCHS, forward
 from ..contracts.attention import attention_backward as contract
 from . import _backward_sm80, _backward_sm90
 from . import _backward_split_sm90 as split
-from .attention import SM90_TILINGS, Dims, tokens
+from .attention import SM90_TILINGS, WITH_SINKS, Dims, tokens
 
 # The fastest of those that were timed, on an H200.
 SM90_FUSED: dict[Dims, _backward_sm90.Tiling] = {
@@ -33,7 +33,7 @@ SM90_SPLIT: dict[Dims, split.Tiling] = {
 }
 
 
-def arguments_of(dtype: str, layout: str, dims: Dims) -> dict[str, Any]:
+def arguments_of(dtype: str, layout: str, dims: Dims, sinks: bool) -> dict[str, Any]:
     """What a call passes, whatever the architecture."""
     dim, value_dim = dims
     rows = ("batch", "tokens") if layout == "batch" else ("tokens",)
@@ -49,12 +49,14 @@ def arguments_of(dtype: str, layout: str, dims: Dims) -> dict[str, Any]:
         "grad_q": tokens("grad_q", dtype, rows, "heads", dim),
         "grad_k": tokens("grad_k", dtype, keys, "kv_heads", dim),
         "grad_v": tokens("grad_v", dtype, keys, "kv_heads", value_dim),
+        "grad_sinks": aot.Tensor("f32", ("heads",)),
         "scale": aot.Scalar("f32"),
         "left": aot.Scalar("i32"),
         "right": aot.Scalar("i32"),
         "q_starts": starts,
         "k_starts": starts,
         "soft_cap": aot.Scalar("f32"),
+        "sinks": aot.Tensor("f32", ("heads",)) if sinks else None,
         "deterministic": aot.Scalar("bool"),
         "scratch": aot.Tensor("f32", (aot.Dim("length", bits=64),), align=128),
         "stream": aot.Stream(),
@@ -77,12 +79,14 @@ def guards_of(layout: str) -> tuple[str, ...]:
         aot.Out("grad_q", shape="q.shape", dtype="q.dtype"),
         aot.Out("grad_k", shape="k.shape", dtype="k.dtype"),
         aot.Out("grad_v", shape="v.shape", dtype="v.dtype"),
+        aot.Out("grad_sinks", "per head; zeros without sinks", shape="(q.shape[-2],)", dtype="f32"),
         aot.In("scale", "of the scores, above 0, often 1 / sqrt(dim)"),
         aot.In("left", "how many tokens before its own place a query sees; -1: all of them", default=-1),
         aot.In("right", "how many tokens after its own place a query sees; 0: causal; -1: all of them", default=-1),
         aot.In("q_starts", "where each sequence begins in `q`, then where the last one ends; or none", default=None),
         aot.In("k_starts", "likewise in `k` and `v`", default=None),
         aot.In("soft_cap", "scores become `soft_cap * tanh(score / soft_cap)`; 0: they do not", default=0.0),
+        aot.In("sinks", "as `attention` got them; or none", default=None),
         aot.In("deterministic", "whether sums are added in a fixed order: the same bits in every run", default=False),
         aot.Workspace("scratch", "statistics of rows, and sums of `grad_q` in f32", bytes="4 * q.size + 8 * lse.size"),
     ),
@@ -94,26 +98,28 @@ def guards_of(layout: str) -> tuple[str, ...]:
             f"dim{dim}" if dim == value_dim else f"dim{dim}x{value_dim}": (dim, value_dim)
             for dim, value_dim in SM90_TILINGS
         },
+        "sinks": {"no_sinks": False, "sinks": True},
     },
     contract=contract,
 )
-def attention_backward(target: aot.Target, dtype: str, layout: str, dims: Dims) -> list[aot.Spec]:
-    """The gradients of ``attention`` by ``q``, ``k`` and ``v``. Sums are f32.
+def attention_backward(target: aot.Target, dtype: str, layout: str, dims: Dims, sinks: bool) -> list[aot.Spec]:
+    """The gradients of ``attention`` by ``q``, ``k``, ``v`` and ``sinks``. Sums are f32.
 
     A query that sees no token has a gradient of zero, and so have keys and values that no query sees. Sums are in a fixed order
-    if the call is ``deterministic``. Else, on sm_90a, those of ``grad_q`` are not. With sinks, pass the ``lse`` that ``attention``
-    gave: it has their weights in it.
+    if the call is ``deterministic``. Else, on sm_90a, those of ``grad_q`` are not.
     """
-    return SPECS[target.written_for](target, dtype, layout, dims)
+    if sinks and dims not in WITH_SINKS:
+        return []
+    return SPECS[target.written_for](target, dtype, layout, dims, sinks)
 
 
-def specs_sm80(target: aot.Target, dtype: str, layout: str, dims: Dims) -> list[aot.Spec]:
+def specs_sm80(target: aot.Target, dtype: str, layout: str, dims: Dims, sinks: bool) -> list[aot.Spec]:
     kernel = _backward_sm80.Backward(_backward_sm80.TILINGS[dims], target, layout)
-    return [aot.Spec(kernel, arguments_of(dtype, layout, dims), guards_of(layout))]
+    return [aot.Spec(kernel, arguments_of(dtype, layout, dims, sinks), guards_of(layout))]
 
 
-def specs_sm90(target: aot.Target, dtype: str, layout: str, dims: Dims) -> list[aot.Spec]:
-    arguments = arguments_of(dtype, layout, dims)
+def specs_sm90(target: aot.Target, dtype: str, layout: str, dims: Dims, sinks: bool) -> list[aot.Spec]:
+    arguments = arguments_of(dtype, layout, dims, sinks)
     guards = (*guards_of(layout), *forward(arguments, "grad_out", "q", "k", "v", "grad_q", "grad_k", "grad_v"))
     specs = []
     if dims in SM90_FUSED:

@@ -83,6 +83,20 @@ def test_gradients_agree_with_autograd_in_f64(
     agree(torch.autograd.grad(out, arguments, arriving), exact, dtype)
 
 
+@pytest.mark.parametrize("dim", [128, 64])
+def test_sinks_have_gradients(ops: Any, reference: Callable[..., Any], dim: int) -> None:
+    arguments = leaves(333, 421, (6, 2), (dim, dim), "bfloat16", ragged=False)
+    sinks = torch.randn(6, device="cuda", requires_grad=True)
+    out, _ = ops.attention(*arguments, dim**-0.5, right=0, sinks=sinks)
+    arriving = torch.randn_like(out)
+    wide = [x.detach().double().requires_grad_() for x in (*arguments, sinks)]
+    exact_out, _ = reference(*wide[:3], scale=dim**-0.5, right=0, sinks=wide[3])
+    exact = torch.autograd.grad(exact_out, wide, arriving.double())
+    *ours, by_sinks = torch.autograd.grad(out, (*arguments, sinks), arriving)
+    agree(tuple(ours), exact[:3], "bfloat16")
+    assert (by_sinks - exact[3]).norm() <= 0.01 * exact[3].norm()
+
+
 @pytest.mark.parametrize("dim", [128, 64, 256])
 def test_deterministic_gradients_have_the_same_bits_every_time(ops: Any, dim: int) -> None:
     arguments = leaves(2048, 2048, (4, 2), (dim, dim), "bfloat16", ragged=False)

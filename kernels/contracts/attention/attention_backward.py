@@ -34,10 +34,12 @@ def reference(
     q_starts: Any = None,
     k_starts: Any = None,
     soft_cap: float = 0.0,
+    sinks: Any = None,
     deterministic: bool = False,
 ) -> Any:
     wide = [x.double() for x in (grad_out, q, k, v, out, lse)]
-    return _gradients(*wide, forward.Scoring(scale, left, right, soft_cap, None), q_starts, k_starts)
+    scoring = forward.Scoring(scale, left, right, soft_cap, None if sinks is None else sinks.double())
+    return _gradients(*wide, scoring, q_starts, k_starts)
 
 
 def _gradients(
@@ -59,9 +61,18 @@ def _gradients(
         )
         join = torch.cat
     parts = [_sequence(*tensors, scoring) for tensors in sequences]
+    by_sinks = _by_sinks(grad_out, out, lse, scoring.sinks)
     if not parts:
-        return tuple(torch.zeros_like(x) for x in (q, k, v))
-    return tuple(join(gradients) for gradients in zip(*parts, strict=True))
+        return (*(torch.zeros_like(x) for x in (q, k, v)), by_sinks)
+    return (*(join(gradients) for gradients in zip(*parts, strict=True)), by_sinks)
+
+
+def _by_sinks(grad_out: Any, out: Any, lse: Any, sinks: Any) -> Any:
+    """Zeros without sinks."""
+    if sinks is None:
+        return lse.new_zeros(lse.shape[-1])
+    weights = (sinks - lse).exp().nan_to_num(0)  # a sink may be minus infinity, and be all that a query sees
+    return -(weights * (grad_out * out).sum(-1)).flatten(0, -2).sum(0)
 
 
 def _sequence(grad_out: Any, q: Any, out: Any, lse: Any, k: Any, v: Any, scoring: Any) -> tuple[Any, Any, Any]:
@@ -99,6 +110,7 @@ def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
         for case in (forward.SHAPES[5], forward.RAGGED[1]):
             yield call(make, dtype, replace(case, heads=4, kv_heads=2, dim=dim, value_dim=dim, sinks=True))
             yield call(make, dtype, replace(case, heads=4, kv_heads=2, dim=dim, value_dim=dim, soft_cap=4.25))
+
     for case in (forward.SHAPES[5], forward.SHAPES[9], forward.RAGGED[1]):
         for dim in (128, 64):
             yield {**call(make, dtype, replace(case, dim=dim, value_dim=dim)), "deterministic": True}
@@ -107,8 +119,7 @@ def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
 def call(make: Any, dtype: str, case: forward.Case) -> dict[str, Any]:
     """The arguments of the backward of a call of ``attention``."""
     arguments = case.make(make, dtype)
-    sinks = arguments.pop("sinks", None)
-    out, lse = forward.reference(**arguments, sinks=sinks)
+    out, lse = forward.reference(**arguments)
     out = out.to(arguments["q"].dtype)
     return {"grad_out": make.tensor(tuple(out.shape), dtype), **arguments, "out": out, "lse": lse.float().contiguous()}
 
@@ -149,9 +160,10 @@ def torch_equivalent(
     q_starts: Any = None,
     k_starts: Any = None,
     soft_cap: float = 0.0,
+    sinks: Any = None,
     deterministic: bool = False,
 ) -> Any:
     """The formulas in plain operations, in f32."""
     wide = [x.float() for x in (grad_out, q, k, v, out, lse)]
-    scoring = forward.Scoring(scale, left, right, soft_cap, None)
-    return tuple(x.to(q.dtype) for x in _gradients(*wide, scoring, q_starts, k_starts))
+    *gradients, by_sinks = _gradients(*wide, forward.Scoring(scale, left, right, soft_cap, sinks), q_starts, k_starts)
+    return (*(x.to(q.dtype) for x in gradients), by_sinks)

@@ -35,8 +35,8 @@ def call(cuda: Standin, tokens: int, kv_tokens: int, **others: Any) -> dict[str,
     shapes |= {"grad_q": queries, "grad_k": keys, "grad_v": keys}
     tensors = {name: cuda.tensor(shape, "bfloat16") for name, shape in shapes.items()}
     size = 3 * tokens * HEADS * (4 * DIM + 8)
-    scratch = {"lse": cuda.tensor((3, tokens, HEADS), "float32"), "scratch": cuda.tensor((size,), "uint8")}
-    return {**tensors, **scratch, "scale": 0.125, **others}
+    rows = {"lse": cuda.tensor((3, tokens, HEADS), "float32"), "grad_sinks": cuda.tensor((HEADS,), "float32")}
+    return {**tensors, **rows, "scratch": cuda.tensor((size,), "uint8"), "scale": 0.125, **others}
 
 
 def launched(cuda: Standin, backward: Any, arguments: dict[str, Any]) -> int:
@@ -46,23 +46,23 @@ def launched(cuda: Standin, backward: Any, arguments: dict[str, Any]) -> int:
 
 
 def test_statistics_come_first_then_gradients_then_rounding(cuda: Standin, backward: Any) -> None:
-    assert launched(cuda, backward, call(cuda, 200, 300, right=0)) == 3
-    blocks = [launch.grid[0] for launch in cuda.launches]
-    assert blocks[1] == 3 * KV_HEADS * 3  # of 128 keys
-    assert blocks[0] == blocks[2]
+    assert launched(cuda, backward, call(cuda, 200, 300, right=0)) == 4
+    statistics, sinks, gradients, rounding = (launch.grid[0] for launch in cuda.launches)
+    assert gradients == 3 * KV_HEADS * 3  # of 128 keys
+    assert sinks == HEADS and statistics == rounding
 
 
 @pytest.mark.parametrize("others", [{"soft_cap": 30.0}, {"deterministic": True}], ids=str)
 def test_a_soft_cap_and_a_fixed_order_take_two_kernels_without_sums(cuda: Standin, backward: Any, others: Any) -> None:
-    assert launched(cuda, backward, call(cuda, 200, 300, **others)) == 3
-    assert [launch.grid[0] for launch in cuda.launches[1:]] == [3 * KV_HEADS * 3, 3 * HEADS * 2]  # of 128 rows
+    assert launched(cuda, backward, call(cuda, 200, 300, **others)) == 4
+    assert [launch.grid[0] for launch in cuda.launches[2:]] == [3 * KV_HEADS * 3, 3 * HEADS * 2]  # of 128 rows
 
 
 def test_without_queries_or_keys_the_rest_is_zeroed(cuda: Standin, backward: Any) -> None:
     for others in ({}, {"deterministic": True}):
-        assert launched(cuda, backward, call(cuda, 0, 300, **others)) == 2  # keys and values
-        assert launched(cuda, backward, call(cuda, 200, 0, **others)) == 1
-        assert launched(cuda, backward, call(cuda, 0, 0, **others)) == 0
+        assert launched(cuda, backward, call(cuda, 0, 300, **others)) == 3  # keys, values and sinks
+        assert launched(cuda, backward, call(cuda, 200, 0, **others)) == 2
+        assert launched(cuda, backward, call(cuda, 0, 0, **others)) == 1
 
 
 def test_scratch_memory_holds_the_sums_and_the_statistics(cuda: Standin, backward: Any) -> None:
