@@ -246,24 +246,28 @@ class AttentionBackward(KernelObject):
                 cute.make_tensor(target.iterator, cute.make_layout(rows))[row] = value
 
     @cute.jit
-    def launch_sinks(self, sinks, statistics, grad_sinks: cute.Tensor, stream):
+    def launch_sinks(self, sinks, lse, statistics, grad_sinks: cute.Tensor, stream):
         heads = grad_sinks.shape[0]
         if heads > 0:
-            self.sink_kernel(sinks, statistics, grad_sinks).launch(
+            self.sink_kernel(sinks, lse, statistics, grad_sinks).launch(
                 grid=[heads, 1, 1], block=[ROW_THREADS, 1, 1], use_pdl=self.early, stream=stream
             )
 
     @cute.kernel
-    def sink_kernel(self, sinks, statistics, grad_sinks: cute.Tensor):
+    def sink_kernel(self, sinks, lse, statistics, grad_sinks: cute.Tensor):
         """The gradient of a head's sink, in a fixed order; zero without sinks. A block has one head."""
         thread, _, _ = cute.arch.thread_idx()
         head, _, _ = cute.arch.block_idx()
         await_previous(self.early)
         total = Float32(0)
         if cutlass.const_expr(sinks is not None):
-            sink, rows = sinks[head] * LOG2_E, statistics.lse.shape[1]
+            # The difference comes first: it is exact where it matters, which multiples of both are not.
+            heads, rows = statistics.delta.shape
+            own = cute.make_tensor(lse.iterator, cute.make_layout((rows, heads), stride=(heads, 1)))
             for row in cutlass.range(thread, rows, ROW_THREADS, unroll=4):
-                weight = cute.math.exp2(sink - statistics.lse[head, row], fastmath=True)
+                logarithm = own[row, head]
+                weight = cute.math.exp2((sinks[head] - logarithm) * LOG2_E, fastmath=True)
+                weight = weight if logarithm > -INFINITY else Float32(0)
                 total -= weight * statistics.delta[head, row]
         total = cute.arch.warp_reduction(total, add)
         of_warps = SmemAllocator().allocate_tensor(Float32, cute.make_layout(ROW_THREADS // WARP))

@@ -124,7 +124,7 @@ class Backward(AttentionBackward):
         if cute.size(q.shape) > 0:  # CUDA refuses an empty grid
             launch = self.row_launch(q, tiling.value_dim, stream)
             self.row_kernel(grad_out, out, lse, statistics, None).launch(**launch)
-        self.launch_sinks(sinks, statistics, grad_sinks, stream)
+        self.launch_sinks(sinks, lse, statistics, grad_sinks, stream)
         for by_keys in (True, False):
             problem, count = self.problem(q, k, (q_starts, k_starts), left, right, by_keys, tiling.rows)
             gradients = (grad_k, grad_v) if by_keys else (grad_q,)

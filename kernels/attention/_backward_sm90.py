@@ -135,7 +135,7 @@ class Backward(TmaBackward):
         if self.any_pair(q, k, grad_q, grad_k, grad_v, grad_sinks, stream):
             launch = self.row_launch(q, self.tiling.dim, stream)
             self.row_kernel(grad_out, out, lse, statistics, sums).launch(**launch)
-            self.launch_sinks(sinks, statistics, grad_sinks, stream)
+            self.launch_sinks(sinks, lse, statistics, grad_sinks, stream)
             self.launch(grad_out, q, k, v, grad_k, grad_v, sums, scoring, scale, statistics, problem, count, stream)
             self.finish_kernel(sums, grad_q, scale).launch(**launch)
 

@@ -123,7 +123,7 @@ class SplitBackward(TmaBackward):
         if self.any_pair(q, k, grad_q, grad_k, grad_v, grad_sinks, stream):
             launch = self.row_launch(q, self.tiling.value_dim, stream)
             self.row_kernel(grad_out, out, lse, statistics, None).launch(**launch)
-            self.launch_sinks(sinks, statistics, grad_sinks, stream)
+            self.launch_sinks(sinks, lse, statistics, grad_sinks, stream)
             for by_keys in (True, False):
                 problem, count = self.problem(q, k, (q_starts, k_starts), left, right, by_keys, self.tiling.rows)
                 rows, columns = ((k, v), (q, grad_out)) if by_keys else ((q, grad_out), (k, v))

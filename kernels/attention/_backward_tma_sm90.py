@@ -68,7 +68,7 @@ class TmaBackward(AttentionBackward):
             if keys:
                 self.blank(grad_k, self.tiling.dim, stream)
                 self.blank(grad_v, self.tiling.value_dim, stream)
-            self.launch_sinks(None, None, grad_sinks, stream)
+            self.launch_sinks(None, None, None, grad_sinks, stream)
         return queries and keys
 
     def blank(self, gradient: cute.Tensor, width: int, stream) -> None:
