@@ -72,7 +72,9 @@ static int find_symbol(void* library, const char* name, void* function) {
 }
 
 static int bind(driver_t* bound) {
+  aot_linker_enter();
   void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  aot_linker_leave();
   if (library == NULL) {
     return aot_raise("AotDriverError", "there is no NVIDIA driver on this machine: %s\nhint: install the driver, or in a "
                      "container pass the GPU through (`--gpus all`)", dlerror());

@@ -38,3 +38,35 @@ void aot_lock(int which) {
 }
 
 void aot_unlock(int which) { pthread_mutex_unlock(&locks[which]); }
+
+static pthread_mutex_t linker = PTHREAD_MUTEX_INITIALIZER;
+static pthread_t inside; /* the thread that holds it; 0: none */
+
+/* A library that is being opened may fork in its constructor: that thread does not wait for itself. */
+static int holds_linker(void) { return pthread_equal(__atomic_load_n(&inside, __ATOMIC_RELAXED), pthread_self()); }
+
+static void before_fork(void) {
+  if (!holds_linker()) pthread_mutex_lock(&linker);
+}
+
+static void after_fork(void) {
+  if (!holds_linker()) pthread_mutex_unlock(&linker);
+}
+
+static void watch_forks(void) { pthread_atfork(before_fork, after_fork, after_fork); }
+
+void aot_linker_prepare(void) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, watch_forks);
+}
+
+void aot_linker_enter(void) {
+  aot_linker_prepare();
+  pthread_mutex_lock(&linker);
+  __atomic_store_n(&inside, pthread_self(), __ATOMIC_RELAXED);
+}
+
+void aot_linker_leave(void) {
+  __atomic_store_n(&inside, (pthread_t)0, __ATOMIC_RELAXED);
+  pthread_mutex_unlock(&linker);
+}

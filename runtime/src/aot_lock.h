@@ -20,4 +20,12 @@ int aot_lock_of(const void* address);
 void aot_lock(int which);
 void aot_unlock(int which);
 
+/* Around each use of the dynamic linker that opens a library. It keeps lists of what is open. A child that is forked while
+ * another thread opens a library has them half written: it would end with SIGSEGV, or by an assertion of the linker, when it
+ * opens one itself. So a thread that forks waits until no thread is in between. `aot_linker_prepare` is for a moment at
+ * which no other thread is here yet. */
+void aot_linker_prepare(void);
+void aot_linker_enter(void);
+void aot_linker_leave(void);
+
 #endif /* AOT_LOCK_H_ */

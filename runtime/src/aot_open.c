@@ -60,6 +60,7 @@ static int check_tvm_ffi(void) {
 
 int aot_configure(int verify, const char* directory) {
   aot_error_prepare();
+  aot_linker_prepare();
   if (check_tvm_ffi() != 0 || check_directory(directory) != 0 || name_entry(directory) != 0) return -1;
   aot_lock(AOT_LOCK_SETTINGS);
   int too_late = verify && opened_unchecked;
@@ -167,7 +168,9 @@ static int check_file(const aot_file_t* file, const char* path, int fd) {
 
 static void* map_file(const char* path, int fd) {
   const char* error = "";
+  aot_linker_enter();
   void* library = aot_file_map(fd, path, &error);
+  aot_linker_leave();
   if (library == NULL) aot_raise("AotBundleError", "cannot open `%s`: %s", path, error);
   return library;
 }

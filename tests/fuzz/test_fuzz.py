@@ -12,6 +12,7 @@ import fuzz.engine
 from fuzz import binaries, bundles, descriptions, dispatch, entries, flips, overlap, races
 from fuzz.corpus import Corpus, make_corpus
 from fuzz.engine import Target, Undetected, run_target
+from fuzz.forks import forks
 from fuzz.mutate import changed_bytes, changed_json, flipped
 
 SEED = 2026
@@ -46,6 +47,12 @@ def test_a_library_that_is_replaced_at_random_moments_never_runs(corpus: Corpus,
     assert outcome["found"] == 0
     assert outcome["accepted"] + outcome["refused"] == 10
     assert outcome["renames"] > 10
+
+
+def test_children_forked_during_first_calls_end_well(cpp_bundle: Path, standin_directory: Path, tmp_path: Path) -> None:
+    outcome = forks(cpp_bundle, standin_directory, tmp_path, 30)
+    assert outcome["findings"] == []
+    assert outcome["cases"] == 30
 
 
 def test_the_overlap_check_agrees_with_brute_force(tmp_path: Path) -> None:

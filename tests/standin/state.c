@@ -38,6 +38,11 @@ static int awaited;
 void standin_lock(void) { pthread_mutex_lock(&mutex); }
 void standin_unlock(void) { pthread_mutex_unlock(&mutex); }
 
+/* A child that is forked while another thread holds the lock would wait for it for ever. */
+__attribute__((constructor)) static void watch_forks(void) {
+    pthread_atfork(standin_lock, standin_unlock, standin_unlock);
+}
+
 static int fault_is_armed(void) {
     for (int i = 0; i < fault_count; i++)
         if (faults[i].times != 0) return 1;

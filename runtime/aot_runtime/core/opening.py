@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 from contextlib import suppress
 from stat import S_ISREG
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,11 @@ __all__ = ["open_library", "through_descriptor"]
 _BUFFER = 1 << 15
 _AGAIN_HINT = "build or install the bundle again"
 _VERIFY_HINT = "the bundle was altered or copied incompletely; `python -m aot verify` lists what differs"
+
+# A child that is forked while another thread opens a library would find the lists of the dynamic linker half written.
+# A thread that forks waits for the others; `runtime/src/aot_lock.h` does the same in C, for the kernels' libraries.
+_linker = threading.RLock()
+os.register_at_fork(before=_linker.acquire, after_in_parent=_linker.release, after_in_child=_linker.release)
 
 
 def open_library(path: str, expected: FileRecord | None) -> tvm_ffi.Module:
@@ -64,8 +70,9 @@ def _open(path: str) -> int:
 def _load(name: str, path: str) -> tvm_ffi.Module:
     load: Any = tvm_ffi.get_global_func("ffi.Module.load_from_file.so")
     try:
-        # What tvm_ffi.load_module does, without asking the name for an extension.
-        module: tvm_ffi.Module = load(name, "so")
+        with _linker:
+            # What tvm_ffi.load_module does, without asking the name for an extension.
+            module: tvm_ffi.Module = load(name, "so")
     except RuntimeError as error:
         # The dynamic linker opens the file that was hashed through its descriptor, for which it needs /proc.
         missing = name != path and not os.path.exists("/proc/self/fd")

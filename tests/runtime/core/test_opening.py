@@ -262,3 +262,43 @@ def test_a_name_of_an_open_file_tells_devices_apart() -> None:
     assert len({opening._spelled(5, one) for one in facts}) == 3
     other = os.stat_result((0o100644, 8, 1, 1, 0, 0, 0, 0, 0, 0))
     assert opening._spelled(5, facts[0]) != opening._spelled(5, other)
+
+
+FORKS_BESIDE_AN_OPENING = """
+    import os, threading, time, types
+    from aot_runtime import BundleError
+    from aot_runtime.core import opening
+
+    half_written, opened, forking = [], threading.Event(), threading.Event()
+
+    def load(name, kind):
+        half_written.append(name)
+        opened.set()
+        forking.wait()
+        for _ in range(2000):
+            time.sleep(0)  # the other thread forks meanwhile, unless it waits
+        half_written.clear()
+        raise RuntimeError("opened")
+
+    def attempt():
+        try:
+            opening.open_library("/proc/self/exe", None)
+        except BundleError:
+            pass
+
+    opening.tvm_ffi = types.SimpleNamespace(get_global_func=lambda name: load)
+    thread = threading.Thread(target=attempt)
+    thread.start()
+    opened.wait()
+    forking.set()
+    child = os.fork()
+    if child == 0:
+        os._exit(len(half_written))
+    print("half written:", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    thread.join()
+"""
+
+
+def test_a_fork_waits_for_a_thread_that_opens_a_library() -> None:
+    """The lists of the dynamic linker are half written meanwhile, and the child would keep them so."""
+    assert run_python(FORKS_BESIDE_AN_OPENING).splitlines()[-1] == "half written: 0"
