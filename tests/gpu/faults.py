@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import signal
 import sys
 from collections.abc import Callable
 
@@ -36,13 +37,18 @@ def compute(bundle: aot_runtime.Bundle) -> None:
 
 
 def fault(bundle: aot_runtime.Bundle) -> None:
-    """An illegal access ends this context. What a call says of it, then."""
-    x = torch.ones(8, device="cuda")
-    bundle["add"](x, x, torch.empty_like(x))
+    """A kernel that reads memory which is gone ends this context. What the next call says of it, then."""
+    x = torch.ones(1 << 24, device="cuda")
+    memory = _Memory(4 << 24)
+    gone = torch.as_tensor(memory, device="cuda")
+    bundle["add"](x, gone, torch.empty_like(x))
+    torch.cuda.synchronize()
+    _DRIVER.cuMemFree_v2(ctypes.c_uint64(memory.pointer))
     try:
-        torch.ones(2, device="cuda")[torch.full((1,), 1 << 40, device="cuda")].sum().item()
+        bundle["add"](x, gone, torch.empty_like(x))
+        torch.cuda.synchronize()
     except RuntimeError as error:  # torch names its class differently by version
-        print("faulted", type(error).__name__, flush=True)
+        print("faulted", str(error).splitlines()[0], flush=True)
     try:
         bundle["activation"](x, x, op="relu")
     except aot_runtime.CudaError as error:
@@ -53,13 +59,7 @@ def fill(bundle: aot_runtime.Bundle) -> None:
     """First calls while no memory of the GPU is left, and once more when there is."""
     x = torch.ones(8, device="cuda")
     out = torch.empty_like(x)
-    held = []
-    for size in (1 << 30, 1 << 24, 1 << 20, 1 << 16):
-        while True:
-            try:
-                held.append(_allocate(size))
-            except MemoryError:
-                break
+    held = _all_memory()
     try:
         bundle["add"](x, x, out)
         torch.cuda.synchronize()
@@ -74,6 +74,34 @@ def fill(bundle: aot_runtime.Bundle) -> None:
     print("works again", flush=True)
 
 
+def hold(bundle: aot_runtime.Bundle) -> None:
+    """All memory of the GPU, until the process is killed; one line says that it is taken."""
+    torch.ones(8, device="cuda")
+    _all_memory()
+    print("held", flush=True)
+    signal.pause()
+
+
+def _all_memory() -> list[int]:
+    held = []
+    for size in (1 << 30, 1 << 24, 1 << 20, 1 << 16):
+        while True:
+            try:
+                held.append(_allocate(size))
+            except MemoryError:
+                break
+    return held
+
+
+class _Memory:
+    """Memory of the driver that torch takes for a tensor of f32."""
+
+    def __init__(self, size: int) -> None:
+        self.pointer = _allocate(size)
+        array = {"shape": (size // 4,), "typestr": "<f4", "data": (self.pointer, False), "version": 3}
+        self.__cuda_array_interface__ = array
+
+
 def _allocate(size: int) -> int:
     """From the driver itself: torch's allocator would keep a reserve."""
     pointer = ctypes.c_uint64()
@@ -83,7 +111,7 @@ def _allocate(size: int) -> int:
 
 
 WHAT: dict[str, Callable[[aot_runtime.Bundle], None]] = {
-    own.__name__: own for own in (launch_forever, compute, fault, fill)
+    own.__name__: own for own in (launch_forever, compute, fault, fill, hold)
 }
 
 if __name__ == "__main__":
