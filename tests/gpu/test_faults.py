@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import aot_runtime
@@ -23,52 +24,67 @@ PROGRAM = Path(__file__).with_name("faults.py")
 LIMIT = 120  # seconds until a process counts as hanging
 
 
-def start(what: str, bundle: aot_runtime.Bundle, **environment: str) -> subprocess.Popen[str]:
-    command = [sys.executable, str(PROGRAM), what, str(bundle.path)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    return subprocess.Popen(command, text=True, env={**os.environ, **environment}, **pipes)
+@dataclass
+class Processes:
+    """Those that a test has started. What still runs at its end is killed: it would hold memory of the GPU."""
 
+    bundle: Path
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
 
-def says(what: str, bundle: aot_runtime.Bundle, **environment: str) -> str:
-    process = start(what, bundle, **environment)
-    try:
-        return process.communicate(timeout=LIMIT)[0]
-    finally:
-        process.kill()  # one that hangs; the others have ended
+    def start(self, what: str, **environment: str) -> subprocess.Popen[str]:
+        command = [sys.executable, str(PROGRAM), what, str(self.bundle)]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        self.started.append(subprocess.Popen(command, text=True, env={**os.environ, **environment}, **pipes))
+        return self.started[-1]
 
-
-def test_after_a_kill_in_the_middle_of_launches_the_next_process_works(bundle: aot_runtime.Bundle) -> None:
-    for _ in range(2):
-        process = start("launch_forever", bundle)
+    def start_until(self, line: str, what: str) -> subprocess.Popen[str]:
+        """A process that goes on for ever, from the line on that it prints."""
+        process = self.start(what)
         assert process.stdout is not None
-        assert "launching" in process.stdout.readline()
-        process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=LIMIT)
-        assert says("compute", bundle) == "right\n"
+        assert line in process.stdout.readline()
+        return process
+
+    def said(self, what: str, **environment: str) -> str:
+        return self.start(what, **environment).communicate(timeout=LIMIT)[0]
+
+    def kill(self) -> None:
+        for process in self.started:
+            process.kill()
+            process.communicate(timeout=LIMIT)
 
 
-def test_an_illegal_access_in_another_process_stays_there(bundle: aot_runtime.Bundle) -> None:
-    other = start("launch_forever", bundle)
-    assert other.stdout is not None
-    assert "launching" in other.stdout.readline()
-    said = says("fault", bundle)
+@pytest.fixture
+def processes(bundle: aot_runtime.Bundle) -> Iterator[Processes]:
+    made = Processes(bundle.path)
+    yield made
+    made.kill()
+
+
+def test_after_a_kill_in_the_middle_of_launches_the_next_process_works(processes: Processes) -> None:
+    for _ in range(2):
+        processes.start_until("launching", "launch_forever").send_signal(signal.SIGKILL)
+        assert processes.said("compute") == "right\n"
+
+
+def test_an_illegal_access_in_another_process_stays_there(processes: Processes) -> None:
+    other = processes.start_until("launching", "launch_forever")
+    said = processes.said("fault")
     assert "faulted" in said, said
     assert other.poll() is None, "the other process goes on"
     other.kill()
-    other.communicate(timeout=LIMIT)
-    assert says("compute", bundle) == "right\n"
+    assert processes.said("compute") == "right\n"
 
 
-def test_after_an_illegal_access_a_call_names_what_the_driver_says(bundle: aot_runtime.Bundle) -> None:
-    said = says("fault", bundle)
+def test_after_an_illegal_access_a_call_names_what_the_driver_says(processes: Processes) -> None:
+    said = processes.said("fault")
     assert "illegal" in said, said
     refused = next((line for line in said.splitlines() if line.startswith("refused")), said)
     assert "cudaErrorIllegalAddress" in refused
 
 
-def test_two_processes_compute_at_once(bundle: aot_runtime.Bundle) -> None:
-    processes = [start("compute", bundle) for _ in range(2)]
-    assert [process.communicate(timeout=LIMIT)[0] for process in processes] == ["right\n"] * 2
+def test_two_processes_compute_at_once(processes: Processes) -> None:
+    both = [processes.start("compute") for _ in range(2)]
+    assert [process.communicate(timeout=LIMIT)[0] for process in both] == ["right\n"] * 2
 
 
 @pytest.fixture
@@ -89,26 +105,22 @@ def mps(tmp_path: Path) -> Iterator[dict[str, str]]:
     subprocess.run([control], input="quit\n", text=True, env=environment, timeout=LIMIT)
 
 
-def test_two_processes_compute_at_once_through_mps(bundle: aot_runtime.Bundle, mps: dict[str, str]) -> None:
-    processes = [start("compute", bundle, **mps) for _ in range(2)]
-    assert [process.communicate(timeout=LIMIT)[0] for process in processes] == ["right\n"] * 2
+def test_two_processes_compute_at_once_through_mps(processes: Processes, mps: dict[str, str]) -> None:
+    both = [processes.start("compute", **mps) for _ in range(2)]
+    assert [process.communicate(timeout=LIMIT)[0] for process in both] == ["right\n"] * 2
 
 
 @pytest.mark.skipif("PYTEST_XDIST_WORKER" in os.environ, reason="takes all memory of the GPU: run it without -n")
-def test_without_memory_a_first_call_is_refused_and_works_once_there_is_some(bundle: aot_runtime.Bundle) -> None:
-    said = says("fill", bundle)
+def test_without_memory_a_first_call_is_refused_and_works_once_there_is_some(processes: Processes) -> None:
+    said = processes.said("fill")
     assert said.endswith("works again\n"), said
     assert "fitted" in said or "memory" in said, said
 
 
 @pytest.mark.skipif("PYTEST_XDIST_WORKER" in os.environ, reason="takes all memory of the GPU: run it without -n")
-def test_while_another_process_has_all_memory_a_first_call_is_refused(bundle: aot_runtime.Bundle) -> None:
-    other = start("hold", bundle)
-    assert other.stdout is not None
-    assert "held" in other.stdout.readline()
-    try:
-        assert "out of memory" in says("compute", bundle)
-    finally:
-        other.kill()
-        other.communicate(timeout=LIMIT)
-    assert says("compute", bundle) == "right\n"
+def test_while_another_process_has_all_memory_a_first_call_is_refused(processes: Processes) -> None:
+    other = processes.start_until("held", "hold")
+    assert "out of memory" in processes.said("compute")
+    other.kill()
+    other.communicate(timeout=LIMIT)
+    assert processes.said("compute") == "right\n"
