@@ -92,6 +92,13 @@ def demo_bundle_path(shared_bundle: Callable[..., Path]) -> Path:
 
 
 @pytest.fixture(scope="session")
+def plain_demo_path(shared_bundle: Callable[..., Path]) -> Path:
+    """The same kernels as a user has them, for processes without the stand-in."""
+    settings = {"name": "plain_demo", "archives": False}
+    return shared_bundle("plain_demo", PROJECT / "cpp_demo" / "kernels", ("sm_90a",), **settings)
+
+
+@pytest.fixture(scope="session")
 def standin_directory(run_folder: Path) -> Path:
     """Where the stand-in's libraries lie, for tests that start processes of their own."""
     return once(run_folder / "standin", build_standin)

@@ -16,9 +16,13 @@ typedef struct {
   uint32_t count; /* elements of tuples not included */
   int32_t device;
   int32_t unsound; /* one of them is a tensor that no entry may see */
-  /* Asked "what would run?" rather than to run: tensors count as lying on the device asked about. */
-  int32_t hypothetical;
+  int32_t hypothetical; /* AOT_ASKED or AOT_PARTLY_KNOWN: nothing runs */
 } aot_arguments_t;
+
+enum {
+  AOT_ASKED = 1,       /* "what would run?": tensors count as lying on the device asked about */
+  AOT_PARTLY_KNOWN = 2 /* and what is missing, an argument of another kind included, is unknown: it meets every requirement */
+};
 
 #define AOT_MAX_TUPLE_DEPTH 4
 

@@ -230,6 +230,7 @@ static void append_reason(aot_text_t* text, const aot_kernel_library_t* library,
 /* What an explanation comes to. */
 typedef struct {
   int chosen;
+  int eligible; /* whether any variant takes the arguments */
   /* The first variant, if any, that takes all of the arguments but for where they lie. */
   const aot_kernel_library_t* overlapping;
   const aot_requirement_t* overlap;
@@ -240,7 +241,7 @@ typedef struct {
   uint32_t refused; /* how many variants */
 } aot_outcome_t;
 
-#define AOT_OUTCOME_EMPTY {0, NULL, NULL, NULL, NULL, 0, 0}
+#define AOT_OUTCOME_EMPTY {0, 0, NULL, NULL, NULL, NULL, 0, 0}
 
 /* Whether a requirement is among the reasons of a variant. The first that is not met always is: it may be about a value
  * that has no place in any order, such as NaN. */
@@ -300,6 +301,7 @@ static void explain_group(const aot_candidate_t* candidate, const aot_device_t* 
   for (uint32_t i = 0; i < group->variant_count; ++i) {
     const aot_variant_t* variant = &group->variants[i];
     const aot_requirement_t* unmet = aot_variant_unmet(library, variant, arguments);
+    outcome->eligible |= unmet == NULL;
     aot_text_append(lines, "%s%s\t%s\t", variant == pick ? "*" : "", library->arch, variant->name);
     if (variant == pick) {
       outcome->chosen = 1;
@@ -354,13 +356,18 @@ int aot_explain_variants(const aot_function_t* function, const aot_device_t* dev
 }
 
 static void append_numbers(aot_text_t* text, const int64_t* numbers, int32_t count) {
-  for (int32_t i = 0; i < count; ++i) aot_text_append(text, "%s%lld", i == 0 ? "" : ", ", (long long)numbers[i]);
+  for (int32_t i = 0; i < count; ++i) {
+    aot_text_append(text, i == 0 ? "" : ", ");
+    if (numbers[i] == AOT_MISSING) aot_text_append(text, "?");
+    else aot_text_append(text, "%lld", (long long)numbers[i]);
+  }
 }
 
-static void append_argument(aot_text_t* text, const aot_value_t* value) {
+static void append_argument(aot_text_t* text, const aot_value_t* value, int32_t hypothetical) {
   const DLTensor* tensor = value->tensor;
   if (tensor == NULL) {
-    aot_text_append(text, "%s", kind_name(value->kind));
+    int is_unknown = value->kind == AOT_KIND_OTHER && hypothetical == AOT_PARTLY_KNOWN;
+    aot_text_append(text, "%s", is_unknown ? "?" : kind_name(value->kind));
     return;
   }
   append_dtype(text, aot_packed_dtype(tensor->dtype));
@@ -400,7 +407,7 @@ void aot_append_call(aot_text_t* text, const aot_function_t* function, const aot
   for (uint32_t i = 0; i < function->argument_count; ++i) {
     if (is_left_out(function, arguments, i)) continue;
     aot_text_append(text, "%s", separator);
-    append_argument(text, &arguments->values[i]);
+    append_argument(text, &arguments->values[i], arguments->hypothetical);
     separator = "; ";
   }
 }
@@ -474,14 +481,17 @@ static int raise_overlap(const aot_function_t* function, const aot_outcome_t* ou
   return aot_raise_text("AotArgumentError", &text);
 }
 
-int aot_raise_no_variant(const aot_function_t* function, const aot_device_t* device,
-                         const aot_arguments_t* arguments) {
+/* Raises unless a variant takes the arguments and `may_take` allows that. */
+static int refuse(const aot_function_t* function, const aot_device_t* device, const aot_arguments_t* arguments,
+                  int may_take) {
   aot_text_t text = AOT_TEXT_EMPTY, lines = AOT_TEXT_EMPTY;
   aot_arguments_t again = *arguments;
   aot_outcome_t outcome = AOT_OUTCOME_EMPTY;
   int status = explain(function, device, &again, &outcome, &lines);
   if (status == 0 && lines.failed) {
     status = aot_raise_out_of_memory();
+  } else if (status == 0 && outcome.eligible && may_take) {
+    status = 0;
   } else if (status == 0 && outcome.overlap != NULL) {
     status = raise_overlap(function, &outcome, &again);
   } else if (status == 0) {
@@ -494,4 +504,13 @@ int aot_raise_no_variant(const aot_function_t* function, const aot_device_t* dev
   }
   aot_text_free(&lines);
   return status;
+}
+
+int aot_raise_no_variant(const aot_function_t* function, const aot_device_t* device,
+                         const aot_arguments_t* arguments) {
+  return refuse(function, device, arguments, 0);
+}
+
+int aot_check_arguments(const aot_function_t* function, const aot_device_t* device, const aot_arguments_t* arguments) {
+  return refuse(function, device, arguments, 1);
 }

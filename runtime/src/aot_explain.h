@@ -12,6 +12,9 @@ int aot_raise_no_device(const aot_function_t* function, const aot_arguments_t* a
 int aot_raise_no_variant(const aot_function_t* function, const aot_device_t* device,
                          const aot_arguments_t* arguments);
 
+/* 0 if a variant takes the arguments, as far as they are known; or the same error. */
+int aot_check_arguments(const aot_function_t* function, const aot_device_t* device, const aot_arguments_t* arguments);
+
 /* Appends the signature of a function and what it is called with. */
 void aot_append_call(aot_text_t* text, const aot_function_t* function, const aot_arguments_t* arguments);
 

@@ -12,6 +12,7 @@
 #include "aot_explain.h"
 #include "aot_load.h"
 #include "aot_open.h"
+#include "aot_rank.h"
 
 static int as_text(const TVMFFIAny* any, char* buffer, size_t room) {
   TVMFFIByteArray bytes = {NULL, 0};
@@ -120,7 +121,7 @@ int aot_explain_call(aot_function_t* function, const aot_device_t* device, const
   if (count != (int32_t)function->argument_count) return aot_raise_argument_count(function, count);
   aot_arguments_decode(&arguments, args, (uint32_t)count);
   arguments.device = 0;
-  arguments.hypothetical = 1;
+  arguments.hypothetical = AOT_ASKED;
   return aot_explain_variants(function, device, &arguments, lines);
 }
 
@@ -181,6 +182,43 @@ int aot_protocol_explain_on(const TVMFFIAny* args, int32_t count, TVMFFIAny* res
 /* explain_part(function, major, minor, name, multiprocessors, bandwidth, *arguments): the same, with GB/s of its memory. */
 int aot_protocol_explain_part(const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
   return explain_named("explain_part", 2, args, count, result);
+}
+
+/* On every GPU that the function has code for. If none takes the arguments, the newest one's refusal tells why. */
+static int check_on_all(const aot_function_t* function, const aot_arguments_t* arguments) {
+  const aot_kernel_t* kernel = function->kernel;
+  const aot_build_t* newest = &kernel->builds[0];
+  aot_device_t device;
+  memset(&device, 0, sizeof device);
+  for (uint32_t i = 0; i < kernel->build_count; ++i) {
+    const aot_build_t* build = &kernel->builds[i];
+    device.capability.major = build->arch.major;
+    device.capability.minor = build->arch.minor;
+    if (aot_check_arguments(function, &device, arguments) == 0) return 0;
+    aot_error_clear();
+    int is_newer = build->arch.major * 10 + build->arch.minor > newest->arch.major * 10 + newest->arch.minor;
+    if (is_newer) newest = build;
+  }
+  device.capability.major = newest->arch.major;
+  device.capability.minor = newest->arch.minor;
+  return aot_check_arguments(function, &device, arguments);
+}
+
+/* check(function, device, *arguments): raises if a call with such arguments would be refused. */
+int aot_protocol_check(const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
+  aot_arguments_t arguments;
+  (void)result;
+  if (check_count("check", count, 2, INT32_MAX) != 0 || check_integers("check", args, 1, 2) != 0) return -1;
+  aot_function_t* function = function_argument(&args[0]);
+  if (function == NULL) return -1;
+  if (count - 2 != (int32_t)function->argument_count) return aot_raise_argument_count(function, count - 2);
+  aot_arguments_decode(&arguments, args + 2, (uint32_t)count - 2);
+  arguments.device = 0;
+  arguments.hypothetical = AOT_PARTLY_KNOWN;
+  int64_t device = args[1].v_int64;
+  if (device < 0 || device >= AOT_MAX_DEVICES) return check_on_all(function, &arguments);
+  const aot_ranking_t* ranking = aot_function_ranking(function, (int32_t)device);
+  return ranking == NULL ? -1 : aot_check_arguments(function, &ranking->device, &arguments);
 }
 
 /* run_variant(function, variant, *arguments): a call that is not chosen but named. */

@@ -13,6 +13,7 @@ int aot_protocol_explain(const TVMFFIAny* args, int32_t count, TVMFFIAny* result
 int aot_protocol_explain_on(const TVMFFIAny* args, int32_t count, TVMFFIAny* result);
 int aot_protocol_explain_part(const TVMFFIAny* args, int32_t count, TVMFFIAny* result);
 int aot_protocol_run_variant(const TVMFFIAny* args, int32_t count, TVMFFIAny* result);
+int aot_protocol_check(const TVMFFIAny* args, int32_t count, TVMFFIAny* result);
 int aot_protocol_describe(const TVMFFIAny* args, int32_t count, TVMFFIAny* result);
 
 /* The same for callers that speak C. Each returns 0, or -1 with an error raised; aot_find_function then returns NULL. */

@@ -110,19 +110,24 @@ static int64_t other_operand(const aot_subject_t* subject, const aot_arguments_t
 
 /* Of an optional argument that is no tensor. None counts as what a variant asks for: as 0, or as the parameter of a
  * subject that has no other use for one. A pointer must not, though its kind is between None and a tensor. */
-static int64_t optional_value(const aot_subject_t* subject, int32_t kind) {
+static int64_t optional_value(const aot_subject_t* subject, int64_t kind) {
   if (subject->operation == AOT_SUBJECT_KIND) return kind == AOT_KIND_HANDLE ? AOT_KIND_OTHER : kind;
   if (kind != AOT_KIND_NONE) return AOT_MISSING;
   return subject->operation <= AOT_SUBJECT_EXTENT ? subject->parameter : 0;
+}
+
+static int64_t kind_of(const aot_value_t* value, const aot_arguments_t* arguments) {
+  int is_unknown = value->kind == AOT_KIND_OTHER && arguments->hypothetical == AOT_PARTLY_KNOWN;
+  return is_unknown ? AOT_MISSING : value->kind;
 }
 
 int64_t aot_subject_value(const aot_kernel_library_t* library, const aot_subject_t* subject,
                           const aot_arguments_t* arguments) {
   const aot_value_t* value = &arguments->values[subject->slot];
   const DLTensor* tensor = value->tensor;
-  if (subject->optional && tensor == NULL) return optional_value(subject, value->kind);
+  if (subject->optional && tensor == NULL) return optional_value(subject, kind_of(value, arguments));
   switch (subject->operation) {
-    case AOT_SUBJECT_KIND: return value->kind;
+    case AOT_SUBJECT_KIND: return kind_of(value, arguments);
     case AOT_SUBJECT_DTYPE: return tensor == NULL ? AOT_MISSING : aot_packed_dtype(tensor->dtype);
     case AOT_SUBJECT_NDIM: return tensor == NULL ? AOT_MISSING : tensor->ndim;
     case AOT_SUBJECT_DEVICE_TYPE:
@@ -228,6 +233,10 @@ static int is_met(const aot_requirement_t* requirement, int64_t value) {
   return value >= requirement->low && value <= requirement->high;
 }
 
+static int is_unknown(const aot_arguments_t* arguments, int64_t value) {
+  return value == AOT_MISSING && arguments->hypothetical == AOT_PARTLY_KNOWN;
+}
+
 int aot_requirement_missed(const aot_kernel_library_t* library, const aot_requirement_t* requirement,
                            const aot_arguments_t* arguments) {
   int64_t value = aot_subject_value(library, &library->subjects[requirement->subject], arguments);
@@ -239,7 +248,7 @@ const aot_requirement_t* aot_first_unmet(const aot_kernel_library_t* library, co
   for (uint32_t i = 0; i < count; ++i) {
     const aot_requirement_t* requirement = &library->requirements[numbers[i]];
     int64_t value = aot_subject_value(library, &library->subjects[requirement->subject], arguments);
-    if (!is_met(requirement, value)) return requirement;
+    if (!is_met(requirement, value) && !is_unknown(arguments, value)) return requirement;
   }
   return NULL;
 }

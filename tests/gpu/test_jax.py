@@ -126,6 +126,9 @@ class Watched:
     def _record(self, name: str) -> Any:
         return self.bundle._record(name)
 
+    def _call(self, name: str) -> int:
+        return 1005  # the protocol of a bundle that cannot be asked about calls without memory
+
     def _symbol(self, name: str) -> Any:
         function = self.bundle._symbol(name)
 

@@ -33,6 +33,7 @@ from ..core.functions import documentation, function_symbol
 from ..description.kernel_records import Choice, KernelRecord, Parameter
 from ..errors import ArgumentError
 from .exposed import Exposed, expose, split_parameters
+from .fakes import UNKNOWN, make_check, tensor_facts
 from .outputs import SHAPE_FUNCTIONS, dtype_source, framework_dtype, shape_source
 
 __all__ = ["Functions", "export_checks", "register"]
@@ -74,6 +75,7 @@ class _Function:
         ]
         self.shapes = _shapes(self.inputs, [*self.outputs, *self.scratch])
         self._functions, self._prefix = functions, functions._name
+        self._check = make_check(bundle)
         # All at once: a program that was exported elsewhere asks for them without tracing anything here.
         self.targets = [self._register(bundle, *pair) for pair in product(record.functions, _absences(self.inputs))]
         self.__name__ = record.name
@@ -89,16 +91,32 @@ class _Function:
         values, choices = self._bind(args, kwargs)
         arrays = [p.name for p in self.inputs if p.type in _ARRAYS and values[p.name] is not None]
         absent = tuple(p.name for p in self.inputs if p.type == "tensor?" and values[p.name] is None)
-        results = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in self.shapes(**values)]
+        scalars = {p.name: _SCALARS[str(p.type)](values[p.name]) for p in self.inputs if p.type in _SCALARS}
+        results = self._results({**values, **scalars}, choices)
         call = jax.ffi.ffi_call(
             self._name(function_symbol(self.record.name, choices), absent),
             results if len(results) > 1 else results[0],
             input_output_aliases=self._aliases(in_place, arrays),
             vmap_method="sequential",  # a kernel has the rank that it was built for
         )
-        scalars = {p.name: _SCALARS[str(p.type)](values[p.name]) for p in self.inputs if p.type in _SCALARS}
         run = self._differentiable(lambda *given: self._kept(call(*given, **scalars)), arrays, scalars, choices)
         return run(*(values[name] for name in arrays))
+
+    def _results(self, values: dict[str, Any], choices: tuple[str, ...]) -> list[Any]:
+        """What XLA allocates. A call that the kernel would refuse is refused here, while it is traced."""
+        try:
+            results = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in self.shapes(**values)]
+        except Exception:  # an array without a dimension that a shape goes by
+            self._check_call(values, [UNKNOWN for _ in self.outputs], choices)
+            raise
+        self._check_call(values, [_facts(result) for result in results[: len(self.outputs)]], choices)
+        return results
+
+    def _check_call(self, values: dict[str, Any], outputs: list[Any], choices: tuple[str, ...]) -> None:
+        known = {p.name: _facts(values[p.name]) for p in self.inputs}
+        known |= dict(zip((p.name for p in self.outputs), outputs, strict=True))
+        symbol = function_symbol(self.record.name, choices)
+        self._check(symbol, -1, *(known.get(p.name) for p in self.record.parameters))  # no scratch memory
 
     def _kept(self, results: Any) -> Any:
         """The results without scratch memory."""
@@ -202,6 +220,13 @@ class _Function:
         refusal = tvm_ffi.convert(_refusal(self.record.name, bundle.name))
         jax_tvm_ffi.register_ffi_target(name, refusal, spec, platform="cpu")
         return name
+
+
+def _facts(value: Any) -> Any:
+    """An argument or a result, for a check. Extents of exported programs may be symbols."""
+    if not hasattr(value, "dtype"):
+        return value
+    return tensor_facts(value.dtype, [extent if isinstance(extent, int) else None for extent in value.shape])
 
 
 def _signature(inputs: list[Parameter], choices: tuple[Choice, ...]) -> inspect.Signature:

@@ -29,8 +29,10 @@ from ..core.functions import call_plainly, documentation, function_symbol
 from ..description.kernel_records import KernelRecord
 from ..errors import AotError, ArgumentError
 from .exposed import Exposed, ExposeError, expose
+from .fakes import UNKNOWN
 from .outputs import SHAPE_FUNCTIONS, dtype_source, framework_dtype, shape_source
 from .schemas import functional_schema, is_optional, operator_parameters, out_schema
+from .torch_fakes import make_traced_check
 from .torch_gradients import GradientError, gradients_of, refusal
 from .torch_native import is_defined, load_library
 
@@ -134,6 +136,18 @@ class _Signature:
         keys = ", ".join(choice.name for choice in self.record.choices)
         return f"_targets[{keys}]" if keys else "_target"
 
+    @property
+    def symbol(self) -> str:
+        """The name of the compiled function, as an expression."""
+        keys = ", ".join(choice.name for choice in self.record.choices)
+        return f"_symbol_of({self.record.name!r}, ({keys},))" if keys else repr(self.record.name)
+
+    def inputs_alone(self) -> str:
+        """The arguments of a check if no output could be made."""
+        return ", ".join(
+            "None" if p.workspace is not None else "_UNKNOWN" if p.output else p.name for p in self.record.parameters
+        )
+
     def arguments(self, *, declared: bool) -> str:
         """``declared``: with the workspace that a caller may pass. Otherwise dispatch takes one from torch."""
         return ", ".join(p.name if declared or p.workspace is None else "None" for p in self.record.parameters)
@@ -168,8 +182,9 @@ def _define(signature: _Signature, bundle: Bundle, library: Any, operators: Oper
         target=signature.target(), declared_target=signature.target(declared=True),
         plain_functional=_plain(signature.tensors, signature.optional),
         plain_out=_plain(signature.all_tensors, signature.optional),
-        allocate="\n    ".join(allocations), quick_allocate="\n            ".join(quick_allocations),
+        allocate="\n        ".join(allocations), quick_allocate="\n            ".join(quick_allocations),
         declared_arguments=signature.arguments(declared=True),
+        symbol=signature.symbol, arguments=signature.arguments(declared=False), arguments_in=signature.inputs_alone(),
         foreign=" or ".join(f"not ({name} is None or _isinstance({name}, _Tensor))" for name in signature.all_tensors),
         function=signature.function,
         inputs=_tuple(signature.tensors),
@@ -228,8 +243,10 @@ def {name}({functional}):
         try:
             {quick_allocate}
             {target}
-        except _Exception:
+        except _Exception as _error:
             if not _goes_to_operator({inputs}):
+                if not _isinstance(_error, _AotError):
+                    _check_call({symbol}, {arguments_in})
                 raise
         else:
             return {returned}
@@ -263,8 +280,16 @@ def _as_declared({declared}):
         return
     _out({pass_out})
 
+def _allocated({functional}):
+    try:
+        {allocate}
+    except _Exception:  # the shape of an input has no such dimension
+        _check_call({symbol}, {arguments_in})
+        raise
+    return {returned}
+
 def _functional_kernel({functional}):
-    {allocate}
+    {returned} = _allocated({pass_functional})
     {target}
     return {returned}
 
@@ -274,12 +299,14 @@ def _out_kernel({out}):
 def _functional_fake({functional}):
     {function}
     _check_fakes({inputs_by_name})
-    {allocate}
+    {returned} = _allocated({pass_functional})
+    _check_call({symbol}, {arguments})
     return {returned}
 
 def _out_fake({out}):
     {function}
     _check_fakes({written_by_name})
+    _check_call({symbol}, {arguments})
 
 def _functional_autograd({functional}):
     if {device_of} is not None and {device_of}.is_cuda and {plain_functional}:
@@ -396,6 +423,10 @@ def _names(signature: _Signature, bundle: Bundle) -> dict[str, Any]:
         "_call_plainly": call_plainly,
         "_plain_among": _plain_among,
         **_checks(signature),
+        "_check_call": make_traced_check(bundle),
+        "_symbol_of": function_symbol,
+        "_UNKNOWN": UNKNOWN,
+        "_AotError": AotError,
         "_Parameter": torch.nn.Parameter,
         "_grad_enabled": torch.is_grad_enabled,
         "_below_autograd": torch._C._AutoDispatchBelowAutograd,

@@ -23,6 +23,10 @@
  *     aot__run_variant(function: str, variant: str, *arguments)
  *                                                   since minor 2: a call that is not chosen but named
  *     aot__describe(code, bits, lanes, alignment, ndim, *shape, *strides) -> Tensor
+ *     aot__check(function: str, device: int, *arguments)
+ *                                                   since minor 6: raises what a call with such arguments would raise.
+ *                                                   Of device -1: if no GPU that the bundle has code for takes them. A
+ *                                                   string, and -2**63 as an extent or stride, stand for the unknown
  *
  * Major: a layout or a meaning changed. On a mismatch touch nothing but `major` and `minor`.
  * Minor: something was added at the end of a structure, or a function was added. A reader that knows an older
@@ -40,7 +44,7 @@
 
 /* Apart from AOT_TABLES_MAJOR, which is private between the entry and the kernel libraries of one bundle. */
 #define AOT_PROTOCOL_MAJOR 1
-#define AOT_PROTOCOL_MINOR 5
+#define AOT_PROTOCOL_MINOR 6
 
 #ifdef __cplusplus
 extern "C" {

@@ -83,6 +83,9 @@ class _Played:
             parameters += (Parameter("p", type="pointer"),)
         return KernelRecord(name, "", parameters, (), (name,), (), 1)
 
+    def _call(self, name):
+        return 1005
+
     def _symbol(self, name):
         return lambda x, out: out.copy_(2 * x)
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import aot_runtime
 import pytest
 import tvm_ffi
 from aot_runtime.description.kernel_records import Backward, Choice, KernelRecord, Parameter
 from aot_runtime.errors import ArgumentError
 from aot_runtime.frameworks.exposed import ExposeError
+from aot_runtime.frameworks.fakes import make_check, tensor_facts
 
 pytestmark = pytest.mark.jax
 jax: Any = None
@@ -105,6 +107,9 @@ class Played:
 
     def _record(self, name: str) -> KernelRecord:
         return KERNELS[name]
+
+    def _call(self, name: str) -> int:
+        return 1005  # the protocol of a bundle that cannot be asked about calls without memory
 
     def _symbol(self, name: str) -> Any:
         return tvm_ffi.convert(lambda *arguments: None)
@@ -347,3 +352,52 @@ def test_an_input_is_kept_if_it_is_needed_after_a_call_in_place(on_cpu: Any) -> 
     x, factor = jax.numpy.array(X), jax.numpy.array(FACTOR)
     scaled, kept = program(x, factor)
     assert jax.numpy.allclose(scaled, x * factor) and jax.numpy.allclose(kept, jax.numpy.array(X) + 1)
+
+
+# Real kernels, of which calls are traced.
+
+
+@pytest.fixture
+def plain_demo(plain_demo_path: Path) -> Any:
+    return aot_runtime.load(plain_demo_path)
+
+
+@pytest.fixture
+def demo(plain_demo: Any) -> Any:
+    return functions.register(plain_demo)
+
+
+def refusal(call: Callable[[], Any]) -> str:
+    with pytest.raises(ArgumentError) as caught:
+        call()
+    return str(caught.value)
+
+
+def vector(extent: int, dtype: str = "f32") -> Any:
+    return tensor_facts(dtype, (extent,))
+
+
+def expected(bundle: Any, *facts: Any) -> str:
+    """What the dispatcher says of a call of ``axpy``."""
+    return refusal(lambda: make_check(bundle)("axpy", -1, *facts, 1.0))
+
+
+def test_eval_shape_and_jit(demo: Any, plain_demo: Any) -> None:
+    x, half = jax.ShapeDtypeStruct((8,), "float32"), jax.ShapeDtypeStruct((8,), "float16")
+    assert jax.eval_shape(demo.axpy, x, x) == x
+    said = expected(plain_demo, vector(8), vector(8, "f16"), vector(8))
+    assert refusal(lambda: jax.eval_shape(demo.axpy, x, half)) == said
+    assert refusal(lambda: jax.jit(demo.axpy).trace(x, half)) == said
+    longer = jax.ShapeDtypeStruct((9,), "float32")
+    said = expected(plain_demo, vector(8), vector(9), vector(8))
+    assert refusal(lambda: jax.eval_shape(demo.axpy, x, longer)) == said
+
+
+def test_exported_programs_have_symbols_for_extents(demo: Any) -> None:
+    (rows,) = jax.export.symbolic_shape("rows")
+    x = jax.ShapeDtypeStruct((rows,), "float32")
+    options = {"platforms": ("cuda",), "disabled_checks": functions.export_checks(demo)}
+    jax.export.export(jax.jit(demo.axpy), **options)(x, x)
+    wrong = jax.ShapeDtypeStruct((rows,), "float16")
+    said = refusal(lambda: jax.export.export(jax.jit(demo.axpy), **options)(x, wrong))
+    assert "y.dtype is float16" in said and "float32[?]" in said
