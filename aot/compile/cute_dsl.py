@@ -132,6 +132,7 @@ def _compile(variant: Variant, options: Options, dump: Path) -> _Code:
     keep_module = dsl.installed().when_traced(lambda module: next(modules).write_text(f"{module}\n"))
     with (
         dsl.installed().quick_tracing(),
+        dsl.installed().open_tuples(),
         dsl.installed().note_clusters(clusters),
         keep_module if "mlir" in options.keep else nullcontext(),
     ):

@@ -57,6 +57,7 @@ def _whole(name: str, torch: str, code: int, bits: int, cutlass: str, *aliases: 
 
 TABLE = (
     _whole("bool", "bool", 6, 8, "Boolean", "boolean", "bool_"),
+    Dtype("i4", "int4", 0, 4, "Int4"),
     _whole("i8", "int8", 0, 8, "Int8"),
     _whole("u8", "uint8", 1, 8, "Uint8"),
     _whole("i16", "int16", 0, 16, "Int16"),

@@ -39,6 +39,7 @@ static const struct {
 } dtypes[] = {
     /* dtypes: written by tools/dtypes.py */
     {6, 8, 1, "bool"},
+    {0, 4, 1, "int4"},
     {0, 8, 1, "int8"},
     {1, 8, 1, "uint8"},
     {0, 16, 1, "int16"},

@@ -94,3 +94,6 @@ class CuteDsl(Protocol):
 
     def entry_parameters(self, jit: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
         """What the compiled entry of a call takes, as CuTe DSL describes each parameter to TVM-FFI."""
+
+    def open_tuples(self) -> AbstractContextManager[None]:
+        """Within the context, a parameter that is annotated as a tuple of any length takes one."""

@@ -12,11 +12,12 @@ from .v4_7 import (
     export,
     intercept,
     note_clusters,
+    open_tuples,
     quick_tracing,
     when_traced,
 )
 
 __all__ = [
     "BACKEND_FILES", "BACKEND_MODULE", "COMPILE_KEYWORDS", "LAUNCHER", "NEEDS", "entry_parameters", "export", "intercept", "note_clusters",
-    "quick_tracing", "when_traced",
+    "open_tuples", "quick_tracing", "when_traced",
 ]  # fmt: skip

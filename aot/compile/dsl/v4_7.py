@@ -15,13 +15,14 @@ from .v4_8 import (
     entry_parameters,
     export,
     intercept,
+    open_tuples,
     quick_tracing,
     when_traced,
 )
 
 __all__ = [
     "BACKEND_FILES", "BACKEND_MODULE", "COMPILE_KEYWORDS", "LAUNCHER", "NEEDS", "entry_parameters", "export", "intercept", "note_clusters",
-    "quick_tracing", "when_traced",
+    "open_tuples", "quick_tracing", "when_traced",
 ]  # fmt: skip
 
 COMPILE_KEYWORDS: dict[str, Any] = {}

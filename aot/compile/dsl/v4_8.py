@@ -8,13 +8,13 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from . import compile_calls, tracing
-from .compile_calls import entry_parameters, intercept
+from .compile_calls import entry_parameters, intercept, open_tuples
 from .interface import PUBLIC, Clusters, LauncherText
 from .tracing import quick_tracing
 
 __all__ = [
     "BACKEND_FILES", "BACKEND_MODULE", "COMPILE_KEYWORDS", "LAUNCHER", "NEEDS", "PRIVATE", "RENAMING", "entry_parameters", "export", "intercept",
-    "note_clusters", "quick_tracing", "when_traced",
+    "note_clusters", "open_tuples", "quick_tracing", "when_traced",
 ]  # fmt: skip
 
 RENAMING = (

@@ -258,7 +258,9 @@ class Forms:
             raise UnstableError(f"{where} is a {qualified(kind)}")
         if "Numeric" in names and isinstance(getattr(value, "value", None), (bool, int, float)):
             return ["number", qualified(kind), self.of(value.value, where)]
-        if hasattr(kind, "dynamic_shapes_mask") and isinstance(layout := value.__cache_key__[-1], str):
+        if hasattr(kind, "dynamic_shapes_mask") and isinstance(
+            layout := getattr(value, "__cache_key__", (None,))[-1], str
+        ):
             return ["tensor", value.element_type.__name__, layout, getattr(value, "_assumed_align", None)]
         attributes = _attributes(value)
         if attributes is None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..dtypes import DTYPES, Dtype
 from ..errors import ArgumentError
 from .forms import base_names
 
-__all__ = ["PlainFunction"]
+__all__ = ["PlainFunction", "in_groups"]
 
 _python = ctypes.pythonapi
 _python.PyCapsule_GetPointer.restype = ctypes.c_void_p
@@ -26,15 +27,8 @@ _python.PyCapsule_New.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_voi
 _NAME, _VERSIONED = b"dltensor", b"dltensor_versioned"
 _OFFSET_VERSIONED = 32  # of the tensor: a version, a context, a deleter and flags come first
 
-# DLPack's numbers of the types that frameworks pass as bytes, with the type said to CuTe DSL alone.
-_CODES = {
-    "Float8E4M3FN": 10,
-    "Float8E4M3": 8,
-    "Float8E4M3B11FNUZ": 9,
-    "Float8E5M2": 12,
-    "Float8E8M0FNU": 14,
-    "Boolean": 6,
-}
+# The types that frameworks pass as bytes, with the type said to CuTe DSL alone. Pairs of 4-bit floats are one element.
+_DTYPES = {dtype.cutlass: dtype for dtype in DTYPES.values()} | {"Float4E2M1FN": DTYPES["f4e2m1x2"]}
 _BYTE = 8
 
 
@@ -70,16 +64,33 @@ class _View:
         place = _python.PyCapsule_GetPointer(capsule, _VERSIONED if versioned else _NAME)
         shown = _Tensor.from_address(place + (_OFFSET_VERSIONED if versioned else 0))
         self._managed = _Managed(_Tensor.from_buffer_copy(shown), None, None)
-        code = _CODES.get(tensor.element_type.__name__)
-        if code is not None and self._managed.tensor.bits == _BYTE:
-            self._managed.tensor.code = code
+        dtype = _DTYPES.get(tensor.element_type.__name__)
+        if dtype is not None and shown.bits == _BYTE and shown.lanes == 1:
+            self._say(dtype, tensor)
         self._device = shown.device_type, shown.device_id
+
+    def _say(self, dtype: Dtype, tensor: Any) -> None:
+        """Give bytes the type that they are used with."""
+        said = self._managed.tensor
+        said.code, said.bits, said.lanes = dtype.code, dtype.bits, dtype.lanes
+        if dtype.lanes > 1:
+            shape, strides = in_groups(tensor.shape, tensor.stride, dtype.lanes)
+            extents = ctypes.c_int64 * len(shape)
+            self._shape, self._strides = extents(*shape), extents(*strides)  # they must live as long as the view
+            said.shape, said.strides = ctypes.addressof(self._shape), ctypes.addressof(self._strides)
 
     def __dlpack__(self, **options: Any) -> Any:
         return _python.PyCapsule_New(ctypes.addressof(self._managed), _NAME, None)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self._device
+
+
+def in_groups(shape: Sequence[int], strides: Sequence[int], lanes: int) -> tuple[list[int], list[int]]:
+    """The layout of a tensor whose elements are groups of what are elements now, along the extent of stride 1."""
+    inner = list(strides).index(1)
+    extents = [extent // lanes if place == inner else extent for place, extent in enumerate(shape)]
+    return extents, [stride if place == inner else stride // lanes for place, stride in enumerate(strides)]
 
 
 class PlainFunction:

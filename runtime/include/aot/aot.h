@@ -164,6 +164,7 @@ static inline aot_dtype aot_make_dtype(uint8_t code, uint8_t bits);
 /* Data types, for C; C++ has aot::float32 and its like. */
 /* dtypes: written by tools/dtypes.py */
 #define AOT_BOOLEAN aot_make_vector_dtype(AOT_DTYPE_BOOL, 8, 1)
+#define AOT_INT4 aot_make_vector_dtype(AOT_DTYPE_INT, 4, 1)
 #define AOT_INT8 aot_make_vector_dtype(AOT_DTYPE_INT, 8, 1)
 #define AOT_UINT8 aot_make_vector_dtype(AOT_DTYPE_UINT, 8, 1)
 #define AOT_INT16 aot_make_vector_dtype(AOT_DTYPE_INT, 16, 1)

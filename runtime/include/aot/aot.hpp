@@ -88,6 +88,7 @@ using DType = aot_dtype;
 
 /* dtypes: written by tools/dtypes.py */
 inline constexpr DType boolean{AOT_DTYPE_BOOL, 8, 1},
+    int4{AOT_DTYPE_INT, 4, 1},
     int8{AOT_DTYPE_INT, 8, 1},
     uint8{AOT_DTYPE_UINT, 8, 1},
     int16{AOT_DTYPE_INT, 16, 1},

@@ -7,14 +7,24 @@ import random
 import struct
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aot_runtime.errors import AotError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from aot.binary.elf import ElfError, Function, SharedLibrary, Symbol, glibc_version, read_shared_library
+from aot.binary.elf import (
+    ElfError,
+    Function,
+    SharedLibrary,
+    Symbol,
+    _check_sections,
+    glibc_version,
+    read_shared_library,
+)
 
 HOSTS = ("x86_64", "aarch64")
 SOURCE = """
@@ -213,6 +223,18 @@ def test_sections_that_overlap_are_refused(image: bytes, tmp_path: Path) -> None
             changed[header + 24 : header + 40] = (0).to_bytes(8, "little") + len(image).to_bytes(8, "little")
     with pytest.raises(ElfError, match="overlapping"):
         _read(bytes(changed), tmp_path)
+
+
+@pytest.mark.parametrize(("sharing", "refused"), [(2, False), (3, True)])
+def test_two_sections_may_be_the_same_bytes(sharing: int, refused: bool) -> None:
+    stretch = {"sh_type": "SHT_PROGBITS", "sh_offset": 10, "sh_size": 60, "sh_flags": 0}
+    sections = [_Section(stretch) for _ in range(sharing)]
+    with pytest.raises(ElfError, match="overlapping") if refused else nullcontext():
+        _check_sections(sections, bytes(100), "cubin")
+
+
+class _Section(dict[str, Any]):
+    name = ".nv_debug_ptx_txt"
 
 
 @pytest.mark.usefixtures("ends")
