@@ -26,7 +26,7 @@ from aot.binary.elf import SharedLibrary
 from aot.pipeline.build import build
 from aot.pipeline.settings import BuildResult, Settings
 
-pytest_plugins = ["cpu_times", "longest_first", "packaged", "shared", "with_frameworks"]
+pytest_plugins = ["cpu_times", "longest_first", "packaged", "shared", "warm_workers", "with_frameworks"]
 
 # No test looks at a clock: machines that build are busy.
 hypothesis.settings.register_profile(
