@@ -18,7 +18,7 @@ from _common import parser, print_rows, report
 ROUNDS = 5
 F8 = "float8_e4m3fn"
 MEMORY = 4 * 2**30  # bytes that one measurement reads, about
-MAX_CALLS = 100
+MAX_CALLS = 400
 READ, READ_UNIT = 512, 512 * 8 * 4  # what the reading kernel writes, and divides its input by; elements
 BACKENDS = {"cudnn": "CUDNN_ATTENTION", "flash": "FLASH_ATTENTION"}
 
