@@ -19,7 +19,8 @@ Python, `help(bundle.rmsnorm)` says the same. [What is proven](../proven.md) say
 [Performance](../performance.md) how fast.
 
 `python -m aot build` builds the core families, {core}. `--family all` builds the others too,
-`--family attention` just one. A call that no variant takes is refused with the reason.
+`--family attention` just one. `--tilings all` builds every tiling of a product, and not only those that serve most shapes well.
+A call that no variant takes is refused with the reason.
 "Portable code" was written for an earlier architecture: it runs there, and nothing in it was made for that chip.
 """
 TITLES = {

@@ -18,7 +18,7 @@ class SourceRecord(TypedDict, total=False):
     linked: Mapping[str, str]  # SHA-256 of NVIDIA's libraries in the result, by host and name; absent: not written down
 
 
-class BuildOptions(TypedDict):
+class BuildOptions(TypedDict, total=False):
     """How a build compiled."""
 
     cuda: int | None  # major version of CuTe DSL's backend; null: the one that was installed
@@ -27,6 +27,7 @@ class BuildOptions(TypedDict):
     source: str  # `declarations`, or `exercise` if it was captured
     shared_cudart: bool  # whether the CUDA runtime of the process is used
     archives: bool  # whether there are archives for static linking
+    tilings: str  # `core`, or `all` if variants were built that only make some calls faster; absent: all
 
 
 class VersionsRecord(TypedDict):

@@ -112,12 +112,17 @@ def library_key(inputs: Sequence[Any], name: str, host: Host) -> str:
 
 
 def request_key(
-    source: str, archs: Sequence[Any], select: Sequence[str], options: Options, families: Sequence[str] = ()
+    source: str,
+    archs: Sequence[Any],
+    select: Sequence[str],
+    options: Options,
+    families: Sequence[str] = (),
+    tilings: str = "",
 ) -> str:
     """The key of the plan of a source. The files that the plan came from are compared when it is recalled."""
     place = str(Path(source).resolve()) if Path(source).exists() else f"module {source}"
     return digest_of([
-        place, encode(tuple(archs)), list(select), list(families), encode(options), python_version(), ourselves(), cutlass_distributions(),
+        place, encode(tuple(archs)), list(select), list(families), tilings, encode(options), python_version(), ourselves(), cutlass_distributions(),
     ])  # fmt: skip
 
 

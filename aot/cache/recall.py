@@ -56,9 +56,10 @@ class Request:
     select: tuple[str, ...]
     options: Options
     families: tuple[str, ...] = ()
+    tilings: str = ""
 
     def key(self) -> str:
-        return keys.request_key(self.source, self.archs, self.select, self.options, self.families)
+        return keys.request_key(self.source, self.archs, self.select, self.options, self.families, self.tilings)
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,12 @@ _DECLARED = (
         "the core families, or every family if `--kernel` is passed",
         {**_REPEATED, "metavar": "FAMILY"},
     ),
+    Option(
+        "--tilings",
+        "the variants that serve most calls well, or also those that only make some calls faster",
+        "core",
+        {"choices": ("core", "all")},
+    ),
     # What the bundle is for, and where it goes.
     Option(
         "--arch",

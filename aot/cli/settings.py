@@ -54,6 +54,7 @@ def build_settings(arguments: argparse.Namespace, archs: tuple[str, ...] = ()) -
         name=arguments.name or (project.project.identity.package if project is not None else None),
         select=tuple(arguments.kernel) or (table.select if table is not None else ()),
         families=parse_families(arguments.family),
+        tilings=_first(arguments.tilings, table and table.tilings, "core"),
         hosts=_hosts(arguments, project),
         jobs=arguments.jobs,
         memory=parse_size(arguments.memory) if arguments.memory is not None else None,
@@ -91,6 +92,7 @@ def list_settings(arguments: argparse.Namespace) -> Settings:
         name="list",  # nothing is built, so the name of the source need not be one of a bundle
         select=tuple(arguments.kernel),
         families=settings.families or ("all",),
+        tilings="all",
     )
 
 

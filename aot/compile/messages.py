@@ -96,6 +96,7 @@ class VariantInfo:
     arguments: str  # what it is compiled with, as text; part of the cache's key
     guards: tuple[str, ...] = ()  # as the author wrote them
     written_for: str = ""  # the architecture that its code was written for
+    core: bool = True  # false: only `--tilings all` builds it
 
     @property
     def code(self) -> str:

@@ -186,6 +186,7 @@ def _variant_info(variant: Variant, table: VariantTable) -> VariantInfo:
         _compiled_with(variant),
         variant.spec.guards,
         variant.written_for,
+        variant.spec.core,
     )
 
 

@@ -47,6 +47,9 @@ class Spec:
     first. On a device with a table, the table chooses among all specs that take the call. ``work`` is what
     ``python -m aot tune`` models the time of the spec by, to make tables for devices that are not there.
 
+    A spec that is not ``core`` is left out unless ``--tilings all`` asks for it: the other specs of its point take the same
+    calls, and are a little slower at some.
+
     ``written_for`` names the architecture that the code of this spec was written for, if it is another than the one that
     ``archs`` of the declaration names for the target.
     """
@@ -59,6 +62,7 @@ class Spec:
     prefer: tuple[str, ...] = ()
     written_for: str = ""
     work: Work | None = None
+    core: bool = True
 
     def __post_init__(self) -> None:
         for name in ("guards", "prefer"):

@@ -15,7 +15,7 @@ from .executing.workers import Workers
 from .plan import KernelPlan
 from .planning.changes import check_replaceable, kept_pairs
 from .planning.earlier import Planned, look_up, plan_build
-from .planning.planner import over_budget
+from .planning.planner import depth_of, over_budget
 from .settings import Settings
 from .workspace import Workspace, make_workspace, open_workspace, scratch_folder
 
@@ -69,6 +69,8 @@ def foresee(settings: Settings, progress: Progress, *, as_build: bool = False) -
             workspace.tables.check(planned.plan.kernels)
         for warning in over_budget(planned.plan):
             progress.warn(warning)
+        if depth := depth_of(planned.plan):
+            progress.note(depth)
         return _outlook(workspace, planned)
 
 

@@ -22,6 +22,7 @@ class KernelPlan:
     variants: tuple[VariantInfo, ...]
     keys: tuple[str, ...]
     sources: KernelSources = field(default_factory=KernelSources)
+    left_out: tuple[str, ...] = ()  # variants that only `--tilings all` builds
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from ..files import owned_directory
 from ..hosts import Host
 from .build import build
 from .events import Progress
-from .settings import Settings
+from .settings import Settings, Tilings
 
 __all__ = ["rebuild"]
 
@@ -25,10 +25,11 @@ def rebuild(bundle: Path, settings: Settings, scratch: Path, progress: Progress 
     manifest = Manifest.read(bundle)
     with owned_directory(scratch, prefix="aot-build-") as folder:
         made: Manifest | None = None
-        for archs, kernels in _groups(manifest).items():  # kernels with the same architectures in one build
+        for (archs, tilings), kernels in _groups(manifest).items():  # what was built alike in one build
             build_settings = dataclasses.replace(
                 settings,
                 archs=archs,
+                tilings=tilings,
                 select=tuple(kernels),
                 name=manifest.name,
                 out=folder / "bundle",
@@ -45,10 +46,16 @@ def rebuild(bundle: Path, settings: Settings, scratch: Path, progress: Progress 
     return _differences(manifest, made)
 
 
-def _groups(manifest: Manifest) -> dict[tuple[Arch, ...], list[str]]:
-    groups: dict[tuple[Arch, ...], list[str]] = {}
+def _groups(manifest: Manifest) -> dict[tuple[tuple[Arch, ...], Tilings], list[str]]:
+    groups: dict[tuple[tuple[Arch, ...], Tilings], list[str]] = {}
+    core = {
+        name
+        for record in manifest.provenance
+        if record.get("options", {}).get("tilings") == "core"
+        for name in record.get("built", {})
+    }
     for kernel in manifest.kernels.values():
-        groups.setdefault(kernel.archs, []).append(kernel.name)
+        groups.setdefault((kernel.archs, "core" if kernel.name in core else "all"), []).append(kernel.name)
     if not groups:
         raise UsageError("the bundle holds no kernel")
     return groups

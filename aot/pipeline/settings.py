@@ -6,6 +6,7 @@ import importlib.util
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 from aot_runtime.arch import Arch
 from aot_runtime.description.records import is_name
@@ -19,7 +20,9 @@ from ..hosts import Host
 from .address import Address
 from .spellings import Wanted, exact_archs, parse_wanted
 
-__all__ = ["WORKER_BYTES", "BuildResult", "Changes", "Settings", "Shape", "fitting"]
+__all__ = ["WORKER_BYTES", "BuildResult", "Changes", "Settings", "Shape", "Tilings", "fitting"]
+
+Tilings = Literal["core", "all"]
 
 WORKER_BYTES = 800 << 20  # seen: 0.4 to 0.7 GB
 LINK_BYTES = 400 << 20  # a compiler and a linker at once; seen: 60 to 150 MB each
@@ -39,6 +42,7 @@ class Settings:
     name: str | None = None  # None: the name of the kernels' folder or module
     select: tuple[str, ...] = ()  # globs of kernel names; empty: all kernels
     families: tuple[str, ...] = ()  # folders of kernels, or "all"; empty: those that ``select`` needs, or the core ones
+    tilings: Tilings = "core"  # whether variants are built that only make some calls faster
     hosts: tuple[Host, ...] = field(default_factory=lambda: (Host.native(),))
     jobs: int = 1
     memory: int | None = None  # bytes that the build may take with all its processes; None: no limit but ``jobs``
@@ -126,6 +130,7 @@ class Shape:
     archs: tuple[Wanted, ...]
     select: tuple[str, ...]
     families: tuple[str, ...]
+    tilings: Tilings
     hosts: tuple[Host, ...]
     options: Options
     shared_cudart: bool

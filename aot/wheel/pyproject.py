@@ -52,6 +52,8 @@ class Table:
     """Globs of kernel names. The default is all kernels."""
     families: tuple[str, ...] = ()
     """Families of kernels, as ``--family`` takes them. The default is the core families."""
+    tilings: Literal["core", "all"] = "core"
+    """Whether variants are built that only make some calls faster, as ``--tilings`` says."""
     glibc: str = "2.28"
     """Lowest glibc to run on."""
     cudart: Literal["static", "shared"] = "static"
@@ -136,6 +138,7 @@ class KernelProject:
             name=self.project.identity.package,
             select=table.select,
             families=table.families,
+            tilings=table.tilings,
             hosts=tuple(hosts),
             jobs=_jobs(config.jobs),
             timeout=table.timeout,

@@ -35,6 +35,7 @@ class Choice(NamedTuple):
     tiling: Any
     guards: tuple[str, ...] = ()
     work: aot.Work | None = None
+    core: bool = True  # whether a build takes it without `--tilings all`
 
 
 # The tilings for sm_90a. Extents of models are seldom multiples of one tile, and one tile more than there are
@@ -74,11 +75,23 @@ SM90_TILINGS = (
     _T(256, 192, swapped=True, cooperative=True, cluster_m=2, buffers=1),
 )
 
+# Those that are built without `--tilings all`: `benchmarks/core_tilings.py` chose them.
+SM90_CORE = frozenset((
+    "tile128x128_cluster2x1", "tile16x48", "tile32x48", "tile32x64_splitk4", "tile64x64_k128_cluster1x4",
+    "tile96x64_swapped_cluster1x4", "tile128x64_swapped_cluster1x4", "tile160x64_swapped_cluster1x4",
+    "tile72x64_swapped_splitk3", "tile80x64_swapped_splitk2", "tile128x96_cooperative_cluster1x4",
+    "tile128x224_cooperative_cluster2x1", "tile144x128_swapped_cluster1x2", "tile176x128_swapped_cluster1x2",
+    "tile192x128_swapped_cluster1x2", "tile48x128_swapped_cooperative_splitk3",
+    "tile88x128_swapped_cooperative_cluster2x1", "tile112x128_swapped_cooperative_cluster2x1",
+    "tile208x128_swapped_cooperative_cluster1x2", "tile128x256_swapped_cooperative_cluster1x2",
+))  # fmt: skip
+
 
 def sm90_choice(tiling: Tiling) -> Choice:
     """A table chooses among those that take a product."""
     guards = (f"m <= {tiling.rows}",) if tiling.rows else ()
-    return Choice(tiling, guards + ((f"k >= {tiling.least_k}",) if tiling.split_k > 1 else ()), tiling.work())
+    guards += (f"k >= {tiling.least_k}",) if tiling.split_k > 1 else ()
+    return Choice(tiling, guards, tiling.work(), tiling.label in SM90_CORE)
 
 
 # A product takes the first tiling whose conditions hold.
@@ -166,5 +179,6 @@ def gemm(target: aot.Target, epilogue: int, dtype: str, batched: bool, a: bool, 
         choice.tiling.validate(target)
         function = code.gemm(choice.tiling, target, tuple(EPILOGUES.values()))
         guards = ("k > 0", *copied, *choice.guards)
-        specs.append(aot.Spec(function, arguments, guards, choice.tiling.label, work=choice.work))
+        spec = aot.Spec(function, arguments, guards, choice.tiling.label, work=choice.work, core=choice.core)
+        specs.append(spec)
     return specs

@@ -35,6 +35,7 @@ def build_record(
         "source": compiled.source,
         "shared_cudart": settings.shared_cudart,
         "archives": settings.archives,
+        "tilings": settings.tilings,
     }
     return {
         "source": {**source, "linked": linked},

@@ -12,13 +12,15 @@ from pathlib import Path, PurePosixPath
 
 from aot_runtime.arch import Arch
 
+from ...bundle.details import read_details
+from ...bundle.layout import details_name
 from ...bundle.manifest import Manifest
 from ...bundle.publish import Destination
 from ...bundle.signature import is_signed
 from ...bundle.staleness import stale_kernels, unrecorded
 from ...bundle.tuning import TUNING
 from ...compile.messages import EXERCISE
-from ...errors import BuildError, Failure, UsageError
+from ...errors import BuildError, Failure, UsageError, counted
 from ...hosts import Host
 from ...targets import builds_for
 from ..plan import Plan
@@ -63,6 +65,7 @@ def kept_pairs(
         _check_readable(existing, out, plan, failures, settings)
     else:
         _check_source(existing, out, plan, settings)
+    _check_not_shallower(existing, out, plan)
     rest = _rest(existing, plan, failures, settings)
     gone = frozenset(pair for pair in rest if _is_gone(pair, plan, settings))
     if settings.add:
@@ -175,6 +178,21 @@ def _check_not_narrower(existing: Manifest, out: Path, left_out: Collection[Pair
         )
 
 
+def _check_not_shallower(existing: Manifest, out: Path, plan: Plan) -> None:
+    """``--add`` keeps kernels whole: it cannot keep those of their variants that this build leaves out."""
+    lost = {}
+    for kernel in plan.kernels:
+        if kernel.left_out and (kernel.info.name, kernel.arch) in _pairs(existing):
+            there = read_details(out / details_name(kernel.arch), kernel.info.name)
+            lost[f"{kernel.info.name} for {kernel.arch}"] = len({one.name for one in there} & {*kernel.left_out})
+    lines = [f"{counted(count, 'variant')} of {name}" for name, count in lost.items() if count]
+    if lines:
+        raise UsageError(
+            f"`{out}` was built with `--tilings all`, and this build has the core tilings; it would drop\n{_listed(lines)}",
+            hint="pass `--tilings all` to keep them, or `--replace` to drop them",
+        )
+
+
 def _check_kept(
     existing: Manifest, out: Path, kept: Collection[Pair], gone: Collection[Pair], plan: Plan, settings: Settings
 ) -> None:
@@ -232,6 +250,7 @@ def _whole_command(existing: Manifest, out: Path, plan: Plan, settings: Settings
     wanted = {*planned, *(name for name in existing.kernels if name in plan.declared)}
     if not capture and not (wanted == planned and not settings.select and not settings.families):
         words += ["--family", "all"] if wanted == set(plan.declared) else _repeated("--kernel", sorted(wanted))
+    words += ["--tilings", settings.tilings] if settings.tilings != "core" else []
     words += ["--host", ",".join(cpus)] if cpus != [Host.native().cpu] else []
     words += ["--cudart", "shared"] if settings.shared_cudart else []
     words += [] if settings.archives else ["--no-archives"]

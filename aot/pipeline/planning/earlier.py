@@ -86,7 +86,8 @@ def keep_plan(store: Store, request: recall.Request, outline: recall.Outline, ne
 
 
 def _request(settings: Settings) -> recall.Request:
-    return recall.Request(settings.kernels, settings.archs, settings.select, settings.options, settings.families)
+    own = settings.select, settings.options, settings.families, settings.tilings
+    return recall.Request(settings.kernels, settings.archs, *own)
 
 
 def _result_key(workspace: Workspace, outline: recall.Outline) -> str:

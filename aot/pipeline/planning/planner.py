@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from aot_runtime.arch import Arch
 
@@ -18,11 +18,11 @@ from ...selection.tables import MAX_ARGUMENTS
 from ..events import Progress
 from ..executing.workers import Workers
 from ..plan import KernelPlan, Plan
-from ..settings import Settings
+from ..settings import Settings, Tilings
 from ..sources import kernel_sources
 from ..spellings import targets
 
-__all__ = ["NewPlan", "comment", "in_families", "make_plan", "over_budget", "select_kernels"]
+__all__ = ["NewPlan", "comment", "depth_of", "in_families", "make_plan", "over_budget", "select_kernels"]
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,27 @@ def comment(plan: Plan, progress: Progress) -> None:
     """
     for warning in filter(None, (dsl.warning(dsl.version()), *over_budget(plan))):
         progress.warn(warning)
+    if depth := depth_of(plan):
+        progress.note(depth)
     infos = [kernel.info for kernel in plan.kernels]
     names = sorted({info.name for info in infos if not info.has_contract and info.captured is None})
     if names:
         progress.note(f"without a contract, so that `check` and `bench` pass over: {', '.join(names)}")
+
+
+def depth_of(plan: Plan) -> str:
+    """How much of what is declared is in a plan, and what `--tilings` would change; "" if nothing."""
+    planned = sum(len(kernel.variants) for kernel in plan.kernels)
+    left_out = sum(len(kernel.left_out) for kernel in plan.kernels)
+    names = sorted({kernel.info.name for kernel in plan.kernels if kernel.left_out})
+    if left_out:
+        return f"core tilings: {planned} of {planned + left_out} variants; `--tilings all` adds {left_out} of {', '.join(names)}"
+    extra = [(kernel.info.name, sum(not variant.core for variant in kernel.variants)) for kernel in plan.kernels]
+    count = sum(own for _, own in extra)
+    names = sorted({name for name, own in extra if own})
+    return (
+        f"all tilings: {planned} variants; `--tilings core` leaves out {count} of {', '.join(names)}" if count else ""
+    )
 
 
 def over_budget(plan: Plan) -> list[str]:
@@ -130,7 +147,7 @@ def _plan_arch(
     # It asks a process of its own, which takes seconds to start.
     progress.stage(f"planning for {arch}, {counted(len(kernels), 'kernel')}")
     cuda = workers.of(arch).backend()
-    answers = [_plan_kernel(workers, kernel, arch) for kernel in kernels]
+    answers = [_plan_kernel(workers, kernel, arch, settings.tilings) for kernel in kernels]
     planned = [answer for answer in answers if isinstance(answer, KernelPlan)]
     failures = tuple(answer for answer in answers if isinstance(answer, Failure))
     if not planned:
@@ -140,10 +157,11 @@ def _plan_arch(
     return NewPlan(Plan(cuda, keyed), (closure,), failures)
 
 
-def _plan_kernel(workers: Workers, kernel: KernelInfo, arch: Arch) -> KernelPlan | Failure:
+def _plan_kernel(workers: Workers, kernel: KernelInfo, arch: Arch, tilings: Tilings) -> KernelPlan | Failure:
     """What to compile of a kernel, or what is wrong with its declaration."""
     try:
-        variants = workers.of(arch).expand(kernel.name)
+        declared = workers.of(arch).expand(kernel.name)
+        variants = tuple(variant for variant in declared if variant.core or tilings == "all")
         for function in kernel.functions:
             check_function(kernel, arch, function, variants)
     except WorkerLost as error:
@@ -152,7 +170,8 @@ def _plan_kernel(workers: Workers, kernel: KernelInfo, arch: Arch) -> KernelPlan
         return Failure("", message, error.log, kernel.name, str(arch))
     except DeclarationError as error:
         return Failure("", str(error), "", kernel.name, str(arch))
-    return KernelPlan(kernel, arch, variants, ())
+    left_out = [] if tilings == "all" else [variant.table.name for variant in declared if not variant.core]
+    return KernelPlan(kernel, arch, variants, (), left_out=tuple(left_out))
 
 
 def _with_keys(kernel: KernelPlan, closure: Closure, settings: Settings, cuda: int) -> KernelPlan:
@@ -161,7 +180,7 @@ def _with_keys(kernel: KernelPlan, closure: Closure, settings: Settings, cuda: i
     sources = kernel_sources(
         settings.root, settings.options.source, closure.places.get(kernel.info.name, {}), own.modules
     )
-    return KernelPlan(kernel.info, kernel.arch, kernel.variants, tuple(keys.values()), sources)
+    return replace(kernel, keys=tuple(keys.values()), sources=sources)
 
 
 def check_function(kernel: KernelInfo, arch: Arch, function: str, variants: Sequence[VariantInfo]) -> None:
