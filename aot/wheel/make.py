@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +18,7 @@ from pyproject_metadata import StandardMetadata
 from ..bundle.layout import SBOM, note_name, part_of, stamp_name
 from ..bundle.manifest import Manifest
 from ..bundle.signature import SIGNATURE
+from ..bundle.split import stamp_text
 from ..bundle.verify import refuse_unsound
 from ..errors import BuildError, UsageError
 from ..hosts import Host
@@ -113,14 +113,10 @@ def _split(bundle: Path, manifest: Manifest, host: str, project: Project) -> lis
 def _part(bundle: Path, base: Manifest, host: str, project: Project, arch: str) -> Wheel:
     identity = project.identity
     distribution = part_distribution(identity, arch)
-    stamp = {
-        "arch": arch,
-        "base": f"{identity.distribution}=={identity.version}",
-        "manifest_sha256": hashlib.sha256(base.texts()[FILE_NAME]).hexdigest(),
-    }
+    digest = hashlib.sha256(base.texts()[FILE_NAME]).hexdigest()
     root = f"{identity.package}/_bundle"
     files: dict[str, Content] = {f"{root}/{name}": bundle / name for name in base.files if part_of(name) == arch}
-    files[f"{root}/{stamp_name(arch)}"] = (json.dumps(stamp, indent=1) + "\n").encode()
+    files[f"{root}/{stamp_name(arch)}"] = stamp_text(arch, digest)
     own = dataclasses.replace(project, identity=dataclasses.replace(identity, distribution=distribution))
     metadata = _metadata(
         own.identity,

@@ -25,6 +25,7 @@ from aot.bundle.details import read_details
 from aot.bundle.manifest import Manifest
 from aot.bundle.signature import Signer, is_signed, new_key
 from aot.bundle.signing import sign
+from aot.bundle.split import stamp_text
 from aot.bundle.verify import missing_kernels, verify
 from aot.bundle.writing import pretty_text
 from aot.errors import BuildError
@@ -633,6 +634,23 @@ def test_whatever_lies_in_the_place_of_a_note_is_named(bundle: Path, edit: Edit,
     (bundle / place).unlink()
     put(bundle / place)
     assert any("sm_80" in problem for problem in verify(bundle))
+
+
+@pytest.mark.parametrize("altered", [b" ", b'"arch": "sm_81"'], ids=["a space more", "another architecture"])
+def test_a_stamp_is_compared_byte_by_byte(bundle: Path, edit: Edit, altered: bytes) -> None:
+    """No digest of the manifest covers it."""
+    edit(lambda data: data.update(distributions={"sm_80": "small-sm-80==1.0"}))
+    note = bundle / LIB / "sm_80.part"
+    note.write_text("small-sm-80==1.0\n")
+    accept(bundle)
+    (bundle / "parts").mkdir()
+    digest = hashlib.sha256((bundle / "manifest.json").read_bytes()).hexdigest()
+    stamp = bundle / "parts" / "sm_80.json"
+    stamp.write_bytes(stamp_text("sm_80", digest))
+    assert verify(bundle) == []
+    whole = stamp.read_bytes()
+    stamp.write_bytes(whole + altered if altered.isspace() else whole.replace(b'"arch": "sm_80"', altered))
+    assert one(verify(bundle)).startswith("parts/sm_80.json is missing or malformed")
 
 
 def test_verifying_takes_little_memory(bundle: Path) -> None:
