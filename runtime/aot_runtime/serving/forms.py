@@ -25,6 +25,7 @@ from typing import Any
 from .sources import class_statements, uses_cute_dsl
 
 __all__ = [
+    "ByClass",
     "Forms",
     "UnstableError",
     "annotations_of",
@@ -41,7 +42,7 @@ _COLLECTION_KINDS = frozenset({list, tuple, dict, set, frozenset})
 _MOST_CLASSES = 4096
 
 
-class _ByClass(dict[type, Any]):
+class ByClass(dict[type, Any]):
     """What ``answer`` says of a class, asked once: a look-up meets hundreds of values, of a few classes.
 
     Libraries generate classes. So that none is kept for the life of a process, all are forgotten at a certain number.
@@ -68,7 +69,7 @@ def _word(kind: type) -> str:
     return "class" if issubclass(kind, type) else "other"
 
 
-_words = _ByClass(_word)
+_words = ByClass(_word)
 
 
 class UnstableError(ValueError):
@@ -203,6 +204,8 @@ class Forms:
             return ["method", self.of(value.__self__, f"the object of {where}"), self.of(value.__func__, where)]
         if isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
             return ["builtin", f"{value.__module__}.{value.__qualname__}"]
+        if type(value).__module__ == "nanobind":  # a function of C++, in other modules in other versions of CuTe DSL
+            return ["builtin", f"{value.__module__.partition('.')[0]}:{value.__qualname__}"]
         if isinstance(value, types.FunctionType):
             return self.function(value, where)
         return None

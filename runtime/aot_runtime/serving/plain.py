@@ -9,27 +9,30 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..dtypes import DTYPES, Dtype
 from ..errors import ArgumentError
-from .forms import base_names
+from .forms import ByClass, base_names
 
 __all__ = ["PlainFunction", "in_groups"]
 
 _python = ctypes.pythonapi
 _python.PyCapsule_GetPointer.restype = ctypes.c_void_p
 _python.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
-_python.PyCapsule_IsValid.argtypes = [ctypes.py_object, ctypes.c_char_p]
+_python.PyCapsule_GetName.restype = ctypes.c_char_p
+_python.PyCapsule_GetName.argtypes = [ctypes.py_object]
 _python.PyCapsule_New.restype = ctypes.py_object
 _python.PyCapsule_New.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-_NAME, _VERSIONED = b"dltensor", b"dltensor_versioned"
+_NAME, _VERSIONED = b"dltensor", b"_versioned"
 _OFFSET_VERSIONED = 32  # of the tensor: a version, a context, a deleter and flags come first
 
 # The types that frameworks pass as bytes, with the type said to CuTe DSL alone. Pairs of 4-bit floats are one element.
 _DTYPES = {dtype.cutlass: dtype for dtype in DTYPES.values()} | {"Float4E2M1FN": DTYPES["f4e2m1x2"]}
 _BYTE = 8
+_KEPT = "_aot_tensor"  # the attribute of a tensor of CuTe DSL that holds it as one of TVM-FFI
 
 
 class _Tensor(ctypes.Structure):
@@ -60,9 +63,9 @@ class _View:
 
     def __init__(self, tensor: Any) -> None:
         self._owner, capsule = tensor, tensor._dlpack_data
-        versioned = bool(_python.PyCapsule_IsValid(capsule, _VERSIONED))
-        place = _python.PyCapsule_GetPointer(capsule, _VERSIONED if versioned else _NAME)
-        shown = _Tensor.from_address(place + (_OFFSET_VERSIONED if versioned else 0))
+        name = _python.PyCapsule_GetName(capsule)
+        place = _python.PyCapsule_GetPointer(capsule, name)
+        shown = _Tensor.from_address(place + (_OFFSET_VERSIONED if name.endswith(_VERSIONED) else 0))
         self._managed = _Managed(_Tensor.from_buffer_copy(shown), None, None)
         dtype = _DTYPES.get(tensor.element_type.__name__)
         if dtype is not None and shown.bits == _BYTE and shown.lanes == 1:
@@ -101,18 +104,24 @@ class PlainFunction:
         self.__name__ = self.__qualname__ = self.function_name = function.__name__
 
     def __call__(self, *args: Any, **kwargs: Any) -> int:
-        return self.run_compiled_program(self.generate_execution_args(*args, **kwargs)[0])
+        if kwargs or len(args) != len(self.parameters):
+            args = self._in_order(args, kwargs)
+        self._function(*[_ways[type(value)](value) for value in args])
+        return 0
 
     def generate_execution_args(self, *args: Any, **kwargs: Any) -> tuple[list[Any], list[Any]]:
         """What :meth:`run_compiled_program` takes, and what must live as long."""
+        given = self._in_order(args, kwargs)
+        return [_taken(value) for value in given], list(given)
+
+    def _in_order(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         rest = self.parameters[len(args) :]
         unknown = [name for name in kwargs if name not in rest]
         if unknown or len(args) > len(self.parameters):
             raise ArgumentError(
                 f"{self.__name__} takes {', '.join(self.parameters)}, and got {len(args)} arguments and {', '.join(kwargs)}"
             )
-        given = [*args, *(kwargs.get(name) for name in rest)]
-        return [_taken(value) for value in given], given
+        return (*args, *(kwargs.get(name) for name in rest))
 
     def run_compiled_program(self, exe_args: list[Any]) -> int:
         """Launch it; 0 is CUDA's success."""
@@ -129,14 +138,48 @@ class PlainFunction:
 
 def _taken(value: Any) -> Any:
     """An argument as a bundle's function takes it."""
-    kind: Any = type(value)
+    return _ways[type(value)](value)
+
+
+def _way(kind: Any) -> Callable[[Any], Any]:
+    """How the objects of a class are passed."""
     if hasattr(kind, "dynamic_shapes_mask"):
-        return value._tvm_ffi_tensor if hasattr(value, "_tvm_ffi_tensor") else _View(value)
+        return _tensor
     if "Numeric" in base_names(kind):
-        return value.value
-    if isinstance(value, (tuple, list)):
-        return tuple(map(_taken, value))
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return tuple(_taken(getattr(value, field.name)) for field in dataclasses.fields(value))
-    address = getattr(value, "cuda_stream", None)  # of torch's streams
-    return address if isinstance(address, int) else value
+        return lambda value: value.value
+    if issubclass(kind, (tuple, list)):
+        return lambda value: tuple(map(_taken, value))
+    if dataclasses.is_dataclass(kind):
+        names = [field.name for field in dataclasses.fields(kind)]
+        return lambda value: tuple(_taken(getattr(value, name)) for name in names)
+    if hasattr(kind, "cuda_stream"):  # torch's
+        return lambda value: value.cuda_stream
+    return lambda value: value
+
+
+_ways = ByClass(_way)
+
+
+def _tensor(value: Any) -> Any:
+    """A tensor of CuTe DSL as one of TVM-FFI, which is kept beside it: callers pass the same one again."""
+    kept = value.__dict__.get(_KEPT)
+    if kept is not None and kept[0] is value._dtype:
+        return kept[-1]
+    if hasattr(value, "_tvm_ffi_tensor"):
+        return value._tvm_ffi_tensor
+    # What CuTe DSL reads of the capsule it reads here, since the capsule may be used up below.
+    dtype = value.element_type
+    source = _Capsule(value._dlpack_data) if kept is None and dtype.width > _BYTE else _View(value)
+    found = sys.modules["tvm_ffi"].from_dlpack(source)
+    value.__dict__[_KEPT] = dtype, kept, source, found  # a tuple frees its last element first, as it must be
+    return found
+
+
+class _Capsule:
+    """The memory of a tensor of CuTe DSL, to be moved: who takes it must live as long as the tensor."""
+
+    def __init__(self, capsule: Any) -> None:
+        self._capsule = capsule
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._capsule

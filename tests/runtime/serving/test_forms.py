@@ -203,3 +203,19 @@ def test_forms_are_the_same_in_processes_with_other_hash_seeds() -> None:
     print(digest(Forms().of({"set": {"a", "b", "c", "d", "e"}, "kind": pathlib.Path}, "value")))
     """
     assert len({run_python(code, variables={"PYTHONHASHSEED": seed}) for seed in ("1", "2", "3")}) == 1
+
+
+class _Bound:
+    """A function of C++ as nanobind shows it."""
+
+    __module__ = "cutlass._mlir._mlir_libs._cutlass_ir._cute"
+    __qualname__ = "pack_int_tuple"
+
+    def __call__(self) -> None: ...
+
+
+def test_a_function_of_c_plus_plus_is_known_by_its_name() -> None:
+    bound = type("nb_func", (_Bound,), {})()
+    type(bound).__module__ = "nanobind"
+    bound.__module__, bound.__qualname__ = _Bound.__module__, "pack_int_tuple"
+    assert form(bound) == ["builtin", "cutlass:pack_int_tuple"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import tvm_ffi
-from aot_runtime.serving.plain import _View, in_groups
+from aot_runtime.serving.plain import _taken, _View, in_groups
 
 
 class Tensor:
@@ -12,8 +12,17 @@ class Tensor:
 
     def __init__(self, kind: str, shape: tuple[int, ...], stride: tuple[int, ...]) -> None:
         numpy = pytest.importorskip("numpy")
-        self._dlpack_data = numpy.zeros(shape, numpy.int8).__dlpack__()
-        self.element_type, self.shape, self.stride = type(kind, (), {}), shape, stride
+        width = 32 if kind == "Float32" else 8
+        self._dlpack_data = numpy.zeros(shape, numpy.float32 if width == 32 else numpy.int8).__dlpack__()
+        self._dtype, self.shape, self.stride = type(kind, (), {"width": width}), shape, stride
+
+    @property
+    def element_type(self) -> type:
+        return self._dtype
+
+    @property
+    def dynamic_shapes_mask(self) -> tuple[int, ...]:
+        return (1,) * len(self.shape)
 
 
 @pytest.mark.parametrize(
@@ -39,3 +48,21 @@ def test_groups_lie_along_the_innermost_extent(
     shape: tuple[int, ...], strides: tuple[int, ...], grouped: tuple[list[int], list[int]]
 ) -> None:
     assert in_groups(shape, strides, 2) == grouped
+
+
+def test_a_tensor_that_is_passed_again_is_converted_once() -> None:
+    tensor = Tensor("Float32", (4, 6), (6, 1))
+    assert _taken(tensor) is _taken(tensor)
+    assert str(_taken(tensor).dtype) == "float32"
+
+
+def test_a_type_that_is_told_after_a_call_counts_from_then_on() -> None:
+    tensor = Tensor("Float32", (4, 6), (6, 1))
+    first = _taken(tensor)
+    tensor._dtype = type("Int32", (), {"width": 32})
+    again = _taken(tensor)
+    assert tuple(again.shape) == tuple(first.shape) == (4, 6)
+    narrow = Tensor("Uint8", (4, 6), (6, 1))
+    assert str(_taken(narrow).dtype) == "uint8"
+    narrow._dtype = type("Float8E4M3FN", (), {"width": 8})
+    assert str(_taken(narrow).dtype) == "float8_e4m3fn"
