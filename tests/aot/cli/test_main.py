@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from places import SAMPLES, TESTS
+from places import SAMPLES
 
 from aot.cli.main import COMMANDS, main
 from aot.cli.parser import GROUPS, SHELLS
@@ -88,8 +88,8 @@ def test_help_documents_the_exit_codes_and_every_command(run: Run) -> None:
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_completions_name_commands_and_their_options(shell: str, run: Run, tmp_path: Path) -> None:
-    done = run("--print-completion", shell)
+def test_completions_name_commands_and_their_options(shell: str, run_here: Run, tmp_path: Path) -> None:
+    done = run_here("--print-completion", shell)
     assert done.code == 0
     assert all(command in done.out for command in COMMANDS)
     assert "allow-incomplete" in done.out
@@ -214,8 +214,8 @@ def test_list_shows_what_is_declared(run: Run) -> None:
     assert "\n  contract: none" in epilogue
 
 
-def test_list_as_json_is_json_alone(run: Run) -> None:
-    done = run("list", "--kernels", FILL, "--arch", "sm90", "--json")
+def test_list_as_json_is_json_alone(run_here: Run) -> None:
+    done = run_here("list", "--kernels", FILL, "--arch", "sm90", "--json")
     data = json.loads(done.out)
     assert done.code == 0
     (fill,) = [kernel for kernel in data["kernels"] if kernel["name"] == "fill"]
@@ -226,10 +226,10 @@ def test_list_as_json_is_json_alone(run: Run) -> None:
     assert (data["estimate"], data["failures"]) == (None, [])
 
 
-def test_list_shows_the_rest_of_a_folder_with_a_broken_file(run: Run, tmp_path: Path) -> None:
+def test_list_shows_the_rest_of_a_folder_with_a_broken_file(run_here: Run, tmp_path: Path) -> None:
     shutil.copy(FILL, tmp_path / "fill.py")
     (tmp_path / "broken.py").write_text("import nothing_like_this")
-    done = run("list", "--kernels", tmp_path, "--arch", "sm90")
+    done = run_here("list", "--kernels", tmp_path, "--arch", "sm90")
     assert done.code == 1
     assert "fill_epilogue" in done.out
     assert re.search(r"^failed: `.*broken\.py` raises on import: .*:1: ModuleNotFoundError", done.err, re.MULTILINE)
@@ -243,9 +243,8 @@ def test_list_shows_the_rest_of_a_folder_with_a_broken_file(run: Run, tmp_path: 
         (".", "no kernel is declared in `.`"),
     ],
 )
-def test_a_source_without_kernels_is_refused(run: Run, tmp_path: Path, source: str, said: str) -> None:
-    path = os.pathsep.join(os.path.abspath(item) for item in sys.path if Path(item or ".").resolve() != TESTS)
-    assert_refused(run("list", "--kernels", source, env={"PYTHONPATH": path}), 2, said, "\nhint: ")
+def test_a_source_without_kernels_is_refused(run_here: Run, source: str, said: str) -> None:
+    assert_refused(run_here("list", "--kernels", source), 2, said, "\nhint: ")
 
 
 # -- build ---------------------------------------------------------------------------------------------------------
@@ -301,10 +300,10 @@ wide = declare("wide", 2048)
 """
 
 
-def test_build_with_failures_is_exit_code_1_and_the_rest_is_usable(run: Run, run_here: Run, tmp_path: Path) -> None:
+def test_build_with_failures_is_exit_code_1_and_the_rest_is_usable(run_here: Run, tmp_path: Path) -> None:
     (tmp_path / "two.py").write_text(TWO)
     build = ("build", "--kernels", "two.py", "--cudart", "shared", "--no-archives", "--cache", "cache")
-    done = run(*build, "--arch", "all,all", "--json", "--jobs", "2")
+    done = run_here(*build, "--arch", "all,all", "--json", "--jobs", "2")
     assert done.code == 1, done.err
     data = json.loads(done.out)
     assert (data["path"], data["complete"], data["kernels"]) == ("dist/two", False, {"good": 2})
@@ -319,7 +318,7 @@ def test_build_with_failures_is_exit_code_1_and_the_rest_is_usable(run: Run, run
     assert "INCOMPLETE, 2 failures" in inspected.out
     assert "failed: sm_90a wide: a block of (2048, 1, 1)" in inspected.out
     # A build that does not try the kernel again does not make the bundle whole; taking the kernel out does.
-    more = run(*build, "--arch", "sm80", "--kernel", "good", "--add")
+    more = run_here(*build, "--arch", "sm80", "--kernel", "good", "--add")
     assert (more.code, "INCOMPLETE: 2 failed in earlier builds" in more.err) == (0, True), more.err
     assert run_here("verify", "dist/two").code == 1
     assert run_here("prune", "dist/two", "--kernel", "wide", "--arch", "sm80").code == 0
@@ -328,9 +327,9 @@ def test_build_with_failures_is_exit_code_1_and_the_rest_is_usable(run: Run, run
     assert run_here("verify", "dist/two").code == 0
 
 
-def test_build_of_nothing_but_failures_writes_nothing(run: Run, tmp_path: Path) -> None:
+def test_build_of_nothing_but_failures_writes_nothing(run_here: Run, tmp_path: Path) -> None:
     (tmp_path / "two.py").write_text(TWO)
-    done = run("build", "--kernels", "two.py", "--arch", "sm90", "--kernel", "wide")
+    done = run_here("build", "--kernels", "two.py", "--arch", "sm90", "--kernel", "wide")
     assert_refused(done, 1, "failed: sm_90a wide: a block of", "error: every kernel failed")
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "__pycache__") == ["two.py"]
 
@@ -347,13 +346,13 @@ def test_build_of_nothing_but_failures_writes_nothing(run: Run, tmp_path: Path) 
     ],
 )
 def test_what_does_not_exist_is_answered_with_what_does(
-    run: Run, tmp_path: Path, arguments: tuple[str, ...], said: tuple[str, ...]
+    run_here: Run, tmp_path: Path, arguments: tuple[str, ...], said: tuple[str, ...]
 ) -> None:
-    assert_refused(run("build", "--kernels", FILL, *arguments), 2, *said)
+    assert_refused(run_here("build", "--kernels", FILL, *arguments), 2, *said)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_output_that_is_not_a_bundle_is_left_alone(run: Run, tmp_path: Path) -> None:
+def test_an_output_that_is_not_a_bundle_is_left_alone(run_here: Run, tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "thesis.tex").write_text("years")
     (tmp_path / "file").write_text("")
@@ -362,7 +361,7 @@ def test_an_output_that_is_not_a_bundle_is_left_alone(run: Run, tmp_path: Path) 
         ("file", "is not a directory"),
         ("file/x", "is not a"),
     ):
-        assert_refused(run("build", "--kernels", FILL, "--arch", "sm90", "--out", out), 2, said, "\nhint: ")
+        assert_refused(run_here("build", "--kernels", FILL, "--arch", "sm90", "--out", out), 2, said, "\nhint: ")
     assert (tmp_path / "work" / "thesis.tex").read_text() == "years"
 
 
@@ -468,8 +467,8 @@ def test_verify_lists_what_differs_and_is_exit_code_1(run: Run, damaged: Path) -
     assert done.out == "details/sm_80.json is missing\nextra is not in the manifest\n"
 
 
-def test_verify_as_json_is_json_alone(run: Run, damaged: Path, small_bundle_path: Path) -> None:
-    sound, broken = run("verify", small_bundle_path, "--json"), run("verify", damaged, "--json")
+def test_verify_as_json_is_json_alone(run_here: Run, damaged: Path, small_bundle_path: Path) -> None:
+    sound, broken = run_here("verify", small_bundle_path, "--json"), run_here("verify", damaged, "--json")
     assert (sound.code, broken.code) == (0, 1)
     assert json.loads(sound.out) == {
         "bundle": str(small_bundle_path),
@@ -495,8 +494,8 @@ def test_inspect_shows_kernels_resources_and_toolchain(run: Run, small_bundle_pa
     assert max(map(len, done.out.replace(str(small_bundle_path), "").splitlines())) <= 80
 
 
-def test_inspect_as_json_is_json_alone(run: Run, small_bundle_path: Path) -> None:
-    done = run("inspect", small_bundle_path, "--json", "--kernel", "fill_stream_zero")
+def test_inspect_as_json_is_json_alone(run_here: Run, small_bundle_path: Path) -> None:
+    done = run_here("inspect", small_bundle_path, "--json", "--kernel", "fill_stream_zero")
     data = json.loads(done.out)
     assert (done.code, done.err) == (0, "")
     assert [(variant["arch"], variant["name"]) for variant in data["variants"]] == [
@@ -505,8 +504,8 @@ def test_inspect_as_json_is_json_alone(run: Run, small_bundle_path: Path) -> Non
     assert data.keys() >= {"name", "complete", "hosts", "files", "toolchain", "requires", "failures"}
 
 
-def test_inspect_of_a_kernel_that_is_not_there_names_those_that_are(run: Run, small_bundle_path: Path) -> None:
-    done = run("inspect", small_bundle_path, "--kernel", "gemm")
+def test_inspect_of_a_kernel_that_is_not_there_names_those_that_are(run_here: Run, small_bundle_path: Path) -> None:
+    done = run_here("inspect", small_bundle_path, "--kernel", "gemm")
     assert_refused(done, 2, "no kernel is called 'gemm'", "hint: there are: fill_epilogue, fill_stream_zero")
 
 
@@ -522,23 +521,23 @@ def test_inspect_of_a_kernel_that_is_not_there_names_those_that_are(run: Run, sm
     ],
 )
 def test_what_is_not_a_bundle_is_refused(
-    run: Run, tmp_path: Path, command: str, content: str | None, said: str
+    run_here: Run, tmp_path: Path, command: str, content: str | None, said: str
 ) -> None:
     if content is not None:
         (tmp_path / "manifest.json").write_text(content)
-    assert_refused(run(command, tmp_path), 2, said)
+    assert_refused(run_here(command, tmp_path), 2, said)
 
 
 @pytest.mark.parametrize("command", ["verify", "inspect"])
-def test_a_bundle_that_does_not_exist_is_refused(run: Run, command: str) -> None:
-    assert_refused(run(command, "nowhere"), 2, "`nowhere` is not a bundle: it does not exist", "\nhint: ")
+def test_a_bundle_that_does_not_exist_is_refused(run_here: Run, command: str) -> None:
+    assert_refused(run_here(command, "nowhere"), 2, "`nowhere` is not a bundle: it does not exist", "\nhint: ")
 
 
 @pytest.mark.parametrize("damage", ["gone", "{", '{"variants": [{}]}'])
-def test_inspect_of_damaged_details_is_an_error_in_words(run: Run, damaged: Path, damage: str) -> None:
+def test_inspect_of_damaged_details_is_an_error_in_words(run_here: Run, damaged: Path, damage: str) -> None:
     if damage != "gone":
         (damaged / "details" / "sm_80.json").write_text(damage)
-    assert_refused(run("inspect", damaged), 2, "sm_80.json`")
+    assert_refused(run_here("inspect", damaged), 2, "sm_80.json`")
 
 
 def test_a_reader_that_goes_away_is_no_error(small_bundle_path: Path) -> None:
