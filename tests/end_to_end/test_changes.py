@@ -143,7 +143,7 @@ def test_add_refuses_to_keep_what_is_out_of_date_and_says_what_brings_it_up_to_d
     elif how == "shared":  # a file that the kernel imports from beside the folder
         (folder / "common_tile.py").write_text("TILE = 1\n")
         monkeypatch.syspath_prepend(str(folder))
-        monkeypatch.setenv("PYTHONPATH", str(folder))
+        monkeypatch.chdir(folder)  # from where workers import too
         write_kernel(kernels, "two", lines="import common_tile\n")
         run()
         (folder / "common_tile.py").write_text("TILE = 2\n")
