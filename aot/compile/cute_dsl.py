@@ -36,6 +36,7 @@ from ..declare.arguments import (
     Stream,
     Tensor,
     Tuple,
+    compiled_tensor,
 )
 from ..declare.kernel import Variant
 from ..declare.specs import CapturedSpec, Spec
@@ -163,7 +164,7 @@ def _dtype(argument: Tensor | Scalar | Pointer) -> Any:
 def _fake(argument: Argument, name: str, symbols: dict[str, Any]) -> Any:
     """What stands for an argument while compiling; symbols of one name are one object."""
     if isinstance(argument, Tensor):
-        argument = argument.compiled
+        argument = compiled_tensor(argument)
         # Without elements, an optional tensor has other extents than the tensors it belongs to.
         own = {} if argument.optional else symbols
         shape = tuple(_symbolic(extent, own) for extent in argument.shape)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import FunctionType, MethodType
 from typing import Any, Generic, TypeVar
 
-from ..declare.arguments import Argument, Fixed, Tensor
+from ..declare.arguments import Argument, Fixed, Tensor, compiled_tensor
 from ..declare.kernel import Variant
 from ..declare.specs import CapturedSpec
 from .messages import Options
@@ -54,7 +54,7 @@ def code_of(variant: Variant, options: Options) -> Code | None:
 def _compiled(argument: Argument) -> Any:
     """Of a number that dispatch passes, only the type is compiled; of a single tensor, the batch."""
     if isinstance(argument, Tensor):
-        return argument.compiled
+        return compiled_tensor(argument)
     return (Fixed, type(argument.value)) if isinstance(argument, Fixed) else argument
 
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from aot_runtime.arch import Arch
 
-from ..declare.arguments import Tensor
+from ..declare.arguments import Tensor, compiled_tensor
 from ..declare.contracts import contract_file
 from ..declare.discover import Family, Found, discover
 from ..declare.kernel import Kernel, Variant
@@ -213,7 +213,9 @@ def _compiled_with(variant: Variant) -> str:
         return f"{variant.kernel.options} | {spec.identity()}"
     owner = getattr(spec.function, "__self__", spec.function)
     settings = {name: value for name, value in getattr(owner, "__dict__", {}).items() if not name.startswith("_")}
-    arguments = {name: item.compiled if isinstance(item, Tensor) else item for name, item in spec.arguments.items()}
+    arguments = {
+        name: compiled_tensor(item) if isinstance(item, Tensor) else item for name, item in spec.arguments.items()
+    }
     return _ADDRESS.sub("", f"{variant.kernel.options} | {arguments} | {settings}")
 
 

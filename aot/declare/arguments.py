@@ -96,7 +96,6 @@ class Tensor:
     strides: tuple[Any, ...] | None = None
     align: int | None = None
     optional: bool = False
-    batch: Tensor | None = field(default=None, kw_only=True)  # set by ``single``
 
     def __post_init__(self) -> None:
         _set_dtype(self, tuple(DTYPES))
@@ -130,17 +129,7 @@ class Tensor:
                 f"a single one of {self!r}", hint=f"`single` is for tensors of 2 to {MAX_MADE} dimensions, not optional"
             )
         strides = self.strides[1:] if self.strides is not None else None
-        return Tensor(self.dtype, self.shape[1:], strides, self.align, batch=self)
-
-    @property
-    def is_made(self) -> bool:
-        """Whether dispatch may pass another tensor than the caller."""
-        return self.optional or self.batch is not None
-
-    @property
-    def compiled(self) -> Tensor:
-        """What the jit function takes for it."""
-        return self.batch or self
+        return Single(self.dtype, self.shape[1:], strides, self.align, batch=self)
 
     @property
     def element_bytes(self) -> int:
@@ -167,6 +156,23 @@ class Tensor:
             divisor *= extent if isinstance(extent, int) else extent.divisible_by
             step = step * extent if step is not None and fixed else None
         return tuple(reversed(strides))
+
+
+@dataclass(frozen=True)
+class Single(Tensor):
+    """What :meth:`Tensor.single` returns. Declarations have no other use for it."""
+
+    batch: Tensor = field(kw_only=True)
+
+
+def is_made(argument: object) -> bool:
+    """Whether dispatch may pass another tensor than the caller."""
+    return isinstance(argument, Single) or (isinstance(argument, Tensor) and argument.optional)
+
+
+def compiled_tensor(tensor: Tensor) -> Tensor:
+    """What the jit function takes for a tensor of the caller."""
+    return tensor.batch if isinstance(tensor, Single) else tensor
 
 
 @dataclass(frozen=True)
@@ -234,7 +240,7 @@ class Tuple:
     def __post_init__(self) -> None:
         object.__setattr__(self, "elements", tuple(self.elements))
         for element in self.elements:
-            if isinstance(element, Tensor) and element.is_made:
+            if is_made(element):
                 raise DeclarationError(
                     f"{element!r} cannot be an element of a tuple", hint="leave out `optional` and `single`"
                 )

@@ -25,6 +25,7 @@ from .arguments import (
     Stream,
     Tensor,
     Tuple,
+    is_made,
 )
 from .signatures import check_call, check_output_dtypes
 from .specs import CapturedSpec, Cost, Spec
@@ -165,7 +166,7 @@ def _check_spec(kernel: Kernel, spec: Spec, point: Mapping[str, str]) -> None:
     missing = public - spec.arguments.keys()
     if missing:
         raise DeclarationError(f"{where}: no argument for parameter {', '.join(sorted(missing))}")
-    made = sum(isinstance(item, Tensor) and item.is_made for item in spec.arguments.values())
+    made = sum(map(is_made, spec.arguments.values()))
     if made > MAX_MADE:
         raise DeclarationError(f"{where}: {made} optional and single tensors; {MAX_MADE} is the limit")
     check_workspace_arguments(kernel.parameters, spec.arguments, where)

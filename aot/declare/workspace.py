@@ -9,7 +9,7 @@ from aot_runtime.description.kernel_records import Parameter
 
 from ..errors import DeclarationError
 from . import expressions
-from .arguments import Dim, Tensor
+from .arguments import Dim, Tensor, is_made
 
 __all__ = ["Workspace", "check_workspace", "check_workspace_arguments"]
 
@@ -80,7 +80,7 @@ def _is_plain(argument: Any) -> bool:
     """Whether this is a tensor of one free extent, elements side by side."""
     return (
         isinstance(argument, Tensor)
-        and not argument.is_made
+        and not is_made(argument)
         and argument.strides is None
         and len(argument.shape) == 1
         and isinstance(argument.shape[0], Dim)

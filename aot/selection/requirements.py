@@ -20,9 +20,11 @@ from ..declare.arguments import (
     Multiprocessors,
     Pointer,
     Scalar,
+    Single,
     Stream,
     Tensor,
     Tuple,
+    is_made,
 )
 from ..declare.expressions import check_size
 from ..declare.kernel import Kernel, Variant
@@ -93,7 +95,7 @@ def _constants(kernel: Kernel, spec: Spec) -> tuple[FixedArgument, ...]:
     for name, argument in spec.arguments.items():
         if isinstance(argument, Fixed):
             found.append(FixedArgument.of(argument.value))
-        elif isinstance(argument, Tensor) and argument.batch is not None:
+        elif isinstance(argument, Single):
             found.append(FixedArgument.single(positions[name]))
         elif _is_optional(argument):
             found.append(FixedArgument.optional(positions[name], DTYPES[argument.dtype].packed, len(argument.shape)))
@@ -118,7 +120,7 @@ def _sources(kernel: Kernel, spec: Spec) -> tuple[tuple[int, ...], int]:
             sources.append(SOURCE_ACTIVE_CLUSTERS)
         elif name in workspaces:
             sources.append(SOURCE_WORKSPACE)
-        elif isinstance(argument, Fixed) or (isinstance(argument, Tensor) and argument.is_made):
+        elif isinstance(argument, Fixed) or is_made(argument):
             sources.append(SOURCE_CONSTANT + made)
             made += 1
         elif isinstance(argument, Stream) and not argument.explicit:
