@@ -23,12 +23,16 @@ __all__ = ["NvidiaLibraries", "distributions", "find_libraries", "linked_digests
 
 @dataclass(frozen=True)
 class NvidiaLibraries:
-    """Paths of what the support library links. ``culibos`` is part of cudart_static from CUDA 13 on."""
+    """Paths of what the support library links. ``culibos`` is part of cudart_static from CUDA 13 on.
+
+    ``digests`` are those of the files, by name.
+    """
 
     launch_support: Path
     cudart_static: Path
     cudart_shared: Path
     culibos: Path | None
+    digests: Mapping[str, str]
 
 
 _DISTRIBUTIONS = {
@@ -50,30 +54,32 @@ def find_libraries(host: Host, cuda: int, cache: Path, wheelhouse: Path | None =
     launch, runtime = _DISTRIBUTIONS[cuda]
     versions = {name: _installed_version(name) for name in (launch, runtime)}
     found: dict[str, Path] = {}
+    digests: dict[str, str] = {}
     for name, version in versions.items():
         if host.cpu == Host.native().cpu:
             libraries, recorded = _installed(name)
         else:
             libraries = files_of_wheel(name, version, host, _is_wanted, cache=cache, wheelhouse=wheelhouse)
             recorded = {}
-        _compare(libraries, {**recorded, **pinned_libraries(name, version, host)}, f"{name} {version}")
+        expected = {**recorded, **pinned_libraries(name, version, host)}
+        digests.update(_digests(libraries, expected, f"{name} {version}"))
         found.update(libraries)
     shared = f"libcudart.so.{cuda}"
     for name in (_LAUNCH_SUPPORT, _CUDART_STATIC, shared):
         if name not in found:
             raise ToolchainError(f"{name} for {host} is not in {launch} or {runtime}")
-    return NvidiaLibraries(found[_LAUNCH_SUPPORT], found[_CUDART_STATIC], found[shared], found.get(_CULIBOS))
+    return NvidiaLibraries(found[_LAUNCH_SUPPORT], found[_CUDART_STATIC], found[shared], found.get(_CULIBOS), digests)
 
 
 def linked_digests(libraries: Mapping[Host, NvidiaLibraries], *, shared_cudart: bool) -> dict[str, str]:
     """The digests of what is linked into support libraries, by host and name."""
     linked = {
-        f"{host.name}/{path.name}": path
+        f"{host.name}/{path.name}": one.digests[path.name]
         for host, one in libraries.items()
         for path in (one.launch_support, *(() if shared_cudart else (one.cudart_static, one.culibos)))
         if path is not None
     }
-    return {name: sha256_of(path) for name, path in sorted(linked.items())}
+    return dict(sorted(linked.items()))
 
 
 def _installed_version(name: str) -> str:
@@ -91,14 +97,16 @@ def _installed(name: str) -> tuple[dict[str, Path], dict[str, str]]:
     return {path.name: Path(str(path.locate())) for path in records}, recorded
 
 
-def _compare(libraries: Mapping[str, Path], expected: Mapping[str, str], distribution: str) -> None:
-    """Refuse a library that is not the one that was tested, or not the one that was installed."""
+def _digests(libraries: Mapping[str, Path], expected: Mapping[str, str], distribution: str) -> dict[str, str]:
+    """The digests of libraries. One that is not the library that was tested, or that was installed, is refused."""
+    seen = {name: sha256_of(path) for name, path in libraries.items()}
     for name, path in libraries.items():
-        if name in expected and (seen := sha256_of(path)) != expected[name]:
+        if seen[name] != expected.get(name, seen[name]):
             raise ToolchainError(
-                f"`{path}` has sha256 {seen}, expected {expected[name]}: it is not the library of {distribution}",
+                f"`{path}` has sha256 {seen[name]}, expected {expected[name]}: it is not the library of {distribution}",
                 hint=f"install {distribution.partition(' ')[0]} again; if the file lies in the cache, remove its folder",
             )
+    return seen
 
 
 def _is_wanted(name: str) -> bool:
