@@ -81,28 +81,28 @@ def _set(
 ) -> ModelledSet:
     import numpy as np
 
-    from ..model.fit import bins_for, fit
+    from ..model.bins import bins_for, label_of
+    from ..model.fit import fit
     from ..model.parts import Part
 
     device = times.device
     part = Part(device.name, device.capability, device.multiprocessors, device.bandwidth, times.clock)
-    works = {one.name.rpartition("__")[2]: one.work for one in variants if point.items() <= one.point.items()}
+    own = {label_of(one): one for one in variants if point.items() <= one.point.items()}
     by = tuple(variants[0].tuned_by)
     numbers = {}
-    for label, work in works.items():
+    for label, variant in own.items():
         rows = [
             (*one.extents, microseconds)
             for one in measured
             for name, microseconds in one.microseconds.items()
             if name.rpartition("__")[2] == label
         ]
-        if len(rows) >= FEWEST and work is not None:
+        if len(rows) >= FEWEST and variant.work is not None:
             table = np.array(rows)
-            numbers[label] = fit(work, by, table[:, :-1], table[:, -1], part)
-    fitted = [work for label, work in works.items() if label in numbers and work is not None]
-    return ModelledSet(
-        point, bins_for(fitted, by, [one.extents for one in measured]), numbers, _fastest(measured, numbers)
-    )
+            numbers[label] = fit(variant.work, by, table[:, :-1], table[:, -1], part)
+    fitted = [variant for label, variant in own.items() if label in numbers]
+    bins = bins_for(fitted, numbers, [one.extents for one in measured], part)
+    return ModelledSet(point, bins, numbers, _fastest(measured, numbers))
 
 
 def _fastest(measured: Sequence[Measured], labels: Collection[str]) -> dict[str, tuple[tuple[int, ...], ...]]:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ..bundle.details import WorkDetails
-from ..bundle.tuning import MAX_CELLS
 from .parts import Part
 from .times import counts_of, times_of
 
-__all__ = ["bins_for", "fit"]
+__all__ = ["fit"]
 
 Array = Any
 
@@ -23,10 +21,6 @@ START, TILE, STEP, WORK, MISSING, READ, PAIR = 3.5, 1.0, 0.7, 0.2, 0.3, 1.1, 0.1
 FIRMNESS = np.array([0.3, 0.1, 0.15, 0.1, 0.3, 1.0, 0.1])
 OUTLIER = 0.5  # errors above this, in logarithms of times, count no more
 ROUNDS, SMALL = 40, 1e-4
-CELLS = 1450  # of a table for each spec that it chooses among: all shipped products have 200 KB for a device
-FINEST = 48  # multiples of the narrowest bin, before bins get wider; then half as many for each doubling
-BEYOND = 2  # bins reach this many times as far as what was measured
-SUMMED_BINS = (0.05, 0.25, 0.7)  # shares of the measured calls; no tile ends along these extents
 
 
 def fit(work: WorkDetails, by: Sequence[str], calls: Array, times: Array, part: Part) -> tuple[float, ...]:
@@ -56,36 +50,3 @@ def _least_squares(errors: Any, numbers: Array) -> Array:
         else:
             damping *= 5
     return numbers
-
-
-def bins_for(
-    works: Sequence[WorkDetails], by: Sequence[str], calls: Sequence[Sequence[int]]
-) -> tuple[tuple[int, ...], ...]:
-    """Where bins begin: narrow along extents that tiles cut, since one tile more may cost a wave; few along the others."""
-    columns = dict(zip(by, zip(*calls, strict=True), strict=True))
-    tiled = {name: [work.tile[name] for work in works if name in work.tile] for name in by}
-    most = min(MAX_CELLS, CELLS * len(works))
-    for finest in range(FINEST, 1, -2):
-        bins = tuple(
-            _ladder(max(math.gcd(*tiled[name]), math.gcd(*columns[name])), max(columns[name]), finest)
-            if tiled[name]
-            else _parts(sorted(columns[name]))
-            for name in by
-        )
-        if math.prod(len(own) + 1 for own in bins) <= most:
-            break
-    return bins
-
-
-def _ladder(narrowest: int, highest: int, finest: int) -> tuple[int, ...]:
-    ends: list[int] = []
-    width = narrowest
-    while not ends or ends[-1] < BEYOND * highest:
-        ends += [(ends[-1] if ends else 0) + width]
-        if ends[-1] >= finest * width:
-            width *= 2
-    return tuple(end + 1 for end in ends)
-
-
-def _parts(values: Sequence[int]) -> tuple[int, ...]:
-    return tuple(sorted({values[int(share * (len(values) - 1))] + 1 for share in SUMMED_BINS}))

@@ -14,6 +14,7 @@ from aot_runtime.arch import Arch
 from ..bundle.details import VariantDetails
 from ..bundle.models import ModelledKernel, ModelledSet, Models
 from ..bundle.tuning import TunedKernel, TunedSet, Tuning
+from .bins import label_of, limits_of
 from .parts import Part, named_parts
 from .times import counts_of, scaled, times_of
 
@@ -25,8 +26,11 @@ Variants = Sequence[VariantDetails]
 # Where in a bin: a tile that ends with the bin computes nothing in vain. Along an extent that is summed no tile ends.
 TILED, SUMMED = 1.0, 0.8
 HEDGE = 0.5  # the weight of the bandwidth that was measured
+# A measured call may lie where a tile ends, and most of its cell behind that. So what it says counts unless the model finds the
+# end of the cell this many times as slow as with another variant.
+TRUST = 1.1
 BEYOND = 2.0  # the last bin is taken to end at this many times its beginning
-NEVER, NO_LIMIT = 1e30, 2**62  # microseconds of a variant that does not take every call of a cell, and any extent
+NEVER = 1e30  # microseconds of a variant that does not take every call of a cell
 
 
 def tables_of(models: Models, variants: Mapping[tuple[str, Arch], Variants]) -> Iterator[Tuning]:
@@ -57,19 +61,15 @@ def _table(
     sets = []
     for own in points.values():
         for index, one in enumerate(kernel.sets):
-            named = [variant for variant in own if _label(variant) in one.numbers]
+            named = [variant for variant in own if label_of(variant) in one.numbers]
             if one.point.items() <= own[0].point.items() and len(named) > 1:
-                key = (kernel.kernel, kernel.arch, index, *map(_label, named))
+                key = (kernel.kernel, kernel.arch, index, *map(label_of, named))
                 if key not in choices:
                     choices[key] = _Chooser(one, named, measured, part).cells()
                 names = tuple(variant.name for variant in named)
                 sets.append(TunedSet(own[0].function, dict(own[0].point), names, one.bins, choices[key]))
     elsewhere = "" if part.name == measured.name else measured.name
     return TunedKernel(kernel.kernel, kernel.arch, kernel.by, tuple(sets), measured_on=elsewhere)
-
-
-def _label(variant: VariantDetails) -> str:
-    return variant.name.rpartition("__")[2]
 
 
 @dataclass(frozen=True)
@@ -84,44 +84,43 @@ class _Chooser:
         extents = self._extents(by)
         shape = [len(bins) + 1 for bins in self.model.bins]
         best, chosen = np.full(shape, np.inf), np.zeros(shape, dtype=int)
+        won = self._measured(shape) if self.part.name == self.measured.name else np.full(shape, -1)
+        of_winner = np.full(shape, np.inf)
         for index, variant in enumerate(self.variants):
             time = np.where(self._takes(variant), self._time(variant, extents), NEVER)
             chosen[time < best] = index
             best = np.minimum(best, time)
-        if self.part.name == self.measured.name:
-            for cell, index in self._measured().items():
-                chosen[cell] = index
-        return tuple(chosen.ravel().tolist())
+            of_winner = np.where(won == index, time, of_winner)
+        return tuple(np.where(of_winner <= TRUST * best, won, chosen).ravel().tolist())
 
-    def _measured(self) -> dict[tuple[int, ...], int]:
-        """The variant that was the fastest on all measured calls of a cell, where there is one."""
+    def _measured(self, shape: Sequence[int]) -> Array:
+        """The variant that was the fastest on all measured calls of a cell, where there is one; else -1."""
         found: dict[tuple[int, ...], set[int]] = {}
-        indices = {_label(variant): index for index, variant in enumerate(self.variants)}
+        indices = {label_of(variant): index for index, variant in enumerate(self.variants)}
         for label, calls in self.model.fastest.items():
             for call in calls:
                 cell = tuple(
                     bisect.bisect_right(bins, extent) for bins, extent in zip(self.model.bins, call, strict=True)
                 )
                 found.setdefault(cell, set()).add(indices.get(label, -1))
-        takes = [self._takes(variant) for variant in self.variants]
-        return {
-            cell: index for cell, (index, *others) in found.items() if not others and index >= 0 and takes[index][cell]
-        }
+        won = np.full(shape, -1)
+        for cell, (index, *others) in found.items():
+            won[cell] = -1 if others else index
+        return won
 
     def _extents(self, by: Sequence[str]) -> dict[str, Array]:
-        """A call of each cell, as axes of a grid. Extents that tiles cut are multiples of the narrowest bin, as a rule."""
+        """A call of each cell, as axes of a grid."""
         tiled = {name for variant in self.variants if variant.work is not None for name in variant.work.tile}
         axes = []
         for name, bins in zip(by, self.model.bins, strict=True):
             lows, highs = _ends(bins)
-            step, share = (bins[0] - 1, TILED) if name in tiled and bins else (1, SUMMED)
-            axes.append(lows - 1 + step * np.ceil((highs - lows + 1) * share / step))
+            axes.append(np.ceil(lows - 1 + (highs - lows + 1) * (TILED if name in tiled else SUMMED)))
         return dict(zip(by, np.ix_(*axes), strict=True))
 
     def _time(self, variant: VariantDetails, extents: Mapping[str, Array]) -> Array:
         """The predicted time, and as much of that with the bandwidth that was measured: a hedge against the model."""
         assert variant.work is not None
-        numbers, counts = self.model.numbers[_label(variant)], counts_of(variant.work, extents, self.part)
+        numbers, counts = self.model.numbers[label_of(variant)], counts_of(variant.work, extents, self.part)
         here = times_of(scaled(numbers, self.measured, self.part), counts)
         known = replace(self.part, bandwidth=self.measured.bandwidth)
         return here if known == self.part else here * times_of(scaled(numbers, self.measured, known), counts) ** HEDGE
@@ -129,10 +128,8 @@ class _Chooser:
     def _takes(self, variant: VariantDetails) -> Array:
         """Whether a variant takes every call of a cell, as far as its extents go."""
         axes = []
-        for of_call, bins in zip(variant.tuned_by.values(), self.model.bins, strict=True):
+        for (low, high), bins in zip(limits_of(variant), self.model.bins, strict=True):
             lows, highs = _ends(bins)
-            limits = [one for one in variant.requirements if (one.operation, one.label) == ("extent", of_call)]
-            low, high = max((one.low for one in limits), default=0), min((one.high for one in limits), default=NO_LIMIT)
             axes.append((lows >= low) & (highs <= high))
         return functools.reduce(np.logical_and, np.ix_(*(np.where(axis, 1, 0) for axis in axes)))
 

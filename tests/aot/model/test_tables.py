@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aot_runtime.arch import Arch
@@ -20,7 +22,8 @@ from aot.model.parts import Part, find_part, known_parts, named_parts
 
 np = pytest.importorskip("numpy", reason="NumPy, of the extra `build`, is not installed")
 
-from aot.model.fit import bins_for, fit  # noqa: E402
+from aot.model.bins import bins_for  # noqa: E402
+from aot.model.fit import fit  # noqa: E402
 from aot.model.tables import tables_of  # noqa: E402
 from aot.model.times import clusters_at_once, counts_of, times_of  # noqa: E402
 
@@ -102,22 +105,45 @@ def test_no_cell_names_a_variant_that_does_not_take_all_of_its_calls() -> None:
     assert (cells[1:] == 1).all() and (cells[0] == 0).any()
 
 
+def cells_of_measured(slower: float) -> dict[str, Any]:
+    """Of two variants, of which the second takes longer by the model, and won some calls."""
+    numbers = {"small": TRUTH["small"], "other": tuple(slower * number for number in TRUTH["small"])}
+    fastest = {"other": ((1, 64, 64), (300, 64, 64)), "small": ((300, 65, 64),)}
+    given = models(["NVIDIA H200", "NVIDIA H100 PCIe"])
+    one = replace(given.models[0].sets[0], numbers=numbers, fastest=fastest)
+    given = replace(given, models=(replace(given.models[0], sets=(one,)),))
+    tables = tables_of(given, {("gemm", SM90): [variant("small", SMALL), variant("other", SMALL)]})
+    return {tuning.device.name: np.array(tuning.kernels[0].sets[0].cells).reshape(3, 2, 2) for tuning in tables}
+
+
 def test_what_was_measured_counts_more_than_the_model_on_its_own_device_alone() -> None:
     """Calls of one cell that different variants won are left to the model."""
-    given = models(["NVIDIA H200", "NVIDIA H100 PCIe"])
-    one = replace(given.models[0].sets[0], fastest={"large": ((1, 64, 64), (300, 64, 64)), "small": ((300, 65, 64),)})
-    given = replace(given, models=(replace(given.models[0], sets=(one,)),))
-    tables = list(tables_of(given, {("gemm", SM90): VARIANTS}))
-    cells = {tuning.device.name: np.array(tuning.kernels[0].sets[0].cells).reshape(3, 2, 2) for tuning in tables}
+    cells = cells_of_measured(1.05)
     assert (cells["NVIDIA H200"][0, 0, 0], cells["NVIDIA H100 PCIe"][0, 0, 0]) == (1, 0)
     assert cells["NVIDIA H200"][2, 0, 0] == 0
 
 
-def test_bins_are_narrow_along_what_tiles_cut_and_few_along_the_rest() -> None:
+def test_one_measured_call_does_not_decide_for_a_cell_that_the_model_finds_far_slower() -> None:
+    assert cells_of_measured(1.5)["NVIDIA H200"][0, 0, 0] == 0
+
+
+def test_bins_end_where_tiles_do_and_are_few_where_nothing_changes() -> None:
+    assert H200 is not None
     calls = [(m, 128 * n, 64 * k) for m in (1, 77, 1000) for n in (3, 40, 99) for k in (8, 30, 200)]
-    m, n, k = bins_for([SMALL, LARGE], BY, calls)
-    assert (m[0], n[0]) == (65, 129) and len(k) <= 3
-    assert max(m) > 1000 and max(n) > 99 * 128 and (len(m) + 1) * (len(n) + 1) * (len(k) + 1) <= 2 * 1450
+    m, n, k = bins_for(VARIANTS, TRUTH, calls, H200, cells=400)
+    assert (len(m) + 1) * (len(n) + 1) * (len(k) + 1) <= 400
+    assert all(start % 64 == 1 for start in m) and all(start % 128 == 1 for start in n)
+    slower = {**TRUTH, "large": (1e4, *TRUTH["large"][1:])}
+    alike = bins_for(VARIANTS, slower, calls, H200, cells=8)
+    assert math.prod(len(own) + 1 for own in alike) <= 8, "one of them is always the best"
+
+
+def test_a_bin_ends_where_a_variant_takes_no_more() -> None:
+    assert H200 is not None
+    few = variant("small", SMALL, RequirementDetails("a.shape[0]", "extent", 0, 192, 0))
+    calls = [(m, 128 * n, 64 * k) for m in (1, 77, 1000) for n in (3, 40, 99) for k in (8, 30, 200)]
+    m, _, _ = bins_for([few, VARIANTS[1]], TRUTH, calls, H200, cells=12)
+    assert 193 in m
 
 
 def test_axes_that_were_measured_at_one_value_do_not_matter(tmp_path: Path) -> None:

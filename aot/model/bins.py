@@ -1,0 +1,147 @@
+"""Where the bins of a table begin: fine bins are merged where that costs the least time.
+
+A tile that ends within a bin makes the bin's choice wrong for some of its calls, so bins had better end where tiles do. Which
+of these ends matter is up to the models: two neighbouring bins are merged if one variant is nearly the best for both of
+them, whatever the other extents are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..bundle.details import VariantDetails
+from .parts import Part
+from .times import counts_of, times_of
+
+__all__ = ["bins_for", "label_of", "limits_of"]
+
+Array = Any
+
+CELLS = 39_000  # of a table; those of all shipped products take 200 KB for a device
+FINEST = 96  # multiples of the narrowest bin, before bins get wider; then half as many for each doubling
+PER_DOUBLING = 6  # bins along extents that no tile cuts
+BEYOND = 2  # bins reach this many times as far as what was measured
+RARE = 0.02  # the weight of bins that lie beyond
+SAMPLES, SUMMED_SAMPLES = 40, 8  # of the measured extents, those of which tiles are cut and the others
+NEVER = 12.0  # the logarithm of the microseconds of a variant that does not take a call
+NO_LIMIT = 2**62
+
+
+def label_of(variant: VariantDetails) -> str:
+    return variant.name.rpartition("__")[2]
+
+
+def limits_of(variant: VariantDetails) -> list[tuple[int, int]]:
+    """The least and the highest value that a variant takes, of each extent."""
+    found = []
+    for of_call in variant.tuned_by.values():
+        own = [one for one in variant.requirements if (one.operation, one.label) == ("extent", of_call)]
+        found.append((max((one.low for one in own), default=0), min((one.high for one in own), default=NO_LIMIT)))
+    return found
+
+
+def bins_for(
+    variants: Sequence[VariantDetails],
+    numbers: Mapping[str, Sequence[float]],
+    calls: Sequence[Sequence[int]],
+    part: Part,
+    cells: int = CELLS,
+) -> tuple[tuple[int, ...], ...]:
+    """For each extent, the lowest values of its bins but the first. There are at most ``cells`` combinations of bins."""
+    by = tuple(variants[0].tuned_by)
+    columns = [sorted(column) for column in zip(*calls, strict=True)]
+    tiles = [[one.work.tile[name] for one in variants if one.work and name in one.work.tile] for name in by]
+    ends = [_fine(*both) for both in zip(columns, tiles, strict=True)]
+    samples = [_samples(column, SAMPLES if own else SUMMED_SAMPLES) for column, own in zip(columns, tiles, strict=True)]
+    merges = []
+    for axis, column in enumerate(columns):
+        lows = np.concatenate([[1], ends[axis][:-1] + 1])
+        low, high = ([*samples[:axis], own, *samples[axis + 1 :]] for own in (lows, ends[axis]))
+        times = np.stack([_times(one, numbers[label_of(one)], low, high, part) for one in variants], axis=-1)
+        merges.append(_merges(np.moveaxis(times, axis, 0), _weights(ends[axis], column[-1])))
+    kept = _fitting(merges, cells)
+    return tuple(tuple(int(own[bin - 1]) + 1 for bin in starts) for own, starts in zip(ends, kept, strict=True))
+
+
+def _fine(column: Sequence[int], tiles: Sequence[int]) -> Array:
+    """The last values of fine bins."""
+    own, highest = math.gcd(*column), BEYOND * column[-1]
+    if not tiles:
+        count = math.ceil(PER_DOUBLING * math.log2(max(2, highest / column[0])))
+        steps = column[0] * 2 ** (np.arange(count + 1) / PER_DOUBLING)
+        return np.unique(own * np.round(steps / own))
+    found: list[int] = []
+    width = max(own, math.gcd(*tiles))
+    while not found or found[-1] < highest:
+        found.append((found[-1] if found else 0) + width)
+        if found[-1] >= FINEST * width:
+            width *= 2
+    return np.array(found, dtype=float)
+
+
+def _samples(column: Sequence[int], count: int) -> Array:
+    return np.unique([column[int(share * (len(column) - 1))] for share in np.linspace(0, 1, count)]).astype(float)
+
+
+def _weights(ends: Array, highest: int) -> Array:
+    """Extents are taken to be as frequent as their logarithms."""
+    lows = np.concatenate([[max(1.0, ends[0] / 2)], ends[:-1]])
+    return np.log(np.maximum(ends / lows, 1.01)) * np.where(ends <= highest, 1.0, RARE)
+
+
+def _times(
+    variant: VariantDetails, numbers: Sequence[float], lows: Sequence[Array], highs: Sequence[Array], part: Part
+) -> Array:
+    """Logarithms of a variant's times at the highest values, if it takes the lowest, too."""
+    assert variant.work is not None
+    extents = dict(zip(variant.tuned_by, np.ix_(*highs), strict=True))
+    times = np.log(times_of(numbers, counts_of(variant.work, extents, part)))
+    for limit, low, high in zip(limits_of(variant), np.ix_(*lows), extents.values(), strict=True):
+        times = np.where((low < limit[0]) | (high > limit[1]), NEVER, times)
+    return np.broadcast_to(times, [len(values) for values in highs]).astype(np.float32)
+
+
+def _merges(times: Array, weights: Array) -> tuple[list[float], list[int]]:
+    """The bins that are merged with the one before, the cheapest first, and what each of these costs.
+
+    ``times`` are by bin, sample and variant. A bin's cost is what its calls take with the variant that is the best for all
+    of it.
+    """
+    sums = list(times.reshape(len(times), -1, times.shape[-1]) * weights[:, None, None])
+    firsts, own = list(range(len(sums))), [float(one.min(axis=1).sum()) for one in sums]
+
+    def cost(left: int) -> float:
+        return float((sums[left] + sums[left + 1]).min(axis=1).sum()) - own[left] - own[left + 1]
+
+    costs = [cost(left) for left in range(len(sums) - 1)]
+    prices, merged = [], []
+    while costs:
+        left = int(np.argmin(costs))
+        prices.append(costs[left] / (weights.sum() * len(sums[left])))
+        merged.append(firsts.pop(left + 1))
+        sums[left] = sums[left] + sums.pop(left + 1)
+        own[left], _ = float(sums[left].min(axis=1).sum()), own.pop(left + 1)
+        costs.pop(left)
+        if left < len(costs):
+            costs[left] = cost(left)
+        if left > 0:
+            costs[left - 1] = cost(left - 1)
+    return prices, merged
+
+
+def _fitting(merges: Sequence[tuple[list[float], list[int]]], cells: int) -> list[list[int]]:
+    """The bins that are left if merging stops as soon as all combinations of them fit, but for the first ones."""
+    done = [0] * len(merges)
+    counts = [len(merged) + 1 for _, merged in merges]
+    while math.prod(counts) > cells:
+        # The price of a merge is shared by the cells that it saves.
+        axis = min(
+            (axis for axis, count in enumerate(counts) if count > 1),
+            key=lambda axis: merges[axis][0][done[axis]] * counts[axis],
+        )
+        done[axis], counts[axis] = done[axis] + 1, counts[axis] - 1
+    return [sorted(merged[first:]) for (_, merged), first in zip(merges, done, strict=True)]
