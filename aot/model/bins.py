@@ -25,7 +25,7 @@ CELLS = 39_000  # of a table; those of all shipped products take 200 KB for a de
 FINEST = 96  # multiples of the narrowest bin, before bins get wider; then half as many for each doubling
 PER_DOUBLING = 6  # bins along extents that no tile cuts
 BEYOND = 2  # bins reach this many times as far as what was measured
-RARE = 0.02  # the weight of bins that lie beyond
+RARE = 0.02  # the weight of bins where nothing was measured
 SAMPLES, SUMMED_SAMPLES = 40, 8  # of the measured extents, those of which tiles are cut and the others
 NEVER = 12.0  # the logarithm of the microseconds of a variant that does not take a call
 NO_LIMIT = 2**62
@@ -55,42 +55,50 @@ def bins_for(
     by = tuple(variants[0].tuned_by)
     columns = [sorted(column) for column in zip(*calls, strict=True)]
     tiles = [[one.work.tile[name] for one in variants if one.work and name in one.work.tile] for name in by]
-    ends = [_fine(*both) for both in zip(columns, tiles, strict=True)]
+    limits = zip(*map(limits_of, variants), strict=True)
+    ends = [_fine(*of_extent) for of_extent in zip(columns, tiles, limits, strict=True)]
     samples = [_samples(column, SAMPLES if own else SUMMED_SAMPLES) for column, own in zip(columns, tiles, strict=True)]
     merges = []
     for axis, column in enumerate(columns):
         lows = np.concatenate([[1], ends[axis][:-1] + 1])
         low, high = ([*samples[:axis], own, *samples[axis + 1 :]] for own in (lows, ends[axis]))
         times = np.stack([_times(one, numbers[label_of(one)], low, high, part) for one in variants], axis=-1)
-        merges.append(_merges(np.moveaxis(times, axis, 0), _weights(ends[axis], column[-1])))
+        merges.append(_merges(np.moveaxis(times, axis, 0), _weights(ends[axis], column)))
     kept = _fitting(merges, cells)
     return tuple(tuple(int(own[bin - 1]) + 1 for bin in starts) for own, starts in zip(ends, kept, strict=True))
 
 
-def _fine(column: Sequence[int], tiles: Sequence[int]) -> Array:
-    """The last values of fine bins."""
+def _fine(column: Sequence[int], tiles: Sequence[int], limits: Sequence[tuple[int, int]]) -> Array:
+    """The last values of fine bins. A bin ends where a variant begins or ceases to take calls."""
     own, highest = math.gcd(*column), BEYOND * column[-1]
-    if not tiles:
+    found: Array
+    if tiles:
+        found = _ladder(max(own, math.gcd(*tiles)), highest)
+    else:
         count = math.ceil(PER_DOUBLING * math.log2(max(2, highest / column[0])))
-        steps = column[0] * 2 ** (np.arange(count + 1) / PER_DOUBLING)
-        return np.unique(own * np.round(steps / own))
-    found: list[int] = []
-    width = max(own, math.gcd(*tiles))
-    while not found or found[-1] < highest:
-        found.append((found[-1] if found else 0) + width)
+        found = own * np.round(column[0] * 2 ** (np.arange(count + 1) / PER_DOUBLING) / own)
+    edges = [edge for low, high in limits for edge in (low - 1, high) if 0 < edge < highest]
+    return np.unique([*found, *edges]).astype(float)
+
+
+def _ladder(width: int, highest: int) -> list[int]:
+    found = [width]
+    while found[-1] < highest:
         if found[-1] >= FINEST * width:
             width *= 2
-    return np.array(found, dtype=float)
+        found.append(found[-1] + width)
+    return found
 
 
 def _samples(column: Sequence[int], count: int) -> Array:
     return np.unique([column[int(share * (len(column) - 1))] for share in np.linspace(0, 1, count)]).astype(float)
 
 
-def _weights(ends: Array, highest: int) -> Array:
-    """Extents are taken to be as frequent as their logarithms."""
+def _weights(ends: Array, column: Sequence[int]) -> Array:
+    """Extents are taken to be as frequent as their logarithms, where they were measured."""
     lows = np.concatenate([[max(1.0, ends[0] / 2)], ends[:-1]])
-    return np.log(np.maximum(ends / lows, 1.01)) * np.where(ends <= highest, 1.0, RARE)
+    usual = (ends >= column[0]) & (ends <= column[-1])
+    return np.log(np.maximum(ends / lows, 1.01)) * np.where(usual, 1.0, RARE)
 
 
 def _times(
