@@ -26,7 +26,7 @@ MODULES = {
 # Classes whose objects are returned by functions of ours, and not made by callers.
 RETURNED = ("Bundle", "Candidate", "Explanation", "Functions", "Operators", "Serving", "Target")
 # Fields and properties that modules of ours use among each other, and no caller.
-INTERNAL = {"Tensor": ("batch", "is_made", "compiled", "layout")}
+INTERNAL = {"Tensor": ("layout",)}
 HEAD = """# Python
 
 `python tools/reference.py` writes this page from the sources; a test compares the two. `aot_runtime` is the loader, and all
