@@ -9,11 +9,12 @@ long as that helps. The last lines are the labels for ``SM90_CORE`` in ``kernels
 
 from __future__ import annotations
 
+import argparse
 import sys
 from typing import Any
 
 import numpy as np
-from _common import PROJECT, parser, report
+from _common import PROJECT
 from drawn import draw
 
 GPUS = ("NVIDIA H200", "NVIDIA H100 80GB HBM3", "NVIDIA H100 PCIe")
@@ -67,7 +68,7 @@ def _exchanged(times: Any, chosen: list[int]) -> list[int] | None:
 
 
 def main() -> None:
-    arguments = parser(__doc__)
+    arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--seed", type=int, required=True)
     arguments.add_argument("--count", type=int, default=2500, help="products (default: 2500)")
     arguments.add_argument("--size", type=int, default=20, help="tilings (default: 20)")
@@ -89,10 +90,7 @@ def main() -> None:
     ratios = times.min(0) / times[chosen].min(0)
     mean, low, worst = np.exp(np.log(ratios).mean()), np.quantile(ratios, 0.01), ratios.min()
     print(f"of {len(SM90_TILINGS)}: mean {mean:.3f}, 1 of 100 below {low:.3f}, worst {worst:.3f}")
-    labels = [SM90_TILINGS[one].label for one in chosen]
-    print("\n".join(labels))
-    summary = {"mean": round(float(mean), 3), "hundredth": round(float(low), 3), "worst": round(float(worst), 3)}
-    report("core_tilings", {"seed": given.seed, "gpus": GPUS, **summary, "tilings": labels}, given.out)
+    print("\n".join(SM90_TILINGS[one].label for one in chosen))
 
 
 if __name__ == "__main__":

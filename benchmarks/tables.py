@@ -27,6 +27,7 @@ _NAMES = (
     "docs/dev/measurements.md",
     "docs/README.md",
     "README.md",
+    "SECURITY.md",
 )
 PAGES = tuple(PROJECT / name for name in _NAMES)
 RESULTS = PROJECT / "benchmarks" / "results"
@@ -386,6 +387,33 @@ def _scripts(data: Any) -> str:
     return f"{len(found)} scripts: {works} work, {part} in part, {rest} fail; {beyond} need more than torch and one GPU"
 
 
+def _flips(data: Any) -> str:
+    outcomes = data["results"]["targets"].values()
+    refused = sum(one.get("refused by load, named by verify", 0) for one in outcomes)
+    later = sum(one.get("refused when it is read, named by verify", 0) for one in outcomes)
+    named = f"`verify` names {refused + later:,}; `load` refuses {refused:,}, reading the file {later:,}"
+    return f"{data['results']['cases']:,} flips: {named}; {_findings(data)}"
+
+
+def _races(data: Any) -> str:
+    targets = data["results"]["targets"]
+    ours, control = (
+        [one for name, one in targets.items() if name.startswith("control") == is_control]
+        for is_control in (False, True)
+    )
+    loads, by_path = (sum(one["cases"] for one in group) for group in (ours, control))
+    ran, won = sum(one["found"] for one in ours), sum(one["won"] for one in control)
+    return f"{loads:,} loads: other code ran {ran} times; {won} times in {by_path:,} loads that hash and open by path"
+
+
+def _fuzzed(data: Any) -> str:
+    return f"{data['results']['cases']:,} cases: {_findings(data)}"
+
+
+def _findings(data: Any) -> str:
+    return f"{data['results']['findings']} findings"
+
+
 def _at(data: Any, *path: str) -> Any:
     for key in path:
         data = data[key]
@@ -493,6 +521,12 @@ FACTS: dict[str, tuple[tuple[str, str, Callable[[Any], str]], ...]] = {
         ("Checks of the programs in `cpp_demo/`", "h200-cpp-demo.json",
          lambda data: f"{sum(line.startswith('ok') for line in data['results'])} passed, "
                       f"{sum(line.startswith('FAIL') for line in data['results'])} failed"),
+    ),
+    "attacked": (
+        ("Every single bit of `manifest.json`, `kernels.json`, `files.json` and `provenance.json` flipped", "aarch64-flips.json", _flips),
+        ("The entry library and a kernel's library replaced by renaming at random moments, in Python and in C++", "aarch64-races.json", _races),
+        ("Readers of manifests, details, libraries, GPU code, archives and cache entries; the overlap check against brute force; "
+         "dispatch in C under the sanitizers for addresses and undefined behaviour", "aarch64-fuzz.json", _fuzzed),
     ),
 }  # fmt: skip
 
