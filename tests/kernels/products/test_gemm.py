@@ -221,6 +221,9 @@ tilings = {
     "gemm": gemm.SM90_TILINGS, "tf32": gemm_f32.SM90_TF32_TILINGS, "exact": gemm_f32.SM90_EXACT_TILINGS,
     "rows": gemm_fp8.SM90_ROWS_TILINGS, "blocks": gemm_fp8.SM90_BLOCKS_TILINGS,
 }
+# A misspelt label would leave a tiling out, and a call that no other takes would be refused.
+labels = [choice.tiling.label for choice in gemm.SM90_CHOICES if choice.core]
+assert gemm.SM90_GENERAL.label in labels and sorted(labels) == sorted(gemm.SM90_CORE), labels
 print(json.dumps({name: [tiling.label for tiling in own] for name, own in tilings.items()}))
 """
 
