@@ -86,6 +86,31 @@ def outside() -> dict[str, str | None]:
     return {path: text for path, text in found.items() if not path.startswith("docs")}
 
 
+_PLOT = re.compile(r'<img [^>]*src="[^"]*(assets/gallery/\w+\.svg)"[^>]*>')
+_STYLE = re.compile(r"<style>(.*?)@media \(prefers-color-scheme: dark\) \{(.*)\}\s*</style>", re.DOTALL)
+_RULE = re.compile(r"([^{}]+)(\{[^{}]*\})")
+
+
+def with_plots(html: str) -> str:
+    """A page with its plots as parts of it, and no pictures: so they are light or dark as the page's switch says.
+
+    A picture asks the system instead, in all but the newest browsers.
+    """
+    return _PLOT.sub(lambda match: _inlined((PROJECT / "docs" / match[1]).read_text()), html)
+
+
+def _inlined(plot: str) -> str:
+    def style(match: re.Match[str]) -> str:
+        light, dark = _scoped(match[1], ".plot"), _scoped(match[2], '[data-md-color-scheme="slate"] .plot')
+        return f"<style>{light} {dark}</style>"
+
+    return _STYLE.sub(style, plot).replace("<svg ", '<svg class="plot" style="max-width: 100%; height: auto" ', 1)
+
+
+def _scoped(rules: str, scope: str) -> str:
+    return " ".join(f"{scope} {selector.strip()} {body}" for selector, body in _RULE.findall(rules))
+
+
 # What mkdocs calls.
 
 
@@ -110,3 +135,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     uri = page.file.src_uri
     page.meta.setdefault("search", search_rank(uri))
     return markdown if uri.startswith("repository/") else rewritten(markdown, f"docs/{uri}")
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    return with_plots(html)

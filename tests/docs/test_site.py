@@ -43,6 +43,17 @@ def test_links_of_the_site_stay_inside_it() -> None:
             assert target in there, f"{place} links {target}, which the site does not have"
 
 
+def test_plots_are_light_or_dark_as_the_page_is_and_not_as_the_system_is() -> None:
+    page = '<p><img alt="Speed" src="../assets/gallery/gemm.svg" /> and <img src="assets/path.svg" /></p>'
+    shown = site_pages.with_plots(page)
+    assert "gemm.svg" not in shown and "assets/path.svg" in shown
+    style = shown.partition("<style>")[2].partition("</style>")[0]
+    selectors = [rule.partition("{")[0].strip() for rule in style.split("}") if rule.strip()]
+    dark = [one for one in selectors if one.startswith('[data-md-color-scheme="slate"] .plot ')]
+    assert dark and all(one.startswith(".plot ") for one in selectors if one not in dark)
+    assert "@media" not in style
+
+
 def test_a_file_of_the_repository_is_a_page_of_the_site() -> None:
     text = "[a](../../kernels/elementwise/add.py) [b](cpp.md#errors)\n```text\n[c](d.md)\n```\n[e](../../examples)\n"
     assert site_pages.rewritten(text, "docs/guides/torch.md") == (
