@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..files import sha256_of
 from ..link.libraries import EntryFunction, KernelBuild, Linker, entry_source, entry_sources
 from ..link.nvidia import NvidiaLibraries
 from ..link.torch_library import TORCH_SOURCES
@@ -72,7 +71,7 @@ class CachingLinker(Linker):
         return self._once(inputs, output, lambda: Linker.kernel(self, name, tables, launchers, output))
 
     def support(self, libraries: NvidiaLibraries, output: Path, *, shared_cudart: bool) -> None:
-        digests = [sha256_of(path) if path else "" for path in vars(libraries).values()]
+        digests = sorted(libraries.digests.items())
 
         def link() -> list[str]:
             Linker.support(self, libraries, output, shared_cudart=shared_cudart)

@@ -13,6 +13,8 @@ from aot.cache.entries import EntryError, pack
 from aot.cache.links import CachingLinker, pack_library, unpack_library
 from aot.cache.store import Store
 from aot.hosts import Host
+from aot.link.libraries import Linker
+from aot.link.nvidia import NvidiaLibraries
 from aot.link.zig import Zig
 
 
@@ -73,3 +75,23 @@ def test_a_build_that_finds_such_an_entry_links_by_itself_and_writes_nothing_els
         CachingLinker(Zig(tmp_path, tmp_path), host, work, tmp_path, pool, store)._once(["x"], linked, link)
     assert linked.read_bytes() == b"own"
     assert list(victim.parent.iterdir()) == []
+
+
+def test_launch_support_is_linked_once_for_the_same_libraries_of_nvidia(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    linked: list[str] = []
+
+    def link(self: Linker, libraries: NvidiaLibraries, output: Path, *, shared_cudart: bool) -> None:
+        linked.append(libraries.digests["a"])
+        output.write_bytes(b"library")
+        (self.work / "aot_support.o").write_bytes(b"object")
+
+    monkeypatch.setattr(Linker, "support", link)
+    store = Store(tmp_path / "store")
+    with ThreadPoolExecutor(1) as pool:
+        linker = CachingLinker(Zig(tmp_path, tmp_path), Host.native(), tmp_path, tmp_path, pool, store)
+        for digest in ("1", "1", "2"):
+            libraries = NvidiaLibraries(Path("a"), Path("b"), Path("c"), None, {"a": digest})
+            linker.support(libraries, tmp_path / "support.so", shared_cudart=False)
+    assert linked == ["1", "2"]
