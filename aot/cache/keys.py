@@ -29,6 +29,7 @@ __all__ = [
     "cutlass_distributions",
     "digest_of",
     "durations_key",
+    "comparing",
     "generation",
     "library_key",
     "linking",
@@ -96,7 +97,8 @@ def variant_keys(
     cuda: int,
 ) -> dict[str, str]:
     """The key of each variant of a kernel, made here with what is installed here."""
-    cutlass, python, code = cutlass_distributions(), python_version(), generation()
+    cutlass, python = cutlass_distributions(), python_version()
+    code = generation() if kernel.captured is None else digest_of([generation(), comparing()])
     return {
         variant.table.name: variant_key(
             kernel, variant, arch,
@@ -159,6 +161,13 @@ def cutlass_distributions(folders: Iterable[str] | None = None) -> dict[str, str
 def generation() -> str:
     """Our own code generation: what turns a declaration into a launcher, and the C it is linked with."""
     return _files_digest([*_ours(_GENERATION), _dtypes(), *_runtime_sources()])
+
+
+@cache
+def comparing() -> str:
+    """What words the values that tracing read: a captured variant has them, and is served if they are the same."""
+    serving = Path(aot_runtime.native.__file__).parent / "serving"
+    return _files_digest([serving / f"{name}.py" for name in ("calls", "forms", "options", "reads", "sources")])
 
 
 @cache

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from .sources import class_statements, uses_cute_dsl
+from .sources import class_statements, function_text, uses_cute_dsl
 
 __all__ = [
     "ByClass",
@@ -229,10 +229,10 @@ class Forms:
             return qualified(function)
         try:
             # CuTe DSL replaces the code of a function when it is first compiled.
-            text, lambdas = _source_text(getattr(function, "_original_code", function.__code__))
+            text = textwrap.dedent(function_text(getattr(function, "_original_code", function.__code__)))
         except (OSError, TypeError):
             raise UnstableError(f"{where} is a function whose source cannot be read") from None
-        if lambdas > 1 and function.__name__ == "<lambda>":
+        if function.__name__ == "<lambda>" and _lambdas(text) > 1:
             raise UnstableError(f"{where} is one of several lambdas on one line, which cannot be told apart")
         return f"{qualified(function)} {hashlib.sha256(text.encode()).hexdigest()}"
 
@@ -269,13 +269,6 @@ class Forms:
         if attributes is None:
             raise UnstableError(f"{where} is a {qualified(kind)}, which shows nothing of its content")
         return [qualified(kind), self._named(dict(sorted(attributes.items())), where)]
-
-
-@functools.lru_cache(maxsize=1024)
-def _source_text(code: types.CodeType) -> tuple[str, int]:
-    """The text of a function, and how many lambdas are in it."""
-    text = textwrap.dedent(inspect.getsource(code))
-    return text, _lambdas(text)
 
 
 def _lambdas(text: str) -> int:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import enum
 import functools
 import importlib
-import inspect
 import json
 import logging
 import os
@@ -28,7 +27,7 @@ from typing import Any
 
 from ..arch import Arch
 from .forms import Forms, UnstableError, digest, is_defined, qualified
-from .sources import source_digest, uses_cute_dsl
+from .sources import class_text, source_digest, uses_cute_dsl
 
 __all__ = [
     "MISSING",
@@ -254,7 +253,7 @@ class ReadForms(Forms):
 
     def _class_text(self, kind: type, where: str) -> str:
         try:
-            return digest(inspect.getsource(kind))[:_LETTERS]
+            return digest(class_text(kind))[:_LETTERS]
         except (OSError, TypeError):
             raise UnstableError(f"{where} is a class whose source cannot be read") from None
 

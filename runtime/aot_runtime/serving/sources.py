@@ -8,16 +8,19 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.util
+import inspect
+import linecache
 import os
 import re
 import sys
 import types
 from collections.abc import Iterable
 
-__all__ = ["class_statements", "locate_source", "source_digest", "uses_cute_dsl"]
+__all__ = ["class_statements", "class_text", "function_text", "locate_source", "source_digest", "uses_cute_dsl"]
 
 _LETTERS = 16  # enough against edits by accident, and a library of a hundred modules is named in every record
 _CLASS = re.compile(rb"class (\w+)[(:]")
+_DEF = re.compile(r"\s*(async\s+)?def\s").match
 _files: dict[str, _Source | None] = {}  # by path; a library is not edited while a process runs it
 _NOTHING: frozenset[bytes] = frozenset()
 
@@ -47,6 +50,76 @@ def class_statements(path: str) -> frozenset[bytes]:
     """The names that follow the word ``class`` in a file."""
     source = _read(path)
     return source.classes if source is not None else _NOTHING
+
+
+@functools.lru_cache(maxsize=256)
+def class_text(kind: type) -> str:
+    """The text of a class of a script, with what stands right above it: a decorator, perhaps.
+
+    ``inspect`` parses the whole script for it, which takes up to a tenth of a second, and is asked if this is not certain.
+    """
+    lines = linecache.getlines(str(getattr(sys.modules.get(kind.__module__), "__file__", "")))
+    begins = re.compile(rf"class {re.escape(kind.__qualname__)}\b").match
+    starts = [number for number, line in enumerate(lines) if begins(line)]
+    if len(starts) != 1:
+        return inspect.getsource(kind)
+    start, end = starts[0], _end_of_block(lines, starts[0])
+    while start and lines[start - 1].strip():
+        start -= 1
+    methods = sorted(filter(None, map(_code_of, vars(kind).values())), key=lambda code: code.co_firstlineno)
+    return "".join(lines[start:end]) if not methods or _last_line(methods[-1]) <= end else inspect.getsource(kind)
+
+
+@functools.lru_cache(maxsize=1024)
+def function_text(code: types.CodeType) -> str:
+    """The text of a function with its decorators. Of a lambda, the lines that it stands in."""
+    lines = linecache.getlines(code.co_filename)
+    start = code.co_firstlineno - 1
+    heads = (at for at in range(start, len(lines)) if not lines[at].lstrip().startswith("@"))
+    head = next(heads, start)
+    if not _DEF(lines[head] if head < len(lines) else ""):
+        return inspect.getsource(code)
+    end = _end_of_block(lines, head)
+    return "".join(lines[start:end]) if _last_line(code) <= end else inspect.getsource(code)
+
+
+def _end_of_block(lines: list[str], head: int) -> int:
+    """The line behind the block of a statement: before the next one that is not further in.
+
+    A text of several lines, or one in brackets, may have lines further out: the code of the block goes on behind these.
+    """
+    space = len(lines[head]) - len(lines[head].lstrip())
+    for end in range(head + 1, len(lines)):
+        rest = lines[end].lstrip()
+        if rest and rest[0] not in "#)]}" and len(lines[end]) - len(rest) <= space:
+            break
+    else:
+        end = len(lines)
+    while not lines[end - 1].strip() or lines[end - 1].lstrip().startswith("#"):
+        end -= 1
+    return end
+
+
+def _last_line(code: types.CodeType) -> int:
+    """The last line that code was made of; one behind every file if Python does not tell."""
+    inner = [_last_line(item) for item in code.co_consts if isinstance(item, types.CodeType)]
+    if sys.version_info < (3, 11):
+        return sys.maxsize
+    return max([*inner, *(end if end is not None else _unknown(start) for start, end, _, _ in code.co_positions())])
+
+
+def _unknown(start: int | None) -> int:
+    """Instructions that nobody wrote have no line at all."""
+    return 0 if start is None else sys.maxsize
+
+
+def _code_of(item: object) -> types.CodeType | None:
+    """The code that the author wrote: decorators wrap it, and CuTe DSL replaces it when it first compiles a function."""
+    for name in ("fget", "__func__"):
+        item = getattr(item, name, item)
+    function = inspect.unwrap(item) if callable(item) else None
+    code = getattr(function, "_original_code", getattr(function, "__code__", None))
+    return code if isinstance(code, types.CodeType) else None
 
 
 class _Source:

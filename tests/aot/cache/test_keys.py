@@ -138,6 +138,18 @@ def test_a_changed_file_of_ours_changes_the_digest(digest: Any, monkeypatch: pyt
     digest.cache_clear()
 
 
+def test_how_values_are_compared_is_in_the_key_of_a_captured_variant_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(captured: dict[str, Any] | None) -> dict[str, str]:
+        kernel = dataclasses.replace(BASE["kernel"], captured=captured)
+        variants, arch, closure = [BASE["variant"]], BASE["arch"], BASE["closure"]
+        return keys.variant_keys(kernel, variants, arch, closure, options=Options(), cuda=12)
+
+    before = found(None), found({"key": "k"})
+    monkeypatch.setattr(keys, "comparing", lambda: "changed")
+    assert found(None) == before[0]
+    assert found({"key": "k"}) != before[1]
+
+
 HOST = Host.native()
 REQUEST: dict[str, Any] = {"source": "kernels", "archs": ("sm90",), "select": (), "options": Options()}
 

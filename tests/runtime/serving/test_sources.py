@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
+import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aot_runtime.serving import sources
@@ -48,3 +51,52 @@ def test_a_file_is_read_once_for_its_digest_and_its_classes(package: Path) -> No
     (package / "one.py").unlink()
     assert sources.class_statements(str(package / "one.py")) == {b"One", b"Two"}
     assert sources.class_statements(str(package / "none.py")) == frozenset()
+
+
+CLASSES = {
+    "plain": ("class Norm:\n    x = 1\n\n    def run(self):\n        return 2\n", "\n\ndef other():\n    return 3\n"),
+    "at the end": ("class Norm:\n    def run(self):\n        return 2\n", ""),
+    "decorated method": ("class Norm:\n    @staticmethod\n    def run():\n        return 2\n", "\nY = 1\n"),
+    "decorated": ("@staticmethod\nclass Norm:\n    def run():\n        return 2\n", "\nY = 1\n"),
+    "text without indent": (
+        'class Norm:\n    """Words\nclass of nothing\n    """\n\n    def run(self):\n        return 2\n',
+        "Z = 1\n",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "rest"), CLASSES.values(), ids=CLASSES)
+def test_the_text_of_a_class_is_all_of_it_and_nothing_behind_it(
+    text: str, rest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found(content: str, name: str) -> str:
+        path = tmp_path / f"{name}.py"
+        path.write_text(content)
+        module = types.ModuleType("script")
+        module.__file__ = str(path)
+        monkeypatch.setitem(sys.modules, "script", module)
+        exec(compile(content, str(path), "exec"), module.__dict__)
+        return sources.class_text(inspect.unwrap(module.Norm)).rstrip()
+
+    whole = found(f"A = 1\n\n{text}{rest}", "one")
+    assert whole == found(f"A = 2\n\n\n{text}{rest}# more\n", "two") == text.rstrip()
+    assert whole != found(f"A = 1\n\n{text.replace('return 2', 'return 4')}{rest}", "three")
+
+
+FUNCTIONS = {
+    "plain": "def run(x):\n    return x\n",
+    "decorated": "@same\n@same\ndef run(x):\n    return x\n",
+    "long signature": "def run(\n    x,\n    y=2,\n):\n    return x\n",
+    "ends in a text without indent": 'def run(x):\n    return """\nmov.u32 a, b;\n"""\n',
+    "inner function": "def run(x):\n    def inner():\n        return x\n\n    return inner\n",
+}
+
+
+@pytest.mark.parametrize("text", FUNCTIONS.values(), ids=FUNCTIONS)
+@pytest.mark.parametrize("rest", ["", "\n\ndef other():\n    return 1\n", "A = 1\n"], ids=["end", "function", "value"])
+def test_the_text_of_a_function_is_all_of_it_and_nothing_behind_it(text: str, rest: str, tmp_path: Path) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(f"def same(f):\n    return f\n\n\n{text}{rest}")
+    names: dict[str, Any] = {}
+    exec(compile(path.read_text(), str(path), "exec"), names)
+    assert sources.function_text(names["run"].__code__) == text
