@@ -26,10 +26,10 @@ from ..versions import installed_version
 
 __all__ = [
     "bundle_key",
+    "comparing",
     "cutlass_distributions",
     "digest_of",
     "durations_key",
-    "comparing",
     "generation",
     "library_key",
     "linking",
