@@ -15,7 +15,7 @@ from aot_runtime.serving.calls import CONTROLS, bind, describe, is_constexpr, ji
 from aot_runtime.serving.forms import digest
 
 from ..compile import dsl
-from ..compile.names import Reached
+from ..compile.names import Reached, codes_in
 from ..declare.arguments import Argument, Stream
 from ..declare.declaration import In
 from ..declare.kernel import Kernel
@@ -23,7 +23,7 @@ from ..declare.specs import CapturedSpec, Spec
 from .closure import digests_of, reached_by
 from .translate import translate
 
-__all__ = ["CapturedCall", "captured_kernel", "name_of", "note_values"]
+__all__ = ["CapturedCall", "captured_kernel", "launches_kernels", "name_of", "note_values"]
 
 _KEY_LETTERS = 10
 _NO_OPTIONS = " "
@@ -97,6 +97,13 @@ def _spec(call: CapturedCall, owner: Any, arguments: dict[str, Argument]) -> Cap
         identity=identity,
         modules=lambda: call.reached().modules,
     )
+
+
+def launches_kernels(call: CapturedCall) -> bool:
+    """Whether a function that a call leads to launches a kernel. Host code that CuTe DSL compiles launches none."""
+    functions = call.reached().functions
+    codes = (getattr(function, "_original_code", function.__code__) for function in functions)
+    return any("launch" in inner.co_names for code in codes for inner in codes_in(code))
 
 
 def note_values(seen: dict[tuple[str, str], set[str]], call: CapturedCall) -> None:

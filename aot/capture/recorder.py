@@ -16,10 +16,10 @@ from aot_runtime.serving.sources import uses_cute_dsl
 
 from ..declare.kernel import Kernel
 from ..errors import DeclarationError
-from .kernels import CapturedCall, captured_kernel, name_of, note_values
+from .kernels import CapturedCall, captured_kernel, launches_kernels, name_of, note_values
 from .standin import Notes
 from .standin.anything import Anything
-from .translate import HostTensorError
+from .translate import HostCodeError
 
 __all__ = ["Recorder", "Refused"]
 
@@ -53,10 +53,12 @@ class Recorder:
             call = describe(compiler, function, args, kwargs)
             caught = CapturedCall(call.key, call.data, call.options.text(), function, args, kwargs, called_from)
             if call.key not in self.kernels:
+                if not launches_kernels(caught):
+                    raise HostCodeError("it launches no kernel")
                 self.kernels[call.key] = captured_kernel(caught, (self._arch,), f"{self._exercise}:{line}")
             else:
                 note_values(self.kernels[call.key].make(None).seen, caught)
-        except HostTensorError as error:
+        except HostCodeError as error:
             self._notes.add(f"{name_of(function)} was not run: {error.message}")
         except (UnstableError, DeclarationError) as error:
             message = error.message if isinstance(error, DeclarationError) else str(error)

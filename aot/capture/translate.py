@@ -14,11 +14,11 @@ from ..declare.arguments import Argument, Constant, Dim, Pointer, Scalar, Stream
 from ..errors import DeclarationError
 from ..kinds import DTYPES
 
-__all__ = ["HostTensorError", "translate"]
+__all__ = ["HostCodeError", "translate"]
 
 
-class HostTensorError(DeclarationError):
-    """A call works on the memory of the CPU: it is host code, and no kernel."""
+class HostCodeError(DeclarationError):
+    """A call works on the memory of the CPU, or launches nothing: it is host code, and no kernel."""
 
 
 _SHORT = {(dtype.code, dtype.bits, dtype.lanes): name for name, dtype in DTYPES.items()}
@@ -63,7 +63,7 @@ def _elements(value: Any) -> Iterator[Any]:
 
 def _tensor(parameter: Any, where: str) -> Tensor:
     if parameter.dlpack_device_type == _CPU:
-        raise HostTensorError(f"argument {where} is a tensor in the memory of the CPU")
+        raise HostCodeError(f"argument {where} is a tensor in the memory of the CPU")
     strides = parameter.strides
     return Tensor(
         _dtype(parameter.dtype, where),

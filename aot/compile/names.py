@@ -12,7 +12,7 @@ from typing import Any
 from aot_runtime.serving.forms import UnstableError
 from aot_runtime.serving.reads import MISSING, ReadForms, resolve, takes_part
 
-__all__ = ["Reached", "constants", "names_read", "reach"]
+__all__ = ["Reached", "codes_in", "constants", "names_read", "reach"]
 
 _ROOTS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
 _MEMBERS = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
@@ -80,7 +80,7 @@ def _read_by(function: types.FunctionType, reached: Reached) -> list[Any]:
     """Note what a function reads, and give what of that leads further."""
     module, found = str(function.__globals__["__name__"]), list[Any]()
     reached.modules.add(module)
-    for code in _codes(getattr(function, "_original_code", function.__code__)):
+    for code in codes_in(getattr(function, "_original_code", function.__code__)):
         for path in names_read(code):
             if path.partition(".")[0] not in function.__globals__:
                 continue
@@ -103,8 +103,9 @@ def _text(value: Any, where: str) -> str:
         return type(value).__qualname__
 
 
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+def codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
+    """Code, and the code of functions that it defines."""
     yield code
     for item in code.co_consts:
         if isinstance(item, types.CodeType):
-            yield from _codes(item)
+            yield from codes_in(item)

@@ -63,3 +63,52 @@ def test_a_function_without_tvm_ffi_is_served_as_callers_use_it(plain_bundle: Pa
     assert printed[3] == "78 6 1 0"
     assert printed[4] == "Mismatched x.shape[1] on argument #0, expected to be 64"
     assert printed[5] == "9 79 2 0", "a host function that is called is served too"
+
+
+HOSTLIB = """
+import cutlass, cutlass.cute as cute
+
+
+@cute.jit
+def of_the_host(x: cute.Tensor):
+    x[1] = x[0] + 1.0
+
+
+@cute.kernel
+def kernel(out: cute.Pointer):
+    cute.make_tensor(out, cute.make_layout(1))[0] = 1.0
+
+
+@cute.jit
+def helper(out: cute.Pointer):
+    kernel(out).launch(grid=[1, 1, 1], block=[1, 1, 1])
+
+
+@cute.jit
+def of_the_device(out: cute.Pointer):
+    helper(out)
+"""
+HOST_CALLS = """
+import sys
+import aot_runtime, numpy
+bundle, folder = sys.argv[1:]
+serving = aot_runtime.serve(bundle)
+sys.path.insert(0, folder)
+import cutlass, hostlib
+from cutlass.cute.runtime import from_dlpack, make_ptr
+x = numpy.full(2, 3.0, dtype=numpy.float32)
+hostlib.of_the_host(from_dlpack(x))
+print(x[1])
+try:
+    hostlib.of_the_device(make_ptr(cutlass.Float32, 16, cutlass.cute.AddressSpace.gmem, assumed_align=16))
+except aot_runtime.MissError as error:
+    print("a miss:", "of_the_device" in str(error))
+"""
+
+
+@pytest.mark.compiler
+def test_host_code_runs_while_a_bundle_is_served_and_a_launch_is_a_miss(plain_bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "hostlib.py").write_text(HOSTLIB)
+    variables = {MAY_IMPORT: "this is such a process", "CUTE_DSL_ARCH": "sm_90a"}
+    printed = run_python(HOST_CALLS, plain_bundle, tmp_path, variables=variables).splitlines()
+    assert printed == ["4.0", "a miss: True"]

@@ -16,11 +16,13 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-__all__ = ["Hook", "bound_call", "when_loaded"]
+__all__ = ["Hook", "bound_call", "if_host_code", "when_loaded"]
 
 _MODULE = "cutlass.base_dsl.compiler"
 _CALLS = "cutlass.base_dsl.dsl"
 _MLIR = "cutlass._mlir.ir"
+_DSL = "cutlass.cutlass_dsl"
+_GPU_CODE = "gpu.module"
 # (the original, the CompileCallable, function, args, kwargs) -> what is compiled. Without a CompileCallable the function is
 # called, and the answer is what it returns.
 Answer = Callable[..., Any]
@@ -85,6 +87,28 @@ def _is_tracing() -> bool:
     """Whether a function is called while another one is compiled, of which it becomes a part."""
     ir = sys.modules[_MLIR]
     return ir.Context.current is not None and ir.InsertionPoint.current is not None
+
+
+def if_host_code(call: Callable[[], Any], error: Callable[[], Exception]) -> Any:
+    """What a call of a ``@cute.jit`` function returns that launches no kernel; ``error`` is raised for one that does.
+
+    Only tracing tells: nothing is compiled before.
+    """
+    found: list[Exception] = []
+
+    def look(dsl: Any, module: Any, name: str) -> None:
+        if any(operation.operation.name == _GPU_CODE for operation in module.body.operations):
+            found.append(error())
+            raise found[0]
+
+    kind = getattr(sys.modules.get(_DSL), "CuTeDSL", None)
+    if kind is None:
+        raise error()
+    with kind._get_dsl().trace_finalize_hooks(look):
+        try:
+            return call()
+        except Exception as raised:
+            raise (found[0] if found else error()) from (None if found else raised)
 
 
 def bound_call(function: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:

@@ -22,7 +22,7 @@ from .calls import DATACLASS, Call, bind, describe, jit_function, with_tensors_o
 from .captured import CapturedCalls, Found, holds_calls
 from .empty import EmptyKernel, is_empty_kernel
 from .forms import UnstableError
-from .hook import Hook, when_loaded
+from .hook import Hook, if_host_code, when_loaded
 from .nearest import explain_miss, nearest_call
 from .options import prepare_options
 from .plain import PlainFunction
@@ -131,8 +131,10 @@ class Serving:
             self.hits += 1
             return found if compiler is not None else found(*_runtime_arguments(found, function, args, kwargs))
         self.misses += 1
+        if self.miss == "raise" and compiler is None:  # it is called, and may be host code, which no bundle holds
+            return if_host_code(lambda: original(compiler, function, *args, **kwargs), found.error)
         if self.miss == "raise":
-            raise MissError(found.reason, hint=found.hint())
+            raise found.error()
         if self.miss == "warn":
             warnings.warn(f"{found.reason}; it is compiled", ServingWarning, stacklevel=4)
         return original(compiler, function, *args, **kwargs)
@@ -216,7 +218,10 @@ class _Miss:
     def __init__(self, reason: str, bundle: Path, changed: bool = False) -> None:
         self.reason, self.bundle, self.changed = reason, bundle, changed
 
-    def hint(self) -> str:
+    def error(self) -> MissError:
+        return MissError(self.reason, hint=self._hint())
+
+    def _hint(self) -> str:
         """How to capture what is missing: a command that replaces the bundle. Only the author knows the exercise."""
         from shlex import quote  # only a miss needs it
 

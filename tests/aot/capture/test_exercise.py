@@ -241,6 +241,12 @@ compiled = cute.compile(run, out, 64, stream)
 assert benchmark(compiled, kernel_arguments=JitArguments(out, stream), stream=stream) > 0
 driver.cuStreamSynchronize(stream)
 len(compiled.artifacts.PTX), compiled.function_name
+
+@cute.jit
+def of_pointers(x: cute.Pointer):
+    cute.make_tensor(x, cute.make_layout(1))[0] = 1.0
+
+of_pointers(out)
 """
 
 
@@ -251,8 +257,9 @@ def test_a_script_that_launches_synchronizes_and_measures_is_an_exercise_as_it_i
     worker.close()
     assert not worker.declared.failures
     assert sorted(by_line(worker.declared)) == [24, 26]
-    of_the_host, timer = worker.declared.notes
+    of_the_host, timer, of_pointers = worker.declared.notes
     assert of_the_host.startswith(f"{script}:25: of_the_host") and timer.startswith(f"{script}:27: ")
+    assert of_pointers.startswith(f"{script}:35: of_pointers")
 
 
 TESTS_OF_A_LIBRARY = """
