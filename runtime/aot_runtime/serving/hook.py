@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-__all__ = ["Hook", "bound_call", "if_host_code", "when_loaded"]
+__all__ = ["Hook", "bound_call", "if_host_code", "is_complete", "when_loaded"]
 
 _MODULE = "cutlass.base_dsl.compiler"
 _CALLS = "cutlass.base_dsl.dsl"
@@ -148,6 +148,11 @@ def when_complete(then: Callable[[ModuleType], None], name: str, attribute: str)
     watcher = _Watcher(module, attribute, then)
     sys.meta_path.insert(0, watcher)
     return lambda: sys.meta_path.remove(watcher) if watcher in sys.meta_path else None
+
+
+def is_complete(module: ModuleType | None) -> bool:
+    """Whether a module is there and not being imported."""
+    return module is not None and not getattr(module.__spec__, "_initializing", False)
 
 
 class _Watcher(importlib.abc.MetaPathFinder):

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import inspect
 import os
+import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -22,7 +23,7 @@ from .calls import DATACLASS, Call, bind, describe, jit_function, with_tensors_o
 from .captured import CapturedCalls, Found, holds_calls
 from .empty import EmptyKernel, is_empty_kernel
 from .forms import UnstableError
-from .hook import Hook, if_host_code, when_loaded
+from .hook import Hook, if_host_code, is_complete, when_loaded
 from .nearest import explain_miss, nearest_call
 from .options import prepare_options
 from .plain import PlainFunction
@@ -187,9 +188,15 @@ class Serving:
         return _Miss(f"{reason}\n{explain_miss(call.data, calls)}", owner.path)
 
     def _prepare(self) -> None:
-        """Open the bundle when somebody imports TVM-FFI: its import brings torch, for which this is too early."""
+        """Open the bundle when somebody imports TVM-FFI, or now if torch is there: TVM-FFI brings torch, which takes long.
+
+        Libraries that compile without TVM-FFI never import it, and their first compile would have to.
+        """
         prepare_options()
-        self._stop_waiting = when_loaded(lambda module: self._open_early(), _TVM_FFI, "__all__")
+        if is_complete(sys.modules.get("torch")):
+            self._open_early()
+        else:
+            self._stop_waiting = when_loaded(lambda module: self._open_early(), _TVM_FFI, "__all__")
 
     def _open_early(self) -> None:
         # The first compile meets the same error. An ImportError: the loader itself is importing TVM-FFI just now.
@@ -219,9 +226,9 @@ class _Miss:
         self.reason, self.bundle, self.changed = reason, bundle, changed
 
     def error(self) -> MissError:
-        return MissError(self.reason, hint=self._hint())
+        return MissError(self.reason, hint=self.hint())
 
-    def _hint(self) -> str:
+    def hint(self) -> str:
         """How to capture what is missing: a command that replaces the bundle. Only the author knows the exercise."""
         from shlex import quote  # only a miss needs it
 

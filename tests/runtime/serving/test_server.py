@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import shutil
+import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 from aot_runtime.errors import ArgumentError, SignatureError
+from aot_runtime.serving import server
 from aot_runtime.serving.calls import Call
 from aot_runtime.serving.captured import CapturedCalls
 from aot_runtime.serving.options import Options
@@ -146,3 +150,25 @@ def test_what_is_served_must_be_signed_if_a_key_is_given(small_bundle_path: Path
             serve(signed, key=other, name=name)
         with Serving(signed, "raise", other, name) as serving, pytest.raises(SignatureError):
             serving._open()
+
+
+@pytest.mark.parametrize(("state", "opened"), [("there", [True]), ("being imported", []), ("absent", [])])
+def test_a_bundle_is_opened_before_the_first_compile_if_torch_is_there(
+    state: str, opened: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+    torch = ModuleType("torch")
+    torch.__spec__ = ModuleSpec("torch", None)
+    torch.__spec__._initializing = state == "being imported"  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch", torch) if state != "absent" else monkeypatch.delitem(
+        sys.modules, "torch", raising=False
+    )
+    monkeypatch.setattr(server, "prepare_options", lambda: None)
+    monkeypatch.setattr(server, "when_loaded", lambda *_: lambda: None)  # nobody imports TVM-FFI
+    monkeypatch.setattr(Serving, "_open", lambda self: seen.append(True))
+    serving = Serving(Path("nowhere"), "raise")
+    try:
+        serving._prepare()
+    finally:
+        serving.close()
+    assert seen == opened
