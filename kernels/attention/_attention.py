@@ -12,7 +12,7 @@ from cutlass import Float32, Int32
 
 import aot
 
-from .._device import KernelObject, launched_early
+from .._device import WARP, KernelObject, launched_early
 from .._scheduler import causal
 from ._schedule import Sequences
 from ._softmax import LOG2_E, MINUS_INFINITY, Softmax, cap_scores, make_softmax, mask_scores, scale_sums
@@ -126,12 +126,13 @@ class RaggedOrder(NamedTuple):
         return Starts(self.q_starts, Int32(0), self.rows, self.heads)
 
     def count(self) -> Int32:
-        sequences = self.sequences()
-        return sequences.total() * self.heads
+        sums, _ = self.sequences().scan()
+        return cute.arch.shuffle_sync(sums, WARP - 1) * self.heads
 
     def tile_at(self, index: Int32) -> Tile:
         sequences = self.sequences()
-        sequence, before = sequences.find(index)
+        sums, _ = sequences.scan()
+        sequence, before = sequences.find(index, sums)
         within = index - before * self.heads
         tile = sequences.tiles(sequence) - 1 - within // self.heads
         first_token, tokens = self.tokens.of(sequence)

@@ -58,6 +58,17 @@ def test_a_soft_cap_and_a_fixed_order_take_two_kernels_without_sums(cuda: Standi
     assert [launch.grid[0] for launch in cuda.launches[2:]] == [3 * KV_HEADS * 3, 3 * HEADS * 2]  # of 128 rows
 
 
+def test_sequences_side_by_side_get_a_block_for_each_tile_that_there_may_be(cuda: Standin, backward: Any) -> None:
+    queries, keys = (200, HEADS, DIM), (300, KV_HEADS, DIM)
+    names = {"grad_out": queries, "q": queries, "k": keys, "v": keys, "out": queries}
+    names |= {"grad_q": queries, "grad_k": keys, "grad_v": keys}
+    arguments = call(cuda, 200, 300)
+    arguments |= {name: cuda.tensor(shape, "bfloat16") for name, shape in names.items()}
+    arguments |= {name: cuda.tensor((5,), "int32") for name in ("q_starts", "k_starts")}
+    assert launched(cuda, backward, {**arguments, "lse": cuda.tensor((200, HEADS), "float32")}) == 4
+    assert cuda.launches[2].grid[0] == (300 // 128 + 4) * KV_HEADS  # of 128 keys, in four sequences
+
+
 def test_without_queries_or_keys_the_rest_is_zeroed(cuda: Standin, backward: Any) -> None:
     for others in ({}, {"deterministic": True}):
         assert launched(cuda, backward, call(cuda, 0, 300, **others)) == 3  # keys, values and sinks
