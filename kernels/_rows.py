@@ -222,15 +222,9 @@ STREAMED_TILINGS = {
 }
 
 
-class RowKernel(KernelObject):
-    """The base of kernels that reduce the rows of a matrix, each row by a group of threads.
+class TiledRows(KernelObject):
+    """The tilings of a kernel over rows: which of them a matrix needs, and how a kernel with it is launched."""
 
-    Subclasses define the kernel, for one tiling, and a ``__call__`` that launches it with the tiling that a row needs;
-    ``reductions`` says how often it reduces over the threads of a row.
-    """
-
-    reductions = 1
-    reduced = Float32  # the type of what is reduced
     tiling: RowTiling  # of a kernel that is launched: see `sized`
     max_cluster: int  # blocks that can share a row then
 
@@ -254,12 +248,112 @@ class RowKernel(KernelObject):
                 longest = max(longest, self.sized(tiling).widest_of_any_number())
         return tuple(kept)
 
-    def sized(self, tiling: RowTiling) -> RowKernel:
+    def sized(self, tiling: RowTiling) -> TiledRows:
         """This kernel with one of its tilings."""
         own = copy(self)
         own.tiling, own.max_cluster = tiling, self.clusters if tiling.shared else 1
         own.chunk = self.whole if tiling.shifted else self.chunk
         return own
+
+    @cute.jit
+    def launch(self, x: cute.Tensor, kernel: Callable[[Any], Any], stream: CUstream):
+        """Launch ``kernel(self)`` with the first of the tilings that takes the rows of ``x``."""
+        rows, columns = x.shape
+        launched = Int32(0)
+        for own in [self.sized(tiling) for tiling in self.tilings]:
+            if launched == 0 and own.takes(rows, columns):
+                kernel(own).launch(**own.grid(x), stream=stream)
+                launched = Int32(1)
+
+    @cute.jit
+    def takes(self, rows: Int32, columns: Int32) -> bool:
+        """Whether the tiling is one for so many rows and columns."""
+        taken = columns <= self.widest()
+        if cutlass.const_expr(self.tiling.least_rows):
+            taken = taken and (rows >= self.tiling.least_rows or columns <= self.widest_of_any_number())
+        if cutlass.const_expr(self.tiling.most_rows is not None):
+            taken = taken and rows <= self.tiling.most_rows
+        return taken
+
+    def widest(self) -> int:
+        """How many elements a row may have."""
+        chunks = self.tiling.chunks(self.clusters)
+        return ANY_LENGTH if chunks is None else min(chunks * self.chunk, ANY_LENGTH)
+
+    def widest_of_any_number(self) -> int:
+        """How many elements a row may have, however many rows there are."""
+        if self.tiling.most_rows is not None:
+            return 0
+        if self.tiling.least_rows:
+            return self.tiling.held * self.chunk if self.tiling.looped else 0
+        return self.widest()
+
+    @cute.jit
+    def spread(self, rows: Int32, columns: Int32) -> tuple[Int32, Int32]:
+        """How many threads a block has, and how many blocks share a row."""
+        chunks, unroll, cluster = columns // self.chunk, self.tiling.unroll, Int32(1)
+        threads = min(CLUSTER_THREADS, self.tiling.threads)
+        few = MANY_BLOCKS if self.tiling.streamed else FEW_BLOCKS
+        if not self.tiling.streamed and chunks > self.tiling.threads * unroll:
+            while cluster < self.max_cluster and cluster * (threads * unroll) < chunks:
+                cluster *= 2
+        least = Int32(MIN_SHARED if self.chunk > 1 else MIN_SHARED_ELEMENTS)
+        if self.tiling.streamed and self.chunk > 1 and rows < VERY_FEW:
+            least *= 2
+        while cluster < self.max_cluster and rows * cluster < few and cluster * least < chunks:
+            cluster *= 2
+        most = Int32(self.tiling.threads)
+        if self.tiling.streamed and rows * cluster >= FEW_BLOCKS:
+            most = Int32(SMALL_BLOCK)
+        # If blocks must loop, the steps are equally long, so that the last one does not leave most threads idle.
+        steps = cute.ceil_div(chunks, cluster * most * unroll)
+        warps = cute.ceil_div(chunks, cluster * steps * (unroll * WARP))
+        return cutlass.min(cutlass.max(warps * WARP, MIN_THREADS), most), cluster
+
+    def together(self, rows: Int32) -> Int32 | int:
+        """How many rows a block computes."""
+        least = self.tiling.rows
+        if not self.tiling.doubled:
+            return least
+        return Int32(cutlass.select_(rows >= DOUBLED_BLOCKS * least, Int32(2 * least), Int32(least)))
+
+    def grid(self, x: cute.Tensor) -> dict:
+        """The arguments of ``launch``."""
+        rows, columns = x.shape
+        if self.tiling.at_call:
+            threads, cluster = self.spread(rows, columns)
+            shape = {
+                "grid": [rows * cluster, 1, 1],
+                "block": [threads, 1, 1],
+                "max_number_threads": [self.tiling.threads, 1, 1],
+            }
+            if self.max_cluster > 1:
+                shape["cluster"] = [cluster, 1, 1]
+        else:
+            together = self.together(rows)
+            shape = {
+                "grid": [cute.ceil_div(rows, together), 1, 1],
+                "block": [self.tiling.threads * together, 1, 1],
+            }
+            if self.tiling.doubled:
+                shape["max_number_threads"] = [2 * self.tiling.threads * self.tiling.rows, 1, 1]
+        return {
+            **shape,
+            "use_pdl": self.early,
+            "min_blocks_per_mp": self.tiling.blocks,
+            "preferred_smem_carveout": -1,  # the default; if it is left out, CuTe DSL asks the driver
+        }
+
+
+class RowKernel(TiledRows):
+    """The base of kernels that reduce the rows of a matrix, each row by a group of threads.
+
+    Subclasses define the kernel, for one tiling, and a ``__call__`` that launches it with the tiling that a row needs;
+    ``reductions`` says how often it reduces over the threads of a row.
+    """
+
+    reductions = 1
+    reduced = Float32  # the type of what is reduced
 
     # Where a thread is.
 
@@ -450,97 +544,6 @@ class RowKernel(KernelObject):
 
     def sum_over_row(self, values: cute.TensorSSA, scratch, use: int = 0) -> Float32:
         return self.over_row(add, self.total(values), Float32(0), scratch, use)
-
-    # Launches.
-
-    @cute.jit
-    def launch(self, x: cute.Tensor, kernel: Callable[[Any], Any], stream: CUstream):
-        """Launch ``kernel(self)`` with the first of the tilings that takes the rows of ``x``."""
-        rows, columns = x.shape
-        launched = Int32(0)
-        for own in [self.sized(tiling) for tiling in self.tilings]:
-            if launched == 0 and own.takes(rows, columns):
-                kernel(own).launch(**own.grid(x), stream=stream)
-                launched = Int32(1)
-
-    @cute.jit
-    def takes(self, rows: Int32, columns: Int32) -> bool:
-        """Whether the tiling is one for so many rows and columns."""
-        taken = columns <= self.widest()
-        if cutlass.const_expr(self.tiling.least_rows):
-            taken = taken and (rows >= self.tiling.least_rows or columns <= self.widest_of_any_number())
-        if cutlass.const_expr(self.tiling.most_rows is not None):
-            taken = taken and rows <= self.tiling.most_rows
-        return taken
-
-    def widest(self) -> int:
-        """How many elements a row may have."""
-        chunks = self.tiling.chunks(self.clusters)
-        return ANY_LENGTH if chunks is None else min(chunks * self.chunk, ANY_LENGTH)
-
-    def widest_of_any_number(self) -> int:
-        """How many elements a row may have, however many rows there are."""
-        if self.tiling.most_rows is not None:
-            return 0
-        if self.tiling.least_rows:
-            return self.tiling.held * self.chunk if self.tiling.looped else 0
-        return self.widest()
-
-    @cute.jit
-    def spread(self, rows: Int32, columns: Int32) -> tuple[Int32, Int32]:
-        """How many threads a block has, and how many blocks share a row."""
-        chunks, unroll, cluster = columns // self.chunk, self.tiling.unroll, Int32(1)
-        threads = min(CLUSTER_THREADS, self.tiling.threads)
-        few = MANY_BLOCKS if self.tiling.streamed else FEW_BLOCKS
-        if not self.tiling.streamed and chunks > self.tiling.threads * unroll:
-            while cluster < self.max_cluster and cluster * (threads * unroll) < chunks:
-                cluster *= 2
-        least = Int32(MIN_SHARED if self.chunk > 1 else MIN_SHARED_ELEMENTS)
-        if self.tiling.streamed and self.chunk > 1 and rows < VERY_FEW:
-            least *= 2
-        while cluster < self.max_cluster and rows * cluster < few and cluster * least < chunks:
-            cluster *= 2
-        most = Int32(self.tiling.threads)
-        if self.tiling.streamed and rows * cluster >= FEW_BLOCKS:
-            most = Int32(SMALL_BLOCK)
-        # If blocks must loop, the steps are equally long, so that the last one does not leave most threads idle.
-        steps = cute.ceil_div(chunks, cluster * most * unroll)
-        warps = cute.ceil_div(chunks, cluster * steps * (unroll * WARP))
-        return cutlass.min(cutlass.max(warps * WARP, MIN_THREADS), most), cluster
-
-    def together(self, rows: Int32) -> Int32 | int:
-        """How many rows a block computes."""
-        least = self.tiling.rows
-        if not self.tiling.doubled:
-            return least
-        return Int32(cutlass.select_(rows >= DOUBLED_BLOCKS * least, Int32(2 * least), Int32(least)))
-
-    def grid(self, x: cute.Tensor) -> dict:
-        """The arguments of ``launch``."""
-        rows, columns = x.shape
-        if self.tiling.at_call:
-            threads, cluster = self.spread(rows, columns)
-            shape = {
-                "grid": [rows * cluster, 1, 1],
-                "block": [threads, 1, 1],
-                "max_number_threads": [self.tiling.threads, 1, 1],
-            }
-            if self.max_cluster > 1:
-                shape["cluster"] = [cluster, 1, 1]
-        else:
-            together = self.together(rows)
-            shape = {
-                "grid": [cute.ceil_div(rows, together), 1, 1],
-                "block": [self.tiling.threads * together, 1, 1],
-            }
-            if self.tiling.doubled:
-                shape["max_number_threads"] = [2 * self.tiling.threads * self.tiling.rows, 1, 1]
-        return {
-            **shape,
-            "use_pdl": self.early,
-            "min_blocks_per_mp": self.tiling.blocks,
-            "preferred_smem_carveout": -1,  # the default; if it is left out, CuTe DSL asks the driver
-        }
 
 
 class Ends:
