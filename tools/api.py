@@ -25,8 +25,6 @@ MODULES = {
 }
 # Classes whose objects are returned by functions of ours, and not made by callers.
 RETURNED = ("Bundle", "Candidate", "Explanation", "Functions", "Operators", "Serving", "Target")
-# Fields and properties that modules of ours use among each other, and no caller.
-INTERNAL = {"Tensor": ("layout",)}
 HEAD = """# Python
 
 `python tools/reference.py` writes this page from the sources; a test compares the two. `aot_runtime` is the loader, and all
@@ -103,7 +101,7 @@ def _fields(node: ast.ClassDef) -> Iterator[str]:
         if not isinstance(part, ast.AnnAssign) or "init=False" in ast.unparse(part):
             continue
         name, default = ast.unparse(part.target), "" if part.value is None else f" = {_default(part.value)}"
-        if not name.startswith("_") and name not in INTERNAL.get(node.name, ()):
+        if not name.startswith("_"):
             yield f"{name}: {ast.unparse(part.annotation)}{default}"
 
 
@@ -161,7 +159,7 @@ def entry(name: str, definition: Definition) -> str:
     parts += [f"{text}\n" for text in [documentation(definition.node)] if text]
     if isinstance(definition.node, ast.ClassDef):
         methods = [part for part in definition.node.body if isinstance(part, ast.FunctionDef)]
-        members = [_member(part) for part in methods if part.name not in INTERNAL.get(definition.node.name, ())]
+        members = map(_member, methods)
         listed = "".join(f"* {member}\n" for member in members if member)
         parts += [listed] if listed else []
     return "\n".join(parts)

@@ -37,6 +37,7 @@ from ..declare.arguments import (
     Tensor,
     Tuple,
     compiled_tensor,
+    layout_of,
 )
 from ..declare.kernel import Variant
 from ..declare.specs import CapturedSpec, Spec
@@ -168,7 +169,7 @@ def _fake(argument: Argument, name: str, symbols: dict[str, Any]) -> Any:
         # Without elements, an optional tensor has other extents than the tensors it belongs to.
         own = {} if argument.optional else symbols
         shape = tuple(_symbolic(extent, own) for extent in argument.shape)
-        strides = tuple(_symbolic(stride, own) for stride in argument.layout(name))
+        strides = tuple(_symbolic(stride, own) for stride in layout_of(argument, name))
         return make_fake_tensor(_dtype(argument), shape, strides, assumed_align=argument.alignment)
     if isinstance(argument, Scalar):
         return _dtype(argument)(0)

@@ -139,24 +139,6 @@ class Tensor:
     def alignment(self) -> int:
         return self.align or self.element_bytes
 
-    def layout(self, name: str) -> tuple[int | Dim, ...]:
-        """The strides; those that the declaration leaves free get names of their own.
-
-        ``name`` is what the argument is called: ``x``, or ``inputs[0]`` for an element of a tuple.
-        """
-        if self.strides is not None:
-            return self.strides
-        name = name.replace("[", "__").replace("]", "")
-        strides: list[int | Dim] = []
-        step: int | None = 1
-        divisor = 1
-        for index, extent in reversed(list(enumerate(self.shape))):
-            strides.append(step if step is not None else Dim(f"{name}_stride_{index}", divisor, 64))
-            fixed = isinstance(extent, int)
-            divisor *= extent if isinstance(extent, int) else extent.divisible_by
-            step = step * extent if step is not None and fixed else None
-        return tuple(reversed(strides))
-
 
 @dataclass(frozen=True)
 class Single(Tensor):
@@ -173,6 +155,25 @@ def is_made(argument: object) -> bool:
 def compiled_tensor(tensor: Tensor) -> Tensor:
     """What the jit function takes for a tensor of the caller."""
     return tensor.batch if isinstance(tensor, Single) else tensor
+
+
+def layout_of(tensor: Tensor, name: str) -> tuple[int | Dim, ...]:
+    """The strides of a tensor; those that the declaration leaves free get names of their own.
+
+    ``name`` is what the argument is called: ``x``, or ``inputs[0]`` for an element of a tuple.
+    """
+    if tensor.strides is not None:
+        return tensor.strides
+    name = name.replace("[", "__").replace("]", "")
+    strides: list[int | Dim] = []
+    step: int | None = 1
+    divisor = 1
+    for index, extent in reversed(list(enumerate(tensor.shape))):
+        strides.append(step if step is not None else Dim(f"{name}_stride_{index}", divisor, 64))
+        fixed = isinstance(extent, int)
+        divisor *= extent if isinstance(extent, int) else extent.divisible_by
+        step = step * extent if step is not None and fixed else None
+    return tuple(reversed(strides))
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from ..declare.arguments import (
     Tensor,
     Tuple,
     is_made,
+    layout_of,
 )
 from ..declare.expressions import check_size
 from ..declare.kernel import Kernel, Variant
@@ -267,7 +268,7 @@ class _Deriver:
         yield Requirement(Subject("ndim", path, label=f"{label}.ndim"), rank, rank)
         for dim, extent in enumerate(tensor.shape):
             yield from self._extent(extent, path, dim, f"{label}.shape[{dim}]")
-        for dim, stride in enumerate(tensor.layout(label)):
+        for dim, stride in enumerate(layout_of(tensor, label)):
             yield from self._stride(stride, path, dim, f"{label}.strides[{dim}]")
         if tensor.alignment > 1:
             yield Requirement(Subject("address_modulo", path, parameter=tensor.alignment, label=label), 0, 0)

@@ -108,7 +108,7 @@ CHECKS: dict[str, Callable[[Sequence[str]], None]] = {
     rf"{PYTHON} -m aot ": check_aot,
     rf"{PYTHON} -m aot_runtime ": check_aot_runtime,
     rf"{PYTHON} -m tools\.kit ": check_kit,
-    rf"{PYTHON} -m fuzz(?:\.flips|\.races)? ": check_fuzz,
+    rf"{PYTHON} -m fuzz(?:\.flips|\.races|\.forks)? ": check_fuzz,
     rf"{PYTHON} -m pytest ?": check_pytest,
     rf"{PYTHON} -m (?:venv|build|ruff|mypy|mkdocs|http\.server) ?": check_anything,
     rf"{PYTHON} (?=benchmarks/|tools/|examples/)": check_script,

@@ -12,6 +12,7 @@ from aot_runtime.description.kernel_records import Choice, Parameter
 
 import aot
 from aot import DeclarationError
+from aot.declare.arguments import layout_of
 from aot.declare.kernel import Kernel
 
 SM90 = Arch.parse("sm_90a")
@@ -336,12 +337,12 @@ def test_alignment_is_one_element_where_none_is_given() -> None:
 
 
 def test_a_layout_without_strides_is_row_major_with_free_outer_strides() -> None:
-    free = aot.Tensor("f16", ("b", aot.Dim("m", 4), 8)).layout("x")
+    free = layout_of(aot.Tensor("f16", ("b", aot.Dim("m", 4), 8)), "x")
     assert free[2] == 1
     assert free[1] == 8
     assert free[0] == aot.Dim("x_stride_0", 32, 64)
-    assert aot.Tensor("f16", (2, 3, 4)).layout("x") == (12, 4, 1)
-    assert aot.Tensor("f16", (2, 3), strides=(1, "s")).layout("x") == (1, aot.Dim("s"))
+    assert layout_of(aot.Tensor("f16", (2, 3, 4)), "x") == (12, 4, 1)
+    assert layout_of(aot.Tensor("f16", (2, 3), strides=(1, "s")), "x") == (1, aot.Dim("s"))
 
 
 def test_an_output_may_be_an_input_and_nothing_else() -> None:
