@@ -22,7 +22,9 @@ __all__ = ["code_for", "parse_code", "parse_served"]
 
 def parse_served(archs: Any, origin: str) -> dict[Arch, Arch]:
     """What ``archs`` of a declaration says: by architecture, the one that its code was written for."""
-    if isinstance(archs, str) or not isinstance(archs, (Mapping, Sequence)) or not archs:
+    if isinstance(archs, str):
+        raise DeclarationError(f"{origin}: archs is the text {archs!r}", hint=f'write it like archs=("{archs}",)')
+    if not isinstance(archs, (Mapping, Sequence)) or not archs:
         raise _unknown(origin, [archs] if archs else [])
     pairs = archs.items() if isinstance(archs, Mapping) else [(arch, arch) for arch in archs]
     known = {text: parse_arch(text) if isinstance(text, str) else None for pair in pairs for text in pair}

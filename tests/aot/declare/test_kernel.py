@@ -222,7 +222,7 @@ def test_a_tensor_within_a_tuple_makes_the_current_stream_known() -> None:
     [
         ({"archs": ()}, "unknown architectures: none given"),
         ({"archs": ("sm91",)}, "unknown architectures: sm91"),
-        ({"archs": "sm_90a"}, "unknown architectures: sm_90a"),
+        ({"archs": "sm_90a"}, "archs is the text 'sm_90a'"),
         ({"archs": ("sm_80", "sm_75")}, "unknown architectures: sm_75"),
         ({"axes": {"dtype": ("f16", "f16")}}, "axis dtype needs different values"),
         ({"axes": {"dtype": ()}}, "axis dtype needs different values, at least one; got: none"),
