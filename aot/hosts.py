@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 from collections.abc import Iterable
@@ -12,7 +13,7 @@ from aot_runtime.description.records import HostRecord
 
 from .errors import UsageError
 
-__all__ = ["CPUS", "DEFAULT_GLIBC", "Host", "parse_glibc", "parse_hosts"]
+__all__ = ["CPUS", "DEFAULT_GLIBC", "Host", "available_cores", "parse_glibc", "parse_hosts"]
 
 CPUS = ("x86_64", "aarch64")
 DEFAULT_GLIBC = (2, 28)
@@ -95,3 +96,8 @@ def parse_hosts(texts: Iterable[str], glibc: tuple[int, int]) -> tuple[Host, ...
         names = CPUS if text == "all" else (text,)
         hosts.update({Host.parse(name, glibc): None for name in names})
     return tuple(hosts) or (Host.native(glibc),)
+
+
+def available_cores() -> int:
+    """Cores that this process may use: a container, a scheduler or `taskset` may grant fewer than the machine has."""
+    return len(os.sched_getaffinity(0))

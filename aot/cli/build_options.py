@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..hosts import available_cores
 from .options import add_old_spelling
 
 __all__ = ["DEFAULT_TIMEOUT", "KEEPABLE", "OPTIONS", "add_build_options", "add_options"]
@@ -86,7 +86,7 @@ _DECLARED = (
         {"type": int, "choices": (12, 13)},
     ),
     # What the build may use.
-    Option("--jobs", "compile workers", "one per core", {"type": int, "default": os.cpu_count() or 1, "metavar": "N"}),
+    Option("--jobs", "compile workers", "one per core", {"type": int, "default": available_cores(), "metavar": "N"}),
     Option(
         "--memory",
         "limit the memory of the build with all its processes, such as 4G",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from ..bundle.manifest import Manifest
 from ..bundle.publish import check_destination, staging
 from ..bundle.verify import refuse_unsound
 from ..cache.store import Store
+from ..hosts import available_cores
 from .assembling.assemble import assemble
 from .assembling.contributions import Contribution, bundle_contribution, not_settled
 from .assembling.finish import verify_and_publish
@@ -55,7 +55,7 @@ def combine(contributions: Sequence[Contribution], out: Path, tools: Tools, warn
     store = Store(tools.artifacts, warn=warn) if tools.artifacts is not None else None
     with (
         scratch_folder() as scratch,
-        linkers(tools.cache, scratch, os.cpu_count() or 1, store) as linker_for,
+        linkers(tools.cache, scratch, available_cores(), store) as linker_for,
         staging(out.absolute()) as staged,
     ):
         manifest = assemble(contributions, staged, linker_for)

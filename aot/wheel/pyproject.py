@@ -19,7 +19,7 @@ from pyproject_metadata import ConfigurationError, StandardMetadata
 from ..cache.places import find_places
 from ..compile.messages import Options
 from ..errors import UsageError
-from ..hosts import Host, parse_glibc, parse_hosts
+from ..hosts import Host, available_cores, parse_glibc, parse_hosts
 from ..pipeline.settings import Settings
 from ..pipeline.spellings import parse_archs
 from .identity import Identity
@@ -153,7 +153,7 @@ class KernelProject:
 
 def _jobs(texts: tuple[str, ...]) -> int:
     if not texts:
-        return os.cpu_count() or 1
+        return available_cores()
     if not texts[-1].isdecimal() or int(texts[-1]) < 1:
         raise UsageError(f"--config-settings: `jobs` is {texts[-1]!r}", hint="pass a positive number")
     return int(texts[-1])

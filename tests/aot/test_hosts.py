@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import platform
+import subprocess
+import sys
 
 import pytest
 
@@ -62,3 +65,12 @@ def test_a_host_in_the_policy_is_a_host_of_the_builder() -> None:
     from aot.binary.policy import load_policies
 
     assert sorted(load_policies()) == sorted(Host(cpu).name for cpu in CPUS)
+
+
+def test_a_process_counts_the_cores_that_it_may_use() -> None:
+    one = min(os.sched_getaffinity(0))
+    script = (
+        f"import os; os.sched_setaffinity(0, [{one}]); from aot.hosts import available_cores; print(available_cores())"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "1\n"

@@ -14,6 +14,7 @@ from ...bundle.signature import is_signed
 from ...bundle.staleness import Stale, known_stale, stale_text
 from ...bundle.verify import missing_kernels, verify
 from ...errors import counted
+from ...hosts import available_cores
 from ...records import encode
 from ..build_options import add_options
 from ..options import add_bundle_argument, add_key_argument
@@ -39,7 +40,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     add_options(parser, "--source")
     add = parser.add_argument
     add("--rebuild", action="store_true", help="also rebuild the bundle from `--source` and compare every byte")
-    add("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="with --rebuild: compile workers")
+    add("--jobs", type=int, default=available_cores(), metavar="N", help="with --rebuild: compile workers")
     add("--wheelhouse", type=Path, metavar="DIR", help="with --rebuild: folder with NVIDIA's wheels for other hosts")
 
 
