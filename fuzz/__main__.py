@@ -13,7 +13,7 @@ from typing import Any
 
 from aot.cache.places import find_places
 
-from . import binaries, bundles, descriptions, dispatch, entries, overlap
+from . import binaries, bundles, descriptions, dispatch, entries, overlap, unaltered, worlds
 from .command import corpus_and_folder, parser, run_all
 from .corpus import Corpus, make_samples
 from .engine import Target, run_case, run_target
@@ -25,8 +25,15 @@ def fuzz(corpus: Corpus, folder: Path, seed: int, cases: int, only: str | None =
     """What became of each target: its name, and the numbers with the findings."""
     if only in (None, "overlap"):
         yield "overlap", overlap.run(overlap.compile_program(folder), seed, round(cases * overlap.SHARE)).data()
+    if only in (None, "worlds"):
+        yield (
+            "worlds",
+            worlds.run(worlds.compile_program(folder, corpus.standin), seed, round(cases * worlds.SHARE)).data(),
+        )
     if only in (None, "dispatch"):
-        bundle = make_samples(folder, find_places(None, os.environ).tools, dispatch.KERNELS)
+        bundle = corpus.bundle.with_name("samples")
+        if not bundle.exists():
+            make_samples(bundle.parent, find_places(None, os.environ).tools, dispatch.KERNELS)
         program = dispatch.compile_program(bundle, corpus.standin, folder)
         yield "dispatch", dispatch.run(program, seed, round(cases * dispatch.SHARE)).data()
     for target in _targets(corpus, folder):
@@ -37,12 +44,16 @@ def fuzz(corpus: Corpus, folder: Path, seed: int, cases: int, only: str | None =
 
 
 def _targets(corpus: Corpus, folder: Path) -> list[Target]:
-    return [target for module in (entries, descriptions, binaries, bundles) for target in module.make(corpus, folder)]
+    return [
+        target
+        for module in (unaltered, entries, descriptions, binaries, bundles)
+        for target in module.make(corpus, folder)
+    ]
 
 
 def main() -> int:
     options = _parser().parse_args()
-    with corpus_and_folder() as (corpus, folder):
+    with corpus_and_folder(options.corpus) as (corpus, folder):
         if options.case is not None:
             return _one(corpus, folder, options)
         targets = fuzz(corpus, folder, options.seed, options.cases, options.only)
@@ -53,6 +64,9 @@ def _parser() -> argparse.ArgumentParser:
     arguments = parser("fuzz", __doc__)
     arguments.add_argument("--cases", type=int, default=10_000, help="in all; targets get shares of them")
     arguments.add_argument("--seed", type=int, default=1)
+    arguments.add_argument(
+        "--corpus", type=Path, metavar="DIR", help="bundles of an earlier run; made there if it is missing"
+    )
     arguments.add_argument("--only", metavar="TARGET", help="one target alone")
     arguments.add_argument("--case", type=int, help="with --only: repeat this case alone, with its traceback")
     return arguments

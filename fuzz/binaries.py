@@ -12,7 +12,7 @@ from aot.binary.elf import read_shared_library
 from aot.binary.objects import ObjectError, defined_symbols, members, rename_symbols
 
 from .corpus import Corpus
-from .engine import ACCEPTED, REFUSED, Target
+from .engine import ACCEPTED, REFUSED, Target, Undetected
 from .mutate import changed_bytes, write_anew
 
 __all__ = ["make"]
@@ -75,11 +75,23 @@ def _archives(corpus: Corpus) -> Target:
     archive = min(corpus.bundle.glob("lib/*/*.a"), key=lambda path: path.stat().st_size).read_bytes()
 
     def case(rng: random.Random) -> str:
+        altered = changed_bytes(archive, rng, rng.choice((range(300), range(len(archive) - 200, len(archive)))))
         try:
-            for name, content in members(changed_bytes(archive, rng, range(300))):
+            for name, content in members(altered):
                 rename_symbols(content, dict.fromkeys(defined_symbols(content), f"other_{name}"))
         except ObjectError:
             return REFUSED
+        _check_sizes(altered)
         return ACCEPTED
 
     return Target("archives", 0.006, case)
+
+
+def _check_sizes(archive: bytes) -> None:
+    """Every member of an archive that was accepted lies inside it."""
+    at = 8
+    while at < len(archive):
+        size = int(archive[at + 48 : at + 58])
+        if at + 60 + size > len(archive):
+            raise Undetected(f"a member of {size} bytes at {at} of {len(archive)}")
+        at += 60 + size + size % 2

@@ -14,7 +14,8 @@ from typing import Any
 
 from aot.cache.places import find_places
 
-from .corpus import PROJECT, Corpus, make_corpus
+from .corpus import PROJECT, Corpus, make_corpus, make_kinds, read_corpus
+from .unaltered import write_expected
 
 __all__ = ["corpus_and_folder", "parser", "run_all", "run_with_corpus"]
 
@@ -28,9 +29,17 @@ def parser(name: str, description: str | None) -> argparse.ArgumentParser:
 
 
 @contextmanager
-def corpus_and_folder() -> Iterator[tuple[Corpus, Path]]:
+def corpus_and_folder(kept: Path | None = None) -> Iterator[tuple[Corpus, Path]]:
+    """A corpus, and a folder to work in; ``kept`` is where an earlier run has left the corpus, or where it shall be left."""
     with tempfile.TemporaryDirectory(prefix="aot-fuzz-") as scratch:
-        yield make_corpus(Path(scratch), find_places(None, os.environ).tools), Path(scratch)
+        where = kept or Path(scratch) / "corpus"
+        if not where.exists():
+            tools = find_places(None, os.environ).tools
+            where.mkdir(parents=True)
+            make_corpus(where, tools)
+            make_kinds(where / "kinds", tools)
+            write_expected(read_corpus(where))
+        yield read_corpus(where), Path(scratch)
 
 
 def run_with_corpus(name: str, description: str | None, run: Callable[[Corpus, Path], Results]) -> int:

@@ -19,7 +19,7 @@ from aot.bundle.tuning import TunedDevice, TunedKernel, TunedSet, Tuning, read_t
 from aot.errors import UsageError
 
 from .corpus import Corpus
-from .engine import ACCEPTED, REFUSED, Target
+from .engine import ACCEPTED, REFUSED, Target, Undetected
 from .mutate import changed_bytes, changed_json, write_anew
 
 __all__ = ["make"]
@@ -47,7 +47,20 @@ def _read(folder: Path, contents: dict[str, bytes]) -> str:
             getattr(manifest, part)
     except AotError:
         return REFUSED
+    _check(manifest)
     return ACCEPTED
+
+
+def _check(manifest: Manifest) -> None:
+    """What is accepted stays inside the bundle, and numbers are numbers."""
+    records = dict(manifest.files)
+    records.update({host.entry: host.file for host in manifest.hosts.values()})
+    for name, record in records.items():
+        parts = name.split("/")
+        if not name.isprintable() or "\\" in name or {"", ".", ".."}.intersection(parts):
+            raise Undetected(f"a file is called {name!a}")
+        if type(record.size) is not int or not 0 <= record.size < 1 << 40 or len(bytes.fromhex(record.sha256)) != 32:
+            raise Undetected(f"a file has the digest {record.sha256!a} and {record.size!r} bytes")
 
 
 def _manifest(described: dict[str, bytes], folder: Path) -> Target:

@@ -18,11 +18,11 @@ from aot.pipeline.plan import read_plan
 
 from .corpus import Corpus
 from .engine import ACCEPTED, REFUSED, Target, Undetected
-from .mutate import changed_bytes, flipped
+from .mutate import changed_bytes, changed_json, flipped
 
-__all__ = ["make"]
+__all__ = ["DECODERS", "make"]
 
-_DECODERS: dict[str, Callable[[bytes], object]] = {
+DECODERS: dict[str, Callable[[bytes], object]] = {
     "variants": unpack_variant,
     "libraries": unpack_library,
     "plans": read_plan,
@@ -61,11 +61,15 @@ def _sealed(kept: _Kept, folder: Path) -> Target:
         kind, key, _ = rng.choice(kept)
         content = plain[key]
         if kind in ("variants", "libraries") and rng.random() < 0.7:
-            content = zlib.compress(changed_bytes(zlib.decompress(content), rng, range(200)), 1)
+            head, _, rest = zlib.decompress(content).partition(b"\n")
+            inner = b"\n".join((changed_json(head, rng), rest))  # names and sizes of the parts
+            if rng.random() < 0.5:
+                inner = changed_bytes(zlib.decompress(content), rng, range(200))
+            content = zlib.compress(inner, 1)
         else:
             content = changed_bytes(content, rng)
         try:
-            decoded = _DECODERS[kind](content)
+            decoded = DECODERS[kind](content)
         except EntryError:
             return REFUSED
         _check_names(decoded)
@@ -96,7 +100,7 @@ def _stored(kept: _Kept, folder: Path) -> Target:
         path.parent.mkdir(parents=True)
         altered = changed_bytes(content, rng)
         path.write_bytes(altered)
-        found = Store(root).get(kind, key, _DECODERS[kind])
+        found = Store(root).get(kind, key, DECODERS[kind])
         if found is not None and altered != content:
             raise Undetected(f"an altered entry of {kind} was used")
         return REFUSED if found is None else ACCEPTED

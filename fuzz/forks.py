@@ -56,8 +56,9 @@ def forks(bundle: Path, standin: Path, folder: Path, count: int, jobs: int = 1, 
 def _told(process: subprocess.Popen[str], said: Any) -> tuple[int, list[Finding]]:
     """How many forks a process made, and what became of those that went wrong; they share one stream of errors."""
     lines = [json.loads(line) for line in process.communicate()[0].splitlines()]
-    said.seek(0)
-    trace = said.read()[-6000:]
+    with said:
+        said.seek(0)
+        trace = said.read()[-6000:]
     forked = sum(line.get("forks", 0) for line in lines)
     wrong = [line for line in lines if "forks" not in line]
     if process.returncode != 0:

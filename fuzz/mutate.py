@@ -91,8 +91,10 @@ def _changed_value(data: Any, rng: random.Random) -> Any:
     parent, key = _somewhere(data, rng)
     if parent is None:
         return _value(rng)
-    how = rng.randrange(4)
-    if how == 0:
+    how = rng.randrange(5)
+    if how == 4 and isinstance(parent, dict):
+        parent[rng.choice((*_NAMES, f"a/{key}", f"{key}/../{key}", f"../{key}"))] = parent.pop(key)
+    elif how == 0:
         del parent[key]
     elif how == 1 and isinstance(parent, dict):
         parent[rng.choice(("", "x", "../x", "schema", "\ud800", "a" * 5000))] = _value(rng)
@@ -103,6 +105,9 @@ def _changed_value(data: Any, rng: random.Random) -> Any:
     else:
         parent[key] = _value(rng)
     return data
+
+
+_NAMES = ("", ".", "..", "../x", "/etc/passwd", "a\\b", "a//b", "a/./b", "__init__", "x" * 300)
 
 
 def _somewhere(data: Any, rng: random.Random) -> tuple[Any, Any]:

@@ -9,19 +9,34 @@ from pathlib import Path
 import pytest
 
 import fuzz.engine
-from fuzz import binaries, bundles, descriptions, dispatch, entries, flips, overlap, races
-from fuzz.corpus import Corpus, make_corpus
+from fuzz import binaries, bundles, descriptions, dispatch, entries, flips, overlap, races, worlds
+from fuzz.corpus import Corpus, make_corpus, make_kinds, read_corpus
 from fuzz.engine import Target, Undetected, run_target
 from fuzz.forks import forks
 from fuzz.mutate import changed_bytes, changed_json, flipped
+from fuzz.sanitized import SanitizerMissing
 
 SEED = 2026
-CASES = {"libraries": 60, "launchers": 60, "bundles": 40, "stored entries": 200}  # what takes long; others have 400
+CASES = {
+    "libraries": 60,
+    "launchers": 60,
+    "bundles": 40,
+    "kept books": 40,
+    "stored entries": 200,
+}  # what takes long; others have 400
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Corpus:
-    return make_corpus(tmp_path_factory.mktemp("corpus"), cache)
+    folder = tmp_path_factory.mktemp("corpus")
+    make_corpus(folder, cache)
+    make_kinds(folder / "kinds", cache)
+    return read_corpus(folder)
+
+
+def test_the_corpus_has_bundles_of_every_kind(corpus: Corpus) -> None:
+    assert {kind.path.name for kind in corpus.kinds} == {"captured", "signed", "split", "tuned"}
+    assert [kind.path.name for kind in corpus.kinds if kind.key] == ["signed"]
 
 
 @pytest.mark.parametrize("module", [binaries, entries, descriptions, bundles], ids=lambda module: module.__name__)
@@ -93,7 +108,7 @@ def dispatch_program(
 ) -> dispatch.Program:
     try:
         return dispatch.compile_program(cpp_bundle, standin_directory, tmp_path_factory.mktemp("dispatch"), PLANTED)
-    except dispatch.SanitizerMissing as error:
+    except SanitizerMissing as error:
         pytest.skip(f"the sanitizers do not work here: {error}")
 
 
@@ -101,6 +116,20 @@ def test_dispatch_answers_every_call_under_the_sanitizers(dispatch_program: disp
     outcome = dispatch.run(dispatch_program, SEED, 50_000, leaks=False)
     assert outcome.findings == []
     assert min(outcome.seen["accepted"], outcome.seen["refused"]) > 100
+
+
+@pytest.fixture(scope="module")
+def worlds_program(standin_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    try:
+        return worlds.compile_program(tmp_path_factory.mktemp("worlds"), standin_directory)
+    except SanitizerMissing as error:
+        pytest.skip(f"the sanitizers do not work here: {error}")
+
+
+def test_dispatch_agrees_with_its_model(worlds_program: Path) -> None:
+    outcome = worlds.run(worlds_program, SEED, 10_000, leaks=False)
+    assert outcome.findings == []
+    assert min(outcome.seen["accepted"], outcome.seen["refused"]) > 1000
 
 
 @pytest.mark.parametrize(
