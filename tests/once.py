@@ -1,4 +1,4 @@
-"""What the processes of one run of the tests make together, once. Nothing here outlives the run."""
+"""What the processes of one run of the tests make together, once. Nothing here outlives the run, unless it is told to."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ __all__ = ["folder_of_run", "once"]
 
 
 def folder_of_run(factory: pytest.TempPathFactory) -> Path:
-    """A folder that the processes of this run share; a worker of pytest-xdist has its own folder inside the run's."""
+    """A folder that the processes of this run share; a worker of pytest-xdist has its own folder inside the run's.
+
+    ``AOT_TESTS_RUN`` names one that an earlier run has filled, for `tools/mutants`, which runs a few tests many times.
+    """
+    if kept := os.environ.get("AOT_TESTS_RUN"):
+        return Path(kept)
     own = factory.getbasetemp()
     return (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "shared"
 

@@ -1,0 +1,82 @@
+"""Put mistakes into the code, one by one, and see whether the tests notice: ``python -m tools.mutants --out FILE``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+from .check import AREAS, Check, Result, prepare
+from .sites import draw
+from .trees import PROJECT
+
+
+def main() -> int:
+    options = _parser().parse_args()
+    areas = {name: (options.count or count, patterns) for name, (count, patterns) in AREAS.items()}
+    if options.area:
+        areas = {name: areas[name] for name in options.area}
+    if options.list:
+        for mutation in draw(PROJECT, areas, options.seed):
+            print(f"{mutation.path}:{mutation.line}: {mutation.kind}: {mutation.old!r} -> {mutation.new!r}")
+        return 0
+    with tempfile.TemporaryDirectory(prefix="aot-mutants-") as scratch:
+        prepared = options.prepared or Path(scratch) / "prepared"
+        if not prepared.exists():
+            paths = {one.path for one in draw(PROJECT, areas, options.seed)}
+            prepare(prepared, options.jobs, paths)
+        if options.prepare:
+            return 0
+        results = []
+        for result in Check(Path(scratch), prepared, options.jobs, options.seconds).run(options.seed, areas):
+            results.append(result)
+            _tell(result)
+            if options.out is not None:
+                _write(options.out, options.seed, results)
+    print(json.dumps(_summary(results)))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tools.mutants", description=__doc__)
+    add = parser.add_argument
+    add("--seed", type=int, default=1, help="which mutations are drawn (default: 1)")
+    add("--area", action="append", choices=list(AREAS), help="this area alone; may be repeated")
+    add("--count", type=int, metavar="N", help="mutations of each area (default: 200 in all)")
+    add("--jobs", type=int, default=1, metavar="N", help="copies of the project that are tested at the same time")
+    add("--seconds", type=float, default=1e9, help="begin no mutation after this time")
+    add("--prepared", type=Path, metavar="DIR", help="what an earlier run with this option and --prepare has built")
+    add("--prepare", action="store_true", help="only run the tests on the unaltered code, and keep what they build")
+    add("--list", action="store_true", help="print the mutations and run nothing")
+    add("--out", type=Path, metavar="FILE", help="write the results here, as JSON")
+    return parser
+
+
+def _tell(result: Result) -> None:
+    said = f"noticed by {result.how}" if result.killed else "SURVIVED"
+    mutation = result.mutation
+    place = f"{mutation.path}:{mutation.line}: {mutation.kind}: {mutation.old[:60]!r} -> {mutation.new[:60]!r}"
+    print(f"{place}: {said} ({result.seconds:.0f} s)", file=sys.stderr, flush=True)
+
+
+def _summary(results: list[Result]) -> dict[str, object]:
+    killed = Counter(result.area for result in results if result.killed)
+    tried = Counter(result.area for result in results)
+    return {
+        "mutations": len(results),
+        "noticed": sum(killed.values()),
+        "areas": {area: {"mutations": count, "noticed": killed[area]} for area, count in sorted(tried.items())},
+    }
+
+
+def _write(out: Path, seed: int, results: list[Result]) -> None:
+    survivors = [result.data() for result in results if not result.killed]
+    data = {"benchmark": "mutants", "results": {"seed": seed, **_summary(results), "survivors": survivors}}
+    out.write_text(json.dumps(data, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
