@@ -22,7 +22,7 @@ from .engine import Finding, Target, run_case
 __all__ = ["hunt"]
 
 FIRST_SLICE = 1.0  # seconds of each target in the first round; each round has three times as many
-PER_SECOND = {"worlds": 5000, "overlap": 50_000, "dispatch": 10_000}  # cases of the programs in C
+PER_SECOND = {"worlds": 10_000, "overlap": 50_000, "dispatch": 10_000}  # cases of the programs in C
 
 _Run = Callable[[int, float], Finding | None]
 

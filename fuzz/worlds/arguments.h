@@ -23,11 +23,11 @@ static DLTensor* make_tensor(void) {
   tensor->data = (void*)(uintptr_t)(below(40) == 0 ? 0 : 0x7F0000000000 + (uint64_t)below(8)
       * 256 + (uint64_t)(below(4) ? 0 : below(64)));
   tensor->device.device_type = below(40) ? kDLCUDA : kDLCPU;
-  tensor->device.device_id = below(30) ? 0 : (int32_t)edge();
+  tensor->device.device_id = below(60) ? 0 : (int32_t)edge();
   tensor->dtype.code = (uint8_t)(below(2) * kDLFloat);
   tensor->dtype.bits = (uint8_t)(8 << below(3));
   tensor->dtype.lanes = 1;
-  tensor->ndim = (int32_t)(below(6) ? below(4) : below(11));
+  tensor->ndim = (int32_t)(below(4) ? below(4) : 5 + below(6));
   tensor->byte_offset = below(8) ? 0 : (uint64_t)below(300);
   size_t size = (size_t)tensor->ndim * sizeof(int64_t);
   tensor->shape = (int64_t*)room(size, 16);
@@ -80,9 +80,10 @@ static void give_tuple(TVMFFIAny* any) {
 }
 
 /* Real memory, of just that size and alignment: whoever clears more of it is seen. */
-static void give_scratch(TVMFFIAny* any) {
+static void give_scratch(TVMFFIAny* any, int64_t needed) {
   if (below(3) == 0) return;
-  int64_t size = below(600), shift = below(4) ? 0 : INT64_C(1) << below(8);
+  int64_t size = needed > 0 && needed < 4096 && below(3) ? needed + below(3) - 1 : below(600);
+  int64_t shift = below(4) ? 0 : INT64_C(1) << below(8);
   DLTensor* tensor = make_tensor();
   if (tensor->shape == NULL || tensor->strides == NULL || tensor->ndim < 1 || tensor->device.device_id != 0) return;
   if (below(8)) tensor->ndim = 1;
@@ -109,7 +110,6 @@ static TVMFFIAny* make_arguments(void) {
     give_scalar(&args[STREAM]);
   }
   if (below(20)) give_tuple(&args[TUPLE]);
-  give_scratch(&args[SCRATCH]);
   return args;
 }
 

@@ -319,7 +319,7 @@ static void make_variant(library_t* made, int which, int number) {
   variant->stream_argument = below(4) ? AOT_STREAM_FROM_ENVIRONMENT : below(2) ? STREAM : AOT_STREAM_DEFAULT;
   variant->requirements = made->own[number];
   if (variant->stream_argument == STREAM) made->own[number][variant->requirement_count++] = 0;
-  for (int64_t left = below(4); left > 0; --left) {
+  for (int64_t left = below(3); left > 0; --left) {
     uint32_t chosen = 1 + (uint32_t)below(REQUIREMENTS - 1);
     made->own[number][variant->requirement_count++] = chosen;
     for (uint32_t i = 0; i + 1 < variant->requirement_count; ++i) {

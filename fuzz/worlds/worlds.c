@@ -21,6 +21,12 @@ static int raised(void) {
   return error != NULL;
 }
 
+/* How much scratch memory some variant needs: what is given is often about as much. */
+static int64_t needed_somewhere(void) {
+  const library_t* of = &world->libraries[below(2)];
+  return model_bytes(of, &of->variants[below(of->group.variant_count)]);
+}
+
 /* `way`: 0 a call, 1 one of a variant by name, 2 a question for scratch memory. */
 static const char* check(int way) {
   const library_t* of = NULL;
@@ -31,6 +37,8 @@ static const char* check(int way) {
   char name[16];
   snprintf(name, sizeof name, "%c%d", below(2) ? 'v' : 'w', (int)below(VARIANTS));
   memset(&result, 0, sizeof result);
+  model_arguments(args, &unsound);
+  give_scratch(&args[SCRATCH], needed_somewhere());
   int32_t device = model_arguments(args, &unsound);
   aot_arguments_decode(&decoded, args, ARGUMENTS);
   aot_arguments_open_tuples(&decoded, &world->libraries[0].group);

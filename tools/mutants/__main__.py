@@ -27,7 +27,7 @@ def main() -> int:
         prepared = options.prepared or Path(scratch) / "prepared"
         if not prepared.exists():
             paths = {one.path for one in draw(PROJECT, areas, options.seed)}
-            prepare(prepared, options.jobs, paths)
+            prepare(prepared, options.jobs, paths, few=options.few)
         if options.prepare:
             return 0
         results = []
@@ -50,6 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--seconds", type=float, default=1e9, help="begin no mutation after this time")
     add("--prepared", type=Path, metavar="DIR", help="what an earlier run with this option and --prepare has built")
     add("--prepare", action="store_true", help="only run the tests on the unaltered code, and keep what they build")
+    add("--few", action="store_true", help="with --prepare: run no more tests than it takes to build what they share")
     add("--list", action="store_true", help="print the mutations and run nothing")
     add("--out", type=Path, metavar="FILE", help="write the results here, as JSON")
     return parser

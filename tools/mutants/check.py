@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .keeping import SOURCES
+from .keeping import FEW, SOURCES
 from .sites import Mutation, draw
 from .trees import PROJECT, Stillborn, Tree, environment
 
-__all__ = ["AREAS", "Check", "prepare", "named_tests"]
+__all__ = ["AREAS", "Check", "named_tests", "prepare"]
 
 AREAS: dict[str, tuple[int, tuple[str, ...]]] = {
     "runtime/src": (70, ("runtime/src/*.c", "runtime/src/*.h", "runtime/src/torch/*.c")),
@@ -45,13 +45,18 @@ def named_tests(path: str) -> list[str]:
     return list(_TESTS[longest])
 
 
-def prepare(folder: Path, jobs: int, paths: set[str]) -> None:
+def prepare(folder: Path, jobs: int, paths: set[str], *, few: bool = False) -> None:
     """Run the tests on the unaltered code. What they build is used for all mutations.
 
     A test that fails already, as one that needs what this machine lacks, would notice every mutation. It is left out.
+    With ``few``, only what they share is made: for a machine on which they are known to pass.
     """
     files = sorted({test.partition("::")[0] for path in paths for test in named_tests(path)})
-    variables = {"AOT_TESTS_RUN": str(folder / "shared"), SOURCES: str(folder / "sources")}
+    variables = {
+        "AOT_TESTS_RUN": str(folder / "shared"),
+        SOURCES: str(folder / "sources"),
+        **({FEW: "1"} if few else {}),
+    }
     command = [sys.executable, "-m", "pytest", "-q", "-rfE", "-p", "tools.mutants.keeping", "-p", "no:cacheprovider"]
     command += ["-n", str(jobs), "--dist", "loadfile", *files]
     done = subprocess.run(command, capture_output=True, text=True, cwd=PROJECT, env=environment(PROJECT, **variables))

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 SOURCES = "AOT_MUTANTS_SOURCES"
+FEW = "AOT_MUTANTS_FEW"  # if it is set, only as many tests run as it takes to make everything that the tests share
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -27,3 +28,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
     for module in (libraries, links):
         module.entry_source = keep  # type: ignore[attr-defined]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if FEW not in os.environ:
+        return
+    made: set[str] = set()
+    few = []
+    for item in items:
+        wanted = set(getattr(item, "fixturenames", ()))
+        if not wanted <= made:
+            few.append(item)
+            made |= wanted
+    items[:] = few
