@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         Tensor,
         Tuple,
     )
-    from .declare.backward import Backward
+    from .declare.backward import Backward, Composed
     from .declare.declaration import In, Out, kernel
     from .declare.specs import Cost, Spec, Work
     from .declare.workspace import Workspace
@@ -34,6 +34,7 @@ __all__ = [
     "AotError",
     "Backward",
     "BuildError",
+    "Composed",
     "Constant",
     "Cost",
     "DeclarationError",
@@ -61,7 +62,7 @@ _MODULES = {
     **dict.fromkeys(_ARGUMENTS, ".declare.arguments"),
     **dict.fromkeys(("In", "Out", "kernel"), ".declare.declaration"),
     **dict.fromkeys(("Cost", "Spec", "Work"), ".declare.specs"),
-    "Backward": ".declare.backward",
+    **dict.fromkeys(("Backward", "Composed"), ".declare.backward"),
     "Target": ".targets",
     "Workspace": ".declare.workspace",
 }

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from aot_runtime.description.kernel_records import Choice, KernelRecord, Parameter
+from aot_runtime.description.kernel_records import Backward, Choice, KernelRecord, Parameter
 from aot_runtime.description.records import (
     FILE_NAME,
     FILES_NAME,
@@ -104,9 +104,16 @@ def _kernel_data(kernel: KernelRecord, read: dict[str, Any]) -> dict[str, Any]:
         **({"captured": _captured_data(kernel.captured, read)} if kernel.captured else {}),
     }
     if kernel.backward is not None:
-        saves, gradients = list(kernel.backward.saves), list(kernel.backward.gradients)
-        data["backward"] = {"kernel": kernel.backward.kernel, "saves": saves, "gradients": gradients}
+        data["backward"] = _backward_data(kernel.backward)
     return data
+
+
+def _backward_data(backward: Backward) -> dict[str, Any]:
+    gradients = list(backward.gradients)
+    if backward.kernel:
+        return {"kernel": backward.kernel, "saves": list(backward.saves), "gradients": gradients}
+    replaced = {"split": backward.split, "whole": list(backward.whole)} if backward.split else {}
+    return {"gradients": gradients, "calls": list(backward.calls), **replaced}
 
 
 def _captured_data(captured: Mapping[str, Any], read: dict[str, Any]) -> dict[str, Any]:

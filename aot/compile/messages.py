@@ -75,7 +75,7 @@ class KernelInfo:
     axes: Mapping[str, tuple[str, ...]]  # values by axis of the declaration
     contract: str = ""  # the file of its reference and inputs
     has_contract: bool = False  # whether it has a reference and inputs
-    backward: Backward | None = None  # the kernel of its gradients
+    backward: Backward | None = None  # the kernel of its gradients, or the calls that compute them
     family: str = ""  # the folder that declares it, inside that of the source; "": that one itself
     core: bool = True  # built if no family is named
     captured: dict[str, Any] | None = None  # the call that it was captured from: see ``aot/capture``

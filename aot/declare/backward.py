@@ -8,6 +8,14 @@
 
 The backward kernel is an ordinary kernel of the same source, and names tie the two together. It reads
 ``grad_<output>`` and what was saved, and writes ``grad_<input>``. Its other outputs are scratch memory.
+
+If other kernels compute the gradients already, an expression for each of them is enough:
+
+    @aot.kernel(
+        parameters=(aot.In("a"), aot.In("b"), aot.Out("out", ...)),
+        backward=aot.Composed(a="product(grad_out, b.mT)", b="product(grad_out.mT, a.mT)"),
+        ...
+    )
 """
 
 from __future__ import annotations
@@ -15,11 +23,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from aot_runtime.description import kernel_records
+from aot_runtime.description.composed import Expression
+from aot_runtime.errors import ManifestError
 
 from ..errors import DeclarationError
 from .kernel import Kernel
 
-__all__ = ["GRADIENT", "Backward", "check_backward", "check_pairs"]
+__all__ = ["GRADIENT", "Backward", "Composed", "check_backward", "check_pairs"]
 
 GRADIENT = "grad_"
 
@@ -30,6 +40,18 @@ def Backward(kernel: str, *, saves: str | Sequence[str], gradients: str | Sequen
     ``saves`` lists the inputs and outputs of the forward kernel that the backward kernel reads, numbers included.
     """
     return kernel_records.Backward(kernel, _names(saves), _names(gradients))
+
+
+def Composed(*, split: str = "", whole: Mapping[str, str] | None = None, **gradients: str) -> kernel_records.Backward:
+    """The gradient of each named input as an expression: calls of kernels with inputs, outputs, ``grad_<output>`` and choices.
+
+    ``x.mT`` swaps the last two dimensions, ``x.rows`` puts the rows of a batch below each other, and ``f(x)[1]`` is the
+    second output of a kernel. Neither needs a copy.
+    If a kernel does more than its gradients undo, ``split`` says what a call that wants gradients becomes: an expression of
+    kernels that have gradients. Calls with the choices of ``whole`` stay whole.
+    """
+    kept = tuple(f"{choice}={value}" for choice, value in (whole or {}).items())
+    return kernel_records.Backward("", (), tuple(gradients), tuple(gradients.values()), split, kept)
 
 
 def _names(given: str | Sequence[str]) -> tuple[str, ...]:
@@ -45,6 +67,9 @@ def check_backward(kernel: Kernel, where: str) -> None:
         raise DeclarationError(
             f"{where}: `backward` is {backward!r}", hint='pass aot.Backward("name", saves=..., gradients=...)'
         )
+    if not backward.kernel:
+        _check_composed(kernel, backward, where)
+        return
     if backward.kernel == kernel.name:
         raise DeclarationError(f"{where}: the kernel cannot be its own backward")
     inputs, outputs = _inputs(kernel), _outputs(kernel)
@@ -54,6 +79,29 @@ def check_backward(kernel: Kernel, where: str) -> None:
         raise DeclarationError(
             f"{where}: `backward` computes no gradient", hint=f"name inputs in `gradients`: {', '.join(inputs)}"
         )
+
+
+def _check_composed(kernel: Kernel, composed: kernel_records.Backward, where: str) -> None:
+    inputs, outputs = _inputs(kernel), _outputs(kernel)
+    _refuse(f"{where}: `backward` has gradients of", composed.gradients, inputs)
+    if not composed.gradients and not composed.split:
+        raise DeclarationError(f"{where}: `backward` computes no gradient", hint='write one: aot.Composed(x="...")')
+    known = [*inputs, *kernel.choices]
+    for text in [composed.split] if composed.split else []:
+        _check_names(where, text, known)
+    for text in composed.calls:
+        _check_names(where, text, [*known, *outputs, *(GRADIENT + name for name in outputs)])
+    for choice, _, value in (kept.partition("=") for kept in composed.whole):
+        if value not in kernel.choices.get(choice, ()):
+            raise DeclarationError(f"{where}: `backward` keeps {choice} = {value} whole, which is not a choice")
+
+
+def _check_names(where: str, text: str, known: Sequence[str]) -> None:
+    try:
+        names = Expression(text).names
+    except ManifestError as error:
+        raise DeclarationError(f"{where}: {error.message}") from None
+    _refuse(f"{where}: `backward` reads, in {text!r},", sorted(names), known)
 
 
 def _refuse(what: str, named: Sequence[str], known: Sequence[str]) -> None:
@@ -69,6 +117,9 @@ def check_pairs(kernels: Mapping[str, Kernel], *, complete: bool) -> None:
     for forward in kernels.values():
         if forward.backward is None:
             continue
+        if not forward.backward.kernel:
+            _check_calls(forward, forward.backward, kernels, complete)
+            continue
         backward = kernels.get(forward.backward.kernel)
         if backward is not None:
             _check_pair(forward, forward.backward, backward)
@@ -77,6 +128,24 @@ def check_pairs(kernels: Mapping[str, Kernel], *, complete: bool) -> None:
                 f"{forward.origin}: the backward of {forward.name} is {forward.backward.kernel}, which is not declared",
                 hint=f"declared are: {', '.join(sorted(kernels))}",
             )
+
+
+def _check_calls(
+    forward: Kernel, composed: kernel_records.Backward, kernels: Mapping[str, Kernel], complete: bool
+) -> None:
+    for text in (*composed.calls, *([composed.split] if composed.split else [])):
+        for name, unnamed, named in Expression(text).calls:
+            where = f"{forward.origin}: a gradient of {forward.name}, {text!r},"
+            if name in kernels:
+                called = kernels[name]
+                inputs = _inputs(called)
+                known = [*inputs[unnamed:], *called.choices]
+                _check_listed(where, f"calls {name}, which has no", named, known, "pass another")
+                if unnamed > len(inputs):
+                    raise DeclarationError(f"{where} passes {unnamed} arguments to {name}", hint=", ".join(inputs))
+            elif complete:
+                hint = f"declared are: {', '.join(sorted(kernels))}"
+                raise DeclarationError(f"{where} calls {name}, which is not declared", hint=hint)
 
 
 def _check_pair(forward: Kernel, named: kernel_records.Backward, backward: Kernel) -> None:

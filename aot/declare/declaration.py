@@ -100,7 +100,8 @@ def kernel(
     named by the caller: an epilogue. Both map a name to its values: a sequence, or a mapping from labels to values of
     any kind. ``contract`` is the module of what checks and benchmarks need; ``reference``, ``inputs``
     and ``cost`` are its functions, for those who have no such module. ``options`` is appended to the
-    options of ``cute.compile``. ``backward``, an ``aot.Backward``, names the kernel that computes gradients.
+    options of ``cute.compile``. ``backward`` names the kernel that computes gradients, an ``aot.Backward``, or the
+    calls that do, an ``aot.Composed``.
     ``tuned_by`` are expressions such as ``m`` or ``m * n``, at most four: ``python -m aot tune`` chooses among the specs
     of a point by their values, over the calls that the contract's ``tune_inputs`` (or ``bench_inputs``) yield.
     ``variant_budget`` is how many variants may be compiled for one architecture before a build warns.

@@ -29,6 +29,7 @@ class Add(Elementwise):
     archs=ARCHS,
     axes={"rank": (1, 2), "dtype": DTYPES, "access": ELEMENTWISE_TILINGS},
     contract=contract,
+    backward=aot.Composed(x="grad_out", y="grad_out"),
 )
 def add(target: aot.Target, rank: int, dtype: str, access: ElementwiseTiling) -> aot.Spec:
     """``out = x + y``, element by element."""

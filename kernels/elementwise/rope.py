@@ -78,6 +78,7 @@ class Rope(KernelObject):
     archs=ARCHS,
     axes={"dtype": DTYPES, "access": ("vector", "scalar")},
     contract=contract,
+    backward=aot.Composed(x="rope(grad_out, cos, -sin)"),  # turned back
 )
 def rope(target: aot.Target, dtype: str, access: str) -> aot.Spec:
     """Both halves ``a`` and ``b`` of each head become ``a * cos - b * sin`` and ``b * cos + a * sin``, computed in f32."""

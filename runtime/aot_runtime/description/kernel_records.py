@@ -92,20 +92,40 @@ class Choice(Value):
 
 
 class Backward(Value):
-    """Which kernel computes the gradients of another one.
+    """What computes the gradients of a kernel: another kernel, or calls of several.
 
-    It takes ``grad_<output>`` for outputs of the other kernel, and what was saved under its own name. It writes
+    A kernel takes ``grad_<output>`` for outputs of this one, and what was saved under its own name. It writes
     ``grad_<input>`` for each input in ``gradients``. All other outputs of it are scratch memory.
+
+    Calls are expressions of the inputs and outputs of this kernel, of ``grad_<output>`` and of its choices: see ``composed``.
+    A call that wants gradients is replaced by ``split``, if there is one, whose kernels have gradients of their own; not so
+    if its choices are those of ``whole``.
     """
 
-    __slots__ = ("gradients", "kernel", "saves")
+    __slots__ = ("calls", "gradients", "kernel", "saves", "split", "whole")
 
-    kernel: str  # the kernel that computes the gradients
+    kernel: str  # the kernel that computes the gradients; "": calls do
     saves: tuple[str, ...]  # inputs and outputs of the other kernel that it takes
-    gradients: tuple[str, ...]  # inputs of the other kernel whose gradients it writes
+    gradients: tuple[str, ...]  # inputs of the other kernel that have a gradient
+    calls: tuple[str, ...]  # an expression for each of them
+    split: str  # an expression; "": a call is not replaced
+    whole: tuple[str, ...]  # choices, as "epilogue=identity"
 
-    def __init__(self, kernel: str, saves: tuple[str, ...], gradients: tuple[str, ...]) -> None:
-        self._set(kernel=kernel, saves=saves, gradients=gradients)
+    def __init__(
+        self,
+        kernel: str,
+        saves: tuple[str, ...],
+        gradients: tuple[str, ...],
+        calls: tuple[str, ...] = (),
+        split: str = "",
+        whole: tuple[str, ...] = (),
+    ) -> None:
+        self._set(kernel=kernel, saves=saves, gradients=gradients, calls=calls, split=split, whole=whole)
+
+    def is_split(self, choices: Mapping[str, Any]) -> bool:
+        """Whether a call with these choices is replaced if it wants gradients."""
+        kept = (choice.partition("=") for choice in self.whole)
+        return bool(self.split) and not (self.whole and all(choices.get(name) == value for name, _, value in kept))
 
 
 class KernelRecord(Value):
@@ -120,7 +140,7 @@ class KernelRecord(Value):
     functions: tuple[str, ...]  # symbols, one per combination of choices: "activation__relu"
     archs: tuple[Arch, ...]
     variants: int
-    backward: Backward | None  # the kernel that it names may be missing in a bundle
+    backward: Backward | None  # the kernels that it names may be missing in a bundle
     captured: dict[str, Any] | None  # the call of another library that this answers: see ``serving``
 
     def __init__(
@@ -201,11 +221,17 @@ def _kernel(name: str, record: Reader, read: Mapping[str, Reader]) -> KernelReco
 
 def _backward(record: Reader, parameters: tuple[Parameter, ...]) -> Backward:
     inner = record.inner("backward")
+    composed = "calls" in inner.data
     backward = Backward(
-        kernel=read_name(inner.get("kernel", str), inner),
+        kernel="" if composed else read_name(inner.get("kernel", str), inner),
         saves=inner.texts("saves"),
         gradients=inner.texts("gradients"),
+        calls=inner.texts("calls"),
+        split=inner.get("split", str, ""),
+        whole=inner.texts("whole"),
     )
+    if composed and len(backward.calls) != len(backward.gradients):
+        raise ManifestError(f"{inner.where}: {len(backward.calls)} calls for {len(backward.gradients)} gradients")
     inputs = [parameter.name for parameter in parameters if not parameter.output]
     for name in (*backward.saves, *backward.gradients):
         if name not in (parameter.name for parameter in parameters):

@@ -34,6 +34,7 @@ from ..description.kernel_records import Choice, KernelRecord, Parameter
 from ..errors import ArgumentError
 from .exposed import Exposed, expose, split_parameters
 from .fakes import UNKNOWN, make_check, tensor_facts
+from .jax_gradients import FromCalls
 from .outputs import SHAPE_FUNCTIONS, dtype_source, framework_dtype, shape_source
 
 __all__ = ["Functions", "export_checks", "register"]
@@ -130,6 +131,10 @@ class _Function:
     ) -> Callable[..., Any]:
         """The call with the gradients of its backward kernel, if the bundle has that and it serves every array."""
         named = self.record.backward
+        if named is not None and not named.kernel:
+            chosen = dict(zip((choice.name for choice in self.record.choices), choices, strict=True))
+            others = {**{p.name: None for p in self.inputs if p.name not in arrays}, **scalars, **chosen}
+            return FromCalls(self, named, self._functions, arrays, others).differentiable(call, chosen)
         if named is None or named.kernel not in self._functions or not set(arrays) <= set(named.gradients):
             return call
         backward: _Function = getattr(self._functions, named.kernel)

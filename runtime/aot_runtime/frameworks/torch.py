@@ -32,6 +32,7 @@ from .exposed import Exposed, ExposeError, expose
 from .fakes import UNKNOWN
 from .outputs import SHAPE_FUNCTIONS, dtype_source, framework_dtype, shape_source
 from .schemas import functional_schema, is_optional, operator_parameters, out_schema
+from .torch_autocast import is_autocast, register_autocast
 from .torch_fakes import make_traced_check
 from .torch_gradients import GradientError, gradients_of, refusal
 from .torch_native import is_defined, load_library
@@ -204,6 +205,7 @@ def _define(signature: _Signature, bundle: Bundle, library: Any, operators: Oper
     library.impl(f"{record.name}.out", names["_out_in_place"], "ADInplaceOrView")
     if gradients is not None:
         gradients.register(library, namespace)
+    register_autocast(library, record.name, packet.default, signature.inputs)
     function: Callable[..., Any] = names[record.name]
     function.out = names["_out_form"]  # type: ignore[attr-defined]
     operators._declared.update(_declared(record, names["_as_declared"], names.get("_targets", {})))
@@ -358,7 +360,7 @@ _QUESTIONS = {
 def _fallback(operator: str) -> Callable[[tuple[Any, ...]], bool]:
     """A function that decides whether a call goes to the operator after the kernel refused its tensors.
 
-    It does for meta tensors and sparse tensors. For tensors on the CPU the kernel's own error says more, unless somebody
+    It does for meta tensors and sparse tensors, and for those that autocast may cast. For tensors on the CPU the kernel's own error says more, unless somebody
     implemented the operator for them.
     """
 
@@ -366,7 +368,7 @@ def _fallback(operator: str) -> Callable[[tuple[Any, ...]], bool]:
         given = [tensor for tensor in tensors if tensor is not None]
         if not all(isinstance(tensor, torch.Tensor) for tensor in given):
             return False
-        if any(t.layout is not torch.strided or t.device.type not in ("cuda", "cpu") for t in given):
+        if is_autocast() or any(t.layout is not torch.strided or t.device.type not in ("cuda", "cpu") for t in given):
             return True
         return all(t.is_cpu for t in given) and torch._C._dispatch_has_kernel_for_dispatch_key(operator, "CPU")
 

@@ -6,14 +6,18 @@ dispatches uses the same two functions, registered with the operator, which cost
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
 from torch.autograd import forward_ad
 
-from ..description.kernel_records import KernelRecord, Parameter
+from ..description.composed import Expression
+from ..description.kernel_records import Backward, KernelRecord, Parameter
 from ..errors import AotError
+from .outputs import SHAPE_FUNCTIONS, shape_source
+from .torch_autocast import is_autocast
 
 __all__ = ["GradientError", "Gradients", "gradients_of", "refusal"]
 
@@ -26,54 +30,62 @@ class GradientError(AotError, RuntimeError):
     """A gradient was asked of a kernel that cannot compute it."""
 
 
-class Gradients:
+class Gradients(ABC):
     """How autograd differentiates one kernel. ``operators`` are those of its bundle, found by name when needed."""
 
-    def __init__(self, record: KernelRecord, backward: KernelRecord, operators: Any) -> None:
-        assert record.backward is not None
-        self.record, self.named = record, record.backward
+    def __init__(self, record: KernelRecord, operators: Any) -> None:
+        self.record, self.operators = record, operators
         self.inputs = [p.name for p in record.parameters if not p.output and p.workspace is None]
         self.outputs = [parameter.name for parameter in record.parameters if parameter.output]
-        tensors = {parameter.name for parameter in record.parameters if _is_tensor(parameter)}
-        self.saved_tensors = [name for name in self.named.saves if name in tensors]
-        self.saved_numbers = [name for name in self.named.saves if name not in tensors]
-        self.takes = [p.name for p in backward.parameters if not p.output and p.workspace is None]
-        self.gives = [parameter.name for parameter in backward.parameters if parameter.output]
-        self.choices = [choice.name for choice in backward.choices]
-        self.operators = operators
+        self.tensors = {parameter.name for parameter in record.parameters if _is_tensor(parameter)}
+
+    @property
+    @abstractmethod
+    def shown(self) -> str:
+        """What computes the gradients, for errors."""
+
+    @property
+    @abstractmethod
+    def arriving(self) -> Collection[str]:
+        """The gradients of outputs that are read, as ``grad_<output>``."""
+
+    @abstractmethod
+    def check(self, name: str) -> None:
+        """Raise if the gradient of an input cannot be computed."""
+
+    @abstractmethod
+    def saved(self, wanted: list[str]) -> Collection[str]:
+        """The inputs and outputs that the gradients of these inputs are computed from."""
+
+    @abstractmethod
+    def compute(self, values: dict[str, Any], choices: Mapping[str, Any], wanted: list[str]) -> Mapping[str, Any]:
+        """The gradients by input, at least those that are wanted."""
 
     def save(self, ctx: Any, inputs: Mapping[str, Any], choices: Mapping[str, Any], results: Any) -> None:
-        """Keep what the backward kernel reads; raise if a gradient is wanted that it does not compute."""
-        getattr(self.operators, self.named.kernel)  # says why, if the backward kernel cannot be called
-        for name, wanted in zip(self.inputs, ctx.needs_input_grad, strict=False):
-            if wanted and name not in self.named.gradients:
-                raise GradientError(
-                    f"{self.record.name} computes no gradient of `{name}`, which requires one",
-                    hint=f"pass {name}.detach()",
-                )
+        """Keep what the gradients are computed from; raise if one is wanted that is not computed."""
+        wanted = [name for name, wants in zip(self.inputs, ctx.needs_input_grad, strict=False) if wants]
+        for name in wanted:
+            self.check(name)
         outputs = dict(zip(self.outputs, _as_tuple(results), strict=True))
-        values = {**inputs, **outputs}
-        ctx.save_for_backward(*(values[name] for name in self.saved_tensors))
-        ctx.numbers = {name: values[name] for name in self.saved_numbers}
-        ctx.choices = {name: choices[name] for name in self.choices}
-        ctx.mark_non_differentiable(*(outputs[name] for name in self.outputs if _GRADIENT + name not in self.takes))
+        values, saved = {**inputs, **outputs}, self.saved(wanted)
+        ctx.names = [name for name in values if name in saved and name in self.tensors]
+        ctx.save_for_backward(*(values[name] for name in ctx.names))
+        ctx.numbers = {name: values[name] for name in values if name in saved and name not in self.tensors}
+        ctx.choices = dict(choices)
+        ctx.mark_non_differentiable(*(outputs[name] for name in self.outputs if _GRADIENT + name not in self.arriving))
 
     def gradients(self, ctx: Any, *arriving: Any) -> tuple[Any, ...]:
         """The gradients of the inputs, None for those that nobody wants."""
         saved = ctx.saved_tensors
         given = {_GRADIENT + name: _contiguous(grad) for name, grad in zip(self.outputs, arriving, strict=True)}
-        values = {**dict(zip(self.saved_tensors, saved, strict=True)), **ctx.numbers, **given}
-        values.setdefault(_DETERMINISTIC, torch.are_deterministic_algorithms_enabled())
-        compute = getattr(self.operators, self.named.kernel)
+        values = {**dict(zip(ctx.names, saved, strict=True)), **ctx.numbers, **given}
+        wanted = [name for name, wants in zip(self.inputs, ctx.needs_input_grad, strict=False) if wants]
         with torch.no_grad():
-            taken = {name: values[name] for name in self.takes if name in values}  # the others have defaults
-            results = _as_tuple(compute(**taken, **ctx.choices))
-        computed = dict(zip(self.gives, results, strict=True))
-        wanted = zip(self.inputs, ctx.needs_input_grad, strict=False)
-        gradients = tuple(computed.get(_GRADIENT + name) if wants else None for name, wants in wanted)
+            computed = self.compute(values, ctx.choices, wanted)
+        gradients = tuple(computed[name] if name in wanted else None for name in self.inputs)
         gradients += (None,) * (len(ctx.needs_input_grad) - len(gradients))
         if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (*saved, *arriving)):
-            return _differentiated_once(self.named.kernel, gradients)
+            return _differentiated_once(self.shown, gradients)
         return gradients
 
     def register(self, library: Any, namespace: str) -> None:
@@ -82,7 +94,7 @@ class Gradients:
             f"{namespace}::{self.record.name}",
             self.gradients,
             setup_context=self._set_up_with_choices if self.record.choices else self._set_up,
-            lib=_NoForwardMode(library),
+            lib=_Intercepted(library, self),
         )
 
     def _set_up(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -106,27 +118,144 @@ class Gradients:
             _refuse_forward(self.record.name, inputs)
             if is_compiling() or not wants_gradients() or not is_quiet(inputs):
                 return operator(*inputs, **choices)
+            if self.is_split(inputs, choices):
+                return self.split(inputs, choices)
             return function.apply(*inputs, *(choices[name] for name in names))
 
         return call
 
+    def is_split(self, inputs: tuple[Any, ...], choices: Mapping[str, Any]) -> bool:
+        """Whether a call becomes several because it wants gradients."""
+        return False
 
-class _NoForwardMode:
-    """A library of torch whose kernels for autograd refuse derivatives in forward mode.
+    def split(self, inputs: tuple[Any, ...], choices: Mapping[str, Any]) -> Any:
+        """What such a call gives."""
+        raise NotImplementedError
 
-    Those of ``register_autograd`` would lose them: unless a tensor requires a gradient, they only call the operator.
+
+class FromKernel(Gradients):
+    """One kernel computes the gradients."""
+
+    def __init__(self, record: KernelRecord, named: Backward, backward: KernelRecord, operators: Any) -> None:
+        super().__init__(record, operators)
+        self.named = named
+        self.takes = [p.name for p in backward.parameters if not p.output and p.workspace is None]
+        self.gives = [parameter.name for parameter in backward.parameters if parameter.output]
+        self.choices = [choice.name for choice in backward.choices]
+
+    @property
+    def shown(self) -> str:
+        return self.named.kernel
+
+    @property
+    def arriving(self) -> Collection[str]:
+        return self.takes
+
+    def check(self, name: str) -> None:
+        getattr(self.operators, self.named.kernel)  # says why, if the backward kernel cannot be called
+        if name not in self.named.gradients:
+            raise _no_gradient(self.record.name, name)
+
+    def saved(self, wanted: list[str]) -> Collection[str]:
+        return self.named.saves
+
+    def compute(self, values: dict[str, Any], choices: Mapping[str, Any], wanted: list[str]) -> Mapping[str, Any]:
+        values.setdefault(_DETERMINISTIC, torch.are_deterministic_algorithms_enabled())
+        taken = {name: values[name] for name in self.takes if name in values}  # the others have defaults
+        chosen = {name: choices[name] for name in self.choices}
+        results = _as_tuple(getattr(self.operators, self.named.kernel)(**taken, **chosen))
+        computed = dict(zip(self.gives, results, strict=True))
+        return {name: computed[_GRADIENT + name] for name in self.named.gradients}
+
+
+class FromCalls(Gradients):
+    """Calls of kernels compute the gradients, each for itself; what two of them share is computed once."""
+
+    def __init__(self, record: KernelRecord, composed: Backward, operators: Any) -> None:
+        super().__init__(record, operators)
+        self.composed = composed
+        self.expressions = {
+            name: Expression(text) for name, text in zip(composed.gradients, composed.calls, strict=True)
+        }
+        self.replacement = Expression(composed.split) if composed.split else None
+        self.defaults = {p.name: p.default for p in record.parameters if p.has_default and not p.output}
+        self.chosen = {choice.name: choice.default for choice in record.choices}
+        (first, *_) = (parameter for parameter in record.parameters if parameter.output)
+        source = shape_source(str(first.shape), self.inputs)
+        self.shape = eval(f"lambda {', '.join(self.inputs)}: {source}", dict(SHAPE_FUNCTIONS))
+
+    @property
+    def shown(self) -> str:
+        return f"the gradient of {self.record.name}"
+
+    @property
+    def arriving(self) -> Collection[str]:
+        return {name for expression in self.expressions.values() for name in expression.names}
+
+    def check(self, name: str) -> None:
+        if name not in self.expressions:
+            raise _no_gradient(self.record.name, name)
+        self._check_built(self.expressions[name], name)
+
+    def _check_built(self, expression: Expression, name: str) -> None:
+        for kernel in expression.kernels:
+            if kernel not in self.operators:
+                raise GradientError(
+                    f"{self.record.name} has no gradient of `{name}` here: {kernel} was not built",
+                    hint=f"build it with `--kernel {kernel}`, or {_DETACH}",
+                )
+
+    def saved(self, wanted: list[str]) -> Collection[str]:
+        return {read for name in wanted for read in self.expressions[name].names}
+
+    def compute(self, values: dict[str, Any], choices: Mapping[str, Any], wanted: list[str]) -> Mapping[str, Any]:
+        known: dict[str, Any] = {}
+        values = {**values, **choices}
+        return {name: self.expressions[name].evaluate(values, self._kernel, known) for name in wanted}
+
+    def _kernel(self, name: str) -> Any:
+        return getattr(self.operators, name)
+
+    def is_split(self, inputs: tuple[Any, ...], choices: Mapping[str, Any]) -> bool:
+        return (
+            self.composed.is_split({**self.chosen, **choices})
+            and torch.is_grad_enabled()
+            and any(isinstance(item, torch.Tensor) and item.requires_grad for item in inputs)
+        )
+
+    def split(self, inputs: tuple[Any, ...], choices: Mapping[str, Any]) -> Any:
+        assert self.replacement is not None
+        given = {**self.defaults, **dict(zip(self.inputs, inputs, strict=False))}
+        wanted = next(n for n, x in given.items() if isinstance(x, torch.Tensor) and x.requires_grad)
+        self._check_built(self.replacement, wanted)
+        result = self.replacement.evaluate({**given, **self.chosen, **choices}, self._kernel, {})
+        return result.reshape(self.shape(**given))  # of a batch, whose rows a kernel took as those of a matrix
+
+
+def _no_gradient(kernel: str, name: str) -> GradientError:
+    return GradientError(f"{kernel} computes no gradient of `{name}`, which requires one", hint=f"pass {name}.detach()")
+
+
+class _Intercepted:
+    """A library of torch whose kernels for autograd refuse derivatives in forward mode, and split calls.
+
+    Those of ``register_autograd`` would lose derivatives: unless a tensor requires a gradient, they only call the operator.
     """
 
-    def __init__(self, library: Any) -> None:
-        self._library = library
+    def __init__(self, library: Any, gradients: Gradients) -> None:
+        self._library, self._gradients = library, gradients
 
     def impl(self, name: str, kernel: Callable[..., Any], key: str, *, with_keyset: bool) -> None:
-        def refusing(keyset: Any, *inputs: Any, **choices: Any) -> Any:
+        plan = self._gradients
+
+        def intercepted(keyset: Any, *inputs: Any, **choices: Any) -> Any:
             _refuse_forward(name, inputs)
+            if plan.is_split(inputs, choices):
+                return plan.split(inputs, choices)
             return kernel(keyset, *inputs, **choices)
 
         assert with_keyset
-        self._library.impl(name, refusing, key, with_keyset=True)
+        self._library.impl(name, intercepted, key, with_keyset=True)
 
 
 def _function(plan: Gradients, compute: Callable[[], Callable[..., Any]]) -> Any:
@@ -147,6 +276,7 @@ def _is_quiet(inputs: tuple[Any, ...]) -> bool:
     exact = (torch.Tensor, torch.nn.Parameter)
     return (
         all(type(item) in exact for item in inputs if isinstance(item, torch.Tensor))
+        and not is_autocast()
         and not torch._C._is_tracing()
         and not torch._C._len_torch_dispatch_stack()
         and not torch._C._len_torch_function_stack()
@@ -180,22 +310,24 @@ class _Once(torch.autograd.Function):  # type: ignore[misc]  # torch is not inst
 
 def gradients_of(record: KernelRecord, bundle: Any, operators: Any) -> Gradients | None:
     """The gradients of a kernel; None if the bundle names no backward for it, or does not have the one it names."""
-    if record.backward is None or record.backward.kernel not in bundle.kernels:
+    named = record.backward
+    if named is not None and not named.kernel:
+        return FromCalls(record, named, operators)
+    if named is None or named.kernel not in bundle.kernels:
         return None
-    backward = bundle._record(record.backward.kernel)
-    return None if _misfit(record, backward) else Gradients(record, backward, operators)
+    backward = bundle._record(named.kernel)
+    return None if _misfit(record, named, backward) else FromKernel(record, named, backward, operators)
 
 
-def _misfit(record: KernelRecord, backward: KernelRecord) -> str:
+def _misfit(record: KernelRecord, named: Backward, backward: KernelRecord) -> str:
     """What is wrong if two builds with different declarations were joined; "" if nothing is."""
-    assert record.backward is not None
     arriving = {_GRADIENT + parameter.name for parameter in record.parameters if parameter.output}
-    known = {*arriving, *record.backward.saves}
+    known = {*arriving, *named.saves}
     declared = {parameter.name for parameter in record.parameters}
     read = [p for p in backward.parameters if not p.output and p.workspace is None]
     unknown = [p.name for p in read if p.name not in known and (p.name in declared or not p.has_default)]
     written = {parameter.name for parameter in backward.parameters if parameter.output}
-    unwritten = [name for name in record.backward.gradients if _GRADIENT + name not in written]
+    unwritten = [name for name in named.gradients if _GRADIENT + name not in written]
     foreign = [c.name for c in backward.choices if c.name not in (choice.name for choice in record.choices)]
     return ", ".join((*unknown, *unwritten, *foreign))
 
@@ -226,13 +358,14 @@ def _refuse_forward(kernel: str, arguments: Collection[Any]) -> None:
 def _why_none(record: KernelRecord, bundle: Any) -> tuple[str, str]:
     if record.backward is None:
         return "has no backward", _DETACH
-    name = record.backward.kernel
-    if name not in bundle.kernels:
-        reason = f"has no backward in bundle {bundle.name!r}: {name} was not built"
-        return reason, f"build it with `--kernel {name}`, or {_DETACH}"
-    problem = _misfit(record, bundle._record(name))
-    if problem:
-        return f"has a backward that was built for another declaration ({name}: {problem})", "rebuild both kernels"
+    if record.backward.kernel:
+        name = record.backward.kernel
+        if name not in bundle.kernels:
+            reason = f"has no backward in bundle {bundle.name!r}: {name} was not built"
+            return reason, f"build it with `--kernel {name}`, or {_DETACH}"
+        problem = _misfit(record, record.backward, bundle._record(name))
+        if problem:
+            return f"has a backward that was built for another declaration ({name}: {problem})", "rebuild both kernels"
     inputs = ", ".join(parameter.name for parameter in record.parameters if not parameter.output)
     return "has no gradient if it writes into a tensor of yours", f"call {record.name}({inputs}) as torch's operator"
 

@@ -111,3 +111,63 @@ def test_a_backward_that_is_not_declared_is_refused_unless_a_file_could_not_be_r
     with pytest.raises(DeclarationError, match="the backward of norm is norm_backward, which is not declared"):
         check(forward())
     check(forward(), complete=False)
+
+
+# Gradients that are calls of other kernels.
+
+A, B, BIAS = aot.In("a"), aot.In("b"), aot.In("bias", default=None)
+PRODUCT_OUT = aot.Out("out", shape="(a.shape[0], b.shape[0])", dtype="a.dtype")
+OPS = {"op": ("identity", "silu")}
+
+
+def product(**settings: Any) -> Kernel:
+    composed = aot.Composed(
+        a="product(grad_out, b.mT)",
+        bias="sums(grad_out.rows)[0]",
+        split="act(product(a, b, bias), op=op)",
+        whole={"op": "identity"},
+    )
+    settings = {"backward": composed, "choices": OPS, "choice_defaults": {"op": "identity"}, **settings}
+    return kernel("product", A, B, PRODUCT_OUT, BIAS, **settings)
+
+
+SUMS, ACT = kernel("sums", X, OUT), kernel("act", X, OUT, choices=OPS)
+
+
+def test_calls_that_fit_pass_and_a_kernel_may_call_itself() -> None:
+    check(product(), SUMS, ACT)
+
+
+@pytest.mark.parametrize(
+    ("backward", "message"),
+    [
+        (aot.Composed(), "computes no gradient"),
+        (aot.Composed(out="grad_out"), "has gradients of out"),
+        (aot.Composed(a="product(grad_out, c)"), r"reads, in 'product\(grad_out, c\)', c"),
+        (aot.Composed(a="product(grad_a, b)"), "grad_a"),
+        (aot.Composed(a="a + b"), "not allowed"),
+        (aot.Composed(split="act(out)"), "out"),
+        (aot.Composed(split="act(a)", whole={"op": "gelu"}), "op = gelu whole"),
+    ],
+)
+def test_expressions_of_what_a_kernel_lacks_are_refused(backward: Any, message: str) -> None:
+    with pytest.raises(DeclarationError, match=message):
+        product(backward=backward)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("missing(grad_out)", "calls missing, which is not declared"),
+        ("sums(grad_out, a)", "passes 2 arguments to sums"),
+        ("sums(y=grad_out)", "calls sums, which has no y"),
+        ("act(grad_out, x=a)", "calls act, which has no x"),
+    ],
+)
+def test_calls_that_do_not_fit_a_kernel_are_refused(text: str, message: str) -> None:
+    with pytest.raises(DeclarationError, match=message):
+        check(product(backward=aot.Composed(a=text)), SUMS, ACT)
+
+
+def test_a_call_of_a_kernel_that_could_not_be_read_is_not_refused() -> None:
+    check(product(), complete=False)

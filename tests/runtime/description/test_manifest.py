@@ -56,7 +56,14 @@ def kernels(draw: st.DrawFn) -> KernelRecord:
 def backwards(parameters: tuple[Parameter, ...]) -> st.SearchStrategy[Backward | None]:
     saves = st.just(tuple(parameter.name for parameter in parameters))
     gradients = st.just(tuple(parameter.name for parameter in parameters if not parameter.output))
-    return st.none() | st.builds(Backward, names, saves, gradients)
+    return st.none() | st.builds(Backward, names, saves, gradients) | composed(gradients)
+
+
+@st.composite
+def composed(draw: st.DrawFn, gradients: st.SearchStrategy[tuple[str, ...]]) -> Backward:
+    inputs, split = draw(gradients), draw(texts)
+    whole = tuple(draw(st.lists(texts, max_size=2))) if split else ()
+    return Backward("", (), inputs, tuple(draw(texts) for _ in inputs), split, whole)
 
 
 @st.composite
@@ -410,6 +417,10 @@ KERNEL_PROBLEMS: dict[str, tuple[Alter, str]] = {
     "backward of an output": (
         alter_kernel(backward={"kernel": "b", "saves": ["x"], "gradients": ["out"]}),
         "backward: 'out' is not an input",
+    ),
+    "more gradients than calls": (
+        alter_kernel(backward={"calls": [], "gradients": ["x"]}),
+        "backward: 0 calls for 1 gradients",
     ),
     "kernel not a name": (lambda data: data["kernels"].update({"a b": data["kernels"]["add"]}), "'a b' is not a name"),
     "kernel a keyword": (

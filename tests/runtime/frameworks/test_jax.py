@@ -91,6 +91,19 @@ KERNELS = {
         ),
         (Choice("op", ("add",)),), ("parts__add",), (), 1,
     ),
+    "product": KernelRecord(
+        "product", "",
+        (
+            tensor("a"), tensor("b"), output("out", "(a.shape[0], b.shape[0])", "a.dtype"),
+            Parameter("factor", has_default=True, default=None, type="tensor?"), POWER,
+        ),
+        (Choice("op", ("plain", "scaled")),), ("product__plain", "product__scaled"), (), 1,
+        Backward(
+            "", (), ("a", "b"),
+            ("product(grad_out, b.mT, power=power, op='plain')", "product(grad_out.mT, a.mT, power=power, op=op)"),
+            "scale(product(a, b, power=power, op='plain'), factor, op='times')", ("op=plain",),
+        ),
+    ),
     "pointers": KernelRecord(
         "pointers", "", (tensor("x"), output("out", "x.shape", "x.dtype"), Parameter("p", type="pointer")), (),
         ("pointers",), (), 1,
@@ -246,17 +259,24 @@ def test_export_keeps_the_foreign_call_and_symbolic_shapes(kernels: Any) -> None
 # With kernels that NumPy plays on the CPU: what XLA hands to them, and what it makes of the results.
 
 
+PRODUCTS: list[tuple[int, ...]] = []  # shapes of results
+
+
 def play(name: str, *tensors: Any) -> None:
     import numpy
 
     *arrays, power = tensors
-    arrays = [numpy.from_dlpack(array) for array in arrays]
+    arrays = [None if array is None else numpy.from_dlpack(array) for array in arrays]
     for array in arrays:  # results of XLA are written by address
-        assert array.flags.c_contiguous
+        assert array is None or array.flags.c_contiguous
     kernel, op = name.split("__")
     if kernel == "scale":
         x, factor, out = arrays
         _write(out, x * factor**power if op == "times" else x / factor**power)
+    elif kernel == "product":
+        a, b, out, factor = arrays
+        PRODUCTS.append(out.shape)
+        _write(out, a @ b.T * power * (factor if op == "scaled" else 1))
     elif kernel == "parts":
         x, out, scratch = arrays
         assert scratch.shape == (4 * len(x),) and scratch.dtype == numpy.uint8
@@ -318,6 +338,28 @@ def test_gradients_come_from_the_backward_kernel(on_cpu: Any) -> None:
     exact = jax.grad(lambda x, f: (reference(x, f, 2.0) ** 2).sum(), argnums=(0, 1))
     for one, other in zip(ours(x, factor), exact(x, factor), strict=True):
         assert jax.numpy.allclose(one, other)
+
+
+@pytest.mark.parametrize("op", ["plain", "scaled"])
+def test_gradients_may_be_calls_of_other_kernels(on_cpu: Any, op: str) -> None:
+    a, b, factor = jax.numpy.array(X), jax.numpy.arange(12.0).reshape(4, 3), jax.numpy.arange(1.0, 5.0)
+
+    def exact(a: Any, b: Any) -> Any:
+        return a @ b.T * 2.0 * (factor if op == "scaled" else 1.0)
+
+    ours = jax.jit(jax.grad(lambda a, b: (on_cpu.product(a, b, factor, 2.0, op=op) ** 2).sum(), argnums=(0, 1)))
+    wanted = jax.grad(lambda a, b: (exact(a, b) ** 2).sum(), argnums=(0, 1))(a, b)
+    for one, other in zip(ours(a, b), wanted, strict=True):
+        assert jax.numpy.allclose(one, other)
+
+
+def test_gradients_that_nobody_wants_are_not_computed(on_cpu: Any) -> None:
+    a, b, factor = jax.numpy.array(X), jax.numpy.arange(12.0).reshape(4, 3), jax.numpy.arange(1.0, 5.0)
+    PRODUCTS.clear()
+    jax.jit(jax.grad(lambda a: on_cpu.product(a, b, factor, 2.0, op="plain").sum()))(a).block_until_ready()
+    assert sorted(PRODUCTS) == [(2, 3)]  # the result itself is not needed either
+    with pytest.raises(ArgumentError, match="no gradient of `factor`"):
+        jax.grad(lambda factor: on_cpu.product(a, b, factor, 2.0, op="plain").sum())(factor)
 
 
 def test_scratch_memory_is_a_result_that_callers_do_not_get(on_cpu: Any) -> None:

@@ -45,6 +45,10 @@ def kernel(
     return KernelRecord(name, "", parameters, choices, functions, (), 1, backward)
 
 
+def composed(gradients: dict[str, str], split: str = "", whole: tuple[str, ...] = ()) -> Backward:
+    return Backward("", (), tuple(gradients), tuple(gradients.values()), split, whole)
+
+
 EPS = Parameter("eps", has_default=True, default=1e-6, type="float")
 X, GRAD_OUT = tensor("x"), tensor("grad_out")
 RECORDS = {
@@ -66,6 +70,23 @@ RECORDS = {
                Parameter("deterministic", has_default=True, default=False, type="bool"),
                Parameter("extra", has_default=True, default=7, type="int")),
         kernel("lonely", X, output("out", "x"), backward=Backward("not_built", ("x",), ("x",))),
+        # Gradients that are calls of other kernels.
+        kernel("product", tensor("a"), tensor("b"),
+               Parameter("out", output=True, shape="(*a.shape[:-1], b.shape[-2])", dtype="a.dtype", type="tensor"),
+               Parameter("bias", has_default=True, default=None, type="tensor?"), ops=("identity", "silu"),
+               backward=composed({"a": "product(grad_out, b.mT, op='identity')",
+                                  "b": "product(grad_out.mT, a.mT, op='identity')",
+                                  "bias": "sums(grad_out.rows)[0]"},
+                                 "act(product(a, b, bias, op='identity').rows, op=op)", ("op=identity",))),
+        kernel("sums", X, Parameter("out", output=True, shape="(x.shape[1],)", dtype="x.dtype", type="tensor"),
+               output("scratch", "x")),
+        kernel("turn", X, tensor("angle"), output("out", "x"), backward=composed({"x": "turn(grad_out, -angle)"})),
+        kernel("both", X, tensor("y"), output("out", "x"), output("total", "x"),
+               backward=composed({"x": "both_backward(grad_out, grad_total)[0]",
+                                  "y": "both_backward(grad_out, grad_total)[0]"})),
+        kernel("both_backward", GRAD_OUT, tensor("grad_total"), output("grad_x", "grad_out"), output("scratch", "grad_out")),
+        kernel("half_built", X, tensor("y"), output("out", "x"),
+               backward=composed({"x": "grad_out", "y": "not_built(grad_out)"})),
         kernel("changed", X, output("out", "x"), backward=Backward("act_backward", (), ("x",))),
     )
 }  # fmt: skip
@@ -105,7 +126,44 @@ def scale_backward(grad_out: Any, factor: Any, grad_x: Any, deterministic: bool,
     grad_x.copy_(grad_out * factor)
 
 
+def product(a: Any, b: Any, out: Any, bias: Any) -> None:
+    PRODUCTS.append((tuple(a.shape), a.stride()[-1] == 1, b.stride()[-1] == 1))
+    out.copy_(a @ b.mT + (0 if bias is None else bias))
+
+
+def sums(x: Any, out: Any, scratch: Any) -> None:
+    assert x.ndim == 2
+    out.copy_(x.sum(0))
+    scratch.zero_()
+
+
+def turn(x: Any, angle: Any, out: Any) -> None:
+    first, second = x.chunk(2, -1)
+    cos, sin = angle.cos(), angle.sin()
+    out.copy_(torch.cat((first * cos - second * sin, second * cos + first * sin), -1))
+
+
+def both_backward(grad_out: Any, grad_total: Any, grad_x: Any, scratch: Any) -> None:
+    CALLS.append("both_backward")
+    grad_x.copy_(3 * grad_out + grad_total)
+    scratch.zero_()
+
+
+PRODUCTS: list[
+    tuple[tuple[int, ...], bool, bool]
+] = []  # the shape of `a`, and whether rows of `a` and of `b` are contiguous
+CALLS: list[str] = []
+
 PLAYED: dict[str, Callable[..., Any]] = {
+    "product__identity": product,
+    "product__silu": lambda a, b, out, bias: out.copy_(
+        torch.nn.functional.silu(a @ b.mT + (0 if bias is None else bias))
+    ),
+    "sums": sums,
+    "turn": turn,
+    "both": lambda x, y, out, total: (out.copy_(3 * (x + y)), total.copy_(x + y)),
+    "both_backward": both_backward,
+    "half_built": lambda x, y, out: out.copy_(x + y),
     "norm": lambda x, weight, out, eps: out.copy_(x * (x.square().mean(-1, keepdim=True) + eps).rsqrt() * weight),
     "norm_backward": norm_backward,
     "act__relu": lambda x, out: out.copy_(torch.relu(x)),
@@ -326,3 +384,115 @@ def test_what_is_no_tensor_is_refused_by_torch(ops: Any, wrong: Any) -> None:
     with pytest.raises((RuntimeError, TypeError)) as raised:
         ops.soft(wrong)
     assert not isinstance(raised.value, RecursionError)
+
+
+# Gradients that are calls of other kernels.
+
+
+def linear(a: Any, b: Any, bias: Any, op: str) -> Any:
+    result = a @ b.mT if bias is None else a @ b.mT + bias
+    return torch.nn.functional.silu(result) if op == "silu" else result
+
+
+@pytest.mark.parametrize("batch", [(), (2,)], ids=["matrix", "batch"])
+@pytest.mark.parametrize("op", ["identity", "silu"])
+@pytest.mark.parametrize("biased", [False, True])
+def test_gradients_of_a_product_are_products(ops: Any, batch: tuple[int, ...], op: str, biased: bool) -> None:
+    a, b, bias = leaf(*batch, 5, 3), leaf(*batch, 4, 3), leaf(4) if biased else None
+    leaves = [x for x in (a, b, bias) if x is not None]
+    exact = torch.autograd.grad(linear(a, b, bias, op).square().sum(), leaves)
+    for call in (ops.product, torch.ops.graded.product):
+        out = call(a, b, bias, op=op)
+        torch.testing.assert_close(out, linear(a, b, bias, op))
+        for one, other in zip(torch.autograd.grad(out.square().sum(), leaves), exact, strict=True):
+            torch.testing.assert_close(one, other)
+
+
+def test_transposes_are_views(ops: Any) -> None:
+    a, b = leaf(5, 3), leaf(4, 3)
+    PRODUCTS.clear()
+    ops.product(a, b, op="identity").square().sum().backward()
+    assert PRODUCTS == [((5, 3), True, True), ((5, 4), True, False), ((4, 5), False, False)]
+
+
+def test_only_the_wanted_gradient_of_a_product_is_computed_and_only_what_it_needs_is_kept(ops: Any) -> None:
+    a, b = leaf(5, 3), leaf(4, 3).detach()
+    kept: list[Any] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):
+        out = ops.product(a, b, op="identity")
+    assert [tuple(x.shape) for x in kept] == [(4, 3)]
+    PRODUCTS.clear()
+    out.sum().backward()
+    assert len(PRODUCTS) == 1 and b.grad is None
+
+
+def test_a_call_is_split_only_if_a_gradient_is_wanted(ops: Any) -> None:
+    a, b = leaf(5, 3), leaf(4, 3)
+    PRODUCTS.clear()
+    with torch.no_grad():
+        ops.product(a, b, op="silu")
+    ops.product(a.detach(), b.detach(), op="silu")
+    assert not PRODUCTS
+    ops.product(a, b, op="silu")
+    assert len(PRODUCTS) == 1
+
+
+def test_what_gradients_share_is_computed_once(ops: Any) -> None:
+    x, y = leaf(3, 4), leaf(3, 4)
+    CALLS.clear()
+    out, total = ops.both(x, y)
+    for gradient in torch.autograd.grad((out * total).sum(), (x, y)):
+        torch.testing.assert_close(gradient, 6 * (x + y))
+    assert CALLS == ["both_backward"]
+
+
+def test_an_expression_may_change_a_sign_and_angles_have_no_gradient(ops: Any) -> None:
+    x, angle = leaf(3, 4), torch.randn(3, 2, dtype=torch.float64)
+    torch.autograd.gradcheck(lambda x: ops.turn(x, angle), (x,))
+    with pytest.raises(operators.GradientError, match="no gradient of `angle`"):
+        ops.turn(x, angle.requires_grad_())
+
+
+def test_a_gradient_whose_kernel_was_not_built_is_refused_and_others_are_not(ops: Any) -> None:
+    x, y = leaf(3), leaf(3)
+    ops.half_built(x, y.detach()).sum().backward()
+    assert x.grad.tolist() == [1, 1, 1]
+    with pytest.raises(operators.GradientError, match="not_built was not built") as caught:
+        ops.half_built(x.detach(), y)
+    assert "--kernel not_built" in (caught.value.hint or "")
+
+
+def test_gradients_of_gradients_of_a_product_are_refused(ops: Any) -> None:
+    a, b = leaf(5, 3), leaf(4, 3)
+    (gradient,) = torch.autograd.grad(ops.product(a, b, op="silu").square().sum(), a, create_graph=True)
+    with pytest.raises(operators.GradientError, match="gradients of gradients"):
+        gradient.sum().backward()
+
+
+def test_a_compiled_step_has_the_gradients_of_calls(ops: Any) -> None:
+    a, b, bias = leaf(5, 3), leaf(4, 3), leaf(4)
+    x, y = leaf(3, 4), leaf(3, 4)
+
+    def loss(a: Any, b: Any, bias: Any, x: Any, y: Any) -> Any:
+        out, total = ops.both(x, y)
+        return ops.product(a, b, bias, op="silu").square().sum() + (out * total).sum()
+
+    given = (a, b, bias, x, y)
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    for one, other in zip(
+        torch.autograd.grad(compiled(*given), given), torch.autograd.grad(loss(*given), given), strict=True
+    ):
+        torch.testing.assert_close(one, other)
+
+
+def test_checkpointed_activations_give_the_same_gradients(ops: Any) -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    a, b = leaf(5, 3), leaf(4, 3)
+
+    def run(a: Any, b: Any) -> Any:
+        return ops.product(ops.norm(a, torch.ones(3, dtype=torch.float64)), b, op="silu").square().sum()
+
+    plain = torch.autograd.grad(run(a, b), (a, b))
+    again = torch.autograd.grad(checkpoint(run, a, b, use_reentrant=False), (a, b))
+    assert all(torch.equal(one, other) for one, other in zip(plain, again, strict=True))
