@@ -261,6 +261,8 @@ def _numbered(device: Any) -> Any:
     """A device with its number: the switch of devices that stands in does not know the current one."""
     if isinstance(device, str) and device == "cuda":
         return torch.device("cuda", 0)
+    if isinstance(device, int) and not isinstance(device, bool):  # torch asks which kind of device there is
+        return torch.device("cuda", device)
     unnumbered = isinstance(device, torch.device) and device.type == "cuda" and device.index is None
     return torch.device("cuda", 0) if unnumbered else device
 

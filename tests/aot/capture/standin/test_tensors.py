@@ -18,6 +18,7 @@ from aot.compile.devices import Device
 notes = Notes(__file__)
 with standin_device(Device.of(Arch.parse("sm_90a")), print, notes):
     x = torch.randn(8, 64).to("cuda")
+    assert torch.ones(2).to(0).device == torch.ones(2, device=0).device == x.device
     print(x.device, x[0].shape, x[None, 2:4].cuda().device, x.to(torch.float16).permute(1, 0).stride())
     x[1] = 0.0
     lengths = torch.tensor([3, 5, 8], dtype=torch.int32, device="cuda")
