@@ -12,6 +12,9 @@ from typing import Any
 import aot_runtime
 import pytest
 
+# JAX takes three quarters of the GPU's memory at its first call, and other tests use the GPU at the same time.
+os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--bundle", default="dist/kernels", help="bundle that GPU tests run")

@@ -18,7 +18,13 @@ torch: Any = None
 with suppress(ImportError):
     import torch
 
-pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+# A thread of autograd has no context of the GPU before it first computes there, and torch warns that it sets one.
+NO_CONTEXT = "ignore:Attempting to run cuBLAS, but there was no current CUDA context"
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings(NO_CONTEXT),
+]
 NEEDS = {"attention_backward": "attention"}
 # Relative to the norm of a gradient: weights, gradients of scores, the output and the result are rounded to the dtype.
 BOUNDS = {"bfloat16": 8e-3, "float16": 1e-3}

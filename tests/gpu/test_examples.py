@@ -35,7 +35,6 @@ def test_examples_run(request: pytest.FixtureRequest, tmp_path: Path, example: s
     (tmp_path / "dist" / "kernels").symlink_to(bundle)
     program = Path(__file__).parents[2] / "examples" / f"{example}.py"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    environment["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # other tests use the GPU at the same time
     done = subprocess.run([sys.executable, str(program)], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

@@ -106,7 +106,7 @@ def test_an_exported_program_runs_in_another_process(
     (tmp_path / "program").write_bytes(exported.serialize())
     numpy.savez(tmp_path / "given.npz", **{name: value.astype("float32") for name, value in given.items()})
     files = [bundle.path, *(tmp_path / name for name in ("program", "given.npz", "out.npz"))]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", LOADS_A_PROGRAM, *map(str, files)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
