@@ -511,7 +511,7 @@ def is_met(requirement: Requirement, call: Call) -> bool:
     return requirement.low <= value_of(requirement.subject, call) <= requirement.high
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(tables(), arguments, st.integers(0, 2))
 def test_tree_finds_the_first_variant_that_fits(
     selection: Any, variants: list[VariantTable], values: Any, device: int
@@ -527,7 +527,7 @@ def test_tree_finds_the_first_variant_that_fits(
         assert chosen == -1 or not meets_all
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.dictionaries(st.sampled_from(accepted_archs()), tables(), min_size=1, max_size=3),
     st.sampled_from([(8, 0), (8, 6), (8, 7), (8, 9), (9, 0), (10, 0), (10, 3), (11, 0), (12, 0), (12, 1)]),
@@ -585,7 +585,7 @@ def tuned(draw: st.DrawFn) -> tuple[list[VariantTable], dict[str, Any]]:
     return found, draw(measured(count, len(variants)))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(tuned(), arguments, st.integers(0, 2), st.sampled_from([MINOR - 1, MINOR]))
 def test_a_measured_table_chooses_what_the_model_does(
     selection: Any, made: tuple[list[VariantTable], dict[str, Any]], values: Any, device: int, minor: int
