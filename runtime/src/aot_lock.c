@@ -53,7 +53,11 @@ static void after_fork(void) {
   if (!holds_linker()) pthread_mutex_unlock(&linker);
 }
 
-static void watch_forks(void) { pthread_atfork(before_fork, after_fork, after_fork); }
+/* What `pthread_atfork` calls, in glibc itself. `pthread_atfork` is linked into each library, and zig builds it with the
+ * paths of the build machine. No handle of a library: ours are never closed. */
+extern int __register_atfork(void (*)(void), void (*)(void), void (*)(void), void*);
+
+static void watch_forks(void) { __register_atfork(before_fork, after_fork, after_fork, NULL); }
 
 void aot_linker_prepare(void) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;

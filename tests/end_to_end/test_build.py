@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from elftools.elf.elffile import ELFFile
 from places import PROJECT, SAMPLES
 
 from aot import BuildError, ToolchainError, UsageError
@@ -578,3 +579,13 @@ def test_no_file_of_a_bundle_holds_a_path_of_the_machine_it_was_built_on(small_b
     machine = [PROJECT, small_bundle_path, Path.home()]
     for name, content in contents(small_bundle_path).items():
         assert paths_in(content, [path for path in machine if len(path.parts) > 2]) == [], name
+
+
+def test_no_library_of_a_bundle_has_debug_information(small_bundle_path: Path) -> None:
+    """It names folders of the machine that compiled it, which need not be this one: zig keeps what it has compiled."""
+    libraries = [path for path in small_bundle_path.rglob("*.so") if path.is_file()]
+    assert libraries
+    for path in libraries:
+        with path.open("rb") as file:
+            names = [section.name for section in ELFFile(file).iter_sections()]
+        assert [name for name in names if name.startswith(".debug")] == [], path
