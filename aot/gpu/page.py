@@ -90,8 +90,10 @@ def _links(contents: Contents) -> str:
 
 
 def _variants(contents: Contents) -> str:
-    columns = ("kernel", "variant", "arch", "registers", "shared memory", "block", "cluster", "stack", "cubin",
-               "occupancy at most", "ran on")  # fmt: skip
+    columns = (
+        "kernel", "variant", "arch", "registers / thread", "shared memory, bytes", "block, threads", "cluster, blocks",
+        "stack, bytes", "cubin, bytes", "occupancy at most", "ran on",
+    )  # fmt: skip
     rows = [_variant_row(arch, variant) for arch, variant in contents.variants]
     return (
         '<h2 id="section-variants">Variants</h2>\n<p><input type="search" id="filter" placeholder="filter: words that a row must have" '
@@ -128,7 +130,9 @@ class _Share:
 def _table(columns: Sequence[str], rows: Iterable[Sequence[object]], identity: str) -> str:
     head = "".join(f'<th scope="col"><button type="button">{escape(column)}</button></th>' for column in columns)
     body = "\n".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
-    return f'<div class="wide"><table id="{identity}"><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table></div>'
+    # Wider than a narrow window: the table scrolls in its box, with the keyboard too.
+    box = f'<div class="wide" tabindex="0" role="region" aria-label="{identity}">'
+    return f'{box}<table id="{identity}"><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table></div>'
 
 
 def _cell(value: object) -> str:
@@ -181,7 +185,7 @@ def _measured(contents: Contents) -> str:
     if not contents.results:
         return ""
     contenders = sorted({name for result in contents.results for name in result.microseconds} - {"aot"})
-    columns = ("kernel", "arguments", "us", "GB/s", "TFLOP/s", *(f"x {name}" for name in contenders), "variant")
+    columns = ("kernel", "arguments", "time, us", "GB/s", "TFLOP/s", *(f"x {name}" for name in contenders), "variant")
     rows = [
         [
             result.label,

@@ -15,7 +15,10 @@ h1 { margin: 0 0 1rem } h2 { margin-top: 2.5rem } h3 { margin-bottom: .3rem; fon
 dl { display: flex; flex-wrap: wrap; gap: .8rem; margin: 0 }
 dl div { background: var(--soft); border-radius: .4rem; padding: .5rem .9rem }
 dt { font-size: .8rem; opacity: .75 } dd { margin: 0; font-weight: 600 }
-.wide { overflow: auto; max-height: 34rem; border: 1px solid var(--line); border-radius: .4rem }
+/* A shadow at an edge says that there is more beyond it. */
+.wide { overflow: auto; max-height: 34rem; border: 1px solid var(--line); border-radius: .4rem; background:
+  linear-gradient(90deg, var(--paper) 1.5rem, transparent) local, linear-gradient(270deg, var(--paper) 1.5rem, transparent) local,
+  linear-gradient(90deg, var(--line), transparent .8rem), linear-gradient(270deg, var(--line), transparent .8rem) }
 .charts { display: flex; flex-wrap: wrap; gap: 0 2rem; margin-bottom: 1rem } .charts > div { flex: 1 1 32rem }
 nav { position: sticky; top: 0; background: var(--paper); padding: .5rem 0; margin-top: 1rem; z-index: 2 }
 nav a { color: var(--accent); margin-right: 1.2rem; text-decoration: none } nav a:hover { text-decoration: underline }
@@ -23,9 +26,11 @@ h2 { scroll-margin-top: 2.5rem }
 details { margin: .8rem 0 } summary { cursor: pointer; color: var(--accent) }
 .paper { background: #ffffff; border-radius: .4rem }
 table { border-collapse: collapse; font-size: .85rem; white-space: nowrap; min-width: 100% }
-th { position: sticky; top: 0; background: var(--paper); text-align: left }
+th { position: sticky; top: 0; background: var(--paper); text-align: left; vertical-align: bottom; white-space: normal }
 th button { all: unset; cursor: pointer; font-weight: 600; padding: .3rem .6rem }
-th button:focus-visible { outline: 2px solid var(--accent) }
+th[aria-sort] { color: var(--accent); box-shadow: inset 0 -2px var(--accent) }
+th[aria-sort=ascending] button::after { content: " \\25b2" } th[aria-sort=descending] button::after { content: " \\25bc" }
+th button:focus-visible, .wide:focus-visible { outline: 2px solid var(--accent) }
 td { padding: .2rem .6rem; border-top: 1px solid var(--line) }
 td.share { background: linear-gradient(90deg, var(--bar) var(--share), transparent var(--share)) }
 td.number { text-align: right; font-variant-numeric: tabular-nums }
@@ -56,8 +61,10 @@ filter.addEventListener('input', apply);
 apply();
 for (const table of document.querySelectorAll('table')) {
   table.querySelectorAll('th button').forEach((button, column) => button.addEventListener('click', () => {
-    const down = button.dataset.down !== '1', body = table.tBodies[0];
-    button.dataset.down = down ? '1' : '0';
+    const head = button.parentNode, body = table.tBodies[0];
+    const down = head.ariaSort !== 'ascending';
+    for (const other of table.querySelectorAll('th')) other.removeAttribute('aria-sort');
+    head.setAttribute('aria-sort', down ? 'ascending' : 'descending');
     const key = row => row.cells[column].textContent;
     const order = (a, b) => key(a).localeCompare(key(b), undefined, { numeric: true });
     body.append(...[...body.rows].sort((a, b) => down ? order(a, b) : order(b, a)));

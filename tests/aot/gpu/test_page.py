@@ -115,7 +115,12 @@ def browser() -> str:
 # What a reader does: types into the filter, and sorts by a column, twice.
 ACTIONS = """
 filter.value = 'f32'; filter.dispatchEvent(new Event('input'));
+document.querySelectorAll('#variants th button')[1].click();
 const sorted = document.querySelectorAll('#variants th button')[3]; sorted.click(); sorted.click();
+document.body.dataset.marked = [...document.querySelectorAll('[aria-sort]')].map(th => th.cellIndex + th.ariaSort);
+const box = document.querySelector('#variants').parentNode; box.scrollLeft = 1e6;
+const last = document.querySelector('#variants th:last-child').getBoundingClientRect();
+document.body.dataset.reached = last.right <= box.getBoundingClientRect().right + 1;
 document.body.dataset.registers = rows[0].parentNode.rows[0].cells[3].textContent;
 document.body.dataset.overflow = document.documentElement.scrollWidth > window.innerWidth;
 """
@@ -134,15 +139,26 @@ def full_page() -> str:
     return page(contents(gpu="a GPU", results=results, other="old", changes=[Change("code", "add", None, "7 bytes")]))
 
 
-def test_a_browser_filters_sorts_and_fits_the_width(browser: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("width", [1280, 420])
+def test_a_browser_filters_sorts_and_fits_the_width(browser: str, tmp_path: Path, width: int) -> None:
     (tmp_path / "page.html").write_text(full_page().replace("</script>", f"{ACTIONS}</script>"))
-    text = show(browser, tmp_path / "page.html", "--window-size=1280,1600", "--dump-dom")
+    text = show(browser, tmp_path / "page.html", f"--window-size={width},1600", "--dump-dom")
     shown = re.search(r'<output id="shown">(\d) of 2</output>', text)
     assert shown is not None, text[-2000:]
     body = re.search(r"<body ([^>]*)>", text)
     assert body is not None
     assert f'data-registers="{max(one.launches[0].registers for _, one in contents().variants)}"' in body[1]
     assert 'data-overflow="false"' in body[1]
+    assert 'data-marked="3descending"' in body[1]  # the column that is sorted, and no other
+    assert 'data-reached="true"' in body[1]  # by scrolling
+
+
+def test_columns_of_resources_name_their_units() -> None:
+    head = re.findall(r"<button type=\"button\">([^<]*)</button>", page(contents()))
+    assert {name for name in head if name.startswith(("shared", "stack", "cubin"))} == {
+        name for name in head if name.endswith(", bytes")
+    }
+    assert len([name for name in head if "/ thread" in name or ", threads" in name or ", blocks" in name]) == 3
 
 
 def test_a_browser_draws_it(browser: str, tmp_path: Path) -> None:
