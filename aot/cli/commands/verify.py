@@ -59,7 +59,7 @@ def execute(arguments: argparse.Namespace) -> int:
     for problem in problems:
         print(problem)
     if stale:
-        print_message(f"warning: {arguments.bundle}: {stale_text(stale)}; `python -m aot build` rebuilds them")
+        print_message(f"warning: {arguments.bundle}: {stale_text(stale)}; `python -m aot build` rebuilds what is stale")
     verdict = counted(len(problems), "problem") if problems else f"sound{_signed(arguments)}"
     note(arguments, f"{arguments.bundle}: {verdict}")
     return 1 if problems else 0
