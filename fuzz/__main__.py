@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from collections import Counter
@@ -11,11 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from aot.cache.places import find_places
-
 from . import binaries, bundles, descriptions, dispatch, entries, overlap, unaltered, worlds
 from .command import corpus_and_folder, parser, run_all
-from .corpus import Corpus, make_samples
+from .corpus import Corpus
 from .engine import Target, run_case, run_target
 
 __all__ = ["fuzz", "main"]
@@ -31,10 +28,7 @@ def fuzz(corpus: Corpus, folder: Path, seed: int, cases: int, only: str | None =
             worlds.run(worlds.compile_program(folder, corpus.standin), seed, round(cases * worlds.SHARE)).data(),
         )
     if only in (None, "dispatch"):
-        bundle = corpus.bundle.with_name("samples")
-        if not bundle.exists():
-            make_samples(bundle.parent, find_places(None, os.environ).tools, dispatch.KERNELS)
-        program = dispatch.compile_program(bundle, corpus.standin, folder)
+        program = dispatch.compile_program(corpus.bundle.with_name("samples"), corpus.standin, folder)
         yield "dispatch", dispatch.run(program, seed, round(cases * dispatch.SHARE)).data()
     for target in _targets(corpus, folder):
         if only in (None, target.name):

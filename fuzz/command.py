@@ -14,7 +14,8 @@ from typing import Any
 
 from aot.cache.places import find_places
 
-from .corpus import PROJECT, Corpus, make_corpus, make_kinds, read_corpus
+from .corpus import PROJECT, Corpus, make_corpus, make_kinds, make_samples, read_corpus
+from .dispatch import KERNELS
 from .unaltered import write_expected
 
 __all__ = ["corpus_and_folder", "parser", "run_all", "run_with_corpus"]
@@ -38,6 +39,7 @@ def corpus_and_folder(kept: Path | None = None) -> Iterator[tuple[Corpus, Path]]
             where.mkdir(parents=True)
             make_corpus(where, tools)
             make_kinds(where / "kinds", tools)
+            make_samples(where, tools, KERNELS)
             write_expected(read_corpus(where))
         yield read_corpus(where), Path(scratch)
 
