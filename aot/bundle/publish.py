@@ -33,6 +33,7 @@ __all__ = [
     "clear_leftovers",
     "publish",
     "real_directory",
+    "refuse_installed",
     "staging",
 ]
 
@@ -80,7 +81,17 @@ def _manifest_content(path: Path) -> bytes | None:
         return file.read(MAX_BYTES + 1)
 
 
+def refuse_installed(bundle: Path) -> None:
+    """Raise :class:`UsageError` for the bundle inside a package: the package pins its manifest, and refuses any other."""
+    if bundle.absolute().name == "_bundle" and (bundle.absolute().parent / "__init__.py").is_file():
+        raise UsageError(
+            f"`{bundle}` belongs to an installed package, which takes no other manifest than its own",
+            hint="change the bundle that `build` made, and make the wheel again",
+        )
+
+
 def _check_place(path: Path) -> None:
+    refuse_installed(path)
     if not path.exists() and not path.is_symlink():
         return
     if not path.is_dir():
@@ -151,6 +162,7 @@ def clear_leftovers(destination: Path) -> None:
 
 def publish(staged: Path, destination: Path, warn: Callable[[str], None] | None = None) -> None:
     """Exchange a staged bundle with what is at the destination. ``warn`` is told if a signature is lost by it."""
+    refuse_installed(destination)
     place, destination = destination, real_directory(destination)
     kept = keep_signature(destination, staged)
     _flush(staged)

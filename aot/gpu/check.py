@@ -27,7 +27,8 @@ from ..bundle.description import check_schema, write_description
 from ..bundle.details import VariantDetails, details_text, read_details
 from ..bundle.layout import details_name
 from ..bundle.manifest import Manifest
-from ..bundle.publish import publish, staging
+from ..bundle.publish import publish, refuse_installed, staging
+from ..bundle.verify import refuse_unsound
 from ..errors import UsageError
 from ..kinds import DTYPES
 from ..records import encode
@@ -370,8 +371,11 @@ def record(bundle: Path, data: Mapping[str, Any], warn: Callable[[str], None] | 
     Variants whose code is not the code that ran are not changed. The bundle is replaced whole, as by a build, and
     ``warn`` is told if it loses its signature by that.
     """
+    refuse_installed(bundle)
     manifest = Manifest.read(bundle)
     check_schema(bundle, manifest)
+    # The new manifest has the digests of what is there: what was altered would be right from then on.
+    refuse_unsound(bundle, "nothing was recorded", any_signature=True)
     try:
         fact = f"{data['machine']['gpu']} {data['machine']['date']}"
         verified = {(str(e["arch"]), str(e["variant"])): tuple(e["cubin_sha256"]) for e in data["verified"]}

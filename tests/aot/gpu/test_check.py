@@ -22,7 +22,7 @@ from aot.bundle.manifest import Manifest
 from aot.bundle.verify import verify
 from aot.cli.main import main
 from aot.cli.report import table
-from aot.errors import UsageError
+from aot.errors import BuildError, UsageError
 from aot.gpu.check import check, compare, record, report_data, ulps_between
 from aot.gpu.running import Gpu, make_outputs
 
@@ -204,6 +204,37 @@ def test_a_report_is_recorded_in_the_bundle_which_stays_sound(
     shown = capsys.readouterr().out
     assert re.search(rf"^sm_80 +\S+ +{len(again)}  1 on NVIDIA Test 2026-01-02$", shown, re.MULTILINE)
     assert re.search(rf"^sm_90a +\S+ +{len(again)}  never run on a GPU$", shown, re.MULTILINE)
+
+
+REPORT: dict[str, Any] = {"machine": {"gpu": "NVIDIA Test", "date": "2026-01-02"}, "verified": []}
+
+
+def test_a_report_does_not_make_altered_files_right(small_bundle_path: Path, tmp_path: Path) -> None:
+    bundle = Path(shutil.copytree(small_bundle_path, tmp_path / "bundle"))
+    details = bundle / "details/sm_80.json"
+    details.write_text(details.read_text().replace('"epilogue": "relu"', '"epilogue": "tanh"'))
+    before = verify(bundle)
+    assert before
+    with pytest.raises(BuildError, match="not sound, and nothing was recorded"):
+        record(bundle, {**REPORT, "verified": [{"arch": "sm_80", "variant": "x", "cubin_sha256": []}]})
+    assert verify(bundle) == before
+
+
+def test_no_command_changes_the_bundle_of_an_installed_package(
+    small_bundle_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The package pins the manifest: it would load nothing from then on."""
+    package = tmp_path / "small"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    bundle = Path(shutil.copytree(small_bundle_path, package / "_bundle"))
+    manifest = (bundle / "manifest.json").read_bytes()
+    report = tmp_path / "report.json"
+    report.write_text(json.dumps(REPORT))
+    for words in (["check", bundle, "--mark-verified", report], ["prune", bundle, "--arch", "sm_80"]):
+        assert main([str(word) for word in words]) == 2
+        assert "belongs to an installed package" in capsys.readouterr().err
+    assert (bundle / "manifest.json").read_bytes() == manifest
 
 
 @pytest.mark.torch
