@@ -259,3 +259,26 @@ def test_operators_that_called_unchecked_code_are_not_called_signed(
     code = f"put(other); {opened}; call(); put(Path({str(tmp_path / 'before')!r})); attempt(load_library, load())"
     # Whoever opens the library by its path trusts the directory.
     assert play(code) == ["other code", "refused", "BundleError"]
+
+
+def test_a_library_that_is_replaced_after_it_was_hashed_is_not_the_one_that_is_opened(
+    play: Callable[[str], list[str]], other: Path
+) -> None:
+    code = f"""
+from aot_runtime.core import opening
+spelled, replaced = opening._spelled, []
+
+def replacing(descriptor, facts):
+    target = bundle / {torch_library_path(HOST, "demo")!r}
+    shutil.copy(other / "lib" / {HOST!r} / "libdemo.so", f"{{target}}.new")
+    os.replace(f"{{target}}.new", target)
+    replaced.append(target)
+    return spelled(descriptor, facts)
+
+checked = load()
+opening._spelled = replacing
+attempt(load_library, checked)
+print(len(replaced), flush=True)
+call()
+"""
+    assert play(code) == ["accepted", "1", "called"]
