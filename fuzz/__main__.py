@@ -15,7 +15,9 @@ from .command import corpus_and_folder, parser, run_all
 from .corpus import Corpus
 from .engine import Target, run_case, run_target
 
-__all__ = ["fuzz", "main"]
+__all__ = ["READERS", "fuzz", "main"]
+
+READERS = "readers"
 
 
 def fuzz(corpus: Corpus, folder: Path, seed: int, cases: int, only: str | None = None) -> Iterator[tuple[str, Any]]:
@@ -31,7 +33,7 @@ def fuzz(corpus: Corpus, folder: Path, seed: int, cases: int, only: str | None =
         program = dispatch.compile_program(corpus.bundle.with_name("samples"), corpus.standin, folder)
         yield "dispatch", dispatch.run(program, seed, round(cases * dispatch.SHARE)).data()
     for target in _targets(corpus, folder):
-        if only in (None, target.name):
+        if only in (None, READERS, target.name):
             started = time.process_time()
             outcome = run_target(target, seed, range(max(1, round(cases * target.share))))
             yield target.name, {**outcome.data(), "cpu_seconds": round(time.process_time() - started, 1)}
@@ -61,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     arguments.add_argument(
         "--corpus", type=Path, metavar="DIR", help="bundles of an earlier run; made there if it is missing"
     )
-    arguments.add_argument("--only", metavar="TARGET", help="one target alone")
+    arguments.add_argument("--only", metavar="TARGET", help="one target alone, or `readers`: all that are in Python")
     arguments.add_argument("--case", type=int, help="with --only: repeat this case alone, with its traceback")
     return arguments
 

@@ -26,10 +26,28 @@ __all__ = ["make"]
 
 
 def make(corpus: Corpus, folder: Path) -> list[Target]:
-    described = {name: (corpus.bundle / name).read_bytes() for name in (FILE_NAME, *INDEX_NAMES)}
+    described = _all_described(corpus)
     targets = [_manifest(described, folder / "described"), _details(corpus, folder / "details.json")]
     targets.append(_tuning(folder / "tuning.json"))
     return [*targets, *(_table(name, described, folder / "described", 0.005) for name in INDEX_NAMES)]
+
+
+_Described = dict[str, bytes]  # the manifest and the tables beside it, by name
+
+
+def _all_described(corpus: Corpus) -> list[_Described]:
+    """Of bundles of every kind. One more has a kernel with a gradient, which none of the tests' kernels has."""
+    found = []
+    for bundle in (corpus.bundle, *(kind.path for kind in corpus.kinds)):
+        found.append({name: (bundle / name).read_bytes() for name in (FILE_NAME, *INDEX_NAMES)})
+    first = dict(found[0])
+    kernels = json.loads(first["kernels.json"])
+    for kernel in kernels["kernels"].values():
+        kernel["backward"] = {"kernel": "fill_epilogue", "saves": ["out"], "gradients": []}
+    altered = json.dumps(kernels).encode()
+    manifest = json.loads(first[FILE_NAME])
+    _accept(manifest, hashlib.sha256(first["kernels.json"]).hexdigest(), altered)
+    return [*found, {**first, "kernels.json": altered, FILE_NAME: json.dumps(manifest).encode()}]
 
 
 def _altered(content: bytes, rng: random.Random) -> bytes:
@@ -63,21 +81,23 @@ def _check(manifest: Manifest) -> None:
             raise Undetected(f"a file has the digest {record.sha256!a} and {record.size!r} bytes")
 
 
-def _manifest(described: dict[str, bytes], folder: Path) -> Target:
+def _manifest(described: list[_Described], folder: Path) -> Target:
     def case(rng: random.Random) -> str:
-        return _read(folder, {**described, FILE_NAME: _altered(described[FILE_NAME], rng)})
+        one = rng.choice(described)
+        return _read(folder, {**one, FILE_NAME: _altered(one[FILE_NAME], rng)})
 
     return Target("manifest", 0.02, case)
 
 
-def _table(name: str, described: dict[str, bytes], folder: Path, share: float) -> Target:
+def _table(name: str, described: list[_Described], folder: Path, share: float) -> Target:
     """The manifest has the digest of the altered table: what is read is what was altered."""
 
     def case(rng: random.Random) -> str:
-        altered = _altered(described[name], rng)
-        manifest = json.loads(described[FILE_NAME])
-        _accept(manifest, hashlib.sha256(described[name]).hexdigest(), altered)
-        return _read(folder, {**described, name: altered, FILE_NAME: json.dumps(manifest).encode()})
+        one = rng.choice(described)
+        altered = _altered(one[name], rng)
+        manifest = json.loads(one[FILE_NAME])
+        _accept(manifest, hashlib.sha256(one[name]).hexdigest(), altered)
+        return _read(folder, {**one, name: altered, FILE_NAME: json.dumps(manifest).encode()})
 
     return Target(name, share, case)
 
@@ -109,8 +129,12 @@ def _details(corpus: Corpus, path: Path) -> Target:
 
 def _tuning(path: Path) -> Target:
     """What is accepted can be written as C: every cell names a variant, and there is a cell for all bins."""
-    variants = ("fill__small", "fill__large")
-    sets = (TunedSet("fill", {"dtype": "f32"}, variants, ((17, 65), (100,)), (0, 0, 0, 1, 1, 1)),)
+    sets = tuple(
+        TunedSet(
+            "fill", {"dtype": dtype}, (f"fill__{dtype}__small", f"fill__{dtype}__large"), ((17, 65), (100,)), (0, 0, 0, 1, 1, 1)
+        )
+        for dtype in ("f32", "f16")
+    )  # fmt: skip
     table = TunedKernel("fill", Arch(9, 0, "a"), ("m", "n"), sets)
     content = tuning_text(Tuning(TunedDevice("NVIDIA H200", 132, "9.0"), (table,))).encode()
 

@@ -91,7 +91,7 @@ def check_script(arguments: Sequence[str]) -> None:
 
 def check_fuzz(arguments: Sequence[str]) -> None:
     """The options that all fuzzers share are in a file of their own."""
-    text = "".join((PROJECT / "fuzz" / name).read_text() for name in ("__main__.py", "command.py"))
+    text = "".join((PROJECT / "fuzz" / name).read_text() for name in ("__main__.py", "command.py", "forks.py"))
     assert all(f'"{option}"' in text for option in arguments if option.startswith("--"))
 
 
@@ -108,7 +108,9 @@ CHECKS: dict[str, Callable[[Sequence[str]], None]] = {
     rf"{PYTHON} -m aot ": check_aot,
     rf"{PYTHON} -m aot_runtime ": check_aot_runtime,
     rf"{PYTHON} -m tools\.kit ": check_kit,
-    rf"{PYTHON} -m fuzz(?:\.flips|\.races|\.forks)? ": check_fuzz,
+    rf"{PYTHON} -m fuzz(?:\.flips|\.forks|\.races|\.reach)? ": check_fuzz,
+    rf"{PYTHON} -m tools\.mutants ": lambda arguments: check_script(["tools/mutants/__main__.py", *arguments]),
+    rf"{PYTHON} -m tools\.mutants\.planted ": lambda arguments: check_script(["tools/mutants/planted.py", *arguments]),
     rf"{PYTHON} -m pytest ?": check_pytest,
     rf"{PYTHON} -m (?:venv|build|ruff|mypy|mkdocs|http\.server) ?": check_anything,
     rf"{PYTHON} (?=benchmarks/|tools/|examples/)": check_script,

@@ -10,7 +10,7 @@ import ast
 import random
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 __all__ = ["Mutation", "draw", "mutations"]
@@ -35,13 +35,14 @@ class Mutation:
     end: int
     old: str
     new: str
+    code: str = ""  # the line, which says more than its number
 
     def applied(self, text: str) -> str:
         assert text[self.start : self.end] == self.old, f"{self.path} is not the file that this mutation was made for"
         return text[: self.start] + self.new + text[self.end :]
 
     def data(self) -> dict[str, object]:
-        return {"file": self.path, "line": self.line, "kind": self.kind, "old": self.old[:120], "new": self.new[:120]}
+        return {"file": self.path, "code": self.code, "kind": self.kind, "old": self.old[:120], "new": self.new[:120]}
 
 
 def draw(root: Path, areas: dict[str, tuple[int, tuple[str, ...]]], seed: int) -> list[Mutation]:
@@ -57,7 +58,9 @@ def draw(root: Path, areas: dict[str, tuple[int, tuple[str, ...]]], seed: int) -
 def mutations(path: str, text: str) -> list[Mutation]:
     """All of one file, in the order of their places."""
     found = _of_python(path, text) if path.endswith(".py") else _of_c(path, text)
-    return sorted(found, key=lambda one: (one.start, one.end, one.new))
+    lines = text.split("\n")
+    named = (replace(one, code=lines[one.line - 1].strip()) for one in found)
+    return sorted(named, key=lambda one: (one.start, one.end, one.new))
 
 
 # Python
