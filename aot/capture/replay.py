@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ..compile.recorded import ArgumentMaker, unpickled
+from ..compile.objects import rebuilt
+from ..compile.recorded import ArgumentMaker
 from ..declare.kernel import Kernel
 from ..errors import DeclarationError
 from ..targets import accepted_archs
@@ -39,7 +40,7 @@ def _kernel(path: Path, record: dict[str, Any]) -> Kernel:
             key=record["key"],
             data=record["call"],
             options=record["options"],
-            function=unpickled(record["callable"]),
+            function=rebuilt(record["callable"]),
             args=(),
             kwargs={name: maker.make(data) for name, data in record["arguments"].items()},
             called_from=record["called_from"],

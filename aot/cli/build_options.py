@@ -133,6 +133,12 @@ _DECLARED = (
         {**_REPEATED, "type": Path, "metavar": "FILE"},
     ),
     Option("--line-info", "let profilers show source lines; this puts paths into the code", "", _FLAG),
+    Option(
+        "--trust",
+        "load the pickles that a recorded call may hold, which executes code of whoever wrote them",
+        "",
+        _FLAG,
+    ),
     Option("--no-archives", "leave out the archives for static linking", "", _FLAG),
     Option("--no-wait", "fail at once if another process is writing to the same directory", "", _FLAG),
     Option("--allow-incomplete", "let an incomplete build replace a complete bundle", "", _FLAG),

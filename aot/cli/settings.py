@@ -61,7 +61,10 @@ def build_settings(arguments: argparse.Namespace, archs: tuple[str, ...] = ()) -
         timeout=timeout,
         executor=parse_cluster(arguments.executor, arguments.dask_security),
         options=Options(
-            _first(arguments.cuda, table and table.cuda), arguments.line_info, _keep(arguments.keep, arguments.executor)
+            _first(arguments.cuda, table and table.cuda),
+            arguments.line_info,
+            _keep(arguments.keep, arguments.executor),
+            trust=arguments.trust,
         ),
         add=arguments.add,
         replace=arguments.replace,

@@ -59,6 +59,7 @@ class Options:
     source: str = DECLARATIONS  # what the source is: declarations, or an exercise whose compiles are captured
     arguments: tuple[str, ...] = ()  # of an exercise: what its script finds in `sys.argv`, or what pytest gets
     pytest: bool = False  # whether pytest runs the exercise
+    trust: bool = False  # whether pickles of recorded calls may be loaded
 
 
 @dataclass(frozen=True)

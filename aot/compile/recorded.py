@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-import pickle
 from typing import Any
 
 import cutlass
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor, make_ptr
 from cutlass.cute.typing import AddressSpace, SymInt
 
-__all__ = ["ArgumentMaker", "unpickled"]
+from .objects import rebuilt
 
-
-def unpickled(text: str) -> Any:
-    """An object that was recorded. Loading it imports its library and runs that library's code, as building it does."""
-    return pickle.loads(base64.b64decode(text))
+__all__ = ["ArgumentMaker"]
 
 
 class ArgumentMaker:
@@ -32,7 +27,7 @@ class ArgumentMaker:
         return data["number"]
 
     def _make_constant(self, data: dict[str, Any]) -> Any:
-        return unpickled(data["constant"])
+        return rebuilt(data["constant"])
 
     def _make_integer(self, data: dict[str, Any]) -> Any:
         return self._mode(data["integer"])
@@ -59,7 +54,7 @@ class ArgumentMaker:
         return list(map(self.make, data["list"]))
 
     def _make_fields(self, data: dict[str, Any]) -> Any:
-        return unpickled(data["class"])(**{name: self.make(item) for name, item in data["fields"].items()})
+        return rebuilt(data["class"])(**{name: self.make(item) for name, item in data["fields"].items()})
 
     def _mode(self, mode: Any) -> Any:
         if isinstance(mode, int):

@@ -49,6 +49,7 @@ from .closure import Watch, closure_of
 from .devices import Device
 from .hardware_info import answer_for
 from .messages import Declared, KernelInfo, Options, VariantInfo
+from .objects import trust
 from .signature import fitted
 
 __all__ = ["RequestHandler", "main"]
@@ -75,6 +76,7 @@ class RequestHandler:
         select_backend(self.options.cuda)
         with nullcontext() if self.passes_tensors_of_torch else without_torch():
             _import_cute_dsl()
+        trust(self.options.trust)
         if request["arch"]:
             answer_for(Device.of(Arch.parse(request["arch"])))
         with self.watch:

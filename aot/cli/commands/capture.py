@@ -67,7 +67,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
         help="after `--`: the arguments of the exercise; with `--record` the program and its arguments",
     )
     # An exercise names its kernels itself, and is run on this machine.
-    not_offered = {"--source", "--kernel", "--family", "--tilings", "--executor", "--dask-security"}
+    not_offered = {"--source", "--kernel", "--family", "--tilings", "--executor", "--dask-security", "--trust"}
     add_build_options(parser, *(name for name in OPTIONS if name not in not_offered), keep_rest="--update")
 
 

@@ -30,7 +30,7 @@ KEYS = (
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     add_build_options(
         parser,
-        "--source", "--kernel", "--family", "--arch", "--cuda", "--jobs", "--memory", "--timeout", "--cache",
+        "--source", "--kernel", "--family", "--arch", "--cuda", "--jobs", "--memory", "--timeout", "--cache", "--trust",
         absent={"--family": "every family", "--arch": "in a kernel project, those of its pyproject.toml; else all"},
     )  # fmt: skip
 

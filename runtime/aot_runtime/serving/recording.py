@@ -1,16 +1,15 @@
 """Recording what a real program compiles, so that it can be built elsewhere: one file per call of ``cute.compile``.
 
-The program compiles and runs as ever. A file holds the description of a call, its callable and constants as pickles, and
-its arguments as far as the compiler is told of them. Nothing of the values in tensors is written.
+The program compiles and runs as ever. A file holds the description of a call, its callable and constants by name or as
+data (a pickle only if there is no other way, and then the record says so), and its arguments as far as the compiler is told
+of them. Nothing of the values in tensors is written.
 """
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import json
 import os
-import pickle
 import re
 import sys
 import threading
@@ -20,6 +19,7 @@ from typing import Any
 from .calls import bind, describe, is_constexpr, jit_function, with_tensors_of_cute_dsl
 from .forms import UnstableError, digest
 from .hook import Hook
+from .objects import Objects
 from .server import is_own
 
 __all__ = ["Recording"]
@@ -31,7 +31,6 @@ from aot.capture.replay import recorded_kernels
 globals().update(recorded_kernels(__file__))
 '''
 _MODE = re.compile(r"\?(?:\{([^}]*)\})?|(-?\d+)")
-_PROTOCOL = 4  # the same bytes from every Python that is supported
 
 
 class Recording:
@@ -71,8 +70,10 @@ class Recording:
             arguments = {name: encoder.of(value, name, hint) for name, value, hint in bind(jit, owner, args, kwargs)}
             name, record = call.key, {
                 "key": call.key, "call": call.data, "called_from": called_from, "options": call.options.text(),
-                "callable": _pickled(function, "the callable"), "arguments": arguments,
+                "callable": encoder.objects.of(function, "the callable"), "arguments": arguments,
             }  # fmt: skip
+            if encoder.objects.pickled:
+                record["pickled"] = encoder.objects.pickled
         except Exception as error:  # objects of other libraries are looked at, and these may raise anything
             reason = str(error) if isinstance(error, UnstableError) else f"{type(error).__name__}: {error}"
             record = {"refused": reason, "callable": _name(function), "called_from": called_from}
@@ -91,13 +92,14 @@ class _Encoder:
     """Arguments as JSON's types, in enough detail to make fakes of them."""
 
     def __init__(self) -> None:
+        self.objects = Objects()
         self.symbols: dict[int, dict[str, int]] = {}
         self.kept: list[Any] = []
 
     def of(self, value: Any, where: str, hint: Any = None) -> dict[str, Any]:
         names = {base.__name__ for base in type(value).__mro__}
         if is_constexpr(hint):
-            return {"constant": _pickled(value, where)}
+            return {"constant": self.objects.of(value, where)}
         if value is None or isinstance(value, (bool, int, float)):
             return {"number": value}
         if hasattr(value, "dynamic_shapes_mask"):
@@ -112,7 +114,7 @@ class _Encoder:
             return {"stream": bool(getattr(value, "use_tvm_ffi_env_stream", False))}
         if isinstance(value, (tuple, list)) or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
             return self._several(value, where)
-        return {"constant": _pickled(value, where)}
+        return {"constant": self.objects.of(value, where)}
 
     def _several(self, value: Any, where: str) -> dict[str, Any]:
         kind: Any = type(value)
@@ -121,7 +123,7 @@ class _Encoder:
         names = kind._fields if hasattr(kind, "_fields") else [field.name for field in dataclasses.fields(value)]
         hints = {name: getattr(kind, "__annotations__", {}).get(name) for name in names}
         fields = {name: self.of(getattr(value, name), f"{where}.{name}", hints[name]) for name in names}
-        return {"fields": fields, "class": _pickled(kind, f"the class of {where}")}
+        return {"fields": fields, "class": self.objects.of(kind, f"the class of {where}")}
 
     def _tensor(self, value: Any) -> dict[str, Any]:
         key = value.__cache_key__
@@ -150,13 +152,6 @@ def _parsed(text: str) -> list[Any]:
         free = {"divisibility": divisors[0] if divisors else 1, "width": 64 if "i64" in words else 32}
         modes.append(int(match[2]) if match[2] is not None else free)
     return modes
-
-
-def _pickled(value: Any, where: str) -> str:
-    try:
-        return base64.b64encode(pickle.dumps(value, _PROTOCOL)).decode()
-    except Exception as error:  # a pickle runs methods of the object's class, which may raise anything
-        raise UnstableError(f"{where} cannot be pickled: {error}") from None
 
 
 def _name(function: Any) -> str:

@@ -1,0 +1,106 @@
+"""Objects as data, so that a recording can be built without pickles: what can be imported is named, the rest is listed.
+
+An object of a class is the name of the class and its attributes, and is rebuilt without running its ``__init__``, as a
+pickle would. An object that pickles in a way of its own, or that holds one which has no such form, stays a pickle. The
+reader is ``aot/compile/recorded.py``.
+"""
+
+from __future__ import annotations
+
+import base64
+import copyreg
+import enum
+import functools
+import math
+import pickle
+import sys
+import types
+from typing import Any
+
+from .forms import UnstableError
+
+__all__ = ["Objects"]
+
+_PROTOCOL = 4  # the same bytes from every Python that is supported
+_PLAIN = frozenset({bool, int, str, type(None)})
+_SEQUENCES = {list: "list", tuple: "tuple", set: "set", frozenset: "frozenset"}
+_OWN_PICKLES = ("__reduce_ex__", "__reduce__", "__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__")
+
+
+class Objects:
+    """The objects of one record; ``pickled`` names those that had to be pickled."""
+
+    def __init__(self) -> None:
+        self.pickled: list[str] = []
+
+    def of(self, value: Any, where: str) -> dict[str, Any]:
+        """A value as JSON's types; :class:`UnstableError` if it has no form and cannot be pickled."""
+        try:
+            return _data(value, ())
+        except _NoFormError:
+            pass
+        try:
+            text = base64.b64encode(pickle.dumps(value, _PROTOCOL)).decode()
+        except Exception as error:  # a pickle runs methods of the object's class, which may raise anything
+            raise UnstableError(f"{where} cannot be pickled: {error}") from None
+        self.pickled.append(where)
+        return {"pickle": text}
+
+
+class _NoFormError(Exception):
+    """A value cannot be written as data."""
+
+
+def _data(value: Any, around: tuple[int, ...]) -> dict[str, Any]:
+    """A value as data; ``around`` are the objects that hold it, by identity."""
+    kind: Any = type(value)
+    if kind in _PLAIN or (kind is float and math.isfinite(value)):
+        return {"plain": value}
+    if id(value) in around:
+        raise _NoFormError  # it leads back to itself
+    inner = (*around, id(value))
+    if kind in _SEQUENCES:
+        return {_SEQUENCES[kind]: [_data(item, inner) for item in value]}
+    if kind is dict:
+        return {"dict": [[_data(key, inner), _data(item, inner)] for key, item in value.items()]}
+    if kind is float or kind is bytes:
+        return {kind.__name__: repr(value) if kind is float else value.hex()}
+    if (name := _name(value)) is not None:
+        return {"name": name}
+    if kind is functools.partial:
+        return {"partial": [_data(part, inner) for part in (value.func, value.args, value.keywords)]}
+    if kind is types.MethodType:
+        return {"method": _data(value.__self__, inner), "of": value.__func__.__name__}
+    return _object(value, kind, inner)
+
+
+def _object(value: Any, kind: Any, inner: tuple[int, ...]) -> dict[str, Any]:
+    name = _name(kind)
+    if name is None or kind in copyreg.dispatch_table:
+        raise _NoFormError
+    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        return {"fields": [_data(item, inner) for item in value], "class": name}
+    same = (getattr(kind, own, None) is getattr(object, own, None) for own in _OWN_PICKLES)
+    if kind.__new__ is not object.__new__ or not all(same):
+        raise _NoFormError
+    slots = [one for one in copyreg._slotnames(kind) if hasattr(value, one)]  # type: ignore[attr-defined]
+    held = {**getattr(value, "__dict__", {}), **{one: getattr(value, one) for one in slots}}
+    return {"attributes": {one: _data(item, inner) for one, item in held.items()}, "class": name}
+
+
+def _name(value: Any) -> str | None:
+    """``module:name`` if that leads to the very object, in a module that a build can import."""
+    module: Any
+    path: Any
+    if isinstance(value, enum.Enum):
+        module, path = type(value).__module__, f"{type(value).__qualname__}.{value.name}"
+    elif type(value).__module__ == "torch" and type(value).__name__ == "dtype":
+        module, _, path = str(value).partition(".")
+    else:
+        module, path = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if not isinstance(module, str) or not isinstance(path, str) or module == "__main__":
+        return None
+    found: Any = sys.modules.get(module)
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    return f"{module}:{path}" if found is value else None
