@@ -31,6 +31,8 @@ RECIPES = {
     "cutlass_examples": ("sm_80", "sm_90a", "sm_100f"),
     "kernel_contract": ("sm_90a", "sm_100f"),
     "flashinfer_kernels": ("sm_90a",),
+    "liger_kernels": ("sm_90a",),
+    "sglang_kernels": ("sm_90a",),
 }
 
 
