@@ -13,9 +13,10 @@ from aot_runtime.arch import Arch
 from aot_runtime.description.kernel_records import Parameter
 from aot_runtime.serving.calls import CONTROLS, bind, describe, is_constexpr, jit_function
 from aot_runtime.serving.forms import digest
+from aot_runtime.serving.reads import takes_part
 
 from ..compile import dsl
-from ..compile.names import Reached, codes_in
+from ..compile.names import Reached, codes_in, reach
 from ..declare.arguments import Argument, Stream
 from ..declare.declaration import In
 from ..declare.kernel import Kernel
@@ -101,9 +102,29 @@ def _spec(call: CapturedCall, owner: Any, arguments: dict[str, Argument]) -> Cap
 
 def launches_kernels(call: CapturedCall) -> bool:
     """Whether a function that a call leads to launches a kernel. Host code that CuTe DSL compiles launches none."""
-    functions = call.reached().functions
+    owner, jit = jit_function(call.function)
+    functions = reach([jit, *_held([owner, *call.args, *call.passed.values()])]).functions
     codes = (getattr(function, "_original_code", function.__code__) for function in functions)
     return any("launch" in inner.co_names for code in codes for inner in codes_in(code))
+
+
+def _held(values: list[Any]) -> Iterator[Any]:
+    """What values hold at any depth that may lead to functions: these, classes, and the classes of objects of libraries."""
+    waiting, seen = list(values), set[int]()
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, (list, tuple, set, frozenset)):
+            waiting += value
+        elif isinstance(value, dict):
+            waiting += value.values()
+        elif isinstance(value, type) or not takes_part(type(value).__module__):
+            yield value
+        else:
+            yield type(value)
+            waiting += getattr(value, "__dict__", {}).values()
 
 
 def note_values(seen: dict[tuple[str, str], set[str]], call: CapturedCall) -> None:

@@ -1,0 +1,50 @@
+"""A call that launches a kernel is told from host code, however deep what launches it lies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from aot.capture.kernels import CapturedCall, launches_kernels
+
+
+class Launcher:
+    def run(self) -> None:
+        self.kernel().launch()  # type: ignore[attr-defined]
+
+
+class Holder:
+    def __init__(self, **held: Any) -> None:
+        vars(self).update(held)
+
+    def __call__(self) -> None:
+        """Calls what it holds, by a name that is not known here."""
+
+
+def launches() -> None:
+    Launcher().run()
+
+
+def launches_through_another() -> None:
+    launches()
+
+
+def computes() -> int:
+    return len("host code")
+
+
+@pytest.mark.parametrize(
+    ("function", "found"),
+    [
+        (launches, True),
+        (launches_through_another, True),
+        (Launcher().run, True),
+        (Holder(inner=Holder(parts=[{"one": Launcher()}])), True),
+        (Holder(inner=launches), True),
+        (computes, False),
+        (Holder(inner=computes, number=3), False),
+    ],
+)
+def test_a_launch_is_found_at_any_depth(function: Any, found: bool) -> None:
+    assert launches_kernels(CapturedCall("key", {}, "", function, (), {}, "here")) is found
