@@ -34,8 +34,9 @@ class CacheDecode(Merging):
 
     max_blocks = MAX_BLOCKS
     side_by_side = True
-    merge_at_once = 4
+    merge_at_once = 2
     merge_shares = 4  # more blocks take longer to start, fewer to merge
+    merge_blocks = 4  # so that all start at once
     registers = 40, 232  # per thread, of the producer warp group and of consumers; with fewer, producers spill
     barriers = Barriers()
 

@@ -23,8 +23,8 @@ CONVERTERS = 3  # warps
 
 
 class NarrowLatentDecode(LatentDecode):
-    # A block gets 168 registers per thread. Consumers cannot do with fewer than 208.
-    registers = 72, 216
+    # A block gets 168 registers per thread. Consumers cannot do with fewer than 208, and more to hold queries.
+    registers, held = (72, 216), 0
 
     def box_layout(self) -> cute.Layout:
         """A line of a box, row after row."""

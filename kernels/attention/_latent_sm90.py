@@ -21,6 +21,8 @@ the value. So a tile of the cache is read once and used twice, by up to 64 query
   same way. When they are almost complete, the second group may begin with its own. So the tensor cores go from one product
   to the next without a pause.
 
+* **Queries.** Scores read both operands from shared memory, as many bytes as it delivers while the tensor cores multiply. TMA
+  writes there, too. So consumers keep lines of the queries in registers, as many as they have room for.
 * **Code.** The two groups and the producer run different code, which must share the instruction cache. So what happens
   rarely is written to be short: loops are not unrolled, and what a row may see is computed once for a piece.
 * **Shared memory.** 72 KB of queries and two tiles of 64 tokens, 72 KB each, which leaves almost nothing. Tiles of the first
@@ -47,13 +49,14 @@ import aot
 
 from .._device import EVICT_FIRST, WARP
 from .._versions import SmemAllocator
+from ..sm80.tiles import left_fragment, load
 from ..sm90.hardware import ALIGNMENT, CONSUMERS, GROUP_WARPS, WARP_GROUP, Barriers, accumulator_row
 from ..sm90.pipeline import consumer_state, producer_state, thread_pipeline, tma_pipeline
 from ..sm90.softmax import issue_product, left_operand, score_product, start_product, value_product
 from ._cache_sm90 import ELEMENT_BYTES, LINE, CacheDecode, clear_tokens
 from ._merge import Call, Output, Piece, Run, scale_of
 from ._producer_sm90 import load_operand, partition
-from ._softmax import LOG2_E, Softmax, make_softmax, mask_scores, scale_sums, softmax_step
+from ._softmax import LOG2_E, Softmax, make_softmax, mask_marked, mask_scores, scale_sums, softmax_step
 
 ROWS = 64  # of queries
 TOKENS = 64  # of a tile
@@ -114,11 +117,15 @@ class Work:
     ready: pipeline.PipelineAsync  # lines that can be multiplied
     weighed: pipeline.PipelineAsync  # weights; their memory is empty when ``arrived`` says so
     loaded_q: pipeline.PipelineTmaAsync  # all rows of a piece arrive together, and both groups read them
+    # A bit for each token of a tile that exists, by stage, if producers know; they have cleared the others, then.
+    marks: cute.Tensor | None = None
 
 
 class LatentDecode(CacheDecode):
     fragments = True
     start, shortest, slack, more = 2, 2, 16, 2  # tiles
+    held = 2  # lines of queries that consumers have in registers
+    registers = 24, 240  # the producer warp may spill: it waits most of the time
 
     def __init__(self, target: aot.Target, box: int = TOKENS) -> None:
         super().__init__(target, VALUE, ROWS, TOKENS, box)
@@ -134,21 +141,36 @@ class LatentDecode(CacheDecode):
         # (rows, columns, sequences), and (tokens, columns, pages). The rows of all tokens of a sequence are in line.
         q_rows = cute.make_tensor(q.iterator, cute.make_layout((rows, KEY, batch), stride=(KEY, 1, q.stride[0])))
         tokens_of = cute.make_tensor(cache.iterator, cute.select(cache.layout, mode=[1, 2, 0]))
-        row_major, tile = LayoutEnum.ROW_MAJOR, (ROWS, TOKENS, LINE)
-        q_staged = hopper_helpers.make_smem_layout_a(row_major, tile, self.dtype, KEY_LINES)
-        k_staged = hopper_helpers.make_smem_layout_b(row_major, tile, self.dtype, STAGES * KEY_LINES)
         box = load_operand(tokens_of, self.box_layout(), (self.box, LINE))
-        operands = load_operand(q_rows, q_staged, (ROWS, LINE)), box._replace(staged=k_staged)
+        operands = load_operand(q_rows, self.staged_queries(), (ROWS, LINE)), box
+        self.launch_both(operands, scale, Call(cache, lengths, out, pages, cache_scale, parts), multiprocessors, stream)
+
+    @cute.jit
+    def launch_both(self, operands, scale: Float32, call: Call, multiprocessors: Int32, stream: CUstream):
+        """Attend, and merge what was cut."""
         own_mma, other_mma = [
             value_product(self.dtype, OWN, source)
             for source in (warpgroup.OperandSource.RMEM, warpgroup.OperandSource.SMEM)
         ]
-        mmas = score_product(self.dtype, TOKENS), own_mma, other_mma
-        call = Call(cache, lengths, out, pages, cache_scale, parts)
-        if batch * rows > 0:  # CUDA refuses an empty grid
+        scores, held_scores = [
+            score_product(self.dtype, TOKENS, source)
+            for source in (warpgroup.OperandSource.SMEM, warpgroup.OperandSource.RMEM)
+        ]
+        mmas = scores, own_mma, other_mma, held_scores
+        if cute.size(call.lengths) * call.group > 0:  # CUDA refuses an empty grid
             blocks = self.blocks(call, multiprocessors)
             self.launch(mmas, operands, None, scale * LOG2_E, call, blocks, stream)
             self.launch_merge(call, blocks, stream)
+
+    def staged_queries(self):
+        """Lines of queries in shared memory."""
+        tile = ROWS, TOKENS, LINE
+        return hopper_helpers.make_smem_layout_a(LayoutEnum.ROW_MAJOR, tile, self.dtype, KEY_LINES)
+
+    def staged_keys(self):
+        """Lines of all tiles of the cache in shared memory."""
+        tile = ROWS, TOKENS, LINE
+        return hopper_helpers.make_smem_layout_b(LayoutEnum.ROW_MAJOR, tile, self.dtype, STAGES * KEY_LINES)
 
     def box_layout(self):
         """A line of a box in shared memory, as TMA swizzles it for wgmma."""
@@ -156,11 +178,11 @@ class LatentDecode(CacheDecode):
 
     def allocate(self, shared: SmemAllocator, operands) -> Work:
         """72 KB of queries, and two tiles of as many bytes."""
+        staged = self.staged_queries(), self.staged_keys()
         queries, keys = [
-            shared.allocate_tensor(self.dtype, operand.staged.outer, ALIGNMENT, swizzle=operand.staged.inner)
-            for operand in operands
+            shared.allocate_tensor(self.dtype, layout.outer, ALIGNMENT, swizzle=layout.inner) for layout in staged
         ]
-        one_line = cute.select(operands[0].staged.outer, mode=[0, 1])
+        one_line = cute.select(staged[0].outer, mode=[0, 1])
         places = cute.make_layout(STAGES, stride=KEY * TOKENS)
         weights = cute.make_tensor(keys.iterator + VALUE * TOKENS, cute.append(one_line, places))
         half = hopper_helpers.make_smem_layout_b(LayoutEnum.COL_MAJOR, (ROWS, OWN, TOKENS), self.dtype, 1)
@@ -170,7 +192,12 @@ class LatentDecode(CacheDecode):
         pipelines = self.pipelines(shared)
         q_bytes = KEY_LINES * ROWS * LINE * ELEMENT_BYTES
         loaded_q = tma_pipeline(shared.allocate_array(Int64, 2), 1, q_bytes, CONSUMERS * GROUP_WARPS)
-        return Work(queries, keys, values, weights, handed, totals, *pipelines, loaded_q)
+        marks = self.marks(shared)
+        return Work(queries, keys, values, weights, handed, totals, *pipelines, loaded_q, marks)
+
+    def marks(self, shared: SmemAllocator) -> cute.Tensor | None:
+        """See :class:`Work`."""
+        return None
 
     def pipelines(self, shared: SmemAllocator) -> tuple[pipeline.PipelineAsync, ...]:
         """Of lines that TMA brings, of lines that are ready to be multiplied, and of weights."""
@@ -197,8 +224,7 @@ class LatentDecode(CacheDecode):
     @cute.jit
     def load_pieces(self, run, work, operands, call):
         """One warp: bring the queries of each piece of the run, then its tiles."""
-        (load_q, q_rows, _), (load_k, tokens, _) = operands
-        to_q, from_q = partition(load_q, work.queries, cute.local_tile(q_rows, (ROWS, LINE), (None, None, None)))
+        q_operand, (load_k, tokens, _) = operands
         box = (self.box, LINE)
         lines = cute.local_tile(self.lines(work.keys, call.cache.element_type), box, (None, 0, None))
         to_k, from_k = partition(load_k, lines, cute.local_tile(tokens, box, (None, None, None)))
@@ -207,10 +233,7 @@ class LatentDecode(CacheDecode):
         tile = run.first
         while tile < run.end:
             piece = run.piece(tile)
-            work.loaded_q.producer_acquire(q_state)
-            barrier = work.loaded_q.producer_get_barrier(q_state)
-            for line in cutlass.range_constexpr(KEY_LINES):
-                cute.copy(load_q, from_q[None, run.lane, line, piece.sequence], to_q[None, line], tma_bar_ptr=barrier)
+            self.load_queries(run, piece, work, q_operand, q_state)
             q_state.advance()
             for index in cutlass.range(piece.start, piece.stop):
                 boxes = self.boxes(call, piece, index)
@@ -227,6 +250,16 @@ class LatentDecode(CacheDecode):
                         cute.copy(load_k, source, target, tma_bar_ptr=barrier, cache_policy=Int64(EVICT_FIRST))
             uses = uses_after(uses, piece)
             tile = piece.next
+
+    @cute.jit
+    def load_queries(self, run, piece, work, operand, state):
+        """The rows of a piece."""
+        load, q_rows, _ = operand
+        target, source = partition(load, work.queries, cute.local_tile(q_rows, (ROWS, LINE), (None, None, None)))
+        work.loaded_q.producer_acquire(state)
+        barrier = work.loaded_q.producer_get_barrier(state)
+        for line in cutlass.range_constexpr(KEY_LINES):
+            cute.copy(load, source[None, run.lane, line, piece.sequence], target[None, line], tma_bar_ptr=barrier)
 
     def lines(self, keys: cute.Tensor, dtype: type[cutlass.Numeric]) -> cute.Tensor:
         """Where TMA brings lines of the cache."""
@@ -254,7 +287,9 @@ class LatentDecode(CacheDecode):
         scores = cute.make_rmem_tensor(mma.partition_shape_C((ROWS, TOKENS)), Float32)
         sums = cute.make_rmem_tensor(mmas[1].partition_shape_C((ROWS, OWN)), Float32)
         softmax = make_softmax()
-        consumer = Consumer(run, work, mmas, a, b, scores, sums, softmax, scale, self.barriers, half)
+        held = [left_fragment(mmas[3], work.queries, False, thread) for _ in range(self.held)]
+        lines = tuple(line.values for line in held)
+        consumer = Consumer(run, work, mmas, a, lines, b, scores, sums, softmax, scale, self.barriers, half)
         q_state = consumer_state(1)
         uses, turn = (Int32(0), Int32(0)), Int32(0)  # of stages, by earlier pieces; and how many pieces these are
         tile = run.first
@@ -263,6 +298,9 @@ class LatentDecode(CacheDecode):
             sums.fill(0.0)
             softmax.reset()
             work.loaded_q.consumer_wait(q_state)
+            for i in cutlass.range_constexpr(self.held):
+                for block in cutlass.range_constexpr(cute.size(lines[i], mode=[2])):
+                    load(held[i], block, KEY_LINES - 1 - i)
             row = run.lane * ROWS + within
             seen = run.last_seen(piece, row), run.last_seen(piece, row + 8)
             if cutlass.const_expr(half == 0):
@@ -296,8 +334,9 @@ class Consumer:
     work: Work
     mmas: tuple[
         cute.TiledMma, ...
-    ]  # of scores; of own weights, from registers; of the other group's, from shared memory
+    ]  # of scores; of own weights, from registers; of the other group's, from shared memory; of scores with held queries
     query: cute.Tensor
+    held: tuple[cute.Tensor, ...]  # the last lines of the queries, in registers, the very last one first
     key: cute.Tensor
     scores: cute.Tensor
     sums: cute.Tensor
@@ -356,7 +395,11 @@ class Consumer:
             line = line_at(position, self.half)
             self.work.ready.consumer_wait(line_state(self.half, use, line))
             keys = self.key[None, None, None, self.half * KEY_LINES + line]
-            issue_product(self.mmas[0], self.scores, self.query[None, None, None, line], keys, fresh=position == 0)
+            behind = cutlass.const_expr(KEY_LINES - 1 - line)
+            if cutlass.const_expr(behind < len(self.held)):
+                issue_product(self.mmas[3], self.scores, self.held[behind], keys, fresh=False)
+            else:
+                issue_product(self.mmas[0], self.scores, self.query[None, None, None, line], keys, fresh=position == 0)
             if cutlass.const_expr(position == KEY_LINES - 1 - LAST_LINES or position == OWN_LINES - 1):
                 warpgroup.commit_group()
         if cutlass.const_expr(end == KEY_LINES):
@@ -385,8 +428,7 @@ class Consumer:
         if last:
             self.work.loaded_q.consumer_release(q_state)
         scores.store(scores.load() * self.scale)
-        if (index + 1) * TOKENS > piece.length - (self.run.tokens - 1):
-            mask_scores(scores, index * TOKENS, seen.__getitem__, upper=True)
+        self.mask(piece, seen, index)
         factors, grown = softmax_step(scores, self.softmax)
         rounded = cute.make_rmem_tensor_like(scores, self.work.keys.element_type)
         rounded.store(scores.load().to(rounded.element_type))
@@ -401,6 +443,18 @@ class Consumer:
         start_product(self.mmas[1], self.sums, left_operand(rounded, TOKENS), values, False)
         warpgroup.wait_group(0)
         self.release(self.half, use)
+
+    @cute.jit
+    def mask(self, piece, seen, index):
+        """Mask tokens that are not there, and tokens after a row's own."""
+        marks = self.work.marks
+        if cutlass.const_expr(marks is not None):
+            low, high = marks[0, self.half], marks[1, self.half]
+            if low & high != -1:
+                mask_marked(self.scores, (low, high))
+        else:
+            if (index + 1) * TOKENS > piece.length - (self.run.tokens - 1):
+                mask_scores(self.scores, index * TOKENS, seen.__getitem__, upper=True)
 
     def value_operand(self, mma: cute.TiledMma, stage: int) -> cute.Tensor:
         """This group's half of the values of a stage."""
@@ -470,7 +524,7 @@ class Consumer:
     def clear_tail(self, piece, index, stage: cutlass.Constexpr):
         """Zeros for this half of the values of tokens past the end."""
         valid = piece.length - index * TOKENS
-        if valid < TOKENS:
+        if cutlass.const_expr(self.work.marks is None) and valid < TOKENS:
             thread = cute.arch.thread_idx()[0] % WARP_GROUP
             first = (stage * KEY_LINES + self.half * OWN_LINES) * TOKENS * LINE
             clear_tokens(self.work.keys, first, OWN_LINES, TOKENS, valid, thread, WARP_GROUP)

@@ -25,7 +25,7 @@ from .._device import WARP, KernelObject, launched_early, store
 from .._versions import SmemAllocator
 from ._parts import BAND, MERGE_WARPS, Cut, Merger
 from ._schedule import Schedule, Sequences
-from ._softmax import inverse, mask_scores, write_row
+from ._softmax import inverse, mask_scores, write_row, write_row_wide
 
 TOGETHER = 17  # so many parts are shared by the warps of a block
 MERGE_COLUMNS = 128  # of a row of the output, that one warp merges
@@ -40,6 +40,7 @@ class Call(NamedTuple):
     pages: cute.Tensor | None
     v_scale: cute.Tensor | None  # of values, by head of the cache
     parts: cute.Tensor
+    indices: cute.Tensor | None = None  # by sequence: the tokens of the cache that it has, if it has no pages
 
     @property
     def heads(self):
@@ -54,6 +55,8 @@ class Call(NamedTuple):
     @property
     def capacity(self):
         """Tokens that a sequence has room for."""
+        if self.indices is not None:
+            return self.indices.shape[1]
         return self.cache.shape[1] if self.pages is None else self.pages.shape[1] * self.cache.shape[1]
 
 
@@ -207,17 +210,23 @@ class Output:
         """
         row, heads, columns = self.top + within, self.run.group // self.run.tokens, cute.size(sums) // 4 * 8
         part_sums, part_scalars = self.parts
-        if row < self.run.group:
-            if self.piece.whole:
-                target = self.out[self.piece.sequence, row // heads, self.head * heads + row % heads, None]
-                write_row(sums, r, inverse(total) * self.scale, cute.local_tile(target, (columns,), (column,)))
-            else:
-                if cutlass.const_expr(not self.fragments):
-                    target = part_sums[self.slot, within, None]
-                    write_row(sums, r, Float32(1), cute.local_tile(target, (columns,), (column,)))
-                if scalars:
-                    part_scalars[self.slot, within, 0] = offset
-                    part_scalars[self.slot, within, 1] = total
+        exists = row < self.run.group
+        if self.piece.whole:
+            row = cutlass.min(row, self.run.group - 1)
+            target = self.out[self.piece.sequence, row // heads, self.head * heads + row % heads, None]
+            own, factor = cute.local_tile(target, (columns,), (column,)), inverse(total) * self.scale
+            if cutlass.const_expr(self.fragments):
+                aligned = cute.make_tensor(own.iterator.align(16), own.layout)
+                write_row_wide(sums, r, factor, aligned, exists)
+            elif exists:
+                write_row(sums, r, factor, own)
+        elif exists:
+            if cutlass.const_expr(not self.fragments):
+                target = part_sums[self.slot, within, None]
+                write_row(sums, r, Float32(1), cute.local_tile(target, (columns,), (column,)))
+            if scalars:
+                part_scalars[self.slot, within, 0] = offset
+                part_scalars[self.slot, within, 1] = total
 
 
 class Merging(KernelObject):
@@ -234,6 +243,7 @@ class Merging(KernelObject):
     slack, more = 0, 0  # likewise
     merge_at_once = 1  # items of few parts that a warp merges at once
     merge_items = 2  # items that each warp of a block that merges has, at least
+    merge_blocks = 2  # that merge on a multiprocessor at the same time
     merge_shares = 0  # blocks of each run that merge, at most; 0: as many as there are items for
 
     def __init__(self, target: aot.Target, dim: int, rows: int, tile: int) -> None:
@@ -296,7 +306,7 @@ class Merging(KernelObject):
         self.merge(call, blocks).launch(
             grid=[blocks, shares, 1],
             block=[MERGE_WARPS * WARP, 1, 1],
-            min_blocks_per_mp=2,
+            min_blocks_per_mp=self.merge_blocks,
             preferred_smem_carveout=100,  # as the kernel before: a multiprocessor that changes it must be idle
             use_pdl=self.early,
             stream=stream,
@@ -306,15 +316,21 @@ class Merging(KernelObject):
     def merge(self, call: Call, blocks: Int32):
         """Merge the unit in which a run begins, if it was cut. An item is 128 columns of a row.
 
-        The time goes by waiting for memory. So a warp asks for 16 pieces of parts at once: of few parts, for several items.
+        The time goes by waiting for memory. So a warp asks for 8 or 16 pieces of parts at once: of few parts, for several items.
         """
         storage = SmemAllocator().allocate_tensor(Float32, cute.make_layout((self.columns + 4 * WARP, MERGE_WARPS)), 16)
         if cutlass.const_expr(self.early):
             cute.arch.griddepcontrol_launch_dependents()  # the next kernel waits for the end of this one
         run = self.run_of_block(call, blocks)
         cut = self.cut(run)
+        if run.schedule.merged:
+            self.write_zeros(run.sequences, call.out, blocks)
         if cutlass.const_expr(self.early):
-            cute.arch.griddepcontrol_wait()
+            # Blocks without work end now, so that those of the next kernel start. One waits, because the next kernel begins
+            # when this one ends, and must not do so before the previous one has ended.
+            block, share, _ = cute.arch.block_idx()
+            if cut.sequence >= 0 or block + share == 0:
+                cute.arch.griddepcontrol_wait()
         if cut.sequence >= 0:
             merger = self.merger(call, blocks, run, cut, storage)
             parts = cut.parts()
@@ -325,8 +341,6 @@ class Merging(KernelObject):
                 merger.alone(self.merge_at_once, 4)
             else:
                 merger.alone(1, 8)
-        if run.schedule.merged:
-            self.write_zeros(run.sequences, call.out, blocks)
 
     def merger(self, call: Call, blocks: Int32, run: Run, cut: Cut, storage: cute.Tensor) -> Merger:
         _, share, _ = cute.arch.block_idx()

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32
+from cutlass import Float32, Int32
 
 from .._device import add
 
@@ -128,6 +128,29 @@ def write_row(sums, r: cutlass.Constexpr, factor, target):
 
 
 @cute.jit
+def write_row_wide(sums, r: cutlass.Constexpr, factor, target, exists):
+    """As :func:`write_row`, but 16 bytes at a time: four lanes exchange what they have of four blocks. Elements have 16 bits.
+
+    All lanes of a warp take part, those too whose row does not exist.
+    """
+    lane = cute.arch.lane_idx() % 4
+    odd, high = lane % 2 != 0, lane >= 2
+    pairs = cute.make_rmem_tensor(8, target.element_type)
+    words = cute.recast_tensor(pairs, Int32)
+    for n in cutlass.range_constexpr(0, cute.size(sums) // 4, 4):
+        for i in cutlass.range_constexpr(8):
+            pairs[i] = (sums[4 * (n + i // 2) + 2 * r + i % 2] * factor).to(target.element_type)
+        # A transposition: word i of lane j becomes word j of lane i.
+        for first, apart, upper in ((0, 1, odd), (2, 1, odd), (0, 2, high), (1, 2, high)):
+            low, top = words[first], words[first + apart]
+            received = cute.arch.shuffle_sync_bfly(low if upper else top, apart)
+            words[first] = received if upper else low
+            words[first + apart] = top if upper else received
+        if exists:
+            cute.autovec_copy(pairs, cute.local_tile(target, (8,), (n + lane,)))
+
+
+@cute.jit
 def inverse(total: Float32) -> Float32:
     """``1 / total``, or 0 for a row without weights: a row that may see no token is zero."""
     return 1 / total if total > 0.0 else Float32(0)
@@ -148,6 +171,17 @@ def mask_scores(scores, start, bound, upper: cutlass.Constexpr, rows: cutlass.Co
         for i, column in elements(cute.size(scores), r, rows):
             inside = limit >= column if cutlass.const_expr(upper) else limit <= column
             scores[i] = scores[i] if inside else Float32(MINUS_INFINITY)
+
+
+@cute.jit
+def mask_marked(scores, words):
+    """Mask tokens whose bits are not set. ``words``: a bit for each column, 32 in a word."""
+    shift = cute.arch.lane_idx() % 4 * 2
+    own = [word >> shift for word in words]
+    for r in cutlass.range_constexpr(2):
+        for i, column in elements(cute.size(scores), r):
+            marked = own[column // 32] & (1 << column % 32) != 0
+            scores[i] = scores[i] if marked else Float32(MINUS_INFINITY)
 
 
 # Soft caps: ``cap * tanh(score / cap)``.

@@ -10,10 +10,10 @@ from cutlass.utils import hopper_helpers
 from .hardware import WGMMA_ROWS
 
 
-def score_product(dtype, tokens: int) -> cute.TiledMma:
-    """``queries @ keys.T`` of one warp group, both operands from shared memory."""
+def score_product(dtype, tokens: int, queries=warpgroup.OperandSource.SMEM) -> cute.TiledMma:
+    """``queries @ keys.T`` of one warp group, with queries from shared memory or from registers."""
     return hopper_helpers.make_trivial_tiled_mma(
-        dtype, dtype, OperandMajorMode.K, OperandMajorMode.K, Float32, (1, 1, 1), (WGMMA_ROWS, tokens)
+        dtype, dtype, OperandMajorMode.K, OperandMajorMode.K, Float32, (1, 1, 1), (WGMMA_ROWS, tokens), queries
     )
 
 
