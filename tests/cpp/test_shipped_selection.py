@@ -25,7 +25,7 @@ from tests.cpp.conftest import PROJECT
 from tests.cpp.test_selection_model import flatten
 
 M, N = 6, 512
-BF16, F8, F32, I32, I64 = (4, 16, 1), (10, 8, 1), (2, 32, 1), (0, 32, 1), (0, 64, 1)
+BF16, F8, F32, I32, I64, U8 = (4, 16, 1), (10, 8, 1), (2, 32, 1), (0, 32, 1), (0, 64, 1), (1, 8, 1)
 DTYPES = {"bf16": BF16, "f8e4m3": F8, "f32": F32, "i64": I64}
 # What declarations of kernels over rows call their extents, in a sound call.
 EXTENTS = {"m": M, "n": N, "both": 2 * N, "d": 2 * N, "half": N, "heads": 3, "groups": M}
@@ -385,6 +385,38 @@ def test_latent_attention_refuses_what_was_not_built(kernels: dict[str, Kernel],
     assert_refused(kernels["mla_decode"], call, reason)
 
 
+def sparse_call(heads: int = 16, width: int = 576, cache: Any = BF16) -> dict[str, Any]:
+    return {
+        "q": tensor(0, (2, heads, 576)), "cache": tensor(1, (9, 64, width), cache), "indices": tensor(2, (2, 100), I32),
+        "lengths": tensor(3, (2,), I32), "out": tensor(4, (2, heads, 512)), "scale": 0.1, "parts": None,
+    }  # fmt: skip
+
+
+def test_sparse_attention_is_chosen_by_the_cache(kernels: dict[str, Kernel]) -> None:
+    decode = kernels["mla_decode_sparse"]
+    assert decode.answer(sparse_call())[0] == "mla_decode_sparse__bf16__same"
+    assert decode.answer(sparse_call(128, 656, U8))[0] == "mla_decode_sparse__bf16__packed"
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (sparse_call(cache=U8), "cache.shape[2] is 576, must be 656"),
+        (sparse_call(heads=12_289), "q.shape[1] is 12289, must be"),
+        (
+            {**sparse_call(), "indices": tensor(2, (3, 100), I32)},
+            "indices.shape[0] is 3, must equal q.shape[0], which is 2",
+        ),
+        (
+            {**sparse_call(), "cache": tensor(1, (1 << 20, 1 << 11, 576))},
+            "page_count * page_size is 2147483648, must be 1 to",
+        ),
+    ],
+)
+def test_sparse_attention_refuses_what_was_not_built(kernels: dict[str, Kernel], call: dict, reason: str) -> None:
+    assert_refused(kernels["mla_decode_sparse"], call, reason)
+
+
 # Attention of prompts: two sequences of 300 tokens, eight heads over two; or three sequences side by side.
 
 
@@ -721,6 +753,7 @@ def test_what_does_not_belong_to_the_experts_is_refused(kernels: dict[str, Kerne
         ("attention", side_by_side(), "q"),
         ("attention_decode", decode_call(tokens=16, heads=32), "k_cache"),
         ("mla_decode", latent_call(), "cache"),
+        ("mla_decode_sparse", sparse_call(), "q"),
     ],
 )
 def test_rows_that_run_backwards_are_refused(kernels: dict[str, Kernel], kernel: str, call: dict, name: str) -> None:

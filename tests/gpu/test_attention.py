@@ -30,7 +30,7 @@ REPLAYS = (
 
 @pytest.fixture(scope="module")
 def contracts(bundle: aot_runtime.Bundle) -> dict[str, Contract]:
-    names = ("attention", "attention_decode", "cache_append", "mla_decode")
+    names = ("attention", "attention_decode", "cache_append", "mla_decode", "mla_decode_sparse")
     return load_contracts(bundle.path, bundle.manifest, [name for name in names if name in bundle.kernels])
 
 
@@ -120,6 +120,43 @@ def test_a_graph_of_latent_attention_stays_right_when_lengths_and_pages_change(
         torch.cuda.synchronize()
         seen = {**call, "lengths": lengths.clamp(0, room)}
         assert compare(out, contracts["mla_decode"].reference(**seen))[0] == "", replay
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("heads", [16, 128])
+def test_a_graph_of_sparse_attention_stays_right_when_indices_change(
+    bundle: aot_runtime.Bundle, contracts: dict[str, Contract], torch: Any, heads: int, packed: bool
+) -> None:
+    if "mla_decode_sparse" not in bundle.kernels:
+        pytest.skip("the bundle has no `mla_decode_sparse`")
+    bundle.preload(0)
+    room = EACH * PAGE
+    q = torch.randn(BATCH, heads, 576, device="cuda").to(torch.bfloat16)
+    cache = torch.randn(EACH, PAGE, 656 if packed else 576, device="cuda").to(torch.bfloat16)
+    if packed:
+        cache = packed_tokens(torch, cache[..., :576])
+    indices, lengths = torch.zeros(BATCH, room, device="cuda", dtype=torch.int32), ints(torch, (64, 200, 1, 33, 512))
+    call = {"q": q, "cache": cache, "indices": indices, "lengths": lengths, "scale": SCALE}
+    out = q.new_empty(BATCH, heads, 512)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        bundle["mla_decode_sparse"](out=out, **call)
+    for replay in REPLAYS:
+        lengths.copy_(ints(torch, replay))
+        indices.copy_(torch.randint(-9, room, indices.shape))
+        out.fill_(float("nan"))
+        graph.replay()
+        torch.cuda.synchronize()
+        seen = {**call, "lengths": lengths.clamp(0, room)}
+        assert compare(out, contracts["mla_decode_sparse"].reference(**seen))[0] == "", replay
+
+
+def packed_tokens(torch: Any, tokens: Any) -> Any:
+    """Tokens of 656 bytes: elements of f8e4m3, scales, and the last elements as they are."""
+    scales = torch.rand(*tokens.shape[:2], 4, device="cuda") + 0.5
+    narrow = tokens[..., :512].to(torch.float8_e4m3fn)
+    parts = [part.contiguous().view(torch.uint8) for part in (narrow, scales, tokens[..., 512:])]
+    return torch.cat(parts, -1)
 
 
 def test_a_decoding_step_in_a_graph_appends_and_attends(

@@ -70,6 +70,9 @@ CALLS_ON_REQUEST: dict[str, tuple[Any, ...]] = {
     "mla_decode": (
         (2, 1, 16, 576), (2, 64, 576), lambda: i32(64, 17), lambda: 0.04, lambda: i32(1, 0).view(2, 1),
     ),
+    "mla_decode_sparse": (
+        (2, 16, 576), (1, 64, 576), lambda: i32(9, 63, -1, 0).view(2, 2), lambda: i32(2, 1), lambda: 0.04,
+    ),
     # As many new tokens as a cache has room for: elsewhere the form that allocates leaves its output undefined.
     "cache_append": ((2, 16, 2, 128), (2, 16, 2, 128), (2, 16, 2, 128), (2, 16, 2, 128), lambda: i32(16, 16)),
     "gemm_f32": (lambda: f32(64, 256), lambda: f32(128, 256)),

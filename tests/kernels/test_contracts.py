@@ -25,6 +25,7 @@ CHOICES = {
     "gemm_f32": [{"epilogue": "identity"}, {"epilogue": "silu"}],  # TF32 is for GPUs
     "reduce": [{"op": op} for op in ("sum", "max", "mean")],
 }
+DECODING = ("attention_decode", "mla_decode", "mla_decode_sparse")
 SCRATCH = {"rmsnorm_backward": 2, "layernorm_backward": 4}  # outputs after those that torch has too
 LARGEST = 1 << 18  # elements; larger inputs are for GPUs
 
@@ -68,7 +69,7 @@ def test_torch_meets_the_reference_on_every_input(contracts: dict[str, Contract]
             if "gelu" in choices.values() and not all_finite(arguments):
                 continue
             # In f32, torch rounds equal scores of many thousands apart on some CPUs.
-            precise = {"q": arguments["q"].double()} if kernel in ("attention_decode", "mla_decode") else {}
+            precise = {"q": arguments["q"].double()} if kernel in DECODING else {}
             results = as_tuple(contract.torch_equivalent(**arguments | precise, **choices))
             exact_results = as_tuple(contract.reference(**arguments, **choices))
             assert len(results) == len(exact_results) - SCRATCH.get(kernel, 0)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 F8_NAN = 0x7F  # NaN as f8e4m3
+KEY, VALUE = 576, 512  # elements of a latent vector, and how many of them are its value
 
 
 @dataclass(frozen=True)

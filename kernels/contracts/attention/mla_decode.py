@@ -14,9 +14,7 @@ from typing import Any
 
 import aot
 
-from ._caches import Case, dense, sequence
-
-KEY, VALUE = 576, 512  # elements of a token, and how many of them are its value
+from ._caches import KEY, VALUE, Case, dense, sequence
 
 SHAPES = (
     Case((), heads=16),
