@@ -114,8 +114,8 @@ def product(tiling: Any, target: aot.Target, scales: str, grouped: bool = False)
     parameters=(
         aot.In("a", "m x k, in f8e4m3"),
         aot.In("b", "n x k, in f8e4m3 or f8e5m2"),
-        aot.In("a_scale", "one, or m, or m x k / 128"),
-        aot.In("b_scale", "one, or n, or ceil(n / 128) x k / 128"),
+        aot.In("a_scale", "one, or m, or m x ceil(k / 128)"),
+        aot.In("b_scale", "one, or n, or ceil(n / 128) x ceil(k / 128)"),
         aot.Out("out", "m x n, in bf16 or f16", shape="(a.shape[0], b.shape[0])", dtype="out.dtype"),
     ),
     archs=HOPPER_ARCHS,
@@ -128,7 +128,8 @@ def gemm_fp8(target: aot.Target, dtype: str, b: str, scales: bool) -> list[aot.S
     """``out[i, j] = sum over k of a[i, k] * a_scale * b[j, k] * b_scale``, in the dtype of ``out``.
 
     The shapes of the scales say what each is for. ``a_scale`` and ``b_scale`` of one dimension: one for the whole matrix,
-    or one per row. Of two: one for 128 elements of a row of ``a``, and one for 128 x 128 elements of ``b``.
+    or one per row. Of two: one for 128 elements of a row of ``a``, and one for 128 x 128 elements of ``b``. The last ones along
+    n and k may be for fewer elements.
     """
     tma = TMA[target.written_for]
     # TMA fills in elements outside of a matrix. If threads copy, each chunk is completely inside or outside.
@@ -145,7 +146,7 @@ def gemm_fp8(target: aot.Target, dtype: str, b: str, scales: bool) -> list[aot.S
         "stream": aot.Stream(),
     }
     fitting = (
-        (f"k == {BLOCK} * k_blocks", f"n_blocks == (n + {BLOCK - 1}) // {BLOCK}")
+        tuple(f"{extent}_blocks == ({extent} + {BLOCK - 1}) // {BLOCK}" for extent in "kn")
         if scales
         else ("a_scales == m or a_scales == 1", "b_scales == n or b_scales == 1")
     )

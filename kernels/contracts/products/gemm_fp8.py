@@ -83,6 +83,7 @@ SHAPES = (
 )
 BLOCK_SHAPES = (
     *((m, n, -(-k // 128) * 128) for m, n, k in SHAPES),
+    *SHAPES[::5],  # whose last block along k is smaller
     (520, 72, 128),
     (520, 1000, 128),
     (520, 520, 2176),
@@ -138,7 +139,7 @@ def _rows(make: Any, b: str, m: int, n: int, k: int, padding: int = 0) -> dict[s
 
 
 def _blocks(make: Any, b: str, m: int, n: int, k: int, padding: int = 0, columns_first: bool = False) -> dict[str, Any]:
-    blocks = k // BLOCK
+    blocks = -(-k // BLOCK)
     a_scale = _scale(make, blocks, m).mT if columns_first else _scale(make, m, blocks)
     return _rows(make, b, m, n, k, padding) | {"a_scale": a_scale, "b_scale": _scale(make, -(-n // BLOCK), blocks)}
 
