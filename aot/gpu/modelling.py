@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from ..bundle.details import VariantDetails
 from ..bundle.models import ModelledKernel, ModelledSet, Models
 from ..bundle.tuning import TunedDevice
 from ..errors import UsageError
+from ..model.parts import Part, named_parts
 from ..records import RecordError, decode
 from .tune import Measured
 
@@ -50,8 +51,6 @@ def models_of_times(
     times: Times, variants: Mapping[Arch, Sequence[VariantDetails]], devices: Sequence[str] = ()
 ) -> Models:
     """Models of all kernels that were measured and whose specs have `work`."""
-    from ..model.parts import named_parts
-
     named_parts(devices, times.device.capability)  # what is not known is refused before anything is fitted
     pairs = dict.fromkeys((one.kernel, one.arch) for one in times.measured)
     models = []
@@ -83,7 +82,6 @@ def _set(
 
     from ..model.bins import bins_for, label_of
     from ..model.fit import fit
-    from ..model.parts import Part
 
     device = times.device
     part = Part(device.name, device.capability, device.multiprocessors, device.bandwidth, times.clock)
@@ -102,15 +100,25 @@ def _set(
             numbers[label] = fit(variant.work, by, table[:, :-1], table[:, -1], part)
     fitted = [variant for label, variant in own.items() if label in numbers]
     bins = bins_for(fitted, numbers, [one.extents for one in measured], part)
-    return ModelledSet(point, bins, numbers, _fastest(measured, numbers))
+    return ModelledSet(point, bins, numbers, _fastest(measured, fitted, numbers, part))
 
 
-def _fastest(measured: Sequence[Measured], labels: Collection[str]) -> dict[str, tuple[tuple[int, ...], ...]]:
-    """The calls that each spec was the fastest for."""
-    found: dict[str, list[tuple[int, ...]]] = {label: [] for label in labels}
-    for one in measured:
-        times = {name.rpartition("__")[2]: took for name, took in one.microseconds.items()}
-        best = min((label for label in times if label in found), key=times.__getitem__, default=None)
-        if best is not None:
+def _fastest(
+    measured: Sequence[Measured],
+    variants: Sequence[VariantDetails],
+    numbers: Mapping[str, Sequence[float]],
+    part: Part,
+) -> dict[str, tuple[tuple[int, ...], ...]]:
+    """The calls that each spec was the fastest for, unless the model finds one faster that was not timed."""
+    from ..model.bins import label_of, predicted
+
+    calls = [one.extents for one in measured]
+    expected = {label_of(one): predicted(one, numbers[label_of(one)], calls, part) for one in variants}
+    found: dict[str, list[tuple[int, ...]]] = {label: [] for label in expected}
+    for index, one in enumerate(measured):
+        named = {name.rpartition("__")[2]: took for name, took in one.microseconds.items()}
+        times = {label: took for label, took in named.items() if label in found}
+        best = min(times, key=times.__getitem__, default=None)
+        if best is not None and all(expected[label][index] >= times[best] for label in found.keys() - times.keys()):
             found[best].append(one.extents)
     return {label: tuple(sorted(set(calls))) for label, calls in found.items() if calls}

@@ -17,7 +17,7 @@ from ..bundle.details import VariantDetails
 from .parts import Part
 from .times import counts_of, times_of
 
-__all__ = ["bins_for", "label_of", "limits_of"]
+__all__ = ["bins_for", "label_of", "limits_of", "predicted"]
 
 Array = Any
 
@@ -42,6 +42,16 @@ def limits_of(variant: VariantDetails) -> list[tuple[int, int]]:
         own = [one for one in variant.requirements if (one.operation, one.label) == ("extent", of_call)]
         found.append((max((one.low for one in own), default=0), min((one.high for one in own), default=NO_LIMIT)))
     return found
+
+
+def predicted(variant: VariantDetails, numbers: Sequence[float], calls: Sequence[Sequence[int]], part: Part) -> Array:
+    """Microseconds of each call; infinite if the variant does not take it."""
+    assert variant.work is not None
+    columns = np.array(calls, dtype=float).T
+    times = times_of(numbers, counts_of(variant.work, dict(zip(variant.tuned_by, columns, strict=True)), part))
+    for (low, high), column in zip(limits_of(variant), columns, strict=True):
+        times = np.where((column < low) | (column > high), np.inf, times)
+    return times
 
 
 def bins_for(

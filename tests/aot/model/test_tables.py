@@ -201,3 +201,17 @@ def test_parts_are_found_by_name_and_by_capability() -> None:
     assert len({part.name for part in known_parts()}) == len(known_parts())
     found = [find_part(text) for text in ("H100 PCIe", "NVIDIA H20", "9.0", "A100")]
     assert [part and part.name for part in found] == ["NVIDIA H100 PCIe", "NVIDIA H20", "NVIDIA H100 80GB HBM3", None]
+
+
+def test_a_call_counts_as_won_if_no_spec_that_was_not_timed_may_be_faster() -> None:
+    shapes = [(16 * i, 256 * i, 128 * i) for i in range(1, 12)]
+    times = {label: {f"gemm__bf16__{label}": took} for label, took in (("small", 10.0), ("large", 9.0))}
+    measured = [
+        Measured("gemm", "sm_90a", "gemm", {"dtype": "bf16"}, shape, "", {**times["small"], **times["large"]})
+        for shape in shapes
+    ]
+    alone = Measured("gemm", "sm_90a", "gemm", {"dtype": "bf16"}, (100, 1000, 1000), "", times["small"])
+    assert H200 is not None
+    given = Times(H200.device, H200.clock, (*measured, alone))
+    fastest = models_of_times(given, {SM90: VARIANTS}, ["NVIDIA H200"]).models[0].sets[0].fastest
+    assert fastest == {"large": tuple(shapes)}
