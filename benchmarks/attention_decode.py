@@ -1,4 +1,5 @@
-"""How much of the memory's bandwidth `attention_decode` reaches, beside a plain read and torch's attention.
+"""How much of the memory's bandwidth `attention_decode` reaches, beside a plain read and torch's attention. A seed
+draws more problems.
 
 Needs a GPU, torch, a bundle of the shipped kernels with the family `attention`, and one of `benchmarks/kernels/read.py`.
 All contenders run in one process, in random order in each round. Each call of a measurement has keys and values of its
@@ -8,7 +9,9 @@ no contender in torch.
 
 from __future__ import annotations
 
+import random
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,8 @@ ROUNDS = 5
 F8 = "float8_e4m3fn"
 MEMORY = 4 * 2**30  # bytes that one measurement reads, about
 MAX_CALLS = 400
+SEED, DRAWN = 2026, 20
+MOST = 8_000_000  # tokens of a drawn problem, of all heads
 READ, READ_UNIT = 512, 512 * 8 * 4  # what the reading kernel writes, and divides its input by; elements
 BACKENDS = {"cudnn": "CUDNN_ATTENTION", "flash": "FLASH_ATTENTION"}
 
@@ -80,6 +85,16 @@ PROBLEMS = (
     Problem(32, 32, 32, 4096),
     Problem(1, 32, 8, 4096),
 )
+
+
+def drawn() -> Iterator[Problem]:
+    """Problems that a seed draws, which cuDNN takes too."""
+    draw = random.Random(SEED)
+    for _ in range(DRAWN):
+        batch, kv_heads = int(2 ** draw.uniform(0, 8)), draw.choice((1, 2, 4, 8, 16))
+        group, dim = draw.choice((1, 4, 8, 16)), draw.choice((64, 128))
+        length = min(int(200 * 200 ** draw.random()), MOST // (batch * kv_heads))
+        yield Problem(batch, kv_heads * group, kv_heads, length, dim)
 
 
 def calls_of(size: int) -> int:
@@ -170,14 +185,16 @@ def main() -> None:
     import aot_runtime
 
     decode, read = aot_runtime.load(given.bundle)["attention_decode"], aot_runtime.load(given.read)["read"]
-    rows, results = [], {}
-    for problem in PROBLEMS:
-        speeds = measure(problem, decode, read)
-        results[problem.name] = {name: round(speed, 3) for name, speed in speeds.items()}
-        cells = (f"{speeds[name]:.2f}" if name in speeds else "-" for name in ("read", "aot", *BACKENDS))
-        rows.append((problem.name, *cells, f"{speeds['aot'] / speeds['read']:.2f}"))
-    print_rows(("TB/s of keys and values", "read", "aot", *BACKENDS, "aot of read"), rows)
-    report("attention_decode", {"unit": "TB/s of keys and values", "times": results}, given.out)
+    found: dict[str, dict[str, Any]] = {"times": {}, "drawn": {}}
+    for key, problems in (("times", PROBLEMS), ("drawn", tuple(drawn()))):
+        rows = []
+        for problem in problems:
+            speeds = measure(problem, decode, read)
+            found[key][problem.name] = {name: round(speed, 3) for name, speed in speeds.items()}
+            cells = (f"{speeds[name]:.2f}" if name in speeds else "-" for name in ("read", "aot", *BACKENDS))
+            rows.append((problem.name, *cells, f"{speeds['aot'] / speeds['read']:.2f}"))
+        print_rows(("TB/s of keys and values", "read", "aot", *BACKENDS, "aot of read"), rows)
+    report("attention_decode", {"unit": "TB/s of keys and values", "seed": SEED, **found}, given.out)
 
 
 if __name__ == "__main__":

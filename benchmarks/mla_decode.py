@@ -1,4 +1,4 @@
-"""How fast `mla_decode` is, beside a plain read of the same cache, FlashMLA and torch's products.
+"""How fast `mla_decode` is, beside a plain read of the same cache, FlashMLA and torch's products. A seed draws more problems.
 
 Needs a GPU, torch, a bundle of the shipped kernels with the family `attention`, and one of `benchmarks/kernels/read.py`.
 FlashMLA takes part if the package `sgl-flash-mla` is installed. All contenders run in one process, in random order in each
@@ -10,6 +10,7 @@ over a contiguous cache. TFLOP/s count both products, TB/s the cache that a call
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ ROUNDS = 5
 KEY, VALUE = 576, 512
 SCALE = 192**-0.5
 CONTENDERS = ("aot", "read", "flash_mla", "planned", "torch")
+SEED, DRAWN = 2026, 20
+MOST = 3_000_000  # tokens of a drawn problem
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,15 @@ PROBLEMS = (
 )
 
 
+def drawn() -> Iterator[Problem]:
+    """Problems that a seed draws. Lengths of every other one differ."""
+    draw = random.Random(SEED)
+    for index in range(DRAWN):
+        batch, heads = int(2 ** draw.uniform(0, 8)), draw.choice((16, 32, 64, 128))
+        longest = min(int(200 * 200 ** draw.random()), MOST // batch)
+        yield Problem(batch, heads, longest, shortest=longest // 8 if index % 2 else 0)
+
+
 def inputs_of(problem: Problem) -> dict[str, Any]:
     import torch
 
@@ -133,8 +145,8 @@ def by_flash_mla(calls: list[dict[str, Any]]) -> dict[str, Any]:
     return {"flash_mla": lambda i: run(i, shared), "planned": run}
 
 
-def measure(problem: Problem, decode: Any, read: Any) -> dict[str, float]:
-    """Microseconds by contender."""
+def measure(problem: Problem, decode: Any, read: Any, is_drawn: bool) -> dict[str, float]:
+    """Microseconds by contender. Drawn problems have FlashMLA alone beside ours."""
     import torch
 
     from aot.gpu.bench import graph_timer, shuffled_medians
@@ -143,8 +155,10 @@ def measure(problem: Problem, decode: Any, read: Any) -> dict[str, float]:
     words = problem.bytes // 4 // READ_UNIT * READ_UNIT
     flat = [call["cache"].view(torch.uint8).view(-1).view(torch.int32)[:words] for call in calls]
     found = torch.empty(READ, dtype=torch.int32, device="cuda")
-    runs = {"aot": lambda i: decode(**calls[i]), "read": lambda i: read(flat[i], found)}
-    if problem.dtype != F8 and not problem.shortest:
+    runs = {"aot": lambda i: decode(**calls[i])}
+    if not is_drawn:
+        runs["read"] = lambda i: read(flat[i], found)
+    if problem.dtype != F8 and not problem.shortest and not is_drawn:
         runs["torch"] = by_torch(problem, calls)
     if problem.dtype != F8 and problem.page == 64:
         runs |= by_flash_mla(calls)
@@ -161,20 +175,20 @@ def main() -> None:
     import aot_runtime
 
     decode, read = aot_runtime.load(given.bundle)["mla_decode"], aot_runtime.load(given.read)["read"]
-    rows, results = [], {}
-    for problem in PROBLEMS:
-        times = measure(problem, decode, read)
-        results[problem.name] = {
-            "microseconds": {name: round(time, 1) for name, time in times.items()},
-            "TFLOP/s": round(problem.operations / times["aot"] / 1e6, 1),
-            "TB/s": round(problem.bytes / times["aot"] / 1e6, 2),
-        }
-        ours = results[problem.name]
-        cells = (f"{times[name]:.1f}" if name in times else "-" for name in CONTENDERS)
-        rows.append((problem.name, *cells, ours["TFLOP/s"], f"{ours['TB/s']:.2f}"))
-        print(rows[-1], flush=True)
-    print_rows(("microseconds", *CONTENDERS, "TFLOP/s", "TB/s"), rows)
-    report("mla_decode", {"unit": "microseconds", "shapes": results}, given.out)
+    found: dict[str, dict[str, Any]] = {"shapes": {}, "drawn": {}}
+    for key, problems in (("shapes", PROBLEMS), ("drawn", tuple(drawn()))):
+        rows = []
+        for problem in problems:
+            times = measure(problem, decode, read, key == "drawn")
+            ours = found[key][problem.name] = {
+                "microseconds": {name: round(time, 1) for name, time in times.items()},
+                "TFLOP/s": round(problem.operations / times["aot"] / 1e6, 1),
+                "TB/s": round(problem.bytes / times["aot"] / 1e6, 2),
+            }
+            cells = (f"{times[name]:.1f}" if name in times else "-" for name in CONTENDERS)
+            rows.append((problem.name, *cells, ours["TFLOP/s"], f"{ours['TB/s']:.2f}"))
+        print_rows(("microseconds", *CONTENDERS, "TFLOP/s", "TB/s"), rows)
+    report("mla_decode", {"unit": "microseconds", "seed": SEED, **found}, given.out)
 
 
 if __name__ == "__main__":

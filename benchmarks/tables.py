@@ -196,7 +196,8 @@ def prompts_short() -> str:
 
 def decoding_short() -> str:
     """Bandwidth of decoding relative to a plain read and to torch's kernels."""
-    times = read("h200-attention-decode.json")["results"]["times"]
+    results = read("h200-attention-decode.json")["results"]
+    times = results["times"] | results.get("drawn", {})
     names = {"read": "reading alone", "cudnn": "cuDNN", "flash": "torch's flash attention"}
     rows = []
     for other, name in names.items():
@@ -230,7 +231,8 @@ def portable_prompts() -> str:
 
 def decoding() -> str:
     """Bandwidth of attention while decoding, in TB/s, by shape."""
-    times = read("h200-attention-decode.json")["results"]["times"]
+    results = read("h200-attention-decode.json")["results"]
+    times = results["times"] | results.get("drawn", {})
     columns = ("aot", "read", "cudnn", "flash")
     return table(
         ("TB/s of keys and values", "attention_decode", "reading alone", "cuDNN", "flash"),
@@ -241,11 +243,40 @@ def decoding() -> str:
     )
 
 
+def latent_short() -> str:
+    """Speed of latent attention relative to a plain read and to FlashMLA, on problems of the list and on drawn ones."""
+    results = read("h200-mla-decode.json")["results"]
+    contenders = {
+        "flash_mla": "FlashMLA, one plan for all layers",
+        "planned": "FlashMLA, a plan in each call",
+        "read": "reading alone",
+    }
+    rows = []
+    for key, label in (("shapes", "listed"), ("drawn", "drawn")):
+        for other, name in contenders.items():
+            times = {shape: one["microseconds"] for shape, one in results[key].items() if other in one["microseconds"]}
+            if times:
+                ratios = {shape: own[other] / own["aot"] for shape, own in times.items()}
+                rows.append([name, label, *_mean_and_worst(ratios)])
+    return table(("speed relative to", "problems", "count", "geometric mean", "worst"), rows)
+
+
+def sparse() -> str:
+    """Time of latent attention against chosen tokens, by shape."""
+    names = ("packed", "flash_mla", "planned", "bf16", "prompts")
+    rows = []
+    for shape, one in read("h200-mla-decode-sparse.json")["results"]["shapes"].items():
+        rows.append([shape, *(f"{one['microseconds'][name]:.0f}" for name in names), str(one["TFLOP/s"]["packed"])])
+    columns = ("packed", "FlashMLA", "FlashMLA and its plan", "bf16", "FlashMLA for prompts, bf16", "TFLOP/s, packed")
+    return table(("microseconds", *columns), rows)
+
+
 def latent() -> str:
     """Time of latent attention while decoding, by shape."""
     names = ("aot", "flash_mla", "planned", "read", "torch")
     rows = []
-    for shape, one in read("h200-mla-decode.json")["results"]["shapes"].items():
+    results = read("h200-mla-decode.json")["results"]
+    for shape, one in [*results["shapes"].items(), *results["drawn"].items()]:
         times = (f"{one['microseconds'][name]:.0f}" if name in one["microseconds"] else "" for name in names)
         rows.append([shape, *times, f"{one['TFLOP/s']:.0f}", f"{one['TB/s']:.2f}"])
     columns = ("mla_decode", "FlashMLA", "FlashMLA and its plan", "reading alone", "torch", "TFLOP/s", "TB/s")
@@ -567,6 +598,8 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "decoding": ("h200-attention-decode.json", decoding),
     "decoding_short": ("h200-attention-decode.json", decoding_short),
     "latent": ("h200-mla-decode.json", latent),
+    "latent_short": ("h200-mla-decode.json", latent_short),
+    "sparse": ("h200-mla-decode-sparse.json", sparse),
     "generating": ("h200-decode-loop.json", generating),
     "loading": ("aarch64-load.json", loading),
     "checked": ("", checked),

@@ -24,7 +24,11 @@ def _results(folder: Path) -> Path:
             "table": {"long": {"aot": 600, "cudnn": 300, "flash_attention_4": 500}, "odd": {"aot": 1}}
         },
         "h200-attention-decode.json": {"times": {}},
-        "h200-mla-decode.json": {"shapes": {"B1": {"microseconds": {"aot": 20, "flash_mla": 10, "torch": 40}}}},
+        "h200-mla-decode.json": {
+            "shapes": {"B1": {"microseconds": {"aot": 20, "flash_mla": 10, "torch": 40}}},
+            "drawn": {"B2": {"microseconds": {"aot": 20, "flash_mla": 30}}},
+        },
+        "h200-mla-decode-sparse.json": {"shapes": {}},
     }
     scaled = ("scaled-tensor", "scaled-rows", "scaled-blocks", "grouped", "grouped-fp8")
     made |= {f"h200-{name}.json": {"problems": [["refused by torch", "tile", [1.0], []]]} for name in scaled}
@@ -39,7 +43,7 @@ def test_a_ratio_is_to_the_fastest_contender_of_the_problem(tmp_path: Path) -> N
     assert found.keys() == {"add", "attention", "mla_decode"}, "what has no contender is not compared"
     assert found["add"].ratios == pytest.approx({"2 x 3": 2.0})
     assert found["attention"].ratios == pytest.approx({"long": 1.2})
-    assert found["mla_decode"].ratios == pytest.approx({"B1": 0.5})
+    assert found["mla_decode"].ratios == pytest.approx({"B1": 0.5, "B2": 1.5})
     assert found["attention"].contenders == ("cuDNN", "FlashAttention-4")
 
 

@@ -94,14 +94,23 @@ def _attention(results: Path) -> Iterator[Comparison]:
     speeds = {problem: row for own in sets.values() for problem, row in own.items()}
     yield _by_speed(results, name, "attention", speeds, ("cudnn", "flash_attention_4"))
     name = "h200-attention-decode.json"
-    yield _by_speed(results, name, "attention_decode", _read(results, name)["results"]["times"], ("cudnn", "flash"))
+    sets = _read(results, name)["results"]
+    yield _by_speed(results, name, "attention_decode", sets["times"] | sets.get("drawn", {}), ("cudnn", "flash"))
     name = "h200-mla-decode.json"
-    shapes = _read(results, name)["results"]["shapes"]
-    speeds = {
+    sets = _read(results, name)["results"]
+    yield _by_speed(results, name, "mla_decode", _inverted(sets["shapes"] | sets["drawn"]), ("flash_mla", "torch"))
+    name = "h200-mla-decode-sparse.json"
+    speeds = _inverted(_read(results, name)["results"]["shapes"])
+    packed = {problem: {**own, "aot": own["packed"]} for problem, own in speeds.items()}
+    yield _by_speed(results, name, "mla_decode_sparse", packed, ("flash_mla",))
+
+
+def _inverted(problems: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Speeds from times."""
+    return {
         problem: {contender: 1 / taken for contender, taken in own["microseconds"].items()}
-        for problem, own in shapes.items()
+        for problem, own in problems.items()
     }
-    yield _by_speed(results, name, "mla_decode", speeds, ("flash_mla", "torch"))
 
 
 def _by_speed(
