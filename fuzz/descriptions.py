@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from aot_runtime.arch import Arch
+from aot_runtime.description.composed import Expression
 from aot_runtime.description.records import FILE_NAME, INDEX_NAMES
 from aot_runtime.errors import AotError
 
@@ -28,7 +29,7 @@ __all__ = ["make"]
 def make(corpus: Corpus, folder: Path) -> list[Target]:
     described = _all_described(corpus)
     targets = [_manifest(described, folder / "described"), _details(corpus, folder / "details.json")]
-    targets.append(_tuning(folder / "tuning.json"))
+    targets += [_tuning(folder / "tuning.json"), _expressions()]
     return [*targets, *(_table(name, described, folder / "described", 0.005) for name in INDEX_NAMES)]
 
 
@@ -150,3 +151,19 @@ def _tuning(path: Path) -> Target:
         return ACCEPTED
 
     return Target("tuning", 0.02, case)
+
+
+def _expressions() -> Target:
+    """Of gradients that are calls of other kernels."""
+    texts = ("gemm(grad_out, b.mT)[0]", "-gemm(x.rows, scale=1.5, epilogue='relu')", "out", "-" * 900 + "x")
+
+    def case(rng: random.Random) -> str:
+        text = changed_bytes(rng.choice(texts).encode(), rng).decode("utf-8", "surrogateescape")
+        try:
+            expression = Expression(text * rng.choice((1, 1, 1, 60)))
+            assert expression.kernels.isdisjoint({"__import__", "eval", "open"})
+        except AotError:
+            return REFUSED
+        return ACCEPTED
+
+    return Target("expressions", 0.02, case)

@@ -20,6 +20,7 @@ _VIEWS: dict[str, Callable[[Any], Any]] = {
     "rows": lambda x: x.reshape(-1, x.shape[-1]),
 }
 _LONGEST = 1000  # characters
+_DEEPEST = 50  # calls inside calls: what checks and evaluates them calls itself for each
 
 
 class Expression:
@@ -35,12 +36,14 @@ class Expression:
             raise ManifestError(f"not an expression of kernels: {text[:200]!r}") from None
         self._check(self._tree)
 
-    def _check(self, node: ast.expr) -> None:
+    def _check(self, node: ast.expr, levels: int = _DEEPEST) -> None:
+        if levels == 0:
+            raise ManifestError(f"{self.text[:200]!r} is nested more than {_DEEPEST} deep")
         inner = list(_inner(node))
         if not inner and not _is_leaf(node):
-            raise ManifestError(f"`{ast.unparse(node)}` is not allowed in {self.text!r}")
+            raise ManifestError(f"`{ast.get_source_segment(self.text, node)}` is not allowed in {self.text!r}")
         for part in inner:
-            self._check(part)
+            self._check(part, levels - 1)
 
     @property
     def names(self) -> frozenset[str]:

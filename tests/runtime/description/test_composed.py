@@ -83,3 +83,9 @@ def test_everything_else_is_refused(text: str) -> None:
 def test_no_text_does_anything_but_parse_or_raise(text: str) -> None:
     with suppress(ManifestError):
         Expression(text)
+
+
+@pytest.mark.parametrize("text", ["-" * 900 + "x", "x" + ".mT" * 300, "lambda: " + "-" * 300 + "x"])
+def test_an_expression_that_is_nested_too_deeply_is_refused(text: str) -> None:
+    with pytest.raises(ManifestError):
+        Expression(text)
