@@ -444,6 +444,11 @@ def _fuzzed(data: Any) -> str:
     return f"{data['results']['cases']:,} cases: {_findings(data)}"
 
 
+def _reached(data: Any) -> str:
+    shares = [share for one in data["results"]["targets"].values() for share in one["lines_reached_percent"].values()]
+    return f"{min(shares):.0f}% to {max(shares):.0f}% of each of {len(shares)} files"
+
+
 def _findings(data: Any) -> str:
     return f"{data['results']['findings']} findings"
 
@@ -561,6 +566,8 @@ FACTS: dict[str, tuple[tuple[str, str, Callable[[Any], str]], ...]] = {
         ("The entry library and a kernel's library replaced by renaming at random moments, in Python and in C++", "aarch64-races.json", _races),
         ("Readers of manifests, details, libraries, GPU code, archives and cache entries; the overlap check against brute force; "
          "dispatch in C under the sanitizers for addresses and undefined behaviour", "aarch64-fuzz.json", _fuzzed),
+        ("Lines that the fuzzers reach: dispatch, selection, measured tables and scratch memory in C, readers in Python",
+         "aarch64-reach.json", _reached),
     ),
 }  # fmt: skip
 
