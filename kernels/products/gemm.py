@@ -75,15 +75,16 @@ SM90_TILINGS = (
     _T(256, 192, swapped=True, cooperative=True, cluster_m=2, buffers=1),
 )
 
-# Those that are built without `--tilings all`: `benchmarks/core_tilings.py` chose them.
+# Those that are built without `--tilings all`: `benchmarks/core_tilings.py` chose them by the model. Some were exchanged after
+# 400 drawn products were timed on an H200: three of these were below 0.85 of cuBLAS, and not with all tilings.
 SM90_CORE = frozenset((
-    "tile128x128_cluster2x1", "tile16x48", "tile32x48", "tile32x64_splitk4", "tile64x64_k128_cluster1x4",
-    "tile96x64_swapped_cluster1x4", "tile128x64_swapped_cluster1x4", "tile160x64_swapped_cluster1x4",
-    "tile72x64_swapped_splitk3", "tile80x64_swapped_splitk2", "tile128x96_cooperative_cluster1x4",
-    "tile128x224_cooperative_cluster2x1", "tile144x128_swapped_cluster1x2", "tile176x128_swapped_cluster1x2",
-    "tile192x128_swapped_cluster1x2", "tile48x128_swapped_cooperative_splitk3",
-    "tile88x128_swapped_cooperative_cluster2x1", "tile112x128_swapped_cooperative_cluster2x1",
-    "tile208x128_swapped_cooperative_cluster1x2", "tile128x256_swapped_cooperative_cluster1x2",
+    "tile128x128_cluster2x1", "tile16x64_k128", "tile32x48", "tile32x64_splitk4", "tile64x64_k128_cluster1x4",
+    "tile64x128_splitk4", "tile48x64_swapped_cluster1x4", "tile96x64_swapped_cluster1x4", "tile128x64_swapped_cluster1x4",
+    "tile160x64_swapped_cluster1x4", "tile72x64_swapped_splitk3", "tile80x64_swapped_splitk2",
+    "tile128x96_cooperative_cluster1x4", "tile144x128_swapped_cluster1x2", "tile160x128_swapped_cluster1x2",
+    "tile176x128_swapped_cluster1x2", "tile88x128_swapped_cooperative_cluster2x1",
+    "tile112x128_swapped_cooperative_cluster2x1", "tile152x128_swapped_cooperative",
+    "tile208x128_swapped_cooperative_cluster1x2",
 ))  # fmt: skip
 
 
