@@ -4,9 +4,9 @@ The import takes more than a second of CPU time, several times what a kernel of 
 the tests starts hundreds of workers. There is one such process for each architecture, since CuTe DSL reads it when it is imported.
 A worker gets the environment, the folder and the pipes that it would have got as a process of its own.
 
-Workers whose environment differs in more than a few variables start as they do for users. So do all workers of commands
-that run in a process of their own, and those of tests that use ``cold_workers``: tests of how workers start, and of builds that
-bind a backend, which must happen before the import.
+Workers that bind a backend, which must happen before the import, and workers whose environment differs in more than a few
+variables start as they do for users. So do all workers of commands that run in a process of their own, and those of tests
+that use ``cold_workers``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -28,7 +28,7 @@ import pytest
 from places import TESTS
 
 from aot.compile import process
-from aot.compile.messages import worker_variables
+from aot.compile.messages import Options, worker_variables
 
 # Nothing that is imported reads these; all else must be as it was when CuTe DSL was imported.
 _MAY_DIFFER = {"PYTEST_CURRENT_TEST", "AOT_CACHE", "HOME", "TMPDIR", "XDG_CACHE_HOME"}
@@ -101,18 +101,28 @@ class Parent:
 
 
 class WarmWorkers:
-    """Starts workers in place of :func:`aot.compile.process._start`."""
+    """Starts workers in place of :func:`aot.compile.process._start`, which is not told what they are asked to do."""
 
     def __init__(self) -> None:
         self._parents: dict[tuple[object, str], Parent] = {}
         self._lock = threading.Lock()
         self._cold = process._start
         self._environment = dict(os.environ)
+        self._asked = threading.local()  # by the thread that starts a worker
         self.are_wanted = True
+
+    def told(self, make: Callable[..., None]) -> Callable[..., None]:
+        """The constructor of workers, which says first whether this one binds a backend."""
+
+        def made(worker: Any, source: str, arch: Any, options: Options, *rest: Any, **others: Any) -> None:
+            self._asked.binds = options.cuda is not None
+            make(worker, source, arch, options, *rest, **others)
+
+        return made
 
     def start(self, arch: Any, module: str) -> Any:
         environment = {**os.environ, **worker_variables(arch)}
-        if not self.are_wanted:
+        if not self.are_wanted or self._asked.binds:
             return self._cold(arch, module)
         with self._lock:
             if (arch, module) not in self._parents:
@@ -139,6 +149,7 @@ def _warm_workers() -> Iterator[WarmWorkers]:
     warm = WarmWorkers()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(process, "_start", warm.start)
+        patch.setattr(process.Worker, "__init__", warm.told(process.Worker.__init__))
         yield warm
     warm.close()
 

@@ -406,7 +406,6 @@ def test_a_spec_function_that_hangs_is_ended_too(build_bundle: Build, tmp_path: 
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.usefixtures("cold_workers")
 def test_code_for_another_architecture_than_asked_is_refused(build_bundle: Build, tmp_path: Path) -> None:
     """CuTe DSL's CUDA 12 backend makes sm_101 code when it is asked for sm_110."""
     text = '\n@declare(archs=("sm_110",))\ndef k(target):\n    return aot.Spec(Launch(), ARGUMENTS)\n'
@@ -492,7 +491,6 @@ def test_the_same_inputs_give_the_same_bytes_with_any_jobs_from_any_directory(
     assert "cuda.kernel" in mlir and "here" not in mlir
 
 
-@pytest.mark.usefixtures("cold_workers")
 def test_a_backend_that_is_not_installed_is_named(tmp_path: Path) -> None:
     from aot.compile.backend import find_backend
 

@@ -42,7 +42,7 @@ def test_memory_bounds_the_processes_that_compile_and_link() -> None:
 SHAPING: dict[str, Any] = {
     "archs": ("sm_80",), "name": "other", "select": ("a*",), "families": ("rows",), "hosts": (Host.native((2, 31)),),
     "options": Options(cuda=13), "shared_cudart": True, "add": True, "replace": True, "wheelhouse": Path("/wheels"),
-    "archives": False,
+    "archives": False, "tilings": "all",
 }  # fmt: skip
 
 NOT_SHAPING = {  # a bundle does not depend on them, or does by the content of the files that they name

@@ -22,7 +22,7 @@ def test_a_build_records_its_options() -> None:
     )
     assert record["options"] == {
         "cuda": None, "line_info": True, "keep": ["ptx"], "shared_cudart": False, "archives": True,
-        "source": "declarations",
+        "source": "declarations", "tilings": "core",
     }  # fmt: skip
     assert record["source"] == {**source, "linked": linked}
     assert set(record["versions"]) == {"python", "build_host"}
