@@ -410,6 +410,10 @@ def _recipes(data: Any) -> str:
     return "{} calls: {} captured, {} built, {} found again".format(*counts)
 
 
+def _plain(name: str, unit: str) -> Callable[[Any], str]:
+    return lambda data: " and ".join(f"{data['results'][how][name]:.1f} {unit}" for how in ("compiled", "served"))
+
+
 NEEDED = ("several GPUs", "JAX with CUDA", "the output of another script")  # as `scripts.py` words it
 
 
@@ -520,8 +524,11 @@ FACTS: dict[str, tuple[tuple[str, str, Callable[[Any], str]], ...]] = {
          _quack(lambda one: f"{one['wrapper_us']:.1f} and {one['bundle alone_us']:.1f} us")),
         ("An empty launch by the driver's own function, host time", "h200-capture.json",
          _number(*_QUACK, "rmsnorm", "launch alone_us", digits=1, unit="us")),
+        ("A call without TVM-FFI, host time: compiled, served", "h200-plain-call.json", _plain("tensors kept, us", "us")),
+        ("The same if the caller wraps its tensors for each call", "h200-plain-call.json", _plain("tensors wrapped, us", "us")),
+        ("The same, first result: compiled, served", "h200-plain-call.json", _plain("first result, ms", "ms")),
         ("The recipes: calls captured, built, and found again by a fresh process", "aarch64-recipes.json", _recipes),
-        ("CUTLASS's examples as they are, as far as the run got: every call captured, built, and found again", "x86_64-scripts.json", _scripts),
+        ("CUTLASS's examples as they are: every call captured, built, and found again", "x86_64-scripts.json", _scripts),
     ),
     "building": (
         ("1,040 variants in 20 kernels, first build, two workers", "aarch64-incremental.json",
