@@ -161,17 +161,21 @@ _ways = ByClass(_way)
 
 
 def _tensor(value: Any) -> Any:
-    """A tensor of CuTe DSL as one of TVM-FFI, which is kept beside it: callers pass the same one again."""
+    """A tensor of CuTe DSL as one of TVM-FFI, which is kept beside it: callers pass the same one again.
+
+    One of bytes that are used as another type is shown anew each time: what shows it must outlive the call alone.
+    """
     kept = value.__dict__.get(_KEPT)
     if kept is not None and kept[0] is value._dtype:
-        return kept[-1]
+        return kept[1]
     if hasattr(value, "_tvm_ffi_tensor"):
         return value._tvm_ffi_tensor
     # What CuTe DSL reads of the capsule it reads here, since the capsule may be used up below.
     dtype = value.element_type
-    source = _Capsule(value._dlpack_data) if kept is None and dtype.width > _BYTE else _View(value)
-    found = sys.modules["tvm_ffi"].from_dlpack(source)
-    value.__dict__[_KEPT] = dtype, kept, source, found  # a tuple frees its last element first, as it must be
+    if kept is not None or dtype.width <= _BYTE:
+        return _View(value)
+    found = sys.modules["tvm_ffi"].from_dlpack(_Capsule(value._dlpack_data))
+    value.__dict__[_KEPT] = dtype, found
     return found
 
 
