@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..bundle.details import WorkDetails
+from ..declare.expressions import array_value
 from .parts import Part
 from .times import counts_of, times_of
 
@@ -21,6 +22,7 @@ START, TILE, STEP, WORK, MISSING, READ, PAIR = 3.5, 1.0, 0.7, 0.2, 0.3, 1.1, 0.1
 FIRMNESS = np.array([0.3, 0.1, 0.15, 0.1, 0.3, 1.0, 0.1])
 OUTLIER = 0.5  # errors above this, in logarithms of times, count no more
 ROUNDS, SMALL = 40, 1e-4
+L2_BYTES = 42  # that a multiprocessor loads in a cycle, while all of them do; seen on an H200
 
 
 def fit(work: WorkDetails, by: Sequence[str], calls: Array, times: Array, part: Part) -> tuple[float, ...]:
@@ -28,13 +30,21 @@ def fit(work: WorkDetails, by: Sequence[str], calls: Array, times: Array, part: 
     columns = np.maximum(calls, 1).T.astype(float)
     counts, goal = counts_of(work, dict(zip(by, columns, strict=True)), part), np.log(times)
     step = work.cycles / part.clock
-    prior = np.log([START, TILE, STEP * step, WORK * step, MISSING, READ * 1e3 / part.bandwidth, PAIR * step])
+    shared = max(WORK * step, _loading(work, part) - (STEP + PAIR) * step)
+    prior = np.log([START, TILE, STEP * step, shared, MISSING, READ * 1e3 / part.bandwidth, PAIR * step])
 
     def errors(numbers: Array) -> Array:
         own = np.clip(np.log(times_of(np.exp(numbers), counts)) - goal, -OUTLIER, OUTLIER)
         return np.concatenate([own, FIRMNESS * (numbers - prior)])
 
     return tuple(float(number) for number in np.exp(_least_squares(errors, prior)))
+
+
+def _loading(work: WorkDetails, part: Part) -> float:
+    """Microseconds that a block's share of what a step loads takes through the L2 cache, if all blocks load at once."""
+    once, twice = ({**work.tile, **{name: times * size for name, size in work.step.items()}} for times in (1, 2))
+    loaded = array_value(work.bytes, twice) - array_value(work.bytes, once)
+    return float(loaded / work.blocks / L2_BYTES / part.clock)
 
 
 def _least_squares(errors: Any, numbers: Array) -> Array:

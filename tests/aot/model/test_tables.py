@@ -215,3 +215,14 @@ def test_a_call_counts_as_won_if_no_spec_that_was_not_timed_may_be_faster() -> N
     given = Times(H200.device, H200.clock, (*measured, alone))
     fastest = models_of_times(given, {SM90: VARIANTS}, ["NVIDIA H200"]).models[0].sets[0].fastest
     assert fastest == {"large": tuple(shapes)}
+
+
+def test_a_small_tile_that_was_timed_on_few_rows_alone_is_not_taken_to_be_fast_for_many() -> None:
+    """Few rows are a matter of memory. How fast small tiles multiply, they do not tell."""
+    assert H200 is not None
+    tiny = WorkDetails({"m": 16, "n": 128}, {"k": 64}, BYTES, 1, 64)
+    calls = np.array([(16, 128 * n, 128 * k) for n in (20, 60, 100, 200) for k in (8, 20, 40, 100)])
+    times = 4.0 + np.prod(calls[:, 1:], axis=1) * 2e-6 / 4.0
+    many = {"m": np.array([8192.0]), "n": np.array([8192.0]), "k": np.array([8192.0])}
+    tiny_time = times_of(fit(tiny, BY, calls, times, H200), counts_of(tiny, many, H200))
+    assert tiny_time > 2 * times_of(TRUTH["large"], counts_of(LARGE, many, H200))
