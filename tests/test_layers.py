@@ -125,7 +125,7 @@ def test_every_folder_of_the_pipeline_is_a_room_and_the_rooms_have_no_circle() -
 # The kernels: families, and what they share. Modules at the root and packages of an architecture are for all of them.
 
 KERNELS = PROJECT / "kernels"
-FAMILIES = {"attention", "backward", "elementwise", "fp8", "products", "rows"}
+FAMILIES = {"attention", "backward", "elementwise", "fp8", "products", "rows", "training"}
 SHARED = {"contracts", "sm80", "sm90", "sm100"}
 
 

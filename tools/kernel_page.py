@@ -36,6 +36,7 @@ TITLES = {
     "experts": "Products of experts",
     "attention": "Attention",
     "backward": "Gradients",
+    "training": "Steps of training",
 }
 
 
@@ -102,8 +103,19 @@ def _choice(choice: dict[str, Any]) -> str:
 def _built(kernel: dict[str, Any]) -> str:
     archs = _words([_arch(arch, kernel["written_for"].get(arch, arch)) for arch in kernel["archs"]])
     axes = [f"{name} {', '.join(values)}" for name, values in kernel["axes"].items()]
-    backward = f" Its gradient is `{kernel['backward']['kernel']}`." if kernel["backward"] else ""
-    return f"Built for {archs}" + (f", by {'; '.join(axes)}" if axes else "") + "." + backward
+    return f"Built for {archs}" + (f", by {'; '.join(axes)}" if axes else "") + "." + _gradients(kernel["backward"])
+
+
+def _gradients(backward: dict[str, Any] | None) -> str:
+    if not backward:
+        return ""
+    if backward["kernel"]:
+        return f" Its gradient is `{backward['kernel']}`."
+    pairs = zip(backward["gradients"], backward["calls"], strict=True)
+    calls = [f"by `{name}` `{call}`" for name, call in pairs]
+    text = f" Its gradient is {_words(calls)}." if calls else ""
+    kept = f" unless {_words([f'`{choice}`' for choice in backward['whole']])}" if backward["whole"] else ""
+    return text + (f" A call that wants gradients becomes `{backward['split']}`{kept}." if backward["split"] else "")
 
 
 def _arch(arch: str, written_for: str) -> str:

@@ -1,13 +1,13 @@
 """What the backward kernels of norms share: gradients of the parameters, which are sums over rows.
 
 The gradient of a weight adds up a product of two matrices over all rows. Many blocks have to share that, and the result
-must not depend on which of them ends first. So rows are dealt out to at most ``GROUPS`` groups by their number. Each
+must not depend on which of them ends first. So rows are dealt out to at most ``MOST_GROUPS`` groups by their number. Each
 group adds up its rows in a fixed order and writes one row of ``partial``, in f32. Another kernel then adds up the rows of
 ``partial``. Atomic additions would save that kernel, and would give other bits in every run.
 
 ``partial`` and the statistics of the rows are outputs that autograd drops, and not an ``aot.Workspace``: XLA allocates
-outputs too, and ``check`` compares them with the reference like all others. The sums read both matrices a second time.
-One pass over memory would do for rows that fit into registers, at the price of registers for the sums.
+outputs too, and ``check`` compares them with the reference like all others. The sums read both matrices a second time,
+unless a block holds a row in registers: see ``_fused``.
 """
 
 from __future__ import annotations
@@ -24,17 +24,20 @@ import aot
 from .._device import VECTOR_BYTES, WARP, await_previous, load, store
 from .._rows import RowKernel, RowTensors
 from .._versions import SmemAllocator
+from ..contracts.backward._gradients import GROUP_SUMS, LEAST_GROUPS, MOST_GROUPS
 
-GROUPS = 128
 WARPS = 8  # of a block that adds up rows; each takes every eighth row of a group
-FINISH_THREADS = 128
 
 
-def partial_output(name: str):
+def groups_of(rows: str, columns: str) -> str:
+    """How many groups there are, as an expression."""
+    return f"min({rows}, max({LEAST_GROUPS}, min({MOST_GROUPS}, {GROUP_SUMS} // ({columns} + 1))))"
+
+
+def partial_output(name: str, like: str = "x"):
     """The parameter for the sums of groups of rows, one row per group."""
-    return aot.Out(
-        name, "scratch: sums over groups of rows", shape=f"(min(x.shape[0], {GROUPS}), x.shape[1])", dtype="f32"
-    )
+    shape = f"({groups_of(f'{like}.shape[0]', f'{like}.shape[1]')}, {like}.shape[1])"
+    return aot.Out(name, "scratch: sums over groups of rows", shape=shape, dtype="f32")
 
 
 def partial_tensor(rows: RowTensors) -> aot.Tensor:
@@ -68,8 +71,12 @@ class NormBackward(RowKernel, ABC):
             self.partial_kernel(grad_out, x, statistics, partials).launch(
                 **self.block(grid, WARP * WARPS), stream=stream
             )
-        grid = [cute.ceil_div(columns, FINISH_THREADS), 1, 1]
-        self.finish_kernel(partials, sums).launch(**self.block(grid, FINISH_THREADS), stream=stream)
+        self.launch_finish(partials, sums, stream)
+
+    @cute.jit
+    def launch_finish(self, partials: list[cute.Tensor], sums: list[cute.Tensor], stream: CUstream):
+        grid = [cute.ceil_div(cute.size(sums[0]), WARP), 1, 1]
+        self.finish_kernel(partials, sums).launch(**self.block(grid, WARP * WARPS), stream=stream)
 
     def block(self, grid: list[Int32], threads: int) -> dict:
         """The arguments of ``launch``."""
@@ -118,15 +125,24 @@ class NormBackward(RowKernel, ABC):
 
     @cute.kernel
     def finish_kernel(self, partials: list[cute.Tensor], sums: list[cute.Tensor]):
-        """A thread adds up one column of the groups' sums."""
+        """A block adds up 32 columns of the groups' sums: each warp every eighth row, then the warps in their order."""
         thread, _, _ = cute.arch.thread_idx()
         block, _, _ = cute.arch.block_idx()
-        column = block * FINISH_THREADS + thread
+        lane, warp = thread % WARP, thread // WARP
+        column = block * WARP + lane
+        scratch = SmemAllocator().allocate_tensor(Float32, cute.make_layout((WARP, WARPS, len(sums))))
         await_previous(self.early)
         if column < cute.size(sums[0]):
-            for partial, out in zip(partials, sums, strict=True):
-                groups, _ = partial.shape
+            for i in cutlass.range_constexpr(len(sums)):
+                groups, _ = partials[i].shape
                 total = Float32(0)
-                for group in cutlass.range(groups, unroll=8):
-                    total = total + partial[group, column]
-                out[column] = total.to(out.element_type)
+                for step in cutlass.range((cutlass.max(groups - warp, 0) + WARPS - 1) // WARPS, unroll=8):
+                    total = total + partials[i][warp + step * WARPS, column]
+                scratch[lane, warp, i] = total
+        cute.arch.sync_threads()
+        if warp == 0 and column < cute.size(sums[0]):
+            for i in cutlass.range_constexpr(len(sums)):
+                total = scratch[lane, 0, i]
+                for other in cutlass.range_constexpr(1, WARPS):
+                    total = total + scratch[lane, other, i]
+                sums[i][column] = total.to(sums[i].element_type)

@@ -20,7 +20,7 @@ import aot
 from .._device import ARCHS, DTYPES, store
 from .._rows import ROW_TILINGS, RowTensors, RowTiling
 from ..contracts.backward import layernorm_backward as contract
-from ._norms import GROUPS, NormBackward, partial_output, partial_tensor
+from ._norms import NormBackward, groups_of, partial_output, partial_tensor
 
 # A loop keeps three sums and reads three tensors: two chunks of each at a time, so that registers suffice.
 TILINGS = {
@@ -167,5 +167,5 @@ def layernorm_backward(target: aot.Target, dtype: str, access: str) -> aot.Spec:
         "factor": statistic, "partial_weight": partial, "partial_bias": partial, "eps": aot.Scalar("f32"),
         "stream": aot.Stream(),
     }  # fmt: skip
-    guards = (f"groups == min(m, {GROUPS})",)
+    guards = (f"groups == {groups_of('m', 'n')}",)
     return aot.Spec(LayerNormBackward(TILINGS[access], target, rows.chunk), arguments, guards)

@@ -3,9 +3,9 @@
 With ``r = 1 / sqrt(mean(x^2) + eps)`` of a row and ``h = grad_out * weight``:
 ``grad_x = r * (h - x * r^2 * mean(h * x))`` and ``grad_weight = sum over rows of grad_out * x * r``.
 
-Memory is the limit. ``grad_x`` takes one pass over ``grad_out`` and ``x``, if a row fits into registers; ``grad_weight``
-takes another one (see ``_norms``). ``r`` is computed again instead of being kept by the forward kernel, because ``x`` is
-read anyway.
+Memory is the limit. One pass over ``grad_out`` and ``x`` computes both, if a block holds a row (see ``_fused``). For longer
+rows ``grad_weight`` takes a pass of its own (see ``_norms``). ``r`` is computed again instead of being kept by the forward
+kernel, because ``x`` is read anyway.
 """
 
 from __future__ import annotations
@@ -20,16 +20,27 @@ import aot
 from .._device import ARCHS, DTYPES, store
 from .._rows import ROW_TILINGS, RowTensors
 from ..contracts.backward import rmsnorm_backward as contract
-from ._norms import GROUPS, NormBackward, partial_output, partial_tensor
+from ._fused import FusedRmsNormBackward
+from ._norms import NormBackward, groups_of, partial_output, partial_tensor
+
+# Shorter rows of whole chunks are those of `_fused`.
+TILINGS = {**ROW_TILINGS, "vector": ROW_TILINGS["vector"][-3:]}
 
 
 class RmsNormBackward(NormBackward):
+    """The sources of a row are the gradient of the result, ``x``, the weight and, if there is one, a gradient to add."""
+
     reductions = 2
 
+    def __init__(self, access: str, target: aot.Target, chunk: int) -> None:
+        super().__init__(TILINGS[access], target, chunk)
+        self.fused = FusedRmsNormBackward(target, chunk) if access == "vector" else None
+
     @cute.kernel
-    def kernel(self, grad_out: cute.Tensor, x: cute.Tensor, weight, grad_x: cute.Tensor, factors, eps, inverse):
-        row, first, end = self.place(x)
-        sources, target = [grad_out[row, None], x[row, None], weight], grad_x[row, None]
+    def kernel(self, matrices: list[cute.Tensor], weight, grad_x: cute.Tensor, factors, eps, inverse):
+        row, first, end = self.place(grad_x)
+        grad_out, x, *added = [matrix[row, None] for matrix in matrices]
+        sources, target = [grad_out, x, weight, *added], grad_x[row, None]
         factor = Float32(0)
         if cutlass.const_expr(self.tiling.looped):
             factor = self.looped(sources, target, eps, inverse, first, end)
@@ -65,7 +76,7 @@ class RmsNormBackward(NormBackward):
 
     @cute.jit
     def add_up(self, squares: cute.TensorSSA, products: cute.TensorSSA, held: list[list[cute.Tensor]], first, end):
-        for index, grad, x, weight in zip(self.indices(first), *held, strict=True):
+        for index, grad, x, weight in zip(self.indices(first), *held[:3], strict=True):
             if index < end:
                 values = x.load().to(Float32)
                 squares = squares + values * values
@@ -80,12 +91,38 @@ class RmsNormBackward(NormBackward):
 
     @cute.jit
     def store(self, held: list[list[cute.Tensor]], factor: Float32, mean: Float32, target, first, end):
-        for index, grad, x, weight in zip(self.indices(first), *held, strict=True):
+        for index, grad, x, weight, *added in zip(self.indices(first), *held, strict=True):
             weighted = grad.load().to(Float32) * weight.load().to(Float32)
-            store(factor * (weighted - x.load().to(Float32) * mean), target, index, end, self.chunk)
+            values = factor * (weighted - x.load().to(Float32) * mean)
+            for gradient in added:
+                values = values + gradient.load().to(Float32)
+            store(values, target, index, end, self.chunk)
 
     def terms(self, grad: cute.TensorSSA, x: cute.TensorSSA, statistics: list[cute.Tensor], row: Int32):
         return [grad * x * statistics[0][row]]
+
+    @cute.jit
+    def launch_all(self, matrices, weight, grad_x, grad_weight, factor, partial, eps, stream: CUstream):
+        """``matrices``: the gradient of the result, ``x``, and a gradient to add, if there is one."""
+        rows, columns = grad_x.shape
+        if columns > 0:  # CUDA refuses an empty grid
+            if cutlass.const_expr(self.fused is None):
+                self.launch_apart(matrices, weight, grad_x, grad_weight, factor, partial, eps, stream)
+            else:
+                if columns <= self.fused.widest:
+                    if rows > 0:
+                        self.fused.launch(matrices, weight, grad_x, factor, partial, eps, stream)
+                    self.launch_finish([partial], [grad_weight], stream)
+                else:
+                    self.launch_apart(matrices, weight, grad_x, grad_weight, factor, partial, eps, stream)
+
+    @cute.jit
+    def launch_apart(self, matrices, weight, grad_x, grad_weight, factor, partial, eps, stream: CUstream):
+        rows, columns = grad_x.shape
+        if rows > 0:
+            inverse = 1 / Float32(columns)
+            self.launch(grad_x, lambda own: own.kernel(matrices, weight, grad_x, factor, eps, inverse), stream)
+        self.launch_sums(matrices[0], matrices[1], [factor], [partial], [grad_weight], stream)
 
     @cute.jit
     def __call__(
@@ -100,12 +137,7 @@ class RmsNormBackward(NormBackward):
         eps: Float32,
         stream: CUstream,
     ):
-        rows, columns = x.shape
-        if columns > 0:  # CUDA refuses an empty grid
-            if rows > 0:
-                inverse = 1 / Float32(columns)
-                self.launch(x, lambda own: own.kernel(grad_out, x, weight, grad_x, factor, eps, inverse), stream)
-            self.launch_sums(grad_out, x, [factor], [partial], [grad_weight], stream)
+        self.launch_all([grad_out, x], weight, grad_x, grad_weight, factor, partial, eps, stream)
 
 
 @aot.kernel(
@@ -132,5 +164,5 @@ def rmsnorm_backward(target: aot.Target, dtype: str, access: str) -> aot.Spec:
         "factor": aot.Tensor("f32", ("m",)), "partial": partial_tensor(rows), "eps": aot.Scalar("f32"),
         "stream": aot.Stream(),
     }  # fmt: skip
-    guards = (f"groups == min(m, {GROUPS})",)
-    return aot.Spec(RmsNormBackward(ROW_TILINGS[access], target, rows.chunk), arguments, guards)
+    guards = (f"groups == {groups_of('m', 'n')}",)
+    return aot.Spec(RmsNormBackward(access, target, rows.chunk), arguments, guards)

@@ -11,6 +11,7 @@ import cutlass
 import cutlass.cute as cute
 from cuda.bindings.driver import CUstream
 from cutlass import Float8E4M3FN, Float16, Float32, Int32, Uint32
+from cutlass.utils import LayoutEnum
 
 import aot
 
@@ -76,7 +77,7 @@ class Product(Mainloop, KernelObject):
             cute.domain_offset((top, 0), a).iterator,
             cute.make_layout((cute.size(a, mode=[0]) - top, cute.size(a, mode=[1])), stride=a.stride),
         )
-        stages = self.stages_of(mma, rows, 0, b, n, (ROWS, ROWS), thread)
+        stages = self.stages_of(mma, rows, 0, b, n, (ROWS, LayoutEnum.from_tensor(b)), thread)
         sums = stages.sums
         places = cute.local_tile(
             cute.domain_offset((top, n * tiling.n), cute.make_identity_tensor(out.shape)), (tiling.m, tiling.n), (0, 0)

@@ -152,6 +152,13 @@ CODE = {"sm_80": SM80, "sm_90a": SM90, "sm_100f": SM100}
     },
     contract=contract,
     tuned_by=("m", "n", "k"),
+    backward=aot.Composed(
+        a="gemm(grad_out, b.mT)",
+        b="gemm(grad_out.mT, a.mT)",
+        bias="column_sums(grad_out.rows)[0]",
+        split="activation(gemm(a, b, bias).rows, op=epilogue)",
+        whole={"epilogue": "identity"},
+    ),
 )
 def gemm(target: aot.Target, epilogue: int, dtype: str, batched: bool, a: bool, b: bool) -> list[aot.Spec]:
     """``out = epilogue(a @ b.T + bias)``; ``a`` and ``b`` row- or column-major, ``out`` row-major, summed in f32.

@@ -124,6 +124,13 @@ def aligned_rows(name: str, *shape: str) -> aot.Tensor:
     axes={"batched": {"matrix": False, "batch": True}},
     contract=contract,
     tuned_by=("m", "n", "k"),
+    backward=aot.Composed(
+        a="gemm_f32(grad_out, b.mT, precision=precision)",
+        b="gemm_f32(grad_out.mT, a.mT, precision=precision)",
+        bias="column_sums(grad_out.rows)[0]",
+        split="activation(gemm_f32(a, b, bias, precision=precision).rows, op=epilogue)",
+        whole={"epilogue": "identity"},
+    ),
 )
 def gemm_f32(target: aot.Target, epilogue: int, precision: bool, batched: bool) -> list[aot.Spec]:
     """``out = epilogue(a @ b.T + bias)`` of f32 with any strides; ``precision="tf32"`` rounds ``a`` and ``b`` to TF32."""

@@ -39,25 +39,39 @@ SM80_TILINGS = (
 )
 
 
+def columns_of(name: str, dtype: str, count: Any, rows: Any, columns: Any) -> aot.Tensor:
+    """Several matrices whose columns are a multiple of 16 bytes apart."""
+    chunk = ALIGNMENT // aot.Tensor(dtype, ()).element_bytes
+    apart, stride = (aot.Dim(f"{name}_stride_{i}", divisible_by=chunk, bits=64) for i in range(2))
+    return aot.Tensor(dtype, (count, rows, columns), (apart, 1, stride), align=ALIGNMENT)
+
+
 @aot.kernel(
     parameters=(
         aot.In("a", "rows x k: the rows of the first expert, those of the second, and so on"),
-        aot.In("b", "experts x n x k"),
+        aot.In("b", "experts x n x k, row-major; column-major too unless it is f8e4m3"),
         aot.In("offsets", "per expert: the row after its last one; the same as the previous one if it has none"),
         aot.Out("out", "rows x n", shape="(a.shape[0], b.shape[1])", dtype="out.dtype"),
         aot.In("a_scale", "per row; none unless `a` is f8e4m3", default=None),
         aot.In("b_scale", "experts x n; none unless `b` is f8e4m3", default=None),
     ),
     archs=HOPPER_ARCHS,
-    axes={"dtype": ("bf16", "f16"), "operands": {"same": False, "f8e4m3": True}},
+    axes={
+        "dtype": ("bf16", "f16"),
+        "operands": {"same": False, "f8e4m3": True},
+        "b": {"b_rows": True, "b_columns": False},
+    },
     contract=contract,
+    backward=aot.Composed(a="grouped_gemm(grad_out, b.mT, offsets)", b="grouped_gemm_weights(grad_out, a, offsets)"),
 )
-def grouped_gemm(target: aot.Target, dtype: str, operands: bool) -> list[aot.Spec]:
+def grouped_gemm(target: aot.Target, dtype: str, operands: bool, b: bool) -> list[aot.Spec]:
     """``out[i] = b[expert of row i] @ a[i]``, summed in f32; with scales if ``a`` and ``b`` are f8e4m3.
 
     Offsets are read on the device, so a captured CUDA graph may be replayed after they changed. They must not decrease.
     Rows after the last offset are not written.
     """
+    if operands and not b:
+        return []  # gradients are not f8
     tma = TMA[target.written_for]
     stored = "f8e4m3" if operands else dtype
     chunk = ALIGNMENT // aot.Tensor(stored, ()).element_bytes
@@ -65,7 +79,7 @@ def grouped_gemm(target: aot.Target, dtype: str, operands: bool) -> list[aot.Spe
     k = aot.Dim("k", divisible_by=1 if tma else chunk)
     arguments: dict[str, Any] = {
         "a": rows_of("a", stored, m, k),
-        "b": rows_of("b", stored, "experts", n, k),
+        "b": rows_of("b", stored, "experts", n, k) if b else columns_of("b", stored, "experts", n, k),
         "out": rows_of("out", dtype, m, n),
         "a_scale": aot.Tensor("f32", (m,)) if operands else None,
         "b_scale": aot.Tensor("f32", ("experts", n)) if operands else None,

@@ -63,6 +63,7 @@ class CrossEntropy(Softmax):
     archs=ARCHS,
     axes={"dtype": DTYPES, "access": tuple(STREAMED_TILINGS)},
     contract=contract,
+    backward=aot.Backward("cross_entropy_backward", saves=("x", "target", "ignore_index"), gradients="x"),
 )
 def cross_entropy(target: aot.Target, dtype: str, access: str) -> aot.Spec:
     """``loss = log(sum(exp(x))) - x[target]`` for every row of ``x``, which must not be empty, computed in f32."""

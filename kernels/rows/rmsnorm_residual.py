@@ -78,6 +78,9 @@ class RmsNormResidual(RmsNorm):
             self.launch(x, lambda own: own.residual_kernel(*arguments), stream)
 
 
+GRADIENTS = "rmsnorm_residual_backward(grad_out, grad_residual_out, residual_out, weight, eps)"
+
+
 @aot.kernel(
     parameters=(
         aot.In("x"),
@@ -90,6 +93,7 @@ class RmsNormResidual(RmsNorm):
     archs=ARCHS,
     axes={"dtype": DTYPES, "access": tuple(WIDE_TILINGS)},
     contract=contract,
+    backward=aot.Composed(x=f"{GRADIENTS}[0]", residual=f"{GRADIENTS}[0]", weight=f"{GRADIENTS}[1]"),
 )
 def rmsnorm_residual(target: aot.Target, dtype: str, access: str) -> aot.Spec:
     """``residual_out = x + residual``, and ``out = rmsnorm(residual_out) * weight``, row by row."""

@@ -102,6 +102,70 @@ def test_gradients_agree_with_autograd_in_f64(ops: Any, case: str, shape: tuple[
         assert (got.double() - wanted).norm() <= BOUNDS[dtype] * wanted.norm(), name
 
 
+def rotated(x: Any, cos: Any, sin: Any) -> Any:
+    first, second = x.chunk(2, -1)
+    cos, sin = cos[:, None].to(x.dtype), sin[:, None].to(x.dtype)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
+
+
+def residual(x: Any, residual: Any, weight: Any) -> Any:
+    return rms_norm(x + residual, weight), x + residual
+
+
+def linear(a: Any, b: Any, bias: Any = None, epilogue: str = "identity") -> Any:
+    out = a @ b.mT if bias is None else a @ b.mT + bias
+    return out if epilogue == "identity" else activation(epilogue)(out)
+
+
+def of_experts(a: Any, b: Any, offsets: Any) -> Any:
+    starts = [0, *offsets.tolist()]
+    return torch.cat([a[starts[i] : starts[i + 1]] @ b[i].mT for i in range(len(b))])
+
+
+def arrays(*shapes: tuple[int, ...]) -> tuple[Any, ...]:
+    torch.manual_seed(0)
+    return tuple(
+        torch.randn(*shape, device="cuda", dtype=torch.bfloat16).mul_(0.5).requires_grad_() for shape in shapes
+    )
+
+
+# Kernel, torch's own function, tensors with a gradient, and other arguments.
+CALLS: dict[str, tuple[str, Callable[..., Any], tuple[tuple[int, ...], ...], Callable[[], dict[str, Any]]]] = {
+    "gemm": ("gemm", linear, ((296, 256), (520, 256)), dict),
+    **{epilogue: ("gemm", linear, ((296, 256), (520, 256), (520,)), lambda epilogue=epilogue: {"epilogue": epilogue})
+       for epilogue in ("identity", "relu", "gelu", "silu")},
+    "batch": ("gemm", linear, ((3, 296, 256), (3, 520, 256), (520,)), lambda: {"epilogue": "silu"}),
+    "gemm_gated": ("gemm_gated", lambda a, b: silu_and_mul(a @ b.mT), ((296, 256), (1040, 256)), dict),
+    "grouped_gemm": ("grouped_gemm", of_experts, ((700, 256), (4, 136, 256)),
+                     lambda: {"offsets": torch.tensor([300, 300, 500, 700], device="cuda", dtype=torch.int32)}),
+    "add": ("add", lambda x, y: x + y, ((300, 256), (300, 256)), dict),
+    "rope": ("rope", rotated, ((300, 4, 128),),
+             lambda: {"cos": torch.rand(300, 64, device="cuda"), "sin": torch.rand(300, 64, device="cuda")}),
+    "rmsnorm_residual": ("rmsnorm_residual", residual, ((3000, 1024), (3000, 1024), (1024,)), dict),
+    "cross_entropy": ("cross_entropy", lambda x, target: torch.nn.functional.cross_entropy(x, target, reduction="none"),
+                      ((300, 1000),), lambda: {"target": torch.arange(300, device="cuda")}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("case", CALLS)
+def test_gradients_that_are_calls_agree_with_autograd_in_f64(ops: Any, case: str, compiled: bool) -> None:
+    kernel, function, shapes, others = CALLS[case]
+    if kernel not in ops:
+        pytest.skip(f"the bundle has no {kernel}")
+    given, named = arrays(*shapes), others()
+    exact_given = [x.detach().double().requires_grad_() for x in given]
+    call = lambda *tensors: getattr(ops, kernel)(*tensors, **named)  # noqa: E731
+    results = (torch.compile(call, fullgraph=True) if compiled else call)(*given)
+    exact = function(*exact_given, **named)
+    results, exact = (x if isinstance(x, tuple) else (x,) for x in (results, exact))
+    arriving = [torch.randn_like(x) for x in results]
+    ours = torch.autograd.grad(results, given, arriving)
+    wanted = torch.autograd.grad(exact, exact_given, [x.double() for x in arriving])
+    for one, other in zip(ours, wanted, strict=True):
+        assert (one.double() - other).norm() <= BOUNDS["bfloat16"] * other.norm()
+
+
 @pytest.mark.parametrize("case", ["rmsnorm", "layernorm"])
 def test_sums_over_rows_have_the_same_bits_every_time(ops: Any, case: str) -> None:
     kernel, _, _, count = CASES[case]

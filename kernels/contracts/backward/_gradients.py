@@ -7,15 +7,17 @@ from typing import Any
 
 from .._layouts import ROWS, Layout, special_rows
 
-GROUPS = 128  # rows of the sums that a kernel hands from its first stage to its second one
+# Rows of the sums that a kernel hands from its first stage to its second one: as many as four blocks on each
+# multiprocessor of an H200, and fewer if rows are long, so that the sums are small beside what is added up.
+MOST_GROUPS, LEAST_GROUPS, GROUP_SUMS = 528, 128, 1 << 22
 
 
 def group_sums(terms: Any) -> Any:
-    """Sums over rows in at most ``GROUPS`` groups; row ``i`` belongs to group ``i % groups``."""
+    """Sums over rows in groups; row ``i`` belongs to group ``i % groups``."""
     rows, columns = terms.shape
-    groups = min(rows, GROUPS)
-    if groups == 0:
-        return terms
+    groups = min(rows, max(LEAST_GROUPS, min(MOST_GROUPS, GROUP_SUMS // (columns + 1))))
+    if groups == 0 or columns == 0:
+        return terms[:groups]
     padded = terms.new_zeros(-(-rows // groups) * groups, columns)
     padded[:rows] = terms
     return padded.view(-1, groups, columns).sum(0)

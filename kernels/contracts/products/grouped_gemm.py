@@ -46,6 +46,8 @@ def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
     for rows, n, k in CASES:
         yield _problem(make, dtype, rows, n, k)
         yield _narrow(make, rows, n, k)
+        if k % 8 == 0:
+            yield _problem(make, dtype, rows, n, k, columns=True)
     yield _problem(make, dtype, (40, 0, 90), 136, 72, padding=16)
     yield _narrow(make, (40, 0, 90), 136, 80, padding=16)
     yield _special(make, dtype)
@@ -56,9 +58,15 @@ def _offsets(make: Any, rows: Sequence[int]) -> Any:
     return torch.tensor(rows, device=make.device).cumsum(0).to(torch.int32)
 
 
-def _problem(make: Any, dtype: str, rows: Sequence[int], n: int, k: int, padding: int = 0) -> dict[str, Any]:
+def _problem(
+    make: Any, dtype: str, rows: Sequence[int], n: int, k: int, padding: int = 0, columns: bool = False
+) -> dict[str, Any]:
     a = make.tensor((sum(rows), k), dtype, stride=k + padding)
-    b = make.tensor((len(rows), n, k), dtype, stride=k + padding)
+    b = (
+        make.tensor((len(rows), k, n), dtype).mT
+        if columns
+        else make.tensor((len(rows), n, k), dtype, stride=k + padding)
+    )
     return {"a": a, "b": b, "offsets": _offsets(make, rows)}
 
 

@@ -29,6 +29,40 @@ def test_the_gradient_of_a_weight_takes_partial_sums_as_declared(cuda: Standin, 
     assert cuda.launches
 
 
+def residual(cuda: Standin, bundle: aot_runtime.Bundle, m: int, n: int) -> list[Any]:
+    """The launches of a call."""
+    (partial,) = [p for p in bundle.manifest.kernels["rmsnorm_residual_backward"].parameters if p.name == "partial"]
+    groups, _ = shape_of(str(partial.shape), {"residual_out": TensorInfo("bf16", (m, n))})
+    rows = [cuda.tensor((m, n), "bfloat16") for _ in range(3)]
+    results = [cuda.tensor((m, n), "bfloat16"), cuda.tensor((n,), "bfloat16"), cuda.tensor((m,), "float32")]
+    cuda.clear()
+    bundle["rmsnorm_residual_backward"](
+        *rows, cuda.tensor((n,), "bfloat16"), *results, cuda.tensor((groups, n), "float32")
+    )
+    return list(cuda.launches)
+
+
+def test_rows_that_a_block_holds_are_read_once(cuda: Standin, bundle: aot_runtime.Bundle) -> None:
+    """One kernel for both gradients and one that adds up groups; longer rows take a third, which reads them again."""
+    for n in (8, 256, 264, 1024, 2048, 4096, 8192):
+        assert len(residual(cuda, bundle, 1000, n)) == 2
+    assert len(residual(cuda, bundle, 1000, 8200)) == 3
+    assert len(residual(cuda, bundle, 1000, 200_000)) == 3
+
+
+def test_a_block_takes_the_rows_of_one_group(cuda: Standin, bundle: aot_runtime.Bundle) -> None:
+    for m, groups in ((3, 3), (528, 528), (100_000, 528)):
+        assert residual(cuda, bundle, m, 512)[0].grid[0] == groups
+
+
+def test_sums_of_columns_of_no_rows_are_written(cuda: Standin, bundle: aot_runtime.Bundle) -> None:
+    for m, launches in ((0, 1), (5, 2)):
+        cuda.clear()
+        x, out = cuda.tensor((m, 512), "bfloat16"), cuda.tensor((512,), "bfloat16")
+        bundle["column_sums"](x, out, cuda.tensor((m, 512), "float32"))
+        assert len(cuda.launches) == launches
+
+
 def test_one_launch_computes_the_gradient_of_softmax(cuda: Standin, bundle: aot_runtime.Bundle) -> None:
     for n in (1, 511, 66_875):
         cuda.clear()

@@ -1,0 +1,78 @@
+"""Products of the transposed rows of experts: cp.async, ldmatrix, mma.sync.
+
+Rows of both matrices are what a product adds up, so each expert has a depth of its own, known on the device alone. All
+experts have the same tiles, one block for each.
+"""
+
+from __future__ import annotations
+
+import cutlass
+import cutlass.cute as cute
+from cuda.bindings.driver import CUstream
+from cutlass.utils import LayoutEnum
+
+import aot
+
+from .._device import KernelObject
+from .._scheduler import rows_of_expert, swizzled
+from ..sm80.mainloop import Mainloop
+from ..sm80.operands import Tiling
+from ..sm80.tiles import CHUNK, ELEMENT_BYTES
+
+COLUMNS = LayoutEnum.COL_MAJOR
+
+
+class GroupedWeights(Mainloop, KernelObject):
+    def __init__(self, tiling: Tiling, target: aot.Target) -> None:
+        tiling.validate(target)
+        self.tiling = tiling
+
+    @cute.jit
+    def __call__(self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, offsets: cute.Tensor, stream: CUstream):
+        experts, n, k = out.shape
+        tiles = cute.ceil_div(n, self.tiling.m), cute.ceil_div(k, self.tiling.n)
+        if experts * tiles[0] * tiles[1] > 0:  # CUDA refuses an empty grid
+            self.kernel(a, b, out, offsets, self.tiled_mma(a.element_type), tiles).launch(
+                grid=[experts * tiles[0] * tiles[1], 1, 1], block=[self.tiling.threads, 1, 1], stream=stream
+            )
+
+    @cute.kernel
+    def kernel(self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, offsets, mma: cute.TiledMma, tiles):
+        thread, _, _ = cute.arch.thread_idx()
+        index, _, _ = cute.arch.block_idx()
+        each = tiles[0] * tiles[1]
+        expert = index // each
+        m, n = swizzled(index % each, *tiles, self.tiling.group)
+        start, end = rows_of_expert(offsets, expert)
+        rows = cutlass.max(end - start, 0)
+        stages = self.stages_of(
+            mma, transposed(a, start, rows), m, transposed(b, start, rows), n, (COLUMNS, COLUMNS), thread
+        )
+        stages.sums.fill(0.0)
+        if rows > 0:
+            steps = cute.size(stages.operands[0].source, mode=[3])
+            self.multiply(*stages.operands, 0, steps, (mma, stages.sums, *stages.fragments))
+        self.write(mma, stages.sums, stages.storage, out[expert, None, None], m, n, thread)
+
+    @cute.jit
+    def write(self, mma, sums, storage, out, m, n, thread):
+        tile = (self.tiling.m, self.tiling.n)
+        places = cute.local_tile(cute.make_identity_tensor(out.shape), tile, (m, n))
+        own, source = self.round_tile(mma, sums, storage, out.element_type, thread)
+        places = own.partition_S(places)
+        for i in cutlass.range_constexpr(cute.size(source, mode=[1])):
+            for j in cutlass.range_constexpr(cute.size(source, mode=[2])):
+                row, column = places[(0, 0), i, j]
+                if cute.elem_less((row, column), out.shape):
+                    chunk = cute.make_rmem_tensor_like(source[None, i, j])
+                    cute.autovec_copy(source[None, i, j], chunk)
+                    line = cute.local_tile(out[row, None], (CHUNK,), (column // CHUNK,))
+                    line = cute.make_tensor(line.iterator.align(CHUNK * ELEMENT_BYTES), line.layout)
+                    cute.autovec_copy(cute.make_tensor(chunk.iterator, cute.make_layout(CHUNK)), line)
+
+
+def transposed(matrix: cute.Tensor, start, rows) -> cute.Tensor:
+    """The columns of some rows of a matrix, as rows."""
+    first = cute.domain_offset((start, 0), matrix)
+    layout = cute.make_layout((cute.size(matrix, mode=[1]), rows), stride=(matrix.stride[1], matrix.stride[0]))
+    return cute.make_tensor(first.iterator, layout)

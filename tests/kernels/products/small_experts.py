@@ -1,0 +1,7 @@
+"""Shipped products that gradients need, in one dtype."""
+
+import dataclasses
+
+from kernels.products import grouped_gemm_weights as weights
+
+grouped_gemm_weights = dataclasses.replace(weights.grouped_gemm_weights, axes={"dtype": {"bf16": "bf16"}})
