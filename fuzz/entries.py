@@ -6,10 +6,10 @@ import os
 import random
 import shutil
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from aot.cache.entries import EntryError
+from aot.cache.entries import EntryError, unpack
 from aot.cache.links import PackedLibrary, unpack_library
 from aot.cache.recall import read_any
 from aot.cache.store import Store, checked
@@ -69,6 +69,8 @@ def _sealed(kept: _Kept, folder: Path) -> Target:
         else:
             content = changed_bytes(content, rng)
         try:
+            if kind in ("variants", "libraries"):
+                _check_plain(unpack(content))
             decoded = DECODERS[kind](content)
         except EntryError:
             return REFUSED
@@ -84,6 +86,10 @@ def _check_names(decoded: object) -> None:
         names = [name for name, _ in decoded.objects]
     elif isinstance(decoded, PackedVariant):
         names = [f"k.{ending}" for ending in decoded.files]
+    _check_plain(names)
+
+
+def _check_plain(names: Iterable[str]) -> None:
     for name in names:
         if os.path.basename(name) != name or name in ("", ".", "..") or "\0" in name:
             raise Undetected(f"an entry names {name!a}")
