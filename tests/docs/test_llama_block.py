@@ -83,6 +83,10 @@ class Played:
     def _symbol(self, name: str) -> Callable[..., Any]:
         return PLAYED[name]
 
+    def _call(self, name: str) -> int:
+        assert name == "aot__protocol"
+        return 0  # from before dispatchers checked calls that are traced
+
 
 @pytest.fixture(scope="module")
 def example() -> ModuleType:
