@@ -63,7 +63,7 @@ VALUES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("value", VALUES, ids=repr)
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
 def test_a_value_is_rebuilt_without_a_pickle(value: Any) -> None:
     writer = Objects()
     again = objects.rebuilt(writer.of(value, "value"))
