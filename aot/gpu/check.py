@@ -28,7 +28,6 @@ from ..bundle.details import VariantDetails, details_text, read_details
 from ..bundle.layout import details_name
 from ..bundle.manifest import Manifest
 from ..bundle.publish import publish, refuse_installed, staging
-from ..bundle.verify import refuse_unsound
 from ..errors import UsageError
 from ..kinds import DTYPES
 from ..records import encode
@@ -371,6 +370,8 @@ def record(bundle: Path, data: Mapping[str, Any], warn: Callable[[str], None] | 
     Variants whose code is not the code that ran are not changed. The bundle is replaced whole, as by a build, and
     ``warn`` is told if it loses its signature by that.
     """
+    from ..bundle.verify import refuse_unsound  # reads libraries with pyelftools, which running kernels does not need
+
     refuse_installed(bundle)
     manifest = Manifest.read(bundle)
     check_schema(bundle, manifest)

@@ -111,7 +111,7 @@ static int64_t other_operand(const aot_subject_t* subject, const aot_arguments_t
 /* Of an optional argument that is no tensor. None counts as what a variant asks for: as 0, or as the parameter of a
  * subject that has no other use for one. A pointer must not, though its kind is between None and a tensor. */
 static int64_t optional_value(const aot_subject_t* subject, int64_t kind) {
-  if (subject->operation == AOT_SUBJECT_KIND) return kind == AOT_KIND_HANDLE ? AOT_KIND_OTHER : kind;
+  if (subject->operation == AOT_SUBJECT_KIND) return kind == AOT_KIND_HANDLE ? (int64_t)AOT_KIND_OTHER : kind;
   if (kind != AOT_KIND_NONE) return AOT_MISSING;
   return subject->operation <= AOT_SUBJECT_EXTENT ? subject->parameter : 0;
 }

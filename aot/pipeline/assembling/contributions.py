@@ -177,7 +177,7 @@ def _check_installed(bundle: Path, manifest: Manifest, archs: Sequence[Arch]) ->
         if arch in absent:
             raise BuildError(
                 f"`{bundle}` lacks its code for {arch}: that part is not installed",
-                hint=f"`pip install {manifest.distributions[arch]}`, or go without it: `python -m aot prune {bundle} --arch {arch}`",
+                hint=f"`pip install {manifest.distributions[arch]}`",
             )
 
 

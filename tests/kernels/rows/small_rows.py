@@ -15,7 +15,7 @@ rmsnorm = dataclasses.replace(
     shipped_rmsnorm.rmsnorm, axes={**ONE, "access": {**ONE["access"], **SCALAR["access"]}}, backward=None
 )
 rmsnorm_residual = dataclasses.replace(
-    shipped_rmsnorm_residual.rmsnorm_residual, axes={"dtype": {"f32": "f32"}, **SCALAR}
+    shipped_rmsnorm_residual.rmsnorm_residual, axes={"dtype": {"f32": "f32"}, **SCALAR}, backward=None
 )
 argmax = dataclasses.replace(shipped_argmax.argmax, axes={**ONE, **SCALAR})
 silu_and_mul = dataclasses.replace(
