@@ -52,7 +52,7 @@ def _object(data: Mapping[str, Any]) -> Any:
 def _unpickled(data: Mapping[str, Any]) -> Any:
     if not _Trust.given:
         raise DeclarationError(
-            "a recorded call holds a pickle, and reading a pickle executes code of whoever wrote it",
+            "a recorded call holds a pickle, and reading a pickle executes code of its author",
             hint="pass `--trust` if you recorded the calls yourself; `pickled` in its file names what could not be written as data",
         )
     return pickle.loads(base64.b64decode(data["pickle"]))

@@ -163,7 +163,7 @@ _ways = ByClass(_way)
 def _tensor(value: Any) -> Any:
     """A tensor of CuTe DSL as one of TVM-FFI, which is kept beside it: callers pass the same one again.
 
-    One of bytes that are used as another type is shown anew each time: what shows it must outlive the call alone.
+    One of bytes that are used as another type is shown again each time: what shows it must outlive the call alone.
     """
     kept = value.__dict__.get(_KEPT)
     if kept is not None and kept[0] is value._dtype:
