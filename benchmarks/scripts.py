@@ -39,7 +39,7 @@ ARCHS = {
     "/ampere/": "sm_80",
     "": "sm_90a",
 }
-# Scripts that no capture without the parts that are named can run.
+# Scripts that need the parts that are named, by a part of their paths. They are not run.
 NEEDS = {"/distributed/": "several GPUs", "jax": "JAX with CUDA", "aot_use": "the output of another script"}
 _LINE = re.compile(r"\S*/(\w+\.py:\d+)")
 
@@ -77,6 +77,9 @@ def scripts(root: Path) -> list[str]:
 def run(script: Path, seconds: int) -> dict[str, Any]:
     """What became of a script."""
     arch = next(arch for part, arch in ARCHS.items() if part in str(script))
+    needed = next((text for part, text in NEEDS.items() if part in str(script)), None)
+    if needed is not None:
+        return {"arch": arch, "kernels": 0, "found": 0, "missed": 0, "verdict": "fails", "reason": needed, "seconds": 0}
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         bundle = Path(folder) / "bundle"
@@ -94,7 +97,7 @@ def run(script: Path, seconds: int) -> dict[str, Any]:
     }
     reasons = [*(failure["message"] for failure in captured.get("failures", ())), *looked_up.get("missed", ())]
     reasons += filter(None, [looked_up.get("ended")])
-    reason = next((text for part, text in NEEDS.items() if part in str(script)), "") or _short(reasons)
+    reason = _short(reasons)
     return {
         **found,
         "verdict": verdict(found, reason),
