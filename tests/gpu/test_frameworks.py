@@ -44,6 +44,10 @@ def i32(*numbers: int) -> Any:
     return torch.tensor(numbers, device="cuda", dtype=torch.int32)
 
 
+def i64(*numbers: int) -> Any:
+    return torch.tensor(numbers, device="cuda")
+
+
 CALLS: dict[str, tuple[Any, ...]] = {
     "add": ((64, 256), (64, 256)),
     "activation": ((64, 256),),
@@ -86,10 +90,18 @@ CALLS_ON_REQUEST: dict[str, tuple[Any, ...]] = {
     "softmax_backward": ((64, 256), (64, 256)),
     "rmsnorm_backward": ((64, 256), (64, 256), (256,)),
     "layernorm_backward": ((64, 256), (64, 256), (256,)),
+    "rmsnorm_residual_backward": ((64, 256), (64, 256), (64, 256), (256,)),
+    "cross_entropy_backward": (lambda: f32(64), (64, 256), lambda: torch.arange(64, device="cuda")),
+    "column_sums": ((64, 256),),
+    "grouped_gemm_weights": ((96, 128), (96, 256), lambda: i32(32, 32, 96)),
+    "adamw": (
+        (512,), lambda: f32(512), lambda: f32(512), lambda: f32(512).abs(), lambda: i64(200, 512), lambda: f32(2).abs(),
+        lambda: f32(1).abs(), lambda: i64(3),
+    ),
 }  # fmt: skip
 # Not all of their outputs are defined: some are scratch memory. Torch compares all of them if it compares results;
 # test_gradients.py does that with what autograd gives.
-SCRATCH = ("rmsnorm_backward", "layernorm_backward")
+SCRATCH = ("rmsnorm_backward", "layernorm_backward", "rmsnorm_residual_backward", "column_sums")
 ALL_CALLS = {**CALLS, **CALLS_ON_REQUEST}
 CALLED_ELSEWHERE = {"attention_backward"}  # by test_attention_gradients.py, with what `attention` gives
 OPCHECKS = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
@@ -176,7 +188,7 @@ def test_the_operator_the_short_way_and_the_plain_call_agree(ops: Any, bundle: a
     dispatched = getattr(namespace(ops), kernel)(*arguments, **choices)
     names = [parameter.name for parameter in bundle.manifest.kernels[kernel].parameters if parameter.output]
     for name, one, other in zip(names, as_tuple(short), as_tuple(dispatched), strict=True):
-        if kernel not in SCRATCH or name.startswith("grad_"):
+        if kernel not in SCRATCH or name.startswith(("grad_", "out")):
             assert torch.equal(one.view(torch.uint8), other.view(torch.uint8)), name
 
 
