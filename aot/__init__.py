@@ -4,14 +4,13 @@ This module holds what a kernel's declaration needs; it imports no compiler. See
 declarations to copy.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-from aot_runtime import __version__ as __version__
-
-from .errors import AotError, BuildError, DeclarationError, ToolchainError, UsageError
+TYPE_CHECKING = False  # type checkers take it for true; `typing` takes a hundredth of a second to import
 
 if TYPE_CHECKING:
+    from typing import Any
+
+    from aot_runtime import __version__ as __version__
+
     from .declare.arguments import (
         ActiveClusters,
         Constant,
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from .declare.declaration import In, Out, kernel
     from .declare.specs import Cost, Spec, Work
     from .declare.workspace import Workspace
+    from .errors import AotError, BuildError, DeclarationError, ToolchainError, UsageError
     from .targets import Target
 
 __all__ = [
@@ -56,19 +56,24 @@ __all__ = [
     "kernel",
 ]
 
-# The command line looks at bundles without declaring anything: what declarations need comes with its first use.
+# Everything comes with its first use. The command line looks at bundles without declaring anything; and `python -m aot`
+# imports this module before it can decide what an interrupt does.
 _ARGUMENTS = ("ActiveClusters", "Constant", "Dim", "Multiprocessors", "Pointer", "Scalar", "Stream", "Tensor", "Tuple")
 _MODULES = {
     **dict.fromkeys(_ARGUMENTS, ".declare.arguments"),
     **dict.fromkeys(("In", "Out", "kernel"), ".declare.declaration"),
     **dict.fromkeys(("Cost", "Spec", "Work"), ".declare.specs"),
     **dict.fromkeys(("Backward", "Composed"), ".declare.backward"),
+    **dict.fromkeys(("AotError", "BuildError", "DeclarationError", "ToolchainError", "UsageError"), ".errors"),
     "Target": ".targets",
     "Workspace": ".declare.workspace",
+    "__version__": "aot_runtime",
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
+    from importlib import import_module
+
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(_MODULES[name], __name__), name)

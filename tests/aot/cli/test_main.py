@@ -604,25 +604,33 @@ def test_checking_and_measuring_need_nothing_that_builds(run: Run, small_bundle_
 
 
 INTERRUPT = """
-import os, signal, sys
+import os, sys
 
 class Interrupting:
     def find_spec(self, name, path=None, target=None):
-        if name == "aot.cli.main":
-            os.kill(os.getpid(), signal.SIGINT)
+        if name == {module!r}:
+            os.kill(os.getpid(), 2)
 
+sys.modules.pop({module!r}, None)
 sys.meta_path.insert(0, Interrupting())
 """
 
 
-def test_an_interrupt_while_the_program_is_imported_shows_no_traceback(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "usercustomize.py").write_text(INTERRUPT)
+@pytest.mark.parametrize("module", ["signal", "aot.cli.main"])  # the first that is imported, and the largest
+def test_an_interrupt_while_the_program_is_imported_shows_no_traceback(tmp_path: Path, module: str) -> None:
+    (tmp_path / "usercustomize.py").write_text(INTERRUPT.format(module=module))
     path = os.pathsep.join([str(tmp_path), *map(os.path.abspath, sys.path)])
     command = [
         sys.executable,
         "-c",
-        "import usercustomize, runpy; runpy.run_module('aot', run_name='__main__', alter_sys=True)",
+        "import runpy, usercustomize; runpy.run_module('aot', run_name='__main__', alter_sys=True)",
     ]
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
     assert done.returncode in (-2, 130)
     assert done.stderr == ""
+
+
+def test_the_package_imports_nothing_before_the_program_can_handle_interrupts() -> None:
+    code = "import sys, aot; print([n for n in sys.modules if n.startswith(('aot.', 'aot_runtime'))]); aot.UsageError"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
