@@ -22,6 +22,7 @@ _TYPES: dict[frozenset[Interval], str] = {
     frozenset({(TENSOR, TENSOR)}): "tensor",
     frozenset({(TENSOR, TENSOR), (NONE, NONE)}): "tensor?",
     frozenset({(NONE, TENSOR)}): "tensor?",
+    frozenset({(NONE, NONE)}): "tensor?",  # of no dtype: the variants that take one were not built
     frozenset({(FLOAT, INT)}): "float",
     frozenset({(BOOL, INT)}): "int",
     frozenset({(INT, HANDLE)}): "pointer",

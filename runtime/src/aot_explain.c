@@ -240,9 +240,10 @@ typedef struct {
   const aot_variant_t* nearest;
   uint32_t nearest_unmet;
   uint32_t refused; /* how many variants */
+  uint64_t only_none; /* the arguments that are given, by their bits, for which every refused variant takes None alone */
 } aot_outcome_t;
 
-#define AOT_OUTCOME_EMPTY {0, 0, NULL, NULL, NULL, NULL, 0, 0}
+#define AOT_OUTCOME_EMPTY {0, 0, NULL, NULL, NULL, NULL, 0, 0, 0}
 
 /* Whether a requirement is among the reasons of a variant. The first that is not met always is: it may be about a value
  * that has no place in any order, such as NaN. */
@@ -262,6 +263,20 @@ static void note_nearest(aot_outcome_t* outcome, const aot_kernel_library_t* lib
   outcome->nearest_library = library;
   outcome->nearest = variant;
   outcome->nearest_unmet = unmet;
+}
+
+/* Called for each variant that is refused, after it was counted. */
+static void note_only_none(aot_outcome_t* outcome, const aot_kernel_library_t* library, const aot_variant_t* variant,
+                           const aot_arguments_t* arguments) {
+  uint64_t refused = 0;
+  for (uint32_t i = 0; i < variant->requirement_count; ++i) {
+    const aot_requirement_t* requirement = &library->requirements[variant->requirements[i]];
+    const aot_subject_t* subject = &library->subjects[requirement->subject];
+    if (subject->operation != AOT_SUBJECT_KIND || subject->slot >= 64) continue;
+    if (requirement->low != AOT_KIND_NONE || requirement->high != AOT_KIND_NONE) continue;
+    if (arguments->values[subject->slot].kind != AOT_KIND_NONE) refused |= UINT64_C(1) << subject->slot;
+  }
+  outcome->only_none = outcome->refused > 1 ? outcome->only_none & refused : refused;
 }
 
 static void note_overlap(aot_outcome_t* outcome, const aot_kernel_library_t* library, const aot_requirement_t* unmet) {
@@ -310,6 +325,7 @@ static void explain_group(const aot_candidate_t* candidate, const aot_device_t* 
     } else if (unmet != NULL) {
       note_overlap(outcome, library, unmet);
       note_nearest(outcome, library, variant, arguments);
+      note_only_none(outcome, library, variant, arguments);
       append_reason(lines, library, unmet, arguments);
     }
     aot_text_append(lines, "\n");
@@ -473,6 +489,25 @@ static void append_nearest(aot_text_t* text, const aot_outcome_t* outcome, aot_a
   }
 }
 
+/* The name of an argument, out of `add(x, y, out)`. */
+static void append_name(aot_text_t* text, const aot_function_t* function, uint32_t argument) {
+  const char* at = function->signature + strcspn(function->signature, "(");
+  for (uint32_t i = 0; i < argument; ++i) at += 1 + strcspn(at + 1, ",)");
+  at += strspn(at, "(, ");
+  aot_text_append(text, "%.*s", (int)strcspn(at, ",)"), at);
+}
+
+static void append_only_none(aot_text_t* text, const aot_function_t* function, const aot_outcome_t* outcome) {
+  for (uint32_t i = 0; i < function->argument_count && i < 64; ++i) {
+    if ((outcome->only_none >> i & 1) == 0) continue;
+    aot_text_append(text, "\nhint: every variant that was built takes None for `");
+    append_name(text, function, i);
+    aot_text_append(text, "`: leave it out, or rebuild with `--tilings all` or another `--arch`, if the kernel is declared "
+                          "with variants that take it there");
+    return;
+  }
+}
+
 static int raise_overlap(const aot_function_t* function, const aot_outcome_t* outcome, const aot_arguments_t* arguments) {
   aot_text_t text = AOT_TEXT_EMPTY;
   aot_text_append(&text, "%s: ", function->name);
@@ -501,6 +536,7 @@ static int refuse(const aot_function_t* function, const aot_device_t* device, co
     append_call(&text, function, arguments);
     append_nearest(&text, &outcome, &again);
     append_candidates(&text, &lines);
+    append_only_none(&text, function, &outcome);
     status = aot_raise_text("AotArgumentError", &text);
   }
   aot_text_free(&lines);

@@ -14,7 +14,7 @@ from cuda.bindings.driver import CUstream
 
 import aot
 
-from .fill import OUT, Fill, fill_with, write
+from .fill import FEW_ARCHS, OUT, Fill, fill_perhaps, fill_with, write
 
 THREADS = {"sm_80": 32, "sm_86": 64, "sm_100f": 96, "sm_103a": 128}
 
@@ -82,3 +82,12 @@ def fill_sized(target: aot.Target, size: str) -> aot.Spec | list[aot.Spec]:
     block = Block(THREADS[arch] * (4 if size == "large" else 1))
     arguments = {"out": aot.Tensor("f32", ("n",)), "epilogue": aot.Constant(block), "stream": aot.Stream()}
     return aot.Spec(fill_with, arguments)
+
+
+@aot.kernel(parameters=(OUT, aot.In("bias", default=None)), archs=FEW_ARCHS, axes={"bias": (True, False)})
+def fill_newer(target: aot.Target, bias: bool) -> aot.Spec | list[aot.Spec]:
+    """Takes ``None`` on sm_80, and a vector too on sm_90a."""
+    if bias and str(target.arch) == "sm_80":
+        return []
+    vector = aot.Tensor("f32", ("n",))
+    return aot.Spec(fill_perhaps, {"out": vector, "bias": vector if bias else None, "stream": aot.Stream()})

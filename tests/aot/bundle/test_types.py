@@ -17,6 +17,7 @@ from aot.kinds import BOOL, FLOAT, HANDLE, INT, NONE, TENSOR, TUPLE
     [
         ([(TENSOR, TENSOR)], "tensor"),
         ([(TENSOR, TENSOR), (NONE, NONE)], "tensor?"),
+        ([(NONE, NONE)], "tensor?"),
         ([(FLOAT, INT)], "float"),
         ([(BOOL, INT)], "int"),
         ([(INT, HANDLE)], "pointer"),

@@ -571,6 +571,18 @@ def test_a_refusal_by_a_single_variant_marks_none(cuda: Standin, bundle: aot_run
     assert "nearest" not in caught.value.message
 
 
+@pytest.mark.parametrize(("device", "hints"), [("8.0", True), ("9.0", False)])
+def test_a_refusal_tells_what_to_build_if_no_variant_takes_an_optional_argument(
+    device: str, hints: bool, cuda: Standin, fresh_bundle: MakeBundle
+) -> None:
+    """On 9.0 there is a variant that takes such an argument, and it is this one that does not fit."""
+    bundle = fresh_bundle(capability(device))
+    bundle.fill_newer(cuda.tensor((8,), "float32"))
+    with pytest.raises(ArgumentError) as caught:
+        bundle.fill_newer(cuda.tensor((8,), "float32"), cuda.tensor((8,), "int32"))
+    assert ("`bias`" in str(caught.value.hint) and "--arch" in str(caught.value.hint)) == hints
+
+
 def test_an_explanation_reads_as_a_list(bundle: aot_runtime.Bundle) -> None:
     text = str(bundle.explain("fill", "9.0", TensorInfo("f32", (100,))))
     assert "sm_90a fill__f16__aligned: out.dtype is float32, must be float16\n" in text
