@@ -68,15 +68,19 @@ class Watch:
 def closure_of(kernels: Sequence[Kernel], watch: Watch) -> Closure:
     """The closure of each kernel of a source, and what to look at to know that none of them changed."""
     loaded = _loaded_sources()
-    reached = {kernel.name: _reach(_roots(kernel, loaded), loaded) for kernel in kernels}
+    modules = _Modules(loaded)
+    reached = {kernel.name: modules.reach(_roots(kernel, loaded)) for kernel in kernels}
     known = {name for files in reached.values() for name in files}
     shared = {name: path for name, path in loaded.items() if name not in known and not is_discovered(name)}
-    shared.update(_reach([name for name, path in loaded.items() if read_source(name, path).patches], loaded))
+    shared.update(modules.reach(name for name, path in loaded.items() if read_source(name, path).patches))
     everything = {**loaded, **shared, **{name: path for files in reached.values() for name, path in files.items()}}
     sources = [read_source(name, path) for name, path in everything.items()]
     data = _data_files(watch, set(everything.values()))
     environment = variables(_names_of_variables(sources), watch.environment)
-    imported = _imported(kernels, loaded, {name for name in everything if name not in known or name in shared})
+    for_every_kernel = {name for name in everything if name not in known or name in shared}
+    imported = _imported(
+        kernels, modules, [root for kernel in kernels for root in _roots(kernel, loaded)], for_every_kernel
+    )
     distributions = distributions_of({*watch.loaded, *imported})
     for_all = {**{f"file {path.name}": path for path in data}, **shared}
     files = {str(path): _digest(path) for path in (*everything.values(), *data)}
@@ -94,12 +98,11 @@ def closure_of(kernels: Sequence[Kernel], watch: Watch) -> Closure:
     )
 
 
-def _imported(kernels: Sequence[Kernel], loaded: Files, for_all: Iterable[str]) -> set[str]:
+def _imported(kernels: Sequence[Kernel], modules: _Modules, roots: Sequence[str], for_all: Iterable[str]) -> set[str]:
     """The modules that the author's files may import before all kernels are compiled."""
     checks = check_modules(kernels)
-    roots = [root for kernel in kernels for root in _roots(kernel, loaded)]
-    of_kernels = _reach([*roots, *for_all], loaded, without=checks)
-    every = {**of_kernels, **_reach([*roots, *checks], loaded)}
+    of_kernels = modules.reach([*roots, *for_all], without=checks)
+    every = {**of_kernels, **modules.reach([*roots, *checks])}
     only_checks = Checks.of(kernels, (path for name, path in every.items() if name not in of_kernels))
     return {
         found for name, path in every.items() for found in only_checks.imports_of_kernels(path, read_source(name, path))
@@ -182,26 +185,36 @@ def _roots(kernel: Kernel, loaded: Files) -> list[str]:
     return [kernel.make.__module__, *holders]
 
 
-def _reach(roots: Iterable[str], loaded: Iterable[str], without: Iterable[str] = ()) -> dict[str, Path]:
-    """The author's modules that imports lead to from the roots, and not through those that are left out.
+class _Modules:
+    """The author's modules. Each is looked for and read once, whatever the number of kernels that import it."""
 
-    A parent package counts by its own file, not by what that imports. A module that imports by a computed name
-    may have imported any of those that are loaded.
-    """
-    reached: dict[str, Path] = {}
-    waiting, seen = list(roots), set(without)
-    while waiting:
-        name = waiting.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        path = locate(name) if is_source_module(name) else None
+    def __init__(self, loaded: Iterable[str]) -> None:
+        self.loaded = tuple(loaded)
+        self._locate = cache(lambda name: locate(name) if is_source_module(name) else None)
+        self._step = cache(self._look)
+
+    def reach(self, roots: Iterable[str], without: Iterable[str] = ()) -> dict[str, Path]:
+        """The modules that imports lead to from the roots, and not through those that are left out."""
+        reached: dict[str, Path] = {}
+        waiting, seen = list(roots), set(without)
+        while waiting:
+            name = waiting.pop()
+            if name not in seen:
+                seen.add(name)
+                files, imports = self._step(name)
+                reached.update(files)
+                waiting += imports
+        return reached
+
+    def _look(self, name: str) -> tuple[Files, tuple[str, ...]]:
+        """A module's file and its packages' files, and what it imports.
+
+        A parent package counts by its own file, not by what that imports. A module that imports by a computed name
+        may have imported any of those that are loaded.
+        """
+        path = self._locate(name)
         if path is None:
-            continue
-        reached[name] = path
-        reached.update({parent: place for parent in parents(name) if (place := locate(parent)) is not None})
+            return {}, ()
+        above = {parent: place for parent in parents(name) if (place := self._locate(parent)) is not None}
         source = read_source(name, path)
-        waiting += source.imports
-        if source.imports_by_name:
-            waiting += loaded
-    return reached
+        return {name: path, **above}, (*source.imports, *(self.loaded if source.imports_by_name else ()))

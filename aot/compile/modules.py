@@ -1,7 +1,8 @@
 """Whose a module is: the author's, an installed distribution's, Python's own, or ours.
 
-The author's files count by their bytes, installed distributions by their versions. A package that is installed
-as editable lies outside the installed libraries, and so its files are the author's.
+The author's files count by their bytes, installed distributions by their versions. A folder of the search path that
+``pip install --target`` filled holds installed distributions too. A package that is installed as editable lies outside
+the installed libraries, and so its files are the author's.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import importlib.util
 import os
 import sys
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple
 
 __all__ = ["distributions_of", "is_missing", "is_source", "is_source_module", "locate", "missing_of", "source_of"]
 
@@ -32,7 +34,9 @@ def is_source(path: str) -> bool:
         return False
     if real.startswith(_INSTALLED):
         return _owner(real) is None and os.path.basename(real) != _OF_ENVIRONMENTS
-    return not real.startswith(_STANDARD) and not any(folder in real for folder in _LIBRARIES)
+    if real.startswith(_STANDARD) or any(folder in real for folder in _LIBRARIES):
+        return False
+    return not any(top in _listed(tuple(sys.path)).get(root, ()) for root, top in _tops_above(real))
 
 
 @cache
@@ -79,7 +83,7 @@ def distributions_of(names: Iterable[str]) -> dict[str, str]:
     for top in sorted({name.partition(".")[0] for name in names} - set(sys.stdlib_module_names)):
         place = _place(top)
         if place is not None and not is_source(place):
-            found.update(_installed().get(_owner(os.path.realpath(place)) or top, {}))
+            found.update(_installed(tuple(sys.path)).get(_owner(os.path.realpath(place)) or top, {}))
     return found
 
 
@@ -94,11 +98,15 @@ def is_missing(top: str) -> bool:
 
 def _owner(real: str) -> str | None:
     """The top-level name under which installed distributions are listed that a file may belong to."""
+    return next((top for _, top in _tops_above(real) if top in _installed(tuple(sys.path))), None)
+
+
+def _tops_above(real: str) -> Iterator[tuple[str, str]]:
+    """The folders of the search path that a file lies in, with its top-level name in each."""
     for root in _search_path(tuple(sys.path)):
         top = real[len(root) :].partition(os.sep)[0].partition(".")[0] if real.startswith(root) else ""
-        if top and top in _installed():
-            return top
-    return None
+        if top:
+            yield root, top
 
 
 @cache
@@ -106,16 +114,44 @@ def _search_path(folders: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(os.path.realpath(folder) + os.sep for folder in folders)
 
 
+class _Distribution(NamedTuple):
+    """What a folder of the search path says about something that is installed in it."""
+
+    name: str
+    version: str
+    tops: frozenset[str]  # top-level modules and folders
+    is_listed: bool  # its installer wrote down which files it put there
+
+
 @cache
-def _installed() -> dict[str, dict[str, str]]:
+def _distributions(folder: str) -> tuple[_Distribution, ...]:
+    infos = [info for info in Path(folder).glob("*.*-info") if info.suffix in (".dist-info", ".egg-info")]
+    return tuple(
+        _Distribution(name, version, frozenset(_tops(info) or {name}), (info / "RECORD").is_file())
+        for info in infos
+        for name, _, version in [info.stem.partition("-")]
+    )
+
+
+@cache
+def _installed(folders: tuple[str, ...]) -> dict[str, dict[str, str]]:
     """Top-level module or folder -> the distributions that put files there, with their versions."""
     found: dict[str, dict[str, str]] = {}
-    for info in [info for folder in reversed(sys.path) for info in Path(folder).glob("*.*-info")]:
-        if info.suffix in (".dist-info", ".egg-info"):
-            name, _, version = info.stem.partition("-")
-            for top in _tops(info) or {name}:
-                found.setdefault(top, {})[name] = version
+    for one in [one for folder in reversed(folders) for one in _distributions(folder)]:
+        for top in one.tops:
+            found.setdefault(top, {})[one.name] = one.version
     return found
+
+
+@cache
+def _listed(folders: tuple[str, ...]) -> dict[str, frozenset[str]]:
+    """Folder of the search path -> the top-level names that installers have put there."""
+    return {
+        os.path.realpath(folder) + os.sep: frozenset().union(
+            *(one.tops for one in _distributions(folder) if one.is_listed)
+        )
+        for folder in folders
+    }
 
 
 def _tops(info: Path) -> set[str]:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from pathlib import Path
-
-from ..files import sha256_of
+from typing import Any, NamedTuple
 
 __all__ = ["Source", "parents", "read_source"]
 
@@ -22,14 +23,20 @@ _PATCHERS = frozenset({"setattr", "delattr"})
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TEMPLATE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)[%{]")  # "TILE_%s" and "TILE_{}" begin with TILE_
 
-Nodes = list[ast.AST]  # of the whole file
+Nodes = Mapping[type[ast.AST], list[Any]]  # of the whole file, by their kinds
+
+
+class Place(NamedTuple):
+    """Where in a file a statement stands."""
+
+    function: int = 0  # the first line of the outermost function around it; 0: outside of functions
+    for_type_checkers: bool = False
 
 
 @dataclass(frozen=True)
 class Source:
     """A file of the author's."""
 
-    digest: str
     imports: tuple[str, ...]  # every module that it names in an import, wherever in the file
     immediate: frozenset[str]  # those of them that it imports when it is imported itself
     deferred: tuple[tuple[str, int], ...]  # those that a function imports, with the function's first line
@@ -41,31 +48,28 @@ class Source:
     prefixes: frozenset[str]  # the same, but only how a name begins: f"TILE_{dtype}"
 
 
-# The kinds of nodes that the functions below look for. They are half of what a file has.
-_LOOKED_AT = (
-    ast.AnnAssign, ast.Assign, ast.AsyncFunctionDef, ast.Attribute, ast.AugAssign, ast.BinOp, ast.Call, ast.Compare,
-    ast.Constant, ast.Delete, ast.FunctionDef, ast.If, ast.Import, ast.ImportFrom, ast.JoinedStr, ast.Name, ast.Subscript,
-)  # fmt: skip
+_FUNCTIONS = frozenset({ast.FunctionDef, ast.AsyncFunctionDef})
+_LEAVES = frozenset({ast.Load, ast.Store, ast.Del})  # a third of a file's nodes, and nobody asks for them
 
 
 @cache
 def read_source(module: str, path: Path) -> Source:
     """Read a file that is imported under a name, which relative imports are relative to."""
-    nodes: list[ast.AST] = [node for node in ast.walk(_parse(path)) if isinstance(node, _LOOKED_AT)]
+    nodes, imports = _walk(_parse(path))
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    called = {_last_name(node.func) for node in nodes if isinstance(node, ast.Call)}
-    asked = sum(1 for node in nodes if _is_environment(node))
+    called = {_last_name(node.func) for node in nodes[ast.Call]}
+    asked = sum(_is_environment(node) for node in _of(nodes, ast.Name, ast.Attribute))
+    asked_by_name = sum(_asks_by_name(node) for node in _of(nodes, ast.Attribute, ast.Subscript, ast.Compare))
     strings, prefixes = _strings(nodes)
-    immediate, deferred = _when_imported(nodes, package)
+    immediate, deferred = _when_imported(imports, package)
     return Source(
-        digest=sha256_of(path),
-        imports=tuple(_imports(nodes, package)),
+        imports=tuple(_imports((node for node, _ in imports), package)),
         immediate=immediate,
         deferred=deferred,
         imports_by_name=not called.isdisjoint(_IMPORTS_BY_NAME),
         patches=_patches(nodes),
         reads_environment=asked > 0 or "getenv" in called,
-        reads_all_variables=asked > sum(1 for node in nodes if _asks_by_name(node)),
+        reads_all_variables=asked > asked_by_name,
         strings=strings,
         prefixes=prefixes,
     )
@@ -85,6 +89,48 @@ def _parse(path: Path) -> ast.AST:
         return ast.Module([], [])
 
 
+def _walk(tree: ast.AST) -> tuple[Nodes, list[tuple[ast.AST, Place]]]:
+    """The nodes of a file by their kinds, and each import with its place. A library may have hundreds of files."""
+    nodes: dict[type[ast.AST], list[Any]] = defaultdict(list)
+    imports: list[tuple[ast.AST, Place]] = []
+    waiting = [(tree, Place())]
+    while waiting:
+        node, place = waiting.pop()
+        kind = type(node)
+        nodes[kind].append(node)
+        if kind is ast.Import or kind is ast.ImportFrom:
+            imports.append((node, place))
+        elif kind in _FUNCTIONS and not place.function:
+            place = place._replace(function=_first_line(node))
+        elif kind is ast.If:
+            waiting += [(child, place._replace(for_type_checkers=True)) for child in _for_type_checkers(node)]
+            waiting += [(child, place) for child in _children(node) if child not in _for_type_checkers(node)]
+            continue
+        waiting += [(child, place) for child in _children(node)]
+    return nodes, imports
+
+
+def _children(node: ast.AST) -> Iterator[ast.AST]:
+    for value in vars(node).values():
+        if isinstance(value, list):
+            yield from (item for item in value if isinstance(item, ast.AST))
+        elif isinstance(value, ast.AST) and type(value) not in _LEAVES:
+            yield value
+
+
+def _first_line(function: Any) -> int:
+    """Where the code of a function begins, as Python counts: with its decorators."""
+    return int(min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)]))
+
+
+def _for_type_checkers(node: Any) -> list[ast.AST]:
+    return list(node.body) if _last_name(node.test) == "TYPE_CHECKING" else []
+
+
+def _of(nodes: Nodes, *kinds: type[ast.AST]) -> Iterator[Any]:
+    return chain.from_iterable(nodes[kind] for kind in kinds)
+
+
 def _last_name(node: ast.AST | None) -> str:
     """``environ`` for ``environ`` and for ``os.environ``."""
     if isinstance(node, ast.Attribute):
@@ -96,7 +142,7 @@ def _is_environment(node: ast.AST) -> bool:
     return _last_name(node) in ("environ", "environb")
 
 
-def _imports(nodes: Nodes, package: str) -> Iterator[str]:
+def _imports(nodes: Iterable[ast.AST], package: str) -> Iterator[str]:
     for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -106,22 +152,13 @@ def _imports(nodes: Nodes, package: str) -> Iterator[str]:
             yield from (name for name in (base, *(f"{base}.{alias.name}" for alias in node.names)) if name)
 
 
-def _when_imported(nodes: Nodes, package: str) -> tuple[frozenset[str], tuple[tuple[str, int], ...]]:
+def _when_imported(
+    imports: list[tuple[ast.AST, Place]], package: str
+) -> tuple[frozenset[str], tuple[tuple[str, int], ...]]:
     """What a file imports when it is imported, and what its functions import later. Imports for type checkers are neither."""
-    lines: dict[int, int] = {}  # a node inside a function -> the function's first line
-    for node in nodes:  # outer functions come before those inside them
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-            lines.update({id(inner): lines.get(id(inner), first) for inner in ast.walk(node)})
-    unused = {id(inner) for node in nodes for part in _for_type_checkers(node) for inner in ast.walk(part)}
-    run = [node for node in nodes if id(node) not in unused]
-    immediate = frozenset(_imports([node for node in run if id(node) not in lines], package))
-    later = [node for node in run if id(node) in lines]
-    return immediate, tuple((name, lines[id(node)]) for node in later for name in _imports([node], package))
-
-
-def _for_type_checkers(node: ast.AST) -> list[ast.stmt]:
-    return node.body if isinstance(node, ast.If) and _last_name(node.test) == "TYPE_CHECKING" else []
+    run = [(node, place.function) for node, place in imports if not place.for_type_checkers]
+    immediate = frozenset(_imports([node for node, function in run if not function], package))
+    return immediate, tuple((name, line) for node, line in run if line for name in _imports([node], package))
 
 
 def _absolute(node: ast.ImportFrom, package: str) -> str:
@@ -142,11 +179,11 @@ def _asks_by_name(node: ast.AST) -> bool:
 
 def _strings(nodes: Nodes) -> tuple[frozenset[str], frozenset[str]]:
     """Strings that could name a variable, and those that a name could begin with."""
-    appended_to = {id(part) for node in nodes for part in _beginnings(node)}
+    appended_to = {id(part) for node in _of(nodes, ast.JoinedStr, ast.BinOp) for part in _beginnings(node)}
     names: set[str] = set()
     prefixes: set[str] = set()
-    for node in nodes:
-        if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
+    for node in nodes[ast.Constant]:
+        if not isinstance(node.value, str):
             continue
         template = _TEMPLATE.match(node.value)
         if template is not None:
@@ -167,11 +204,11 @@ def _patches(nodes: Nodes) -> bool:
     """Whether a file assigns to an attribute or item of something that it imported."""
     imported = {
         alias.asname or alias.name.partition(".")[0]
-        for node in nodes
-        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for node in _of(nodes, ast.Import, ast.ImportFrom)
         for alias in node.names
     }
-    return any(_root(target) in imported for node in nodes for target in _changed(node))
+    changing = _of(nodes, ast.Call, ast.Assign, ast.Delete, ast.AugAssign, ast.AnnAssign)
+    return any(_root(target) in imported for node in changing for target in _changed(node))
 
 
 def _changed(node: ast.AST) -> list[ast.expr]:

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,8 +15,10 @@ import pytest
 from aot_runtime.arch import Arch
 
 from aot.cache import keys
+from aot.compile import closure
 from aot.compile.closure import variables
 from aot.compile.messages import Closure, Declared, Options, VariantInfo, worker_variables
+from aot.compile.modules import locate
 from aot.compile.process import Worker
 from aot.records import decode
 
@@ -327,6 +330,24 @@ def test_a_file_that_patches_others_counts_for_all_with_what_it_imports(
         lambda: second.write_text(second.read_text() + "helpers.deep.C = patch.VALUE\n"),
         lambda: patch.write_text("VALUE = 3\n"),
     ) == ["s", "fs", "fs"]
+
+
+def test_a_module_is_looked_for_once_whatever_the_number_of_kernels(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A library on the search path may have hundreds of modules."""
+    asked: Counter[str] = Counter()
+
+    def count(name: str) -> Path | None:
+        asked[name] += 1
+        return locate(name)
+
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setattr(closure, "locate", count)
+    modules = closure._Modules(())
+    reached = [set(modules.reach([root])) for root in ("helpers.tiles", "helpers.late", "helpers.tiles")]
+    assert reached == [{"helpers", "helpers.tiles", "helpers.deep"}, {"helpers", "helpers.late"}, reached[0]]
+    assert asked and set(asked.values()) == {1}
 
 
 def test_what_a_worker_is_started_with_is_not_what_the_kernels_ask_for(folder: Path) -> None:

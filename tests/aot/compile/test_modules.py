@@ -11,7 +11,6 @@ import platformdirs
 import pytest
 from places import EXAMPLE, PROJECT, SAMPLES
 
-from aot.compile import modules
 from aot.compile.modules import distributions_of, is_source, is_source_module
 
 
@@ -65,8 +64,24 @@ def test_a_distribution_counts_by_its_version_whatever_its_installer_wrote_down(
         (libraries / name).parent.mkdir(parents=True)
         (libraries / name).write_text(content)
     monkeypatch.syspath_prepend(libraries)
-    modules._installed.cache_clear()
-    try:
-        assert distributions_of(["aot_probe.inner"]) == {folder.partition("-")[0]: "1.5"}
-    finally:
-        modules._installed.cache_clear()
+    assert distributions_of(["aot_probe.inner"]) == {folder.partition("-")[0]: "1.5"}
+
+
+@pytest.mark.parametrize(
+    ("info", "is_installed"),
+    [
+        ("aot_probe-1.5.dist-info/RECORD", True),  # as `pip install --target` leaves it
+        ("aot_probe.egg-info/top_level.txt", False),  # a checkout that is installed as editable has one
+        ("notes.txt", False),
+    ],
+)
+def test_a_folder_of_the_search_path_that_pip_filled_holds_installed_libraries(
+    info: str, is_installed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("aot_probe/inner.py", "mine.py", info):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("aot_probe/inner.py,,\n" if name == info else "")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert is_source(str(tmp_path / "aot_probe" / "inner.py")) is not is_installed
+    assert is_source(str(tmp_path / "mine.py"))
+    assert (distributions_of(["aot_probe"]) == {"aot_probe": "1.5"}) is is_installed
