@@ -35,13 +35,22 @@ def corpus_and_folder(kept: Path | None = None) -> Iterator[tuple[Corpus, Path]]
     with tempfile.TemporaryDirectory(prefix="aot-fuzz-") as scratch:
         where = kept or Path(scratch) / "corpus"
         if not where.exists():
-            tools = find_places(None, os.environ).tools
-            where.mkdir(parents=True)
-            make_corpus(where, tools)
-            make_kinds(where / "kinds", tools)
-            make_samples(where, tools, KERNELS)
-            write_expected(read_corpus(where))
+            _make_all(where)
         yield read_corpus(where), Path(scratch)
+
+
+def _make_all(where: Path) -> None:
+    """Under another name until it is complete: a run that is ended leaves no part of a corpus behind."""
+    where.parent.mkdir(parents=True, exist_ok=True)
+    tools = find_places(None, os.environ).tools
+    with tempfile.TemporaryDirectory(prefix=f"{where.name}.", dir=where.parent) as scratch:
+        folder = Path(scratch) / "corpus"
+        folder.mkdir()
+        make_corpus(folder, tools)
+        make_kinds(folder / "kinds", tools)
+        make_samples(folder, tools, KERNELS)
+        write_expected(read_corpus(folder))
+        folder.rename(where)
 
 
 def run_with_corpus(name: str, description: str | None, run: Callable[[Corpus, Path], Results]) -> int:

@@ -6,12 +6,15 @@ processes run.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +32,18 @@ __all__ = ["KERNELS", "forks"]
 
 KERNELS = ("fill", "fill_pair", "fill_pointer", "fill_optional", "fill_epilogue", "fill_everywhere")
 COPIES = 2  # of the bundle: the more libraries a round opens, the more forks meet one that is being opened
+PART = 1200  # forks of each process until the figures are written
+NAME = "first calls"
 _HERE = Path(__file__).parent
 
 
-def forks(bundle: Path, standin: Path, folder: Path, count: int, jobs: int = 1, seconds: float = 1e9) -> dict[str, Any]:
-    """So many forks, or as many as there is time for; ``findings`` are the children that did not end well."""
+def forks(
+    bundle: Path, standin: Path, folder: Path, count: int, jobs: int = 1, seconds: float = 1e9, first: int = 0
+) -> dict[str, Any]:
+    """So many forks, or as many as there is time for; ``findings`` are the children that did not end well.
+
+    ``first`` is how many were made before: other forks give other rounds.
+    """
     copies = [shutil.copytree(bundle, folder / f"copy-{number}") for number in range(COPIES)]
     crash = folder / "crash.so"
     subprocess.run([*compiler(), "-shared", "-fPIC", str(_HERE / "crash.c"), "-o", str(crash)], check=True)
@@ -43,7 +53,7 @@ def forks(bundle: Path, standin: Path, folder: Path, count: int, jobs: int = 1, 
     for job in range(jobs):
         said = (folder / f"said-{job}").open("w+")
         command = [sys.executable, "-W", "ignore", str(_HERE / "forking.py"), str(standin), str(crash)]
-        command += [str(job * 10**9), str(-(-count // jobs)), str(seconds), *map(str, copies)]
+        command += [str(job * 10**9 + first * 1000), str(-(-count // jobs)), str(seconds), *map(str, copies)]
         running.append(
             (subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, text=True, env=environment), said)
         )
@@ -66,18 +76,37 @@ def _told(process: subprocess.Popen[str], said: Any) -> tuple[int, list[Finding]
     return forked, [Finding(line["round"], line["kind"], json.dumps(line), trace) for line in wrong]
 
 
+def in_parts(bundle: Path, standin: Path, folder: Path, options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
+    """What there is after each part: a run that is ended leaves what it has done."""
+    until = time.monotonic() + options.seconds
+    total = _earlier(options.out) if options.resume else {"cases": 0, "found": 0, "findings": []}
+    yield NAME, total
+    while total["cases"] < options.forks and time.monotonic() < until:
+        count = min(PART * options.jobs, options.forks - total["cases"])
+        with tempfile.TemporaryDirectory(dir=folder) as part:
+            left = until - time.monotonic()
+            made = forks(bundle, standin, Path(part), count, options.jobs, left, total["cases"])
+        total = {name: total[name] + made[name] for name in total}
+        yield NAME, total
+
+
+def _earlier(out: Path) -> dict[str, Any]:
+    return dict(json.loads(out.read_text())["results"]["targets"][NAME])
+
+
 def main() -> int:
     arguments = parser("fuzz.forks", __doc__)
-    arguments.add_argument("--forks", type=int, default=10_000)
-    arguments.add_argument("--jobs", type=int, default=1, metavar="N", help="processes that fork at the same time")
-    arguments.add_argument("--seconds", type=float, default=1e9, help="begin no round after this time")
+    add = arguments.add_argument
+    add("--forks", type=int, default=10_000)
+    add("--jobs", type=int, default=1, metavar="N", help="processes that fork at the same time")
+    add("--seconds", type=float, default=1e9, help="begin no round after this time")
+    add("--resume", action="store_true", help="go on from what the file of --out has")
     options = arguments.parse_args()
     with tempfile.TemporaryDirectory(prefix="aot-forks-") as scratch:
         folder = Path(scratch)
         bundle = make_samples(folder, find_places(None, os.environ).tools, KERNELS)
         standin = build_standin(folder / "standin")
-        found = forks(bundle, standin, folder, options.forks, options.jobs, options.seconds)
-        return run_all("forks", [("first calls", found)], options.out)
+        return run_all("forks", in_parts(bundle, standin, folder, options), options.out)
 
 
 if __name__ == "__main__":

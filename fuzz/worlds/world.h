@@ -26,6 +26,7 @@
 #define BRANCHES 512
 #define TABLES 4
 #define EXTENTS 3
+#define FIRST_EXTENT 2 /* of the subjects that are extents of the first tensor; the first two are programs */
 #define CAPTURED UINT64_C(0x5000)
 
 static int32_t get_device(int32_t* device) { return *device = 0; }
@@ -181,7 +182,8 @@ static void make_subjects(library_t* made) {
     subject->parameter = below(3) ? INT64_C(1) << below(9) : 1 + below(100);
     subject->label = subject->other_label = "what is asked";
     if (subject->operation == AOT_SUBJECT_ADDRESS_MODULO) subject->parameter = INT64_C(1) << below(9);
-    if (i < 2) subject->operation = AOT_SUBJECT_PROGRAM;
+    if (i < FIRST_EXTENT) subject->operation = AOT_SUBJECT_PROGRAM;
+    else if (i < FIRST_EXTENT + EXTENTS) subject->operation = AOT_SUBJECT_EXTENT, subject->slot = subject->optional = 0;
     if (subject->operation != AOT_SUBJECT_PROGRAM && subject->operation != AOT_SUBJECT_CONDITION) continue;
     subject->slot = subject->optional = 0;
     subject->parameter = at;
@@ -347,7 +349,9 @@ static void make_library(library_t* made, int which, const char* arch) {
   made->plain_root = make_tree(made, NODES, 2 * NODES, &used);
   made->tunable.count = (uint32_t)(1 + below(EXTENTS));
   made->tunable.subjects = made->tuned_subjects;
-  for (int i = 0; i < VARIANTS * EXTENTS; ++i) made->tuned_subjects[i] = (uint32_t)below(SUBJECTS);
+  for (int i = 0; i < VARIANTS * EXTENTS; ++i) {
+    made->tuned_subjects[i] = (uint32_t)(below(3) ? FIRST_EXTENT + below(EXTENTS) : below(SUBJECTS));
+  }
   made->imports = (aot_import_t){"imported", &made->import};
   uint32_t minor = below(8) == 0 ? (uint32_t)below(5) : AOT_TABLES_MINOR;
   aot_kernel_library_t tables = {AOT_TABLES_MAJOR, minor, "kernel", arch, &made->group, 1, 1, &made->imports,

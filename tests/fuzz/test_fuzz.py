@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import random
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import fuzz.command
 import fuzz.engine
+import fuzz.forks
 from fuzz import binaries, bundles, descriptions, dispatch, entries, flips, overlap, races, worlds
+from fuzz.command import corpus_and_folder, run_all
 from fuzz.corpus import Corpus, make_corpus, make_kinds, read_corpus
 from fuzz.engine import Target, Undetected, run_target
 from fuzz.forks import forks
@@ -68,6 +73,32 @@ def test_children_forked_during_first_calls_end_well(cpp_bundle: Path, standin_d
     outcome = forks(cpp_bundle, standin_directory, tmp_path, 30)
     assert outcome["findings"] == []
     assert outcome["cases"] == 30
+
+
+def test_forks_go_on_from_what_an_earlier_run_has_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    firsts = []
+
+    def played(*arguments: object) -> dict[str, object]:
+        firsts.append(arguments[-1])
+        return {"cases": arguments[3], "found": 0, "findings": []}
+
+    monkeypatch.setattr(fuzz.forks, "forks", played)
+    out = tmp_path / "forks.json"
+    for count, resume in ((2000, False), (3000, True)):
+        options = argparse.Namespace(forks=count, jobs=1, seconds=1e9, resume=resume, out=out)
+        run_all("forks", fuzz.forks.in_parts(tmp_path, tmp_path, tmp_path, options), out)
+        assert json.loads(out.read_text())["results"]["cases"] == count
+    assert firsts == [0, 1200, 2000]
+
+
+def test_a_corpus_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fuzz.command, "make_corpus", cut)
+    with pytest.raises(KeyboardInterrupt), corpus_and_folder(tmp_path / "corpus"):
+        pass
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_overlap_check_agrees_with_brute_force(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from places import PROJECT
 
-from tools.mutants.check import AREAS, named_tests
+from tools.mutants.check import AREAS, Check, Result, is_prepared, named_tests
 from tools.mutants.planted import FUZZED, known
 from tools.mutants.sites import Mutation, draw, mutations
 
@@ -81,6 +81,33 @@ def test_a_seed_draws_the_same_mutations_and_another_seed_others() -> None:
     assert draw(PROJECT, areas, 1) == draw(PROJECT, areas, 1) != draw(PROJECT, areas, 2)
     for one in draw(PROJECT, areas, 1):
         compile(one.applied((PROJECT / one.path).read_text()), one.path, "exec")
+
+
+def test_a_line_that_is_added_leaves_the_mutations_of_other_lines_drawn(tmp_path: Path) -> None:
+    areas = {"all": (4, ("*.py",))}
+    (tmp_path / "x.py").write_text(PYTHON)
+    before = draw(tmp_path, areas, 1)
+    (tmp_path / "x.py").write_text("first = 0\n" + PYTHON)
+    after = draw(tmp_path, areas, 1)
+    assert len({one.id for one in before} & {one.id for one in after}) >= 3
+
+
+def test_places_that_look_the_same_have_ids_of_their_own() -> None:
+    found = mutations("x.py", "a = b + 1\na = b + 1\n")
+    assert len({one.id for one in found}) == len(found) == 4
+
+
+def test_what_a_record_says_was_noticed_is_not_tried_again(tmp_path: Path) -> None:
+    for name in ("shared/artifacts", "sources"):
+        (tmp_path / "prepared" / name).mkdir(parents=True)
+    (tmp_path / "prepared" / "failing.json").write_text("[]")
+    assert is_prepared(tmp_path / "prepared") and not is_prepared(tmp_path)
+    first, second = draw(PROJECT, {"selection": (2, AREAS["selection"][1])}, 1)
+    noticed = Result(first, "selection", True, "a test", 1.0)
+    known = {first.id: noticed.data(), second.id: Result(second, "selection", False, "", 1.0).data()}
+    check = Check(tmp_path, tmp_path / "prepared", 0, 1e9, known)
+    assert check._earlier("selection", first) == noticed
+    assert check._earlier("selection", second) is None, "a survivor is tried again"
 
 
 def test_every_file_of_an_area_has_tests_that_exist() -> None:

@@ -8,8 +8,10 @@ import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
-from .check import AREAS, Check, Result, prepare
+from .check import AREAS, Check, Result, is_prepared, prepare
+from .report import write
 from .sites import draw
 from .trees import PROJECT
 
@@ -25,19 +27,27 @@ def main() -> int:
         return 0
     with tempfile.TemporaryDirectory(prefix="aot-mutants-") as scratch:
         prepared = options.prepared or Path(scratch) / "prepared"
-        if not prepared.exists():
+        if not is_prepared(prepared):
             paths = {one.path for one in draw(PROJECT, areas, options.seed)}
             prepare(prepared, options.jobs, paths, few=options.few)
         if options.prepare:
             return 0
+        check = Check(Path(scratch), prepared, options.jobs, options.seconds, _read(options.record))
         results = []
-        for result in Check(Path(scratch), prepared, options.jobs, options.seconds).run(options.seed, areas):
+        for result in check.run(options.seed, areas):
             results.append(result)
-            _tell(result)
-            if options.out is not None:
-                _write(options.out, options.seed, results)
+            if not result.stillborn:
+                _tell(result)
+            _keep(options, results)
     print(json.dumps(_summary(results)))
     return 0
+
+
+def _read(record: Path | None) -> dict[str, dict[str, Any]]:
+    """The last line on each mutation."""
+    if record is None or not record.exists():
+        return {}
+    return {line["id"]: line for line in map(json.loads, record.read_text().splitlines())}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -52,6 +62,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--prepare", action="store_true", help="only run the tests on the unaltered code, and keep what they build")
     add("--few", action="store_true", help="with --prepare: run no more tests than it takes to build what they share")
     add("--list", action="store_true", help="print the mutations and run nothing")
+    add(
+        "--record",
+        type=Path,
+        metavar="FILE",
+        help="add a line for each mutation; what it says was noticed is not tried again",
+    )
     add("--out", type=Path, metavar="FILE", help="write the results here, as JSON")
     return parser
 
@@ -64,26 +80,30 @@ def _tell(result: Result) -> None:
 
 
 def _summary(results: list[Result]) -> dict[str, object]:
-    killed = Counter(result.area for result in results if result.killed)
-    tried = Counter(result.area for result in results)
+    tried = [result for result in results if not result.stillborn]
+    killed = Counter(result.area for result in tried if result.killed)
+    areas = Counter(result.area for result in tried)
     return {
-        "mutations": len(results),
+        "mutations": len(tried),
         "noticed": sum(killed.values()),
-        "areas": {area: {"mutations": count, "noticed": killed[area]} for area, count in sorted(tried.items())},
+        "areas": {area: {"mutations": count, "noticed": killed[area]} for area, count in sorted(areas.items())},
     }
 
 
-def _reason(survivor: dict[str, object]) -> str:
-    """Why nobody can notice a mutation, if somebody has looked."""
+def _survivor(result: Result) -> dict[str, object]:
+    """With the reason why nobody can notice it, if somebody has looked."""
     known = json.loads(Path(__file__).with_name("survivors.json").read_text())
-    names = ("file", "code", "old", "new")
-    return next((one["reason"] for one in known if all(one[name] == survivor[name] for name in names)), "")
+    data, names = result.mutation.data(), ("file", "code", "old", "new")
+    reason = next((one["reason"] for one in known if all(one[name] == data[name] for name in names)), "")
+    return {name: data[name] for name in names} | {"reason": reason}
 
 
-def _write(out: Path, seed: int, results: list[Result]) -> None:
-    survivors = [{**result.data(), "reason": _reason(result.data())} for result in results if not result.killed]
-    data = {"benchmark": "mutants", "results": {"seed": seed, **_summary(results), "survivors": survivors}}
-    out.write_text(json.dumps(data, indent=1) + "\n")
+def _keep(options: argparse.Namespace, results: list[Result]) -> None:
+    if options.record is not None:
+        with options.record.open("a") as record:
+            record.write(json.dumps(results[-1].data()) + "\n")
+    survivors = [_survivor(result) for result in results if not result.killed and not result.stillborn]
+    write(options.out, "mutants", {"seed": options.seed, **_summary(results), "survivors": survivors})
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from .keeping import FEW, SOURCES
 from .sites import Mutation, draw
 from .trees import PROJECT, Stillborn, Tree, environment
 
-__all__ = ["AREAS", "Check", "named_tests", "prepare"]
+__all__ = ["AREAS", "Check", "Result", "is_prepared", "named_tests", "prepare"]
 
 AREAS: dict[str, tuple[int, tuple[str, ...]]] = {
     "runtime/src": (70, ("runtime/src/*.c", "runtime/src/*.h", "runtime/src/torch/*.c")),
@@ -65,6 +65,11 @@ def prepare(folder: Path, jobs: int, paths: set[str], *, few: bool = False) -> N
     (folder / "failing.json").write_text(json.dumps(failing))
 
 
+def is_prepared(folder: Path) -> bool:
+    """Whether a run came to its end there. One that was ended before is gone on with."""
+    return (folder / "failing.json").exists()
+
+
 @dataclass(frozen=True)
 class Result:
     mutation: Mutation
@@ -72,16 +77,28 @@ class Result:
     killed: bool
     how: str  # the test that failed, or why it counts as noticed
     seconds: float
+    stillborn: bool = False  # no compiler accepts it: it does not count
 
     def data(self) -> dict[str, Any]:
-        return {**self.mutation.data(), "area": self.area, "killed": self.killed, "how": self.how}
+        facts = {name: getattr(self, name) for name in ("area", "killed", "how", "seconds", "stillborn")}
+        return {**self.mutation.data(), **facts}
 
 
 class Check:
-    """The mutations of one seed, shared out among copies of the project."""
+    """The mutations of one seed, shared out among copies of the project.
 
-    def __init__(self, folder: Path, prepared: Path, jobs: int, seconds: float = 1e9) -> None:
-        self.prepared = prepared
+    ``known`` has lines of an earlier run by the mutations' ids. What was noticed then is not tried again.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        prepared: Path,
+        jobs: int,
+        seconds: float = 1e9,
+        known: dict[str, dict[str, Any]] | None = None,
+    ) -> None:
+        self.prepared, self.known = prepared, known or {}
         failing = json.loads((prepared / "failing.json").read_text())
         self.left_out = [word for test in failing for word in ("--deselect", test)]
         self.until = time.monotonic() + seconds
@@ -97,42 +114,42 @@ class Check:
             for area, (count, patterns) in areas.items():
                 spare = {area: (count * SPARE, patterns)}
                 drawn = _Shared(iter(draw(PROJECT, spare, seed)))
-                tasks += [(area, drawn)] * count
-            interleaved = itertools.chain.from_iterable(
-                itertools.zip_longest(*(list(group) for _, group in itertools.groupby(tasks, key=lambda task: task[0])))
-            )
-            futures = [pool.submit(self._one, *task) for task in interleaved if task is not None]
-            for future in futures:
-                result = future.result()
-                if result is not None:
-                    yield result
+                tasks.append([(area, drawn)] * count)
+            interleaved = itertools.chain.from_iterable(itertools.zip_longest(*tasks))
+            futures = [pool.submit(self._until_born, *task) for task in interleaved if task is not None]
+            for future in as_completed(futures):
+                yield from future.result()
 
-    def only(self, mutation: Mutation) -> Result:
-        tree = self.trees.get()
-        try:
-            return self._tested(tree, "", mutation)
-        finally:
-            self.trees.put(tree)
-
-    def _one(self, area: str, drawn: _Shared) -> Result | None:
+    def _until_born(self, area: str, drawn: _Shared) -> list[Result]:
+        """Of the next mutation that compiles, and of those before it."""
+        results: list[Result] = []
         tree = self.trees.get()
         try:
             while time.monotonic() < self.until:
-                try:
-                    return self._tested(tree, area, drawn.next())
-                except Stillborn:
-                    continue
-            return None
+                mutation = drawn.next()
+                results.append(self._earlier(area, mutation) or self._tested(tree, area, mutation))
+                if not results[-1].stillborn:
+                    break
+            return results
         finally:
             self.trees.put(tree)
 
+    def _earlier(self, area: str, mutation: Mutation) -> Result | None:
+        line = self.known.get(mutation.id)
+        if line is None or not (line["killed"] or line["stillborn"]):
+            return None
+        return Result(mutation, area, line["killed"], line["how"], line["seconds"], line["stillborn"])
+
     def _tested(self, tree: Tree, area: str, mutation: Mutation) -> Result:
         started = time.monotonic()
-        with tree.mutated(mutation), tree.fresh_run(mutation, self.prepared / "sources") as run:
-            command = [sys.executable, *_PYTEST, *self.left_out, *named_tests(mutation.path)]
-            status, said = _ended(command, tree.root, environment(tree.root, AOT_TESTS_RUN=str(run)))
+        try:
+            with tree.mutated(mutation), tree.fresh_run(mutation, self.prepared / "sources") as run:
+                command = [sys.executable, *_PYTEST, *self.left_out, *named_tests(mutation.path)]
+                status, said = _ended(command, tree.root, environment(tree.root, AOT_TESTS_RUN=str(run)))
+        except Stillborn:
+            return Result(mutation, area, False, "", 0.0, stillborn=True)
         if not mutation.path.endswith(".py") and _is_stillborn(said):
-            raise Stillborn(said[-400:])
+            return Result(mutation, area, False, "", 0.0, stillborn=True)
         return Result(mutation, area, status != 0, _how(status, said), round(time.monotonic() - started, 1))
 
 

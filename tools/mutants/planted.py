@@ -14,13 +14,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import tvm_ffi.libinfo
 
+from .report import write
 from .sites import Mutation
 from .sites import draw as draw_sites
 from .trees import PROJECT, environment
@@ -103,38 +104,39 @@ def hunt(bug: Bug, corpus: Path, seed: int, seconds: float) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tools.mutants.planted", description=__doc__)
-    parser.add_argument("--seed", type=int, default=1, help="which nine are drawn, and where the fuzzers begin")
-    parser.add_argument("--jobs", type=int, default=2, metavar="N")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="for each bug")
-    parser.add_argument(
-        "--corpus", type=Path, metavar="DIR", help="of `python -m fuzz --corpus`; made there if it is missing"
-    )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the results here, as JSON")
-    options = parser.parse_args()
+    options = _parser().parse_args()
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(options.jobs) as pool:
         corpus = options.corpus or Path(scratch) / "corpus"
-        clean = subprocess.run(
-            [sys.executable, "-m", "fuzz.hunt", "--corpus", str(corpus), "--seconds", "1"], cwd=PROJECT
-        )
+        command = [sys.executable, "-m", "fuzz.hunt", "--corpus", str(corpus), "--seconds", "1"]
+        clean = subprocess.run(command, cwd=PROJECT)
         assert clean.returncode == 0, "the fuzzers find something in the code as it is"
         started = time.monotonic()
         bugs = [*known(), *drawn(options.seed, DRAWN)]
-        results = []
-        for result in pool.map(lambda bug: hunt(bug, corpus, options.seed, options.seconds), bugs):
-            results.append(result)
-            print(
-                f"{'found' if result['found'] else 'MISSED'} in {result['seconds']} s: {result['bug']} {result['by']}",
-                flush=True,
-            )
-    found = sum(result["found"] for result in results)
-    facts = {"seed": options.seed, "jobs": options.jobs, "seconds": round(time.monotonic() - started), "found": found}
-    print(json.dumps(facts))
-    if options.out is not None:
-        options.out.write_text(
-            json.dumps({"benchmark": "planted", "results": {**facts, "bugs": results}}, indent=1) + "\n"
-        )
+        hunts = [pool.submit(hunt, bug, corpus, options.seed, options.seconds) for bug in bugs]
+        results: list[dict[str, Any]] = []
+        for done in as_completed(hunts):
+            results.append(done.result())
+            _tell(results[-1])
+            found = sum(result["found"] for result in results)
+            facts = {"seed": options.seed, "jobs": options.jobs, "seconds": round(time.monotonic() - started)}
+            write(options.out, "planted", {**facts, "planted": len(results), "found": found, "bugs": results})
     return 0 if found >= len(bugs) - 2 else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tools.mutants.planted", description=__doc__)
+    add = parser.add_argument
+    add("--seed", type=int, default=1, help="which nine are drawn, and where the fuzzers begin")
+    add("--jobs", type=int, default=2, metavar="N")
+    add("--seconds", type=float, default=SECONDS, help="for each bug")
+    add("--corpus", type=Path, metavar="DIR", help="of `python -m fuzz --corpus`; made there if it is missing")
+    add("--out", type=Path, metavar="FILE", help="write the results here, as JSON")
+    return parser
+
+
+def _tell(result: dict[str, Any]) -> None:
+    said = f"found in {result['seconds']} s" if result["found"] else f"MISSED in {result['seconds']} s"
+    print(f"{said}: {result['bug']} {result['by']}", flush=True)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,9 @@ the sense of a condition, a statement. Comments, strings and declarations are le
 from __future__ import annotations
 
 import ast
-import random
+import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,22 +37,34 @@ class Mutation:
     old: str
     new: str
     code: str = ""  # the line, which says more than its number
+    nth: int = 0  # of those in the file that look the same
+
+    @property
+    def id(self) -> str:
+        """The same as long as the line is the same, wherever it is in the file."""
+        words = (self.path, self.kind, self.code, self.old, self.new, str(self.nth))
+        return hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
 
     def applied(self, text: str) -> str:
         assert text[self.start : self.end] == self.old, f"{self.path} is not the file that this mutation was made for"
         return text[: self.start] + self.new + text[self.end :]
 
     def data(self) -> dict[str, object]:
-        return {"file": self.path, "code": self.code, "kind": self.kind, "old": self.old[:120], "new": self.new[:120]}
+        words = {"code": self.code, "kind": self.kind, "old": self.old[:120], "new": self.new[:120]}
+        return {"id": self.id, "file": self.path, **words}
 
 
 def draw(root: Path, areas: dict[str, tuple[int, tuple[str, ...]]], seed: int) -> list[Mutation]:
-    """As many mutations of each area as it says, spread over all places of its files."""
+    """As many mutations of each area as it says, spread over all places of its files.
+
+    Each place draws its own lot. So a change of the code changes few of the mutations, and results can be kept.
+    """
     drawn = []
-    for name, (count, patterns) in areas.items():
+    for count, patterns in areas.values():
         paths = sorted({path for pattern in patterns for path in root.glob(pattern) if path.is_file()})
         found = [one for path in paths for one in mutations(path.relative_to(root).as_posix(), path.read_text())]
-        drawn += random.Random(f"{seed} {name}").sample(found, count)
+        lots = {one: hashlib.sha256(f"{seed} {one.id}".encode()).digest() for one in found}
+        drawn += sorted(found, key=lots.__getitem__)[:count]
     return drawn
 
 
@@ -59,8 +72,13 @@ def mutations(path: str, text: str) -> list[Mutation]:
     """All of one file, in the order of their places."""
     found = _of_python(path, text) if path.endswith(".py") else _of_c(path, text)
     lines = text.split("\n")
-    named = (replace(one, code=lines[one.line - 1].strip()) for one in found)
-    return sorted(named, key=lambda one: (one.start, one.end, one.new))
+    named = [replace(one, code=lines[one.line - 1].strip()) for one in found]
+    alike: Counter[str] = Counter()
+    numbered = []
+    for one in sorted(named, key=lambda one: (one.start, one.end, one.new)):
+        numbered.append(replace(one, nth=alike[one.id]))
+        alike[one.id] += 1
+    return numbered
 
 
 # Python
