@@ -123,6 +123,12 @@ static int raise_digest(const char* path, const uint8_t seen[32], const uint8_t 
   return aot_raise_text("AotDigestError", &text);
 }
 
+/* `name==version`, as the builder writes it. No loader checks that file, and people paste what they are shown. */
+static int is_distribution(const char* text) {
+  const char* allowed = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-=+!";
+  return text[0] != '\0' && text[0] != '-' && text[strspn(text, allowed)] == '\0';
+}
+
 /* Which distribution installs an absent architecture: a split bundle names it in `sm_90a.part`, beside the folder
  * `sm_90a`. */
 static int read_installer(const char* path, char installer[256]) {
@@ -137,7 +143,7 @@ static int read_installer(const char* path, char installer[256]) {
   if (error != 0) return 0;
   installer[got] = '\0';
   installer[strcspn(installer, "\r\n")] = '\0';
-  return installer[0] != '\0';
+  return is_distribution(installer);
 }
 
 static int raise_missing(const char* path) {

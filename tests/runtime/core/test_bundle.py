@@ -138,6 +138,30 @@ def test_a_missing_library_is_named_and_found_once_it_is_there(
     assert only_block(cuda) == 128
 
 
+@pytest.mark.parametrize(
+    ("note", "named"),
+    [
+        ("fill-sm-90a==1.0+cu12\n", "fill-sm-90a==1.0+cu12"),
+        ("", None),
+        ("--index-url=https://example.org", None),
+        ("fill; echo", None),
+        ("fill`", None),
+        ("fill\x1b[2K", None),
+        ("fill\u00e9", None),
+    ],
+)
+def test_the_note_of_a_missing_part_is_shown_only_if_it_names_a_distribution(
+    note: str, named: str | None, copy: Path, cuda: Standin
+) -> None:
+    bundle = aot_runtime.load(copy)
+    (copy / KERNEL).unlink()
+    (copy / KERNEL).parent.with_suffix(".part").write_text(note)
+    with pytest.raises(BundleError, match="is missing") as caught:
+        call(bundle, cuda)
+    hint = caught.value.hint or ""
+    assert hint == f"`pip install {named}`" if named else "pip" not in hint and "fill" not in hint
+
+
 def test_a_library_that_was_exchanged_after_loading_is_not_opened(copy: Path, cuda: Standin) -> None:
     bundle = aot_runtime.load(copy)
     bundle.fill_stream_zero(cuda.tensor((8,), "float32"))
