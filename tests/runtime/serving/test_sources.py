@@ -100,3 +100,22 @@ def test_the_text_of_a_function_is_all_of_it_and_nothing_behind_it(text: str, re
     names: dict[str, Any] = {}
     exec(compile(path.read_text(), str(path), "exec"), names)
     assert sources.function_text(names["run"].__code__) == text
+
+
+@pytest.mark.parametrize("name", ["plain", "decorated", "long signature", "inner function"])
+def test_plain_code_is_cut_out_of_its_file_without_parsing_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Programs of libraries ask for the texts of hundreds of functions before their first launch."""
+
+    def parsed(*_: object) -> str:
+        raise AssertionError("the file was parsed")
+
+    monkeypatch.setattr(sources.inspect, "getsource", parsed)
+    path = tmp_path / "script.py"
+    method = "class Norm:\n" + "".join(f"    {line}" for line in FUNCTIONS[name].splitlines(keepends=True))
+    path.write_text(f"def same(f):\n    return f\n\n\n{FUNCTIONS[name]}\n\n{method}\n\nclass Other:\n    pass\n")
+    names: dict[str, Any] = {}
+    exec(compile(path.read_text(), str(path), "exec"), names)
+    assert sources.function_text(names["run"].__code__) == FUNCTIONS[name]
+    assert sources.function_text(names["Norm"].run.__code__) == method.partition("\n")[2]
