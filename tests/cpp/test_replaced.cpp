@@ -204,7 +204,7 @@ static void test_a_pinned_manifest_decides_which_code_runs() {
   { std::ofstream(path / "manifest.json", std::ios::app) << "\n"; }
   int opened = 0;
   before_opening = [&](const char*) { ++opened; };
-  CHECK_THROWS(aot::DigestError, pinned.manifest_sha256.c_str(), aot::Bundle(path.string(), pinned));
+  CHECK_THROWS(aot::DigestError, pinned.manifest_sha256->c_str(), aot::Bundle(path.string(), pinned));
   before_opening = nullptr;
   CHECK(opened == 0);
   fs::remove(path / "manifest.json");
@@ -213,18 +213,28 @@ static void test_a_pinned_manifest_decides_which_code_runs() {
 
 static void test_pins_that_cannot_be_right() {
   aot::Options pinned = options;
-  for (const std::string& pin : {std::string("abc"), std::string(64, 'A'), std::string(65, '0'), std::string(64, 'g')}) {
+  for (const std::string& pin : {std::string(), std::string("abc"), std::string(64, 'A'), std::string(65, '0'), std::string(64, 'g')}) {
     pinned.manifest_sha256 = pin;
     CHECK_THROWS(aot::UsageError, "64 hex digits", aot::Bundle(original.string(), pinned));
   }
   pinned.manifest_sha256 = sha256_of(original / "manifest.json");
   for (const std::size_t at : {std::size_t{0}, std::size_t{63}}) {
     aot::Options other = pinned;
-    other.manifest_sha256[at] = other.manifest_sha256[at] == '0' ? '1' : '0';
+    char& digit = (*other.manifest_sha256)[at];
+    digit = digit == '0' ? '1' : '0';
     CHECK_THROWS(aot::DigestError, "is not the manifest", aot::Bundle(original.string(), other));
   }
   pinned.verify = false;
   CHECK_THROWS(aot::UsageError, "skip_verification", aot::Bundle(original.string(), pinned));
+}
+
+static void test_an_empty_key_or_name_turns_no_check_off() {
+  aot::Options asked = options;
+  asked.public_keys = "";
+  CHECK_THROWS(aot::SignatureError, "is not signed", aot::Bundle(original.string(), asked));
+  asked.public_keys.reset();
+  asked.name = "";
+  CHECK_THROWS(aot::SignatureError, "is not the bundle", aot::Bundle(original.string(), asked));
 }
 
 static bool finds(const std::string& manifest) {
@@ -289,6 +299,7 @@ int main(int count, char** arguments) {
   test_a_fifo_is_refused_and_not_waited_for();
   test_a_pinned_manifest_decides_which_code_runs();
   test_pins_that_cannot_be_right();
+  test_an_empty_key_or_name_turns_no_check_off();
   test_another_binary_interface_of_tvm_ffi_is_refused();
   test_the_entry_library_in_a_manifest();
   std::error_code ignored;

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -333,9 +334,10 @@ class Function {
 struct Options {
   bool verify = true;   // compare digests before native code is opened
   std::string tvm_ffi;  // path of libtvm_ffi.so, if the process has to open it and does not find it
-  std::string manifest_sha256;  // refuse a bundle with another manifest.json; see aot_options
-  std::string public_keys;      // refuse a bundle that none of these keys has signed; see aot_options
-  std::string name;             // refuse a bundle of another name
+  // What is set is checked. An empty text refuses every bundle: a key that could not be read turns no check off.
+  std::optional<std::string> manifest_sha256;  // refuse a bundle with another manifest.json; see aot_options
+  std::optional<std::string> public_keys;      // refuse a bundle that none of these keys has signed; see aot_options
+  std::optional<std::string> name;             // refuse a bundle of another name
 };
 
 // An open bundle: a plain value, good for ever, since code that was opened stays mapped.
@@ -346,9 +348,9 @@ class Bundle {
     aot_options plain{};
     plain.skip_verification = !options.verify;
     plain.tvm_ffi = options.tvm_ffi.empty() ? nullptr : options.tvm_ffi.c_str();
-    plain.manifest_sha256 = options.manifest_sha256.empty() ? nullptr : options.manifest_sha256.c_str();
-    plain.public_keys = options.public_keys.empty() ? nullptr : options.public_keys.c_str();
-    plain.name = options.name.empty() ? nullptr : options.name.c_str();
+    plain.manifest_sha256 = options.manifest_sha256 ? options.manifest_sha256->c_str() : nullptr;
+    plain.public_keys = options.public_keys ? options.public_keys->c_str() : nullptr;
+    plain.name = options.name ? options.name->c_str() : nullptr;
     detail::check(aot_open(path.c_str(), &plain, &handle_));
   }
 
