@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 from types import CodeType, ModuleType
 from typing import Any
 
+from aot_runtime.description.records import read_bounded
 from aot_runtime.errors import BundleError, DigestError
 
 from ..errors import BuildError
@@ -27,6 +28,7 @@ from .manifest import Manifest
 __all__ = ["Contract", "contract_paths", "contract_sources", "load_contracts", "shared_paths"]
 
 _PACKAGE = "aot_bundle_contracts"
+_LONGEST = 1 << 20  # bytes of an altered contract that are read to say so
 
 
 @dataclass(frozen=True)
@@ -113,11 +115,9 @@ def _module_name(path: str) -> str:
 
 
 def _read(bundle: Path, manifest: Manifest, name: str) -> bytes:
-    try:
-        content = (bundle / name).read_bytes()
-    except OSError as error:
-        raise BundleError(f"cannot read `{bundle / name}`: {error.strerror}") from None
-    if hashlib.sha256(content).hexdigest() != manifest.files[name].sha256:
+    expected = manifest.files[name]
+    content = read_bounded(str(bundle / name), max(expected.size, _LONGEST), BundleError)
+    if hashlib.sha256(content).hexdigest() != expected.sha256:
         raise DigestError(
             f"`{bundle / name}` is not the file that the bundle was built with",
             hint="`python -m aot verify` lists what differs",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,16 @@ def test_two_bundles_do_not_mix(tmp_path: Path) -> None:
         path = tmp_path / str(value)
         manifest = bundle(path, _shared=f"VALUE = {value}\n", double=CONTRACT)
         assert load_contracts(path, manifest, ["double"])["double"].reference() == value
+
+
+def test_a_pipe_or_a_device_in_the_place_of_a_contract_is_not_read(tmp_path: Path) -> None:
+    manifest = bundle(tmp_path, _shared="VALUE = 7\n", double=CONTRACT)
+    contract = tmp_path / "contracts/double.py"
+    for put in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
+        contract.unlink()
+        put(contract)
+        with pytest.raises(BundleError, match="not a regular file"):
+            load_contracts(tmp_path, manifest, ["double"])
 
 
 def test_an_altered_contract_does_not_run(tmp_path: Path) -> None:
