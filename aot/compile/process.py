@@ -80,9 +80,16 @@ class Worker:
 
     def expand(self, kernel: str) -> tuple[VariantInfo, ...]:
         """The variants of a kernel for this worker's architecture."""
-        answer = self.ask("expand", kernel=kernel, arch=str(self.arch))
+        return self._expand(kernel, core=False)[0]
+
+    def expand_core(self, kernel: str) -> tuple[tuple[VariantInfo, ...], tuple[str, ...]]:
+        """The variants that a build has without ``--tilings all``, and the names of the others."""
+        return self._expand(kernel, core=True)
+
+    def _expand(self, kernel: str, *, core: bool) -> tuple[tuple[VariantInfo, ...], tuple[str, ...]]:
+        answer = self.ask("expand", kernel=kernel, arch=str(self.arch), core=core)
         self._expanded.add(kernel)
-        return tuple(decode(VariantInfo, item) for item in answer)
+        return tuple(decode(VariantInfo, item) for item in answer["variants"]), tuple(answer["left_out"])
 
     def compile(self, kernel: str, variant: str, launcher: Path, log: Path) -> Compiled | Failure:
         """Compile a variant into a file; whatever goes wrong is its failure."""

@@ -15,8 +15,8 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -91,20 +91,26 @@ class RequestHandler:
         return discover(request["source"], request["skip"], lambda path: self.say({"reading": path}))
 
     def do_expand(self, request: dict[str, Any]) -> Any:
-        """Every variant of a kernel for an architecture."""
-        return [encode(_variant_info(variant, table)) for variant, table in self._expanded(request)]
+        """The variants of a kernel for an architecture; if ``core``, only the names of those that are not."""
+        kernel = self._kernel(request["kernel"])
+        variants, core = self._variants(request), request.get("core", False)
+        left_out = [variant.name for variant in variants if core and not variant.spec.core]
+        taken = [variant for variant in variants if not core or variant.spec.core]
+        with _blaming(kernel, request["arch"]):
+            described = [encode(_variant_info(variant, variant_table(variant))) for variant in taken]
+        return {"variants": described, "left_out": left_out}
 
     def do_prepare(self, request: dict[str, Any]) -> Any:
         """Get ready to compile the variants of a kernel, which another worker has described."""
-        self._expanded(request)
+        self._variants(request)
 
-    def _expanded(self, request: dict[str, Any]) -> list[tuple[Variant, VariantTable]]:
+    def _variants(self, request: dict[str, Any]) -> list[Variant]:
         arch = Arch.parse(request["arch"])
         kernel = self._kernel(request["kernel"])
-        with self.watch:
-            expanded = _expand(kernel, arch)
-        self.variants.update({variant.name: variant for variant, _ in expanded})
-        return expanded
+        with self.watch, _blaming(kernel, arch):
+            variants = _expand(kernel, arch)
+        self.variants.update({variant.name: variant for variant in variants})
+        return variants
 
     def _kernel(self, name: str) -> Kernel:
         """Workers read the source on their own, which should give all of them the same kernels."""
@@ -192,14 +198,19 @@ def _variant_info(variant: Variant, table: VariantTable) -> VariantInfo:
     )
 
 
-def _expand(kernel: Kernel, arch: Arch) -> list[tuple[Variant, VariantTable]]:
+def _expand(kernel: Kernel, arch: Arch) -> list[Variant]:
+    variants = kernel.variants(arch)
+    for variant in variants:
+        if not isinstance(variant.spec, CapturedSpec):
+            check_decorated(variant.spec.function, f"{kernel.origin}: kernel {kernel.name}")
+    return list(map(fitted, variants))
+
+
+@contextmanager
+def _blaming(kernel: Kernel, arch: object) -> Iterator[None]:
     """The author's function may raise anything; blame its line, not ours."""
     try:
-        variants = kernel.variants(arch)
-        for variant in variants:
-            if not isinstance(variant.spec, CapturedSpec):
-                check_decorated(variant.spec.function, f"{kernel.origin}: kernel {kernel.name}")
-        return [(variant, variant_table(variant)) for variant in map(fitted, variants)]
+        yield
     except DeclarationError:
         raise
     except (Exception, SystemExit) as error:

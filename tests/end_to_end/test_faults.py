@@ -119,7 +119,7 @@ WORKER = """
 
     def drive():
         ask("open", source=source, arch="sm_90a", options=encode(Options()), skip=[])
-        variants = ask("expand", kernel="fill_epilogue", arch="sm_90a")["answer"]
+        variants = ask("expand", kernel="fill_epilogue", arch="sm_90a")["answer"]["variants"]
         launcher = folder / "launcher.ll"
         compiling = {"variant": variants[0]["table"]["name"], "launcher": str(launcher)}
         assert "answer" in ask("compile", **compiling)

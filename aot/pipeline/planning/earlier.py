@@ -23,7 +23,7 @@ from ..settings import Settings, Shape
 from ..workspace import Workspace
 from .planner import NewPlan, make_plan
 
-__all__ = ["Earlier", "Planned", "keep_plan", "look_up", "outline_of", "plan_build"]
+__all__ = ["Earlier", "Planned", "keep_plan", "look_up", "plan_build"]
 
 
 @dataclass(frozen=True)
@@ -68,21 +68,18 @@ def plan_build(workspace: Workspace, earlier: Earlier, workers: Workers) -> Plan
         workspace.progress.warn(note)
     if store is None or new.failures:
         return Planned(new.plan, new.failures)
-    outline = outline_of(new.plan)
-    key = _result_key(workspace, outline)
-    keep_plan(store, _request(workspace.settings), outline, new)
-    return Planned(new.plan, (), key)
+    outline = keep_plan(store, _request(workspace.settings), new)
+    return Planned(new.plan, (), _result_key(workspace, outline))
 
 
-def outline_of(plan: Plan) -> recall.Outline:
-    contracts = {kernel.info.name: kernel.info.contract for kernel in plan.kernels if kernel.info.contract}
-    return recall.Outline(keys.digest_of(encode(plan)), plan.cuda, contracts)
-
-
-def keep_plan(store: Store, request: recall.Request, outline: recall.Outline, new: NewPlan) -> None:
+def keep_plan(store: Store, request: recall.Request, new: NewPlan) -> recall.Outline:
     """Keep a plan and what it depends on."""
-    store.put("plans", outline.digest, json_bytes(encode(new.plan)))
+    encoded = encode(new.plan)  # once: a plan has thousands of variants
+    contracts = {kernel.info.name: kernel.info.contract for kernel in new.plan.kernels if kernel.info.contract}
+    outline = recall.Outline(keys.digest_of(encoded), new.plan.cuda, contracts)
+    store.put("plans", outline.digest, json_bytes(encoded))
     recall.keep_source(store, request, outline, new.closures)
+    return outline
 
 
 def _request(settings: Settings) -> recall.Request:

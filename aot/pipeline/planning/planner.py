@@ -160,8 +160,8 @@ def _plan_arch(
 def _plan_kernel(workers: Workers, kernel: KernelInfo, arch: Arch, tilings: Tilings) -> KernelPlan | Failure:
     """What to compile of a kernel, or what is wrong with its declaration."""
     try:
-        declared = workers.of(arch).expand(kernel.name)
-        variants = tuple(variant for variant in declared if variant.core or tilings == "all")
+        worker = workers.of(arch)
+        variants, left_out = worker.expand_core(kernel.name) if tilings == "core" else (worker.expand(kernel.name), ())
         for function in kernel.functions:
             check_function(kernel, arch, function, variants)
     except WorkerLost as error:
@@ -170,8 +170,7 @@ def _plan_kernel(workers: Workers, kernel: KernelInfo, arch: Arch, tilings: Tili
         return Failure("", message, error.log, kernel.name, str(arch))
     except DeclarationError as error:
         return Failure("", str(error), "", kernel.name, str(arch))
-    left_out = [] if tilings == "all" else [variant.table.name for variant in declared if not variant.core]
-    return KernelPlan(kernel, arch, variants, (), left_out=tuple(left_out))
+    return KernelPlan(kernel, arch, variants, (), left_out=left_out)
 
 
 def _with_keys(kernel: KernelPlan, closure: Closure, settings: Settings, cuda: int) -> KernelPlan:

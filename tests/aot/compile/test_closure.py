@@ -82,7 +82,7 @@ for line in sys.stdin:
         sys.path[:0] = environment["PYTHONPATH"].split(os.pathsep)
         ask = RequestHandler(lambda message: None).answer
         declared = ask({"do": "open", "source": source, "arch": "sm_90a", "options": encode(Options()), "skip": []})
-        variants = [ask({"do": "expand", "kernel": one["name"], "arch": "sm_90a"}) for one in declared["kernels"]]
+        variants = [ask({"do": "expand", "kernel": one["name"], "arch": "sm_90a"})["variants"] for one in declared["kernels"]]
         print(json.dumps([declared, variants, ask({"do": "closure"})]), flush=True)
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0

@@ -9,7 +9,7 @@ from aot.cache.store import Store
 from aot.compile.messages import Closure, Options
 from aot.files import sha256_of
 from aot.pipeline.plan import Plan, read_plan
-from aot.pipeline.planning.earlier import keep_plan, outline_of
+from aot.pipeline.planning.earlier import keep_plan
 from aot.pipeline.planning.planner import NewPlan
 
 
@@ -19,8 +19,7 @@ def test_a_plan_is_kept_whole_with_what_it_depends_on(tmp_path: Path) -> None:
     store, plan = Store(tmp_path / "store"), Plan(12, (), {"add": ()})
     closure = Closure({}, {str(source): sha256_of(source)}, {}, {}, {})
     request = recall.Request(str(source), ("sm90",), (), Options())
-    outline = outline_of(plan)
-    keep_plan(store, request, outline, NewPlan(plan, (closure,), ()))
+    outline = keep_plan(store, request, NewPlan(plan, (closure,), ()))
     assert recall.unchanged(store, request) == outline
     assert store.get("plans", outline.digest, read_plan) == plan
     source.write_text("other")

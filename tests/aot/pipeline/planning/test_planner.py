@@ -45,6 +45,9 @@ class FakeWorker:
             raise answer
         return answer  # type: ignore[return-value]
 
+    def expand_core(self, name: str) -> tuple[tuple[VariantInfo, ...], tuple[str, ...]]:
+        return self.expand(name), ()
+
     def closure(self) -> Closure:
         kernels = {info.name: KernelClosure({info.name: "aa"}, {}, {}) for info in self.declared.kernels}
         return Closure(kernels, {}, {}, {}, {})
