@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -37,6 +38,32 @@ def test_examples_run(request: pytest.FixtureRequest, tmp_path: Path, example: s
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, str(program)], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_decoder_trains_and_resumes(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    bundle = Path(request.config.getoption("--bundle", default="dist/kernels")).resolve()
+    if not bundle.is_dir() or "adamw" not in Manifest.read(bundle).kernels:
+        pytest.skip(f"there is no bundle with `adamw` at {bundle}: build one with --family all, or give --bundle")
+    program = Path(__file__).parents[2] / "examples" / "train_decoder" / "train.py"
+    words = [
+        sys.executable,
+        str(program),
+        str(bundle),
+        "--model",
+        "tiny",
+        "--batch",
+        "2",
+        "--length",
+        "256",
+        "--rate",
+        "1e-3",
+    ]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    for more in (["--steps", "20"], ["--steps", "40", "--resume"]):  # the last steps are replays of a CUDA graph
+        done = subprocess.run([*words, *more], cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    losses = json.loads((tmp_path / "train_decoder_out" / "results.json").read_text())["bundle"]["losses"]
+    assert len(losses) == 40 and losses[-1] < losses[0] - 1
 
 
 @pytest.mark.parametrize("example", ["shared_memory", "tensor_cores"])
