@@ -37,7 +37,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=3e-4, help="the highest learning rate (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("train_decoder_out"), help="for checkpoints and the plot")
-    parser.add_argument("--every", type=int, default=100, help="steps between checkpoints (default: %(default)s)")
+    parser.add_argument(
+        "--every", type=int, default=100, help="steps between checkpoints; 0: none (default: %(default)s)"
+    )
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint in --out")
     parser.add_argument("--no-graph", action="store_true", help="do not capture the step as a CUDA graph")
     return parser.parse_args()
@@ -138,7 +140,7 @@ def train(engine: str, given: argparse.Namespace, batches: Batches) -> dict[str,
         if step % 10 == 0 or step == given.steps:
             recent = sorted(seconds[-10:])[len(seconds[-10:]) // 2]
             print(f"\r  step {step:5} loss {trainer.losses[-1]:.4f} {each / recent:9.0f} tokens/s", end="", flush=True)
-        if step % given.every == 0 or step == given.steps:
+        if given.every and (step % given.every == 0 or step == given.steps):
             trainer.save()
     print()
     later = sorted(seconds[len(seconds) // 2 :]) or [float("nan")]
