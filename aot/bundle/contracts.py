@@ -40,6 +40,7 @@ class Contract:
     ulps: Callable[..., Any] | None = (
         None  # how far each element may be from exact, in units in the last place; or None
     )
+    bounds: Callable[..., Any] | None = None  # the largest error of each element, instead of the dtype's tolerance
     cost: Callable[..., Any] | None = None  # an aot.Cost
     bench_inputs: Callable[..., Any] | None = None  # (make, dtype): yields the inputs of calls to measure
     tune_inputs: Callable[..., Any] | None = None  # (make, dtype): yields the calls to tune over; else bench_inputs

@@ -203,14 +203,14 @@ class _Checked:
             return dataclasses.replace(outcome, problem=f"{type(error).__name__}: {error}"), made
         if known is not None and not known[0].problem and _same_bytes(made, known[1]):
             return dataclasses.replace(known[0], variant=outcome.variant), made
-        bound = self.contract.ulps(**self.arguments, **self.choices) if self.contract.ulps is not None else None
-        found = _compare_each(made, expected, bound)
+        limits = _Limits.of(self.contract, {**self.arguments, **self.choices})
+        found = _compare_each(made, expected, limits)
         compared = dataclasses.replace(
             outcome,
             problem="; ".join(one.problem for one in found if one.problem),
             norm=finite(max(one.norm for one in found)),
             worst=finite(max(one.worst for one in found)),
-            ulps=None if bound is None else finite(max(one.ulps for one in found)),
+            ulps=None if limits.ulps is None else finite(max(one.ulps for one in found)),
         )
         return compared, made
 
@@ -224,13 +224,27 @@ def problem_of(
     contract: Contract, made: Mapping[str, Any], expected: Any, arguments: Mapping[str, Any], choices: Mapping[str, str]
 ) -> str:
     """What is wrong with the outputs of a call, given what the reference says, or ""."""
-    bound = contract.ulps(**arguments, **choices) if contract.ulps is not None else None
-    return "; ".join(one.problem for one in _compare_each(made, expected, bound) if one.problem)
+    found = _compare_each(made, expected, _Limits.of(contract, {**arguments, **choices}))
+    return "; ".join(one.problem for one in found if one.problem)
 
 
-def _compare_each(made: Mapping[str, Any], expected: Any, bound: float | None) -> list[_Compared]:
+class _Limits(NamedTuple):
+    """What a contract says about errors of one call, beyond the tolerances of dtypes."""
+
+    ulps: float | None
+    bounds: Any  # by element: of each output a tensor, or None
+
+    @classmethod
+    def of(cls, contract: Contract, call: Mapping[str, Any]) -> _Limits:
+        ulps = contract.ulps(**call) if contract.ulps is not None else None
+        return cls(ulps, contract.bounds(**call) if contract.bounds is not None else None)
+
+
+def _compare_each(made: Mapping[str, Any], expected: Any, limits: _Limits) -> list[_Compared]:
     exact = expected if isinstance(expected, tuple) else (expected,)
-    return [_compare_output(name, result, one, bound) for (name, result), one in zip(made.items(), exact, strict=True)]
+    bounds = limits.bounds if isinstance(limits.bounds, tuple) else (limits.bounds,) * len(exact)
+    outputs = zip(made.items(), exact, bounds, strict=True)
+    return [_compare_output(name, result, one, bound, limits.ulps) for (name, result), one, bound in outputs]
 
 
 class _Compared(NamedTuple):
@@ -242,13 +256,13 @@ class _Compared(NamedTuple):
     ulps: float
 
 
-def _compare_output(name: str, result: Any, expected: Any, bound: float | None) -> _Compared:
+def _compare_output(name: str, result: Any, expected: Any, bound: Any, ulps: float | None) -> _Compared:
     if not _guards_intact(result):
         return _Compared(f"{name}: bytes beside the output were overwritten", math.inf, math.inf, math.inf)
-    problem, norm, worst = compare(result, expected)
-    far = ulps_between(result, expected) if bound is not None and not problem else 0.0
-    if bound is not None and far > bound:
-        problem = f"an element is {far:.3g} units in the last place from exact, and {bound:g} are allowed"
+    problem, norm, worst = compare(result, expected, bound)
+    far = ulps_between(result, expected) if ulps is not None and not problem else 0.0
+    if ulps is not None and far > ulps:
+        problem = f"an element is {far:.3g} units in the last place from exact, and {ulps:g} are allowed"
     return _Compared(f"{name}: {problem}" if problem else "", norm, worst, far)
 
 
@@ -273,8 +287,8 @@ def _guards_intact(result: Any) -> bool:
     )
 
 
-def compare(result: Any, expected: Any) -> tuple[str, float, float]:
-    """What is wrong with a result, or "", and both errors as fractions of the tolerance of its dtype.
+def compare(result: Any, expected: Any, bound: Any = None) -> tuple[str, float, float]:
+    """What is wrong with a result, or "", and both errors as fractions of the tolerance of its dtype, or of a ``bound``.
 
     Elements that are not finite in the reference, rounded to that dtype, must be the same in the result. Elements
     that the kernel did not write are NaN.
@@ -297,7 +311,10 @@ def compare(result: Any, expected: Any) -> tuple[str, float, float]:
         return "NaN and infinity are not where the reference has them", math.inf, math.inf
     if not bool(finite.any()):
         return "", 0.0, 0.0
-    error, exact = (result - exact)[finite], exact[finite]
+    error = (result - exact)[finite]
+    if bound is not None:
+        return _within(error.abs(), bound.double()[finite])
+    exact = exact[finite]
     # Below the smallest normal number the spacing of floats is constant: rounding costs half of it.
     step = _subnormal_step(dtype)
     norm = float(error.norm()) / (tolerance.norm * float(exact.norm()) + step * math.sqrt(error.numel()))
@@ -305,6 +322,15 @@ def compare(result: Any, expected: Any) -> tuple[str, float, float]:
     if norm > 1 or worst > 1:
         return f"the error is {norm:.3g} of what {dtype} tolerates by norm, {worst:.3g} by worst element", norm, worst
     return "", norm, worst
+
+
+def _within(error: Any, bound: Any) -> tuple[str, float, float]:
+    """The same for errors that have a bound each. An element that has none to be right by must be exact."""
+    import torch
+
+    part = torch.where(error > 0, error / bound, error)
+    norm, worst = float(error.norm()) / max(float(bound.norm()), math.ulp(0.0)), float(part.max())
+    return ("" if worst <= 1 else f"the error of an element is {worst:.3g} of its bound"), norm, worst
 
 
 def ulps_between(result: Any, expected: Any) -> float:

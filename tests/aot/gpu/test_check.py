@@ -319,3 +319,22 @@ def test_an_element_that_is_too_many_units_away_fails_where_norms_pass(tmp_path:
     assert [(o.problem, o.ulps) for o in report.outcomes] == [
         ("out: an element is 8.39e+06 units in the last place from exact, and 1 are allowed", 2.0**23)
     ]
+
+
+@pytest.mark.torch
+def test_a_contract_may_bound_the_error_of_each_element(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="checking needs torch")
+
+    def coarse(x: Any, out: Any) -> None:
+        out.copy_(2 * x + 0.25)
+
+    values = torch.tensor([0.0, 1.0, 1024.0], dtype=torch.float32)
+    contract = Contract(DOUBLE.reference, lambda make, dtype: [{"x": values}])
+    bundle = FakeBundle(tmp_path, coarse)
+    assert not check(bundle, {"double": contract}, ["double"], CPU).passed
+    loose = dataclasses.replace(contract, bounds=lambda x: torch.full_like(x, 0.5))
+    (outcome,) = check(bundle, {"double": loose}, ["double"], CPU).outcomes
+    assert (outcome.problem, outcome.worst) == ("", 0.5)
+    for bound in (0.125, 0.0):
+        strict = dataclasses.replace(contract, bounds=lambda x, bound=bound: torch.full_like(x, bound))
+        assert not check(bundle, {"double": strict}, ["double"], CPU).passed
