@@ -90,14 +90,14 @@ def _set(
     numbers = {}
     for label, variant in own.items():
         rows = [
-            (*one.extents, microseconds)
+            (*one.extents, min(one.microseconds.values()), microseconds)
             for one in measured
             for name, microseconds in one.microseconds.items()
             if name.rpartition("__")[2] == label
         ]
         if len(rows) >= FEWEST and variant.work is not None:
             table = np.array(rows)
-            numbers[label] = fit(variant.work, by, table[:, :-1], table[:, -1], part)
+            numbers[label] = fit(variant.work, by, table[:, :-2], table[:, -1], part, least=table[:, -2])
     fitted = [variant for label, variant in own.items() if label in numbers]
     bins = bins_for(fitted, numbers, [one.extents for one in measured], part)
     return ModelledSet(point, bins, numbers, _fastest(measured, fitted, numbers, part))

@@ -21,20 +21,30 @@ Array = Any
 START, TILE, STEP, WORK, MISSING, READ, PAIR = 3.5, 1.0, 0.7, 0.2, 0.3, 1.1, 0.15
 FIRMNESS = np.array([0.3, 0.1, 0.15, 0.1, 0.3, 1.0, 0.1])
 OUTLIER = 0.5  # errors above this, in logarithms of times, count no more
+# A table needs the times of specs that it may choose. The error of a time counts by this power of how near it is to the least one
+# of the call: half, if it is 23% longer.
+NEARNESS = 3.3
 ROUNDS, SMALL = 40, 1e-4
 L2_BYTES = 42  # that a multiprocessor loads in a cycle, while all of them do; seen on an H200
 
 
-def fit(work: WorkDetails, by: Sequence[str], calls: Array, times: Array, part: Part) -> tuple[float, ...]:
-    """The numbers with the least squared error of logarithms, by the method of Levenberg and Marquardt."""
+def fit(
+    work: WorkDetails, by: Sequence[str], calls: Array, times: Array, part: Part, least: Array | None = None
+) -> tuple[float, ...]:
+    """The numbers with the least squared error of logarithms, by the method of Levenberg and Marquardt.
+
+    ``least`` are the least times that any spec took for these calls.
+    """
     columns = np.maximum(calls, 1).T.astype(float)
     counts, goal = counts_of(work, dict(zip(by, columns, strict=True)), part), np.log(times)
     step = work.cycles / part.clock
     shared = max(WORK * step, _loading(work, part) - (STEP + PAIR) * step)
     prior = np.log([START, TILE, STEP * step, shared, MISSING, READ * 1e3 / part.bandwidth, PAIR * step])
 
+    weights = 1.0 if least is None else (least / times) ** NEARNESS
+
     def errors(numbers: Array) -> Array:
-        own = np.clip(np.log(times_of(np.exp(numbers), counts)) - goal, -OUTLIER, OUTLIER)
+        own = weights * np.clip(np.log(times_of(np.exp(numbers), counts)) - goal, -OUTLIER, OUTLIER)
         return np.concatenate([own, FIRMNESS * (numbers - prior)])
 
     return tuple(float(number) for number in np.exp(_least_squares(errors, prior)))
