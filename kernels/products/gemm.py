@@ -163,7 +163,7 @@ CODE = {"sm_80": SM80, "sm_90a": SM90, "sm_100f": SM100}
 def gemm(target: aot.Target, epilogue: int, dtype: str, batched: bool, a: bool, b: bool) -> list[aot.Spec]:
     """``out = epilogue(a @ b.T + bias)``; ``a`` and ``b`` row- or column-major, ``out`` row-major, summed in f32.
 
-    On sm_90a, rows of ``out`` are stored in chunks of 16 bytes. If n is no multiple of 8 and there is room between the rows,
+    On sm_100f, rows of ``out`` are stored in chunks of 16 bytes. If n is no multiple of 8 and there is room between the rows,
     the elements from the end of a row to the end of its last chunk become zero.
     """
     code = CODE[target.written_for]

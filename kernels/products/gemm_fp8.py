@@ -130,9 +130,6 @@ def gemm_fp8(target: aot.Target, dtype: str, b: str, scales: bool) -> list[aot.S
     The shapes of the scales say what each is for. ``a_scale`` and ``b_scale`` of one dimension: one for the whole matrix,
     or one per row. Of two: one for 128 elements of a row of ``a``, and one for 128 x 128 elements of ``b``. The last ones along
     n and k may be for fewer elements.
-
-    On sm_90a, rows of ``out`` are stored in chunks of 16 bytes. If n is no multiple of 8 and there is room between the rows,
-    the elements from the end of a row to the end of its last chunk become zero.
     """
     tma = TMA[target.written_for]
     # TMA fills in elements outside of a matrix. If threads copy, each chunk is completely inside or outside.

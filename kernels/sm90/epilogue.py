@@ -11,7 +11,8 @@ An epilogue is one object. For each tile, a consumer warp group calls it in this
 :class:`Place` tells.
 
 What is guaranteed: slices go through shared memory, so that TMA writes whole lines; a buffer is filled only after the store
-that read it last has read it; rows of another expert are not written; shared memory outlives the stores.
+that read it last has read it; rows of another expert are not written, nor is memory between rows; shared memory outlives
+the stores.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Store(NamedTuple):
     copy: Any  # None: threads store them
     tiles: Any  # the output as TMA addresses it
     shared: Any
-    out: Any  # the output as threads address it, if they do
+    out: Any  # the output as threads address it
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,16 @@ class Epilogue:
 
     barriers = hw.Barriers()
     direct = False  # whether threads store results, instead of TMA
+
+    @property
+    def chunk(self) -> int:
+        """Elements of the output in a chunk."""
+        return CHUNK_BYTES // self.tiling.out_bytes
+
+    @property
+    def along(self) -> int:
+        """The mode of a tile along which the output is contiguous."""
+        return 0 if self.tiling.swapped else 1
 
     # Shared memory.
 
@@ -101,12 +112,15 @@ class Epilogue:
         )
 
     def tma_store(self, out: cute.Tensor, staged) -> tuple:
-        """How TMA stores a slice, and the output as it addresses it."""
+        """How TMA stores a slice, and the output as it addresses it: the whole chunks of its rows."""
         if self.direct:
             return None, None
+        # If a row ends inside a chunk, TMA would write zeros up to the chunk's end. An extent of 0 is not possible.
+        shape = list(out.shape)
+        shape[self.along] = cutlass.max(shape[self.along] // self.chunk, 1) * self.chunk
         return cpasync.make_tiled_tma_atom(
             cpasync.CopyBulkTensorTileS2GOp(),
-            out,
+            cute.make_tensor(out.iterator, cute.make_layout(tuple(shape), stride=out.stride)),
             cute.select(staged, mode=[0, 1]),
             (hw.WGMMA_ROWS, self.tiling.slice_columns),
         )
@@ -147,7 +161,9 @@ class Epilogue:
         parts, slices, stages, width = tiling.parts, tiling.slices, tiling.store_stages, tiling.slice_columns
         dtype, thread = store.shared.element_type, place.thread
         together = self.barriers.together(place.group)
-        storing = cute.arch.make_warp_uniform(thread // hw.WARP) == 0
+        columns = cute.size(store.out, mode=[self.along])
+        whole = columns - columns % self.chunk  # what TMA writes of a row
+        storing = cute.arch.make_warp_uniform(thread // hw.WARP) == 0 and whole > 0
         copy = self.copy_to_shared(dtype, mma, instruction)
         mine = copy.get_slice(thread)
         target = mine.partition_D(store.shared)
@@ -182,7 +198,9 @@ class Epilogue:
                     if storing:
                         cute.copy(store.copy, stored[None, buffer], stored_to[None, at])
                         cute.arch.cp_async_bulk_commit_group()
-                else:
+                    if whole < columns:
+                        self.write_tail(store, buffer, first, at * width, whole, place)
+                else:  # rows of experts are whole chunks
                     if first + hw.WGMMA_ROWS <= place.limit:
                         if storing:
                             cute.copy(store.copy, stored[None, buffer], stored_to[None, at])
@@ -193,9 +211,23 @@ class Epilogue:
                             cute.arch.cp_async_bulk_commit_group()  # empty: waiting counts groups
 
     @cute.jit
+    def write_tail(self, store: Store, buffer, first, start, whole, place: Place):
+        """The elements of rows after their last whole chunk, if the slice from ``(first, start)`` on has them."""
+        slice_shape, corner = (hw.WGMMA_ROWS, self.tiling.slice_columns), (first, start)
+        out, shared = store.out[None, None, place.batch], store.shared[None, None, buffer]
+        left = corner[self.along]
+        if left <= whole and whole < left + slice_shape[self.along]:
+            for i in cutlass.range(place.thread, slice_shape[1 - self.along] * self.chunk, hw.WARP_GROUP, unroll=1):
+                row, column = i // self.chunk, whole - left + i % self.chunk
+                at = (column, row) if cutlass.const_expr(self.tiling.swapped) else (row, column)
+                target = (first + at[0], start + at[1])
+                if cute.elem_less(target, out.shape):
+                    out[target] = shared[at]
+
+    @cute.jit
     def write_rows(self, store: Store, buffer, first, at, place: Place):
         """The rows of a slice that belong to the expert; those below are another's."""
-        width, chunk = self.tiling.slice_columns, CHUNK_BYTES // self.tiling.out_bytes
+        width, chunk = self.tiling.slice_columns, self.chunk
         row_chunks, thread = width // chunk, place.thread
         atom = cute.make_copy_atom(
             cute.nvgpu.CopyUniversalOp(), store.shared.element_type, num_bits_per_copy=8 * CHUNK_BYTES

@@ -80,14 +80,13 @@ class Product(KernelObject):
         load_a, a_tiles = self.tma_load(a, a_loaded, (tiling.loaded_rows, tiling.k), tiling.cluster_n, tiling.cluster_n)
         load_b, b_tiles = self.tma_load(b, b_staged, (tiling.b_tile, tiling.k), tiling.cluster_m, tiling.b_shares)
         store_out, out_tiles = epilogue.tma_store(out, out_staged)
-        addressed = out if cutlass.const_expr(scheduler.grouped or epilogue.direct) else None
         tiles = scheduler.tiles(out)
         if math.prod(tiles) > 0:  # CUDA refuses an empty grid
             count = scheduler.most_tiles(tiles, offsets)
             # Clusters that split a sum compute one tile each, the others as many as it takes.
             running = count if cutlass.const_expr(tiling.split_k > 1) else cutlass.min(count, clusters)
             self.kernel(
-                load_a, a_tiles, load_b, b_tiles, store_out, out_tiles, addressed, arguments, offsets, a_staged, b_staged,
+                load_a, a_tiles, load_b, b_tiles, store_out, out_tiles, out, arguments, offsets, a_staged, b_staged,
                 out_staged, tiles,
             ).launch(
                 grid=[running * tiling.blocks, 1, 1],
@@ -212,7 +211,7 @@ class Product(KernelObject):
             epilogue.summed(state, floats, place)
             sums = accumulators[1]
             if cutlass.const_expr(tiling.split_k > 1):
-                rows = cute.size(store.tiles, mode=[0]) - place.top
+                rows = cute.size(store.out, mode=[0]) - place.top
                 memory = ready.a if cutlass.const_expr(partials is None) else partials
                 slot = group if cutlass.const_expr(tiling.cooperative) else Int32(0)
                 sums = reduce_parts(sums, memory, tiling, block.part, thread, slot, rows)
