@@ -26,7 +26,7 @@
 #define BRANCHES 512
 #define TABLES 4
 #define EXTENTS 3
-#define FIRST_EXTENT 2 /* of the subjects that are extents of the first tensor; the first two are programs */
+#define FIRST_EXTENT 2 /* of the subjects that are extents of tensors, as tables ask for; the first two are programs */
 #define CAPTURED UINT64_C(0x5000)
 
 static int32_t get_device(int32_t* device) { return *device = 0; }
@@ -183,7 +183,10 @@ static void make_subjects(library_t* made) {
     subject->label = subject->other_label = "what is asked";
     if (subject->operation == AOT_SUBJECT_ADDRESS_MODULO) subject->parameter = INT64_C(1) << below(9);
     if (i < FIRST_EXTENT) subject->operation = AOT_SUBJECT_PROGRAM;
-    else if (i < FIRST_EXTENT + EXTENTS) subject->operation = AOT_SUBJECT_EXTENT, subject->slot = subject->optional = 0;
+    else if (i < FIRST_EXTENT + EXTENTS) {
+      subject->operation = AOT_SUBJECT_EXTENT;
+      subject->slot = subject->optional = i == FIRST_EXTENT + 1 ? OPTIONAL : 0;
+    }
     if (subject->operation != AOT_SUBJECT_PROGRAM && subject->operation != AOT_SUBJECT_CONDITION) continue;
     subject->slot = subject->optional = 0;
     subject->parameter = at;
@@ -383,10 +386,10 @@ static void make_set(aot_tuned_set_t* set, set_t* content, library_t* of, uint32
   for (uint32_t i = 0; i < count; ++i) content->names[i] = of->names[first + i];
   set->variants = content->names, set->variant_count = count, set->bound_counts = content->bound_counts;
   set->bounds = content->packed, set->cells = content->cells, set->cell_count = cells;
-  if (below(8) != 0) return;
+  if (below(6) != 0) return;
   content->sound = 0;
-  switch (below(5)) {
-    case 0: content->cells[below(cells)] = (uint8_t)(count + (uint32_t)below(3)); return;
+  switch (below(7)) {
+    case 0: case 5: case 6: content->cells[below(cells)] = (uint8_t)(count + (uint32_t)below(3)); return;
     case 1: set->cell_count = cells - 1; return;
     case 2: content->names[below(count)] = "nobody"; return;
     case 3: set->extent_count = below(2) ? set->extent_count + 1 : AOT_MAX_TUNED_BY + 1; return;

@@ -135,7 +135,7 @@ static void resolve_variant(aot_tuned_variant_t* known, const aot_tuned_here_t* 
   known->is_plain = 1;
   for (uint32_t i = 0; i < set->extent_count; ++i) {
     const aot_subject_t* subject = &library->subjects[subjects[i]];
-    known->is_plain &= subject->operation == AOT_SUBJECT_EXTENT;
+    known->is_plain &= subject->operation == AOT_SUBJECT_EXTENT && !subject->optional;
     known->slots[i] = subject->slot;
     known->dims[i] = subject->dim;
   }

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .check import AREAS, Check, Result, is_prepared, prepare
-from .report import write
+from .report import why_it_survives, write
 from .sites import draw
 from .trees import PROJECT
 
@@ -91,11 +91,8 @@ def _summary(results: list[Result]) -> dict[str, object]:
 
 
 def _survivor(result: Result) -> dict[str, object]:
-    """With the reason why nobody can notice it, if somebody has looked."""
-    known = json.loads(Path(__file__).with_name("survivors.json").read_text())
-    data, names = result.mutation.data(), ("file", "code", "old", "new")
-    reason = next((one["reason"] for one in known if all(one[name] == data[name] for name in names)), "")
-    return {name: data[name] for name in names} | {"reason": reason}
+    data = result.mutation.data()
+    return {name: data[name] for name in ("file", "code", "old", "new")} | {"reason": why_it_survives(result.mutation)}
 
 
 def _keep(options: argparse.Namespace, results: list[Result]) -> None:

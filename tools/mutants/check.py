@@ -55,9 +55,10 @@ def prepare(folder: Path, jobs: int, paths: set[str], *, few: bool = False) -> N
     variables = {
         "AOT_TESTS_RUN": str(folder / "shared"),
         SOURCES: str(folder / "sources"),
+        "PYTEST_PLUGINS": "tools.mutants.keeping",  # in processes with frameworks too
         **({FEW: "1"} if few else {}),
     }
-    command = [sys.executable, "-m", "pytest", "-q", "-rfE", "-p", "tools.mutants.keeping", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-q", "-rfE", "-p", "no:cacheprovider"]
     command += ["-n", str(jobs), "--dist", "loadfile", *files]
     done = subprocess.run(command, capture_output=True, text=True, cwd=PROJECT, env=environment(PROJECT, **variables))
     failing = [_failed(line) for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
@@ -146,8 +147,8 @@ class Check:
             with tree.mutated(mutation), tree.fresh_run(mutation, self.prepared / "sources") as run:
                 command = [sys.executable, *_PYTEST, *self.left_out, *named_tests(mutation.path)]
                 status, said = _ended(command, tree.root, environment(tree.root, AOT_TESTS_RUN=str(run)))
-        except Stillborn:
-            return Result(mutation, area, False, "", 0.0, stillborn=True)
+        except Stillborn as error:
+            return Result(mutation, area, False, str(error)[-200:], 0.0, stillborn=True)
         if not mutation.path.endswith(".py") and _is_stillborn(said):
             return Result(mutation, area, False, "", 0.0, stillborn=True)
         return Result(mutation, area, status != 0, _how(status, said), round(time.monotonic() - started, 1))

@@ -20,6 +20,8 @@ _SITE = Path(__file__).with_name("site")
 _LEFT_OUT = shutil.ignore_patterns(".*", "dist", "build", "__pycache__", "*.egg-info", "results")
 # What a run of the tests compiles from the C sources: made again for a mutation of them.
 _COMPILED = ("cpp_build", "selection")
+# Results of tests that ran in another process (`tests/with_frameworks.py`): of other code.
+_RESULTS = "with_frameworks"
 # C that entry libraries do not contain.
 _ELSEWHERE = (
     "runtime/src/torch/",
@@ -49,7 +51,8 @@ class Tree:
     def make(cls, folder: Path, prepared: Path) -> Tree:
         root = folder / "project"
         shutil.copytree(PROJECT, root, ignore=_LEFT_OUT, symlinks=True)
-        shutil.copytree(prepared / "shared", folder / "shared", ignore=shutil.ignore_patterns("artifacts", *_COMPILED))
+        left_out = shutil.ignore_patterns("artifacts", _RESULTS, *_COMPILED)
+        shutil.copytree(prepared / "shared", folder / "shared", ignore=left_out)
         (folder / "shared" / "artifacts").symlink_to(prepared / "shared" / "artifacts")
         for name in _COMPILED:
             if (prepared / "shared" / name).exists():
@@ -123,6 +126,7 @@ def relink(
     host = Host.native().name
     manifest = Manifest.read(bundle)
     tables = sources / f"{manifest.identity(host)}.c"
+    assert tables.exists(), f"`{bundle}` was built by a process that did not keep the tables of entry libraries"
     entry = bundle / manifest.hosts[host].entry
     made = [
         _object(root, path, objects, altered, flags)

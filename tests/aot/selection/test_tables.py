@@ -15,11 +15,12 @@ import pytest
 from aot_runtime.arch import Arch
 
 import aot
+from aot.errors import BuildError
 from aot.hosts import CPUS, Host
 from aot.link.zig import Zig
 from aot.selection.decision import decide, decide_plainly
-from aot.selection.requirements import variant_table
-from aot.selection.subjects import VariantTable
+from aot.selection.requirements import SOURCE_CONSTANT, variant_table
+from aot.selection.subjects import FixedArgument, VariantTable
 from aot.selection.tables import CompiledVariant, Group, c_string, kernel_library_source
 
 SM90 = Arch.parse("sm_90a")
@@ -151,3 +152,25 @@ def test_variants_of_one_launcher_share_its_functions_and_what_changes() -> None
     assert source.count(f"state_{first.launcher} = ") == source.count(f"libraries_{first.launcher}[1];") == 1
     assert source.count(f"&state_{first.launcher},") == 2
     assert f"__tvm_ffi_{name}" not in source and f"requirements_{name}," in source
+
+
+def fixing(count: int) -> Group:
+    """A variant for each of so many numbers that it fixes an argument to."""
+    (first, *_) = everything()[1].variants
+    tables = [
+        replace(
+            first.table, name=f"fixed_{number}", sources=(0, SOURCE_CONSTANT), constants=(FixedArgument.of(number),)
+        )
+        for number in range(count)
+    ]
+    return Group("kernel", 2, tuple(replace(first, table=table) for table in tables), 0, 0)
+
+
+def test_a_library_fixes_as_many_arguments_as_its_error_says() -> None:
+    with pytest.raises(BuildError) as caught:
+        kernel_library_source("kernel", SM90, [fixing(1000)], [])
+    most = int(re.findall(r"more than (\d+) different", caught.value.message)[0])
+    source = kernel_library_source("kernel", SM90, [fixing(most)], [])
+    assert f"sources_fixed_{most - 1}[] = {{0, {SOURCE_CONSTANT + most - 1}}}" in source
+    with pytest.raises(BuildError):
+        kernel_library_source("kernel", SM90, [fixing(most + 1)], [])
