@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import random
+import struct
 from pathlib import Path
 
 from aot_runtime.errors import AotError
+from elftools.elf.elffile import ELFFile
 
 from aot.binary.cubin import cubins_in_bytes, cubins_in_library, cubins_in_llvm_ir
 from aot.binary.elf import read_shared_library
@@ -19,7 +22,7 @@ __all__ = ["make"]
 
 
 def make(corpus: Corpus, folder: Path) -> list[Target]:
-    return [_libraries(corpus, folder), _cubins(corpus), _launchers(corpus), _archives(corpus)]
+    return [_libraries(corpus, folder), _cubins(corpus), _newer_cubins(corpus), _launchers(corpus), _archives(corpus)]
 
 
 def _libraries(corpus: Corpus, folder: Path) -> Target:
@@ -40,10 +43,14 @@ def _libraries(corpus: Corpus, folder: Path) -> Target:
     return Target("libraries", 0.002, case)
 
 
-def _cubins(corpus: Corpus) -> Target:
+def _fatbin(corpus: Corpus) -> bytes:
     image = corpus.library().read_bytes()
     start = image.index((0xBA55ED50).to_bytes(4, "little"))
-    fatbin = image[start : start + 16 + int.from_bytes(image[start + 8 : start + 16], "little")]
+    return image[start : start + 16 + int.from_bytes(image[start + 8 : start + 16], "little")]
+
+
+def _cubins(corpus: Corpus) -> Target:
+    fatbin = _fatbin(corpus)
 
     def case(rng: random.Random) -> str:
         try:
@@ -53,6 +60,48 @@ def _cubins(corpus: Corpus) -> Target:
         return ACCEPTED
 
     return Target("cubins", 0.005, case)
+
+
+def _newer_cubins(corpus: Corpus) -> Target:
+    """As CUDA 13 writes them: `.nv.compat` says whether the code is for one chip alone, and the entry must say so too."""
+    fatbin = _fatbin(corpus)
+    elf = fatbin.index(b"\x7fELF")
+    section = ELFFile(io.BytesIO(fatbin[elf:])).get_section_by_name(".nv.callgraph")  # becomes `.nv.compat`
+    table = elf + section["sh_offset"]
+
+    def case(rng: random.Random) -> str:
+        image = bytearray(fatbin.replace(b".nv.callgraph\0", b".nv.compat\0\0\0\0"))
+        image[elf + 8] = 8  # the version of the ABI
+        struct.pack_into("<I", image, elf + 48, 90 << 8)
+        records, is_for_one_chip = _compat(rng, section["sh_size"])
+        image[table : table + len(records)] = records
+        entry_says_so = rng.random() < 0.5
+        struct.pack_into("<Q", image, 16 + 40, entry_says_so << 20)
+        try:
+            cubins_in_bytes(bytes(image))
+        except AotError:
+            if not is_for_one_chip or entry_says_so:
+                raise
+            return REFUSED
+        if is_for_one_chip and not entry_says_so:
+            raise Undetected(f"code for one chip alone in an entry for others: {records.hex()}")
+        return ACCEPTED
+
+    return Target("newer cubins", 0.005, case)
+
+
+def _compat(rng: random.Random, size: int) -> tuple[bytes, bool]:
+    """Records of that many bytes: a kind, an attribute, a value of one or two bytes or behind its length."""
+    records, is_for_one_chip = b"", False
+    while len(records) < size:
+        kind, attribute, value = rng.choice((2, 3, 4)), rng.choice((9, 9, 5)), rng.randrange(3)
+        if kind == 4:
+            length = rng.randrange(0, size - len(records), 4)
+            records += bytes((kind, attribute)) + length.to_bytes(2, "little") + bytes([value]) * length
+        else:  # what is behind a value of one byte means nothing
+            records += bytes((kind, attribute, value, rng.randrange(2)))
+            is_for_one_chip |= (kind, attribute, value) == (2, 9, 1)
+    return records, is_for_one_chip
 
 
 def _launchers(corpus: Corpus) -> Target:
