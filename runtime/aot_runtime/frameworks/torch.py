@@ -11,8 +11,8 @@ tensors of the caller. Schemas, defaults and the shapes that tracing needs come 
 ``torch.export`` and CUDA graphs see ordinary operators.
 
 An eager call with plain tensors goes straight to the kernel and not through torch's dispatcher, which costs
-microseconds. It does so only if every tensor is exactly a ``Tensor`` or a ``Parameter``, no mode or transform is
-active, and no gradient is wanted. All other calls take the operator.
+microseconds. It does so only if every tensor is exactly a ``Tensor`` or a ``Parameter`` with memory of its own, no mode
+is active, and no gradient is wanted. All other calls take the operator.
 """
 
 from __future__ import annotations
@@ -311,7 +311,7 @@ def _out_fake({out}):
     _check_call({symbol}, {arguments})
 
 def _functional_autograd({functional}):
-    if {device_of} is not None and {device_of}.is_cuda and {plain_functional}:
+    if {device_of} is not None and {device_of}.is_cuda and not _transforms() and {plain_functional}:
         return _functional_kernel({pass_functional})
     _check_present({inputs_by_name})
     _refuse_gradients("{name}", {inputs})
@@ -319,7 +319,7 @@ def _functional_autograd({functional}):
         return _functional({pass_functional})
 
 def _out_autograd({out}):
-    if {device_of} is not None and {device_of}.is_cuda and {plain_out}:
+    if {device_of} is not None and {device_of}.is_cuda and not _transforms() and {plain_out}:
         {target}
         _bump({outputs})
         return
@@ -338,7 +338,7 @@ def _out_in_place({out}):
 def _plain(tensors: list[str], optional: Collection[str]) -> str:
     """Whether a call may bypass the dispatcher, as an expression."""
     exact = [f"(_type({name}) is _Tensor or _type({name}) is _Parameter{_or_none(name, optional)})" for name in tensors]
-    quiet = " and ".join(f"not {question}()" for question in _QUESTIONS)
+    quiet = f"not ({' or '.join(f'{question}()' for question in _QUESTIONS)})"
     wanted = [
         f"{name} is not None and {name}.requires_grad" if name in optional else f"{name}.requires_grad"
         for name in tensors
@@ -348,27 +348,34 @@ def _plain(tensors: list[str], optional: Collection[str]) -> str:
     )
 
 
-# What must not be active if a call bypasses the dispatcher: torch.jit.trace, modes, and transforms.
+# What must not be active if a call bypasses the dispatcher: torch.jit.trace and modes. Nobody asks for transforms, which
+# would take a tenth of the time: tensors of `torch.func` have no memory, so that kernels refuse them.
 _QUESTIONS = {
     "_is_recorded": torch._C._is_tracing,  # what torch.jit.is_tracing asks, in a third of the time
     "_dispatch_modes": torch._C._len_torch_dispatch_stack,
     "_function_modes": torch._C._len_torch_function_stack,
-    "_transforms": torch._C._are_functorch_transforms_active,
 }
+
+
+_is_transformed = torch._C._are_functorch_transforms_active
 
 
 def _fallback(operator: str) -> Callable[[tuple[Any, ...]], bool]:
     """A function that decides whether a call goes to the operator after the kernel refused its tensors.
 
-    It does for meta tensors and sparse tensors, and for those that autocast may cast. For tensors on the CPU the kernel's own error says more, unless somebody
-    implemented the operator for them.
+    It does for meta tensors and sparse tensors, inside transforms of `torch.func`, and for tensors that autocast may
+    cast. For tensors on the CPU the kernel's own error says more, unless somebody implemented the operator for them.
     """
 
     def goes_to_operator(tensors: tuple[Any, ...]) -> bool:
         given = [tensor for tensor in tensors if tensor is not None]
         if not all(isinstance(tensor, torch.Tensor) for tensor in given):
             return False
-        if is_autocast() or any(t.layout is not torch.strided or t.device.type not in ("cuda", "cpu") for t in given):
+        if (
+            is_autocast()
+            or _is_transformed()
+            or any(t.layout is not torch.strided or t.device.type not in ("cuda", "cpu") for t in given)
+        ):
             return True
         return all(t.is_cpu for t in given) and torch._C._dispatch_has_kernel_for_dispatch_key(operator, "CPU")
 
@@ -415,6 +422,7 @@ def _names(signature: _Signature, bundle: Bundle) -> dict[str, Any]:
     record = signature.record
     names: dict[str, Any] = {
         **_QUESTIONS,
+        "_transforms": _is_transformed,
         **SHAPE_FUNCTIONS,
         "_isinstance": isinstance,
         "_type": type,

@@ -13,6 +13,7 @@ from typing import Any
 import aot_runtime
 import aot_runtime.native
 import pytest
+from aot_runtime import ArgumentError
 from aot_runtime.description.kernel_records import Choice, KernelRecord, Parameter
 from aot_runtime.frameworks.exposed import ExposeError
 
@@ -100,11 +101,19 @@ class Played:
 
     def _symbol(self, name: str) -> Callable[..., Any]:
         def call(*arguments: Any) -> None:
+            refuse_without_memory(arguments)
             self.calls.append(name)
             with torch.no_grad():
                 _PLAYED[name](*arguments)
 
         return call
+
+
+def refuse_without_memory(arguments: tuple[Any, ...]) -> None:
+    """As dispatch does; for tensors inside of vmap, torch raises an error itself if it is asked for their memory."""
+    for tensor in arguments:
+        if isinstance(tensor, torch.Tensor) and tensor.is_cpu and tensor.numel() and tensor.data_ptr() == 0:
+            raise ArgumentError("a tensor whose address is null")
 
 
 def _peaks(x: Any, out: Any, total: Any) -> None:
@@ -491,6 +500,17 @@ def test_vmap_runs_row_by_row(ops: Any) -> None:
     assert torch.equal(torch.vmap(lambda one: ops.rmsnorm(one, WEIGHT))(x), ops.rmsnorm(x, WEIGHT))
     with pytest.raises(RuntimeError, match="Batching rule not implemented"):
         torch.vmap(lambda one: ops.rmsnorm.out(one, WEIGHT, out=torch.empty_like(one)))(x)
+
+
+def test_transforms_see_the_operator_and_kernels_see_only_tensors_with_memory(ops: Any, bundle: Played, x: Any) -> None:
+    expected = ops.rmsnorm(x, WEIGHT)
+    bundle.calls.clear()
+    assert torch.equal(torch.func.functionalize(lambda x: ops.rmsnorm(x, WEIGHT))(x), expected)
+    assert bundle.calls == ["rmsnorm"]
+    with pytest.raises(RuntimeError, match="functionalizing operators"):  # what torch says about every out form
+        torch.func.functionalize(lambda x: ops.rmsnorm.out(x, WEIGHT, out=torch.empty_like(x)))(x)
+    with pytest.raises(operators.GradientError):
+        torch.func.grad(lambda x: ops.rmsnorm(x, WEIGHT).sum())(x)
 
 
 def test_autocast_converts_no_arguments(ops: Any, x: Any) -> None:
