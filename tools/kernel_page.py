@@ -54,6 +54,7 @@ def page() -> str:
 
 
 @cache
+@cache
 def listed() -> list[dict[str, Any]]:
     """Every shipped kernel, as ``list --json`` describes it. Nothing is planned, so that this takes a second."""
     with tempfile.TemporaryDirectory() as folder:

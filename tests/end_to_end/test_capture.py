@@ -186,7 +186,10 @@ def test_a_capture_follows_the_rules_of_a_build(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], commands_share_artifacts: None
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    shutil.copytree(FOREIGN, tmp_path / "foreign", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(FOREIGN / "rowlib", tmp_path / "foreign" / "rowlib", ignore=shutil.ignore_patterns("__pycache__"))
+    # One call: what is compiled for three architectures does not matter to the rules.
+    program = 'from rowlib.scaling import scale\n\nscale(None, None, None, dtype="f16", n=64)\n'
+    (tmp_path / "foreign" / "exercise.py").write_text(program)
 
     def capture(archs: str, *more: str) -> tuple[int, str]:
         command = ["capture", "foreign/exercise.py", "--arch", archs, "--name", "rows", "--cudart", "shared"]
