@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import shutil
 import subprocess
 import sys
@@ -70,29 +71,36 @@ def test_a_tile_is_hardly_higher_than_a_product_of_few_rows(
     assert all(height <= max(3 * m, 2 * lowest) for m, height in heights), heights
 
 
+def tilings(path: Path) -> list[str]:
+    """The variants for sm_90a that take matrices: one for each tiling."""
+    variants = json.loads((path / "details" / "sm_90a.json").read_text())["variants"]
+    return [variant["name"] for variant in variants if variant["point"]["batched"] == "matrix"]
+
+
+def launched(cuda: Standin, bundle: aot_runtime.Bundle, name: str, m: int, n: int, k: int) -> Any:
+    variant_function(bundle, "gemm", name)(*tensors(cuda, m, n, k))
+    return cuda.launches[-1]
+
+
 @pytest.mark.parametrize("multiprocessors", [132, 78])
-def test_as_many_blocks_as_the_device_holds_share_the_tiles(
+def test_every_tiling_fills_the_device_and_starts_no_cluster_without_a_tile(
     multiprocessors: int, path: Path, cuda: Standin, tmp_path: Path
 ) -> None:
     cuda.reset(capabilities=[(9, 0)], sm_counts=[multiprocessors])
     # A copy: a bundle asks a device once.
     bundle = aot_runtime.load(shutil.copytree(path, tmp_path / "bundle"))
-    for label, shape in (
-        ("tile128x128_cluster2x1", (8192, 8192, 512)),
-        ("tile96x64_swapped_cluster1x4", (100, 640, 64)),
-    ):
-        name = f"gemm__silu__f16__matrix__a_rows__b_rows__{label}"
-        variant_function(bundle, "gemm", name)(*tensors(cuda, *shape))
-    large, small = cuda.launches
-    assert (large.grid, large.cluster, large.block) == ((multiprocessors, 1, 1), (2, 1, 1), (384, 1, 1))
-    assert (small.grid, small.cluster, small.block) == ((24, 1, 1), (4, 1, 1), (384, 1, 1))
-
-
-def test_a_sum_over_a_long_k_is_cut_among_the_blocks_of_a_cluster(cuda: Standin, bundle: aot_runtime.Bundle) -> None:
-    name = "gemm__silu__f16__matrix__a_rows__b_rows__tile64x128_splitk4"
-    variant_function(bundle, "gemm", name)(*tensors(cuda, 128, 256, 8192))
-    (launch,) = cuda.launches
-    assert (launch.grid, launch.cluster) == ((16, 1, 1), (4, 1, 1))  # four tiles, four blocks for each
+    many_rows, few_rows, one_tile = (8192, 8192, 512), (16, 32768, 512), (16, 16, 512)
+    takes_many = {one.variant for one in takes(bundle, *many_rows)}
+    for name in tilings(path):
+        large = launched(cuda, bundle, name, *(many_rows if name in takes_many else few_rows))
+        small = launched(cuda, bundle, name, *one_tile)
+        blocks, together = math.prod(large.grid), math.prod(large.cluster)
+        fitting = multiprocessors // together * together
+        assert math.prod(small.grid) == together, name
+        if (parts := name.rpartition("_splitk")[2]) == name:
+            assert blocks == fitting, name  # they share the tiles
+        else:
+            assert blocks > fitting and together == int(parts), name  # a cluster shares the sums of one tile
 
 
 def test_the_contract_has_a_product_for_every_tiling(path: Path, bundle: aot_runtime.Bundle) -> None:
