@@ -185,12 +185,9 @@ def prompts_short() -> str:
         "further": "other lengths and heads, windows",
         "chunks": "chunks of prompts, keys in pages",
     }
-    rows = []
-    for key, label in labels.items():
-        for other, name in (("cudnn", "cuDNN"), ("flash_attention_4", "FlashAttention-4")):
-            ratios = {shape: row["aot"] / row[other] for shape, row in sets[key].items() if other in row}
-            if ratios:
-                rows.append([label, name, *_mean_and_worst(ratios)])
+    contenders = {"cudnn": "cuDNN", "flash_attention_4": "FlashAttention-4"}
+    problems = {label: sets[key] for key, label in labels.items()}
+    rows = _contests(problems, contenders, lambda row, other: row["aot"] / row[other] if other in row else None)
     return table(("bf16, speed relative to", "contender", "problems", "geometric mean", "worst"), rows)
 
 
@@ -204,6 +201,22 @@ def decoding_short() -> str:
         ratios = {shape: one["aot"] / one[other] for shape, one in times.items() if other in one}
         rows.append([name, *_mean_and_worst(ratios)])
     return table(("speed relative to", "problems", "geometric mean", "worst"), rows)
+
+
+def _contests(
+    problems: Mapping[str, Mapping[str, Any]],
+    contenders: Mapping[str, str],
+    ratio: Callable[[Any, str], float | None],
+) -> list[list[str]]:
+    """A row for each set of problems and each contender that solved some of them: the set, who, mean and worst."""
+    rows = []
+    for label, own in problems.items():
+        for other, name in contenders.items():
+            found = {shape: ratio(one, other) for shape, one in own.items()}
+            ratios = {shape: one for shape, one in found.items() if one is not None}
+            if ratios:
+                rows.append([label, name, *_mean_and_worst(ratios)])
+    return rows
 
 
 def _mean_and_worst(ratios: Mapping[str, float]) -> tuple[str, str, str]:
@@ -251,13 +264,12 @@ def latent_short() -> str:
         "planned": "FlashMLA, a plan in each call",
         "read": "reading alone",
     }
-    rows = []
-    for key, label in (("shapes", "listed"), ("drawn", "drawn")):
-        for other, name in contenders.items():
-            times = {shape: one["microseconds"] for shape, one in results[key].items() if other in one["microseconds"]}
-            if times:
-                ratios = {shape: own[other] / own["aot"] for shape, own in times.items()}
-                rows.append([name, label, *_mean_and_worst(ratios)])
+    problems = {
+        label: {shape: one["microseconds"] for shape, one in results[key].items()}
+        for key, label in (("shapes", "listed"), ("drawn", "drawn"))
+    }
+    compared = _contests(problems, contenders, lambda own, other: own[other] / own["aot"] if other in own else None)
+    rows = [[name, label, *figures] for label, name, *figures in compared]
     return table(("speed relative to", "problems", "count", "geometric mean", "worst"), rows)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from . import binaries, bundles, descriptions, dispatch, entries, overlap, unaltered, worlds
-from .command import corpus_and_folder, parser, run_all
+from .command import corpus_and_folder, corpus_parser, run_all
 from .corpus import Corpus
 from .engine import Target, run_case, run_target
 
@@ -57,12 +57,8 @@ def main() -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    arguments = parser("fuzz", __doc__)
+    arguments = corpus_parser("fuzz", __doc__)
     arguments.add_argument("--cases", type=int, default=10_000, help="in all; targets get shares of them")
-    arguments.add_argument("--seed", type=int, default=1)
-    arguments.add_argument(
-        "--corpus", type=Path, metavar="DIR", help="bundles of an earlier run; made there if it is missing"
-    )
     arguments.add_argument("--only", metavar="TARGET", help="one target alone, or `readers`: all that are in Python")
     arguments.add_argument("--case", type=int, help="with --only: repeat this case alone, with its traceback")
     return arguments

@@ -29,6 +29,16 @@ def parser(name: str, description: str | None) -> argparse.ArgumentParser:
     return arguments
 
 
+def corpus_parser(name: str, description: str | None) -> argparse.ArgumentParser:
+    """For commands that draw cases from a corpus."""
+    arguments = parser(name, description)
+    arguments.add_argument("--seed", type=int, default=1)
+    arguments.add_argument(
+        "--corpus", type=Path, metavar="DIR", help="bundles of an earlier run; made there if it is missing"
+    )
+    return arguments
+
+
 @contextmanager
 def corpus_and_folder(kept: Path | None = None) -> Iterator[tuple[Corpus, Path]]:
     """A corpus, and a folder to work in; ``kept`` is where an earlier run has left the corpus, or where it shall be left."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from . import dispatch, overlap, worlds
 from .__main__ import _targets
-from .command import corpus_and_folder, parser
+from .command import corpus_and_folder, corpus_parser
 from .corpus import Corpus
 from .engine import Finding, Target, run_case
 
@@ -100,11 +100,7 @@ def _first(findings: list[Finding]) -> Finding | None:
 
 
 def main() -> int:
-    arguments = parser("fuzz.hunt", __doc__)
-    arguments.add_argument(
-        "--corpus", type=Path, metavar="DIR", help="bundles of an earlier run; made there if it is missing"
-    )
-    arguments.add_argument("--seed", type=int, default=1)
+    arguments = corpus_parser("fuzz.hunt", __doc__)
     arguments.add_argument("--seconds", type=float, default=60)
     options = arguments.parse_args()
     with corpus_and_folder(options.corpus) as (corpus, folder):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from . import worlds
-from .command import corpus_and_folder, parser, run_all
+from .command import corpus_and_folder, corpus_parser, run_all
 from .corpus import PROJECT, Corpus
 
 __all__ = ["READERS", "in_c", "in_python"]
@@ -62,11 +62,7 @@ def in_python(corpus: Path, folder: Path, seed: int, cases: int) -> dict[str, fl
 
 
 def main() -> int:
-    arguments = parser("fuzz.reach", __doc__)
-    arguments.add_argument(
-        "--corpus", type=Path, metavar="DIR", help="bundles of an earlier run; made there if it is missing"
-    )
-    arguments.add_argument("--seed", type=int, default=1)
+    arguments = corpus_parser("fuzz.reach", __doc__)
     arguments.add_argument("--cases", type=int, default=50_000)
     options = arguments.parse_args()
     with corpus_and_folder(options.corpus) as (corpus, folder):

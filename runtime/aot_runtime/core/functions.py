@@ -15,7 +15,7 @@ from ..description.kernel_records import KernelRecord, Parameter
 from ..errors import ArgumentError
 from .named_streams import named_streams
 
-__all__ = ["call_plainly", "documentation", "function_symbol", "make_function", "parameter_facts"]
+__all__ = ["ByChoice", "call_plainly", "documentation", "function_symbol", "make_function", "parameter_facts"]
 
 
 def function_symbol(kernel: str, choices: tuple[str, ...]) -> str:
@@ -27,7 +27,7 @@ def make_function(record: KernelRecord, name: str, symbol: Callable[[str], Calla
     """A Python function for a kernel, or for one of its functions if ``name`` fixes the choices."""
     if name != record.name or not record.choices:
         return _direct(record, name, symbol(name))
-    by_choice = _ByChoice(record)
+    by_choice = ByChoice(record)
     for values in product(*(choice.values for choice in record.choices)):
         full_name = function_symbol(record.name, values)
         if full_name in record.functions:
@@ -35,7 +35,7 @@ def make_function(record: KernelRecord, name: str, symbol: Callable[[str], Calla
     return _choosing(record, by_choice)
 
 
-class _ByChoice(dict):  # type: ignore[type-arg]  # a generic base takes long to create
+class ByChoice(dict):  # type: ignore[type-arg]  # a generic base takes long to create
     """The functions of a kernel by the choices that the caller names. Unknown names raise :class:`ArgumentError`."""
 
     def __init__(self, record: KernelRecord) -> None:
@@ -98,7 +98,7 @@ _DIRECT_NAMES = {
 }
 
 
-def _choosing(record: KernelRecord, by_choice: _ByChoice) -> Callable[..., Any]:
+def _choosing(record: KernelRecord, by_choice: ByChoice) -> Callable[..., Any]:
     defaults = {f"_choice_{i}": choice.default for i, choice in enumerate(record.choices)}
     keywords = [
         choice.name if choice.default is None else f"{choice.name}=_choice_{i}"

@@ -25,7 +25,7 @@ import torch
 from torch.autograd import forward_ad
 
 from ..core.bundle import Bundle
-from ..core.functions import call_plainly, documentation, function_symbol
+from ..core.functions import ByChoice, call_plainly, documentation, function_symbol
 from ..description.kernel_records import KernelRecord
 from ..errors import AotError, ArgumentError
 from .exposed import Exposed, ExposeError, expose
@@ -451,25 +451,12 @@ def _names(signature: _Signature, bundle: Bundle) -> dict[str, Any]:
     }
     if not record.choices:
         return {**names, "_target": bundle._symbol(record.name)}
-    targets = _Targets(record)
+    targets = ByChoice(record)
     for symbol in record.functions:
         values = tuple(symbol.removeprefix(record.name + "__").split("__"))
         if function_symbol(record.name, values) == symbol:
             targets[values[0] if len(values) == 1 else values] = bundle._symbol(symbol)
     return {**names, "_targets": targets}
-
-
-class _Targets(dict[Any, Callable[..., Any]]):
-    """Compiled functions by the caller's choices."""
-
-    def __init__(self, record: KernelRecord) -> None:
-        super().__init__()
-        self.record = record
-
-    def __missing__(self, key: Any) -> Callable[..., Any]:
-        names = ", ".join(choice.name for choice in self.record.choices)
-        known = ", ".join(repr(value) for value in self)
-        raise ArgumentError(f"{self.record.name}: {names} = {key!r} was not built; known: {known}")
 
 
 def _allocations(signature: _Signature, names: dict[str, Any]) -> Iterator[str]:
