@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,8 +83,10 @@ def build_settings(arguments: argparse.Namespace, archs: tuple[str, ...] = ()) -
 
 
 def _check_source(kernels: str | None) -> None:
-    """Raise if what ``--source`` names looks like a path and is not there: that is the first thing to fix."""
-    if kernels is not None and os.sep in kernels and not Path(kernels).exists():
+    """Raise if what ``--source`` names is neither a path nor a module: that is the first thing to fix."""
+    if kernels is None or Path(kernels).exists():
+        return
+    if os.sep in kernels or find_spec(kernels.partition(".")[0] or " ") is None:
         raise UsageError(f"`{kernels}` does not exist", hint="pass a folder, a Python file, or an importable module")
 
 

@@ -63,6 +63,12 @@ def test_without_a_project_an_architecture_is_needed(folder: Path, text: str | N
     assert "`--arch H100`" in (caught.value.hint or "")
 
 
+@pytest.mark.parametrize("source", ["nowhere/at/all", "no_such_module", "no_such_package.module"])
+def test_a_source_that_is_not_there_is_named_before_an_architecture_is_asked_for(folder: Path, source: str) -> None:
+    with pytest.raises(UsageError, match=f"`{source}` does not exist"):
+        settings("--source", source)
+
+
 def test_a_project_gives_the_defaults(folder: Path) -> None:
     (folder / "pyproject.toml").write_text(PROJECT)
     found = settings()
