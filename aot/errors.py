@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -74,7 +75,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def system_hint(error: OSError) -> str | None:
-    """The next step if the system has run out of a resource; else None."""
+    """The next step if the system has run out of a resource, or if a folder is missing; else None."""
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return "file handles ran out; raise the limit (`ulimit -n`) or pass fewer `--jobs`"
     if error.errno == errno.ENOMEM:
@@ -83,6 +84,9 @@ def system_hint(error: OSError) -> str | None:
         return (
             f"the disk of `{error.filename}` is full; free some space there" if error.filename else "the disk is full"
         )
+    folder = os.path.dirname(os.path.abspath(os.fsdecode(error.filename))) if error.filename else "/"
+    if error.errno == errno.ENOENT and not os.path.isdir(folder):
+        return f"there is no folder `{folder}`; make it, or name another place"
     return None
 
 

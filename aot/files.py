@@ -133,11 +133,14 @@ def write_whole(path: Path, content: str | bytes) -> None:
         return
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        with naming(path):
-            temporary.write_bytes(data)
-            os.replace(temporary, path)
+        temporary.write_bytes(data)
+        os.replace(temporary, path)
+    except OSError as error:
+        error.filename = str(path)  # what the user knows of
+        raise
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
 
 
 def full_disk(*folders: Path) -> str | None:

@@ -115,6 +115,8 @@ def test_config_prints_a_path_as_it_is_and_quotes_words_with_spaces(
     monkeypatch.setattr(aot_runtime.native, "include_directory", lambda: tmp_path / "with space")
     assert main(["config", "--includedir"]) == 0
     assert capsys.readouterr().out == f"{tmp_path}/with space\n"
+    assert main(["config", "--cflags"]) == 0
+    assert shlex.split(capsys.readouterr().out) == [f"-I{tmp_path}/with space"]
     assert main(["config", "--cflags", str(project.bundle)]) == 0
     assert shlex.split(capsys.readouterr().out) == [f"-I{tmp_path}/with space", f"-I{project.bundle}/include"]
 

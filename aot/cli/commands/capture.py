@@ -63,6 +63,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "program",
         nargs="*",
+        default=[],
         metavar="PROGRAM",
         help="after `--`: the arguments of the exercise; with `--record` the program and its arguments",
     )

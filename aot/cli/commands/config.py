@@ -37,7 +37,7 @@ SYSTEM = ("-ldl", "-lrt", "-lm", "-pthread")
 def configure_parser(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "Example: cc app.c $(python -m aot config --cflags --ldflags --libs --static --arch sm90 dist/kernels). "
-        "Several options are printed on one line, in the order that a compiler needs. Words are quoted only if one of them "
+        "Several options are printed on one line, in the order that a compiler needs. Flags are quoted only if one of them "
         "contains a space: then pass the line through `eval`."
     )
     add = parser.add_argument
@@ -102,8 +102,12 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _line(words: Sequence[str]) -> str:
-    """For ``$(...)`` of a shell, which splits at spaces and takes quotes literally. Words with spaces need ``eval``."""
-    spaced = len(words) > 1 and any(len(word.split()) != 1 for word in words)
+    """For ``$(...)`` of a shell, which splits at spaces and takes quotes literally. Words with spaces need ``eval``.
+
+    A path alone is as it is, for ``"$(...)"``.
+    """
+    is_path = len(words) == 1 and not words[0].startswith("-")
+    spaced = not is_path and any(len(word.split()) != 1 for word in words)
     return shlex.join(words) if spaced else " ".join(words)
 
 

@@ -52,6 +52,7 @@ def configure_parser(parser: argparse.ArgumentParser) -> None:
     add(
         "arguments",
         nargs="*",
+        default=[],  # without one, argparse calls it required
         metavar="NAME=VALUE",
         help="an argument of the call: x=f16[4,8,64], with strides and alignment x=f16[4,8]:(16,1)@16, n=3, "
         "scale=0.5, flag=true, bias=none, pair=(f32[8],2.0), a choice op=relu; outputs may be left out",

@@ -37,6 +37,13 @@ def test_torch_is_not_imported(small_bundle_path: Path, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "aot", *command], env={**os.environ, "PYTHONPATH": path}, check=True)
 
 
+def test_what_is_required_does_not_name_what_may_be_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "bundle"]) == 2
+    error = next(line for line in capsys.readouterr().err.splitlines() if line.startswith("error: "))
+    assert "KERNEL" in error
+    assert "NAME=VALUE" not in error
+
+
 @pytest.mark.parametrize("device", ["9.0", "H200", "sm_90a", "sm90", "NVIDIA H100 80GB HBM3"])
 def test_a_gpu_has_many_names(small_bundle_path: Path, device: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", str(small_bundle_path), "fill_stream_zero", "out=f32[8]", "--cc", device]) == 0

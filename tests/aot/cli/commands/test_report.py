@@ -19,3 +19,13 @@ def test_a_page_that_cannot_be_written_leaves_nothing(
     assert str(tmp_path / "page.html") in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
     assert main(words) == 0
+
+
+def test_a_page_in_a_folder_that_is_not_there_names_both(
+    small_bundle_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "nowhere" / "page.html"
+    assert main(["report", str(small_bundle_path), "--out", str(page)]) == 1
+    error, _, hint = capsys.readouterr().err.partition("\nhint: ")
+    assert f"`{page}`" in error
+    assert f"`{page.parent}`" in hint
