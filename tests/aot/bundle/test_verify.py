@@ -54,6 +54,12 @@ def one(problems: list[str]) -> str:
     return problem
 
 
+def test_a_bundle_that_shares_the_cuda_runtime_is_sound(standin_bundle_path: Path) -> None:
+    host = Manifest.read(standin_bundle_path).hosts[Host.native().name]
+    assert host.cudart.startswith("libcudart.so")
+    assert verify(standin_bundle_path) == []
+
+
 def test_a_bundle_as_built_is_sound(small_bundle_path: Path) -> None:
     assert verify(small_bundle_path) == []
 

@@ -64,6 +64,12 @@ def test_f32_alone_stays_where_it_is_taken(seen: Any) -> None:
     assert seen(x.half(), x, x) == [torch.float16, torch.float32, torch.float32]
 
 
+def test_what_is_no_tensor_of_floats_is_passed_on(seen: Any) -> None:
+    x = torch.ones(2, 2)
+    assert seen(x, x.bfloat16(), x, None, 2)[0] == torch.bfloat16
+    assert seen(torch.ones(2, 2, dtype=torch.int32), x.bfloat16(), x, x, 2)[0] == torch.int32
+
+
 def test_gradients_return_in_the_dtype_of_the_leaf() -> None:
     from aot_runtime.frameworks.torch_autocast import _casting
 

@@ -17,7 +17,7 @@ from aot_runtime.frameworks.outputs import SHAPE_FUNCTIONS, shape_source
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aot.bundle.operators import DEEPEST, MOST, Step, shape_steps
+from aot.bundle.operators import DEEPEST, MOST, WORKSPACE, Step, shape_steps
 
 FOLDER = aot_runtime.native.source_directory() / "torch"
 INPUTS = (Parameter("x", type="tensor"), Parameter("y", type="tensor?"), Parameter("n", type="int"))
@@ -185,3 +185,4 @@ def test_limits_are_those_of_the_header() -> None:
     header = Path(FOLDER / "aot_torch_table.h").read_text()
     assert f"AOT_TORCH_MAX_ARGUMENTS = {MOST}," in header
     assert f"AOT_TORCH_MAX_DEPTH = {DEEPEST} " in header
+    assert f"AOT_TORCH_WORKSPACE (INT32_MIN + {WORKSPACE + 2**31})" in header
