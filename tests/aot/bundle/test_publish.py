@@ -307,6 +307,17 @@ def test_a_damaged_bundle_may_be_replaced(tmp_path: Path) -> None:
     assert check_destination(tmp_path) == Destination(tmp_path, is_damaged=True)
 
 
+def test_the_bundle_of_an_installed_package_is_never_replaced(tmp_path: Path) -> None:
+    """The package refuses any other manifest than its own."""
+    for name in ("_bundle", "bundle"):
+        put(tmp_path / name, 1)
+        check_destination(tmp_path / name)
+    (tmp_path / "__init__.py").write_text("")
+    check_destination(tmp_path / "bundle")
+    with pytest.raises(UsageError, match="belongs to an installed package"):
+        check_destination(tmp_path / "_bundle")
+
+
 def test_what_is_not_a_bundle_is_never_replaced(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "thesis.tex").write_text("years of work")
