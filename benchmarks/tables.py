@@ -570,6 +570,8 @@ FACTS: dict[str, tuple[tuple[str, str, Callable[[Any], str]], ...]] = {
          lambda data: "{jax}, {jax-tvm-ffi}".format(**data["machine"]["versions"])),
         ("CuPy", "h200-gpu-tests.json", lambda data: data["machine"]["versions"]["cupy"]),
         ("Tests that need a GPU", "h200-gpu-tests.json", lambda data: _outcomes(data["results"])),
+        ("Faults: processes killed while they launch, illegal accesses, two processes at once, also through MPS, no memory left",
+         "h200-faults.json", lambda data: _outcomes(data["results"])),
         ("Tests that need none, on the host of the GPU", "h200-suite.json",
          lambda data: _outcomes({"suite": data["results"]})),
         ("`bench --ncu`: share of the time that tensor cores are busy, product of 8192 x 8192 x 8192 in bf16",
