@@ -12,7 +12,7 @@ from aot_runtime.arch import Arch
 from aot_runtime.description.kernel_records import KernelRecord
 
 from aot.bundle.manifest import Manifest
-from aot.bundle.staleness import Stale, find_source, known_stale, stale_kernels, unrecorded
+from aot.bundle.staleness import Stale, find_source, known_stale, stale_kernels, stale_text, unrecorded
 
 SM80, SM90 = Arch.parse("sm_80"), Arch.parse("sm_90a")
 
@@ -94,3 +94,12 @@ def test_what_no_build_accounts_for_is_known() -> None:
     whole = manifest(ADD)
     assert unrecorded(whole) == {("add", "sm_90a")}
     assert unrecorded(whole.replace(provenance=())) == {("add", "sm_80"), ("add", "sm_90a")}
+
+
+def test_kernels_that_are_stale_for_the_same_reason_are_told_together() -> None:
+    stale = [
+        Stale(name, ("sm_90a",), reason)
+        for name, reason in (("a", "x changed"), ("b", "x changed"), ("c", "y is gone"))
+    ]
+    assert stale_text(stale) == "3 kernels are stale: x changed (a, b); y is gone (c)"
+    assert stale_text(stale[:1]) == "1 kernel is stale: x changed (a)"
