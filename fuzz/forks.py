@@ -79,7 +79,8 @@ def _told(process: subprocess.Popen[str], said: Any) -> tuple[int, list[Finding]
 def in_parts(bundle: Path, standin: Path, folder: Path, options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
     """What there is after each part: a run that is ended leaves what it has done."""
     until = time.monotonic() + options.seconds
-    total = _earlier(options.out) if options.resume else {"cases": 0, "found": 0, "findings": []}
+    nothing: dict[str, Any] = {"cases": 0, "found": 0, "findings": []}
+    total = _earlier(options.out) if options.resume and options.out.exists() else nothing
     yield NAME, total
     while total["cases"] < options.forks and time.monotonic() < until:
         count = min(PART * options.jobs, options.forks - total["cases"])
