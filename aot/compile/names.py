@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import dis
 import functools
+import importlib.util
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from aot_runtime.serving.forms import UnstableError
-from aot_runtime.serving.reads import MISSING, ReadForms, resolve, takes_part
+from aot_runtime.serving.reads import MISSING, WHOLE, ReadForms, resolve, takes_part
 
-__all__ = ["Reached", "codes_in", "constants", "names_read", "reach"]
+__all__ = ["Reached", "codes_in", "constants", "imported_by", "names_read", "reach"]
 
 _ROOTS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
 _MEMBERS = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
+_CONSTANTS = frozenset({"LOAD_CONST", "LOAD_SMALL_INT"})
 
 
 @functools.lru_cache(maxsize=8192)
@@ -33,6 +35,24 @@ def names_read(code: types.CodeType) -> frozenset[str]:
             found.add(".".join(path))
         path = [str(instruction.argval)] if instruction.opname in _ROOTS else []
     return frozenset({*found, *([".".join(path)] if path else [])})
+
+
+@functools.lru_cache(maxsize=8192)
+def imported_by(code: types.CodeType, package: str) -> frozenset[tuple[str, str]]:
+    """What code imports when it runs: modules with the names that are taken from them, or ``WHOLE`` for a module itself."""
+    found: set[tuple[str, str]] = set()
+    level: Any = 0  # the constants before an import
+    names: Any = None
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in _CONSTANTS:
+            level, names = names, instruction.argval
+        elif instruction.opname == "IMPORT_NAME":
+            module = importlib.util.resolve_name("." * int(level or 0) + str(instruction.argval), package or __name__)
+            parts = module.split(".")
+            found |= {(module, name) for name in names or ()}
+            # Without names it binds the outermost package, or the module under another name.
+            found |= {(".".join(parts[: number + 1]), WHOLE) for number in range(0 if names else len(parts))}
+    return frozenset(found)
 
 
 @functools.lru_cache(maxsize=8192)
@@ -69,8 +89,9 @@ def reach(roots: list[Any]) -> Reached:
 
 def _layers(value: Any) -> Iterator[types.FunctionType]:
     """The functions of libraries inside a value: one that is wrapped, of a method, of a cache."""
-    value = getattr(value, "__func__", value)
-    while value is not None and (isinstance(value, (types.FunctionType, functools._lru_cache_wrapper))):
+    if isinstance(value, (staticmethod, classmethod, types.MethodType)):
+        value = value.__func__
+    while isinstance(value, (types.FunctionType, functools._lru_cache_wrapper)):
         if isinstance(value, types.FunctionType) and takes_part(str(value.__globals__.get("__name__"))):
             yield value
         value = getattr(value, "__wrapped__", None)

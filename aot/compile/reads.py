@@ -6,28 +6,37 @@ A call of another library is served only if all of this is the same in the proce
 
 from __future__ import annotations
 
+import builtins
 import os
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cache
+from functools import _lru_cache_wrapper, cache
 from typing import Any
 from unittest import mock
 
 from aot_runtime.serving.forms import UnstableError
-from aot_runtime.serving.reads import ReadForms, environment_text, resolve, takes_part
+from aot_runtime.serving.reads import WHOLE, ReadForms, environment_text, resolve, takes_part
 from aot_runtime.serving.sources import source_digest
 
 from ..declare.specs import CapturedSpec
 from ..errors import BuildError
 from .hardware_info import noted
-from .names import constants, names_read, reach
+from .names import constants, imported_by, names_read, reach
 
 __all__ = ["Reads", "traced"]
 
 _MAIN = "__main__"
-_PASSED_THROUGH = frozenset({"os", "_collections_abc", "collections.abc", "functools", __name__, "unittest.mock"})
+# Modules of Python whose functions answer differently from one process, machine or moment to the next.
+_STATEFUL = frozenset(
+    {"datetime", "decimal", "getpass", "locale", "platform", "random", "secrets", "socket", "tempfile", "time", "uuid"}
+)
+_LOOKS_AT_FILES = frozenset(
+    {"exists", "isfile", "isdir", "getmtime", "getsize", "is_file", "is_dir", "stat", "iterdir"}
+)
+_FILES = frozenset({"genericpath", "pathlib", "pathlib._local", "pathlib._abc", "glob"})
+_LISTS_FILES = ("open", "os.listdir", "os.scandir", "subprocess.Popen", "os.system")  # events of Python's own audit
 _QUESTIONS = ("get_device_multiprocessor_count", "get_l2_cache_size_in_bytes")
 
 
@@ -88,6 +97,7 @@ class Reads:
         self._environment: dict[str, str | None] = {}
         self._refused: list[str] = []
         self._device: dict[tuple[str, tuple[Any, ...]], Any] = {}
+        self._asked: set[tuple[str, str]] = set()  # attributes of modules, classes and functions, by computed names
 
     @contextmanager
     def noted(self) -> Iterator[None]:
@@ -95,6 +105,7 @@ class Reads:
             stack.enter_context(noted(self._device))
             stack.enter_context(_environment_seen(self._note_variable))
             stack.enter_context(_files_seen(self._note_file))
+            stack.enter_context(_attributes_seen(self._note_attribute))
             stack.enter_context(_calls_seen(self._note_call))
             yield
 
@@ -105,19 +116,20 @@ class Reads:
         """
         self._add_cached()
         found: dict[tuple[str, str], str] = {}
-        classes: set[type] = set()
+        met = _Met()
         for value in values:
             forms = ReadForms()
             with suppress(UnstableError):  # the key of the call has what the compiler is told of an argument
                 forms.of(value, "")
-            classes |= forms.classes
-        waiting = {*self._all_paths(), *self._functions_and_classes()}
-        while waiting := {*waiting, *self._attributes(classes)} - found.keys():
+            met.add(forms)
+        self._refused += sorted(set(self._stateful_names()))
+        waiting = {*self._all_paths(), *self._asked, *self._functions_and_classes(), *met.members()}
+        while waiting := {*waiting, *self._attributes(met)} - found.keys():
             for module, path in waiting:
                 forms = ReadForms()  # as who looks the call up: a class that was met before has a shorter form
                 try:
                     found[module, path] = forms.text(resolve(module, path), f"{module}.{path}")
-                    classes |= forms.classes
+                    met.add(forms)
                 except UnstableError as error:
                     self._refused.append(f"{module}.{path} is read while it is traced: {error}")
                     found[module, path] = ""
@@ -138,11 +150,20 @@ class Reads:
 
     def _note_call(self, frame: types.FrameType) -> None:
         code, module = frame.f_code, str(frame.f_globals.get("__name__"))
+        if _has_state(code, module):
+            self._note_state(frame, module)
         if code in self._codes or not takes_part(module) or module not in sys.modules:
             return
         if code.co_name == "<module>" or _is_imported(frame):
             return
         self._codes[code] = module
+
+    def _note_state(self, frame: types.FrameType, module: str) -> None:
+        """Refuse what a function of a library asks torch, or the parts of Python whose answers are not compared."""
+        caller = str(frame.f_back.f_globals.get("__name__")) if frame.f_back is not None else ""
+        if takes_part(caller) and not _is_imported(frame):
+            asked = f"{module}.{frame.f_code.co_name}"
+            self._refused.append(f"{caller} calls {asked} while it is traced, whose answer may change")
 
     def _note_variable(self, name: str | None, value: str | None) -> None:
         module = _asking()
@@ -161,11 +182,17 @@ class Reads:
         if takes_part(module) and not _is_imported(frame):
             self._refused.append(f"{module} opens the file `{path}` while it is traced")
 
+    def _note_attribute(self, holder: Any, name: str) -> None:
+        module = holder.__name__ if isinstance(holder, types.ModuleType) else str(holder.__module__)
+        path = name if isinstance(holder, types.ModuleType) else f"{holder.__qualname__}.{name}"
+        if takes_part(module) and name[:2] != "__":
+            self._asked.add((module, path))
+
     def _add_cached(self) -> None:
         """Functions behind ``functools.cache`` may have run before. What they could read is read off their code."""
-        cached = [value for module, path in self._all_paths() if hasattr(value := resolve(module, path), "cache_info")]
+        cached = [value for module, path in self._all_paths() if _is_cached(value := resolve(module, path))]
         kinds = {kind for module in set(self._codes.values()) for kind in _classes(module)}
-        cached += [item for kind in kinds for item in vars(kind).values() if hasattr(item, "cache_info")]
+        cached += [item for kind in kinds for item in vars(kind).values() if _is_cached(item)]
         functions = reach(cached).functions
         for function in functions:
             code = getattr(function, "_original_code", function.__code__)
@@ -182,7 +209,22 @@ class Reads:
     def _all_paths(self) -> Iterator[tuple[str, str]]:
         for code, module in list(self._codes.items()):
             known = vars(sys.modules[module]) if module in sys.modules else {}
-            yield from ((module, path) for path in names_read(code) if path.partition(".")[0] in known)
+            names = names_read(code)
+            yield from ((module, path) for path in names if path.partition(".")[0] in known)
+            if "globals" in names and "globals" not in known:
+                yield module, WHOLE
+            taken = imported_by(code, str(known.get("__package__") or ""))
+            yield from ((of, name) for of, name in taken if takes_part(of) and of in sys.modules)
+
+    def _stateful_names(self) -> Iterator[str]:
+        """The functions of C that code names and whose answers may change: these have no frames."""
+        for code, module in self._codes.items():
+            known = vars(sys.modules[module]) if module in sys.modules else {}
+            for path in names_read(code):
+                value = known.get(path.partition(".")[0])
+                of = getattr(value, "__name__" if isinstance(value, types.ModuleType) else "__module__", None)
+                if of in _STATEFUL and not isinstance(value, type) and ("." in path or callable(value)):
+                    yield f"{module} reads {path} while it is traced, which may change"
 
     def _functions_and_classes(self) -> Iterator[tuple[str, str]]:
         """The functions that ran, for what they enclose and their defaults, and the classes of methods that ran."""
@@ -194,10 +236,14 @@ class Reads:
             yield from ((module, name) for name in names if _is_function(known.get(name)))
             yield from ((module, kind.__qualname__) for kind in _classes(module) if names & vars(kind).keys())
 
-    def _attributes(self, classes: set[type]) -> Iterator[tuple[str, str]]:
-        """The attributes of classes that a function which ran names; plain methods say no more than their source."""
+    def _attributes(self, met: _Met) -> Iterator[tuple[str, str]]:
+        """The attributes of classes and functions that code which ran names; plain methods say no more than their source."""
         read = {name for code in self._codes for name in (*code.co_names, *constants(code))}
-        for kind in classes:
+        for function in met.functions:
+            if resolve(function.__module__, function.__qualname__) is function:
+                names = [name for name in read & vars(function).keys() if name[:1] != "_"]
+                yield from ((function.__module__, f"{function.__qualname__}.{name}") for name in names)
+        for kind in met.classes:
             if resolve(kind.__module__, kind.__qualname__) is kind:
                 held = {name: item for base in reversed(kind.__mro__) for name, item in vars(base).items()}
                 names = [name for name in read & held.keys() if not (name[:2] == "__" or _is_bare(held[name]))]
@@ -209,6 +255,31 @@ class Reads:
                 f"what it reads cannot be compared when it is served: {self._refused[0]}",
                 hint="let it read plain values, or pass them as arguments; `aot.kernel` declares a kernel without all this",
             )
+
+
+def _has_state(code: types.CodeType, module: str) -> bool:
+    """Whether a function of Python's own modules, or of torch, answers by more than its arguments."""
+    if module in _FILES:
+        return code.co_name in _LOOKS_AT_FILES
+    return module in _STATEFUL or (module.partition(".")[0] == "torch" and not takes_part(module))
+
+
+class _Met:
+    """What forms met that may hold attributes which code names."""
+
+    def __init__(self) -> None:
+        self.classes: set[type] = set()
+        self.functions: set[types.FunctionType] = set()
+        self._members: set[tuple[str, str]] = set()
+
+    def add(self, forms: ReadForms) -> None:
+        self.classes |= forms.classes
+        self.functions.update(forms.functions)
+        self._members |= {(type(one).__module__, f"{type(one).__qualname__}.{one.name}") for one in forms.members}
+
+    def members(self) -> set[tuple[str, str]]:
+        """The members of enumerations, which a key knows by their names."""
+        return self._members
 
 
 def _is_bare(item: Any) -> bool:
@@ -227,7 +298,12 @@ def _is_bare(item: Any) -> bool:
 
 
 def _is_function(value: Any) -> bool:
-    return isinstance(value, types.FunctionType) or hasattr(value, "cache_info")
+    return isinstance(value, types.FunctionType) or _is_cached(value)
+
+
+def _is_cached(value: Any) -> bool:
+    """Whether a function keeps its answers, by ``functools.cache`` and the like. Objects may answer ``hasattr`` oddly."""
+    return isinstance(value, _lru_cache_wrapper)
 
 
 def _classes(module: str) -> Iterator[type]:
@@ -259,7 +335,7 @@ def _is_standard(module: str) -> bool:
 def _asking() -> str:
     """The module that asks for a variable."""
     frame: types.FrameType | None = sys._getframe(2)
-    while frame is not None and frame.f_globals.get("__name__") in _PASSED_THROUGH:
+    while frame is not None and _is_standard(str(frame.f_globals.get("__name__"))):
         frame = frame.f_back
     return str(frame.f_globals.get("__name__")) if frame is not None else ""
 
@@ -287,6 +363,26 @@ def _environment_seen(note: Callable[[str | None, str | None], None]) -> Iterato
         yield
 
 
+@contextmanager
+def _attributes_seen(note: Callable[[Any, str], None]) -> Iterator[None]:
+    """Within the context, ``note`` hears of each attribute of a module, class or function that a library asks ``getattr`` for."""
+    ask = getattr
+    asking: list[str] = []  # who notes asks for attributes, too
+
+    def getattr_noted(holder: Any, name: str, *default: Any) -> Any:
+        if not asking and isinstance(holder, (types.ModuleType, type, types.FunctionType)):
+            asking.append(name)
+            try:
+                if takes_part(str(sys._getframe(1).f_globals.get("__name__"))):
+                    note(holder, name)
+            finally:
+                asking.pop()
+        return ask(holder, name, *default)
+
+    with mock.patch.object(builtins, "getattr", getattr_noted):
+        yield
+
+
 _listeners: list[Callable[[str], None]] = []  # of files that are opened
 
 
@@ -295,7 +391,7 @@ def _listen() -> None:
     """An audit hook stays for the life of a process."""
 
     def audit(event: str, arguments: tuple[Any, ...]) -> None:
-        if event == "open" and _listeners and isinstance(arguments[0], (str, bytes)):
+        if event in _LISTS_FILES and _listeners and isinstance(arguments[0], (str, bytes)):
             _listeners[-1](os.fsdecode(arguments[0]))
 
     sys.addaudithook(audit)
@@ -338,8 +434,10 @@ def _monitored(note: Callable[[types.FrameType], None]) -> Iterator[None]:
     tool = next(number for number in range(6) if monitoring.get_tool(number) is None)
 
     def begins(code: types.CodeType, offset: int) -> Any:
-        note(sys._getframe(1))
-        return monitoring.DISABLE
+        frame = sys._getframe(1)
+        note(frame)
+        # Of functions with state each call counts: who calls decides.
+        return None if _has_state(code, str(frame.f_globals.get("__name__"))) else monitoring.DISABLE
 
     monitoring.use_tool_id(tool, "aot")
     monitoring.register_callback(tool, monitoring.events.PY_START, begins)

@@ -20,13 +20,20 @@ FOREIGN = TESTS / "foreign"
 ALLOWED = {MAY_IMPORT: "this is such a process"}
 
 
+def captured(shared_bundle: Callable[..., Path], name: str) -> Path:
+    options = Options(source=EXERCISE)
+    exercise = FOREIGN / f"{name}_exercise.py"
+    return shared_bundle(name, exercise, ("sm_90a",), name=name, shared_cudart=True, archives=False, options=options)
+
+
 @pytest.fixture(scope="session")
 def deep_bundle(shared_bundle: Callable[..., Path]) -> Path:
-    options = Options(source=EXERCISE)
-    exercise = FOREIGN / "deep_exercise.py"
-    return shared_bundle(
-        "deep", exercise, ("sm_90a",), name="deep", shared_cudart=True, archives=False, options=options
-    )
+    return captured(shared_bundle, "deep")
+
+
+@pytest.fixture(scope="session")
+def sly_bundle(shared_bundle: Callable[..., Path]) -> Path:
+    return captured(shared_bundle, "sly")
 
 
 def reads_of(bundle: Path) -> dict[str, Any]:
@@ -66,9 +73,47 @@ CHANGES = {
     "a function of CuTe DSL that a library replaces": ("cute.math.exp = helpers.add_one", "cute.math.exp"),
 }  # fmt: skip
 
+# The same for reads that are easily overlooked, of `slylib`.
+SLY_CHANGES = {
+    "a name that a function imports": ("settings.IMPORTED = 9", "slylib.settings.IMPORTED:"),
+    "a module that a function imports": ("settings.IMPORTED_AS = 9", "slylib.settings:"),
+    "an attribute of a module by its name as a text": ("settings.ASKED = ()", "slylib.settings.ASKED:"),
+    "an attribute of a module by a computed name": ("settings.COMPUTED = {}", "slylib.settings.COMPUTED:"),
+    "an attribute of a class by a computed name": ("settings.Limits.most = 65", "slylib.settings.Limits.most:"),
+    "a global by way of globals()": ("helpers.CONSTANT = 12", "slylib.helpers.*:"),
+    "a field of a dataclass": ("settings.CONFIG.stages = 3", "slylib.helpers.CONFIG.stages:"),
+    "a field of a dataclass in another": ("settings.CONFIG.inner.depth = 3", "slylib.helpers.CONFIG.inner.depth:"),
+    "a list in a dict in a dataclass": ("settings.CONFIG.by_name['rows'][0] = 3", "slylib.helpers.CONFIG.by_name:"),
+    "a namespace": ("settings.NAMESPACE.rows = 5", "slylib.helpers.settings.NAMESPACE.rows:"),
+    "an argument of a partial": ("settings.PARTIAL.keywords['factor'] = 3", "slylib.helpers.PARTIAL:"),
+    "a closure in a list": ("settings.CLOSURES[0].__closure__[0].cell_contents = 9", "slylib.helpers.CLOSURES:"),
+    "a closure in a dict in a list": (
+        "settings.CLOSURES[1]['two'].__closure__[0].cell_contents = 9", "slylib.helpers.CLOSURES:",
+    ),
+    "an attribute of a function": ("settings.attributed.step = 9", "slylib.settings.attributed.step:"),
+    "an attribute of a function that is passed on": ("settings.marked.weight = 9", "slylib.settings.marked.weight:"),
+    "an attribute of a member that is an argument": ("settings.Level.LOW.rounds = 9", "slylib.settings.Level.LOW:"),
+    "the value of a member that is an argument": ("settings.Level.LOW._value_ = 9", "slylib.settings.Level.LOW:"),
+    "an attribute of a member": ("settings.Level.HIGH.rounds = 9", "slylib.helpers.Level.HIGH:"),
+    "the order of a dict": ("settings.ORDERED['first'] = settings.ORDERED.pop('first')", "helpers.settings.ORDERED:"),
+    "what a dict makes for missing keys": ("settings.DEFAULTS.default_factory = int", "settings.DEFAULTS.default_factory:"),
+    "what a metaclass answers from": ("settings.Meta.hidden['width'] = 4", "slylib.settings.Meta.hidden:"),
+    "an object behind a proxy": ("settings.PROXY.target.depth = 6", "slylib.helpers.settings.PROXY.depth:"),
+    "an attribute of a dict": ("settings.TABLE.scale = 3", "slylib.helpers.settings.TABLE.scale:"),
+    "a slot": ("settings.SLOTTED.value = 3", "slylib.helpers.settings.SLOTTED.value:"),
+    "an attribute of a number": ("settings.NAMED.extra = 3", "slylib.helpers.settings.NAMED.extra:"),
+    "what a property of a tuple reads": ("settings.Point.scale = 3", "slylib.settings.Point.scale:"),
+    "flags": ("settings.FLAGS = settings.Flag.FAST | settings.Flag.EXACT", "slylib.helpers.settings.FLAGS:"),
+    "an item of a list": ("settings.LISTED[-1] = 8", "slylib.helpers.settings.LISTED:"),
+    "a variable through getenv": ("os.environ['SLYLIB_ASKED'] = 'x'", "SLYLIB_ASKED"),
+    "a variable through another name": ("os.environ['SLYLIB_ALIAS'] = 'x'", "SLYLIB_ALIAS"),
+    "a variable that Python's own function expands": ("os.environ['SLYLIB_EXPANDED'] = 'x'", "SLYLIB_EXPANDED"),
+    "a variable that is only looked for": ("os.environ['SLYLIB_IN'] = ''", "SLYLIB_IN"),
+}  # fmt: skip
+
 COMPARE = """
-import json, os, sys
-record, statements, folder = json.loads(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3]
+import importlib, json, os, sys
+record, statements, folder, library = json.loads(sys.argv[1]), json.loads(sys.argv[2]), *sys.argv[3:]
 sys.path.insert(0, folder)
 import cutlass, cutlass.cute as cute
 from cutlass.utils import HardwareInfo
@@ -77,7 +122,7 @@ from aot_runtime.serving.reads import changes
 from aot.compile.devices import Device
 from aot.compile.hardware_info import answer_for
 answer_for(Device.of(Arch.parse("sm_90a")))
-from deeplib import helpers, kernel, settings
+helpers, kernel, settings = (importlib.import_module(f"{library}.{name}") for name in ("helpers", "kernel", "settings"))
 print(json.dumps(list(changes(record))))
 for statement in statements:
     child = os.fork()
@@ -89,19 +134,30 @@ for statement in statements:
 """
 
 
-def compare(bundle: Path, statements: list[str], folder: Path = FOREIGN, **variables: str) -> list[list[str]]:
+def compare(
+    bundle: Path, statements: list[str], folder: Path = FOREIGN, library: str = "deeplib", **variables: str
+) -> list[list[str]]:
     """What differs in a fresh process, and then after each of the statements in one of its own."""
-    printed = run_python(
-        COMPARE, json.dumps(reads_of(bundle)), json.dumps(statements), folder, variables={**ALLOWED, **variables}
-    )
+    given = json.dumps(reads_of(bundle)), json.dumps(statements), folder, library
+    printed = run_python(COMPARE, *given, variables={**ALLOWED, **variables})
     return [json.loads(line) for line in printed.splitlines()]
 
 
-def test_one_change_of_anything_that_tracing_read_is_a_miss_that_names_it(deep_bundle: Path) -> None:
-    before, *after = compare(deep_bundle, [statement for statement, _ in CHANGES.values()])
+def check_misses(changes: dict[str, tuple[str, str]], found: list[list[str]]) -> None:
+    """Nothing differs at first, and each change is named."""
+    before, *after = found
     assert before == []
-    for (what, (_, named)), found in zip(CHANGES.items(), after, strict=True):
-        assert len(found) >= 1 and any(named in line for line in found), (what, found)
+    for (what, (_, named)), lines in zip(changes.items(), after, strict=True):
+        assert any(named in line for line in lines), (what, lines)
+
+
+def test_one_change_of_anything_that_tracing_read_is_a_miss_that_names_it(deep_bundle: Path) -> None:
+    check_misses(CHANGES, compare(deep_bundle, [statement for statement, _ in CHANGES.values()]))
+
+
+def test_reads_that_are_easily_overlooked_are_compared(sly_bundle: Path) -> None:
+    statements = [statement for statement, _ in SLY_CHANGES.values()]
+    check_misses(SLY_CHANGES, compare(sly_bundle, statements, library="slylib"))
 
 
 def test_what_tracing_does_not_read_is_not_compared(deep_bundle: Path) -> None:

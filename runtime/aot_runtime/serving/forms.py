@@ -6,6 +6,7 @@ no such form is refused: a key over it would never be found again, or would be f
 
 from __future__ import annotations
 
+import copyreg
 import enum
 import functools
 import hashlib
@@ -18,6 +19,7 @@ import textwrap
 import tokenize
 import types
 import typing
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -112,7 +114,7 @@ class Forms:
         kind = type(value)
         word = _words[kind]
         if word == "plain":
-            return value
+            return value if kind in _PLAIN_KINDS else self._derived(value, kind.__mro__, where)
         if word == "float":
             return ["float", repr(value)]
         # Most values are classes, or tuples and lists of plain values, and a look-up waits for this. The rest asks more.
@@ -154,6 +156,13 @@ class Forms:
             return made
         return self._object(value, where)
 
+    def _derived(self, value: Any, bases: tuple[type, ...], where: str) -> Any:
+        """A number or text of a class of its own, which may have given it attributes."""
+        plain = next(base for base in bases if base in _PLAIN_KINDS)(value)
+        return (
+            [qualified(bases[0]), plain, self._named(vars(value), where)] if getattr(value, "__dict__", {}) else plain
+        )
+
     def _hint(self, hint: Any, where: str) -> Any:
         """A type hint by its parts. The objects of ``typing`` hold other attributes in every version of Python."""
         origin = typing.get_origin(hint)
@@ -185,15 +194,23 @@ class Forms:
                 ]
                 for key, item in value.items()
             ]
-            return ["dict", sorted(pairs, key=lambda pair: _order(pair[0]))]
+            return self._with_attributes("dict", pairs, value, where)  # their order is what a loop over them sees
         items = [
             item if type(item) in _PLAIN_KINDS else self.of(item, f"{where}[{number}]")
             for number, item in enumerate(value)
         ]
         if isinstance(value, (set, frozenset)):
-            return ["set", sorted(items, key=_order)]
-        kind = "list" if isinstance(value, list) else "tuple"
-        return [kind if type(value) in (list, tuple) else qualified(type(value)), items]
+            return self._with_attributes("set", sorted(items, key=_order), value, where)
+        return self._with_attributes("list" if isinstance(value, list) else "tuple", items, value, where)
+
+    def _with_attributes(self, kind: str, items: list[Any], value: Any, where: str) -> Any:
+        """A collection; one of a class of its own has the name of that class, and attributes that the class gave it."""
+        if type(value) in _COLLECTION_KINDS or type(value) is types.MappingProxyType:
+            return [kind, items]
+        own = dict(getattr(value, "__dict__", {}))
+        if isinstance(value, defaultdict):
+            own["default_factory"] = value.default_factory
+        return [qualified(type(value)), items, *([self._named(own, where)] if own else [])]
 
     def _callable(self, value: Any, where: str) -> Any:
         """The form of a function, a method or a partial; None for any other object that can be called."""
@@ -352,10 +369,24 @@ def _attributes(value: Any) -> dict[str, Any] | None:
     """The attributes of an object of a Python class; None if the class keeps them out of sight."""
     kind: Any = type(value)
     slots = _slots(kind)
-    if "_mlir" in kind.__module__ or (slots is None and not hasattr(value, "__dict__")):
+    if "_mlir" in kind.__module__ or (slots is None and not hasattr(value, "__dict__")) or _hides_state(kind):
         return None
     found = {name: getattr(value, name) for name in slots or () if hasattr(value, name)}
     return {**found, **getattr(value, "__dict__", {})}
+
+
+@functools.lru_cache(maxsize=1024)
+def _hides_state(kind: type) -> bool:
+    """Whether objects of a class have more in them than slots and ``__dict__``: what C keeps there cannot be compared.
+
+    Python asks the same before it pickles an object by its attributes.
+    """
+    own = object.__basicsize__ + _POINTER * len(copyreg._slotnames(kind))  # type: ignore[attr-defined]
+    own += _POINTER * ((kind.__dictoffset__ > 0) + (kind.__weakrefoffset__ > 0))
+    return kind.__basicsize__ > own and kind is not types.SimpleNamespace
+
+
+_POINTER = tuple.__itemsize__
 
 
 @functools.lru_cache(maxsize=1024)

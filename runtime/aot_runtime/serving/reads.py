@@ -31,6 +31,7 @@ from .sources import class_text, source_digest, uses_cute_dsl
 
 __all__ = [
     "MISSING",
+    "WHOLE",
     "ReadForms",
     "changes",
     "changes_for_device",
@@ -47,6 +48,7 @@ _LETTERS, _SHOWN = 12, 48
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
 _HARDWARE, _RUNTIME = "cutlass.utils", "cutlass.base_dsl.runtime.cuda"
 MISSING = object()
+WHOLE = "*"  # the path of a module itself, all of whose values may be read
 
 
 def takes_part(module: str | None) -> bool:
@@ -175,6 +177,8 @@ def resolve(module: str, path: str) -> Any:
         value: Any = sys.modules.get(module) or importlib.import_module(module)
     except Exception:  # a library's module may raise anything
         return MISSING
+    if path == WHOLE:
+        return value
     for number, name in enumerate(path.split(".")):
         found = _member(value, name)
         if found is MISSING:
@@ -190,6 +194,8 @@ def resolve(module: str, path: str) -> Any:
 def _member(holder: Any, name: str) -> Any:
     if isinstance(holder, types.ModuleType):
         return vars(holder).get(name, MISSING) if "__getattr__" not in vars(holder) else _asked(holder, name)
+    if isinstance(holder, enum.EnumMeta) and name in holder.__members__:
+        return holder.__members__[name]
     if isinstance(holder, type):
         return next((vars(base)[name] for base in holder.__mro__ if name in vars(base)), MISSING)
     own = getattr(holder, "__dict__", None)
@@ -215,7 +221,9 @@ class ReadForms(Forms):
 
     def __init__(self) -> None:
         super().__init__()
-        self.classes: set[type] = set()  # of libraries, with their bases
+        self.classes: set[type] = set()  # of libraries, with their bases and the classes of these
+        self.functions: list[types.FunctionType] = []  # of libraries; the code that gets one may read its attributes
+        self.members: list[enum.Enum] = []  # of enumerations of libraries
 
     def text(self, value: Any, where: str) -> str:
         form = ["missing"] if value is MISSING else self.of(value, where)
@@ -230,23 +238,44 @@ class ReadForms(Forms):
         if isinstance(value, (staticmethod, classmethod)):
             return self.of(value.__func__, where)
         if isinstance(value, enum.Enum) and takes_part(type(value).__module__):
-            return ["enum", qualified(type(value)), value.name, self.of(value.value, where)]
+            return self._enum(value, where)
         if isinstance(value, property):
             return ["property", self.of([value.fget, value.fset, value.fdel], where)]
         return super()._compound(value, where)
 
+    def _enum(self, member: enum.Enum, where: str) -> Any:
+        """A member with its value and its own attributes, which its class may have given it."""
+        kind = type(member)
+        self.members.append(member)
+        self._add_class(kind)
+        own = {name: item for name, item in vars(member).items() if name.strip("_") not in _OF_MEMBERS}
+        rest = [self._named(own, where)] if own else []
+        return ["enum", qualified(kind), member.name, self.of(member.value, where), *rest]
+
     def _module(self, module: types.ModuleType) -> Any:
-        """A module that is passed on as a value: the code that gets it may read any of its plain values."""
+        """A module that is passed on as a value: the code that gets it may read any of its values.
+
+        Functions and classes are known by their names: those that run count apart.
+        """
         if not takes_part(module.__name__) or module.__name__.partition(".")[0] == "torch":
             return ["module", module.__name__]
-        plain = {name: item for name, item in vars(module).items() if type(item) in _PLAIN and name[:2] != "__"}
-        return ["module", module.__name__, {name: self.of(item, name) for name, item in sorted(plain.items())}]
+        values = {name: item for name, item in sorted(vars(module).items()) if name[:2] != "__"}
+        return ["module", module.__name__, {name: self._of_module(item, name) for name, item in values.items()}]
+
+    def _of_module(self, item: Any, name: str) -> Any:
+        if isinstance(item, (types.FunctionType, type)) and takes_part(item.__module__):
+            return ["named", qualified(item)]
+        return ["module", item.__name__] if isinstance(item, types.ModuleType) else self.of(item, name)
+
+    def _add_class(self, kind: type) -> None:
+        for held in (kind, type(kind)):  # a class may get its attributes from the class that it is an object of
+            self.classes.update(base for base in held.__mro__ if takes_part(base.__module__))
 
     def type_of(self, kind: type, where: str) -> Any:
         if not takes_part(kind.__module__):
             return ["class", _foreign_name(kind)]
         met = kind in self.classes
-        self.classes.update(base for base in kind.__mro__ if takes_part(base.__module__))
+        self._add_class(kind)
         if is_defined(kind):
             return ["class", qualified(kind), *([self._class_text(kind, where)] if kind.__module__ == _MAIN else [])]
         return ["class", qualified(kind)] if met else super().type_of(kind, where)
@@ -270,6 +299,7 @@ class ReadForms(Forms):
         module = str(function.__globals__.get("__name__"))
         if not takes_part(module):
             return _foreign_name(function)
+        self.functions.append(function)
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
         enclosed = {
             name: self.of(content, f"{name} of {where}")
@@ -280,8 +310,8 @@ class ReadForms(Forms):
         return [self._source(function, where), enclosed, self.of(defaults, f"the defaults of {where}")]
 
     def _object(self, value: Any, where: str) -> Any:
-        if isinstance(value, (logging.Logger, *_LOCKS)):
-            return ["object", qualified(type(value))]
+        if isinstance(value, (logging.Logger, *_LOCKS, type(os.environ))):
+            return ["object", qualified(type(value))]  # the variables that are read are compared one by one
         if isinstance(value, re.Pattern):
             return ["pattern", str(value.pattern), value.flags]
         if isinstance(value, ContextVar):
@@ -296,6 +326,9 @@ class ReadForms(Forms):
 
 
 _PLAIN = frozenset({bool, int, float, str, type(None)})
+_OF_MEMBERS = frozenset(
+    {"value", "name", "objclass", "sort_order"}
+)  # what Python itself gives to members, underscores aside
 
 
 def _foreign_name(value: Any) -> str:

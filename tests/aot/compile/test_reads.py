@@ -17,11 +17,12 @@ from aot.errors import Failure
 
 # Each kernel runs a function of the exercise while it is traced. Their files are known by the lines of the calls.
 EXERCISE_TEXT = """
-import itertools, os
+import ctypes, itertools, os, random, time
+from pathlib import Path
 import cutlass, cutlass.cute as cute
 from cuda.bindings.driver import CUstream
 
-FACTOR, counter = 2, itertools.count()
+FACTOR, counter, number = 2, itertools.count(), ctypes.c_int(3)
 
 def plain(value):
     return value
@@ -38,6 +39,21 @@ def reads_environment(value):
 
 def reads_counter(value):
     return value + (1 if counter is None else 2)
+
+def reads_clock(value):
+    return value + int(time.time())
+
+def draws(value):
+    return value + random.randint(1, 2)
+
+def looks_for_file(value):
+    return value + Path(__file__).exists()
+
+def lists_folder(value):
+    return value + len(os.listdir("."))
+
+def reads_memory_of_c(value):
+    return value + number.value
 
 class Apply:
     def __init__(self, function, number):
@@ -57,7 +73,8 @@ def compile_it(kernel):
     stream = cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=True)
     cute.compile(kernel, x, stream, options="--enable-tvm-ffi")
 
-for function in (scaled, reads_file, reads_environment, reads_counter):
+others = (reads_clock, draws, looks_for_file, lists_folder, reads_memory_of_c)
+for function in (scaled, reads_file, reads_environment, reads_counter, *others):
     compile_it(Apply(function, 32))
 FACTOR = 4
 compile_it(Apply(scaled, 32))
@@ -96,6 +113,11 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], 
         ("reads_file", "opens the file"),
         ("reads_environment", "reads the environment as a whole"),
         ("reads_counter", "__main__.counter is read while it is traced"),
+        ("reads_clock", "__main__ reads time.time while it is traced"),
+        ("draws", "random.randint"),
+        ("looks_for_file", "exists while it is traced"),
+        ("lists_folder", "opens the file `.`"),
+        ("reads_memory_of_c", "__main__.number.value is read while it is traced"),
     ],
 )
 def test_what_cannot_be_compared_is_not_captured_and_named(

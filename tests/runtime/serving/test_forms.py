@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import enum
 import functools
 import linecache
 import math
+import random
 import sys
+from collections import defaultdict, deque
 from typing import Any, NamedTuple, Optional
 
 import pytest
@@ -62,9 +65,34 @@ def test_numbers_of_different_types_differ() -> None:
     assert len({digest(form(value)) for value in (1, True, 1.0, "1", b"1", None, [1], (1,))}) == 8
 
 
-def test_sets_and_dictionaries_have_one_order() -> None:
+def test_sets_have_one_order_and_dictionaries_the_one_that_a_loop_sees() -> None:
     assert form({"b", "a", "c"}) == form({"c", "b", "a"})
-    assert form({"x": 1, "y": 2}) == form({"y": 2, "x": 1})
+    assert form({"x": 1, "y": 2}) == form({"x": 1, "y": 2}) != form({"y": 2, "x": 1})
+
+
+class Scaled(dict[str, int]):
+    """A dict with an attribute."""
+
+
+class Named(int):
+    """A number with an attribute."""
+
+
+@pytest.mark.parametrize("kind", [Scaled, Named])
+def test_attributes_of_collections_and_numbers_count(kind: Any) -> None:
+    one, other, bare = kind(), kind(), kind()
+    one.scale, other.scale = 1, 2
+    assert len({digest(form(value)) for value in (one, other, bare)}) == 3
+
+
+def test_what_a_dictionary_makes_for_missing_keys_counts() -> None:
+    assert form(defaultdict(int)) != form(defaultdict(list))
+
+
+@pytest.mark.parametrize("value", [ctypes.c_int(1), random.Random(1), deque([1]), memoryview(b"1"), 1j])
+def test_what_c_keeps_out_of_sight_is_refused(value: Any) -> None:
+    with pytest.raises(UnstableError, match="shows nothing of its content"):
+        form(value)
 
 
 def test_classes_enums_and_named_tuples_go_by_name_and_objects_by_their_attributes() -> None:
