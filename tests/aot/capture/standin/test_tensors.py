@@ -21,6 +21,9 @@ with standin_device(Device.of(Arch.parse("sm_90a")), print, notes):
     assert torch.ones(2).to(0).device == torch.ones(2, device=0).device == x.device
     print(x.device, x[0].shape, x[None, 2:4].cuda().device, x.to(torch.float16).permute(1, 0).stride())
     x[1] = 0.0
+    class Shown(torch.Tensor):
+        pass
+    assert x.as_subclass(Shown).shape == x.shape
     lengths = torch.tensor([3, 5, 8], dtype=torch.int32, device="cuda")
     offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
     print(offsets.tolist(), lengths.max().item(), int(lengths.sum()), (lengths > 4).nonzero().flatten().tolist())
