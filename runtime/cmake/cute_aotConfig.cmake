@@ -12,7 +12,8 @@
 #
 # Variables to set if the defaults do not fit:
 #   CUTE_AOT_TVM_FFI_LIBRARY   path of libtvm_ffi.so
-#   CUTE_AOT_PYTHON            the Python that has cute-aot[build] installed, for cute_aot_add_bundle and KEY
+#   CUTE_AOT_PYTHON            the Python that has cute-aot[build] installed, for cute_aot_add_bundle and KEY, and to find
+#                              libtvm_ffi.so
 cmake_minimum_required(VERSION 3.20)
 
 # An installed wheel and a checkout have the headers beside this directory, a CMake install below its prefix.

@@ -19,8 +19,8 @@ function(_cute_aot_define target)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "NAME;PATH;TYPE;HOST;CUDART" "ARCHS;DECLINED")
   if(NOT TARGET cute_aot::tvm_ffi)
     message(FATAL_ERROR "cute_aot: libtvm_ffi.so was not found, and programs that link a bundle need it\n"
-                        "hint: `pip install apache-tvm-ffi`, then set CUTE_AOT_TVM_FFI_LIBRARY to what "
-                        "`tvm-ffi-config --libfiles` prints")
+                        "hint: pass -DCUTE_AOT_PYTHON=... with the Python that cute-aot is installed for, or "
+                        "-DCUTE_AOT_TVM_FFI_LIBRARY=... with what its `-m aot config --tvm-ffi` prints")
   endif()
   set(lib "${arg_PATH}/lib/${arg_HOST}")
   add_library(${target} INTERFACE)

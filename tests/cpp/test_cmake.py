@@ -114,6 +114,23 @@ def test_installed_package_is_relocatable(project: Project, tmp_path: Path) -> N
     assert "moved/include" in (tmp_path / "app_build" / "CMakeFiles" / "app.dir" / "flags.make").read_text()
 
 
+def test_libtvm_ffi_is_found_by_the_python_that_is_named(project: Project, tmp_path: Path) -> None:
+    """As in an environment that is not activated: no program of it is on the path."""
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.20)\nproject(app C)\nfind_package(cute_aot CONFIG REQUIRED)\n"
+        f'cute_aot_import_bundle(kernels "{project.bundle}")\n'
+    )
+    command = [cmake(), "-S", tmp_path, "-B", tmp_path / "build", f"-Dcute_aot_DIR={CMAKE_DIR}"]
+    environment = {"PATH": os.defpath, "HOME": str(tmp_path)}
+
+    def said(*more: str) -> str:
+        done = subprocess.run([*command, *more], env=environment, capture_output=True, text=True)
+        return " ".join(done.stderr.split())
+
+    assert "CUTE_AOT_PYTHON" in said("-DCUTE_AOT_PYTHON=nowhere")
+    assert said(f"-DCUTE_AOT_PYTHON={sys.executable}") == ""
+
+
 INSTALLING_PROJECT = """
 cmake_minimum_required(VERSION 3.20)
 project(app CXX)
