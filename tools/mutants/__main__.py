@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from .check import AREAS, Check, Result, is_prepared, prepare
+from .check import AREAS, LIMIT, Check, Result, is_prepared, prepare
 from .report import why_it_survives, write
 from .sites import draw
 from .trees import PROJECT
@@ -32,7 +32,7 @@ def main() -> int:
             prepare(prepared, options.jobs, paths, few=options.few)
         if options.prepare:
             return 0
-        check = Check(Path(scratch), prepared, options.jobs, options.seconds, _read(options.record))
+        check = Check(Path(scratch), prepared, options.jobs, options.seconds, _read(options.record), options.limit)
         results = []
         for result in check.run(options.seed, areas):
             results.append(result)
@@ -58,6 +58,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--count", type=int, metavar="N", help="mutations of each area (default: 200 in all)")
     add("--jobs", type=int, default=1, metavar="N", help="copies of the project that are tested at the same time")
     add("--seconds", type=float, default=1e9, help="begin no mutation after this time")
+    add(
+        "--limit",
+        type=float,
+        default=LIMIT,
+        metavar="SECONDS",
+        help="tests of a mutation that take longer hang (default: 400)",
+    )
     add("--prepared", type=Path, metavar="DIR", help="what an earlier run with this option and --prepare has built")
     add("--prepare", action="store_true", help="only run the tests on the unaltered code, and keep what they build")
     add("--few", action="store_true", help="with --prepare: run no more tests than it takes to build what they share")

@@ -35,7 +35,7 @@ AREAS: dict[str, tuple[int, tuple[str, ...]]] = {
     "bundle": (25, ("aot/bundle/*.py",)),
 }
 SPARE = 3  # times as many are drawn: some do not compile
-LIMIT = 400  # seconds for the tests of one mutation, on a busy machine; one that hangs is noticed
+LIMIT = 400.0  # seconds for the tests of one mutation, on a busy machine; one that hangs is noticed
 _TESTS = json.loads(Path(__file__).with_name("tests.json").read_text())
 _PYTEST = ("-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", "--no-header")
 
@@ -98,8 +98,9 @@ class Check:
         jobs: int,
         seconds: float = 1e9,
         known: dict[str, dict[str, Any]] | None = None,
+        limit: float = LIMIT,
     ) -> None:
-        self.prepared, self.known = prepared, known or {}
+        self.prepared, self.known, self.limit = prepared, known or {}, limit
         failing = json.loads((prepared / "failing.json").read_text())
         self.left_out = [word for test in failing for word in ("--deselect", test)]
         self.until = time.monotonic() + seconds
@@ -146,7 +147,7 @@ class Check:
         try:
             with tree.mutated(mutation), tree.fresh_run(mutation, self.prepared / "sources") as run:
                 command = [sys.executable, *_PYTEST, *self.left_out, *named_tests(mutation.path)]
-                status, said = _ended(command, tree.root, environment(tree.root, AOT_TESTS_RUN=str(run)))
+                status, said = _ended(command, tree.root, environment(tree.root, AOT_TESTS_RUN=str(run)), self.limit)
         except Stillborn as error:
             return Result(mutation, area, False, str(error)[-200:], 0.0, stillborn=True)
         if not mutation.path.endswith(".py") and _is_stillborn(said):
@@ -154,12 +155,12 @@ class Check:
         return Result(mutation, area, status != 0, _how(status, said), round(time.monotonic() - started, 1))
 
 
-def _ended(command: list[str], folder: Path, variables: dict[str, str]) -> tuple[int | None, str]:
+def _ended(command: list[str], folder: Path, variables: dict[str, str], limit: float) -> tuple[int | None, str]:
     """How a command ended and what it said. One that takes too long is ended, with what it has started."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     with subprocess.Popen(command, text=True, cwd=folder, env=variables, start_new_session=True, **pipes) as process:
         try:
-            said = process.communicate(timeout=LIMIT)[0]
+            said = process.communicate(timeout=limit)[0]
             return process.returncode, said
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
