@@ -154,6 +154,17 @@ def test_variants_of_one_launcher_share_its_functions_and_what_changes() -> None
     assert f"__tvm_ffi_{name}" not in source and f"requirements_{name}," in source
 
 
+@pytest.mark.parametrize(
+    ("value", "kind", "bits"), [(None, "None", 0), (-7, "Int", -7), (True, "Bool", 1), (-2.0, "Float", -(1 << 62))]
+)
+def test_a_fixed_argument_is_as_tvm_ffi_passes_it(value: Any, kind: str, bits: int) -> None:
+    import tvm_ffi.libinfo
+
+    header = Path(tvm_ffi.libinfo.find_include_path(), "tvm", "ffi", "c_api.h").read_text()
+    index = int(re.findall(rf"kTVMFFI{kind} = (\d+),", header)[0])
+    assert FixedArgument.of(value) == FixedArgument(index, bits)
+
+
 def fixing(count: int) -> Group:
     """A variant for each of so many numbers that it fixes an argument to."""
     (first, *_) = everything()[1].variants
