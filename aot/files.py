@@ -22,7 +22,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 __all__ = [
-    "MARK",
     "full_disk",
     "is_at",
     "is_marked",
@@ -35,7 +34,7 @@ __all__ = [
     "write_whole",
 ]
 
-MARK = "CACHEDIR.TAG"  # https://bford.info/cachedir: programs for backups leave such directories out
+_MARK = "CACHEDIR.TAG"  # https://bford.info/cachedir: programs for backups leave such directories out
 _MARK_TEXT = "Signature: 8a477f597d28d172789f06886806bc55\n# This directory is a cache that cute-aot made.\n"
 _LITTLE = 1 << 20  # bytes
 
@@ -159,13 +158,13 @@ def make_marked(folder: Path) -> None:
         folder.mkdir(parents=True)
     except FileExistsError:
         return
-    (folder / MARK).write_text(_MARK_TEXT)
+    (folder / _MARK).write_text(_MARK_TEXT)
 
 
 def is_marked(folder: Path) -> bool:
     """Whether :func:`make_marked` made a directory; a link to one does not count."""
     try:
-        with open(folder / MARK, "rb") as file:
+        with open(folder / _MARK, "rb") as file:
             return file.read(len(_MARK_TEXT) + 1) == _MARK_TEXT.encode() and not folder.is_symlink()
     except OSError:
         return False

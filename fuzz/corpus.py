@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Corpus", "Kind", "kinds_of", "make_corpus", "make_kinds", "make_samples", "read_corpus"]
+__all__ = ["Corpus", "Kind", "make_corpus", "make_kinds", "make_samples", "read_corpus"]
 
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path += [path for path in map(str, (PROJECT, PROJECT / "tests", PROJECT / "runtime")) if path not in sys.path]
@@ -67,7 +67,7 @@ def make_corpus(folder: Path, tools: Path) -> Corpus:
 def read_corpus(folder: Path) -> Corpus:
     """What was made there before."""
     path = folder / "bundle"
-    return Corpus(path, path / "kept", folder / "standin", folder / "cache", kinds_of(folder / "kinds"))
+    return Corpus(path, path / "kept", folder / "standin", folder / "cache", _kinds_of(folder / "kinds"))
 
 
 def make_samples(folder: Path, tools: Path, kernels: tuple[str, ...]) -> Path:
@@ -100,7 +100,7 @@ def make_kinds(folder: Path, tools: Path) -> None:
     (folder / "signed.key").write_bytes(signer.public)
 
 
-def kinds_of(folder: Path) -> tuple[Kind, ...]:
+def _kinds_of(folder: Path) -> tuple[Kind, ...]:
     found = []
     for manifest in sorted(folder.glob("*/manifest.json")):
         key = folder / f"{manifest.parent.name}.key"

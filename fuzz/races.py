@@ -29,10 +29,10 @@ from .engine import Finding
 # isort: split
 from standin import compiler  # the corpus has made it importable
 
-__all__ = ["CALLERS", "Races"]
+__all__ = ["Races"]
 
 TRIES, CONTROL_TRIES = 300, 1000
-CALLERS = ("Python", "C++", "control: by path")
+_CALLERS = ("Python", "C++", "control: by path")
 _HERE = Path(__file__).parent
 
 # A library that says that it was mapped, and a program that loads bundles as it is told, line by line.
@@ -143,7 +143,7 @@ class Races:
             replacing.close()
         won = len(self.mark.read_text())
         cases = {"cases": tries, "accepted": seen["accepted"], "refused": seen["refused"], "renames": seen["renames"]}
-        if caller not in CALLERS[:2]:
+        if caller not in _CALLERS[:2]:
             return {**cases, "won": won, "findings": []}
         finding = Finding(0, "Race", f"another library ran {won} times", "")
         return {**cases, "found": won, "findings": [finding.data()] if won else []}
@@ -159,10 +159,10 @@ class Races:
             path.unlink(missing_ok=True)
         os.link(target, own)
         shutil.copyfile(self.other, other)  # a new file each time: a library that is mapped already would leave no mark
-        if kind == "kernel" and caller in CALLERS[:2]:
+        if kind == "kernel" and caller in _CALLERS[:2]:
             assert loader.ask(f"load {copy}") == "accepted"
         assert replacing.ask(f"{target} {own} {other} {seed}") == "started"
-        if caller in CALLERS[:2]:
+        if caller in _CALLERS[:2]:
             said = loader.ask(f"load {copy}" if kind == "entry" else "preload")
         else:
             said = loader.ask(f"open {Manifest.read(copy).files[str(target.relative_to(copy))].sha256} {target}")
@@ -206,9 +206,9 @@ class Races:
 
 def _all(corpus: Corpus, folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     races = Races(corpus, folder)
-    for caller in CALLERS:
+    for caller in _CALLERS:
         for kind in ("entry", "kernel"):
-            yield f"{caller}, {kind}", races.run(caller, kind, TRIES if caller in CALLERS[:2] else CONTROL_TRIES)
+            yield f"{caller}, {kind}", races.run(caller, kind, TRIES if caller in _CALLERS[:2] else CONTROL_TRIES)
 
 
 def main() -> int:

@@ -19,7 +19,7 @@ from aot_runtime.values import Value
 
 from aot.cli.schema import Key
 
-__all__ = ["Field", "fields", "is_record", "mismatches", "problems", "records", "type_text"]
+__all__ = ["Field", "fields", "mismatches", "problems", "records", "type_text"]
 
 _PLAIN: dict[Any, tuple[str, tuple[type, ...]]] = {
     str: ("string", (str,)),
@@ -41,7 +41,7 @@ class Field:
     required: bool  # whether the key is always there
 
 
-def is_record(kind: Any) -> bool:
+def _is_record(kind: Any) -> bool:
     is_class = isinstance(kind, type) and get_origin(kind) is None
     return (
         is_class
@@ -66,7 +66,7 @@ def fields(kind: Any) -> list[Field]:
 def _meanings(kind: Any) -> dict[str, str]:
     """The comments beside the fields of a record, those of its bases included."""
     found: dict[str, str] = {}
-    for part in reversed([part for part in kind.__mro__ if is_record(part)]):
+    for part in reversed([part for part in kind.__mro__ if _is_record(part)]):
         lines = re.findall(r"^    (\w+): [^#\n]*?  # (.*)$", inspect.getsource(part), re.MULTILINE)
         found.update(lines)
     return found
@@ -78,7 +78,7 @@ def records(kinds: Sequence[Any]) -> dict[str, Any]:
     pending = list(kinds)
     while pending:
         kind = pending.pop(0)
-        if is_record(kind):
+        if _is_record(kind):
             if found.setdefault(kind.__name__, kind) is not kind:
                 raise LookupError(f"two records are called {kind.__name__}")
             pending += [field.kind for field in fields(kind) if not _is_known(field.kind, found)]
@@ -88,7 +88,7 @@ def records(kinds: Sequence[Any]) -> dict[str, Any]:
 
 
 def _is_known(kind: Any, found: Mapping[str, Any]) -> bool:
-    return is_record(kind) and found.get(kind.__name__) is kind
+    return _is_record(kind) and found.get(kind.__name__) is kind
 
 
 def type_text(kind: Any, page: str = "") -> str:
@@ -97,7 +97,7 @@ def type_text(kind: Any, page: str = "") -> str:
         return "any value"
     if kind in _PLAIN:
         return _PLAIN[kind][0]
-    if is_record(kind):
+    if _is_record(kind):
         return f"[{kind.__name__}]({page}#{kind.__name__.lower()})"
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
@@ -130,7 +130,7 @@ def mismatches(kind: Any, value: Any, where: str) -> Iterator[str]:
         accepted = _PLAIN[kind][1]
         if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
             yield f"{where} is {value!r}, not {_PLAIN[kind][0]}"
-    elif is_record(kind):
+    elif _is_record(kind):
         yield from _record_mismatches(kind, value, where)
     elif origin in (Union, types.UnionType):
         found = [list(mismatches(part, value, where)) for part in arguments]

@@ -19,10 +19,10 @@ from aot_runtime.arch import Arch
 from ..records import RecordError, decode, encode
 from .tuning import MAX_CELLS, TunedDevice, Tuning, read_with, tuning_of
 
-__all__ = ["NUMBERS", "ModelledKernel", "ModelledSet", "Models", "models_of", "models_text", "read_source"]
+__all__ = ["ModelledKernel", "ModelledSet", "Models", "models_text", "read_source"]
 
 SCHEMA = 1
-NUMBERS = 7  # of a variant: see `aot/model/times.py`
+_NUMBERS = 7  # of a variant: see `aot/model/times.py`
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Models:
 def read_source(path: Path) -> Tuning | Models:
     """The tables or models of a file; :class:`UsageError` says in one line what is wrong with it."""
     return read_with(
-        path, lambda data: models_of(data) if isinstance(data, dict) and "models" in data else tuning_of(data)
+        path, lambda data: _models_of(data) if isinstance(data, dict) and "models" in data else tuning_of(data)
     )
 
 
@@ -84,7 +84,7 @@ def models_text(models: Models) -> str:
     )
 
 
-def models_of(data: Mapping[str, Any]) -> Models:
+def _models_of(data: Mapping[str, Any]) -> Models:
     """The models in JSON data; :class:`RecordError` says what is wrong with them."""
     if data.get("schema") != SCHEMA:
         raise RecordError(f"it has schema {data.get('schema')!a}, this version reads models of {SCHEMA}")
@@ -99,8 +99,8 @@ def models_of(data: Mapping[str, Any]) -> Models:
 
 def _check(one: ModelledSet, kernel: ModelledKernel) -> None:
     numbers = [number for own in one.numbers.values() for number in own]
-    if any(len(own) != NUMBERS for own in one.numbers.values()) or not all(map(math.isfinite, numbers)):
-        raise RecordError(f"{kernel.kernel}: a variant has {NUMBERS} finite numbers")
+    if any(len(own) != _NUMBERS for own in one.numbers.values()) or not all(map(math.isfinite, numbers)):
+        raise RecordError(f"{kernel.kernel}: a variant has {_NUMBERS} finite numbers")
     if any(len(call) != len(kernel.by) for own in one.fastest.values() for call in own):
         raise RecordError(f"{kernel.kernel}: a call has {', '.join(kernel.by)}")
     if len(one.bins) != len(kernel.by) or math.prod(len(bins) + 1 for bins in one.bins) > MAX_CELLS:

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
         def provenance(self) -> Sequence[Mapping[str, Any]]: ...
 
 
-__all__ = ["description", "kernels_text", "manifest_data", "pretty_text", "shared_name", "table_text"]
+__all__ = ["description", "kernels_text", "manifest_data", "pretty_text", "table_text"]
 
 
 def description(manifest: Described) -> dict[str, bytes]:
@@ -120,13 +120,13 @@ def _captured_data(captured: Mapping[str, Any], read: dict[str, Any]) -> dict[st
     """A captured call. What functions of a module read is the same for many calls, and written once, by its digest."""
     reads: dict[str, Any] = {}
     for arch, one in captured["reads"].items():
-        names = {shared_name(module, values): (module, values) for module, values in one["modules"].items()}
+        names = {_shared_name(module, values): (module, values) for module, values in one["modules"].items()}
         read.update({name: {"module": module, **values} for name, (module, values) in names.items()})
         reads[arch] = {**one, "modules": list(names)}
     return {**captured, "reads": reads}
 
 
-def shared_name(module: str, values: Mapping[str, Any]) -> str:
+def _shared_name(module: str, values: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps([module, values], sort_keys=True).encode()).hexdigest()[:12]
 
 

@@ -16,7 +16,7 @@ from ..errors import UsageError
 from ..versions import installed_version
 from .report import print_json
 
-__all__ = ["COMMANDS", "GROUPS", "SHELLS", "Parser", "WrongUsage", "make_parser", "overview", "parse"]
+__all__ = ["COMMANDS", "GROUPS", "SHELLS", "Parser", "WrongUsage", "make_parser", "parse"]
 
 # The commands, by what one wants to do.
 GROUPS = {
@@ -66,20 +66,20 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     leading = next((at for at, word in enumerate(arguments) if word not in _SHARED), len(arguments))
     shared, rest = list(arguments[:leading]), list(arguments[leading:])
     if not rest:
-        raise WrongUsage("no command was given", overview().format_help().rstrip(), hint="pass one of the commands")
+        raise WrongUsage("no command was given", _overview().format_help().rstrip(), hint="pass one of the commands")
     if rest[0] == "--version":
         return argparse.Namespace(execute=_print_version, json="--json" in arguments)
     if rest[0].startswith("-"):
-        parsed = overview().parse_args(rest)
+        parsed = _overview().parse_args(rest)
         if parsed.print_completion is None:
-            raise WrongUsage("no command was given", overview().format_usage().rstrip(), hint="name one first")
+            raise WrongUsage("no command was given", _overview().format_usage().rstrip(), hint="name one first")
         parsed.execute = _print_completion
         return parsed
     if rest[0] not in COMMANDS:
         close = get_close_matches(rest[0], COMMANDS, n=1, cutoff=0.65)
         start = f"did you mean `{close[0]}`? " if close else ""
         start = _ELSEWHERE.get(rest[0], start)
-        usage = overview().format_usage().rstrip()
+        usage = _overview().format_usage().rstrip()
         raise WrongUsage(f"there is no command {rest[0]!r}", usage, hint=f"{start}commands: {', '.join(COMMANDS)}")
     # Not through the parser of all commands, which would not know the options of this one to suggest from.
     command = _command(make_parser(rest[:1]), rest[0])
@@ -94,7 +94,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     return parsed
 
 
-def overview() -> argparse.ArgumentParser:
+def _overview() -> argparse.ArgumentParser:
     """The parser that prints what commands there are. It imports none of them: some need packages of the builder."""
     parser = _program()
     parser.usage = "%(prog)s [-h] [--version] COMMAND ..."

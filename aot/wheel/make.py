@@ -30,7 +30,7 @@ from .sbom import notice, sbom
 from .signing import Signing
 from .sources import LOWEST_PYTHON, package_module, package_stub
 
-__all__ = ["Project", "package_files", "part_distribution", "project_metadata", "runtime_license", "wheels"]
+__all__ = ["Project", "package_files", "project_metadata", "runtime_license", "wheels"]
 
 _LOADER = Path(aot_runtime.__file__).resolve().parent
 _LICENSE_NAME = "LICENSE.cute-aot"
@@ -96,7 +96,7 @@ def _split(bundle: Path, manifest: Manifest, host: str, project: Project) -> lis
     """A base that holds all but the architectures' own files, and a wheel for each of those."""
     identity, whole = project.identity, _of_host(manifest, host)
     archs = sorted(map(str, manifest.archs))
-    parts = {arch: f"{part_distribution(identity, arch)}=={identity.version}" for arch in archs}
+    parts = {arch: f"{_part_distribution(identity, arch)}=={identity.version}" for arch in archs}
     notes = {note_name(host, arch): f"{requirement}\n".encode() for arch, requirement in parts.items()}
     records = {name: FileRecord(hashlib.sha256(text).hexdigest(), len(text)) for name, text in notes.items()}
     base = whole.replace(files={**whole.files, **records}, distributions=parts)
@@ -112,7 +112,7 @@ def _split(bundle: Path, manifest: Manifest, host: str, project: Project) -> lis
 
 def _part(bundle: Path, base: Manifest, host: str, project: Project, arch: str) -> Wheel:
     identity = project.identity
-    distribution = part_distribution(identity, arch)
+    distribution = _part_distribution(identity, arch)
     digest = hashlib.sha256(base.texts()[FILE_NAME]).hexdigest()
     root = f"{identity.package}/_bundle"
     files: dict[str, Content] = {f"{root}/{name}": bundle / name for name in base.files if part_of(name) == arch}
@@ -127,7 +127,7 @@ def _part(bundle: Path, base: Manifest, host: str, project: Project, arch: str) 
     return _wheel(own.identity.file_name, identity, base, host, files)
 
 
-def part_distribution(identity: Identity, arch: str) -> str:
+def _part_distribution(identity: Identity, arch: str) -> str:
     """The distribution that holds one architecture of a split package: ``demo-sm-90a``."""
     return str(canonicalize_name(f"{identity.distribution}-{arch}"))
 

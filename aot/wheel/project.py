@@ -20,9 +20,9 @@ from .identity import platform_tag
 from .make import package_files, project_metadata, wheels
 from .pyproject import ConfigSettings, KernelProject
 
-__all__ = ["EDITABLE", "editable_wheel", "metadata_files", "project_wheels"]
+__all__ = ["editable_wheel", "metadata_files", "project_wheels"]
 
-EDITABLE = Path("build") / "aot"  # inside the project
+_EDITABLE = Path("build") / "aot"  # inside the project
 
 
 def project_wheels(
@@ -71,7 +71,7 @@ def metadata_files(project: KernelProject, host: Host) -> dict[str, bytes]:
 def editable_wheel(project: KernelProject, host: Host, config: ConfigSettings, progress: Progress) -> Wheel:
     """Build the package into the project, and make a wheel that points there."""
     identity = project.project.identity
-    folder = (project.root / EDITABLE).resolve()
+    folder = (project.root / _EDITABLE).resolve()
     with scratch_directory(Path(tempfile.gettempdir()), prefix="aot-editable-") as scratch:
         result = _build(project, (host,), config, scratch / "bundle", progress)
         _place(package_files(result.path, result.manifest, host.name, identity), folder / identity.package)

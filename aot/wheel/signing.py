@@ -15,9 +15,9 @@ from aot_runtime.core.signature import public_key
 from ..bundle.signature import Signer
 from ..errors import UsageError
 
-__all__ = ["UNSIGNED", "Signing", "choose_signing"]
+__all__ = ["Signing", "choose_signing"]
 
-UNSIGNED = "none"  # in place of a private key: the wheel is not for release
+_UNSIGNED = "none"  # in place of a private key: the wheel is not for release
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,13 @@ class Signing:
 
 def choose_signing(private: str | None, pinned: Sequence[Path]) -> Signing | None:
     """Sign with that key and pin those public keys, by default the key's own; without keys, do neither."""
-    if private == UNSIGNED:
+    if private == _UNSIGNED:
         return None
     if private is None:
         if pinned:
             raise UsageError(
                 f"the package pins `{pinned[0]}`, but no private key signs its bundle",
-                hint=f"name the key that signs as `sign`; `{UNSIGNED}` makes a wheel that is neither signed nor pinned",
+                hint=f"name the key that signs as `sign`; `{_UNSIGNED}` makes a wheel that is neither signed nor pinned",
             )
         return None
     signer = Signer.read(Path(private))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from .sites import Mutation
 
-__all__ = ["PROJECT", "Stillborn", "Tree", "environment", "relink"]
+__all__ = ["PROJECT", "Stillborn", "Tree", "environment"]
 
 PROJECT = Path(__file__).resolve().parents[2]
 _SITE = Path(__file__).with_name("site")
@@ -94,7 +94,7 @@ class Tree:
             return
         for bundle in sorted(path.parent for path in self.run.glob("*/bundle/manifest.json")):
             shutil.copytree(bundle, saved / bundle.parent.name / "bundle", copy_function=os.link)
-            relink(self.root, bundle, sources, self.run.with_name("objects"), mutation.path)
+            _relink(self.root, bundle, sources, self.run.with_name("objects"), mutation.path)
 
     def _restore(self, known: set[str], saved: Path) -> None:
         for path in [path for path in self.run.iterdir() if path.name not in known]:
@@ -110,7 +110,7 @@ class Tree:
         shutil.rmtree(saved)
 
 
-def relink(
+def _relink(
     root: Path, bundle: Path, sources: Path, objects: Path, altered: str | None, flags: Sequence[str] = ()
 ) -> None:
     """Link the entry library of a bundle from the C below a root, and let the manifest have its new digest.

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     _Self = TypeVar("_Self", bound="Manifest")
 
-__all__ = ["MAX_BYTES", "Check", "Manifest", "identity_of", "read_manifest", "records_digest"]
+__all__ = ["MAX_BYTES", "Check", "Manifest", "identity_of", "read_manifest"]
 
 Check = Callable[[bytes], None]  # raises if the bytes of a manifest are not to be trusted
 
@@ -175,10 +175,10 @@ def identity_of(manifest: Mapping[str, Any], host: str) -> str:
     record = dict(data["hosts"][host])
     record["entry"] = {key: value for key, value in record["entry"].items() if key not in ("sha256", "size")}
     data["hosts"] = {host: record}
-    return records_digest(data)
+    return _records_digest(data)
 
 
-def records_digest(data: Any) -> str:
+def _records_digest(data: Any) -> str:
     """SHA-256 of JSON data, however it is laid out in a file."""
     return hashlib.sha256(_encode(data).encode("ascii")).hexdigest()
 

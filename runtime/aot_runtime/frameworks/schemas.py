@@ -12,14 +12,14 @@ from ..errors import ManifestError
 from .exposed import ExposeError, split_parameters
 from .outputs import dtype_source, shape_source
 
-__all__ = ["SCHEMA_TYPES", "functional_schema", "is_optional", "operator_parameters", "out_schema"]
+__all__ = ["functional_schema", "is_optional", "operator_parameters", "out_schema"]
 
-SCHEMA_TYPES = {"tensor": "Tensor", "tensor?": "Tensor?", "float": "float", "int": "int", "bool": "bool"}
+_SCHEMA_TYPES = {"tensor": "Tensor", "tensor?": "Tensor?", "float": "float", "int": "int", "bool": "bool"}
 
 
 def operator_parameters(record: KernelRecord) -> tuple[list[Parameter], list[Parameter]]:
     """Inputs and outputs of an operator; :class:`ExposeError` says why the kernel cannot be one."""
-    inputs, outputs = split_parameters(record, tuple(SCHEMA_TYPES))
+    inputs, outputs = split_parameters(record, tuple(_SCHEMA_TYPES))
     names = [parameter.name for parameter in inputs]
     for parameter in outputs:
         try:
@@ -60,7 +60,7 @@ def _arguments(record: KernelRecord, outputs: Sequence[str]) -> str:
 
 
 def _argument(parameter: Parameter) -> str:
-    text = f"{SCHEMA_TYPES[parameter.type]} {parameter.name}"
+    text = f"{_SCHEMA_TYPES[parameter.type]} {parameter.name}"
     return f"{text}={parameter.default}" if parameter.has_default else text
 
 

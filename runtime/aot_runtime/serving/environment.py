@@ -17,11 +17,11 @@ from .hook import when_loaded
 if TYPE_CHECKING:
     from .server import Serving
 
-__all__ = ["LOSSES", "RECORD", "VARIABLE", "recording_variables", "serve_as_told", "variables"]
+__all__ = ["RECORD", "VARIABLE", "recording_variables", "serve_as_told", "variables"]
 
 VARIABLE = "AOT_SERVE"
 RECORD = "AOT_RECORD"
-LOSSES = "AOT_RECORD_LOSSES"
+_LOSSES = "AOT_RECORD_LOSSES"
 SITE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site")
 
 
@@ -49,7 +49,7 @@ def recording_variables(folder: str, environment: Mapping[str, str], losses: str
     ``losses`` is a named pipe, to which a process writes a line for each call that it could not write to the folder.
     """
     added = variables([], "compile", False, environment)
-    return {"PYTHONPATH": added["PYTHONPATH"], RECORD: os.path.abspath(folder), LOSSES: losses}
+    return {"PYTHONPATH": added["PYTHONPATH"], RECORD: os.path.abspath(folder), _LOSSES: losses}
 
 
 def serve_as_told(environment: Mapping[str, str]) -> None:
@@ -58,7 +58,7 @@ def serve_as_told(environment: Mapping[str, str]) -> None:
     With both, bundles are asked first, and what they do not have is recorded and compiled.
     """
     if RECORD in environment:
-        when_loaded(lambda module: _record(environment[RECORD], environment.get(LOSSES, "")))
+        when_loaded(lambda module: _record(environment[RECORD], environment.get(_LOSSES, "")))
     if VARIABLE in environment:
         settings = json.loads(environment[VARIABLE])
         when_loaded(lambda module: _begin(settings))
