@@ -140,7 +140,7 @@ class Elementwise(KernelObject, ABC):
                 self.launch_rows(inputs, out, stream)
 
     def tiled(self, tiling: ElementwiseTiling, chunk: int) -> Elementwise:
-        """This kernel with another tiling, and chunks of so many elements."""
+        """This kernel with another tiling; ``chunk`` is the number of elements of a chunk."""
         own = copy(self)
         own.tiling, own.chunk = tiling, chunk
         return own

@@ -49,7 +49,7 @@ class TileGemm(EpilogueGemm):
 
     @cute.jit
     def launched_blocks(self, tiles: Int32, depth: Int32):
-        """How many blocks compute so many tiles, and the shape of their clusters, if they form some."""
+        """How many blocks compute the ``tiles``, and the shape of their clusters, if they form some."""
         return tiles, None
 
 

@@ -46,7 +46,7 @@ FEW_BLOCKS = 128  # fewer blocks than this leave multiprocessors idle
 SMALL_BLOCK = 256  # threads of a block that streams a row, unless there are so few blocks
 MANY_BLOCKS = 256  # fewer small blocks than this have too few loads on their way
 VERY_FEW = 64  # rows, of which each must be longer to be worth a cluster
-DOUBLED_BLOCKS = 1024  # so many blocks of short rows become half as many, twice as large, which start sooner
+DOUBLED_BLOCKS = 1024  # from here on, blocks of short rows become half as many, twice as large, which start sooner
 WARPS = 6144  # about as many as an H200 runs at the same time
 
 
@@ -88,7 +88,7 @@ class RowTiling:
         return self.threads * self.unroll
 
     def chunks(self, cluster: int) -> int | None:
-        """How many chunks a row may have if so many blocks can share it; None if any number."""
+        """How many chunks a row may have if the blocks of a ``cluster`` can share it; None if any number."""
         if self.looped:
             return self.longest
         return self.held * (cluster if self.shared else 1)
@@ -267,7 +267,7 @@ class TiledRows(KernelObject):
 
     @cute.jit
     def takes(self, rows: Int32, columns: Int32) -> bool:
-        """Whether the tiling is one for so many rows and columns."""
+        """Whether the tiling takes a matrix of these extents."""
         taken = columns <= self.widest()
         if cutlass.const_expr(self.tiling.least_rows):
             taken = taken and (rows >= self.tiling.least_rows or columns <= self.widest_of_any_number())

@@ -37,8 +37,8 @@ THREADS = (4, 8)  # of a warp of an exact product, along m and n
 LANES = ((2, 16), (1, 4))
 ELEMENT_BYTES = 4
 LINE = 32  # elements: 128 bytes of shared memory, all banks
-# Up to so many tiles are shared by 8 blocks each. Measured on an H200, where only 30 clusters of 4 run at once: 32 or 64 tiles
-# were slower with 4 blocks each than with 8 or 2.
+# Up to this number, tiles are shared by 8 blocks each. Measured on an H200, where only 30 clusters of 4 run at once: 32 or 64
+# tiles were slower with 4 blocks each than with 8 or 2.
 FEW_TILES = 48
 WAVES = 4  # of tiles, up to which two blocks share each tile if the last wave would be half empty
 LEAST_STEPS = 4  # along k, of each block that shares a tile

@@ -177,7 +177,7 @@ def contiguous_tilings(rounded: bool, batched: bool) -> list[tuple[_f32_contiguo
 
 
 def waves_of(tiles: str, at_once: int) -> str:
-    """How many waves so many tiles are, as an expression."""
+    """How many waves the ``tiles`` take if ``at_once`` of them are computed at once, as an expression."""
     return f"(({tiles} + {at_once - 1}) // {at_once})"
 
 

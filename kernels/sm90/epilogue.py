@@ -149,7 +149,7 @@ class Epilogue:
     # Storing.
 
     def copy_to_shared(self, dtype, mma: cute.TiledMma, instruction) -> cute.TiledCopy:
-        """How a thread writes a slice to shared memory; ``instruction(columns)`` is what multiplies so many columns."""
+        """How a thread writes a slice to shared memory; ``instruction(columns)`` multiplies that number of columns."""
         count = 2 if self.tiling.slice_columns % STORED_COLUMNS else 4
         matrices = cute.make_copy_atom(cute.nvgpu.warp.StMatrix8x8x16bOp(self.tiling.swapped, count), dtype)
         return cute.make_tiled_copy_S(matrices, cute.make_tiled_copy_C_atom(matrices, mma))

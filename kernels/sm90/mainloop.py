@@ -142,7 +142,7 @@ class Mainloop:
     # The instruction.
 
     def instruction(self, types: Types, columns: int) -> cute.TiledMma:
-        """What multiplies 64 rows with so many columns."""
+        """The instruction that multiplies 64 rows with this number of columns."""
         majors = types.a_layout.sm90_mma_major_mode(), types.b_layout.sm90_mma_major_mode()
         return hopper_helpers.make_trivial_tiled_mma(
             types.a, types.b, *majors, Float32, (1, 1, 1), (hw.WGMMA_ROWS, columns)

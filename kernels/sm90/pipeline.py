@@ -63,7 +63,7 @@ def thread_pipeline(barriers: cute.Pointer, stages: int, producers: int, consume
 
 
 def init_barriers(blocks: int = 1) -> None:
-    """Make the mbarriers of all pipelines visible to the block, or to a cluster of so many ``blocks``.
+    """Make the mbarriers of all pipelines visible to the block, or to a cluster of ``blocks`` blocks.
 
     The fence is for TMA, which reads mbarriers through another proxy than threads write them. The wait keeps every
     thread, of every block of the cluster, from arriving at a barrier that is not there yet.

@@ -55,7 +55,7 @@ class Product(KernelObject):
         return cute.make_tensor(b.iterator, layout)
 
     def tma_load(self, matrix: cute.Tensor, staged, tile: tuple, blocks: int, shares: int):
-        """How TMA loads tiles that so many ``blocks`` need, in ``shares``, and the matrix as it addresses it."""
+        """How TMA loads a tile for a number of ``blocks`` in ``shares``, and the matrix as TMA addresses it."""
         multicast = cpasync.CopyBulkTensorTileG2SMulticastOp() if blocks > 1 else cpasync.CopyBulkTensorTileG2SOp()
         layout = cute.select(staged, mode=[0, 1])
         return cpasync.make_tiled_tma_atom(multicast, matrix, layout, tile, num_multicast=shares)
