@@ -172,20 +172,22 @@ def test_a_file_moves_the_keys_of_the_kernels_that_import_it_and_no_others(
 
 
 def test_a_variable_that_the_kernels_ask_for_moves_the_key_and_others_do_not(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, forking: Callable[[Path], Seen], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = variant_keys(folder)
+    before = variant_keys(folder, forking)
     monkeypatch.setenv("UNRELATED", "1")
-    assert variant_keys(folder) == before
+    assert variant_keys(folder, forking) == before
     monkeypatch.setenv("TILE", "1")  # what the default was, but that is not for us to know
-    after = variant_keys(folder)
+    after = variant_keys(folder, forking)
     assert after["first"] != before["first"]
 
 
-def test_a_variable_that_the_compiler_asks_for_moves_the_key(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = variant_keys(folder)
+def test_a_variable_that_the_compiler_asks_for_moves_the_key(
+    folder: Path, forking: Callable[[Path], Seen], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = variant_keys(folder, forking)
     monkeypatch.setenv("CUTE_DSL_KEEP_PTX", "0")
-    after = variant_keys(folder)
+    after = variant_keys(folder, forking)
     assert all(after[name] != before[name] for name in before)
 
 
