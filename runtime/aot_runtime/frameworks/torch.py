@@ -201,7 +201,7 @@ def _define(signature: _Signature, bundle: Bundle, library: Any, operators: Oper
             library.impl(overload, names[f"_{form}_kernel"], "CUDA")
         if gradients is None or form == "out":
             library.impl(overload, names[f"_{form}_autograd"], "Autograd")
-        library._register_fake(overload, names[f"_{form}_fake"])
+        torch.library.register_fake(f"{namespace}::{overload}", names[f"_{form}_fake"], lib=library)
     library.impl(f"{record.name}.out", names["_out_in_place"], "ADInplaceOrView")
     if gradients is not None:
         gradients.register(library, namespace)
