@@ -45,17 +45,10 @@ class CrossEntropyBackward(Softmax):
 
     @cute.jit
     def looped_gradient(self, x: cute.Tensor, out: cute.Tensor, scale: Float32, wanted: Int32, ignored, lane, end):
-        scratch = self.scratch()
         steps = self.steps(cute.size(x))
-        largest, total = Float32(LOWEST), Float32(0)
+        overall, total = self.read_once(x, steps, lane, end)
         for step in cutlass.range(steps):
-            first = step * self.span() + lane
-            largest, total = self.accumulate(self.load(x, first), largest, total, first, end)
-        overall, total = self.combine(largest, total, scratch)
-        # Backwards: the caches still have what was read last.
-        for step in cutlass.range(steps):
-            first = (steps - 1 - step) * self.span() + lane
-            powers = [exponential(chunk.load().to(Float32) - overall) for chunk in self.load(x, first)]
+            powers, first = self.read_again(x, steps, step, lane, overall)
             self.store_gradient(powers, 1 / total, scale, wanted, ignored, out, first, end)
 
     @cute.jit

@@ -62,18 +62,26 @@ class Softmax(RowKernel):
 
     @cute.jit
     def looped(self, x: cute.Tensor, out: cute.Tensor, lane, end):
-        scratch = self.scratch()
         steps = self.steps(cute.size(x))
+        overall, total = self.read_once(x, steps, lane, end)
+        for step in cutlass.range(steps):
+            powers, first = self.read_again(x, steps, step, lane, overall)
+            self.store(powers, 1 / total, out, first, end)
+
+    @cute.jit
+    def read_once(self, x: cute.Tensor, steps, lane, end):
+        """The largest value of a row that registers do not hold, and the sum of the powers relative to it."""
+        scratch = self.scratch()
         largest, total = Float32(LOWEST), Float32(0)
         for step in cutlass.range(steps):
             first = step * self.span() + lane
             largest, total = self.accumulate(self.load(x, first), largest, total, first, end)
-        overall, total = self.combine(largest, total, scratch)
-        # Backwards: the caches still have what was read last.
-        for step in cutlass.range(steps):
-            first = (steps - 1 - step) * self.span() + lane
-            powers = [exponential(chunk.load().to(Float32) - overall) for chunk in self.load(x, first)]
-            self.store(powers, 1 / total, out, first, end)
+        return self.combine(largest, total, scratch)
+
+    def read_again(self, x: cute.Tensor, steps, step, lane, overall: Float32):
+        """The powers of a step, and where it begins. Backwards: the caches still have what was read last."""
+        first = (steps - 1 - step) * self.span() + lane
+        return [exponential(chunk.load().to(Float32) - overall) for chunk in self.load(x, first)], first
 
     @cute.jit
     def accumulate(self, held: list[cute.Tensor], largest: Float32, total: Float32, first, end):
