@@ -35,6 +35,15 @@ from .schemas import functional_schema, is_optional, operator_parameters, out_sc
 from .torch_autocast import is_autocast, register_autocast
 from .torch_fakes import make_traced_check
 from .torch_gradients import GradientError, gradients_of, refusal
+from .torch_internals import (
+    IS_NOT_FORWARD,
+    QUESTIONS,
+    below_autograd,
+    below_in_place,
+    has_kernel,
+    is_transformed,
+    take_back,
+)
 from .torch_native import is_defined, load_library
 
 __all__ = ["GradientError", "Operators", "load_library", "register"]
@@ -57,7 +66,7 @@ class Operators(Exposed):
         try:
             super().__init__(bundle, namespace)
         except AotError:
-            self._library._destroy()  # half of the operators would be worse than none
+            take_back(self._library)  # half of the operators would be worse than none
             raise
 
     def _make(self, record: KernelRecord) -> Any:
@@ -197,7 +206,7 @@ def _define(signature: _Signature, bundle: Bundle, library: Any, operators: Oper
     )  # fmt: skip
     exec(compile(source, f"<aot operator {namespace}::{record.name}>", "exec"), names)
     for overload, form in ((record.name, "functional"), (f"{record.name}.out", "out")):
-        if not torch._C._dispatch_has_kernel_for_dispatch_key(f"{namespace}::{overload}", "CUDA"):
+        if not has_kernel(f"{namespace}::{overload}", "CUDA"):
             library.impl(overload, names[f"_{form}_kernel"], "CUDA")
         if gradients is None or form == "out":
             library.impl(overload, names[f"_{form}_autograd"], "Autograd")
@@ -338,26 +347,14 @@ def _out_in_place({out}):
 def _plain(tensors: list[str], optional: Collection[str]) -> str:
     """Whether a call may bypass the dispatcher, as an expression."""
     exact = [f"(_type({name}) is _Tensor or _type({name}) is _Parameter{_or_none(name, optional)})" for name in tensors]
-    quiet = f"not ({' or '.join(f'{question}()' for question in _QUESTIONS)})"
+    # Nobody asks for transforms, which would take a tenth of the time: tensors of `torch.func` have no memory, so that
+    # kernels refuse them.
+    quiet = f"not ({' or '.join(f'{question}()' for question in QUESTIONS)})"
     wanted = [
         f"{name} is not None and {name}.requires_grad" if name in optional else f"{name}.requires_grad"
         for name in tensors
     ]
-    return " and ".join(
-        ["_forward._current_level < 0", *exact, quiet, f"not (_grad_enabled() and ({' or '.join(wanted)}))"]
-    )
-
-
-# What must not be active if a call bypasses the dispatcher: torch.jit.trace and modes. Nobody asks for transforms, which
-# would take a tenth of the time: tensors of `torch.func` have no memory, so that kernels refuse them.
-_QUESTIONS = {
-    "_is_recorded": torch._C._is_tracing,  # what torch.jit.is_tracing asks, in a third of the time
-    "_dispatch_modes": torch._C._len_torch_dispatch_stack,
-    "_function_modes": torch._C._len_torch_function_stack,
-}
-
-
-_is_transformed = torch._C._are_functorch_transforms_active
+    return " and ".join([IS_NOT_FORWARD, *exact, quiet, f"not (_grad_enabled() and ({' or '.join(wanted)}))"])
 
 
 def _fallback(operator: str) -> Callable[[tuple[Any, ...]], bool]:
@@ -373,11 +370,11 @@ def _fallback(operator: str) -> Callable[[tuple[Any, ...]], bool]:
             return False
         if (
             is_autocast()
-            or _is_transformed()
+            or is_transformed()
             or any(t.layout is not torch.strided or t.device.type not in ("cuda", "cpu") for t in given)
         ):
             return True
-        return all(t.is_cpu for t in given) and torch._C._dispatch_has_kernel_for_dispatch_key(operator, "CPU")
+        return all(t.is_cpu for t in given) and has_kernel(operator, "CPU")
 
     return goes_to_operator
 
@@ -421,14 +418,14 @@ def _names(signature: _Signature, bundle: Bundle) -> dict[str, Any]:
     """What the generated functions refer to."""
     record = signature.record
     names: dict[str, Any] = {
-        **_QUESTIONS,
-        "_transforms": _is_transformed,
+        **QUESTIONS,
+        "_transforms": is_transformed,
         **SHAPE_FUNCTIONS,
         "_isinstance": isinstance,
         "_type": type,
         "_Exception": Exception,
         "_is_traced": torch.compiler.is_dynamo_compiling,
-        "_forward": forward_ad,  # its level is at least 0 while derivatives are computed forward
+        "_forward": forward_ad,
         "_Tensor": torch.Tensor,
         "_call_plainly": call_plainly,
         "_plain_among": _plain_among,
@@ -439,8 +436,8 @@ def _names(signature: _Signature, bundle: Bundle) -> dict[str, Any]:
         "_AotError": AotError,
         "_Parameter": torch.nn.Parameter,
         "_grad_enabled": torch.is_grad_enabled,
-        "_below_autograd": torch._C._AutoDispatchBelowAutograd,
-        "_below_in_place": torch._C._AutoDispatchBelowADInplaceOrView,
+        "_below_autograd": below_autograd,
+        "_below_in_place": below_in_place,
         # So that autograd notices if a saved tensor is overwritten. Inference tensors have no version, and stay as they are.
         "_bump": torch.autograd.graph.increment_version,
         "_empty_like": torch.empty_like,

@@ -14,6 +14,7 @@ import torch
 
 from ..description.kernel_records import Parameter
 from ..dtypes import find_dtype
+from .torch_internals import autocast_below
 
 __all__ = ["is_autocast", "register_autocast"]
 
@@ -25,11 +26,11 @@ def is_autocast(device: str = "cuda") -> bool:
 def register_autocast(library: Any, name: str, operator: Any, inputs: list[Parameter], device: str = "cuda") -> None:
     """Tell torch what an operator does with its tensors while autocast is on for that kind of device."""
     key = f"Autocast{device.upper()}"
-    own = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
+    below = autocast_below(key)
     cast = _casting([_taken(parameter) for parameter in inputs], device)
 
     def call(*given: Any, **choices: Any) -> Any:
-        with torch._C._ExcludeDispatchKeyGuard(own):
+        with below():
             return operator(*cast(given), **choices)
 
     library.impl(name, call, key)

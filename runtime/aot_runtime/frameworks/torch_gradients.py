@@ -18,6 +18,7 @@ from ..description.kernel_records import Backward, KernelRecord, Parameter
 from ..errors import AotError
 from .outputs import SHAPE_FUNCTIONS, shape_source
 from .torch_autocast import is_autocast
+from .torch_internals import QUESTIONS, is_forward, is_transformed
 
 __all__ = ["GradientError", "Gradients", "gradients_of", "refusal"]
 
@@ -277,10 +278,8 @@ def _is_quiet(inputs: tuple[Any, ...]) -> bool:
     return (
         all(type(item) in exact for item in inputs if isinstance(item, torch.Tensor))
         and not is_autocast()
-        and not torch._C._is_tracing()
-        and not torch._C._len_torch_dispatch_stack()
-        and not torch._C._len_torch_function_stack()
-        and torch._C._functorch.peek_interpreter_stack() is None
+        and not is_transformed()
+        and not any(question() for question in QUESTIONS.values())
     )
 
 
@@ -346,7 +345,7 @@ def refusal(record: KernelRecord, bundle: Any) -> Callable[[str, tuple[Any, ...]
 
 def _refuse_forward(kernel: str, arguments: Collection[Any]) -> None:
     """Raise if derivatives are computed forward and an argument has one: torch would take the result for a constant."""
-    if forward_ad._current_level < 0:
+    if not is_forward():
         return
     tensors = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
     if any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors):

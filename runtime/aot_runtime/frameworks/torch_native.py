@@ -15,6 +15,7 @@ import torch
 
 from ..core.opening import through_descriptor
 from ..errors import AotError, BundleError
+from .torch_internals import is_registered, parse_schema, schema_of
 
 __all__ = ["is_defined", "load_library"]
 
@@ -65,11 +66,11 @@ def _open(name: str, path: Path) -> ctypes.CDLL:
 def is_defined(namespace: str, overload: str, schema: str, bundle: Any) -> bool:
     """Whether the bundle's library for torch has defined an operator. An operator of somebody else is refused."""
     qualified = f"{namespace}::{overload}"
-    if not torch._C._dispatch_has_kernel(qualified):
+    if not is_registered(qualified):
         return False
     name, _, form = overload.partition(".")
-    seen = str(getattr(getattr(getattr(torch.ops, namespace), name), form or "default")._schema)
-    expected = str(torch._C.parse_schema(f"{namespace}::{schema}"))
+    seen = schema_of(getattr(getattr(getattr(torch.ops, namespace), name), form or "default"))
+    expected = str(parse_schema(f"{namespace}::{schema}"))
     if seen != expected:
         raise AotError(
             f"torch has an operator `{seen}` already, this bundle's is `{expected}`", hint=_other_name(namespace)
