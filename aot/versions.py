@@ -45,9 +45,13 @@ _EXTRA = re.compile(r"""(?:\s+and)?\s*\bextra\s*==\s*["']([\w-]+)["']\s*$""")
 def installed_version(distribution: str) -> str | None:
     """The version of an installed distribution; None if it is not installed."""
     try:
-        return importlib.metadata.version(distribution)
+        found = importlib.metadata.distribution(distribution)
     except importlib.metadata.PackageNotFoundError:
         return None
+    # A build asks two dozen times. `found.version` parses all headers and the description, which takes longer than the rest.
+    headers = (found.read_text("METADATA") or "").partition("\n\n")[0]
+    line = next((line for line in headers.splitlines() if line.startswith("Version:")), None)
+    return found.version if line is None else line.partition(":")[2].strip()
 
 
 def tvm_ffi_headers() -> Path:

@@ -148,3 +148,11 @@ def test_commands_and_load_say_that_tvm_ffi_is_missing(words: list[str], small_b
     )
     assert "aot_runtime.errors.TvmFfiError" in loaded.stderr
     assert "pip install apache-tvm-ffi" in loaded.stderr
+
+
+def test_versions_are_those_that_python_finds() -> None:
+    names = {str(found.metadata["Name"]) for found in importlib.metadata.distributions()}
+    assert {name: versions.installed_version(name) for name in names} == {
+        name: importlib.metadata.version(name) for name in names
+    }
+    assert versions.installed_version("nobody-has-installed-this") is None
