@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import DeclarationError, plain_text
 
-__all__ = ["check_decorated", "compile_message", "has_line", "is_authors"]
+__all__ = ["check_decorated", "compile_message", "is_authors", "is_raised_by_author"]
 
 _OURS = str(Path(__file__).resolve().parents[1])
 _PYTHON = sysconfig.get_paths()["stdlib"]
@@ -33,9 +33,9 @@ def compile_message(error: BaseException, origin: str) -> str:
     return f"{path}:{line}: {text}" + (f"\n    {source}" if source and source not in text else "")
 
 
-def has_line(error: BaseException, origin: str) -> bool:
-    """Whether an error tells a line of the author's."""
-    return (_in_diagnostic(plain_text(str(error)), origin) or _in_traceback(error, origin)) is not None
+def is_raised_by_author(error: BaseException, origin: str) -> bool:
+    """Whether the author's code raised an error, while it was traced. Else the compiler did, after that."""
+    return _in_traceback(error, origin) is not None
 
 
 def _in_diagnostic(text: str, origin: str) -> tuple[str, int] | None:

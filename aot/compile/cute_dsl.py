@@ -144,8 +144,10 @@ def _compile(variant: Variant, options: Options, dump: Path) -> _Code:
             traced(variant.spec, compile_) if isinstance(variant.spec, CapturedSpec) else (compile_(), None)
         )
     unnamed = dsl.installed().export(function, _UNNAMED, symbol_prefix(_UNNAMED))
-    facts = parse_launcher(unnamed.replace(_UNNAMED, variant.name), variant.name)
     cubins = cubins_in_llvm_ir(unnamed, source=variant.name)
+    if not any(cubin.kernels for cubin in cubins):
+        raise BuildError("no GPU code came out", hint="the jit function must launch a kernel")
+    facts = parse_launcher(unnamed.replace(_UNNAMED, variant.name), variant.name)
     launches = tuple(_launch(kernel, facts, clusters) for cubin in cubins for kernel in cubin.kernels)
     return _Code(unnamed, facts, cubins, launches, reads)
 
@@ -226,8 +228,6 @@ def _check(variant: Variant, code: _Code) -> None:
             f"the compiled entry takes {code.facts.argument_count} arguments, the declaration passes {len(passed)}",
             hint="the jit function's signature says which: each argument stands for one of its parameters",
         )
-    if not code.launches:
-        raise BuildError("no GPU code came out", hint="the jit function must launch a kernel")
     for cubin in code.cubins:
         if cubin.architecture != str(variant.arch):
             raise BuildError(

@@ -43,7 +43,7 @@ from ..selection.requirements import variant_table
 from ..selection.subjects import VariantTable
 from ..versions import install_extras, without_torch
 from . import dsl
-from .authors import check_decorated, compile_message, has_line
+from .authors import check_decorated, compile_message, is_raised_by_author
 from .backend import select_backend
 from .closure import Watch, closure_of
 from .devices import Device
@@ -139,7 +139,8 @@ class RequestHandler:
         try:
             return encode(compile_variant(variant, self.options, Path(request["launcher"])))
         except Exception as error:
-            lacking = None if has_line(error, variant.kernel.origin) else lacking_instruction(variant)
+            # What ptxas refuses has the line of the kernel, not that of the instruction.
+            lacking = None if is_raised_by_author(error, variant.kernel.origin) else lacking_instruction(variant)
             if lacking is None:
                 raise
             raise BuildError(

@@ -308,7 +308,7 @@ def test_a_file_that_raises_on_import_is_named_with_its_line(partial: BuildResul
         ("variant_twice", r"gives variant variant_twice__f32 twice, at \{'dtype': 'f32'\} and at \{'dtype': 'f32'\}"),
         ("unreachable", r"unreachable__few can never be chosen, .*\nhint: declare the more special variant first"),
         ("nonsense", r"kernel nonsense returned \{'not': 'a spec'\} at \{\}\nhint: return an aot\.Spec"),
-        ("nothing_launched", r"."),
+        ("nothing_launched", r"no GPU code came out\nhint: the jit function must launch a kernel"),
         ("wrong_guard", r"kernel wrong_guard: guard: True is not a text"),
         (
             "undecorated",
@@ -414,6 +414,30 @@ def test_code_for_another_architecture_than_asked_is_refused(build_bundle: Build
             write_kernels(tmp_path / "kernels", text), ("sm_110",), out=tmp_path / "out", options=Options(cuda=12)
         )
     assert "asked for sm_110, the compiler made sm_101" in problem(caught.value, "k").message
+
+
+def test_an_instruction_that_an_architecture_lacks_is_named_with_its_line(build_bundle: Build, tmp_path: Path) -> None:
+    """ptxas refuses it, and knows the line of the kernel alone."""
+    text = """
+@cute.kernel
+def waits(out: cute.Tensor):
+    cute.arch.griddepcontrol_wait()
+    out[0] = out.element_type(1)
+
+@cute.jit
+def launch(out: cute.Tensor, stream: CUstream):
+    waits(out).launch(grid=[1, 1, 1], block=[32, 1, 1], stream=stream)
+
+@declare(archs=("sm_80", "sm_90a"))
+def k(target):
+    return aot.Spec(launch, ARGUMENTS)
+"""
+    with pytest.raises(BuildError, match="every kernel failed") as caught:
+        build_bundle(write_kernels(tmp_path / "kernels", text), ("sm_80",), out=tmp_path / "out")
+    said = (
+        r"part0\.py:\d+: sm_80 has no `griddepcontrol\S*`, which needs sm_90\n    cute\.arch\.griddepcontrol_wait\(\)"
+    )
+    assert re.search(said, problem(caught.value, "k").message)
 
 
 def test_an_incomplete_build_never_replaces_a_complete_bundle_unless_allowed(
