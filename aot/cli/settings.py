@@ -42,6 +42,11 @@ def build_settings(arguments: argparse.Namespace, archs: tuple[str, ...] = ()) -
             hint="pass `--arch sm90`, `--arch H100` or `--arch all`, or write [tool.cute-aot] in pyproject.toml",
         )
     table = project.table if project is not None else None
+    if table is not None:
+        from ..wheel.pyproject import in_table
+
+        with in_table("kernels"):
+            _check_source(table.kernels)
     timeout = _first(arguments.timeout, table and table.timeout, DEFAULT_TIMEOUT)
     if arguments.jobs < 1:
         raise UsageError(f"`--jobs` is {arguments.jobs}", hint="pass at least 1")

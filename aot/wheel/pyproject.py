@@ -7,7 +7,8 @@ import os
 import sys
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -31,7 +32,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["ConfigSettings", "KernelProject", "Table", "read_project"]
+__all__ = ["ConfigSettings", "KernelProject", "Table", "in_table", "read_project"]
 
 _T = TypeVar("_T")
 
@@ -166,10 +167,25 @@ def read_project(root: Path) -> KernelProject:
     _check(table)
     metadata = _metadata(_with_version(data, table, root), root)
     assert metadata.version is not None  # `_metadata` refuses a project without one
-    identity = Identity.parse(table.package or metadata.name.replace("-", "_"), str(metadata.version), metadata.name)
+    with in_table("package", 'write a Python identifier, such as package = "my_kernels"'):
+        package = table.package or metadata.name.replace("-", "_")
+        identity = Identity.parse(package, str(metadata.version), metadata.name)
     licenses = {path.as_posix(): (root / path).read_bytes() for path in metadata.license_files or ()}
-    hosts = parse_hosts(table.hosts, parse_glibc(table.glibc))
+    with in_table("glibc"):
+        glibc = Host.native(parse_glibc(table.glibc)).glibc  # hosts know which versions there are
+    with in_table("hosts"):
+        hosts = parse_hosts(table.hosts, glibc)
     return KernelProject(root, table, hosts, Project(identity, metadata, licenses))
+
+
+@contextmanager
+def in_table(key: str, hint: str | None = None) -> Iterator[None]:
+    """What is wrong is the value of that key; ``hint`` replaces one that is about the command line."""
+    try:
+        yield
+    except (ArchError, UsageError) as error:
+        message = f"pyproject.toml, `[tool.cute-aot] {key}`: {error.message}"
+        raise UsageError(message, hint=hint or error.hint) from None
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -233,10 +249,8 @@ def _metadata(data: Mapping[str, Any], root: Path) -> StandardMetadata:
 def _check(table: Table) -> None:
     if not table.archs:
         raise UsageError("[tool.cute-aot]: `archs` is empty", hint='write archs = ["sm90"]')
-    try:
+    with in_table("archs"):
         parse_archs(table.archs, ())
-    except ArchError as error:
-        raise UsageError(f"pyproject.toml, `[tool.cute-aot] archs`: {error.message}", hint=error.hint) from None
     if table.timeout is not None and table.timeout <= 0:
         raise UsageError(f"[tool.cute-aot]: `timeout` is {table.timeout}, must be positive")
     if table.cuda not in (None, 12, 13):

@@ -34,6 +34,7 @@ wheelhouse = "wheels"
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "source").mkdir()
     return tmp_path
 
 
@@ -77,6 +78,21 @@ def test_a_project_gives_the_defaults(folder: Path) -> None:
     assert found.hosts == (Host.native((2, 31)),)
     assert found.wheelhouse == Path("wheels")
     assert found.destination == Path("dist/my_kernels")
+
+
+@pytest.mark.parametrize(
+    ("line", "key"),
+    [
+        ('kernels = "source"\nhosts = ["arm"]', "hosts"),
+        ('kernels = "nowhere"', "kernels"),
+        ('kernels = "source"\npackage = "my-kernels"', "package"),
+    ],
+)
+def test_what_is_wrong_in_a_project_names_its_place(folder: Path, line: str, key: str) -> None:
+    (folder / "pyproject.toml").write_text(PROJECT.replace('kernels = "source"', line))
+    with pytest.raises(UsageError, match=rf"^pyproject.toml, `\[tool.cute-aot\] {key}`: ") as caught:
+        settings()
+    assert "--" not in (caught.value.hint or "")  # the command line is not what is wrong
 
 
 def test_list_takes_everything_that_nothing_narrows(folder: Path) -> None:
