@@ -22,6 +22,7 @@ __all__ = ["RecordError", "decode", "encode"]
 _T = TypeVar("_T")
 _Decoder = Callable[[Any], Any]
 _PLAIN = frozenset({str, int, float, bool, type(None)})
+_NUMBERS = {int: frozenset({int}), float: frozenset({float, int})}  # what is accepted for them
 
 
 class RecordError(ValueError):
@@ -75,7 +76,7 @@ def _decoder(kind: Any) -> _Decoder:
 
 
 def _checked(kind: type) -> _Decoder:
-    accepted = (float, int) if kind is float else (kind,)
+    accepted = _NUMBERS.get(kind, frozenset({kind}))
 
     def read(data: Any) -> Any:
         if type(data) not in accepted or (kind is str and not (data.isascii() or _is_text(data))):
@@ -158,10 +159,13 @@ def _tuple_decoder(arguments: tuple[Any, ...]) -> _Decoder:
     is_long = arguments[-1:] == (...,)
     decoders = [_decoder(item) for item in arguments if item is not ...]
     each = decoders[0] if is_long else None
+    numbers = _NUMBERS.get(arguments[0]) if is_long else None
 
     def read(data: Any) -> Any:
         if type(data) is not list:
             raise RecordError(f"expected a list, got {_shown(data)}")
+        if numbers is not None and numbers.issuperset(map(type, data)):
+            return tuple(data)  # a table has hundreds of thousands
         if each is not None:
             return tuple(map(each, data))
         if len(data) != len(decoders):

@@ -22,7 +22,7 @@ from typing import Any
 
 from .elf import ElfError, is_data, malformed_is_elf_error, open_elf, read_bytes, section_data
 
-__all__ = ["Cubin", "KernelFacts", "cubins_in_bytes", "cubins_in_library", "cubins_in_llvm_ir"]
+__all__ = ["Cubin", "KernelFacts", "cubins_in_bytes", "cubins_in_library", "cubins_in_llvm_ir", "digests_in_bytes"]
 
 _MAGIC = struct.pack("<I", 0xBA55ED50)
 _HEADER = struct.Struct("<IHHQ")  # magic, version, header size, size of the entries
@@ -100,7 +100,15 @@ def cubins_in_library(path: str | os.PathLike[str]) -> tuple[Cubin, ...]:
 
 def cubins_in_bytes(data: bytes, *, source: str = "bytes") -> tuple[Cubin, ...]:
     """The cubins of every fatbin in the bytes, at any alignment."""
-    return tuple(cubin for start, end in _fatbins(data) for cubin in _entries(data, start, end, source))
+    return tuple(
+        _cubin(*entry, source) for start, end in _fatbins(data) for entry in _entries(data, start, end, source)
+    )
+
+
+def digests_in_bytes(data: bytes, *, source: str = "bytes") -> set[str]:
+    """The digests of the same cubins, without a look inside, which takes most of the time."""
+    entries = (entry for start, end in _fatbins(data) for entry in _entries(data, start, end, source))
+    return {hashlib.sha256(elf).hexdigest() for elf, _, _ in entries}
 
 
 def _fatbins(data: bytes) -> Iterator[tuple[int, int]]:
@@ -117,7 +125,8 @@ def _fatbins(data: bytes) -> Iterator[tuple[int, int]]:
         at = data.find(_MAGIC, following)
 
 
-def _entries(data: bytes, at: int, end: int, source: str) -> Iterator[Cubin]:
+def _entries(data: bytes, at: int, end: int, source: str) -> Iterator[tuple[bytes, int, int]]:
+    """The cubins of a fatbin, with the SM number and the flags that it has for each."""
     while at + _ENTRY.size <= end:
         kind, _, header, size, *_, number, _, _, flags = _ENTRY.unpack_from(data, at)
         payload = at + header
@@ -125,7 +134,7 @@ def _entries(data: bytes, at: int, end: int, source: str) -> Iterator[Cubin]:
             seen = f"{header} + {size} bytes where {end - at} are left"
             raise ElfError(source, f"holds a fatbin entry of {seen}")
         if kind == _KIND_ELF:
-            yield _cubin(data[payload : payload + size], number, flags, source)
+            yield data[payload : payload + size], number, flags
         at = payload + size
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from aot_runtime.arch import Arch
 from aot_runtime.description.records import HostRecord
 
-from ..binary.cubin import cubins_in_bytes
+from ..binary.cubin import digests_in_bytes
 from ..binary.elf import ElfError, read_bytes
 from ..binary.objects import ObjectError, defined_symbols, members
 from .agreement import AllDetails
@@ -48,9 +48,7 @@ def archive_problems(
 def _code_problems(path: Path, name: str, variants: Iterable[VariantDetails]) -> Iterator[str]:
     """An archive holds the GPU code of the libraries, which the details name."""
     try:
-        found = {
-            cubin.sha256 for _, content in members(read_bytes(path)) for cubin in cubins_in_bytes(content, source=name)
-        }
+        found = set().union(*(digests_in_bytes(content, source=name) for _, content in members(read_bytes(path))))
     except (ElfError, ObjectError):
         return  # told above
     expected = {digest for variant in variants for digest in variant.cubin_sha256}

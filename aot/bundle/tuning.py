@@ -274,7 +274,7 @@ def _problem(one: TunedSet, kernel: TunedKernel) -> str:
         return f"{len(one.cells)} cells for {cells} combinations of bins, of at most {MAX_CELLS}"
     if not 0 < len(one.variants) <= MAX_VARIANTS or len(set(one.variants)) != len(one.variants):
         return f"{len(one.variants)} variants; there must be 1 to {MAX_VARIANTS} different ones"
-    if any(not 0 <= cell < len(one.variants) for cell in one.cells):
+    if any(not 0 <= cell < len(one.variants) for cell in set(one.cells)):  # a table has hundreds of thousands
         return "a cell names no variant"
     return ""
 
