@@ -44,7 +44,7 @@ from .torch_internals import (
     is_transformed,
     take_back,
 )
-from .torch_native import is_defined, load_library
+from .torch_native import check_opened, is_defined, load_library
 
 __all__ = ["GradientError", "Operators", "load_library", "register"]
 
@@ -79,6 +79,7 @@ def register(bundle: Bundle, *, name: str | None = None) -> Operators:
     The bundle's own functions then refuse gradients that they cannot compute, as the operators do. If
     :func:`load_library` has registered the operators from C, these stay, and get what tracing and gradients need.
     """
+    check_opened(bundle)
     operators = expose(_registered, bundle, name or bundle.name, Operators)
     # kernels.rmsnorm(x, weight, out) then heeds gradients and tracing too; arrays of other libraries pass as before.
     bundle._replace(operators._declared)

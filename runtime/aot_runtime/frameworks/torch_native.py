@@ -17,7 +17,7 @@ from ..core.opening import through_descriptor
 from ..errors import AotError, BundleError
 from .torch_internals import is_registered, parse_schema, schema_of
 
-__all__ = ["is_defined", "load_library"]
+__all__ = ["check_opened", "is_defined", "load_library"]
 
 
 def load_library(bundle: Any) -> Path:
@@ -42,6 +42,16 @@ def load_library(bundle: Any) -> Path:
     if opened is not None:
         raise BundleError(opened)
     return path
+
+
+def check_opened(bundle: Any) -> None:
+    """If the bundle's library for torch is open, it must be the file that the manifest names, and call what it names.
+
+    Whoever opened it by its path, as ``torch.ops.load_library`` does, has checked nothing.
+    """
+    path = _library(bundle)
+    if any(_is_same(owner, path) for owner in _opened(path.name)):
+        load_library(bundle)
 
 
 def _said(library: ctypes.CDLL, function: str, *texts: bytes) -> str | None:

@@ -270,6 +270,17 @@ def test_an_altered_library_is_not_opened(make: Callable[[str], Path]) -> None:
         operators.load_library(bundle)
 
 
+def test_register_takes_no_operators_of_an_altered_library(make: Callable[[str], Path]) -> None:
+    library = make("unchecked")
+    bundle = Played("unchecked", library.parents[2])
+    whole = library.read_bytes()
+    library.unlink()
+    library.write_bytes(whole + b"\0")
+    torch.ops.load_library(str(library))  # checks nothing
+    with pytest.raises(AotError, match=r"libunchecked_torch\.so` has more bytes, expected"):
+        operators.register(bundle)
+
+
 def test_a_library_that_is_replaced_meanwhile_is_not_the_one_that_is_opened(
     make: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

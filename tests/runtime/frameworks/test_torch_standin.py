@@ -91,6 +91,8 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def torch(standin_process: Standin, demo_bundle_path: Path, libraries: Path) -> Torch:
+    import tvm_ffi  # noqa: F401  # opens libtvm_ffi.so, which a program in C++ would link
+
     torch = Torch(ctypes.CDLL(str(libraries / "libtorch_cpu.so"), ctypes.RTLD_LOCAL))
     ctypes.CDLL(str(libraries / "libtorch_cuda.so"), ctypes.RTLD_LOCAL)
     opened = ctypes.CDLL(str(demo_bundle_path / torch_library_path(HOST, "demo")))
@@ -249,6 +251,20 @@ def test_the_library_for_torch_is_compared_with_its_digest(play: Callable[[str],
     content[-1] ^= 1
     library.write_bytes(content)
     assert play("attempt(load_library, load())") == ["DigestError"]
+
+
+def test_a_library_for_torch_that_was_opened_unchecked_is_compared_when_its_operators_are_registered(
+    play: Callable[[str], list[str]], signed: Path
+) -> None:
+    library = signed / torch_library_path(HOST, "demo")
+    checked = "from aot_runtime.frameworks.torch_native import check_opened; attempt(check_opened, load())"
+    opened = f"ctypes.CDLL({str(library)!r}); "
+    assert play(checked) == play(opened + checked) == ["accepted"]
+    content = bytearray(library.read_bytes())
+    content[-1] ^= 1
+    library.write_bytes(content)
+    assert play(checked) == ["accepted"]
+    assert play(opened + checked) == ["DigestError"]
 
 
 def test_operators_that_called_unchecked_code_are_not_called_signed(
