@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -104,3 +105,15 @@ def test_a_function_on_a_stream_never_takes_another_functions_name() -> None:
     assert header.count("int kernels_fill_on(") == 1
     assert "int kernels_fill_on(const aot_tensor* x)" in header
     assert "int kernels_fill_on_on(void* stream, const aot_tensor* x)" in header
+
+
+def test_whoever_asks_for_the_size_of_scratch_memory_passes_everything_but_that_memory() -> None:
+    for header, size in (
+        (c_header("kernels", KERNELS, KINDS), "size_t* bytes"),
+        (cpp_header("kernels", KERNELS, KINDS), ""),
+    ):
+        (asked,) = re.findall(r"\bscratch_workspace_size\(([^)]*)\)", header.replace("kernels_", ""))[:1]
+        assert [words.split()[-1] for words in asked.replace(size, "").split(",") if words.strip()] == [
+            "bytes_",
+            "errno_",
+        ]

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -20,6 +21,7 @@ from forging import accept, forge
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from observing import run_python
+from standin import compiler
 
 from aot.bundle.details import read_details
 from aot.bundle.manifest import Manifest
@@ -564,6 +566,15 @@ def test_a_support_library_that_the_entry_library_would_not_open_is_named(bundle
     (bundle / name).write_bytes((bundle / name).read_bytes() + b"\0")
     accept(bundle, name)
     assert any(problem.startswith(f"{name} is not the file that") for problem in verify(bundle))
+
+
+def test_a_support_library_is_checked_like_the_others(bundle: Path, tmp_path: Path) -> None:
+    name = f"{LIB}/libsmall_cuda.so"
+    (tmp_path / "other.c").write_text("int nobody_asked(void) { return 0; }\n")
+    (bundle / name).unlink()
+    subprocess.run([*compiler(), "-shared", "-fPIC", str(tmp_path / "other.c"), "-o", str(bundle / name)], check=True)
+    accept(bundle, name)
+    assert any("nobody_asked" in problem for problem in verify(bundle))
 
 
 def test_an_archive_with_other_gpu_code_than_the_libraries_is_named(bundle: Path) -> None:

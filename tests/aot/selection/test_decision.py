@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from aot import DeclarationError
 from aot.selection import decision
+from aot.selection.branching import branch_by_value
 from aot.selection.decision import Node, Tree, decide, decide_plainly, unreachable
 from aot.selection.subjects import HIGHEST, LOWEST, Requirement, Subject, VariantTable
 
@@ -204,3 +205,13 @@ def test_a_tree_that_grows_too_large_is_refused(monkeypatch: pytest.MonkeyPatch)
     variants = [variant(i, need(i % 4, i, i + 3, enforced=True)) for i in range(16)]
     with pytest.raises(DeclarationError, match="a decision tree of more than 8 nodes"):
         decide(variants)
+
+
+def test_single_values_are_looked_up_and_ranges_are_not() -> None:
+    by_value = branch_by_value([3, 4, 8, 9], [0, 1, 0, 2, 0])
+    assert by_value is not None and by_value.multiplier
+    for value, child in ((3, 1), (8, 2), (4, 0), (0, 0)):
+        found = by_value.branches[(value * by_value.multiplier & (1 << 64) - 1) >> by_value.shift]
+        assert (found[1] if found[0] == value else by_value.otherwise) == child
+    assert branch_by_value([3, 5], [0, 1, 0]) is None, "two values"
+    assert branch_by_value([3], [0, 1]) is None, "all values from 3 on"

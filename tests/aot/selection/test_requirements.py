@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Mapping
+from dataclasses import is_dataclass
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 import aot
 from aot import DeclarationError
 from aot.kinds import DTYPES
+from aot.selection import subjects
 from aot.selection.requirements import variant_table
 from aot.selection.subjects import HIGHEST, LOWEST, Requirement, VariantTable, ordered_float
 from aot.targets import accepted_archs
@@ -411,6 +413,25 @@ def test_a_workspace_may_be_as_large_as_a_tensor_of_any_rank() -> None:
     tables = [variant_table(variant).workspace for variant in kernel.variants(kernel.archs[0])]
     read = [[step.dim for step in table.size.steps if step.operation == "extent"] for table in tables if table]
     assert read == [[0], [0, 1, 2]]
+
+
+def test_a_workspace_overlaps_nothing() -> None:
+    vector, parts = aot.Tensor("f32", ("n",)), aot.Tensor("f32", ("length",))
+
+    @aot.kernel(parameters=[aot.In("x"), aot.Workspace("parts", bytes="4 * x.size")], archs=("sm_90a",))
+    def kernel(target: aot.Target) -> aot.Spec:
+        return aot.Spec(jit, {"x": vector, "parts": parts, "stream": aot.Stream()})
+
+    (variant,) = kernel.variants(kernel.archs[0])
+    regions = next(item.subject.regions for item in variant_table(variant).requirements if item.subject.regions)
+    assert [(region.label, region.is_output) for region in regions] == [("parts", True), ("x", False)]
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in vars(subjects).values() if is_dataclass(kind)], ids=lambda kind: kind.__name__
+)
+def test_what_dispatch_is_made_of_cannot_change(kind: Any) -> None:
+    assert kind.__dataclass_params__.frozen
 
 
 def test_preferences_are_no_requirements() -> None:
