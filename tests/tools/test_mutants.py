@@ -108,6 +108,8 @@ def test_what_a_record_says_was_noticed_is_not_tried_again(tmp_path: Path) -> No
     check = Check(tmp_path, tmp_path / "prepared", 0, 1e9, known)
     assert check._earlier("selection", first) == noticed
     assert check._earlier("selection", second) is None, "a survivor is tried again"
+    check.until = 0.0
+    assert check._earlier("selection", second) is not None, "if there is time"
 
 
 def test_every_file_of_an_area_has_tests_that_exist() -> None:

@@ -32,13 +32,14 @@ def main() -> int:
             prepare(prepared, options.jobs, paths, few=options.few)
         if options.prepare:
             return 0
-        check = Check(Path(scratch), prepared, options.jobs, options.seconds, _read(options.record), options.limit)
+        known = _read(options.record)
+        check = Check(Path(scratch), prepared, options.jobs, options.seconds, known, options.limit)
         results = []
         for result in check.run(options.seed, areas):
             results.append(result)
             if not result.stillborn:
                 _tell(result)
-            _keep(options, results)
+            _keep(options, results, known)
     print(json.dumps(_summary(results)))
     return 0
 
@@ -102,10 +103,11 @@ def _survivor(result: Result) -> dict[str, object]:
     return {name: data[name] for name in ("file", "code", "old", "new")} | {"reason": why_it_survives(result.mutation)}
 
 
-def _keep(options: argparse.Namespace, results: list[Result]) -> None:
-    if options.record is not None:
+def _keep(options: argparse.Namespace, results: list[Result], known: dict[str, dict[str, Any]]) -> None:
+    line = results[-1].data()
+    if options.record is not None and known.get(line["id"], {}).get("how") != line["how"]:
         with options.record.open("a") as record:
-            record.write(json.dumps(results[-1].data()) + "\n")
+            record.write(json.dumps(line) + "\n")
     survivors = [_survivor(result) for result in results if not result.killed and not result.stillborn]
     write(options.out, "mutants", {"seed": options.seed, **_summary(results), "survivors": survivors})
 

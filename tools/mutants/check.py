@@ -127,18 +127,24 @@ class Check:
         results: list[Result] = []
         tree = self.trees.get()
         try:
-            while time.monotonic() < self.until:
+            while True:
                 mutation = drawn.next()
-                results.append(self._earlier(area, mutation) or self._tested(tree, area, mutation))
-                if not results[-1].stillborn:
-                    break
-            return results
+                result = self._earlier(area, mutation)
+                if result is None and time.monotonic() < self.until:
+                    result = self._tested(tree, area, mutation)
+                results += [] if result is None else [result]
+                if result is None or not result.stillborn:
+                    return results
         finally:
             self.trees.put(tree)
 
     def _earlier(self, area: str, mutation: Mutation) -> Result | None:
+        """A survivor is tried again, as long as there is time: tests may have come since."""
         line = self.known.get(mutation.id)
-        if line is None or not (line["killed"] or line["stillborn"]):
+        if line is None:
+            return None
+        survived = not (line["killed"] or line["stillborn"])
+        if survived and time.monotonic() < self.until:
             return None
         return Result(mutation, area, line["killed"], line["how"], line["seconds"], line["stillborn"])
 
