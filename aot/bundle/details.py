@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from aot_runtime.arch import Arch
-from aot_runtime.description.records import SCHEMA, read_bounded
-from aot_runtime.errors import BundleError
+from aot_runtime.description.records import SCHEMA, FileRecord, read_bounded
+from aot_runtime.errors import BundleError, DigestError
 
 from ..records import RecordError, decode, encode
 
@@ -115,10 +115,17 @@ def _head(schema: int, arch: Arch) -> str:
     return f'{{"schema": {schema}, "arch": "{arch}", "variants": ['
 
 
-def read_details(path: Path, kernel: str | None = None) -> list[VariantDetails]:
-    """The variants in a ``details/<arch>.json``: all, or one kernel's."""
+def read_details(path: Path, kernel: str | None = None, expected: FileRecord | None = None) -> list[VariantDetails]:
+    """The variants in a ``details/<arch>.json``: all, or one kernel's.
+
+    If the caller trusts a manifest, ``expected`` is what it says of the file; another one is a :class:`DigestError`.
+    """
     try:
-        return parse_details(read_bounded(str(path), MAX_DETAILS_BYTES, BundleError), kernel)
+        content = read_bounded(str(path), MAX_DETAILS_BYTES, BundleError)
+        if expected is not None and FileRecord.of(content) != expected:
+            hint = "`python -m aot verify` lists what differs"
+            raise DigestError(f"`{path}` is not what its manifest says", hint=hint)
+        return parse_details(content, kernel)
     except RecordError as error:
         raise BundleError(f"`{path}` is not well-formed: {error}") from None
     except FileNotFoundError:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aot_runtime.arch import Arch, Capability, parse_capability
@@ -128,9 +127,7 @@ def ask(bundle: Bundle, kernel: str, device: Device, arguments: Mapping[str, Any
     """What the call would run on a device, and why not the rest."""
     capability = parse_capability(device.capability)
     explanation = bundle.explain(kernel, device, **arguments)
-    details = _details(
-        Path(bundle.path), kernel, [Arch.parse(text) for text in {c.arch for c in explanation.candidates}]
-    )
+    details = _details(bundle, kernel, [Arch.parse(text) for text in {c.arch for c in explanation.candidates}])
     refused = [candidate for candidate in explanation.candidates if candidate.reason]
     refused.sort(key=lambda one: _distance(one, capability, details, arguments))
     eligible = [one for one in explanation.candidates if not one.reason and one is not explanation.chosen]
@@ -148,13 +145,13 @@ def _written_for(chosen: Candidate | None, details: Mapping[tuple[str, str], Var
     return known.written_for if known is not None else ""
 
 
-def _details(bundle: Path, kernel: str, archs: Sequence[Arch]) -> dict[tuple[str, str], VariantDetails]:
-    files = {arch: bundle / details_name(arch) for arch in archs}
+def _details(bundle: Bundle, kernel: str, archs: Sequence[Arch]) -> dict[tuple[str, str], VariantDetails]:
+    files = {arch: details_name(arch) for arch in archs}
     return {
         (str(arch), variant.name): variant
-        for arch, path in files.items()
-        if path.is_file()  # a part of a split bundle may be absent
-        for variant in read_details(path, kernel)
+        for arch, name in files.items()
+        if (bundle.path / name).is_file()  # a part of a split bundle may be absent
+        for variant in read_details(bundle.path / name, kernel, bundle.manifest.files.get(name))
     }
 
 

@@ -125,7 +125,8 @@ def calls_of(
 
 
 def variants_of(bundle: Path, manifest: Manifest) -> dict[Arch, list[VariantDetails]]:
-    return {arch: read_details(bundle / details_name(arch)) for arch in manifest.archs}
+    files = {arch: details_name(arch) for arch in manifest.archs}
+    return {arch: read_details(bundle / name, expected=manifest.files.get(name)) for arch, name in files.items()}
 
 
 def make_outputs(

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from aot_runtime.arch import Arch
-from aot_runtime.description.records import SCHEMA
-from aot_runtime.errors import BundleError
+from aot_runtime.description.records import SCHEMA, FileRecord
+from aot_runtime.errors import BundleError, DigestError
 
 from aot.bundle.details import (
     LaunchDetails,
@@ -107,6 +107,17 @@ def test_fields_that_a_later_version_may_add_are_passed_over(tmp_path: Path) -> 
     path.write_text(later.replace(f'"schema": {SCHEMA}', f'"schema": {SCHEMA + 1}'))
     assert read_details(path) == VARIANTS
     assert read_details(path, "add") == [VARIANTS[0], VARIANTS[3]]
+
+
+@pytest.mark.parametrize("kernel", [None, "add"])
+def test_details_are_compared_with_what_a_manifest_says(tmp_path: Path, kernel: str | None) -> None:
+    path = tmp_path / "sm_90a.json"
+    path.write_text(details_text(ARCH, VARIANTS))
+    expected = FileRecord.of(path.read_bytes())
+    assert read_details(path, kernel, expected) == read_details(path, kernel)
+    path.write_text(details_text(ARCH, VARIANTS).replace('"registers": 1', '"registers": 2'))
+    with pytest.raises(DigestError, match="not what its manifest says"):
+        read_details(path, kernel, expected)
 
 
 def test_missing_details_are_an_error_of_the_bundle(tmp_path: Path) -> None:

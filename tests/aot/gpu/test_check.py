@@ -246,7 +246,7 @@ def test_a_report_round_trips_through_json(tmp_path: Path) -> None:
 
 
 FakeBundleManifest: Any = SimpleNamespace(
-    name="fake", archs=(Arch(9, 0, "a"),), kernels={"double": SimpleNamespace(archs=(Arch(9, 0, "a"),))}
+    name="fake", files={}, archs=(Arch(9, 0, "a"),), kernels={"double": SimpleNamespace(archs=(Arch(9, 0, "a"),))}
 )
 
 

@@ -100,10 +100,13 @@ def test_the_variant_with_the_fewest_unmet_requirements_comes_first(
     ]
     candidates = [Candidate("sm_100f", "near", "not on 9.0")]
     candidates += [Candidate("sm_90a", one.name, "" if "fits" in one.name else "x") for one in made]
-    bundle = SimpleNamespace(path=tmp_path, explain=lambda *_, **__: Explanation(candidates[4], tuple(candidates)))
+    manifest = SimpleNamespace(files={})
+    bundle = SimpleNamespace(
+        path=tmp_path, manifest=manifest, explain=lambda *_, **__: Explanation(candidates[4], tuple(candidates))
+    )
     (tmp_path / "details").mkdir()
     (tmp_path / "details" / "sm_90a.json").touch()
-    monkeypatch.setattr(explaining, "read_details", lambda path, kernel: made)
+    monkeypatch.setattr(explaining, "read_details", lambda path, kernel, expected: made)
     answer = ask(bundle, "gemm", Device((9, 0), "", 0), {"a": TensorInfo("float16", (4, 8))})  # type: ignore[arg-type]
     assert [one.variant for one in answer.refused] == ["near", "middle", "far", "near"]
     assert answer.refused[-1].arch == "sm_100f"  # code for another chip comes last

@@ -102,6 +102,10 @@ def test_a_key_covers_what_is_explained(
     assert main([*words, str(tmp_path / "release.pub")]) == 0
     assert main([*words, str(tmp_path / "other.pub")]) != 0
     assert "is not by a trusted key" in capsys.readouterr().err
+    details = bundle / "details" / "sm_90a.json"
+    details.write_text(details.read_text().replace('"registers": ', '"registers": 1'))
+    assert main([*words, str(tmp_path / "release.pub")]) != 0
+    assert "is not what its manifest says" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["check", "bench", "tune"])
