@@ -16,8 +16,8 @@ import aot
 from aot import DeclarationError
 from aot.kinds import DTYPES
 from aot.selection import subjects
-from aot.selection.requirements import variant_table
-from aot.selection.subjects import HIGHEST, LOWEST, Requirement, VariantTable, ordered_float
+from aot.selection.requirements import SOURCE_CONSTANT, variant_table
+from aot.selection.subjects import HIGHEST, LOWEST, FixedArgument, Requirement, VariantTable, ordered_float
 from aot.targets import accepted_archs
 
 INT32 = (-(2**31), 2**31 - 1)
@@ -413,6 +413,14 @@ def test_a_workspace_may_be_as_large_as_a_tensor_of_any_rank() -> None:
     tables = [variant_table(variant).workspace for variant in kernel.variants(kernel.archs[0])]
     read = [[step.dim for step in table.size.steps if step.operation == "extent"] for table in tables if table]
     assert read == [[0], [0, 1, 2]]
+
+
+def test_each_argument_that_dispatch_makes_has_a_constant() -> None:
+    batch = aot.Tensor("bf16", ("b", "m", "n"))
+    optional = aot.Tensor("f32", ("n",), optional=True)
+    made = table({"k": aot.Scalar("i32"), "x": batch.single(), "bias": optional})
+    assert made.constants == (FixedArgument.single(1), FixedArgument.optional(2, DTYPES["f32"].packed, 1))
+    assert made.sources == (0, SOURCE_CONSTANT, SOURCE_CONSTANT + 1)
 
 
 def test_a_workspace_overlaps_nothing() -> None:
