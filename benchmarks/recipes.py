@@ -33,6 +33,9 @@ RECIPES = {
     "flashinfer_kernels": ("sm_90a",),
     "liger_kernels": ("sm_90a",),
     "sglang_kernels": ("sm_90a",),
+    "cudnn_kernels": ("sm_90a",),
+    "vllm_kernels": ("sm_90a",),
+    "torch_kernels": ("sm_90a",),
 }
 
 
@@ -45,7 +48,11 @@ def main() -> None:
     for recipe in options.recipe or RECIPES:
         known[recipe] = {arch: run(recipe, arch) for arch in RECIPES[recipe]}
         report("recipes", known, options.out, quiet=True)
-    rows = [(recipe, arch, *found.values()) for recipe, archs in known.items() for arch, found in archs.items()]
+    rows = [
+        (recipe, arch, *(found[name] for name in COLUMNS))
+        for recipe, archs in known.items()
+        for arch, found in archs.items()
+    ]
     print_rows(("recipe", "architecture", *COLUMNS), rows)
     if not all(is_complete(found) for archs in known.values() for found in archs.values()):
         sys.exit("not every call was captured, built and found again")

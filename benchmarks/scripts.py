@@ -127,8 +127,8 @@ def _captured(script: Path, arch: str, bundle: Path, folder: str, seconds: int) 
         result: dict[str, Any] = json.loads(done.stdout)
     except ValueError:
         result = {"failures": [{"message": done.stderr.strip() or f"exit code {done.returncode}"}]}
-    if "error" in result:
-        result.setdefault("failures", [{"message": str(result["error"])}])
+    if "error" in result and not result.get("failures"):
+        result["failures"] = [{"message": str(result["error"]["message"])}]
     return result
 
 

@@ -22,12 +22,16 @@ _LETTERS = 16  # enough against edits by accident, and a library of a hundred mo
 _CLASS = re.compile(rb"class (\w+)[(:]")
 _DEF = re.compile(r"\s*(async\s+)?def\s").match
 _files: dict[str, _Source | None] = {}  # by path; a library is not edited while a process runs it
+_KERNELS_OF_TORCH = ("torch._native.", "torch._vendor.")
 _NOTHING: frozenset[bytes] = frozenset()
 
 
 def uses_cute_dsl(module: str | None) -> bool:
-    """Whether a loaded module has something of CuTe DSL among its globals: torch keeps kernels in some of its own."""
-    return module in sys.modules and _uses_cute_dsl(str(module))
+    """Whether a loaded module has something of CuTe DSL among its globals: torch keeps kernels in some of its own.
+
+    The packages in which torch keeps them count with all their modules: some hold nothing but the kernels' settings.
+    """
+    return module in sys.modules and (str(module).startswith(_KERNELS_OF_TORCH) or _uses_cute_dsl(str(module)))
 
 
 @functools.lru_cache(maxsize=4096)

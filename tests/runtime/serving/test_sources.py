@@ -119,3 +119,10 @@ def test_plain_code_is_cut_out_of_its_file_without_parsing_it(
     exec(compile(path.read_text(), str(path), "exec"), names)
     assert sources.function_text(names["run"].__code__) == FUNCTIONS[name]
     assert sources.function_text(names["Norm"].run.__code__) == method.partition("\n")[2]
+
+
+def test_settings_of_torchs_own_kernels_count_as_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("torch._vendor.lib.settings", "torch.nn.functions"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    assert sources.uses_cute_dsl("torch._vendor.lib.settings") and not sources.uses_cute_dsl("torch.nn.functions")
+    assert not sources.uses_cute_dsl("torch._vendor.lib.not_loaded")
