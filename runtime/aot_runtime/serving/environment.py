@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from .caches import NO_CACHES, NO_CACHES_OF_SERVED
 from .hook import when_loaded
 
 if TYPE_CHECKING:
@@ -40,7 +41,12 @@ def variables(
         "report": report,
     }
     settings["keys"] = [key.hex() for key in keys]
-    return {"PYTHONPATH": os.pathsep.join([SITE, *folders]), VARIABLE: json.dumps(settings)}
+    added = {"PYTHONPATH": os.pathsep.join([SITE, *folders]), VARIABLE: json.dumps(settings)}
+    return {**_unless_set(NO_CACHES_OF_SERVED, environment), **added}
+
+
+def _unless_set(values: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in values.items() if name not in environment}
 
 
 def recording_variables(folder: str, environment: Mapping[str, str], losses: str = "") -> dict[str, str]:
@@ -49,7 +55,8 @@ def recording_variables(folder: str, environment: Mapping[str, str], losses: str
     ``losses`` is a named pipe, to which a process writes a line for each call that it could not write to the folder.
     """
     added = variables([], "compile", False, environment)
-    return {"PYTHONPATH": added["PYTHONPATH"], RECORD: os.path.abspath(folder), _LOSSES: losses}
+    told = {"PYTHONPATH": added["PYTHONPATH"], RECORD: os.path.abspath(folder), _LOSSES: losses}
+    return {**_unless_set(NO_CACHES, environment), **told}
 
 
 def serve_as_told(environment: Mapping[str, str]) -> None:

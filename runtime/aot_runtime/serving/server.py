@@ -19,6 +19,7 @@ from ..core.trust import manifest_check
 from ..description.manifest import Manifest
 from ..description.records import KERNELS_NAME
 from ..errors import AotError, ArgumentError, MissError, ServingWarning
+from .caches import NO_CACHES_OF_SERVED
 from .calls import DATACLASS, Call, bind, describe, jit_function, with_tensors_of_cute_dsl
 from .captured import CapturedCalls, Found, holds_calls
 from .empty import EmptyKernel, is_empty_kernel
@@ -56,11 +57,14 @@ def serve(
     Call this before or after CuTe DSL is imported; it is not imported here. To serve several bundles, call this for each:
     the last one is asked first, and with ``miss="compile"`` it passes on to the one before. ``key`` is a public key, or
     several, as :func:`load` takes it: the bundle must be signed by one of them, and have the ``name`` if one is given.
+    Serve before SGLang's kernels are imported: its disk cache is turned off by a variable, unless that is set.
     """
     if miss not in MISS:
         raise ArgumentError(f"miss={miss!r}", hint=f"pass one of {', '.join(map(repr, MISS))}")
     path = Path(os.path.abspath(bundle))
     check_servable(path, key, name)  # a wrong path is reported now, not by the first compile
+    for variable, value in NO_CACHES_OF_SERVED.items():
+        os.environ.setdefault(variable, value)
     return Serving(path, miss, key, name)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from aot_runtime.arch import Arch
+from aot_runtime.serving.caches import NO_CACHES
 
 from aot.compile.devices import Device, library_variables, names_of_library_variables
 from aot.targets import accepted_archs
@@ -40,3 +41,7 @@ def test_libraries_learn_the_architecture_from_their_own_variables() -> None:
         "B12X_COMPILE_DISK_CACHE": "0",
     }
     assert names_of_library_variables() == library_variables(Arch.parse("sm_80")).keys()
+
+
+def test_a_capture_turns_off_the_caches_that_a_recording_does() -> None:
+    assert NO_CACHES.items() <= library_variables(Arch.parse("sm_90a")).items()

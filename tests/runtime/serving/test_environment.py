@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from aot_runtime.__main__ import main
-from aot_runtime.serving.environment import SITE, VARIABLE, variables
+from aot_runtime.serving.caches import NO_CACHES, NO_CACHES_OF_SERVED
+from aot_runtime.serving.environment import SITE, VARIABLE, recording_variables, variables
 from aot_runtime.serving.server import MISS
 from cutlass_double import write_double
 
@@ -153,7 +154,7 @@ def test_a_process_that_never_compiles_imports_little(environment: dict[str, str
 def test_the_folder_comes_first_and_once(rows_bundle: Path) -> None:
     once = variables([str(rows_bundle)], "warn", True, {"PYTHONPATH": "/theirs"})
     again = variables([str(rows_bundle)], "warn", True, once)
-    assert once == again and once["PYTHONPATH"].split(os.pathsep) == [SITE, "/theirs"]
+    assert once == {**once, **again} and once["PYTHONPATH"].split(os.pathsep) == [SITE, "/theirs"]
 
 
 def test_wrong_commands_are_reported_before_a_program_runs(
@@ -173,3 +174,10 @@ def test_wrong_commands_are_reported_before_a_program_runs(
 
 def test_if_a_process_is_served_and_recorded_the_bundle_is_asked_first(environment: dict[str, str]) -> None:
     assert run(ORDER, environment) == "record serve", "the hook that is installed last is asked first"
+
+
+def test_disk_caches_that_hide_compiles_are_off_unless_somebody_set_them() -> None:
+    assert NO_CACHES.items() <= recording_variables("calls", {}).items()
+    assert NO_CACHES_OF_SERVED.items() <= variables([], "compile", False, {}).items()
+    own = dict.fromkeys(NO_CACHES, "mine")
+    assert not NO_CACHES.keys() & {**recording_variables("calls", own), **variables([], "compile", False, own)}.keys()
