@@ -223,7 +223,8 @@ class Reads:
             for path in names_read(code):
                 value = known.get(path.partition(".")[0])
                 of = getattr(value, "__name__" if isinstance(value, types.ModuleType) else "__module__", None)
-                if of in _STATEFUL and not isinstance(value, type) and ("." in path or callable(value)):
+                asks = of in _STATEFUL and not isinstance(value, type) and ("." in path or callable(value))
+                if asks or _asks_torch(of, path):
                     yield f"{module} reads {path} while it is traced, which may change"
 
     def _functions_and_classes(self) -> Iterator[tuple[str, str]]:
@@ -262,6 +263,11 @@ def _has_state(code: types.CodeType, module: str) -> bool:
     if module in _FILES:
         return code.co_name in _LOOKS_AT_FILES
     return module in _STATEFUL or (module.partition(".")[0] == "torch" and not takes_part(module))
+
+
+def _asks_torch(module: Any, path: str) -> bool:
+    """Whether a name is one of torch's functions that tell a setting: ``torch.is_grad_enabled`` is a function of C."""
+    return str(module).partition(".")[0] == "torch" and path.rpartition(".")[2].startswith(("is_", "are_", "get_"))
 
 
 class _Met:

@@ -166,3 +166,39 @@ def test_a_class_of_a_script_has_the_form_that_a_look_up_gives_it(tmp_path: Path
     done = subprocess.run(command, capture_output=True, text=True)
     recorded, looked_up = done.stdout.splitlines()
     assert recorded == looked_up and "Kind" in looked_up
+
+
+ASKS_TORCH = """
+import torch
+from aot.compile.reads import Reads
+from aot.errors import BuildError
+
+def by_python():
+    return torch.are_deterministic_algorithms_enabled()
+
+def by_c():
+    return torch.is_grad_enabled()
+
+def names_a_dtype():
+    return torch.float16
+
+for function in (by_python, by_c, names_a_dtype):
+    reads = Reads()
+    with reads.noted():
+        function()
+    try:
+        reads.record([])
+        print("compared")
+    except BuildError as error:
+        print(error.message.rpartition(": ")[2])
+"""
+
+
+@pytest.mark.torch
+def test_what_torch_is_asked_for_is_not_captured(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    (tmp_path / "script.py").write_text(ASKS_TORCH)
+    done = subprocess.run([sys.executable, str(tmp_path / "script.py")], capture_output=True, text=True, check=True)
+    by_python, by_c, dtype = done.stdout.splitlines()
+    assert "are_deterministic_algorithms_enabled" in by_python and "torch.is_grad_enabled" in by_c
+    assert dtype == "compared"
