@@ -1,8 +1,9 @@
-"""CUTLASS's CuTe DSL examples as the scripts that they are: captured, built, and looked up by a fresh process.
+"""The score: CUTLASS's CuTe DSL examples as the scripts that they are, captured, built, and looked up by a fresh process.
 
-Needs CuTe DSL, torch and a checkout of NVIDIA/cutlass, but no GPU:
+Needs CuTe DSL, torch and a checkout of NVIDIA/cutlass, but no GPU. ``--libraries`` adds the scripts of `examples/capture`,
+each of which needs its library:
 
-    python benchmarks/scripts.py --checkout ~/cutlass --jobs 8 --out benchmarks/results/scripts.json
+    python benchmarks/scripts.py --checkout ~/cutlass --libraries --jobs 8 --out benchmarks/results/scripts.json
 
 A script works if every call that it makes is captured and built for the script's architecture without an edit, and a
 fresh process that runs the script again finds every one of them. ``--only`` runs those whose paths contain a text, and
@@ -29,6 +30,7 @@ from aot_runtime.arch import Arch
 
 from aot.compile.devices import library_variables
 
+LIBRARIES = "libraries"
 FOLDERS = ("cute", "cute_ext", "dsl_tutorials")
 # What a script is written for, by a part of its path; the first that fits.
 ARCHS = {
@@ -49,6 +51,7 @@ def main() -> None:
     arguments.add_argument("--checkout", type=Path, help="a checkout of NVIDIA/cutlass")
     arguments.add_argument("--jobs", type=int, default=2, help="scripts at a time (default: 2)")
     arguments.add_argument("--seconds", type=int, default=600, help="the longest that one may take (default: 600)")
+    arguments.add_argument("--libraries", action="store_true", help="the scripts of examples/capture, too")
     arguments.add_argument("--only", default="", help="scripts whose paths contain this")
     arguments.add_argument(
         "--add", action="store_true", help="keep the file's results of other scripts, and of those that work"
@@ -57,21 +60,23 @@ def main() -> None:
     options = arguments.parse_args()
     if options.table is not None:
         return show(json.loads(options.table.read_text())["results"])
-    root = options.checkout / "examples" / "python" / "CuTeDSL"
+    listed = scripts(options.checkout / "examples" / "python" / "CuTeDSL") if options.checkout is not None else {}
+    if options.libraries:
+        listed |= {f"{LIBRARIES}/{path.name}": path for path in sorted((PROJECT / "examples" / "capture").glob("*.py"))}
     known = json.loads(options.out.read_text())["results"] if options.add and options.out.is_file() else {}
-    chosen = [path for path in scripts(root) if options.only in path and known.get(path, {}).get("verdict") != "works"]
+    chosen = [name for name in listed if options.only in name and known.get(name, {}).get("verdict") != "works"]
     with ThreadPoolExecutor(options.jobs) as pool:
-        for path, found in pool.map(lambda path: (path, run(root / path, options.seconds)), chosen):
+        for path, found in pool.map(lambda name: (name, run(listed[name], options.seconds)), chosen):
             known[path] = found
             report("scripts", dict(sorted(known.items())), options.out, quiet=True)
             print(path, found["verdict"], found["reason"][:200], flush=True)
     show(known)
 
 
-def scripts(root: Path) -> list[str]:
-    """The files that are programs."""
+def scripts(root: Path) -> dict[str, Path]:
+    """The files that are programs, by their paths in a folder."""
     files = (path for folder in FOLDERS for path in (root / folder).rglob("*.py"))
-    return sorted(str(path.relative_to(root)) for path in files if "__main__" in path.read_text())
+    return {str(path.relative_to(root)): path for path in sorted(files) if "__main__" in path.read_text()}
 
 
 def run(script: Path, seconds: int) -> dict[str, Any]:
