@@ -391,6 +391,9 @@ class Consumer:
     @cute.jit
     def issue_scores(self, use, first: cutlass.Constexpr, end: cutlass.Constexpr):
         """Multiply the queries with lines of a tile, in the order of :func:`line_at`, each when it has arrived."""
+        if cutlass.const_expr(first == 0):
+            # The product overwrites them. But the compiler would keep the weights of the tile before, and compute them twice.
+            self.scores.fill(0.0)
         for position in cutlass.range_constexpr(first, end):
             line = line_at(position, self.half)
             self.work.ready.consumer_wait(line_state(self.half, use, line))
