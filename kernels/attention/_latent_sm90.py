@@ -54,6 +54,7 @@ from ..sm90.hardware import ALIGNMENT, CONSUMERS, GROUP_WARPS, WARP_GROUP, Barri
 from ..sm90.pipeline import consumer_state, producer_state, thread_pipeline, tma_pipeline
 from ..sm90.softmax import issue_product, left_operand, score_product, start_product, value_product
 from ._cache_sm90 import ELEMENT_BYTES, LINE, CacheDecode, clear_tokens
+from ._meet import Meeting
 from ._merge import Call, Output, Piece, Run, scale_of
 from ._producer_sm90 import load_operand, partition
 from ._softmax import LOG2_E, Softmax, make_softmax, mask_marked, mask_scores, scale_sums, softmax_step
@@ -124,6 +125,7 @@ class Work:
 class LatentDecode(CacheDecode):
     fragments = True
     start, shortest, slack, more = 2, 2, 16, 2  # tiles
+    meets = True  # see ``Merging``
     held = 2  # lines of queries that consumers have in registers
     registers = 24, 240  # the producer warp may spill: it waits most of the time
 
@@ -314,16 +316,24 @@ class LatentDecode(CacheDecode):
                     totals[within + 8 * r, half, turn % 2] = own_total
             # Both groups have written their sums of weights.
             pipeline.NamedBarrier(barrier_id=self.barriers.free, num_threads=CONSUMERS * WARP_GROUP).arrive_and_wait()
-            output = Output(call.out, parts, run, piece, run.slot(tile), run.lane * ROWS, Int32(0), v_scale, True)
-            output.write_part(sums, half)
+            total = cute.make_rmem_tensor(2, Float32)
             for r in cutlass.range_constexpr(2):
-                row = within + 8 * r
-                total = totals[row, 0, turn % 2] + totals[row, 1, turn % 2]
-                scalars = cutlass.Boolean(half == 0) & (thread % 4 == 0)
-                output.write_row(sums, r, row, half, softmax.offsets[r], total, scalars)
+                total[r] = totals[within + 8 * r, 0, turn % 2] + totals[within + 8 * r, 1, turn % 2]
+            if self.meeting(run, piece, tile, call, half).merge(sums, softmax.offsets, total):
+                output = Output(call.out, parts, run, piece, Int32(0), run.lane * ROWS, Int32(0), v_scale)
+                for r in cutlass.range_constexpr(2):
+                    output.write_whole_row(sums, r, within + 8 * r, half, total[r])
             uses = uses_after(uses, piece)
             turn += 1
             tile = piece.next
+
+    def meeting(self, run: Run, piece: Piece, tile: Int32, call: Call, half: int) -> Meeting:
+        """How the sums of a piece are merged with those of another block."""
+        blocks, _, _ = cute.arch.grid_dim()
+        sums, scalars = self.parts_of(call.parts, blocks, run.group, half)
+        words = self.words_of(call.parts, blocks, run.group)
+        cut, rows = run.cut(piece, self.lanes(run.group)), run.group - run.lane * ROWS
+        return Meeting(cut, sums, scalars, words, run.index, run.slot(tile), rows, half)
 
 
 @dataclass(frozen=True)

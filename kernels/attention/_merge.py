@@ -7,7 +7,7 @@ with its own rows, and read the same tokens at about the same time.
 The merging kernel has a few blocks for each run. They help to merge the unit in which their run begins, together with
 those of all other runs that begin in this unit. So a unit that was cut into many parts is merged by as many. They
 know it from the lengths, while the parts are still being computed. If no unit is cut, they only have to be over soon, because
-the next kernel cannot begin before.
+the next kernel cannot begin before. Units of two parts can also be merged by the second of two blocks: see ``_meet``.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from typing import NamedTuple
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32
+from cutlass import Float32, Int32, Int64
 
 import aot
 
 from .._device import WARP, KernelObject, launched_early, store
 from .._versions import SmemAllocator
+from ._meet import WORDS
 from ._parts import BAND, MERGE_WARPS, Cut, Merger
 from ._schedule import Schedule, Sequences
 from ._softmax import inverse, mask_scores, write_row, write_row_wide
@@ -70,6 +71,7 @@ class Piece(NamedTuple):
     stop: Int32
     next: Int32
     whole: cutlass.Boolean  # whether these are all tiles of the unit
+    begin: Int32  # the place of the unit's first tile
 
 
 class Place(NamedTuple):
@@ -149,16 +151,27 @@ class Run:
         stop = cutlass.min(tiles, index + self.end - tile - lead)
         whole = stop - index == tiles
         behind = stop if stop < tiles else cutlass.max(tiles, self.schedule.room)
-        following = tile + lead - index + behind
+        begin = tile + lead - index
+        following = begin + behind
         if following + self.start() >= self.end:  # no tile of the next unit
             following = self.end
-        return Piece(sequence, unit, length, index, stop, following, whole)
+        return Piece(sequence, unit, length, index, stop, following, whole, begin)
 
     @cute.jit
     def tiles(self, place: Place) -> Int32:
         """All tiles of the run, which begins at a place. If the line has empty places, the run is a part of one unit."""
         own = self.end - self.first
         return cutlass.min(own, place.tiles - place.index) if self.schedule.room > place.tiles else own
+
+    @cute.jit
+    def cut(self, piece: Piece, lanes: Int32) -> Cut:
+        """The runs that have parts of the unit of a piece."""
+        tiles = cute.ceil_div(piece.length, self.sequences.tile)
+        earliest = self.schedule.owner(piece.begin)
+        latest = self.schedule.owner(piece.begin + tiles - 1)
+        # The earliest run may begin with this unit, or only end with it.
+        late = Int32(0) if self.schedule.first(earliest) + self.start() >= piece.begin else Int32(1)
+        return Cut(piece.sequence, piece.unit, earliest, latest, late, self.index - earliest - late, lanes, self.lane)
 
     @cute.jit
     def slot(self, tile: Int32) -> Int32:
@@ -189,18 +202,6 @@ class Output:
     top: Int32  # row of the tile
     head: Int32  # of the cache
     scale: Float32  # of values
-    fragments: bool = False  # whether parts are: see ``Merger``
-
-    @cute.jit
-    def write_part(self, sums, half: cutlass.Constexpr):
-        """Write the accumulators of one of two warp groups, which have half of the columns each, as fragments: see ``Merger``."""
-        warp, blocks = cute.arch.thread_idx()[0] // WARP % 4, cute.size(sums) // 4
-        if not self.piece.whole and self.top + warp * BAND < self.run.group:
-            target = self.parts[0][self.slot, None]
-            for n in cutlass.range_constexpr(blocks):
-                four = cute.make_tensor(sums.iterator + 4 * n, cute.make_layout(4))
-                chunk = ((warp * 2 + half) * blocks + n) * WARP + cute.arch.lane_idx()
-                store(four.load(), target, chunk, chunk + 1, 4)
 
     @cute.jit
     def write_row(self, sums, r: cutlass.Constexpr, within, column, offset, total, scalars):
@@ -208,25 +209,31 @@ class Output:
 
         If ``scalars``, the thread also writes what a part is merged by.
         """
-        row, heads, columns = self.top + within, self.run.group // self.run.tokens, cute.size(sums) // 4 * 8
+        columns = cute.size(sums) // 4 * 8
         part_sums, part_scalars = self.parts
-        exists = row < self.run.group
-        if self.piece.whole:
-            row = cutlass.min(row, self.run.group - 1)
-            target = self.out[self.piece.sequence, row // heads, self.head * heads + row % heads, None]
-            own, factor = cute.local_tile(target, (columns,), (column,)), inverse(total) * self.scale
-            if cutlass.const_expr(self.fragments):
-                aligned = cute.make_tensor(own.iterator.align(16), own.layout)
-                write_row_wide(sums, r, factor, aligned, exists)
-            elif exists:
-                write_row(sums, r, factor, own)
-        elif exists:
-            if cutlass.const_expr(not self.fragments):
+        if self.top + within < self.run.group:
+            if self.piece.whole:
+                target = self.row_of_output(self.top + within)
+                write_row(sums, r, inverse(total) * self.scale, cute.local_tile(target, (columns,), (column,)))
+            else:
                 target = part_sums[self.slot, within, None]
                 write_row(sums, r, Float32(1), cute.local_tile(target, (columns,), (column,)))
-            if scalars:
-                part_scalars[self.slot, within, 0] = offset
-                part_scalars[self.slot, within, 1] = total
+                if scalars:
+                    part_scalars[self.slot, within, 0] = offset
+                    part_scalars[self.slot, within, 1] = total
+
+    @cute.jit
+    def write_whole_row(self, sums, r: cutlass.Constexpr, within, column, total):
+        """The same for a row of a whole unit, 16 bytes at a time."""
+        row, columns = self.top + within, cute.size(sums) // 4 * 8
+        target = self.row_of_output(cutlass.min(row, self.run.group - 1))
+        own = cute.local_tile(target, (columns,), (column,))
+        aligned = cute.make_tensor(own.iterator.align(16), own.layout)
+        write_row_wide(sums, r, inverse(total) * self.scale, aligned, row < self.run.group)
+
+    def row_of_output(self, row: Int32) -> cute.Tensor:
+        heads = self.run.group // self.run.tokens
+        return self.out[self.piece.sequence, row // heads, self.head * heads + row % heads, None]
 
 
 class Merging(KernelObject):
@@ -239,6 +246,7 @@ class Merging(KernelObject):
     side_by_side = False  # tiles of query rows: see above
     start = 0  # see ``Sequences``
     fragments = False  # see ``Merger``
+    meets = False  # whether blocks merge units of two parts: see ``_meet``
     shortest = 1  # see ``Sequences.schedule``
     slack, more = 0, 0  # likewise
     merge_at_once = 1  # items of few parts that a warp merges at once
@@ -281,15 +289,26 @@ class Merging(KernelObject):
         """Rows of a part: whole bands if they are fragments."""
         return cute.ceil_div(rows, BAND) * BAND if self.fragments else rows
 
-    def parts_of(self, parts: cute.Tensor, blocks: Int32, group: Int32) -> tuple[cute.Tensor, cute.Tensor]:
-        """The workspace: sums by slot, row and column, or by slot and element of fragments; by slot and row, the largest score and the sum of weights."""
+    def parts_of(
+        self, parts: cute.Tensor, blocks: Int32, group: Int32, half: int = 0
+    ) -> tuple[cute.Tensor, cute.Tensor]:
+        """The workspace: sums by slot, row and column, or by slot and element of fragments; by slot and row, the largest score and the sum of weights.
+
+        Two warp groups that have half of the columns each have their own scalars: see ``_meet``.
+        """
         rows = self.part_rows(cutlass.min(group, self.rows))
         sums = cute.make_layout((2 * blocks, rows, self.dim), stride=(rows * self.dim, self.dim, 1))
         if self.fragments:
             sums = cute.make_layout((2 * blocks, rows * self.dim), stride=(rows * self.dim, 1))
         scalars = cute.make_layout((2 * blocks, rows, 2), stride=(rows * 2, 2, 1))
-        after = parts.iterator + 2 * blocks * rows * self.dim
+        after = parts.iterator + 2 * blocks * rows * (self.dim + 2 * half)
         return cute.make_tensor(parts.iterator, sums), cute.make_tensor(after, scalars)
+
+    def words_of(self, parts: cute.Tensor, blocks: Int32, group: Int32) -> cute.Tensor:
+        """Behind that: see ``_meet``."""
+        rows = self.part_rows(cutlass.min(group, self.rows))
+        after = (parts.iterator + 2 * blocks * rows * (self.dim + 4)).align(8)
+        return cute.make_tensor(cute.recast_ptr(after, dtype=Int64), cute.make_layout(WORDS * blocks))
 
     @cute.jit
     def begin(self):
@@ -374,17 +393,15 @@ class Merging(KernelObject):
 
     @cute.jit
     def cut(self, run: Run) -> Cut:
-        """The unit in which a run begins, if it was cut. Without one, its sequence is -1."""
+        """The unit in which a run begins, if it was cut and is not merged where blocks meet. Without one, its sequence is -1."""
         sequence, unit, earliest, latest, late = Int32(-1), Int32(0), Int32(0), Int32(0), Int32(0)
         if run.schedule.merged and run.first < run.end:
-            place = run.place(run.first)
-            if not run.piece_at(place, run.first).whole:
-                begin = run.first + place.lead - place.index  # the place of the first tile
-                sequence, unit = place.sequence, place.unit
-                earliest = run.schedule.owner(begin)
-                latest = run.schedule.owner(begin + place.tiles - 1)
-                # The earliest run may begin with this unit, or only end with it.
-                late = Int32(0) if run.schedule.first(earliest) + run.start() >= begin else Int32(1)
+            piece = run.piece(run.first)
+            if not piece.whole:
+                found = run.cut(piece, self.lanes(run.group))
+                if found.parts() > (2 if self.meets else 1):
+                    sequence, unit = found.sequence, found.unit
+                    earliest, latest, late = found.earliest, found.latest, found.late
         lanes = self.lanes(run.group)
         return Cut(sequence, unit, earliest, latest, late, run.index - earliest - late, lanes, run.lane)
 

@@ -34,7 +34,7 @@ _ROWS = f"min({ROWS}, (q.shape[1] * q.shape[2] + 15) // 16 * 16)"
         aot.In(
             "cache_scale", "of one element: tokens are about `cache * cache_scale`; none unless f8e4m3", default=None
         ),
-        aot.Workspace("parts", bytes=f"{8 * MAX_BLOCKS} * {_ROWS} * {VALUE + 2}"),
+        aot.Workspace("parts", bytes=f"{8 * MAX_BLOCKS} * ({_ROWS} * {VALUE + 4} + 8)"),
     ),
     archs=HOPPER_ARCHS,
     axes={

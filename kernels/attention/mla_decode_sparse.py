@@ -28,7 +28,7 @@ _ROWS = f"min({ROWS}, (q.shape[1] + 15) // 16 * 16)"
         aot.In("lengths", "how many indices of each query count"),
         aot.Out("out", shape=f"(q.shape[0], q.shape[1], {VALUE})", dtype="q.dtype"),
         aot.In("scale", "of the scores"),
-        aot.Workspace("parts", bytes=f"{8 * MAX_BLOCKS} * {_ROWS} * {VALUE + 2}"),
+        aot.Workspace("parts", bytes=f"{8 * MAX_BLOCKS} * ({_ROWS} * {VALUE + 4} + 8)"),
     ),
     archs={"sm_90a": "sm_90a"},
     axes={"dtype": ("bf16", "f16"), "cache_dtype": {"same": False, "packed": True}},

@@ -122,6 +122,48 @@ def test_a_graph_of_latent_attention_stays_right_when_lengths_and_pages_change(
         assert compare(out, contracts["mla_decode"].reference(**seen))[0] == "", replay
 
 
+@pytest.mark.parametrize("narrow", [False, True])
+def test_latent_attention_does_not_depend_on_what_its_workspace_contains(
+    bundle: aot_runtime.Bundle, contracts: dict[str, Contract], torch: Any, narrow: bool
+) -> None:
+    """Sequences of different lengths, most of which are cut: blocks leave parts and marks for each other."""
+    if "mla_decode" not in bundle.kernels:
+        pytest.skip("the bundle has no `mla_decode`")
+    batch, room = 37, 2048
+    q = torch.randn(batch, 1, 128, 576, device="cuda").to(torch.bfloat16)
+    cache = torch.randn(batch, room, 576, device="cuda").to(torch.float8_e4m3fn if narrow else torch.bfloat16)
+    call = {"q": q, "cache": cache, "scale": SCALE}
+    if narrow:
+        call["cache_scale"] = torch.full((1,), 0.5, device="cuda")
+    parts = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
+    for lengths in (tuple(137 * i % 1900 for i in range(batch)), (room,) * batch):
+        call["lengths"] = ints(torch, lengths)
+        expected = contracts["mla_decode"].reference(**call)
+        results = []
+        for content in (0, 0xFF, 0x57, None, None):  # None: what the call before has left
+            if content is not None:
+                parts.fill_(content)
+            out = torch.full((batch, 1, 128, 512), float("nan"), device="cuda", dtype=torch.bfloat16)
+            bundle["mla_decode"](out=out, parts=parts, **call)
+            results.append(out)
+        assert compare(results[0], expected)[0] == ""
+        assert all(torch.equal(results[0], other) for other in results[1:])
+
+
+@pytest.mark.parametrize("scale", [-0.05, 0.0])
+def test_latent_attention_takes_scales_that_are_not_positive(
+    bundle: aot_runtime.Bundle, contracts: dict[str, Contract], torch: Any, scale: float
+) -> None:
+    if "mla_decode" not in bundle.kernels:
+        pytest.skip("the bundle has no `mla_decode`")
+    q = torch.randn(3, 2, 16, 576, device="cuda").to(torch.bfloat16)
+    cache = torch.randn(3, 300, 576, device="cuda").to(torch.bfloat16)
+    call = {"q": q, "cache": cache, "lengths": ints(torch, (300, 1, 77)), "scale": scale}
+    out = torch.full((3, 2, 16, 512), float("nan"), device="cuda", dtype=torch.bfloat16)
+    bundle["mla_decode"](out=out, **call)
+    assert compare(out, contracts["mla_decode"].reference(**call))[0] == ""
+
+
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("heads", [16, 128])
 def test_a_graph_of_sparse_attention_stays_right_when_indices_change(
