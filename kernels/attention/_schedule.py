@@ -23,7 +23,8 @@ from cutlass import Int32
 
 from .._device import WARP
 
-UNROLL = 2  # lengths that a lane reads at once
+UNROLL = 4  # lengths that a lane reads at once
+SHORT = 4  # tiles: a unit with fewer is sooner done than merged
 
 
 class Schedule(NamedTuple):
@@ -106,7 +107,7 @@ class Sequences:
             each, own_room = cute.ceil_div(units, blocks) * tiles, tiles
             parts = blocks // units
             least = cutlass.max(cutlass.min(tiles // 4, shortest), 1)
-            if parts > 1:
+            if parts > 1 and tiles >= SHORT:
                 each = cutlass.max(cute.ceil_div(tiles, parts), least)
                 own_room = cute.ceil_div(tiles, each) * each
             longest = cutlass.max(base, least)
