@@ -120,6 +120,7 @@ class Work:
     loaded_q: pipeline.PipelineTmaAsync  # all rows of a piece arrive together, and both groups read them
     # A bit for each token of a tile that exists, by stage, if producers know; they have cleared the others, then.
     marks: cute.Tensor | None = None
+    query_scales: cute.Tensor | None = None  # of the scores, by row, if queries are not what TMA brings
 
 
 class LatentDecode(CacheDecode):
@@ -137,11 +138,12 @@ class LatentDecode(CacheDecode):
         self, q: cute.Tensor, cache: cute.Tensor, lengths: cute.Tensor, out: cute.Tensor, scale: Float32, pages,
         cache_scale, parts: cute.Tensor, multiprocessors: Int32, stream: CUstream,
     ):  # fmt: skip
-        self.dtype = q.element_type
+        self.use_dtype(q.element_type)
         batch, tokens, heads, _ = q.shape
         rows = tokens * heads
         # (rows, columns, sequences), and (tokens, columns, pages). The rows of all tokens of a sequence are in line.
-        q_rows = cute.make_tensor(q.iterator, cute.make_layout((rows, KEY, batch), stride=(KEY, 1, q.stride[0])))
+        first = cute.recast_ptr(q.iterator, dtype=self.dtype)  # the same bits: see ``prepare_queries``
+        q_rows = cute.make_tensor(first, cute.make_layout((rows, KEY, batch), stride=(KEY, 1, q.stride[0])))
         tokens_of = cute.make_tensor(cache.iterator, cute.select(cache.layout, mode=[1, 2, 0]))
         box = load_operand(tokens_of, self.box_layout(), (self.box, LINE))
         operands = load_operand(q_rows, self.staged_queries(), (ROWS, LINE)), box
@@ -163,6 +165,10 @@ class LatentDecode(CacheDecode):
             blocks = self.blocks(call, multiprocessors)
             self.launch(mmas, operands, None, scale * LOG2_E, call, blocks, stream)
             self.launch_merge(call, blocks, stream)
+
+    def use_dtype(self, dtype: type[cutlass.Numeric]) -> None:
+        """Both products have the dtype of the queries."""
+        self.dtype = dtype
 
     def staged_queries(self):
         """Lines of queries in shared memory."""
@@ -194,10 +200,14 @@ class LatentDecode(CacheDecode):
         pipelines = self.pipelines(shared)
         q_bytes = KEY_LINES * ROWS * LINE * ELEMENT_BYTES
         loaded_q = tma_pipeline(shared.allocate_array(Int64, 2), 1, q_bytes, CONSUMERS * GROUP_WARPS)
-        marks = self.marks(shared)
-        return Work(queries, keys, values, weights, handed, totals, *pipelines, loaded_q, marks)
+        more = self.marks(shared), self.query_scales(shared)
+        return Work(queries, keys, values, weights, handed, totals, *pipelines, loaded_q, *more)
 
     def marks(self, shared: SmemAllocator) -> cute.Tensor | None:
+        """See :class:`Work`."""
+        return None
+
+    def query_scales(self, shared: SmemAllocator) -> cute.Tensor | None:
         """See :class:`Work`."""
         return None
 
@@ -279,6 +289,9 @@ class LatentDecode(CacheDecode):
             if group == half:
                 self.attend_pieces(run, work, mmas, scale * v_scale, v_scale, call, parts, half)
 
+    def prepare_queries(self, work, scale, scales, half) -> None:
+        """Make of what TMA brought what the products need: it is that already."""
+
     @cute.jit
     def attend_pieces(self, run, work, mmas, scale, v_scale, call, parts, half: cutlass.Constexpr):
         """A warp group: its half of the result of each piece, and the scores of every other tile."""
@@ -291,7 +304,8 @@ class LatentDecode(CacheDecode):
         softmax = make_softmax()
         held = [left_fragment(mmas[3], work.queries, False, thread) for _ in range(self.held)]
         lines = tuple(line.values for line in held)
-        consumer = Consumer(run, work, mmas, a, lines, b, scores, sums, softmax, scale, self.barriers, half)
+        scales = cute.make_rmem_tensor(2, Float32)
+        consumer = Consumer(run, work, mmas, a, lines, b, scores, sums, softmax, scale, scales, self.barriers, half)
         q_state = consumer_state(1)
         uses, turn = (Int32(0), Int32(0)), Int32(0)  # of stages, by earlier pieces; and how many pieces these are
         tile = run.first
@@ -300,6 +314,7 @@ class LatentDecode(CacheDecode):
             sums.fill(0.0)
             softmax.reset()
             work.loaded_q.consumer_wait(q_state)
+            self.prepare_queries(work, scale, scales, half)
             for i in cutlass.range_constexpr(self.held):
                 for block in cutlass.range_constexpr(cute.size(lines[i], mode=[2])):
                     load(held[i], block, KEY_LINES - 1 - i)
@@ -352,6 +367,7 @@ class Consumer:
     sums: cute.Tensor
     softmax: Softmax
     scale: Float32
+    scales: cute.Tensor  # of this thread's rows, if queries have scales
     barriers: Barriers
     half: int
 
@@ -440,7 +456,10 @@ class Consumer:
             warpgroup.wait_group(1)  # for the scores, not for the sums
         if last:
             self.work.loaded_q.consumer_release(q_state)
-        scores.store(scores.load() * self.scale)
+        if cutlass.const_expr(self.work.query_scales is not None):
+            scale_sums(scores, [self.scales[r] for r in range(2)])
+        else:
+            scores.store(scores.load() * self.scale)
         self.mask(piece, seen, index)
         factors, grown = softmax_step(scores, self.softmax)
         rounded = cute.make_rmem_tensor_like(scores, self.work.keys.element_type)
