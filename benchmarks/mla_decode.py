@@ -22,7 +22,7 @@ ROUNDS = 5
 KEY, VALUE = 576, 512
 SCALE = 192**-0.5
 CONTENDERS = ("aot", "read", "flash_mla", "planned", "torch")
-SEED, DRAWN = 2026, 20
+SEED, DRAWN = 1118, 20
 MOST = 3_000_000  # tokens of a drawn problem
 
 
