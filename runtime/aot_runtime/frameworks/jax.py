@@ -100,8 +100,10 @@ class _Function:
             input_output_aliases=self._aliases(in_place, arrays),
             vmap_method="sequential",  # a kernel has the rank that it was built for
         )
-        run = self._differentiable(lambda *given: self._kept(call(*given, **scalars)), arrays, scalars, choices)
-        return run(*(values[name] for name in arrays))
+        given = [values[name] for name in arrays]
+        smooth = {name for name, array in zip(arrays, given, strict=True) if jnp.issubdtype(array.dtype, jnp.inexact)}
+        run = self._differentiable(lambda *given: self._kept(call(*given, **scalars)), arrays, smooth, scalars, choices)
+        return run(*given)
 
     def _results(self, values: dict[str, Any], choices: tuple[str, ...]) -> list[Any]:
         """What XLA allocates. A call that the kernel would refuse is refused here, while it is traced."""
@@ -127,15 +129,23 @@ class _Function:
         return kept if len(kept) > 1 else kept[0]
 
     def _differentiable(
-        self, call: Callable[..., Any], arrays: list[str], scalars: Mapping[str, Any], choices: tuple[str, ...]
+        self,
+        call: Callable[..., Any],
+        arrays: list[str],
+        smooth: set[str],
+        scalars: Mapping[str, Any],
+        choices: tuple[str, ...],
     ) -> Callable[..., Any]:
-        """The call with the gradients of its backward kernel, if the bundle has that and it serves every array."""
+        """The call with the gradients of its backward kernel, if the bundle has that and it serves every ``smooth`` array.
+
+        Arrays of integers, such as classes, have no gradient.
+        """
         named = self.record.backward
         if named is not None and not named.kernel:
             chosen = dict(zip((choice.name for choice in self.record.choices), choices, strict=True))
             others = {**{p.name: None for p in self.inputs if p.name not in arrays}, **scalars, **chosen}
             return FromCalls(self, named, self._functions, arrays, others).differentiable(call, chosen)
-        if named is None or named.kernel not in self._functions or not set(arrays) <= set(named.gradients):
+        if named is None or named.kernel not in self._functions or not smooth <= set(named.gradients):
             return call
         backward: _Function = getattr(self._functions, named.kernel)
         chosen = dict(zip((choice.name for choice in self.record.choices), choices, strict=True))
@@ -154,7 +164,7 @@ class _Function:
             kept = {choice.name: chosen[choice.name] for choice in backward.record.choices}
             results = _as_tuple(backward(**taken, **kept))
             computed = dict(zip((p.name for p in backward.outputs), results, strict=True))
-            return tuple(computed["grad_" + name] for name in arrays)
+            return tuple(computed["grad_" + name] if name in smooth else None for name in arrays)
 
         made = jax.custom_vjp(call)
         made.defvjp(forward, gradients)

@@ -70,6 +70,15 @@ KERNELS = {
         ),
         (Choice("op", ("times", "over")),), ("scale_backward__times", "scale_backward__over"), (), 1,
     ),
+    "pick": KernelRecord(
+        "pick", "", (tensor("x"), tensor("places"), output("out", "(x.shape[0],)", "x.dtype"), POWER),
+        (Choice("op", ("one",)),), ("pick__one",), (), 1, Backward("pick_backward", ("x", "places"), ("x",)),
+    ),
+    "pick_backward": KernelRecord(
+        "pick_backward", "",
+        (tensor("grad_out"), tensor("x"), tensor("places"), output("grad_x", "x.shape", "x.dtype"), POWER),
+        (Choice("op", ("one",)),), ("pick_backward__one",), (), 1,
+    ),
     "quantize": KernelRecord(
         "quantize", "",
         (tensor("x"), output("out", "x.shape", "f8e4m3"), output("scale", "(x.shape[0],)", "f32")),
@@ -273,6 +282,12 @@ def play(name: str, *tensors: Any) -> None:
     if kernel == "scale":
         x, factor, out = arrays
         _write(out, x * factor**power if op == "times" else x / factor**power)
+    elif kernel == "pick":
+        x, places, out = arrays
+        _write(out, x[numpy.arange(len(x)), places])
+    elif kernel == "pick_backward":
+        grad_out, x, places, grad_x = arrays
+        _write(grad_x, grad_out[:, None] * (numpy.arange(x.shape[1]) == places[:, None]))
     elif kernel == "product":
         a, b, out, factor = arrays
         PRODUCTS.append(out.shape)
@@ -338,6 +353,12 @@ def test_gradients_come_from_the_backward_kernel(on_cpu: Any) -> None:
     exact = jax.grad(lambda x, f: (reference(x, f, 2.0) ** 2).sum(), argnums=(0, 1))
     for one, other in zip(ours(x, factor), exact(x, factor), strict=True):
         assert jax.numpy.allclose(one, other)
+
+
+def test_an_array_of_integers_needs_no_gradient(on_cpu: Any) -> None:
+    x, places = jax.numpy.array(X), jax.numpy.array([2, 0])
+    ours = jax.jit(jax.grad(lambda x, places: (on_cpu.pick(x, places, op="one") ** 2).sum()))
+    assert ours(x, places).tolist() == [[0, 0, 6], [8, 0, 0]]
 
 
 @pytest.mark.parametrize("op", ["plain", "scaled"])
