@@ -113,7 +113,8 @@ def _backward_data(backward: Backward) -> dict[str, Any]:
     if backward.kernel:
         return {"kernel": backward.kernel, "saves": list(backward.saves), "gradients": gradients}
     replaced = {"split": backward.split, "whole": list(backward.whole)} if backward.split else {}
-    return {"gradients": gradients, "calls": list(backward.calls), **replaced}
+    added = {"adds": list(backward.adds)} if backward.adds else {}
+    return {"gradients": gradients, "calls": list(backward.calls), **replaced, **added}
 
 
 def _captured_data(captured: Mapping[str, Any], read: dict[str, Any]) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from .kernel import Kernel
 __all__ = ["GRADIENT", "Backward", "Composed", "check_backward", "check_pairs"]
 
 GRADIENT = "grad_"
+MAIN = "main_grad"  # what `adds` add to
 
 
 def Backward(kernel: str, *, saves: str | Sequence[str], gradients: str | Sequence[str]) -> kernel_records.Backward:
@@ -42,16 +43,23 @@ def Backward(kernel: str, *, saves: str | Sequence[str], gradients: str | Sequen
     return kernel_records.Backward(kernel, _names(saves), _names(gradients))
 
 
-def Composed(*, split: str = "", whole: Mapping[str, str] | None = None, **gradients: str) -> kernel_records.Backward:
+def Composed(
+    *,
+    split: str = "",
+    whole: Mapping[str, str] | None = None,
+    adds: Mapping[str, str] | None = None,
+    **gradients: str,
+) -> kernel_records.Backward:
     """The gradient of each named input as an expression: calls of kernels with inputs, outputs, ``grad_<output>`` and choices.
 
     ``x.mT`` swaps the last two dimensions, ``x.rows`` puts the rows of a batch below each other, and ``f(x)[1]`` is the
     second output of a kernel. Neither needs a copy.
     If a kernel does more than its gradients undo, ``split`` says what a call that wants gradients becomes: an expression of
     kernels that have gradients. Calls with the choices of ``whole`` stay whole.
+    ``adds`` has, for some of the inputs, a call that adds the gradient to ``main_grad`` and may write its result there.
     """
-    kept = tuple(f"{choice}={value}" for choice, value in (whole or {}).items())
-    return kernel_records.Backward("", (), tuple(gradients), tuple(gradients.values()), split, kept)
+    kept, added = (tuple(f"{name}={value}" for name, value in (given or {}).items()) for given in (whole, adds))
+    return kernel_records.Backward("", (), tuple(gradients), tuple(gradients.values()), split, kept, added)
 
 
 def _names(given: str | Sequence[str]) -> tuple[str, ...]:
@@ -91,6 +99,11 @@ def _check_composed(kernel: Kernel, composed: kernel_records.Backward, where: st
         _check_names(where, text, known)
     for text in composed.calls:
         _check_names(where, text, [*known, *outputs, *(GRADIENT + name for name in outputs)])
+    for name, _, text in (added.partition("=") for added in composed.adds):
+        _check_names(where, text, [*known, *outputs, *(GRADIENT + output for output in outputs), MAIN])
+        _refuse(f"{where}: `backward` adds up gradients of", [name], composed.gradients)
+        if len(Expression(text).calls) != 1:
+            raise DeclarationError(f"{where}: `backward` adds by {text!r}", hint="write one call that takes main_grad")
     for choice, _, value in (kept.partition("=") for kept in composed.whole):
         if value not in kernel.choices.get(choice, ()):
             raise DeclarationError(f"{where}: `backward` keeps {choice} = {value} whole, which is not a choice")
@@ -133,7 +146,8 @@ def check_pairs(kernels: Mapping[str, Kernel], *, complete: bool) -> None:
 def _check_calls(
     forward: Kernel, composed: kernel_records.Backward, kernels: Mapping[str, Kernel], complete: bool
 ) -> None:
-    for text in (*composed.calls, *([composed.split] if composed.split else [])):
+    added = [text.partition("=")[2] for text in composed.adds]
+    for text in (*composed.calls, *([composed.split] if composed.split else []), *added):
         for name, unnamed, named in Expression(text).calls:
             where = f"{forward.origin}: a gradient of {forward.name}, {text!r},"
             if name in kernels:

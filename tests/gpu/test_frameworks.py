@@ -93,6 +93,7 @@ CALLS_ON_REQUEST: dict[str, tuple[Any, ...]] = {
     "rmsnorm_residual_backward": ((64, 256), (64, 256), (64, 256), (256,)),
     "cross_entropy_backward": (lambda: f32(64), (64, 256), lambda: torch.arange(64, device="cuda")),
     "column_sums": ((64, 256),),
+    "gemm_accumulate": ((64, 128), (256, 128), lambda: f32(64, 256)),
     "grouped_gemm_weights": ((96, 128), (96, 256), lambda: i32(32, 32, 96)),
     "adamw": (
         (512,), lambda: f32(512), lambda: f32(512), lambda: f32(512).abs(), lambda: i64(200, 512), lambda: f32(2).abs(),

@@ -86,6 +86,8 @@ def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
         yield _problem(make, dtype, (batch, m, k), (batch, n, k), biased, a_rows, b_rows)
     for a_rows, b_rows, biased in product((True, False), (True, False), (False, True)):
         yield _problem(make, dtype, (136, 72), (264, 72), biased, a_rows, b_rows)
+    # Columns with columns that get tiles of their own.
+    yield _problem(make, dtype, (2056, 200), (2056, 200), False, False, False)
     yield {"a": make.tensor((40, 64), dtype, stride=72), "b": make.tensor((72, 64), dtype, stride=128)}
     yield with_specials(_problem(make, dtype, (40, 72), (72, 72), True))
     for k in IDENTITIES if dtype != "f32" else ():

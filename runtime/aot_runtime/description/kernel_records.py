@@ -100,9 +100,10 @@ class Backward(Value):
     Calls are expressions of the inputs and outputs of this kernel, of ``grad_<output>`` and of its choices: see ``composed``.
     A call that wants gradients is replaced by ``split``, if there is one, whose kernels have gradients of their own; not so
     if its choices are those of ``whole``.
+    ``adds`` has expressions that add a gradient to ``main_grad``, a tensor of the caller, instead of computing it alone.
     """
 
-    __slots__ = ("calls", "gradients", "kernel", "saves", "split", "whole")
+    __slots__ = ("adds", "calls", "gradients", "kernel", "saves", "split", "whole")
 
     kernel: str  # the kernel that computes the gradients; "": calls do
     saves: tuple[str, ...]  # inputs and outputs of the other kernel that it takes
@@ -110,6 +111,7 @@ class Backward(Value):
     calls: tuple[str, ...]  # an expression for each of them
     split: str  # an expression; "": a call is not replaced
     whole: tuple[str, ...]  # choices, as "epilogue=identity"
+    adds: tuple[str, ...]  # calls that add to `main_grad`, as "b=gemm_accumulate(grad_out.mT, a.mT, main_grad)"
 
     def __init__(
         self,
@@ -119,8 +121,9 @@ class Backward(Value):
         calls: tuple[str, ...] = (),
         split: str = "",
         whole: tuple[str, ...] = (),
+        adds: tuple[str, ...] = (),
     ) -> None:
-        self._set(kernel=kernel, saves=saves, gradients=gradients, calls=calls, split=split, whole=whole)
+        self._set(kernel=kernel, saves=saves, gradients=gradients, calls=calls, split=split, whole=whole, adds=adds)
 
     def is_split(self, choices: Mapping[str, Any]) -> bool:
         """Whether a call with these choices is replaced if it wants gradients."""
@@ -229,6 +232,7 @@ def _backward(record: Reader, parameters: tuple[Parameter, ...]) -> Backward:
         calls=inner.texts("calls"),
         split=inner.get("split", str, ""),
         whole=inner.texts("whole"),
+        adds=inner.texts("adds"),
     )
     if composed and len(backward.calls) != len(backward.gradients):
         raise ManifestError(f"{inner.where}: {len(backward.calls)} calls for {len(backward.gradients)} gradients")

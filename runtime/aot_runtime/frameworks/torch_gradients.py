@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from .torch_internals import QUESTIONS, is_forward, is_transformed
 __all__ = ["GradientError", "Gradients", "gradients_of", "refusal"]
 
 _GRADIENT = "grad_"
+_MAIN = "main_grad"  # of a leaf: the tensor that its gradient is added to, as others who train large models call it
 _DETERMINISTIC = "deterministic"  # an input of a backward kernel by this name follows torch's setting
 _DETACH = "call it under torch.no_grad(), or pass x.detach()"
 
@@ -39,6 +41,8 @@ class Gradients(ABC):
         self.inputs = [p.name for p in record.parameters if not p.output and p.workspace is None]
         self.outputs = [parameter.name for parameter in record.parameters if parameter.output]
         self.tensors = {parameter.name for parameter in record.parameters if _is_tensor(parameter)}
+
+    ahead = False  # whether the forward computes gradients already: what they depend on is then not saved
 
     @property
     @abstractmethod
@@ -62,6 +66,14 @@ class Gradients(ABC):
     def compute(self, values: dict[str, Any], choices: Mapping[str, Any], wanted: list[str]) -> Mapping[str, Any]:
         """The gradients by input, at least those that are wanted."""
 
+    def sums_of(self, inputs: Mapping[str, Any], wanted: list[str]) -> dict[str, Any]:
+        """The tensors, by input, that :meth:`add` adds gradients to instead of returning them."""
+        return {}
+
+    def add(self, name: str, main: Any, values: Mapping[str, Any]) -> None:
+        """Add the gradient of an input."""
+        raise NotImplementedError
+
     def save(self, ctx: Any, inputs: Mapping[str, Any], choices: Mapping[str, Any], results: Any) -> None:
         """Keep what the gradients are computed from; raise if one is wanted that is not computed."""
         wanted = [name for name, wants in zip(self.inputs, ctx.needs_input_grad, strict=False) if wants]
@@ -73,6 +85,7 @@ class Gradients(ABC):
         ctx.save_for_backward(*(values[name] for name in ctx.names))
         ctx.numbers = {name: values[name] for name in values if name in saved and name not in self.tensors}
         ctx.choices = dict(choices)
+        ctx.sums = self.sums_of(inputs, wanted)
         ctx.mark_non_differentiable(*(outputs[name] for name in self.outputs if _GRADIENT + name not in self.arriving))
 
     def gradients(self, ctx: Any, *arriving: Any) -> tuple[Any, ...]:
@@ -81,11 +94,15 @@ class Gradients(ABC):
         given = {_GRADIENT + name: _contiguous(grad) for name, grad in zip(self.outputs, arriving, strict=True)}
         values = {**dict(zip(ctx.names, saved, strict=True)), **ctx.numbers, **given}
         wanted = [name for name, wants in zip(self.inputs, ctx.needs_input_grad, strict=False) if wants]
+        wanted = [name for name in wanted if name not in ctx.sums]
         with torch.no_grad():
+            for name, main in ctx.sums.items():
+                self.add(name, main, {**values, **ctx.choices})
             computed = self.compute(values, ctx.choices, wanted)
         gradients = tuple(computed[name] if name in wanted else None for name in self.inputs)
         gradients += (None,) * (len(ctx.needs_input_grad) - len(gradients))
-        if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (*saved, *arriving)):
+        read = (*saved, *arriving)
+        if torch.is_grad_enabled() and (self.ahead or any(t is not None and t.requires_grad for t in read)):
             return _differentiated_once(self.shown, gradients)
         return gradients
 
@@ -143,6 +160,12 @@ class FromKernel(Gradients):
         self.takes = [p.name for p in backward.parameters if not p.output and p.workspace is None]
         self.gives = [parameter.name for parameter in backward.parameters if parameter.output]
         self.choices = [choice.name for choice in backward.choices]
+        # Outputs of the forward that exist for its gradients alone, and become these. A second backward pass over the same
+        # graph then fails: torch sees that what it saved was overwritten.
+        reused = {p.name: p.may_be[0] for p in backward.parameters if p.output and p.may_be}
+        alone = {name for name in self.outputs if _GRADIENT + name not in self.takes}
+        self.reused = reused if set(reused.values()) <= alone and set(reused) == {*self.gives} else {}
+        self.ahead = bool(self.reused)
 
     @property
     def shown(self) -> str:
@@ -164,8 +187,12 @@ class FromKernel(Gradients):
         values.setdefault(_DETERMINISTIC, torch.are_deterministic_algorithms_enabled())
         taken = {name: values[name] for name in self.takes if name in values}  # the others have defaults
         chosen = {name: choices[name] for name in self.choices}
-        results = _as_tuple(getattr(self.operators, self.named.kernel)(**taken, **chosen))
-        computed = dict(zip(self.gives, results, strict=True))
+        operator = getattr(self.operators, self.named.kernel)
+        if self.reused and _is_quiet(tuple(taken.values())):
+            computed = {name: values[source] for name, source in self.reused.items()}
+            operator.out(**taken, **chosen, **computed)
+        else:
+            computed = dict(zip(self.gives, _as_tuple(operator(**taken, **chosen)), strict=True))
         return {name: computed[_GRADIENT + name] for name in self.named.gradients}
 
 
@@ -178,6 +205,7 @@ class FromCalls(Gradients):
         self.expressions = {
             name: Expression(text) for name, text in zip(composed.gradients, composed.calls, strict=True)
         }
+        self.adds = {name: Expression(text) for name, _, text in (added.partition("=") for added in composed.adds)}
         self.replacement = Expression(composed.split) if composed.split else None
         self.defaults = {p.name: p.default for p in record.parameters if p.has_default and not p.output}
         self.chosen = {choice.name: choice.default for choice in record.choices}
@@ -216,6 +244,17 @@ class FromCalls(Gradients):
 
     def _kernel(self, name: str) -> Any:
         return getattr(self.operators, name)
+
+    def sums_of(self, inputs: Mapping[str, Any], wanted: list[str]) -> dict[str, Any]:
+        built = [name for name in wanted if name in self.adds and self.adds[name].kernels <= {*self.operators}]
+        found = {name: getattr(inputs[name], _MAIN, None) for name in built}
+        return {name: main for name, main in found.items() if main is not None and main.ndim == 2}
+
+    def add(self, name: str, main: Any, values: Mapping[str, Any]) -> None:
+        def adding(kernel: str) -> Callable[..., Any]:
+            return partial(self._kernel(kernel).out, out=main)
+
+        self.adds[name].evaluate({**values, _MAIN: main}, adding, {})
 
     def is_split(self, inputs: tuple[Any, ...], choices: Mapping[str, Any]) -> bool:
         return (

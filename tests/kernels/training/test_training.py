@@ -1,4 +1,4 @@
-"""The optimizer as far as it can be tested without a GPU: what is launched and what is refused."""
+"""Kernels of a step of training as far as they can be tested without a GPU: what is launched and what is refused."""
 
 from __future__ import annotations
 
@@ -45,3 +45,10 @@ def test_a_step_without_tensors_or_with_states_of_another_size_is_refused(
     short, long = step(cuda, 8, 1), step(cuda, 16, 1)
     with pytest.raises(ArgumentError):
         bundle["adamw"](*short[:2], long[2], *short[3:])
+
+
+def test_a_product_is_added_in_place(cuda: Standin, bundle: aot_runtime.Bundle) -> None:
+    columns = [cuda.tensor((rows, 512), "bfloat16", strides=(1, rows)) for rows in (128, 256)]
+    total = cuda.tensor((128, 256), "float32")
+    bundle["gemm_accumulate"](*columns, total, total)
+    assert len(cuda.launches) == 1

@@ -63,7 +63,8 @@ def backwards(parameters: tuple[Parameter, ...]) -> st.SearchStrategy[Backward |
 def composed(draw: st.DrawFn, gradients: st.SearchStrategy[tuple[str, ...]]) -> Backward:
     inputs, split = draw(gradients), draw(texts)
     whole = tuple(draw(st.lists(texts, max_size=2))) if split else ()
-    return Backward("", (), inputs, tuple(draw(texts) for _ in inputs), split, whole)
+    adds = tuple(draw(st.lists(texts, max_size=2)))
+    return Backward("", (), inputs, tuple(draw(texts) for _ in inputs), split, whole, adds)
 
 
 @st.composite

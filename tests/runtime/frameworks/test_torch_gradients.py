@@ -45,8 +45,10 @@ def kernel(
     return KernelRecord(name, "", parameters, choices, functions, (), 1, backward)
 
 
-def composed(gradients: dict[str, str], split: str = "", whole: tuple[str, ...] = ()) -> Backward:
-    return Backward("", (), tuple(gradients), tuple(gradients.values()), split, whole)
+def composed(
+    gradients: dict[str, str], split: str = "", whole: tuple[str, ...] = (), adds: tuple[str, ...] = ()
+) -> Backward:
+    return Backward("", (), tuple(gradients), tuple(gradients.values()), split, whole, adds)
 
 
 EPS = Parameter("eps", has_default=True, default=1e-6, type="float")
@@ -77,7 +79,15 @@ RECORDS = {
                backward=composed({"a": "product(grad_out, b.mT, op='identity')",
                                   "b": "product(grad_out.mT, a.mT, op='identity')",
                                   "bias": "sums(grad_out.rows)[0]"},
-                                 "act(product(a, b, bias, op='identity').rows, op=op)", ("op=identity",))),
+                                 "act(product(a, b, bias, op='identity').rows, op=op)", ("op=identity",),
+                                 ("b=product_added(grad_out.mT, a.mT, main_grad)",))),
+        kernel("product_added", tensor("a"), tensor("b"),
+               Parameter("out", output=True, shape="(a.shape[0], b.shape[0])", dtype="f64", type="tensor", may_be=("addend",)),
+               tensor("addend")),
+        # Computes its gradient along with its output.
+        kernel("ahead", X, Parameter("loss", output=True, shape="(1,)", dtype="x.dtype", type="tensor"), output("by_x", "x"),
+               backward=Backward("ahead_backward", ("by_x",), ("x",))),
+        kernel("ahead_backward", tensor("grad_loss"), tensor("by_x"), output("grad_x", "by_x").replace(may_be=("by_x",))),
         kernel("sums", X, Parameter("out", output=True, shape="(x.shape[1],)", dtype="x.dtype", type="tensor"),
                output("scratch", "x")),
         kernel("turn", X, tensor("angle"), output("out", "x"), backward=composed({"x": "turn(grad_out, -angle)"})),
@@ -159,6 +169,9 @@ PLAYED: dict[str, Callable[..., Any]] = {
     "product__silu": lambda a, b, out, bias: out.copy_(
         torch.nn.functional.silu(a @ b.mT + (0 if bias is None else bias))
     ),
+    "product_added": lambda a, b, out, addend: out.copy_(addend + a @ b.mT),
+    "ahead": lambda x, loss, by_x: (loss.copy_(x.square().sum().view(1)), by_x.copy_(2 * x)),
+    "ahead_backward": lambda grad_loss, by_x, grad_x: grad_x.copy_(by_x * grad_loss),
     "sums": sums,
     "turn": turn,
     "both": lambda x, y, out, total: (out.copy_(3 * (x + y)), total.copy_(x + y)),
@@ -329,6 +342,42 @@ def test_autograd_notices_that_a_saved_tensor_was_overwritten(ops: Any) -> None:
     ops.act.out(torch.randn(8, dtype=torch.float64), op="relu", out=weight)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
+
+
+def test_a_gradient_is_added_to_the_main_grad_of_its_leaf(ops: Any) -> None:
+    a, b = leaf(5, 8), leaf(3, 8)
+    b.main_grad = torch.ones(3, 8, dtype=torch.float64)
+    arriving = torch.randn(5, 3, dtype=torch.float64)
+    for step in (1, 2):
+        ops.product(a, b, op="identity").backward(arriving)
+        torch.testing.assert_close(b.main_grad, 1 + step * arriving.mT @ a.detach())
+    assert b.grad is None and a.grad is not None
+    ops.product(a, b, op="silu").sum().backward()  # is split, and the product in it adds
+    assert b.grad is None
+
+
+def test_a_leaf_that_wants_no_gradient_keeps_its_main_grad(ops: Any) -> None:
+    a, b = leaf(5, 8), leaf(3, 8).detach()
+    b.main_grad = torch.ones(3, 8, dtype=torch.float64)
+    ops.product(a, b, op="identity").sum().backward()
+    assert bool((b.main_grad == 1).all()) and a.grad is not None
+
+
+def test_what_was_computed_ahead_becomes_the_gradient_without_another_tensor(ops: Any) -> None:
+    x = leaf(3, 8)
+    loss, by_x = ops.ahead(x)
+    place = by_x.data_ptr()
+    assert loss.requires_grad and not by_x.requires_grad
+    (got,) = torch.autograd.grad(3 * loss, x, retain_graph=True)
+    torch.testing.assert_close(got, 6 * x.detach())
+    assert got.data_ptr() == place
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(3 * loss, x)
+    (first,) = torch.autograd.grad(ops.ahead(x)[0], x, create_graph=True)
+    with pytest.raises(operators.GradientError, match="ahead_backward has no backward"):
+        first.sum().backward()
+    (again,) = torch.autograd.grad(torch.ops.graded.ahead(x)[0], x)  # the operator itself
+    torch.testing.assert_close(again, 2 * x.detach())
 
 
 def test_torch_compile_takes_forward_and_backward_whole(ops: Any) -> None:
