@@ -410,8 +410,9 @@ def _cold_build(family: str) -> Callable[[Any], str]:
     def find(data: Any) -> str:
         one = data["results"]["builds"][family]
         compiled = f"{one['compiled']} compiled for {one['variants']} variants"
-        seconds = f"{one['seconds']['total']:.0f} s, " if one["alone"] else ""
-        return f"{seconds}{one['cpu_seconds']:.0f} s of CPU; {compiled}"
+        alone = f"{one['seconds']['total']:.0f} s, " if one["alone"] else ""
+        beside = "" if one["alone"] else f" beside programs that took {one['cores_of_others']:.1f} cores"
+        return f"{alone}{one['cpu_seconds']:.0f} s of CPU{beside}; {compiled}; {one['megabytes']:.0f} MB of libraries"
 
     return find
 
@@ -554,6 +555,7 @@ FACTS: dict[str, tuple[tuple[str, str, Callable[[Any], str]], ...]] = {
                       f"{data['results']['builds']['at first']['compiled']} variants compiled"),
         ("The shipped kernels of the core families for `sm90`, empty cache, two workers", "aarch64-cold-build.json",
          _cold_build("core")),
+        ("The same with `--tilings all`", "aarch64-cold-build.json", _cold_build("core, all tilings")),
         ("Builds killed at random moments; each left the old or the new bundle, whole", "aarch64-kill.json",
          _number("results", "kills", digits=0, unit="builds")),
     ),
