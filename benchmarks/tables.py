@@ -427,11 +427,17 @@ def _plain(name: str, unit: str) -> Callable[[Any], str]:
     return lambda data: " and ".join(f"{data['results'][how][name]:.1f} {unit}" for how in ("compiled", "served"))
 
 
+def _serve_start(data: Any) -> str:
+    found = data["results"]["median and largest"]
+    units = {"added, ms": "ms", "added, ms of the processor": "ms", "added, MB": "MB"}
+    return ", ".join("{:.1f} (largest {:.1f}) {}".format(*found[name], unit) for name, unit in units.items())
+
+
 NEEDED = ("several GPUs", "JAX with CUDA", "the output of another script")  # as `scripts.py` words it
 
 
 def _scripts(data: Any) -> str:
-    found = list(data["results"].values())
+    found = [one for name, one in data["results"].items() if not name.startswith("libraries/")]
     works, part = (sum(one["verdict"] == verdict for one in found) for verdict in ("works", "in part"))
     beyond = sum(one["verdict"] == "fails" and one["reason"] in NEEDED for one in found)
     rest = len(found) - works - part - beyond
@@ -540,6 +546,8 @@ FACTS: dict[str, tuple[tuple[str, str, Callable[[Any], str]], ...]] = {
         ("A call without TVM-FFI, host time: compiled, served", "h200-plain-call.json", _plain("tensors kept, us", "us")),
         ("The same if the caller wraps its tensors for each call", "h200-plain-call.json", _plain("tensors wrapped, us", "us")),
         ("The same, first result: compiled, served", "h200-plain-call.json", _plain("first result, ms", "ms")),
+        ("Serving a bundle of 1,000 calls in 8 processes that start at once on a busy machine, added to each: by the clock, of the processor, memory",
+         "x86_64-serve-start.json", _serve_start),
         ("The recipes: calls captured, built, and found again by a fresh process", "aarch64-recipes.json", _recipes),
         ("CUTLASS's examples as they are: every call captured, built, and found again", "x86_64-scripts.json", _scripts),
     ),
