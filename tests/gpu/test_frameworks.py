@@ -94,6 +94,8 @@ CALLS_ON_REQUEST: dict[str, tuple[Any, ...]] = {
     "cross_entropy_backward": (lambda: f32(64), (64, 256), lambda: torch.arange(64, device="cuda")),
     "column_sums": ((64, 256),),
     "gemm_accumulate": ((64, 128), (256, 128), lambda: f32(64, 256)),
+    "linear_cross_entropy": ((64, 128), (512, 128), lambda: torch.arange(64, device="cuda")),
+    "linear_cross_entropy_backward": (lambda: f32(1), (64, 128), (512, 128)),
     "grouped_gemm_weights": ((96, 128), (96, 256), lambda: i32(32, 32, 96)),
     "adamw": (
         (512,), lambda: f32(512), lambda: f32(512), lambda: f32(512).abs(), lambda: i64(200, 512), lambda: f32(2).abs(),

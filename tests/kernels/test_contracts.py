@@ -23,6 +23,7 @@ CHOICES = {
     "activation_backward": [{"op": op} for op in ("relu", "gelu", "gelu_tanh", "silu")],
     "gemm": [{"epilogue": epilogue} for epilogue in ("identity", "relu", "gelu", "silu")],
     "gemm_f32": [{"epilogue": "identity"}, {"epilogue": "silu"}],  # TF32 is for GPUs
+    "linear_cross_entropy": [{"reduction": "mean"}, {"reduction": "sum"}],
     "reduce": [{"op": op} for op in ("sum", "max", "mean")],
 }
 DECODING = ("attention_decode", "mla_decode", "mla_decode_sparse")

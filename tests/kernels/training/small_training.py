@@ -4,6 +4,8 @@ import dataclasses
 
 from kernels.products import gemm_accumulate as product
 from kernels.training import adamw as shipped
+from kernels.training import linear_cross_entropy as loss
+from kernels.training import linear_cross_entropy_backward as loss_backward
 
 adamw = dataclasses.replace(
     shipped.adamw,
@@ -16,3 +18,10 @@ adamw = dataclasses.replace(
 gemm_accumulate = dataclasses.replace(
     product.gemm_accumulate, axes={"dtype": {"bf16": "bf16"}, "layout": {"columns": False}}
 )
+linear_cross_entropy = dataclasses.replace(
+    loss.linear_cross_entropy,
+    axes={"dtype": {"bf16": "bf16"}, "gradients": {"gradients": True}},
+    choices={"reduction": {"mean": 1}},
+    backward=None,
+)
+linear_cross_entropy_backward = loss_backward.linear_cross_entropy_backward

@@ -47,6 +47,39 @@ def test_a_step_without_tensors_or_with_states_of_another_size_is_refused(
         bundle["adamw"](*short[:2], long[2], *short[3:])
 
 
+def loss(cuda: Standin, tokens: int, words: int, k: int) -> list[Any]:
+    """The arguments of a loss with its gradients."""
+    (x, weight), gradients = ([cuda.tensor((rows, k), "bfloat16") for rows in (tokens, words)] for _ in range(2))
+    return [x, weight, cuda.tensor((tokens,), "int64"), cuda.tensor((1,), "float32"), *gradients]
+
+
+@pytest.mark.parametrize(("tokens", "words", "steps"), [(300, 4000, 1), (2048, 131_072, 1), (5000, 131_072, 3)])
+def test_a_loss_takes_some_tokens_at_a_time(
+    cuda: Standin, bundle: aot_runtime.Bundle, tokens: int, words: int, steps: int
+) -> None:
+    """What counts comes first and the sum of losses last; a step has the logits, their loss and two gradients."""
+    bundle["linear_cross_entropy"](*loss(cuda, tokens, words, 64), scratch=cuda.tensor((1 << 30,), "uint8"))
+    assert len(cuda.launches) == 2 + 4 * steps
+    rows = [launch.grid[0] for launch in cuda.launches[2::4]]
+    assert len(rows) == steps and rows == sorted(rows, reverse=True)
+
+
+def test_a_loss_of_no_tokens_writes_zeros_and_multiplies_nothing(cuda: Standin, bundle: aot_runtime.Bundle) -> None:
+    bundle["linear_cross_entropy"](*loss(cuda, 0, 512, 64), scratch=cuda.tensor((128,), "uint8"))
+    assert [launch.grid[0] for launch in cuda.launches] == [1, 512, 1]
+
+
+def test_a_vocabulary_that_tma_cannot_address_is_refused(cuda: Standin, bundle: aot_runtime.Bundle) -> None:
+    with pytest.raises(ArgumentError, match="weight"):
+        bundle["linear_cross_entropy"](*loss(cuda, 300, 4001, 64))
+
+
+def test_gradients_of_a_loss_are_scaled_one_by_one(cuda: Standin, bundle: aot_runtime.Bundle) -> None:
+    by_x, by_weight = cuda.tensor((300, 64), "bfloat16"), cuda.tensor((4000, 64), "bfloat16")
+    bundle["linear_cross_entropy_backward"](cuda.tensor((1,), "float32"), by_x, by_weight, by_x, by_weight)
+    assert len(cuda.launches) == 2
+
+
 def test_a_product_is_added_in_place(cuda: Standin, bundle: aot_runtime.Bundle) -> None:
     columns = [cuda.tensor((rows, 512), "bfloat16", strides=(1, rows)) for rows in (128, 256)]
     total = cuda.tensor((128, 256), "float32")
