@@ -305,6 +305,19 @@ def generating() -> str:
     )
 
 
+def steps() -> str:
+    """Tokens per second of a step of training, and seconds until the first one is done."""
+    found = read("h200-training.json")["results"]["decoder"]
+    speeds = {name: one["tokens per second"] for name, one in found.items()}
+    rows = [
+        (name, f"{speeds[name]:,}", f"{one['imports']:.1f} s", f"{one['first step after the start']:.1f} s")
+        for name, one in found.items()
+    ]
+    ratio = f"{speeds['bundle'] / speeds['torch.compile']:.2f}"
+    columns = ("974 M parameters, 16,384 tokens a step", "tokens per second", "imports", "first step after the start")
+    return table(columns, [*rows, ("bundle relative to torch.compile", ratio, "", "")])
+
+
 def block() -> str:
     """Speed of a block of a language model relative to torch.compile's, over listed shapes."""
     summary = read("h200-llama-block.json")["results"]["summary"]
@@ -639,6 +652,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "latent_short": ("h200-mla-decode.json", latent_short),
     "sparse": ("h200-mla-decode-sparse.json", sparse),
     "generating": ("h200-decode-loop.json", generating),
+    "steps": ("h200-training.json", steps),
     "loading": ("aarch64-load.json", loading),
     "checked": ("", checked),
     "sanitized": ("", sanitized),
