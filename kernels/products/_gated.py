@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import cutlass
 import cutlass.cute as cute
 from cuda.bindings.driver import CUstream
-from cutlass import Int32
+from cutlass import Float32, Int32
 
 import aot
 
 from .._activations import RoundedSilu
-from ..sm90.epilogue import Epilogue
+from ..sm90.epilogue import Epilogue, Place
 from ..sm90.mainloop import Mainloop
 from ..sm90.product import Product
 from ..sm90.tiling import Tiling
@@ -38,3 +39,38 @@ class GatedGemm(Product):
     @cute.jit
     def __call__(self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, clusters: Int32, stream: CUstream):
         self.launch(a, b, out, (), None, clusters, stream)
+
+
+@dataclass(frozen=True)
+class WeightedGated(Gated):
+    """The same, each row times its weight. Arguments: the weights, without elements if there are none."""
+
+    @cute.jit
+    def begin(self, arguments, floats, place: Place):
+        """The weights of this thread's rows."""
+        (weights,) = arguments
+        own = cute.make_rmem_tensor(2 * self.tiling.parts, Float32)
+        own.fill(1.0)
+        if cute.size(weights) > 0:
+            for i in cutlass.range_constexpr(cute.size(own)):
+                own[i] = weights[cutlass.min(place.row(i // 2, i % 2 * 2), cute.size(weights) - 1)]
+        return own
+
+    def transform(self, sums, state, floats, part: int, mma: cute.TiledMma, place: Place):
+        return cute.make_tensor(state.iterator + 2 * part, cute.make_layout(2))
+
+    def values(self, sums, slice_index: int, values, of_part, state) -> None:
+        super().values(sums, slice_index, values, of_part, state)
+        for v in range(cute.size(values)):
+            values[v] *= of_part[v // 2 % 2]
+
+
+class GroupedGatedGemm(Product):
+    def __init__(self, tiling: Tiling, target: aot.Target) -> None:
+        super().__init__(Mainloop(tiling), WeightedGated(tiling), target, grouped=True)
+
+    @cute.jit
+    def __call__(
+        self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, weights, offsets, clusters: Int32, stream: CUstream
+    ):
+        self.launch(a, b, out, (weights,), offsets, clusters, stream)

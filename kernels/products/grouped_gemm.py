@@ -23,14 +23,17 @@ _T = Tiling
 _F8 = partial(Tiling, operand_bytes=1, promoted=1)
 # By the rows that an expert has in the mean. The first whose condition holds computes a product.
 SM90_TILINGS = (
-    (_T(64, 128), "m <= 64 * experts"),
-    (_T(192, 128, buffers=1), "m > 128 * experts and m <= 192 * experts"),
+    (_T(64, 128, cluster_n=2), "m <= 64 * experts"),
+    (_T(128, 128, cluster_n=2), "m <= 128 * experts"),
+    (_T(192, 128, cluster_n=2, buffers=1), "m <= 192 * experts"),
+    (_T(128, 256, cooperative=True, buffers=1), "m <= 512 * experts"),
     (_T(128, 192, buffers=1), "m > 0"),
 )
 SM90_NARROW_TILINGS = (
     (_F8(64, 64, cooperative=True), "m <= 4 * experts and n * experts <= 32768"),
     (_F8(64, 128), "m <= 64 * experts"),
-    (_F8(128, 192, cooperative=True, buffers=1), "m > 0"),
+    (_F8(128, 192, cooperative=True, buffers=1), "m <= 128 * experts"),
+    (_F8(128, 256, cooperative=True, side_by_side=True, buffers=1), "m > 0"),
 )
 _P = sm80.Tiling
 SM80_TILINGS = (

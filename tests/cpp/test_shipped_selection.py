@@ -723,6 +723,8 @@ def grouped_call(rows: int, experts: int, dtype: Any = BF16, n: int = 512) -> di
     ("call", "operands", "rows"),
     [
         (grouped_call(200, 8), "same", 64),
+        (grouped_call(900, 8), "same", 128),
+        (grouped_call(1400, 8), "same", 192),
         (grouped_call(8192, 8), "same", 128),
         (grouped_call(200, 8, F8), "f8e4m3", 64),
         (grouped_call(8192, 8, F8), "f8e4m3", 128),
@@ -744,6 +746,21 @@ def test_what_does_not_belong_to_the_experts_is_refused(kernels: dict[str, Kerne
     assert_refused(kernels["grouped_gemm"], call, reason)
 
 
+def gated_experts(rows: int, both: int = 512) -> dict[str, Any]:
+    call = {name: value for name, value in grouped_call(rows, 8, n=both).items() if "scale" not in name}
+    return call | {"out": tensor(3, (rows, 256)), "weights": None}
+
+
+@pytest.mark.parametrize(("rows", "tile"), [(200, "64x"), (900, "128x128"), (1400, "192x"), (8192, "128x256")])
+def test_few_rows_of_a_gated_expert_take_low_tiles(kernels: dict[str, Kernel], rows: int, tile: str) -> None:
+    kernel = kernels["grouped_gemm_gated"]
+    for weights in (None, tensor(4, (rows,), F32)):
+        chosen, _ = kernel.answer(gated_experts(rows) | {"weights": weights})
+        assert chosen.startswith(f"grouped_gemm_gated__bf16__tile{tile}")
+    chosen, reasons = kernel.answer(gated_experts(rows, both=520))
+    assert not chosen and any("does not hold" in reason for reason in reasons)
+
+
 # What TMA copies.
 
 
@@ -756,6 +773,7 @@ def test_what_does_not_belong_to_the_experts_is_refused(kernels: dict[str, Kerne
         ("gemm_gated", gated_call(64, 512, 1024), "b"),
         ("gemm_fp8", scaled_call(64, 512, 256, (1,), (1,)), "a"),
         ("grouped_gemm", grouped_call(200, 8), "b"),
+        ("grouped_gemm_gated", gated_experts(200), "b"),
         ("attention", prompt_call(), "k"),
         ("attention", side_by_side(), "q"),
         ("attention_decode", decode_call(tokens=16, heads=32), "k_cache"),

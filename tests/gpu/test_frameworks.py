@@ -82,6 +82,7 @@ CALLS_ON_REQUEST: dict[str, tuple[Any, ...]] = {
     "gemm_f32": (lambda: f32(64, 256), lambda: f32(128, 256)),
     "gemm_fp8": (lambda: f8(64, 256), lambda: f8(128, 256), lambda: f32(64).abs(), lambda: f32(128).abs()),
     "grouped_gemm": ((96, 256), (3, 128, 256), lambda: i32(32, 32, 96)),
+    "grouped_gemm_gated": ((96, 256), (3, 256, 256), lambda: i32(32, 32, 96)),
     "quantize_fp8_blocks": ((64, 256),),
     "quantize_fp8_squares": ((64, 256),),
     "quantize_fp8_scaled": ((64, 256), lambda: f32(1).abs()),

@@ -50,10 +50,10 @@ def test_what_the_hardware_cannot_do_is_refused_with_the_numbers() -> None:
 DECLARED = """
 from aot.targets import Target
 from aot_runtime.arch import Arch
-from kernels.products import gemm, gemm_f32, gemm_fp8, gemm_gated, grouped_gemm
+from kernels.products import gemm, gemm_f32, gemm_fp8, gemm_gated, grouped_gemm, grouped_gemm_gated
 from kernels.sm90.product import Product
 target, seen = Target.of(Arch.parse("sm_90a")), 0
-for module in (gemm, gemm_f32, gemm_fp8, gemm_gated, grouped_gemm):
+for module in (gemm, gemm_f32, gemm_fp8, gemm_gated, grouped_gemm, grouped_gemm_gated):
     kernel = getattr(module, module.__name__.rpartition(".")[2])
     for variant in kernel.variants(target.arch):
         product = variant.spec.function
