@@ -30,7 +30,7 @@ import aot
 from .._device import WARP, KernelObject, add, await_previous, fetch, launched_early
 from .._versions import SmemAllocator
 from ._attention import ELEMENT_BYTES, HELD, UNBOUNDED, BatchOrder, Problem, RaggedOrder, SideBySide, Tile
-from ._softmax import LOG2_E, cap_scores, mask_scores
+from ._softmax import LOG2_E, cap_scores, mask_scores, round_to
 
 CHUNK = 8  # elements of 16 bytes
 ROW_THREADS = 256  # of a block that computes statistics
@@ -110,11 +110,11 @@ class Side:
         return Blocks(begin, end, (clean_low + size - 1) // size, clean_end)
 
     @cute.jit
-    def mask(self, scores, tile, blocks, block, row):
-        """Mask what the two rows of a thread do not meet of a block of columns. ``row`` is the first one."""
+    def mask(self, scores, tile, blocks, block, row, column=0):
+        """Mask what the two rows of a thread do not meet of a block of columns, from ``column`` on. ``row`` is the first one."""
         if block >= blocks.clean_end or block < blocks.clean_begin:
             for upper in (True, False):
-                mask_scores(scores, block * self.tile_columns, partial(self.bound, tile, row, upper), upper)
+                mask_scores(scores, block * self.tile_columns + column, partial(self.bound, tile, row, upper), upper)
 
     @cute.jit
     def bound(self, tile, row, upper: cutlass.Constexpr, r: cutlass.Constexpr):
@@ -205,28 +205,46 @@ class AttentionBackward(KernelObject):
         """Threads that share a row of that many elements: a power of two."""
         return 1 << (width // CHUNK - 1).bit_length()
 
-    def row_launch(self, q: cute.Tensor, width: int, stream) -> dict:
-        """The arguments of ``launch`` of a kernel that takes all rows of all heads."""
+    def row_launch(self, q: cute.Tensor, width: int, stream, each: int = 1) -> dict:
+        """The arguments of ``launch`` of a kernel that takes all rows of all heads. A thread has a part of ``each`` rows."""
         rows = cute.size(q.shape) // q.shape[-1]
-        blocks = cute.ceil_div(rows, ROW_THREADS // self.row_lanes(width))
+        blocks = cute.ceil_div(rows, ROW_THREADS // self.row_lanes(width) * each)
         return {"grid": [blocks, 1, 1], "block": [ROW_THREADS, 1, 1], "use_pdl": self.early, "stream": stream}
 
-    def row_of_thread(self, q: cute.Tensor, width: int) -> tuple:
-        """The row of this thread, head by head, its place in the tensors, and its chunk of the row."""
+    def row_of_thread(self, q: cute.Tensor, width: int, each: int = 1, one: int = 0) -> tuple:
+        """A row of this thread, head by head, its place in the tensors, and its chunk of the row."""
         thread, _, _ = cute.arch.thread_idx()
         block, _, _ = cute.arch.block_idx()
+        block = block * each + one
         lanes, tokens = self.row_lanes(width), q.shape[0] if self.ragged else q.shape[0] * q.shape[1]
         row = block * (ROW_THREADS // lanes) + thread // lanes
         head, token = row // tokens, row % tokens
         place = (token, head) if self.ragged else (token // q.shape[1], token % q.shape[1], head)
         return row, place, thread % lanes
 
+    def place_of_sums(self, place: tuple, chunk: Int32, size: int) -> tuple:
+        """Where the sums are that belong to a chunk of a row of queries: which row of them, and which chunk of it."""
+        columns = self.tiling.sum_columns
+        *outer, head = place
+        own = (*outer, head * (self.tiling.dim // columns) + chunk // (columns // size), None)
+        return own, chunk % (columns // size)
+
+    def widest(self, sums) -> int:
+        """Elements of a row that the kernel below reads, or clears."""
+        return self.tiling.value_dim if sums is None else max(self.tiling.dim, self.tiling.value_dim)
+
     @cute.kernel
-    def row_kernel(self, grad_out: cute.Tensor, out: cute.Tensor, lse: cute.Tensor, statistics: Statistics, sums):
-        """The statistics of all rows. ``sums``, if there are any, become zero."""
-        width = self.tiling.value_dim
-        row, place, chunk = self.row_of_thread(out, width)
+    def row_kernel(
+        self, grad_out: cute.Tensor, out: cute.Tensor, lse: cute.Tensor, statistics: Statistics, sums, grad_sinks
+    ):
+        """The statistics of all rows. ``sums`` and ``grad_sinks``, if they are not none, become zero."""
+        width, dim = self.tiling.value_dim, self.tiling.dim
+        row, place, chunk = self.row_of_thread(out, self.widest(sums))
         await_previous(self.early)
+        if cutlass.const_expr(grad_sinks is not None):  # noqa: SIM102 (known when the kernel is compiled)
+            if cute.arch.block_idx()[0] == 0:
+                for head in cutlass.range(cute.arch.thread_idx()[0], grad_sinks.shape[0], ROW_THREADS, unroll=1):
+                    grad_sinks[head] = Float32(0)
         delta = Float32(0)
         rows = cute.size(statistics.lse)
         inside = row < rows
@@ -234,11 +252,13 @@ class AttentionBackward(KernelObject):
             left = fetch(grad_out[(*place, None)], chunk, CHUNK).load().to(Float32)
             right = fetch(out[(*place, None)], chunk, CHUNK).load().to(Float32)
             delta = (left * right).reduce(cute.ReductionOp.ADD, 0.0, 0)
-            if cutlass.const_expr(sums is not None):
+        if cutlass.const_expr(sums is not None):  # noqa: SIM102 (known when the kernel is compiled)
+            if inside and chunk < dim // CHUNK:
                 zeros = cute.make_rmem_tensor(CHUNK, Float32)
                 zeros.fill(0.0)
-                cute.autovec_copy(zeros, cute.local_tile(sums[(*place, None)], (CHUNK,), (chunk,)))
-        delta = cute.arch.warp_reduction(delta, add, threads_in_group=self.row_lanes(width))
+                own, part = self.place_of_sums(place, chunk, CHUNK)
+                cute.autovec_copy(zeros, cute.local_tile(sums[own], (CHUNK,), (part,)))
+        delta = cute.arch.warp_reduction(delta, add, threads_in_group=self.row_lanes(self.widest(sums)))
         if inside and chunk == 0:
             logarithm = lse[place]
             logarithm = logarithm * LOG2_E if logarithm > -INFINITY else Float32(INFINITY)
@@ -286,6 +306,29 @@ class AttentionBackward(KernelObject):
         """With a soft cap, scores become what ``cap_scores`` makes of them. Mask them after that."""
         if scoring.inner > 0.0:
             cap_scores(scores, scoring, often=False)
+
+    @cute.jit
+    def weigh(self, scores, weights, scoring, lse, statistic: cutlass.Constexpr):
+        """Scores become ``P``, which is rounded to ``weights`` unless that is none; then, with a soft cap, times the slope of the cap.
+
+        ``statistic(i)`` tells which of a thread's values of ``lse`` belongs to accumulator ``i``.
+        """
+        if scoring.inner > 0.0:
+            for i in cutlass.range_constexpr(0, cute.size(scores), 2):
+                halves, pair = [scores[i], scores[i + 1]], cute.make_rmem_tensor(2, Float32)
+                for j in cutlass.range_constexpr(2):  # (tanh - 1) / 2, or minus infinity if it is masked
+                    own = scoring.shift - lse[statistic(i + j)]
+                    pair[j] = cute.math.exp2(halves[j] * scoring.scale + own, fastmath=True)
+                    half = cute.arch.fmax(halves[j], -1.0)
+                    scores[i + j] = pair[j] * (-4.0 * half * (1.0 + half))
+                if cutlass.const_expr(weights is not None):
+                    rounded = cute.make_tensor(weights.iterator + i, cute.make_layout(2))
+                    rounded.store(pair.load().to(weights.element_type))
+        else:
+            for i in cutlass.range_constexpr(cute.size(scores)):
+                scores[i] = cute.math.exp2(scores[i] * scoring.scale - lse[statistic(i)], fastmath=True)
+            if cutlass.const_expr(weights is not None):
+                round_to(weights, scores)
 
     @cute.jit
     def gradient_of_scores(self, scores, slopes, scoring, lse, delta, statistic: cutlass.Constexpr):

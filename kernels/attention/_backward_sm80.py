@@ -123,7 +123,7 @@ class Backward(AttentionBackward):
         mma = tiles.tiled_mma(self.dtype, (tiling.rows // MMA[0], 1))
         if cute.size(q.shape) > 0:  # CUDA refuses an empty grid
             launch = self.row_launch(q, tiling.value_dim, stream)
-            self.row_kernel(grad_out, out, lse, statistics, None).launch(**launch)
+            self.row_kernel(grad_out, out, lse, statistics, None, None).launch(**launch)
         self.launch_sinks(sinks, lse, statistics, grad_sinks, stream)
         for by_keys in (True, False):
             problem, count = self.problem(q, k, (q_starts, k_starts), left, right, by_keys, tiling.rows)

@@ -1,34 +1,41 @@
 """Gradients of attention for sm_90a: TMA brings tiles into shared memory, wgmma multiplies them from there.
 
-A block of threads has ``tokens`` keys with their values, 64 for each of two consumer warp groups, and goes over the queries that
+A block of threads has 128 keys with their values, 64 for each of two consumer warp groups, and goes over the queries that
 see them in blocks of ``queries``, head by head of those that share the keys. For each block of queries, a warp group computes
 
 * ``scores = k @ q.T`` and ``slopes = v @ grad_out.T``, a row for each of its keys. Both stay in registers.
 * ``P`` and ``dS`` from them. In registers, both are left operands of ``grad_v += P @ grad_out`` and ``grad_k += dS @ q``.
 * ``dS`` once more in shared memory, beside that of the other group: together they are what ``grad_q = dS.T @ k`` needs. Each group
-  computes a part of it, and TMA adds the part to sums in memory.
+  computes a part of it, and adds the part to sums in memory.
 
 So ``grad_k`` and ``grad_v`` are written once, in a fixed order. The sums of ``grad_q`` are f32: many blocks add to them, in the order
-in which they come. A last kernel scales and rounds them.
+in which they come.
+
+Both warp groups wait for each other once in a block of queries. So they compute exponentials at the same time, and the tensor
+cores must have other products meanwhile: ``slopes`` run beside the exponentials, ``grad_v`` beside ``dS`` if there are registers
+for it, and ``grad_k`` while ``grad_q`` is handed on. No product may run across the end of the loop: the assembler would wait for each.
+
+The bandwidth of shared memory is the limit. A product of 64 rows reads both operands from there, unless the left one is in
+registers: the more queries a block has, the less often keys and values are read.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import cutlass
 import cutlass.cute as cute
-from cuda.bindings.driver import CUstream
-from cutlass import Boolean, Float32, Int32, Int64
+from cutlass import Float32, Int32
 from cutlass.cute.nvgpu import cpasync, warpgroup
 from cutlass.utils import LayoutEnum, hopper_helpers
 
 import aot
 
-from .._device import WARP, await_previous, fetch, store
+from .._device import WARP, await_previous
 from .._versions import SmemAllocator
 from ..sm90.hardware import (
+    BARRIER_BYTES,
     CONSUMER_REGISTERS,
     CONSUMERS,
     PRODUCER_REGISTERS,
@@ -38,27 +45,36 @@ from ..sm90.hardware import (
     accumulator_row,
 )
 from ..sm90.pipeline import consumer_state, init_barriers
-from ..sm90.softmax import score_product, start_product, value_product
+from ..sm90.softmax import all_before_wait, score_product, start_product, value_product
 from . import _producer_sm90 as tma
-from ._attention import Problem, Tile
-from ._backward import CHUNK, Scoring, Side, Statistics, column_of
-from ._backward_tma_sm90 import STAGES, Place, Shared, TmaBackward, store_operand, turned
-from ._grad_q_sm90 import PART, TOKENS, QuerySums, query_product, query_sums
+from ._attention import ELEMENT_BYTES, Problem, Tile
+from ._backward import Scoring, Side, Statistics, column_of
+from ._backward_fused_sm90 import FusedBackward
+from ._backward_tma_sm90 import STAGES, Place, Shared, store_operand, turned
+from ._grad_q_sm90 import (
+    PART,
+    SLAB,
+    TOKENS,
+    Adder,
+    Slopes,
+    make_adder,
+    query_product,
+    shared_slopes,
+    turned_query_product,
+)
 from ._producer_sm90 import Operand
-from ._softmax import round_to, scale_sums
+from ._softmax import scale_sums
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """``TOKENS`` keys against ``queries`` queries at a time. Keys and values have the same width."""
+    """128 keys against ``queries`` queries at a time."""
 
     queries: int
     dim: int
-    adder: bool = True  # whether a warp of its own adds to the sums of ``grad_q``; else a consumer warp does
-
-    @property
-    def value_dim(self) -> int:
-        return self.dim
+    value_dim: int
+    held: bool = False  # whether values are in registers, which slopes read faster than shared memory
+    adder = True  # a warp adds to ``grad_q`` with TMA
 
     @property
     def label(self) -> str:
@@ -74,14 +90,59 @@ class Tiling:
 
     @property
     def slices(self) -> int:
-        """Parts of the queries of a block."""
-        return self.queries // PART
+        """64 queries each."""
+        return max(self.queries // PART, 1)
+
+    @property
+    def turned(self) -> bool:
+        """Whether ``grad_q`` is computed with its columns as rows, because 64 rows of a product are not queries."""
+        return self.queries % PART != 0
+
+    @property
+    def early(self) -> bool:
+        """Whether ``grad_v`` is added to before ``dS`` is there: scores and slopes of more queries leave no registers for that."""
+        return self.queries <= PART
+
+    @property
+    def parts(self) -> tuple[int, int]:
+        """Columns of ``grad_q`` that the warp groups compute: some for all queries, or all for half of the queries."""
+        if self.slices > 1:
+            return self.dim, self.dim
+        line = PART if self.turned else tma.line_of(self.dim)
+        first = -(-self.dim // (2 * line)) * line
+        return first, self.dim - first
+
+    def first_slab(self, group: int) -> int:
+        """Where the part of a warp group begins among those that are handed on."""
+        return group * self.parts[0] // SLAB
+
+    @property
+    def sum_columns(self) -> int:
+        """Columns of a row of the sums of ``grad_q``."""
+        return SLAB
+
+    @property
+    def shared_bytes(self) -> int:
+        lines = TOKENS + STAGES * self.queries  # of keys with values, and of queries with ``grad_out``
+        slopes = STAGES * self.queries * TOKENS
+        return (
+            (lines * (self.dim + self.value_dim) + slopes) * ELEMENT_BYTES
+            + (self.queries * self.dim + 2 * STAGES * self.queries) * 4  # of ``grad_q``, and statistics
+            + 32 * BARRIER_BYTES
+        )
+
+    @property
+    def values_from(self) -> warpgroup.OperandSource:
+        return warpgroup.OperandSource.RMEM if self.held else warpgroup.OperandSource.SMEM
 
     def validate(self, target: aot.Target) -> None:
-        if self.queries % PART or self.dim % PART or self.slices * (self.dim // PART) != CONSUMERS:
+        if self.queries % 16 or self.dim % SLAB:
             raise aot.DeclarationError(
-                f"{self.queries} queries of {self.dim} elements",
-                hint=f"{CONSUMERS} warp groups have {PART} x {PART} of them each",
+                f"{self.queries} queries of {self.dim} elements", hint="queries come in 16s, and elements in 32s"
+            )
+        if self.shared_bytes > target.shared_memory:
+            raise aot.DeclarationError(
+                f"keys and {STAGES} stages take {self.shared_bytes} bytes; a block of {target.arch} has {target.shared_memory}"
             )
 
 
@@ -96,8 +157,8 @@ class Operands(NamedTuple):
 
 
 class Products(NamedTuple):
-    scores: cute.TiledMma
-    sums: cute.TiledMma  # of ``grad_k`` and ``grad_v``
+    scores: tuple[cute.TiledMma, cute.TiledMma]  # and slopes
+    sums: tuple[cute.TiledMma, cute.TiledMma]  # of ``grad_k`` and ``grad_v``
     grad_q: cute.TiledMma
 
 
@@ -106,72 +167,58 @@ class Consumer:
     """Operands and accumulators of a consumer warp group."""
 
     mmas: Products
-    key: cute.Tensor
-    value: cute.Tensor
-    query: cute.Tensor
-    grad: cute.Tensor
-    query_rows: cute.Tensor  # the same for products along queries
-    grad_rows: cute.Tensor
+    lefts: tuple[cute.Tensor, ...]  # keys and values
+    rights: tuple[cute.Tensor, ...]  # queries and ``grad_out``
+    across: tuple[cute.Tensor, ...]  # the same for products along queries
     slopes: cute.Tensor
-    key_rows: cute.Tensor
+    key_part: cute.Tensor
     grad_k: cute.Tensor
     grad_v: cute.Tensor
-    sums: QuerySums
+    shared_slopes: Slopes
+    adder: Adder
     place: Place
+    values: cute.Tensor  # in shared memory
 
 
-class Backward(TmaBackward):
-    @cute.jit
-    def __call__(
-        self, grad_out: cute.Tensor, q: cute.Tensor, k: cute.Tensor, v: cute.Tensor, out: cute.Tensor, lse: cute.Tensor,
-        grad_q: cute.Tensor, grad_k: cute.Tensor, grad_v: cute.Tensor, grad_sinks: cute.Tensor, scale: Float32, left: Int32,
-        right: Int32, q_starts, k_starts, soft_cap: Float32, sinks, deterministic: Boolean, scratch: cute.Tensor, stream: CUstream,
-    ):  # fmt: skip
-        self.dtype = q.element_type
-        sums = self.compact(scratch, q)
-        statistics = self.statistics(scratch, cute.size(sums), q)
-        scoring = self.scoring(scale, Float32(0))
-        problem, count = self.problem(q, k, (q_starts, k_starts), left, right, True, TOKENS)
-        if self.any_pair(q, k, grad_q, grad_k, grad_v, grad_sinks, stream):
-            launch = self.row_launch(q, self.tiling.dim, stream)
-            self.row_kernel(grad_out, out, lse, statistics, sums).launch(**launch)
-            self.launch_sinks(sinks, lse, statistics, grad_sinks, stream)
-            self.launch(grad_out, q, k, v, grad_k, grad_v, sums, scoring, scale, statistics, problem, count, stream)
-            self.finish_kernel(sums, grad_q, scale).launch(**launch)
-
-    def compact(self, scratch: cute.Tensor, q: cute.Tensor) -> cute.Tensor:
-        """The sums of ``grad_q`` at the beginning of the workspace, with the shape of ``q``."""
-        dim = self.tiling.dim
-        strides: list[Any] = [1, dim]
-        for extent in reversed(q.shape[1:-1]):
-            strides.append(cute.assume(Int64(extent) * strides[-1], divby=dim))
-        return cute.make_tensor(scratch.iterator, cute.make_layout(tuple(q.shape), stride=tuple(reversed(strides))))
-
+class Backward(FusedBackward):
     def launch(
         self, grad_out, q, k, v, grad_k, grad_v, sums, scoring, scale, statistics, problem, count, stream
     ) -> None:
         tiling, dtype = self.tiling, self.dtype
-        dim, queries = tiling.dim, tiling.queries
+        queries, widths = tiling.queries, (tiling.dim, tiling.value_dim)
         rows = LayoutEnum.ROW_MAJOR
-        k_staged = hopper_helpers.make_smem_layout_a(rows, (TOKENS, queries, dim), dtype, 1)
-        q_staged = hopper_helpers.make_smem_layout_b(rows, (TOKENS, queries, dim), dtype, STAGES)
-        stored = (WGMMA_ROWS, tma.line_of(dim))
-        out_staged = hopper_helpers.make_smem_layout_epi(dtype, rows, stored, CONSUMERS * (dim // stored[1]))
-        sum_staged = hopper_helpers.make_smem_layout_epi(Float32, rows, (PART, PART), CONSUMERS)
-        grad_out, q, k, v, grad_k, grad_v, sums = (self.by_token(x) for x in (grad_out, q, k, v, grad_k, grad_v, sums))
+        loaded, stored = [], []
+        for tensors, lines, stages in (((k, v), TOKENS, 1), ((q, grad_out), queries, STAGES)):
+            for tensor, width in zip(tensors, widths, strict=True):
+                staged = hopper_helpers.make_smem_layout_b(rows, (WGMMA_ROWS, lines, width), dtype, stages)
+                loaded.append(tma.load_operand(self.by_token(tensor), staged, (lines, width)))
+        for tensor, width in zip((grad_k, grad_v), widths, strict=True):
+            tile = (WGMMA_ROWS, tma.line_of(width))
+            staged = hopper_helpers.make_smem_layout_epi(dtype, rows, tile, CONSUMERS * (width // tile[1]))
+            stored.append(store_operand(cpasync.CopyBulkTensorTileS2GOp(), self.by_token(tensor), staged, tile))
+        lines, handed = queries // tiling.slices, sum(tiling.parts) // SLAB
+        if tiling.turned:
+            slabs = hopper_helpers.make_smem_layout_epi(Float32, rows, (lines, SLAB), handed)
+        else:
+            slabs = cute.make_layout((lines, SLAB, handed), stride=(SLAB, 1, lines * SLAB))
         operands = Operands(
-            *(tma.load_operand(x, k_staged, (TOKENS, dim)) for x in (k, v)),
-            *(tma.load_operand(x, q_staged, (queries, dim)) for x in (q, grad_out)),
-            *(store_operand(cpasync.CopyBulkTensorTileS2GOp(), x, out_staged, stored) for x in (grad_k, grad_v)),
-            store_operand(cpasync.CopyReduceBulkTensorTileS2GOp(), sums, sum_staged, (PART, PART)),
+            *loaded,
+            *stored,
+            store_operand(cpasync.CopyReduceBulkTensorTileS2GOp(), self.by_token(sums), slabs, (lines, SLAB)),
         )
-        mmas = Products(score_product(dtype, queries), value_product(dtype, dim), query_product(dtype))
+        mmas = Products(
+            (score_product(dtype, queries), score_product(dtype, queries, tiling.values_from)),
+            tuple(value_product(dtype, width) for width in widths),
+            turned_query_product(dtype, lines) if tiling.turned else query_product(dtype, tiling.parts[0]),
+        )
         self.kernel(mmas, operands, scoring, scale, statistics, problem).launch(
             grid=[count, 1, 1], block=[THREADS, 1, 1], min_blocks_per_mp=1, use_pdl=self.early, stream=stream
         )
 
     @cute.kernel
-    def kernel(self, mmas, operands, scoring: Scoring, scale: Float32, statistics: Statistics, problem: Problem):
+    def kernel(
+        self, mmas, operands, scoring: Scoring, scale: Float32, statistics: Statistics, problem: Problem
+    ):  # fmt: skip
         thread, _, _ = cute.arch.thread_idx()
         index, _, _ = cute.arch.block_idx()
         warp = cute.arch.make_warp_uniform(thread // WARP)
@@ -179,13 +226,14 @@ class Backward(TmaBackward):
         if warp == 0:
             for operand in operands:
                 cpasync.prefetch_descriptor(operand.atom)
-        allocator = SmemAllocator()
+        allocator, tiling = SmemAllocator(), self.tiling
         pipes = self.pipelines(allocator.allocate_array(cutlass.Int64, 4 + 4 * STAGES), True)
         shared = self.shared(allocator, operands)
-        sums = query_sums(allocator, self.tiling, self.dtype, operands.sums, self.barriers)
+        slopes = shared_slopes(allocator, self.dtype, tiling.queries, TOKENS, STAGES)
+        adder = make_adder(allocator, tiling, operands.sums, self.barriers)
         init_barriers()
         await_previous(self.early)
-        side = Side(True, problem, TOKENS, self.tiling.queries)
+        side = Side(True, problem, TOKENS, tiling.queries)
         if index < problem.order.count():  # which only the device knows if sequences have lengths of their own
             tile = side.tile_at(index)
             if group == 0:
@@ -194,44 +242,82 @@ class Backward(TmaBackward):
                     self.load_tiles(pipes, shared, operands, side, tile)
                 if warp == 1:
                     self.load_statistics(pipes.columns, shared.statistics, statistics, side, tile)
-                if cutlass.const_expr(self.tiling.adder):  # noqa: SIM102 (known when the kernel is compiled)
-                    if warp == 2:
-                        sums.add_parts(side, tile)
+                if warp == 2:
+                    adder.add_parts(side, tile)
             else:
                 cute.arch.setmaxregister_increase(CONSUMER_REGISTERS)
-                consumer = self.consumer(mmas, shared, sums, group - 1, thread % WARP_GROUP)
+                consumer = self.consumer(mmas, shared, slopes, adder, group - 1, thread % WARP_GROUP)
                 self.add_up(consumer, pipes, shared.statistics, scoring, side, tile)
                 scale_sums(consumer.grad_k, [scale, scale])
                 self.barriers_of_all().arrive_and_wait()  # the other group needs these keys no more
-                for one, memory, operand in (
-                    (consumer.grad_v, shared.row_values, operands.grad_v),
-                    (consumer.grad_k, shared.rows, operands.grad_k),
+                for one, mma, target, operand in (
+                    (consumer.grad_v, mmas.sums[1], shared.row_values, operands.grad_v),
+                    (consumer.grad_k, mmas.sums[0], shared.rows, operands.grad_k),
                 ):
-                    self.store_rows(consumer.place, one, mmas.sums, memory, operand, side, tile)
+                    self.store_rows(consumer.place, one, mma, target, operand, side, tile)
                 cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive stores that read it
 
     # The consumers.
 
-    def consumer(self, mmas: Products, shared: Shared, sums: QuerySums, group: Int32, thread: Int32) -> Consumer:
-        dim = self.tiling.dim
-        of_scores, of_sums, of_grad_q = (mma.get_slice(0) for mma in mmas)
-        rows = [cute.local_tile(x, (WGMMA_ROWS, dim), (group, 0, 0)) for x in shared[:2]]
-        columns = shared[2:4]
-        key_part = turned(shared.rows)
-        if dim > PART:
-            key_part = cute.local_tile(key_part, (PART, TOKENS), (group, 0, None))
-        gradients = [cute.make_rmem_tensor(mmas.sums.partition_shape_C((WGMMA_ROWS, dim)), Float32) for _ in range(2)]
+    def consumer(
+        self, mmas: Products, shared: Shared, slopes: Slopes, adder: Adder, group: Int32, thread: Int32
+    ) -> Consumer:
+        tiling, dim = self.tiling, self.tiling.dim
+        widths = (dim, tiling.value_dim)
+        rows = [cute.local_tile(x, (WGMMA_ROWS, dim), (group, 0, 0)) for x, dim in zip(shared[:2], widths, strict=True)]
+        # If it is turned, the last 64 columns are those of the second group, some of which the first one has too.
+        columns, last = (PART, dim - PART) if tiling.turned else (tiling.parts[0], dim - tiling.parts[0])
+        keys = cute.domain_offset((group * last, 0), turned(shared.rows)[None, None, 0])
+        keys = cute.local_tile(keys, (columns, TOKENS), (0, 0))
         return Consumer(
             mmas,
-            *(mmas.scores.make_fragment_A(of_scores.partition_A(x)) for x in rows),
-            *(mmas.scores.make_fragment_B(of_scores.partition_B(x)) for x in columns),
-            *(mmas.sums.make_fragment_B(of_sums.partition_B(turned(x))) for x in columns),
-            mmas.grad_q.make_fragment_A(of_grad_q.partition_A(sums.slopes)),
-            mmas.grad_q.make_fragment_B(of_grad_q.partition_B(key_part)),
-            *gradients,
-            sums,
+            tuple(self.left_operand(mma, x) for mma, x in zip(mmas.scores, rows, strict=True)),
+            tuple(
+                mma.make_fragment_B(mma.get_slice(0).partition_B(x))
+                for mma, x in zip(mmas.scores, shared[2:4], strict=True)
+            ),
+            tuple(
+                mma.make_fragment_B(mma.get_slice(0).partition_B(turned(x)))
+                for mma, x in zip(mmas.sums, shared[2:4], strict=True)
+            ),
+            *self.query_operands(mmas.grad_q, slopes, keys, group),
+            *(
+                cute.make_rmem_tensor(mma.partition_shape_C((WGMMA_ROWS, dim)), Float32)
+                for mma, dim in zip(mmas.sums, widths, strict=True)
+            ),
+            slopes,
+            adder,
             Place(group, thread, group, Int32(0), CONSUMERS),
+            rows[1],
         )
+
+    def query_operands(self, mma: cute.TiledMma, slopes: Slopes, keys: cute.Tensor, group: Int32) -> tuple:
+        """``dS`` and keys as operands of the group's part of ``grad_q``."""
+        own, tiling = mma.get_slice(0), self.tiling
+        lines = (tiling.queries // tiling.slices, TOKENS)
+        queries = cute.local_tile(slopes.memory, lines, (group if tiling.slices > 1 else 0, 0, None))
+        if tiling.turned:
+            return mma.make_fragment_B(own.partition_B(queries)), mma.make_fragment_A(own.partition_A(keys))
+        return mma.make_fragment_A(own.partition_A(queries)), mma.make_fragment_B(own.partition_B(keys))
+
+    def share(self, consumer: Consumer, gradients: cute.Tensor, stage: Int32) -> None:
+        """Write the group's rows of ``dS`` to shared memory."""
+        group, thread = consumer.place.group, consumer.place.thread
+        mma = consumer.mmas.scores[0]
+        consumer.shared_slopes.write(gradients, mma, thread, stage, group, 0, self.tiling.queries)
+
+    def left_operand(self, mma: cute.TiledMma, rows: cute.Tensor) -> cute.Tensor:
+        """Keys, or values, in shared memory, or room for them in registers."""
+        if mma.op.a_src == warpgroup.OperandSource.RMEM:
+            return cute.make_rmem_tensor(mma.partition_shape_A(rows.shape), self.dtype)
+        return mma.make_fragment_A(mma.get_slice(0).partition_A(rows))
+
+    def hold_values(self, consumer: Consumer) -> None:
+        """Copy the values of the group to registers."""
+        matrices = cute.make_copy_atom(cute.nvgpu.warp.LdMatrix8x8x16bOp(False, 4), self.dtype)
+        copy = cute.make_tiled_copy_A(matrices, consumer.mmas.scores[1])
+        mine = copy.get_slice(consumer.place.thread)
+        cute.copy(copy, mine.partition_S(consumer.values), mine.retile(consumer.lefts[1]))
 
     @cute.jit
     def add_up(self, consumer, pipes, statistics, scoring, side, tile):
@@ -241,64 +327,111 @@ class Backward(TmaBackward):
         consumer.grad_v.fill(0.0)
         pipes.rows.consumer_wait(consumer_state(1))
         pipes.row_values.consumer_wait(consumer_state(1))
+        if cutlass.const_expr(self.tiling.held):
+            self.hold_values(consumer)
         state = consumer_state(STAGES)
-        for g in cutlass.range(side.column_heads(), unroll=1):
-            head = side.column_head(tile, g)
+        for _ in cutlass.range(side.column_heads(), unroll=1):
             for block in cutlass.range(blocks.begin, blocks.end, unroll=1):
-                state = self.add_block(consumer, pipes, statistics, scoring, side, tile, head, blocks, block, state)
+                state = self.add_block(consumer, pipes, statistics, scoring, side, tile, blocks, block, state)
 
     @cute.jit
-    def add_block(self, consumer, pipes, statistics, scoring, side, tile, head, blocks, block, state):
+    def add_block(self, consumer, pipes, statistics, scoring, side, tile, blocks, block, state):
         """What one block of queries adds."""
-        mmas, stage, tiling = consumer.mmas, state.index, self.tiling
-        scored = mmas.scores.partition_shape_C((WGMMA_ROWS, tiling.queries))
-        scores, slopes = (cute.make_rmem_tensor(scored, Float32) for _ in range(2))
+        stage = state.index
+        scores, slopes = (self.new_scores(consumer) for _ in range(2))
         pipes.columns.consumer_wait(state)
-        start_product(mmas.scores, scores, consumer.key, consumer.query[None, None, None, stage], True)
+        self.start_scores(consumer, scores, 0, stage)
         pipes.column_values.consumer_wait(state)
-        start_product(mmas.scores, slopes, consumer.value, consumer.grad[None, None, None, stage], True)
+        self.start_scores(consumer, slopes, 1, stage)
         lse = self.statistics_of_columns(statistics, 0, stage)
         warpgroup.wait_group(1)
         side.mask(scores, tile, blocks, block, self.first_row(consumer, tile))
+        self.weigh_columns(scores, scoring, lse)
+        if cutlass.const_expr(self.tiling.early):
+            weights = self.rounded(consumer.mmas.sums[0], scores)
+            self.start_sums(consumer, consumer.grad_v, weights, 1, stage)
+            delta = self.statistics_of_columns(statistics, 1, stage)
+            warpgroup.wait_group(1)  # for the slopes
+            gradients = self.gradients(consumer, scores, slopes, delta)
+            self.share(consumer, gradients, stage)
+        else:
+            delta = self.statistics_of_columns(statistics, 1, stage)
+            all_before_wait(scores)
+            warpgroup.wait_group(0)
+            self.slope_columns(scores, slopes, delta)
+            weights = self.rounded(consumer.mmas.sums[0], scores)
+            gradients = self.rounded(consumer.mmas.sums[0], slopes)
+            self.share(consumer, gradients, stage)
+            self.start_sums(consumer, consumer.grad_v, weights, 1, stage)
+        return self.finish_block(consumer, pipes, gradients, tile, state)
+
+    def first_row(self, consumer: Consumer, tile: Tile) -> Int32:
+        """The first key of this thread."""
+        return tile.index * TOKENS + consumer.place.group * WGMMA_ROWS + accumulator_row(consumer.place.thread)
+
+    def new_scores(self, consumer: Consumer) -> cute.Tensor:
+        return cute.make_rmem_tensor(
+            consumer.mmas.scores[0].partition_shape_C((WGMMA_ROWS, self.tiling.queries)), Float32
+        )
+
+    def start_scores(self, consumer: Consumer, target: cute.Tensor, which: int, stage: Int32) -> None:
+        """Start scores, or slopes."""
+        right = consumer.rights[which][None, None, None, stage]
+        start_product(consumer.mmas.scores[which], target, consumer.lefts[which], right, True)
+
+    def start_sums(self, consumer: Consumer, sums, left: cute.Tensor, which: int, stage: Int32) -> None:
+        """Start to add what comes from queries to ``grad_k``, or what comes from ``grad_out`` to ``grad_v``."""
+        across = consumer.across[which][None, None, None, stage]
+        start_product(consumer.mmas.sums[which], sums, left, across, False)
+
+    @cute.jit
+    def weigh_columns(self, scores, scoring, lse):
+        """Scores become ``P``."""
         for i in cutlass.range_constexpr(cute.size(scores)):
             scores[i] = cute.math.exp2(scores[i] * scoring.scale - lse[column_of(i)], fastmath=True)
-        weighing = mmas.sums.partition_shape_A((WGMMA_ROWS, tiling.queries))
-        weights, gradients = (cute.make_rmem_tensor(weighing, self.dtype) for _ in range(2))
-        round_to(weights, scores)
-        delta = self.statistics_of_columns(statistics, 1, stage)
-        warpgroup.wait_group(0)
-        for i in cutlass.range_constexpr(cute.size(scores)):
-            slopes[i] = scores[i] * (slopes[i] - delta[column_of(i)])
-        round_to(gradients, slopes)
-        consumer.sums.share(gradients, mmas.scores, consumer.place, stage)
-        start_product(mmas.sums, consumer.grad_v, weights, consumer.grad_rows[None, None, None, stage], False)
+
+    @cute.jit
+    def slope_columns(self, weights, slopes, delta):
+        """Slopes become ``dS``."""
+        for i in cutlass.range_constexpr(cute.size(slopes)):
+            slopes[i] = weights[i] * (slopes[i] - delta[column_of(i)])
+
+    def gradients(self, consumer: Consumer, weights, slopes, delta) -> cute.Tensor:
+        """``dS`` as a left operand."""
+        self.slope_columns(weights, slopes, delta)
+        return self.rounded(consumer.mmas.sums[0], slopes)
+
+    @cute.jit
+    def finish_block(self, consumer, pipes, gradients, tile, state):
+        """When both groups have written ``dS``, add to ``grad_q`` and ``grad_k``, and release the stage."""
         cute.arch.fence_proxy("async.shared", space="cta")  # wgmma reads what threads have written
-        self.barriers_of_all().arrive_and_wait()  # both groups have written
-        grad_q = cute.make_rmem_tensor(mmas.grad_q.partition_shape_C((WGMMA_ROWS, PART)), Float32)
-        part = consumer.slopes[None, None, None, consumer.sums.index(stage, consumer.place)]
-        start_product(mmas.grad_q, grad_q, part, consumer.key_rows[None, None, None, 0], True)
+        self.barriers_of_all().arrive_and_wait()
+        grad_q = self.start_queries(consumer, state.index)
+        self.start_sums(consumer, consumer.grad_k, gradients, 0, state.index)
         warpgroup.wait_group(1)
         pipes.column_values.consumer_release(state)
-        start_product(mmas.sums, consumer.grad_k, gradients, consumer.query_rows[None, None, None, stage], False)
-        warpgroup.wait_group(1)
-        consumer.sums.add(grad_q, mmas.grad_q, consumer.place, tile, head, block)
+        self.hand(consumer, grad_q, tile)
         warpgroup.wait_group(0)
         cute.arch.sync_warp()  # all lanes have read the statistics
         pipes.columns.consumer_release(state)
         state.advance()
         return state
 
-    def first_row(self, consumer: Consumer, tile: Tile) -> Int32:
-        """The first key of this thread."""
-        return tile.index * TOKENS + consumer.place.group * WGMMA_ROWS + accumulator_row(consumer.place.thread)
+    def start_queries(self, consumer: Consumer, stage: Int32) -> cute.Tensor:
+        """Start this group's part of ``grad_q``."""
+        mma, tiling = consumer.mmas.grad_q, self.tiling
+        columns = tiling.queries // tiling.slices if tiling.turned else tiling.parts[0]
+        grad_q = cute.make_rmem_tensor(mma.partition_shape_C((WGMMA_ROWS, columns)), Float32)
+        slopes, keys = consumer.slopes[None, None, None, stage], consumer.key_part
+        start_product(mma, grad_q, *((keys, slopes) if tiling.turned else (slopes, keys)), True)
+        return grad_q
 
-    # Kernels over rows.
-
-    @cute.kernel
-    def finish_kernel(self, sums: cute.Tensor, grad_q: cute.Tensor, scale: Float32):
-        """Scale the sums of ``grad_q`` and round them."""
-        row, place, chunk = self.row_of_thread(grad_q, self.tiling.dim)
-        await_previous(self.early)
-        if row < cute.size(grad_q.shape) // self.tiling.dim:
-            values = fetch(sums[(*place, None)], chunk, CHUNK).load() * scale
-            store(values, grad_q[(*place, None)], chunk, self.tiling.dim // CHUNK, CHUNK)
+    def hand(self, consumer: Consumer, grad_q: cute.Tensor, tile: Tile) -> None:
+        """Hand a part of ``grad_q`` to the warp that adds it."""
+        place = consumer.place
+        if self.tiling.turned:
+            consumer.adder.hand_turned(grad_q, place)
+        else:
+            first = tile.first_query if self.ragged else 0
+            odd = (accumulator_row(place.thread) + first) % 2
+            consumer.adder.hand(grad_q, place, place.group * (self.tiling.parts[0] // SLAB), odd)

@@ -40,7 +40,7 @@ from ..sm90.hardware import (
     accumulator_row,
 )
 from ..sm90.pipeline import consumer_state, init_barriers
-from ..sm90.softmax import score_product, start_product, value_product
+from ..sm90.softmax import all_before_wait, score_product, start_product, value_product
 from . import _producer_sm90 as tma
 from ._attention import ELEMENT_BYTES, Problem
 from ._backward import Scoring, Side, Statistics, column_of, row_of
@@ -121,9 +121,7 @@ class SplitBackward(TmaBackward):
         self.dtype = q.element_type
         scoring, statistics = self.scoring(scale, soft_cap), self.statistics(scratch, 0, q)
         if self.any_pair(q, k, grad_q, grad_k, grad_v, grad_sinks, stream):
-            launch = self.row_launch(q, self.tiling.value_dim, stream)
-            self.row_kernel(grad_out, out, lse, statistics, None).launch(**launch)
-            self.launch_sinks(sinks, lse, statistics, grad_sinks, stream)
+            self.launch_rows(grad_out, out, lse, statistics, None, sinks, grad_sinks, stream)
             for by_keys in (True, False):
                 problem, count = self.problem(q, k, (q_starts, k_starts), left, right, by_keys, self.tiling.rows)
                 rows, columns = ((k, v), (q, grad_out)) if by_keys else ((q, grad_out), (k, v))
@@ -242,16 +240,22 @@ class SplitBackward(TmaBackward):
         if cutlass.const_expr(side.by_keys):
             statistic = column_of
             own = [self.statistics_of_columns(shared.statistics, which, stage) for which in range(2)]
-        warpgroup.wait_group(0)
+        warpgroup.wait_group(1)
         self.cap(scores, scoring)
         side.mask(scores, tile, blocks, block, row)
-        self.gradient_of_scores(scores, slopes, scoring, *own, statistic)
         weighing = mmas.sums.partition_shape_A((WGMMA_ROWS, columns))
         weights, gradients = (cute.make_rmem_tensor(weighing, self.dtype) for _ in range(2))
         if cutlass.const_expr(side.by_keys):
-            round_to(weights, scores)
+            self.weigh(scores, weights, scoring, own[0], statistic)
             across = consumer.across[1][None, None, None, stage]
             start_product(mmas.value_sums, consumer.value_sums, weights, across, False)
+            warpgroup.wait_group(1)  # for the slopes, not for the sums
+        else:
+            self.weigh(scores, None, scoring, own[0], statistic)
+            all_before_wait(scores)
+            warpgroup.wait_group(0)
+        for i in cutlass.range_constexpr(cute.size(scores)):
+            slopes[i] = scores[i] * (slopes[i] - own[1][statistic(i)])
         round_to(gradients, slopes)
         start_product(mmas.sums, consumer.sums, gradients, consumer.across[0][None, None, None, stage], False)
         warpgroup.wait_group(1)

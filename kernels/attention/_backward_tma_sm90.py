@@ -81,6 +81,14 @@ class TmaBackward(AttentionBackward):
         if row < cute.size(gradient.shape) // width:
             store(cute.full(CHUNK, 0.0, Float32), gradient[(*place, None)], chunk, width // CHUNK, CHUNK)
 
+    def launch_rows(self, grad_out, out, lse, statistics, sums, sinks, grad_sinks: cute.Tensor, stream) -> None:
+        """Compute the statistics of rows and the gradients of sinks, and clear ``sums``."""
+        cleared = None if sinks is not None else grad_sinks
+        launch = self.row_launch(out, self.widest(sums), stream)
+        self.row_kernel(grad_out, out, lse, statistics, sums, cleared).launch(**launch)
+        if sinks is not None:
+            self.launch_sinks(sinks, lse, statistics, grad_sinks, stream)
+
     # Tiles for TMA.
 
     def by_token(self, x: cute.Tensor) -> cute.Tensor:
@@ -142,25 +150,35 @@ class TmaBackward(AttentionBackward):
             own = self.statistics_of(statistics, tile, side.column_head(tile, g))
             for block in cutlass.range(blocks.begin, blocks.end, unroll=1):
                 pipe.sync_object_empty.wait(state.index, state.phase)
-                for i in cutlass.range_constexpr(columns // WARP):
+                for i in cutlass.range_constexpr(-(-columns // WARP)):
                     place = i * WARP + cute.arch.lane_idx()
                     row = block * columns + place
                     inside = cutlass.min(row, tile.queries - 1)
-                    lse = own.lse[inside]
-                    memory[place, 0, state.index] = lse if row < tile.queries else Float32(INFINITY)
-                    memory[place, 1, state.index] = own.delta[inside]
+                    lse, delta = own.lse[inside], own.delta[inside]
+                    at = place_in_order(place)
+                    if place < columns:
+                        memory[at, 0, state.index] = lse if row < tile.queries else Float32(INFINITY)
+                        memory[at, 1, state.index] = delta
                 cute.arch.mbarrier_arrive(pipe.producer_get_barrier(state))
                 state.advance()
 
-    def statistics_of_columns(self, memory: cute.Tensor, which: int, stage: Int32) -> cute.Tensor:
-        """Of a thread's columns: two neighbours of every eight."""
-        count = cute.size(memory, mode=[0]) // 8
-        held = cute.make_rmem_tensor((2, count), Float32)
-        own = memory[None, which, stage]
-        for n in range(count):
-            pair = cute.local_tile(own, (2,), (4 * n + cute.arch.lane_idx() % 4,))
-            cute.autovec_copy(pair, held[None, n])
-        return cute.make_tensor(held.iterator, cute.make_layout(2 * count))
+    def statistics_of_columns(
+        self, memory: cute.Tensor, which: int, stage: Int32, part=0, parts: int = 1
+    ) -> cute.Tensor:
+        """Of a thread's columns: two neighbours of every eight, which are four in a row of every 16."""
+        columns = cute.size(memory, mode=[0]) // parts
+        own = cute.local_tile(memory[None, which, stage], (columns,), (part,))
+        held = cute.make_rmem_tensor((4, columns // 16), Float32)
+        for n in range(columns // 16):
+            cute.autovec_copy(cute.local_tile(own, (4,), (4 * n + cute.arch.lane_idx() % 4,)), held[None, n])
+        return cute.make_tensor(held.iterator, cute.make_layout(columns // 4))
+
+    def rounded(self, mma: cute.TiledMma, values: cute.Tensor) -> cute.Tensor:
+        """Accumulators of 64 rows as a left operand of a product."""
+        columns = cute.size(values) * WARP_GROUP // WGMMA_ROWS
+        operand = cute.make_rmem_tensor(mma.partition_shape_A((WGMMA_ROWS, columns)), self.dtype)
+        round_to(operand, values)
+        return operand
 
     # The epilogue.
 
@@ -199,6 +217,11 @@ class Place(NamedTuple):
     band: Int32
     part: Int32
     bands: int
+
+
+def place_in_order(column):
+    """Where a column of accumulators is if those of a thread, of every 16, lie side by side."""
+    return column // 16 * 16 + column % 8 // 2 * 4 + column // 8 % 2 * 2 + column % 2
 
 
 def of_head(operand: Operand, sequence: Int32, first, length: Int32, head: Int32) -> cute.Tensor:

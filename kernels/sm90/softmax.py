@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import cutlass
 import cutlass.cute as cute
-from cutlass import Float32
+from cutlass import Float32, Int32
 from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
 from cutlass.utils import hopper_helpers
 
@@ -54,4 +55,15 @@ def weights_before_wait(totals):
     With it, all of them must be there first, because their sums are.
     """
     if totals[0] + totals[1] < 0.0:
+        cute.arch.sync_warp()
+
+
+@cute.jit
+def all_before_wait(weights):
+    """The same for weights that nobody adds up. No weight is negative, so the condition is never true."""
+    bits = cute.recast_tensor(weights, Int32)
+    any_bits = bits[0]
+    for i in cutlass.range_constexpr(1, cute.size(bits)):
+        any_bits = any_bits | bits[i]
+    if any_bits < 0:
         cute.arch.sync_warp()

@@ -10,7 +10,8 @@ REFUSED = """
 import aot
 from aot.targets import Target
 from aot_runtime.arch import Arch
-from kernels.attention import _attention_sm80, _attention_sm90, _backward_sm80, _backward_sm90, _backward_split_sm90, _decode
+from kernels.attention import _attention_sm80, _attention_sm90, _backward_sm80, _backward_sm90, _backward_split_sm90
+from kernels.attention import _backward_wide_sm90, _decode
 target = Target.of(Arch.parse("sm_90a"))
 for tiling, widths in (
     (_attention_sm90.Tiling(100, 128, 128, 128), ()),
@@ -20,9 +21,11 @@ for tiling, widths in (
     (_attention_sm80.Tiling(128, 256, 256, 256), ()),
     (_backward_sm80.Tiling(64, 24, 128, 128), ()),
     (_backward_sm80.Tiling(128, 128, 256, 256), ()),
-    (_backward_sm90.Tiling(64, 64), ()),
+    (_backward_sm90.Tiling(40, 64, 64), ()),
+    (_backward_sm90.Tiling(96, 128, 128), ()),
     (_backward_split_sm90.Tiling(40, 128, 128), ()),
     (_backward_split_sm90.Tiling(128, 256, 256), ()),
+    (_backward_wide_sm90.Tiling(320, 256), ()),
     (_decode.Tiling(row_warps=1, teams=4, tokens=24, stages=3, blocks=1), (128, 128)),
     (_decode.Tiling(row_warps=4, teams=1, tokens=64, stages=9, blocks=1), (128, 128)),
 ):
@@ -43,9 +46,11 @@ def test_what_a_block_cannot_hold_is_refused_with_the_numbers() -> None:
         "queries and 2 stages take 589824 bytes",
         "24 columns of 128 and 128 elements for 128 threads",
         "rows and 2 stages take 393216 bytes",
-        "64 queries of 64 elements",
+        "40 queries of 64 elements",
+        "keys and 2 stages take 263936 bytes",
         "40 columns of 128 and 128 elements",
         "rows and 2 stages take 400640 bytes",
+        "rows and 2 stages take 255232 bytes",
         "128 threads with 3 stages of 24 tokens of 128 elements",
         "9 stages take 295424 bytes",
     ]
