@@ -32,6 +32,7 @@ typedef struct {
 } fatbin_entry;
 
 enum { ENTRY_IS_ELF = 2 };
+enum { RESERVED_SHARED = 1024 };
 enum { ENTRY_ARCH_SPECIFIC = 0x100000, ENTRY_FAMILY = 0x200000 };
 
 /* e_ident[EI_OSABI] of a cubin tells where e_flags holds the architecture. CUDA 12 writes the old layout up to
@@ -211,6 +212,8 @@ static standin_kernel *find_kernel(const standin_library *library, const char *n
 
 static int static_shared(const image *cubin, const char *name) {
     int64_t size = section_size(cubin, ".nv.shared.", name);
+    /* From 9.0 on, the section begins with the KB that CUDA keeps for itself; the limit of a block does not count it. */
+    if (cubin->major >= 9) size -= RESERVED_SHARED;
     return size < 0 ? 0 : (int)size;
 }
 
