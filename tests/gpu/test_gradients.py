@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import aot_runtime
@@ -24,18 +23,13 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:The CUDA Graph is empty:UserWarning"),
 ]
+NEEDS = {"rmsnorm_backward": "all"}
 # Relative to the norm of the gradient: two roundings to the dtype, of the result of the forward and of the gradient.
 BOUNDS = {"float32": 2e-6, "bfloat16": 8e-3, "float16": 1e-3}
 
 
 @pytest.fixture(scope="module")
-def ops(request: pytest.FixtureRequest, torch: Any) -> Any:
-    path = Path(request.config.getoption("--bundle", default="dist/kernels"))
-    if not path.is_dir():
-        pytest.skip(f"there is no bundle at {path}: build one, or give --bundle")
-    bundle = aot_runtime.load(path)
-    if "rmsnorm_backward" not in bundle.kernels:
-        pytest.skip(f"{path} has no backward kernels: build it with --family all")
+def ops(bundle: aot_runtime.Bundle) -> Any:
     from aot_runtime import torch as operators
 
     return operators.register(bundle)

@@ -6,7 +6,6 @@ Needs a bundle with the family `training`: ``python -m aot build --arch sm90 --f
 from __future__ import annotations
 
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import aot_runtime
@@ -22,17 +21,12 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:The CUDA Graph is empty:UserWarning"),
 ]
+NEEDS = {"linear_cross_entropy": "training"}
 BOUND = 8e-3  # relative to the norm of a gradient: two roundings to bf16
 
 
 @pytest.fixture(scope="module")
-def ops(request: pytest.FixtureRequest, torch: Any) -> Any:
-    path = Path(request.config.getoption("--bundle", default="dist/kernels"))
-    if not path.is_dir():
-        pytest.skip(f"there is no bundle at {path}: build one, or give --bundle")
-    bundle = aot_runtime.load(path)
-    if "linear_cross_entropy" not in bundle.kernels:
-        pytest.skip(f"{path} has no `linear_cross_entropy`: build it with --family all")
+def ops(bundle: aot_runtime.Bundle) -> Any:
     from aot_runtime import torch as operators
 
     return operators.register(bundle)

@@ -47,7 +47,7 @@ def load_library(bundle: Any) -> Path:
 def check_opened(bundle: Any) -> None:
     """If the bundle's library for torch is open, it must be the file that the manifest names, and call what it names.
 
-    Whoever opened it by its path, as ``torch.ops.load_library`` does, has checked nothing.
+    Opening it by its path, as ``torch.ops.load_library`` does, checks nothing.
     """
     path = _library(bundle)
     if any(_is_same(owner, path) for owner in _opened(path.name)):
