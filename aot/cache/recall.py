@@ -18,7 +18,7 @@ from aot_runtime.description.records import FILE_NAME
 
 from ..compile.closure import python_files, variables
 from ..compile.messages import Closure, Options
-from ..compile.modules import is_missing
+from ..compile.modules import places_of
 from ..files import sha256_of
 from ..versions import installed_version
 from . import keys
@@ -73,7 +73,9 @@ class Outline:
 
 def keep_source(store: Store, request: Request, outline: Outline, closures: Sequence[Closure]) -> None:
     """Keep which plan holds for a request, and what that depends on."""
-    watched = [Watched(c.files, c.folders, c.environment, c.distributions, c.missing) for c in closures]
+    watched = [
+        Watched(c.files, c.folders, c.environment, c.distributions, places_of(c.imports), c.current) for c in closures
+    ]
     _keep(store, request.key(), Source(outline, tuple(watched)))
 
 
@@ -142,7 +144,8 @@ class Watched:
     folders: Mapping[str, tuple[str, ...]]
     environment: Mapping[str, str | None]
     distributions: Mapping[str, str]
-    missing: tuple[str, ...] = ()
+    places: Mapping[str, tuple[str, ...]]  # of the modules that it imports
+    current: str  # the current folder, if the plan depends on that
 
 
 @dataclass(frozen=True)
@@ -202,7 +205,8 @@ def _holds(closure: Watched) -> bool:
         variables(closure.environment, os.environ) == closure.environment
         and all(python_files(folder) == names for folder, names in closure.folders.items())
         and all(installed_version(name) == version for name, version in closure.distributions.items())
-        and all(map(is_missing, closure.missing))
+        and closure.current in ("", os.getcwd())
+        and places_of(closure.places) == closure.places
         and all(_digest(path) == digest for path, digest in closure.files.items())
     )
 

@@ -26,7 +26,7 @@ from ..declare.kernel import Kernel
 from ..files import sha256_of
 from .checking import Checks, check_modules
 from .messages import WORKER_VARIABLES, Closure, KernelClosure
-from .modules import distributions_of, is_source, is_source_module, locate, missing_of, source_of
+from .modules import distributions_of, is_source, is_source_module, locate, source_of
 from .sources import Source, parents, read_source
 
 __all__ = ["Watch", "closure_of", "python_files", "variables"]
@@ -43,7 +43,7 @@ class Watch:
 
     def __init__(self) -> None:
         self.environment = dict(os.environ)  # before the author's code could change it
-        self.opened: dict[str, None] = {}
+        self.opened: dict[str, bool] = {}  # path -> whether it was named by its place in the current folder
         self.loaded: frozenset[str] = frozenset()
         self._before: frozenset[str] = frozenset()
         self._active = False
@@ -62,7 +62,9 @@ class Watch:
         if event == "open" and self._active:
             path, mode = arguments[0], arguments[1]
             if isinstance(path, (str, bytes)) and (mode is None or not set(mode) & set("wax+")):
-                self.opened[os.path.abspath(os.fsdecode(path))] = None
+                name = os.fsdecode(path)
+                is_relative = not os.path.isabs(name)
+                self.opened[os.path.abspath(name)] = self.opened.get(os.path.abspath(name), False) or is_relative
 
 
 def closure_of(kernels: Sequence[Kernel], watch: Watch) -> Closure:
@@ -93,7 +95,8 @@ def closure_of(kernels: Sequence[Kernel], watch: Watch) -> Closure:
         folders={folder: python_files(folder) for folder in sorted({os.path.dirname(path) for path in files})},
         environment=environment,
         distributions=distributions,
-        missing=missing_of(imported),
+        imports=_top_levels({*imported, *loaded}),
+        current=os.getcwd() if any(watch.opened.get(str(path)) for path in data) else "",
         places={name: {key: str(path) for key, path in {**for_all, **own}.items()} for name, own in reached.items()},
     )
 
@@ -109,12 +112,21 @@ def _imported(kernels: Sequence[Kernel], modules: _Modules, roots: Sequence[str]
     }
 
 
+def _top_levels(modules: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted({name.partition(".")[0] for name in modules if not is_discovered(name)}))
+
+
 def python_files(folder: str) -> tuple[str, ...]:
-    """The names that imports could find in a folder: a new one may hide what was found elsewhere."""
+    """The files and packages that imports could find in a folder: a new one may hide what was found elsewhere."""
     try:
-        return tuple(sorted(name for name in os.listdir(folder) if name.endswith(".py")))
+        with os.scandir(folder) as entries:
+            return tuple(sorted(entry.name for entry in entries if _is_importable(entry)))
     except OSError:
         return ()
+
+
+def _is_importable(entry: os.DirEntry[str]) -> bool:
+    return entry.name.endswith(".py") or (entry.is_dir() and os.path.isfile(os.path.join(entry, "__init__.py")))
 
 
 def variables(names: Iterable[str], environment: Mapping[str, str]) -> dict[str, str | None]:

@@ -157,7 +157,8 @@ class Closure:
     folders: Mapping[str, tuple[str, ...]]  # path -> the Python files in it
     environment: Mapping[str, str | None]
     distributions: Mapping[str, str]
-    missing: tuple[str, ...] = ()  # modules that the files import and that are not installed
+    imports: tuple[str, ...] = ()  # top-level modules that the files import, wherever these are found
+    current: str = ""  # the current folder, if a file was opened by its place in it
     places: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # kernel -> its modules and files -> path
 
 

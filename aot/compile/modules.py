@@ -7,17 +7,20 @@ the installed libraries, and so its files are the author's.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import cache
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
-__all__ = ["distributions_of", "is_missing", "is_source", "is_source_module", "locate", "missing_of", "source_of"]
+__all__ = ["distributions_of", "is_source", "is_source_module", "locate", "places_of", "source_of"]
 
 _OURS = ("aot", "aot_runtime")  # counted as code generation, not as the author's source
 _LIBRARIES = ("/site-packages/", "/dist-packages/")
@@ -87,13 +90,28 @@ def distributions_of(names: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def missing_of(names: Iterable[str]) -> tuple[str, ...]:
-    """Top-level modules that imports name and that are not installed: code may do without them."""
-    return tuple(sorted(top for top in {name.partition(".")[0] for name in names} if is_missing(top)))
+def places_of(tops: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Where each top-level module lies; all places, since one that goes or comes changes what an import finds.
+
+    Nowhere counts too: code may do without a module. A worker looks into the current folder before all others.
+    What asks may have a search path of its own, such as the folder of a script.
+    """
+    importlib.invalidate_caches()  # files may be younger than what Python remembers of their folders
+    return {top: tuple(dict.fromkeys(_all_places(top))) for top in tops}
 
 
-def is_missing(top: str) -> bool:
-    return top not in sys.stdlib_module_names and top not in sys.modules and _place(top) is None
+def _all_places(top: str) -> Iterator[str]:
+    for finder in sys.meta_path:  # editable packages have finders of their own
+        with suppress(Exception):  # which may raise anything
+            yield from _places_in(finder.find_spec(top, None))
+    for folder in (os.getcwd(), *sys.path):
+        yield from _places_in(PathFinder.find_spec(top, [folder]))
+
+
+def _places_in(spec: ModuleSpec | None) -> list[str]:
+    if spec is None:
+        return []
+    return [spec.origin] if spec.origin else list(spec.submodule_search_locations or ())
 
 
 def _owner(real: str) -> str | None:

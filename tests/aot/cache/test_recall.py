@@ -27,9 +27,9 @@ def source(tmp_path: Path) -> Path:
     return tmp_path / "kernels"
 
 
-def watched(source: Path) -> Closure:
+def watched(source: Path, current: str = "") -> Closure:
     files = {str(path): sha256_of(path) for path in source.iterdir()}
-    return Closure({}, files, {str(source): ("k.py",)}, {"AOT_TEST_TILE": None}, {}, ("aot_test_library",))
+    return Closure({}, files, {str(source): ("k.py",)}, {"AOT_TEST_TILE": None}, {}, ("aot_test_library",), current)
 
 
 def test_a_plan_holds_until_a_file_a_folder_a_variable_or_a_library_changes(
@@ -52,6 +52,38 @@ def test_a_plan_holds_until_a_file_a_folder_a_variable_or_a_library_changes(
         installed.syspath_prepend(str(tmp_path / "libraries"))
         assert recall.unchanged(store, request) is None
     (source / "k.py").write_text("other")
+    assert recall.unchanged(store, request) is None
+
+
+def test_a_plan_holds_only_where_imports_find_what_they_found(
+    store: Store, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two folders may have modules of one name: which is found depends on where a build is started, and on PYTHONPATH."""
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "aot_test_library.py").touch()
+    monkeypatch.chdir(tmp_path / "here")
+    request, outline = recall.Request(str(source), ("sm90",), (), Options()), recall.Outline("ab" * 32, 12, {})
+    recall.keep_source(store, request, outline, [watched(source)])
+    assert recall.unchanged(store, request) == outline
+    with monkeypatch.context() as elsewhere:
+        elsewhere.chdir(tmp_path / "there")
+        assert recall.unchanged(store, request) is None
+    with monkeypatch.context() as hidden:
+        hidden.syspath_prepend(str(tmp_path / "there"))
+        assert recall.unchanged(store, request) is None
+    (tmp_path / "here" / "aot_test_library.py").unlink()
+    assert recall.unchanged(store, request) is None
+
+
+def test_a_plan_whose_source_read_a_file_of_the_current_folder_holds_there_alone(
+    store: Store, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(source)
+    request, outline = recall.Request(str(source), ("sm90",), (), Options()), recall.Outline("ab" * 32, 12, {})
+    recall.keep_source(store, request, outline, [watched(source, current=str(source))])
+    assert recall.unchanged(store, request) == outline
+    monkeypatch.chdir(tmp_path)
     assert recall.unchanged(store, request) is None
 
 

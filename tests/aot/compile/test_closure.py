@@ -16,9 +16,9 @@ from aot_runtime.arch import Arch
 
 from aot.cache import keys
 from aot.compile import closure
-from aot.compile.closure import variables
+from aot.compile.closure import python_files, variables
 from aot.compile.messages import Closure, Declared, Options, VariantInfo, worker_variables
-from aot.compile.modules import locate
+from aot.compile.modules import locate, places_of
 from aot.compile.process import Worker
 from aot.records import decode
 
@@ -289,13 +289,36 @@ def test_a_library_that_only_checks_of_kernels_import_moves_no_key(
 
 
 def test_a_library_that_kernels_can_do_without_is_looked_for_again(
-    folder: Path, forking: Callable[[Path], Seen], install: Install
+    folder: Path, forking: Callable[[Path], Seen], install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     second = folder / "kernels" / "second.py"
     second.write_text("try:\n    import fastmath\nexcept ImportError:\n    pass\n" + second.read_text())
-    assert forking(folder)[2].missing == ("fastmath",)
+    assert "fastmath" in forking(folder)[2].imports
+    assert places_of(["fastmath"]) == {"fastmath": ()}
     install("fastmath", "1.0")
-    assert forking(folder)[2].missing == ()
+    monkeypatch.syspath_prepend(os.environ["PYTHONPATH"].partition(os.pathsep)[0])
+    assert places_of(["fastmath"]) != {"fastmath": ()}
+
+
+def test_a_plan_is_told_what_its_files_import_and_which_folders_they_may_gain(
+    folder: Path, forking: Callable[[Path], Seen]
+) -> None:
+    seen = forking(folder)[2]
+    assert {"helpers", "platformdirs", "json"} <= set(seen.imports)
+    assert (seen.current, seen.folders[str(folder / "kernels")]) == ("", python_files(str(folder / "kernels")))
+    (folder / "kernels" / "family").mkdir()
+    assert python_files(str(folder / "kernels")) == seen.folders[str(folder / "kernels")]
+    (folder / "kernels" / "family" / "__init__.py").touch()
+    assert python_files(str(folder / "kernels")) != seen.folders[str(folder / "kernels")]
+
+
+def test_a_file_that_is_opened_by_its_place_in_the_current_folder_binds_the_plan_to_that(
+    folder: Path, forking: Callable[[Path], Seen]
+) -> None:
+    second, table = folder / "kernels" / "second.py", folder / "table.json"
+    table.write_text("{}")
+    second.write_text(f"import os\nopen(os.path.relpath({str(table)!r})).close()\n" + second.read_text())
+    assert forking(folder)[2].current == os.getcwd()
 
 
 def test_kernels_are_read_without_an_import_of_torch(folder: Path, install: Install) -> None:
