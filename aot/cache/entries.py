@@ -1,6 +1,6 @@
-"""What is inside an entry of the cache: named parts, or one record as JSON.
+"""What is inside an entry of the cache: named parts, one record as JSON, or one that writes what repeats once.
 
-Everyone who may write to a cache may have written an entry. So every entry passes one of the two decoders here before
+Everyone who may write to a cache may have written an entry. So every entry passes one of the decoders here before
 anything is done with it: names are plain file names, sizes add up, records have the fields and types that they
 should, and unpacked content is bounded. What does not pass is an :class:`EntryError`, which the store turns into a
 miss.
@@ -21,10 +21,11 @@ __all__ = [
     "EntryError",
     "as_record",
     "entry_limit",
-    "json_bytes",
     "pack",
     "read_record",
+    "read_shared",
     "record_bytes",
+    "shared_bytes",
     "unpack",
 ]
 
@@ -86,12 +87,10 @@ def _sizes(head: bytes) -> Iterator[tuple[str, int]]:
 
 def record_bytes(record: Any) -> bytes:
     """A record as an entry."""
-    return json_bytes(encode(record))
+    return _dumps(encode(record)).encode()
 
 
-def json_bytes(encoded: Any) -> bytes:
-    """A record that is encoded as an entry."""
-    return json.dumps(encoded, separators=(",", ":")).encode()
+_dumps = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def read_record(kind: type[_T], content: bytes) -> _T:
@@ -103,6 +102,64 @@ def read_record(kind: type[_T], content: bytes) -> _T:
     except RecursionError:
         raise EntryError("it is nested too deeply") from None
     return as_record(kind, data)
+
+
+def shared_bytes(encoded: Any) -> bytes:
+    """An encoded record as an entry that holds each object and list once, however often it occurs: a list of nodes.
+
+    In a node, ``[7]`` stands for the node of that number. Each node comes after those that it holds; the last one is
+    the record.
+    """
+    nodes: list[Any] = []
+    numbers: dict[str, tuple[int]] = {}  # by what a node looks like; JSON writes a tuple as a list
+
+    def share(value: Any) -> Any:
+        """What stands for a value in the node that holds it."""
+        if type(value) is dict:
+            node: Any = {name: share(item) if type(item) in _HOLDERS else item for name, item in value.items()}
+        elif type(value) is list:
+            node = [share(item) if type(item) in _HOLDERS else item for item in value]
+        else:
+            return value
+        number = numbers.setdefault(repr(node), (len(nodes),))
+        if number[0] == len(nodes):
+            nodes.append(node)
+        return number
+
+    share(encoded)
+    return zlib.compress(_dumps(nodes).encode(), level=6)
+
+
+def read_shared(kind: type[_T], content: bytes, *, limit: int = LARGEST) -> _T:
+    """The inverse of :func:`shared_bytes`. What is written once may be held often: the whole is bounded, too."""
+    values: list[Any] = []
+    sizes: list[int] = []  # how many objects, lists and plain values each is made of
+    for node in read_record(tuple[Any, ...], _inflate(content, limit)):
+        if type(node) not in _HOLDERS:
+            raise EntryError("one of its parts is neither an object nor a list")
+        items = node.values() if type(node) is dict else node
+        held = [_number(item, len(values)) for item in items if type(item) in _HOLDERS]
+        sizes.append(1 + len(items) + sum(sizes[number] for number in held))
+        if sizes[-1] * _LEAST_BYTES > limit:
+            raise EntryError(f"it unpacks to more than {limit} bytes")
+        values.append(_whole(node, values))
+    return as_record(kind, values[-1] if values else None)
+
+
+_HOLDERS = frozenset({dict, list})
+_LEAST_BYTES = 2  # that a value takes as JSON, with its comma
+
+
+def _number(item: Any, known: int) -> int:
+    if type(item) is not list or len(item) != 1 or type(item[0]) is not int or not 0 <= item[0] < known:
+        raise EntryError("one of its parts is not there")
+    return int(item[0])
+
+
+def _whole(node: Any, values: list[Any]) -> Any:
+    if type(node) is dict:
+        return {name: values[item[0]] if type(item) is list else item for name, item in node.items()}
+    return [values[item[0]] if type(item) is list else item for item in node]
 
 
 def as_record(kind: type[_T], data: Any) -> _T:

@@ -35,6 +35,7 @@ __all__ = [
     "keep_made",
     "keep_source",
     "keep_verified",
+    "outline_of",
     "read_any",
     "unchanged",
 ]
@@ -77,6 +78,12 @@ def keep_source(store: Store, request: Request, outline: Outline, closures: Sequ
         Watched(c.files, c.folders, c.environment, c.distributions, places_of(c.imports), c.current) for c in closures
     ]
     _keep(store, request.key(), Source(outline, tuple(watched)))
+
+
+def outline_of(store: Store, request: Request) -> Outline | None:
+    """The plan that a request had last, whether or not it still holds."""
+    source = _recall(store, request.key(), Source)
+    return source.plan if source is not None else None
 
 
 def unchanged(store: Store, request: Request) -> Outline | None:

@@ -129,6 +129,11 @@ class Store:
             return False
         return True
 
+    def remove(self, kind: str, key: str) -> None:
+        """Remove an entry that nobody will ask for again."""
+        with suppress(OSError):  # gone, or another user's
+            self._path(kind, key).unlink()
+
     def _note(self, kind: str, error: OSError) -> None:
         if kind in _COSTLY and not self._has_warned:
             self._has_warned = True

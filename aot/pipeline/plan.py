@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from aot_runtime.arch import Arch
 
-from ..cache.entries import EntryError, read_record
+from ..cache.entries import EntryError, read_shared
 from ..compile.messages import KernelInfo, KernelSources, VariantInfo
 
 __all__ = ["KernelPlan", "Plan", "read_plan"]
@@ -36,7 +36,7 @@ class Plan:
 
 def read_plan(content: bytes) -> Plan:
     """A plan out of an entry of the cache."""
-    plan = read_record(Plan, content)
+    plan = read_shared(Plan, content)
     for kernel in plan.kernels:
         if len(kernel.variants) != len(kernel.keys):
             raise EntryError(f"{kernel.info.name} has {len(kernel.variants)} variants and {len(kernel.keys)} keys")

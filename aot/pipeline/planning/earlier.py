@@ -10,7 +10,7 @@ from ...bundle.contracts import contract_sources
 from ...bundle.integrity import damaged_files
 from ...bundle.publish import Destination
 from ...cache import keys, recall
-from ...cache.entries import json_bytes
+from ...cache.entries import shared_bytes
 from ...cache.store import Store
 from ...errors import Failure
 from ...files import sha256_of
@@ -73,11 +73,14 @@ def plan_build(workspace: Workspace, earlier: Earlier, workers: Workers) -> Plan
 
 
 def keep_plan(store: Store, request: recall.Request, new: NewPlan) -> recall.Outline:
-    """Keep a plan and what it depends on."""
+    """Keep a plan and what it depends on. The plan that the request had before goes."""
     encoded = encode(new.plan)  # once: a plan has thousands of variants
     contracts = {kernel.info.name: kernel.info.contract for kernel in new.plan.kernels if kernel.info.contract}
     outline = recall.Outline(keys.digest_of(encoded), new.plan.cuda, contracts)
-    store.put("plans", outline.digest, json_bytes(encoded))
+    before = recall.outline_of(store, request)
+    if before is not None and before.digest != outline.digest:
+        store.remove("plans", before.digest)
+    store.put("plans", outline.digest, shared_bytes(encoded))
     recall.keep_source(store, request, outline, new.closures)
     return outline
 

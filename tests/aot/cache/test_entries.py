@@ -7,12 +7,23 @@ import string
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aot.cache.entries import LARGEST, EntryError, entry_limit, pack, read_record, record_bytes, unpack
+from aot.cache.entries import (
+    LARGEST,
+    EntryError,
+    entry_limit,
+    pack,
+    read_record,
+    read_shared,
+    record_bytes,
+    shared_bytes,
+    unpack,
+)
 
 NAMES = st.text(string.ascii_letters + string.digits + "_", min_size=1, max_size=20)
 
@@ -117,3 +128,37 @@ def test_records_come_back() -> None:
 def test_what_is_not_the_record_is_one_error(content: bytes) -> None:
     with pytest.raises(EntryError):
         read_record(Outer, content)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
+)
+
+
+@given(st.dictionaries(NAMES, VALUES))
+def test_what_repeats_is_written_once_and_comes_back_as_it_was(value: dict[str, Any]) -> None:
+    twice = {"a": value, "b": [value, value]}
+    assert repr(read_shared(dict[str, Any], shared_bytes(twice))) == repr(twice)  # 1, 1.0 and True are not the same
+    assert len(json.loads(zlib.decompress(shared_bytes(twice)))) <= 2 + len(
+        json.loads(zlib.decompress(shared_bytes(value)))
+    )
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        "nonsense", {}, [], [1], ["a"], [{"a": [0]}], [{}, {"a": [1]}], [{}, {"a": [-1]}], [{}, {"a": [0, 0]}],
+        [{}, {"a": []}], [{}, {"a": [True]}], [{}, {"a": {}}], [{}, {"a": [[0]]}],
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_a_shared_part_that_is_not_there_is_one_error(nodes: object) -> None:
+    with pytest.raises(EntryError):
+        read_shared(dict[str, Any], zlib.compress(json.dumps(nodes).encode()))
+
+
+def test_parts_that_hold_parts_do_not_expand_without_bound() -> None:
+    content = zlib.compress(json.dumps([[1], *([[number]] * 10 for number in range(9))]).encode())
+    with pytest.raises(EntryError, match="unpacks to more"):
+        read_shared(tuple[Any, ...], content)  # type: ignore[arg-type]

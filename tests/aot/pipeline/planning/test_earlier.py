@@ -24,3 +24,12 @@ def test_a_plan_is_kept_whole_with_what_it_depends_on(tmp_path: Path) -> None:
     assert store.get("plans", outline.digest, read_plan) == plan
     source.write_text("other")
     assert recall.unchanged(store, request) is None
+
+
+def test_the_plan_that_a_newer_one_replaces_leaves_the_cache(tmp_path: Path) -> None:
+    store, request = Store(tmp_path / "store"), recall.Request("k.py", ("sm90",), (), Options())
+    first = keep_plan(store, request, NewPlan(Plan(12, (), {"add": ()}), (), ()))
+    second = keep_plan(store, request, NewPlan(Plan(12, (), {"mul": ()}), (), ()))
+    assert not store.has("plans", first.digest)
+    assert keep_plan(store, request, NewPlan(Plan(12, (), {"mul": ()}), (), ())) == second
+    assert store.has("plans", second.digest)
