@@ -6,7 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ..compile.objects import rebuilt
+from aot_runtime.serving.forms import digest
+from aot_runtime.serving.options import read_options
+
+from ..compile.objects import check_trust, rebuilt
 from ..compile.recorded import ArgumentMaker
 from ..declare.kernel import Kernel
 from ..errors import DeclarationError
@@ -21,7 +24,7 @@ def recorded_kernels(package: str) -> dict[str, Kernel]:
 
     They can be built for every architecture: what does not compile for one is reported.
     """
-    records = {path: json.loads(path.read_text()) for path in sorted(Path(package).parent.glob("*.json"))}
+    records = {path: _record(path) for path in sorted(Path(package).parent.glob("*.json"))}
     refused = [record for record in records.values() if "refused" in record]
     if refused:
         listed = "".join(f"\n  {r['callable']}, compiled by {r['called_from']}: {r['refused']}" for r in refused)
@@ -33,21 +36,50 @@ def recorded_kernels(package: str) -> dict[str, Kernel]:
     return {kernel.name: kernel for kernel in kernels}
 
 
+_OPTIONS = frozenset({"enable-assertions", "generate-line-info", "opt-level", "ptxas-options"})
+
+
+def _options(text: str) -> str:
+    """The compile options of a call. Others could bring code in, or write files."""
+    options = read_options(None, text)
+    if other := sorted(options.flags.keys() - _OPTIONS):
+        check_trust(f"has the compile option --{other[0]}")
+    return options.text()
+
+
+def _record(path: Path) -> dict[str, Any]:
+    """What a file says. A key is that of the call beside it: kernels, and files, are named by it."""
+    try:
+        record = json.loads(path.read_text())
+        if "refused" in record or record["key"] == digest(record["call"]):
+            return dict(record)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        pass
+    raise DeclarationError(f"{path} is not a file that a recording wrote, or was altered", hint="record the call again")
+
+
 def _kernel(path: Path, record: dict[str, Any]) -> Kernel:
+    return captured_kernel(_call(path, record), accepted_archs(), f"{path}:1")
+
+
+def _call(path: Path, record: dict[str, Any]) -> CapturedCall:
     try:
         maker = ArgumentMaker()
-        call = CapturedCall(
+        return CapturedCall(
             key=record["key"],
             data=record["call"],
-            options=record["options"],
+            options=_options(record["options"]),
             function=rebuilt(record["callable"]),
             args=(),
             kwargs={name: maker.make(data) for name, data in record["arguments"].items()},
             called_from=record["called_from"],
         )
-        return captured_kernel(call, accepted_archs(), f"{path}:1")
     except (ImportError, AttributeError) as error:
         raise DeclarationError(
             f"{path}: what {record['called_from']} compiled cannot be rebuilt: {error}",
             hint="install the library in the version that was recorded",
+        ) from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise DeclarationError(
+            f"{path} cannot be read: {type(error).__name__}: {error}", hint="record the call again"
         ) from error

@@ -135,7 +135,7 @@ _DECLARED = (
     Option("--line-info", "let profilers show source lines; this puts paths into the code", "", _FLAG),
     Option(
         "--trust",
-        "load the pickles that a recorded call may hold, which executes code of their author",
+        "let recorded calls hold pickles and name code of any module: who wrote them chooses what is executed",
         "",
         _FLAG,
     ),

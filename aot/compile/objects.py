@@ -1,40 +1,127 @@
-"""Recorded objects, rebuilt from data: the reader of what ``aot_runtime/serving/objects.py`` writes."""
+"""Recorded objects, rebuilt from data: the reader of what ``aot_runtime/serving/objects.py`` writes.
+
+A file of a recording may come from somebody else. It names functions and classes, and tracing calls them with values from
+the same file: ``subprocess.run`` would do. So, unless the user trusts the recording, a name leads to code of modules that
+use CuTe DSL, or to what only holds or computes values.
+"""
 
 from __future__ import annotations
 
 import base64
+import dataclasses
+import enum
 import functools
 import importlib
 import operator
 import pickle
+import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from aot_runtime.serving.objects import name_of
+from aot_runtime.serving.sources import uses_cute_dsl
+
 from ..errors import DeclarationError
 
-__all__ = ["rebuilt", "trust"]
+__all__ = ["check_trust", "rebuilt", "rebuilt_fields", "trust"]
+
+_VALUES = frozenset({"_operator", "math"})  # modules whose functions compute values
+_BUILTINS = frozenset(
+    {
+        "abs",
+        "bool",
+        "bytes",
+        "complex",
+        "dict",
+        "divmod",
+        "float",
+        "frozenset",
+        "int",
+        "len",
+        "list",
+        "max",
+        "min",
+        "object",
+    }
+    | {"pow", "range", "round", "set", "slice", "str", "sum", "tuple"}
+)
 
 
 class _Trust:
-    """Whether pickles may be loaded in this process."""
+    """Whether a recording may run any code in this process."""
 
     given = False
 
 
 def trust(given: bool) -> None:
-    """Say whether pickles of a recording may be loaded: who wrote one chooses what runs."""
+    """Say whether a recording may hold pickles and name anything: who wrote it then chooses what runs."""
     _Trust.given = given
 
 
+def check_trust(reason: str) -> None:
+    """Refuse what only a recording that is trusted may hold."""
+    if not _Trust.given:
+        raise DeclarationError(
+            f"a recorded call {reason}",
+            hint="pass `--trust` if you recorded the calls yourself: it lets them execute any code",
+        )
+
+
 def rebuilt(data: Mapping[str, Any]) -> Any:
-    """An object that was recorded. What has a name is imported; no code of the record's own runs, unless it is a pickle."""
+    """An object that was recorded. What has a name is imported. Only a recording that is trusted chooses freely what runs."""
     (kind,) = data.keys() - _BESIDE
     return _REBUILD[kind](data)
 
 
+def rebuilt_fields(data: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
+    """A named tuple or an object of a dataclass with these fields; ``data`` is the record of the class."""
+    kind = _data_class(data["name"])
+    if hasattr(kind, "__post_init__") and not _is_code_of_kernels(kind):
+        check_trust(f"names {data['name']}, which runs code of a module that does not use CuTe DSL")
+    return kind(**values)
+
+
 def _named(data: Mapping[str, Any]) -> Any:
-    module, _, path = data["name"].partition(":")
-    return operator.attrgetter(path)(importlib.import_module(module))
+    name, found = data["name"], _found(data["name"])
+    if not (isinstance(found, enum.Enum) or _is_dtype(found) or _computes(found) or _is_code_of_kernels(found)):
+        check_trust(f"names {name}, of a module that does not use CuTe DSL")
+    return found
+
+
+def _found(name: str) -> Any:
+    """What a name leads to. It must be the name of the object itself: ``quack.utils:os.system`` is that of another."""
+    module, _, path = name.partition(":")
+    found = operator.attrgetter(path)(importlib.import_module(module))
+    if name_of(found) != name:
+        check_trust(f"names {name}, which is defined elsewhere")
+    return found
+
+
+def _data_class(name: str) -> Any:
+    """A class of which an object is rebuilt without any code of it, unless it is one of kernels."""
+    kind = _found(name)
+    if not isinstance(kind, type):
+        check_trust(f"names {name} as a class, which it is not")
+    holds = dataclasses.is_dataclass(kind) or (issubclass(kind, tuple) and hasattr(kind, "_fields"))
+    if not (holds and not hasattr(kind, "__del__")) and not _is_code_of_kernels(kind):
+        check_trust(f"names {name}, which is no dataclass, of a module that does not use CuTe DSL")
+    return kind
+
+
+def _is_code_of_kernels(found: Any) -> bool:
+    module = str(getattr(found, "__module__", None))
+    return module.partition(".")[0] == "cutlass" or uses_cute_dsl(module)
+
+
+def _is_dtype(found: Any) -> bool:
+    return type(found).__module__ == "torch" and type(found).__name__ == "dtype"
+
+
+def _computes(found: Any) -> bool:
+    """Whether a function of Python itself only makes values of values; ``operator.call`` calls what it is given."""
+    module, name = getattr(found, "__module__", None), getattr(found, "__qualname__", None)
+    of_values = module in _VALUES and isinstance(found, types.BuiltinFunctionType) and name != "call"
+    return of_values or (module == "builtins" and name in _BUILTINS)
 
 
 def _each(data: Mapping[str, Any]) -> Any:
@@ -43,18 +130,27 @@ def _each(data: Mapping[str, Any]) -> Any:
 
 
 def _object(data: Mapping[str, Any]) -> Any:
-    made = object.__new__(_named({"name": data["class"]}))
+    made = object.__new__(_data_class(data["class"]))
     for name, item in data["attributes"].items():
         object.__setattr__(made, name, rebuilt(item))  # frozen dataclasses have a `__setattr__` of their own
     return made
 
 
+def _tuple(data: Mapping[str, Any]) -> Any:
+    kind = _data_class(data["class"])
+    return tuple.__new__(kind, map(rebuilt, data["fields"]))
+
+
+def _method(data: Mapping[str, Any]) -> Any:
+    owner, name = rebuilt(data["method"]), data["of"]
+    found = getattr(type(owner), name, None)
+    if not isinstance(found, types.FunctionType) or not _is_code_of_kernels(found):
+        check_trust(f"names the method {name} of {type(owner).__qualname__}, of a module that does not use CuTe DSL")
+    return getattr(owner, name)
+
+
 def _unpickled(data: Mapping[str, Any]) -> Any:
-    if not _Trust.given:
-        raise DeclarationError(
-            "a recorded call holds a pickle, and reading a pickle executes code of its author",
-            hint="pass `--trust` if you recorded the calls yourself; `pickled` in its file names what could not be written as data",
-        )
+    check_trust("holds a pickle (`pickled` in its file says of what), and reading a pickle executes code of its author")
     return pickle.loads(base64.b64decode(data["pickle"]))
 
 
@@ -70,8 +166,8 @@ _REBUILD: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "dict": lambda data: {rebuilt(key): rebuilt(item) for key, item in data["dict"]},
     "name": _named,
     "partial": lambda data: _partial(*_each(data)),
-    "method": lambda data: getattr(rebuilt(data["method"]), data["of"]),
-    "fields": lambda data: _named({"name": data["class"]})._make(map(rebuilt, data["fields"])),
+    "method": _method,
+    "fields": _tuple,
     "attributes": _object,
     "pickle": _unpickled,
 }

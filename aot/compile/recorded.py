@@ -8,7 +8,7 @@ import cutlass
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor, make_ptr
 from cutlass.cute.typing import AddressSpace, SymInt
 
-from .objects import rebuilt
+from .objects import rebuilt, rebuilt_fields
 
 __all__ = ["ArgumentMaker"]
 
@@ -54,7 +54,7 @@ class ArgumentMaker:
         return list(map(self.make, data["list"]))
 
     def _make_fields(self, data: dict[str, Any]) -> Any:
-        return rebuilt(data["class"])(**{name: self.make(item) for name, item in data["fields"].items()})
+        return rebuilt_fields(data["class"], {name: self.make(item) for name, item in data["fields"].items()})
 
     def _mode(self, mode: Any) -> Any:
         if isinstance(mode, int):

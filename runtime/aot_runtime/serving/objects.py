@@ -19,7 +19,7 @@ from typing import Any
 
 from .forms import UnstableError
 
-__all__ = ["Objects"]
+__all__ = ["Objects", "name_of"]
 
 _PROTOCOL = 4  # the same bytes from every Python that is supported
 _PLAIN = frozenset({bool, int, str, type(None)})
@@ -65,7 +65,7 @@ def _data(value: Any, around: tuple[int, ...]) -> dict[str, Any]:
         return {"dict": [[_data(key, inner), _data(item, inner)] for key, item in value.items()]}
     if kind is float or kind is bytes:
         return {kind.__name__: repr(value) if kind is float else value.hex()}
-    if (name := _name(value)) is not None:
+    if (name := name_of(value)) is not None:
         return {"name": name}
     if kind is functools.partial:
         return {"partial": [_data(part, inner) for part in (value.func, value.args, value.keywords)]}
@@ -75,7 +75,7 @@ def _data(value: Any, around: tuple[int, ...]) -> dict[str, Any]:
 
 
 def _object(value: Any, kind: Any, inner: tuple[int, ...]) -> dict[str, Any]:
-    name = _name(kind)
+    name = name_of(kind)
     if name is None or kind in copyreg.dispatch_table:
         raise _NoFormError
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
@@ -88,7 +88,7 @@ def _object(value: Any, kind: Any, inner: tuple[int, ...]) -> dict[str, Any]:
     return {"attributes": {one: _data(item, inner) for one, item in held.items()}, "class": name}
 
 
-def _name(value: Any) -> str | None:
+def name_of(value: Any) -> str | None:
     """``module:name`` if that leads to the very object, in a module that a build can import."""
     module: Any
     path: Any

@@ -6,6 +6,10 @@ import dataclasses
 import enum
 import functools
 import math
+import operator
+import sys
+import types
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
@@ -13,6 +17,8 @@ from aot_runtime.serving.objects import Objects
 
 from aot.compile import objects
 from aot.errors import DeclarationError
+
+CUTE_DSL = types.ModuleType("cutlass")  # as a library of kernels has it among its globals
 
 
 class Mode(enum.Enum):
@@ -59,7 +65,7 @@ class Own:
 
 VALUES = [
     None, True, 3, "text", 2.5, math.inf, b"bytes", [1, (2, {3}), frozenset({4})], {"a": {1: None}, (1, 2): [Mode.FAST]},
-    Mode.FAST, Pair(1, [2]), Tile(64, {"x": (1, 2)}), Slotted(Tile(1, None)), math.sqrt, Tile, functools.partial,
+    Mode.FAST, Pair(1, [2]), Tile(64, {"x": (1, 2)}), Slotted(Tile(1, None)), math.sqrt, operator.add, Tile, int,
 ]  # fmt: skip
 
 
@@ -96,3 +102,74 @@ def test_what_has_to_be_pickled_is_named_and_loaded_only_if_trusted(
     monkeypatch.setattr(objects._Trust, "given", False)  # what it was comes back
     objects.trust(True)
     assert type(objects.rebuilt(data)) is type(value)
+
+
+@pytest.fixture
+def plain_module(monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
+    """A module that does not use CuTe DSL."""
+    text = """
+import dataclasses, os
+done = []
+@dataclasses.dataclass
+class Settings:
+    n: int
+@dataclasses.dataclass
+class Busy:
+    n: int
+    def __post_init__(self):
+        done.append(self.n)
+class Ended:
+    def __del__(self):
+        done.append("ended")
+class Kernel:
+    n = property(lambda self: done.append("asked"))
+    def run(self):
+        done.append("run")
+def act(*args, **more):
+    done.append(args)
+    return (args, more)
+"""
+    module = types.ModuleType("plain_module")
+    monkeypatch.setitem(sys.modules, "plain_module", module)
+    exec(text, vars(module))
+    yield module
+    assert module.done == [], "no code of the module ran"
+
+
+def test_dataclasses_of_any_module_are_rebuilt(plain_module: types.ModuleType) -> None:
+    made = objects.rebuilt({"attributes": {"n": {"plain": 3}}, "class": "plain_module:Settings"})
+    assert made == plain_module.Settings(3)
+    assert objects.rebuilt_fields({"name": "plain_module:Settings"}, {"n": 4}) == plain_module.Settings(4)
+
+
+ACTS = [
+    {"name": "subprocess:run"},
+    {"name": "builtins:exec"},
+    {"name": "_operator:call"},
+    {"name": "plain_module:act"},
+    {"name": "plain_module:os.system"},
+    {"name": f"{__name__}:sys.exit"},
+    {"partial": [{"name": "os:system"}, {"tuple": [{"plain": "true"}]}, {"dict": []}]},
+    {"attributes": {}, "class": "plain_module:Ended"},
+    {"attributes": {"name": {"plain": "x"}, "delete": {"plain": True}}, "class": "tempfile:_TemporaryFileCloser"},
+    {"fields": [], "class": "plain_module:act"},
+    {"method": {"attributes": {}, "class": "plain_module:Kernel"}, "of": "run"},
+    {"method": {"attributes": {}, "class": f"{__name__}:Tile"}, "of": "__class__"},
+    {"method": {"name": f"{__name__}:cycle"}, "of": "__globals__"},
+]
+
+
+@pytest.mark.parametrize("data", ACTS, ids=str)
+def test_a_recording_that_is_not_trusted_reaches_code_of_kernels_alone(
+    data: dict[str, Any], plain_module: types.ModuleType
+) -> None:
+    with pytest.raises(DeclarationError) as caught:
+        objects.rebuilt(data)
+    assert "--trust" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("name", ["subprocess:Popen", "subprocess:run", "plain_module:act", "plain_module:Busy"])
+def test_the_fields_of_an_argument_are_passed_to_dataclasses_alone(name: str, plain_module: types.ModuleType) -> None:
+    with pytest.raises(DeclarationError) as caught:
+        objects.rebuilt_fields({"name": name}, {"args": ["true"], "n": 1})
+    assert "--trust" in (caught.value.hint or "")

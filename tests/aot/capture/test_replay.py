@@ -1,0 +1,77 @@
+"""Files of a recording may come from others: a build takes from them what it can check, and says what it does not take."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aot_runtime.serving.forms import digest
+from places import TESTS
+
+CALL = {"callable": "rowlib.scaling.Scale.__call__", "arguments": {}, "options": {}}
+TENSOR = {"tensor": "Float16", "space": "gmem", "align": 2, "shape": [4, 64], "strides": [64, 1]}
+RECORD: dict[str, Any] = {
+    "key": digest(CALL), "call": CALL, "called_from": "rowlib.scaling:50", "options": "--opt-level 2",
+    "callable": {"attributes": {"n": {"plain": 64}, "threads": {"plain": 64}}, "class": "rowlib.scaling:Scale"},
+    "arguments": {
+        "x": TENSOR, "weight": {"number": None}, "out": TENSOR, "alpha": {"scalar": "Float32"}, "stream": {"stream": True},
+    },
+}  # fmt: skip
+TOUCH = {"fields": {"args": {"constant": {"list": [{"plain": "touch"}, {"plain": "touched"}]}}}}
+RECORDS = {
+    "sound": RECORD,
+    "runs a program": {**RECORD, "arguments": {"x": {**TOUCH, "class": {"name": "subprocess:run"}}}},
+    "another key": {**RECORD, "key": "../../../x"},
+    "another call": {**RECORD, "call": {**CALL, "callable": "other"}},
+    "no argument": {**RECORD, "arguments": {"x": {}}},
+    "links a library": {**RECORD, "options": "--link-libraries x.bc"},
+    "nested": "[" * 100_000,
+}
+READ = """
+import json, pathlib, sys
+from aot.capture.replay import recorded_kernels
+from aot.errors import DeclarationError
+answers = {}
+for path in pathlib.Path.cwd().iterdir():
+    try:
+        answers[path.name] = [list(recorded_kernels(str(path / "__init__.py"))), ""]
+    except DeclarationError as error:
+        answers[path.name] = [error.message, error.hint]
+print(json.dumps(answers))
+"""
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """What a build makes of each recording, and where they are. CuTe DSL stays out of this process."""
+    folder = tmp_path_factory.mktemp("recordings")
+    for name, record in RECORDS.items():
+        (folder / name).mkdir()
+        (folder / name / "call.json").write_text(record if isinstance(record, str) else json.dumps(record))
+    environment = {**os.environ, "PYTHONPATH": str(TESTS / "foreign"), "CUTE_DSL_ARCH": "sm_90a"}
+    command = [sys.executable, "-B", "-c", READ]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return folder, json.loads(done.stdout)
+
+
+def test_a_recorded_call_is_a_kernel(answers: tuple[Path, dict[str, Any]]) -> None:
+    assert answers[1]["sound"][0] == [f"scale_{RECORD['key'][:10]}"]
+
+
+def test_a_recording_that_is_not_trusted_brings_no_code(answers: tuple[Path, dict[str, Any]]) -> None:
+    folder, said = answers
+    for name in ("runs a program", "links a library"):
+        assert "--trust" in said[name][1]
+    assert not list(folder.rglob("touched")) and not Path("touched").exists()
+
+
+@pytest.mark.parametrize("name", ["another key", "another call", "no argument", "nested"])
+def test_a_file_that_no_recording_wrote_is_named(answers: tuple[Path, dict[str, Any]], name: str) -> None:
+    message, hint = answers[1][name]
+    assert "call.json" in message and "record" in hint
