@@ -37,9 +37,9 @@ from .torch_fakes import make_traced_check
 from .torch_gradients import GradientError, gradients_of, refusal
 from .torch_internals import (
     IS_NOT_FORWARD,
-    QUESTIONS,
     below_autograd,
     below_in_place,
+    dispatch_modes,
     has_kernel,
     is_transformed,
     take_back,
@@ -175,7 +175,7 @@ def _define(signature: _Signature, bundle: Bundle, library: Any, operators: Oper
     """Define both forms, and return the functions that callers use: the functional one, with ``out`` on it."""
     record, namespace = signature.record, operators._name
     for overload, schema in ((record.name, functional_schema(record)), (f"{record.name}.out", out_schema(record))):
-        if not is_defined(namespace, overload, schema, bundle):
+        if not is_defined(namespace, overload, bundle):
             library.define(schema)
     packet = getattr(getattr(torch.ops, namespace), record.name)
     names = {**_names(signature, bundle), "_functional": packet.default, "_out": packet.out}
@@ -350,7 +350,7 @@ def _plain(tensors: list[str], optional: Collection[str]) -> str:
     exact = [f"(_type({name}) is _Tensor or _type({name}) is _Parameter{_or_none(name, optional)})" for name in tensors]
     # Nobody asks for transforms, which would take a tenth of the time: tensors of `torch.func` have no memory, so that
     # kernels refuse them.
-    quiet = f"not ({' or '.join(f'{question}()' for question in QUESTIONS)})"
+    quiet = f"not (_is_recorded() or _dispatch_modes() or _function_modes(({tensors[0]},)))"
     wanted = [
         f"{name} is not None and {name}.requires_grad" if name in optional else f"{name}.requires_grad"
         for name in tensors
@@ -419,7 +419,9 @@ def _names(signature: _Signature, bundle: Bundle) -> dict[str, Any]:
     """What the generated functions refer to."""
     record = signature.record
     names: dict[str, Any] = {
-        **QUESTIONS,
+        "_is_recorded": torch.jit.is_tracing,
+        "_dispatch_modes": dispatch_modes,
+        "_function_modes": torch.overrides.has_torch_function,  # true for any tensor while a mode is active
         "_transforms": is_transformed,
         **SHAPE_FUNCTIONS,
         "_isinstance": isinstance,

@@ -14,7 +14,6 @@ import torch
 
 from ..description.kernel_records import Parameter
 from ..dtypes import find_dtype
-from .torch_internals import autocast_below
 
 __all__ = ["is_autocast", "register_autocast"]
 
@@ -25,15 +24,14 @@ def is_autocast(device: str = "cuda") -> bool:
 
 def register_autocast(library: Any, name: str, operator: Any, inputs: list[Parameter], device: str = "cuda") -> None:
     """Tell torch what an operator does with its tensors while autocast is on for that kind of device."""
-    key = f"Autocast{device.upper()}"
-    below = autocast_below(key)
     cast = _casting([_taken(parameter) for parameter in inputs], device)
 
     def call(*given: Any, **choices: Any) -> Any:
-        with below():
-            return operator(*cast(given), **choices)
+        arguments = cast(given)
+        with torch.autocast(device, enabled=False):
+            return operator(*arguments, **choices)
 
-    library.impl(name, call, key)
+    library.impl(name, call, f"Autocast{device.upper()}")
 
 
 def _casting(taken: list[Collection[Any]], device: str) -> Callable[[tuple[Any, ...]], list[Any]]:

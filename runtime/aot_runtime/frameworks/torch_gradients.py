@@ -19,7 +19,7 @@ from ..description.kernel_records import Backward, KernelRecord, Parameter
 from ..errors import AotError
 from .outputs import SHAPE_FUNCTIONS, shape_source
 from .torch_autocast import is_autocast
-from .torch_internals import QUESTIONS, is_forward, is_transformed
+from .torch_internals import dispatch_modes, is_forward, is_transformed
 
 __all__ = ["GradientError", "Gradients", "gradients_of", "refusal"]
 
@@ -318,7 +318,7 @@ def _is_quiet(inputs: tuple[Any, ...]) -> bool:
         all(type(item) in exact for item in inputs if isinstance(item, torch.Tensor))
         and not is_autocast()
         and not is_transformed()
-        and not any(question() for question in QUESTIONS.values())
+        and not (torch.jit.is_tracing() or dispatch_modes() or torch.overrides.has_torch_function(inputs))
     )
 
 

@@ -222,7 +222,7 @@ def test_operators_that_exist_are_not_taken_for_this_bundles(bundle: Played, tmp
     with pytest.raises(AotError, match="torch has an operator other_native::sums already, which was not registered by"):
         operators.register(Played("other_native", tmp_path))
     library.define("blend(Tensor x) -> Tensor")
-    with pytest.raises(AotError, match=r"torch has an operator `other_native::blend\(Tensor x\) -> Tensor` already"):
+    with pytest.raises(AotError, match="torch has an operator other_native::blend already"):
         operators.register(Played("other_native", tmp_path))
     assert not hasattr(torch.ops.other_native, "activation")  # nothing stays of what was refused
 
