@@ -131,12 +131,14 @@ def train(engine: str, given: argparse.Namespace, batches: Batches) -> dict[str,
     each = given.batch * given.length
     print(f"{engine}: {trainer.model.shape.parameters / 1e6:.0f} M parameters, {each} tokens a step", flush=True)
     seconds: list[float] = []
-    first = 0.0
+    first, memory = 0.0, []
     for step in range(begun + 1, given.steps + 1):
         before = time.perf_counter()
         trainer.losses.append(trainer.step(*batches.step(step), schedule.rate(step)))
         seconds.append(time.perf_counter() - before)
         first = first or time.perf_counter() - START
+        if step % max(given.steps // 10, 1) == 0:
+            memory.append((torch.cuda.memory_allocated(), resident()))
         if step % 10 == 0 or step == given.steps:
             recent = sorted(seconds[-10:])[len(seconds[-10:]) // 2]
             print(f"\r  step {step:5} loss {trainer.losses[-1]:.4f} {each / recent:9.0f} tokens/s", end="", flush=True)
@@ -147,9 +149,18 @@ def train(engine: str, given: argparse.Namespace, batches: Batches) -> dict[str,
     return {
         "losses": trainer.losses,
         "tokens_per_second": each / later[len(later) // 2],
+        "import_seconds": IMPORTED - START,
         "first_step_after_start": first,
         "memory": torch.cuda.max_memory_allocated(),
+        # After each tenth of the steps, in bytes.
+        "allocated": [on_gpu for on_gpu, _ in memory],
+        "resident": [on_host for _, on_host in memory],
     }
+
+
+def resident() -> int:
+    """Bytes of this process in the memory of the host."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def main() -> None:
