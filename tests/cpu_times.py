@@ -1,7 +1,8 @@
 """``--cpu-times=FILE``: the CPU seconds of every fixture's setup and of every test, as JSON.
 
 CPU time hardly depends on what else the machine does, so that two runs can be compared. It covers the process of the
-tests and those of its children that have ended; a child that stays is counted where it ends.
+tests and those of its children that have ended; a child that stays is counted where it ends. ``count`` adds what others
+than children spent.
 """
 
 from __future__ import annotations
@@ -27,9 +28,17 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(_CpuTimes(config), "cpu-times-recorder")
 
 
+_others = 0.0
+
+
+def count(seconds: float) -> None:
+    global _others
+    _others += seconds
+
+
 def _cpu() -> float:
     times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
+    return times.user + times.system + times.children_user + times.children_system + _others
 
 
 class _CpuTimes:

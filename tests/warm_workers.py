@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
+import cpu_times
 import pytest
 from places import TESTS
 
@@ -32,13 +33,14 @@ from aot.compile.messages import Options, worker_variables
 
 # Nothing that is imported reads these; all else must be as it was when CuTe DSL was imported.
 _MAY_DIFFER = {"PYTEST_CURRENT_TEST", "AOT_CACHE", "HOME", "TMPDIR", "XDG_CACHE_HOME"}
-_STATUS = struct.Struct("i")
+_STATUS = struct.Struct("id")  # see warm_parent
 
 
 class Forked:
     """As much of a ``subprocess.Popen`` as a worker's parent uses, of a process that another one forked."""
 
-    def __init__(self, pid: int, status: int) -> None:
+    def __init__(self, parent: Parent, pid: int, status: int) -> None:
+        self._parent = parent
         self.pid = pid
         self._status = status
         self._lock = threading.Lock()
@@ -63,8 +65,10 @@ class Forked:
                 os.kill(self.pid, signal.SIGKILL)
 
     def _read(self) -> None:
-        (self.returncode,) = _STATUS.unpack(os.read(self._status, _STATUS.size))
+        self.returncode, seconds = _STATUS.unpack(os.read(self._status, _STATUS.size))
         os.close(self._status)
+        self._parent.spent += seconds
+        cpu_times.count(seconds)
 
 
 class Parent:
@@ -72,6 +76,7 @@ class Parent:
 
     def __init__(self, environment: dict[str, str], module: str) -> None:
         self.environment = environment
+        self.spent = 0.0  # seconds of CPU time of the workers that have ended
         self._lock = threading.Lock()
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -93,11 +98,12 @@ class Parent:
                 pid = int(self._socket.recv(32))
         finally:
             os.close(theirs)
-        return Forked(pid, status)
+        return Forked(self, pid, status)
 
     def close(self) -> None:
         self._socket.close()
-        self._process.wait()  # so that its CPU time counts as ours
+        self._process.wait()  # so that its CPU time counts as ours, with that of its workers
+        cpu_times.count(-self.spent)
 
 
 class WarmWorkers:
