@@ -28,12 +28,23 @@ from pathlib import Path
 from typing import Any
 
 GUARD = 256  # bytes on either side of an output
-# Relative to the norm of a result: far above rounding, far below the effect of one wrong element.
-TOLERANCES = {"float8_e4m3fn": 0.1, "bfloat16": 0.02, "float16": 0.004, "float32": 1e-5, "int64": 0.0}
-DTYPES = {
-    "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2", "i64": "int64",
-}  # fmt: skip
 FUNCTIONS = {"min": min, "max": max}  # that the shape of an output may call
+
+
+def torch_dtype(name: str) -> Any:
+    import torch
+    from aot_runtime.dtypes import DTYPES
+
+    return getattr(torch, DTYPES[name].torch)
+
+
+def tolerance(dtype: Any) -> float:
+    """Relative to the norm of a result: above its rounding, far below the effect of one wrong element."""
+    from aot_runtime.dtypes import find_dtype
+
+    found = find_dtype(str(dtype))
+    assert found is not None
+    return max(3 * 2.0**-found.digits, 1e-5) if found.digits else 0.0  # sums in f32 are rounded too
 
 
 class Inputs:
@@ -52,7 +63,7 @@ class Inputs:
         for extent in rows:
             count *= extent
         flat = self.torch.randn(count + offset, generator=self.generator)
-        return flat.to(getattr(self.torch, DTYPES[dtype]))[offset:].view(*rows, width)[..., :columns]
+        return flat.to(torch_dtype(dtype))[offset:].view(*rows, width)[..., :columns]
 
 
 @dataclass
@@ -121,7 +132,7 @@ def make_outputs(record: Any, arguments: Mapping[str, Any], picked: str) -> dict
         if parameter.output and arguments.get(parameter.name, ...) is not None:
             name, dot, _ = parameter.dtype.partition(".")
             given = arguments.get(name)
-            dtype = getattr(torch, DTYPES[picked if dot else name]) if given is None else given.dtype
+            dtype = torch_dtype(picked if dot else name) if given is None else given.dtype
             known = {**FUNCTIONS, **arguments, **made}
             shape = eval(parameter.shape, {"__builtins__": {}}, known)  # an expression of the manifest
             size = dtype.itemsize
@@ -144,7 +155,7 @@ def problem_of(result: Any, exact: Any) -> str:
     if not torch.equal(finite, torch.isfinite(values)):
         return "not finite in other places than the reference"
     error, size = float((values - exact.double())[finite].norm()), float(exact.double()[finite].norm())
-    limit = TOLERANCES[str(result.dtype).removeprefix("torch.")] * size + 1e-6
+    limit = tolerance(result.dtype) * size + 1e-6
     return f"the error's norm is {error:.3g}, {limit:.3g} tolerated" if error > limit else ""
 
 
@@ -224,7 +235,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--kernel", action="append", default=[], metavar="GLOB", help="only these; repeatable")
-    parser.add_argument("--dtype", action="append", default=[], choices=("f16", "bf16", "f32"), help="repeatable")
+    parser.add_argument("--dtype", action="append", default=[], metavar="DTYPE", help="bf16 and f32 by default")
     parser.add_argument("--elements", type=int, default=300_000, help="of the largest tensor that is tried")
     parser.add_argument("--variant", action="append", default=[], metavar="GLOB", help="only its calls; repeatable")
     parser.add_argument("--each", type=int, default=sys.maxsize, metavar="N", help="at most N calls of a variant")
@@ -242,13 +253,17 @@ def main() -> int:
     wanted = Wanted(options.variant or ("*",), options.each, options.every, until)
     for kernel in chosen:
         dtypes = [dtype for dtype in dtypes_of(bundle, kernel) if dtype in (options.dtype or ("bf16", "f32"))]
-        for what, problem in calls_of(bundle, kernel, dtypes, options.elements, "cuda", wanted):
-            counts[kernel] = counts.get(kernel, 0) + 1
-            if problem:
-                problems.append(f"{what}: {problem}")
-                print(f"failed: {problems[-1]}", file=sys.stderr, flush=True)
-            if options.out is not None:  # after each call: a tool that is killed leaves what was called
-                options.out.write_text(record_of(counts, wanted, problems))
+        try:
+            for what, problem in calls_of(bundle, kernel, dtypes, options.elements, "cuda", wanted):
+                counts[kernel] = counts.get(kernel, 0) + 1
+                if problem:
+                    problems.append(f"{what}: {problem}")
+                    print(f"failed: {problems[-1]}", file=sys.stderr, flush=True)
+                if options.out is not None:  # after each call: a tool that is killed leaves what was called
+                    options.out.write_text(record_of(counts, wanted, problems))
+        except Exception as error:  # one kernel that cannot be called does not keep the others from the tool
+            problems.append(f"{kernel}: {type(error).__name__}: {error}")
+            print(f"failed: {problems[-1]}", file=sys.stderr, flush=True)
         print(f"{kernel}: {counts.get(kernel, 0)} calls", file=sys.stderr, flush=True)
     if options.out is not None:
         options.out.write_text(record_of(counts, wanted, problems))

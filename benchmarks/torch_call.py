@@ -7,7 +7,8 @@ All calls take the same small tensors, in turns. They are measured under ``no_gr
 grad mode on but no gradient wanted. The figures are medians of the host's time per call, in nanoseconds. Turns are short, and
 what one call takes more than another is the median of the differences within a round: the clock of a host varies by more
 than that. Where code happens to lie in memory changes the differences by a hundred nanoseconds too, so several processes
-measure all of it, one after the other. The results are the medians of their figures, and list the differences of each.
+measure all of it. They import torch and load the bundle side by side, and measure one after the other. The results are
+the medians of their figures, and list the differences of each process.
 
 If the bundle has the backward kernel, a call and its backward are measured too, of a tensor that requires a gradient.
 """
@@ -47,11 +48,16 @@ def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("bundle", type=Path, nargs="?", help="the shipped kernels, for a machine with a GPU")
     arguments.add_argument("--processes", type=int, default=PROCESSES, help="how many measure (default: %(default)s)")
+    arguments.add_argument("--wait", action="store_true", help="with one process: measure after a line of input")
     options = arguments.parse_args()
     if options.processes > 1:
-        results = combined([_measured_elsewhere(options.bundle) for _ in range(options.processes)])
+        results = combined(_measured_elsewhere(options.bundle, options.processes))
     else:
-        results = measured(*(_on_gpu(options.bundle) if options.bundle else _without_gpu()))
+        ready = _on_gpu(options.bundle) if options.bundle else _without_gpu()
+        if options.wait:
+            print("ready", flush=True)
+            sys.stdin.readline()
+        results = measured(*ready)
     for name, figures in results.items():
         rows = [(key, value) for key, value in figures.items() if isinstance(value, float)]
         print_rows((f"call, {name}", "ns"), rows)
@@ -74,15 +80,25 @@ def measured(torch: Any, operators: Any, device: str) -> dict[str, dict[str, Any
     return results
 
 
-def _measured_elsewhere(bundle: Path | None) -> dict[str, dict[str, Any]]:
-    """What another process measures."""
+def _measured_elsewhere(bundle: Path | None, processes: int) -> list[dict[str, dict[str, Any]]]:
+    """What other processes measure, each in its turn."""
+    given = [str(bundle)] if bundle else []
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder, "results.json")
-        given = [str(bundle)] if bundle else []
-        command = [sys.executable, __file__, *given, "--processes", "1", "--out", str(out)]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        results: dict[str, Any] = json.loads(out.read_text())["results"]
-    return {name: figures for name, figures in results.items() if name not in ("calls", "limits_ns")}
+        outs = [Path(folder, f"{number}.json") for number in range(processes)]
+        command = [sys.executable, __file__, *given, "--processes", "1", "--wait", "--out"]
+        started = [
+            subprocess.Popen([*command, str(out)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            for out in outs
+        ]
+        for process in started:
+            assert process.stdout is not None
+            process.stdout.readline()  # "ready": none of them imports any more while one measures
+        for process in started:
+            process.communicate("now\n")
+            if process.returncode:
+                sys.exit(f"a process that measures ended with {process.returncode}")
+        found = [json.loads(out.read_text())["results"] for out in outs]
+    return [{name: run[name] for name in run if name not in ("calls", "limits_ns")} for run in found]
 
 
 def combined(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
