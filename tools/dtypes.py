@@ -1,4 +1,4 @@
-"""Write what the C and C++ sources say of dtypes, from the table in ``aot_runtime/dtypes.py``.
+"""Write what the C and C++ sources and the reference say of dtypes, from the table in ``aot_runtime/dtypes.py``.
 
     python tools/dtypes.py            # after a change of the table: rewrite the sources
     python tools/dtypes.py --check    # exit code 1 if a source differs
@@ -30,6 +30,7 @@ def regions() -> Regions:
         include / "aot.hpp": _constants(),
         source / "aot_explain.c": _names(),
         source / "torch" / "aot_torch_table.h": _torch(),
+        PROJECT / "docs" / "reference" / "declaring.md": _page(),
     }
     return {path: {"dtypes": text} for path, text in texts.items()}
 
@@ -68,6 +69,15 @@ def _torch() -> str:
         if one.shim
     ]
     return "#define AOT_TORCH_DTYPES(X) \\\n" + " \\\n".join(rows) + "\n"
+
+
+def _page() -> str:
+    rows = [
+        f"| `{one.name}` | {', '.join(f'`{name}`' for name in dict.fromkeys((one.torch, *one.aliases)) if name != one.name)} "
+        f"| {'tensors, scalars' if one.is_scalar else 'tensors'} |\n"
+        for one in DTYPES.values()
+    ]
+    return "| dtype | other names | of |\n| --- | --- | --- |\n" + "".join(rows)
 
 
 if __name__ == "__main__":

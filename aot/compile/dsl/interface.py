@@ -8,16 +8,15 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from aot_runtime.dtypes import DTYPES
+
 __all__ = ["PUBLIC", "Clusters", "CuteDsl", "LauncherText"]
 
 Clusters = dict[str, tuple[int, int, int]]  # kernel -> blocks of its clusters along x, y and z
 
 # What ``aot/compile/cute_dsl.py`` imports: documented parts, the same in every supported version.
 PUBLIC: Mapping[str, tuple[str, ...]] = {
-    "cutlass": (
-        "BFloat16", "Boolean", "Float16", "Float32", "Float64", "Float8E4M3FN", "Float8E5M2", "Float8E8M0FNU",
-        "Int16", "Int32", "Int64", "Int8", "Uint16", "Uint32", "Uint64", "Uint8",
-    ),
+    "cutlass": tuple(one.cutlass for one in DTYPES.values() if one.bits >= 8),  # smaller ones came later
     "cutlass.cute": ("compile",),
     "cutlass.cute.runtime": ("make_fake_stream", "make_fake_tensor", "make_ptr"),
     "cutlass.cute.typing": ("AddressSpace", "SymInt"),
