@@ -57,7 +57,7 @@ class TerminalProgress(TimedProgress):
     def stage(self, text: str) -> None:
         super().stage(text)
         self._finish()
-        self.task = self.bar.add_task(text, total=None, counted="", left="")
+        self.task = self.bar.add_task(text, total=None, counted="", left=self.left)
 
     def note(self, text: str) -> None:
         self.bar.console.print(text, markup=False, highlight=False)
@@ -71,6 +71,10 @@ class TerminalProgress(TimedProgress):
         self.task = self.bar.add_task(
             "compiling", total=self.forecast.expected or variants, counted=f"0/{variants}", left=self.left
         )
+
+    def begins(self, job: CompileJob) -> None:
+        super().begins(job)
+        self.bar.update(self.task, description=f"compiling {job.label}")
 
     def compiled(self, job: CompileJob, outcome: Compiled | Failure) -> None:
         advance = int(self.count(job, outcome))

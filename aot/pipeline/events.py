@@ -33,6 +33,9 @@ class Progress:
     def total(self, variants: int, forecast: Forecast | None = None) -> None:
         """The number of variants that are to be compiled, and who knows how long this may take."""
 
+    def begins(self, job: CompileJob) -> None:
+        """A worker of this machine compiles a variant from now on."""
+
     def compiled(self, job: CompileJob, outcome: Compiled | Failure) -> None: ...
 
 
@@ -53,6 +56,9 @@ class CountingProgress(Progress):
 
     def total(self, variants: int, forecast: Forecast | None = None) -> None:
         self.listener.total(variants, forecast)
+
+    def begins(self, job: CompileJob) -> None:
+        self.listener.begins(job)
 
     def compiled(self, job: CompileJob, outcome: Compiled | Failure) -> None:
         self.count += isinstance(outcome, Compiled)
@@ -86,6 +92,9 @@ class TimedProgress(Progress):
         self.clock = Clock()
         self.done = self.expected = 0
         self.forecast = Forecast()
+        self.compiling_since = self.clock.started
+        self.ends: float | None = None  # when the build will, as forecast last
+        self.lock = threading.RLock()  # several threads have something compiled
 
     def stage(self, text: str) -> None:
         self.clock.enter(text.partition(" for ")[0])
@@ -93,31 +102,36 @@ class TimedProgress(Progress):
     def total(self, variants: int, forecast: Forecast | None = None) -> None:
         self.clock.enter("compiling" if variants else "")
         self.done, self.expected = 0, variants
-        self.forecast = forecast or Forecast()
+        self.forecast, self.compiling_since = forecast or Forecast(), time.monotonic()
+
+    def begins(self, job: CompileJob) -> None:
+        with self.lock:
+            self.forecast.begin(job.code, time.monotonic() - self.compiling_since)
 
     def count(self, job: CompileJob, outcome: Compiled | Failure) -> bool:
         """Count what was compiled. Whether it is the first of its code."""
-        self.done += 1
-        return self.forecast.add(job.code, outcome.seconds if isinstance(outcome, Compiled) else None)
+        with self.lock:
+            self.done += 1
+            return self.forecast.add(job.code, outcome.seconds if isinstance(outcome, Compiled) else None)
 
     @property
     def left(self) -> str:
-        """How long compiling takes from now on, for people."""
-        seconds = self.forecast.seconds_left(time.monotonic() - self.clock.since)
-        return "" if seconds is None else f"about {seconds:.0f} s left"
+        """How long the build takes from now on, for people. What is forecast last holds while the build is finished."""
+        now = time.monotonic()
+        with self.lock:
+            if self.clock.phase == "compiling":
+                seconds = self.forecast.whole(now - self.compiling_since)
+                self.ends = None if seconds is None else now + seconds
+            return "" if self.ends is None else f"about {max(self.ends - now, 1.0):.0f} s left"
 
 
 class LineProgress(TimedProgress):
     """One line per step, for logs."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.lock = threading.Lock()  # several threads have something compiled
-
     def stage(self, text: str) -> None:
         self._end_phase()
         super().stage(text)
-        self._print(text)
+        self._print(", ".join(filter(None, (text, self.left))))
 
     def note(self, text: str) -> None:
         self._print(text)
@@ -129,7 +143,7 @@ class LineProgress(TimedProgress):
         self._end_phase()
         super().total(variants, forecast)
         if variants:
-            self._print(f"compiling {counted(variants, 'variant')}")
+            self._print(", ".join(filter(None, (f"compiling {counted(variants, 'variant')}", self.left))))
 
     def _end_phase(self) -> None:
         clock = self.clock

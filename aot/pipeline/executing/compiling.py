@@ -69,7 +69,9 @@ def choose_executor(cluster: Executor | None, workers: Workers, workspace: Works
     """The cluster if there is one; else processes of this machine, of which those that planned go on."""
     warm, settings = workers.release(), workspace.settings
     if cluster is None:
-        return LocalExecutor(workers.another, jobs=settings.jobs, memory=settings.memory, warm=warm)
+        return LocalExecutor(
+            workers.another, jobs=settings.jobs, memory=settings.memory, warm=warm, begins=workspace.progress.begins
+        )
     for worker in warm.values():
         worker.close()
     return cluster

@@ -15,8 +15,12 @@ Code = tuple[
 ]  # architecture, kernel, and what tells its codes apart: variants of one code share the work
 
 
+_LINKING = 0.2  # of the time that compiling takes: linking and verifying what was compiled
+_FINISHING = 2.0  # seconds; of that what does not depend on how much was compiled
+
+
 class Forecast:
-    """The time that is left of what is to be compiled. Nothing here looks at a clock."""
+    """The time that is left of a build that compiles something. Nothing here looks at a clock."""
 
     def __init__(
         self,
@@ -32,7 +36,6 @@ class Forecast:
         self.expected = len(missing)
         self._left, self._workers = set(missing), workers
         self._known: dict[Code, float] = {}
-        self._typical = fmean(took.values()) if took else None
         unknown = set[Code]()
         for code, label in variants:  # copies of a code took next to no time: only all of them tell how long it takes
             self._known[code] = self._known.get(code, 0.0) + (took or {}).get(label, 0.0)
@@ -40,8 +43,14 @@ class Forecast:
         for code in unknown:
             del self._known[code]
         self._before = _by_kernel(self._known)
+        self._begun: dict[Code, float] = {}  # what workers are at, and since when
         self._observed: dict[Code, float] = {}
         self._here: dict[str, _Mean] = {}  # by kernel
+
+    def begin(self, code: Code, elapsed: float) -> None:
+        """A worker compiles this from now on."""
+        if code in self._left:
+            self._begun[code] = elapsed
 
     def add(self, code: Code, seconds: float | None) -> bool:
         """Count what was compiled; None: it failed. Whether it is the first of its code."""
@@ -52,12 +61,18 @@ class Forecast:
             self._observed[code] = self._observed.get(code, 0.0) + seconds
         is_first = code in self._left
         self._left.discard(code)
+        self._begun.pop(code, None)
         return is_first
 
+    def whole(self, elapsed: float) -> float | None:
+        """How long the rest of a build takes, linking included, that compiles since ``elapsed`` seconds."""
+        left = 0.0 if self._observed and not self._left else self.seconds_left(elapsed)
+        return None if left is None else left + (elapsed + left) * _LINKING + _FINISHING
+
     def seconds_left(self, elapsed: float = 0.0) -> float | None:
-        """How long the rest takes; None if there is too little to go by, or nothing left. ``elapsed``: since the beginning."""
-        slower = self._slower()
-        each = [self._guess(code, slower) for code in self._left]
+        """How long compiling takes from now on; None if there is nothing to go by, or nothing left."""
+        slower, typical = self._slower(), self._typical()
+        each = [self._guess(code, slower, typical, elapsed) for code in self._left]
         seconds = [guess for guess in each if guess is not None]
         if not seconds or len(seconds) < len(each):
             return None
@@ -69,17 +84,25 @@ class Forecast:
         longest = max(seconds) / (2 if running else 1)
         return max((sum(seconds) - begun) / min(self._workers, len(seconds)), longest)
 
-    def _guess(self, code: Code, slower: float) -> float | None:
-        """Like itself in earlier builds, like the others of its kernel, or like all in earlier builds.
+    def _guess(self, code: Code, slower: float, typical: float | None, elapsed: float) -> float | None:
+        """Like itself in earlier builds, like the others of its kernel, or like other kernels.
 
-        What this build has compiled of other kernels tells nothing: those that take long end last.
+        A kernel of which nothing is compiled yet takes longer than what a worker has spent on it so far.
         """
         kernel = code[1]
         if code in self._known:
             return self._known[code] * slower
         if kernel in self._here:
             return self._here[kernel].value
-        return self._before[kernel].value * slower if kernel in self._before else self._typical
+        if kernel in self._before:
+            return self._before[kernel].value * slower
+        spent = max((elapsed - since for one, since in self._begun.items() if one[1] == kernel), default=0.0)
+        return max(typical, 2 * spent) if typical is not None else None  # half of it is done, on average
+
+    def _typical(self) -> float | None:
+        """What a code takes of a kernel that nothing is known of: each known kernel counts once."""
+        means = {**self._before, **self._here}
+        return fmean(mean.value for mean in means.values()) if means else None
 
     def _slower(self) -> float:
         """How this build compares with earlier ones: it may share the machine, or have more workers."""

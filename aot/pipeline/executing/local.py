@@ -25,7 +25,7 @@ class LocalExecutor:
     """Worker processes, started as they are needed; ``warm`` are some that already run.
 
     With a limit of ``memory`` every worker has its share. One that takes more is ended, and its job is tried again
-    at the end, alone, with all of the memory.
+    at the end, alone, with all of the memory. ``begins`` hears of each job when a worker takes it.
     """
 
     def __init__(
@@ -35,8 +35,9 @@ class LocalExecutor:
         jobs: int,
         memory: int | None = None,
         warm: Mapping[Arch, Worker] | None = None,
+        begins: Callable[[CompileJob], None] = lambda job: None,
     ) -> None:
-        self.start, self.memory, self.warm = start, memory, dict(warm or {})
+        self.start, self.memory, self.warm, self.begins = start, memory, dict(warm or {}), begins
         self.workers = fitting(jobs, memory, WORKER_BYTES)
 
     def compile(self, session: Session, jobs: Sequence[CompileJob], report: Report) -> None:
@@ -52,6 +53,7 @@ class LocalExecutor:
     def _compile(self, jobs: Sequence[CompileJob], report: Report, workers: int, *, last: bool) -> list[CompileJob]:
         """Compile with that many workers; returns the jobs that took more memory than their share."""
         pool = _Pool(_Queue.of(jobs), self.start, self.warm, report, retry=not last)
+        pool.begins = self.begins
         pool.limit = workers if self.memory is not None else None
         self.warm = {}
         threads = [threading.Thread(target=pool.work, daemon=True) for _ in range(min(workers, len(jobs)))]
@@ -137,6 +139,7 @@ class _Pool:
         self.too_large: set[Worker] = set()
         self.large: list[CompileJob] = []
         self.limit: int | None = None  # how many workers may live, idle ones too
+        self.begins: Callable[[CompileJob], None] = lambda job: None
         self.stopped = False
 
     def work(self) -> None:
@@ -150,6 +153,7 @@ class _Pool:
                     worker = self._worker(job)
                     if worker is None:
                         return
+                self.begins(job)
                 outcome = worker.compile(job.kernel, job.variant, job.launcher, job.log)
                 if self.stopped:
                     return

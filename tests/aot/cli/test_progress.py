@@ -20,6 +20,8 @@ def test_each_phase_has_a_line_and_the_one_before_is_finished() -> None:
     with progress:
         progress.stage("reading declarations")
         progress.total(2)
+        progress.begins(job)
+        assert progress.bar.tasks[-1].description == "compiling sm_80 add__f32"
         progress.compiled(job, Compiled("add__f32", (), (), 0, 0.5))
         progress.stage("linking for x86_64-linux-gnu")
     shown = [(task.description, task.finished, task.fields["counted"]) for task in progress.bar.tasks]
@@ -29,6 +31,7 @@ def test_each_phase_has_a_line_and_the_one_before_is_finished() -> None:
         ("compiling sm_80 add__f32", True, "1/2"),
         ("linking for x86_64-linux-gnu", False, ""),
     ]
+    assert progress.bar.tasks[-1].fields["left"]
     assert set(progress.clock.took) == {"reading declarations", "compiling"}
 
 
