@@ -3,7 +3,8 @@
 Each ``--family`` is a build of its own, as ``aot build --family`` takes it; ``core`` stands for the core families. So is each
 ``--tilings``. Seconds
 are only valid if nothing else runs: ``alone`` says whether the processes of the build had all the CPU time that was used
-meanwhile, but for a tenth of a core. The seconds of CPU are the build's own in any case.
+meanwhile of the cores that they may use, but for a tenth of a core. The seconds of CPU are the build's own in any case.
+``taskset`` limits a build to some cores.
 """
 
 from __future__ import annotations
@@ -48,9 +49,13 @@ def build(family: str, tilings: str) -> dict[str, Any]:
 
 
 def _busy() -> float:
-    """The seconds that all CPUs of this machine have worked."""
-    user, nice, system, _idle, _wait, interrupts, soft = map(int, Path("/proc/stat").read_text().split()[1:8])
-    return (user + nice + system + interrupts + soft) / os.sysconf("SC_CLK_TCK")
+    """The seconds that the cores have worked that this process may use."""
+    lines = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
+    own = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+    times = [list(map(int, counts)) for name, *counts in lines if name in own]
+    idle, waiting, guest = 3, 4, 8  # fields; time of guests is counted before, too
+    worked = sum(sum(one[:guest]) - one[idle] - one[waiting] for one in times)
+    return worked / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
