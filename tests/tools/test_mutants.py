@@ -10,6 +10,7 @@ from places import PROJECT
 
 from tools.mutants.check import AREAS, Check, Result, is_prepared, named_tests
 from tools.mutants.planted import FUZZED, known
+from tools.mutants.report import why_it_survives
 from tools.mutants.sites import Mutation, draw, mutations
 
 PYTHON = """
@@ -110,6 +111,16 @@ def test_what_a_record_says_was_noticed_is_not_tried_again(tmp_path: Path) -> No
     assert check._earlier("selection", second) is None, "a survivor is tried again"
     check.until = 0.0
     assert check._earlier("selection", second) is not None, "if there is time"
+
+
+def test_a_survivor_whose_reason_is_known_is_not_tried_again(tmp_path: Path) -> None:
+    (tmp_path / "prepared").mkdir()
+    (tmp_path / "prepared" / "failing.json").write_text("[]")
+    every = draw(PROJECT, {"selection": (10_000, AREAS["selection"][1])}, 1)
+    known = next(one for one in every if why_it_survives(one))
+    survived = Result(known, "selection", False, "", 1.0)
+    check = Check(tmp_path, tmp_path / "prepared", 0, 1e9, {known.id: survived.data()})
+    assert check._earlier("selection", known) == survived
 
 
 def test_every_file_of_an_area_has_tests_that_exist() -> None:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from .keeping import FEW, SOURCES
+from .report import why_it_survives
 from .sites import Mutation, draw
 from .trees import PROJECT, Stillborn, Tree, environment
 
@@ -139,11 +140,11 @@ class Check:
             self.trees.put(tree)
 
     def _earlier(self, area: str, mutation: Mutation) -> Result | None:
-        """A survivor is tried again, as long as there is time: tests may have come since."""
+        """A survivor is tried again, as long as there is time: tests may have come since. One with a reason is not."""
         line = self.known.get(mutation.id)
         if line is None:
             return None
-        survived = not (line["killed"] or line["stillborn"])
+        survived = not (line["killed"] or line["stillborn"] or why_it_survives(mutation))
         if survived and time.monotonic() < self.until:
             return None
         return Result(mutation, area, line["killed"], line["how"], line["seconds"], line["stillborn"])
