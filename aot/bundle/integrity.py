@@ -123,8 +123,14 @@ def damaged_files(bundle: Path, manifest: Manifest) -> Iterator[str]:
     for folder, folders, names in os.walk(bundle):
         for name in folders:
             if (Path(folder) / name).is_symlink():  # what it leads to would go unseen
-                yield f"{(Path(folder) / name).relative_to(bundle).as_posix()} is a link to a directory; a bundle has none"
+                yield f"{_printable(bundle, Path(folder) / name)} is a link to a directory; a bundle has none"
         for name in names:
             relative = (Path(folder) / name).relative_to(bundle).as_posix()
             if relative not in known and not _is_compiled(relative, manifest):
-                yield f"{relative} is not in the manifest"
+                yield f"{_printable(bundle, Path(folder) / name)} is not in the manifest"
+
+
+def _printable(bundle: Path, path: Path) -> str:
+    """The name of a file that nobody vouches for: it may hold a line break, or what moves a terminal's cursor."""
+    name = path.relative_to(bundle).as_posix()
+    return name if name.isprintable() else ascii(name)

@@ -501,6 +501,13 @@ def test_nothing_of_a_bundle_is_executed(bundle: Path, cache: Path, tmp_path: Pa
     assert not trace.exists()
 
 
+@pytest.mark.parametrize("name", [b"x\nsmall: sound", b"\x1b[1A\x1b[2K", b"\xff"], ids=ascii)
+def test_names_that_nobody_vouches_for_are_printed_in_one_line_of_plain_letters(bundle: Path, name: bytes) -> None:
+    Path(os.fsdecode(os.fsencode(bundle) + b"/" + name)).touch()
+    problem = one(verify(bundle))
+    assert problem.isprintable() and problem.endswith("is not in the manifest")
+
+
 @pytest.mark.parametrize("name", ["extra", f"{LIB}/extra", "details/extra"])
 def test_a_link_to_a_directory_is_named(bundle: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / "elsewhere").mkdir()
