@@ -134,8 +134,9 @@ def _comment(kernel: KernelRecord, function: str, indent: str = "") -> list[str]
     lines += [_parameter_line(parameter) for parameter in kernel.parameters]
     lines += [f"Choices made: {text}" for text in [_chosen(kernel, function)] if text]
     lines.append("Built for " + ", ".join(map(str, kernel.archs)) + ".")
-    # A comment must not end in the middle of a documentation that mentions one.
-    safe = [line.replace("*/", "* /").replace("/*", "/ *").rstrip("\\ ") for line in lines]
+    # A comment must not end in the middle of a documentation that mentions one, nor by a backslash that joins two lines.
+    split = [part for line in lines for part in line.splitlines() or [""]]
+    safe = [line.replace("*/", "* /").replace("/*", "/ *").rstrip("\\ ") for line in split]
     while safe and not safe[0]:
         safe.pop(0)
     return [f"{indent}/* {safe[0]}", *(f"{indent} * {line}".rstrip() for line in safe[1:]), f"{indent} */"]

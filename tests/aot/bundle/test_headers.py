@@ -88,6 +88,16 @@ def test_headers_compile(tmp_path: Path, bundle: str, compiler: str, language: s
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("words", ["a *\\\n/ planted; /\\\n*", "a *??/\n/ planted; /??/\n*", "a */ planted; /*"])
+def test_documentation_stays_inside_its_comment(words: str) -> None:
+    """A backslash, or the trigraph for one, joins two lines before comments end."""
+    kernel = record("fill", (Parameter("x", doc=words),), doc=words)
+    header = c_header("kernels", {"fill": kernel}, {"fill": kinds(x=TENSOR)})
+    command = ["cc", "-E", "-P", "-w", "-std=c99", f"-I{aot_runtime.native.include_directory()}", "-x", "c", "-"]
+    done = subprocess.run(command, input=header, capture_output=True, text=True, check=True)
+    assert "fill" in done.stdout and "planted" not in done.stdout
+
+
 def test_parameters_have_types_names_and_defaults() -> None:
     header = cpp_header("kernels", KERNELS, KINDS)
     assert (
