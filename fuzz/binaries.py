@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import random
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 from aot_runtime.errors import AotError
@@ -123,8 +124,13 @@ def _launchers(corpus: Corpus) -> Target:
 def _archives(corpus: Corpus) -> Target:
     archive = min(corpus.bundle.glob("lib/*/*.a"), key=lambda path: path.stat().st_size).read_bytes()
 
+    heads = [
+        range(at, min(at + 60 + 64, len(archive))) for at, _ in _sizes(archive)
+    ]  # a member's own, and its ELF header
+    ends = (range(300), range(len(archive) - 200, len(archive)))
+
     def case(rng: random.Random) -> str:
-        altered = changed_bytes(archive, rng, rng.choice((range(300), range(len(archive) - 200, len(archive)))))
+        altered = changed_bytes(archive, rng, rng.choice((*heads, *ends)))
         try:
             for name, content in members(altered):
                 rename_symbols(content, dict.fromkeys(defined_symbols(content), f"other_{name}"))
@@ -138,9 +144,15 @@ def _archives(corpus: Corpus) -> Target:
 
 def _check_sizes(archive: bytes) -> None:
     """Every member of an archive that was accepted lies inside it."""
+    for at, size in _sizes(archive):
+        if at + 60 + size > len(archive):
+            raise Undetected(f"a member of {size} bytes at {at} of {len(archive)}")
+
+
+def _sizes(archive: bytes) -> Iterator[tuple[int, int]]:
+    """Where each member of an archive begins, and how many bytes it says to have."""
     at = 8
     while at < len(archive):
         size = int(archive[at + 48 : at + 58])
-        if at + 60 + size > len(archive):
-            raise Undetected(f"a member of {size} bytes at {at} of {len(archive)}")
+        yield at, size
         at += 60 + size + size % 2
