@@ -152,6 +152,16 @@ def test_what_is_served_must_be_signed_if_a_key_is_given(small_bundle_path: Path
             serving._open()
 
 
+def test_records_of_calls_are_those_of_the_code_that_is_open(small_bundle_path: Path, tmp_path: Path) -> None:
+    served = Path(shutil.copytree(small_bundle_path, tmp_path / "served"))
+    with Serving(served, "raise") as serving:
+        content = serving._open()._kernels_content
+        (served / "kernels.json").unlink()  # a build replaces the bundle
+        (served / "kernels.json").write_text('{"kernels": {}}')
+        assert serving._captured()._content == content
+        assert serving._open() is serving._open(), "the code stays the same too"
+
+
 @pytest.mark.parametrize(("state", "opened"), [("there", [True]), ("being imported", []), ("absent", [])])
 def test_a_bundle_is_opened_before_the_first_compile_if_torch_is_there(
     state: str, opened: list[bool], monkeypatch: pytest.MonkeyPatch
