@@ -29,6 +29,9 @@ def _results(folder: Path) -> Path:
             "drawn": {"B2": {"microseconds": {"aot": 20, "flash_mla": 30}}},
         },
         "h200-mla-decode-sparse.json": {"shapes": {}},
+        "h200-training.json": {
+            "losses": {"8 words": {"bundle": {"ms": 2}, "torch": {"ms": 4}, "torch.compile": {"ms": 3}}}
+        },
     }
     scaled = ("scaled-tensor", "scaled-rows", "scaled-blocks", "grouped", "grouped-fp8")
     made |= {f"h200-{name}.json": {"problems": [["refused by torch", "tile", [1.0], []]]} for name in scaled}
@@ -40,10 +43,13 @@ def _results(folder: Path) -> Path:
 
 def test_a_ratio_is_to_the_fastest_contender_of_the_problem(tmp_path: Path) -> None:
     found = {one.kernel: one for one in comparisons(_results(tmp_path))}
-    assert found.keys() == {"add", "attention", "mla_decode"}, "what has no contender is not compared"
+    assert found.keys() == {"add", "attention", "mla_decode", "linear_cross_entropy"}, (
+        "what has no contender is not compared"
+    )
     assert found["add"].ratios == pytest.approx({"2 x 3": 2.0})
     assert found["attention"].ratios == pytest.approx({"long": 1.2})
     assert found["mla_decode"].ratios == pytest.approx({"B1": 0.5, "B2": 1.5})
+    assert found["linear_cross_entropy"].ratios == pytest.approx({"8 words": 1.5})
     assert found["attention"].contenders == ("cuDNN", "FlashAttention-4")
 
 

@@ -16,6 +16,7 @@ _CONTENDERS = {
     "flash_attention_4": "FlashAttention-4",
     "flash_mla": "FlashMLA",
     "torch": "torch",
+    "torch.compile": "torch.compile",
 }
 
 
@@ -41,7 +42,7 @@ class Comparison:
 
 
 def comparisons(results: Path = RESULTS) -> list[Comparison]:
-    found = [*_rows(results), *_products(results), *_scaled(results), *_attention(results)]
+    found = [*_rows(results), *_products(results), *_scaled(results), *_attention(results), *_training(results)]
     return [one for one in found if one.ratios]
 
 
@@ -103,6 +104,24 @@ def _attention(results: Path) -> Iterator[Comparison]:
     speeds = _inverted(_read(results, name)["results"]["shapes"])
     packed = {problem: {**own, "aot": own["packed"]} for problem, own in speeds.items()}
     yield _by_speed(results, name, "mla_decode_sparse", packed, ("flash_mla",))
+
+
+def _training(results: Path) -> Iterator[Comparison]:
+    """What is not measured yet is left out: the page then says so."""
+    name = "h200-attention-backward.json"
+    if (results / name).exists():
+        sets = _read(results, name)["results"]["sets"].values()
+        speeds = {problem: row for own in sets for problem, row in own.items()}
+        yield _by_speed(results, name, "attention_backward", speeds, ("cudnn", "flash_attention_4"))
+    name = "h200-training.json"
+    losses = _read(results, name)["results"].get("losses", {})
+    speeds = {
+        problem: {_OURS.get(who, who): 1 / one["ms"] for who, one in own.items()} for problem, own in losses.items()
+    }
+    yield _by_speed(results, name, "linear_cross_entropy", speeds, ("torch", "torch.compile"))
+
+
+_OURS = {"bundle": "aot"}
 
 
 def _inverted(problems: Mapping[str, Any]) -> dict[str, dict[str, float]]:
