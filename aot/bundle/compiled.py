@@ -49,7 +49,7 @@ def _opens_another(entry: str, name: str) -> str:
 
 
 def _rows(array: bytes, count: int) -> list[bytes]:
-    size = len(array) // count
+    size = len(array) // max(count, 1)
     return [array[i * size : (i + 1) * size] for i in range(count)]
 
 

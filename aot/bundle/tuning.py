@@ -49,7 +49,8 @@ SCHEMA = 4
 _READABLE = range(1, SCHEMA + 1)
 MAX_CELLS = 65536  # AOT_MAX_CELLS: of one set
 MAX_VARIANTS = 256  # of one set: a cell is a byte
-MAX_BYTES = 64 << 20
+MAX_BYTES = 16 << 20
+MAX_WRITTEN_OUT = 1 << 23  # cells of a file, and letters in its names of variants, which it has in short forms
 _DIGITS = string.digits + string.ascii_letters + "!#$%&()+,-./:<=>?@[]^_`{|}~"  # of cells, if these are enough
 _RUN = re.compile(r"(.)\1{4,}", re.DOTALL)  # of cells; written with its length: ``a*12;``
 _SHORT = re.compile(r"(.)\*([0-9]{1,5});", re.DOTALL)
@@ -184,7 +185,11 @@ def _cells_of(text: str, index: int) -> list[int]:
 
 
 def _with_repetition(data: dict[str, Any]) -> dict[str, Any]:
-    """Undo :func:`_without_repetition` in each kernel. What has another form is left to the decoder of types."""
+    """Undo :func:`_without_repetition` in each kernel. What has another form is left to the decoder of types.
+
+    A short form of a few letters may stand for a megabyte, and a file for more than there is memory.
+    """
+    left = MAX_WRITTEN_OUT
     for kernel in _list(data, "kernels"):
         sets = _list(kernel, "sets")
         for index, one in enumerate(sets):
@@ -195,7 +200,13 @@ def _with_repetition(data: dict[str, Any]) -> dict[str, Any]:
                 if type(first) is not int or not 0 <= first < index or not isinstance(sets[first], dict):
                     raise RecordError(f"set {index} is like set {first!a}, which is not one before it")
                 one |= {name: sets[first].get(name) for name in ("bins", "cells", "variants") if name not in one}
+            left -= len(_list(one, "cells"))
+            if left < 0:
+                raise RecordError(f"it has more than {MAX_WRITTEN_OUT} cells")
         for one in (one for one in sets if isinstance(one, dict) and isinstance(one.get("prefix"), str)):
+            left -= len(one["prefix"]) * len(_list(one, "variants"))
+            if left < 0:
+                raise RecordError(f"it has more than {MAX_WRITTEN_OUT} cells, and letters in names of variants")
             one["variants"] = [one["prefix"] + str(rest) for rest in _list(one, "variants")]
     return data
 

@@ -123,6 +123,8 @@ def _trouble(error: BaseException, arguments: Sequence[str]) -> _Trouble:
     if isinstance(error, OSError):
         place = f" (`{error.filename}`)" if error.filename else ""
         return _Trouble(1, "OSError", f"{error.strerror or error}{place}", system_hint(error))
+    if isinstance(error, MemoryError):
+        return _Trouble(1, kind, "memory ran out", "raise the limit (`ulimit -v`), or end other programs")
     return _Trouble(
         1,
         "InternalError",

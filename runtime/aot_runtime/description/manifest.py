@@ -220,12 +220,14 @@ def _fill(manifest: Manifest, reader: Reader) -> None:
     manifest.schema, manifest.protocol = reader.data["schema"], reader.data["protocol"]
     manifest.name = read_name(reader.get("name", str), reader)
     manifest.complete = reader.get("complete", bool)
-    reader.texts("archs")  # parsed when they are asked for
+    archs = reader.texts("archs")  # parsed when they are asked for
     manifest.hosts = {name: _host(record) for name, record in reader.table("hosts").items()}
     manifest.failures = tuple(_texts_of(record) for record in reader.each("failures"))
     manifest.toolchain = reader.text_table("toolchain")
     manifest.requires = _requires(reader.inner("requires")) if "requires" in reader.data else {}
     manifest.distributions = reader.text_table("distributions")
+    if unknown := manifest.distributions.keys() - set(archs):  # they are parts of paths
+        raise ManifestError(f"{reader.where}: `distributions` names {shown(min(unknown))}, which is none of `archs`")
     manifest._indexes = {name: file_record(reader.inner(name.removesuffix(".json"))) for name in INDEX_NAMES}
 
 

@@ -104,6 +104,12 @@ def with_set(**fields: Any) -> dict[str, Any]:
     return data
 
 
+def with_sets(*sets: dict[str, Any]) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(tuning_text(TUNING))
+    data["kernels"][0]["sets"] = list(sets)
+    return data
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -131,6 +137,9 @@ def with_set(**fields: Any) -> dict[str, Any]:
         pytest.param(with_set(cells="00011*"), "set 0 has a cell '*', which stands for no variant", id="no digit"),
         pytest.param(with_set(cells="000112"), "a cell names no variant", id="a digit beyond the variants"),
         pytest.param(with_set(cells=7), "expected a list", id="a number for cells"),
+        pytest.param(with_sets(*[{"cells": "0*65536;"}] * 200), "more than 8388608 cells", id="long runs"),
+        pytest.param(with_sets({"cells": "0*65536;"}, *[{"like": 0}] * 200), "more than 8388608 cells", id="many alike"),
+        pytest.param(with_sets(*[{"prefix": "x" * 65536, "variants": [""] * 200}]), "letters in names", id="long names"),
         pytest.param(with_set(like=0), "set 0 is like set 0, which is not one before it", id="like itself"),
         pytest.param(with_set(like=-1), "set 0 is like set -1", id="like a negative one"),
         pytest.param(with_set(like=[]), "set 0 is like set []", id="like no number"),

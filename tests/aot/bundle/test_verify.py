@@ -159,6 +159,11 @@ def test_a_function_that_the_manifest_does_not_know_is_named(bundle: Path, edit:
     assert any("__tvm_ffi_fill_epilogue__relu" in problem for problem in verify(bundle))
 
 
+def test_a_kernel_without_architectures_is_named(bundle: Path, edit: Edit) -> None:
+    edit(lambda manifest: manifest["kernels"]["fill_epilogue"].update(archs=[]))
+    assert verify(bundle)
+
+
 def test_a_function_given_twice_is_named(bundle: Path, edit: Edit) -> None:
     edit(lambda data: data["kernels"]["fill_epilogue"]["functions"].append("fill_stream_zero"))
     assert "function fill_stream_zero is there 2 times" in verify(bundle)
@@ -279,6 +284,12 @@ def test_a_manifest_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_a_manifest_that_points_outside_the_bundle_is_refused(bundle: Path, edit: Edit, name: str) -> None:
     edit(lambda data: data["files"].update({name: {"sha256": "0" * 64, "size": 1}}))
     assert "the path leaves the bundle" in one(verify(bundle))
+
+
+def test_a_part_outside_the_bundle_is_refused(bundle: Path, edit: Edit) -> None:
+    edit(lambda manifest: manifest.update(distributions={"../../x": "played"}))
+    with pytest.raises(ManifestError, match="which is none of `archs`"):
+        verify(bundle)
 
 
 def test_an_entry_library_outside_the_bundle_is_refused(bundle: Path, edit: Edit) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -16,6 +17,7 @@ import pytest
 from places import SAMPLES
 
 from aot.cli.main import COMMANDS, main
+from aot.cli.main import run as run_command
 from aot.cli.parser import GROUPS, SHELLS
 from aot.cli.report import print_message
 from aot.versions import install_extras
@@ -634,3 +636,12 @@ def test_the_package_imports_nothing_before_the_program_can_handle_interrupts() 
     code = "import sys, aot; print([n for n in sys.modules if n.startswith(('aot.', 'aot_runtime'))]); aot.UsageError"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+
+
+def test_memory_that_runs_out_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    def execute(arguments: argparse.Namespace) -> int:
+        raise MemoryError
+
+    assert run_command(lambda arguments: argparse.Namespace(execute=execute), []) == 1
+    said = capsys.readouterr().err
+    assert "error: memory ran out" in said and "hint: " in said and "report it" not in said
