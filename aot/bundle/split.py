@@ -10,10 +10,9 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from aot_runtime.description.records import FILE_NAME, Reader, parse_json, read_bounded
+from aot_runtime.description.records import Reader, parse_json, read_bounded
 from aot_runtime.errors import BundleError
 
-from ..files import sha256_of
 from .layout import part_of, stamp_name
 from .manifest import Manifest
 
@@ -37,7 +36,7 @@ def stamp_text(arch: str, manifest_sha256: str) -> bytes:
 def stamp_problems(bundle: Path, manifest: Manifest, arch: str) -> Iterator[str]:
     """What is wrong with the stamp of a part that is there."""
     name = stamp_name(arch)
-    digest = sha256_of(bundle / FILE_NAME)
+    digest = manifest.sha256
     try:
         content = read_bounded(str(bundle / name), _LONGEST_STAMP, BundleError)
         belongs_to = Reader(parse_json(content, name), name).get("manifest_sha256", str)

@@ -35,7 +35,6 @@ __all__ = [
     "keep_made",
     "keep_source",
     "keep_verified",
-    "outline_of",
     "read_any",
     "unchanged",
 ]
@@ -72,18 +71,14 @@ class Outline:
     contracts: Mapping[str, str]  # kernel -> the file that its checks are in
 
 
-def keep_source(store: Store, request: Request, outline: Outline, closures: Sequence[Closure]) -> None:
-    """Keep which plan holds for a request, and what that depends on."""
+def keep_source(store: Store, request: Request, outline: Outline, closures: Sequence[Closure]) -> Outline | None:
+    """Keep which plan holds for a request, and what that depends on; returns the plan that the request had before."""
+    before = _recall(store, request.key(), Source)
     watched = [
         Watched(c.files, c.folders, c.environment, c.distributions, places_of(c.imports), c.current) for c in closures
     ]
     _keep(store, request.key(), Source(outline, tuple(watched)))
-
-
-def outline_of(store: Store, request: Request) -> Outline | None:
-    """The plan that a request had last, whether or not it still holds."""
-    source = _recall(store, request.key(), Source)
-    return source.plan if source is not None else None
+    return before.plan if before is not None else None
 
 
 def unchanged(store: Store, request: Request) -> Outline | None:

@@ -38,15 +38,11 @@ def build(settings: Settings, progress: Progress | None = None) -> BuildResult:
         with scratch_folder() as scratch, locked(settings.destination, counting.warn, wait=settings.wait):
             return _build(make_workspace(settings, counting, scratch))
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(_kept(settings, counting.count)) from None
-
-
-def _kept(settings: Settings, variants: int) -> str:
-    """What is left of a build that is interrupted, for a person to read."""
-    if settings.kept_in is None or not variants:
-        return "nothing was written"
-    verb = "is" if variants == 1 else "are"
-    return f"{counted(variants, 'compiled variant')} {verb} kept in `{settings.kept_in}`; the next build goes on from there"
+        kept = "nothing was written"
+        if settings.kept_in is not None and counting.count:
+            variants = f"{counted(counting.count, 'compiled variant')} {'is' if counting.count == 1 else 'are'}"
+            kept = f"{variants} kept in `{settings.kept_in}`; the next build goes on from there"
+        raise KeyboardInterrupt(kept) from None
 
 
 def _build(workspace: Workspace) -> BuildResult:

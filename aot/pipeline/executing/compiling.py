@@ -81,6 +81,7 @@ def compile_plan(plan: Plan, session: Session, executor: Executor, workspace: Wo
     """Have every variant of a plan compiled that is not in the cache."""
     settings = workspace.settings
     variants = KeptVariants(workspace.store, settings.kernels, settings.options.keep)
+    session = replace(session, kernels=_kernels_by_arch(plan))
     by_kernel = [_jobs(kernel, workspace.scratch) for kernel in plan.kernels]
     jobs = [job for own in by_kernel for job in own]
     compiled = _restored(jobs, variants, _FETCHES if settings.remote else 1)
@@ -104,7 +105,7 @@ def compile_plan(plan: Plan, session: Session, executor: Executor, workspace: Wo
             failures[job] = replace(outcome, message=message, kernel=job.kernel, arch=str(job.arch))
         workspace.progress.compiled(job, outcome)
 
-    executor.compile(replace(session, kernels=_kernels_by_arch(plan)), missing, report)
+    executor.compile(session, missing, report)
     variants.note_durations({job.label: outcome.seconds for job, outcome in compiled.items()})
     kernels = [_kernel(*pair, compiled, variants.kinds) for pair in zip(plan.kernels, by_kernel, strict=True)]
     failed = tuple(_compared(failures[job], compiled) for job in jobs if job in failures)

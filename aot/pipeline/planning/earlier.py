@@ -77,11 +77,10 @@ def keep_plan(store: Store, request: recall.Request, new: NewPlan) -> recall.Out
     encoded = encode(new.plan)  # once: a plan has thousands of variants
     contracts = {kernel.info.name: kernel.info.contract for kernel in new.plan.kernels if kernel.info.contract}
     outline = recall.Outline(keys.digest_of(encoded), new.plan.cuda, contracts)
-    before = recall.outline_of(store, request)
+    store.put("plans", outline.digest, shared_bytes(encoded))
+    before = recall.keep_source(store, request, outline, new.closures)
     if before is not None and before.digest != outline.digest:
         store.remove("plans", before.digest)
-    store.put("plans", outline.digest, shared_bytes(encoded))
-    recall.keep_source(store, request, outline, new.closures)
     return outline
 
 

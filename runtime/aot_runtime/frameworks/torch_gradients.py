@@ -70,8 +70,8 @@ class Gradients(ABC):
         """The tensors, by input, that :meth:`add` adds gradients to instead of returning them."""
         return {}
 
-    def add(self, name: str, main: Any, values: Mapping[str, Any]) -> None:
-        """Add the gradient of an input."""
+    def add_to_main(self, name: str, main: Any, values: Mapping[str, Any]) -> None:
+        """Add the gradient of an input to its ``main_grad``."""
         raise NotImplementedError
 
     def save(self, ctx: Any, inputs: Mapping[str, Any], choices: Mapping[str, Any], results: Any) -> None:
@@ -97,7 +97,7 @@ class Gradients(ABC):
         wanted = [name for name in wanted if name not in ctx.sums]
         with torch.no_grad():
             for name, main in ctx.sums.items():
-                self.add(name, main, {**values, **ctx.choices})
+                self.add_to_main(name, main, {**values, **ctx.choices})
             computed = self.compute(values, ctx.choices, wanted)
         gradients = tuple(computed[name] if name in wanted else None for name in self.inputs)
         gradients += (None,) * (len(ctx.needs_input_grad) - len(gradients))
@@ -250,7 +250,7 @@ class FromCalls(Gradients):
         found = {name: getattr(inputs[name], _MAIN, None) for name in built}
         return {name: main for name, main in found.items() if main is not None and main.ndim == 2}
 
-    def add(self, name: str, main: Any, values: Mapping[str, Any]) -> None:
+    def add_to_main(self, name: str, main: Any, values: Mapping[str, Any]) -> None:
         def adding(kernel: str) -> Callable[..., Any]:
             return partial(self._kernel(kernel).out, out=main)
 
