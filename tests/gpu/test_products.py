@@ -5,6 +5,8 @@ Needs a bundle with the products: ``pytest tests/gpu/test_products.py --bundle d
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import aot_runtime
@@ -58,3 +60,16 @@ def test_what_lies_between_the_rows_of_an_output_stays(
             assert bool(whole[:m, n:].isnan().all()) and bool(whole[m].isnan().all()), (candidate.variant, m, n, k)
             ran += 1
     assert ran >= len(COLUMNS) * len(ROWS)
+
+
+def test_no_tiling_spills_to_memory(bundle: aot_runtime.Bundle) -> None:
+    """Of all that were built. The test without a GPU compiles the core tilings, and of exact f32 the widest."""
+    variants = json.loads((Path(bundle.path) / "details" / "sm_90a.json").read_text())["variants"]
+    points = ("gemm__silu__f16__matrix__a_rows__b_rows__", "gemm_f32__silu__exact__matrix__")
+    spilled = {
+        variant["name"]: [launch["local_memory"] for launch in variant["launches"]]
+        for variant in variants
+        if variant["name"].startswith(points) and any(launch["local_memory"] for launch in variant["launches"])
+    }
+    # The largest tile of exact f32 that needs no TMA takes all registers, and two more.
+    assert set(spilled) <= {"gemm_f32__silu__exact__matrix__tile128x128_contiguous"}, spilled

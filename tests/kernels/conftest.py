@@ -20,7 +20,7 @@ def path(request: pytest.FixtureRequest, build_bundle: Callable[..., BuildResult
     tests = Path(request.module.__file__)
     declared = tests.with_name(tests.name.replace("test_", "small_", 1))
     archs, tuning = getattr(request.module, "ARCHS", ("sm_90a",)), getattr(request.module, "TUNING", ())
-    result = build_bundle(declared, archs, shared_cudart=True, tuning=tuning, tilings="all")
+    result = build_bundle(declared, archs, shared_cudart=True, tuning=tuning)
     assert not result.failures
     return result.path
 

@@ -1,4 +1,4 @@
-"""The shipped GEMM at a few points of its grid: every tiling of every architecture, in one dtype."""
+"""The shipped GEMM at a few points of its grid: every core tiling of every architecture, in one dtype."""
 
 import dataclasses
 
