@@ -94,7 +94,8 @@ def places_of(tops: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """Where each top-level module lies; all places, since one that goes or comes changes what an import finds.
 
     Nowhere counts too: code may do without a module. A worker looks into the current folder before all others.
-    What asks may have a search path of its own, such as the folder of a script.
+    What asks may have a search path of its own, such as the folder of a script. What is installed counts by version, so
+    that it may lie in any environment.
     """
     importlib.invalidate_caches()  # files may be younger than what Python remembers of their folders
     return {top: tuple(dict.fromkeys(_all_places(top))) for top in tops}
@@ -111,7 +112,19 @@ def _all_places(top: str) -> Iterator[str]:
 def _places_in(spec: ModuleSpec | None) -> list[str]:
     if spec is None:
         return []
-    return [spec.origin] if spec.origin else list(spec.submodule_search_locations or ())
+    found = [spec.origin] if spec.origin else list(spec.submodule_search_locations or ())
+    return [_in_any_environment(place) for place in found]
+
+
+def _in_any_environment(place: str) -> str:
+    """The place of a module, without the folder of the environment that it is installed in."""
+    for folder in _LIBRARIES:
+        _, installed, rest = place.rpartition(folder)
+        if installed:
+            return f"{folder}{rest}"
+    real = os.path.realpath(place)
+    standard = next((folder for folder in _STANDARD if real.startswith(folder)), None)
+    return place if standard is None else f"/lib/{real.removeprefix(standard)}"
 
 
 def _owner(real: str) -> str | None:
