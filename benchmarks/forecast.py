@@ -84,4 +84,5 @@ def main() -> None:
     report("forecast", {"cores": len(os.sched_getaffinity(0)), "builds": builds}, options.out)
 
 
-main()
+if __name__ == "__main__":
+    main()
