@@ -28,6 +28,16 @@ class QuietProgress(TimedProgress):
         print_message(f"warning: {text}")
 
 
+class _Left:
+    """The time left, whenever the line is drawn."""
+
+    def __init__(self, progress: TimedProgress) -> None:
+        self.progress = progress
+
+    def __str__(self) -> str:
+        return self.progress.left
+
+
 class TerminalProgress(TimedProgress):
     """A line for each phase on stderr, with its own clock; a bar for what is counted."""
 
@@ -57,7 +67,7 @@ class TerminalProgress(TimedProgress):
     def stage(self, text: str) -> None:
         super().stage(text)
         self._finish()
-        self.task = self.bar.add_task(text, total=None, counted="", left=self.left)
+        self.task = self.bar.add_task(text, total=None, counted="", left=_Left(self))
 
     def note(self, text: str) -> None:
         self.bar.console.print(text, markup=False, highlight=False)
@@ -69,7 +79,7 @@ class TerminalProgress(TimedProgress):
         super().total(variants, forecast)
         self._finish()
         self.task = self.bar.add_task(
-            "compiling", total=self.forecast.expected or variants, counted=f"0/{variants}", left=self.left
+            "compiling", total=self.forecast.expected or variants, counted=f"0/{variants}", left=_Left(self)
         )
 
     def begins(self, job: CompileJob) -> None:
@@ -83,7 +93,6 @@ class TerminalProgress(TimedProgress):
             description=f"compiling {job.label}",
             advance=advance,
             counted=f"{self.done}/{self.expected}",
-            left=self.left,
         )
 
     def _finish(self) -> None:

@@ -103,6 +103,7 @@ class TimedProgress(Progress):
         self.clock.enter("compiling" if variants else "")
         self.done, self.expected = 0, variants
         self.forecast, self.compiling_since = forecast or Forecast(), time.monotonic()
+        self._look_ahead()
 
     def begins(self, job: CompileJob) -> None:
         with self.lock:
@@ -112,17 +113,20 @@ class TimedProgress(Progress):
         """Count what was compiled. Whether it is the first of its code."""
         with self.lock:
             self.done += 1
-            return self.forecast.add(job.code, outcome.seconds if isinstance(outcome, Compiled) else None)
+            is_first = self.forecast.add(job.code, outcome.seconds if isinstance(outcome, Compiled) else None)
+            self._look_ahead()
+            return is_first
+
+    def _look_ahead(self) -> None:
+        now = time.monotonic()
+        seconds = self.forecast.whole(now - self.compiling_since)
+        self.ends = None if seconds is None else now + seconds
 
     @property
     def left(self) -> str:
-        """How long the build takes from now on, for people. What is forecast last holds while the build is finished."""
-        now = time.monotonic()
-        with self.lock:
-            if self.clock.phase == "compiling":
-                seconds = self.forecast.whole(now - self.compiling_since)
-                self.ends = None if seconds is None else now + seconds
-            return "" if self.ends is None else f"about {max(self.ends - now, 1.0):.0f} s left"
+        """How long the build takes from now on, for people. What was forecast last holds while the build is finished."""
+        ends = self.ends  # threads that count alter it
+        return "" if ends is None else f"about {max(ends - time.monotonic(), 1.0):.0f} s left"
 
 
 class LineProgress(TimedProgress):
