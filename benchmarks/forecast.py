@@ -27,6 +27,12 @@ _SHORT = 5.0  # seconds; a time that is wrong by less is right
 CORE = ["--arch", "sm90"]
 SOME = ["--arch", "sm90", "--kernel", "gemm_gated", "--kernel", "rmsnorm", "--kernel", "softmax", "--kernel", "reduce"]
 TWO_ARCHS = ["--arch", "sm80,sm90", "--family", "elementwise,rows"]
+# What is built, and what was built before with the same cache.
+BUILDS = {
+    "core": ("the core families, empty cache", CORE, None),
+    "partly cached": ("the core families, four of their kernels in the cache", CORE, SOME),
+    "two architectures": ("elementwise and rows for two architectures, empty cache", TWO_ARCHS, None),
+}
 
 
 @dataclass(frozen=True)
@@ -70,15 +76,15 @@ def judged(lines: list[Line], end: float) -> dict[str, Any]:
 
 
 def main() -> None:
-    options = parser(__doc__).parse_args()
+    arguments = parser(__doc__)
+    arguments.add_argument("--build", action="append", choices=BUILDS, help="only these; repeatable")
+    options = arguments.parse_args()
     builds = {}
-    with tempfile.TemporaryDirectory() as folder:
-        builds["core, empty cache"] = build(folder, *CORE)
-    with tempfile.TemporaryDirectory() as folder:
-        build(folder, *SOME)
-        builds["core, four of its kernels in the cache"] = build(folder, *CORE)
-    with tempfile.TemporaryDirectory() as folder:
-        builds["elementwise and rows for two architectures, empty cache"] = build(folder, *TWO_ARCHS)
+    for label, wanted, before in (BUILDS[name] for name in options.build or BUILDS):
+        with tempfile.TemporaryDirectory() as folder:
+            if before is not None:
+                build(folder, *before)
+            builds[label] = build(folder, *wanted)
     rows = [(name, one["seconds"], one["first_told_at"], one["told"], one["right"]) for name, one in builds.items()]
     print_rows(("build", "seconds", "first told at", "times told", "right within a factor of two"), rows)
     report("forecast", {"cores": len(os.sched_getaffinity(0)), "builds": builds}, options.out)
