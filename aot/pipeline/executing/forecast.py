@@ -17,6 +17,7 @@ Code = tuple[
 
 _LINKING = 0.2  # of the time that compiling takes: linking and verifying what was compiled
 _FINISHING = 2.0  # seconds; of that what does not depend on how much was compiled
+_EARLY = 3.0  # seconds; what is compiled until then are the kernels that take least
 
 
 class Forecast:
@@ -65,7 +66,12 @@ class Forecast:
         return is_first
 
     def whole(self, elapsed: float) -> float | None:
-        """How long the rest of a build takes, linking included, that compiles since ``elapsed`` seconds."""
+        """How long the rest of a build takes, linking included, that compiles since ``elapsed`` seconds.
+
+        None if nothing is left to compile from the beginning, or if kernels are left that nothing is known of so early.
+        """
+        if elapsed < _EARLY and any(code[1] not in self._here and code not in self._known for code in self._left):
+            return None
         left = 0.0 if self._observed and not self._left else self.seconds_left(elapsed)
         return None if left is None else left + (elapsed + left) * _LINKING + _FINISHING
 

@@ -102,10 +102,18 @@ def test_a_kernel_that_a_worker_is_long_at_takes_longer_than_that() -> None:
     assert forecast.seconds_left(13.0) == pytest.approx(6.0)  # half of the last one, on average
 
 
+def test_kernels_that_take_least_do_not_tell_how_long_the_others_take() -> None:
+    forecast = Forecast({(SM90, "fill", "a"), (SM90, "attention", "a")}, 1)
+    forecast.add((SM90, "fill", "a"), 0.2)
+    assert forecast.whole(0.2) is None
+    assert forecast.whole(5.0) is not None
+
+
 def test_the_rest_of_a_build_has_linking_after_compiling() -> None:
     forecast = Forecast({(SM90, "gemm", "a"), (SM90, "gemm", "b")}, 1)
     assert forecast.whole(0.0) is None
     forecast.add((SM90, "gemm", "a"), 10.0)
+    assert forecast.whole(1.0) is not None
     compiling, whole = forecast.seconds_left(10.0), forecast.whole(10.0)
     assert compiling is not None and whole is not None
     assert whole > compiling
