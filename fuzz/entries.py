@@ -14,7 +14,7 @@ from aot.cache.links import PackedLibrary, unpack_library
 from aot.cache.recall import read_any
 from aot.cache.store import Store, checked
 from aot.cache.variants import PackedVariant, unpack_variant
-from aot.pipeline.plan import read_plan
+from aot.pipeline.plan import Plan, read_plan
 
 from .corpus import Corpus
 from .engine import ACCEPTED, REFUSED, Target, Undetected
@@ -66,6 +66,8 @@ def _sealed(kept: _Kept, folder: Path) -> Target:
             if rng.random() < 0.5:
                 inner = changed_bytes(zlib.decompress(content), rng, range(200))
             content = zlib.compress(inner, 1)
+        elif kind == "plans" and rng.random() < 0.9:
+            content = zlib.compress(changed_json(zlib.decompress(content), rng), 1)
         else:
             content = changed_bytes(content, rng)
         try:
@@ -86,6 +88,8 @@ def _check_names(decoded: object) -> None:
         names = [name for name, _ in decoded.objects]
     elif isinstance(decoded, PackedVariant):
         names = [f"k.{ending}" for ending in decoded.files]
+    elif isinstance(decoded, Plan):
+        names = [name for one in decoded.kernels for name in (one.info.name, *(v.table.name for v in one.variants))]
     _check_plain(names)
 
 
