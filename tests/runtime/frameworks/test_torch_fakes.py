@@ -63,6 +63,17 @@ def test_meta_tensors(ops: Any, plain_demo: aot_runtime.Bundle) -> None:
         assert refusal(call) == said
 
 
+@pytest.mark.parametrize(("started", "indices"), [(False, [-1, -1, -1]), (True, [3, 1, -1])])
+def test_a_device_is_known_once_cuda_was_started(
+    started: bool, indices: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from aot_runtime.frameworks.torch_fakes import _index
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: started)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    assert [_index(torch.device(name)) for name in ("cuda", "cuda:1", "meta")] == indices
+
+
 def test_choices(ops: Any) -> None:
     half = torch.empty(8, device="meta", dtype=torch.float16)
     assert "activate__clamp: no variant" in refusal(lambda: ops.activate(half, kind="clamp"))
