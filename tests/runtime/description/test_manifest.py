@@ -13,7 +13,15 @@ from typing import Any
 import pytest
 from aot_runtime import AotError, Arch, DigestError, ManifestError
 from aot_runtime.description.kernel_records import Backward, Choice, KernelRecord, Parameter
-from aot_runtime.description.records import INDEX_NAMES, PROTOCOL, SCHEMA, FileRecord, HostRecord, parse_json
+from aot_runtime.description.records import (
+    INDEX_NAMES,
+    PROTOCOL,
+    SCHEMA,
+    FileRecord,
+    HostRecord,
+    parse_json,
+    read_bounded,
+)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -266,6 +274,19 @@ def test_a_manifest_of_absurd_size_is_refused(tmp_path: Path) -> None:
         file.truncate(1 << 30)
     with pytest.raises(ManifestError, match="is larger than"):
         Manifest.read(tmp_path)
+
+
+def test_a_file_that_grows_beyond_its_bound_while_it_is_read_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "grown"
+    path.write_bytes(b"x" * 11)
+    facts = os.stat(path)
+    shorter = os.stat_result([*facts[:6], 4, *facts[7:10]])  # as it was a moment ago
+    monkeypatch.setattr(os, "fstat", lambda descriptor: shorter)
+    with pytest.raises(ManifestError, match="larger than 10 bytes"):
+        read_bounded(str(path), 10, ManifestError)
+    assert read_bounded(str(path), 11, ManifestError) == b"x" * 11
 
 
 @pytest.mark.usefixtures("ends")

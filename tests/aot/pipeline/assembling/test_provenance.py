@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import pytest
 from aot_runtime.arch import Arch
+from aot_runtime.errors import ManifestError
 
 from aot.bundle.build_records import SourceRecord
+from aot.bundle.provenance import read_provenance
 from aot.compile.messages import Options
 from aot.pipeline.assembling.provenance import build_record, joined, only
 from aot.pipeline.settings import Settings
@@ -54,3 +58,13 @@ def test_builds_of_other_files_stay_apart() -> None:
 def test_records_of_several_bundles_are_joined_without_repetition() -> None:
     one, two, three = ({"source": {"commit": name}} for name in "123")
     assert joined([[one, two], [two, three], [one]]) == (one, two, three)
+
+
+@pytest.mark.parametrize("name", ["../add.py", "/etc/passwd", "a//b"])
+def test_sources_outside_the_tree_are_refused(name: str) -> None:
+    built = {"archs": ["sm_90a"], "files": {name: "0" * 64}, "modules": {}}
+    content = {"builds": [{"source": {}, "options": {}, "versions": {}, "built": {"add": built}}]}
+    with pytest.raises(ManifestError):
+        read_provenance(json.dumps(content).encode(), "provenance.json")
+    built["files"] = {"add.py": "0" * 64}
+    assert read_provenance(json.dumps(content).encode(), "provenance.json")
