@@ -53,6 +53,7 @@ Check = Callable[[bytes], None]  # raises if the bytes of a manifest are not to 
 MAX_BYTES = 4 << 20  # of a manifest; one of 1,000 kernels has about 2 KB
 MAX_INDEX_BYTES = 256 << 20
 
+_HOST_LETTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
 _DIGITS = frozenset("0123456789")
 _AGAIN_HINT = "the bundle was altered or copied incompletely: build or install it again"
 _BUILD_HINT = "give the directory that `python -m aot build` printed"
@@ -221,7 +222,7 @@ def _fill(manifest: Manifest, reader: Reader) -> None:
     manifest.name = read_name(reader.get("name", str), reader)
     manifest.complete = reader.get("complete", bool)
     archs = reader.texts("archs")  # parsed when they are asked for
-    manifest.hosts = {name: _host(record) for name, record in reader.table("hosts").items()}
+    manifest.hosts = {_host_name(name, reader): _host(record) for name, record in reader.table("hosts").items()}
     manifest.failures = tuple(_texts_of(record) for record in reader.each("failures"))
     manifest.toolchain = reader.text_table("toolchain")
     manifest.requires = _requires(reader.inner("requires")) if "requires" in reader.data else {}
@@ -249,6 +250,13 @@ def _texts_of(record: Reader) -> dict[str, str]:
 def _file(name: str, record: Reader) -> FileRecord:
     check_inside(name, record)
     return file_record(record)
+
+
+def _host_name(name: str, record: Reader) -> str:
+    """The name of a host is a folder, and part of commands that people are shown."""
+    if not name or not _HOST_LETTERS.issuperset(name) or name.startswith("-"):
+        raise ManifestError(f"{record.where}: `hosts` names {shown(name)}, which is no host")
+    return name
 
 
 def _host(record: Reader) -> HostRecord:

@@ -82,16 +82,18 @@ def manifests(draw: st.DrawFn) -> Manifest:
     host = HostRecord(ENTRY, SUPPORT, draw(versions), draw(texts), entry)
     driver = draw(st.dictionaries(names, texts))
     source = {"commit": draw(texts), "clean": draw(st.booleans()), "files": {"add.py": draw(records).sha256}}
+    listed = {kernel.name: kernel for kernel in draw(st.lists(kernels(), max_size=3))}
+    built_for = sorted({str(arch) for kernel in listed.values() for arch in kernel.archs})
     return Manifest(
         name=draw(names),
         complete=draw(st.booleans()),
-        kernels={kernel.name: kernel for kernel in draw(st.lists(kernels(), max_size=3))},
+        kernels=listed,
         hosts={"x86_64-linux-gnu": host},
         files={ENTRY: entry, SUPPORT: draw(records), "details/sm_90a.json": draw(records)},
         failures=draw(st.lists(st.dictionaries(names, texts), max_size=2)),
         toolchain=draw(st.dictionaries(names, texts)),
         requires={"driver": driver, "tvm_ffi": draw(texts), "tvm_ffi_abi": draw(st.integers(0, 9))},
-        distributions=draw(st.dictionaries(names, texts)),
+        distributions={arch: draw(texts) for arch in built_for if draw(st.booleans())},
         provenance=[{"source": source, "options": {"keep": ["ptx"]}, "versions": draw(st.dictionaries(names, texts))}],
     )
 
@@ -267,6 +269,14 @@ def test_what_is_not_json_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_bytes(content)
     with pytest.raises(ManifestError, match="is not valid JSON"):
         Manifest.read(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["", "../x", "x; true", "-x", "x\n"])
+def test_a_host_that_is_no_folder_is_refused(name: str, data: dict[str, Any], tmp_path: Path) -> None:
+    hosts = data["manifest.json"]["hosts"]
+    hosts[name] = next(iter(hosts.values()))
+    with pytest.raises(ManifestError, match="which is no host"):
+        read(tmp_path, data)
 
 
 def test_a_manifest_of_absurd_size_is_refused(tmp_path: Path) -> None:
