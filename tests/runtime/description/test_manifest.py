@@ -279,6 +279,22 @@ def test_a_host_that_is_no_folder_is_refused(name: str, data: dict[str, Any], tm
         read(tmp_path, data)
 
 
+@pytest.mark.parametrize(
+    ("split", "whole", "choices", "is_split"),
+    [
+        ("", (), {}, False),
+        ("act(gemm(a))", (), {"epilogue": "relu"}, True),
+        ("act(gemm(a))", ("epilogue=identity",), {"epilogue": "relu"}, True),
+        ("act(gemm(a))", ("epilogue=identity",), {"epilogue": "identity"}, False),
+        ("act(gemm(a))", ("epilogue=identity", "order=rows"), {"epilogue": "identity", "order": "columns"}, True),
+    ],
+)
+def test_a_call_is_split_unless_its_choices_keep_it_whole(
+    split: str, whole: tuple[str, ...], choices: dict[str, str], is_split: bool
+) -> None:
+    assert Backward("", (), (), (), split, whole).is_split(choices) is is_split
+
+
 def test_a_manifest_of_absurd_size_is_refused(tmp_path: Path) -> None:
     with open(tmp_path / "manifest.json", "wb") as file:
         file.truncate(1 << 30)
