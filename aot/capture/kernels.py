@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from aot_runtime.arch import Arch
 from aot_runtime.description.kernel_records import Parameter
 from aot_runtime.serving.calls import CONTROLS, bind, describe, is_constexpr, jit_function
 from aot_runtime.serving.forms import digest
-from aot_runtime.serving.reads import takes_part
+from aot_runtime.serving.reads import PLACE, takes_part, text_of
 
 from ..compile import dsl
 from ..compile.names import Reached, codes_in, reach
@@ -128,9 +129,15 @@ def _held(values: list[Any]) -> Iterator[Any]:
 
 
 def note_values(seen: dict[tuple[str, str], set[str]], call: CapturedCall) -> None:
-    """Note the values that a call finds under the names that it may read."""
-    for name, text in call.reached().values.items():
-        seen.setdefault(name, set()).add(text)
+    """Note the values that a call finds under the names that it may read, and where the functions are defined."""
+    reached = call.reached()
+    for read, text in reached.values.items():
+        seen.setdefault(read, set()).add(text)
+    for function in reached.functions:
+        module, (holder, _, name) = function.__module__, function.__qualname__.rpartition(".")
+        path = f"{holder}{PLACE}{name}"
+        if takes_part(module) and "<" not in path and module in sys.modules and module != "__main__":
+            seen.setdefault((module, path), set()).add(text_of(module, path))
 
 
 def _making(spec: Spec) -> Callable[..., Spec]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import functools
 import importlib.util
+import re
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ __all__ = ["Reached", "codes_in", "constants", "imported_by", "names_read", "rea
 
 _ROOTS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
 _MEMBERS = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
+_WORD, _SPACE = re.compile(r"[^\W\d]\w*"), re.compile(r"\s")
 _CONSTANTS = frozenset({"LOAD_CONST", "LOAD_SMALL_INT"})
 
 
@@ -57,8 +59,10 @@ def imported_by(code: types.CodeType, package: str) -> frozenset[tuple[str, str]
 
 @functools.lru_cache(maxsize=8192)
 def constants(code: types.CodeType) -> frozenset[str]:
-    """The texts in code that could be the name of an attribute or a variable."""
-    return frozenset(item for item in code.co_consts if isinstance(item, str) and item.isidentifier())
+    """The words in code that could be names of attributes or variables: texts without spaces, also in tuples."""
+    texts = [item for held in code.co_consts for item in (held if isinstance(held, tuple) else (held,))]
+    words = (_WORD.findall(item) for item in texts if isinstance(item, str) and not _SPACE.search(item))
+    return frozenset(word for found in words for word in found)
 
 
 @dataclass

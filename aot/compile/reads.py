@@ -7,6 +7,7 @@ A call of another library is served only if all of this is the same in the proce
 from __future__ import annotations
 
 import builtins
+import importlib.util
 import os
 import sys
 import types
@@ -17,7 +18,18 @@ from typing import Any
 from unittest import mock
 
 from aot_runtime.serving.forms import UnstableError
-from aot_runtime.serving.reads import WHOLE, ReadForms, environment_text, resolve, takes_part
+from aot_runtime.serving.reads import (
+    ABSENT,
+    LEVEL,
+    PLACE,
+    WHOLE,
+    ReadForms,
+    environment_text,
+    layers,
+    resolve,
+    takes_part,
+    text_of,
+)
 from aot_runtime.serving.sources import source_digest
 
 from ..declare.specs import CapturedSpec
@@ -37,6 +49,14 @@ _LOOKS_AT_FILES = frozenset(
 )
 _FILES = frozenset({"genericpath", "pathlib", "pathlib._local", "pathlib._abc", "glob"})
 _LISTS_FILES = ("open", "os.listdir", "os.scandir", "subprocess.Popen", "os.system")  # events of Python's own audit
+# What of `os` may be asked for: the rest tells something of the machine, the process or files.
+_OF_OS = frozenset(
+    {"environ", "getenv", "path", "fspath", "fsencode", "fsdecode", "PathLike", "sep", "pathsep", "linesep"}
+)
+_UNSEEN = frozenset({"__subclasses__", "__getattribute__"})  # they lead to what no name tells
+_OF_LOGGERS = frozenset({"isEnabledFor", "getEffectiveLevel"})
+_OF_IMPORTS = frozenset({"import_module", "find_spec"})
+_OF_INSPECT = frozenset({"currentframe", "getattr_static", "getmembers", "getmodule", "stack"})
 _QUESTIONS = ("get_device_multiprocessor_count", "get_l2_cache_size_in_bytes")
 
 
@@ -77,7 +97,13 @@ def _replace(own: dict[str, Any], attributes: Mapping[str, Any]) -> None:
 
 
 def _check_seen(spec: CapturedSpec, record: Mapping[str, Any]) -> None:
-    """Every call that this code answers must have found the values that were read now."""
+    """Every call that this code answers must have found the values that were read now, and the functions that ran."""
+    for (module, path), found in spec.seen.items():
+        if PLACE in path and found != {text_of(module, path)}:
+            raise BuildError(
+                f"{module}.{path.replace(PLACE, '.').strip('.')} is another function than when it was called",
+                hint="capture what is called before a function is replaced by an exercise of its own",
+            )
     for module, read in record["modules"].items():
         for path, text in read["values"].items():
             found = spec.seen.get((module, path), {text})
@@ -123,17 +149,18 @@ class Reads:
                 forms.of(value, "")
             met.add(forms)
         self._refused += sorted(set(self._stateful_names()))
-        waiting = {*self._all_paths(), *self._asked, *self._functions_and_classes(), *met.members()}
-        while waiting := {*waiting, *self._attributes(met)} - found.keys():
+        asked = {(module, path) for module, path in self._asked if not _is_of_c(resolve(module, path))}
+        waiting = {*self._all_paths(), *self._absent(), *asked, *self._functions_and_classes(), *met.members()}
+        while waiting := {*waiting, *self._attributes(met), *self._all_paths()} - found.keys():
             for module, path in waiting:
                 forms = ReadForms()  # as who looks the call up: a class that was met before has a shorter form
                 try:
-                    found[module, path] = forms.text(resolve(module, path), f"{module}.{path}")
+                    found[module, path] = _text(module, path, forms)
                     met.add(forms)
                 except UnstableError as error:
                     self._refused.append(f"{module}.{path} is read while it is traced: {error}")
                     found[module, path] = ""
-        self._check()
+        _check_refused(self._refused)
         device = [[name, list(arguments), answer] for (name, arguments), answer in sorted(self._device.items())]
         environment = dict(sorted(self._environment.items()))
         return {"modules": self._modules(found), "environment": environment, "device": device}
@@ -154,15 +181,22 @@ class Reads:
             self._note_state(frame, module)
         if code in self._codes or not takes_part(module) or module not in sys.modules:
             return
-        if code.co_name == "<module>" or _is_imported(frame):
+        if _is_imported(frame):
             return
-        self._codes[code] = module
+        self._codes[code] = module  # also what `eval` and `exec` run
 
     def _note_state(self, frame: types.FrameType, module: str) -> None:
         """Refuse what a function of a library asks torch, or the parts of Python whose answers are not compared."""
         caller = str(frame.f_back.f_globals.get("__name__")) if frame.f_back is not None else ""
-        if takes_part(caller) and not _is_imported(frame):
-            asked = f"{module}.{frame.f_code.co_name}"
+        if not takes_part(caller) or _is_imported(frame.f_back):
+            return
+        name = frame.f_code.co_name
+        if name in _OF_LOGGERS:
+            self._asked.add((module, f"{LEVEL}{frame.f_locals['self'].name}"))
+        elif name == "import_module":
+            self._asked.add((_absolute(frame), WHOLE))
+        else:
+            asked = f"{module}.{name}"
             self._refused.append(f"{caller} calls {asked} while it is traced, whose answer may change")
 
     def _note_variable(self, name: str | None, value: str | None) -> None:
@@ -175,17 +209,14 @@ class Reads:
             self._environment[name] = environment_text(value)
 
     def _note_file(self, path: str) -> None:
-        frame: types.FrameType | None = sys._getframe(2)
-        while frame is not None and _is_standard(str(frame.f_globals.get("__name__"))):
-            frame = frame.f_back
-        module = str(frame.f_globals.get("__name__")) if frame is not None else ""
-        if takes_part(module) and not _is_imported(frame):
+        module = _asking()
+        if takes_part(module) and not _is_imported(sys._getframe(2)):  # Python looks into folders for a module
             self._refused.append(f"{module} opens the file `{path}` while it is traced")
 
     def _note_attribute(self, holder: Any, name: str) -> None:
         module = holder.__name__ if isinstance(holder, types.ModuleType) else str(holder.__module__)
         path = name if isinstance(holder, types.ModuleType) else f"{holder.__qualname__}.{name}"
-        if takes_part(module) and name[:2] != "__":
+        if (takes_part(module) or module == "sys") and name not in _OF_PYTHON:
             self._asked.add((module, path))
 
     def _add_cached(self) -> None:
@@ -193,7 +224,12 @@ class Reads:
         cached = [value for module, path in self._all_paths() if _is_cached(value := resolve(module, path))]
         kinds = {kind for module in set(self._codes.values()) for kind in _classes(module)}
         cached += [item for kind in kinds for item in vars(kind).values() if _is_cached(item)]
-        functions = reach(cached).functions
+        self._add_reached(cached)
+
+    def _add_reached(self, cached: list[Any]) -> None:
+        functions = reach(
+            [*cached, *(type(one.__wrapped__) for one in cached if hasattr(one, "__wrapped__"))]
+        ).functions
         for function in functions:
             code = getattr(function, "_original_code", function.__code__)
             self._codes.setdefault(code, str(function.__globals__["__name__"]))
@@ -214,7 +250,15 @@ class Reads:
             if "globals" in names and "globals" not in known:
                 yield module, WHOLE
             taken = imported_by(code, str(known.get("__package__") or ""))
-            yield from ((of, name) for of, name in taken if takes_part(of) and of in sys.modules)
+            yield from ((of, name) for of, name in taken if takes_part(of))
+
+    def _absent(self) -> Iterator[tuple[str, str]]:
+        """The names that code reads and its module does not have, such as ``len``: a module may come to have them."""
+        absent: dict[str, set[str]] = {}
+        for code, module in self._codes.items():
+            names = {path.partition(".")[0] for path in names_read(code)} - vars(sys.modules[module]).keys()
+            absent.setdefault(module, set()).update(names)
+        yield from ((module, ABSENT + ",".join(sorted(names))) for module, names in absent.items() if names)
 
     def _stateful_names(self) -> Iterator[str]:
         """The functions of C that code names and whose answers may change: these have no frames."""
@@ -224,8 +268,10 @@ class Reads:
                 value = known.get(path.partition(".")[0])
                 of = getattr(value, "__name__" if isinstance(value, types.ModuleType) else "__module__", None)
                 asks = of in _STATEFUL and not isinstance(value, type) and ("." in path or callable(value))
-                if asks or _asks_torch(of, path):
+                if asks or _asks_torch(of, path) or _asks_machine(value, path) or _leads_anywhere(value, path):
                     yield f"{module} reads {path} while it is traced, which may change"
+            for name in _UNSEEN & {*code.co_names}:
+                yield f"{module} reads {name} while it is traced, which may change"
 
     def _functions_and_classes(self) -> Iterator[tuple[str, str]]:
         """The functions that ran, for what they enclose and their defaults, and the classes of methods that ran."""
@@ -235,34 +281,93 @@ class Reads:
         for module, names in ran.items():
             known = vars(sys.modules[module])
             yield from ((module, name) for name in names if _is_function(known.get(name)))
+            placed = sorted(name for name in names if self._ran(known.get(name)))
+            if placed and module != _MAIN:  # what a script defines counts by its text
+                yield module, f"{PLACE}{','.join(placed)}"
             yield from ((module, kind.__qualname__) for kind in _classes(module) if names & vars(kind).keys())
+
+    def _ran(self, value: Any) -> bool:
+        """Whether the code of a function, or of one that it wraps, ran."""
+        codes = (getattr(layer, name, None) for layer in layers(value) for name in ("__code__", "_original_code"))
+        return any(code in self._codes for code in codes)
 
     def _attributes(self, met: _Met) -> Iterator[tuple[str, str]]:
         """The attributes of classes and functions that code which ran names; plain methods say no more than their source."""
+        self._add_reached([item for kind in met.classes for item in vars(kind).values() if _is_cached(item)])
         read = {name for code in self._codes for name in (*code.co_names, *constants(code))}
+        ran = {code.co_name for code in self._codes}
         for function in met.functions:
             if resolve(function.__module__, function.__qualname__) is function:
-                names = [name for name in read & vars(function).keys() if name[:1] != "_"]
+                names = [name for name in read & vars(function).keys() if name not in _OF_JIT]
                 yield from ((function.__module__, f"{function.__qualname__}.{name}") for name in names)
         for kind in met.classes:
             if resolve(kind.__module__, kind.__qualname__) is kind:
                 held = {name: item for base in reversed(kind.__mro__) for name, item in vars(base).items()}
-                names = [name for name in read & held.keys() if not (name[:2] == "__" or _is_bare(held[name]))]
+                named = {name for name in read & held.keys() if name not in _OF_PYTHON}
+                names = [name for name in named | (ran & held.keys()) if not _is_bare(held[name])]
+                placed = sorted(name for name in ran & held.keys() if self._ran(held[name]))
+                if placed and kind.__module__ != _MAIN:
+                    yield kind.__module__, f"{kind.__qualname__}{PLACE}{','.join(placed)}"
                 yield from ((kind.__module__, f"{kind.__qualname__}.{name}") for name in names)
+                yield kind.__module__, kind.__qualname__
 
-    def _check(self) -> None:
-        if self._refused:
-            raise BuildError(
-                f"what it reads cannot be compared when it is served: {self._refused[0]}",
-                hint="let it read plain values, or pass them as arguments; `aot.kernel` declares a kernel without all this",
-            )
+
+def _text(module: str, path: str, forms: ReadForms) -> str:
+    if PLACE in path or path[:1] == ABSENT:
+        return text_of(module, path)
+    return forms.text(resolve(module, path), f"{module}.{path}")
+
+
+def _check_refused(refused: list[str]) -> None:
+    if refused:
+        raise BuildError(
+            f"what it reads cannot be compared when it is served: {refused[0]}",
+            hint="let it read plain values, or pass them as arguments; `aot.kernel` declares a kernel without all this",
+        )
 
 
 def _has_state(code: types.CodeType, module: str) -> bool:
     """Whether a function of Python's own modules, or of torch, answers by more than its arguments."""
     if module in _FILES:
         return code.co_name in _LOOKS_AT_FILES
+    if module in _NAMED:
+        return code.co_name in _NAMED[module]
     return module in _STATEFUL or (module.partition(".")[0] == "torch" and not takes_part(module))
+
+
+_NAMED = {
+    "logging": _OF_LOGGERS,
+    "importlib": _OF_IMPORTS,
+    "importlib.util": _OF_IMPORTS,
+    "inspect": _OF_INSPECT,
+    "shutil": frozenset({"which", "disk_usage"}),
+}
+_OF_PYTHON = frozenset({*dir(object), *dir(type), *dir(types.FunctionType), *dir(types.ModuleType), "__weakref__"})
+# What CuTe DSL gives to functions that it decorates.
+_OF_JIT = frozenset(
+    {"_decorator_kind", "_decorator_location", "_dsl_cls", "_dsl_object", "_name_prefix", "_original_code"}
+    | {"_preprocess_enabled", "_transformed_ast", "set_name_prefix", "__wrapped__"}
+)
+
+
+def _absolute(frame: types.FrameType) -> str:
+    """The module that ``importlib.import_module`` is asked for."""
+    name, package = frame.f_locals["name"], frame.f_locals.get("package")
+    return importlib.util.resolve_name(name, package) if package else str(name)
+
+
+def _asks_machine(value: Any, path: str) -> bool:
+    """Whether a name is a function of ``os`` that tells something of the machine or the process."""
+    if isinstance(value, types.ModuleType) and value.__name__ in ("os", "posix"):
+        name = path.partition(".")[2].partition(".")[0]
+        return bool(name) and name not in _OF_OS and callable(getattr(value, name, None))
+    return getattr(value, "__module__", None) == "posix" and isinstance(value, types.BuiltinFunctionType)
+
+
+def _leads_anywhere(value: Any, path: str) -> bool:
+    if isinstance(value, types.ModuleType) and value is sys:
+        return path.startswith("sys.modules") or path.partition(".")[2].startswith("modules")
+    return value is sys.modules or path == "__import__"
 
 
 def _asks_torch(module: Any, path: str) -> bool:
@@ -299,7 +404,11 @@ def _is_bare(item: Any) -> bool:
         return len(functions) == 1 and not any(
             layer.__closure__ or layer.__defaults__ or layer.__kwdefaults__ for layer in functions
         )
-    # What Python makes for slots and for the fields of named tuples is of C, and has no attributes.
+    return _is_of_c(item)
+
+
+def _is_of_c(item: Any) -> bool:
+    """Whether something is what Python makes for a slot or for a field of a named tuple, which has no attributes."""
     return hasattr(item, "__get__") and not hasattr(item, "__dict__") and not isinstance(item, property)
 
 
@@ -371,22 +480,54 @@ def _environment_seen(note: Callable[[str | None, str | None], None]) -> Iterato
 
 @contextmanager
 def _attributes_seen(note: Callable[[Any, str], None]) -> Iterator[None]:
-    """Within the context, ``note`` hears of each attribute of a module, class or function that a library asks ``getattr`` for."""
-    ask = getattr
-    asking: list[str] = []  # who notes asks for attributes, too
+    """Within the context, ``note`` hears of each attribute of a module, class or function that a library asks for by a text."""
+    asking: list[Any] = []  # who notes asks for attributes, too
 
-    def getattr_noted(holder: Any, name: str, *default: Any) -> Any:
-        if not asking and isinstance(holder, (types.ModuleType, type, types.FunctionType)):
-            asking.append(name)
-            try:
-                if takes_part(str(sys._getframe(1).f_globals.get("__name__"))):
-                    note(holder, name)
-            finally:
-                asking.pop()
+    def noted_names(holder: Any, names: Callable[[Any], list[str]]) -> None:
+        if asking:
+            return
+        asking.append(holder)
+        try:
+            of = holder if isinstance(holder, _HOLDERS) else type(holder)
+            if takes_part(str(sys._getframe(2).f_globals.get("__name__"))):
+                for name in names(of):
+                    note(of, name)
+        finally:
+            asking.pop()
+
+    def getattr_noted(holder: Any, name: str, *default: Any, ask: Any = getattr) -> Any:
+        noted_names(holder, lambda of: [name])
         return ask(holder, name, *default)
 
-    with mock.patch.object(builtins, "getattr", getattr_noted):
+    def hasattr_noted(holder: Any, name: str, ask: Any = hasattr) -> Any:
+        noted_names(holder, lambda of: [name])
+        return ask(holder, name)
+
+    def vars_noted(*holder: Any, ask: Any = vars) -> Any:
+        if not holder:
+            return sys._getframe(1).f_locals
+        noted_names(holder[0], lambda of: list(ask(of)))
+        return ask(*holder)
+
+    def dir_noted(*holder: Any, ask: Any = dir) -> Any:
+        if not holder:
+            return sorted(sys._getframe(1).f_locals)
+        noted_names(holder[0], ask)
+        return ask(*holder)
+
+    replaced: dict[str, Any] = {
+        "getattr": getattr_noted,
+        "hasattr": hasattr_noted,
+        "vars": vars_noted,
+        "dir": dir_noted,
+    }
+    with ExitStack() as stack:
+        for name, function in replaced.items():
+            stack.enter_context(mock.patch.object(builtins, name, function))
         yield
+
+
+_HOLDERS = (types.ModuleType, type, types.FunctionType)
 
 
 _listeners: list[Callable[[str], None]] = []  # of files that are opened

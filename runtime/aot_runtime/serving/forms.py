@@ -22,6 +22,7 @@ import typing
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import PurePath
 from typing import Any
 
 from .sources import class_statements, function_text, uses_cute_dsl
@@ -33,6 +34,7 @@ __all__ = [
     "annotations_of",
     "base_names",
     "digest",
+    "has_globals_of_module",
     "is_defined",
     "qualified",
 ]
@@ -92,7 +94,84 @@ def qualified(kind: Any) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-class Forms:
+class _FunctionForms:
+    """Forms of functions, which are a part of :class:`Forms`."""
+
+    python: str | None = None  # the version of Python, if bytecode had to stand in for a source
+
+    def of(self, value: Any, where: str) -> Any:
+        raise NotImplementedError
+
+    def _callable(self, value: Any, where: str) -> Any:
+        """The form of a function, a method or a partial; None for any other object that can be called."""
+        if isinstance(value, functools.partial):
+            parts = [value.func, list(value.args), dict(value.keywords)]
+            return ["partial", *(self.of(part, f"{where}: its parts") for part in parts)]
+        if isinstance(value, types.MethodType):
+            return ["method", self.of(value.__self__, f"the object of {where}"), self.of(value.__func__, where)]
+        if isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
+            return ["builtin", f"{value.__module__}.{value.__qualname__}", *self._bound_to(value, where)]
+        if type(value).__module__ == "nanobind":  # a function of C++, in other modules in other versions of CuTe DSL
+            return ["builtin", f"{value.__module__.partition('.')[0]}:{value.__qualname__}"]
+        if isinstance(value, types.FunctionType):
+            return self.function(value, where)
+        return None
+
+    def _bound_to(self, method: Any, where: str) -> list[Any]:
+        """The object of a method that C implements, such as ``table.get``. Functions of C are bound to their modules."""
+        owner = getattr(method, "__self__", None)
+        return [] if owner is None or isinstance(owner, (types.ModuleType, type)) else [self.of(owner, where)]
+
+    def function(self, value: Any, where: str) -> Any:
+        """A function by its source, what it encloses and its defaults. What it reads is compared apart: see ``reads``."""
+        function = inspect.unwrap(value)
+        enclosed = {
+            name: self.of(_content(cell, f"{name} of {where}"), f"{name} of {where}")
+            for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        }
+        defaults = self.of([function.__defaults__, function.__kwdefaults__], f"the defaults of {where}")
+        found = ["function", self._source(function, where), enclosed, defaults]
+        return found if has_globals_of_module(function) else [*found, self.named_globals(function, where)]
+
+    def named_globals(self, function: types.FunctionType, where: str) -> dict[str, Any]:
+        """What a function reads by name that runs with globals of its own, which are no module's."""
+        known = function.__globals__
+        return {
+            name: self.of(known[name], f"{name} of {where}") for name in sorted(_global_names(function) & known.keys())
+        }
+
+    def _source(self, function: types.FunctionType, where: str) -> str:
+        """The place of a function in a module whose source is compared; of one in a script, its text."""
+        nested, generated = "<" in function.__qualname__, function.__code__.co_filename.startswith("<")
+        if generated and function.__code__.co_filename not in linecache.cache:
+            return f"{qualified(function)} {self._bytecode(function, where)}"
+        if function.__module__ != _MAIN and not nested and not generated:
+            return qualified(function)
+        try:
+            # CuTe DSL replaces the code of a function when it is first compiled.
+            text = textwrap.dedent(function_text(getattr(function, "_original_code", function.__code__)))
+        except (OSError, TypeError):
+            raise UnstableError(f"{where} is a function whose source cannot be read") from None
+        if function.__name__ == "<lambda>" and _lambdas(text) > 1:
+            raise UnstableError(f"{where} is one of several lambdas on one line, which cannot be told apart")
+        return f"{qualified(function)} {hashlib.sha256(text.encode()).hexdigest()}"
+
+    def _bytecode(self, function: types.FunctionType, where: str) -> str:
+        """A digest of a function whose source was never written down, and of the functions that it names.
+
+        Bytecode is the same in every process of one version of Python, and in no other version.
+        """
+        self.python = f"{sys.version_info.major}.{sys.version_info.minor}"
+        known = function.__globals__
+        named = {
+            name: self.of(known[name], f"{name} of {where}")
+            for name in sorted(_global_names(function))
+            if callable(known.get(name))
+        }
+        return digest([_code(getattr(function, "_original_code", function.__code__), where), named])
+
+
+class Forms(_FunctionForms):
     """Forms of the values of one call. Symbols are numbered in the order in which they are met."""
 
     def __init__(self) -> None:
@@ -100,7 +179,6 @@ class Forms:
         self._kept: list[Any] = []  # an object that is gone would leave its identity to another
         self._hints: dict[int, Any] = {}  # forms of type hints by identity: the fields of a class repeat a few of them
         self._active: dict[int, int] = {}  # how far out each value around the present one is, by identity
-        self.python: str | None = None  # the version of Python, if bytecode had to stand in for a source
 
     def symbol(self, symbol: Any) -> str:
         """``?0``, with what the compiler may assume about it."""
@@ -116,7 +194,7 @@ class Forms:
         if word == "plain":
             return value if kind in _PLAIN_KINDS else self._derived(value, kind.__mro__, where)
         if word == "float":
-            return ["float", repr(value)]
+            return ["float", repr(value)] if kind is float else self._derived(value, kind.__mro__, where)
         # Most values are classes, or tuples and lists of plain values, and a look-up waits for this. The rest asks more.
         if word == "class" and value is not Any and is_defined(value):
             return self.type_of(value, where)
@@ -148,6 +226,10 @@ class Forms:
             return self._collection(value, where)
         if isinstance(value, types.MappingProxyType):
             return self._collection(dict(value), where)
+        if isinstance(value, (range, slice)):
+            return [type(value).__name__, [self.of(part, where) for part in (value.start, value.stop, value.step)]]
+        if isinstance(value, (complex, PurePath)):
+            return [qualified(type(value)), str(value)]
         if isinstance(value, type):
             return self.type_of(value, where)
         if isinstance(value, types.ModuleType):
@@ -158,10 +240,11 @@ class Forms:
 
     def _derived(self, value: Any, bases: tuple[type, ...], where: str) -> Any:
         """A number or text of a class of its own, which may have given it attributes."""
-        plain = next(base for base in bases if base in _PLAIN_KINDS)(value)
-        return (
-            [qualified(bases[0]), plain, self._named(vars(value), where)] if getattr(value, "__dict__", {}) else plain
-        )
+        plain: Any = next(base for base in bases if base in _PLAIN_KINDS or base is float)
+        own = getattr(value, "__dict__", {})
+        # `str` and the like of a class that changes them would give what that class makes of the value.
+        content = plain.__repr__(value) if plain is not str else str.__str__(value)
+        return [qualified(bases[0]), content, *([self._named(own, where)] if own else [])]
 
     def _hint(self, hint: Any, where: str) -> Any:
         """A type hint by its parts. The objects of ``typing`` hold other attributes in every version of Python."""
@@ -173,8 +256,10 @@ class Forms:
 
     def type_of(self, kind: type, where: str) -> Any:
         """A class by its name, if a statement of its module defines it; one that code has made, by what it holds."""
-        if is_defined(kind):
-            return ["class", qualified(kind)]
+        return ["class", qualified(kind)] if is_defined(kind) else self.made_class(kind, where)
+
+    def made_class(self, kind: type, where: str) -> Any:
+        """A class that no statement of its module tells, by what it holds."""
         held = {name: _plain(item) for name, item in sorted(_held(kind).items())}
         return ["class", qualified(kind), [self.of(base, where) for base in kind.__bases__], self._named(held, where)]
 
@@ -212,61 +297,6 @@ class Forms:
             own["default_factory"] = value.default_factory
         return [qualified(type(value)), items, *([self._named(own, where)] if own else [])]
 
-    def _callable(self, value: Any, where: str) -> Any:
-        """The form of a function, a method or a partial; None for any other object that can be called."""
-        if isinstance(value, functools.partial):
-            parts = [value.func, list(value.args), dict(value.keywords)]
-            return ["partial", *(self.of(part, f"{where}: its parts") for part in parts)]
-        if isinstance(value, types.MethodType):
-            return ["method", self.of(value.__self__, f"the object of {where}"), self.of(value.__func__, where)]
-        if isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
-            return ["builtin", f"{value.__module__}.{value.__qualname__}"]
-        if type(value).__module__ == "nanobind":  # a function of C++, in other modules in other versions of CuTe DSL
-            return ["builtin", f"{value.__module__.partition('.')[0]}:{value.__qualname__}"]
-        if isinstance(value, types.FunctionType):
-            return self.function(value, where)
-        return None
-
-    def function(self, value: Any, where: str) -> Any:
-        """A function by its source, what it encloses and its defaults. What it reads is compared apart: see ``reads``."""
-        function = inspect.unwrap(value)
-        enclosed = {
-            name: self.of(_content(cell, f"{name} of {where}"), f"{name} of {where}")
-            for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-        }
-        defaults = self.of([function.__defaults__, function.__kwdefaults__], f"the defaults of {where}")
-        return ["function", self._source(function, where), enclosed, defaults]
-
-    def _source(self, function: types.FunctionType, where: str) -> str:
-        """The place of a function in a module whose source is compared; of one in a script, its text."""
-        nested, generated = "<" in function.__qualname__, function.__code__.co_filename.startswith("<")
-        if generated and function.__code__.co_filename not in linecache.cache:
-            return f"{qualified(function)} {self._bytecode(function, where)}"
-        if function.__module__ != _MAIN and not nested and not generated:
-            return qualified(function)
-        try:
-            # CuTe DSL replaces the code of a function when it is first compiled.
-            text = textwrap.dedent(function_text(getattr(function, "_original_code", function.__code__)))
-        except (OSError, TypeError):
-            raise UnstableError(f"{where} is a function whose source cannot be read") from None
-        if function.__name__ == "<lambda>" and _lambdas(text) > 1:
-            raise UnstableError(f"{where} is one of several lambdas on one line, which cannot be told apart")
-        return f"{qualified(function)} {hashlib.sha256(text.encode()).hexdigest()}"
-
-    def _bytecode(self, function: types.FunctionType, where: str) -> str:
-        """A digest of a function whose source was never written down, and of the functions that it names.
-
-        Bytecode is the same in every process of one version of Python, and in no other version.
-        """
-        self.python = f"{sys.version_info.major}.{sys.version_info.minor}"
-        known = function.__globals__
-        named = {
-            name: self.of(known[name], f"{name} of {where}")
-            for name in sorted(_global_names(function))
-            if callable(known.get(name))
-        }
-        return digest([_code(function.__code__, where), named])
-
     def _object(self, value: Any, where: str) -> Any:
         kind: Any = type(value)
         names = base_names(kind)
@@ -276,6 +306,8 @@ class Forms:
             if kind.__name__ in ("dtype", "device"):
                 return ["torch", str(value)]
             raise UnstableError(f"{where} is a {qualified(kind)}")
+        if kind.__module__.startswith("numpy") and names & {"dtype", "generic"}:
+            return ["numpy", f"{value.dtype.str} {value!r}" if "generic" in names else value.str]
         if "Numeric" in names and isinstance(getattr(value, "value", None), (bool, int, float)):
             return ["number", qualified(kind), self.of(value.value, where)]
         if hasattr(kind, "dynamic_shapes_mask") and isinstance(
@@ -285,7 +317,14 @@ class Forms:
         attributes = _attributes(value)
         if attributes is None:
             raise UnstableError(f"{where} is a {qualified(kind)}, which shows nothing of its content")
-        return [qualified(kind), self._named(dict(sorted(attributes.items())), where)]
+        form = [qualified(kind), self._named(dict(sorted(attributes.items())), where)]
+        return form if is_defined(kind) else [*form, self.of(kind, where)]
+
+
+def has_globals_of_module(function: types.FunctionType) -> bool:
+    """Whether the globals of a function are those of a loaded module. ``exec`` may have given it others."""
+    module = sys.modules.get(str(function.__globals__.get("__name__")))
+    return getattr(module, "__dict__", None) is function.__globals__
 
 
 def _lambdas(text: str) -> int:
@@ -391,10 +430,9 @@ _POINTER = tuple.__itemsize__
 
 @functools.lru_cache(maxsize=1024)
 def _slots(kind: type) -> list[str] | None:
-    """The slots of a class and its bases; None if none of them declares any."""
-    declared = [base.__dict__["__slots__"] for base in kind.__mro__ if "__slots__" in base.__dict__]
-    names = [name for slots in declared for name in ([slots] if isinstance(slots, str) else slots)]
-    return [name for name in names if name not in ("__dict__", "__weakref__")] if declared else None
+    """The slots of a class and its bases, by the names that Python keeps them under; None if none of them declares any."""
+    declared = any("__slots__" in base.__dict__ for base in kind.__mro__)
+    return list(copyreg._slotnames(kind)) if declared else None  # type: ignore[attr-defined]
 
 
 @functools.lru_cache(maxsize=1024)

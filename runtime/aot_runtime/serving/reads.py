@@ -4,38 +4,48 @@ A kernel is traced by running Python functions. These read globals, attributes o
 defaults, environment variables, and numbers of the device. None of that is an argument, and all of it becomes part of
 the code. The builder records what was read (``aot/compile/reads.py``); a look-up evaluates the same here. A record:
 
-``modules``      the modules whose functions ran: the digest of their source, and every value that they read by name
+``modules``      the modules whose functions ran: the digest of their source, every value that they read by name, where each
+                 function that ran is defined (``Norm@body,run``), and names that must not exist (``?len,range``)
 ``environment``  variables that were read, by digest; None for one that was not set
 ``device``       questions to CuTe DSL's ``HardwareInfo``, and the answers
 """
 
 from __future__ import annotations
 
+import abc
+import builtins
+import dataclasses
 import enum
 import functools
 import importlib
 import json
 import logging
+import operator
 import os
 import re
 import sys
 import threading
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any
+from itertools import chain
+from typing import Any, Union, get_args, get_origin
 
 from ..arch import Arch
-from .forms import Forms, UnstableError, digest, is_defined, qualified
+from .forms import Forms, UnstableError, annotations_of, digest, has_globals_of_module, is_defined, qualified
 from .sources import class_text, source_digest, uses_cute_dsl
 
 __all__ = [
+    "ABSENT",
+    "LEVEL",
     "MISSING",
+    "PLACE",
     "WHOLE",
     "ReadForms",
     "changes",
     "changes_for_device",
     "environment_text",
+    "layers",
     "resolve",
     "takes_part",
     "text_of",
@@ -44,11 +54,14 @@ __all__ = [
 _MAIN = "__main__"
 _COMPILER = frozenset({"cutlass", "nvidia_cutlass_dsl", "cuda", "tvm_ffi", "aot", "aot_runtime"})
 _FOREIGN = frozenset({*_COMPILER, "numpy", "jax", "jaxlib", "triton", "builtins", "typing_extensions"})
-_LETTERS, _SHOWN = 12, 48
+_LETTERS, _SHOWN = 12, 72
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
 _HARDWARE, _RUNTIME = "cutlass.utils", "cutlass.base_dsl.runtime.cuda"
 MISSING = object()
 WHOLE = "*"  # the path of a module itself, all of whose values may be read
+PLACE = "@"  # between a class, or nothing, and the names of functions: asks where they are defined
+ABSENT = "?"  # begins a list of names that a module must not have: they stand for Python's own
+LEVEL = "level of "  # of a logger, a path in `logging`
 
 
 def takes_part(module: str | None) -> bool:
@@ -128,9 +141,13 @@ def _ask(question: str, arguments: list[Any]) -> Any:
 
 def text_of(module: str, path: str) -> str:
     """A value by its form: itself if it is short, else a digest. ``?`` and the reason if it has no form that lasts."""
+    if PLACE in path:
+        return _places_in(module, *path.split(PLACE))
+    if path[:1] == ABSENT:
+        return _present(module, path[1:].split(","))
     value = resolve(module, path)
     known, guard = _known.get(id(value)), _guard(value)
-    if known is not None and guard is not None and known[0] is value and known[1] == guard:
+    if known is not None and guard is not None and known[0] is value and _same(known[1], guard):
         return known[2]
     try:
         text = ReadForms().text(value, f"{module}.{path}")
@@ -144,28 +161,124 @@ def text_of(module: str, path: str) -> str:
 
 
 _MOST_KNOWN = 16384
-_known: dict[int, tuple[Any, tuple[int, ...], str]] = {}  # the texts of values, with what must be the same in each
+_known: dict[int, tuple[Any, tuple[Any, ...], str]] = {}  # the texts of values, with what must be the same in each
 
 
-def _guard(value: Any) -> tuple[int, ...] | None:
-    """What in a function or class could change, by identity; None if that cannot be said, or for other values.
+def _same(before: Sequence[Any], now: Sequence[Any]) -> bool:
+    return len(before) == len(now) and all(map(operator.is_, before, now))
+
+
+def _guard(value: Any) -> tuple[Any, ...] | None:
+    """What in a function or class could change; None if that cannot be said, or for other values.
 
     Most names stand for functions and classes, and a look-up reads hundreds of them.
     """
-    if isinstance(value, (types.ModuleType, type)):
-        name = value.__name__ if isinstance(value, types.ModuleType) else value.__module__
-        return () if not takes_part(name) or (isinstance(value, type) and is_defined(value)) else None
-    found: list[int] = []
+    if isinstance(value, type):
+        return _guard_of_class(value)
+    if isinstance(value, types.ModuleType):
+        return () if not takes_part(value.__name__) else None
+    found: list[Any] = []
     while isinstance(value, types.FunctionType):
         if takes_part(str(value.__globals__.get("__name__"))):
             defaults = (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
             if value.__closure__ or value.__module__ == _MAIN or not _PLAIN.issuperset(map(type, defaults)):
                 return None
-            found += map(id, defaults)
+            if not has_globals_of_module(value):
+                return None
+            found += (*defaults, value.__code__)
+        elif hasattr(value, _REGISTRY):
+            return None
         value = getattr(value, "__wrapped__", None)
         if value is None:
             return tuple(found)
     return None
+
+
+def _guard_of_class(kind: type) -> tuple[Any, ...] | None:
+    if not takes_part(kind.__module__):
+        return ()
+    if isinstance(kind, enum.EnumMeta) or not is_defined(kind):
+        return None
+    token = [abc.get_cache_token()] if isinstance(kind, abc.ABCMeta) else []  # of virtual subclasses
+    names = (base.__dict__ for base in kind.__mro__ if takes_part(base.__module__))
+    return (*kind.__mro__, *token, *chain.from_iterable(names))
+
+
+def layers(value: Any) -> Iterator[Any]:
+    """A function and what it wraps, the outermost first; the last may be any object."""
+    for name in ("__func__", "fget", "func"):  # of methods, of properties, of partials and cached properties
+        if not isinstance(value, types.FunctionType) and isinstance(
+            inner := getattr(value, name, None), types.FunctionType
+        ):
+            value = inner
+    while value is not None:
+        yield value
+        value = getattr(value, "__wrapped__", None)
+
+
+def _places_in(module: str, holder: str, names: str) -> str:
+    """Where the functions of a class or module are defined, and how they are annotated.
+
+    The sources of modules whose functions ran are compared. So a line tells which of several definitions of a name it is.
+    """
+    held = resolve(module, holder or WHOLE)
+    text = " ".join(_place(_member(held, name)) for name in names.split(","))
+    return text if len(text) <= _SHOWN else f"#{digest(text)[:_LETTERS]}"
+
+
+def _place(value: Any) -> str:
+    known = _placed.get(id(value))
+    codes = [value]
+    for layer in layers(value):
+        codes += (layer, getattr(layer, "__code__", None))
+    if known is not None and _same(known[0], codes):
+        return known[1]
+    text = ",".join(_places(value)) or type(value).__name__
+    if len(_placed) >= _MOST_KNOWN:
+        _placed.clear()
+    _placed[id(value)] = codes, text
+    return text
+
+
+_placed: dict[int, tuple[list[Any], str]] = {}  # the places of functions, with what must be the same in each
+
+
+def _places(value: Any) -> Iterator[str]:
+    for layer in layers(value):
+        code = getattr(layer, "_original_code", getattr(layer, "__code__", None))
+        if code is None:
+            continue
+        module = str(layer.__globals__.get("__name__"))
+        if takes_part(module):
+            hints = {name: _name_of(hint) for name, hint in _annotations(layer).items()}
+            word = f":{digest(hints)[:_LETTERS]}" if hints else ""
+            yield f"{module.rpartition('.')[2]}:{code.co_firstlineno}{word}"
+        else:
+            yield f"{module.partition('.')[0]}:{layer.__name__}"
+
+
+def _annotations(function: types.FunctionType) -> dict[str, Any]:
+    """How the parameters of a function are annotated. Python 3.14 evaluates this when somebody asks."""
+    try:
+        return function.__annotations__
+    except Exception:  # a name that only a type checker knows
+        return {}
+
+
+def _name_of(hint: Any) -> str:
+    if isinstance(hint, (str, int, float)):
+        return str(hint)
+    is_union = get_origin(hint) in (Union, types.UnionType)
+    name = "Union" if is_union else str(getattr(hint, "__qualname__", None) or type(hint).__qualname__)
+    return name + "".join(f" {_name_of(part)}" for part in get_args(hint))
+
+
+def _present(module: str, names: list[str]) -> str:
+    """Which of some names a module has, or Python has under them something that is not its own."""
+    known = vars(sys.modules[module]) if module in sys.modules else {}
+    own = vars(builtins)
+    found = [name for name in names if name in known or getattr(own.get(name), "__module__", "builtins") != "builtins"]
+    return json.dumps(found)
 
 
 def resolve(module: str, path: str) -> Any:
@@ -179,21 +292,37 @@ def resolve(module: str, path: str) -> Any:
         return MISSING
     if path == WHOLE:
         return value
-    for number, name in enumerate(path.split(".")):
+    if path[: len(LEVEL)] == LEVEL:
+        return logging.getLogger(path.removeprefix(LEVEL)).getEffectiveLevel()
+    names = path.split(".")
+    for number, name in enumerate(names):
         found = _member(value, name)
         if found is MISSING:
             return MISSING if number == 0 or isinstance(value, types.ModuleType) else value
         if isinstance(found, types.ModuleType) and found.__name__.partition(".")[0] in sys.stdlib_module_names:
-            return found
+            return _of_python(found, names[number + 1 :])
         if isinstance(found, type) and not takes_part(found.__module__):
             return found  # of CuTe DSL, of C or of Python: its name tells it
         value = found
     return value
 
 
+def _of_python(module: types.ModuleType, names: list[str]) -> Any:
+    """A number or text of one of Python's own modules, as ``sys.version_info``; else the module."""
+    value = vars(module).get(names[0], module) if names else module
+    if value is sys.version_info:
+        return sys.version_info[:2]
+    return value if type(value) in _PLAIN or isinstance(value, (float, tuple, list)) else module
+
+
 def _member(holder: Any, name: str) -> Any:
-    if isinstance(holder, types.ModuleType):
-        return vars(holder).get(name, MISSING) if "__getattr__" not in vars(holder) else _asked(holder, name)
+    if name in _NAMESPACES and isinstance(holder, (types.ModuleType, type, types.FunctionType)):
+        return _namespace(holder, name)
+    if type(holder) is types.ModuleType:
+        held = holder.__dict__
+        return held.get(name, MISSING) if "__getattr__" not in held else _asked(holder, name)
+    if isinstance(holder, types.ModuleType):  # of a class of its own, which may answer as it likes
+        return _asked(holder, name)
     if isinstance(holder, enum.EnumMeta) and name in holder.__members__:
         return holder.__members__[name]
     if isinstance(holder, type):
@@ -202,6 +331,17 @@ def _member(holder: Any, name: str) -> Any:
     if isinstance(own, dict) and name in own:
         return own[name]
     return MISSING  # a property or a method may read all of the object
+
+
+def _namespace(holder: Any, name: str) -> Any:
+    """What a function or class says of itself, or all the values of a namespace. A module is the form of its values."""
+    if isinstance(holder, types.ModuleType):
+        return holder if name == "__dict__" else vars(holder).get(name, MISSING)
+    if name == "__globals__":
+        return sys.modules.get(str(holder.__globals__.get("__name__")), MISSING)
+    if name == "__dict__" and isinstance(holder, type):
+        return {key: item for key, item in vars(holder).items() if key not in _OF_CLASSES}
+    return getattr(holder, name, MISSING)
 
 
 def _asked(module: types.ModuleType, name: str) -> Any:
@@ -276,9 +416,28 @@ class ReadForms(Forms):
             return ["class", _foreign_name(kind)]
         met = kind in self.classes
         self._add_class(kind)
-        if is_defined(kind):
-            return ["class", qualified(kind), *([self._class_text(kind, where)] if kind.__module__ == _MAIN else [])]
-        return ["class", qualified(kind)] if met else super().type_of(kind, where)
+        if is_defined(kind) and _is_named(kind):
+            text = [self._class_text(kind, where)] if kind.__module__ == _MAIN else []
+            return ["class", qualified(kind), *text, *self._shape(kind, where)]
+        return ["class", qualified(kind)] if met else self.made_class(kind, where)
+
+    def _shape(self, kind: type, where: str) -> list[Any]:
+        """What a class says beside the values of its attributes: its bases, its names, its members or fields."""
+        bases = [base for base in kind.__mro__[1:] if takes_part(base.__module__)]
+        names = {name for base in (kind, *bases) for name in vars(base) if name[0] != "_"}
+        found: list[Any] = [list(map(qualified, bases)), sorted(names), _hints_of(kind), _registered(kind)]
+        if isinstance(kind, enum.EnumMeta):
+            members: Mapping[str, Any] = kind.__members__
+            found.append([[name, self.of(member.value, where)] for name, member in members.items()])
+        if defaults := _defaults(kind):
+            found.append({name: self._if_stable(item, where) for name, item in defaults.items()})
+        return [digest(found)[:_LETTERS]] if any(found) else []
+
+    def _if_stable(self, value: Any, where: str) -> Any:
+        try:
+            return self.of(value, where)
+        except UnstableError:
+            return qualified(type(value))
 
     def _class_text(self, kind: type, where: str) -> str:
         try:
@@ -288,6 +447,8 @@ class ReadForms(Forms):
 
     def function(self, value: Any, where: str) -> Any:
         """A function and all that wrap it, each by its name, what it encloses, and its defaults."""
+        if (fields := _fields_of(value)) is not None:
+            return ["dataclass", self._named(fields, where)]
         layers: list[Any] = []
         while isinstance(value, types.FunctionType):
             inner = getattr(value, "__wrapped__", None)
@@ -298,7 +459,9 @@ class ReadForms(Forms):
     def _layer(self, function: types.FunctionType, inner: Any, where: str) -> Any:
         module = str(function.__globals__.get("__name__"))
         if not takes_part(module):
-            return _foreign_name(function)
+            registry = getattr(function, _REGISTRY, None)
+            chosen = [self._collection(dict(registry), where)] if isinstance(registry, types.MappingProxyType) else []
+            return [_foreign_name(function), *chosen] if chosen else _foreign_name(function)
         self.functions.append(function)
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
         enclosed = {
@@ -307,7 +470,8 @@ class ReadForms(Forms):
             if (content := _content(cell)) is not inner
         }
         defaults = [function.__defaults__, function.__kwdefaults__]
-        return [self._source(function, where), enclosed, self.of(defaults, f"the defaults of {where}")]
+        found = [self._source(function, where), enclosed, self.of(defaults, f"the defaults of {where}")]
+        return found if has_globals_of_module(function) else [*found, self.named_globals(function, where)]
 
     def _object(self, value: Any, where: str) -> Any:
         if isinstance(value, (logging.Logger, *_LOCKS, type(os.environ))):
@@ -315,20 +479,73 @@ class ReadForms(Forms):
         if isinstance(value, re.Pattern):
             return ["pattern", str(value.pattern), value.flags]
         if isinstance(value, ContextVar):
-            return ["context", self.of(value.get(None), where)]
+            return ["context", self.of(_of_context(value), where)]
         if isinstance(value, threading.local):
             return ["local", self.of(dict(vars(value)), where)]
         kind: Any = type(value)
         if kind.__module__.partition(".")[0] in _COMPILER and "_mlir" not in kind.__module__:
             return ["object", qualified(kind), super()._object(value, where)]
-        self.type_of(kind, where)
-        return super()._object(value, where)
+        of_class, form = self.type_of(kind, where), super()._object(value, where)
+        return form if _is_named(kind) or not takes_part(kind.__module__) else [of_class, form]
 
 
 _PLAIN = frozenset({bool, int, float, str, type(None)})
+_NAMESPACES = frozenset({"__dict__", "__globals__", "__annotations__", "__doc__", "__name__", "__qualname__"})
+_OF_CLASSES = frozenset(
+    {"__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__", "__static_attributes__"}
+)
+_TUPLE = "_field_defaults"
+_REGISTRY = "registry"  # of functions that choose by the class of their argument
 _OF_MEMBERS = frozenset(
     {"value", "name", "objclass", "sort_order"}
 )  # what Python itself gives to members, underscores aside
+
+
+def _fields_of(function: Any) -> dict[str, Any] | None:
+    """The defaults of fields, for the function that Python made of them. Its code differs between versions of Python."""
+    owner, _, name = str(function.__qualname__).rpartition(".")
+    if name != "__init__" or function.__code__.co_filename != "<string>" or "<" in owner:
+        return None
+    kind = resolve(function.__module__, owner)
+    return _defaults(kind) if isinstance(kind, type) else None
+
+
+def _defaults(kind: type) -> dict[str, Any] | None:
+    """The defaults of the fields of a dataclass or of a named tuple; None of any other class."""
+    if issubclass(kind, tuple):
+        return next((vars(base)[_TUPLE] for base in kind.__mro__ if _TUPLE in vars(base)), None)
+    fields = vars(kind).get("__dataclass_fields__")
+    return fields and {
+        name: [None if one is dataclasses.MISSING else one for one in (field.default, field.default_factory)]
+        for name, field in fields.items()
+    }
+
+
+def _hints_of(kind: type) -> dict[str, str]:
+    try:
+        return {name: _name_of(hint) for name, hint in annotations_of(kind).items()}
+    except Exception:  # Python 3.14 evaluates them now, and a name may be one that only a type checker knows
+        return {}
+
+
+def _registered(kind: type) -> list[str]:
+    """The classes that an abstract class was told to take for its own."""
+    dump = getattr(abc, "_get_dump", None)  # CPython shows the registry only so
+    if not isinstance(kind, abc.ABCMeta) or dump is None:
+        return []
+    return sorted(qualified(one) for reference in dump(kind)[0] if (one := reference()) is not None)
+
+
+def _is_named(kind: type) -> bool:
+    """Whether the name of a class leads to it, so that its attributes can be asked for one by one."""
+    return resolve(kind.__module__, kind.__qualname__) is kind
+
+
+def _of_context(variable: ContextVar[Any]) -> Any:
+    try:
+        return variable.get()
+    except LookupError:
+        return "not set"
 
 
 def _foreign_name(value: Any) -> str:

@@ -23,6 +23,8 @@ _CLASS = re.compile(rb"class (\w+)[(:]")
 _DEF = re.compile(r"\s*(async\s+)?def\s").match
 _files: dict[str, _Source | None] = {}  # by path; a library is not edited while a process runs it
 _KERNELS_OF_TORCH = ("torch._native.", "torch._vendor.")
+# These load what is written. Pytest's makes other messages of assertions.
+_PLAIN_LOADERS = ("_frozen_importlib", "importlib.", "zipimport.", "_pytest.", "aot_runtime.")
 _NOTHING: frozenset[bytes] = frozenset()
 
 
@@ -44,10 +46,19 @@ def _uses_cute_dsl(module: str) -> bool:
 
 
 def source_digest(module: str) -> str | None:
-    """How the SHA-256 of a module's source begins; None if there is none. Imports nothing."""
+    """How the SHA-256 of a module's source begins; None if there is none. Imports nothing.
+
+    A loader that makes other code of the source is named.
+    """
     path = locate_source(module)
     source = _read(path) if path is not None else None
-    return source.digest if source is not None else None
+    return f"{source.digest}{_changed_by(module)}" if source is not None else None
+
+
+def _changed_by(module: str) -> str:
+    loader = getattr(getattr(sys.modules.get(module), "__spec__", None), "loader", None)
+    name = f"{type(loader).__module__}.{type(loader).__qualname__}"
+    return "" if loader is None or name.startswith(_PLAIN_LOADERS) else f" {name}"
 
 
 def class_statements(path: str) -> frozenset[bytes]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from aot.capture.kernels import CapturedCall, launches_kernels
+from aot.capture.kernels import CapturedCall, launches_kernels, note_values
+from aot.compile.reads import _check_seen
+from aot.errors import BuildError
 
 
 class Launcher:
@@ -48,3 +51,14 @@ def computes() -> int:
 )
 def test_a_launch_is_found_at_any_depth(function: Any, found: bool) -> None:
     assert launches_kernels(CapturedCall("key", {}, "", function, (), {}, "here")) is found
+
+
+def test_a_function_that_is_replaced_after_a_call_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    call = CapturedCall("key", {}, "", Launcher().run, (), {}, "here")
+    seen: dict[tuple[str, str], set[str]] = {}
+    note_values(seen, call)
+    spec: Any = SimpleNamespace(seen=seen)
+    _check_seen(spec, {"modules": {}})
+    monkeypatch.setattr(Launcher, "run", launches_through_another)
+    with pytest.raises(BuildError, match=r"Launcher\.run is another function"):
+        _check_seen(spec, {"modules": {}})

@@ -1,0 +1,561 @@
+"""Whatever changes what a library computes while it is traced is seen when the call is looked up, or is refused before.
+
+Each case is a library in one or two modules, the first of which is called `settings`, and a statement. The library runs
+as a kernel that is traced does. The statement then changes its result, so it must change what is compared.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from typing import Any
+
+import pytest
+
+# Libraries in styles of all kinds; `again` imports one anew with variables of the environment.
+COMPARED = {
+    "one of two definitions of a function": (
+        """
+        if os.environ.get("FAST"):
+            def scale(v):
+                return v * 2
+        else:
+            def scale(v):
+                return v * 3
+        ---
+        def apply(v):
+            return settings.scale(v)
+        """,
+        "again(FAST='1')",
+    ),
+    "one of two definitions of a class": (
+        """
+        if os.environ.get("FAST"):
+            class Op:
+                def scale(self, v):
+                    return v * 2
+        else:
+            class Op:
+                def scale(self, v):
+                    return v * 3
+        ---
+        def apply(v):
+            return settings.Op().scale(v)
+        """,
+        "again(FAST='1')",
+    ),
+    "another base": (
+        """
+        class A:
+            def scale(self, v):
+                return v * 2
+        class B:
+            def scale(self, v):
+                return v * 3
+        class Op(A):
+            pass
+        ---
+        def apply(v):
+            return settings.Op().scale(v)
+        """,
+        "settings.Op.__bases__ = (settings.B,)",
+    ),
+    "a method that is replaced": (
+        """
+        class Op:
+            def scale(self, v):
+                return v * 2
+        def other(self, v):
+            return v * 3
+        ---
+        def apply(v):
+            return settings.Op().scale(v)
+        """,
+        "settings.Op.scale = settings.other",
+    ),
+    "a method of Python's own names that is replaced": (
+        """
+        class Op:
+            def __call__(self, v):
+                return v * 2
+        ---
+        def apply(v):
+            return settings.Op()(v)
+        """,
+        "settings.Op.__call__ = lambda self, v: v * 3",
+    ),
+    "code that is replaced": (
+        """
+        def scale(v):
+            return v * 2
+        def other(v):
+            return v * 3
+        def apply(v):
+            return scale(v)
+        """,
+        "lib.scale.__code__ = lib.other.__code__",
+    ),
+    "a default of a constructor": (
+        """
+        class Config:
+            def __init__(self, n=int(os.environ.get("N", 2))):
+                self.n = n
+        ---
+        def apply(v):
+            return v * settings.Config().n
+        """,
+        "again(N='4')",
+    ),
+    "a default of a dataclass with slots": (
+        """
+        @dataclasses.dataclass(frozen=True, slots=True)
+        class Config:
+            n: int = int(os.environ.get("N", 2))
+        ---
+        def apply(v):
+            return v * settings.Config().n
+        """,
+        "again(N='4')",
+    ),
+    "the fields of a dataclass": (
+        """
+        @dataclasses.dataclass
+        class Config:
+            n: int = int(os.environ.get("N", 2))
+        ---
+        def apply(v):
+            return v * dataclasses.fields(settings.Config)[0].default
+        """,
+        "again(N='4')",
+    ),
+    "a default of a named tuple": (
+        """
+        class Config(typing.NamedTuple):
+            n: int = int(os.environ.get("N", 2))
+        ---
+        def apply(v):
+            return v * settings.Config().n
+        """,
+        "again(N='4')",
+    ),
+    "the globals of a generated function": (
+        """
+        names = {"n": 2}
+        exec("def inner(v):\\n    return v * n\\ndef scale(v):\\n    return inner(v)", names)
+        scale = names["scale"]
+        def apply(v):
+            return scale(v)
+        """,
+        "lib.names['n'] = 4",
+    ),
+    "the globals of a function that was made of another's code": (
+        """
+        def scale(v):
+            return v * n
+        scale = types.FunctionType(scale.__code__, {"n": int(os.environ.get("N", 2)), "__name__": __name__})
+        def apply(v):
+            return scale(v)
+        """,
+        "again(N='4')",
+    ),
+    "the namespace of a module": (
+        """
+        n = 2
+        ---
+        def apply(v):
+            return v * settings.__dict__["n"]
+        """,
+        "settings.n = 4",
+    ),
+    "the namespace of a class": (
+        """
+        class Config:
+            n = 2
+        ---
+        def apply(v):
+            for name, item in vars(settings.Config).items():
+                v = v * item if name == "n" else v
+            return v
+        """,
+        "settings.Config.n = 4",
+    ),
+    "the globals of a function": (
+        """
+        n = 2
+        def scale():
+            pass
+        ---
+        def apply(v):
+            return v * settings.scale.__globals__["n"]
+        """,
+        "settings.n = 4",
+    ),
+    "a module that is imported by a text": (
+        """
+        n = 2
+        ---
+        def apply(v):
+            return v * importlib.import_module(settings.__name__).n
+        """,
+        "settings.n = 4",
+    ),
+    "a text that is evaluated": (
+        """
+        n = 2
+        ---
+        def apply(v):
+            return v * eval("settings.n")
+        """,
+        "settings.n = 4",
+    ),
+    "an attribute that comes to be": (
+        """
+        class Config:
+            pass
+        ---
+        def apply(v):
+            return v * (2 if hasattr(settings.Config, "".join(["fa", "st"])) else 3)
+        """,
+        "settings.Config.fast = True",
+    ),
+    "a global that comes to be": (
+        """
+        def apply(v):
+            try:
+                return v * fast
+            except NameError:
+                return v
+        """,
+        "lib.fast = 4",
+    ),
+    "a name of Python's own that the module comes to have": (
+        """
+        def apply(v):
+            return v * len((1, 2))
+        """,
+        "lib.len = lambda items: 9",
+    ),
+    "a module that cannot be imported, and then can": (
+        """
+        def apply(v):
+            try:
+                from no_such_module_here import n
+            except ImportError:
+                n = 3
+            return v * n
+        """,
+        "sys.modules['no_such_module_here'] = types.SimpleNamespace(n=4, __name__='no_such_module_here')",
+    ),
+    "the object of a method of C": (
+        """
+        table = {"n": 2}
+        look = table.get
+        ---
+        def apply(v):
+            return v * settings.look("n")
+        """,
+        "settings.table['n'] = 4",
+    ),
+    "a private slot": (
+        """
+        class Config:
+            __slots__ = ("__n",)
+            def __init__(self, n):
+                self.__n = n
+            def n(self):
+                return self.__n
+        config = Config(2)
+        ---
+        def apply(v):
+            return v * settings.config.n()
+        """,
+        "settings.config._Config__n = 4",
+    ),
+    "a number of another class": (
+        """
+        class Odd(int):
+            def __add__(self, other):
+                return 7
+        n = 3
+        ---
+        def apply(v):
+            return v * (settings.n + 1)
+        """,
+        "settings.n = settings.Odd(3)",
+    ),
+    "an attribute of a float": (
+        """
+        class Scale(float):
+            pass
+        n = Scale(2)
+        n.extra = 2
+        ---
+        def extra(of):
+            return of.extra
+        def apply(v):
+            return v * extra(settings.n)
+        """,
+        "settings.n.extra = 4",
+    ),
+    "a property of a module": (
+        """
+        class Settings(types.ModuleType):
+            @property
+            def n(self):
+                return self.state["n"]
+        state = {"n": 2}
+        sys.modules[__name__].__class__ = Settings
+        ---
+        def apply(v):
+            return v * settings.n
+        """,
+        "settings.state['n'] = 4",
+    ),
+    "the level of a logger": (
+        """
+        log = logging.getLogger("a library of the tests")
+        def apply(v):
+            return v * (2 if log.isEnabledFor(logging.DEBUG) else 3)
+        """,
+        "lib.log.setLevel(logging.DEBUG)",
+    ),
+    "a number of Python itself": (
+        """
+        def apply(v):
+            return v * len(sys.argv)
+        """,
+        "sys.argv.append('more')",
+    ),
+    "a function that is registered for a class": (
+        """
+        class A:
+            pass
+        @functools.singledispatch
+        def scale(of):
+            return 2
+        def apply(v):
+            return v * scale(A())
+        """,
+        "lib.scale.register(lib.A, lambda of: 4)",
+    ),
+    "a class that is registered": (
+        """
+        class Known(abc.ABC):
+            pass
+        class A:
+            pass
+        def apply(v):
+            return v * (2 if isinstance(A(), Known) else 3)
+        """,
+        "lib.Known.register(lib.A)",
+    ),
+    "a method that a protocol asks for": (
+        """
+        @typing.runtime_checkable
+        class Fast(typing.Protocol):
+            def fast(self): ...
+        class A:
+            pass
+        def apply(v):
+            return v * (2 if isinstance(A(), Fast) else 3)
+        """,
+        "lib.A.fast = lambda self: None",
+    ),
+    "what a cached method reads": (
+        """
+        numbers = [int(os.environ.get("N", 2))]
+        class Config:
+            @functools.lru_cache
+            def n(self):
+                return numbers[0]
+        config = Config()
+        config.n()
+        ---
+        def apply(v):
+            return v * settings.config.n()
+        """,
+        "again(N='4')",
+    ),
+    "an annotation": (
+        """
+        def scale(v: int if os.environ.get("N") else float):
+            pass
+        ---
+        def apply(v):
+            return v * (2 if settings.scale.__annotations__["v"] is int else 3)
+        """,
+        "again(N='4')",
+    ),
+    "an attribute between underscores": (
+        """
+        class Config:
+            __width__ = int(os.environ.get("N", 2))
+        ---
+        def apply(v):
+            return v * settings.Config().__width__
+        """,
+        "again(N='4')",
+    ),
+    "the default of a context variable": (
+        """
+        n = contextvars.ContextVar("n", default=int(os.environ.get("N", 2)))
+        get = n.get
+        ---
+        def apply(v):
+            return v * settings.get()
+        """,
+        "again(N='4')",
+    ),
+    "the members of an enumeration": (
+        """
+        class Level(enum.Enum):
+            LOW = int(os.environ.get("N", 2))
+        ---
+        def apply(v):
+            for level in settings.Level:
+                v = v * level.value
+            return v
+        """,
+        "again(N='4')",
+    ),
+    "an attribute that a pattern names": (
+        """
+        class Config:
+            n = int(os.environ.get("N", 2))
+        ---
+        def apply(v):
+            match settings.Config():
+                case settings.Config(n=2):
+                    return v
+            return v * 3
+        """,
+        "again(N='4')",
+    ),
+    "an attribute of a class inside of a function": (
+        """
+        def made(number):
+            class Op:
+                n = number
+            return Op()
+        op = made(int(os.environ.get("N", 2)))
+        ---
+        def apply(v):
+            return v * settings.op.n
+        """,
+        "again(N='4')",
+    ),
+    "a range": (
+        """
+        steps = range(2)
+        ---
+        def apply(v):
+            return v * len(settings.steps)
+        """,
+        "settings.steps = range(4)",
+    ),
+    "a loader that changes the source": (
+        """
+        def apply(v):
+            return v * 2
+        """,
+        "through_a_hook('v * 2', 'v * 4')",
+    ),
+}
+
+# What leads to values that no name tells, or that no other process has, and what the refusal names.
+REFUSED = {
+    "from random import random\ndef apply(v):\n    return v * random()": "random.Random",
+    "def apply(v):\n    return v * os.getpid()": "os.getpid",
+    "def apply(v):\n    return v * os.cpu_count()": "os.cpu_count",
+    "def apply(v):\n    return v * len(sys.modules)": "sys.modules",
+    "def apply(v):\n    return v * len(__import__('os').sep)": "__import__",
+    "class A: pass\ndef apply(v):\n    return v * len(A.__subclasses__())": "__subclasses__",
+    "class A:\n    n = 2\ndef apply(v):\n    return v * object.__getattribute__(A(), ''.join('n'))": "__getattribute__",
+    "import importlib.util\ndef apply(v):\n    return v * (2 if importlib.util.find_spec('json') else 3)": "find_spec",
+    "import inspect\nclass A:\n    n = 2\ndef apply(v):\n    return v * len(inspect.getmembers(A))": "getmembers",
+    "import shutil\ndef apply(v):\n    return v * (2 if shutil.which('ls') else 3)": "which",
+}
+
+RUN = """
+import abc, dataclasses, importlib, importlib.machinery, json, logging, os, sys, textwrap, types
+from pathlib import Path
+import cutlass
+from aot.compile.reads import Reads
+from aot.errors import BuildError
+from aot_runtime.serving import sources
+from aot_runtime.serving.reads import changes
+
+HEAD = "import abc, contextvars, dataclasses, enum, functools, importlib, logging, os, sys, types, typing\\n"
+folder, out = Path(sys.argv[1]), {}
+sys.path.insert(0, str(folder))
+
+
+def again(**variables):
+    os.environ.update(variables)
+    for module in filter(None, (settings, lib)):
+        importlib.reload(module)
+
+
+def through_a_hook(before, after):
+    class Loader(importlib.machinery.SourceFileLoader):
+        def get_code(self, name):
+            return compile(self.get_source(name).replace(before, after), self.path, "exec")
+
+    lib.__spec__.loader = lib.__loader__ = Loader(lib.__name__, lib.__file__)
+    exec(lib.__loader__.get_code(lib.__name__), vars(lib))
+
+
+for number, (name, (text, statement)) in enumerate(json.loads(Path(sys.argv[2]).read_text()).items()):
+    first, _, second = textwrap.dedent(text).partition("---\\n")
+    settings = None
+    if second:
+        (folder / f"settings_{number}.py").write_text(HEAD + first)
+        settings = importlib.import_module(f"settings_{number}")
+        second = f"import settings_{number} as settings\\n{second}"
+    (folder / f"lib_{number}.py").write_text(HEAD + (second or first))
+    importlib.invalidate_caches()
+    lib = importlib.import_module(f"lib_{number}")
+    reads = Reads()
+    with reads.noted():
+        result = lib.apply(3)
+    try:
+        record = json.loads(json.dumps(reads.record([])))
+    except BuildError as error:
+        out[name] = {"refused": error.message}
+        continue
+    before = list(changes(record))
+    arguments, variables = list(sys.argv), dict(os.environ)
+    exec(statement or "pass")
+    out[name] = {"before": before, "after": list(changes(record)), "same result": lib.apply(3) == result}
+    sys.argv[:] = arguments
+    os.environ.clear()
+    os.environ.update(variables)
+print(json.dumps(out))
+"""
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("compared")
+    cases = {**COMPARED, **{text: (text, "") for text in REFUSED}}
+    (folder / "cases.json").write_text(json.dumps(cases))
+    (folder / "script.py").write_text(textwrap.dedent(RUN))
+    command = [sys.executable, str(folder / "script.py"), str(folder), str(folder / "cases.json")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_what_changes_a_result_is_a_miss(outcomes: dict[str, Any], name: str) -> None:
+    found = outcomes[name]
+    assert found.get("before") == [], found
+    assert not found["same result"], "the case changes nothing"
+    assert found["after"], "other code would be served"
+
+
+@pytest.mark.parametrize(("text", "named"), REFUSED.items())
+def test_what_no_name_tells_is_refused(outcomes: dict[str, Any], text: str, named: str) -> None:
+    assert named in outcomes[text].get("refused", "nothing was refused")
