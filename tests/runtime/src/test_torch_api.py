@@ -9,6 +9,8 @@ from pathlib import Path
 import aot_runtime.native
 import pytest
 
+from aot.hosts import Host
+
 FOLDER = aot_runtime.native.source_directory() / "torch"
 SHIM = """
 #include "aot_torch_bundle.h"
@@ -47,7 +49,8 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     (folder / "shim.c").write_text(SHIM)
     (folder / "cuda.c").write_text(PLAYED_CUDA)
     includes = [f"-I{FOLDER}", f"-I{aot_runtime.native.include_directory()}"]
-    cc = [sys.executable, "-m", "ziglang", "cc", "-std=gnu99", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+    cc = [sys.executable, "-m", "ziglang", "cc", "-target", Host.native().zig_target, "-std=gnu99", "-O1"]
+    cc += ["-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
     for name, sources in (("libapi.so", ["shim.c", FOLDER / "aot_torch_api.c"]), ("libtorch_cuda.so", ["cuda.c"])):
         command = [*cc, *includes, f"-Wl,-soname,{name}", *map(str, sources), "-ldl", "-o", name]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True)

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aot.bundle.operators import DEEPEST, MOST, WORKSPACE, Step, shape_steps
+from aot.hosts import Host
 
 FOLDER = aot_runtime.native.source_directory() / "torch"
 INPUTS = (Parameter("x", type="tensor"), Parameter("y", type="tensor?"), Parameter("n", type="int"))
@@ -68,7 +69,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     sources = [str(folder / "shim.c"), str(FOLDER / "aot_torch_shape.c")]
     includes = [f"-I{FOLDER}", f"-I{aot_runtime.native.include_directory()}"]
     flags = ["-std=c99", "-O1", "-Wall", "-Wextra", "-Werror", "-Wno-format-nonliteral", "-shared", "-fPIC"]
-    command = [sys.executable, "-m", "ziglang", "cc", *flags, *includes, *sources, "-o", str(folder / "shape.so")]
+    cc = [sys.executable, "-m", "ziglang", "cc", "-target", Host.native().zig_target]
+    command = [*cc, *flags, *includes, *sources, "-o", str(folder / "shape.so")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return ctypes.CDLL(str(folder / "shape.so"))
