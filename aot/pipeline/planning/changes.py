@@ -1,7 +1,7 @@
 """What a build may do to the bundle that lies at its destination.
 
 A build makes a bundle of what its sources and settings say now. What the sources no longer declare goes. A build that
-was asked for less than the bundle holds stops before it compiles: nobody loses what he did not name.
+was asked for less than the bundle holds stops before it compiles: nothing is lost that was not named.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ int aot_file_hash(int fd, uint64_t expected, aot_sha256_blocks_fn blocks, uint8_
 
 /* Maps a library for good: CUDA graphs and other threads keep using its code. NULL with `*error` set to the reason,
  * which is valid until the next use of the dynamic linker. `fd` is the descriptor that was hashed, or -1: then `path`
- * is opened, as it is where nobody asked for a check. */
+ * is opened, as it is if no check was asked for. */
 void* aot_file_map(int fd, const char* path, const char** error);
 
 /* Gives a library that was opened through a descriptor the name of its path. Debuggers, and everything that prints a backtrace,
