@@ -95,6 +95,9 @@ class TerminalProgress(TimedProgress):
             counted=f"{self.done}/{self.expected}",
         )
 
+    def linked(self, label: str, number: int, total: int) -> None:
+        self.bar.update(self.task, total=total, completed=number, counted=f"{number}/{total}")
+
     def _finish(self) -> None:
         """Stop the clock of the phase that ends."""
         self.bar.update(self.task, total=1, completed=1, left="")

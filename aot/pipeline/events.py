@@ -38,6 +38,9 @@ class Progress:
 
     def compiled(self, job: CompileJob, outcome: Compiled | Failure) -> None: ...
 
+    def linked(self, label: str, number: int, total: int) -> None:
+        """A kernel library is linked; ``number`` of ``total`` are now."""
+
 
 class CountingProgress(Progress):
     """Tells another one everything, and counts what was compiled."""
@@ -63,6 +66,9 @@ class CountingProgress(Progress):
     def compiled(self, job: CompileJob, outcome: Compiled | Failure) -> None:
         self.count += isinstance(outcome, Compiled)
         self.listener.compiled(job, outcome)
+
+    def linked(self, label: str, number: int, total: int) -> None:
+        self.listener.linked(label, number, total)
 
 
 class Clock:
@@ -160,6 +166,9 @@ class LineProgress(TimedProgress):
             self.count(job, outcome)
             told = ", ".join(filter(None, (verdict, self.left)))
             self._print(f"[{self.done}/{self.expected}] {job.label}: {told}")
+
+    def linked(self, label: str, number: int, total: int) -> None:
+        self._print(", ".join(filter(None, (f"[{number}/{total}] linked {label}", self.left))))
 
     def _print(self, text: str) -> None:
         print(f"{self.clock.elapsed:6.1f} s  {text}", file=sys.stderr, flush=True)

@@ -40,6 +40,14 @@ SAMPLE = EXAMPLE / "kernels"
 class Counting(Progress):
     def __init__(self) -> None:
         self.compiled_variants: list[str] = []
+        self.begun: list[str] = []
+        self.libraries: list[tuple[str, int, int]] = []
+
+    def begins(self, job: CompileJob) -> None:
+        self.begun.append(job.variant)
+
+    def linked(self, label: str, number: int, total: int) -> None:
+        self.libraries.append((label, number, total))
 
     def compiled(self, job: CompileJob, outcome: Compiled | Failure) -> None:
         self.compiled_variants.append(job.variant)
@@ -60,7 +68,10 @@ def both(
 
 def test_one_compile_serves_all_hosts(both: tuple[BuildResult, Counting]) -> None:
     result, counting = both
+    assert counting.begun == counting.compiled_variants  # one worker
     assert sorted(counting.compiled_variants) == ["scale__f16", "scale__f32"]
+    assert {label for label, _, _ in counting.libraries} == {f"sm_90a scale for {cpu}" for cpu in CPUS}
+    assert sorted((number, total) for _, number, total in counting.libraries) == [(1, 2), (2, 2)]
     assert set(result.manifest.hosts) == {"x86_64-linux-gnu", "aarch64-linux-gnu"}
     assert verify(result.path) == []
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor as Threads
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -113,7 +114,14 @@ def link_kernels(
 ) -> Contribution:
     """Link what was compiled, for the hosts of ``libraries``, into a folder that is laid out like a bundle."""
     settings, kernels = workspace.settings, compilation.kernels
-    link = _Link(workspace.name, compilation.cuda, workspace.scratch / "linked", settings)
+    numbers, total = itertools.count(1), len(kernels) * len(libraries)
+    link = _Link(
+        workspace.name,
+        compilation.cuda,
+        workspace.scratch / "linked",
+        settings,
+        lambda label: workspace.progress.linked(label, next(numbers), total),
+    )
     # A host waits for its libraries, and a library for its objects: each waits in a line of its own.
     with ThreadPoolExecutor(settings.link_count) as pool, ThreadPoolExecutor() as waiting:
         sources = list(pool.map(lambda kernel: _source(kernel, share="o" not in settings.options.keep), kernels))
@@ -202,6 +210,7 @@ class _Link:
     cuda: int
     folder: Path
     settings: Settings
+    linked: Callable[[str], None]  # hears of each kernel library
 
     def host(self, linker: Linker, libraries: NvidiaLibraries, sources: Sequence[_Source], pool: Threads) -> _Linked:
         (self.folder / "lib" / linker.host.name).mkdir(parents=True)
@@ -217,6 +226,7 @@ class _Link:
         linker.work.mkdir(exist_ok=True)
         launchers = {one.name: one.path.read_text() for one in source.launchers}
         objects = linker.kernel(name, source.tables, launchers, output)
+        self.linked(f"{arch} {name} for {linker.host.cpu}")
         kept = LinkedObjects(tuple(objects), source.imports) if self.settings.archives else None
         names = source.kernel.launchers if "o" in self.settings.options.keep else ()
         own = {f"{one.name}.{linker.host.name}.o": File.at(linker.work / f"{one.name}.o") for one in names}

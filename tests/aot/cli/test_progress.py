@@ -24,12 +24,13 @@ def test_each_phase_has_a_line_and_the_one_before_is_finished() -> None:
         assert progress.bar.tasks[-1].description == "compiling sm_80 add__f32"
         progress.compiled(job, Compiled("add__f32", (), (), 0, 0.5))
         progress.stage("linking for x86_64-linux-gnu")
+        progress.linked("sm_80 add for x86_64", 1, 2)
     shown = [(task.description, task.finished, task.fields["counted"]) for task in progress.bar.tasks]
     assert shown == [
         ("starting", True, ""),
         ("reading declarations", True, ""),
         ("compiling sm_80 add__f32", True, "1/2"),
-        ("linking for x86_64-linux-gnu", False, ""),
+        ("linking for x86_64-linux-gnu", False, "1/2"),
     ]
     assert str(progress.bar.tasks[-1].fields["left"]) == progress.left != ""
     assert set(progress.clock.took) == {"reading declarations", "compiling"}

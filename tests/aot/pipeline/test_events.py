@@ -41,6 +41,7 @@ def test_each_phase_is_printed_with_its_own_time(capsys: pytest.CaptureFixture[s
         progress.compiled(job, Compiled("add__f32", (), (), 0, 0.5))
         progress.compiled(job, Failure("add__f32", "wrong"))
         progress.stage("linking for x86_64-linux-gnu")
+        progress.linked("sm_80 add for x86_64", 1, 1)
         progress.stage("verifying")
     lines = [re.sub(r"^ *[\d.]+ s  ", "", line) for line in capsys.readouterr().err.splitlines()]
     assert [re.sub(r"\d+(\.\d)? s", "N s", line) for line in lines] == [
@@ -52,6 +53,7 @@ def test_each_phase_is_printed_with_its_own_time(capsys: pytest.CaptureFixture[s
         "[2/1] sm_80 add__f32: FAILED, about N s left",
         "compiling: done in N s",
         "linking for x86_64-linux-gnu, about N s left",
+        "[1/1] linked sm_80 add for x86_64, about N s left",
         "linking: done in N s",
         "verifying, about N s left",
     ]
