@@ -430,6 +430,14 @@ def _cold_build(family: str) -> Callable[[Any], str]:
     return find
 
 
+def _whole_build(data: Any) -> str:
+    one = data["results"]
+    return (
+        f"{one['seconds']['total']:.0f} s, {one['cpu_seconds']:.0f} s of CPU; {one['variants']:,} variants of "
+        f"{one['kernels']} kernels; {one['megabytes']:.0f} MB"
+    )
+
+
 def _recipes(data: Any) -> str:
     archs = [found for recipe in data["results"].values() for found in recipe.values()]
     counts = [sum(found[key] for found in archs) for key in ("calls", "captured", "built", "found again")]
@@ -576,7 +584,8 @@ FACTS: dict[str, tuple[tuple[str, str, Callable[[Any], str]], ...]] = {
                       f"{data['results']['builds']['at first']['compiled']} variants compiled"),
         ("The shipped kernels of the core families for `sm90`, empty cache, two workers", "aarch64-cold-build.json",
          _cold_build("core")),
-        ("The same with `--tilings all`", "aarch64-cold-build.json", _cold_build("core, all tilings")),
+        ("All kernels for `sm90` with every tiling, empty cache, ten workers beside other programs", "x86_64-build-all.json",
+         _whole_build),
         ("Builds killed at random moments; each left the old or the new bundle, whole", "aarch64-kill.json",
          _number("results", "kills", digits=0, unit="builds")),
     ),
