@@ -39,7 +39,7 @@ class Progress:
     def compiled(self, job: CompileJob, outcome: Compiled | Failure) -> None: ...
 
     def linked(self, label: str, number: int, total: int) -> None:
-        """A kernel library is linked; ``number`` of ``total`` are now."""
+        """A kernel library is there, linked now or before: ``number`` of ``total``."""
 
 
 class CountingProgress(Progress):
@@ -168,7 +168,7 @@ class LineProgress(TimedProgress):
             self._print(f"[{self.done}/{self.expected}] {job.label}: {told}")
 
     def linked(self, label: str, number: int, total: int) -> None:
-        self._print(", ".join(filter(None, (f"[{number}/{total}] linked {label}", self.left))))
+        self._print(", ".join(filter(None, (f"[{number}/{total}] library of {label}", self.left))))
 
     def _print(self, text: str) -> None:
         print(f"{self.clock.elapsed:6.1f} s  {text}", file=sys.stderr, flush=True)

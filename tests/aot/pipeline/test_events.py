@@ -53,7 +53,7 @@ def test_each_phase_is_printed_with_its_own_time(capsys: pytest.CaptureFixture[s
         "[2/1] sm_80 add__f32: FAILED, about N s left",
         "compiling: done in N s",
         "linking for x86_64-linux-gnu, about N s left",
-        "[1/1] linked sm_80 add for x86_64, about N s left",
+        "[1/1] library of sm_80 add for x86_64, about N s left",
         "linking: done in N s",
         "verifying, about N s left",
     ]
