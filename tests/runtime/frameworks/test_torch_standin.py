@@ -245,6 +245,18 @@ def test_code_that_comes_after_the_signature_was_checked_does_not_run(play: Call
     assert play(code) == ["BundleError", "refused"]
 
 
+def test_paths_and_digests_that_do_not_fit_are_refused(play: Callable[[str], list[str]]) -> None:
+    code = """
+load_library(load())
+(path,) = torch.ops.loaded_libraries
+open_at = ctypes.CDLL(path).aot_demo_torch_open
+open_at.restype = ctypes.c_char_p
+for size, digits in ((4096, 64), (4097, 64), (100, 65), (100, 1000), (4095, 64), (100, 64)):
+    print(b"or the digest of its manifest, is too long" in open_at(b"/" * size, b"0" * digits))
+"""
+    assert play(code) == 4 * ["True"] + 2 * ["False"]
+
+
 def test_the_library_for_torch_is_compared_with_its_digest(play: Callable[[str], list[str]], signed: Path) -> None:
     library = signed / torch_library_path(HOST, "demo")
     content = bytearray(library.read_bytes())

@@ -102,3 +102,11 @@ def test_wrong_arguments_are_an_error_that_says_so(entry: Any, name: str, args: 
     with pytest.raises(ArgumentError) as caught:
         call(entry, name, *args)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("device", [-1, 64, 65, 2**31, -(2**63)])
+def test_a_device_that_cannot_be_is_one_that_is_not_known(entry: Any, cuda: Standin, device: int) -> None:
+    """There is room for 64 devices."""
+    assert call(entry, "check", "fill", device, cuda.tensor((8,), "float32"), 1.0) is None
+    with pytest.raises(ArgumentError, match="fill"):
+        call(entry, "check", "fill", device, cuda.tensor((8,), "int8"), 1.0)

@@ -16,7 +16,7 @@ import aot_runtime
 import aot_runtime.native
 import pytest
 import tvm_ffi.libinfo
-from aot_runtime import Arch, ArgumentError, DeviceError, TensorInfo
+from aot_runtime import Arch, ArgumentError, DeviceError, DriverError, TensorInfo
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from observing import mapped_kernels, mapped_libraries, only_block
@@ -482,6 +482,20 @@ def test_the_number_of_multiprocessors_is_that_of_the_device_of_the_call(
     for device in (0, 1, 2, 1, 0):
         bundle.fill_everywhere(cuda.tensor((8,), "float32", device=device))
     assert [launch.grid[0] for launch in cuda.launches] == [132, 78, 108, 78, 132]
+
+
+@pytest.mark.parametrize("multiprocessors", [1, 2, 3])
+def test_one_cluster_is_enough_and_none_is_an_error(
+    cuda: Standin, fresh_bundle: MakeBundle, multiprocessors: int
+) -> None:
+    bundle = fresh_bundle((9, 0))
+    cuda.reset([(9, 0)], sm_counts=[multiprocessors])
+    if multiprocessors == 1:  # a cluster has two blocks
+        with pytest.raises(DriverError, match="no cluster of 2x1x1 blocks fits on this device"):
+            bundle.fill_clusters(cuda.tensor((8,), "float32"))
+    else:
+        bundle.fill_clusters(cuda.tensor((8,), "float32"))
+        assert [launch.grid[0] for launch in cuda.launches] == [2]
 
 
 def test_the_number_of_clusters_is_asked_once_per_device(cuda: Standin, fresh_bundle: MakeBundle) -> None:

@@ -104,6 +104,12 @@ def use_cpu(request: pytest.FixtureRequest, shim: Shim) -> bool:
     return wanted
 
 
+def test_the_instructions_are_those_that_the_kernel_names(shim: Shim) -> None:
+    lines = (line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines())
+    known = next(set(words.split()) for name, _, words in lines if name.strip() in ("flags", "Features"))
+    assert shim.has_cpu_instructions == ("sha2" in known or {"sha_ni", "ssse3", "sse4_1"} <= known)
+
+
 def test_init_chooses_the_instructions_where_they_exist(shim: Shim) -> None:
     assert shim.init_chooses_cpu == shim.has_cpu_instructions
 
