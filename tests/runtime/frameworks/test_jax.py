@@ -252,6 +252,16 @@ def test_targets_are_known_before_anything_is_traced() -> None:
     ]
 
 
+def test_targets_of_a_gpu_may_become_part_of_a_cuda_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    import jax_tvm_ffi
+
+    seen: set[tuple[str, bool]] = set()
+    played = lambda *target, platform, allow_cuda_graph=False: seen.add((platform, allow_cuda_graph))  # noqa: E731
+    monkeypatch.setattr(jax_tvm_ffi, "register_ffi_target", played)
+    assert functions.register(Played("jax_graphs")).gemm.targets
+    assert seen == {("gpu", True), ("cpu", False)}
+
+
 def test_export_keeps_the_foreign_call_and_symbolic_shapes(kernels: Any) -> None:
     from jax import export
 
