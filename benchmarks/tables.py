@@ -493,6 +493,13 @@ def _reached(data: Any) -> str:
     return f"{min(shares):.0f}% to {max(shares):.0f}% of each of {len(shares)} files"
 
 
+def _planted(data: Any) -> str:
+    results = data["results"]
+    return (
+        f"{results['planted']} planted: {results['found']} found, on {results['jobs']} cores in {results['seconds']} s"
+    )
+
+
 def _findings(data: Any) -> str:
     return f"{data['results']['findings']} findings"
 
@@ -621,6 +628,7 @@ FACTS: dict[str, tuple[tuple[str, str, Callable[[Any], str]], ...]] = {
          "dispatch in C under the sanitizers for addresses and undefined behaviour", "aarch64-fuzz.json", _fuzzed),
         ("Lines that the fuzzers reach: dispatch, selection, measured tables and scratch memory in C, readers in Python",
          "aarch64-reach.json", _reached),
+        ("Bugs planted in copies of the code, for the fuzzers to find", "x86_64-planted.json", _planted),
     ),
 }  # fmt: skip
 
