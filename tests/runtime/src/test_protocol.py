@@ -11,7 +11,7 @@ import aot_runtime.core.bundle
 import aot_runtime.native
 import pytest
 import tvm_ffi
-from aot_runtime import ArgumentError
+from aot_runtime import ArgumentError, BundleError
 from aot_runtime.description.records import PROTOCOL
 from standin import Standin
 
@@ -102,6 +102,18 @@ def test_wrong_arguments_are_an_error_that_says_so(entry: Any, name: str, args: 
     with pytest.raises(ArgumentError) as caught:
         call(entry, name, *args)
     assert said in str(caught.value)
+
+
+def test_a_folder_whose_files_have_no_path_that_fits_is_refused(
+    cuda: Standin, standin_bundle_path: Path, tmp_path: Path
+) -> None:
+    (host,) = (standin_bundle_path / "lib").iterdir()
+    alone = tmp_path / "libbundle.so"
+    shutil.copy(host / "libbundle.so", alone)
+    entry = tvm_ffi.load_module(str(alone))
+    call(entry, "configure", 1, "/" + 4090 * "x")
+    with pytest.raises(BundleError, match=r"the path of `.*` is too long"):
+        entry.get_function("fill")(cuda.tensor((8,), "float32"), 1.0)
 
 
 @pytest.mark.parametrize("device", [-1, 64, 65, 2**31, -(2**63)])
