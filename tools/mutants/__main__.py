@@ -94,6 +94,7 @@ def _summary(results: list[Result]) -> dict[str, object]:
     return {
         "mutations": len(tried),
         "noticed": sum(killed.values()),
+        "hosts": dict(sorted(Counter(result.host for result in tried).items())),
         "areas": {area: {"mutations": count, "noticed": killed[area]} for area, count in sorted(areas.items())},
     }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import platform
 import queue
 import signal
 import subprocess
@@ -80,9 +81,10 @@ class Result:
     how: str  # the test that failed, or why it counts as noticed
     seconds: float
     stillborn: bool = False  # no compiler accepts it: it does not count
+    host: str = platform.machine()  # a record may be gone on with on another machine
 
     def data(self) -> dict[str, Any]:
-        facts = {name: getattr(self, name) for name in ("area", "killed", "how", "seconds", "stillborn")}
+        facts = {name: getattr(self, name) for name in ("area", "killed", "how", "seconds", "stillborn", "host")}
         return {**self.mutation.data(), **facts}
 
 
@@ -147,7 +149,8 @@ class Check:
         survived = not (line["killed"] or line["stillborn"] or why_it_survives(mutation))
         if survived and time.monotonic() < self.until:
             return None
-        return Result(mutation, area, line["killed"], line["how"], line["seconds"], line["stillborn"])
+        host = line.get("host", "unknown")
+        return Result(mutation, area, line["killed"], line["how"], line["seconds"], line["stillborn"], host)
 
     def _tested(self, tree: Tree, area: str, mutation: Mutation) -> Result:
         started = time.monotonic()
