@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aot_runtime.serving.nearest import differences, explain_miss
+from aot_runtime.serving.nearest import _LETTERS, differences, explain_miss
 
 CALL = {"callable": "lib.Norm", "attributes": {"n": 64, "causal": False}, "arguments": {"x": "tensor f16 (?0, 64)"}}
 
@@ -31,6 +31,13 @@ def test_what_a_generated_class_holds_is_named_part_by_part() -> None:
         {"class": ["class", "lib.Made", [["class", "lib.Base"]], {"act": act, "n": 1}]} for act in ("relu", "silu")
     )
     assert differences(one, other) == ["class.act: captured relu, this call silu"]
+
+
+def test_a_value_is_cut_only_if_it_is_too_long() -> None:
+    (whole,) = differences({"x": "a" * _LETTERS}, {"x": "b"})
+    (cut,) = differences({"x": "a" * (_LETTERS + 1)}, {"x": "b"})
+    assert whole == f"x: captured {'a' * _LETTERS}, this call b"
+    assert cut == f"x: captured {'a' * _LETTERS}..., this call b"
 
 
 def test_long_lists_are_cut() -> None:

@@ -152,6 +152,19 @@ def test_what_is_served_must_be_signed_if_a_key_is_given(small_bundle_path: Path
             serving._open()
 
 
+def test_who_opens_the_bundle_no_longer_waits_for_somebody_to_import_tvm_ffi(
+    small_bundle_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loader imports it, and would be asked to open the bundle in the middle of that."""
+    stopped: list[bool] = []
+    monkeypatch.setattr(server, "prepare_options", lambda: None)
+    monkeypatch.setattr(server, "when_loaded", lambda *_: lambda: stopped.append(True))
+    with Serving(small_bundle_path, "raise") as serving:
+        serving._prepare()
+        serving._open()
+        assert stopped == [True]
+
+
 def test_records_of_calls_are_those_of_the_code_that_is_open(small_bundle_path: Path, tmp_path: Path) -> None:
     served = Path(shutil.copytree(small_bundle_path, tmp_path / "served"))
     with Serving(served, "raise") as serving:
