@@ -25,11 +25,8 @@ from .captured import CapturedCalls, Found, holds_calls
 from .empty import EmptyKernel, is_empty_kernel
 from .forms import UnstableError
 from .hook import Hook, if_host_code, is_complete, when_loaded
-from .nearest import explain_miss, nearest_call
 from .options import prepare_options
-from .plain import PlainFunction
 from .reads import changes_for_device
-from .refusals import in_words_of_cute_dsl
 
 if TYPE_CHECKING:
     from ..core.bundle import Bundle
@@ -163,6 +160,8 @@ class Serving:
         function = self._functions[found.kernel]
         if call.options.tvm_ffi and compiler is not None:
             return function
+        from .plain import PlainFunction  # not at the start of every process: many libraries never compile so
+
         return PlainFunction(function, found.parameters)
 
     def _changed(self, found: Found) -> _Miss | None:
@@ -182,6 +181,8 @@ class Serving:
         reason = f"{names} {'do' if self.asked_before else 'does'} not have this call of {call.data['callable']}"
         if self.miss == "compile":
             return _Miss(reason, self.path)
+        from .nearest import explain_miss, nearest_call  # only a miss that somebody reads needs it
+
         for serving in servings:
             found = serving._captured().find(call.key)
             if found is not None and (miss := serving._changed(found)) is not None:
@@ -278,6 +279,8 @@ def _positional(bundle: Bundle, kernel: str, count: int) -> Callable[..., Any]:
                 return target(*args)
             return bundle[kernel](*args, **kwargs)
         except ArgumentError as error:
+            from .refusals import in_words_of_cute_dsl
+
             raise in_words_of_cute_dsl(error, list(inspect.signature(bundle[kernel]).parameters)) from None
 
     call.__name__ = call.__qualname__ = kernel
