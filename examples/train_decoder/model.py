@@ -186,9 +186,9 @@ class Decoder:
 
     def _attention(self, x: Tensor, layer: int) -> Tensor:
         shape, places = self.shape, (self.batch, self.length)
-        rotated = (shape.heads + shape.kv_heads) * shape.head
-        qk, v = self.layers.linear(x, self.weights[f"{layer}.qkv"]).split((rotated, shape.kv_heads * shape.head), -1)
-        qk = self.layers.rotate(qk.view(x.shape[0], -1, shape.head), self.cos, self.sin)
-        q, k = qk.view(*places, -1, shape.head).split((shape.heads, shape.kv_heads), 2)
-        out = self.layers.attend(q, k, v.view(*places, -1, shape.head))
+        sizes = [heads * shape.head for heads in (shape.heads, shape.kv_heads, shape.kv_heads)]
+        parts = self.layers.linear(x, self.weights[f"{layer}.qkv"]).split(sizes, -1)
+        q, k, v = (part.view(x.shape[0], -1, shape.head) for part in parts)
+        q, k = (self.layers.rotate(part, self.cos, self.sin) for part in (q, k))
+        out = self.layers.attend(*(part.view(*places, -1, shape.head) for part in (q, k, v)))
         return self.layers.linear(out.reshape(x.shape[0], -1), self.weights[f"{layer}.out"])
