@@ -17,6 +17,7 @@ Code = tuple[
 
 _LINKING = 0.2  # of the time that compiling takes: linking and verifying what was compiled
 _FINISHING = 2.0  # seconds; of that what does not depend on how much was compiled
+_COPY = 0.05  # seconds; a variant of a code that is compiled takes less
 _EARLY = 3.0  # seconds; what is compiled until then are the kernels that take least
 
 
@@ -37,6 +38,8 @@ class Forecast:
         self.expected = len(missing)
         self._left, self._workers = set(missing), workers
         self._known: dict[Code, float] = {}
+        own = [seconds for seconds in (took or {}).values() if seconds > _COPY]
+        self._usual = fmean(own) if own else None
         unknown = set[Code]()
         for code, label in variants:  # copies of a code took next to no time: only all of them tell how long it takes
             self._known[code] = self._known.get(code, 0.0) + (took or {}).get(label, 0.0)
@@ -106,9 +109,12 @@ class Forecast:
         return max(typical, 2 * spent) if typical is not None else None  # half of it is done, on average
 
     def _typical(self) -> float | None:
-        """What a code takes of a kernel that nothing is known of: each known kernel counts once."""
+        """What a code takes of a kernel that nothing is known of: like the other kernels of this build, each counted once.
+
+        If nothing is known of these either, like what earlier builds of the source compiled.
+        """
         means = {**self._before, **self._here}
-        return fmean(mean.value for mean in means.values()) if means else None
+        return fmean(mean.value for mean in means.values()) if means else self._usual
 
     def _slower(self) -> float:
         """How this build compares with earlier ones: it may share the machine, or have more workers."""
