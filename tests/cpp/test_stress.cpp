@@ -150,6 +150,17 @@ static void test_failing_cuda_calls() {
   CHECK(failed >= 8);
 }
 
+// What abi.h promises to whoever calls the functions of a bundle without our headers.
+static void test_a_preload_that_fails_is_minus_one() {
+  play({h100});
+  aot_bundle bundle;
+  CHECK(aot_open(fresh().c_str(), nullptr, &bundle) == AOT_OK);
+  standin_fail("cudaLibraryLoadData", 2, -1, 0, 1);
+  CHECK(bundle.library->preload(nullptr, 0) == -1);
+  CHECK(aot_raised_(bundle.library->core) != AOT_OK);
+  CHECK(bundle.library->preload(nullptr, 0) == 0);
+}
+
 int main(int count, char** arguments) {
   if (count != 4) return 2;
   original = arguments[1];
@@ -161,6 +172,7 @@ int main(int count, char** arguments) {
   test_open_in_loops();
   test_errors_in_threads();
   test_failing_cuda_calls();
+  test_a_preload_that_fails_is_minus_one();
   std::error_code ignored;
   fs::remove_all(scratch, ignored);
   return finish("test_stress");
