@@ -79,8 +79,12 @@ def print_wrapped(text: str, indent: str = "  ") -> None:
 
 
 def first_line(documentation: str) -> str:
-    """The first line of a docstring, with the quotes that people write elsewhere."""
-    return (documentation.splitlines() or [""])[0].replace("``", "`")
+    """The first line of a docstring, with the quotes that people write elsewhere.
+
+    A bundle may be anybody's: what would move the cursor of a terminal is left out.
+    """
+    line = (documentation.splitlines() or [""])[0].replace("``", "`")
+    return line if line.isprintable() else "".join(filter(str.isprintable, line))
 
 
 def human_size(size: int) -> str:

@@ -1,10 +1,10 @@
-"""Numbers as people read them."""
+"""Numbers and texts as people read them."""
 
 from __future__ import annotations
 
 import pytest
 
-from aot.cli.report import human_time
+from aot.cli.report import first_line, human_time
 
 
 @pytest.mark.parametrize(
@@ -13,3 +13,9 @@ from aot.cli.report import human_time
 )
 def test_seconds_never_reach_sixty(seconds: float, text: str) -> None:
     assert human_time(seconds) == text
+
+
+def test_the_first_line_of_a_documentation_leaves_the_terminal_alone() -> None:
+    assert first_line("Adds ``x``.\nMore.") == "Adds `x`."
+    assert first_line("Adds\x1b[2K\x07 x.\x85More") == "Adds[2K x."
+    assert first_line("") == ""
