@@ -19,6 +19,7 @@ import enum
 import functools
 import importlib
 import json
+import linecache
 import logging
 import operator
 import os
@@ -252,9 +253,18 @@ def _places(value: Any) -> Iterator[str]:
         if takes_part(module):
             hints = {name: _name_of(hint) for name, hint in _annotations(layer).items()}
             word = f":{digest(hints)[:_LETTERS]}" if hints else ""
-            yield f"{module.rpartition('.')[2]}:{code.co_firstlineno}{word}"
+            yield f"{module.rpartition('.')[2]}:{_first_line(layer, code)}{word}"
         else:
             yield f"{module.partition('.')[0]}:{layer.__name__}"
+
+
+def _first_line(function: Any, code: types.CodeType) -> int:
+    """The line that a function begins with. CuTe DSL before 4.8 replaces code and keeps none: its decorators are above it."""
+    line = code.co_firstlineno
+    if getattr(function, "_preprocessed", False) and not hasattr(function, "_original_code"):
+        while linecache.getline(code.co_filename, line - 1).lstrip().startswith("@"):
+            line -= 1
+    return line
 
 
 def _annotations(function: types.FunctionType) -> dict[str, Any]:
