@@ -454,6 +454,22 @@ def _serve_start(data: Any) -> str:
     return ", ".join("{:.1f} (largest {:.1f}) {}".format(*found[name], unit) for name, unit in units.items())
 
 
+def _served(data: Any) -> str:
+    rows = data["results"]["libraries"].items()
+    words = "{}: {} kernels, {} missed, {} of {} results equal"
+    keys = ("kernels", "missed", "equal", "results")
+    return "; ".join(words.format(name, *(one[key] for key in keys)) for name, one in rows)
+
+
+def _repeated(data: Any) -> str:
+    found = data["results"]["cuDNN frontend, gradients"]
+    rows = found["gradients"].values()
+    equal, runs = (sum(one[key] for one in rows) for key in ("later runs equal to the first", "later runs"))
+    largest = max(one["largest difference"] for one in rows)
+    kernels = f"{found['kernels']} kernels served, {found['missed']} missed"
+    return f"{kernels}; {equal} of {runs} later runs equal to the first, differences up to {largest:.4f}"
+
+
 NEEDED = ("several GPUs", "JAX with CUDA", "the output of another script")  # as `scripts.py` words it
 
 
@@ -577,6 +593,8 @@ FACTS: dict[str, tuple[tuple[str, str, Callable[[Any], str]], ...]] = {
         ("Serving a bundle of 1,000 calls in 8 processes that start at once on a busy machine, added to each: by the clock, of the processor, memory",
          "x86_64-serve-start.json", _serve_start),
         ("The recipes: calls captured, built, and found again by a fresh process", "aarch64-recipes.json", _recipes),
+        ("Unmodified libraries on a GPU, compiles forbidden, results compared bit by bit with compiled ones", "h200-served.json", _served),
+        ("The gradients of the cuDNN frontend's block-sparse attention, served, six times from the same inputs", "h200-served.json", _repeated),
         ("CUTLASS's examples as they are: every call captured, built, and found again", "x86_64-scripts.json", _scripts),
     ),
     "building": (

@@ -23,7 +23,7 @@ def block_sparse(block, chosen=4):
     blocks = blocks.contiguous()
     out, lse = block_sparse_attention_forward(q, k, v, blocks, sparse_block_size=block)
     yield from (out, lse)
-    # Not the gradients: their code places entries by atomic additions, and a served run differed in them from a compiled one.
+    # Not the gradients: two runs from the same inputs differ in them.
     block_sparse_attention_backward(drawn(*q.shape), q, k, v, out, lse, blocks, sparse_block_size=block)
 
 
