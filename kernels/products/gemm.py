@@ -8,7 +8,6 @@ architecture is in its own file: ``_gemm_sm80``, ``_bias_activation`` over ``sm9
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import aot
@@ -37,7 +36,6 @@ class Choice(NamedTuple):
     guards: tuple[str, ...] = ()
     work: aot.Work | None = None
     core: bool = True  # whether a build takes it without `--tilings all`
-    prefer: tuple[str, ...] = ()
 
 
 # The tilings for sm_90a. Extents of models are seldom multiples of one tile, and one tile more than there are
@@ -135,14 +133,8 @@ class Code(NamedTuple):
     general: Any  # the tiling that suits most shapes
     supplied: dict[str, Any]
     tma: bool
-    columns: tuple[Choice, ...] = ()  # for products of columns with columns, which gradients of weights are
 
 
-# On an H200, the wide tiles take seven gradients of weights of models at 750 TFLOP/s in the mean, the general ones at 686.
-SM90_COLUMNS = (
-    Choice(_T(256, 128, swapped=True, cooperative=True, cluster_m=2, buffers=1), prefer=("m * n >= 4194304",)),
-    Choice(SM90_GENERAL),
-)
 SM80 = Code(_gemm_sm80.Gemm, SM80_CHOICES, SM80_CHOICES[-1].tiling, {}, tma=False)
 SM90 = Code(
     _bias_activation.Gemm,
@@ -150,7 +142,6 @@ SM90 = Code(
     SM90_GENERAL,
     {"clusters": aot.ActiveClusters()},
     tma=True,
-    columns=SM90_COLUMNS,
 )
 SM100 = Code(sm100.Gemm, SM100_CHOICES, SM100_CHOICES[-1].tiling, {"multiprocessors": aot.Multiprocessors()}, tma=True)
 CODE = {"sm_80": SM80, "sm_90a": SM90, "sm_100f": SM100}
@@ -206,16 +197,15 @@ def gemm(target: aot.Target, epilogue: int, dtype: str, batched: bool, a: bool, 
         **code.supplied,
         "stream": aot.Stream(),
     }
-    # Layers of networks multiply rows with rows: this case gets every tiling, the others those that suit most shapes.
-    choices: tuple[Choice, ...] = (Choice(code.general),)
-    if not batched and a == b:
-        choices = code.choices if a else code.columns or choices
+    # Layers of networks multiply rows with rows: this case gets every tiling, the others the one that suits most shapes. Of
+    # gradients of weights, which multiply columns with columns, it is faster than wider ones (`h200-product-gradients.json`).
+    rows = not batched and a and b
+    choices = code.choices if rows else (Choice(code.general),)
     copied = forward(arguments, *matrices) if code.tma else ()
     specs = []
     for choice in choices:
         choice.tiling.validate(target)
         function = code.gemm(choice.tiling, target, tuple(EPILOGUES.values()))
         guards = ("k > 0", *copied, *choice.guards)
-        spec = aot.Spec(function, arguments, guards, choice.tiling.label, work=choice.work, core=choice.core)
-        specs.append(replace(spec, prefer=choice.prefer))
+        specs.append(aot.Spec(function, arguments, guards, choice.tiling.label, work=choice.work, core=choice.core))
     return specs
