@@ -309,13 +309,34 @@ def steps() -> str:
     """Tokens per second of a step of training, and seconds until the first one is done."""
     found = read("h200-training.json")["results"]["decoder"]
     speeds = {name: one["tokens per second"] for name, one in found.items()}
-    rows = [
-        (name, f"{speeds[name]:,}", f"{one['imports']:.1f} s", f"{one['first step after the start']:.1f} s")
-        for name, one in found.items()
-    ]
+    seconds = {
+        name: (one["imports"], one["first step after the start"] - one["imports"]) for name, one in found.items()
+    }
+    rows = [(name, f"{speed:,}", *(f"{value:.1f} s" for value in seconds[name])) for name, speed in speeds.items()]
     ratio = f"{speeds['bundle'] / speeds['torch.compile']:.2f}"
-    columns = ("974 M parameters, 16,384 tokens a step", "tokens per second", "imports", "first step after the start")
+    columns = ("974 M parameters, 16,384 tokens a step", "tokens per second", "imports", "first step after the imports")
     return table(columns, [*rows, ("bundle relative to torch.compile", ratio, "", "")])
+
+
+def losses() -> str:
+    """Time of a loss with its gradients, in both runs."""
+    found = read("h200-training-loss.json")["results"]
+    problem = next(name for name, own in found.items() if "bundle" in own)
+    parts = found["of the bundle, ms of each part, beginning with the wait for the part before"]
+    times = {**found[problem], "of the bundle, the pass over the logits": parts["losses and gradients of rows"]}
+    rows = [(who, *(f"{ms:.1f} ms" for ms in runs)) for who, runs in times.items()]
+    return table((problem, "first run", "second run"), rows)
+
+
+def gradients() -> str:
+    """Speed of gradients of products with the general tiling, relative to cuBLAS."""
+    found = read("h200-product-gradients.json")["results"]
+    rows = []
+    for part in ("by x", "by weight"):
+        ratios = {problem: times[2] / times[0] for problem, times in found[part].items()}
+        large = {problem: ratio for problem, ratio in ratios.items() if int(problem.partition(" ")[0]) >= 512}
+        rows += [(part, "any", *_mean_and_worst(ratios)), (part, "512 or more", *_mean_and_worst(large))]
+    return table(("gradient, relative to cuBLAS", "rows", "products", "geometric mean", "worst, m x n x k"), rows)
 
 
 def block() -> str:
@@ -688,6 +709,8 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "sparse": ("h200-mla-decode-sparse.json", sparse),
     "generating": ("h200-decode-loop.json", generating),
     "steps": ("h200-training.json", steps),
+    "losses": ("h200-training-loss.json", losses),
+    "gradients": ("h200-product-gradients.json", gradients),
     "loading": ("aarch64-load.json", loading),
     "checked": ("", checked),
     "sanitized": ("", sanitized),
