@@ -203,6 +203,20 @@ def decoding_short() -> str:
     return table(("speed relative to", "problems", "geometric mean", "worst"), rows)
 
 
+def narrow_caches() -> str:
+    """Speed of decoding with caches of f8e4m3 relative to the same problem in bf16."""
+    rows = []
+    grouped = read("h200-attention-decode.json")["results"]["times"]
+    for shape, one in grouped.items():
+        if (wide := grouped.get(shape.replace("float8_e4m3fn", "bfloat16"))) and wide is not one:
+            rows.append(["attention_decode", shape, f"{2 * one['aot'] / wide['aot']:.2f}"])  # half of the bytes
+    latent = read("h200-mla-decode.json")["results"]["shapes"]
+    for shape, one in latent.items():
+        if (wide := latent.get(shape.replace("float8_e4m3fn", "bfloat16"))) and wide is not one:
+            rows.append(["mla_decode", shape, f"{wide['microseconds']['aot'] / one['microseconds']['aot']:.2f}"])
+    return table(("kernel", "problem", "speed relative to bf16"), rows)
+
+
 def _contests(
     problems: Mapping[str, Mapping[str, Any]],
     contenders: Mapping[str, str],
@@ -704,6 +718,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "portable_prompts": ("", portable_prompts),
     "decoding": ("h200-attention-decode.json", decoding),
     "decoding_short": ("h200-attention-decode.json", decoding_short),
+    "narrow_caches": ("", narrow_caches),
     "latent": ("h200-mla-decode.json", latent),
     "latent_short": ("h200-mla-decode.json", latent_short),
     "sparse": ("h200-mla-decode-sparse.json", sparse),
