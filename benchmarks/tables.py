@@ -642,7 +642,7 @@ FACTS: dict[str, tuple[tuple[str, str, Callable[[Any], str]], ...]] = {
         ("The same, one kernel changed", "aarch64-incremental.json",
          lambda data: f"{data['results']['builds']['one kernel changed']['compiled']} of "
                       f"{data['results']['builds']['at first']['compiled']} variants compiled"),
-        ("The shipped kernels of the core families for `sm90`, empty cache, two workers", "aarch64-cold-build.json",
+        ("The shipped kernels of the core families for `sm90`, empty cache, two cores", "x86_64-cold-build.json",
          _cold_build("core")),
         ("All kernels for `sm90` with every tiling, empty cache, ten workers beside other programs", "x86_64-build-all.json",
          _whole_build),
