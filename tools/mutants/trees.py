@@ -20,11 +20,14 @@ _SITE = Path(__file__).with_name("site")
 _LEFT_OUT = shutil.ignore_patterns(".*", "dist", "build", "__pycache__", "*.egg-info", "results")
 # What a run of the tests compiles from the C sources: made again for a mutation of them.
 _COMPILED = ("cpp_build", "selection")
+# Bundles with a library for torch, which tests of it use: built again for a mutation of that.
+_WITH_TORCH = ("demo",)
 # Results of tests that ran in another process (`tests/with_frameworks.py`): of other code.
 _RESULTS = "with_frameworks"
 # C that entry libraries do not contain.
+_TORCH = "runtime/src/torch/"
 _ELSEWHERE = (
-    "runtime/src/torch/",
+    _TORCH,
     "runtime/src/aot_support.c",
     "runtime/src/aot_launcher.h",
     "runtime/include/aot/aot.h",
@@ -79,7 +82,8 @@ class Tree:
         saved.mkdir()
         try:
             if with_c:
-                self._put_away(saved, [name for name in known if name.startswith(_COMPILED)])
+                again = (*_COMPILED, *(_WITH_TORCH if mutation.path.startswith(_TORCH) else ()))
+                self._put_away(saved, [name for name in known if name.startswith(again)])
                 self._relink_all(mutation, sources, saved)
             yield self.run
         finally:
@@ -100,7 +104,7 @@ class Tree:
         for path in [path for path in self.run.iterdir() if path.name not in known]:
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         for kept in saved.iterdir():
-            if kept.is_dir() and (kept / "bundle").is_dir() and not kept.name.startswith(_COMPILED):
+            if kept.is_dir() and (kept / "bundle").is_dir() and not kept.name.startswith((*_COMPILED, *_WITH_TORCH)):
                 shutil.rmtree(self.run / kept.name / "bundle")
                 (kept / "bundle").rename(self.run / kept.name / "bundle")
             else:
@@ -135,7 +139,7 @@ def _relink(
     ]
     made.append(_object(root, tables, objects, altered, flags))
     entry.unlink()  # the file may have other names
-    _run(["cc", "-shared", "-Wl,-Bsymbolic", *flags, *map(str, made), "-o", str(entry), "-ldl", "-pthread"])
+    _run(["cc", "-shared", "-s", "-Wl,-Bsymbolic", *flags, *map(str, made), "-o", str(entry), "-ldl", "-pthread"])
     for name in ("manifest.json", "files.json"):
         copy = (bundle / name).read_bytes()
         (bundle / name).unlink()
