@@ -95,6 +95,7 @@ class Gemm(EpilogueGemm):
         out: cute.Tensor,
         bias,
         epilogue: Int32,
+        partials: None,
         multiprocessors: Int32,
         stream: CUstream,
     ):
