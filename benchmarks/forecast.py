@@ -1,8 +1,8 @@
 """How well a build tells the time that is left, and whether it says at all times what it does.
 
-Three builds, each read off the lines that it prints: the core families from an empty cache, the same with some of their
-kernels in the cache, and a family for two architectures. After ten seconds, each time left is compared with what was
-left when it was told.
+Four builds, each read off the lines that it prints: the core families, and some of their kernels, from an empty cache,
+with two of them in the cache, and for two architectures. After ten seconds, each time left is compared with what was left
+when it was told.
 """
 
 from __future__ import annotations
@@ -24,14 +24,18 @@ _LEFT = re.compile(r"about (\d+) s left")
 _EARLY = 10.0  # seconds; what is told before is not compared
 _SHORT = 5.0  # seconds; a time that is wrong by less is right
 
-CORE = ["--arch", "sm90"]
-SOME = ["--arch", "sm90", "--kernel", "gemm_gated", "--kernel", "rmsnorm", "--kernel", "softmax", "--kernel", "reduce"]
-TWO_ARCHS = ["--arch", "sm80,sm90", "--family", "elementwise,rows"]
+
+def of(archs: str, *kernels: str) -> list[str]:
+    return ["--arch", archs, *(word for kernel in kernels for word in ("--kernel", kernel))]
+
+
+SOME = ("activation", "add", "rmsnorm", "softmax", "gemm_gated")
 # What is built, and what was built before with the same cache.
 BUILDS = {
-    "core": ("the core families, empty cache", CORE, None),
-    "partly cached": ("the core families, four of their kernels in the cache", CORE, SOME),
-    "two architectures": ("elementwise and rows for two architectures, empty cache", TWO_ARCHS, None),
+    "core": ("the core families, empty cache", of("sm90"), None),
+    "some": ("five kernels, empty cache", of("sm90", *SOME), None),
+    "partly cached": ("five kernels, two of them in the cache", of("sm90", *SOME), of("sm90", "rmsnorm", "add")),
+    "two architectures": ("three kernels for two architectures, empty cache", of("sm80,sm90", *SOME[:3]), None),
 }
 
 
