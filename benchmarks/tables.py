@@ -473,6 +473,12 @@ def _whole_build(data: Any) -> str:
     )
 
 
+def _forecast(data: Any) -> str:
+    builds = data["results"]["builds"].values()
+    right, told = (sum(one[key] for one in builds) for key in ("right", "told"))
+    return f"{right} of {told} times in {len(builds)} builds"
+
+
 def _recipes(data: Any) -> str:
     archs = [found for recipe in data["results"].values() for found in recipe.values()]
     counts = [sum(found[key] for found in archs) for key in ("calls", "captured", "built", "found again")]
@@ -646,6 +652,8 @@ FACTS: dict[str, tuple[tuple[str, str, Callable[[Any], str]], ...]] = {
          _cold_build("core")),
         ("All kernels for `sm90` with every tiling, empty cache, ten workers beside other programs", "x86_64-build-all.json",
          _whole_build),
+        ("The time left that builds tell after ten seconds, right within a factor of two", "aarch64-forecast.json",
+         _forecast),
         ("Builds killed at random moments; each left the old or the new bundle, whole", "aarch64-kill.json",
          _number("results", "kills", digits=0, unit="builds")),
     ),
