@@ -33,15 +33,20 @@ from ._attention import ELEMENT_BYTES, HELD, UNBOUNDED, BatchOrder, Problem, Rag
 from ._softmax import LOG2_E, cap_scores, mask_scores, round_to
 
 CHUNK = 8  # elements of 16 bytes
+SLAB = 32  # columns of the sums of ``grad_q`` that lie side by side: a line of 128 bytes in each row
 ROW_THREADS = 256  # of a block that computes statistics
 INFINITY = float("inf")
 
 
 class Statistics(NamedTuple):
-    """Of each row of queries, head by head: ``lse`` times ``log2(e)``, and ``delta``. A row that sees nothing has infinity."""
+    """Of each row of queries, head by head: ``lse`` times ``log2(e)``, and ``delta``. A row that sees nothing has infinity.
+
+    ``turns``, if it is not none, counts the tiles of keys that have added to the sums of a block of queries, at its first row.
+    """
 
     lse: cute.Tensor
     delta: cute.Tensor
+    turns: cute.Tensor | None = None
 
 
 class Blocks(NamedTuple):
@@ -61,6 +66,7 @@ class Side:
     problem: Problem
     tile_rows: int
     tile_columns: int
+    in_turn: Any = False  # whether tiles of keys add to a block of queries in turn: the first keys first
 
     def tile_at(self, index: Int32) -> Tile:
         """Under a causal mask, the first keys and the last queries take longest. They come first."""
@@ -108,6 +114,23 @@ class Side:
         # A product over the rows must not meet those past the end.
         clean_end = clean_end if first + self.tile_rows <= self.row_count(tile) else begin
         return Blocks(begin, end, (clean_low + size - 1) // size, clean_end)
+
+    @cute.jit
+    def block_at(self, blocks: Blocks, i: Int32) -> Int32:
+        """The block of columns that comes at ``i``, which goes from ``blocks.begin`` to ``blocks.end``.
+
+        Tiles that add in turn begin with the last block, which all of them meet under a causal mask. So each is one turn behind
+        the tile before it from then on, and the longest tiles can still be the first.
+        """
+        block = i
+        if self.in_turn:
+            block = blocks.begin + blocks.end - 1 - i
+        return block
+
+    def turn(self, tile: Tile, block: Int32) -> Int32:
+        """How many tiles of keys add to a block of queries before this one: those with earlier keys that it sees."""
+        first = block * self.tile_columns + tile.tokens - tile.queries - self.problem.left
+        return tile.index - cutlass.max(first, 0) // self.tile_rows
 
     @cute.jit
     def mask(self, scores, tile, blocks, block, row, column=0):
@@ -178,21 +201,30 @@ class AttentionBackward(KernelObject):
     def statistics_of(self, statistics: Statistics, tile: Tile, head: Int32) -> Statistics:
         """Those of the queries of a sequence."""
         first = tile.first_query if self.ragged else tile.sequence * tile.queries
-        return Statistics(*(cute.domain_offset((first,), x[head, None]) for x in statistics))
+        return Statistics(*(cute.domain_offset((first,), x[head, None]) for x in statistics if x is not None))
+
+    def turns_of(self, statistics: Statistics, tile: Tile) -> cute.Tensor:
+        """Of all heads, those of the queries of a sequence."""
+        first = tile.first_query if self.ragged else tile.sequence * tile.queries
+        return cute.domain_offset((0, first), statistics.turns)
 
     # Statistics of queries.
 
     def row_statistics(self, statistics: Statistics, tile: Tile, row: Int32) -> list[list[Float32]]:
         """Those of a thread's two rows, if rows are queries. The last query stands for those past the end."""
         own = self.statistics_of(statistics, tile, tile.head)
-        return [[x[cutlass.min(row + 8 * r, tile.queries - 1)] for r in range(2)] for x in own]
+        return [[x[cutlass.min(row + 8 * r, tile.queries - 1)] for r in range(2)] for x in own[:2]]
 
-    def statistics(self, scratch: cute.Tensor, skipped, q: cute.Tensor) -> Statistics:
+    def statistics(self, scratch: cute.Tensor, skipped, q: cute.Tensor, turns: bool = False) -> Statistics:
         """Where they are in the workspace: after ``skipped`` elements."""
         heads, rows = q.shape[-2], q.shape[0] if self.ragged else q.shape[0] * q.shape[1]
         layout = cute.make_layout((heads, rows), stride=(rows, 1))
         lse = cute.make_tensor(scratch.iterator + skipped, layout)
-        return Statistics(lse, cute.make_tensor(lse.iterator + heads * rows, layout))
+        delta = cute.make_tensor(lse.iterator + heads * rows, layout)
+        if not turns:
+            return Statistics(lse, delta)
+        counts = cute.recast_ptr(delta.iterator + heads * rows, dtype=Int32)
+        return Statistics(lse, delta, cute.make_tensor(counts, layout))
 
     @cute.jit
     def scoring(self, scale: Float32, soft_cap: Float32):
@@ -224,10 +256,9 @@ class AttentionBackward(KernelObject):
 
     def place_of_sums(self, place: tuple, chunk: Int32, size: int) -> tuple:
         """Where the sums are that belong to a chunk of a row of queries: which row of them, and which chunk of it."""
-        columns = self.tiling.sum_columns
         *outer, head = place
-        own = (*outer, head * (self.tiling.dim // columns) + chunk // (columns // size), None)
-        return own, chunk % (columns // size)
+        own = (*outer, head * (self.tiling.dim // SLAB) + chunk // (SLAB // size), None)
+        return own, chunk % (SLAB // size)
 
     def widest(self, sums) -> int:
         """Elements of a row that the kernel below reads, or clears."""
@@ -262,8 +293,9 @@ class AttentionBackward(KernelObject):
         if inside and chunk == 0:
             logarithm = lse[place]
             logarithm = logarithm * LOG2_E if logarithm > -INFINITY else Float32(INFINITY)
-            for target, value in zip(statistics, (logarithm, delta), strict=True):
-                cute.make_tensor(target.iterator, cute.make_layout(rows))[row] = value
+            for target, value in zip(statistics, (logarithm, delta, Int32(0)), strict=True):
+                if cutlass.const_expr(target is not None):
+                    cute.make_tensor(target.iterator, cute.make_layout(rows))[row] = value
 
     @cute.jit
     def launch_sinks(self, sinks, lse, statistics, grad_sinks: cute.Tensor, stream):

@@ -14,12 +14,14 @@ from cutlass import Boolean, Float32, Int32, Int64
 from .._device import await_previous, store
 from ._backward import CHUNK
 from ._backward_tma_sm90 import TmaBackward
-from ._grad_q_sm90 import BOX, column_in_order
+from ._grad_q_sm90 import BOX, SLAB, column_in_order
 
 ROWS = 2  # of which a thread of the last kernel has a part
 
 
 class FusedBackward(TmaBackward):
+    values_apart = True
+
     @cute.jit
     def __call__(
         self, grad_out: cute.Tensor, q: cute.Tensor, k: cute.Tensor, v: cute.Tensor, out: cute.Tensor, lse: cute.Tensor,
@@ -28,24 +30,23 @@ class FusedBackward(TmaBackward):
     ):  # fmt: skip
         self.dtype = q.element_type
         sums = self.compact(scratch, q)
-        statistics = self.statistics(scratch, cute.size(sums), q)
+        statistics = self.statistics(scratch, cute.size(sums), q, turns=True)
         scoring = self.scoring(scale, Float32(0))
         problem, count = self.problem(q, k, (q_starts, k_starts), left, right, True, self.tiling.rows)
         if self.any_pair(q, k, grad_q, grad_k, grad_v, grad_sinks, stream):
             self.launch_rows(grad_out, out, lse, statistics, sums, sinks, grad_sinks, stream)
-            self.launch(grad_out, q, k, v, grad_k, grad_v, sums, scoring, scale, statistics, problem, count, stream)
+            inputs, gradients = (grad_out, q, k, v), (grad_k, grad_v)
+            self.launch(inputs, gradients, sums, scoring, scale, statistics, problem, deterministic, count, stream)
             launch = self.row_launch(q, self.tiling.dim * CHUNK // BOX, stream, ROWS)
             self.finish_kernel(sums, grad_q, scale).launch(**launch)
 
     def compact(self, scratch: cute.Tensor, q: cute.Tensor) -> cute.Tensor:
         """The sums of ``grad_q`` at the beginning of the workspace, with the modes of ``q``. What one copy adds is contiguous."""
-        columns, parts = self.tiling.sum_columns, self.tiling.dim // self.tiling.sum_columns
+        columns, parts = SLAB, self.tiling.dim // SLAB
         *outer, tokens, heads, _ = q.shape
         of_part = cute.assume(Int64(tokens) * columns, divby=columns)
-        of_token = cute.assume(Int64(heads) * (columns * parts), divby=columns)
         of_sequence = cute.assume(of_part * (heads * parts), divby=columns)
-        inner = (columns, of_part) if self.tiling.adder else (of_token, columns)
-        strides = (*(of_sequence for _ in outer), *inner, 1)
+        strides = (*(of_sequence for _ in outer), columns, of_part, 1)
         return cute.make_tensor(
             scratch.iterator, cute.make_layout((*outer, tokens, heads * parts, columns), stride=strides)
         )
@@ -67,7 +68,7 @@ class FusedBackward(TmaBackward):
             row, place, chunk = self.row_of_thread(grad_q, dim * CHUNK // BOX, ROWS, i)
             if row < cute.size(grad_q.shape) // dim and chunk < dim // BOX:
                 own, box = self.place_of_sums(place, chunk, BOX)
-                if cutlass.const_expr(self.tiling.adder and not self.tiling.turned):
+                if cutlass.const_expr(not self.tiling.turned):
                     box = box ^ place[-2] % 2  # see ``Adder``
                 cute.autovec_copy(cute.local_tile(sums[own], (BOX,), (box,)), held[i])
         for i in cutlass.range_constexpr(ROWS):

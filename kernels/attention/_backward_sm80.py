@@ -235,7 +235,7 @@ class Backward(AttentionBackward):
         own = self.statistics_of(statistics, tile, head)
         start = start + cute.arch.lane_idx() % 4 * 2
         places = [start + 8 * (i // 2) + i % 2 for i in range(self.tiling.columns // 4)]
-        return [[x[cutlass.min(place, tile.queries - 1)] for place in places] for x in own]
+        return [[x[cutlass.min(place, tile.queries - 1)] for place in places] for x in own[:2]]
 
     # Copies. Neighbouring threads copy neighbouring chunks of one row.
 

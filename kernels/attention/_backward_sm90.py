@@ -9,7 +9,7 @@ see them in blocks of ``queries``, head by head of those that share the keys. Fo
   computes a part of it, and adds the part to sums in memory.
 
 So ``grad_k`` and ``grad_v`` are written once, in a fixed order. The sums of ``grad_q`` are f32: many blocks add to them, in the order
-in which they come.
+in which they come, or in turn if the call is deterministic.
 
 Both warp groups wait for each other once in a block of queries. So they compute exponentials at the same time, and the tensor
 cores must have other products meanwhile: ``slopes`` run beside the exponentials, ``grad_v`` beside ``dS`` if there are registers
@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32
+from cutlass import Boolean, Float32, Int32
 from cutlass.cute.nvgpu import cpasync, warpgroup
 from cutlass.utils import LayoutEnum, hopper_helpers
 
@@ -48,19 +48,19 @@ from ..sm90.pipeline import consumer_state, init_barriers
 from ..sm90.softmax import all_before_wait, score_product, start_product, value_product
 from . import _producer_sm90 as tma
 from ._attention import ELEMENT_BYTES, Problem, Tile
-from ._backward import Scoring, Side, Statistics, column_of
+from ._backward import SLAB, Scoring, Side, Statistics, column_of
 from ._backward_fused_sm90 import FusedBackward
 from ._backward_tma_sm90 import STAGES, Place, Shared, store_operand, turned
 from ._grad_q_sm90 import (
     PART,
-    SLAB,
     TOKENS,
     Adder,
+    QueryPart,
     Slopes,
     make_adder,
-    query_product,
+    query_mmas,
+    query_part,
     shared_slopes,
-    turned_query_product,
 )
 from ._producer_sm90 import Operand
 from ._softmax import scale_sums
@@ -74,11 +74,16 @@ class Tiling:
     dim: int
     value_dim: int
     held: bool = False  # whether values are in registers, which slopes read faster than shared memory
-    adder = True  # a warp adds to ``grad_q`` with TMA
+    rounds = 1  # in which a warp group hands its part of ``grad_q`` on
 
     @property
     def label(self) -> str:
         return f"tile{TOKENS}x{self.queries}"
+
+    @property
+    def between(self) -> int:
+        """Columns of ``grad_q`` that both warp groups compute: see ``QueryPart``."""
+        return max(self.dim - CONSUMERS * PART, 0) if self.turned else 0
 
     @property
     def rows(self) -> int:
@@ -101,25 +106,21 @@ class Tiling:
     @property
     def early(self) -> bool:
         """Whether ``grad_v`` is added to before ``dS`` is there: scores and slopes of more queries leave no registers for that."""
-        return self.queries <= PART
+        return self.queries <= PART and not self.between
+
+    @property
+    def alone(self) -> bool:
+        """Whether ``grad_v`` is there before ``grad_q`` is begun: there are too few registers for both."""
+        return self.between > 0 and self.queries > 32
 
     @property
     def parts(self) -> tuple[int, int]:
         """Columns of ``grad_q`` that the warp groups compute: some for all queries, or all for half of the queries."""
         if self.slices > 1:
             return self.dim, self.dim
-        line = PART if self.turned else tma.line_of(self.dim)
-        first = -(-self.dim // (2 * line)) * line
+        line = tma.line_of(self.dim)
+        first = PART if self.turned else -(-self.dim // (2 * line)) * line
         return first, self.dim - first
-
-    def first_slab(self, group: int) -> int:
-        """Where the part of a warp group begins among those that are handed on."""
-        return group * self.parts[0] // SLAB
-
-    @property
-    def sum_columns(self) -> int:
-        """Columns of a row of the sums of ``grad_q``."""
-        return SLAB
 
     @property
     def shared_bytes(self) -> int:
@@ -136,7 +137,7 @@ class Tiling:
         return warpgroup.OperandSource.RMEM if self.held else warpgroup.OperandSource.SMEM
 
     def validate(self, target: aot.Target) -> None:
-        if self.queries % 16 or self.dim % SLAB:
+        if self.queries % 16 or self.dim % SLAB or (self.slices == 1 and not self.turned and len({*self.parts}) > 1):
             raise aot.DeclarationError(
                 f"{self.queries} queries of {self.dim} elements", hint="queries come in 16s, and elements in 32s"
             )
@@ -159,7 +160,7 @@ class Operands(NamedTuple):
 class Products(NamedTuple):
     scores: tuple[cute.TiledMma, cute.TiledMma]  # and slopes
     sums: tuple[cute.TiledMma, cute.TiledMma]  # of ``grad_k`` and ``grad_v``
-    grad_q: cute.TiledMma
+    grad_q: tuple[cute.TiledMma, ...]
 
 
 @dataclass(frozen=True)
@@ -170,8 +171,7 @@ class Consumer:
     lefts: tuple[cute.Tensor, ...]  # keys and values
     rights: tuple[cute.Tensor, ...]  # queries and ``grad_out``
     across: tuple[cute.Tensor, ...]  # the same for products along queries
-    slopes: cute.Tensor
-    key_part: cute.Tensor
+    query_part: QueryPart
     grad_k: cute.Tensor
     grad_v: cute.Tensor
     shared_slopes: Slopes
@@ -182,9 +182,10 @@ class Consumer:
 
 class Backward(FusedBackward):
     def launch(
-        self, grad_out, q, k, v, grad_k, grad_v, sums, scoring, scale, statistics, problem, count, stream
+        self, inputs, gradients, sums, scoring, scale, statistics, problem, deterministic, count, stream
     ) -> None:
         tiling, dtype = self.tiling, self.dtype
+        grad_out, q, k, v = inputs
         queries, widths = tiling.queries, (tiling.dim, tiling.value_dim)
         rows = LayoutEnum.ROW_MAJOR
         loaded, stored = [], []
@@ -192,7 +193,7 @@ class Backward(FusedBackward):
             for tensor, width in zip(tensors, widths, strict=True):
                 staged = hopper_helpers.make_smem_layout_b(rows, (WGMMA_ROWS, lines, width), dtype, stages)
                 loaded.append(tma.load_operand(self.by_token(tensor), staged, (lines, width)))
-        for tensor, width in zip((grad_k, grad_v), widths, strict=True):
+        for tensor, width in zip(gradients, widths, strict=True):
             tile = (WGMMA_ROWS, tma.line_of(width))
             staged = hopper_helpers.make_smem_layout_epi(dtype, rows, tile, CONSUMERS * (width // tile[1]))
             stored.append(store_operand(cpasync.CopyBulkTensorTileS2GOp(), self.by_token(tensor), staged, tile))
@@ -209,15 +210,16 @@ class Backward(FusedBackward):
         mmas = Products(
             (score_product(dtype, queries), score_product(dtype, queries, tiling.values_from)),
             tuple(value_product(dtype, width) for width in widths),
-            turned_query_product(dtype, lines) if tiling.turned else query_product(dtype, tiling.parts[0]),
+            query_mmas(tiling, dtype),
         )
-        self.kernel(mmas, operands, scoring, scale, statistics, problem).launch(
+        self.kernel(mmas, operands, scoring, scale, statistics, problem, deterministic).launch(
             grid=[count, 1, 1], block=[THREADS, 1, 1], min_blocks_per_mp=1, use_pdl=self.early, stream=stream
         )
 
     @cute.kernel
     def kernel(
-        self, mmas, operands, scoring: Scoring, scale: Float32, statistics: Statistics, problem: Problem
+        self, mmas, operands, scoring: Scoring, scale: Float32, statistics: Statistics, problem: Problem,
+        deterministic: Boolean,
     ):  # fmt: skip
         thread, _, _ = cute.arch.thread_idx()
         index, _, _ = cute.arch.block_idx()
@@ -233,7 +235,7 @@ class Backward(FusedBackward):
         adder = make_adder(allocator, tiling, operands.sums, self.barriers)
         init_barriers()
         await_previous(self.early)
-        side = Side(True, problem, TOKENS, tiling.queries)
+        side = Side(True, problem, TOKENS, tiling.queries, deterministic)
         if index < problem.order.count():  # which only the device knows if sequences have lengths of their own
             tile = side.tile_at(index)
             if group == 0:
@@ -243,7 +245,7 @@ class Backward(FusedBackward):
                 if warp == 1:
                     self.load_statistics(pipes.columns, shared.statistics, statistics, side, tile)
                 if warp == 2:
-                    adder.add_parts(side, tile)
+                    adder.add_parts(side, tile, self.turns_of(statistics, tile))
             else:
                 cute.arch.setmaxregister_increase(CONSUMER_REGISTERS)
                 consumer = self.consumer(mmas, shared, slopes, adder, group - 1, thread % WARP_GROUP)
@@ -262,13 +264,8 @@ class Backward(FusedBackward):
     def consumer(
         self, mmas: Products, shared: Shared, slopes: Slopes, adder: Adder, group: Int32, thread: Int32
     ) -> Consumer:
-        tiling, dim = self.tiling, self.tiling.dim
-        widths = (dim, tiling.value_dim)
+        widths = (self.tiling.dim, self.tiling.value_dim)
         rows = [cute.local_tile(x, (WGMMA_ROWS, dim), (group, 0, 0)) for x, dim in zip(shared[:2], widths, strict=True)]
-        # If it is turned, the last 64 columns are those of the second group, some of which the first one has too.
-        columns, last = (PART, dim - PART) if tiling.turned else (tiling.parts[0], dim - tiling.parts[0])
-        keys = cute.domain_offset((group * last, 0), turned(shared.rows)[None, None, 0])
-        keys = cute.local_tile(keys, (columns, TOKENS), (0, 0))
         return Consumer(
             mmas,
             tuple(self.left_operand(mma, x) for mma, x in zip(mmas.scores, rows, strict=True)),
@@ -280,7 +277,7 @@ class Backward(FusedBackward):
                 mma.make_fragment_B(mma.get_slice(0).partition_B(turned(x)))
                 for mma, x in zip(mmas.sums, shared[2:4], strict=True)
             ),
-            *self.query_operands(mmas.grad_q, slopes, keys, group),
+            query_part(self.tiling, mmas.grad_q, slopes, turned(shared.rows)[None, None, 0], group),
             *(
                 cute.make_rmem_tensor(mma.partition_shape_C((WGMMA_ROWS, dim)), Float32)
                 for mma, dim in zip(mmas.sums, widths, strict=True)
@@ -290,15 +287,6 @@ class Backward(FusedBackward):
             Place(group, thread, group, Int32(0), CONSUMERS),
             rows[1],
         )
-
-    def query_operands(self, mma: cute.TiledMma, slopes: Slopes, keys: cute.Tensor, group: Int32) -> tuple:
-        """``dS`` and keys as operands of the group's part of ``grad_q``."""
-        own, tiling = mma.get_slice(0), self.tiling
-        lines = (tiling.queries // tiling.slices, TOKENS)
-        queries = cute.local_tile(slopes.memory, lines, (group if tiling.slices > 1 else 0, 0, None))
-        if tiling.turned:
-            return mma.make_fragment_B(own.partition_B(queries)), mma.make_fragment_A(own.partition_A(keys))
-        return mma.make_fragment_A(own.partition_A(queries)), mma.make_fragment_B(own.partition_B(keys))
 
     def share(self, consumer: Consumer, gradients: cute.Tensor, stage: Int32) -> None:
         """Write the group's rows of ``dS`` to shared memory."""
@@ -331,7 +319,8 @@ class Backward(FusedBackward):
             self.hold_values(consumer)
         state = consumer_state(STAGES)
         for _ in cutlass.range(side.column_heads(), unroll=1):
-            for block in cutlass.range(blocks.begin, blocks.end, unroll=1):
+            for i in cutlass.range(blocks.begin, blocks.end, unroll=1):
+                block = side.block_at(blocks, i)
                 state = self.add_block(consumer, pipes, statistics, scoring, side, tile, blocks, block, state)
 
     @cute.jit
@@ -406,7 +395,9 @@ class Backward(FusedBackward):
         """When both groups have written ``dS``, add to ``grad_q`` and ``grad_k``, and release the stage."""
         cute.arch.fence_proxy("async.shared", space="cta")  # wgmma reads what threads have written
         self.barriers_of_all().arrive_and_wait()
-        grad_q = self.start_queries(consumer, state.index)
+        if cutlass.const_expr(self.tiling.alone):
+            warpgroup.wait_group(0)
+        grad_q = consumer.query_part.start(state.index)
         self.start_sums(consumer, consumer.grad_k, gradients, 0, state.index)
         warpgroup.wait_group(1)
         pipes.column_values.consumer_release(state)
@@ -417,16 +408,7 @@ class Backward(FusedBackward):
         state.advance()
         return state
 
-    def start_queries(self, consumer: Consumer, stage: Int32) -> cute.Tensor:
-        """Start this group's part of ``grad_q``."""
-        mma, tiling = consumer.mmas.grad_q, self.tiling
-        columns = tiling.queries // tiling.slices if tiling.turned else tiling.parts[0]
-        grad_q = cute.make_rmem_tensor(mma.partition_shape_C((WGMMA_ROWS, columns)), Float32)
-        slopes, keys = consumer.slopes[None, None, None, stage], consumer.key_part
-        start_product(mma, grad_q, *((keys, slopes) if tiling.turned else (slopes, keys)), True)
-        return grad_q
-
-    def hand(self, consumer: Consumer, grad_q: cute.Tensor, tile: Tile) -> None:
+    def hand(self, consumer: Consumer, grad_q: list[cute.Tensor], tile: Tile) -> None:
         """Hand a part of ``grad_q`` to the warp that adds it."""
         place = consumer.place
         if self.tiling.turned:
@@ -434,4 +416,4 @@ class Backward(FusedBackward):
         else:
             first = tile.first_query if self.ragged else 0
             odd = (accumulator_row(place.thread) + first) % 2
-            consumer.adder.hand(grad_q, place, place.group * (self.tiling.parts[0] // SLAB), odd)
+            consumer.adder.hand(grad_q[0], place, place.group * (self.tiling.parts[0] // SLAB), odd)

@@ -45,6 +45,9 @@ class Shared(NamedTuple):
 
 
 class TmaBackward(AttentionBackward):
+    value_stages = STAGES  # of column values
+    values_apart = False  # whether these have a state of their own
+
     def __init__(self, tiling, target: aot.Target, layout: str) -> None:
         super().__init__(tiling, target, layout)
         self.barriers = Barriers(CONSUMERS)
@@ -118,7 +121,7 @@ class TmaBackward(AttentionBackward):
             tma_pipeline(barriers, 1, rows[0], warps),
             tma_pipeline(barriers + 2, 1, rows[1], warps),
             tma_pipeline(barriers + 4, STAGES, columns[0], warps, producers=1 + WARP if by_keys else 1),
-            tma_pipeline(barriers + 4 + 2 * STAGES, STAGES, columns[1], warps),
+            tma_pipeline(barriers + 4 + 2 * STAGES, self.value_stages, columns[1], warps),
         )
 
     @cute.jit
@@ -126,6 +129,7 @@ class TmaBackward(AttentionBackward):
         """Bring rows, then columns, in the order in which they are used."""
         blocks = side.blocks(tile)
         first, state = producer_state(1), producer_state(STAGES)
+        value_state = producer_state(self.value_stages)
         of_rows, of_columns = side.origins(tile)
         for pipe, target, operand in zip(pipes[:2], shared[:2], operands[:2], strict=True):
             own = of_head(operand, tile.sequence, *of_rows, tile.head)
@@ -136,10 +140,16 @@ class TmaBackward(AttentionBackward):
             values = of_head(operands[3], tile.sequence, *of_columns, head)
             columns = self.blocks_of(operands[2], shared[2], columns)
             values = self.blocks_of(operands[3], shared[3], values)
-            for block in cutlass.range(blocks.begin, blocks.end, unroll=1):
+            for i in cutlass.range(blocks.begin, blocks.end, unroll=1):
+                block = side.block_at(blocks, i)
                 load_tile(pipes.columns, operands[2].atom, *columns, block, state)
-                load_tile(pipes.column_values, operands[3].atom, *values, block, state)
-                state.advance()
+                if cutlass.const_expr(not self.values_apart):
+                    load_tile(pipes.column_values, operands[3].atom, *values, block, state)
+                    state.advance()
+                else:
+                    load_tile(pipes.column_values, operands[3].atom, *values, block, value_state)
+                    state.advance()
+                    value_state.advance()
 
     @cute.jit
     def load_statistics(self, pipe, memory, statistics, side, tile):
@@ -148,7 +158,8 @@ class TmaBackward(AttentionBackward):
         columns = side.tile_columns
         for g in cutlass.range(side.column_heads(), unroll=1):
             own = self.statistics_of(statistics, tile, side.column_head(tile, g))
-            for block in cutlass.range(blocks.begin, blocks.end, unroll=1):
+            for turn in cutlass.range(blocks.begin, blocks.end, unroll=1):
+                block = side.block_at(blocks, turn)
                 pipe.sync_object_empty.wait(state.index, state.phase)
                 for i in cutlass.range_constexpr(-(-columns // WARP)):
                     place = i * WARP + cute.arch.lane_idx()

@@ -1,14 +1,14 @@
-"""Gradients of attention for sm_90a with wide heads: the two consumer warp groups have the same 64 keys, and halves of everything.
+"""Gradients of attention for sm_90a with wide heads: the two consumer warp groups have the same 64 keys, and different products.
 
-The accumulators of ``grad_k`` and ``grad_v`` for 64 keys of 256 elements fill the registers of two warp groups. So each has half of
-the columns of both. For each block of 64 queries, a warp group computes
+The accumulators of ``grad_k`` and ``grad_v`` for 64 keys of 256 elements take half of the registers of a warp group each. So one
+group, *values*, computes ``P`` and ``grad_v``; the other, *keys*, computes ``dS`` and ``grad_k``. For each block of 64 queries:
 
-* ``scores = k @ q.T`` and ``slopes = v @ grad_out.T`` with half of the queries.
-* ``P`` and ``dS`` from them, which it writes to shared memory beside those of the other group. Then both groups need all of them.
-* half of the columns of ``grad_q = dS.T @ k``, ``grad_v += P @ grad_out`` and ``grad_k += dS @ q``. The first is added to sums in
-  memory while the others are multiplied.
+* values: ``scores = k @ q.T``, which become ``P``. It hands ``P`` over in shared memory, and adds ``grad_v += P @ grad_out``.
+* keys: ``slopes = v @ grad_out.T``, which become ``dS`` with ``P``. It writes ``dS`` to shared memory, and adds ``grad_k += dS @ q``.
+* Both compute half of the columns of ``grad_q = dS.T @ k``, and hand them on in two rounds, because shared memory has no room
+  for more. For the same reason, ``grad_out`` has one stage.
 
-As in ``_backward_sm90``, the sums of ``grad_q`` are f32.
+While one group computes exponentials, the other multiplies. As in ``_backward_sm90``, the sums of ``grad_q`` are f32.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from typing import NamedTuple
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32
-from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
+from cutlass import Boolean, Float32, Int32
+from cutlass.cute.nvgpu import cpasync, warpgroup
+from cutlass.pipeline import NamedBarrier
 from cutlass.utils import LayoutEnum, hopper_helpers
 
 import aot
@@ -39,15 +40,13 @@ from ..sm90.hardware import (
 from ..sm90.pipeline import consumer_state, init_barriers
 from ..sm90.softmax import score_product, start_product, value_product
 from . import _producer_sm90 as tma
-from ._attention import ELEMENT_BYTES, Problem
-from ._backward import Scoring, Side, Statistics, column_of
+from ._attention import ELEMENT_BYTES, Problem, Tile
+from ._backward import SLAB, Scoring, Side, Statistics, column_of
 from ._backward_fused_sm90 import FusedBackward
-from ._backward_tma_sm90 import STAGES, Place, store_operand, turned
-from ._grad_q_sm90 import PART, Slopes, add_to_sums, query_product, shared_slopes
+from ._backward_tma_sm90 import STAGES, Place, Shared, store_operand, turned
+from ._grad_q_sm90 import PART, Adder, Slopes, make_adder, query_product, shared_slopes
 from ._producer_sm90 import Operand
-from ._softmax import round_to, scale_sums
-
-HALF = PART // CONSUMERS  # queries whose scores a warp group computes
+from ._softmax import scale_sums
 
 
 @dataclass(frozen=True)
@@ -56,8 +55,12 @@ class Tiling:
 
     dim: int
     value_dim: int
-    adder = False  # threads add to ``grad_q``
-    turned = False  # which has its columns as columns
+    # What is handed on of ``grad_q``, for ``Adder``.
+    queries = PART
+    rounds = 2
+    slices = 1
+    between = 0
+    turned = False  # its columns are columns
 
     @property
     def label(self) -> str:
@@ -69,27 +72,32 @@ class Tiling:
 
     @property
     def columns(self) -> int:
-        return PART
+        return self.queries
 
     @property
     def widths(self) -> tuple[int, int]:
         return self.dim, self.value_dim
 
     @property
-    def sum_columns(self) -> int:
-        """Columns of a row of the sums of ``grad_q``."""
-        return self.dim
+    def parts(self) -> tuple[int, int]:
+        """Columns of ``grad_q`` that the warp groups compute."""
+        return self.dim // CONSUMERS, self.dim // CONSUMERS
 
     @property
     def shared_bytes(self) -> int:
+        elements = self.rows * self.columns
         return (
-            (self.rows + STAGES * self.columns) * sum(self.widths) * ELEMENT_BYTES
-            + 2 * STAGES * self.rows * self.columns * ELEMENT_BYTES
+            (self.rows + STAGES * self.columns) * self.dim * ELEMENT_BYTES
+            + (self.rows + self.columns) * self.value_dim * ELEMENT_BYTES
+            + elements * (4 + ELEMENT_BYTES)  # ``P`` and ``dS``
+            + self.columns * (self.dim // self.rounds) * 4  # of ``grad_q``
             + 2 * STAGES * self.columns * 4
             + 32 * BARRIER_BYTES
         )
 
     def validate(self, target: aot.Target) -> None:
+        if self.dim % (CONSUMERS * PART):
+            raise aot.DeclarationError(f"{self.dim} elements", hint=f"they come in {CONSUMERS * PART}s")
         if self.shared_bytes > target.shared_memory:
             raise aot.DeclarationError(
                 f"rows and {STAGES} stages take {self.shared_bytes} bytes; a block of {target.arch} has {target.shared_memory}"
@@ -103,57 +111,70 @@ class Operands(NamedTuple):
     grads: Operand
     grad_k: Operand
     grad_v: Operand
+    sums: Operand  # of ``grad_q``
 
 
 class Products(NamedTuple):
-    scores: cute.TiledMma
-    sums: tuple[cute.TiledMma, cute.TiledMma]  # of ``grad_k`` and ``grad_v``
+    scores: cute.TiledMma  # and slopes
+    grad_k: cute.TiledMma
+    grad_v: cute.TiledMma
     grad_q: cute.TiledMma
 
 
 @dataclass(frozen=True)
 class Consumer:
-    """Operands and accumulators of a consumer warp group."""
+    """What a consumer warp group multiplies: ``left @ right.T``, then what becomes of it times ``across``, then ``dS.T @ k``."""
 
-    mmas: Products
-    lefts: tuple[cute.Tensor, ...]  # keys and values
-    rights: tuple[cute.Tensor, ...]  # half of queries and of ``grad_out``
-    across: tuple[cute.Tensor, ...]  # half of the columns of both
-    written: tuple[Slopes, Slopes]  # ``dS`` and ``P``
-    weights: tuple[cute.Tensor, ...]  # both as left operands
-    slopes: cute.Tensor  # ``dS.T`` as a left operand
+    scores: cute.TiledMma
+    sum_mma: cute.TiledMma
+    query_mma: cute.TiledMma
+    left: cute.Tensor
+    right: cute.Tensor
+    across: cute.Tensor
+    slopes: cute.Tensor
     key_part: cute.Tensor
-    sums: tuple[cute.Tensor, ...]  # of ``grad_k`` and ``grad_v``
+    sums: cute.Tensor
+    weights: cute.Tensor  # what this thread hands over, or gets, of ``P``
+    adder: Adder
     place: Place
 
 
 class WideBackward(FusedBackward):
+    value_stages = 1
+
     def launch(
-        self, grad_out, q, k, v, grad_k, grad_v, sums, scoring, scale, statistics, problem, count, stream
+        self, inputs, gradients, sums, scoring, scale, statistics, problem, deterministic, count, stream
     ) -> None:
         tiling, dtype, major = self.tiling, self.dtype, LayoutEnum.ROW_MAJOR
+        grad_out, q, k, v = inputs
         operands = []
-        for tensors, lines, stages in (((k, v), tiling.rows, 1), ((q, grad_out), tiling.columns, STAGES)):
-            for tensor, width in zip(tensors, tiling.widths, strict=True):
-                staged = hopper_helpers.make_smem_layout_b(major, (WGMMA_ROWS, lines, width), dtype, stages)
-                operands.append(tma.load_operand(self.by_token(tensor), staged, (lines, width)))
-        for tensor, width in zip((grad_k, grad_v), tiling.widths, strict=True):
-            tile = (WGMMA_ROWS, tma.line_of(width // CONSUMERS))
+        for tensor, width, lines, stages in zip(
+            (k, v, q, grad_out), 2 * tiling.widths, (tiling.rows,) * 2 + (tiling.columns,) * 2,
+            (1, 1, STAGES, self.value_stages), strict=True,
+        ):  # fmt: skip
+            staged = hopper_helpers.make_smem_layout_b(major, (WGMMA_ROWS, lines, width), dtype, stages)
+            operands.append(tma.load_operand(self.by_token(tensor), staged, (lines, width)))
+        for tensor, width in zip(gradients, tiling.widths, strict=True):
+            tile = (WGMMA_ROWS, tma.line_of(width))
             staged = hopper_helpers.make_smem_layout_epi(dtype, major, tile, width // tile[1])
             operands.append(store_operand(cpasync.CopyBulkTensorTileS2GOp(), self.by_token(tensor), staged, tile))
-        shared = warpgroup.OperandSource.SMEM
+        slab = (PART, SLAB)
+        handed = cute.make_layout((*slab, tiling.dim // tiling.rounds // SLAB), stride=(SLAB, 1, PART * SLAB))
+        addition = cpasync.CopyReduceBulkTensorTileS2GOp()
+        operands.append(store_operand(addition, self.by_token(sums), handed, slab))
         mmas = Products(
-            score_product(dtype, HALF),
-            tuple(value_product(dtype, width // CONSUMERS, shared) for width in tiling.widths),
-            query_product(dtype, tiling.dim // CONSUMERS, OperandMajorMode.MN),
+            score_product(dtype, tiling.columns),
+            *(value_product(dtype, width) for width in tiling.widths),
+            query_product(dtype, tiling.parts[0]),
         )
-        self.kernel(mmas, Operands(*operands), sums, scoring, scale, statistics, problem).launch(
+        self.kernel(mmas, Operands(*operands), scoring, scale, statistics, problem, deterministic).launch(
             grid=[count, 1, 1], block=[THREADS, 1, 1], min_blocks_per_mp=1, use_pdl=self.early, stream=stream
         )
 
     @cute.kernel
     def kernel(
-        self, mmas, operands, totals: cute.Tensor, scoring: Scoring, scale: Float32, statistics: Statistics, problem: Problem
+        self, mmas, operands, scoring: Scoring, scale: Float32, statistics: Statistics, problem: Problem,
+        deterministic: Boolean,
     ):  # fmt: skip
         thread, _, _ = cute.arch.thread_idx()
         index, _, _ = cute.arch.block_idx()
@@ -164,13 +185,13 @@ class WideBackward(FusedBackward):
                 cpasync.prefetch_descriptor(operand.atom)
         allocator, tiling = SmemAllocator(), self.tiling
         shared = self.shared(allocator, operands)
-        written = tuple(
-            shared_slopes(allocator, self.dtype, PART, tiling.rows, STAGES, by_queries=False) for _ in range(2)
-        )
+        slopes = shared_slopes(allocator, self.dtype, tiling.columns, tiling.rows, 1)
+        adder = make_adder(allocator, tiling, operands.sums, self.barriers)
+        weights = self.shared_weights(allocator, thread % WARP_GROUP)
         pipes = self.pipelines(allocator.allocate_array(cutlass.Int64, 4 + 4 * STAGES), True)
         init_barriers()
         await_previous(self.early)
-        side = Side(True, problem, tiling.rows, tiling.columns)
+        side = Side(True, problem, tiling.rows, tiling.columns, deterministic)
         if index < problem.order.count():  # which only the device knows if sequences have lengths of their own
             tile = side.tile_at(index)
             if group == 0:
@@ -179,109 +200,150 @@ class WideBackward(FusedBackward):
                     self.load_tiles(pipes, shared, operands, side, tile)
                 if warp == 1:
                     self.load_statistics(pipes.columns, shared.statistics, statistics, side, tile)
+                if warp == 2:
+                    adder.add_parts(side, tile, self.turns_of(statistics, tile))
             else:
                 cute.arch.setmaxregister_increase(CONSUMER_REGISTERS)
-                consumer = self.consumer(mmas, shared, written, group - 1, thread % WARP_GROUP)
-                self.add_up(consumer, pipes, shared.statistics, totals, scoring, side, tile)
-                scale_sums(consumer.sums[0], [scale, scale])
-                self.barriers_of_all().arrive_and_wait()  # the other group needs these keys no more
-                for i in (1, 0):
-                    memory = shared.row_values if i else shared.rows
-                    self.store_rows(consumer.place, consumer.sums[i], mmas.sums[i], memory, operands[4 + i], side, tile)
+                thread = thread % WARP_GROUP
+                if group == 1:
+                    consumer = self.consumer(mmas, shared, slopes, weights, adder, thread, of_keys=False)
+                    self.add_values(consumer, pipes, shared, scoring, side, tile)
+                    self.store_sums(consumer, shared.row_values, operands.grad_v, side, tile)
+                else:
+                    consumer = self.consumer(mmas, shared, slopes, weights, adder, thread, of_keys=True)
+                    self.add_keys(consumer, pipes, shared, slopes, side, tile)
+                    scale_sums(consumer.sums, [scale, scale])
+                    self.store_sums(consumer, shared.rows, operands.grad_k, side, tile)
                 cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive stores that read it
+
+    def store_sums(self, consumer: Consumer, memory: cute.Tensor, operand: Operand, side: Side, tile: Tile) -> None:
+        self.barriers_of_all().arrive_and_wait()  # the other group needs these rows no more
+        self.store_rows(consumer.place, consumer.sums, consumer.sum_mma, memory, operand, side, tile)
 
     # The consumers.
 
-    def consumer(self, mmas: Products, shared, written, group: Int32, thread: Int32) -> Consumer:
-        of_scores, of_grad_q = mmas.scores.get_slice(0), mmas.grad_q.get_slice(0)
-        columns = self.tiling.dim // CONSUMERS
-        lefts, rights, across, weights, sums = [], [], [], [], []
-        for i, (mma, width) in enumerate(zip(mmas.sums, self.tiling.widths, strict=True)):
-            lefts.append(mmas.scores.make_fragment_A(of_scores.partition_A(shared[i][None, None, 0])))
-            own = cute.local_tile(shared[2 + i], (HALF, width), (group, 0, None))
-            rights.append(mmas.scores.make_fragment_B(of_scores.partition_B(own)))
-            own = cute.local_tile(turned(shared[2 + i]), (width // CONSUMERS, self.tiling.columns), (group, 0, None))
-            across.append(mma.make_fragment_B(mma.get_slice(0).partition_B(own)))
-            weights.append(mma.make_fragment_A(mma.get_slice(0).partition_A(turned(written[i].memory))))
-            shape = mma.partition_shape_C((WGMMA_ROWS, width // CONSUMERS))
-            sums.append(cute.make_rmem_tensor(shape, Float32))
-        keys = cute.local_tile(turned(shared.rows), (columns, self.tiling.rows), (group, 0, 0))
+    def shared_weights(self, allocator: SmemAllocator, thread: Int32) -> cute.Tensor:
+        """``P`` in shared memory. The accumulators of a thread are those of the same thread of the other group."""
+        own = WGMMA_ROWS * self.tiling.columns // WARP_GROUP
+        layout = cute.make_layout((4, own // 4, WARP_GROUP), stride=(1, 4 * WARP_GROUP, 4))
+        return allocator.allocate_tensor(Float32, layout, 128)[None, None, thread]
+
+    def consumer(
+        self, mmas: Products, shared: Shared, slopes: Slopes, weights, adder: Adder, thread: Int32, of_keys: bool
+    ) -> Consumer:
+        i = int(of_keys)
+        sum_mma, query_mma = (mmas.grad_v, mmas.grad_k)[i], mmas.grad_q
+        left, right = shared[i][None, None, 0], shared[2 + i]  # keys with queries, or values with ``grad_out``
+        across = turned(shared[3 - i])
+        keys = cute.local_tile(turned(shared.rows), (self.tiling.parts[0], self.tiling.rows), (i, 0, 0))
+        shape = sum_mma.partition_shape_C((WGMMA_ROWS, cute.size(across, mode=[0])))
         return Consumer(
-            mmas,
-            tuple(lefts),
-            tuple(rights),
-            tuple(across),
-            written,
-            tuple(weights),
-            mmas.grad_q.make_fragment_A(of_grad_q.partition_A(written[0].memory)),
-            mmas.grad_q.make_fragment_B(of_grad_q.partition_B(keys)),
-            tuple(sums),
-            Place(group, thread, Int32(0), group, 1),
+            mmas.scores,
+            sum_mma,
+            query_mma,
+            mmas.scores.make_fragment_A(mmas.scores.get_slice(0).partition_A(left)),
+            mmas.scores.make_fragment_B(mmas.scores.get_slice(0).partition_B(right)),
+            sum_mma.make_fragment_B(sum_mma.get_slice(0).partition_B(across)),
+            query_mma.make_fragment_A(query_mma.get_slice(0).partition_A(slopes.memory)),
+            query_mma.make_fragment_B(query_mma.get_slice(0).partition_B(keys)),
+            cute.make_rmem_tensor(shape, Float32),
+            weights,
+            adder,
+            Place(Int32(i), thread, Int32(0), Int32(0), 1),
         )
 
+    def weights_handed(self) -> NamedBarrier:
+        """Where the group of values hands ``P`` to the group of keys."""
+        after_adder = self.barriers.free + 1 + 2 * CONSUMERS
+        return NamedBarrier(barrier_id=after_adder, num_threads=CONSUMERS * WARP_GROUP)
+
+    def scored(self, consumer: Consumer) -> cute.Tensor:
+        shape = consumer.scores.partition_shape_C((WGMMA_ROWS, self.tiling.columns))
+        return cute.make_rmem_tensor(shape, Float32)
+
+    def start_queries(self, consumer: Consumer) -> cute.Tensor:
+        """Start this group's columns of ``grad_q``."""
+        shape = consumer.query_mma.partition_shape_C((WGMMA_ROWS, self.tiling.parts[0]))
+        grad_q = cute.make_rmem_tensor(shape, Float32)
+        start_product(consumer.query_mma, grad_q, consumer.slopes[None, None, None, 0], consumer.key_part, True)
+        return grad_q
+
+    def hand(self, consumer: Consumer, grad_q: cute.Tensor, tile: Tile) -> None:
+        """Hand this group's columns of ``grad_q`` to the warp that adds them."""
+        place, rounds = consumer.place, self.tiling.rounds
+        odd = (accumulator_row(place.thread) + (tile.first_query if self.ragged else 0)) % 2
+        size = cute.size(grad_q) // rounds
+        for i in range(rounds):
+            some = cute.make_tensor(grad_q.iterator + i * size, cute.make_layout(size))
+            consumer.adder.hand(some, place, place.group * (self.tiling.parts[0] // rounds // SLAB), odd)
+
     @cute.jit
-    def add_up(self, consumer, pipes, statistics, totals, scoring, side, tile):
-        """The sums of a tile's ``grad_k`` and ``grad_v``, and what its keys add to those of ``grad_q``."""
-        blocks, state = side.blocks(tile), consumer_state(STAGES)
-        for one in consumer.sums:
-            one.fill(0.0)
+    def add_values(self, consumer, pipes, shared, scoring, side, tile):
+        """The sums of ``grad_v``, and the first columns of ``grad_q``."""
+        blocks, state, value_state = side.blocks(tile), consumer_state(STAGES), consumer_state(self.value_stages)
+        consumer.sums.fill(0.0)
+        row = tile.index * self.tiling.rows + accumulator_row(consumer.place.thread)
+        pipes.rows.consumer_wait(consumer_state(1))
+        for _ in cutlass.range(side.column_heads(), unroll=1):
+            for turn in cutlass.range(blocks.begin, blocks.end, unroll=1):
+                block = side.block_at(blocks, turn)
+                stage, scores = state.index, self.scored(consumer)
+                pipes.columns.consumer_wait(state)
+                start_product(consumer.scores, scores, consumer.left, consumer.right[None, None, None, stage], True)
+                lse = self.statistics_of_columns(shared.statistics, 0, stage)
+                warpgroup.wait_group(0)
+                cute.arch.sync_warp()  # all lanes have read the statistics
+                pipes.columns.consumer_release(state)
+                side.mask(scores, tile, blocks, block, row)
+                for i in cutlass.range_constexpr(cute.size(scores)):
+                    scores[i] = cute.math.exp2(scores[i] * scoring.scale - lse[column_of(i)], fastmath=True)
+                handed = cute.make_tensor(scores.iterator, cute.make_layout(consumer.weights.shape))
+                cute.autovec_copy(handed, consumer.weights)
+                self.weights_handed().arrive()
+                weights = self.rounded(consumer.sum_mma, scores)
+                pipes.column_values.consumer_wait(value_state)
+                start_product(consumer.sum_mma, consumer.sums, weights, consumer.across[None, None, None, 0], False)
+                self.barriers_of_all().arrive_and_wait()  # ``dS`` is there
+                grad_q = self.start_queries(consumer)
+                warpgroup.wait_group(1)
+                pipes.column_values.consumer_release(value_state)
+                warpgroup.wait_group(0)
+                self.hand(consumer, grad_q, tile)
+                state.advance()
+                value_state.advance()
+
+    @cute.jit
+    def add_keys(self, consumer, pipes, shared, shared_slopes, side, tile):
+        """The sums of ``grad_k``, and the other columns of ``grad_q``."""
+        blocks, state, value_state = side.blocks(tile), consumer_state(STAGES), consumer_state(self.value_stages)
+        consumer.sums.fill(0.0)
         pipes.rows.consumer_wait(consumer_state(1))
         pipes.row_values.consumer_wait(consumer_state(1))
-        for g in cutlass.range(side.column_heads(), unroll=1):
-            head = side.column_head(tile, g)
-            for block in cutlass.range(blocks.begin, blocks.end, unroll=1):
-                self.weigh_block(consumer, pipes, statistics, scoring, side, tile, blocks, block, state)
-                self.add_block(consumer, pipes, totals, tile, head, block, state)
+        for _ in cutlass.range(side.column_heads(), unroll=1):
+            for _turn in cutlass.range(blocks.begin, blocks.end, unroll=1):
+                stage, slopes = state.index, self.scored(consumer)
+                pipes.column_values.consumer_wait(value_state)
+                start_product(consumer.scores, slopes, consumer.left, consumer.right[None, None, None, 0], True)
+                pipes.columns.consumer_wait(state)
+                delta = self.statistics_of_columns(shared.statistics, 1, stage)
+                warpgroup.wait_group(0)
+                pipes.column_values.consumer_release(value_state)
+                self.weights_handed().arrive_and_wait()
+                weights = cute.make_rmem_tensor(consumer.weights.shape, Float32)
+                cute.autovec_copy(consumer.weights, weights)
+                for i in cutlass.range_constexpr(cute.size(slopes)):
+                    slopes[i] = weights[i] * (slopes[i] - delta[column_of(i)])
+                gradients = self.rounded(consumer.sum_mma, slopes)
+                shared_slopes.write(gradients, consumer.scores, consumer.place.thread, 0, 0, 0, self.tiling.columns)
+                cute.arch.fence_proxy("async.shared", space="cta")  # wgmma reads what threads have written
+                self.barriers_of_all().arrive_and_wait()  # all of this group have written, and the other one knows
+                grad_q = self.start_queries(consumer)
+                across = consumer.across[None, None, None, stage]
+                start_product(consumer.sum_mma, consumer.sums, gradients, across, False)
+                warpgroup.wait_group(1)
+                self.hand(consumer, grad_q, tile)
+                warpgroup.wait_group(0)
+                cute.arch.sync_warp()  # all lanes have read the statistics
+                pipes.columns.consumer_release(state)
                 state.advance()
-
-    @cute.jit
-    def weigh_block(self, consumer, pipes, statistics, scoring, side, tile, blocks, block, state):
-        """``P`` and ``dS`` of half of a block of queries, in shared memory. Returns when those of the other half are there too."""
-        mma, stage, group = consumer.mmas.scores, state.index, consumer.place.group
-        shape = mma.partition_shape_C((WGMMA_ROWS, HALF))
-        scores, slopes = (cute.make_rmem_tensor(shape, Float32) for _ in range(2))
-        pipes.columns.consumer_wait(state)
-        start_product(mma, scores, consumer.lefts[0], consumer.rights[0][None, None, None, stage], True)
-        pipes.column_values.consumer_wait(state)
-        start_product(mma, slopes, consumer.lefts[1], consumer.rights[1][None, None, None, stage], True)
-        lse, delta = (self.statistics_of_columns(statistics, i, stage, group, CONSUMERS) for i in range(2))
-        warpgroup.wait_group(1)
-        row = tile.index * self.tiling.rows + accumulator_row(consumer.place.thread)
-        side.mask(scores, tile, blocks, block, row, group * HALF)
-        for i in cutlass.range_constexpr(cute.size(scores)):
-            scores[i] = cute.math.exp2(scores[i] * scoring.scale - lse[column_of(i)], fastmath=True)
-        self.write(consumer, 1, scores, stage)
-        warpgroup.wait_group(0)
-        for i in cutlass.range_constexpr(cute.size(slopes)):
-            slopes[i] = scores[i] * (slopes[i] - delta[column_of(i)])
-        self.write(consumer, 0, slopes, stage)
-        cute.arch.fence_proxy("async.shared", space="cta")  # wgmma reads what threads have written
-        self.barriers_of_all().arrive_and_wait()
-
-    def write(self, consumer: Consumer, which: int, values: cute.Tensor, stage: Int32) -> None:
-        """Round ``P``, or ``dS``, and write them to shared memory."""
-        rounded = cute.make_rmem_tensor(cute.size(values), self.dtype)
-        round_to(rounded, values)
-        place = consumer.place
-        consumer.written[which].write(rounded, consumer.mmas.scores, place.thread, stage, 0, place.group, HALF)
-
-    @cute.jit
-    def add_block(self, consumer, pipes, totals, tile, head, block, state):
-        """What ``P`` and ``dS`` of a block of queries add to the gradients."""
-        stage, mma = state.index, consumer.mmas.grad_q
-        columns = self.tiling.dim // CONSUMERS
-        grad_q = cute.make_rmem_tensor(mma.partition_shape_C((WGMMA_ROWS, columns)), Float32)
-        start_product(mma, grad_q, consumer.slopes[None, None, None, stage], consumer.key_part, True)
-        for i in cutlass.range_constexpr(2):
-            which = 1 - i
-            weights, across = (x[which][None, None, None, stage] for x in (consumer.weights, consumer.across))
-            start_product(consumer.mmas.sums[which], consumer.sums[which], weights, across, False)
-        warpgroup.wait_group(2)
-        own = self.of_sequence(totals, tile.sequence, tile.first_query, head)
-        row = block * self.tiling.columns + accumulator_row(consumer.place.thread)
-        add_to_sums(own, grad_q, row, consumer.place.group * columns, tile.queries)
-        warpgroup.wait_group(1)
-        pipes.column_values.consumer_release(state)
-        warpgroup.wait_group(0)
-        cute.arch.sync_warp()  # all lanes have read the statistics
-        pipes.columns.consumer_release(state)
+                value_state.advance()

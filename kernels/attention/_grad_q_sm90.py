@@ -1,7 +1,8 @@
 """What blocks of keys add to ``grad_q`` on sm_90a: ``dS`` goes through shared memory, and parts of the product to f32 sums in memory.
 
 ``grad_q = dS.T @ k`` takes the keys of both warp groups. So each writes its rows of ``dS`` to shared memory, and computes some
-columns, or some queries, of the product. Many blocks of threads add to the sums, in the order in which they come.
+columns, or some queries, of the product. Many blocks of threads add to the sums, in the order in which they come. If a call is
+deterministic, they add to each block of queries in turn, the one with the first keys first.
 
 Of every 16 columns, a thread has two neighbours of either half. They lie side by side in the sums, so that one instruction moves
 four: rows of the sums have an order of their own, which ``column_in_order`` tells.
@@ -14,7 +15,7 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32
+from cutlass import Float32, Int32
 from cutlass.cute.nvgpu import OperandMajorMode
 from cutlass.pipeline import NamedBarrier
 from cutlass.utils import LayoutEnum, hopper_helpers
@@ -22,14 +23,15 @@ from cutlass.utils import LayoutEnum, hopper_helpers
 from .._device import WARP
 from .._versions import SmemAllocator
 from ..sm90.hardware import ALIGNMENT, CONSUMERS, WARP_GROUP, WGMMA_ROWS, Barriers, accumulator_row
+from ..sm90.softmax import start_product
 from . import _producer_sm90 as tma
+from ._backward import SLAB
 from ._backward_tma_sm90 import of_head, turned
 from ._producer_sm90 import Operand
 
 PART = 64  # queries, and most columns, of what a warp group computes
 TOKENS = CONSUMERS * WGMMA_ROWS  # keys of a block of threads
 BOX = 16  # columns of which a thread has four
-SLAB = 2 * BOX  # columns that one copy adds: a line of 128 bytes in each row
 
 
 def query_product(dtype, columns: int, slopes=OperandMajorMode.K) -> cute.TiledMma:
@@ -57,18 +59,6 @@ def four_of(grad_q: cute.Tensor, r: int, box: int) -> cute.Tensor:
 def column_in_order(i: int) -> int:
     """Which of 16 columns lies at place ``i`` of the sums."""
     return i % 4 // 2 * 8 + i // 4 * 2 + i % 2
-
-
-@cute.jit
-def add_to_sums(own, grad_q, row, column, queries):
-    """Add a thread's accumulators to those of its head in memory: from ``row`` on, and from the ``column`` of its warp group."""
-    column += cute.arch.lane_idx() % 4 * 4
-    for r in cutlass.range_constexpr(2):
-        if row + 8 * r < queries:
-            start = own[row + 8 * r, None].iterator + column
-            for box in cutlass.range_constexpr(cute.size(grad_q) // 8):
-                values = four_of(grad_q, r, box).load().ir_value()
-                cute.arch.red(start + BOX * box, values, op="add", dtype="f32", sem="relaxed", scope="gpu")
 
 
 @dataclass(frozen=True)
@@ -134,26 +124,29 @@ class Adder:
 
     @cute.jit
     def hand_turned(self, grad_q, place):
-        """The same for accumulators whose rows are columns of ``grad_q``: the first 64, or the last.
-
-        TMA's swizzle keeps the threads of a warp out of each other's banks.
-        """
+        """The same for accumulators whose rows are columns of ``grad_q``: the first 64, or the last; then those between them."""
         self.handed(place.group, full=False).arrive_and_wait()
-        queries = self.tiling.queries
-        warp, lane = cute.arch.make_warp_uniform(place.thread // WARP), cute.arch.lane_idx()
+        warp, queries = cute.arch.make_warp_uniform(place.thread // WARP), self.tiling.queries
         slab = place.group * ((self.tiling.dim - PART) // SLAB) + warp // 2
-        if slab // 2 == place.group:  # else the other group hands it
-            start = self.plain + slab * (queries * SLAB)
-            for r in cutlass.range_constexpr(2):
-                for c in cutlass.range_constexpr(2):
-                    query, column = lane % 4 * 2 + c, warp % 2 * 16 + lane // 4 + 8 * r
-                    swizzled = (column // 4 ^ query) * 4 + column % 4
-                    layout = cute.make_layout(queries // 8, stride=8 * SLAB)
-                    target = cute.make_tensor(start + query * SLAB + swizzled, layout)
-                    for n in cutlass.range_constexpr(queries // 8):
-                        target[n] = grad_q[4 * n + 2 * r + c]
+        if slab >= place.group * (PART // SLAB):  # else the other group hands it
+            self.write_turned(grad_q[0], slab, Int32(0), warp)
+        if cutlass.const_expr(len(grad_q) > 1):
+            self.write_turned(grad_q[1], PART // SLAB + warp // 2, place.group * (queries // CONSUMERS), warp)
         cute.arch.fence_proxy("async.shared", space="cta")  # TMA reads what threads have written
         self.handed(place.group, full=True).arrive()
+
+    @cute.jit
+    def write_turned(self, part, slab, first, warp):
+        """Write accumulators of a slab from query ``first`` on. TMA's swizzle keeps the threads of a warp out of each other's banks."""
+        lane, start = cute.arch.lane_idx(), self.plain + (slab * self.tiling.queries + first) * SLAB
+        for r in cutlass.range_constexpr(2):
+            for c in cutlass.range_constexpr(2):
+                query, column = lane % 4 * 2 + c, warp % 2 * 16 + lane // 4 + 8 * r
+                swizzled = (column // 4 ^ query) * 4 + column % 4
+                layout = cute.make_layout(cute.size(part) // 4, stride=8 * SLAB)
+                target = cute.make_tensor(start + query * SLAB + swizzled, layout)
+                for n in cutlass.range_constexpr(cute.size(part) // 4):
+                    target[n] = part[4 * n + 2 * r + c]
 
     def handed(self, group, full: bool) -> NamedBarrier:
         """Where a warp group and the warp that adds hand over a part of ``grad_q``, or its memory."""
@@ -161,7 +154,7 @@ class Adder:
         return NamedBarrier(barrier_id=first + group, num_threads=WARP_GROUP + WARP)
 
     @cute.jit
-    def add_parts(self, side, tile):
+    def add_parts(self, side, tile, turns):
         """Add the parts of a tile of keys, block by block of queries."""
         blocks, slabs = side.blocks(tile), self.tiling.dim // SLAB
         for g in cutlass.range(side.column_heads(), unroll=1):
@@ -172,21 +165,120 @@ class Adder:
                 own = cute.local_tile(own, (cute.size(self.memory, mode=[0]), SLAB), (None, 0))
                 source, to = tma.partition(self.sums.atom, self.memory, own)
                 targets.append(to)
-            for block in cutlass.range(blocks.begin, blocks.end, unroll=1):
-                for group in cutlass.range_constexpr(CONSUMERS):
-                    cute.arch.cp_async_bulk_wait_group(CONSUMERS - 1 - group, read=True)  # its last part was read
-                    self.handed(group, full=False).arrive()
-                for group in cutlass.range_constexpr(CONSUMERS):
-                    self.handed(group, full=True).arrive_and_wait()
-                    first, row = self.tiling.first_slab(group), block
-                    at = first
-                    if cutlass.const_expr(self.tiling.slices > 1):
-                        row, at = block * self.tiling.slices + group, 0
-                    for slab in cutlass.range_constexpr(self.tiling.parts[group] // SLAB):
-                        # TMA leaves out rows past the end.
-                        cute.copy(self.sums.atom, source[None, first + slab], targets[at + slab][None, row])
-                    cute.arch.cp_async_bulk_commit_group()
+            for i in cutlass.range(blocks.begin, blocks.end, unroll=1):
+                block = side.block_at(blocks, i)
+                turn = turns.iterator + cute.crd2idx(
+                    (side.column_head(tile, g), block * side.tile_columns), turns.layout
+                )
+                for part in cutlass.range_constexpr(self.tiling.rounds):
+                    for group in cutlass.range_constexpr(CONSUMERS):
+                        later = 0 if self.tiling.between else CONSUMERS - 1 - group
+                        cute.arch.cp_async_bulk_wait_group(later, read=True)  # its last part was read
+                        self.handed(group, full=False).arrive()
+                    if cutlass.const_expr(part == 0):  # noqa: SIM102 (known when the kernel is compiled)
+                        if side.in_turn:
+                            await_turn(turn, side.turn(tile, block))
+                    for group in cutlass.range_constexpr(CONSUMERS):
+                        self.handed(group, full=True).arrive_and_wait()
+                        self.start(source, targets, block, group, part)
+                if side.in_turn:
+                    pass_turn(turn)
         cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive the additions that read it
+
+    def start(self, source: cute.Tensor, targets: list[cute.Tensor], block, group: int, part: int) -> None:
+        """Start to add what a warp group handed on. TMA leaves out rows past the end."""
+        tiling = self.tiling
+        count = tiling.parts[group] // SLAB // tiling.rounds
+        first = group * tiling.parts[0] // SLAB
+        row, at = (block, first + part * count) if tiling.slices == 1 else (block * tiling.slices + group, 0)
+        for slab in range(count):
+            cute.copy(self.sums.atom, source[None, first // tiling.rounds + slab], targets[at + slab][None, row])
+        cute.arch.cp_async_bulk_commit_group()
+
+
+@cute.jit
+def await_turn(turn, number):
+    """Wait until ``number`` tiles of keys have added to a block of queries. All lanes of a warp call this.
+
+    These tiles have lower block indices, and a GPU starts blocks in the order of their indices. So all of them get there.
+    """
+    if cute.arch.lane_idx() == 0:
+        while cute.arch.load(turn, Int32, sem="acquire", scope="gpu") < number:
+            pass
+    cute.arch.sync_warp()
+    cute.arch.fence_proxy("async.global")  # what TMA adds comes after what was seen
+
+
+@cute.jit
+def pass_turn(turn):
+    """When all that this warp has started to add is in memory, let the next tile of keys add."""
+    cute.arch.cp_async_bulk_wait_group(0)
+    cute.arch.fence_proxy("async.global")
+    cute.arch.sync_warp()
+    if cute.arch.lane_idx() == 0:
+        cute.arch.atomic_add(turn, Int32(1), sem="release", scope="gpu")
+
+
+@dataclass(frozen=True)
+class QueryPart:
+    """The part of ``grad_q`` that a warp group computes, as one or two products.
+
+    If 64 rows of a product are not queries, they are columns: 64 columns for each group, the first and the last. Those between
+    them are computed by both groups, each for half of the queries.
+    """
+
+    mmas: tuple[cute.TiledMma, ...]
+    operands: tuple[tuple[cute.Tensor, cute.Tensor], ...]
+    columns: tuple[int, ...]  # of accumulators
+
+    def start(self, stage) -> list[cute.Tensor]:
+        """Start the products of a block of queries, whose ``dS`` is in a stage of shared memory."""
+        parts = []
+        for mma, (left, right), columns in zip(self.mmas, self.operands, self.columns, strict=True):
+            part = cute.make_rmem_tensor(mma.partition_shape_C((WGMMA_ROWS, columns)), Float32)
+            start_product(mma, part, *(in_stage(x, stage) for x in (left, right)), True)
+            parts.append(part)
+        return parts
+
+
+def in_stage(operand: cute.Tensor, stage) -> cute.Tensor:
+    """An operand, of one stage if it has several."""
+    return operand[None, None, None, stage] if cute.rank(operand) == 4 else operand
+
+
+def query_mmas(tiling: Any, dtype) -> tuple[cute.TiledMma, ...]:
+    if not tiling.turned:
+        return (query_product(dtype, tiling.parts[0]),)
+    whole = turned_query_product(dtype, tiling.queries)
+    return (whole, turned_query_product(dtype, tiling.queries // CONSUMERS)) if tiling.between else (whole,)
+
+
+def query_part(tiling: Any, mmas: tuple[cute.TiledMma, ...], slopes: Slopes, keys: cute.Tensor, group) -> QueryPart:
+    """``dS`` and ``keys`` (elements x tokens) as operands of a warp group's part of ``grad_q``."""
+    mma, own, dim = mmas[0], mmas[0].get_slice(0), tiling.dim
+    if not tiling.turned:
+        columns = tiling.parts[0]
+        mine = columns_from(keys, group * (dim - columns), columns)
+        lines = (tiling.queries // tiling.slices, TOKENS)
+        queries = cute.local_tile(slopes.memory, lines, (group if tiling.slices > 1 else 0, 0, None))
+        operands = (mma.make_fragment_A(own.partition_A(queries)), mma.make_fragment_B(own.partition_B(mine)))
+        return QueryPart(mmas, (operands,), (columns,))
+    # The last 64 columns are those of the second group, some of which the first one may have too.
+    placed = ((group * (dim - PART), tiling.queries, 0), (PART, tiling.queries // CONSUMERS, group))[: len(mmas)]
+    operands = tuple(
+        (
+            mma.make_fragment_A(mma.get_slice(0).partition_A(columns_from(keys, column, PART))),
+            mma.make_fragment_B(
+                mma.get_slice(0).partition_B(cute.local_tile(slopes.memory, (count, TOKENS), (at, 0, None)))
+            ),
+        )
+        for mma, (column, count, at) in zip(mmas, placed, strict=True)
+    )
+    return QueryPart(mmas, operands, tuple(count for _, count, _ in placed))
+
+
+def columns_from(keys: cute.Tensor, first, count: int) -> cute.Tensor:
+    return cute.local_tile(cute.domain_offset((first, 0), keys), (count, TOKENS), (0, 0))
 
 
 def make_adder(allocator: SmemAllocator, tiling: Any, sums: Operand, barriers: Barriers) -> Adder:

@@ -28,6 +28,7 @@ pytestmark = [
 NEEDS = {"attention_backward": "attention"}
 # Relative to the norm of a gradient: weights, gradients of scores, the output and the result are rounded to the dtype.
 BOUNDS = {"bfloat16": 8e-3, "float16": 1e-3}
+DIMS = [(128, 128), (64, 64), (96, 96), (192, 128), (256, 256)]
 STARTS = ((0, 100, 100, 433, 460), (0, 130, 130, 400, 800))
 
 
@@ -69,7 +70,7 @@ def agree(ours: tuple[Any, ...], exact: tuple[Any, ...], dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", BOUNDS)
-@pytest.mark.parametrize("dims", [(128, 128), (64, 64), (96, 96), (192, 128), (256, 256)], ids=str)
+@pytest.mark.parametrize("dims", DIMS, ids=str)
 @pytest.mark.parametrize(
     "masks", [{}, {"right": 0}, {"left": 70, "right": 0}, {"left": 100, "right": 30}, {"soft_cap": 5.0}], ids=str
 )
@@ -103,16 +104,24 @@ def test_sinks_have_gradients(ops: Any, reference: Callable[..., Any], dim: int)
     assert (by_sinks - exact[3]).norm() <= 0.01 * exact[3].norm()
 
 
-@pytest.mark.parametrize("dim", [128, 64, 256])
-def test_deterministic_gradients_have_the_same_bits_every_time(ops: Any, dim: int) -> None:
-    arguments = leaves(2048, 2048, (4, 2), (dim, dim), "bfloat16", ragged=False)
+@pytest.mark.parametrize("dims", DIMS, ids=str)
+@pytest.mark.parametrize("masks", [{"right": 0}, {}, {"left": 300, "right": 40}], ids=str)
+def test_deterministic_gradients_have_the_same_bits_every_time(
+    ops: Any, reference: Callable[..., Any], dims: tuple[int, int], masks: dict[str, int]
+) -> None:
+    arguments = leaves(1900, 2048, (4, 2), dims, "bfloat16", ragged=False)
+    others = {"scale": dims[0] ** -0.5, **masks}
+    arriving = torch.randn(2, 1900, 4, dims[1], device="cuda", dtype=torch.bfloat16)
     torch.use_deterministic_algorithms(True)
     try:
-        first, *others = (torch.autograd.grad(loss_of(ops)(*arguments), arguments) for _ in range(5))
+        first, *again = (
+            torch.autograd.grad(ops.attention(*arguments, **others)[0], arguments, arriving) for _ in range(5)
+        )
     finally:
         torch.use_deterministic_algorithms(False)
-    for again in others:
-        assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
+    for one in again:
+        assert all(torch.equal(x, y) for x, y in zip(first, one, strict=True))
+    agree(first, exact_gradients(reference, arguments, arriving, **others), "bfloat16")
 
 
 def loss_of(ops: Any) -> Callable[..., Any]:

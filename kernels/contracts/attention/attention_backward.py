@@ -18,6 +18,7 @@ from . import attention as forward
 ALL = forward.ALL
 # If one token takes all weight, the gradients of scores are nothing but what rounding left.
 SHAPES = [case for case in forward.SHAPES if not case.huge and case.left != 0 and case.tokens != (1,)]
+NARROW_AND_WIDE = ((64, 64), (96, 96), (192, 128), (256, 256))
 CASES = (*SHAPES, *forward.RAGGED, *forward.EMPTY, *forward.KEYLESS[:2])
 
 
@@ -103,17 +104,17 @@ def _sequence(grad_out: Any, q: Any, out: Any, lse: Any, k: Any, v: Any, scoring
 def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
     for case in CASES:
         yield call(make, dtype, case)
-    for dim, value_dim in ((64, 64), (96, 96), (192, 128), (256, 256)):
+    for dim, value_dim in NARROW_AND_WIDE:
         for case in (*SHAPES[3:9], *forward.RAGGED[1:4], forward.KEYLESS[0]):
             yield call(make, dtype, replace(case, heads=8, kv_heads=2, dim=dim, value_dim=value_dim))
     for dim in (128, 64):
         for case in (forward.SHAPES[5], forward.RAGGED[1]):
             yield call(make, dtype, replace(case, heads=4, kv_heads=2, dim=dim, value_dim=dim, sinks=True))
             yield call(make, dtype, replace(case, heads=4, kv_heads=2, dim=dim, value_dim=dim, soft_cap=4.25))
-
-    for case in (forward.SHAPES[5], forward.SHAPES[9], forward.RAGGED[1]):
-        for dim in (128, 64):
-            yield {**call(make, dtype, replace(case, dim=dim, value_dim=dim)), "deterministic": True}
+    for case in (forward.SHAPES[5], forward.SHAPES[9]):
+        yield {**call(make, dtype, case), "deterministic": True}
+    for dim, value_dim in ((128, 128), *NARROW_AND_WIDE):
+        yield {**call(make, dtype, replace(forward.RAGGED[1], dim=dim, value_dim=value_dim)), "deterministic": True}
 
 
 def call(make: Any, dtype: str, case: forward.Case) -> dict[str, Any]:

@@ -29,12 +29,12 @@ def backward(path: Path, cuda: Standin) -> Any:
     return aot_runtime.load(path)["attention_backward"]
 
 
-def call(cuda: Standin, tokens: int, kv_tokens: int, **others: Any) -> dict[str, Any]:
-    queries, keys = (3, tokens, HEADS, DIM), (3, kv_tokens, KV_HEADS, DIM)
+def call(cuda: Standin, tokens: int, kv_tokens: int, kv_heads: int = KV_HEADS, **others: Any) -> dict[str, Any]:
+    queries, keys = (3, tokens, HEADS, DIM), (3, kv_tokens, kv_heads, DIM)
     shapes = {"grad_out": queries, "q": queries, "k": keys, "v": keys, "out": queries}
     shapes |= {"grad_q": queries, "grad_k": keys, "grad_v": keys}
     tensors = {name: cuda.tensor(shape, "bfloat16") for name, shape in shapes.items()}
-    size = 3 * tokens * HEADS * (4 * DIM + 8)
+    size = 3 * tokens * HEADS * (4 * DIM + 12)
     rows = {"lse": cuda.tensor((3, tokens, HEADS), "float32"), "grad_sinks": cuda.tensor((HEADS,), "float32")}
     return {**tensors, **rows, "scratch": cuda.tensor((size,), "uint8"), "scale": 0.125, **others}
 
@@ -53,9 +53,19 @@ def test_statistics_come_first_then_gradients_then_rounding(cuda: Standin, backw
 
 
 @pytest.mark.parametrize("others", [{"soft_cap": 30.0}, {"deterministic": True}], ids=str)
-def test_a_soft_cap_and_a_fixed_order_take_two_kernels_without_sums(cuda: Standin, backward: Any, others: Any) -> None:
+def test_a_soft_cap_and_a_fixed_order_of_shared_keys_take_two_kernels_without_sums(
+    cuda: Standin, backward: Any, others: Any
+) -> None:
     assert launched(cuda, backward, call(cuda, 200, 300, **others)) == 3
     assert [launch.grid[0] for launch in cuda.launches[1:]] == [3 * KV_HEADS * 3, 3 * HEADS * 2]  # of 128 rows
+
+
+def test_a_fixed_order_takes_the_same_kernels_if_heads_share_no_keys(cuda: Standin, backward: Any) -> None:
+    launches = []
+    for deterministic in (False, True):
+        launched(cuda, backward, call(cuda, 200, 300, HEADS, deterministic=deterministic))
+        launches.append([(launch.kernel, launch.grid) for launch in cuda.launches])
+    assert launches[0] == launches[1]
 
 
 def test_sequences_side_by_side_get_a_block_for_each_tile_that_there_may_be(cuda: Standin, backward: Any) -> None:
@@ -78,7 +88,7 @@ def test_without_queries_or_keys_the_rest_is_zeroed(cuda: Standin, backward: Any
 
 def test_scratch_memory_holds_the_sums_and_the_statistics(cuda: Standin, backward: Any) -> None:
     arguments = call(cuda, 200, 300)
-    short = cuda.tensor((3 * 200 * HEADS * (4 * DIM + 8) - 1,), "uint8")
+    short = cuda.tensor((3 * 200 * HEADS * (4 * DIM + 12) - 1,), "uint8")
     with pytest.raises(ArgumentError, match="scratch"):
         backward(**{**arguments, "scratch": short})
 

@@ -1,0 +1,35 @@
+"""Tiles of keys that add to ``grad_q`` in turn: each block of queries gets every turn once, the first keys first."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+# The compiler stays out of this process: beside the stand-in it would find a driver.
+TURNS = """
+import random
+from kernels.attention._attention import UNBOUNDED, Problem, Tile
+from kernels.attention._backward import Side
+def met(tile):  # from the first block of queries to the one after the last, as ``Side.blocks`` rounds them
+    first = tile.index * side.tile_rows
+    last = min(first + side.tile_rows, tokens) - 1
+    begin = side.span(tile, first)[0] // side.tile_columns
+    return begin, max((max(side.span(tile, last)[1], -1) + side.tile_columns) // side.tile_columns, begin)
+chance, pairs = random.Random(0), 0
+for _ in range(400):
+    queries, tokens = (chance.randint(1, 900) for _ in range(2))
+    left, right = (chance.choice((UNBOUNDED, 0, 1, 63, 64, 200)) for _ in range(2))
+    side = Side(True, Problem(None, left, right, 1), chance.choice((64, 128)), chance.choice((48, 64, 80, 128)))
+    tiles = [Tile(i, 0, 0, queries, tokens) for i in range(-(-tokens // side.tile_rows))]
+    for block in range(-(-queries // side.tile_columns)):
+        turns = [side.turn(tile, block) for tile in tiles if met(tile)[0] <= block < met(tile)[1]]
+        assert turns == list(range(len(turns))), (queries, tokens, left, right, side, block, turns)
+        pairs += len(turns)
+print(pairs)
+"""
+
+
+def test_a_block_of_queries_gets_every_turn_once_in_order_of_the_keys() -> None:
+    done = subprocess.run([sys.executable, "-c", TURNS], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 1000
