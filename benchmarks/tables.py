@@ -191,6 +191,44 @@ def prompts_short() -> str:
     return table(("bf16, speed relative to", "contender", "problems", "geometric mean", "worst"), rows)
 
 
+_BACKWARD = "h200-attention-backward.json"
+_BESIDE = {"flash_attention_4": "FlashAttention-4", "cudnn": "cuDNN"}
+
+
+def attention_gradients() -> str:
+    """Speed of the gradients of attention in TFLOP/s, by shape."""
+    names = {"aot": "attention_backward", **_BESIDE}
+    rows = []
+    for shapes in read(_BACKWARD)["results"]["sets"].values():
+        for shape, row in shapes.items():
+            relative = (f"{row['aot'] / row[key]:.2f}" if key in row else "" for key in _BESIDE)
+            rows.append([shape, *(f"{row[key]:.0f}" if key in row else "" for key in names), *relative])
+    return table(("TFLOP/s, bf16", *names.values(), *(f"relative to {name}" for name in _BESIDE.values())), rows)
+
+
+def attention_gradients_short() -> str:
+    """The same, summed up, beside the better contender of each problem."""
+    labels = {"table": "listed", "wide": "other widths and masks", "drawn": "drawn by a seed"}
+    rows = []
+    for key, label in labels.items():
+        shapes = read(_BACKWARD)["results"]["sets"][key]
+        ratios = {
+            shape: row["aot"] / max(row[name] for name in _BESIDE if name in row) for shape, row in shapes.items()
+        }
+        rows.append([label, *_mean_and_worst(ratios)])
+    return table(("bf16, speed relative to the better contender", "problems", "geometric mean", "worst"), rows)
+
+
+def fixed_order() -> str:
+    """What a fixed order of additions costs the gradients of attention, by shape."""
+    shapes = read(_BACKWARD)["results"]["deterministic"]
+    rows = [
+        [shape, f"{row['aot_deterministic']:.0f}", f"{row['aot']:.0f}", f"{row['aot_deterministic'] / row['aot']:.2f}"]
+        for shape, row in shapes.items()
+    ]
+    return table(("TFLOP/s, bf16", "deterministic", "not", "ratio"), rows)
+
+
 def decoding_short() -> str:
     """Bandwidth of decoding relative to a plain read and to torch's kernels."""
     results = read("h200-attention-decode.json")["results"]
@@ -723,6 +761,9 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "block": ("h200-llama-block.json", block),
     "prompts": ("h200-attention.json", prompts),
     "prompts_short": ("h200-attention.json", prompts_short),
+    "attention_gradients": (_BACKWARD, attention_gradients),
+    "attention_gradients_short": (_BACKWARD, attention_gradients_short),
+    "fixed_order": (_BACKWARD, fixed_order),
     "portable_prompts": ("", portable_prompts),
     "decoding": ("h200-attention-decode.json", decoding),
     "decoding_short": ("h200-attention-decode.json", decoding_short),
