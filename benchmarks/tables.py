@@ -588,11 +588,23 @@ def _reached(data: Any) -> str:
     return f"{min(shares):.0f}% to {max(shares):.0f}% of each of {len(shares)} files"
 
 
+def _mutated(data: Any) -> str:
+    results = data["results"]
+    known = sum(bool(one["reason"]) for one in results["survivors"])
+    share = f"{100 * results['noticed'] / results['mutations']:.1f}%"
+    survivors = f"{len(results['survivors'])} survivors, {known} with a reason"
+    return f"{results['mutations']} mutations: {results['noticed']} noticed ({share}); {survivors}"
+
+
 def _planted(data: Any) -> str:
     results = data["results"]
     return (
         f"{results['planted']} planted: {results['found']} found, on {results['jobs']} cores in {results['seconds']} s"
     )
+
+
+def _forked(data: Any) -> str:
+    return f"{data['results']['cases']:,} children: {_findings(data)}"
 
 
 def _findings(data: Any) -> str:
@@ -728,6 +740,9 @@ FACTS: dict[str, tuple[tuple[str, str, Callable[[Any], str]], ...]] = {
         ("Lines that the fuzzers reach: dispatch, selection, measured tables and scratch memory in C, readers in Python",
          "aarch64-reach.json", _reached),
         ("Bugs planted in copies of the code, for the fuzzers to find", "x86_64-planted.json", _planted),
+        ("Mistakes put into the runtime, the loader, selection and bundles, one by one, for the tests to notice",
+         "aarch64-mutants.json", _mutated),
+        ("Forks while threads make their first calls", "x86_64-forks.json", _forked),
     ),
 }  # fmt: skip
 
