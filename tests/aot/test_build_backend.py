@@ -128,13 +128,13 @@ def test_what_one_build_compiled_the_next_takes_from_the_cache(
     settings = {"arch": "sm90", "jobs": "1"}
     first = (project / "dist" / build_in(project, "build_wheel", settings)).read_bytes()
     said = capfd.readouterr().err
-    assert "sm_90a clip" in said
+    assert "] sm_90a clip" in said
     assert "in the cache" not in said
     copy = shutil.copytree(project, tmp_path / "elsewhere" / "project")
     second = (copy / "dist" / build_in(copy, "build_wheel", settings)).read_bytes()
     said = capfd.readouterr().err
     assert re.search(r"(\d+) of \1 variants are in the cache", said), said
-    assert "sm_90a clip" not in said
+    assert "] sm_90a clip" not in said
     assert first == second
 
 
