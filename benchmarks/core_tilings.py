@@ -27,14 +27,12 @@ def predicted(tilings: Any, products: Any, part: Any, measured: Any, numbers: An
     from aot.bundle.details import WorkDetails
     from aot.model.times import counts_of, scaled, times_of
     from kernels.products.gemm import sm90_choice
-    from kernels.sm90.tiling import STREAMED_ROWS
 
     rows = []
     for tiling in tilings:
         work = WorkDetails(**vars(sm90_choice(tiling).work))
         times = times_of(scaled(numbers[tiling.label], measured, part), counts_of(work, products, part))
-        most = tiling.rows or (STREAMED_ROWS if tiling.stream_k else np.inf)
-        takes = (products["m"] <= most) & (products["k"] >= tiling.least_k)
+        takes = (products["m"] <= (tiling.rows or np.inf)) & (products["k"] >= tiling.least_k)
         rows.append(np.where(takes, times, NEVER))
     return np.array(rows)
 

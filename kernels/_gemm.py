@@ -36,9 +36,7 @@ class TileGemm(EpilogueGemm):
     """A GEMM whose blocks, or clusters of blocks, compute one tile each. Its code is the method ``kernel``."""
 
     @cute.jit
-    def __call__(
-        self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, bias, epilogue: Int32, partials: None, stream: CUstream
-    ):
+    def __call__(self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, bias, epilogue: Int32, stream: CUstream):
         a, b, out = batched(a), batched(b), batched(out)
         m, n, batch = out.shape
         tiles = (cute.ceil_div(m, self.tiling.m), cute.ceil_div(n, self.tiling.n), batch)

@@ -65,7 +65,6 @@ class WorkDetails:
     bytes: str  # that go through device memory: an expression of the extents
     blocks: int  # of a cluster
     cycles: int  # of a multiprocessor for one step, at least
-    merged: int = 0  # if clusters share the steps of all tiles evenly: steps in whose time a part of a tile is added
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,6 @@ class Work:
     bytes: str  # that go through device memory: an expression of the extents
     blocks: int = 1  # of a cluster
     cycles: int = 1  # of a multiprocessor for one step, at least
-    merged: int = 0  # if clusters share the steps of all tiles evenly: steps in whose time a part of a tile is added
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,11 @@ Blocks compute as many tiles at once as there are multiprocessors: a wave. One t
 which is what makes a spec wrong for a shape. Meanwhile memory delivers the operands. The longer of both counts, and where
 they are about equal they are in each other's way:
 
-    multiply = ends * tile + steps * (step * waves * (1 + missing * share of the first extent outside) + work * full + pair * paired)
+    multiply = waves * tile + steps * (step * waves * (1 + missing * share of the first extent outside) + work * full + pair * paired)
     time = start + (multiply^4 + (read * megabytes)^4)^(1/4)
 
-``ends`` are the waves. ``full`` are the waves as a fraction: blocks that run at once share power and caches. ``paired`` are the waves in which more
-than half of the multiprocessors work: two of them share a path to the L2 cache. If clusters share all steps evenly, waves are fractions
-too, all of them are paired, and the parts of a tile take time at its end: ``tile`` counts for each of them. The seven numbers of a spec are
+``full`` are the waves as a fraction: blocks that run at once share power and caches. ``paired`` are the waves in which more
+than half of the multiprocessors work: two of them share a path to the L2 cache. The seven numbers of a spec are
 fitted to measured times. For another device, its own waves are counted, and its clock, bandwidth and tensor cores scale the times.
 """
 
@@ -34,7 +33,6 @@ Array = Any  # of NumPy; its types say nothing of shapes
 # and groups have 16 or 18 of them. Seen on an H200.
 _FILLED = {1: 1.0, 2: 1.0, 3: 0.887, 4: 0.91, 5: 0.84, 6: 0.82, 7: 0.80, 8: 0.91}
 _FEW = 0.8  # of larger clusters
-MOST_PARTS = 16  # of a tile whose steps clusters share
 
 
 def clusters_at_once(part: Part, blocks: int) -> int:
@@ -51,17 +49,9 @@ class Counts:
     steps: Array
     outside: Array
     megabytes: Array
-    is_shared: bool = False
-
-    @property
-    def ends(self) -> Array:
-        """Tiles that a cluster ends, one after the other, or parts of which one is made."""
-        return np.maximum(self.waves, 1 / self.waves) if self.is_shared else self.waves
 
     @property
     def paired(self) -> Array:
-        if self.is_shared:
-            return self.full
         whole = np.floor(self.full)
         return whole + (self.full - whole > 0.5)
 
@@ -75,10 +65,7 @@ def counts_of(work: WorkDetails, extents: Mapping[str, Array], part: Part) -> Co
     full = math.prod(tiles.values(), start=1 / clusters_at_once(part, work.blocks))
     first = next(iter(extents))
     inside = extents[first] / (tiles[first] * work.tile[first]) if first in tiles else 1.0
-    waves, count = np.ceil(full), math.prod(steps)
-    if work.merged:  # a tile has no more parts than pay
-        waves = np.maximum(full, 1 / np.clip(np.floor(np.sqrt(count / work.merged)), 1, MOST_PARTS))
-    return Counts(waves, full, count, 1 - inside, array_value(work.bytes, extents) * 1e-6, work.merged > 0)
+    return Counts(np.ceil(full), full, math.prod(steps), 1 - inside, array_value(work.bytes, extents) * 1e-6)
 
 
 def times_of(numbers: Sequence[float], counts: Counts) -> Array:
@@ -86,7 +73,7 @@ def times_of(numbers: Sequence[float], counts: Counts) -> Array:
     start, tile, step, work, missing, read, pair = numbers
     waves = counts.waves
     of_steps = step * waves * (1 + missing * counts.outside) + work * counts.full + pair * counts.paired
-    multiply = counts.ends * tile + counts.steps * of_steps
+    multiply = waves * tile + counts.steps * of_steps
     return start + np.sqrt(np.sqrt(np.square(np.square(multiply)) + np.square(np.square(read * counts.megabytes))))
 
 

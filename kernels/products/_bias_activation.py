@@ -80,6 +80,6 @@ class Gemm(Product):
 
     @cute.jit
     def __call__(
-        self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, bias, epilogue: Int32, partials, clusters: Int32, stream: CUstream
-    ):  # fmt: skip
-        self.launch(a, b, out, (bias, epilogue), None, clusters, stream, partials)
+        self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, bias, epilogue: Int32, clusters: Int32, stream: CUstream
+    ):
+        self.launch(a, b, out, (bias, epilogue), None, clusters, stream)

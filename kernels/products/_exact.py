@@ -33,7 +33,7 @@ import aot
 
 from ..sm90 import hardware as hw
 from ..sm90.epilogue import Place
-from ..sm90.mainloop import UNROLLED, Consumer, Loads, PromotedMainloop, Ready, Span, Types
+from ..sm90.mainloop import UNROLLED, Consumer, Loads, PromotedMainloop, Ready, Types
 from ..sm90.pipeline import consumer_state, state_at, thread_pipeline
 from ..sm90.product import Product
 from ..sm90.scheduler import TileScheduler, Work, this_block
@@ -118,17 +118,19 @@ class PiecesMainloop(PromotedMainloop):
     @cute.jit
     def assist(self, warp, loads: Loads, full, ready: Ready, scheduler: TileScheduler, work: Work):
         if warp > 0:
-            self.cut_tiles(warp, loads.shared_b, full, ready, self.span(scheduler, work, this_block(self.tiling)))
+            self.cut_tiles(warp, loads.shared_b, full, ready, work)
 
     @cute.jit
-    def cut_tiles(self, warp, source, full, ready: Ready, span: Span):
+    def cut_tiles(self, warp, source, full, ready: Ready, work: Work):
         """A warp: cut some parts of tiles of ``b`` into pieces, in the order in which they are multiplied."""
         (_, cut), tiling, lane = ready.full, self.tiling, cute.arch.lane_idx()
         # Warps 1 to 3, beside the producer, come after the warp group that only cuts.
         own = (warp + hw.GROUP_WARPS) % (self.threads // hw.WARP)
         if own >= hw.GROUP_WARPS:
             own -= 1
-        total = span.count() * self.cut_parts
+        block = this_block(tiling)
+        begin, end = self.steps(block.part, work.depth)
+        total = cute.ceil_div(work.count - block.first, block.step) * (end - begin) * self.cut_parts
         if own < self.cutting_warps:
             for index in cutlass.range(own, total, self.cutting_warps, unroll=1):
                 at, row = index // self.cut_parts, index % self.cut_parts * hw.WARP + lane
@@ -234,10 +236,10 @@ class ExactBiasActivation(F32BiasActivation):
 class ExactGemm(Product):
     @cute.jit
     def __call__(
-        self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, bias, epilogue: Int32, partials, clusters: Int32, stream: CUstream
-    ):  # fmt: skip
+        self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, bias, epilogue: Int32, clusters: Int32, stream: CUstream
+    ):
         rows, columns = (b, a) if cutlass.const_expr(self.tiling.swapped) else (a, b)
-        self.launch(a, b, out, (bias, rows, columns, epilogue), None, clusters, stream, partials)
+        self.launch(a, b, out, (bias, rows, columns, epilogue), None, clusters, stream)
 
 
 @cute.jit

@@ -41,9 +41,7 @@ class FewRowsGemm(EpilogueGemm):
         self.tiling, self.epilogues = tiling, tuple(epilogues)
 
     @cute.jit
-    def __call__(
-        self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, bias, epilogue: Int32, partials: None, stream: CUstream
-    ):
+    def __call__(self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, bias, epilogue: Int32, stream: CUstream):
         a, b, out = batched(a), batched(b), batched(out)
         m, n, batch = out.shape
         blocks = cute.ceil_div(n, self.tiling.n * self.tiling.warps)

@@ -33,17 +33,7 @@ class Product(Mainloop, KernelObject):
         self.tiling, self.scales, self.grouped = tiling, scales, grouped
 
     @cute.jit
-    def __call__(
-        self,
-        a: cute.Tensor,
-        b: cute.Tensor,
-        out: cute.Tensor,
-        a_scale,
-        b_scale,
-        offsets,
-        partials: None,
-        stream: CUstream,
-    ):
+    def __call__(self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, a_scale, b_scale, offsets, stream: CUstream):
         tiling = self.tiling
         self.f8 = a.element_type.width == 8
         self.f8_dtypes = a.element_type, b.element_type

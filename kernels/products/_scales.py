@@ -144,14 +144,13 @@ class BlockScales(PromotedMainloop):
         """The second producer warp: load the scales of blocks, in the order of the tiles."""
         tiling, block = self.tiling, this_block(self.tiling)
         lane = cute.arch.lane_idx()
-        span = self.span(scheduler, work, block)
+        begin, end = self.steps(block.part, work.depth)
         fine, coarse = work.arguments
         apart = hw.WGMMA_ROWS if tiling.swapped else self.sub
         state = producer_state(full.num_stages)
         first, before = Int32(0), Int32(0)
-        for index in cutlass.range(span.first, span.end, span.step):
+        for index in cutlass.range(block.first, work.count, block.step):
             tile, first, before = scheduler.find(index, work, block, first, before)
-            begin, end = span.steps(index)
             left = tile.n * tiling.n
             fine_row, coarse_row = (left, tile.top) if tiling.swapped else (tile.top, left)
             for k in cutlass.range(begin, end, unroll=1):
@@ -236,7 +235,6 @@ class ScaledProduct(Product):
 
     @cute.jit
     def __call__(
-        self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, a_scale, b_scale, offsets, partials, clusters: Int32,
-        stream: CUstream,
+        self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, a_scale, b_scale, offsets, clusters: Int32, stream: CUstream
     ):  # fmt: skip
-        self.launch(a, b, out, (a_scale, b_scale), offsets, clusters, stream, partials)
+        self.launch(a, b, out, (a_scale, b_scale), offsets, clusters, stream)

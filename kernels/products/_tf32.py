@@ -93,7 +93,7 @@ class DirectBiasActivation(F32BiasActivation):
 class Tf32Gemm(Product):
     @cute.jit
     def __call__(
-        self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, bias, epilogue: Int32, partials, clusters: Int32, stream: CUstream
-    ):  # fmt: skip
+        self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, bias, epilogue: Int32, clusters: Int32, stream: CUstream
+    ):
         a, b = [cute.recast_tensor(matrix, TFloat32) for matrix in (a, b)]
-        self.launch(a, b, out, (bias, epilogue), None, clusters, stream, partials)
+        self.launch(a, b, out, (bias, epilogue), None, clusters, stream)

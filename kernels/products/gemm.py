@@ -16,7 +16,6 @@ from .._activations import Identity, Relu, RoundedGelu, RoundedSilu
 from .._device import forward
 from ..contracts.products import gemm as contract
 from ..sm80 import operands as sm80
-from ..sm90.stream_k import PARTIALS, with_partials
 from ..sm90.tiling import Tiling
 from ..sm100 import gemm as sm100
 from . import _bias_activation, _gemm_sm80
@@ -81,9 +80,6 @@ SM90_TILINGS = (
     _T(256, 128, swapped=True, cooperative=True, cluster_m=2, buffers=1),
     _T(256, 144, swapped=True, cooperative=True, cluster_n=2, buffers=1),
     _T(256, 192, swapped=True, cooperative=True, cluster_m=2, buffers=1),
-    *(_T(128, rows, lines=2, swapped=True, cooperative=True, stream_k=True) for rows in (16, 32)),
-    _T(128, 80, swapped=True, cooperative=True, stream_k=True),
-    *(_T(128, rows, swapped=True, cooperative=True, stream_k=True, cluster_m=2, buffers=1) for rows in (128, 160, 192)),
 )
 
 # Those that are built without `--tilings all`: `benchmarks/core_tilings.py` chose them by the model. Some were exchanged after
@@ -101,7 +97,9 @@ SM90_CORE = frozenset((
 
 def sm90_choice(tiling: Tiling) -> Choice:
     """A table chooses among those that take a product."""
-    return Choice(tiling, tiling.guards, tiling.work(), tiling.label in SM90_CORE)
+    guards = (f"m <= {tiling.rows}",) if tiling.rows else ()
+    guards += (f"k >= {tiling.least_k}",) if tiling.split_k > 1 else ()
+    return Choice(tiling, guards, tiling.work(), tiling.label in SM90_CORE)
 
 
 # A product takes the first tiling whose conditions hold.
@@ -155,7 +153,6 @@ CODE = {"sm_80": SM80, "sm_90a": SM90, "sm_100f": SM100}
         aot.In("b", "n x k, or as many"),
         aot.Out("out", "m x n", shape="(*a.shape[:-1], b.shape[-2])", dtype="a.dtype"),
         aot.In("bias", "n, or none", default=None),
-        PARTIALS,
     ),
     archs=tuple(CODE),
     choices={"epilogue": {name: index for index, name in enumerate(EPILOGUES)}},
@@ -197,7 +194,6 @@ def gemm(target: aot.Target, epilogue: int, dtype: str, batched: bool, a: bool, 
         **{name: batch if batched else batch.single() for name, batch in matrices.items()},
         "bias": aot.Tensor(dtype, (n,), optional=True),
         "which": aot.Constant(epilogue),  # the code has all epilogues, and dispatch passes this number
-        "partials": None,
         **code.supplied,
         "stream": aot.Stream(),
     }
@@ -211,6 +207,5 @@ def gemm(target: aot.Target, epilogue: int, dtype: str, batched: bool, a: bool, 
         choice.tiling.validate(target)
         function = code.gemm(choice.tiling, target, tuple(EPILOGUES.values()))
         guards = ("k > 0", *copied, *choice.guards)
-        own = with_partials(arguments, choice.tiling) if isinstance(choice.tiling, Tiling) else arguments
-        specs.append(aot.Spec(function, own, guards, choice.tiling.label, work=choice.work, core=choice.core))
+        specs.append(aot.Spec(function, arguments, guards, choice.tiling.label, work=choice.work, core=choice.core))
     return specs

@@ -17,7 +17,6 @@ from .._activations import EpilogueSilu, Gelu, Identity, Relu
 from .._device import ARCHS, TMA, VECTOR_BYTES, forward
 from ..contracts.products import gemm_f32 as contract
 from ..sm90 import tiling as sm90
-from ..sm90.stream_k import PARTIALS, with_partials
 from . import _f32_contiguous, _f32_few_rows
 from ._exact import ExactBiasActivation, ExactGemm, PiecesMainloop
 from ._f32_portable import Gemm, Tiling
@@ -76,7 +75,6 @@ SM90_TF32_DIRECT = (
 
 # For exact products on sm_90a, chosen in the same way. Fewer rows than these are multiplied without tiles.
 _E = partial(sm90.Tiling, promoted=1, **_F32)
-_S = partial(_E, stream_k=True, own_partials=False)
 SM90_EXACT_ROWS = 1 + max(few.m for few in FEW_ROWS)
 SM90_EXACT_TILINGS = (
     _E(128, 96, buffers=1),
@@ -89,7 +87,6 @@ SM90_EXACT_TILINGS = (
     *(_E(128, 96, split_k=blocks, buffers=1, swapped=True) for blocks in (2, 3)),
     *(_E(128, columns, buffers=1, swapped=True) for columns in (112, 128, 144, 160)),
     _E(128, 160, buffers=1),
-    *(_S(128, rows, swapped=True) for rows in (32, 64, 96)),
 )
 SM90_EXACT_PASSES = 3  # products of pieces of half the width: see `_exact`
 
@@ -117,7 +114,6 @@ def aligned_rows(name: str, *shape: str) -> aot.Tensor:
         aot.In("b", "n x k, or as many"),
         aot.Out("out", "m x n", shape="(*a.shape[:-1], b.shape[-2])", dtype="a.dtype"),
         aot.In("bias", "n, or none", default=None),
-        PARTIALS,
     ),
     archs=ARCHS,
     choices={
@@ -149,7 +145,6 @@ def gemm_f32(target: aot.Target, epilogue: int, precision: bool, batched: bool) 
         **{name: batch if batched else batch.single() for name, batch in matrices.items()},
         "bias": aot.Tensor("f32", ("n",), optional=True),
         "which": aot.Constant(epilogue),  # the code has all epilogues, and dispatch passes this number
-        "partials": None,
         "stream": aot.Stream(),
     }
     chunked = {**arguments, **{name: batch if batched else batch.single() for name, batch in aligned.items()}}
@@ -197,7 +192,7 @@ def copied(arguments: dict[str, Any], out: aot.Tensor) -> dict[str, Any]:
         "a": contiguous("a", "m"),
         "b": contiguous("b", "n"),
         "out": out,
-        **{name: arguments[name] for name in ("bias", "which", "partials")},
+        **{name: arguments[name] for name in ("bias", "which")},
         "clusters": aot.ActiveClusters(),
         "stream": aot.Stream(),
     }
@@ -215,9 +210,8 @@ def stored_specs(
     aligned = forward(stored, "a", "b", "out")
     specs = []
     for tiling in tilings:
-        own = (*guards, f"k >= {tiling.least_k}", *tiling.guards, *aligned)
-        taken = with_partials(stored, tiling)
-        specs.append(aot.Spec(gemm(tiling), taken, own, tiling.label, work=tiling.work(passes)))
+        own = (*guards, f"k >= {tiling.least_k}", *aligned)
+        specs.append(aot.Spec(gemm(tiling), stored, own, tiling.label, work=tiling.work(passes)))
     return specs
 
 

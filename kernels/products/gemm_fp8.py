@@ -17,7 +17,6 @@ from ..contracts.products import gemm_fp8 as contract
 from ..sm80 import operands as sm80
 from ..sm90.epilogue import Epilogue
 from ..sm90.mainloop import Mainloop, PromotedMainloop
-from ..sm90.stream_k import PARTIALS, with_partials
 from ..sm90.tiling import Tiling
 from . import _product_sm80
 from ._scales import BlockScales, RowScales, ScaledProduct
@@ -27,7 +26,6 @@ FAMILY = "fp8"
 ALIGNMENT = 16  # bytes; TMA and the widest copies need it for addresses and strides
 
 _T = partial(Tiling, operand_bytes=1, promoted=1, cooperative=True, tall_stores=False, own_partials=True)
-_S = partial(_T, stream_k=True, own_partials=False)
 # The tilings for sm_90a, for scales of rows and of blocks. What limits them is how fast tiles come into shared memory, so the
 # wide ones are the fastest if there is enough to do for all multiprocessors. Split-K is for few tiles with a long k. The height
 # of a tile is a multiple of 64, its width of 16: if there are few rows of ``a``, they become columns of the tile, so that few
@@ -61,7 +59,6 @@ SM90_ROWS_TILINGS = (
     _T(128, 160, swapped=True),
     _T(128, 176, swapped=True),
     _T(128, 192, cluster_m=2, buffers=1, swapped=True),
-    *(_S(128, rows, swapped=True) for rows in (16, 32)),
 )
 SM90_BLOCKS_TILINGS = (
     _T(128, 96),
@@ -78,7 +75,6 @@ SM90_BLOCKS_TILINGS = (
     _T(128, 160, buffers=1),
     _T(128, 192, buffers=1),
     _T(128, 256, side_by_side=True),
-    _S(128, 16, swapped=True),
 )
 
 
@@ -121,13 +117,12 @@ def product(tiling: Any, target: aot.Target, scales: str, grouped: bool = False)
         aot.In("a_scale", "one, or m, or m x ceil(k / 128)"),
         aot.In("b_scale", "one, or n, or ceil(n / 128) x ceil(k / 128)"),
         aot.Out("out", "m x n, in bf16 or f16", shape="(a.shape[0], b.shape[0])", dtype="out.dtype"),
-        PARTIALS,
     ),
     archs=HOPPER_ARCHS,
     axes={"dtype": ("bf16", "f16"), "b": ("f8e4m3", "f8e5m2"), "scales": {"blocks": True, "rows": False}},
     contract=contract,
     tuned_by=("m", "n", "k"),
-    variant_budget=220,  # 53 tilings that tables choose from, in four combinations of dtypes
+    variant_budget=200,  # 34 tilings that a table chooses from, in several dtypes
 )
 def gemm_fp8(target: aot.Target, dtype: str, b: str, scales: bool) -> list[aot.Spec]:
     """``out[i, j] = sum over k of a[i, k] * a_scale * b[j, k] * b_scale``, in the dtype of ``out``.
@@ -147,7 +142,6 @@ def gemm_fp8(target: aot.Target, dtype: str, b: str, scales: bool) -> list[aot.S
         "a_scale": block_scales("a_scale", m) if scales else aot.Tensor("f32", ("a_scales",)),
         "b_scale": block_scales("b_scale", "n_blocks") if scales else aot.Tensor("f32", ("b_scales",)),
         "offsets": aot.Constant(None),
-        "partials": None,
         **({"clusters": aot.ActiveClusters()} if tma else {}),
         "stream": aot.Stream(),
     }
@@ -162,8 +156,7 @@ def gemm_fp8(target: aot.Target, dtype: str, b: str, scales: bool) -> list[aot.S
     tilings = SM90_BLOCKS_TILINGS if scales else SM90_ROWS_TILINGS
     for tiling, prefer in ((tiling, ()) for tiling in tilings) if tma else portable:
         function = product(tiling, target, "blocks" if scales else "rows")
-        guards, work = ("k > 0", *copied, *fitting), None
-        if tma:
-            arguments, guards, work = with_partials(arguments, tiling), (*guards, *tiling.guards), tiling.work()
+        guards = ("k > 0", *copied, *fitting, *((f"k >= {tiling.least_k}",) if tma and tiling.split_k > 1 else ()))
+        work = tiling.work() if tma else None
         specs.append(aot.Spec(function, arguments, guards, tiling.label, prefer=prefer, work=work))
     return specs

@@ -87,7 +87,6 @@ def grouped_gemm(target: aot.Target, dtype: str, operands: bool, b: bool) -> lis
         "a_scale": aot.Tensor("f32", (m,)) if operands else None,
         "b_scale": aot.Tensor("f32", ("experts", n)) if operands else None,
         "offsets": aot.Tensor("i32", ("experts",)),
-        "partials": aot.Constant(None),
         **({"clusters": aot.ActiveClusters()} if tma else {}),
         "stream": aot.Stream(),
     }

@@ -95,7 +95,6 @@ class Gemm(EpilogueGemm):
         out: cute.Tensor,
         bias,
         epilogue: Int32,
-        partials: None,
         multiprocessors: Int32,
         stream: CUstream,
     ):

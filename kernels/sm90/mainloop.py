@@ -28,7 +28,6 @@ from .._device import policy_of_weights
 from . import hardware as hw
 from .pipeline import consumer_state, producer_state
 from .scheduler import Block, Tile, TileScheduler, Work, this_block
-from .stream_k import ANSWER_BYTES, Share, share_of
 from .tiling import Tiling
 
 
@@ -72,34 +71,6 @@ class Consumer(NamedTuple):
     side: Int32  # the same for columns
 
 
-class Span(NamedTuple):
-    """What a block computes: every ``step``-th tile from ``first`` to ``end``, and of each of them some steps along ``k``."""
-
-    first: Int32
-    end: Int32
-    step: Int32
-    part: tuple  # the steps of each tile, if they are the same of all tiles
-    share: Share | None = None  # else, in units of ``at_once`` steps
-    at_once: int = 1
-
-    def steps(self, tile) -> tuple:
-        if self.share is None:
-            return self.part
-        begin, end = self.share.part(tile)
-        return begin * self.at_once, end * self.at_once
-
-    def length(self, tile):
-        """How many steps of a tile."""
-        begin, end = self.steps(tile)
-        return end - begin
-
-    def count(self):
-        """Steps of all tiles."""
-        if self.share is not None:
-            return (self.share.end - self.share.first) * self.at_once
-        return cute.ceil_div(self.end - self.first, self.step) * self.length(self.first)
-
-
 # LLVM decides. Mainloops whose stages hold little work, or that make consumers wait for more than tiles, were up to 11%
 # slower on an H200 if the producer's loop was not unrolled: the producer is then what the others wait for.
 UNROLLED = -1
@@ -140,7 +111,6 @@ class Mainloop:
     def stages(self, target: aot.Target, epilogue_bytes: int) -> int:
         """Stages that fit into shared memory beside the epilogue's, and beside partial sums."""
         others = epilogue_bytes + self.tiling.partial_bytes + self.extra_bytes
-        others += ANSWER_BYTES if self.tiling.stream_k else 0
         fits = [
             stages
             for stages in range(1, self.most_stages + 1)
@@ -180,20 +150,11 @@ class Mainloop:
 
     # Producing.
 
-    def sums(self, depth):
-        """The steps along ``k``, in units of those after which sums are promoted; beyond the last one, TMA loads zeros."""
-        return cute.ceil_div(depth, self.tiling.k * max(self.tiling.promoted, 1))
-
-    def span(self, scheduler: TileScheduler, work: Work, block: Block) -> Span:
-        at_once, split, part = max(self.tiling.promoted, 1), self.tiling.split_k, block.part
-        sums = self.sums(work.depth)
-        if self.tiling.stream_k:
-            # A cluster for each share was launched.
-            share = share_of(block.first, block.step, scheduler.most_tiles(work.tiles, work.offsets), sums)
-            last = cute.ceil_div(share.end, sums)
-            return Span(share.first // sums, last, Int32(1), (), share, at_once)
-        steps = sums * part // split * at_once, sums * (part + 1) // split * at_once
-        return Span(block.first, work.count, block.step, steps)
+    def steps(self, part, depth):
+        """The steps along ``k`` of which a block computes the sum; beyond the last one, TMA loads zeros."""
+        at_once, split = max(self.tiling.promoted, 1), self.tiling.split_k
+        sums = cute.ceil_div(depth, self.tiling.k * at_once)
+        return sums * part // split * at_once, sums * (part + 1) // split * at_once
 
     def tiles_of_a(self, loads: Loads, tile: Tile, block: Block):
         """This block's share of what is loaded of ``a`` for a tile: where to, by stage, and where from, by step.
@@ -232,9 +193,8 @@ class Mainloop:
         comes before or after.
         """
         tiling, block = self.tiling, this_block(self.tiling)
-        span = self.span(scheduler, work, block)
-        begin, end = span.steps(span.first)
-        tile = scheduler.first_tile(span.first, work, block)
+        begin, end = self.steps(block.part, work.depth)
+        tile = scheduler.first_tile(work, block)
         if cutlass.const_expr(tiling.swapped):
             copy, (_, source) = loads.copy_a, self.tiles_of_a(loads, tile, block)
         else:
@@ -251,7 +211,7 @@ class Mainloop:
         an H200 that is no faster for operands of 16 bits and of f8, and a sixth of the time to compile a product.
         """
         tiling, block = self.tiling, this_block(self.tiling)
-        span = self.span(scheduler, work, block)
+        begin, end = self.steps(block.part, work.depth)
         to_b, tiles_of_b = self.tiles_of_b(loads, block)
         # The blocks that receive a tile of `a` are in the same row of the cluster, those of `b` in the same column.
         same_row = sum(1 << tiling.cluster_m * i for i in range(tiling.cluster_n))
@@ -263,9 +223,8 @@ class Mainloop:
         of_a, of_b = (of_weights, None) if tiling.swapped else (None, of_weights)
         state = producer_state(full.num_stages)
         first, before = Int32(0), Int32(0)
-        for index in cutlass.range(span.first, span.end, span.step):
+        for index in cutlass.range(block.first, work.count, block.step):
             tile, first, before = scheduler.find(index, work, block, first, before)
-            begin, end = span.steps(index)
             to_a, from_a = self.tiles_of_a(loads, tile, block)
             from_b = tiles_of_b[None, tile.n, None, tile.b_batch]
             for k in cutlass.range(begin, end, unroll=self.unrolled_loads):

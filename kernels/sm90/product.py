@@ -10,7 +10,6 @@ A subclass gives ``__call__`` the arguments of its operation and passes them to 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
 
 import cutlass
 import cutlass.cute as cute
@@ -26,19 +25,10 @@ from .._gemm import batched
 from .._versions import SmemAllocator
 from .epilogue import Epilogue, Place, Store
 from .hardware import ALIGNMENT, CONSUMERS, WARP, WARP_GROUP
-from .mainloop import Consumer, Loads, Mainloop, Ready, Span, Types
+from .mainloop import Consumer, Loads, Mainloop, Ready, Types
 from .pipeline import init_barriers, skip_stages, tma_pipeline
-from .scheduler import Block, GroupedScheduler, TileScheduler, Work, this_block
+from .scheduler import GroupedScheduler, TileScheduler, Work, this_block
 from .split_k import allocate_partials, reduce_parts
-from .stream_k import Meeting, Party, allocate_answers, count_clusters
-
-
-class Partials(NamedTuple):
-    """Where partial sums meet; what a tiling does not need is None."""
-
-    shared: Any  # beside the stages, those of split-K
-    workspace: Any  # those of stream-K
-    answers: Any
 
 
 class Product(KernelObject):
@@ -72,9 +62,8 @@ class Product(KernelObject):
 
     @cute.jit
     def launch(
-        self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, arguments, offsets, clusters: Int32, stream: CUstream,
-        partials=None,
-    ):  # fmt: skip
+        self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, arguments, offsets, clusters: Int32, stream: CUstream
+    ):
         tiling, scheduler, epilogue = self.tiling, self.scheduler, self.epilogue
         a, b, out = batched(a), batched(b), batched(out)
         if cutlass.const_expr(tiling.swapped):
@@ -94,11 +83,13 @@ class Product(KernelObject):
         tiles = scheduler.tiles(out)
         if math.prod(tiles) > 0:  # CUDA refuses an empty grid
             count = scheduler.most_tiles(tiles, offsets)
+            # Clusters that split a sum compute one tile each, the others as many as it takes.
+            running = count if cutlass.const_expr(tiling.split_k > 1) else cutlass.min(count, clusters)
             self.kernel(
                 load_a, a_tiles, load_b, b_tiles, store_out, out_tiles, out, arguments, offsets, a_staged, b_staged,
-                out_staged, tiles, partials,
+                out_staged, tiles,
             ).launch(
-                grid=[self.running(count, cute.size(a, mode=[1]), clusters, partials) * tiling.blocks, 1, 1],
+                grid=[running * tiling.blocks, 1, 1],
                 block=[self.mainloop.threads, 1, 1],
                 cluster=[tiling.blocks, 1, 1],
                 min_blocks_per_mp=1,
@@ -106,18 +97,10 @@ class Product(KernelObject):
                 stream=stream,
             )  # fmt: skip
 
-    def running(self, tiles, depth, clusters, partials):
-        """Clusters of a launch."""
-        if self.tiling.split_k > 1:
-            return tiles  # each computes one
-        if self.tiling.stream_k:
-            return count_clusters(self.tiling, tiles, self.mainloop.sums(depth), clusters, cute.size(partials))
-        return cutlass.min(tiles, clusters)  # each computes as many as it takes
-
     @cute.kernel
     def kernel(
         self, load_a: cute.CopyAtom, a: cute.Tensor, load_b: cute.CopyAtom, b: cute.Tensor, store_out, out_tiles, out,
-        arguments, offsets, a_staged: cute.ComposedLayout, b_staged: cute.ComposedLayout, out_staged, tiles, workspace,
+        arguments, offsets, a_staged: cute.ComposedLayout, b_staged: cute.ComposedLayout, out_staged, tiles,
     ):  # fmt: skip
         tiling, mainloop, epilogue, scheduler = self.tiling, self.mainloop, self.epilogue, self.scheduler
         thread, _, _ = cute.arch.thread_idx()
@@ -138,7 +121,7 @@ class Product(KernelObject):
         loads = Loads(load_a, a, shared_a, load_b, b, shared_b)
         store = Store(store_out, out_tiles, epilogue.allocate_staged(shared, self.types.out, out_staged), out)
         floats = epilogue.allocate(shared)
-        partials = Partials(allocate_partials(shared, tiling), workspace, allocate_answers(shared, tiling))
+        partials = allocate_partials(shared, tiling)
         # Each warp that reads a tile, in each block that receives it, reports when the stage is free again.
         receivers = tiling.cluster_m + tiling.cluster_n - 1
         full = tma_pipeline(
@@ -199,19 +182,18 @@ class Product(KernelObject):
         adding.set(warpgroup.Field.ACCUMULATE, True)
         operands = mainloop.fragments(beginning, ready, consumer)
         accumulators = mainloop.accumulators(beginning)
-        span = mainloop.span(self.scheduler, work, block)
+        begin, end = mainloop.steps(block.part, work.depth)
+        steps = end - begin
         read, released = mainloop.states(ready)
-        first_tile, step = span.first, span.step
+        first_tile, step = block.first, block.step
         if cutlass.const_expr(not tiling.cooperative):
             if group == 1:
                 mainloop.barriers.turn(0).arrive()  # which is the first
-            skipped = span.length(first_tile) * group
-            read, released = skip_stages(read, skipped), skip_stages(released, skipped)
+            read, released = skip_stages(read, steps * group), skip_stages(released, steps * group)
             first_tile, step = first_tile + group * step, CONSUMERS * step
         first, before = Int32(0), Int32(0)
-        for index in cutlass.range(first_tile, span.end, step):
+        for index in cutlass.range(first_tile, work.count, step):
             tile, first, before = self.scheduler.find(index, work, block, first, before)
-            steps = span.length(index)
             n = (tile.n * tiling.sides + side) * tiling.owners + block.part
             place = Place(
                 tile.top + half * tiling.own_rows, n, tile.batch, tile.b_batch, tile.limit, group, thread,
@@ -227,21 +209,12 @@ class Product(KernelObject):
                 # The next loaded tile belongs to the other warp group.
                 read, released = skip_stages(read, steps), skip_stages(released, steps)
             epilogue.summed(state, floats, place)
-            rows = cute.size(store.out, mode=[0]) - place.top
-            sums, whole = self.add_parts(accumulators[1], ready, partials, span, index, block, place, rows)
-            if whole:
+            sums = accumulators[1]
+            if cutlass.const_expr(tiling.split_k > 1):
+                rows = cute.size(store.out, mode=[0]) - place.top
+                memory = ready.a if cutlass.const_expr(partials is None) else partials
+                slot = group if cutlass.const_expr(tiling.cooperative) else Int32(0)
+                sums = reduce_parts(sums, memory, tiling, block.part, thread, slot, rows)
+            if block.part < tiling.owners:
                 epilogue.write(writing, self.instruction, sums, state, floats, store, place)
         epilogue.finish()
-
-    def add_parts(self, sums, ready: Ready, partials: Partials, span: Span, tile, block: Block, place: Place, rows):
-        """The complete sums of what this warp group stores of a tile, and whether it stores anything."""
-        tiling = self.tiling
-        if tiling.stream_k:
-            rank = block.column * tiling.cluster_m + block.row
-            own = Party(partials.workspace, partials.answers, span.share, rank, place.group, place.thread)
-            return sums, Meeting(tiling).add_parts(sums, tile, own)
-        if tiling.split_k > 1:
-            memory = ready.a if partials.shared is None else partials.shared
-            slot = place.group if tiling.cooperative else Int32(0)
-            sums = reduce_parts(sums, memory, tiling, block.part, place.thread, slot, rows)
-        return sums, block.part < tiling.owners

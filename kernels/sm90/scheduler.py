@@ -106,9 +106,9 @@ class TileScheduler:
         return tiles[1 if self.tiling.swapped else 0] == 1
 
     @cute.jit
-    def first_tile(self, index: Int32, work: Work, block: Block):
+    def first_tile(self, work: Work, block: Block):
         """The tile that a block computes first, before anything was read from memory."""
-        return self.find(index, work, block, Int32(0), Int32(0))[0]
+        return self.find(block.first, work, block, Int32(0), Int32(0))[0]
 
     @cute.jit
     def find(self, index: Int32, work: Work, block: Block, first: Int32, before: Int32):

@@ -8,7 +8,6 @@ Every schedule is a combination of these fields, and every product takes any of 
 * **clusters**: blocks one above the other need the same tile of ``b``, blocks side by side the same tile of ``a``. Each loads
   a share of it and multicasts it to the others.
 * **split-K**: the blocks of a cluster sum parts of ``k`` of the same tile, then add up these partial sums.
-* **stream-K**: clusters share the steps of all tiles evenly, and add up partial sums in a workspace: see ``stream_k``.
 * **swapped**: rows of the tile are rows of ``b``. The height of a tile is a multiple of 64, its width of 8 or 16: few rows
   of ``a`` become columns of the tile, so that few are computed in vain.
 
@@ -30,10 +29,6 @@ STORED_COLUMNS = 16  # the fewest that one store writes
 # least 24, so that there are few stores, and at most 104, so that they leave room for stages.
 TALL_STORES = range(24, 105, 8)
 PREFETCHED_BYTES = 65536  # of the weights, by each block; on an H200, more made small products slower
-STREAMED_ROWS = (
-    1024  # the most of a product of stream-K: for more, steps of all tiles could be too many to be counted in 32 bits
-)
-MERGED_BYTES = 8192  # of partial sums that a block adds up in the time of a step; about so on an H200
 FLOAT_BYTES = Float32.width // 8
 
 
@@ -47,7 +42,6 @@ class Tiling:
     cluster_m: int = 1  # blocks, one above the other, among which tiles of ``b`` are multicast
     cluster_n: int = 1  # blocks, side by side, among which tiles of ``a`` are multicast
     split_k: int = 1  # blocks that each sum a part of ``k`` for the same tile
-    stream_k: bool = False  # whether clusters share the steps of all tiles evenly
     cooperative: bool = False  # whether both warp groups share each tile; else pingpong
     side_by_side: bool = False  # whether the halves of a cooperative tile are; those of 64 rows always are
     rows: int | None = None  # if ``a`` never has more rows than this, only these rows of its tile are loaded
@@ -72,7 +66,6 @@ class Tiling:
             ("cooperative", self.cooperative),
             (f"cluster{down}x{across}", down * across > 1),
             (f"splitk{self.split_k}", self.split_k > 1),
-            ("streamk", self.stream_k),
         )
         return "_".join((f"tile{rows}x{columns}", *(mark for mark, has in marks if has)))
 
@@ -90,7 +83,6 @@ class Tiling:
             bytes=f"{self.operand_bytes} * (m * k + n * k) + {self.out_bytes} * m * n",
             blocks=self.blocks,
             cycles=multiplied // hw.CYCLE_BYTES,
-            merged=self.merged,
         )
 
     # What a block loads.
@@ -104,16 +96,6 @@ class Tiling:
     def least_k(self) -> int:
         """The least ``k`` of which each block of a cluster has a part."""
         return (self.split_k - 1) * max(self.promoted, 1) * self.k + 1
-
-    @property
-    def guards(self) -> tuple[str, ...]:
-        """What a product must have for it."""
-        conditions = (
-            (f"m <= {self.rows}", self.rows is not None),
-            (f"k >= {self.least_k}", self.split_k > 1),
-            (f"m <= {STREAMED_ROWS}", self.stream_k),
-        )
-        return tuple(text for text, needed in conditions if needed)
 
     @property
     def loaded_rows(self) -> int:
@@ -153,11 +135,6 @@ class Tiling:
     def blocks(self) -> int:
         """Blocks of a cluster."""
         return self.cluster_m * self.cluster_n * self.split_k
-
-    @property
-    def merged(self) -> int:
-        """If stream-K: steps that take about as long as to add up one part of a tile."""
-        return max(1, self.m * self.n * FLOAT_BYTES // MERGED_BYTES) if self.stream_k else 0
 
     @property
     def groups(self) -> int:
@@ -296,8 +273,4 @@ class Tiling:
             raise aot.DeclarationError(
                 f"{self.split_k} blocks that sum parts of {self.own_columns} columns, in clusters of {self.blocks}",
                 hint="split-K goes with neither multicast nor gating",
-            )
-        if self.stream_k and (split or self.gated or not self.cooperative):
-            raise aot.DeclarationError(
-                f"stream-K of {self.label}", hint="it is cooperative, without split-K and without gating"
             )

@@ -244,25 +244,6 @@ FAST_PATH const aot_variant_t* choose(aot_function_t* function, aot_ranking_t* r
   return NULL;
 }
 
-/* A call that brings no scratch memory runs what needs none, if there is such a variant. */
-SLOW_PATH static const aot_variant_t* spare_workspace(const aot_candidate_t* candidate, const aot_variant_t* variant,
-                                                      const aot_arguments_t* arguments) {
-  const aot_variant_t* other = NULL;
-  if (aot_workspace_is_at_hand(variant, arguments)) return variant;
-  if (candidate->tuned != NULL) {
-    other = aot_tuned_choose_bare(candidate->tuned, candidate->library, candidate->group, arguments);
-  }
-  if (other == NULL) other = aot_group_choose(candidate->library, candidate->group, arguments);
-  return other != NULL && other->workspace == NULL ? other : variant;
-}
-
-FAST_PATH const aot_variant_t* choose_now(aot_function_t* function, aot_ranking_t* ranking, uint32_t count,
-                                          aot_arguments_t* arguments, const aot_candidate_t** chosen) {
-  const aot_variant_t* variant = choose(function, ranking, count, arguments, chosen);
-  if (UNLIKELY(variant != NULL && variant->workspace != NULL)) return spare_workspace(*chosen, variant, arguments);
-  return variant;
-}
-
 static void log_selection(const aot_function_t* function, const aot_candidate_t* candidate, const aot_variant_t* variant,
                           const aot_arguments_t* arguments) {
   aot_text_t text = AOT_TEXT_EMPTY;
@@ -276,7 +257,7 @@ static void log_selection(const aot_function_t* function, const aot_candidate_t*
 SLOW_PATH static int dispatch_traced(aot_function_t* function, aot_ranking_t* ranking, aot_arguments_t* arguments,
                                      const TVMFFIAny* args, TVMFFIAny* result) {
   const aot_candidate_t* candidate;
-  const aot_variant_t* variant = choose_now(function, ranking, ranking->traced, arguments, &candidate);
+  const aot_variant_t* variant = choose(function, ranking, ranking->traced, arguments, &candidate);
   if (variant == NULL) return -1;
   log_selection(function, candidate, variant, arguments);
   aot_trace_push(variant->name);
@@ -290,7 +271,7 @@ int aot_dispatch(aot_function_t* function, const TVMFFIAny* args, int32_t count,
   const aot_candidate_t* candidate;
   aot_ranking_t* ranking = begin(function, args, count, &arguments);
   if (UNLIKELY(ranking == NULL)) return -1;
-  const aot_variant_t* variant = choose_now(function, ranking, ranking->count, &arguments, &candidate);
+  const aot_variant_t* variant = choose(function, ranking, ranking->count, &arguments, &candidate);
   if (UNLIKELY(variant == NULL)) {
     return ranking->count != 0 ? -1 : dispatch_traced(function, ranking, &arguments, args, result);
   }

@@ -237,26 +237,3 @@ uint32_t aot_tuned_cell_slowly(const aot_tuned_variant_t* known, const aot_kerne
   }
   return cell;
 }
-
-static const aot_variant_t* bare_variant(const aot_tuned_here_t* set, uint32_t cell, const aot_kernel_library_t* library,
-                                         const aot_arguments_t* arguments) {
-  const aot_tuned_choice_t* choice = &set->choices[set->cells[cell]];
-  if (choice->variant->workspace != NULL) return NULL;
-  return aot_first_unmet(library, choice->own, choice->own_count, arguments) == NULL ? choice->variant : NULL;
-}
-
-const aot_variant_t* aot_tuned_choose_bare(const aot_tuned_t* tuned, const aot_kernel_library_t* library,
-                                           const aot_group_t* group, const aot_arguments_t* arguments) {
-  const aot_variant_t* taker = aot_tree_choose(library, group, tuned->root, arguments);
-  const aot_tuned_variant_t* known = taker == NULL ? NULL : &tuned->of[taker - group->variants];
-  if (known == NULL || known->set == NULL) return NULL;
-  const aot_tuned_here_t* set = known->set;
-  uint32_t cell = aot_tuned_cell(known, library, arguments), step = set->extents[0].step, bin = cell / step;
-  for (uint32_t away = 0; away <= set->extents[0].count; ++away) {
-    const aot_variant_t* found = NULL;
-    if (bin + away <= set->extents[0].count) found = bare_variant(set, cell + away * step, library, arguments);
-    if (found == NULL && away <= bin) found = bare_variant(set, cell - away * step, library, arguments);
-    if (found != NULL) return found;
-  }
-  return NULL;
-}

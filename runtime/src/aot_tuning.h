@@ -117,10 +117,4 @@ __attribute__((always_inline)) static inline const aot_variant_t* aot_tuned_choo
   return choice->variant;
 }
 
-/* The same for a call that has no scratch memory: what the table names for the nearest values of the first extent for
- * which it names a variant that needs none, and that takes the call. */
-const aot_variant_t* aot_tuned_choose_bare(const aot_tuned_t* tuned, const aot_kernel_library_t* library,
-                                           const aot_group_t* group, const aot_arguments_t* arguments)
-    __attribute__((cold));
-
 #endif /* AOT_TUNING_H_ */

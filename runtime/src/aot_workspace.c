@@ -20,16 +20,6 @@ int64_t aot_workspace_bytes(const aot_kernel_library_t* library, const aot_varia
                    variant->name, label, bytes == AOT_MISSING ? "not a number of 64 bits" : "negative");
 }
 
-/* An allocator knows its framework's current stream. Memory that is used on another one could be given away while the
- * kernel still runs. */
-static int has_allocator(const aot_variant_t* variant) {
-  return variant->stream_argument == AOT_STREAM_FROM_ENVIRONMENT && TVMFFIEnvGetDLPackManagedTensorAllocator() != NULL;
-}
-
-int aot_workspace_is_at_hand(const aot_variant_t* variant, const aot_arguments_t* arguments) {
-  return arguments->values[variant->workspace->argument].kind != AOT_KIND_NONE || has_allocator(variant);
-}
-
 static int raise_no_allocator(const aot_function_t* function, const aot_workspace_t* workspace, int64_t bytes) {
   return aot_raise("AotArgumentError",
                    "%s needs %lld bytes of scratch memory, `%s`, and no framework that allocates made this call\n"
@@ -39,7 +29,11 @@ static int raise_no_allocator(const aot_function_t* function, const aot_workspac
 
 static int allocate(const aot_function_t* function, const aot_variant_t* variant, int32_t device, int64_t bytes,
                     aot_workspace_held_t* held) {
-  if (!has_allocator(variant)) return raise_no_allocator(function, variant->workspace, bytes);
+  /* An allocator knows its framework's current stream. Memory that is used on another one could be given away while
+   * the kernel still runs. */
+  if (variant->stream_argument != AOT_STREAM_FROM_ENVIRONMENT || TVMFFIEnvGetDLPackManagedTensorAllocator() == NULL) {
+    return raise_no_allocator(function, variant->workspace, bytes);
+  }
   DLTensor wanted;
   memset(&wanted, 0, sizeof wanted);
   wanted.device.device_type = kDLCUDA;

@@ -17,9 +17,6 @@ typedef struct {
 int64_t aot_workspace_bytes(const aot_kernel_library_t* library, const aot_variant_t* variant,
                             const aot_arguments_t* arguments);
 
-/* Whether the caller passes the memory that a variant needs, or a framework allocates it. */
-int aot_workspace_is_at_hand(const aot_variant_t* variant, const aot_arguments_t* arguments);
-
 /* 0, or -1 with an error raised and nothing held. Never calls an allocator of CUDA's. */
 int aot_workspace_take(const aot_function_t* function, const aot_kernel_library_t* library,
                        const aot_variant_t* variant, const aot_arguments_t* arguments, void* stream,

@@ -52,16 +52,6 @@ def models(devices: Sequence[str] = (), bins: tuple[tuple[int, ...], ...] = ((65
     return Models(H200.device, H200.clock, (kernel,), tuple(devices))
 
 
-def test_steps_that_are_shared_evenly_leave_no_wave_half_empty() -> None:
-    part = Part("a GPU", "9.0", 132, 4814, 1980)
-    rows = np.array([11, 33, 66, 132, 132 + 33]) * 64
-    extents = {"m": rows, "n": np.full(5, 64), "k": np.full(5, 64 * 32)}
-    counts = counts_of(replace(SMALL, merged=2), extents, part)
-    assert counts.waves.tolist() == [0.25, 0.25, 0.5, 1.0, 1.25]  # no more than four parts of 32 steps pay
-    assert counts.ends.tolist() == [4, 4, 2, 1, 1.25]  # parts that are added up, or tiles
-    assert counts.paired.tolist() == pytest.approx([11 / 132, 0.25, 0.5, 1.0, 1.25])
-
-
 def test_one_tile_more_than_fits_costs_a_wave() -> None:
     part = Part("a GPU", "9.0", 132, 4814, 1980)
     tiles = {name: np.array([1, 1]) if name != "m" else np.array([132 * 64, 132 * 64 + 1]) for name in BY}

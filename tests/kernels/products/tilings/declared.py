@@ -10,7 +10,6 @@ import aot
 from kernels.products import gemm, gemm_f32, gemm_fp8
 from kernels.products._bias_activation import Gemm
 from kernels.products._tf32 import F32BiasActivation, Tf32Gemm, Tf32Mainloop
-from kernels.sm90.stream_k import with_partials
 from kernels.sm90.tiling import Tiling
 
 from .contracts import gemm_fp8_tilings as fp8_contract
@@ -21,8 +20,6 @@ BF16 = (
     Tiling(128, 256, cooperative=True, side_by_side=True, cluster_m=2),
     Tiling(128, 128, cluster_m=2, cluster_n=2, lines=2),
     Tiling(64, 128, cooperative=True, split_k=2, own_partials=True),
-    Tiling(128, 16, lines=2, swapped=True, cooperative=True, stream_k=True),
-    Tiling(128, 128, cooperative=True, cluster_m=2, stream_k=True),
 )
 F8 = partial(Tiling, operand_bytes=1, promoted=1)
 F8_TILINGS = (
@@ -31,24 +28,23 @@ F8_TILINGS = (
     F8(64, 64, rows=16),
     F8(64, 88, swapped=True, cluster_m=2),
     F8(128, 96, cooperative=True, split_k=2),
-    F8(128, 64, swapped=True, cooperative=True, stream_k=True, cluster_n=2),
 )
 F32 = partial(Tiling, operand_bytes=4, out_bytes=4, promoted=2)
 TF32_TILINGS = (
     F32(64, 64),
     F32(128, 64, cooperative=True, cluster_n=2),
     F32(64, 64, lines=2, promoted=1, cooperative=True),
-    F32(128, 32, swapped=True, cooperative=True, stream_k=True, tall_stores=False),
 )
 ACTIVATIONS = tuple(gemm.EPILOGUES.values())
 
 
 def few(tiling):
-    return ("k > 0", f"k >= {tiling.least_k}", *tiling.guards)
+    rows = (f"m <= {tiling.rows}",) if tiling.rows else ()
+    return ("k > 0", f"k >= {tiling.least_k}", *rows)
 
 
 def supplied():
-    return {"partials": None, "clusters": aot.ActiveClusters(), "stream": aot.Stream()}
+    return {"clusters": aot.ActiveClusters(), "stream": aot.Stream()}
 
 
 @aot.kernel(
@@ -67,10 +63,7 @@ def gemm_tilings(target, epilogue):
         "which": aot.Constant(epilogue),
         **supplied(),
     }
-    return [
-        aot.Spec(Gemm(one, target, ACTIVATIONS), with_partials(arguments, one), few(one), f"t{i}")
-        for i, one in enumerate(BF16)
-    ]
+    return [aot.Spec(Gemm(one, target, ACTIVATIONS), arguments, few(one), f"t{i}") for i, one in enumerate(BF16)]
 
 
 @aot.kernel(
@@ -93,7 +86,7 @@ def gemm_fp8_tilings(target, dtype):
     fitting = ("a_scales == m or a_scales == 1", "b_scales == n or b_scales == 1")
     functions = [gemm_fp8.product(one, target, "rows") for one in F8_TILINGS]
     return [
-        aot.Spec(function, with_partials(arguments, one), (*few(one), *fitting), f"t{i}")
+        aot.Spec(function, arguments, (*few(one), *fitting), f"t{i}")
         for i, (one, function) in enumerate(zip(F8_TILINGS, functions, strict=True))
     ]
 
@@ -118,6 +111,6 @@ def gemm_tf32_tilings(target, epilogue, precision):
     activations = tuple(gemm_f32.EPILOGUES.values())
     functions = [Tf32Gemm(Tf32Mainloop(one), F32BiasActivation(one, activations), target) for one in TF32_TILINGS]
     return [
-        aot.Spec(function, with_partials(arguments, one), few(one), f"t{i}")
+        aot.Spec(function, arguments, few(one), f"t{i}")
         for i, (one, function) in enumerate(zip(TF32_TILINGS, functions, strict=True))
     ]
