@@ -27,6 +27,7 @@ from .._versions import SmemAllocator
 from ..contracts.backward._gradients import GROUP_SUMS, LEAST_GROUPS, MOST_GROUPS
 
 WARPS = 8  # of a block that adds up rows; each takes every eighth row of a group
+FINISHING_WARPS = 16  # of a block that adds up sums of groups: few blocks do this, and wait for memory
 
 
 def groups_of(rows: str, columns: str) -> str:
@@ -76,7 +77,7 @@ class NormBackward(RowKernel, ABC):
     @cute.jit
     def launch_finish(self, partials: list[cute.Tensor], sums: list[cute.Tensor], stream: CUstream):
         grid = [cute.ceil_div(cute.size(sums[0]), WARP), 1, 1]
-        self.finish_kernel(partials, sums).launch(**self.block(grid, WARP * WARPS), stream=stream)
+        self.finish_kernel(partials, sums).launch(**self.block(grid, WARP * FINISHING_WARPS), stream=stream)
 
     def block(self, grid: list[Int32], threads: int) -> dict:
         """The arguments of ``launch``."""
@@ -125,24 +126,25 @@ class NormBackward(RowKernel, ABC):
 
     @cute.kernel
     def finish_kernel(self, partials: list[cute.Tensor], sums: list[cute.Tensor]):
-        """A block adds up 32 columns of the groups' sums: each warp every eighth row, then the warps in their order."""
+        """A block adds up 32 columns of the groups' sums: each warp some rows, then the warps in their order."""
         thread, _, _ = cute.arch.thread_idx()
         block, _, _ = cute.arch.block_idx()
         lane, warp = thread % WARP, thread // WARP
         column = block * WARP + lane
-        scratch = SmemAllocator().allocate_tensor(Float32, cute.make_layout((WARP, WARPS, len(sums))))
+        scratch = SmemAllocator().allocate_tensor(Float32, cute.make_layout((WARP, FINISHING_WARPS, len(sums))))
         await_previous(self.early)
+        groups, _ = partials[0].shape
+        steps = (cutlass.max(groups - warp, 0) + FINISHING_WARPS - 1) // FINISHING_WARPS
         if column < cute.size(sums[0]):
             for i in cutlass.range_constexpr(len(sums)):
-                groups, _ = partials[i].shape
                 total = Float32(0)
-                for step in cutlass.range((cutlass.max(groups - warp, 0) + WARPS - 1) // WARPS, unroll=8):
-                    total = total + partials[i][warp + step * WARPS, column]
+                for step in cutlass.range(steps, unroll=8):
+                    total = total + partials[i][warp + step * FINISHING_WARPS, column]
                 scratch[lane, warp, i] = total
         cute.arch.sync_threads()
         if warp == 0 and column < cute.size(sums[0]):
             for i in cutlass.range_constexpr(len(sums)):
                 total = scratch[lane, 0, i]
-                for other in cutlass.range_constexpr(1, WARPS):
+                for other in cutlass.range_constexpr(1, FINISHING_WARPS):
                     total = total + scratch[lane, other, i]
                 sums[i][column] = total.to(sums[i].element_type)
