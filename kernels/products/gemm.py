@@ -133,8 +133,27 @@ class Code(NamedTuple):
     general: Any  # the tiling that suits most shapes
     supplied: dict[str, Any]
     tma: bool
+    by_x: tuple[Choice, ...] = ()  # for products of rows with columns, which gradients of activations are
+
+    def choices_of(self, a: bool, b: bool, epilogue: int) -> tuple[Choice, ...]:
+        """The tilings for operands with rows, or with columns. Layers of networks multiply rows with rows."""
+        if a and b:
+            return self.choices
+        by_x = a and not epilogue  # gradients have none
+        return (by_x and self.by_x) or (Choice(self.general),)
 
 
+# Gradients of activations have as many rows as the product: a table chooses among these. Those of weights have many rows, and the
+# general tiling is faster than wider ones (`h200-product-gradients.json`).
+SM90_BY_X_LABELS = frozenset((
+    "tile48x64_swapped_cluster1x4", "tile96x64_swapped_cluster1x4", "tile160x64_swapped_cluster1x4",
+    "tile128x64_swapped_splitk4", "tile112x128_swapped_cooperative_cluster2x1", "tile160x128_swapped_cluster1x2",
+    "tile128x256_swapped_cooperative_cluster1x2",
+))  # fmt: skip
+SM90_BY_X = (
+    sm90_choice(SM90_GENERAL),
+    *(sm90_choice(tiling)._replace(core=True) for tiling in SM90_TILINGS if tiling.label in SM90_BY_X_LABELS),
+)
 SM80 = Code(_gemm_sm80.Gemm, SM80_CHOICES, SM80_CHOICES[-1].tiling, {}, tma=False)
 SM90 = Code(
     _bias_activation.Gemm,
@@ -142,6 +161,7 @@ SM90 = Code(
     SM90_GENERAL,
     {"clusters": aot.ActiveClusters()},
     tma=True,
+    by_x=SM90_BY_X,
 )
 SM100 = Code(sm100.Gemm, SM100_CHOICES, SM100_CHOICES[-1].tiling, {"multiprocessors": aot.Multiprocessors()}, tma=True)
 CODE = {"sm_80": SM80, "sm_90a": SM90, "sm_100f": SM100}
@@ -197,10 +217,7 @@ def gemm(target: aot.Target, epilogue: int, dtype: str, batched: bool, a: bool, 
         **code.supplied,
         "stream": aot.Stream(),
     }
-    # Layers of networks multiply rows with rows: this case gets every tiling, the others the one that suits most shapes. Of
-    # gradients of weights, which multiply columns with columns, it is faster than wider ones (`h200-product-gradients.json`).
-    rows = not batched and a and b
-    choices = code.choices if rows else (Choice(code.general),)
+    choices = (Choice(code.general),) if batched else code.choices_of(a, b, epilogue)
     copied = forward(arguments, *matrices) if code.tma else ()
     specs = []
     for choice in choices:
