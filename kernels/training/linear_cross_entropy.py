@@ -16,7 +16,11 @@ from ..sm90.tiling import Tiling
 from ._linear_loss import ELEMENTS, HEAD, ROWS, LinearCrossEntropy
 
 # Of the logits, of the gradient by x, of that by the weight.
-TILINGS = (Tiling(128, 160, cluster_m=2), Tiling(128, 128, cluster_m=2), Tiling(128, 192, cluster_m=2, buffers=1))
+TILINGS = (
+    Tiling(128, 192, cluster_m=2, buffers=1, swizzle=16),
+    Tiling(256, 128, swapped=True, cooperative=True, cluster_m=2, buffers=1, swizzle=8),
+    Tiling(128, 192, cluster_m=2, buffers=1),
+)
 
 _STEP = f"min(x.shape[0], max({ROWS}, {ELEMENTS} // max(weight.shape[0], 1) // {ROWS} * {ROWS}))"
 _FLOATS = f"{HEAD} + (x.shape[0] + {HEAD - 1}) // {HEAD} * {HEAD}"
