@@ -29,15 +29,20 @@ class GroupedWeights(Mainloop, KernelObject):
 
     @cute.jit
     def __call__(self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, offsets: cute.Tensor, stream: CUstream):
-        experts, n, k = out.shape
+        self.launch(a, b, [out], offsets, stream)
+
+    @cute.jit
+    def launch(self, a: cute.Tensor, b: cute.Tensor, matrices: list[cute.Tensor], offsets, stream: CUstream):
+        """``matrices``: the output, and what :meth:`write` needs besides, each with a matrix for every expert."""
+        experts, n, k = matrices[0].shape
         tiles = cute.ceil_div(n, self.tiling.m), cute.ceil_div(k, self.tiling.n)
         if experts * tiles[0] * tiles[1] > 0:  # CUDA refuses an empty grid
-            self.kernel(a, b, out, offsets, self.tiled_mma(a.element_type), tiles).launch(
+            self.kernel(a, b, matrices, offsets, self.tiled_mma(a.element_type), tiles).launch(
                 grid=[experts * tiles[0] * tiles[1], 1, 1], block=[self.tiling.threads, 1, 1], stream=stream
             )
 
     @cute.kernel
-    def kernel(self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, offsets, mma: cute.TiledMma, tiles):
+    def kernel(self, a: cute.Tensor, b: cute.Tensor, matrices, offsets, mma: cute.TiledMma, tiles):
         thread, _, _ = cute.arch.thread_idx()
         index, _, _ = cute.arch.block_idx()
         each = tiles[0] * tiles[1]
@@ -52,14 +57,18 @@ class GroupedWeights(Mainloop, KernelObject):
         if rows > 0:
             steps = cute.size(stages.operands[0].source, mode=[3])
             self.multiply(*stages.operands, 0, steps, (mma, stages.sums, *stages.fragments))
-        self.write(mma, stages.sums, stages.storage, out[expert, None, None], m, n, thread)
+        own = [matrix[expert, None, None] for matrix in matrices]
+        self.write(mma, stages.sums, stages.storage, own, m, n, thread)
+
+    def places(self, out: cute.Tensor, m, n) -> cute.Tensor:
+        """Where the elements of a tile are."""
+        return cute.local_tile(cute.make_identity_tensor(out.shape), (self.tiling.m, self.tiling.n), (m, n))
 
     @cute.jit
-    def write(self, mma, sums, storage, out, m, n, thread):
-        tile = (self.tiling.m, self.tiling.n)
-        places = cute.local_tile(cute.make_identity_tensor(out.shape), tile, (m, n))
+    def write(self, mma, sums, storage, matrices: list[cute.Tensor], m, n, thread):
+        out = matrices[0]
         own, source = self.round_tile(mma, sums, storage, out.element_type, thread)
-        places = own.partition_S(places)
+        places = own.partition_S(self.places(out, m, n))
         for i in cutlass.range_constexpr(cute.size(source, mode=[1])):
             for j in cutlass.range_constexpr(cute.size(source, mode=[2])):
                 row, column = places[(0, 0), i, j]
@@ -69,6 +78,25 @@ class GroupedWeights(Mainloop, KernelObject):
                     line = cute.local_tile(out[row, None], (CHUNK,), (column // CHUNK,))
                     line = cute.make_tensor(line.iterator.align(CHUNK * ELEMENT_BYTES), line.layout)
                     cute.autovec_copy(cute.make_tensor(chunk.iterator, cute.make_layout(CHUNK)), line)
+
+
+class GroupedSums(GroupedWeights):
+    """The output is f32. Sums are added to a matrix of the expert, if there is one."""
+
+    @cute.jit
+    def __call__(self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, addend, offsets, stream: CUstream):
+        self.launch(a, b, [out, addend], offsets, stream)
+
+    @cute.jit
+    def write(self, mma, sums, storage, matrices: list[cute.Tensor], m, n, thread):
+        out, addend = matrices
+        places = mma.get_slice(thread).partition_C(self.places(out, m, n))
+        for v in cutlass.range_constexpr(cute.size(sums)):
+            if cute.elem_less(places[v], out.shape):
+                value = sums[v]
+                if cute.size(addend) > 0:
+                    value += addend[places[v]]
+                out[places[v]] = value
 
 
 def transposed(matrix: cute.Tensor, start, rows) -> cute.Tensor:

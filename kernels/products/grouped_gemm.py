@@ -65,7 +65,11 @@ def columns_of(name: str, dtype: str, count: Any, rows: Any, columns: Any) -> ao
         "b": {"b_rows": True, "b_columns": False},
     },
     contract=contract,
-    backward=aot.Composed(a="grouped_gemm(grad_out, b.mT, offsets)", b="grouped_gemm_weights(grad_out, a, offsets)"),
+    backward=aot.Composed(
+        a="grouped_gemm(grad_out, b.mT, offsets)",
+        b="grouped_gemm_weights(grad_out, a, offsets)",
+        adds={"b": "grouped_gemm_accumulate(grad_out, a, offsets, main_grad)"},
+    ),
 )
 def grouped_gemm(target: aot.Target, dtype: str, operands: bool, b: bool) -> list[aot.Spec]:
     """``out[i] = b[expert of row i] @ a[i]``, summed in f32; with scales if ``a`` and ``b`` are f8e4m3.

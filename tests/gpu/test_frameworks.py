@@ -98,6 +98,7 @@ CALLS_ON_REQUEST: dict[str, tuple[Any, ...]] = {
     "linear_cross_entropy": ((64, 128), (512, 128), lambda: torch.arange(64, device="cuda")),
     "linear_cross_entropy_backward": (lambda: f32(1), (64, 128), (512, 128)),
     "grouped_gemm_weights": ((96, 128), (96, 256), lambda: i32(32, 32, 96)),
+    "grouped_gemm_accumulate": ((96, 128), (96, 256), lambda: i32(32, 32, 96), lambda: f32(3, 128, 256)),
     "adamw": (  # the caller picks the dtype of the weights; the form that allocates them gives f16
         lambda: bf16(512).half(), lambda: f32(512), lambda: f32(512), lambda: f32(512).abs(), lambda: i64(200, 512), lambda: f32(2).abs(),
         lambda: f32(1).abs(), lambda: i64(3),

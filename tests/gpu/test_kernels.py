@@ -59,7 +59,7 @@ def test_every_kernel_has_a_contract(bundle: aot_runtime.Bundle, contracts: dict
 # Of no rows, or of no queries, their sums are zeros, which must be written.
 SUMS_OVER_ROWS = {
     "rmsnorm_backward", "rmsnorm_residual_backward", "layernorm_backward", "attention_backward", "grouped_gemm_weights",
-    "linear_cross_entropy",
+    "grouped_gemm_accumulate", "linear_cross_entropy",
 }  # fmt: skip
 
 

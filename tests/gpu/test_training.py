@@ -6,6 +6,7 @@ Needs a bundle with the family `training`: ``python -m aot build --arch sm90 --f
 from __future__ import annotations
 
 from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
 import aot_runtime
@@ -171,3 +172,18 @@ def test_products_add_to_the_main_grad_of_a_weight(ops: Any, kernel: str) -> Non
     graph.replay()
     graph.replay()
     assert_close(weight.main_grad, 2 * wide[1].grad, 1.6e-2)
+
+
+def test_experts_add_to_the_main_grad_of_their_matrices(ops: Any) -> None:
+    if "grouped_gemm" not in ops:
+        pytest.skip("the bundle has no grouped_gemm")
+    a, b, ends = leaf(300, 256), leaf(4, 136, 256, scale=0.1), [100, 100, 181, 300]
+    offsets = torch.tensor(ends, device="cuda", dtype=torch.int32)
+    wide = [tensor.detach().double().requires_grad_() for tensor in (a, b)]
+    parts = [wide[0][start:end] @ wide[1][i].mT for i, (start, end) in enumerate(pairwise([0, *ends]))]
+    torch.cat(parts).square().sum().backward()
+    b.main_grad = torch.zeros(4, 136, 256, device="cuda")
+    for _ in range(2):
+        ops.grouped_gemm(a, b, offsets).float().square().sum().backward()
+    assert b.grad is None
+    assert_close(b.main_grad, 2 * wide[1].grad, 1.6e-2)

@@ -15,7 +15,7 @@ from typing import Any
 from ..dtypes import ALLOCATED, find_dtype
 from ..errors import ManifestError
 
-__all__ = ["SHAPE_FUNCTIONS", "dtype_source", "first_dtype", "framework_dtype", "shape_source"]
+__all__ = ["SHAPE_FUNCTIONS", "dtype_source", "first_dtype", "framework_dtype", "rank_of", "shape_source"]
 
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
 # What the source of a shape calls. Parameters may be called `min` and `max`, but their names do not start with `_`.
@@ -31,6 +31,14 @@ def shape_source(text: str, parameters: Collection[str]) -> str:
         return _tuple_source(ast.parse(text, mode="eval").body, text, parameters)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise ManifestError(f"not the shape of an output: {text[:200]!r}") from None
+
+
+def rank_of(text: str) -> int:
+    """The extents that a shape expression lists; -1 if their number depends on its inputs."""
+    tree = ast.parse(text, mode="eval").body
+    if not isinstance(tree, ast.Tuple) or any(isinstance(one, ast.Starred) for one in tree.elts):
+        return -1
+    return len(tree.elts)
 
 
 def _tuple_source(tree: ast.expr, text: str, parameters: Collection[str]) -> str:

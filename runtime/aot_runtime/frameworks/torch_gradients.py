@@ -17,7 +17,7 @@ from torch.autograd import forward_ad
 from ..description.composed import Expression
 from ..description.kernel_records import Backward, KernelRecord, Parameter
 from ..errors import AotError
-from .outputs import SHAPE_FUNCTIONS, shape_source
+from .outputs import SHAPE_FUNCTIONS, rank_of, shape_source
 from .torch_autocast import is_autocast
 from .torch_internals import dispatch_modes, is_forward, is_transformed
 
@@ -248,7 +248,13 @@ class FromCalls(Gradients):
     def sums_of(self, inputs: Mapping[str, Any], wanted: list[str]) -> dict[str, Any]:
         built = [name for name in wanted if name in self.adds and self.adds[name].kernels <= {*self.operators}]
         found = {name: getattr(inputs[name], _MAIN, None) for name in built}
-        return {name: main for name, main in found.items() if main is not None and main.ndim == 2}
+        return {name: main for name, main in found.items() if main is not None and main.ndim == self._added_rank(name)}
+
+    def _added_rank(self, name: str) -> int:
+        """The rank of what a kernel adds: of a batch of weights, or of one."""
+        (kernel,) = self.adds[name].kernels
+        record = self.operators._bundle._record(kernel)
+        return rank_of(str(next(parameter.shape for parameter in record.parameters if parameter.output)))
 
     def add_to_main(self, name: str, main: Any, values: Mapping[str, Any]) -> None:
         def adding(kernel: str) -> Callable[..., Any]:

@@ -356,6 +356,13 @@ def test_a_gradient_is_added_to_the_main_grad_of_its_leaf(ops: Any) -> None:
     assert b.grad is None
 
 
+def test_a_main_grad_of_another_rank_than_the_kernel_adds_is_left_alone(ops: Any) -> None:
+    a, b = leaf(5, 8), leaf(3, 8)
+    b.main_grad = torch.ones(1, 3, 8, dtype=torch.float64)
+    ops.product(a, b, op="identity").sum().backward()
+    assert bool((b.main_grad == 1).all()) and b.grad is not None
+
+
 def test_a_leaf_that_wants_no_gradient_keeps_its_main_grad(ops: Any) -> None:
     a, b = leaf(5, 8), leaf(3, 8).detach()
     b.main_grad = torch.ones(3, 8, dtype=torch.float64)
