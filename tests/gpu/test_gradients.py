@@ -5,7 +5,7 @@ Needs a bundle with the backward kernels: ``python -m aot build --arch sm90 --fa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -219,21 +219,64 @@ def test_a_derivative_in_forward_mode_is_refused(ops: Any) -> None:
         torch.func.jvp(lambda x: ops.rmsnorm(x, weight), (x,), (x,))
 
 
-def test_jax_has_the_same_gradients(request: pytest.FixtureRequest, ops: Any) -> None:
+def attended(q: Any, k: Any, v: Any, scale: float, right: int) -> Any:
+    """Causal attention. All are batch x tokens x heads x elements."""
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
+    scores = (q @ k.mT * scale).masked_fill(torch.ones(q.shape[2], k.shape[2], device="cuda").tril() == 0, -torch.inf)
+    return (scores.softmax(-1) @ v).transpose(1, 2)
+
+
+IN_JAX = {
+    **CALLS,
+    "rmsnorm": ("rmsnorm", rms_norm, ((300, 1024), (1024,)), dict),
+    "attention": ("attention", attended, ((2, 200, 4, 64), (2, 200, 2, 64), (2, 200, 2, 64)),
+                  lambda: {"scale": 0.125, "right": 0}),
+    "linear_cross_entropy": ("linear_cross_entropy",
+                             lambda x, weight, target: torch.nn.functional.cross_entropy(x @ weight.mT, target).view(1),
+                             ((300, 128), (1000, 128)), lambda: {"target": torch.arange(300, device="cuda")}),
+}  # fmt: skip
+
+
+@pytest.fixture
+def jax() -> Iterator[Any]:
+    """JAX with integers of 64 bits, which classes are."""
     jax = pytest.importorskip("jax", reason="JAX is not installed")
     pytest.importorskip("jax_tvm_ffi", reason="jax-tvm-ffi is not installed")
-    from aot_runtime import jax as bridge
-
     if jax.default_backend() != "gpu":
         pytest.skip("JAX sees no GPU")
-    functions = bridge.register(aot_runtime.load(request.config.getoption("--bundle", default="dist/kernels")))
-    keys = jax.random.split(jax.random.key(0), 2)
-    x, weight = jax.random.normal(keys[0], (300, 1024)), jax.random.normal(keys[1], (1024,))
+    before = jax.config.jax_enable_x64
+    jax.config.update("jax_enable_x64", True)
+    yield jax
+    jax.config.update("jax_enable_x64", before)
 
-    def exact(x: Any, weight: Any) -> Any:
-        return x / jax.numpy.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * weight
 
-    ours = jax.jit(jax.grad(lambda x, w: (functions.rmsnorm(x, w) ** 3).sum(), argnums=(0, 1)))(x, weight)
-    expected = jax.grad(lambda x, w: (exact(x, w) ** 3).sum(), argnums=(0, 1))(x, weight)
-    for one, other in zip(ours, expected, strict=True):
-        assert abs(one - other).max() <= 1e-4 * abs(other).max()
+@pytest.mark.parametrize("case", IN_JAX)
+def test_gradients_in_jax_agree_with_autograd_in_f64(jax: Any, bundle: aot_runtime.Bundle, case: str) -> None:
+    from aot_runtime import jax as bridge
+
+    kernel, function, shapes, others = IN_JAX[case]
+    if kernel not in bundle.kernels:
+        pytest.skip(f"the bundle has no {kernel}")
+    given, named = arrays(*shapes), others()
+    exact_given = [x.detach().double().requires_grad_() for x in given]
+    exact = as_tuple(function(*exact_given, **named))
+    arriving = [torch.randn_like(x).to(torch.float32 if "cross" in kernel else torch.bfloat16) for x in exact]
+    wanted = torch.autograd.grad(exact, exact_given, [x.double() for x in arriving])
+    torch.cuda.synchronize()
+    passed = {name: jax.dlpack.from_dlpack(value) if torch.is_tensor(value) else value for name, value in named.items()}
+    arrived = tuple(jax.dlpack.from_dlpack(x) for x in arriving)
+    call = getattr(bridge.register(bundle), kernel)
+
+    def gradients(*arrays: Any) -> Any:
+        _, pull = jax.vjp(lambda *arrays: as_tuple(call(*arrays, **passed))[: len(exact)], *arrays)
+        return pull(arrived)
+
+    ours = jax.jit(gradients)(*(jax.dlpack.from_dlpack(x.detach()) for x in given))
+    for one, other in zip(ours, wanted, strict=True):
+        error = torch.from_dlpack(one.astype("float32")).double() - other
+        assert error.norm() <= BOUNDS["bfloat16"] * other.norm()
+
+
+def as_tuple(results: Any) -> tuple[Any, ...]:
+    return tuple(results) if isinstance(results, (tuple, list)) else (results,)
