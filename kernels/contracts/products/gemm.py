@@ -49,6 +49,8 @@ SHAPES = (
     (2049, 4104, 200),
 )
 BATCHES = ((1, 64, 64, 64), (3, 104, 136, 72), (2, 304, 264, 520))
+# With rows or columns of either operand: at least one product for every tiling.
+LAID_OUT = ((136, 264, 72), (136, 264, 520))
 IDENTITIES = (64, 1024, 4096)  # products with these are every number of 16 bits: 1024, 64 and 16 rows
 BENCH = ((2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192), *((m, 8192, 8192) for m in (16, 64, 256)))
 
@@ -84,8 +86,8 @@ def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
         yield _problem(make, dtype, (m, k), (n, k), biased)
     for (batch, m, n, k), a_rows, b_rows, biased in product(BATCHES, (True, False), (True, False), (False, True)):
         yield _problem(make, dtype, (batch, m, k), (batch, n, k), biased, a_rows, b_rows)
-    for a_rows, b_rows, biased in product((True, False), (True, False), (False, True)):
-        yield _problem(make, dtype, (136, 72), (264, 72), biased, a_rows, b_rows)
+    for (m, n, k), a_rows, b_rows, biased in product(LAID_OUT, (True, False), (True, False), (False, True)):
+        yield _problem(make, dtype, (m, k), (n, k), biased, a_rows, b_rows)
     # Columns with columns that get tiles of their own.
     yield _problem(make, dtype, (2056, 200), (2056, 200), False, False, False)
     yield {"a": make.tensor((40, 64), dtype, stride=72), "b": make.tensor((72, 64), dtype, stride=128)}

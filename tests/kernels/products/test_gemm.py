@@ -19,7 +19,7 @@ from standin import Standin
 
 from aot.bundle.models import Models, read_source
 from aot.model.parts import known_parts
-from kernels.contracts.products.gemm import SHAPES
+from kernels.contracts.products.gemm import LAID_OUT, SHAPES
 
 ARCHS = ("sm_80", "sm_90a", "sm_100f")
 TUNING = (Path(__file__).parents[3] / "kernels" / "tuning" / "products.json",)
@@ -107,6 +107,16 @@ def test_the_contract_has_a_product_for_every_tiling(path: Path, bundle: aot_run
     variants = json.loads((path / "details" / "sm_90a.json").read_text())["variants"]
     taken = {one.variant for m, n, k in SHAPES if m for one in takes(bundle, m, n, k)}
     assert taken == {variant["name"] for variant in variants if variant["point"]["batched"] == "matrix"}
+
+
+@pytest.mark.compiler
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of CuTe DSL
+def test_the_contract_has_a_product_for_every_tiling_of_gradients() -> None:
+    from kernels.products.gemm import SM90_BY_X
+
+    extents = [dict(zip("mnk", shape, strict=True)) for shape in LAID_OUT]
+    for choice in SM90_BY_X:
+        assert any(all(eval(guard, {}, one) for guard in choice.guards) for one in extents), choice.tiling.label
 
 
 @pytest.mark.parametrize(("capability", "early"), [((8, 0), False), ((9, 0), True), ((10, 0), True)])
