@@ -52,6 +52,7 @@ class Meeting:
                 if cut.parts() == 2:
                     second = self.leaves_mark()
             if second:
+                cute.arch.sync_warp()  # what the first lane has acquired is there for all
                 self.add(cut.earliest + cut.latest - self.run, sums, offsets, totals)
                 whole = cutlass.Boolean(True)
         return whole
