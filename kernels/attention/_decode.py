@@ -132,7 +132,7 @@ class Decode(Merging):
     """``dim`` is the width of a head. ``narrow``: the cache is f8e4m3."""
 
     max_blocks = MAX_BLOCKS
-    shortest, slack = 2, 32
+    shortest, slack, more = 2, 48, 1
 
     def __init__(self, tiling: Tiling, target: aot.Target, dim: int, narrow: bool = False) -> None:
         super().__init__(target, dim, tiling.rows, tiling.tile)
