@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from ..bundle.lock import locked
 from ..bundle.manifest import Manifest
@@ -19,14 +20,15 @@ from .assembling.contributions import bundle_contribution, remaining, still_miss
 from .assembling.finish import verify_and_publish
 from .assembling.linking import Linkers, link_kernels, linkers
 from .events import CountingProgress, Progress
-from .executing.compiling import Compilation, choose_executor, compile_plan
+from .executing.compiling import Compilation, compile_plan
 from .executing.executor import Executor
+from .executing.local import choose_executor
 from .executing.workers import Workers
 from .planning.changes import Pair, check_replaceable, hosts_with_kept, kept_pairs, made_changes
 from .planning.earlier import Earlier, look_up, plan_build
 from .planning.planner import comment
 from .settings import BuildResult, Settings
-from .workspace import Workspace, make_workspace, open_workspace, scratch_folder
+from .workspace import Workspace, open_workspace, scratch_folder
 
 __all__ = ["build", "check_may_replace"]
 
@@ -36,7 +38,7 @@ def build(settings: Settings, progress: Progress | None = None) -> BuildResult:
     counting = CountingProgress(progress or Progress())
     try:
         with scratch_folder() as scratch, locked(settings.destination, counting.warn, wait=settings.wait):
-            return _build(make_workspace(settings, counting, scratch))
+            return _build(settings, counting, scratch)
     except KeyboardInterrupt:
         kept = "nothing was written"
         if settings.kept_in is not None and counting.count:
@@ -45,13 +47,12 @@ def build(settings: Settings, progress: Progress | None = None) -> BuildResult:
         raise KeyboardInterrupt(kept) from None
 
 
-def _build(workspace: Workspace) -> BuildResult:
+def _build(settings: Settings, progress: Progress, scratch: Path) -> BuildResult:
     """Build while nobody else writes to the directory: what is there is looked at now, not before."""
-    settings = workspace.settings
     with suppress(OSError):  # check_destination reports what is wrong with the place
-        clear_leftovers(workspace.out)
-    destination = check_destination(workspace.out)
-    workspace = open_workspace(workspace)
+        clear_leftovers(settings.destination)
+    destination = check_destination(settings.destination)
+    workspace = open_workspace(settings, progress, scratch)
     earlier = look_up(workspace, destination)
     if earlier.is_made and destination.manifest is not None:
         unchanged = made_changes(destination.manifest, destination.manifest)

@@ -58,7 +58,7 @@ def foresee(settings: Settings, progress: Progress, *, as_build: bool = False) -
         destination = check_destination(workspace.out) if as_build else Destination(workspace.out)
         if as_build:
             # The shared cache is tried like every option. What is in the cache is told of this machine's alone.
-            workspace = replace(workspace, tables=open_workspace(workspace).tables)
+            workspace = replace(workspace, tables=open_workspace(settings, progress, scratch).tables)
         earlier = look_up(workspace, destination)
         with Workers(settings, workspace.scratch) as workers:
             planned = plan_build(workspace, earlier, workers)

@@ -14,7 +14,7 @@ from ..files import sha256_of
 from ..link.nvidia import distributions
 from ..versions import installed_version
 
-__all__ = ["kernel_sources", "source_record", "toolchain"]
+__all__ = ["changed_tools", "kernel_sources", "source_record", "toolchain"]
 
 _DATA = "file "  # what the names of files begin with that are not modules: see ``closure_of``
 
@@ -81,3 +81,10 @@ def toolchain(cuda: int) -> dict[str, str]:
     wanted = sorted({*names, *distributions(cuda), "cute-aot", "apache-tvm-ffi", "ziglang"})
     versions = {name: found for name in wanted if (found := installed_version(name)) is not None}
     return {**versions, "cuda": str(cuda)}
+
+
+def changed_tools(before: Mapping[str, str], cuda: int) -> str:
+    """What differs from an earlier toolchain, in words, or "". A plan without kernels has loaded no backend."""
+    now = toolchain(cuda or int(before.get("cuda", 0)))
+    changed = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
+    return "; ".join(f"built with {name} {before.get(name)}, this is {now.get(name)}" for name in changed)

@@ -67,13 +67,14 @@ def make_workspace(settings: Settings, progress: Progress, scratch: Path) -> Wor
     return Workspace(settings, settings.bundle_name, settings.destination, progress, scratch, store)
 
 
-def open_workspace(workspace: Workspace) -> Workspace:
+def open_workspace(settings: Settings, progress: Progress, scratch: Path) -> Workspace:
     """The same for a build: what it needs beside this machine's cache is looked at, whether or not it will compile.
 
     The shared cache stands behind the folder of this machine, if the settings name one.
     """
-    settings, store = workspace.settings, workspace.store
+    workspace = make_workspace(settings, progress, scratch)
+    store = workspace.store
     if store is not None and settings.remote is not None:
-        remote = Remote.open(settings.remote, read_only=settings.remote_read_only, warn=workspace.progress.warn)
+        remote = Remote.open(settings.remote, read_only=settings.remote_read_only, warn=progress.warn)
         store = SharedStore(store, remote)
     return replace(workspace, store=store, tables=read_tables(settings))

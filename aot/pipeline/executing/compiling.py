@@ -17,14 +17,11 @@ from ..settings import Settings
 from ..workspace import Workspace
 from .executor import CompileJob, Executor, Session
 from .forecast import Code, Forecast
-from .local import LocalExecutor
-from .workers import Workers
 
 __all__ = [
     "Compilation",
     "CompiledKernel",
     "Launcher",
-    "choose_executor",
     "compile_plan",
 ]
 
@@ -63,18 +60,6 @@ class Compilation:
     kernels: tuple[CompiledKernel, ...]
     failures: tuple[Failure, ...]
     cached: int = 0  # how many variants came from the cache
-
-
-def choose_executor(cluster: Executor | None, workers: Workers, workspace: Workspace) -> Executor:
-    """The cluster if there is one; else processes of this machine, of which those that planned go on."""
-    warm, settings = workers.release(), workspace.settings
-    if cluster is None:
-        return LocalExecutor(
-            workers.another, jobs=settings.jobs, memory=settings.memory, warm=warm, begins=workspace.progress.begins
-        )
-    for worker in warm.values():
-        worker.close()
-    return cluster
 
 
 def compile_plan(plan: Plan, session: Session, executor: Executor, workspace: Workspace) -> Compilation:

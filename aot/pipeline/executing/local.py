@@ -13,12 +13,26 @@ from aot_runtime.arch import Arch
 from ...compile.process import Worker, resident_bytes
 from ...errors import BuildError, Failure, system_hint
 from ..settings import WORKER_BYTES, fitting
-from .executor import CompileJob, Report, Session
+from ..workspace import Workspace
+from .executor import CompileJob, Executor, Report, Session
 from .forecast import Code
+from .workers import Workers
 
-__all__ = ["LocalExecutor"]
+__all__ = ["LocalExecutor", "choose_executor"]
 
 _SAMPLE_SECONDS = 0.1
+
+
+def choose_executor(cluster: Executor | None, workers: Workers, workspace: Workspace) -> Executor:
+    """The cluster if there is one; else processes of this machine, of which those that planned go on."""
+    warm, settings = workers.release(), workspace.settings
+    if cluster is None:
+        return LocalExecutor(
+            workers.another, jobs=settings.jobs, memory=settings.memory, warm=warm, begins=workspace.progress.begins
+        )
+    for worker in warm.values():
+        worker.close()
+    return cluster
 
 
 class LocalExecutor:

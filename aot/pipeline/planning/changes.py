@@ -25,7 +25,7 @@ from ...hosts import Host
 from ...targets import builds_for
 from ..plan import Plan
 from ..settings import Changes, Settings
-from ..sources import toolchain
+from ..sources import changed_tools
 
 __all__ = ["Pair", "check_replaceable", "hosts_with_kept", "kept_pairs", "made_changes"]
 
@@ -197,7 +197,7 @@ def _check_kept(
     existing: Manifest, out: Path, kept: Collection[Pair], gone: Collection[Pair], plan: Plan, settings: Settings
 ) -> None:
     """Raise if something that would be kept is not what the sources say, was made by other tools, or lacks a host."""
-    reasons = _reasons(existing, kept, gone, settings, _other_tools(existing, plan))
+    reasons = _reasons(existing, kept, gone, settings, changed_tools(existing.toolchain, plan.cuda))
     if reasons:
         add = "--update" if settings.options.source == EXERCISE else "--add"
         lines = [f"{', '.join(_named(pairs, existing))}: {reason}" for reason, pairs in reasons.items()]
@@ -231,12 +231,6 @@ def _reasons(
         if reason:
             found.setdefault(reason, set()).add((name, arch))
     return dict(sorted(found.items()))
-
-
-def _other_tools(existing: Manifest, plan: Plan) -> str:
-    now = toolchain(plan.cuda or int(existing.toolchain.get("cuda", 0)))
-    changed = [name for name in sorted({*existing.toolchain, *now}) if existing.toolchain.get(name) != now.get(name)]
-    return "; ".join(f"built with {name} {existing.toolchain.get(name)}, this is {now.get(name)}" for name in changed)
 
 
 def _whole_command(existing: Manifest, out: Path, plan: Plan, settings: Settings) -> str:

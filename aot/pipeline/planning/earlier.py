@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from ...bundle.publish import Destination
 from ...cache import keys, recall
 from ...cache.entries import shared_bytes
 from ...cache.store import Store
+from ...compile.messages import Closure
 from ...errors import Failure
 from ...files import sha256_of
 from ...link.nvidia import distributions
@@ -21,9 +22,9 @@ from ..executing.workers import Workers
 from ..plan import Plan, read_plan
 from ..settings import Settings, Shape
 from ..workspace import Workspace
-from .planner import NewPlan, make_plan
+from .planner import make_plan
 
-__all__ = ["Earlier", "Planned", "keep_plan", "look_up", "plan_build"]
+__all__ = ["Earlier", "Planned", "keep_plan", "look_up", "outlined", "plan_build"]
 
 
 @dataclass(frozen=True)
@@ -68,20 +69,27 @@ def plan_build(workspace: Workspace, earlier: Earlier, workers: Workers) -> Plan
         workspace.progress.warn(note)
     if store is None or new.failures:
         return Planned(new.plan, new.failures)
-    outline = keep_plan(store, _request(workspace.settings), new)
-    return Planned(new.plan, (), _result_key(workspace, outline))
+    outline, content = outlined(new.plan)
+    planned = Planned(new.plan, (), _result_key(workspace, outline))
+    keep_plan(store, _request(workspace.settings), outline, content, new.closures)
+    return planned
 
 
-def keep_plan(store: Store, request: recall.Request, new: NewPlan) -> recall.Outline:
+def outlined(plan: Plan) -> tuple[recall.Outline, bytes]:
+    """What later builds ask of a plan first, and the plan as it is kept. It has thousands of variants: encoded once."""
+    encoded = encode(plan)
+    contracts = {kernel.info.name: kernel.info.contract for kernel in plan.kernels if kernel.info.contract}
+    return recall.Outline(keys.digest_of(encoded), plan.cuda, contracts), shared_bytes(encoded)
+
+
+def keep_plan(
+    store: Store, request: recall.Request, outline: recall.Outline, content: bytes, closures: Sequence[Closure]
+) -> None:
     """Keep a plan and what it depends on. The plan that the request had before goes."""
-    encoded = encode(new.plan)  # once: a plan has thousands of variants
-    contracts = {kernel.info.name: kernel.info.contract for kernel in new.plan.kernels if kernel.info.contract}
-    outline = recall.Outline(keys.digest_of(encoded), new.plan.cuda, contracts)
-    store.put("plans", outline.digest, shared_bytes(encoded))
-    before = recall.keep_source(store, request, outline, new.closures)
+    store.put("plans", outline.digest, content)
+    before = recall.keep_source(store, request, outline, closures)
     if before is not None and before.digest != outline.digest:
         store.remove("plans", before.digest)
-    return outline
 
 
 def _request(settings: Settings) -> recall.Request:

@@ -35,7 +35,7 @@ def foreseen(
     monkeypatch: pytest.MonkeyPatch, artifacts: Path | None, *kernels: KernelPlan, failures: tuple[Failure, ...] = ()
 ) -> Outlook:
     monkeypatch.setattr(earlier, "make_plan", lambda *_, **__: NewPlan(Plan(12, kernels), (), failures))
-    monkeypatch.setattr(earlier, "keep_plan", lambda *_: recall.Outline("", 12, {}))
+    monkeypatch.setattr(earlier, "keep_plan", lambda *_: None)
     settings = Settings("kernels", ("sm_80",), out=Path("out"), artifacts=artifacts, jobs=2)
     return foresee(settings, Progress())
 
