@@ -19,7 +19,7 @@ from ..errors import DeclarationError, UsageError
 from .recorder import Recorder, Refused
 from .standin import Notes, standin_device
 
-__all__ = ["execute", "run_exercise"]
+__all__ = ["Counts", "execute", "run_exercise", "run_tests"]
 
 _AS_IT_IS = Options()
 
@@ -35,7 +35,7 @@ def run_exercise(path: str, arch: Arch, options: Options = _AS_IT_IS) -> Found:
     with standin_device(Device.of(arch), recorder.refuse_operator, notes), dsl.installed().intercept(recorder.answer):
         try:
             if options.pytest:
-                _run_tests(Path(path).resolve(), options.arguments, notes)
+                run_tests(Path(path).resolve(), options.arguments, notes)
             else:
                 execute(Path(path).resolve(), options.arguments)
         except DeclarationError as error:
@@ -77,35 +77,49 @@ def execute(path: Path, arguments: Sequence[str] = ()) -> None:
         raise DeclarationError(_described(error, path), hint=_hint(error)) from error
 
 
-def _run_tests(path: Path, arguments: Sequence[str], notes: Notes) -> None:
-    """Run tests for what they compile: those that fail without a GPU are counted, and what they compiled first stays."""
-    import pytest
-
-    counter = _Counter()
-    # Assertions stay as they are: rewritten ones print what a tensor without memory holds.
-    command = [str(path), "-q", "--assert=plain", "--tb=line", "-p", "no:cacheprovider", "-W", "ignore", *arguments]
-    code = pytest.main(command, plugins=[counter])
-    if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-        raise DeclarationError(
-            f"{path}: pytest ran no test: {pytest.ExitCode(code).name.lower().replace('_', ' ')}",
-            hint="pass what pytest takes after `--`: `python -m aot capture --pytest tests/test_x.py --arch sm90 -- -k norm`",
-        )
-    for reason, count in sorted(counter.failed.items()):
-        notes.add(f"{count} of {counter.ran} tests did not go through: {reason}")
-
-
-class _Counter:
-    """Counts the tests that ran, and those that failed by their reasons."""
+class Counts:
+    """Counts the tests that ran, those that skipped themselves, and those that failed by their reasons."""
 
     def __init__(self) -> None:
         self.ran = 0
+        self.skipped = 0
         self.failed: dict[str, int] = {}
+        self.not_collected: list[str] = []  # why files of tests could not be imported
+
+    def pytest_collectreport(self, report: Any) -> None:
+        if report.failed:
+            self.not_collected.append(_reason(report))
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        self.ran += report.when == "call"
+        self.ran += report.when == "call" and not report.skipped
+        self.skipped += report.skipped
         if report.failed:
-            reason = str(getattr(report.longrepr, "reprcrash", None) or report.longrepr).strip().splitlines()[-1]
+            reason = _reason(report)
             self.failed[reason] = self.failed.get(reason, 0) + 1
+
+
+def _reason(report: Any) -> str:
+    """The last line of what a test, or the import of its file, ended with."""
+    return str(getattr(report.longrepr, "reprcrash", None) or report.longrepr).strip().splitlines()[-1]
+
+
+def run_tests(path: Path, arguments: Sequence[str], notes: Notes) -> Counts:
+    """Run tests for what they compile: those that fail without a GPU are counted, and what they compiled first stays."""
+    import pytest
+
+    counts = Counts()
+    # Assertions stay as they are: rewritten ones print what a tensor without memory holds.
+    command = [str(path), "-q", "--assert=plain", "--tb=line", "-p", "no:cacheprovider", "-W", "ignore", *arguments]
+    code = pytest.main(command, plugins=[counts])
+    if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        ended = counts.not_collected or [pytest.ExitCode(code).name.lower().replace("_", " ")]
+        raise DeclarationError(
+            f"{path}: pytest ran no test: {ended[0]}",
+            hint="pass what pytest takes after `--`: `python -m aot capture --pytest tests/test_x.py --arch sm90 -- -k norm`",
+        )
+    for reason, count in sorted(counts.failed.items()):
+        notes.add(f"{count} of {counts.ran} tests did not go through: {reason}")
+    return counts
 
 
 def _described(error: BaseException, path: Path) -> str:

@@ -24,8 +24,8 @@ def torch_has_device(device: Device) -> Iterator[None]:
     import torch
 
     places: list[tuple[Any, dict[str, Any]]] = [
-        (torch.cuda, _device_answers(device) | _stream_answers() | _memory_answers(device) | _random_answers()),
-        (torch.cuda.random, _random_answers()),
+        (torch.cuda, _device_answers(device) | _stream_answers() | _memory_answers(device) | _random_answers(torch)),
+        (torch.cuda.random, _random_answers(torch)),
         (torch.cuda.nvtx, _nvtx_answers()),
         (torch.cuda.profiler, {"start": lambda: None, "stop": lambda: None}),
         (torch._C, {"_cuda_getCurrentRawStream": lambda device: 0}),
@@ -183,13 +183,17 @@ def _memory_answers(device: Device) -> dict[str, Any]:
     }
 
 
-def _random_answers() -> dict[str, Any]:
+def _random_answers(torch: Any) -> dict[str, Any]:
     return {
+        "get_rng_state": lambda device="cuda": torch.get_rng_state(),
+        "get_rng_state_all": lambda: [torch.get_rng_state()],
         "initial_seed": lambda: 0,
         "manual_seed": lambda seed: None,
         "manual_seed_all": lambda seed: None,
         "seed": lambda: None,
         "seed_all": lambda: None,
+        "set_rng_state": lambda new_state, device="cuda": None,
+        "set_rng_state_all": lambda new_states: None,
     }
 
 

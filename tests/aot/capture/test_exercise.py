@@ -299,6 +299,14 @@ def test_tests_that_pytest_does_not_find_are_reported(tmp_path: Path) -> None:
         Worker(script, Arch.parse("sm_90a"), options, tmp_path / "log", module="aot.capture.worker")
 
 
+def test_tests_that_cannot_be_imported_are_reported_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "test_missing.py").write_text("import library_that_is_not_there\n")
+    options = Options(source=EXERCISE, pytest=True)
+    script = str(tmp_path / "test_missing.py")
+    with pytest.raises(DeclarationError, match="No module named 'library_that_is_not_there'"):
+        Worker(script, Arch.parse("sm_90a"), options, tmp_path / "log", module="aot.capture.worker")
+
+
 def test_what_was_captured_before_an_exercise_raises_is_kept_and_compiles_without_a_driver(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(RAISES_LATER)
     options = Options(source=EXERCISE)

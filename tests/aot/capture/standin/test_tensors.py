@@ -41,6 +41,9 @@ with standin_device(Device.of(Arch.parse("sm_90a")), print, notes):
         graph.replay()
     print(start.elapsed_time(end) > 0, torch.cuda.mem_get_info()[1] > 0, torch.accelerator.current_accelerator())
     torch.manual_seed(0)
+    with torch.random.fork_rng(devices=[0]):
+        torch.cuda.set_rng_state(torch.cuda.get_rng_state())
+        torch.cuda.set_rng_state_all(torch.cuda.get_rng_state_all())
     print(torch.randn(3, device="cuda", generator=torch.Generator(device="cuda")).device)
 print(*sorted(line.partition(": ")[2] for line in notes.lines), sep=chr(10))
 try:
