@@ -371,24 +371,41 @@ def steps() -> str:
 
 
 def losses() -> str:
-    """Time of a loss with its gradients, in both runs."""
-    found = read("h200-training-loss.json")["results"]
-    problem = next(name for name, own in found.items() if "bundle" in own)
-    parts = found["of the bundle, ms of each part, beginning with the wait for the part before"]
-    times = {**found[problem], "of the bundle, the pass over the logits": parts["losses and gradients of rows"]}
-    rows = [(who, *(f"{ms:.1f} ms" for ms in runs)) for who, runs in times.items()]
-    return table((problem, "first run", "second run"), rows)
+    """Time and extra memory of a loss with its gradients."""
+    found = read("h200-training.json")["results"]["losses"]
+    names = ("bundle", "torch", "torch.compile")
+    rows = [
+        [shape, *(f"{one[name]['ms']:.1f} ms, {one[name]['extra GB']:.2f} GB" for name in names)]
+        for shape, one in found.items()
+    ]
+    return table(("loss and gradients, with extra memory", "`linear_cross_entropy`", "torch", "torch.compile"), rows)
 
 
 def gradients() -> str:
-    """Speed of gradients of products with the general tiling, relative to cuBLAS."""
-    found = read("h200-product-gradients.json")["results"]
+    """Speed of products and of their gradients relative to cuBLAS, by the number of rows."""
+    found = read("h200-training.json")["results"]["products"]
+    parts = {
+        "product": ("forward",), "gradient by x": ("by x",), "gradient by weight": ("by weight",),
+        "both gradients": ("by x", "by weight"),
+    }  # fmt: skip
     rows = []
-    for part in ("by x", "by weight"):
-        ratios = {problem: times[2] / times[0] for problem, times in found[part].items()}
-        large = {problem: ratio for problem, ratio in ratios.items() if int(problem.partition(" ")[0]) >= 512}
-        rows += [(part, "any", *_mean_and_worst(ratios)), (part, "512 or more", *_mean_and_worst(large))]
-    return table(("gradient, relative to cuBLAS", "rows", "products", "geometric mean", "worst, m x n x k"), rows)
+    for label, summed in parts.items():
+        ratios = _ratios(found, summed)
+        large = {name: ratio for name, ratio in ratios.items() if int(name.partition(" ")[0]) >= 512}
+        rows += [(label, "any", *_mean_and_worst(ratios)), (label, "512 or more", *_mean_and_worst(large))]
+    return table(("`gemm` in bf16, relative to cuBLAS", "m", "products", "geometric mean", "worst, m x n x k"), rows)
+
+
+def _ratios(found: Any, parts: tuple[str, ...]) -> dict[str, float]:
+    """Speed relative to cuBLAS, of all parts together."""
+    ours, other = ([found["columns"].index(f"{part}, {who}") for part in parts] for who in ("bundle", "cuBLAS"))
+    return {name: sum(times[i] for i in other) / sum(times[i] for i in ours) for name, times in found["times"].items()}
+
+
+def norms() -> str:
+    """Bandwidth of gradients of norms."""
+    found = read("h200-training.json")["results"]["rows"]
+    return table(("16384 x 4096, bf16", "TB/s"), ((name, f"{speed:.2f}") for name, speed in found.items()))
 
 
 def block() -> str:
@@ -788,8 +805,9 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "sparse": ("h200-mla-decode-sparse.json", sparse),
     "generating": ("h200-decode-loop.json", generating),
     "steps": ("h200-training.json", steps),
-    "losses": ("h200-training-loss.json", losses),
-    "gradients": ("h200-product-gradients.json", gradients),
+    "losses": ("h200-training.json", losses),
+    "gradients": ("h200-training.json", gradients),
+    "norms": ("h200-training.json", norms),
     "loading": ("aarch64-load.json", loading),
     "checked": ("", checked),
     "sanitized": ("", sanitized),
