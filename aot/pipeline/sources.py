@@ -16,6 +16,7 @@ from ..versions import installed_version
 
 __all__ = ["changed_tools", "kernel_sources", "source_record", "toolchain"]
 
+_COMMIT = "# branch.oid "  # what the line begins with by which `git status` names the commit
 _DATA = "file "  # what the names of files begin with that are not modules: see ``closure_of``
 
 
@@ -60,11 +61,14 @@ def _python_files(folder: Path) -> Iterator[Path]:
 
 def _commit(folder: Path, root: Path) -> SourceRecord:
     """The commit, if the source is under version control; ``clean`` is false if a file of it differs from the commit."""
-    commit = _git(folder, "rev-parse", "HEAD")
-    changed = _git(folder, "status", "--porcelain", "--untracked-files=all", "--", str(root))
-    if commit is None or changed is None:
+    status = _git(folder, "status", "--branch", "--porcelain=v2", "--untracked-files=all", "--", str(root))
+    if status is None:
         return {}
-    return {"commit": commit.strip(), "clean": not changed.strip()}
+    lines = status.splitlines()
+    commits = [line.removeprefix(_COMMIT) for line in lines if line.startswith(_COMMIT)]
+    if commits in ([], ["(initial)"]):  # nothing was committed yet
+        return {}
+    return {"commit": commits[0], "clean": all(line.startswith("#") for line in lines)}
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

@@ -55,6 +55,11 @@ def test_a_source_that_differs_from_its_commit_is_not_clean(source: Path, name: 
     assert (record["commit"], record["clean"]) == (head, False)
 
 
+def test_a_source_without_any_commit_names_none(source: Path) -> None:
+    git(source, "init", "-q")
+    assert set(source_record(source)) == {"name", "files"}
+
+
 def test_an_installed_module_has_its_files_too() -> None:
     root = Settings("json", ()).root
     assert "decoder.py" in source_record(root)["files"]
