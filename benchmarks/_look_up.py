@@ -1,4 +1,4 @@
-"""Runs a script as an exercise whose compiles a bundle answers, and prints what was found: ``BUNDLE ARCH SCRIPT``."""
+"""Runs an exercise whose compiles a bundle answers, and prints what was found: ``BUNDLE ARCH SCRIPT [--pytest ARGUMENT ...]``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aot_runtime.arch import Arch
 from aot_runtime.errors import AotError
 from aot_runtime.serving.server import Serving
 
-from aot.capture.exercise import execute
+from aot.capture.exercise import Counts, execute, run_tests
 from aot.capture.recorder import Recorder
 from aot.capture.standin import Notes, standin_device
 from aot.compile.devices import Device
@@ -35,17 +35,27 @@ class LookUp(Serving):
 
 
 looked_up: list[str] = []  # why a call is a miss; nothing for one that was found
-bundle, arch, script = sys.argv[1:]
+bundle, arch, script, *rest = sys.argv[1:]
 device, path = Device.of(Arch.parse(arch)), Path(script).resolve()
 notes = Notes(str(path))
 recorder = Recorder(Arch.parse(arch), str(path), notes)
 LookUp(Path(bundle).resolve(), "compile")
 answer_for(device)
-ended = ""
+ended, tests = "", Counts()
 with standin_device(device, recorder.refuse_operator, notes):
     try:
-        execute(path)
+        if rest[:1] == ["--pytest"]:
+            tests = run_tests(path, rest[1:], notes)
+        else:
+            execute(path)
     except (AotError, DeclarationError) as error:
         ended = str(error)
 missed = [reason for reason in looked_up if reason]
-print(json.dumps({"found": len(looked_up) - len(missed), "missed": missed, "ended": ended}))
+found = {"found": len(looked_up) - len(missed), "missed": missed, "ended": ended}
+refused = [f"{one.what} by {one.called_from}: {one.reason}" for one in recorder.refused.values()]
+counts = {
+    "passed": tests.ran - sum(tests.failed.values()),
+    "failed": sum(tests.failed.values()),
+    "skipped": tests.skipped,
+}
+print(json.dumps({**found, "refused": refused, "tests": counts}))

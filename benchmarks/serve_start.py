@@ -55,13 +55,15 @@ def private():
     lines = open("/proc/self/smaps_rollup").read().splitlines()
     return sum(int(line.split()[1]) for line in lines if line.startswith(("Private_Clean", "Private_Dirty"))) / 1024
 before = private()
-while time.time() < float(sys.argv[3]):
+print("ready", flush=True)
+begin = float(sys.stdin.readline())
+while time.time() < begin:
     time.sleep(0.0005)
 clock, processor = time.perf_counter(), time.process_time()
 import aot_runtime
 serving = aot_runtime.serve(sys.argv[1])
 served = time.perf_counter()
-scales.compile_scale(int(sys.argv[4]))
+scales.compile_scale(int(sys.argv[3]))
 assert serving.hits == 1
 done = time.perf_counter()
 print(json.dumps({
@@ -84,8 +86,8 @@ def main() -> None:
         Path(folder, "scales.py").write_text(LIBRARY)
         if not (options.bundle / "manifest.json").is_file():
             _build(Path(folder), options.bundle, options.calls, options.jobs)
-        _round(folder, options)  # it writes bytecode
-        found = [one for _ in range(options.rounds) for one in _round(folder, options)]
+        _round(folder, options, 1)  # it writes bytecode
+        found = [one for _ in range(options.rounds) for one in _round(folder, options, options.processes)]
     results = {
         name: [statistics.median(one[name] for one in found), max(one[name] for one in found)] for name in found[0]
     }
@@ -104,19 +106,25 @@ def _build(folder: Path, bundle: Path, calls: int, jobs: int) -> None:
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
-def _round(folder: str, options: Any) -> list[dict[str, float]]:
-    """Start all processes, which begin at the same moment."""
-    begin = str(time.time() + 4 + options.processes)
-    command = [sys.executable, "-c", CHILD, str(options.bundle.resolve()), folder, begin]
+def _round(folder: str, options: Any, processes: int) -> list[dict[str, float]]:
+    """Start all processes, which begin at the same moment once all are ready."""
+    command = [sys.executable, "-c", CHILD, str(options.bundle.resolve()), folder]
     environment = {**os.environ, "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1", "CUTE_DSL_ARCH": "sm_90a"}
     environment |= {
         "PYTHONPYCACHEPREFIX": f"{folder}/bytecode",
         "PYTHONDONTWRITEBYTECODE": "",
     }  # as if it was installed
-    children = [
-        subprocess.Popen([*command, str(number % options.calls)], stdout=subprocess.PIPE, text=True, env=environment)
-        for number in range(options.processes)
-    ]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment}
+    children = [subprocess.Popen([*command, str(number % options.calls)], **pipes) for number in range(processes)]
+    for child in children:
+        assert child.stdout is not None
+        while child.stdout.readline() not in ("ready\n", ""):
+            pass
+    begin = f"{time.time() + 0.5}\n"
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.write(begin)
+        child.stdin.flush()
     outputs = [child.communicate()[0] for child in children]
     return [json.loads(text.splitlines()[-1]) for text in outputs]
 
