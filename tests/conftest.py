@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -19,10 +20,13 @@ import aot_runtime
 import hypothesis
 import platformdirs
 import pytest
+from once import once
 from standin import Standin
 
 from aot.binary import disassembly, policy
 from aot.binary.elf import SharedLibrary
+from aot.hosts import Host
+from aot.link.zig import Zig
 from aot.pipeline.build import build
 from aot.pipeline.settings import BuildResult, Settings
 
@@ -64,6 +68,40 @@ def _instructions_are_read_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(policy, "beyond_baseline", remembered)
+        yield
+
+
+@lru_cache(maxsize=16)
+def _files_of(*folders: Path) -> bytes:
+    """A digest of all files of folders."""
+    files = sorted(path for folder in folders for path in folder.rglob("*") if path.is_file())
+    return hashlib.sha256(b"".join(hashlib.sha256(path.read_bytes()).digest() for path in files)).digest()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _the_runtime_is_compiled_once(run_folder: Path) -> Iterator[None]:
+    """A run compiles each C source of the runtime once for a host, since every bundle of the tests has the same objects.
+
+    There are twenty, and even what zig finds in its own cache takes it a twentieth of a second.
+    """
+    compile_c = Zig.compile_c
+    objects: dict[str, bytes] = {}
+
+    def remembered(zig: Zig, host: Host, source: Path, output: Path, includes: Sequence[Path], **flags: bool) -> None:
+        folder = aot_runtime.native.source_directory()
+        if not source.is_relative_to(folder):
+            return compile_c(zig, host, source, output, includes, **flags)
+        asked = zig.executable, host, source, includes, flags, _files_of(folder, aot_runtime.native.include_directory())
+        key = hashlib.sha256(repr(asked).encode()).hexdigest()
+        if key not in objects:
+            made = once(
+                run_folder / "objects" / f"{key}.o", lambda path: compile_c(zig, host, source, path, includes, **flags)
+            )
+            objects[key] = made.read_bytes()
+        output.write_bytes(objects[key])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Zig, "compile_c", remembered)
         yield
 
 
