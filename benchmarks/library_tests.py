@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-from _common import PROJECT, parser, print_rows, report
+from _common import PROJECT, machine_facts, parser, print_rows, report
 from aot_runtime.arch import Arch
 
 from aot.compile.devices import library_variables
@@ -66,7 +66,8 @@ def main() -> None:
     options = arguments.parse_args()
     known = json.loads(options.out.read_text())["results"] if options.add and options.out.is_file() else {}
     parts = [(file, part) for file, parts in TESTS[options.library].items() for part in parts if options.only in file]
-    ran = known.setdefault(options.library, {"note": options.note, "tests": {}})["tests"]
+    ran = known.get(options.library, {}).get("tests", {}) if options.add else {}
+    known[options.library] = {"note": options.note, "machine": machine_facts(), "tests": ran}
     with ThreadPoolExecutor(options.jobs) as pool:
         started = {pool.submit(run, options.tests / file, part, options.seconds): (file, part) for file, part in parts}
         for done in as_completed(started):

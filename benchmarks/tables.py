@@ -557,6 +557,21 @@ def _served(data: Any) -> str:
     return "; ".join(words.format(name, *(one[key] for key in keys)) for name, one in rows)
 
 
+def _sooner(data: Any) -> str:
+    one = data["results"]["libraries"]["FlashInfer"]
+    compiled, served = (one[f"until all results, {how}_s"] for how in ("compiled", "served"))
+    return f"{compiled:.2f} s and {served * 1e3:.1f} ms, {compiled / served:.0f} times sooner"
+
+
+def _library_tests(data: Any) -> str:
+    rows = []
+    for library, found in data["results"].items():
+        files = found["tests"].values()
+        found_again, compiles = (sum(one[key] for one in files) for key in ("found", "compiles"))
+        rows.append(f"{library}: {found_again} of {compiles}")
+    return "; ".join(rows)
+
+
 def _repeated(data: Any) -> str:
     found = data["results"]["cuDNN frontend, gradients"]
     rows = found["gradients"].values()
@@ -702,6 +717,8 @@ FACTS: dict[str, tuple[tuple[str, str, Callable[[Any], str]], ...]] = {
          "x86_64-serve-start.json", _serve_start),
         ("The recipes: calls captured, built, and found again by a fresh process", "aarch64-recipes.json", _recipes),
         ("Unmodified libraries on a GPU, compiles forbidden, results compared bit by bit with compiled ones", "h200-served.json", _served),
+        ("FlashInfer, 17 results of 14 kernels in a fresh process, imports apart: compiled, served", "h200-served.json", _sooner),
+        ("Libraries' own tests for sm_90: calls that they compile, found again by a fresh process", "library-tests.json", _library_tests),
         ("The gradients of the cuDNN frontend's block-sparse attention, served, six times from the same inputs", "h200-served.json", _repeated),
         ("CUTLASS's examples as they are: every call captured, built, and found again", "x86_64-scripts.json", _scripts),
     ),
