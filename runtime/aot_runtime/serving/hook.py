@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-__all__ = ["Hook", "bound_call", "if_host_code", "is_complete", "when_loaded"]
+__all__ = ["Hook", "bound_call", "if_host_code", "is_compile", "is_complete", "when_loaded"]
 
 _MODULE = "cutlass.base_dsl.compiler"
 _CALLS = "cutlass.base_dsl.dsl"
@@ -62,6 +62,7 @@ class Hook:
         def compile_or_answer(compiler: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
             return self._answer(original, compiler, func, args, kwargs)
 
+        compile_or_answer.answers = True  # type: ignore[attr-defined]
         self._replace(kind, "_compile", original, compile_or_answer)
         if self._prepare is not None:
             self._prepare()
@@ -81,6 +82,11 @@ class Hook:
             return self._answer(call, None, *bound_call(func, args), kwargs)
 
         self._replace(kind, "_func", original, call_or_answer)
+
+
+def is_compile(original: Any) -> bool:
+    """Whether what an answer may pass a call on to is CuTe DSL's own compile, and not the answer of another hook."""
+    return not getattr(original, "answers", False)
 
 
 def _is_tracing() -> bool:

@@ -24,7 +24,8 @@ from .calls import DATACLASS, Call, bind, describe, jit_function, with_tensors_o
 from .captured import CapturedCalls, Found, holds_calls
 from .empty import EmptyKernel, is_empty_kernel
 from .forms import UnstableError
-from .hook import Hook, if_host_code, is_complete, when_loaded
+from .hook import Hook, if_host_code, is_compile, is_complete, when_loaded
+from .monitor import keep_from_look_ups, tell_of_compile
 from .options import prepare_options
 from .reads import changes_for_device
 
@@ -90,6 +91,7 @@ class Serving:
         self._stop_waiting: Callable[[], None] = lambda: None  # for TVM-FFI
         self._hook = Hook(self._answer, self._prepare)
         self._hook.install()
+        self._leave_monitor = keep_from_look_ups()
 
     def __enter__(self) -> Serving:
         return self
@@ -103,6 +105,7 @@ class Serving:
         """Compile again as if nothing had been served. What was handed out stays valid."""
         self._hook.remove()
         self._stop_waiting()
+        self._leave_monitor()
 
     @property
     def kernels(self) -> tuple[str, ...]:
@@ -139,6 +142,8 @@ class Serving:
             raise found.error()
         if self.miss == "warn":
             warnings.warn(f"{found.reason}; it is compiled", ServingWarning, stacklevel=4)
+        if compiler is not None and is_compile(original):
+            tell_of_compile(function)
         return original(compiler, function, *args, **kwargs)
 
     def _find(self, compiler: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
