@@ -72,12 +72,34 @@ def locate(name: str) -> Path | None:
     module = sys.modules.get(name)
     if module is not None:
         return source_of(module)
-    try:
-        spec = importlib.util.find_spec(name)
-    except Exception:  # it may import the packages above it, which may raise anything
-        return None
+    spec = _find(name)
     origin = spec.origin if spec is not None and spec.has_location else None
     return Path(origin).resolve() if origin and is_source(origin) else None
+
+
+def _find(name: str) -> ModuleSpec | None:
+    """Where a module lies. ``importlib.util.find_spec`` imports the packages above it, and one may patch CuTe DSL."""
+    folders = _folders_of(name.rpartition(".")[0])
+    for finder in sys.meta_path if folders is None or folders else ():
+        with suppress(Exception):  # finders of others may raise anything
+            spec = finder.find_spec(name, folders)
+            if spec is not None:
+                return spec
+    return None
+
+
+def _folders_of(package: str) -> list[str] | None:
+    """Where the modules of a package are looked for; None for top-level modules."""
+    if not package:
+        return None
+    if package in sys.modules:
+        return list(getattr(sys.modules[package], "__path__", ()))
+    spec = _find(package)
+    if spec is not None and spec.has_location:
+        return list(spec.submodule_search_locations or ())
+    above, _, last = package.rpartition(".")  # a folder without `__init__.py`: Python lists it with its parent's help
+    places = sys.path if not above else _folders_of(above) or []
+    return [place for folder in places if os.path.isdir(place := os.path.join(folder, last))]
 
 
 def distributions_of(names: Iterable[str]) -> dict[str, str]:

@@ -15,6 +15,7 @@ import re
 import sys
 import types
 from collections.abc import Iterable
+from importlib.machinery import ModuleSpec
 
 __all__ = ["class_statements", "class_text", "function_text", "locate_source", "source_digest", "uses_cute_dsl"]
 
@@ -163,6 +164,8 @@ def locate_source(module: str) -> str | None:
     if isinstance(path, str):
         return path if path.endswith(".py") else None
     top, *rest = module.split(".")
+    if not rest and (path := _file(top)) is not None:
+        return path
     for folder in _folders(top):
         base = os.path.join(folder, *rest)
         for candidate in (os.path.join(base, "__init__.py"), f"{base}.py"):
@@ -171,12 +174,23 @@ def locate_source(module: str) -> str | None:
     return None
 
 
+def _file(top: str) -> str | None:
+    """The file of a top-level module that is no package, and not loaded: a kernel may import it while it is traced."""
+    spec = _spec(top)
+    is_file = spec is not None and spec.has_location and not spec.submodule_search_locations
+    return spec.origin if spec is not None and is_file and str(spec.origin).endswith(".py") else None
+
+
 def _folders(package: str) -> Iterable[str]:
     loaded = sys.modules.get(package)
     if loaded is not None:
         return list(getattr(loaded, "__path__", ()))
-    try:
-        spec = importlib.util.find_spec(package)
-    except (ImportError, ValueError):
-        return []
+    spec = _spec(package)
     return list(spec.submodule_search_locations or ()) if spec is not None else []
+
+
+def _spec(top: str) -> ModuleSpec | None:
+    try:
+        return importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        return None

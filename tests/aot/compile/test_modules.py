@@ -11,7 +11,7 @@ import platformdirs
 import pytest
 from places import EXAMPLE, PROJECT, SAMPLES
 
-from aot.compile.modules import distributions_of, is_source, is_source_module
+from aot.compile.modules import distributions_of, is_source, is_source_module, locate
 
 
 @pytest.mark.parametrize(
@@ -28,6 +28,22 @@ def test_installed_files_and_ours_are_not(module: str) -> None:
     path = getattr(sys.modules.get(module), "__file__", None) or spec.origin  # CuTe DSL is not imported here
     assert not is_source(str(path))
     assert not is_source_module(module)
+
+
+def test_a_module_is_located_without_importing_the_packages_above_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("patching/deep", "patching/spaced/deeper", "spaced_alone/inner"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "leaf.py").write_text("")
+    for package in ("patching", "patching/deep"):
+        (tmp_path / package / "__init__.py").write_text("raise RuntimeError('imported')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("patching.deep.leaf", "patching.spaced.deeper.leaf", "spaced_alone.inner.leaf"):
+        assert locate(name) == (tmp_path / f"{name.replace('.', '/')}.py").resolve()
+    assert locate("patching.deep") == (tmp_path / "patching" / "deep" / "__init__.py").resolve()
+    assert locate("patching.nothing.leaf") is None and locate("nowhere_at_all.leaf") is None
+    assert not {name for name in sys.modules if name.startswith(("patching", "spaced_alone"))}
 
 
 @pytest.mark.parametrize("path", ["<string>", "/proc/self/status", "/etc/hosts"])

@@ -26,6 +26,8 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_modules_that_are_not_loaded_are_found_and_not_imported(package: Path) -> None:
     assert sources.locate_source("served_package.inner.two") == str(package / "inner" / "two.py")
     assert sources.locate_source("served_package.inner") == str(package / "inner" / "__init__.py")
+    (package.parent / "served_alone.py").write_text("")
+    assert sources.locate_source("served_alone") == str(package.parent / "served_alone.py")
     assert sources.source_digest("served_package.three") is None
     assert sources.source_digest("no_such_package.three") is None
     assert "served_package" not in sys.modules
