@@ -22,6 +22,7 @@ ROUNDS = 5
 F8 = "float8_e4m3fn"
 MEMORY = 4 * 2**30  # bytes that one measurement reads, about
 MAX_CALLS = 400
+SLAB = 2**28  # elements that are drawn at once
 SEED, DRAWN = 2026, 20
 MOST = 8_000_000  # tokens of a drawn problem, of all heads
 READ, READ_UNIT = 512, 512 * 8 * 4  # what the reading kernel writes, and divides its input by; elements
@@ -118,7 +119,7 @@ def inputs_of(problem: Problem) -> dict[str, Any]:
     heads, dim = problem.kv_heads, problem.dim
     shape = (count, size, heads, dim) if problem.page else (count, heads, size, dim)
     memory = torch.empty(2, *shape, device="cuda", dtype=dtype)
-    for part in memory.flatten(0, 1):
+    for part in memory.view(-1).split(SLAB):
         part.copy_(torch.randn(part.shape, device="cuda", dtype=torch.bfloat16))
     keys, values = memory.unbind(0)
     call = {

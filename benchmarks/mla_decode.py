@@ -91,17 +91,17 @@ def drawn() -> Iterator[Problem]:
         yield Problem(batch, heads, longest, shortest=longest // 8 if index % 2 else 0)
 
 
-def inputs_of(problem: Problem) -> dict[str, Any]:
+def inputs_of(problem: Problem, tokens: int = 1) -> dict[str, Any]:
     import torch
 
     dtype, count = getattr(torch, problem.dtype), problem.batch * problem.pages_each
     cache = torch.randn(count, problem.page, KEY, device="cuda", dtype=torch.bfloat16).to(dtype)
     order = torch.randperm(count, device="cuda", dtype=torch.int32)
     call = {
-        "q": torch.randn(problem.batch, 1, problem.heads, KEY, device="cuda", dtype=torch.bfloat16),
+        "q": torch.randn(problem.batch, tokens, problem.heads, KEY, device="cuda", dtype=torch.bfloat16),
         "cache": cache,
         "lengths": torch.tensor(problem.lengths, device="cuda", dtype=torch.int32),
-        "out": torch.empty(problem.batch, 1, problem.heads, VALUE, device="cuda", dtype=torch.bfloat16),
+        "out": torch.empty(problem.batch, tokens, problem.heads, VALUE, device="cuda", dtype=torch.bfloat16),
         "scale": SCALE,
         "pages": order.view(problem.batch, -1),
     }
@@ -137,6 +137,7 @@ def by_flash_mla(calls: list[dict[str, Any]]) -> dict[str, Any]:
             VALUE,
             get_mla_metadata()[0] if plan is None else plan,
             softmax_scale=SCALE,
+            causal=call["q"].shape[1] > 1,
             use_legacy=True,
         )
 

@@ -230,19 +230,17 @@ def fixed_order() -> str:
 
 
 def decoding_short() -> str:
-    """Bandwidth of decoding relative to a plain read and to torch's kernels."""
+    """Bandwidth of decoding relative to a plain read and to torch's kernels, on problems of the list and on drawn ones."""
     results = read("h200-attention-decode.json")["results"]
-    times = results["times"] | results.get("drawn", {})
     names = {"read": "reading alone", "cudnn": "cuDNN", "flash": "torch's flash attention"}
-    rows = []
-    for other, name in names.items():
-        ratios = {shape: one["aot"] / one[other] for shape, one in times.items() if other in one}
-        rows.append([name, *_mean_and_worst(ratios)])
-    return table(("speed relative to", "problems", "geometric mean", "worst"), rows)
+    problems = {"listed": results["times"], "drawn": results["drawn"]}
+    compared = _contests(problems, names, lambda one, other: one["aot"] / one[other] if other in one else None)
+    rows = [[name, label, *figures] for label, name, *figures in compared]
+    return table(("speed relative to", "problems", "count", "geometric mean", "worst"), rows)
 
 
 def narrow_caches() -> str:
-    """Speed of decoding with caches of f8e4m3 relative to the same problem in bf16."""
+    """Speed of decoding with caches of 8 bits relative to the same problem in bf16."""
     rows = []
     grouped = read("h200-attention-decode.json")["results"]["times"]
     for shape, one in grouped.items():
@@ -250,9 +248,20 @@ def narrow_caches() -> str:
             rows.append(["attention_decode", shape, f"{2 * one['aot'] / wide['aot']:.2f}"])  # half of the bytes
     latent = read("h200-mla-decode.json")["results"]["shapes"]
     for shape, one in latent.items():
-        if (wide := latent.get(shape.replace("float8_e4m3fn", "bfloat16"))) and wide is not one:
+        wide = latent.get(shape.replace("float8_e4m3fn", "bfloat16").replace("packed", "bfloat16"))
+        if wide and wide is not one:
             rows.append(["mla_decode", shape, f"{wide['microseconds']['aot'] / one['microseconds']['aot']:.2f}"])
     return table(("kernel", "problem", "speed relative to bf16"), rows)
+
+
+def few_and_short() -> str:
+    """Time of decoding for few short sequences, by problem."""
+    names = ("aot", "flash_mla", "planned", "cudnn")
+    rows = []
+    for problem, one in read("h200-decode-short.json")["results"]["problems"].items():
+        times = (f"{one['microseconds'][name]:.1f}" if name in one["microseconds"] else "" for name in names)
+        rows.append([problem, f"{one['goal']:.1f}", *times])
+    return table(("microseconds", "goal", "ours", "FlashMLA", "FlashMLA and its plan", "cuDNN"), rows)
 
 
 def _contests(
@@ -816,6 +825,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "portable_prompts": ("", portable_prompts),
     "decoding": ("h200-attention-decode.json", decoding),
     "decoding_short": ("h200-attention-decode.json", decoding_short),
+    "few_and_short": ("h200-decode-short.json", few_and_short),
     "narrow_caches": ("", narrow_caches),
     "latent": ("h200-mla-decode.json", latent),
     "latent_short": ("h200-mla-decode.json", latent_short),
