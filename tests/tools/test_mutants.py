@@ -12,6 +12,7 @@ from tools.mutants.check import AREAS, Check, Result, is_prepared, named_tests
 from tools.mutants.planted import FUZZED, known
 from tools.mutants.report import why_it_survives
 from tools.mutants.sites import Mutation, draw, mutations
+from tools.mutants.trees import Stillborn, Tree
 
 PYTHON = """
 from typing import TYPE_CHECKING
@@ -96,6 +97,19 @@ def test_a_line_that_is_added_leaves_the_mutations_of_other_lines_drawn(tmp_path
 def test_places_that_look_the_same_have_ids_of_their_own() -> None:
     found = mutations("x.py", "a = b + 1\na = b + 1\n")
     assert len({one.id for one in found}) == len(found) == 4
+
+
+def test_code_for_other_machines_is_no_mutation_here(tmp_path: Path) -> None:
+    (tmp_path / "x.c").write_text(
+        "#if 1\nint f(int x) { return x + 1; }\n#else\nint f(int x) { return x - 1; }\n#endif\n"
+    )
+    here, elsewhere = (one for one in mutations("x.c", (tmp_path / "x.c").read_text()) if one.kind == "arithmetic")
+    tree = Tree(tmp_path, tmp_path)
+    with tree.mutated(here):
+        assert "x - 1; }\n#else" in (tmp_path / "x.c").read_text()
+    with pytest.raises(Stillborn), tree.mutated(elsewhere):
+        pass
+    assert (tmp_path / "x.c").read_text().count("x + 1") == 1, "it is as before"
 
 
 def test_what_a_record_says_was_noticed_is_not_tried_again(tmp_path: Path) -> None:

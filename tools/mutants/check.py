@@ -80,7 +80,7 @@ class Result:
     killed: bool
     how: str  # the test that failed, or why it counts as noticed
     seconds: float
-    stillborn: bool = False  # no compiler accepts it: it does not count
+    stillborn: bool = False  # no compiler accepts it, or sees it on this machine: it does not count
     host: str = platform.machine()  # a record may be gone on with on another machine
 
     def data(self) -> dict[str, Any]:
@@ -142,14 +142,19 @@ class Check:
             self.trees.put(tree)
 
     def _earlier(self, area: str, mutation: Mutation) -> Result | None:
-        """A survivor is tried again, as long as there is time: tests may have come since. One with a reason is not."""
+        """A survivor is tried again, as long as there is time: tests may have come since. One with a reason is not.
+
+        What another machine's compiler refused or did not see is tried again, too.
+        """
         line = self.known.get(mutation.id)
         if line is None:
             return None
-        survived = not (line["killed"] or line["stillborn"] or why_it_survives(mutation))
-        if survived and time.monotonic() < self.until:
-            return None
         host = line.get("host", "unknown")
+        unknown = (
+            host != platform.machine() if line["stillborn"] else not line["killed"] and not why_it_survives(mutation)
+        )
+        if unknown and time.monotonic() < self.until:
+            return None
         return Result(mutation, area, line["killed"], line["how"], line["seconds"], line["stillborn"], host)
 
     def _tested(self, tree: Tree, area: str, mutation: Mutation) -> Result:

@@ -36,7 +36,7 @@ _FLAGS = ("-std=gnu99", "-O1", "-fPIC", "-fvisibility=hidden", "-w")
 
 
 class Stillborn(Exception):
-    """A mutation that no compiler accepts: nothing to test."""
+    """A mutation that no compiler accepts, or that this machine's does not see: nothing to test."""
 
 
 def environment(root: Path, **more: str) -> dict[str, str]:
@@ -67,11 +67,18 @@ class Tree:
         """The tree with this mutation, and without it again."""
         path = self.root / mutation.path
         original = path.read_text()
+        before = self._seen_by_the_compiler(path)
         path.write_text(mutation.applied(original))
         try:
+            if path.suffix == ".c" and self._seen_by_the_compiler(path) == before:
+                raise Stillborn("code for other machines")
             yield
         finally:
             path.write_text(original)
+
+    def _seen_by_the_compiler(self, path: Path) -> str:
+        """The C of a file that is left for this machine: its conditions of the preprocessor choose."""
+        return _run(["cc", "-E", "-P", *_includes(self.root), str(path)]) if path.suffix == ".c" else ""
 
     @contextmanager
     def fresh_run(self, mutation: Mutation, sources: Path) -> Iterator[Path]:
@@ -149,8 +156,6 @@ def _relink(
 
 def _object(root: Path, source: Path, objects: Path, altered: str | None, flags: Sequence[str]) -> Path:
     """Compiled with the headers of the tree. What a mutation does not touch is compiled once."""
-    import tvm_ffi.libinfo
-
     is_altered = altered is not None and (altered.endswith((".h", ".hpp")) or source == root / altered)
     folder = objects / ("altered" if is_altered else "kept")
     folder.mkdir(parents=True, exist_ok=True)
@@ -159,13 +164,19 @@ def _object(root: Path, source: Path, objects: Path, altered: str | None, flags:
         return made
     if is_altered and made.exists() and made.stat().st_mtime_ns > (root / str(altered)).stat().st_mtime_ns:
         return made  # of this very mutation, for another bundle
-    includes = [root / "runtime/src", root / "runtime/include", tvm_ffi.libinfo.find_include_path()]
-    words = [word for path in includes for word in ("-isystem", str(path))]
-    _run(["cc", *_FLAGS, *flags, *words, "-c", str(source), "-o", str(made)])
+    _run(["cc", *_FLAGS, *flags, *_includes(root), "-c", str(source), "-o", str(made)])
     return made
 
 
-def _run(command: Sequence[str]) -> None:
+def _includes(root: Path) -> list[str]:
+    import tvm_ffi.libinfo
+
+    folders = [root / "runtime/src", root / "runtime/include", tvm_ffi.libinfo.find_include_path()]
+    return [word for folder in folders for word in ("-isystem", str(folder))]
+
+
+def _run(command: Sequence[str]) -> str:
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         raise Stillborn(done.stderr[-400:])
+    return done.stdout
