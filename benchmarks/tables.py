@@ -494,6 +494,16 @@ def sanitized() -> str:
     return table(("under compute-sanitizer", *tools, "commits"), cells)
 
 
+def beside_older() -> str:
+    """Speed of one bundle relative to an older one of the same kernels."""
+    data = read("h200-two-bundles.json")
+    cells = (
+        [name, str(row["calls"]), f"{row['mean']:.3f}", str(len(row["slower"])), f"{row['worst']:.2f}"]
+        for name, row in data["results"].items()
+    )
+    return table(("speed relative to the older bundle", "calls", "geometric mean", "below 0.98", "worst"), cells)
+
+
 # Single facts: what, from which file, and how the number is found there.
 
 
@@ -820,6 +830,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "drawn": ("h200-drawn-products.json", drawn),
     "epilogues": ("h200-gemm-epilogue.json", epilogues),
     "ways": ("", ways),
+    "beside_older": ("h200-two-bundles.json", beside_older),
     "scaled": ("", scaled),
     "block": ("h200-llama-block.json", block),
     "prompts": ("h200-attention.json", prompts),
