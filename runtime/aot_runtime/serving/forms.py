@@ -314,6 +314,8 @@ class Forms(_FunctionForms):
             layout := getattr(value, "__cache_key__", (None,))[-1], str
         ):
             return ["tensor", value.element_type.__name__, layout, getattr(value, "_assumed_align", None)]
+        if "CUstream" in names:  # a default of many libraries: the stream 0
+            return ["stream", int(value)]
         attributes = _attributes(value)
         if attributes is None:
             raise UnstableError(f"{where} is a {qualified(kind)}, which shows nothing of its content")

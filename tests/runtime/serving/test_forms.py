@@ -247,3 +247,9 @@ def test_a_function_of_c_plus_plus_is_known_by_its_name() -> None:
     type(bound).__module__ = "nanobind"
     bound.__module__, bound.__qualname__ = _Bound.__module__, "pack_int_tuple"
     assert form(bound) == ["builtin", "cutlass:pack_int_tuple"]
+
+
+def test_streams_show_their_handles() -> None:
+    driver = pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings is not installed")
+    default, legacy = (Forms().of(driver.CUstream(handle), "stream") for handle in (0, 1))
+    assert default == ["stream", 0] and legacy == ["stream", 1]
