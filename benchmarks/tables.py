@@ -72,27 +72,27 @@ def products() -> str:
     return table(("bf16, speed relative to cuBLAS", "products", "geometric mean", "below 0.95", "worst"), rows)
 
 
-_DRAWN = {"its own table": "the H200", "its own table of the core tilings": "the H200, for the core tilings"}
+_TABLES = {"its own table": "", "its own table of the core tilings": ", core tilings"}
+_DRAWN = {
+    "h200-drawn-products.json": ("bf16", "cuBLAS"),
+    "h200-drawn-tensor.json": ("f8, one scale each", "`_scaled_mm`"),
+    "h200-drawn-rows.json": ("f8, a scale per row and column", "`_scaled_mm`"),
+    "h200-drawn-blocks.json": ("f8, blocks of 1 x 128 by 128 x 128", "the better of `_scaled_mm` and DeepGEMM"),
+}
 
 
 def drawn() -> str:
-    """Ratios to cuBLAS on products that a seed drew, by the table that chooses."""
-    found = read("h200-drawn-products.json")["results"]["summary"]
-    ranges = next(iter(found.values()))["by_rows"]
-    columns = (
-        "bf16, chosen by the table of",
-        "products",
-        "geometric mean",
-        "below 0.95 in both runs",
-        "worst",
-        *(f"m = {rows}" for rows in ranges),
-    )
-    rows = []
-    for name, one in found.items():
-        label = _DRAWN.get(name, f"the {name.removeprefix('NVIDIA ')}, run on the H200")
-        means = (f"{one['mean']:.3f}", str(one["behind"]), f"{one['worst']:.2f}")
-        rows.append([label, str(one["products"]), *means, *(f"{ratio:.2f}" for ratio in one["by_rows"].values())])
-    return table(columns, rows)
+    """Ratios to others on products that a seed drew, by the table that chooses."""
+    rows, ranges = [], ("1 to 16", "17 to 64", "65 to 128", "129 to 512", "513 to 1024", "1025 to 8192")
+    for file, (what, other) in _DRAWN.items():
+        for name, one in read(file)["results"]["summary"].items():
+            chosen = _TABLES.get(name, f", as the {name.removeprefix('NVIDIA ')} would choose")
+            means = (f"{one['mean']:.3f}", str(one["behind"]), f"{one['worst']:.2f}")
+            by_rows = (one["by_rows"][key] for key in ranges)
+            cells = ("" if ratio is None else f"{ratio:.2f}" for ratio in by_rows)
+            rows.append([f"{what}{chosen}", other, str(one["products"]), *means, *cells, measured_at(file)])
+    columns = ("", "relative to", "products", "geometric mean", "below 0.95 in both runs", "worst")
+    return table((*columns, *(f"m = {rows}" for rows in ranges), "measured"), rows)
 
 
 _TIMED = {"python": "from Python, the same inputs again", "alone": "one by one, with an empty L2 cache"}
@@ -827,7 +827,7 @@ def facts(name: str) -> str:
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "rows": ("h200-rows.json", rows),
     "products": ("h200-gemm-shapes.json", products),
-    "drawn": ("h200-drawn-products.json", drawn),
+    "drawn": ("", drawn),
     "epilogues": ("h200-gemm-epilogue.json", epilogues),
     "ways": ("", ways),
     "beside_older": ("h200-two-bundles.json", beside_older),
