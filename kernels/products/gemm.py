@@ -143,16 +143,22 @@ class Code(NamedTuple):
         return (by_x and self.by_x) or (Choice(self.general),)
 
 
-# Gradients of activations have as many rows as the product: a table chooses among these. Those of weights have many rows, and the
-# general tiling is faster than wider ones (`h200-product-gradients.json`).
+# Gradients of activations have as many rows as the product: a table chooses among these if there are few tiles. With many, the
+# general tiling was the fastest on an H200. Gradients of weights have it alone: they have many rows.
 SM90_BY_X_LABELS = frozenset((
     "tile48x64_swapped_cluster1x4", "tile96x64_swapped_cluster1x4", "tile160x64_swapped_cluster1x4",
-    "tile128x64_swapped_splitk4", "tile112x128_swapped_cooperative_cluster2x1", "tile160x128_swapped_cluster1x2",
+    "tile112x128_swapped_cooperative_cluster2x1", "tile160x128_swapped_cluster1x2",
     "tile128x256_swapped_cooperative_cluster1x2",
 ))  # fmt: skip
+
+
+def few_tiles(choice: Choice) -> Choice:
+    return choice._replace(guards=(*choice.guards, "m * n < 16777216"), core=True)
+
+
 SM90_BY_X = (
     sm90_choice(SM90_GENERAL),
-    *(sm90_choice(tiling)._replace(core=True) for tiling in SM90_TILINGS if tiling.label in SM90_BY_X_LABELS),
+    *(few_tiles(sm90_choice(tiling)) for tiling in SM90_TILINGS if tiling.label in SM90_BY_X_LABELS),
 )
 SM80 = Code(_gemm_sm80.Gemm, SM80_CHOICES, SM80_CHOICES[-1].tiling, {}, tma=False)
 SM90 = Code(

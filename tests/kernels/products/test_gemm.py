@@ -119,6 +119,16 @@ def test_the_contract_has_a_product_for_every_tiling_of_gradients() -> None:
         assert any(all(eval(guard, {}, one) for guard in choice.guards) for one in extents), choice.tiling.label
 
 
+@pytest.mark.compiler
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of CuTe DSL
+def test_gradients_of_many_tiles_take_the_general_tiling_alone() -> None:
+    from kernels.products.gemm import SM90_BY_X, SM90_GENERAL
+
+    large = {"m": 16_384, "n": 2048, "k": 8192}
+    taking = [choice.tiling for choice in SM90_BY_X if all(eval(guard, {}, large) for guard in choice.guards)]
+    assert taking == [SM90_GENERAL]
+
+
 @pytest.mark.parametrize(("capability", "early"), [((8, 0), False), ((9, 0), True), ((10, 0), True)])
 def test_it_is_launched_before_the_kernel_ahead_has_ended_where_that_can_be(
     capability: tuple[int, int], early: bool, path: Path, cuda: Standin, tmp_path: Path
