@@ -384,6 +384,23 @@ def steps() -> str:
     return table(columns, [*rows, ("bundle relative to torch.compile", ratio, "", "")])
 
 
+def curves() -> str:
+    """How far losses of the same steps are apart."""
+    found = read("h200-training-curves.json")["results"]["curves"]["distances"]
+    rows = [
+        (pair, str(one["steps"]), *(f"{one[name]:.3f}" for name in ("mean", "last fifth", "largest")))
+        for pair, one in found.items()
+    ]
+    return table(("distance of losses", "steps", "mean", "mean of the last fifth", "largest"), rows)
+
+
+def kept() -> str:
+    """Bytes that a run keeps on the GPU and on the host."""
+    found = read("h200-training-curves.json")["results"]["memory"]
+    rows = [(where, *(f"{found[where][i] / 1e6:,.2f}" for i in (0, 4, 9))) for where in ("on the GPU", "on the host")]
+    return table(("megabytes after", "50 steps", "250 steps", "500 steps"), rows)
+
+
 def losses() -> str:
     """Time and extra memory of a loss with its gradients."""
     found = read("h200-training.json")["results"]["losses"]
@@ -849,6 +866,8 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "sparse": ("h200-mla-decode-sparse.json", sparse),
     "generating": ("h200-decode-loop.json", generating),
     "steps": ("h200-training.json", steps),
+    "curves": ("h200-training-curves.json", curves),
+    "kept": ("h200-training-curves.json", kept),
     "losses": ("h200-training.json", losses),
     "gradients": ("h200-training.json", gradients),
     "norms": ("h200-training.json", norms),
