@@ -1,7 +1,8 @@
-"""What tests of the runtime look at: launches, mapped libraries, open files, and what a fresh process does."""
+"""What tests of the runtime look at: launches, mapped libraries, open files, memory, and what a fresh process does."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -53,3 +54,16 @@ def run_python(
     done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.strip()
+
+
+def in_use() -> int:
+    """Bytes that malloc has given out: the pages of a process would not show a lost string."""
+
+    class Facts(ctypes.Structure):
+        names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+        _fields_ = [(name, ctypes.c_size_t) for name in names.split()]
+
+    function = ctypes.CDLL(None).mallinfo2
+    function.restype = Facts
+    facts = function()
+    return int(facts.uordblks + facts.hblkhd)

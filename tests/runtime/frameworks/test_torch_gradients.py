@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 from aot_runtime.description.kernel_records import Backward, Choice, KernelRecord, Parameter
+from observing import in_use
 
 pytestmark = [
     pytest.mark.torch,
@@ -385,6 +387,23 @@ def test_what_was_computed_ahead_becomes_the_gradient_without_another_tensor(ops
         first.sum().backward()
     (again,) = torch.autograd.grad(torch.ops.graded.ahead(x)[0], x)  # the operator itself
     torch.testing.assert_close(again, 2 * x.detach())
+
+
+def test_steps_of_training_leak_nothing(ops: Any) -> None:
+    """Forward and backward of every kind: saved tensors, scratch, a call that is split, a main_grad, a loss computed ahead."""
+    x, norm, weight, bias = leaf(4, 8), leaf(8), leaf(8, 8), leaf(8)
+    weight.main_grad = torch.zeros(8, 8, dtype=torch.float64)
+
+    def steps(count: int) -> int:
+        for _ in range(count):
+            ops.ahead(ops.product(model(ops, x, norm), weight, bias, op="silu"))[0].backward()
+            x.grad = norm.grad = bias.grad = None
+        PRODUCTS.clear()
+        gc.collect()
+        return in_use()
+
+    before = steps(50)
+    assert steps(300) - before < 300 * 8  # less than a pointer for each step
 
 
 def test_torch_compile_takes_forward_and_backward_whole(ops: Any) -> None:

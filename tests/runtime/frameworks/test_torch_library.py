@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from aot_runtime.core import opening
 from aot_runtime.errors import AotError
+from observing import in_use
 from played_torch import KERNELS, Played, make_bundle
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -153,19 +154,6 @@ def test_a_gradient_is_not_lost(ops: Any, x: Any) -> None:
     with torch.inference_mode():
         out = ops.blend(weight)
         ops.blend.out(x, out=out)
-
-
-def in_use() -> int:
-    """Bytes that malloc has given out: the pages of a process would not show a lost string."""
-
-    class Facts(ctypes.Structure):
-        names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
-        _fields_ = [(name, ctypes.c_size_t) for name in names.split()]
-
-    function = ctypes.CDLL(None).mallinfo2
-    function.restype = Facts
-    facts = function()
-    return int(facts.uordblks + facts.hblkhd)
 
 
 def test_ten_thousand_calls_leak_nothing(ops: Any) -> None:
