@@ -102,14 +102,22 @@ class Side:
         own, problem = row - tile.tokens + tile.queries, self.problem
         return cutlass.max(own - problem.right, 0), cutlass.min(own + problem.left, tile.queries - 1)
 
+    def ends(self, tile: Tile) -> tuple[Int32, Int32]:
+        """The first and the last row of a tile."""
+        first = tile.index * self.tile_rows
+        return first, cutlass.min(first + self.tile_rows, self.row_count(tile)) - 1
+
+    def met(self, tile: Tile) -> tuple[Int32, Int32]:
+        """The blocks of columns that a tile meets, from the first to the one after the last."""
+        first, last = self.ends(tile)
+        size, low, high = self.tile_columns, self.span(tile, first)[0], self.span(tile, last)[1]
+        begin = low // size
+        return begin, cutlass.max((cutlass.max(high, -1) + size) // size, begin)
+
     @cute.jit
     def blocks(self, tile: Tile) -> Blocks:
-        size = self.tile_columns
-        first = tile.index * self.tile_rows
-        last = cutlass.min(first + self.tile_rows, self.row_count(tile)) - 1
-        (low, clean_high), (clean_low, high) = self.span(tile, first), self.span(tile, last)
-        begin = low // size
-        end = cutlass.max((cutlass.max(high, -1) + size) // size, begin)
+        size, (first, last), (begin, end) = self.tile_columns, self.ends(tile), self.met(tile)
+        clean_high, clean_low = self.span(tile, first)[1], self.span(tile, last)[0]
         clean_end = (cutlass.max(clean_high, -1) + 1) // size
         # A product over the rows must not meet those past the end.
         clean_end = clean_end if first + self.tile_rows <= self.row_count(tile) else begin

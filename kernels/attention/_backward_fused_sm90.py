@@ -20,8 +20,6 @@ ROWS = 2  # of which a thread of the last kernel has a part
 
 
 class FusedBackward(TmaBackward):
-    values_apart = True
-
     @cute.jit
     def __call__(
         self, grad_out: cute.Tensor, q: cute.Tensor, k: cute.Tensor, v: cute.Tensor, out: cute.Tensor, lse: cute.Tensor,

@@ -1,7 +1,7 @@
 """Gradients of attention for sm_90a: TMA brings tiles into shared memory, wgmma multiplies them from there.
 
 A block of threads has 128 keys with their values, 64 for each of two consumer warp groups, and goes over the queries that
-see them in blocks of ``queries``, head by head of those that share the keys. For each block of queries, a warp group computes
+see them in blocks of ``queries``, each in all heads that share the keys. For each block of queries, a warp group computes
 
 * ``scores = k @ q.T`` and ``slopes = v @ grad_out.T``, a row for each of its keys. Both stay in registers.
 * ``P`` and ``dS`` from them. In registers, both are left operands of ``grad_v += P @ grad_out`` and ``grad_k += dS @ q``.
@@ -73,7 +73,7 @@ class Tiling:
     queries: int
     dim: int
     value_dim: int
-    held: bool = False  # whether values are in registers, which slopes read faster than shared memory
+    cut: tuple[int, ...] = ()  # queries of each portion: see ``weigh_portions``; without portions, see ``weigh_all``
     rounds = 1  # in which a warp group hands its part of ``grad_q`` on
 
     @property
@@ -104,9 +104,9 @@ class Tiling:
         return self.queries % PART != 0
 
     @property
-    def early(self) -> bool:
-        """Whether ``grad_v`` is added to before ``dS`` is there: scores and slopes of more queries leave no registers for that."""
-        return self.queries <= PART and not self.between
+    def portions(self) -> list[tuple[int, int]]:
+        """Where each portion begins, and how many queries it has."""
+        return [(sum(self.cut[:i]), size) for i, size in enumerate(self.cut)]
 
     @property
     def alone(self) -> bool:
@@ -132,10 +132,6 @@ class Tiling:
             + 32 * BARRIER_BYTES
         )
 
-    @property
-    def values_from(self) -> warpgroup.OperandSource:
-        return warpgroup.OperandSource.RMEM if self.held else warpgroup.OperandSource.SMEM
-
     def validate(self, target: aot.Target) -> None:
         if self.queries % 16 or self.dim % SLAB or (self.slices == 1 and not self.turned and len({*self.parts}) > 1):
             raise aot.DeclarationError(
@@ -158,7 +154,7 @@ class Operands(NamedTuple):
 
 
 class Products(NamedTuple):
-    scores: tuple[cute.TiledMma, cute.TiledMma]  # and slopes
+    scores: cute.TiledMma  # and slopes
     sums: tuple[cute.TiledMma, cute.TiledMma]  # of ``grad_k`` and ``grad_v``
     grad_q: tuple[cute.TiledMma, ...]
 
@@ -177,7 +173,6 @@ class Consumer:
     shared_slopes: Slopes
     adder: Adder
     place: Place
-    values: cute.Tensor  # in shared memory
 
 
 class Backward(FusedBackward):
@@ -208,7 +203,7 @@ class Backward(FusedBackward):
             store_operand(cpasync.CopyReduceBulkTensorTileS2GOp(), self.by_token(sums), slabs, (lines, SLAB)),
         )
         mmas = Products(
-            (score_product(dtype, queries), score_product(dtype, queries, tiling.values_from)),
+            score_product(dtype, queries),
             tuple(value_product(dtype, width) for width in widths),
             query_mmas(tiling, dtype),
         )
@@ -265,14 +260,12 @@ class Backward(FusedBackward):
         self, mmas: Products, shared: Shared, slopes: Slopes, adder: Adder, group: Int32, thread: Int32
     ) -> Consumer:
         widths = (self.tiling.dim, self.tiling.value_dim)
+        own = mmas.scores.get_slice(0)
         rows = [cute.local_tile(x, (WGMMA_ROWS, dim), (group, 0, 0)) for x, dim in zip(shared[:2], widths, strict=True)]
         return Consumer(
             mmas,
-            tuple(self.left_operand(mma, x) for mma, x in zip(mmas.scores, rows, strict=True)),
-            tuple(
-                mma.make_fragment_B(mma.get_slice(0).partition_B(x))
-                for mma, x in zip(mmas.scores, shared[2:4], strict=True)
-            ),
+            tuple(mmas.scores.make_fragment_A(own.partition_A(x)) for x in rows),
+            tuple(mmas.scores.make_fragment_B(own.partition_B(x)) for x in shared[2:4]),
             tuple(
                 mma.make_fragment_B(mma.get_slice(0).partition_B(turned(x)))
                 for mma, x in zip(mmas.sums, shared[2:4], strict=True)
@@ -285,27 +278,13 @@ class Backward(FusedBackward):
             slopes,
             adder,
             Place(group, thread, group, Int32(0), CONSUMERS),
-            rows[1],
         )
 
-    def share(self, consumer: Consumer, gradients: cute.Tensor, stage: Int32) -> None:
+    def share(self, consumer: Consumer, gradients: cute.Tensor, stage: Int32, first: int, queries: int) -> None:
         """Write the group's rows of ``dS`` to shared memory."""
         group, thread = consumer.place.group, consumer.place.thread
-        mma = consumer.mmas.scores[0]
-        consumer.shared_slopes.write(gradients, mma, thread, stage, group, 0, self.tiling.queries)
-
-    def left_operand(self, mma: cute.TiledMma, rows: cute.Tensor) -> cute.Tensor:
-        """Keys, or values, in shared memory, or room for them in registers."""
-        if mma.op.a_src == warpgroup.OperandSource.RMEM:
-            return cute.make_rmem_tensor(mma.partition_shape_A(rows.shape), self.dtype)
-        return mma.make_fragment_A(mma.get_slice(0).partition_A(rows))
-
-    def hold_values(self, consumer: Consumer) -> None:
-        """Copy the values of the group to registers."""
-        matrices = cute.make_copy_atom(cute.nvgpu.warp.LdMatrix8x8x16bOp(False, 4), self.dtype)
-        copy = cute.make_tiled_copy_A(matrices, consumer.mmas.scores[1])
-        mine = copy.get_slice(consumer.place.thread)
-        cute.copy(copy, mine.partition_S(consumer.values), mine.retile(consumer.lefts[1]))
+        mma = consumer.mmas.scores
+        consumer.shared_slopes.write(gradients, mma, thread, stage, group, first, queries)
 
     @cute.jit
     def add_up(self, consumer, pipes, statistics, scoring, side, tile):
@@ -315,12 +294,10 @@ class Backward(FusedBackward):
         consumer.grad_v.fill(0.0)
         pipes.rows.consumer_wait(consumer_state(1))
         pipes.row_values.consumer_wait(consumer_state(1))
-        if cutlass.const_expr(self.tiling.held):
-            self.hold_values(consumer)
         state = consumer_state(STAGES)
-        for _ in cutlass.range(side.column_heads(), unroll=1):
-            for i in cutlass.range(blocks.begin, blocks.end, unroll=1):
-                block = side.block_at(blocks, i)
+        for i in cutlass.range(blocks.begin, blocks.end, unroll=1):
+            block = side.block_at(blocks, i)
+            for _ in cutlass.range(side.column_heads(), unroll=1):
                 state = self.add_block(consumer, pipes, statistics, scoring, side, tile, blocks, block, state)
 
     @cute.jit
@@ -332,46 +309,73 @@ class Backward(FusedBackward):
         self.start_scores(consumer, scores, 0, stage)
         pipes.column_values.consumer_wait(state)
         self.start_scores(consumer, slopes, 1, stage)
+        if cutlass.const_expr(len(self.tiling.portions) > 0):
+            gradients, last = self.weigh_portions(
+                consumer, statistics, scoring, side, tile, blocks, block, stage, scores, slopes
+            )
+        else:
+            gradients, last = self.weigh_all(
+                consumer, statistics, scoring, side, tile, blocks, block, stage, scores, slopes
+            )
+        return self.finish_block(consumer, pipes, gradients, tile, state, last)
+
+    @cute.jit
+    def weigh_portions(self, consumer, statistics, scoring, side, tile, blocks, block, stage, scores, slopes):
+        """Add to ``grad_v``, one portion of the queries after the other: products of one run beside the exponentials of the next.
+
+        Also add to ``grad_k``, but for the last portion. Returns its ``dS``, and where it begins.
+        """
+        warpgroup.wait_group(1)
+        side.mask(scores, tile, blocks, block, self.first_row(consumer, tile))
+        for first, queries in self.tiling.portions:
+            own, own_slopes = (
+                cute.make_tensor(x.iterator + first // 2, cute.make_layout(queries // 2)) for x in (scores, slopes)
+            )
+            self.weigh_columns(own, scoring, self.statistics_of_columns(statistics, 0, stage, first, queries))
+            weights = self.rounded(consumer.mmas.sums[0], own)
+            self.start_sums(consumer, consumer.grad_v, weights, 1, stage, first)
+            delta = self.statistics_of_columns(statistics, 1, stage, first, queries)
+            if cutlass.const_expr(first == 0):
+                warpgroup.wait_group(1)  # for the slopes
+            self.slope_columns(own, own_slopes, delta)
+            gradients = self.rounded(consumer.mmas.sums[0], own_slopes)
+            self.share(consumer, gradients, stage, first, queries)
+            if cutlass.const_expr(first + queries < self.tiling.queries):
+                self.start_sums(consumer, consumer.grad_k, gradients, 0, stage, first)
+        return gradients, first
+
+    @cute.jit
+    def weigh_all(self, consumer, statistics, scoring, side, tile, blocks, block, stage, scores, slopes):
+        """Add to ``grad_v`` when ``dS`` is there, for which fewer registers are enough. Returns ``dS``, which begins at 0."""
         lse = self.statistics_of_columns(statistics, 0, stage)
         warpgroup.wait_group(1)
         side.mask(scores, tile, blocks, block, self.first_row(consumer, tile))
         self.weigh_columns(scores, scoring, lse)
-        if cutlass.const_expr(self.tiling.early):
-            weights = self.rounded(consumer.mmas.sums[0], scores)
-            self.start_sums(consumer, consumer.grad_v, weights, 1, stage)
-            delta = self.statistics_of_columns(statistics, 1, stage)
-            warpgroup.wait_group(1)  # for the slopes
-            gradients = self.gradients(consumer, scores, slopes, delta)
-            self.share(consumer, gradients, stage)
-        else:
-            delta = self.statistics_of_columns(statistics, 1, stage)
-            all_before_wait(scores)
-            warpgroup.wait_group(0)
-            self.slope_columns(scores, slopes, delta)
-            weights = self.rounded(consumer.mmas.sums[0], scores)
-            gradients = self.rounded(consumer.mmas.sums[0], slopes)
-            self.share(consumer, gradients, stage)
-            self.start_sums(consumer, consumer.grad_v, weights, 1, stage)
-        return self.finish_block(consumer, pipes, gradients, tile, state)
+        delta = self.statistics_of_columns(statistics, 1, stage)
+        all_before_wait(scores)
+        warpgroup.wait_group(0)
+        self.slope_columns(scores, slopes, delta)
+        weights, gradients = (self.rounded(consumer.mmas.sums[0], x) for x in (scores, slopes))
+        self.share(consumer, gradients, stage, 0, self.tiling.queries)
+        self.start_sums(consumer, consumer.grad_v, weights, 1, stage)
+        return gradients, 0
 
     def first_row(self, consumer: Consumer, tile: Tile) -> Int32:
         """The first key of this thread."""
         return tile.index * TOKENS + consumer.place.group * WGMMA_ROWS + accumulator_row(consumer.place.thread)
 
     def new_scores(self, consumer: Consumer) -> cute.Tensor:
-        return cute.make_rmem_tensor(
-            consumer.mmas.scores[0].partition_shape_C((WGMMA_ROWS, self.tiling.queries)), Float32
-        )
+        return cute.make_rmem_tensor(consumer.mmas.scores.partition_shape_C((WGMMA_ROWS, self.tiling.queries)), Float32)
 
     def start_scores(self, consumer: Consumer, target: cute.Tensor, which: int, stage: Int32) -> None:
         """Start scores, or slopes."""
         right = consumer.rights[which][None, None, None, stage]
-        start_product(consumer.mmas.scores[which], target, consumer.lefts[which], right, True)
+        start_product(consumer.mmas.scores, target, consumer.lefts[which], right, True)
 
-    def start_sums(self, consumer: Consumer, sums, left: cute.Tensor, which: int, stage: Int32) -> None:
-        """Start to add what comes from queries to ``grad_k``, or what comes from ``grad_out`` to ``grad_v``."""
+    def start_sums(self, consumer: Consumer, sums, left: cute.Tensor, which: int, stage: Int32, first: int = 0) -> None:
+        """Start to add what comes from queries to ``grad_k``, or what comes from ``grad_out`` to ``grad_v``: from ``first`` on."""
         across = consumer.across[which][None, None, None, stage]
-        start_product(consumer.mmas.sums[which], sums, left, across, False)
+        start_product(consumer.mmas.sums[which], sums, left, across, False, first // 16)
 
     @cute.jit
     def weigh_columns(self, scores, scoring, lse):
@@ -385,20 +389,15 @@ class Backward(FusedBackward):
         for i in cutlass.range_constexpr(cute.size(slopes)):
             slopes[i] = weights[i] * (slopes[i] - delta[column_of(i)])
 
-    def gradients(self, consumer: Consumer, weights, slopes, delta) -> cute.Tensor:
-        """``dS`` as a left operand."""
-        self.slope_columns(weights, slopes, delta)
-        return self.rounded(consumer.mmas.sums[0], slopes)
-
     @cute.jit
-    def finish_block(self, consumer, pipes, gradients, tile, state):
+    def finish_block(self, consumer, pipes, gradients, tile, state, first: cutlass.Constexpr = 0):
         """When both groups have written ``dS``, add to ``grad_q`` and ``grad_k``, and release the stage."""
         cute.arch.fence_proxy("async.shared", space="cta")  # wgmma reads what threads have written
         self.barriers_of_all().arrive_and_wait()
         if cutlass.const_expr(self.tiling.alone):
             warpgroup.wait_group(0)
         grad_q = consumer.query_part.start(state.index)
-        self.start_sums(consumer, consumer.grad_k, gradients, 0, state.index)
+        self.start_sums(consumer, consumer.grad_k, gradients, 0, state.index, first)
         warpgroup.wait_group(1)
         pipes.column_values.consumer_release(state)
         self.hand(consumer, grad_q, tile)

@@ -1,4 +1,4 @@
-"""Gradients of attention for sm_90a in two kernels of one shape: sums in a fixed order, and heads of any width.
+"""Gradients of attention for sm_90a in two kernels of one shape, for scores with a soft cap.
 
 Rows are keys with their values, or queries with their ``grad_out``. A block of threads keeps ``rows`` rows in shared memory and
 goes over blocks of ``columns`` columns, which are the other of the two. A consumer warp group has 64 rows and needs nothing from
@@ -222,8 +222,8 @@ class SplitBackward(TmaBackward):
         pipes.rows.consumer_wait(consumer_state(1))
         pipes.row_values.consumer_wait(consumer_state(1))
         state = consumer_state(STAGES)
-        for _ in cutlass.range(side.column_heads(), unroll=1):
-            for block in cutlass.range(blocks.begin, blocks.end, unroll=1):
+        for block in cutlass.range(blocks.begin, blocks.end, unroll=1):
+            for _ in cutlass.range(side.column_heads(), unroll=1):
                 state = self.add_block(consumer, pipes, shared, scoring, held, side, tile, blocks, block, row, state)
 
     @cute.jit

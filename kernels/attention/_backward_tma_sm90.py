@@ -46,7 +46,6 @@ class Shared(NamedTuple):
 
 class TmaBackward(AttentionBackward):
     value_stages = STAGES  # of column values
-    values_apart = False  # whether these have a state of their own
 
     def __init__(self, tiling, target: aot.Target, layout: str) -> None:
         super().__init__(tiling, target, layout)
@@ -134,32 +133,28 @@ class TmaBackward(AttentionBackward):
         for pipe, target, operand in zip(pipes[:2], shared[:2], operands[:2], strict=True):
             own = of_head(operand, tile.sequence, *of_rows, tile.head)
             load_tile(pipe, operand.atom, *self.blocks_of(operand, target, own), tile.index, first)
-        for g in cutlass.range(side.column_heads(), unroll=1):
-            head = side.column_head(tile, g)
-            columns = of_head(operands[2], tile.sequence, *of_columns, head)
-            values = of_head(operands[3], tile.sequence, *of_columns, head)
-            columns = self.blocks_of(operands[2], shared[2], columns)
-            values = self.blocks_of(operands[3], shared[3], values)
-            for i in cutlass.range(blocks.begin, blocks.end, unroll=1):
-                block = side.block_at(blocks, i)
+        for i in cutlass.range(blocks.begin, blocks.end, unroll=1):
+            block = side.block_at(blocks, i)
+            for g in cutlass.range(side.column_heads(), unroll=1):
+                head = side.column_head(tile, g)
+                columns = of_head(operands[2], tile.sequence, *of_columns, head)
+                values = of_head(operands[3], tile.sequence, *of_columns, head)
+                columns = self.blocks_of(operands[2], shared[2], columns)
+                values = self.blocks_of(operands[3], shared[3], values)
                 load_tile(pipes.columns, operands[2].atom, *columns, block, state)
-                if cutlass.const_expr(not self.values_apart):
-                    load_tile(pipes.column_values, operands[3].atom, *values, block, state)
-                    state.advance()
-                else:
-                    load_tile(pipes.column_values, operands[3].atom, *values, block, value_state)
-                    state.advance()
-                    value_state.advance()
+                load_tile(pipes.column_values, operands[3].atom, *values, block, value_state)
+                state.advance()
+                value_state.advance()
 
     @cute.jit
     def load_statistics(self, pipe, memory, statistics, side, tile):
         """Bring the statistics of queries that are columns beside them. Queries past the end weigh nothing."""
         blocks, state = side.blocks(tile), producer_state(STAGES)
         columns = side.tile_columns
-        for g in cutlass.range(side.column_heads(), unroll=1):
-            own = self.statistics_of(statistics, tile, side.column_head(tile, g))
-            for turn in cutlass.range(blocks.begin, blocks.end, unroll=1):
-                block = side.block_at(blocks, turn)
+        for turn in cutlass.range(blocks.begin, blocks.end, unroll=1):
+            block = side.block_at(blocks, turn)
+            for g in cutlass.range(side.column_heads(), unroll=1):
+                own = self.statistics_of(statistics, tile, side.column_head(tile, g))
                 pipe.sync_object_empty.wait(state.index, state.phase)
                 for i in cutlass.range_constexpr(-(-columns // WARP)):
                     place = i * WARP + cute.arch.lane_idx()
@@ -174,11 +169,11 @@ class TmaBackward(AttentionBackward):
                 state.advance()
 
     def statistics_of_columns(
-        self, memory: cute.Tensor, which: int, stage: Int32, part=0, parts: int = 1
+        self, memory: cute.Tensor, which: int, stage: Int32, first: int = 0, columns: int = 0
     ) -> cute.Tensor:
-        """Of a thread's columns: two neighbours of every eight, which are four in a row of every 16."""
-        columns = cute.size(memory, mode=[0]) // parts
-        own = cute.local_tile(memory[None, which, stage], (columns,), (part,))
+        """Of a thread's columns: two neighbours of every eight, which are four in a row of every 16. Of ``columns`` or all."""
+        columns = columns or cute.size(memory, mode=[0])
+        own = cute.domain_offset((first,), memory[None, which, stage])
         held = cute.make_rmem_tensor((4, columns // 16), Float32)
         for n in range(columns // 16):
             cute.autovec_copy(cute.local_tile(own, (4,), (4 * n + cute.arch.lane_idx() % 4,)), held[None, n])

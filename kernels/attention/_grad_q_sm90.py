@@ -73,8 +73,9 @@ class Slopes:
 
     @cute.jit
     def write(self, gradients, mma, thread, stage, token, query, queries: cutlass.Constexpr):
-        """Write accumulators of 64 tokens and so many ``queries``: which of these is ``token``, and ``query``."""
-        own = cute.local_tile(turned(self.memory), (WGMMA_ROWS, queries), (token, query, stage))
+        """Write accumulators of 64 tokens, of which ``token`` is the number, and ``queries`` queries, of which ``query`` is the first."""
+        own = cute.domain_offset((0, query, 0), turned(self.memory))
+        own = cute.local_tile(own, (WGMMA_ROWS, queries), (token, 0, stage))
         matrices = cute.make_copy_atom(cute.nvgpu.warp.StMatrix8x8x16bOp(self.by_queries, 4), gradients.element_type)
         copy = cute.make_tiled_copy_S(matrices, cute.make_tiled_copy_C_atom(matrices, mma))
         mine = copy.get_slice(thread)
@@ -156,20 +157,17 @@ class Adder:
     @cute.jit
     def add_parts(self, side, tile, turns):
         """Add the parts of a tile of keys, block by block of queries."""
-        blocks, slabs = side.blocks(tile), self.tiling.dim // SLAB
-        for g in cutlass.range(side.column_heads(), unroll=1):
-            head = side.column_head(tile, g) * slabs
-            targets = []
-            for slab in cutlass.range_constexpr(slabs):
-                own = of_head(self.sums, tile.sequence, tile.first_query, tile.queries, head + slab)
-                own = cute.local_tile(own, (cute.size(self.memory, mode=[0]), SLAB), (None, 0))
-                source, to = tma.partition(self.sums.atom, self.memory, own)
-                targets.append(to)
-            for i in cutlass.range(blocks.begin, blocks.end, unroll=1):
-                block = side.block_at(blocks, i)
-                turn = turns.iterator + cute.crd2idx(
-                    (side.column_head(tile, g), block * side.tile_columns), turns.layout
-                )
+        blocks, slabs, last = side.blocks(tile), self.tiling.dim // SLAB, Int32(-1)
+        for i in cutlass.range(blocks.begin, blocks.end, unroll=1):
+            block = side.block_at(blocks, i)
+            for g in cutlass.range(side.column_heads(), unroll=1):
+                head = side.column_head(tile, g)
+                targets = []
+                for slab in cutlass.range_constexpr(slabs):
+                    own = of_head(self.sums, tile.sequence, tile.first_query, tile.queries, head * slabs + slab)
+                    own = cute.local_tile(own, (cute.size(self.memory, mode=[0]), SLAB), (None, 0))
+                    source, to = tma.partition(self.sums.atom, self.memory, own)
+                    targets.append(to)
                 for part in cutlass.range_constexpr(self.tiling.rounds):
                     for group in cutlass.range_constexpr(CONSUMERS):
                         later = 0 if self.tiling.between else CONSUMERS - 1 - group
@@ -177,12 +175,13 @@ class Adder:
                         self.handed(group, full=False).arrive()
                     if cutlass.const_expr(part == 0):  # noqa: SIM102 (known when the kernel is compiled)
                         if side.in_turn:
-                            await_turn(turn, side.turn(tile, block))
+                            pass_turn(turns, last)
+                            last = cute.crd2idx((head, block * side.tile_columns), turns.layout)
+                            await_turn(turns, last, side.turn(tile, block))
                     for group in cutlass.range_constexpr(CONSUMERS):
                         self.handed(group, full=True).arrive_and_wait()
                         self.start(source, targets, block, group, part)
-                if side.in_turn:
-                    pass_turn(turn)
+        pass_turn(turns, last)
         cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive the additions that read it
 
     def start(self, source: cute.Tensor, targets: list[cute.Tensor], block, group: int, part: int) -> None:
@@ -197,26 +196,27 @@ class Adder:
 
 
 @cute.jit
-def await_turn(turn, number):
-    """Wait until ``number`` tiles of keys have added to a block of queries. All lanes of a warp call this.
+def await_turn(turns, place, number):
+    """Wait until ``number`` tiles of keys have added to the block of queries at ``place``. All lanes of a warp call this.
 
     These tiles have lower block indices, and a GPU starts blocks in the order of their indices. So all of them get there.
     """
     if cute.arch.lane_idx() == 0:
-        while cute.arch.load(turn, Int32, sem="acquire", scope="gpu") < number:
+        while cute.arch.load(turns.iterator + place, Int32, sem="acquire", scope="gpu") < number:
             pass
     cute.arch.sync_warp()
     cute.arch.fence_proxy("async.global")  # what TMA adds comes after what was seen
 
 
 @cute.jit
-def pass_turn(turn):
-    """When all that this warp has started to add is in memory, let the next tile of keys add."""
-    cute.arch.cp_async_bulk_wait_group(0)
-    cute.arch.fence_proxy("async.global")
-    cute.arch.sync_warp()
-    if cute.arch.lane_idx() == 0:
-        cute.arch.atomic_add(turn, Int32(1), sem="release", scope="gpu")
+def pass_turn(turns, place):
+    """When all that this warp has started to add is in memory, let the next tile of keys add at ``place``; not if it is negative."""
+    if place >= 0:
+        cute.arch.cp_async_bulk_wait_group(0)
+        cute.arch.fence_proxy("async.global")
+        cute.arch.sync_warp()
+        if cute.arch.lane_idx() == 0:
+            cute.arch.atomic_add(turns.iterator + place, Int32(1), sem="release", scope="gpu")
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The gradients of ``attention`` by ``q``, ``k`` and ``v``, from its output and the logarithms of its sums of weights.
 
 The tensor cores are the limit: five products where the forward has two. The codes for Hopper are ``_backward_sm90``,
-``_backward_wide_sm90`` for wide heads, and ``_backward_split_sm90`` for what these do not take. The code for other
+``_backward_wide_sm90`` for wide heads, and ``_backward_split_sm90`` for soft caps. The code for other
 architectures is ``_backward_sm80``. All share ``_backward``, which has the formulas.
 """
 
@@ -20,16 +20,15 @@ from .attention import SM90_TILINGS, WITH_SINKS, Dims, tokens
 
 # The fastest of those that were timed on an H200.
 SM90_FUSED: dict[Dims, tuple[Any, Any]] = {
-    (128, 128): (_backward_sm90.Backward, _backward_sm90.Tiling(64, 128, 128)),
-    (64, 64): (_backward_sm90.Backward, _backward_sm90.Tiling(128, 64, 64)),
-    (96, 96): (_backward_sm90.Backward, _backward_sm90.Tiling(80, 96, 96, held=True)),
+    (128, 128): (_backward_sm90.Backward, _backward_sm90.Tiling(64, 128, 128, cut=(64,))),
+    (64, 64): (_backward_sm90.Backward, _backward_sm90.Tiling(128, 64, 64, cut=(64, 64))),
+    (96, 96): (_backward_sm90.Backward, _backward_sm90.Tiling(96, 96, 96, cut=(48, 48))),
     (192, 128): (_backward_sm90.Backward, _backward_sm90.Tiling(48, 192, 128)),
     (256, 256): (wide.WideBackward, wide.Tiling(256, 256)),
 }
 
-# Blocks of 80 queries read keys and values less often. Of short sequences under a causal mask, they waste more. They ran in bf16
-# alone, without a fixed order.
-SM90_LONG: dict[tuple[str, Dims], _backward_sm90.Tiling] = {("bf16", (128, 128)): _backward_sm90.Tiling(80, 128, 128)}
+# Blocks of 80 queries read keys and values less often. Of short sequences under a causal mask, they waste more.
+SM90_LONG: dict[Dims, _backward_sm90.Tiling] = {(128, 128): _backward_sm90.Tiling(80, 128, 128)}
 LONG = {"batch": "right < 0 or tokens >= 6144", "ragged": "right < 0 or tokens >= 6144 * (starts - 1)"}
 
 SM90_SPLIT: dict[Dims, split.Tiling] = {
@@ -114,7 +113,7 @@ def attention_backward(target: aot.Target, dtype: str, layout: str, dims: Dims, 
     """The gradients of ``attention`` by ``q``, ``k``, ``v`` and ``sinks``. Sums are f32.
 
     A query that sees no token has a gradient of zero, and so have keys and values that no query sees. Sums are in a fixed order
-    if the call is ``deterministic``. Else, on sm_90a, those of ``grad_q`` are not.
+    if the call is ``deterministic``. Else, on sm_90a and without a soft cap, those of ``grad_q`` are not.
     """
     if sinks and dims not in WITH_SINKS:
         return []
@@ -129,16 +128,13 @@ def specs_sm80(target: aot.Target, dtype: str, layout: str, dims: Dims, sinks: b
 def specs_sm90(target: aot.Target, dtype: str, layout: str, dims: Dims, sinks: bool) -> list[aot.Spec]:
     arguments = arguments_of(dtype, layout, dims, sinks)
     guards = (*guards_of(layout), *forward(arguments, "grad_out", "q", "k", "v", "grad_q", "grad_k", "grad_v"))
-    specs = []
-    if (dtype, dims) in SM90_LONG:
-        long = SM90_LONG[dtype, dims]
+    uncapped, specs = (*guards, "soft_cap == 0"), []
+    if dims in SM90_LONG:
+        long = SM90_LONG[dims]
         kernel = _backward_sm90.Backward(long, target, layout)
-        taken = (*guards, "soft_cap == 0", "deterministic == 0")
-        specs.append(aot.Spec(kernel, arguments, taken, long.label, prefer=(LONG[layout],)))
+        specs.append(aot.Spec(kernel, arguments, uncapped, long.label, prefer=(LONG[layout],)))
     code, fused = SM90_FUSED[dims]
-    # Tiles of keys go over the heads that share them one after the other. If they add in turn, all wait for the longest in each.
-    taken = (*guards, "soft_cap == 0", "deterministic == 0 or heads == kv_heads")
-    specs.append(aot.Spec(code(fused, target, layout), arguments, taken, fused.label))
+    specs.append(aot.Spec(code(fused, target, layout), arguments, uncapped, fused.label))
     tiling = SM90_SPLIT[dims]
     return [*specs, aot.Spec(split.SplitBackward(tiling, target, layout), arguments, guards, tiling.label)]
 

@@ -25,19 +25,23 @@ def value_product(dtype, columns: int, weights=warpgroup.OperandSource.RMEM) -> 
     )
 
 
-def issue_product(mma: cute.TiledMma, sums: cute.Tensor, a: cute.Tensor, b: cute.Tensor, fresh: bool) -> None:
-    """``sums += a @ b.T``, or ``sums = a @ b.T`` if ``fresh``, without a commit."""
+def issue_product(
+    mma: cute.TiledMma, sums: cute.Tensor, a: cute.Tensor, b: cute.Tensor, fresh: bool, first: int = 0
+) -> None:
+    """``sums += a @ b.T``, or ``sums = a @ b.T`` if ``fresh``, without a commit. ``b`` may have more steps along k, ``first`` before."""
     atom = cute.make_mma_atom(mma.op)
     atom.set(warpgroup.Field.ACCUMULATE, not fresh)
     warpgroup.fence()  # registers that were written before are operands now
     for i in range(cute.size(a, mode=[2])):
-        cute.gemm(atom, sums, a[None, None, i], b[None, None, i], sums)
+        cute.gemm(atom, sums, a[None, None, i], b[None, None, first + i], sums)
         atom.set(warpgroup.Field.ACCUMULATE, True)
 
 
-def start_product(mma: cute.TiledMma, sums: cute.Tensor, a: cute.Tensor, b: cute.Tensor, fresh: bool) -> None:
+def start_product(
+    mma: cute.TiledMma, sums: cute.Tensor, a: cute.Tensor, b: cute.Tensor, fresh: bool, first: int = 0
+) -> None:
     """The same as a group of its own, for ``warpgroup.wait_group``."""
-    issue_product(mma, sums, a, b, fresh)
+    issue_product(mma, sums, a, b, fresh, first)
     warpgroup.commit_group()
 
 

@@ -10,11 +10,6 @@ TURNS = """
 import random
 from kernels.attention._attention import UNBOUNDED, Problem, Tile
 from kernels.attention._backward import Side
-def met(tile):  # from the first block of queries to the one after the last, as ``Side.blocks`` rounds them
-    first = tile.index * side.tile_rows
-    last = min(first + side.tile_rows, tokens) - 1
-    begin = side.span(tile, first)[0] // side.tile_columns
-    return begin, max((max(side.span(tile, last)[1], -1) + side.tile_columns) // side.tile_columns, begin)
 chance, pairs = random.Random(0), 0
 for _ in range(400):
     queries, tokens = (chance.randint(1, 900) for _ in range(2))
@@ -22,7 +17,7 @@ for _ in range(400):
     side = Side(True, Problem(None, left, right, 1), chance.choice((64, 128)), chance.choice((48, 64, 80, 128)))
     tiles = [Tile(i, 0, 0, queries, tokens) for i in range(-(-tokens // side.tile_rows))]
     for block in range(-(-queries // side.tile_columns)):
-        turns = [side.turn(tile, block) for tile in tiles if met(tile)[0] <= block < met(tile)[1]]
+        turns = [side.turn(tile, block) for tile in tiles if side.met(tile)[0] <= block < side.met(tile)[1]]
         assert turns == list(range(len(turns))), (queries, tokens, left, right, side, block, turns)
         pairs += len(turns)
 print(pairs)
