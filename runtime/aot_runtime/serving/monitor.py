@@ -6,6 +6,7 @@ While a bundle is served, the monitor does not replace it. The server tells the 
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -16,6 +17,7 @@ __all__ = ["keep_from_look_ups", "tell_of_compile"]
 
 _MODULES = ("vllm.utils.jit_monitor", "vllm.triton_utils.jit_monitor")  # where versions of vLLM have it
 _INSTALLED, _TELL = "_cutedsl_hook_installed", "_log_cutedsl_jit_compile"
+_kept: Counter[str] = Counter()  # how many bundles are served, by monitor
 
 
 def keep_from_look_ups() -> Callable[[], None]:
@@ -23,8 +25,9 @@ def keep_from_look_ups() -> Callable[[], None]:
     kept: list[ModuleType] = []
 
     def keep(module: ModuleType) -> None:
-        if getattr(module, _INSTALLED, None) is False and hasattr(module, _TELL):
+        if hasattr(module, _TELL) and (_kept[module.__name__] or getattr(module, _INSTALLED, None) is False):
             setattr(module, _INSTALLED, True)  # as if it had replaced it
+            _kept[module.__name__] += 1
             kept.append(module)
 
     stops = [when_loaded(keep, name, _TELL) for name in _MODULES]
@@ -32,8 +35,10 @@ def keep_from_look_ups() -> Callable[[], None]:
     def undo() -> None:
         for stop in stops:
             stop()
-        for module in kept:
-            setattr(module, _INSTALLED, False)
+        while kept:
+            module = kept.pop()
+            _kept[module.__name__] -= 1
+            setattr(module, _INSTALLED, _kept[module.__name__] > 0)
 
     return undo
 

@@ -77,8 +77,12 @@ print("ok")
 
 def test_the_monitor_is_left_as_it_was_once_nothing_is_served(folder: Path) -> None:
     code = f"""{PROGRAM}
+outer = Other(Path("two"), "compile")
 with Served(Path("one"), "compile"):
     import vllm.utils.jit_monitor as monitor
+assert monitor._cutedsl_hook_installed
+outer.close()
+outer.close()
 monitor.activate()
 assert compiler.compile(known) == "compiled" and monitor.events == ["known"]
 print("ok")
