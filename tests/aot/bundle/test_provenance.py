@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 import pytest
+from aot_runtime.errors import ManifestError
 
 from aot.bundle.provenance import read_provenance
-from aot_runtime.errors import ManifestError
 
 
 def build_that_says(built: dict[str, Any]) -> bytes:
