@@ -29,7 +29,7 @@ from aot.compile.devices import library_variables
 
 ARCH = "sm_90a"
 # The files of tests that compile CuTe DSL for sm_90a, with what `-k` selects of each: all, or parts that run side by side.
-# Other sizes of batches of `test_norm.py`, and other lengths of `test_prefill_delta_rule.py`, compile nothing else.
+# Other sizes of batches of `test_norm.py`, and other lengths of `test_prefill_delta_rule.py`, are left out to save time.
 TESTS: Mapping[str, Mapping[str, Sequence[str]]] = {
     "flashinfer": {
         "gdn/test_decode_delta_rule.py": ("mtp and not bf16_state", "mtp and bf16_state", "not mtp"),
