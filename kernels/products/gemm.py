@@ -80,6 +80,16 @@ SM90_TILINGS = (
     _T(256, 128, swapped=True, cooperative=True, cluster_m=2, buffers=1),
     _T(256, 144, swapped=True, cooperative=True, cluster_n=2, buffers=1),
     _T(256, 192, swapped=True, cooperative=True, cluster_m=2, buffers=1),
+    _T(64, 80, swapped=True, cluster_m=4),
+    _T(64, 144, swapped=True, cluster_m=4),
+    *(_T(64, columns, cluster_m=2, cluster_n=4) for columns in (112, 144)),
+    _T(128, 112, swapped=True, cluster_m=4, buffers=1),
+    _T(128, 152, swapped=True, cluster_m=2, buffers=1),
+    _T(128, 168, swapped=True, cluster_m=2),
+    *(_T(192, rows, swapped=True, cluster_n=2, buffers=1) for rows in (80, 88, 104)),
+    _T(192, 120, swapped=True),
+    _T(192, 96, cluster_n=2, buffers=1),
+    *(_T(256, rows, swapped=True, cooperative=True, buffers=1) for rows in (120, 184)),
 )
 
 # Those that are built without `--tilings all`: `benchmarks/core_tilings.py` chose them by the model. Some were exchanged after
