@@ -30,7 +30,7 @@ _T = partial(Tiling, operand_bytes=1, promoted=1, cooperative=True, tall_stores=
 # wide ones are the fastest if there is enough to do for all multiprocessors. Split-K is for few tiles with a long k. The height
 # of a tile is a multiple of 64, its width of 16: if there are few rows of ``a``, they become columns of the tile, so that few
 # are computed in vain. A table for each kind of device chooses among them, as for `gemm`.
-SM90_ROWS_TILINGS = (
+SM90_ROWS_CORE = (
     _T(128, 128),
     _T(128, 16, swapped=True),
     _T(128, 16, split_k=4, swapped=True),
@@ -60,7 +60,7 @@ SM90_ROWS_TILINGS = (
     _T(128, 176, swapped=True),
     _T(128, 192, cluster_m=2, buffers=1, swapped=True),
 )
-SM90_BLOCKS_TILINGS = (
+SM90_BLOCKS_CORE = (
     _T(128, 96),
     _T(128, 16, split_k=4, swapped=True),
     _T(128, 32, swapped=True),
@@ -75,6 +75,30 @@ SM90_BLOCKS_TILINGS = (
     _T(128, 160, buffers=1),
     _T(128, 192, buffers=1),
     _T(128, 256, side_by_side=True),
+)
+
+# Those that are built with `--tilings all`. Blocks of larger clusters share more of what the L2 cache delivers.
+SM90_ROWS_TILINGS = (
+    *SM90_ROWS_CORE,
+    *(_T(128, 16, split_k=blocks, swapped=True) for blocks in (2, 3)),
+    _T(64, 96, cluster_m=4, swapped=True),
+    _T(128, 80, cluster_m=2, cluster_n=2, swapped=True),
+    _T(128, 112, cluster_m=4, swapped=True),
+    *(_T(128, rows, cluster_m=2, buffers=1, swapped=True) for rows in (144, 176)),
+    *(_T(128, columns, cluster_n=4) for columns in (64, 96)),
+    _T(128, 144, cluster_n=2, buffers=1),
+    _T(256, 112, buffers=1, swapped=True),
+)
+SM90_BLOCKS_TILINGS = (
+    *SM90_BLOCKS_CORE,
+    *(_T(128, 16, split_k=blocks, swapped=True) for blocks in (2, 3)),
+    _T(64, 96, cluster_m=4, swapped=True),
+    _T(128, 48, split_k=3, swapped=True),
+    _T(128, 96, cluster_m=4, swapped=True),
+    _T(128, 112, cluster_m=2, swapped=True),
+    *(_T(64, columns, cluster_m=2) for columns in (192, 256)),
+    _T(128, 192, cluster_m=2, buffers=1),
+    _T(128, 256, side_by_side=True, cluster_m=2),
 )
 
 
@@ -122,7 +146,7 @@ def product(tiling: Any, target: aot.Target, scales: str, grouped: bool = False)
     axes={"dtype": ("bf16", "f16"), "b": ("f8e4m3", "f8e5m2"), "scales": {"blocks": True, "rows": False}},
     contract=contract,
     tuned_by=("m", "n", "k"),
-    variant_budget=200,  # 34 tilings that a table chooses from, in several dtypes
+    variant_budget=300,  # 71 tilings that tables choose from, in several dtypes
 )
 def gemm_fp8(target: aot.Target, dtype: str, b: str, scales: bool) -> list[aot.Spec]:
     """``out[i, j] = sum over k of a[i, k] * a_scale * b[j, k] * b_scale``, in the dtype of ``out``.
@@ -153,10 +177,11 @@ def gemm_fp8(target: aot.Target, dtype: str, b: str, scales: bool) -> list[aot.S
     copied = forward(arguments, "a", "b", "out") if tma else ()
     specs = []
     portable = SM80_BLOCK_TILINGS if scales else SM80_TILINGS
-    tilings = SM90_BLOCKS_TILINGS if scales else SM90_ROWS_TILINGS
+    tilings, core = (SM90_BLOCKS_TILINGS, SM90_BLOCKS_CORE) if scales else (SM90_ROWS_TILINGS, SM90_ROWS_CORE)
     for tiling, prefer in ((tiling, ()) for tiling in tilings) if tma else portable:
         function = product(tiling, target, "blocks" if scales else "rows")
         guards = ("k > 0", *copied, *fitting, *((f"k >= {tiling.least_k}",) if tma and tiling.split_k > 1 else ()))
         work = tiling.work() if tma else None
-        specs.append(aot.Spec(function, arguments, guards, tiling.label, prefer=prefer, work=work))
+        built = not tma or tiling in core
+        specs.append(aot.Spec(function, arguments, guards, tiling.label, prefer=prefer, work=work, core=built))
     return specs
