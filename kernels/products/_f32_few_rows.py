@@ -1,7 +1,8 @@
-"""Exact products of f32 with few rows of ``a``: each warp multiplies them with some rows of ``b``, which it reads once.
+"""Exact products of f32 with few rows of ``a``: each block multiplies them with some rows of ``b``, which it reads once.
 
-Such a product takes as long as reading ``b``. Lanes have neighbouring parts of a row, so that a warp reads whole lines. Each
-lane has four sums for each element of the output, so that no sum has more than k / 128 terms.
+Such a product takes as long as reading ``b``. Lanes have neighbouring parts of a row, so that a warp reads whole lines. The
+warps of a block take turns along k, so that even few rows of ``b`` keep many warps busy, and add up their sums in a fixed order. Each
+lane has four sums for each element of the output: none has more than k / (128 * warps) + 1 terms.
 """
 
 from __future__ import annotations
@@ -14,8 +15,12 @@ import cutlass.cute as cute
 from cuda.bindings.driver import CUstream
 from cutlass import Float32, Int32
 
+import aot
+
 from .._activations import Activation
+from .._device import await_previous, launched_early
 from .._gemm import EpilogueGemm, batched
+from .._versions import SmemAllocator
 
 WARP = cute.arch.WARP_SIZE
 CHUNK = 4  # elements that a lane reads at once
@@ -24,12 +29,12 @@ LINE = WARP * CHUNK  # elements that a warp reads at once
 
 @dataclass(frozen=True)
 class Tiling:
-    """A warp multiplies up to ``m`` rows of ``a`` with ``n`` rows of ``b``."""
+    """A block multiplies up to ``m`` rows of ``a`` with ``n`` rows of ``b``."""
 
     m: int
-    n: int = 2
-    warps: int = 8
-    ahead: int = 4  # lines of each row that are on their way at once
+    n: int
+    ahead: int  # lines of each row that are on their way to a warp at once
+    warps: int = 4  # of a block; each takes one line in ``warps``
 
     @property
     def label(self) -> str:
@@ -37,17 +42,18 @@ class Tiling:
 
 
 class FewRowsGemm(EpilogueGemm):
-    def __init__(self, tiling: Tiling, epilogues: Sequence[type[Activation]]) -> None:
-        self.tiling, self.epilogues = tiling, tuple(epilogues)
+    def __init__(self, tiling: Tiling, target: aot.Target, epilogues: Sequence[type[Activation]]) -> None:
+        super().__init__(tiling, target, epilogues)
+        self.early = launched_early(target)
 
     @cute.jit
     def __call__(self, a: cute.Tensor, b: cute.Tensor, out: cute.Tensor, bias, epilogue: Int32, stream: CUstream):
         a, b, out = batched(a), batched(b), batched(out)
         m, n, batch = out.shape
-        blocks = cute.ceil_div(n, self.tiling.n * self.tiling.warps)
+        blocks = cute.ceil_div(n, self.tiling.n)
         if blocks * m * batch > 0:  # CUDA refuses an empty grid
             self.kernel(a, b, out, bias, epilogue, blocks).launch(
-                grid=[blocks * batch, 1, 1], block=[self.tiling.warps * WARP, 1, 1], stream=stream
+                grid=[blocks * batch, 1, 1], block=[self.tiling.warps * WARP, 1, 1], use_pdl=self.early, stream=stream
             )
 
     @cute.kernel
@@ -56,29 +62,36 @@ class FewRowsGemm(EpilogueGemm):
         thread, _, _ = cute.arch.thread_idx()
         block, _, _ = cute.arch.block_idx()
         a, b, out = [matrix[None, None, block // blocks] for matrix in (a, b, out)]
-        first = (block % blocks * tiling.warps + thread // WARP) * tiling.n
-        lane = thread % WARP
+        first, lane, warp = block % blocks * tiling.n, thread % WARP, thread // WARP
         sums = cute.make_rmem_tensor((CHUNK, tiling.n, tiling.m), Float32)
         sums.fill(0.0)
-        self.multiply(sums, a, b, first, lane)
-        results = cute.make_rmem_tensor((tiling.n, tiling.m), Float32)
-        for i in cutlass.range_constexpr(cute.size(results)):
+        await_previous(self.early)
+        self.multiply(sums, a, b, first, warp * LINE + lane * CHUNK)
+        parts = SmemAllocator().allocate_tensor(Float32, cute.make_layout((tiling.n * tiling.m, tiling.warps)), 16)
+        for i in cutlass.range_constexpr(tiling.n * tiling.m):
             value = (sums[CHUNK * i] + sums[CHUNK * i + 1]) + (sums[CHUNK * i + 2] + sums[CHUNK * i + 3])
             for shift in cutlass.range_constexpr(5):
                 value += cute.arch.shuffle_sync_bfly(value, offset=1 << shift)
-            results[i] = value
-        self.write(results, out, bias, epilogue, first, lane)
+            if lane == 0:
+                parts[i, warp] = value
+        cute.arch.sync_threads()
+        self.write(parts, out, bias, epilogue, first, thread)
 
     @cute.jit
-    def multiply(self, sums, a, b, first, lane):
-        depth, ahead = cute.size(a, mode=[1]), self.tiling.ahead
-        whole = depth // (ahead * LINE) * ahead * LINE
-        for start in cutlass.range(0, whole, ahead * LINE, unroll=1):
-            chunks = [self.chunks(a, b, first, start + i * LINE + lane * CHUNK) for i in range(ahead)]
+    def multiply(self, sums, a, b, first, start):
+        """Add up this warp's lines of each row. Beyond the end of a row, what is read is not added."""
+        depth, ahead, apart = cute.size(a, mode=[1]), self.tiling.ahead, self.tiling.warps * LINE
+        whole = depth // (ahead * apart) * ahead * apart
+        for line in cutlass.range(0, whole, ahead * apart, unroll=1):
+            chunks = [self.chunks(a, b, first, line + i * apart + start) for i in range(ahead)]
             for i in cutlass.range_constexpr(ahead):
                 self.add(sums, *chunks[i])
-        for place in cutlass.range(whole + lane * CHUNK, depth, LINE, unroll=1):
-            self.add(sums, *self.chunks(a, b, first, place))
+        if whole < depth:
+            places = [whole + i * apart + start for i in range(ahead)]
+            chunks = [self.chunks(a, b, first, cutlass.min(place, depth - CHUNK)) for place in places]
+            for i in cutlass.range_constexpr(ahead):
+                if places[i] < depth:
+                    self.add(sums, *chunks[i])
 
     def chunks(self, a, b, first, place):
         """What a lane multiplies: the same place in each row."""
@@ -103,17 +116,16 @@ class FewRowsGemm(EpilogueGemm):
                     sums[i, n, m] += rows[m][i] * columns[n][i]
 
     @cute.jit
-    def write(self, results, out, bias, epilogue, first, lane):
-        """All lanes have all results. Each writes one of them, or none."""
+    def write(self, parts, out, bias, epilogue, first, thread):
+        """Some threads add up what the warps have, and write one element each."""
         tiling = self.tiling
-        m, n = lane // tiling.n, first + lane % tiling.n
+        m, n = thread // tiling.n, first + thread % tiling.n
         own = cute.make_rmem_tensor(1, Float32)
-        own[0] = results[0]
-        for i in cutlass.range_constexpr(1, cute.size(results)):
-            if lane == i:
-                own[0] = results[i]
-        if cute.size(bias) > 0:
-            own[0] += bias[cutlass.min(n, cute.size(bias) - 1)]
-        self.activate(own, epilogue)
-        if lane < cute.size(results) and m < cute.size(out, mode=[0]) and n < cute.size(out, mode=[1]):
+        if thread < tiling.n * tiling.m and m < cute.size(out, mode=[0]) and n < cute.size(out, mode=[1]):
+            own[0] = parts[thread, 0]
+            for i in cutlass.range_constexpr(1, tiling.warps):
+                own[0] += parts[thread, i]
+            if cute.size(bias) > 0:
+                own[0] += bias[n]
+            self.activate(own, epilogue)
             out[m, n] = own[0]

@@ -27,7 +27,7 @@ FAMILY = "f32"
 EPILOGUES = {"identity": Identity, "relu": Relu, "gelu": Gelu, "silu": EpilogueSilu}
 TILING = Tiling()
 # For exact products of few rows, of which the first that takes a product computes it.
-FEW_ROWS = (_f32_few_rows.Tiling(1), _f32_few_rows.Tiling(4, ahead=2))
+FEW_ROWS = tuple(_f32_few_rows.Tiling(m, n, ahead) for m, n, ahead in ((1, 2, 4), (2, 4, 2), (4, 4, 2)))
 # For inputs that are contiguous along k.
 SMALL = _f32_contiguous.Tiling(64, 64, warps=(2, 2), stages=4)
 LARGE = _f32_contiguous.Tiling(128, 128, warps=(4, 2), stages=4)
@@ -152,7 +152,7 @@ def gemm_f32(target: aot.Target, epilogue: int, precision: bool, batched: bool) 
     specs = []
     if not precision:
         for few in FEW_ROWS:
-            function = _f32_few_rows.FewRowsGemm(few, epilogues)
+            function = _f32_few_rows.FewRowsGemm(few, target, epilogues)
             specs.append(aot.Spec(function, chunked, ("k > 0", f"m <= {few.m}"), few.label))
     if wgmma:
         specs += tf32_specs(target, arguments) if precision else exact_specs(target, arguments)

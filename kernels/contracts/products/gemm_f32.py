@@ -25,7 +25,7 @@ from ._products import cost as cost
 
 # m, n, k: most extents are not multiples of a tile, and some k are longer than a block of sums.
 SHAPES = ((0, 8, 8), (1, 1, 1), (1, 200, 4099), (127, 129, 17), (130, 264, 1031), (257, 77, 8808), (1000, 515, 200))
-FEW = ((1, 200, 4100), (4, 515, 132))  # few rows, which are multiplied without tiles
+FEW = ((1, 200, 4100), (2, 77, 2060), (4, 515, 132))  # few rows, which are multiplied without tiles
 # Tiles of each height, of which each has one block, or shares its part of k with one other or with seven.
 LOW = ((16, 200, 132), (9, 130, 260), (7, 77, 1032), (32, 70, 68), (17, 100, 516), (31, 515, 2060))
 SMALL = ((60, 136, 72), (100, 129, 516), (64, 300, 1100))
