@@ -21,12 +21,13 @@ FAMILY = "experts"
 
 _T = Tiling
 _F8 = partial(Tiling, operand_bytes=1, promoted=1)
-# By the rows that an expert has in the mean. The first whose condition holds computes a product.
+# By the rows that an expert has in the mean. The first whose condition holds computes a product. Short sums leave much to
+# store: a pingpong tile is then stored while the next one is multiplied.
 SM90_TILINGS = (
     (_T(64, 128, cluster_n=2), "m <= 64 * experts"),
     (_T(128, 128, cluster_n=2), "m <= 128 * experts"),
     (_T(192, 128, cluster_n=2, buffers=1), "m <= 192 * experts"),
-    (_T(128, 256, cooperative=True, buffers=1), "m <= 512 * experts"),
+    (_T(128, 256, cooperative=True, buffers=1), "m <= 512 * experts and k > 1024"),
     (_T(128, 192, buffers=1), "m > 0"),
 )
 SM90_NARROW_TILINGS = (
