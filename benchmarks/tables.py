@@ -75,6 +75,7 @@ def products() -> str:
 _TABLES = {"its own table": "", "its own table of the core tilings": ", core tilings"}
 _DRAWN = {
     "h200-drawn-products.json": ("bf16", "cuBLAS"),
+    "h200-cubes.json": ("bf16, cubes of 1024 to 8192", "cuBLAS"),
     "h200-drawn-tensor.json": ("f8, one scale each", "`_scaled_mm`"),
     "h200-drawn-rows.json": ("f8, a scale per row and column", "`_scaled_mm`"),
     "h200-drawn-blocks.json": ("f8, blocks of 1 x 128 by 128 x 128", "the better of `_scaled_mm` and DeepGEMM"),
@@ -93,6 +94,26 @@ def drawn() -> str:
             rows.append([f"{what}{chosen}", other, str(one["products"]), *means, *cells, measured_at(file)])
     columns = ("", "relative to", "products", "geometric mean", "below 0.95 in both runs", "worst")
     return table((*columns, *(f"m = {rows}" for rows in ranges), "measured"), rows)
+
+
+_FEW = {
+    "h200-few-bf16.json": "bf16, up to 16 rows",
+    "h200-few-f16.json": "f16, up to 16 rows",
+    "h200-few-tensor.json": "f8, one scale each, up to 16 rows",
+    "h200-few-f32.json": "f32, exact, up to 4 rows",
+}
+
+
+def few_rows() -> str:
+    """Products of few rows beside a kernel that reads their weights."""
+    rows = []
+    for file, what in _FEW.items():
+        found = read(file)["results"]["summary"]
+        read_alone, others = found["its own table, beside a plain read"], found["its own table"]
+        cells = (str(read_alone["products"]), f"{read_alone['mean']:.2f}", f"{read_alone['worst']:.2f}")
+        rows.append([what, *cells, f"{others['mean']:.2f}", measured_at(file)])
+    columns = ("", "products", "of a plain read of the weights", "worst", "of torch", "measured")
+    return table(columns, rows)
 
 
 _TIMED = {"python": "from Python, the same inputs again", "alone": "one by one, with an empty L2 cache"}
@@ -845,6 +866,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "rows": ("h200-rows.json", rows),
     "products": ("h200-gemm-shapes.json", products),
     "drawn": ("", drawn),
+    "few_rows": ("", few_rows),
     "epilogues": ("h200-gemm-epilogue.json", epilogues),
     "ways": ("", ways),
     "beside_older": ("h200-two-bundles.json", beside_older),
