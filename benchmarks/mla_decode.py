@@ -20,9 +20,10 @@ from attention_decode import F8, READ, READ_UNIT, calls_of
 
 ROUNDS = 5
 KEY, VALUE = 576, 512
+PACKED, PACKED_BYTES = "packed", 656  # the dtype of a cache, and what a token has there
 SCALE = 192**-0.5
 CONTENDERS = ("aot", "read", "flash_mla", "planned", "torch")
-SEED, DRAWN = 1118, 20
+SEED, DRAWN = 1839, 20
 MOST = 3_000_000  # tokens of a drawn problem
 
 
@@ -52,7 +53,7 @@ class Problem:
     @property
     def bytes(self) -> int:
         """Of the cache that a call reads."""
-        return sum(self.lengths) * KEY * (1 if self.dtype == F8 else 2)
+        return sum(self.lengths) * {F8: KEY, PACKED: PACKED_BYTES}.get(self.dtype, 2 * KEY)
 
     @property
     def pages_each(self) -> int:
@@ -79,6 +80,9 @@ PROBLEMS = (
     Problem(16, 16, 32_768),
     Problem(128, 128, 4096, dtype=F8),
     Problem(128, 16, 8192, dtype=F8),
+    Problem(32, 64, 10_000, dtype=F8),
+    Problem(128, 128, 4096, dtype=PACKED),
+    Problem(128, 16, 8192, dtype=PACKED),
 )
 
 
@@ -91,11 +95,23 @@ def drawn() -> Iterator[Problem]:
         yield Problem(batch, heads, longest, shortest=longest // 8 if index % 2 else 0)
 
 
+def cache_of(problem: Problem, count: int) -> Any:
+    """Tokens in so many pages. The scales of packed ones are one."""
+    import torch
+
+    tokens = torch.randn(count, problem.page, KEY, device="cuda", dtype=torch.bfloat16)
+    if problem.dtype != PACKED:
+        return tokens.to(getattr(torch, problem.dtype))
+    scales = torch.ones(count, problem.page, 4, device="cuda")
+    parts = tokens[..., :VALUE].to(torch.float8_e4m3fn), scales, tokens[..., VALUE:].contiguous()
+    return torch.cat([part.view(torch.uint8) for part in parts], -1)
+
+
 def inputs_of(problem: Problem, tokens: int = 1) -> dict[str, Any]:
     import torch
 
-    dtype, count = getattr(torch, problem.dtype), problem.batch * problem.pages_each
-    cache = torch.randn(count, problem.page, KEY, device="cuda", dtype=torch.bfloat16).to(dtype)
+    count = problem.batch * problem.pages_each
+    cache = cache_of(problem, count)
     order = torch.randperm(count, device="cuda", dtype=torch.int32)
     call = {
         "q": torch.randn(problem.batch, tokens, problem.heads, KEY, device="cuda", dtype=torch.bfloat16),
@@ -159,9 +175,9 @@ def measure(problem: Problem, decode: Any, read: Any, is_drawn: bool) -> dict[st
     runs = {"aot": lambda i: decode(**calls[i])}
     if not is_drawn:
         runs["read"] = lambda i: read(flat[i], found)
-    if problem.dtype != F8 and not problem.shortest and not is_drawn:
+    if problem.dtype not in (F8, PACKED) and not problem.shortest and not is_drawn:
         runs["torch"] = by_torch(problem, calls)
-    if problem.dtype != F8 and problem.page == 64:
+    if problem.dtype not in (F8, PACKED) and problem.page == 64:
         runs |= by_flash_mla(calls)
     timers = {name: graph_timer(run, len(calls), len(calls)) for name, run in runs.items()}
     return shuffled_medians(timers, ROUNDS)

@@ -18,7 +18,7 @@ import aot
 
 from .._device import WARP
 from .._versions import SmemAllocator
-from ..sm90.hardware import THREADS, WARP_GROUP, Barriers
+from ..sm90.hardware import CONSUMERS, WARP_GROUP, Barriers
 from ..sm90.pipeline import init_barriers
 from ._merge import Call, Merging
 from ._pages import find_token
@@ -37,7 +37,8 @@ class CacheDecode(Merging):
     merge_at_once = 2
     merge_shares = 4  # more blocks take longer to start, fewer to merge
     merge_blocks = 4  # so that all start at once
-    registers = 40, 232  # per thread, of the producer warp group and of consumers; with fewer, producers spill
+    producers = 1  # warp groups
+    registers = 40, 232  # per thread, of producers and of consumers; with fewer, producers spill
     barriers = Barriers()
 
     def __init__(self, target: aot.Target, dim: int, rows: int, tokens: int, box: int) -> None:
@@ -45,8 +46,9 @@ class CacheDecode(Merging):
         self.box = box
 
     def launch(self, mmas, operands, q, scale, call: Call, blocks: Int32, stream) -> None:
+        threads = (self.producers + CONSUMERS) * WARP_GROUP
         self.kernel(mmas, operands, q, scale, call).launch(
-            grid=[blocks, 1, 1], block=[THREADS, 1, 1], min_blocks_per_mp=1, use_pdl=self.early, stream=stream
+            grid=[blocks, 1, 1], block=[threads, 1, 1], min_blocks_per_mp=1, use_pdl=self.early, stream=stream
         )
 
     @cute.kernel
@@ -62,13 +64,13 @@ class CacheDecode(Merging):
         self.begin()
         blocks, _, _ = cute.arch.grid_dim()
         run = self.run_of_block(call, blocks)
-        if group == 0:
+        if group < self.producers:
             cute.arch.setmaxregister_decrease(self.registers[0])
             self.produce(run, work, operands, call, warp)
         else:
             cute.arch.setmaxregister_increase(self.registers[1])
             parts = self.parts_of(call.parts, blocks, run.group)
-            self.consume(run, work, mmas, q, scale, call, parts, group - 1)
+            self.consume(run, work, mmas, q, scale, call, parts, group - self.producers)
 
     def allocate(self, shared: SmemAllocator, operands) -> Any:
         """Shared memory and pipelines."""

@@ -127,6 +127,7 @@ class LatentDecode(CacheDecode):
     fragments = True
     start, shortest, slack, more = 2, 2, 16, 2  # tiles
     meets = True  # see ``Merging``
+    wide = OWN  # columns of the result that one instruction multiplies
     held = 2  # lines of queries that consumers have in registers
     registers = 24, 240  # the producer warp may spill: it waits most of the time
 
@@ -141,19 +142,17 @@ class LatentDecode(CacheDecode):
         self.use_dtype(q.element_type)
         batch, tokens, heads, _ = q.shape
         rows = tokens * heads
-        # (rows, columns, sequences), and (tokens, columns, pages). The rows of all tokens of a sequence are in line.
+        # (rows, columns, sequences). The rows of all tokens of a sequence are in line.
         first = cute.recast_ptr(q.iterator, dtype=self.dtype)  # the same bits: see ``prepare_queries``
         q_rows = cute.make_tensor(first, cute.make_layout((rows, KEY, batch), stride=(KEY, 1, q.stride[0])))
-        tokens_of = cute.make_tensor(cache.iterator, cute.select(cache.layout, mode=[1, 2, 0]))
-        box = load_operand(tokens_of, self.box_layout(), (self.box, LINE))
-        operands = load_operand(q_rows, self.staged_queries(), (ROWS, LINE)), box
+        operands = load_operand(q_rows, self.staged_queries(), (ROWS, LINE)), *self.cache_operands(cache)
         self.launch_both(operands, scale, Call(cache, lengths, out, pages, cache_scale, parts), multiprocessors, stream)
 
     @cute.jit
     def launch_both(self, operands, scale: Float32, call: Call, multiprocessors: Int32, stream: CUstream):
         """Attend, and merge what was cut."""
         own_mma, other_mma = [
-            value_product(self.dtype, OWN, source)
+            value_product(self.dtype, self.wide, source)
             for source in (warpgroup.OperandSource.RMEM, warpgroup.OperandSource.SMEM)
         ]
         scores, held_scores = [
@@ -165,6 +164,11 @@ class LatentDecode(CacheDecode):
             blocks = self.blocks(call, multiprocessors)
             self.launch(mmas, operands, None, scale * LOG2_E, call, blocks, stream)
             self.launch_merge(call, blocks, stream)
+
+    def cache_operands(self, cache: cute.Tensor) -> tuple:
+        """What TMA brings of the cache: (tokens, columns, pages)."""
+        tokens = cute.make_tensor(cache.iterator, cute.select(cache.layout, mode=[1, 2, 0]))
+        return (load_operand(tokens, self.box_layout(), (self.box, LINE)),)
 
     def use_dtype(self, dtype: type[cutlass.Numeric]) -> None:
         """Both products have the dtype of the queries."""

@@ -1,8 +1,7 @@
 """Attention of queries against chosen tokens of a cache of latent vectors, for sm_90a.
 
 As ``_latent_sm90``, but the tokens of a tile lie anywhere. So threads copy them, a row of 128 bytes of a line at a time, by
-cp.async. Two warps of the producer group fill each stage, half of the tokens each; or all four of them fill both, a quarter each.
-A line is ready when all of them have arrived.
+cp.async. Two warps of the producer group fill each stage, half of the tokens each. A line is ready when both have arrived.
 
 A query is a sequence of one token here, and its indices are its pages of one token. An index may name no token: then the
 place of the token is cleared, and its bit of ``Work.marks`` is 0.
@@ -15,14 +14,14 @@ from typing import NamedTuple
 import cutlass
 import cutlass.cute as cute
 from cuda.bindings.driver import CUstream
-from cutlass import Float32, Int16, Int32, Uint8, pipeline
+from cutlass import Float32, Int32, pipeline
 
 from .._device import WARP
 from .._versions import SmemAllocator
-from ..sm80.tiles import CHUNK, past_l1
+from ..sm80.tiles import CHUNK
 from ..sm90.hardware import GROUP_WARPS
 from ..sm90.pipeline import producer_state
-from ._cache_sm90 import ELEMENT_BYTES, LINE
+from ._cache_sm90 import LINE
 from ._latent_sm90 import (
     KEY_LINES,
     ROWS,
@@ -30,16 +29,15 @@ from ._latent_sm90 import (
     TOKENS,
     LatentDecode,
     line_at,
-    line_state,
     use_of,
     uses_after,
 )
 from ._merge import Call
+from ._places import CHUNK_BYTES, LINE_CHUNKS, await_empty, copy_bytes, copy_chunk, hand_over, place_of
 from ._producer_sm90 import load_operand
 
-WORD = 32  # bits
-CHUNK_BYTES = CHUNK * ELEMENT_BYTES
-LINE_CHUNKS = LINE // CHUNK
+SHARERS = GROUP_WARPS // STAGES  # warps that fill a tile
+OWN = TOKENS // SHARERS  # tokens of a tile that a warp copies: a word has a bit for each
 
 
 class Chosen(NamedTuple):
@@ -60,13 +58,7 @@ class Row(NamedTuple):
 
 
 class SparseLatentDecode(LatentDecode):
-    registers, held = (72, 216), 0  # see ``_latent_f8_sm90``
-    sharers = GROUP_WARPS // STAGES  # warps that fill a tile
-
-    @property
-    def own(self) -> int:
-        """Tokens of a tile that a warp copies."""
-        return TOKENS // self.sharers
+    registers, held = (72, 216), 0  # a block gets 168 per thread
 
     @cute.jit
     def __call__(
@@ -84,17 +76,16 @@ class SparseLatentDecode(LatentDecode):
 
     def pipelines(self, shared: SmemAllocator) -> tuple[pipeline.PipelineAsync, ...]:
         """Consumers release lines to ``arrived``, which is never full: nothing arrives by TMA."""
-        ready = self.handing(shared, STAGES * KEY_LINES, self.sharers)
+        ready = self.handing(shared, STAGES * KEY_LINES, SHARERS)
         return self.arriving(shared, 0), ready, self.handing(shared, STAGES, GROUP_WARPS)
 
     def marks(self, shared: SmemAllocator) -> cute.Tensor:
-        return shared.allocate_tensor(Int32, cute.make_layout((TOKENS // WORD, STAGES)), 16)
+        return shared.allocate_tensor(Int32, cute.make_layout((TOKENS // OWN, STAGES)), 16)
 
     @cute.jit
     def produce(self, run, work, operands, call, warp):
         """A warp: its part of each of its tiles. The first one brings queries, too."""
-        first, part = warp // self.sharers, warp % self.sharers
-        step = cutlass.const_expr(GROUP_WARPS // self.sharers)
+        first, part = warp // SHARERS, warp % SHARERS
         q_state = producer_state(1)
         uses = (Int32(0), Int32(0))
         tile = run.first
@@ -103,9 +94,9 @@ class SparseLatentDecode(LatentDecode):
             if warp == 0:
                 self.load_queries(run, piece, work, operands[0], q_state)
                 q_state.advance()
-            for index in cutlass.range(piece.start + first, piece.stop, step):
+            for index in cutlass.range(piece.start + first, piece.stop, STAGES):
                 stage, use = use_of(uses, piece, index)
-                chosen = self.choose(call, piece, index * TOKENS + part * self.own)
+                chosen = self.choose(call, piece, index * TOKENS + part * OWN)
                 for own in cutlass.range_constexpr(STAGES):  # with places that are known when it is compiled
                     if stage == own:
                         self.gather(call, work, chosen, own, part, use)
@@ -115,7 +106,7 @@ class SparseLatentDecode(LatentDecode):
     @cute.jit
     def choose(self, call, piece, first):
         """The tokens of a warp, from place ``first`` of the indices on. What does not exist is token 0."""
-        token = first + cute.arch.lane_idx() % self.own
+        token = first + cute.arch.lane_idx() % OWN
         index = call.indices[piece.sequence, cutlass.min(token, piece.length - 1)]
         pages, size, _ = call.cache.shape
         exists = token < piece.length and index >= 0 and index < pages * size
@@ -129,9 +120,7 @@ class SparseLatentDecode(LatentDecode):
         rows = self.rows_of(call.cache, chosen, LINE_CHUNKS)
         if chosen.complete:
             sources = [(row.token.iterator + lane_chunk() * CHUNK).align(CHUNK_BYTES) for row in rows]
-            targets = [
-                place_of(work.keys, stage * KEY_LINES, part * self.own + row.index, lane_chunk()) for row in rows
-            ]
+            targets = [place_of(work.keys, stage * KEY_LINES, part * OWN + row.index, lane_chunk()) for row in rows]
             for position in cutlass.range_constexpr(KEY_LINES):
                 line = self.acquire(work, chosen, stage, part, use, position)
                 for i in cutlass.range_constexpr(len(rows)):
@@ -144,34 +133,22 @@ class SparseLatentDecode(LatentDecode):
                 cute.arch.cp_async_commit_group()
         for position in cutlass.range_constexpr(KEY_LINES):
             cute.arch.cp_async_wait_group(KEY_LINES - 1 - position)
-            self.hand_line_over(work, stage, use, position)
+            hand_over(work, stage, use, (line_at(position, stage),))
 
     @cute.jit
     def acquire(self, work, chosen, stage, part, use, position):
         """Wait until the memory of a line is empty."""
         line = line_at(position, stage)
-        # Not the method of its class: that would arrive for TMA.
-        pipeline.PipelineAsync.producer_acquire(work.arrived, line_state(stage, use + 1, line))
+        await_empty(work, stage, use, line)
         if position == 0 and cute.arch.lane_idx() == 0:  # the group that reads marks has released the first lines
-            bits = Int32 if cutlass.const_expr(self.own == WORD) else Int16
-            marks = cute.make_tensor(
-                cute.recast_ptr(work.marks.iterator, dtype=bits), cute.make_layout(STAGES * self.sharers)
-            )
-            marks[stage * self.sharers + part] = bits(chosen.marks)
+            work.marks[part, stage] = chosen.marks
         return line
-
-    @cute.jit
-    def hand_line_over(self, work, stage, use, position):
-        cute.arch.fence_proxy("async.shared", space="cta")  # wgmma reads what threads have written
-        cute.arch.sync_warp()  # orders the writes of all lanes before the arrival of one
-        if cute.arch.lane_idx() == 0:
-            work.ready.producer_commit(line_state(stage, use, line_at(position, stage)))
 
     @cute.jit
     def rows_of(self, cache, chosen, lanes: cutlass.Constexpr):
         """The tokens of which this lane copies chunks, if a line of a token is copied by ``lanes`` lanes."""
         rows = []
-        for i in cutlass.range_constexpr(lanes * self.own // WARP):
+        for i in cutlass.range_constexpr(lanes * OWN // WARP):
             token = i * (WARP // lanes) + cute.arch.lane_idx() // lanes
             page = cute.arch.shuffle_sync(chosen.page, token)
             place = cute.arch.shuffle_sync(chosen.place, token)
@@ -183,36 +160,10 @@ class SparseLatentDecode(LatentDecode):
         """Start to copy a line of each token, from ``column`` of the cache on, to where TMA would have brought it."""
         for i in cutlass.range_constexpr(len(rows)):
             elements = CHUNK_BYTES * 8 // rows[i].token.element_type.width
-            target = place_of(keys, line, part * self.own + rows[i].index, lane_chunk())
-            copy_chunk(rows[i], column + lane_chunk() * elements, target)
+            target = place_of(keys, line, part * OWN + rows[i].index, lane_chunk())
+            copy_chunk(rows[i].token, rows[i].exists != 0, column + lane_chunk() * elements, target)
 
 
 def lane_chunk() -> Int32:
     """The chunk of a line of 128 bytes that a lane copies."""
     return cute.arch.lane_idx() % LINE_CHUNKS
-
-
-def copy_bytes(source: cute.Pointer, target: cute.Pointer) -> None:
-    """Start to copy 16 bytes between places that are known to be aligned."""
-    dtype = source.dtype
-    layout = cute.make_layout(CHUNK_BYTES * 8 // dtype.width)
-    places = source, cute.recast_ptr(target, dtype=dtype)
-    atom = cute.make_copy_atom(past_l1(), dtype, num_bits_per_copy=CHUNK_BYTES * 8)
-    cute.copy(atom, *(cute.make_tensor(place, layout) for place in places))
-
-
-@cute.jit
-def copy_chunk(row, column, target):
-    """The same for a token that may not exist: then the place is cleared."""
-    if row.exists != 0:
-        copy_bytes((row.token.iterator + column).align(CHUNK_BYTES), target)
-    else:
-        zeros = cute.make_rmem_tensor(CHUNK_BYTES, Uint8)
-        zeros.fill(0)
-        cute.autovec_copy(zeros, cute.make_tensor(cute.recast_ptr(target, dtype=Uint8), zeros.layout))
-
-
-def place_of(keys: cute.Tensor, line: Int32, row: Int32, chunk: Int32) -> cute.Pointer:
-    """Where a chunk of a line is in shared memory: the eight of a row of 128 bytes are swizzled by its number."""
-    memory = cute.recast_ptr(keys.iterator, dtype=keys.element_type)  # without the swizzle of the layout
-    return (memory + (line * TOKENS + row) * LINE + (chunk ^ row % 8) * CHUNK).align(CHUNK_BYTES)

@@ -12,7 +12,7 @@ import aot
 from .._device import forward
 from ..contracts.attention import mla_decode_sparse as contract
 from ._cache_sm90 import MAX_BLOCKS
-from ._latent_packed_sm90 import PACKED, PackedLatentDecode
+from ._latent_packed_sm90 import PACKED, PackedSparseLatentDecode
 from ._latent_sm90 import KEY, ROWS, VALUE
 from ._latent_sparse_sm90 import SparseLatentDecode
 from .mla_decode import ALIGNMENT
@@ -63,5 +63,5 @@ def mla_decode_sparse(target: aot.Target, dtype: str, cache_dtype: bool) -> list
     }
     # Indices have 32 bits, and blocks side by side need room in the workspace.
     guards = (f"page_count * page_size < {2**31}", "page_count * page_size > 0", f"heads <= {ROWS * MAX_BLOCKS}")
-    decode = (PackedLatentDecode if cache_dtype else SparseLatentDecode)(target)
+    decode = (PackedSparseLatentDecode if cache_dtype else SparseLatentDecode)(target)
     return [aot.Spec(decode, arguments, (*guards, *forward(arguments, "q")))]

@@ -336,8 +336,9 @@ def test_decoding_refuses_what_was_not_built(kernels: dict[str, Kernel], call: d
 
 
 def latent_call(tokens: int = 1, heads: int = 16, page: int = 64, cache: Any = BF16) -> dict[str, Any]:
+    width = 656 if cache == U8 else 576
     return {
-        "q": tensor(0, (2, tokens, heads, 576)), "cache": tensor(1, (9, page, 576), cache), "lengths": tensor(2, (2,), I32),
+        "q": tensor(0, (2, tokens, heads, 576)), "cache": tensor(1, (9, page, width), cache), "lengths": tensor(2, (2,), I32),
         "out": tensor(3, (2, tokens, heads, 512)), "scale": 0.1, "pages": tensor(4, (2, 4), I32),
         "cache_scale": tensor(5, (1,), F32) if cache == F8 else None, "parts": None,
     }  # fmt: skip
@@ -358,8 +359,11 @@ def with_queries_apart(call: dict[str, Any]) -> dict[str, Any]:
         (latent_call(heads=128), "bf16__same__pages__box64"),
         (latent_call(tokens=3), "bf16__same__pages__box64"),
         (latent_call(heads=128, page=16), "bf16__same__pages__box16"),
-        (latent_call(heads=128, cache=F8), "bf16__f8e4m3__pages__box64"),
+        (latent_call(heads=17, cache=F8), "bf16__f8e4m3__pages__box64"),
         (latent_call(heads=128, page=48, cache=F8), "bf16__f8e4m3__pages__box16"),
+        (latent_call(heads=16, cache=F8), "bf16__f8e4m3__pages__rows16"),
+        (latent_call(tokens=4, heads=4, page=48, cache=F8), "bf16__f8e4m3__pages__rows16"),
+        (latent_call(heads=128, cache=U8), "bf16__packed__pages"),
         (with_queries_apart(latent_call()), "bf16__same__pages__box64"),
         (latent_call(heads=12_288), "bf16__same__pages__box64"),
     ],

@@ -89,10 +89,10 @@ def test_a_graph_stays_right_when_lengths_and_pages_change(
 
 
 @pytest.mark.parametrize("page", [16, 64, 0])
-@pytest.mark.parametrize("narrow", [False, True])
+@pytest.mark.parametrize("kind", ["bf16", "f8e4m3", "packed"])
 @pytest.mark.parametrize("heads", [16, 128])
 def test_a_graph_of_latent_attention_stays_right_when_lengths_and_pages_change(
-    bundle: aot_runtime.Bundle, contracts: dict[str, Contract], torch: Any, heads: int, narrow: bool, page: int
+    bundle: aot_runtime.Bundle, contracts: dict[str, Contract], torch: Any, heads: int, kind: str, page: int
 ) -> None:
     """With pages of two sizes, which take different code, and with a contiguous cache."""
     if "mla_decode" not in bundle.kernels:
@@ -101,13 +101,10 @@ def test_a_graph_of_latent_attention_stays_right_when_lengths_and_pages_change(
     room = EACH * PAGE
     count = BATCH * room // (page or room)
     q = torch.randn(BATCH, 1, heads, 576, device="cuda").to(torch.bfloat16)
-    cache = torch.randn(count, page or room, 576, device="cuda").to(torch.float8_e4m3fn if narrow else torch.bfloat16)
     out, lengths = q.new_empty(BATCH, 1, heads, 512), ints(torch, (64, 200, 1, 33, 512))
-    call = {"q": q, "cache": cache, "lengths": lengths, "scale": SCALE}
+    call = {"q": q, "lengths": lengths, "scale": SCALE, **latent_cache(torch, count, page or room, kind)}
     if page:
         call["pages"] = torch.randperm(count, device="cuda", dtype=torch.int32).view(BATCH, -1)
-    if narrow:
-        call["cache_scale"] = torch.full((1,), 0.5, device="cuda")
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         bundle["mla_decode"](out=out, **call)
@@ -122,19 +119,17 @@ def test_a_graph_of_latent_attention_stays_right_when_lengths_and_pages_change(
         assert compare(out, contracts["mla_decode"].reference(**seen))[0] == "", replay
 
 
-@pytest.mark.parametrize("narrow", [False, True])
+@pytest.mark.parametrize("heads", [16, 128])
+@pytest.mark.parametrize("kind", ["bf16", "f8e4m3", "packed"])
 def test_latent_attention_does_not_depend_on_what_its_workspace_contains(
-    bundle: aot_runtime.Bundle, contracts: dict[str, Contract], torch: Any, narrow: bool
+    bundle: aot_runtime.Bundle, contracts: dict[str, Contract], torch: Any, kind: str, heads: int
 ) -> None:
     """Sequences of different lengths, most of which are cut: blocks leave parts and marks for each other."""
     if "mla_decode" not in bundle.kernels:
         pytest.skip("the bundle has no `mla_decode`")
     batch, room = 37, 2048
-    q = torch.randn(batch, 1, 128, 576, device="cuda").to(torch.bfloat16)
-    cache = torch.randn(batch, room, 576, device="cuda").to(torch.float8_e4m3fn if narrow else torch.bfloat16)
-    call = {"q": q, "cache": cache, "scale": SCALE}
-    if narrow:
-        call["cache_scale"] = torch.full((1,), 0.5, device="cuda")
+    q = torch.randn(batch, 1, heads, 576, device="cuda").to(torch.bfloat16)
+    call = {"q": q, "scale": SCALE, **latent_cache(torch, batch, room, kind)}
     parts = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
     for lengths in (tuple(137 * i % 1900 for i in range(batch)), (room,) * batch):
         call["lengths"] = ints(torch, lengths)
@@ -143,7 +138,7 @@ def test_latent_attention_does_not_depend_on_what_its_workspace_contains(
         for content in (0, 0xFF, 0x57, None, None):  # None: what the call before has left
             if content is not None:
                 parts.fill_(content)
-            out = torch.full((batch, 1, 128, 512), float("nan"), device="cuda", dtype=torch.bfloat16)
+            out = torch.full((batch, 1, heads, 512), float("nan"), device="cuda", dtype=torch.bfloat16)
             bundle["mla_decode"](out=out, parts=parts, **call)
             results.append(out)
         assert compare(results[0], expected)[0] == ""
@@ -191,6 +186,16 @@ def test_a_graph_of_sparse_attention_stays_right_when_indices_change(
         torch.cuda.synchronize()
         seen = {**call, "lengths": lengths.clamp(0, room)}
         assert compare(out, contracts["mla_decode_sparse"].reference(**seen))[0] == "", replay
+
+
+def latent_cache(torch: Any, count: int, size: int, kind: str) -> dict[str, Any]:
+    """A cache of latent vectors in pages, or in line, with the scale that it needs."""
+    tokens = torch.randn(count, size, 576, device="cuda").to(torch.bfloat16)
+    if kind == "packed":
+        return {"cache": packed_tokens(torch, tokens)}
+    if kind == "bf16":
+        return {"cache": tokens}
+    return {"cache": tokens.to(torch.float8_e4m3fn), "cache_scale": torch.full((1,), 0.5, device="cuda")}
 
 
 def packed_tokens(torch: Any, tokens: Any) -> Any:

@@ -14,10 +14,8 @@ from typing import Any
 import aot
 
 from ._caches import KEY, VALUE
+from ._packed import pack, unpacked
 
-SCALED = 128  # elements that share a scale of a packed token
-SCALES = VALUE // SCALED
-PACKED = VALUE + 4 * SCALES + 2 * (KEY - VALUE)  # bytes
 NONE = (-1, -(2**31), 2**31 - 1)  # indices that name no token
 
 
@@ -78,35 +76,11 @@ BENCH = ((128, 128), (32, 128), (1, 128), (128, 64), (128, 16))  # queries and h
 CHOSEN = 2048
 
 
-def pack(cache: Any) -> Any:
-    """Packed tokens: elements over their scale as f8e4m3, scales, and the last elements as bf16."""
-    import torch
-
-    blocks = cache[..., :VALUE].float().unflatten(-1, (SCALES, SCALED))
-    scales = blocks.abs().amax(-1) / 448 + 2**-20
-    narrow = (blocks / scales[..., None]).to(torch.float8_e4m3fn).flatten(-2).view(torch.uint8)
-    last = cache[..., VALUE:].to(torch.bfloat16).contiguous().view(torch.uint8)
-    return torch.cat((narrow, scales.contiguous().view(torch.uint8), last), -1)
-
-
-def unpack(cache: Any, dtype: Any) -> Any:
-    """Tokens of a cache, packed or not, in a line."""
-    import torch
-
-    flat = cache.flatten(0, 1)
-    if cache.dtype != torch.uint8:
-        return flat
-    narrow, scales, last = (part.contiguous() for part in flat.split((VALUE, 4 * SCALES, 2 * (KEY - VALUE)), -1))
-    blocks = narrow.view(torch.float8_e4m3fn).float().unflatten(-1, (SCALES, SCALED))
-    wide = (blocks * scales.view(torch.float32)[..., None]).flatten(-2).to(dtype)
-    return torch.cat((wide, last.view(torch.bfloat16).to(dtype)), -1)
-
-
 def reference(q: Any, cache: Any, indices: Any, lengths: Any, scale: float) -> Any:
     import torch
 
     queries, heads, _ = q.shape
-    flat = unpack(cache, q.dtype)
+    flat = unpacked(cache, q.dtype).flatten(0, 1)
     out = torch.zeros((queries, heads, VALUE), dtype=torch.float64, device=q.device)
     for i, length in enumerate(lengths.tolist()):
         own = indices[i, :length].long()
@@ -139,7 +113,7 @@ def torch_equivalent(q: Any, cache: Any, indices: Any, lengths: Any, scale: floa
     """Gather the tokens, then two products."""
     import torch
 
-    flat = unpack(cache, q.dtype)
+    flat = unpacked(cache, q.dtype).flatten(0, 1)
     exists = (indices >= 0) & (indices < len(flat))
     exists &= torch.arange(indices.shape[1], device=q.device) < lengths[:, None]
     keys = flat[torch.where(exists, indices, 0).long()]
