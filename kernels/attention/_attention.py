@@ -13,7 +13,7 @@ from cutlass import Float32, Int32
 import aot
 
 from .._device import WARP, KernelObject, launched_early
-from .._scheduler import causal
+from .._scheduler import causal, causal_at_last
 from ._schedule import Sequences
 from ._softmax import LOG2_E, MINUS_INFINITY, Softmax, cap_scores, make_softmax, mask_scores, scale_sums
 
@@ -62,7 +62,10 @@ class Tile(NamedTuple):
 
 
 class BatchOrder(NamedTuple):
-    """Sequences of one length. The order of work takes the tiles of ``together`` heads at a time: see ``causal``."""
+    """Sequences of one length. The order of work takes the tiles of ``together`` heads at a time: see ``causal``.
+
+    If ``first`` is not none, it takes these heads one by one before: see ``causal_at_last``.
+    """
 
     tiles: Int32
     heads: Int32
@@ -70,12 +73,17 @@ class BatchOrder(NamedTuple):
     queries: Int32
     tokens: Int32
     together: Int32
+    first: Int32 | None = None
 
     def count(self) -> Int32:
         return self.tiles * self.heads * self.sequences
 
     def tile_at(self, index: Int32) -> Tile:
-        head, tile = causal(index, self.heads * self.sequences, self.tiles, self.together)
+        heads = self.heads * self.sequences
+        if self.first is None:
+            head, tile = causal(index, heads, self.tiles, self.together)
+        else:
+            head, tile = causal_at_last(index, heads, self.tiles, self.together, self.first)
         sequence = head // self.heads
         return Tile(tile, head - sequence * self.heads, sequence, self.queries, self.tokens)
 

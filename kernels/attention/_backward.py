@@ -36,6 +36,7 @@ CHUNK = 8  # elements of 16 bytes
 SLAB = 32  # columns of the sums of ``grad_q`` that lie side by side: a line of 128 bytes in each row
 ROW_THREADS = 256  # of a block that computes statistics
 INFINITY = float("inf")
+LAST = 512  # tiles that are ordered by their length: about four for each multiprocessor of the largest GPUs
 
 
 class Statistics(NamedTuple):
@@ -124,16 +125,27 @@ class Side:
         return Blocks(begin, end, (clean_low + size - 1) // size, clean_end)
 
     @cute.jit
-    def block_at(self, blocks: Blocks, i: Int32) -> Int32:
-        """The block of columns that comes at ``i``, which goes from ``blocks.begin`` to ``blocks.end``.
+    def loops(self, blocks: Blocks):
+        """How many rounds the outer, and the inner loop over columns have: heads and blocks, or blocks and heads if tiles add in turn.
+
+        These would else all wait for the longest of them in each head.
+        """
+        outer, inner = self.column_heads(), blocks.end - blocks.begin
+        if self.in_turn:
+            outer, inner = inner, outer
+        return outer, inner
+
+    @cute.jit
+    def columns_at(self, blocks: Blocks, outer: Int32, inner: Int32):
+        """The block of columns, and the number of the head, that come in a round of both loops.
 
         Tiles that add in turn begin with the last block, which all of them meet under a causal mask. So each is one turn behind
         the tile before it from then on, and the longest tiles can still be the first.
         """
-        block = i
+        head, block = outer, blocks.begin + inner
         if self.in_turn:
-            block = blocks.begin + blocks.end - 1 - i
-        return block
+            head, block = inner, blocks.end - 1 - outer
+        return block, head
 
     def turn(self, tile: Tile, block: Int32) -> Int32:
         """How many tiles of keys add to a block of queries before this one: those with earlier keys that it sees."""
@@ -178,9 +190,13 @@ class AttentionBackward(KernelObject):
     @cute.jit
     def problem(
         self, q: cute.Tensor, k: cute.Tensor, starts, left: Int32, right: Int32, by_keys: cutlass.Constexpr,
-        tile_rows: cutlass.Constexpr,
+        tile_rows: cutlass.Constexpr, in_turn=False,
     ):  # fmt: skip
-        """The problem, and how many tiles of rows it has, at most if only the device knows it."""
+        """The problem, and how many tiles of rows it has, at most if only the device knows it.
+
+        Tiles of keys take one head after the other, because queries, ``grad_out`` and sums of ``grad_q`` must stay in the L2 cache.
+        At last they take many heads together, if the tiles differ in length. ``in_turn``, tiles of one head would wait for each other.
+        """
         rows, columns = (k, q) if cutlass.const_expr(by_keys) else (q, k)
         heads, share = rows.shape[-2], q.shape[-2] // k.shape[-2]
         left = cutlass.min(left, UNBOUNDED) if left >= 0 else Int32(UNBOUNDED)
@@ -196,7 +212,12 @@ class AttentionBackward(KernelObject):
             together = cutlass.max(cutlass.min(HELD // cutlass.max(size, 1), 65536), 1)
             together = together if cutlass.const_expr(by_keys) else together * share
             tiles = cute.ceil_div(rows.shape[1], tile_rows)
-            order = BatchOrder(tiles, heads, rows.shape[0], rows.shape[1], columns.shape[1], together)
+            first = None
+            if cutlass.const_expr(by_keys):
+                at_last = cute.ceil_div(LAST, cutlass.max(tiles, 1)) if right < UNBOUNDED else Int32(0)
+                first = Int32(0) if in_turn else cutlass.max(heads * rows.shape[0] - at_last, 0)
+                together = together if in_turn else cutlass.max(at_last, 1)
+            order = BatchOrder(tiles, heads, rows.shape[0], rows.shape[1], columns.shape[1], together, first)
             count = order.count()
         return Problem(order, left, right, share), count
 

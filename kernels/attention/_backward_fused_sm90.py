@@ -30,7 +30,9 @@ class FusedBackward(TmaBackward):
         sums = self.compact(scratch, q)
         statistics = self.statistics(scratch, cute.size(sums), q, turns=True)
         scoring = self.scoring(scale, Float32(0))
-        problem, count = self.problem(q, k, (q_starts, k_starts), left, right, True, self.tiling.rows)
+        problem, count = self.problem(
+            q, k, (q_starts, k_starts), left, right, True, self.tiling.rows, in_turn=deterministic
+        )
         if self.any_pair(q, k, grad_q, grad_k, grad_v, grad_sinks, stream):
             self.launch_rows(grad_out, out, lse, statistics, sums, sinks, grad_sinks, stream)
             inputs, gradients = (grad_out, q, k, v), (grad_k, grad_v)

@@ -1,7 +1,7 @@
 """Gradients of attention for sm_90a: TMA brings tiles into shared memory, wgmma multiplies them from there.
 
 A block of threads has 128 keys with their values, 64 for each of two consumer warp groups, and goes over the queries that
-see them in blocks of ``queries``, each in all heads that share the keys. For each block of queries, a warp group computes
+see them in blocks of ``queries``, head by head of those that share the keys. For each block of queries, a warp group computes
 
 * ``scores = k @ q.T`` and ``slopes = v @ grad_out.T``, a row for each of its keys. Both stay in registers.
 * ``P`` and ``dS`` from them. In registers, both are left operands of ``grad_v += P @ grad_out`` and ``grad_k += dS @ q``.
@@ -295,9 +295,10 @@ class Backward(FusedBackward):
         pipes.rows.consumer_wait(consumer_state(1))
         pipes.row_values.consumer_wait(consumer_state(1))
         state = consumer_state(STAGES)
-        for i in cutlass.range(blocks.begin, blocks.end, unroll=1):
-            block = side.block_at(blocks, i)
-            for _ in cutlass.range(side.column_heads(), unroll=1):
+        outer, inner = side.loops(blocks)
+        for i in cutlass.range(outer, unroll=1):
+            for j in cutlass.range(inner, unroll=1):
+                block, _ = side.columns_at(blocks, i, j)
                 state = self.add_block(consumer, pipes, statistics, scoring, side, tile, blocks, block, state)
 
     @cute.jit

@@ -222,8 +222,8 @@ class SplitBackward(TmaBackward):
         pipes.rows.consumer_wait(consumer_state(1))
         pipes.row_values.consumer_wait(consumer_state(1))
         state = consumer_state(STAGES)
-        for block in cutlass.range(blocks.begin, blocks.end, unroll=1):
-            for _ in cutlass.range(side.column_heads(), unroll=1):
+        for _ in cutlass.range(side.column_heads(), unroll=1):
+            for block in cutlass.range(blocks.begin, blocks.end, unroll=1):
                 state = self.add_block(consumer, pipes, shared, scoring, held, side, tile, blocks, block, row, state)
 
     @cute.jit

@@ -133,10 +133,11 @@ class TmaBackward(AttentionBackward):
         for pipe, target, operand in zip(pipes[:2], shared[:2], operands[:2], strict=True):
             own = of_head(operand, tile.sequence, *of_rows, tile.head)
             load_tile(pipe, operand.atom, *self.blocks_of(operand, target, own), tile.index, first)
-        for i in cutlass.range(blocks.begin, blocks.end, unroll=1):
-            block = side.block_at(blocks, i)
-            for g in cutlass.range(side.column_heads(), unroll=1):
-                head = side.column_head(tile, g)
+        outer, inner = side.loops(blocks)
+        for i in cutlass.range(outer, unroll=1):
+            for j in cutlass.range(inner, unroll=1):
+                block, number = side.columns_at(blocks, i, j)
+                head = side.column_head(tile, number)
                 columns = of_head(operands[2], tile.sequence, *of_columns, head)
                 values = of_head(operands[3], tile.sequence, *of_columns, head)
                 columns = self.blocks_of(operands[2], shared[2], columns)
@@ -151,10 +152,11 @@ class TmaBackward(AttentionBackward):
         """Bring the statistics of queries that are columns beside them. Queries past the end weigh nothing."""
         blocks, state = side.blocks(tile), producer_state(STAGES)
         columns = side.tile_columns
-        for turn in cutlass.range(blocks.begin, blocks.end, unroll=1):
-            block = side.block_at(blocks, turn)
-            for g in cutlass.range(side.column_heads(), unroll=1):
-                own = self.statistics_of(statistics, tile, side.column_head(tile, g))
+        outer, inner = side.loops(blocks)
+        for i in cutlass.range(outer, unroll=1):
+            for j in cutlass.range(inner, unroll=1):
+                block, number = side.columns_at(blocks, i, j)
+                own = self.statistics_of(statistics, tile, side.column_head(tile, number))
                 pipe.sync_object_empty.wait(state.index, state.phase)
                 for i in cutlass.range_constexpr(-(-columns // WARP)):
                     place = i * WARP + cute.arch.lane_idx()

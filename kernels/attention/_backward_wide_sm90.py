@@ -284,9 +284,10 @@ class WideBackward(FusedBackward):
         consumer.sums.fill(0.0)
         row = tile.index * self.tiling.rows + accumulator_row(consumer.place.thread)
         pipes.rows.consumer_wait(consumer_state(1))
-        for turn in cutlass.range(blocks.begin, blocks.end, unroll=1):
-            block = side.block_at(blocks, turn)
-            for _ in cutlass.range(side.column_heads(), unroll=1):
+        outer, inner = side.loops(blocks)
+        for i in cutlass.range(outer, unroll=1):
+            for j in cutlass.range(inner, unroll=1):
+                block, _ = side.columns_at(blocks, i, j)
                 stage, scores = state.index, self.scored(consumer)
                 pipes.columns.consumer_wait(state)
                 start_product(consumer.scores, scores, consumer.left, consumer.right[None, None, None, stage], True)
@@ -319,8 +320,9 @@ class WideBackward(FusedBackward):
         consumer.sums.fill(0.0)
         pipes.rows.consumer_wait(consumer_state(1))
         pipes.row_values.consumer_wait(consumer_state(1))
-        for _turn in cutlass.range(blocks.begin, blocks.end, unroll=1):
-            for _ in cutlass.range(side.column_heads(), unroll=1):
+        outer, inner = side.loops(blocks)
+        for _ in cutlass.range(outer, unroll=1):
+            for _turn in cutlass.range(inner, unroll=1):
                 stage, slopes = state.index, self.scored(consumer)
                 pipes.column_values.consumer_wait(value_state)
                 start_product(consumer.scores, slopes, consumer.left, consumer.right[None, None, None, 0], True)

@@ -158,10 +158,11 @@ class Adder:
     def add_parts(self, side, tile, turns):
         """Add the parts of a tile of keys, block by block of queries."""
         blocks, slabs, last = side.blocks(tile), self.tiling.dim // SLAB, Int32(-1)
-        for i in cutlass.range(blocks.begin, blocks.end, unroll=1):
-            block = side.block_at(blocks, i)
-            for g in cutlass.range(side.column_heads(), unroll=1):
-                head = side.column_head(tile, g)
+        outer, inner = side.loops(blocks)
+        for i in cutlass.range(outer, unroll=1):
+            for j in cutlass.range(inner, unroll=1):
+                block, number = side.columns_at(blocks, i, j)
+                head = side.column_head(tile, number)
                 targets = []
                 for slab in cutlass.range_constexpr(slabs):
                     own = of_head(self.sums, tile.sequence, tile.first_query, tile.queries, head * slabs + slab)

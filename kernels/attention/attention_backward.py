@@ -128,13 +128,13 @@ def specs_sm80(target: aot.Target, dtype: str, layout: str, dims: Dims, sinks: b
 def specs_sm90(target: aot.Target, dtype: str, layout: str, dims: Dims, sinks: bool) -> list[aot.Spec]:
     arguments = arguments_of(dtype, layout, dims, sinks)
     guards = (*guards_of(layout), *forward(arguments, "grad_out", "q", "k", "v", "grad_q", "grad_k", "grad_v"))
-    uncapped, specs = (*guards, "soft_cap == 0"), []
+    taken, specs = (*guards, "soft_cap == 0"), []
     if dims in SM90_LONG:
         long = SM90_LONG[dims]
         kernel = _backward_sm90.Backward(long, target, layout)
-        specs.append(aot.Spec(kernel, arguments, uncapped, long.label, prefer=(LONG[layout],)))
+        specs.append(aot.Spec(kernel, arguments, taken, long.label, prefer=(LONG[layout],)))
     code, fused = SM90_FUSED[dims]
-    specs.append(aot.Spec(code(fused, target, layout), arguments, uncapped, fused.label))
+    specs.append(aot.Spec(code(fused, target, layout), arguments, taken, fused.label))
     tiling = SM90_SPLIT[dims]
     return [*specs, aot.Spec(split.SplitBackward(tiling, target, layout), arguments, guards, tiling.label)]
 

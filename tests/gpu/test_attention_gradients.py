@@ -90,6 +90,16 @@ def test_gradients_agree_with_autograd_in_f64(
     agree(torch.autograd.grad(out, arguments, arriving), exact, dtype)
 
 
+def test_many_heads_take_both_orders_of_tiles(ops: Any, reference: Callable[..., Any]) -> None:
+    # 560 tiles: more than are ordered by length.
+    arguments = leaves(450, 450, (70, 70), (64, 64), "bfloat16", ragged=False)
+    others = {"scale": 0.125, "right": 0}
+    out, _ = ops.attention(*arguments, **others)
+    arriving = torch.randn_like(out)
+    exact = exact_gradients(reference, arguments, arriving, **others)
+    agree(torch.autograd.grad(out, arguments, arriving), exact, "bfloat16")
+
+
 @pytest.mark.parametrize("dim", [128, 64])
 def test_sinks_have_gradients(ops: Any, reference: Callable[..., Any], dim: int) -> None:
     arguments = leaves(333, 421, (6, 2), (dim, dim), "bfloat16", ragged=False)
