@@ -122,13 +122,14 @@ class Starts(Sequences):
 class RaggedOrder(NamedTuple):
     """Queries of sequences that lie side by side. Sequence by sequence, the last tiles of all heads come first.
 
-    Only the device knows how many tiles there are. All lanes of a warp find them together.
+    If ``most`` is not none, heads of a sequence are taken together as long as they have that many tokens at most. Only the device knows how many tiles there are. All lanes of a warp find them together.
     """
 
     q_starts: cute.Tensor
     tokens: SideBySide | InPages
     rows: int
     heads: Int32
+    most: Int32 | None = None
 
     def sequences(self) -> Starts:
         return Starts(self.q_starts, Int32(0), self.rows, self.heads)
@@ -142,10 +143,13 @@ class RaggedOrder(NamedTuple):
         sums, _ = sequences.scan()
         sequence, before = sequences.find(index, sums)
         within = index - before * self.heads
-        tile = sequences.tiles(sequence) - 1 - within // self.heads
         first_token, tokens = self.tokens.of(sequence)
+        tiles, together = sequences.tiles(sequence), self.heads
+        if self.most is not None:
+            together = cutlass.min(cutlass.max(self.most // cutlass.max(tokens, 1), 1), self.heads)
+        head, tile = causal(within, self.heads, tiles, together)
         first_query = self.q_starts[sequence]
-        return Tile(tile, within % self.heads, sequence, sequences.length(sequence), tokens, first_query, first_token)
+        return Tile(tile, head, sequence, sequences.length(sequence), tokens, first_query, first_token)
 
 
 class Bounds(NamedTuple):

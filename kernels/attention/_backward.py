@@ -36,6 +36,7 @@ CHUNK = 8  # elements of 16 bytes
 SLAB = 32  # columns of the sums of ``grad_q`` that lie side by side: a line of 128 bytes in each row
 ROW_THREADS = 256  # of a block that computes statistics
 INFINITY = float("inf")
+STREAMED = 8 * 2**20  # bytes of queries and ``grad_out`` of heads that are taken together if sequences lie side by side
 LAST = 512  # tiles that are ordered by their length: about four for each multiprocessor of the largest GPUs
 
 
@@ -203,7 +204,11 @@ class AttentionBackward(KernelObject):
         right = cutlass.min(right, UNBOUNDED) if right >= 0 else Int32(UNBOUNDED)
         if cutlass.const_expr(self.ragged):
             row_starts, column_starts = (starts[1], starts[0]) if cutlass.const_expr(by_keys) else starts
-            order = RaggedOrder(row_starts, SideBySide(column_starts), tile_rows, heads)
+            most = None
+            if cutlass.const_expr(by_keys):
+                size = (self.tiling.dim + self.tiling.value_dim) * ELEMENT_BYTES * share
+                most = Int32(2**31 - 1) if in_turn else STREAMED // size
+            order = RaggedOrder(row_starts, SideBySide(column_starts), tile_rows, heads, most)
             sequences = cute.size(row_starts) - 1
             count = (rows.shape[0] // tile_rows + sequences) * heads if rows.shape[0] > 0 else Int32(0)
         else:
