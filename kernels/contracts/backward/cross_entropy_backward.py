@@ -25,8 +25,8 @@ def reference(grad_loss: Any, x: Any, target: Any, ignore_index: int = IGNORED) 
 def inputs(make: Any, dtype: str) -> Iterator[dict[str, Any]]:
     for layout in ROWS:
         yield _call(make, layout.make(make, dtype))
-    for columns in (24, 40_000):  # held in registers, and not
-        x = make.tensor((8, columns), dtype)
+    for rows, columns in ((8, 24), (8, 40_000), (264, 40_000)):  # held by a block, by a cluster, and read twice
+        x = make.tensor((rows, columns), dtype)
         x[0, 3], x[1, 5], x[2, 7], x[3] = float("nan"), float("inf"), float("-inf"), float("-inf")
         x[4, : columns // 2] = float("-inf")
         x[5] *= 1000
