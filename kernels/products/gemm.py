@@ -144,32 +144,37 @@ class Code(NamedTuple):
     supplied: dict[str, Any]
     tma: bool
     by_x: tuple[Choice, ...] = ()  # for products of rows with columns, which gradients of activations are
+    by_weight: tuple[Choice, ...] = ()  # for products of columns with columns, which gradients of weights are
 
     def choices_of(self, a: bool, b: bool, epilogue: int) -> tuple[Choice, ...]:
         """The tilings for operands with rows, or with columns. Layers of networks multiply rows with rows."""
         if a and b:
             return self.choices
-        by_x = a and not epilogue  # gradients have none
-        return (by_x and self.by_x) or (Choice(self.general),)
+        gradients = {(True, False): self.by_x, (False, False): self.by_weight} if not epilogue else {}
+        return gradients.get((a, b)) or (Choice(self.general),)
 
 
-# Gradients of activations have as many rows as the product: a table chooses among these if there are few tiles. With many, the
-# general tiling was the fastest on an H200. Gradients of weights have it alone: they have many rows.
+# The tilings for gradients, among which a table chooses: the model of their times chose them for products of networks. Gradients of
+# activations have as many rows as the product. Those of weights have many.
 SM90_BY_X_LABELS = frozenset((
-    "tile48x64_swapped_cluster1x4", "tile96x64_swapped_cluster1x4", "tile160x64_swapped_cluster1x4",
-    "tile112x128_swapped_cooperative_cluster2x1", "tile160x128_swapped_cluster1x2",
-    "tile128x256_swapped_cooperative_cluster1x2",
+    "tile24x64_swapped_cluster1x4", "tile48x64_swapped_cluster1x4", "tile96x64_swapped_cluster1x4",
+    "tile128x64_swapped_cluster1x4", "tile160x64_swapped_cluster1x4", "tile128x64_swapped_splitk4",
+    "tile24x128_swapped_cooperative_splitk5", "tile96x128_swapped_cluster2x1", "tile112x128_swapped_cooperative_cluster2x1",
+    "tile160x128_swapped_cluster1x2", "tile192x128_swapped_cluster1x2", "tile128x256_swapped_cooperative_cluster1x2",
+))  # fmt: skip
+SM90_BY_WEIGHT_LABELS = frozenset((
+    "tile160x64_swapped_cluster1x4", "tile144x128_swapped_cluster1x2", "tile192x128_swapped_cluster1x2",
 ))  # fmt: skip
 
 
-def few_tiles(choice: Choice) -> Choice:
-    return choice._replace(guards=(*choice.guards, "m * n < 16777216"), core=True)
+def general_and(labels: frozenset[str]) -> tuple[Choice, ...]:
+    """The general tiling, and others if there are few tiles: with many it was the fastest on an H200."""
+    others = (sm90_choice(tiling) for tiling in SM90_TILINGS if tiling.label in labels)
+    few = (one._replace(guards=(*one.guards, "m * n < 16777216")) for one in others)
+    return (sm90_choice(SM90_GENERAL), *few)
 
 
-SM90_BY_X = (
-    sm90_choice(SM90_GENERAL),
-    *(few_tiles(sm90_choice(tiling)) for tiling in SM90_TILINGS if tiling.label in SM90_BY_X_LABELS),
-)
+SM90_BY_X, SM90_BY_WEIGHT = general_and(SM90_BY_X_LABELS), general_and(SM90_BY_WEIGHT_LABELS)
 SM80 = Code(_gemm_sm80.Gemm, SM80_CHOICES, SM80_CHOICES[-1].tiling, {}, tma=False)
 SM90 = Code(
     _bias_activation.Gemm,
@@ -178,6 +183,7 @@ SM90 = Code(
     {"clusters": aot.ActiveClusters()},
     tma=True,
     by_x=SM90_BY_X,
+    by_weight=SM90_BY_WEIGHT,
 )
 SM100 = Code(sm100.Gemm, SM100_CHOICES, SM100_CHOICES[-1].tiling, {"multiprocessors": aot.Multiprocessors()}, tma=True)
 CODE = {"sm_80": SM80, "sm_90a": SM90, "sm_100f": SM100}

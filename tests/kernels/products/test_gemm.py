@@ -112,21 +112,22 @@ def test_the_contract_has_a_product_for_every_tiling(path: Path, bundle: aot_run
 @pytest.mark.compiler
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of CuTe DSL
 def test_the_contract_has_a_product_for_every_tiling_of_gradients() -> None:
-    from kernels.products.gemm import SM90_BY_X
+    from kernels.products.gemm import SM90_BY_WEIGHT, SM90_BY_X
 
     extents = [dict(zip("mnk", shape, strict=True)) for shape in LAID_OUT]
-    for choice in SM90_BY_X:
+    for choice in (*SM90_BY_X, *SM90_BY_WEIGHT):
         assert any(all(eval(guard, {}, one) for guard in choice.guards) for one in extents), choice.tiling.label
 
 
 @pytest.mark.compiler
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of CuTe DSL
 def test_gradients_of_many_tiles_take_the_general_tiling_alone() -> None:
-    from kernels.products.gemm import SM90_BY_X, SM90_GENERAL
+    from kernels.products.gemm import SM90_BY_WEIGHT, SM90_BY_X, SM90_GENERAL
 
     large = {"m": 16_384, "n": 2048, "k": 8192}
-    taking = [choice.tiling for choice in SM90_BY_X if all(eval(guard, {}, large) for guard in choice.guards)]
-    assert taking == [SM90_GENERAL]
+    for choices in (SM90_BY_X, SM90_BY_WEIGHT):
+        taking = [choice.tiling for choice in choices if all(eval(guard, {}, large) for guard in choice.guards)]
+        assert taking == [SM90_GENERAL]
 
 
 @pytest.mark.parametrize(("capability", "early"), [((8, 0), False), ((9, 0), True), ((10, 0), True)])
