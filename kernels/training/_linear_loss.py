@@ -28,6 +28,7 @@ from ..sm90.tiling import Tiling
 THREADS = 256  # of the block that adds up a number of each token
 HEAD = 32  # floats of scratch memory before the losses of tokens: the first is what gradients are scaled by
 ELEMENTS = 1 << 29  # of the logits that are in memory at the same time, about
+FEW = 1 << 27  # logits that may all be in memory; of more, at most about half
 ROWS = 256  # tokens: steps have multiples of these
 # A block reads a long row twice. Clusters that hold one would wait for each other.
 ROW_TILINGS = (*LIMITED_TILINGS["vector"][:-3], RowTiling(threads=512, unroll=4, looped=True, blocks=2))
@@ -225,7 +226,9 @@ class LinearCrossEntropy(KernelObject):
         stream: CUstream,
     ):  # fmt: skip
         tokens, words = x.shape[0], weight.shape[0]
-        most = cutlass.max(cutlass.min(tokens, cutlass.max(ROWS, ELEMENTS // words // ROWS * ROWS)), 1)
+        half = cutlass.max((tokens // 2 + ROWS - 1) // ROWS * ROWS, FEW // words // ROWS * ROWS)
+        most = cutlass.max(ROWS, cutlass.min(half, ELEMENTS // words // ROWS * ROWS))
+        most = cutlass.max(cutlass.min(tokens, most), 1)
         scale = cute.make_tensor(scratch.iterator, cute.make_layout(1))
         losses = cute.make_tensor(scratch.iterator + HEAD, cute.make_layout(tokens))
         start = (scratch.iterator + (HEAD + (tokens + HEAD - 1) // HEAD * HEAD)).align(128)

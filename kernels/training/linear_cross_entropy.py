@@ -13,7 +13,7 @@ from .._device import chunk_elements, forward
 from ..contracts.training import linear_cross_entropy as contract
 from ..products.gemm import CHUNK, matrix
 from ..sm90.tiling import Tiling
-from ._linear_loss import ELEMENTS, HEAD, ROWS, LinearCrossEntropy
+from ._linear_loss import ELEMENTS, FEW, HEAD, ROWS, LinearCrossEntropy
 
 # Of the logits, of the gradient by x, of that by the weight.
 TILINGS = (
@@ -22,7 +22,8 @@ TILINGS = (
     Tiling(128, 192, cluster_m=2, buffers=1),
 )
 
-_STEP = f"min(x.shape[0], max({ROWS}, {ELEMENTS} // max(weight.shape[0], 1) // {ROWS} * {ROWS}))"
+_HALF = f"max((x.shape[0] // 2 + {ROWS - 1}) // {ROWS} * {ROWS}, {FEW} // max(weight.shape[0], 1) // {ROWS} * {ROWS})"
+_STEP = f"min(x.shape[0], max({ROWS}, min({_HALF}, {ELEMENTS} // max(weight.shape[0], 1) // {ROWS} * {ROWS})))"
 _FLOATS = f"{HEAD} + (x.shape[0] + {HEAD - 1}) // {HEAD} * {HEAD}"
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import aot
 
-# Tokens, words, k. The last one takes two steps.
+# Tokens, words, k. The last ones take two steps.
 SHAPES = (
     (0, 16, 8),
     (1, 8, 8),

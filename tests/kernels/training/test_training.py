@@ -53,7 +53,10 @@ def loss(cuda: Standin, tokens: int, words: int, k: int) -> list[Any]:
     return [x, weight, cuda.tensor((tokens,), "int64"), cuda.tensor((1,), "float32"), *gradients]
 
 
-@pytest.mark.parametrize(("tokens", "words", "steps"), [(300, 4000, 1), (4096, 131_072, 1), (10_000, 131_072, 3)])
+@pytest.mark.parametrize(
+    ("tokens", "words", "steps"),
+    [(300, 4000, 1), (1024, 131_072, 1), (2000, 131_072, 2), (8192, 131_072, 2), (10_000, 131_072, 3)],
+)
 def test_a_loss_takes_some_tokens_at_a_time(
     cuda: Standin, bundle: aot_runtime.Bundle, tokens: int, words: int, steps: int
 ) -> None:
