@@ -394,7 +394,7 @@ def generating() -> str:
 
 def steps() -> str:
     """Tokens per second of a step of training, and seconds until the first one is done."""
-    found = read("h200-training.json")["results"]["decoder"]
+    found = read("h200-training-curves.json")["results"]["decoder"]
     speeds = {name: one["tokens per second"] for name, one in found.items()}
     seconds = {
         name: (one["imports"], one["first step after the start"] - one["imports"]) for name, one in found.items()
@@ -409,17 +409,17 @@ def curves() -> str:
     """How far losses of the same steps are apart."""
     found = read("h200-training-curves.json")["results"]["curves"]["distances"]
     rows = [
-        (pair, str(one["steps"]), *(f"{one[name]:.3f}" for name in ("mean", "last fifth", "largest")))
-        for pair, one in found.items()
+        (pair, *(f"{one[name]:.3f}" for name in ("mean", "last fifth", "largest"))) for pair, one in found.items()
     ]
-    return table(("distance of losses", "steps", "mean", "mean of the last fifth", "largest"), rows)
+    return table(("distance of losses", "mean", "mean of the last fifth", "largest"), rows)
 
 
 def kept() -> str:
     """Bytes that a run keeps on the GPU and on the host."""
     found = read("h200-training-curves.json")["results"]["memory"]
     rows = [(where, *(f"{found[where][i] / 1e6:,.2f}" for i in (0, 4, 9))) for where in ("on the GPU", "on the host")]
-    return table(("megabytes after", "50 steps", "250 steps", "500 steps"), rows)
+    steps = int(found["command"].split()[-1])
+    return table(("megabytes after", *(f"{part * steps // 10:,} steps" for part in (1, 5, 10))), rows)
 
 
 def losses() -> str:
@@ -887,7 +887,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "latent_again": ("h200-mla-decode-again.json", latent_again),
     "sparse": ("h200-mla-decode-sparse.json", sparse),
     "generating": ("h200-decode-loop.json", generating),
-    "steps": ("h200-training.json", steps),
+    "steps": ("h200-training-curves.json", steps),
     "curves": ("h200-training-curves.json", curves),
     "kept": ("h200-training-curves.json", kept),
     "losses": ("h200-training.json", losses),
