@@ -158,8 +158,8 @@ class TmaBackward(AttentionBackward):
                 block, number = side.columns_at(blocks, i, j)
                 own = self.statistics_of(statistics, tile, side.column_head(tile, number))
                 pipe.sync_object_empty.wait(state.index, state.phase)
-                for i in cutlass.range_constexpr(-(-columns // WARP)):
-                    place = i * WARP + cute.arch.lane_idx()
+                for part in cutlass.range_constexpr(-(-columns // WARP)):
+                    place = part * WARP + cute.arch.lane_idx()
                     row = block * columns + place
                     inside = cutlass.min(row, tile.queries - 1)
                     lse, delta = own.lse[inside], own.delta[inside]

@@ -296,8 +296,8 @@ class WideBackward(FusedBackward):
                 cute.arch.sync_warp()  # all lanes have read the statistics
                 pipes.columns.consumer_release(state)
                 side.mask(scores, tile, blocks, block, row)
-                for i in cutlass.range_constexpr(cute.size(scores)):
-                    scores[i] = cute.math.exp2(scores[i] * scoring.scale - lse[column_of(i)], fastmath=True)
+                for n in cutlass.range_constexpr(cute.size(scores)):
+                    scores[n] = cute.math.exp2(scores[n] * scoring.scale - lse[column_of(n)], fastmath=True)
                 handed = cute.make_tensor(scores.iterator, cute.make_layout(consumer.weights.shape))
                 cute.autovec_copy(handed, consumer.weights)
                 self.weights_handed().arrive()

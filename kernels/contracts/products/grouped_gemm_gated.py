@@ -59,7 +59,7 @@ def _problem(make: Any, dtype: str, rows: Sequence[int], n: int, k: int, padding
     a = make.tensor((sum(rows), k), dtype, stride=k + padding)
     b = make.tensor((len(rows), 2 * n, k), dtype, stride=k + padding)
     for matrix in (a, b):
-        matrix *= k**-0.25
+        matrix.mul_(k**-0.25)
     return {"a": a, "b": b, "offsets": torch.tensor(rows, device=make.device).cumsum(0).to(torch.int32)}
 
 
