@@ -45,6 +45,8 @@ with standin_device(Device.of(Arch.parse("sm_90a")), print, notes):
         torch.cuda.set_rng_state(torch.cuda.get_rng_state())
         torch.cuda.set_rng_state_all(torch.cuda.get_rng_state_all())
     print(torch.randn(3, device="cuda", generator=torch.Generator(device="cuda")).device)
+    with torch.inference_mode():
+        assert torch.tensor(1.0, device="cuda").device == x.new_tensor([1.0]).device == x.device
 print(*sorted(line.partition(": ")[2] for line in notes.lines), sep=chr(10))
 try:
     torch.empty(3, device="cuda")
